@@ -38,32 +38,31 @@ COMMANDS = ["doctor", "report", "commands", "cli", "__main__"]
 # What packing takes of the loading half: the one reader of a JPEG's coded bits.
 CROSSING = {"gpuload.decode.native", "gpuload.decode.native.jpeg"}
 
-_TORCH = {f"transforms/{name}.py" for name in ("apply", "kernels", "noise")}
+_TORCH = {f"transforms/{name}.py" for name in ("apply", "kernels")}
 _NATIVE = "decode/native"
 # Large packages, and the only modules that may import them.
 OWNERS = {
     "nvidia": {"decode/dali/graph.py"},
     "torch": {
-        "commands/beside.py",
+        "commands/settings.py",
         "output/arrays.py",
-        "decode/finish.py",
+        "decode/device.py",
         "functions/torch_draws.py",
         "decode/both.py",
-        "decode/device.py",
         "packing/image/shrink.py",
     }
     | _TORCH,
     "simplejpeg": {f"{_NATIVE}/images.py", "packing/image/jpegs.py", "packing/image/shrink.py"},
-    "numba": {f"{_NATIVE}/{name}.py" for name in ("cache", "compiled", "pointers", "values")}
-    | {f"{_NATIVE}/jpeg/{name}.py" for name in ("inverse_dct", "colors", "decode")}
-    | {f"{_NATIVE}/transforms/{name}.py" for name in ("pixels",)},
+    "numba": {f"{_NATIVE}/{name}.py" for name in ("cache", "compiled", "intrinsics", "values")}
+    | {f"{_NATIVE}/jpeg/{name}.py" for name in ("blocks", "part", "decode")}
+    | {f"{_NATIVE}/transforms/{name}.py" for name in ("image",)},
     "cupy": {"output/arrays.py"},
     "ray": {"packing/run/ray_engine.py"},
     "obstore": {"store/objects.py", "store/bucket.py"},
     "huggingface_hub": {"store/hub.py"},
     "boto3": {"store/objects.py"},
-    "jinja2": {"report/page.py"},
-    "nvtx": {"monitor/ranges.py"},
+    "jinja2": {"report/build.py"},
+    "nvtx": {"monitor/metrics.py"},
 }
 
 

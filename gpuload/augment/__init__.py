@@ -3,8 +3,7 @@
 from gpuload.augment.augment import Augment
 from gpuload.augment.geometries import CenterCrop, Cover, PadOrCrop, RandomResizedCrop, Stretch
 from gpuload.augment.normalize import Normalize
-from gpuload.augment.padding import RandomCrop
-from gpuload.augment.placed import Letterbox, Resize, ScaleJitter, ZoomOut
+from gpuload.augment.placed import Letterbox, RandomCrop, Resize, ScaleJitter, ZoomOut
 from gpuload.augment.schedule import Schedule
 from gpuload.augment.views import Form, View
 

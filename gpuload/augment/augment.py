@@ -8,12 +8,20 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 import numpy as np
 
 from gpuload.augment.crops import Geometry, Images
-from gpuload.augment.fit import check_any_size, check_transform
 from gpuload.augment.geometries import CROP, CropName
 from gpuload.augment.normalize import Normalize
 from gpuload.augment.placed import Resize
 from gpuload.augment.recipes import Recipes
-from gpuload.augment.views import DType, Form, Interpolation, Layout, PlannedFunction, View
+from gpuload.augment.views import (
+    DType,
+    Form,
+    Interpolation,
+    Layout,
+    PlannedFunction,
+    View,
+    check_any_size,
+    check_transform,
+)
 from gpuload.checks import (
     PROBABILITY,
     SIDES,
@@ -29,7 +37,7 @@ from gpuload.checks import (
 )
 from gpuload.draws import AUGMENT, CROP_DRAWS, FUNCTION, TRANSFORM, each_key, make_key, random_bits, uniform
 from gpuload.errors import ArgumentError
-from gpuload.fields.pixels import MODE, Pixels
+from gpuload.fields.images import MODE, Pixels
 from gpuload.functions.function import Function
 from gpuload.order.buckets import Buckets
 from gpuload.transforms.erasing import RandomErasing
@@ -104,7 +112,7 @@ class Augment(Recipes):
         per_image_standardization). None: pixels in 0..1, and floats as they are. Not used with uint8.
     dtype: of the batch, such as "float16", torch.float16 or np.float16; uint8 gives pixels in 0..255.
     layout: "NCHW", or "channels_last": the same shape, in torch's channels_last memory format.
-    mode: of the images in the batch, such as "RGB", "L", "I;16" or "float32x7" (see `gpuload.fields.pixels`); by
+    mode: of the images in the batch, such as "RGB", "L", "I;16" or "float32x7" (see `gpuload.fields.images`); by
         default that of the set. "L" makes gray of RGB, as Pillow does, and "RGB" shows encoded gray as RGB; anything
         else must be the set's. With a mode, what does not fit it is an error here, not with the loader, and the
         constants of floats may be above 1.

@@ -14,7 +14,7 @@ from gpuload import transforms
 from gpuload.augment.from_timm import POLICIES, policy_of
 from gpuload.augment.geometries import CenterCrop, Cover, RandomResizedCrop
 from gpuload.augment.normalize import Normalize
-from gpuload.augment.padding import RandomCrop
+from gpuload.augment.placed import RandomCrop
 from gpuload.augment.views import DType
 from gpuload.errors import ArgumentError
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from gpuload.checks import LARGEST, POSITIVE, number, settings, several
 from gpuload.errors import ArgumentError
-from gpuload.fields.pixels import Pixels
+from gpuload.fields.images import Pixels
 
 _NUMBERS = "three numbers (R, G, B), for pixels in 0..1, or one a channel"
 _MEAN = several(number(-LARGEST, LARGEST, ""), _NUMBERS)

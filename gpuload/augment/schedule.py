@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpuload.augment.augment import Augment
-from gpuload.augment.fit import pixels_of
-from gpuload.augment.views import Form
+from gpuload.augment.views import Form, pixels_of
 from gpuload.checks import check, shown, whole
 from gpuload.counted import counted
 from gpuload.errors import ArgumentError
-from gpuload.fields.pixels import RGB, Pixels
+from gpuload.fields.images import RGB, Pixels
 from gpuload.order.buckets import Buckets
 
 Augments = Augment | Sequence[Augment]  # one view of each sample, or several

@@ -12,11 +12,9 @@ sample), as for crops. `join_tiles` assembles a model's outputs for the tiles of
 """
 
 from gpuload.batchwise.center_hole import CenterHole
-from gpuload.batchwise.mixers import CutMix, MixUp, RandomChoice
-from gpuload.batchwise.operation import Operation
+from gpuload.batchwise.mixers import CutMix, MixUp, RandomChoice, TimmMixup
 from gpuload.batchwise.tiles import join_tiles
-from gpuload.batchwise.timm_mixup import TimmMixup
-from gpuload.batchwise.transforms import BatchForm, BatchTransform, FieldBatch
+from gpuload.batchwise.transforms import BatchForm, BatchTransform, FieldBatch, Operation
 
 __all__ = [
     "BatchForm",

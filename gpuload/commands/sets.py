@@ -9,8 +9,7 @@ from typing import Any
 from gpuload.checks import COUNT, check_option, whole
 from gpuload.commands import DONE, FAULTY, REJECTED
 from gpuload.commands.options import given, place
-from gpuload.commands.outputs import Output
-from gpuload.commands.terminal import say, say_table
+from gpuload.commands.terminal import Output, say, say_table
 from gpuload.counted import counted, progress_bar
 from gpuload.disk import manifest as manifest_file
 from gpuload.errors import ArgumentError, GpuloadError, MissingPackageError, OutputError
@@ -48,7 +47,7 @@ class Index:
         if self.points and len(self.shards) == 1 and (Path(self.shards[0]) / manifest_file.FILE_NAME).exists():
             return self._add_points(Path(self.shards[0]))
         from gpuload.packing.foreign.index import index_shards
-        from gpuload.packing.run.state import REJECTED_NAME
+        from gpuload.packing.run.plan import REJECTED_NAME
         from gpuload.sources.splits import named_splits
 
         with progress_bar("indexing", "shards") as bar:
@@ -303,7 +302,7 @@ class WarmUp:
 
         if (fault := native_fault()) is not None:
             raise MissingPackageError(f"warm-up compiles the CPU decoder: {fault.reason}. {fault.remedy}")
-        from gpuload.decode.native.warm_up import warm_up
+        from gpuload.decode.native.decoder import warm_up
 
         done = warm_up()
         if not done.folders:
@@ -339,8 +338,7 @@ class Report:
     def run(self) -> int:
         require("report", "jinja2")
         from gpuload.augment import Augment
-        from gpuload.report.build import Options, build
-        from gpuload.report.page import FACTS_MARK, PAGE_MARK, facts_as_json, render
+        from gpuload.report.build import FACTS_MARK, PAGE_MARK, Options, build, facts_as_json, render
         from gpuload.report.samples import open_splits
 
         page = Output(Path(self.output), "-o", PAGE_MARK)

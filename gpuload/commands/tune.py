@@ -1,7 +1,7 @@
 """`python -m gpuload tune DIR`: which settings load fastest here, measured on the user's own shards.
 
 The fastest settings of loaders alone are searched for first (`settings.py`). Then the best of each decoder, and both
-decoders at once with shares that would take them equally long, are measured beside a training step (`beside.py`), since
+decoders at once with shares that would take them equally long, are measured beside a training step, since
 the fastest loader may be the one that leaves least to the training.
 """
 
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from gpuload.checks import COUNT, POSITIVE, SIDE, number
 from gpuload.commands import DONE
 from gpuload.commands.options import given, place
-from gpuload.commands.outputs import Output
 from gpuload.commands.settings import (
     FINALISTS,
     Measured,
@@ -29,7 +28,7 @@ from gpuload.commands.settings import (
     plan,
     sweep,
 )
-from gpuload.commands.terminal import say, say_table, status
+from gpuload.commands.terminal import Output, say, say_table, status
 from gpuload.counted import counted
 from gpuload.decode.dali.memory import DALIS_LOAD
 from gpuload.errors import ArgumentError, GpuloadError
@@ -37,7 +36,7 @@ from gpuload.monitor.measure import forever, pace
 
 # The command line loads this file for every command; what it needs to work is loaded when it does.
 if TYPE_CHECKING:
-    from gpuload.commands.beside import Beside
+    from gpuload.commands.settings import Beside
     from gpuload.loader.tuning import Tuning
 
 _ALONE = 0.7  # of the time, for loaders alone; the rest is for those beside a training step
@@ -56,7 +55,7 @@ def measure_beside_training(
     tuned: TunedLoader, settings: Sequence[Setting], seconds: float
 ) -> tuple["Beside", dict[Setting, "Beside"]]:
     """Measures a training step with a resident batch and with each loader in turn; loaders that fail are dropped."""
-    from gpuload.commands.beside import Beside, TrainingStep, measure_beside
+    from gpuload.commands.settings import Beside, TrainingStep, measure_beside
 
     step, resident, found = TrainingStep(tuned.device), Beside(), {setting: Beside() for setting in settings}
     turn_s = seconds / (_ROUNDS * (1 + len(settings)))

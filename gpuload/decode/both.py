@@ -26,9 +26,9 @@ from gpuload.decode.guard import FindFaults, black_png
 from gpuload.decode.interface import Decoded, Fault, Stored
 from gpuload.decode.runner import Job, Stage
 from gpuload.draws import SHARE, random_bits, uniform
-from gpuload.fields.pixels import GRAY, RGB
+from gpuload.fields.images import GRAY, RGB
 from gpuload.read.batch import Batch, EncodedBatch
-from gpuload.transforms.noise import on_device
+from gpuload.transforms.apply import on_device
 from gpuload.types import I64, U8, Bools
 
 DALI, NATIVE = range(2)  # the parts of a batch

@@ -21,8 +21,8 @@ from PIL import Image
 
 from gpuload.decode.interface import BatchDecodeError, Decoded, Decoder, Fault
 from gpuload.errors import DecodeError
-from gpuload.fields.pixels import GRAY, RGB, Pixels
-from gpuload.fields.tree import take
+from gpuload.fields.images import GRAY, RGB, Pixels
+from gpuload.fields.rows import take
 from gpuload.read.batch import Batch
 from gpuload.types import I64, U8, HeightWidth
 

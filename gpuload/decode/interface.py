@@ -10,7 +10,7 @@ import numpy as np
 from gpuload.augment import Form
 from gpuload.augment.crops import Crops
 from gpuload.errors import DeviceError
-from gpuload.fields.pixels import RGB, Pixels
+from gpuload.fields.images import RGB, Pixels
 from gpuload.read.batch import Batch
 
 

@@ -17,10 +17,9 @@ from gpuload.decode.interface import NoDecoder, Stored
 from gpuload.decode.runner import OnPart, Runner, Stage
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, MissingPackageError
+from gpuload.fields.images import GRAY, RGB, Pixels
 from gpuload.fields.motion import MovingField
-from gpuload.fields.pixels import GRAY, RGB, Pixels
-from gpuload.functions.callers import Caller, InThreads
-from gpuload.functions.interface import Entries
+from gpuload.functions.interface import Caller, Entries, InThreads
 from gpuload.machine.installed import Fault, fault_of, has_driver, paused_collector, require
 from gpuload.machine.ranks import Ranks, find_device
 from gpuload.read.batch import Batch
@@ -290,7 +289,7 @@ class _Opening:
         )
         if device is None:
             return stages
-        from gpuload.decode.finish import Finish
+        from gpuload.decode.device import Finish
 
         return [*stages, Finish(forms, stored, device, levels=True)]
 
@@ -307,7 +306,7 @@ class _Opening:
         options: dict[str, Any] = {"batch_size": batch_size, "threads": threads, "kept": prefetch + _SPARE}
         if self.device is None:
             return [NativeDecoder(forms, stored, **options)]
-        from gpuload.decode.finish import Finish
+        from gpuload.decode.device import Finish
 
         levels = [form.levels(stored.pixels) for form in forms]
         native = NativeDecoder(levels, stored, **options, allocate=self.device.allocate)
@@ -333,7 +332,7 @@ class _Opening:
         self.find_faults = dali.find_faults
         if is_plain:
             return [dali.feed, dali]
-        from gpuload.decode.finish import Finish
+        from gpuload.decode.device import Finish
 
         return [dali.feed, dali, Finish(forms, self._stored, self.device, levels=False)]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuload.augment import Form, View
 from gpuload.augment.crops import Crops, unscaled
-from gpuload.augment.padding import source_of, source_range
+from gpuload.augment.placed import source_of, source_range
 from gpuload.read.batch import Batch
 from gpuload.types import I64, HeightWidth
 

@@ -9,8 +9,8 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from gpuload.augment import Form, View
-from gpuload.augment.padding import source_of
-from gpuload.fields.pixels import GRAY, RGB, Pixels
+from gpuload.augment.placed import source_of
+from gpuload.fields.images import GRAY, RGB, Pixels
 from gpuload.headers import encodings, png
 from gpuload.headers.encodings import MAX_PIXELS
 from gpuload.types import U8, Array, HeightWidth

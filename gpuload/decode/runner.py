@@ -18,7 +18,7 @@ import numpy as np
 
 from gpuload.decode.interface import BatchDecodeError, Decoded, Fault
 from gpuload.decode.threads import Task, Threads, compute_threads
-from gpuload.monitor.ranges import annotate
+from gpuload.monitor.metrics import annotate
 from gpuload.read.batch import Batch
 from gpuload.types import I64
 

@@ -15,7 +15,7 @@ from gpuload.disk.sample import read_sample
 from gpuload.disk.stored import EXCLUDE, EXPRESSION, SAMPLES, StoredSet
 from gpuload.disk.tiles import Grid, Tiles
 from gpuload.errors import ArgumentError, StateError
-from gpuload.fields.ragged import flat, lengths_of, rows_of
+from gpuload.fields.rows import flat, lengths_of, rows_of
 from gpuload.headers.encodings import MAX_PIXELS
 from gpuload.store.cache import CACHE_SIZE
 from gpuload.store.url import LOCATION, URL

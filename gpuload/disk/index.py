@@ -26,7 +26,7 @@ from gpuload.machine.limits import count_cores
 from gpuload.machine.untrusted import open_regular
 
 if TYPE_CHECKING:
-    from gpuload.store.parts import Parts  # asyncio
+    from gpuload.store.transfer import Parts  # asyncio
 
 FILE_NAME = "index.arrow"
 _HEAD_BYTES = 8  # "ARROW1" and its padding, before the schema

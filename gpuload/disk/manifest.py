@@ -16,7 +16,7 @@ from gpuload.disk.index import IndexDigests
 from gpuload.disk.tar import Member, split_name
 from gpuload.errors import FormatError, some_of
 from gpuload.fields.field import CLASS_NAMES, IMAGE, STORED_TEXT, UNPRINTABLE, Field
-from gpuload.fields.pixels import RGB, Pixels
+from gpuload.fields.images import RGB, Pixels
 from gpuload.fields.registry import kind_of
 from gpuload.machine.installed import upgrade_command
 from gpuload.machine.untrusted import open_regular, parse_json

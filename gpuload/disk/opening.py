@@ -95,8 +95,7 @@ def _remote_index(objects: "Objects", folder: Path, manifest: Manifest) -> Index
     """
     from gpuload.store.background import background
     from gpuload.store.objects import NoRanges
-    from gpuload.store.parts import Parts
-    from gpuload.store.transfer import fetch_file
+    from gpuload.store.transfer import Parts, fetch_file
 
     digests, path, shards = manifest.index_digests, folder / index_file.FILE_NAME, len(manifest.shards)
     try:

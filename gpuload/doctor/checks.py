@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gpuload.disk.dataset import Dataset
-from gpuload.doctor import environment, machine, sets, trial
+from gpuload.doctor import environment, sets, trial
 from gpuload.doctor.environment import Driver
 from gpuload.doctor.findings import Finding
 from gpuload.errors import ArgumentError, RemoteError
@@ -15,16 +15,16 @@ Found = Finding | list[Finding]
 
 # Checks of the environment. A check that raises is reported as a finding.
 ENVIRONMENT: dict[str, Callable[[Driver | None], Found]] = {
-    "system": lambda driver: machine.check_system(),
+    "system": lambda driver: environment.check_system(),
     "driver": environment.check_driver,
     "DALI": environment.check_dali,
     "torch": environment.check_torch,
     "torchvision": lambda driver: environment.check_torchvision(),
     "versions": lambda driver: environment.check_versions(),
     "CPU decoder": lambda driver: environment.check_native(),
-    "cores": lambda driver: machine.check_cores(),
-    "memory": lambda driver: machine.check_memory(),
-    "file handles": lambda driver: machine.check_file_handles(),
+    "cores": lambda driver: environment.check_cores(),
+    "memory": lambda driver: environment.check_memory(),
+    "file handles": lambda driver: environment.check_file_handles(),
 }
 
 # Checks of a packed set. The disk comes before the trials, which read the shards into memory.

@@ -11,8 +11,8 @@ from typing import Any
 from gpuload.decode.dali.memory import MOST_SHARE, USUAL_SIDE, gpu_bytes, needed
 from gpuload.disk.dataset import Dataset
 from gpuload.disk.opening import packed_folders
+from gpuload.doctor.environment import check_file_handles
 from gpuload.doctor.findings import Finding, size
-from gpuload.doctor.machine import check_file_handles
 from gpuload.errors import GpuloadError
 from gpuload.machine.limits import available_memory, memory_limit
 from gpuload.store.url import URL

@@ -12,9 +12,8 @@ from gpuload.checks import COUNT, optional, settings, whole
 from gpuload.errors import ArgumentError, DecodeError
 from gpuload.fields.field import Field
 from gpuload.fields.kind import NAME, BadRows, FieldSpec, Kind, Member, Parsed, describe
-from gpuload.fields.placement import Placement
-from gpuload.fields.ragged import flat, lengths_of, pad_all, rows_of
-from gpuload.fields.rows import BoundField, Rows
+from gpuload.fields.motion import Placement
+from gpuload.fields.rows import BoundField, Rows, flat, lengths_of, pad_all, rows_of
 from gpuload.headers.npy import read_array
 from gpuload.types import Array, ClassNames
 

@@ -15,12 +15,9 @@ from gpuload.counted import counted
 from gpuload.errors import ArgumentError, SourceError
 from gpuload.fields.field import Field
 from gpuload.fields.kind import NAME, BadRows, FieldSpec, Kind, Member, Parsed, describe, shortest
-from gpuload.fields.motion import Entry, MovingField, crop_edges, extents, flips
+from gpuload.fields.motion import Entry, MovingField, Placement, crop_edges, extents, flips
 from gpuload.fields.parsing import names_of, number_classes, parse_list
-from gpuload.fields.placement import Placement
-from gpuload.fields.ragged import flat, joined_lists, lengths_of, pad_all, rows_of, split_rows
-from gpuload.fields.rows import Crops, Rows, Value
-from gpuload.fields.tree import Each
+from gpuload.fields.rows import Crops, Each, Rows, Value, flat, joined_lists, lengths_of, pad_all, rows_of, split_rows
 from gpuload.machine.untrusted import parse_json
 from gpuload.types import F32, F64, I64, Array, ClassNames, HeightWidth, WidthHeight
 

@@ -13,7 +13,7 @@ from gpuload.draws import CAPTION, random_bits, uniform
 from gpuload.errors import ArgumentError, DecodeError, SourceError, some_of
 from gpuload.fields.field import Field
 from gpuload.fields.kind import NAME, FieldSpec, Kind, Member, Parsed, describe
-from gpuload.fields.placement import Placement
+from gpuload.fields.motion import Placement
 from gpuload.fields.rows import BoundField, Rows
 from gpuload.machine.untrusted import parse_json
 from gpuload.types import F64, I64, ClassNames

@@ -12,10 +12,9 @@ from gpuload.counted import counted
 from gpuload.errors import ArgumentError, SourceError, some_of
 from gpuload.fields.field import LABEL, Field
 from gpuload.fields.kind import NAME, BadRows, FieldSpec, Kind, Member, Parsed, describe
+from gpuload.fields.motion import Placement
 from gpuload.fields.parsing import flat_array, is_number, names_of, number_classes, parse_list
-from gpuload.fields.placement import Placement
-from gpuload.fields.ragged import flat, lengths_of, rows_of
-from gpuload.fields.rows import BoundField, BoundIntegers, Rows
+from gpuload.fields.rows import BoundField, BoundIntegers, Rows, flat, lengths_of, rows_of
 from gpuload.types import F32, I64, ClassNames
 
 BACKGROUND = "background"  # the packer's name for the class of images without an object

@@ -12,10 +12,9 @@ from gpuload.errors import DecodeError, SourceError
 from gpuload.fields.boxes import BoundBoxes, Boxes, BoxesKind, Instances, place_boxes
 from gpuload.fields.field import Field
 from gpuload.fields.kind import BadRows, Member, Parsed, shortest
+from gpuload.fields.motion import Placement
 from gpuload.fields.outlines import check_outline, draw_masks, outline_of, place_outline
-from gpuload.fields.placement import Placement
-from gpuload.fields.ragged import flat, joined_lists, lengths_of
-from gpuload.fields.rows import Crops, Rows
+from gpuload.fields.rows import Crops, Rows, flat, joined_lists, lengths_of
 from gpuload.machine.untrusted import parse_json
 from gpuload.types import F64, I64, Array, ClassNames, HeightWidth, WidthHeight
 

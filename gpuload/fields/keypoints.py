@@ -13,11 +13,9 @@ from gpuload.checks import COUNT, FLAG, Rule, as_items, choice, optional, settin
 from gpuload.errors import ArgumentError, SourceError
 from gpuload.fields.field import Field
 from gpuload.fields.kind import NAME, BadRows, FieldSpec, Kind, Member, Parsed, describe, shortest
-from gpuload.fields.motion import Entry, MovingField, apply_affine, crop_and_flip, extents, flips
+from gpuload.fields.motion import Entry, MovingField, Placement, apply_affine, crop_and_flip, extents, flips
 from gpuload.fields.parsing import parse_list
-from gpuload.fields.placement import Placement
-from gpuload.fields.ragged import flat, joined_lists, lengths_of, pad_all, rows_of, split_rows
-from gpuload.fields.rows import Crops, Rows, Value
+from gpuload.fields.rows import Crops, Rows, Value, flat, joined_lists, lengths_of, pad_all, rows_of, split_rows
 from gpuload.types import F32, F64, I64, Array, Bools, ClassNames, HeightWidth, WidthHeight
 
 KeypointFormat = Literal["xyv", "xy"]

@@ -17,7 +17,7 @@ from PIL import Image
 
 from gpuload.checks import text
 from gpuload.fields.field import Field
-from gpuload.fields.placement import Placement
+from gpuload.fields.motion import Placement
 from gpuload.fields.rows import BoundField, DatasetView, PixelField
 from gpuload.machine.untrusted import parse_json
 from gpuload.types import I64, ClassNames, WidthHeight

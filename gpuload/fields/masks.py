@@ -12,7 +12,7 @@ from gpuload.checks import settings, whole
 from gpuload.errors import DecodeError
 from gpuload.fields.field import Field
 from gpuload.fields.kind import NAME, FieldSpec, Kind, Member, Parsed
-from gpuload.fields.placement import Placement
+from gpuload.fields.motion import Placement
 from gpuload.fields.rows import DatasetView, PixelField
 from gpuload.headers import png
 from gpuload.types import Array, ClassNames, WidthHeight

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from gpuload.fields.motion import apply_affine, covered, crop_and_flip, crop_edges, extents, flips
-from gpuload.fields.placement import Placement
+from gpuload.fields.motion import Placement, apply_affine, covered, crop_and_flip, crop_edges, extents, flips
 from gpuload.fields.rows import Crops
 from gpuload.types import F64, I64, U8, Array, HeightWidth
 

@@ -1,10 +1,10 @@
-"""The rows of a batch, from which fields take their values, and the interface of a bound field to the loader."""
+"""The rows of a batch: nested containers and ragged arrays of values, and the interface of a bound field to them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,128 @@ import pyarrow as pa
 from gpuload.fields.field import Field
 from gpuload.store.url import URL
 from gpuload.types import F64, I32, I64, U64, Array, ClassNames, HeightWidth
+
+T = TypeVar("T")
+
+
+class Batched:
+    """Base class of dataclasses that are containers."""
+
+    __slots__ = ()
+
+
+class Each(list[Any]):
+    """A container for each of N samples, as a list: for `map_tree` and `take` a value with N rows."""
+
+
+def map_tree(function: Callable[..., Any], first: Any, *others: Any) -> Any:
+    """The container with `function` applied to each value, or to the values that several alike have in one place."""
+    if isinstance(first, dict):
+        return {name: map_tree(function, value, *(one[name] for one in others)) for name, value in first.items()}
+    if isinstance(first, tuple):
+        values = [map_tree(function, *parts) for parts in zip(first, *others, strict=True)]
+        return type(first)(*values) if hasattr(first, "_fields") else tuple(values)
+    if isinstance(first, Batched):
+        return type(first)(**map_tree(function, vars(first), *map(vars, others)))
+    return function(first, *others)
+
+
+def take(tree: T, rows: npt.NDArray[Any] | slice) -> T:
+    """The samples at these rows, in this order, with repetitions. A slice copies nothing."""
+    taken: T = map_tree(lambda values: _take(values, rows), tree)
+    return taken
+
+
+def merge(parts: Sequence[T], rows: Sequence[I64]) -> T:
+    """Joins containers of the same structure; the samples of each go to its rows."""
+    merged: T = map_tree(lambda *values: _merge(values, rows), *parts)
+    return merged
+
+
+def _take(values: Any, rows: Any) -> Any:
+    if getattr(values, "ndim", 0) or (isinstance(rows, slice) and _has_rows(values)):
+        return values[rows]
+    if isinstance(values, pa.Array):
+        return values.take(pa.array(rows))
+    if isinstance(values, list):
+        return type(values)(values[row] for row in rows.tolist())
+    return values.take(rows) if _has_rows(values) else values
+
+
+def _has_rows(values: Any) -> bool:
+    return isinstance(values, pa.Array | Sequence) and not isinstance(values, str)
+
+
+def _merge(parts: Sequence[Any], rows: Sequence[I64]) -> Any:
+    first = parts[0]
+    if isinstance(first, np.ndarray):
+        whole = np.empty((sum(map(len, parts)), *first.shape[1:]), first.dtype)
+        for part, at in zip(parts, rows, strict=True):
+            whole[at] = part
+        return whole
+    if isinstance(first, pa.Array):
+        return pa.concat_arrays(parts).take(pa.array(np.argsort(np.concatenate(rows))))
+    if _has_rows(first):
+        values = dict(zip(np.concatenate(rows).tolist(), (value for part in parts for value in part), strict=True))
+        return [values[row] for row in range(len(values))]
+    return first
+
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+def lengths_of(lists: Any) -> I64:
+    """int64 (N,): the length of each list of an Arrow list array."""
+    found: I64 = lists.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64)
+    return found
+
+
+def flat(lists: Any) -> npt.NDArray[Any]:
+    """The numbers in all lists of an Arrow array, nested to any depth, as one array: a read-only view."""
+    while hasattr(lists, "flatten") and hasattr(lists.type, "value_type"):
+        lists = lists.flatten()
+    numbers: npt.NDArray[Any] = lists.to_numpy()
+    return numbers
+
+
+def rows_of(counts: I64) -> I64:
+    """int64 (sum of counts,): the number of the list that each entry is in. (2, 0, 1) gives 0, 0, 2."""
+    return np.repeat(np.arange(len(counts)), counts)
+
+
+def pad(values: npt.NDArray[Scalar], counts: I64, width: int | None, fill: float) -> npt.NDArray[Scalar]:
+    """(N, width, …) from values (sum of counts, …): one row per list, cut off at the width or padded with `fill`.
+
+    counts: int64 (N,), the length of each list. width: by default the largest count, or 0 if there are no lists.
+    """
+    width = int(counts.max(initial=0)) if width is None else width
+    padded = np.full((len(counts), width, *values.shape[1:]), fill, values.dtype)
+    rows = rows_of(counts)
+    columns = np.arange(len(values)) - np.repeat(np.cumsum(counts) - counts, counts)
+    fits = columns < width
+    padded[rows[fits], columns[fits]] = values[fits]
+    return padded
+
+
+def pad_all(counts: I64, width: int | None, *columns: tuple[Array, float]) -> tuple[Array, ...]:
+    """`pad` of each column, values and what they are filled with; and the counts of what is left of each list."""
+    padded = [pad(values, counts, width, fill) for values, fill in columns]
+    return (*padded, counts if width is None else np.minimum(counts, width))
+
+
+def split_rows(values: Array, counts: I64) -> list[Array]:
+    """The values (sum of counts, …) of each list. counts: int64 (N,)."""
+    return np.split(values, np.cumsum(counts)[:-1]) if len(counts) else []
+
+
+def joined_lists(rows: Sequence[Array], size: int = 0) -> pa.ListArray:
+    """An Arrow array of N lists, one of each row's values, or with a `size` of lists of so many float32 numbers."""
+    offsets = pa.array(np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int32))
+    values = np.concatenate(rows)
+    if not size:
+        return pa.ListArray.from_arrays(offsets, pa.array(values))
+    numbers = pa.array(values.reshape(-1).astype(np.float32))
+    return pa.ListArray.from_arrays(offsets, pa.FixedSizeListArray.from_arrays(numbers, size))
 
 
 class DatasetView(Protocol):

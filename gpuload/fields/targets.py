@@ -12,10 +12,9 @@ from gpuload.checks import FLAG, either, settings, several
 from gpuload.errors import ArgumentError, SourceError
 from gpuload.fields.field import Field
 from gpuload.fields.kind import NAME, FieldSpec, Kind, Member, Parsed, shortest
+from gpuload.fields.motion import Placement
 from gpuload.fields.parsing import is_number
-from gpuload.fields.placement import Placement
-from gpuload.fields.ragged import flat
-from gpuload.fields.rows import BoundField, Rows, Value
+from gpuload.fields.rows import BoundField, Rows, Value, flat
 from gpuload.types import I64, Array, ClassNames
 
 _NEGATED = either("True, False or a tuple of these, one for each number of the target", FLAG, several(FLAG, ""))

@@ -141,7 +141,7 @@ class InProcesses:
             raise
 
     def call(self, number: int, key: tuple[int, int], sample: Sample, keeps_size: bool) -> Mapping[str, Array]:
-        """As `gpuload.functions.callers.Caller`."""
+        """As `gpuload.functions.interface.Caller`."""
         if self._is_closed:
             raise CallFailedError("was not called, since the loader is closed")
         worker: _Process | None = getattr(self._own, "worker", None)

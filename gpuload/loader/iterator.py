@@ -31,9 +31,8 @@ from gpuload.loader.arguments import ADVICE, ARGUMENTS, STATE, NotSupported, Sam
 from gpuload.loader.corrupt import CorruptSamples, Report
 from gpuload.loader.pipeline import Pipeline, Timing, check_current, followed
 from gpuload.loader.tuning import describe_device, prefer_decoder, tuned
-from gpuload.machine.agreement import compare_ranks, compare_with_counterparts
 from gpuload.machine.limits import count_cores
-from gpuload.machine.ranks import find_ranks
+from gpuload.machine.ranks import compare_ranks, compare_with_counterparts, find_ranks
 from gpuload.monitor.binding import Setup
 from gpuload.monitor.metrics import Meter, Metrics
 from gpuload.order.arguments import Balance, Repeated, Shuffle, Weights

@@ -12,10 +12,9 @@ from gpuload.decode.guard import Guard, Guarded
 from gpuload.decode.interface import BatchDecodeError, Decoded
 from gpuload.errors import GpuloadError, ShardError
 from gpuload.loader.corrupt import CorruptSamples
-from gpuload.monitor.metrics import Meter
-from gpuload.monitor.ranges import annotate, annotate_each
-from gpuload.order.global_batches import Part
+from gpuload.monitor.metrics import Meter, annotate, annotate_each
 from gpuload.order.position import Position
+from gpuload.order.stream import Part
 from gpuload.read.batch import Batch
 from gpuload.read.batches import BatchReader, read_alone
 

@@ -13,14 +13,12 @@ from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError
 from gpuload.machine.ranks import Ranks
 from gpuload.order.arguments import Balance, Repeated, Shuffle, Weights
-from gpuload.order.bucketed import BucketPlan, plan_buckets
-from gpuload.order.buckets import Buckets
+from gpuload.order.buckets import BucketPlan, Buckets, plan_buckets
 from gpuload.order.epoch import Share
-from gpuload.order.global_batches import Epochs
 from gpuload.order.mixture import Mixture, interleave
 from gpuload.order.position import RunIdentity
 from gpuload.order.sampling import Sampling, find_samplings, fingerprint_of
-from gpuload.order.stream import Stream
+from gpuload.order.stream import Epochs, Stream
 
 
 @dataclass(frozen=True)

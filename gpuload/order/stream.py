@@ -1,14 +1,10 @@
-"""The endless sequence of samples, of which epochs are slices.
+"""The endless sequence of samples, of which epochs are slices, and its division into batches among ranks."""
 
-    one data set      pass 0            pass 1            pass 2 …      each pass an order of its own
-    stream            0 ……… n-1         n ……… 2n-1        2n …
-    epochs            [0, n)            [n, 2n)           …             or of any other length: virtual epochs
-
-A mixture is a stream, too: at each position one of the data sets gives its next sample, and each data set has passes of
-its own. So every position is a pure function of the seed, and a run can start at any position.
-"""
-
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +13,7 @@ from gpuload.disk.dataset import Dataset
 from gpuload.draws import MIXTURE, make_key
 from gpuload.order.epoch import EpochOrder, Share
 from gpuload.order.mixture import ShuffledBlocks, Stratified
+from gpuload.order.position import Position
 from gpuload.order.sampling import Sampling
 from gpuload.types import I64
 
@@ -96,3 +93,148 @@ class Stream:
             return seed, self._samplings[source].order(dataset, seed=seed, epoch=epoch, window=self._window)
         sizes, (window, shuffle, lanes) = dataset.shard_sizes, (self._window, self._shuffle, self._lanes)
         return seed, EpochOrder(sizes, seed=seed, epoch=epoch, window=window, shuffle=shuffle, lanes=lanes)
+
+
+class Part(NamedTuple):
+    """A rank's part of a global batch: positions first..last-1 of the stream; with a share, those in its lanes.
+
+    stop: where the global batch ends.
+    """
+
+    first: int
+    last: int
+    stop: int
+    share: Share | None = None
+
+    @property
+    def samples(self) -> int:
+        if self.share is None:
+            return self.last - self.first
+        return self.share.before(self.last) - self.share.before(self.first)
+
+
+def count_batches(samples: int, global_batch_size: int, drop_last: bool) -> int:
+    """Batches that every rank gets out of `samples`: 7 samples in batches of 2 are 3 with drop_last, else 4."""
+    return samples // global_batch_size if drop_last else -(-samples // global_batch_size)
+
+
+def rank_part(start: int, stop: int, rank: int, world_size: int) -> tuple[int, int]:
+    """The positions of global batch [start, stop) that are `rank`'s: an even, contiguous division.
+
+    The first ranks take the remainder: 5 samples over 3 ranks are [0, 2), [2, 4), [4, 5). Of fewer samples than ranks,
+    the last ranks get none.
+    """
+    share, rest = divmod(stop - start, world_size)
+    first = start + rank * share + min(rank, rest)
+    return first, first + share + (rank < rest)
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """Where epochs begin in the stream, and this rank's parts of them.
+
+    samples: from the beginning of one epoch to that of the next, over all ranks. batch_size: of a global batch.
+    share: the rank's lanes; None: its parts are those of `rank_part`. exact: no sample is repeated, so that a rank's
+    last part may be empty. even: the parts of a batch are equally long; those of the last one extend into the next
+    epoch where its samples cannot be divided. ends: where the global batches of an epoch end, from its beginning; None:
+    after batch_size samples each, and at its end.
+
+    Every rank gets a sample of every global batch. Where a few would be left for the last one, the global batch before
+    it gives some up; where that is not possible, a rank repeats one sample (`padding`).
+
+    33 samples, 2 ranks, global batches of 32:  31 and 2, of which the ranks get 16 15 and 1 1.
+    """
+
+    samples: int
+    batch_size: int
+    drop_last: bool
+    rank: int
+    world_size: int
+    share: Share | None = None
+    exact: bool = False
+    even: bool = False
+    ends: tuple[int, ...] | None = None
+
+    @property
+    def batches(self) -> int:
+        """Batches in a whole epoch, the same on every rank."""
+        if self.ends is not None:
+            return len(self.ends)
+        return count_batches(self.samples, self.batch_size, self.drop_last)
+
+    @property
+    def rank_samples(self) -> int:
+        """A rank's share of the samples of a whole epoch, rounded up: the same on every rank."""
+        return -(-self.handed_out // self.world_size)
+
+    @property
+    def handed_out(self) -> int:
+        """The samples of a whole epoch that are in batches, over all ranks."""
+        return min(self.samples, self.batches * self.batch_size)
+
+    def start(self, epoch: int) -> Position:
+        """The beginning of an epoch."""
+        return Position(epoch, epoch * self.samples, 0)
+
+    def following(self, position: Position) -> Position:
+        """The beginning of the next epoch."""
+        # A virtual epoch that is resumed with smaller batches can be past its new end.
+        return Position(position.epoch + 1, position.begin + max(self.samples, position.samples), 0)
+
+    def parts(self, position: Position) -> Iterator[Part]:
+        """This rank's parts of the global batches of the rest of an epoch, without empty ones."""
+        return (part for part in self._parts(position) if part.samples)
+
+    def empty_parts(self, position: Position) -> list[Part]:
+        """This rank's parts without samples, which are its last ones: with `exact`, so that it keeps step."""
+        return [part for part in self._parts(position) if not part.samples] if self.exact else []
+
+    def part(self, start: int, stop: int) -> Part:
+        """This rank's part of global batch [start, stop). By lanes, those of a short last one may differ by as many
+        samples as a rank has lanes."""
+        own = self._own_part(start, stop)
+        if own.samples or self.exact:
+            return own
+        if self.share is None:
+            return Part(stop - 1, stop, stop)
+        at = self.share.last_before(start)
+        return Part(at, at + 1, stop, self.share)
+
+    def padding(self, start: int, stop: int) -> int:
+        """How many samples at the end of this rank's part of global batch [start, stop) another rank has, too, or the
+        next epoch: they are handed out only so that this rank keeps step."""
+        own = self._own_part(start, stop)
+        if self.even:
+            return min(max(own.last - stop, 0), own.samples)
+        return 0 if self.exact or own.samples else 1
+
+    def is_last(self, position: Position) -> bool:
+        """Whether no batch of its epoch follows."""
+        return next(self._bounds(position), None) is None
+
+    def _own_part(self, start: int, stop: int) -> Part:
+        if self.share is not None:
+            return Part(start, stop, stop, self.share)
+        if self.even:
+            each = -(-(stop - start) // self.world_size)
+            first = start + self.rank * each
+            return Part(first, first + each, stop)
+        return Part(*rank_part(start, stop, self.rank, self.world_size), stop)
+
+    def _parts(self, position: Position) -> Iterator[Part]:
+        return (self.part(position.begin + start, position.begin + stop) for start, stop in self._bounds(position))
+
+    def _bounds(self, position: Position) -> Iterator[tuple[int, int]]:
+        """Where the global batches of the rest of an epoch begin and end, from its beginning."""
+        if self.ends is not None:
+            yield from pairwise([position.samples, *self.ends[bisect_right(self.ends, position.samples) :]])
+            return
+        least = self.world_size if self.share is None else self.share.lanes  # so many give each rank a sample
+        start = position.samples
+        while self.samples - start >= (self.batch_size if self.drop_last else 1):
+            stop = min(start + self.batch_size, self.samples)
+            missing = least - (self.samples - stop)
+            if 0 < missing < least and stop - start - missing >= least and not (self.drop_last or self.even):
+                stop -= missing
+            yield start, stop
+            start = stop

@@ -19,12 +19,11 @@ from gpuload.errors import ArgumentError
 from gpuload.fields.kind import FieldSpec
 from gpuload.fields.motion import MovingField, moving_fields
 from gpuload.fields.registry import COMPUTED, BoundBucket, bind_field
-from gpuload.fields.rows import BoundField, BoundIntegers, PixelField, Rows
-from gpuload.fields.tree import Each, map_tree
+from gpuload.fields.rows import BoundField, BoundIntegers, Each, PixelField, Rows, map_tree
 from gpuload.output.arrays import Arrays
 from gpuload.read.batch import Batch
 from gpuload.read.shards import check_first_rows
-from gpuload.transforms.geometry import affine_of
+from gpuload.transforms.warps import affine_of
 
 CORRUPT = "corrupt"  # the field that on_corrupt="mark" adds
 

@@ -10,7 +10,7 @@ from gpuload.augment import Form
 from gpuload.fields.field import Field
 from gpuload.fields.kind import FieldSpec
 from gpuload.fields.registry import draw_fields, kind_of
-from gpuload.fields.tree import map_tree, take
+from gpuload.fields.rows import map_tree, take
 from gpuload.output.collate import CORRUPT
 from gpuload.pictures.shown import Cell, as_rgb, stretched
 from gpuload.types import ClassNames

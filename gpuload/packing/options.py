@@ -30,8 +30,8 @@ from gpuload.checks import (
     whole,
 )
 from gpuload.errors import ArgumentError
-from gpuload.fields.pixels import EXPECTED, GRAY, RGB, Pixels
-from gpuload.fields.placement import Fit
+from gpuload.fields.images import EXPECTED, GRAY, RGB, Pixels
+from gpuload.fields.motion import Fit
 from gpuload.headers.encodings import MAX_PIXELS
 from gpuload.machine.limits import count_cores
 from gpuload.types import WidthHeight

@@ -26,7 +26,7 @@ from gpuload.disk.quarantine import Quarantined, write_quarantine
 from gpuload.disk.tar import Damage, Member, group_members, read_members, split_name
 from gpuload.errors import ArgumentError, DecodeError, FormatError, OutputError, RemoteError
 from gpuload.fields.field import Field
-from gpuload.fields.pixels import RGB, Pixels
+from gpuload.fields.images import RGB, Pixels
 from gpuload.fields.registry import kind_of
 from gpuload.headers import encodings
 from gpuload.headers.encodings import MAX_PIXELS

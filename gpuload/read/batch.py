@@ -6,7 +6,7 @@ from typing import Any, overload
 
 from gpuload.augment import View
 from gpuload.draws import BATCH_DRAWS, uniform
-from gpuload.fields.tree import Batched, take
+from gpuload.fields.rows import Batched, take
 from gpuload.types import F64, I32, I64, U8, U64, Bools
 
 

@@ -13,9 +13,8 @@ from gpuload.disk.dataset import Dataset
 from gpuload.draws import BATCH, each_key, make_key
 from gpuload.errors import ShardError
 from gpuload.fields.images import POINTS, has_points
-from gpuload.fields.tree import merge, take
-from gpuload.order.global_batches import Part
-from gpuload.order.stream import Stream
+from gpuload.fields.rows import merge, take
+from gpuload.order.stream import Part, Stream
 from gpuload.read.batch import Batch, EncodedBatch
 from gpuload.read.reader import Reader
 from gpuload.types import I64, U64

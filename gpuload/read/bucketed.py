@@ -13,10 +13,9 @@ import numpy.typing as npt
 
 from gpuload.augment import Augment
 from gpuload.disk.dataset import Dataset
-from gpuload.fields.tree import merge
-from gpuload.order.bucketed import BucketedStream, BucketPlan, Members, before
-from gpuload.order.global_batches import Epochs, Part
-from gpuload.order.stream import Stream
+from gpuload.fields.rows import merge
+from gpuload.order.buckets import BucketedStream, BucketPlan, Members, before
+from gpuload.order.stream import Epochs, Part, Stream
 from gpuload.read.batch import Batch, EncodedBatch
 from gpuload.read.batches import BatchReader, draw_for
 from gpuload.types import Bools, HeightWidth

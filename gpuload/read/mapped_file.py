@@ -1,8 +1,10 @@
-"""A file's bytes, memory-mapped."""
+"""A file's bytes, memory-mapped: a failed read of them is a loader error instead of the end of the process."""
 
 import ctypes
 import mmap
 import os
+import signal
+import sys
 import weakref
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,222 @@ from typing import Any
 import numpy as np
 
 from gpuload.machine.untrusted import open_regular
-from gpuload.read import bus_errors
-from gpuload.types import U8
+from gpuload.types import I64, U8
+
+_SLOTS = 1 << 16  # as many mappings as Linux allows a process by default
+_SLOT_NUMBERS = 4  # int64: first address, end, address of the fault or 0, unused
+_MAP_FIXED = 0x10
+_SA_SIGINFO, _SA_ONSTACK = 4, 0x08000000
+_SI_CODE, _SI_ADDR = 8, 16  # where siginfo_t holds them, on 64-bit Linux
+
+
+class _Table:
+    """The protected ranges of memory, which the handler reads and writes.
+
+    Slot 0 is not a range: its first number counts faults, its second those passed to the previous handler. The memory
+    is never freed, since a handler cannot be removed safely.
+    """
+
+    def __init__(self) -> None:
+        self.numbers: I64 = np.zeros((_SLOTS, _SLOT_NUMBERS), np.int64)
+        self.free = list(range(_SLOTS - 1, 0, -1))
+        self.files: dict[int, tuple[Path, object]] = {}
+
+
+_table = _Table()
+_handlers: list[tuple[int, "_SignalAction", "_SignalAction", Any]] = []  # the latter keep memory and code alive
+
+
+def install() -> bool:
+    """Installs the handler. Returns False if it cannot be compiled or the platform is unknown; SIGBUS then ends the
+    process.
+
+    A further call replaces a handler installed since then, as by `ray.init`: 5 µs.
+    """
+    if sys.platform != "linux":  # the layouts below are Linux's
+        return False
+    libc = ctypes.CDLL(None)
+    if not _handlers:
+        try:
+            import llvmlite.binding
+        except (ImportError, OSError):
+            return False
+        previous, default = _SignalAction(), _SignalAction()
+        addresses = ctypes.addressof(previous), ctypes.addressof(default)
+        engine = _compile(llvmlite.binding, libc, *addresses)
+        _handlers.append((engine.get_function_address("handle"), previous, default, engine))
+    handler, previous, *_ = _handlers[0]  # without llvmlite, whose lock a forked child may have inherited locked
+    own, current = _SignalAction(), _SignalAction()
+    own.handler = handler
+    own.flags = _SA_SIGINFO | _SA_ONSTACK
+    libc.sigaction(signal.SIGBUS, None, ctypes.byref(current))
+    if current.handler != own.handler:
+        ctypes.memmove(ctypes.byref(previous), ctypes.byref(current), ctypes.sizeof(current))
+        _table.numbers[0, 1] = 0
+        libc.sigaction(signal.SIGBUS, ctypes.byref(own), None)
+    return True
+
+
+def protect(path: Path, address: int, size: int, owner: object) -> int:
+    """Protects the memory that a file is mapped to, until `release`. Returns its slot, or 0 if none is free.
+
+    owner: the object that queries its faults.
+    """
+    if not _table.free:
+        return 0
+    slot = _table.free.pop()
+    _table.files[slot] = path, owner
+    end = address + -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    _table.numbers[slot] = 0, end, 0, 0
+    _table.numbers[slot, 0] = address  # last, since the handler goes by it
+    return slot
+
+
+def release(slot: int) -> None:
+    """Ends the protection, before the memory is reused."""
+    if slot:
+        _table.numbers[slot] = 0
+        _table.files.pop(slot, None)
+        _table.free.append(slot)
+
+
+def count() -> int:
+    """Number of faults of all protected files so far."""
+    return int(_table.numbers[0, 0])
+
+
+def take_fault(owner: object) -> tuple[Path, int] | None:
+    """An unreadable file of this owner and the byte of the fault; each is returned once."""
+    # A copy takes no object that the garbage collector counts: a list of items might start it, and mappings among the
+    # garbage are released then.
+    for slot, (path, its_owner) in _table.files.copy().items():
+        if its_owner is owner and _table.numbers[slot, 2]:
+            _table.files.pop(slot, None)
+            return path, int(_table.numbers[slot, 2] - _table.numbers[slot, 0])
+    return None
+
+
+class _SignalAction(ctypes.Structure):
+    """`struct sigaction` of glibc and musl."""
+
+    _fields_ = (
+        ("handler", ctypes.c_void_p),
+        ("mask", ctypes.c_ubyte * 128),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    )
+
+
+def _compile(llvm: Any, libc: Any, previous: int, default: int) -> Any:
+    """Compiles the handler. It calls only mmap and, for the previous handler, sigaction and raise; all three may be
+    called from a signal handler.
+
+        void handle(int number, siginfo_t *info, void *context) {
+            found = 0;
+            if (info->si_code > 0)      // a fault, not sent by kill
+                for (slot = 1; slot < SLOTS; slot++)    // a file may be protected several times
+                    if (table[slot].begin <= info->si_addr && info->si_addr < table[slot].end) {
+                        page = info->si_addr & -PAGESIZE;
+                        if (mmap(page, table[slot].end - page, PROT_READ, FIXED | PRIVATE | ANONYMOUS, -1, 0) == page) {
+                            table[slot].fault = info->si_addr;
+                            table[0].begin++;
+                            found++;
+                        }
+                    }
+            if (found)
+                return;
+            sigaction(SIGBUS, table[0].end++ == 0 ? previous : default, NULL);
+            if (info->si_code <= 0)
+                raise(SIGBUS);
+        }                               // else the access is repeated, with the previous handler
+
+    A handler that replaced this one may pass a fault to it, and each would call the other forever.
+    """
+    from llvmlite import ir
+
+    word, number = ir.IntType(64), ir.IntType(32)
+    module = ir.Module("bus_errors")
+    module.triple = llvm.get_default_triple()
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [number, word, word]), "handle")
+    names = ("entry", "search", "compare", "replace", "note", "next", "searched", "other", "again", "end")
+    entry, search, compare, replace, note, following, searched, other, again, end = map(
+        function.append_basic_block, names
+    )
+    builder = ir.IRBuilder(entry)
+
+    def constant(value: int) -> Any:
+        return ir.Constant(word, value)
+
+    def at(address: Any, kind: Any = word) -> Any:
+        return builder.inttoptr(address, kind.as_pointer())
+
+    def call(name: str, result: Any, *args: Any) -> Any:
+        address = ctypes.cast(getattr(libc, name), ctypes.c_void_p).value or 0
+        kind = ir.FunctionType(result, [arg.type for arg in args])
+        return builder.call(at(constant(address), kind), args)
+
+    table = constant(_table.numbers.ctypes.data)
+    info, found = function.args[1], builder.alloca(word)
+    builder.store(constant(0), found)
+    code = builder.load(at(builder.add(info, constant(_SI_CODE)), number))
+    address = builder.load(at(builder.add(info, constant(_SI_ADDR))))
+    is_fault = builder.icmp_signed(">", code, ir.Constant(number, 0))
+    builder.cbranch(is_fault, search, other)
+
+    builder.position_at_end(search)
+    offset = builder.phi(word)
+    size = 8 * _SLOT_NUMBERS
+    offset.add_incoming(constant(size), entry)
+    builder.cbranch(builder.icmp_unsigned("<", offset, constant(size * _SLOTS)), compare, searched)
+
+    builder.position_at_end(compare)
+    slot = builder.add(table, offset)
+    first, last = builder.load(at(slot)), builder.load(at(builder.add(slot, constant(8))))
+    is_used = builder.icmp_unsigned("!=", first, constant(0))
+    is_inside = builder.and_(builder.icmp_unsigned("<=", first, address), builder.icmp_unsigned("<", address, last))
+    builder.cbranch(builder.and_(is_used, is_inside), replace, following)
+
+    builder.position_at_end(replace)
+    page = builder.and_(address, constant(-mmap.PAGESIZE))
+    flags = ir.Constant(number, _MAP_FIXED | mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    rest = (ir.Constant(number, mmap.PROT_READ), flags, ir.Constant(number, -1), constant(0))
+    mapped = call("mmap", word, page, builder.sub(last, page), *rest)
+    builder.cbranch(builder.icmp_unsigned("==", mapped, page), note, following)
+
+    builder.position_at_end(note)
+    builder.store(address, at(builder.add(slot, constant(16))))
+    builder.atomic_rmw("add", at(table), constant(1), "seq_cst")
+    builder.store(constant(1), found)
+    builder.branch(following)
+
+    builder.position_at_end(following)
+    offset.add_incoming(builder.add(offset, constant(size)), following)
+    builder.branch(search)
+
+    builder.position_at_end(searched)
+    builder.cbranch(builder.icmp_unsigned("!=", builder.load(found), constant(0)), end, other)
+
+    builder.position_at_end(other)
+    before = builder.atomic_rmw("add", at(builder.add(table, constant(8))), constant(1), "seq_cst")
+    is_first = builder.icmp_unsigned("==", before, constant(0))
+    action = builder.select(is_first, constant(previous), constant(default))
+    call("sigaction", number, ir.Constant(number, int(signal.SIGBUS)), action, constant(0))
+    builder.cbranch(is_fault, end, again)
+
+    builder.position_at_end(again)
+    call("raise", number, ir.Constant(number, int(signal.SIGBUS)))
+    builder.branch(end)
+
+    builder.position_at_end(end)
+    builder.ret_void()
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_default_triple().create_target_machine()
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(str(module)), target)
+    engine.finalize_object()
+    return engine
+
 
 _FAILED = ctypes.c_void_p(-1).value
 
@@ -37,7 +253,7 @@ class MappedFile:
     Python's own `mmap` keeps a file handle for each mapping, and a process has 1,024 by default: a window of a thousand
     shards would not fit. It is used only on systems without mmap in the C library.
 
-    owner: the object that queries `gpuload.read.bus_errors` for its faults. data: uint8 (size,), read-only. stamp: the
+    owner: the object that queries `gpuload.read.mapped_file` for its faults. data: uint8 (size,), read-only. stamp: the
     file's `os.stat`. keep: an object that is kept alive as long as the file is mapped.
 
     Raises:
@@ -55,7 +271,7 @@ class MappedFile:
             address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, handle, 0) if size else 0
             if address == _FAILED:
                 raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        slot = bus_errors.protect(path, address, size, owner) if size else 0
+        slot = protect(path, address, size, owner) if size else 0
         memory = _Memory(address, size, keep)
         if size:
             # Not at the interpreter's end, when threads may still be reading.
@@ -73,5 +289,5 @@ class _Memory:
 
 
 def _unmap(address: int, size: int, slot: int) -> None:
-    bus_errors.release(slot)
+    release(slot)
     _libc.munmap(address, size)

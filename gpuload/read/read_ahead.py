@@ -13,7 +13,7 @@ from gpuload.read.shards import MappedShard
 from gpuload.store.background import Waiter
 
 if TYPE_CHECKING:
-    from gpuload.store.parts import Parts  # asyncio
+    from gpuload.store.transfer import Parts  # asyncio
 
 _PAGE_BYTES = 4096
 _TOUCH_BYTES = 4 << 20  # touched between two checks whether to stop

@@ -17,7 +17,7 @@ import numpy as np
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ShardError
 from gpuload.order.epoch import EpochOrder
-from gpuload.read import bus_errors
+from gpuload.read import mapped_file
 from gpuload.read.batch import EncodedBatch
 from gpuload.read.read_ahead import ReadAhead, RowsAhead
 from gpuload.read.shards import Window
@@ -55,7 +55,7 @@ class Reader:
         # so that every shard is mapped again.
         self._index_owner, self._owner = object(), object()
         self._has_failed = False
-        self._faults = bus_errors.count()
+        self._faults = mapped_file.count()
         self._lost: str | None = None
         if verify and dataset.manifest.index_sha256 is None:
             _LOG.warning(
@@ -63,11 +63,11 @@ class Reader:
                 "`python -m gpuload verify` compares both with each other",
                 dataset.folder,
             )
-        bus_errors.install()
+        mapped_file.install()
         index = dataset.index
         if index.parts is None:
-            slot = bus_errors.protect(index.path, index.bytes.address, index.bytes.size, self._index_owner)
-            weakref.finalize(self, bus_errors.release, slot).atexit = False
+            slot = mapped_file.protect(index.path, index.bytes.address, index.bytes.size, self._index_owner)
+            weakref.finalize(self, mapped_file.release, slot).atexit = False
         self._store, self._rows, self._beside = dataset.open_store(verify == "downloads"), RowsAhead(dataset), beside
         self._window = Window(dataset, (), {}, self._owner, self._store)
         self._entered: tuple[EpochOrder, int, int, object] | None = None
@@ -83,7 +83,7 @@ class Reader:
 
     def begin(self) -> None:
         """Starts a loop; results of an earlier one become obsolete."""
-        bus_errors.install()  # in case another handler replaced it since the last loop
+        mapped_file.install()  # in case another handler replaced it since the last loop
         self._store.begin()
         self._rows.begin()
         self.ahead.forget_errors()
@@ -196,12 +196,12 @@ class Reader:
             ShardError: a mapped shard or the index could not be read, so zeros may have replaced its bytes; or one was
                 truncated or overwritten.
         """
-        if (count := bus_errors.count()) != self._faults:
+        if (count := mapped_file.count()) != self._faults:
             self._faults = count
-            if (fault := bus_errors.take_fault(self._index_owner)) is not None:
+            if (fault := mapped_file.take_fault(self._index_owner)) is not None:
                 self._lost = f"{_describe(*fault)}, and open the data set again"
                 raise ShardError(self._lost)
-            if (fault := bus_errors.take_fault(self._owner)) is not None:
+            if (fault := mapped_file.take_fault(self._owner)) is not None:
                 self._has_failed = True
                 raise ShardError(_describe(*fault))
         if look:

@@ -22,7 +22,7 @@ from gpuload.fields.field import Field
 from gpuload.fields.images import POINTS, has_points
 from gpuload.fields.kind import BadRows
 from gpuload.fields.registry import kind_of
-from gpuload.fields.tree import take
+from gpuload.fields.rows import take
 from gpuload.read.batch import EncodedBatch, MemberViews
 from gpuload.read.mapped_file import MappedFile
 from gpuload.store import Store
@@ -34,7 +34,7 @@ _HASHED_BYTES = 4 << 20  # between two checks for cancellation
 class MappedShard:
     """One shard: its bytes, memory-mapped, and its rows of the index, checked against each other.
 
-    owner: the object that queries `gpuload.read.bus_errors` for its faults. changed_ns: the file's modification time.
+    owner: the object that queries `gpuload.read.mapped_file` for its faults. changed_ns: the file's modification time.
         store: opens the file.
 
     Raises:

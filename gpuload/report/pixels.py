@@ -10,7 +10,7 @@ import numpy as np
 from gpuload.augment import Augment
 from gpuload.decode.arguments import OnCorrupt
 from gpuload.disk.dataset import Dataset
-from gpuload.fields.pixels import Pixels
+from gpuload.fields.images import Pixels
 from gpuload.loader.corrupt import CorruptSample
 from gpuload.loader.iterator import DaliIterator
 from gpuload.pictures.shown import as_rgb

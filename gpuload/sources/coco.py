@@ -10,12 +10,11 @@ from gpuload.checks import as_items, as_text, number, several, shown
 from gpuload.errors import SourceError
 from gpuload.fields.outlines import check_outline
 from gpuload.machine.untrusted import parse_json
-from gpuload.sources.annotations import annotation_files, read_content, with_boxes
+from gpuload.sources.annotations import NamedFiles, annotation_files, read_content, with_boxes
 from gpuload.sources.at_path import FilesSource
 from gpuload.sources.files import Files, Findings
 from gpuload.sources.listing import some_of
 from gpuload.sources.local_folder import Folder, read_file
-from gpuload.sources.named import NamedFiles
 from gpuload.sources.rows import Names, Row
 from gpuload.sources.splits import SPLIT, named_splits, one_file_each
 

@@ -18,11 +18,11 @@ from gpuload.fields.kind import Kind
 from gpuload.fields.parsing import is_number, is_whole
 from gpuload.fields.registry import KINDS
 from gpuload.machine.untrusted import parse_json
+from gpuload.sources.annotations import NamedFiles
 from gpuload.sources.at_path import FilesSource
 from gpuload.sources.columns import USUAL, Features, check_columns, usual_column
 from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Findings, Ref
 from gpuload.sources.listing import some_of
-from gpuload.sources.named import NamedFiles
 from gpuload.sources.rows import Names, Row
 from gpuload.sources.splits import SPLIT, split_called, splits_of_column
 from gpuload.store.url import URL, as_location

@@ -6,16 +6,15 @@ Each module lists in `__all__` what users use.
 """
 
 from gpuload.functions.function import Function
-from gpuload.transforms import auto, color, compose, erasing, own, timm, warps
+from gpuload.transforms import auto, color, compose, erasing, timm, warps
 from gpuload.transforms.auto import *
 from gpuload.transforms.color import *
 from gpuload.transforms.compose import *
 from gpuload.transforms.erasing import *
-from gpuload.transforms.own import *
 from gpuload.transforms.timm import *
 from gpuload.transforms.warps import *
 
-_MODULES = (auto, color, compose, erasing, own, timm, warps)
+_MODULES = (auto, color, compose, erasing, timm, warps)
 __all__ = ["Function"]
 __all__ += [name for module in _MODULES for name in module.__all__]
 __all__.sort()

@@ -1,6 +1,7 @@
-"""Transforms made of others."""
+"""Transforms made of others, and the base class of one of your own: steps drawn in NumPy, and a kernel in torch."""
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,11 +9,95 @@ import numpy as np
 
 from gpuload.checks import LARGEST, PROBABILITY, Rule, check_fields, number, optional, several
 from gpuload.draws import Draws
+from gpuload.errors import ArgumentError
 from gpuload.transforms.erasing import RandomErasing
-from gpuload.transforms.steps import Steps, Transform, join
-from gpuload.types import F64, I64
+from gpuload.transforms.ops import ARGS, FIRST_OWN
+from gpuload.transforms.steps import Steps, Transform, join, no_steps
+from gpuload.types import F64, I64, Bools
 
-__all__ = ["RandomApply", "RandomChoice", "RandomOrder"]
+__all__ = ["PixelTransform", "RandomApply", "RandomChoice", "RandomOrder"]
+
+_LAST = 127  # code
+_KERNELS: dict[int, Callable[[Any, Any], Any]] = {}  # by code; classes are numbered in each process as they are made
+
+
+def kernel_of(code: int) -> Callable[[Any, Any], Any] | None:
+    """The kernel of a step with this code; None where it is one of `Op`."""
+    return _KERNELS.get(code)
+
+
+class PixelTransform(ABC):
+    """A transform of pixels made of `draw` and `kernel`, for `Augment(transforms=[…])`, as those of gpuload are.
+
+        class Vignette(gpuload.transforms.PixelTransform):
+            def draw(self, draws, height, width):
+                return self.steps(draws(0))                 # how dark the corners of each image become
+
+            @staticmethod
+            def kernel(images, args): ...                   # uint8 (n, 3, height, width) to the same
+
+    `draw` says in NumPy what is done to each image, as numbers, and calls `self.steps` with them: at most twelve of
+    each image. Random numbers are `draws(k)`: float64 (N,) in [0, 1), number k of each image, a pure function of (seed,
+    epoch, view, sample, k), k in 0..4095. `kernel` does it in torch, to images that have this step: in the threads that
+    decode on a CPU, image by image, on a GPU at once. It combines with all other transforms, such as `RandomApply`. It
+    must not move pixels, since boxes, masks and keypoints would not follow.
+
+    A class has one kernel, which gets nothing but images and numbers; up to 64 classes.
+    """
+
+    _code: int
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        kernel = cls.__dict__.get("kernel")
+        if kernel is None:  # that of its base class
+            return
+        if not isinstance(kernel, staticmethod):
+            raise ArgumentError(
+                f"{cls.__name__}.kernel: expected a static method, (images, args). Put @staticmethod above it"
+            )
+        code = FIRST_OWN + len(_KERNELS)
+        if code > _LAST:
+            raise ArgumentError(
+                f"{cls.__name__}: there are {len(_KERNELS)} classes of PixelTransform already. Use one of them"
+            )
+        cls._code = code
+        _KERNELS[code] = kernel.__func__
+
+    @abstractmethod
+    def draw(self, draws: Draws, height: int, width: int) -> Steps:
+        """What `self.steps` makes of the numbers of N images of `height` × `width` pixels."""
+
+    @staticmethod
+    @abstractmethod
+    def kernel(images: Any, args: Any) -> Any:
+        """New images, uint8 (n, 3, height, width), of such images, contiguous, which stay as they are.
+
+        args: float32 (n, 12) on the same device, the numbers that `steps` was given, then zeros.
+        """
+
+    def steps(self, *numbers: float | F64, where: Bools | None = None) -> Steps:
+        """One step for each of N images. numbers: up to twelve; each (N,), at least the first. where: bool (N,), the
+        images that it is done to; None: all.
+
+        Raises:
+            ArgumentError: no numbers, too many, or not one for each image.
+        """
+        sizes = {np.shape(values) for values in (*numbers, *(() if where is None else (where,)))} - {()}
+        if not 1 <= len(numbers) <= ARGS or len(sizes) != 1 or len(next(iter(sizes))) != 1:
+            raise ArgumentError(
+                f"{type(self).__name__}.steps: {len(numbers)} numbers of shapes {sorted(sizes)}; expected one to "
+                f"{ARGS}, each (N,), a number for each image"
+            )
+        (count,) = next(iter(sizes))
+        made = no_steps(count)
+        ops = np.full((count, 1), self._code, np.int8)
+        if where is not None:
+            ops[~np.asarray(where, np.bool_)] = 0
+        args = np.zeros((count, 1, ARGS), made.args.dtype)
+        for index, values in enumerate(numbers):
+            args[:, 0, index] = values
+        return Steps(ops, args)
 
 
 def _as_pixel_transform(value: Any) -> Transform:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from gpuload.fields.pixels import RGB, Pixels
+from gpuload.fields.images import RGB, Pixels
 from gpuload.transforms.ops import MAP_ARGS, Op
 from gpuload.types import F32
 

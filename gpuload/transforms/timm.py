@@ -10,12 +10,9 @@ import numpy as np
 
 from gpuload.checks import Rule, as_text, check_fields
 from gpuload.draws import Draws
-from gpuload.transforms.auto import ALPHA, DEPTH, WIDTH, one_of
-from gpuload.transforms.geometry import FILL, Fill
-from gpuload.transforms.mixing import EACH, draw_mixture, normal_of
-from gpuload.transforms.policies import POLICIES, V0, Change
-from gpuload.transforms.steps import Steps, join
-from gpuload.transforms.warps import WarpInterpolation
+from gpuload.transforms.auto import ALPHA, DEPTH, POLICIES, V0, WIDTH, Change, one_of
+from gpuload.transforms.steps import EACH, Steps, draw_mixture, join, normal_of
+from gpuload.transforms.warps import FILL, Fill, WarpInterpolation
 from gpuload.types import F64, I64
 
 __all__ = ["TimmAutoAugment"]

@@ -16,7 +16,7 @@ from gpuload import CenterCrop, PadOrCrop, RandomResizedCrop
 from gpuload.augment import Augment, View
 from gpuload.augment.crops import Crops, Images
 from gpuload.decode.interface import Stored
-from gpuload.fields.tree import take
+from gpuload.fields.rows import take
 from gpuload.transforms import RandAugment, RandomErasing
 
 side = st.integers(1, 40)

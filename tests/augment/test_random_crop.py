@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import gpuload
 from gpuload import Augment, RandomCrop
 from gpuload.augment.crops import Images
-from gpuload.augment.padding import PADDING_MODES, source_of, source_range
+from gpuload.augment.placed import PADDING_MODES, source_of, source_range
 
 
 def drawn(augment: Augment, width: int, height: int, count: int = 400) -> Any:

@@ -14,8 +14,8 @@ import pytest
 
 import gpuload
 from gpuload import cli
-from gpuload.commands.beside import Beside
 from gpuload.commands.settings import (
+    Beside,
     Measured,
     Setting,
     TunedLoader,

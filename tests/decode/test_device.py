@@ -15,8 +15,7 @@ from painted import pack_painted
 import gpuload
 from gpuload import Augment
 from gpuload.decode import open as opening
-from gpuload.decode.device import Device
-from gpuload.decode.finish import Finish
+from gpuload.decode.device import Device, Finish
 from gpuload.decode.interface import Decoded, Stored
 from gpuload.decode.postprocess import Postprocess
 from gpuload.decode.runner import Job, Runner, Stage

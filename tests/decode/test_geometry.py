@@ -17,7 +17,7 @@ from PIL import Image
 import gpuload
 from gpuload import Augment, Normalize, RandomCrop
 from gpuload.augment import Schedule
-from gpuload.augment.padding import PADDING_MODES
+from gpuload.augment.placed import PADDING_MODES
 from gpuload.decode.device import as_tensor
 from gpuload.decode.interface import Stored
 from gpuload.transforms import (

@@ -17,7 +17,7 @@ from PIL import Image
 
 import gpuload
 from gpuload import Augment, Normalize, RandomCrop
-from gpuload.augment.padding import PADDING_MODES
+from gpuload.augment.placed import PADDING_MODES
 from gpuload.transforms import Function, RandomAffine, RandomPerspective, RandomRotation
 
 OTHERS = ["I;16", "uint16x5", "float32x5"]

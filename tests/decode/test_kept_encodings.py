@@ -16,7 +16,7 @@ from PIL import Image, ImageOps
 import gpuload
 from gpuload import Augment
 from gpuload.cli import main
-from gpuload.decode.dali.transcode import Transcoder
+from gpuload.decode.dali.screen import Transcoder
 from gpuload.decode.interface import Stored
 from gpuload.disk.tar import read_members
 from gpuload.packing.verify import verify

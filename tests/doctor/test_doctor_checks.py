@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import gpuload
-from gpuload.doctor import checks, environment, machine, sets, trial
+from gpuload.doctor import checks, environment, sets, trial
 from gpuload.doctor.environment import Driver
 from gpuload.doctor.findings import Finding, conclude, size
 
@@ -219,30 +219,30 @@ def test_cores(
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
-    monkeypatch.setattr(machine, "cpu_quota", lambda: quota)
-    monkeypatch.setattr(machine, "count_cores", lambda: 8 if quota is None else min(8, int(quota)))
-    monkeypatch.setattr(machine, "throttled", lambda: throttled)
+    monkeypatch.setattr(environment, "cpu_quota", lambda: quota)
+    monkeypatch.setattr(environment, "count_cores", lambda: 8 if quota is None else min(8, int(quota)))
+    monkeypatch.setattr(environment, "throttled", lambda: throttled)
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
-    found = machine.check_cores()
+    found = environment.check_cores()
     assert found.grade == grade and words in found.said
 
 
 def test_memory_and_handles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "machine_memory", lambda: 64 * 10**9)
-    monkeypatch.setattr(machine, "available_memory", lambda: 32 * 10**9)
-    monkeypatch.setattr(machine, "memory_limit", lambda: None)
-    assert (machine.check_memory().grade, machine.check_memory().said) == ("ok", "32 GB of 64 GB are free")
-    monkeypatch.setattr(machine, "memory_limit", lambda: 5 * 10**8)
-    found = machine.check_memory()
+    monkeypatch.setattr(environment, "machine_memory", lambda: 64 * 10**9)
+    monkeypatch.setattr(environment, "available_memory", lambda: 32 * 10**9)
+    monkeypatch.setattr(environment, "memory_limit", lambda: None)
+    assert (environment.check_memory().grade, environment.check_memory().said) == ("ok", "32 GB of 64 GB are free")
+    monkeypatch.setattr(environment, "memory_limit", lambda: 5 * 10**8)
+    found = environment.check_memory()
     assert found.grade == "attention" and "this container may use 500 MB, page cache included" in found.said
-    monkeypatch.setattr(machine, "machine_memory", lambda: None)
-    assert machine.check_memory().grade == "note"
+    monkeypatch.setattr(environment, "machine_memory", lambda: None)
+    assert environment.check_memory().grade == "note"
     monkeypatch.setattr(resource, "getrlimit", lambda which: (100, 4096))
-    assert machine.check_file_handles().grade == "attention"
+    assert environment.check_file_handles().grade == "attention"
     monkeypatch.setattr(resource, "getrlimit", lambda which: (1024, 4096))
-    assert machine.check_file_handles().grade == "ok" and machine.check_file_handles(600).grade == "attention"
+    assert environment.check_file_handles().grade == "ok" and environment.check_file_handles(600).grade == "attention"
     monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY,) * 2)
-    assert machine.check_file_handles(10**6).grade == "ok"
+    assert environment.check_file_handles(10**6).grade == "ok"
 
 
 def test_windows_larger_than_memory(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from packed_fields import COUNT, open_loader, pack, sample, unnamed, values_of
 import gpuload
 from gpuload import Augment, Boxes, MultiHot, OneHot, SourceError, Target, Tokens
 from gpuload.fields.field import Field
-from gpuload.fields.pixels import Pixels
+from gpuload.fields.images import Pixels
 from gpuload.fields.registry import KINDS, kind_of
 
 

@@ -13,7 +13,7 @@ import gpuload
 from gpuload import ArgumentError, Keypoints, SourceError
 from gpuload.fields.field import Field
 from gpuload.fields.keypoints import pairs_by_name
-from gpuload.fields.placement import place
+from gpuload.fields.motion import place
 from gpuload.fields.registry import KINDS
 
 KIND = KINDS["keypoints"]

@@ -9,7 +9,7 @@ from PIL import Image
 
 from gpuload import DecodeError
 from gpuload.fields.field import Field
-from gpuload.fields.placement import place
+from gpuload.fields.motion import place
 from gpuload.fields.registry import KINDS
 
 FIELD = Field("mask", "mask", "mask.png")

@@ -8,9 +8,9 @@ import pytest
 
 from gpuload import Augment, FormatError, Keypoints, SourceError
 from gpuload.fields.field import Field
+from gpuload.fields.images import Pixels
 from gpuload.fields.motion import moving_fields
 from gpuload.fields.parsing import number_classes, parse_list
-from gpuload.fields.pixels import Pixels
 from gpuload.fields.registry import KINDS, kind_of
 
 

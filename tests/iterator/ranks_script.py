@@ -9,7 +9,7 @@ from typing import Any
 from torch import distributed
 
 import gpuload
-from gpuload.machine import agreement
+from gpuload.machine import ranks
 
 
 def said(check: Callable[[], object]) -> str:
@@ -24,8 +24,8 @@ def main(packed: Path, other: Path, notes: Path) -> None:
     distributed.init_process_group("gloo")
     rank = distributed.get_rank()
     waits: list[float] = []
-    sleep = agreement.time.sleep
-    agreement.time.sleep = lambda seconds: (waits.append(seconds), sleep(seconds))  # type: ignore[assignment, func-returns-value]
+    sleep = ranks.time.sleep
+    ranks.time.sleep = lambda seconds: (waits.append(seconds), sleep(seconds))  # type: ignore[assignment, func-returns-value]
 
     def load(data: Any = packed, **options: Any) -> gpuload.DaliIterator:
         return gpuload.DaliIterator(data, 4, augment=gpuload.Augment(8), device="cpu", **options)
@@ -61,7 +61,7 @@ def main(packed: Path, other: Path, notes: Path) -> None:
         waits.clear()
         load(other)
         answers["waits in the store"] = str(len(waits))
-    agreement._PATIENCE_S = 0.5
+    ranks._PATIENCE_S = 0.5
     if rank:  # on other lines, so that the constructor compares nothing
         first, second = load(seed=1, shuffle=gpuload.Shuffle(window=4)), load(other)
     else:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from loaders import load
 
-from gpuload.monitor import ranges
+from gpuload.monitor import metrics
 
 
 class Domain:
@@ -37,8 +37,8 @@ class Domain:
 @pytest.mark.parametrize("decoder", ["native", "dali", "both"])
 def test_nvtx(packed: Path, monkeypatch: pytest.MonkeyPatch, decoder: str) -> None:
     domain = Domain()
-    monkeypatch.setattr(ranges, "_TOOL", "/some/tool.so")
-    monkeypatch.setattr(ranges, "_nvtx_domain", lambda: domain)
+    monkeypatch.setattr(metrics, "_TOOL", "/some/tool.so")
+    monkeypatch.setattr(metrics, "_nvtx_domain", lambda: domain)
     with load(packed, decoder=decoder) as loader:
         for _ in loader:
             assert domain.open[threading.get_ident()] == []  # the training step is in none of them
@@ -70,7 +70,7 @@ def test_torchs_profiler(packed: Path) -> None:
 def test_nvtx_is_imported_only_where_a_tool_listens(variable: str, imported: bool) -> None:
     pytest.importorskip("nvtx")
     code = (
-        "import sys; from gpuload.monitor.ranges import annotate, annotate_each\n"
+        "import sys; from gpuload.monitor.metrics import annotate, annotate_each\n"
         "with annotate('a'):\n    assert list(annotate_each('b', 'xyz')) == ['x', 'y', 'z']\n"
         "print('nvtx' in sys.modules, 'torch' in sys.modules)"
     )
@@ -80,25 +80,25 @@ def test_nvtx_is_imported_only_where_a_tool_listens(variable: str, imported: boo
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "_TOOL", "/some/tool.so")
+    monkeypatch.setattr(metrics, "_TOOL", "/some/tool.so")
     monkeypatch.setitem(sys.modules, "nvtx", None)
-    ranges._nvtx_domain.cache_clear()
+    metrics._nvtx_domain.cache_clear()
     try:
-        with ranges.annotate("x"):
+        with metrics.annotate("x"):
             pass
     finally:
-        ranges._nvtx_domain.cache_clear()
+        metrics._nvtx_domain.cache_clear()
 
 
 def test_an_error_ends_its_range(monkeypatch: pytest.MonkeyPatch) -> None:
     domain = Domain()
-    monkeypatch.setattr(ranges, "_TOOL", "/some/tool.so")
-    monkeypatch.setattr(ranges, "_nvtx_domain", lambda: domain)
+    monkeypatch.setattr(metrics, "_TOOL", "/some/tool.so")
+    monkeypatch.setattr(metrics, "_nvtx_domain", lambda: domain)
 
     def broken() -> Any:
         yield 1
         raise KeyError
 
     with pytest.raises(KeyError):
-        list(ranges.annotate_each("wait", broken()))
+        list(metrics.annotate_each("wait", broken()))
     assert domain.seen == [("wait",), ("wait",)] and not any(domain.open.values())

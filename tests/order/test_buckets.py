@@ -11,11 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuload import ArgumentError, Buckets, Dataset, ShardError
-from gpuload.order.bucketed import BucketedStream, BucketPlan
-from gpuload.order.buckets import number_samples
-from gpuload.order.global_batches import Epochs, Part
+from gpuload.order.buckets import BucketedStream, BucketPlan, number_samples
 from gpuload.order.mixture import ShuffledBlocks
-from gpuload.order.stream import Stream
+from gpuload.order.stream import Epochs, Part, Stream
 
 
 def number(sizes: Any, width: int, height: int) -> int:
@@ -72,7 +70,7 @@ def test_what_buckets_cannot_be(arguments: dict[str, Any], match: str) -> None:
 @pytest.fixture(autouse=True, scope="module")
 def _small_portions() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gpuload.order.bucketed._LEAST_PLANNED", 50)
+        patch.setattr("gpuload.order.buckets._LEAST_PLANNED", 50)
         yield
 
 
@@ -239,7 +237,7 @@ def test_samples_are_planned_in_portions(monkeypatch: pytest.MonkeyPatch) -> Non
     numbers = numbers_of([[300, 300]], 4)
     make = lambda: by_buckets([[300, 300]], numbers, 4, 16)  # noqa: E731
     expected = plain(batch_list(make(), 0, 1600))
-    monkeypatch.setattr("gpuload.order.bucketed._PLANNED", 7)
+    monkeypatch.setattr("gpuload.order.buckets._PLANNED", 7)
     assert plain(batch_list(make(), 0, 1600)) == expected
 
 

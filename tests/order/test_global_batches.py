@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpuload.order.global_batches import Epochs
+from gpuload.order.stream import Epochs
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,9 @@ from gpuload import ArgumentError, Shuffle
 from gpuload.draws import SAMPLES, SHARDS, make_key, permutation
 from gpuload.machine.ranks import Ranks
 from gpuload.order.epoch import EpochOrder, Share
-from gpuload.order.global_batches import Epochs
 from gpuload.order.mixture import ShuffledBlocks, open_data
 from gpuload.order.plan import OrderOptions, plan_order
-from gpuload.order.stream import Stream
+from gpuload.order.stream import Epochs, Stream
 
 
 class Case(NamedTuple):

@@ -11,7 +11,7 @@ import torch
 
 from gpuload import Augment
 from gpuload.output.arrays import make_arrays
-from gpuload.transforms.noise import on_device
+from gpuload.transforms.apply import on_device
 
 
 class Copied(NamedTuple):

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gpuload.fields.tree import take
+from gpuload.fields.rows import take
 from gpuload.read.batch import Batch, EncodedBatch, MemberViews
 
 ROWS = np.array([2, 0, 2])

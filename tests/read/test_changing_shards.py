@@ -17,7 +17,7 @@ from loaders import drain, load
 
 import gpuload
 from gpuload.order.epoch import EpochOrder
-from gpuload.read import bus_errors, mapped_file
+from gpuload.read import mapped_file
 from gpuload.read.reader import Reader
 from gpuload.sources import FolderSource
 
@@ -177,11 +177,11 @@ def test_a_truncated_index_is_named(copy: Path, decoder: str, monkeypatch: pytes
 SCRIPT = """
 import os, signal, sys, threading
 from pathlib import Path
-from gpuload.read import bus_errors
+from gpuload.read import mapped_file
 from gpuload.read.mapped_file import MappedFile
 
 ours, other, end = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-assert bus_errors.install() and bus_errors.install()
+assert mapped_file.install() and mapped_file.install()
 mine, yours = object(), object()
 mapped = [MappedFile(path, owner) for path, owner in ((ours, mine), (ours, yours), (other, yours))]
 assert not [name for name in os.listdir("/proc/self/fd") if "data" in os.path.realpath("/proc/self/fd/" + name)]
@@ -195,12 +195,12 @@ for thread in threads:
     thread.join()
 assert found == [0] * 8 and mapped[2].data.sum() and not mapped[0].data.flags.writeable
 assert mapped[1].data[9000] == 0  # another mapping of the same file
-assert bus_errors.count() >= 2
-assert bus_errors.take_fault(mine) == (ours, 8192) and bus_errors.take_fault(mine) is None
-assert bus_errors.take_fault(yours)[0] == ours and bus_errors.take_fault(yours) is None
-free = len(bus_errors._table.free)
+assert mapped_file.count() >= 2
+assert mapped_file.take_fault(mine) == (ours, 8192) and mapped_file.take_fault(mine) is None
+assert mapped_file.take_fault(yours)[0] == ours and mapped_file.take_fault(yours) is None
+free = len(mapped_file._table.free)
 del mapped, threads
-assert len(bus_errors._table.free) == free + 3 and "data" not in Path("/proc/self/maps").read_text()
+assert len(mapped_file._table.free) == free + 3 and "data" not in Path("/proc/self/maps").read_text()
 print("fine", flush=True)
 if end == "sent":
     os.kill(os.getpid(), signal.SIGBUS)
@@ -216,7 +216,7 @@ if end == "other":
 REPLACED = """
 import faulthandler, os, sys
 import gpuload
-from gpuload.read import bus_errors
+from gpuload.read import mapped_file
 folder, order = sys.argv[1:]
 loader = gpuload.DaliIterator(folder, 4, augment=gpuload.Augment(8), device="cpu", num_threads=1, prefetch=1)
 faulthandler.enable()  # as `ray.init` does, it takes the place of the handler
@@ -235,7 +235,7 @@ if order == "other":
     loader.close()  # no thread is at work on a truncated shard, whose SIGBUS would end the process before the message
     with open(folder + "/index.arrow", "rb") as file:
         whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    bus_errors._table.numbers[1:] = 0  # nothing is protected any more
+    mapped_file._table.numbers[1:] = 0  # nothing is protected any more
     os.truncate(folder + "/index.arrow", 10)
     print(whole[5000])
 """
@@ -265,7 +265,7 @@ def test_files_are_released_while_a_fault_is_looked_for(packed: Path) -> None:
         pairs = [(number, number) for number in range(5000)]  # Python keeps 2,000 freed ones, which start nothing
         gc.set_threshold(gc.get_count()[0] + 50)
         gc.enable()
-        assert bus_errors.take_fault(owner) is None and len(pairs) == 5000
+        assert mapped_file.take_fault(owner) is None and len(pairs) == 5000
     finally:
         gc.enable()
         gc.set_threshold(*before)

@@ -14,10 +14,9 @@ import gpuload
 from gpuload import Augment
 from gpuload.draws import BATCH, each_key, make_key
 from gpuload.order.epoch import EpochOrder
-from gpuload.order.global_batches import Part
 from gpuload.order.mixture import interleave, open_data
 from gpuload.order.sampling import find_samplings
-from gpuload.order.stream import Stream
+from gpuload.order.stream import Part, Stream
 from gpuload.read.batch import Batch, MemberViews
 from gpuload.read.batches import BatchReader, read_alone
 from gpuload.read.reader import Reader

@@ -9,8 +9,8 @@ import torch
 from loaders import drain, load, world
 
 from gpuload import ArgumentError, Augment
-from gpuload.decode.steps import transform
-from gpuload.transforms import ColorJitter, PixelTransform, RandAugment, RandomApply, RandomRotation, own
+from gpuload.decode.postprocess import transform
+from gpuload.transforms import ColorJitter, PixelTransform, RandAugment, RandomApply, RandomRotation, compose
 from gpuload.transforms.apply import apply_steps
 from gpuload.transforms.steps import Steps
 
@@ -106,7 +106,7 @@ def test_wrong_classes_and_results(packed: Path, monkeypatch: pytest.MonkeyPatch
             ArgumentError, match=r"Darken.steps: \d+ numbers of shapes .*; expected one to 12, each \(N,\)"
         ):
             Darken().steps(*numbers)
-    monkeypatch.setattr(own, "_LAST", 64)
+    monkeypatch.setattr(compose, "_LAST", 64)
     with pytest.raises(ArgumentError, match=r"OneMore: there are \d+ classes of PixelTransform already"):
 
         class OneMore(Darken):

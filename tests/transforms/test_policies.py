@@ -15,15 +15,14 @@ from test_transforms_pixels import apart, at_the_edge, picture
 
 from gpuload import ArgumentError, Augment
 from gpuload import transforms as own
-from gpuload.decode.steps import transform, warp_masks
+from gpuload.decode.postprocess import transform, warp_masks
 from gpuload.draws import make_key
 from gpuload.transforms.apply import apply_steps
 from gpuload.transforms.auto import one_of
-from gpuload.transforms.geometry import affine_of
-from gpuload.transforms.mixing import draw_mixture
 from gpuload.transforms.ops import Op
-from gpuload.transforms.steps import join, one_step, sample_draws
+from gpuload.transforms.steps import draw_mixture, join, one_step, sample_draws
 from gpuload.transforms.timm import _CHANGES, read_config
+from gpuload.transforms.warps import affine_of
 
 TEXTS = [
     *("rand-m9-mstd0.5-inc1", "rand-m7-n3-p0.7-mmax12-inc1", "rand", "rand-m15-mmax20-mstd101"),

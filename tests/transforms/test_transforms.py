@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 import gpuload
 from gpuload import transforms as own
 from gpuload.draws import make_key
-from gpuload.fields.tree import take
+from gpuload.fields.rows import take
 from gpuload.transforms import RandomErasing
-from gpuload.transforms.auto import auto_space, rand_space, trivial_space
+from gpuload.transforms.auto import POLICIES, auto_space, rand_space, trivial_space
 from gpuload.transforms.ops import Op
-from gpuload.transforms.policies import POLICIES
 from gpuload.transforms.steps import Steps, draw_steps, join, sample_draws
 
 COUNT = 10_000

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuload import transforms as own
-from gpuload.decode.steps import transform, warp_masks
+from gpuload.decode.postprocess import transform, warp_masks
 from gpuload.draws import make_key, random_bits
-from gpuload.fields.tree import take
-from gpuload.transforms import RandomErasing, geometry
+from gpuload.fields.rows import take
+from gpuload.transforms import RandomErasing, warps
 from gpuload.transforms.apply import _erase_at_once, _erase_each, apply_steps, erase
+from gpuload.transforms.apply import random_bits as torch_bits
 from gpuload.transforms.auto import _levels_of, auto_space, mix_space, one_of, rand_space, trivial_space
-from gpuload.transforms.geometry import affine_of
-from gpuload.transforms.noise import random_bits as torch_bits
 from gpuload.transforms.ops import Op
 from gpuload.transforms.steps import Steps, draw_steps, join, one_step, sample_draws
+from gpuload.transforms.warps import affine_of
 
 SIZES = [(64, 96), (61, 47), (50, 50)]
 
@@ -336,7 +336,7 @@ def test_masks_move_with_their_images(seed: int) -> None:
 
 def test_fill_of_masks_is_their_own() -> None:
     masks = torch.full((2, 10, 12), 3, dtype=torch.uint8)
-    steps = geometry.translate_x(np.array([4.0, -2.0]), 10, 12, (1, 2, 3))
+    steps = warps.translate_x(np.array([4.0, -2.0]), 10, 12, (1, 2, 3))
     moved = warp_masks(masks, steps, fill=255)
     assert (steps.args[:, 0, 6:9] == [1, 2, 3]).all()
     assert (moved[0, :, :4] == 255).all() and (moved[0, :, 4:] == 3).all()
@@ -373,15 +373,15 @@ def test_affine_of_by_hand() -> None:
 
     one = np.ones(1)
     assert affine_of(one_step(Op.INVERT, 1), 20, 40) is None
-    assert of(geometry.translate_x(7 * one, 20, 40, None)) == [[1, 0, 7], [0, 1, 0]]
-    assert of(geometry.translate_y(-3 * one, 20, 40, None)) == [[1, 0, 0], [0, 1, -3]]
-    assert of(geometry.rotate(90 * one, 20, 40, None)) == [[0, 1, 10], [-1, 0, 30]]
-    assert of(geometry.shear_x(0.25 * one, 20, 40, None)) == [[1, -0.25, 0], [0, 1, 0]]
-    assert of(geometry.shear_y(0.25 * one, 20, 40, None)) == [[1, 0, 0], [-0.25, 1, 0]]
-    both = join([geometry.rotate(90 * one, 20, 40, None), geometry.translate_x(5 * one, 20, 40, None)])
+    assert of(warps.translate_x(7 * one, 20, 40, None)) == [[1, 0, 7], [0, 1, 0]]
+    assert of(warps.translate_y(-3 * one, 20, 40, None)) == [[1, 0, 0], [0, 1, -3]]
+    assert of(warps.rotate(90 * one, 20, 40, None)) == [[0, 1, 10], [-1, 0, 30]]
+    assert of(warps.shear_x(0.25 * one, 20, 40, None)) == [[1, -0.25, 0], [0, 1, 0]]
+    assert of(warps.shear_y(0.25 * one, 20, 40, None)) == [[1, 0, 0], [-0.25, 1, 0]]
+    both = join([warps.rotate(90 * one, 20, 40, None), warps.translate_x(5 * one, 20, 40, None)])
     assert of(both) == [[0, 1, 15], [-1, 0, 30]]
     # An image with steps beside one without.
-    some = geometry.translate_x(7 * np.ones(2), 20, 40, None).only(np.array([False, True]))
+    some = warps.translate_x(7 * np.ones(2), 20, 40, None).only(np.array([False, True]))
     matrices = affine_of(some, 20, 40)
     assert matrices is not None and matrices.tolist() == [[[1, 0, 0], [0, 1, 0]], [[1, 0, 7], [0, 1, 0]]]
 

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 import gpuload
 from gpuload.augment.crops import whole_images
-from gpuload.decode.steps import transform, warp_masks
+from gpuload.decode.postprocess import transform, warp_masks
 from gpuload.draws import make_key
 from gpuload.fields.boxes import move_boxes
-from gpuload.fields.tree import take
+from gpuload.fields.rows import take
 from gpuload.transforms import RandomAffine, RandomApply, RandomInvert, RandomPerspective, RandomRotation
 from gpuload.transforms.apply import apply_steps
-from gpuload.transforms.geometry import affine_of
 from gpuload.transforms.ops import Op
 from gpuload.transforms.steps import Steps, draw_steps, sample_draws
+from gpuload.transforms.warps import affine_of
 
 HEIGHT, WIDTH = 61, 47
 CORNERS = [[0, 0], [WIDTH - 1, 0], [WIDTH - 1, HEIGHT - 1], [0, HEIGHT - 1]]

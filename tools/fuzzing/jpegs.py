@@ -10,7 +10,7 @@ from fuzzing.mutate import mutate_bytes
 from fuzzing.pictures import JPEG_TOKENS, small_jpegs
 from fuzzing.target import Target
 from gpuload.decode.native import jpeg
-from gpuload.decode.native.jpeg.scratch import Addresses, Scratch
+from gpuload.decode.native.jpeg.frame import Addresses, Scratch
 from gpuload.headers.jpeg import read_header
 
 _MOST_PIXELS = 300_000

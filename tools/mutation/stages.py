@@ -42,7 +42,7 @@ STAGES = {
         ),
     ),
     "plan": Stage(
-        ("packing/run/plan.py", "packing/run/state.py"),
+        ("packing/run/plan.py", "packing/run/plan.py"),
         ("packing/run/test_plan.py", "packing/run/test_packer.py"),
     ),
     "read": Stage(

@@ -22,8 +22,7 @@ import numpy as np
 from gpuload.augment import Form
 from gpuload.counted import counted
 from gpuload.decode.dali.graph import backend, build_graph, input_names, open_pipeline, tensors
-from gpuload.decode.dali.screen import Screen
-from gpuload.decode.dali.transcode import Transcoder
+from gpuload.decode.dali.screen import Screen, Transcoder
 from gpuload.decode.interface import BatchDecodeError, Decoded, Stored, capture_fault
 from gpuload.decode.padding import covering
 from gpuload.decode.runner import Job, Stage

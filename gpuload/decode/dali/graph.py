@@ -7,7 +7,7 @@ The CPU decodes only the crop (`decoders.image_slice`), unless several views sha
 images, as its hardware engines do, and slices: cropped GPU decode crashes in nvImageCodec 0.9 (github
 NVIDIA/nvImageCodec#55), which DALI 2.4 requires. From there on the operators are the same, so the devices differ only
 in their JPEG decoder. A view that needs more than crop, flips and constants leaves the graph as uint8, for
-`gpuload.decode.finish`. Sizes are inputs, so one graph serves all output sizes.
+`gpuload.decode.device`. Sizes are inputs, so one graph serves all output sizes.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ from nvidia.dali import Pipeline, backend, fn, pipeline_def, tensors, types
 from gpuload.augment import Form
 from gpuload.decode.dali.memory import preallocation
 from gpuload.decode.interface import Stored
-from gpuload.fields.pixels import GRAY, RGB, Pixels
+from gpuload.fields.images import GRAY, RGB, Pixels
 
 __all__ = ["backend", "build_graph", "fn", "input_names", "open_pipeline", "tensors"]
 

@@ -28,8 +28,7 @@ from gpuload.decode.interface import NUMPY_DTYPES, Changed, Fault
 from gpuload.decode.postprocess import level_dtype
 from gpuload.decode.runner import Job, Stage, Work
 from gpuload.errors import FunctionError
-from gpuload.functions.callers import Caller
-from gpuload.functions.interface import CallFailedError, Sample, WrongResultError, name_of
+from gpuload.functions.interface import Caller, CallFailedError, Sample, WrongResultError, name_of
 from gpuload.read.batch import Batch
 from gpuload.types import Array
 

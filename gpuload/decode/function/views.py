@@ -12,11 +12,10 @@ from gpuload.augment.crops import Crops, whole_images
 from gpuload.augment.views import PlannedFunction
 from gpuload.decode.interface import Changed
 from gpuload.decode.pillow import crop_and_resize_mask
-from gpuload.decode.postprocess import Postprocess
-from gpuload.decode.steps import has_compiled, warp_masks
+from gpuload.decode.postprocess import Postprocess, has_compiled, warp_masks
+from gpuload.fields.images import RGB, Pixels
 from gpuload.fields.motion import MovingField
-from gpuload.fields.pixels import RGB, Pixels
-from gpuload.fields.tree import take
+from gpuload.fields.rows import take
 from gpuload.functions.interface import Sample
 from gpuload.read.batch import Batch
 from gpuload.types import U8, Array, Bools

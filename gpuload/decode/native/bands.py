@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gpuload.decode.native.compiled import inlined
-from gpuload.decode.native.pointers import array_at, bytes_at, doubles_at, floats_at, halves_at, longs_at
+from gpuload.decode.native.intrinsics import array_at, bytes_at, doubles_at, floats_at, halves_at, longs_at
 from gpuload.decode.native.steps import Step, step
 from gpuload.decode.native.values import Output, Target, fill_taps, output_at, output_of
 from gpuload.types import F32, F64, I64, Bools
 
 if TYPE_CHECKING:
-    from gpuload.fields.pixels import Pixels  # whose file nothing compiled depends on
+    from gpuload.fields.images import Pixels  # whose file nothing compiled depends on
 
 _BYTES, _HALVES, _FLOATS = 1, 2, 4  # kinds of values, by their size
 

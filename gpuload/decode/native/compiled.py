@@ -96,7 +96,7 @@ def sources_of(path: Path) -> list[Path]:
     """The source files of a cached function in this file: its own file (in a subfolder, all files of that folder), the
     shared ones, and compiled parts of headers."""
     own = [path] if path.parent == _HERE else sorted(path.parent.glob("*.py"))
-    shared = [_HERE / f"{name}.py" for name in ("compiled", "pointers", "steps", "vectors", "values")]
+    shared = [_HERE / f"{name}.py" for name in ("compiled", "intrinsics", "steps", "values")]
     headers = [_HERE.parents[1] / "headers" / f"{name}.py" for name in ("jpeg", "sound_jpeg")]
     codes = [_HERE.parents[1] / "transforms" / "ops.py"] if path.parent.name == "transforms" else []
     return [*shared, *headers, *codes, *own]

@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 
 from gpuload.augment import Form, View
-from gpuload.augment.padding import PADDING_MODES, source_of, source_range
+from gpuload.augment.placed import PADDING_MODES, source_of, source_range
 from gpuload.decode.native import resample, steps
 from gpuload.decode.native.compiled import address_of
 from gpuload.decode.native.resample import HEIGHT, TOP
 from gpuload.decode.native.steps import Step
 from gpuload.decode.native.values import Target
+from gpuload.fields.images import RGB, Pixels
 from gpuload.fields.motion import covered
-from gpuload.fields.pixels import RGB, Pixels
 from gpuload.types import I64
 
 # Images are decoded at 1/2, 1/4 or 1/8 of their size as long as the crop keeps this many pixels per output pixel along

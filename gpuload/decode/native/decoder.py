@@ -5,25 +5,30 @@ On a CPU it replaces DALI's operators, whose resize takes longer than its decode
 The threads hold the GIL only between calls.
 """
 
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from gpuload.augment import Form, View
+from gpuload.augment import Augment, Form, View
+from gpuload.augment.geometries import CROPS
 from gpuload.decode.buffers import Allocate, Buffers
 from gpuload.decode.interface import NUMPY_DTYPES, Decoded, Fault, Stored
+from gpuload.decode.native import jpeg
+from gpuload.decode.native.compiled import cache_folders, count_compiled
 from gpuload.decode.native.cuts import Cuts, load_compiled
 from gpuload.decode.native.images import DecodePlan, ImageDecoder, picture_kind
 from gpuload.decode.native.steps import Blocks, Step
-from gpuload.decode.native.transforms.run import transform
+from gpuload.decode.native.transforms.run import load_all, transform
 from gpuload.decode.native.values import Target, as_levels
 from gpuload.decode.pillow import crop_and_resize_mask, decode_mask, reason_of
-from gpuload.decode.postprocess import Postprocess
+from gpuload.decode.postprocess import Postprocess, has_own, warp_masks
 from gpuload.decode.runner import Job, Stage, Work
-from gpuload.decode.steps import has_own, warp_masks
-from gpuload.fields.tree import take
+from gpuload.fields.rows import take
 from gpuload.machine.installed import paused_collector
 from gpuload.read.batch import Batch
 from gpuload.types import I64, U8
@@ -172,3 +177,31 @@ class _View(NamedTuple):
 
     def _planes(self, images: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return images if self.form.layout == "NCHW" else images.transpose(0, 3, 1, 2)
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """The result of a warm-up.
+
+    folders: of the machine code; none if no folder is writable, so the code is lost again.
+    seconds: its duration. compiled: number of function versions compiled; the others existed already.
+    """
+
+    folders: tuple[Path, ...]
+    seconds: float
+    compiled: int
+
+
+def warm_up() -> WarmUp:
+    """Compiles or loads the native decoder's code for RGB, for every kind of crop.
+
+    Compiling takes about 8 s of one core's time. It is for this kind of processor, this Python and this version of
+    numba; elsewhere the first loader compiles again.
+    """
+    started = time.perf_counter()
+    with paused_collector():
+        for crop in CROPS.values():
+            load_compiled(Augment(None if crop.own_sizes else 1, crop=crop).form)
+        load_all()
+        jpeg.load_compiled()
+    return WarmUp(tuple(cache_folders()), time.perf_counter() - started, count_compiled())

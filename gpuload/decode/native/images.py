@@ -13,8 +13,7 @@ from gpuload.decode.native import jpeg
 from gpuload.decode.native.compiled import BackgroundCompilation, count_compiled
 from gpuload.decode.native.steps import Step
 from gpuload.decode.pillow import UndecodableError, decode_pixels, refuse_larger
-from gpuload.fields.images import POINTS
-from gpuload.fields.pixels import GRAY, RGB, Pixels
+from gpuload.fields.images import GRAY, POINTS, RGB, Pixels
 from gpuload.headers.jpeg import read_header
 from gpuload.read.batch import EncodedBatch
 from gpuload.types import I64, U8, HeightWidth

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from gpuload.decode.native.compiled import cached, inlined
-from gpuload.decode.native.pointers import MARKER_BYTES, bytes_at, find_markers
+from gpuload.decode.native.intrinsics import MARKER_BYTES, bytes_at, find_markers
 from gpuload.headers.sound_jpeg import make_check
 from gpuload.types import I8, I32, I64
 

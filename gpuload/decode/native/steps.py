@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpuload.decode.native.compiled import address_of, cached, inlined
-from gpuload.decode.native.pointers import add, call, longs_at
+from gpuload.decode.native.intrinsics import add, call, longs_at
 from gpuload.types import I64
 
 _DONE, _FAILED = -1, -2

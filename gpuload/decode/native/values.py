@@ -15,8 +15,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from gpuload.decode.native.compiled import inlined
-from gpuload.decode.native.pointers import bytes_at, floats_at, longs_at
-from gpuload.decode.native.vectors import INT8, INT32, INT64, Lanes
+from gpuload.decode.native.intrinsics import INT8, INT32, INT64, Lanes, bytes_at, floats_at, longs_at
 from gpuload.types import F32, F64
 
 # A word holds B, G and R from its top, 21 bits each: a level (8 bits) times weights that sum to 1 << 13. Those of a

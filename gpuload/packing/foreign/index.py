@@ -27,7 +27,7 @@ from gpuload.errors import ArgumentError, OutputError, ShardError, SourceError
 from gpuload.fields.field import LABEL, Field
 from gpuload.fields.registry import index_schema
 from gpuload.packing.foreign.scan import CAPTION, IMAGE_MEMBERS, VALUE_FIELDS, ScannedShard, scan_shard
-from gpuload.packing.run.state import REJECTED_NAME, write_rejections
+from gpuload.packing.run.plan import REJECTED_NAME, write_rejections
 from gpuload.sources.annotations import are_boxes, no_captions
 from gpuload.sources.files import COMPRESSED_TARS
 from gpuload.sources.listing import Rejection, some_of
@@ -104,7 +104,7 @@ _WHOLE_SET_FILES = (index_file.FILE_NAME, TIMM_NAME, manifest_file.FILE_NAME, RE
 
 def _scan(shards: Sequence[Path | URL], skip_damaged: bool) -> Iterable[ScannedShard]:
     if any(isinstance(shard, URL) for shard in shards):
-        from gpuload.packing.foreign.remote import scan_shards
+        from gpuload.packing.foreign.scan import scan_shards
 
         return scan_shards([shard for shard in shards if isinstance(shard, URL)], skip_damaged)
     return (scan_shard(shard, skip_damaged) for shard in shards if isinstance(shard, Path))
@@ -121,7 +121,7 @@ def expand_shards(patterns: Sequence[str]) -> list[Path | URL]:
     for pattern in patterns:
         for name in _expand_braces(pattern):
             if scheme_of(name) in SCHEMES:
-                from gpuload.packing.foreign.remote import find_shards  # asyncio
+                from gpuload.packing.foreign.scan import find_shards  # asyncio
 
                 shards.update(dict.fromkeys(find_shards(name, commits)))
                 continue
@@ -185,7 +185,7 @@ def _output_folder(shards: Sequence[Path | URL], out: str | Path | None) -> Path
 def _index_paths(shards: Sequence[Path | URL], folder: Path) -> list[Path]:
     """A `.idx` for each shard: beside it, or in the same place below the output folder."""
     if urls := [shard for shard in shards if isinstance(shard, URL)]:
-        from gpuload.packing.foreign.remote import common_root
+        from gpuload.packing.foreign.scan import common_root
 
         root = f"{common_root(urls)}/"
         below = [Path(url.text.removeprefix(root)) for url in urls]

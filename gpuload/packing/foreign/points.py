@@ -16,7 +16,7 @@ from gpuload.errors import ArgumentError
 from gpuload.fields.images import POINTS
 from gpuload.machine.limits import count_cores
 from gpuload.machine.untrusted import open_regular
-from gpuload.packing.image.points import find_points
+from gpuload.packing.image.jpegs import find_points
 from gpuload.store.files import replaced
 
 

@@ -19,13 +19,13 @@ from PIL import Image, UnidentifiedImageError
 
 from gpuload.errors import DecodeError
 from gpuload.fields.arrays import npy_header
-from gpuload.fields.pixels import GRAY, RGB
-from gpuload.fields.placement import Placement, place
+from gpuload.fields.images import GRAY, RGB
+from gpuload.fields.motion import Placement, place
 from gpuload.headers import encodings, jpeg, npy, png
 from gpuload.headers.encodings import MAX_PIXELS
 from gpuload.headers.jpeg import ORIENTATION
 from gpuload.machine.installed import fault_of
-from gpuload.packing.image.jpegs import decodes_cleanly, to_baseline
+from gpuload.packing.image.jpegs import decodes_cleanly, find_points, to_baseline
 from gpuload.packing.image.modes import (
     Member,
     array_in,
@@ -37,7 +37,6 @@ from gpuload.packing.image.modes import (
     resample_array,
     to_upright_rgb_or_gray,
 )
-from gpuload.packing.image.points import find_points
 from gpuload.packing.options import Encoding
 from gpuload.types import WidthHeight
 

@@ -8,8 +8,8 @@ import numpy as np
 from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
 
 from gpuload.errors import DecodeError
-from gpuload.fields.pixels import DTYPES, GRAY, MOST_CHANNELS, RGB, Pixels
-from gpuload.fields.placement import Placement
+from gpuload.fields.images import DTYPES, GRAY, MOST_CHANNELS, RGB, Pixels
+from gpuload.fields.motion import Placement
 from gpuload.headers import encodings, jpeg, npy, png
 from gpuload.headers.jpeg import ORIENTATION
 from gpuload.types import Array

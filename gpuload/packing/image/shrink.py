@@ -5,7 +5,7 @@ Pillow takes 1.16, 1.07 (Hamming) and 0.33. Reusing a buffer for decoding saves 
 """
 
 from gpuload.errors import MissingPackageError
-from gpuload.fields.placement import Placement
+from gpuload.fields.motion import Placement
 from gpuload.machine.installed import remedy
 from gpuload.types import U8, WidthHeight
 

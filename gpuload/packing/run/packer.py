@@ -22,10 +22,7 @@ from gpuload.machine.fork_server import sigint_deferred
 from gpuload.packing.image.check import KEPT
 from gpuload.packing.options import PackOptions
 from gpuload.packing.run.output import Output
-from gpuload.packing.run.prepare import check_packages, choose_resizer, plan_run, settings_of
-from gpuload.packing.run.shard import LostWorkers, ShardJob, ShardReport, modules_to_preload, pack_shard
-from gpuload.packing.run.split_files import rejected_in_split, write_split_files
-from gpuload.packing.run.state import (
+from gpuload.packing.run.plan import (
     OWN_SPLITS,
     REJECTED_NAME,
     PlannedSplit,
@@ -34,6 +31,9 @@ from gpuload.packing.run.state import (
     recorded_settings,
     refuse_change,
 )
+from gpuload.packing.run.prepare import check_packages, choose_resizer, plan_run, settings_of
+from gpuload.packing.run.shard import LostWorkers, ShardJob, ShardReport, modules_to_preload, pack_shard
+from gpuload.packing.run.split_files import rejected_in_split, write_split_files
 from gpuload.packing.run.workers import Workers, prepare_source, read_position, start_server
 from gpuload.sources.listing import Rejection, some_of
 from gpuload.sources.rows import Source

@@ -29,8 +29,8 @@ from gpuload.disk.manifest import dali_index_path
 from gpuload.errors import ArgumentError, GpuloadError, OutputError
 from gpuload.packing.options import PackOptions
 from gpuload.packing.run.output import SCRATCH_NAME, Output, check_holds, locked_by
+from gpuload.packing.run.plan import BASE_FILES, REJECTED_NAME, base_folder, write_json
 from gpuload.packing.run.shard import ShardJob
-from gpuload.packing.run.state import BASE_FILES, REJECTED_NAME, base_folder, write_json
 from gpuload.store.background import background
 from gpuload.store.bucket import WRITABLE, Bucket, Stored
 from gpuload.store.cache import default_folder

@@ -19,8 +19,7 @@ from gpuload.fields.field import IMAGE, Field
 from gpuload.fields.images import has_points
 from gpuload.packing.image.check import KEPT
 from gpuload.packing.options import Encoding, PackOptions
-from gpuload.packing.run.shard import ShardJob, ShardReport
-from gpuload.packing.run.state import (
+from gpuload.packing.run.plan import (
     DUPLICATES_NAME,
     REJECTED_NAME,
     PlannedSplit,
@@ -32,6 +31,7 @@ from gpuload.packing.run.state import (
     write_lines,
     write_rejections,
 )
+from gpuload.packing.run.shard import ShardJob, ShardReport
 from gpuload.sources import Rejection
 from gpuload.store.files import replaced
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 import gpuload
 from gpuload.decode.native.bands import bands_of, crop_or_pad_bands, resample_bands
 from gpuload.decode.native.values import Target
-from gpuload.fields.pixels import GRAY, Pixels
+from gpuload.fields.images import GRAY, Pixels
 
 PEAKS = {"uint8": 255, "uint16": 65_535, "float32": 1}
 

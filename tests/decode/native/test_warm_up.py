@@ -8,7 +8,7 @@ import prepared
 import pytest
 
 from gpuload import cli
-from gpuload.decode.native import warm_up
+from gpuload.decode.native import decoder
 
 # What loaders call was called by the warm-up. It need not be compiled for that: any cache will do.
 _LOADERS = """
@@ -54,8 +54,8 @@ def test_it_compiles_all_that_loaders_call(packed: Path) -> None:
 def test_it_says_where_the_code_is_kept(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], done: dict[str, object], code: int, said: str
 ) -> None:
-    usual = warm_up.WarmUp((Path("/one"), Path("/two")), 0.5, 0)
-    monkeypatch.setattr(warm_up, "warm_up", lambda: replace(usual, **done))
+    usual = decoder.WarmUp((Path("/one"), Path("/two")), 0.5, 0)
+    monkeypatch.setattr(decoder, "warm_up", lambda: replace(usual, **done))
     assert cli.main(["warm-up"]) == code
     out, error = capsys.readouterr()
     assert (error if code else out).endswith(said)

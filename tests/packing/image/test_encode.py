@@ -10,7 +10,7 @@ from PIL import Image
 
 from gpuload import ArgumentError, DecodeError
 from gpuload.fields.field import Field
-from gpuload.fields.placement import place
+from gpuload.fields.motion import place
 from gpuload.fields.registry import KINDS
 from gpuload.packing.image.check import prepare_image
 from gpuload.packing.options import Encoding, PackOptions

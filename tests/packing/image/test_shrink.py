@@ -19,7 +19,7 @@ from reading import files_of
 import gpuload
 from gpuload import ArgumentError, DecodeError, MissingPackageError, cli
 from gpuload.disk import Manifest
-from gpuload.fields.placement import place
+from gpuload.fields.motion import place
 from gpuload.packing.image.check import prepare_image
 from gpuload.packing.options import Encoding
 from gpuload.sources import FolderSource

@@ -13,7 +13,7 @@ from reading import rows_of
 import gpuload
 from gpuload import SourceError
 from gpuload.fields.field import Field
-from gpuload.fields.placement import place
+from gpuload.fields.motion import place
 from gpuload.fields.registry import KINDS
 from gpuload.packing.run.prepare import check_names
 from gpuload.sources import FolderSource

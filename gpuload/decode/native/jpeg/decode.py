@@ -3,7 +3,8 @@
 import numpy as np
 
 from gpuload.decode.native.compiled import address_of, inlined
-from gpuload.decode.native.jpeg.frame import UPRIGHT, File, Frame, read_frame
+from gpuload.decode.native.intrinsics import array_at, bytes_at, longs_at
+from gpuload.decode.native.jpeg.frame import UPRIGHT, Addresses, File, Frame, Scratch, addresses_at, read_frame
 from gpuload.decode.native.jpeg.part import (
     SPARE_PIXELS,
     Part,
@@ -23,8 +24,6 @@ from gpuload.decode.native.jpeg.points import (
     seek_row,
 )
 from gpuload.decode.native.jpeg.scan import begin_scan, ends_well, read_row
-from gpuload.decode.native.jpeg.scratch import Addresses, Scratch, addresses_at
-from gpuload.decode.native.pointers import array_at, bytes_at, longs_at
 from gpuload.decode.native.steps import Step, step
 from gpuload.types import I64
 

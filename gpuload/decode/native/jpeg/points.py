@@ -22,8 +22,9 @@ from typing import NamedTuple
 import numpy as np
 
 from gpuload.decode.native.compiled import cached, inlined
+from gpuload.decode.native.intrinsics import bytes_at, load_word, longs_at, words_at
 from gpuload.decode.native.jpeg.blocks import BEFORE
-from gpuload.decode.native.jpeg.frame import UPRIGHT, File, Frame, read_frame
+from gpuload.decode.native.jpeg.frame import UPRIGHT, Addresses, File, Frame, Scratch, read_frame
 from gpuload.decode.native.jpeg.part import Part
 from gpuload.decode.native.jpeg.scan import (
     BEHIND,
@@ -38,8 +39,6 @@ from gpuload.decode.native.jpeg.scan import (
     supply,
     used_bits,
 )
-from gpuload.decode.native.jpeg.scratch import Addresses, Scratch
-from gpuload.decode.native.pointers import bytes_at, load_word, longs_at, words_at
 from gpuload.types import I64, U8
 
 _HEAD_BYTES, _SPARE_BYTES = 6, 8

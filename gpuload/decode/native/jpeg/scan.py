@@ -3,12 +3,26 @@
 import numpy as np
 
 from gpuload.decode.native.compiled import compiled, inlined
-from gpuload.decode.native.jpeg import inverse_dct
-from gpuload.decode.native.jpeg.blocks import AT, BITS, FAULT, LEFT, MORE, STATES, read_block, skip_block
+from gpuload.decode.native.intrinsics import bytes_at, load_word, longs_at, numbers_at, store_word, swapped, words_at
+from gpuload.decode.native.jpeg.blocks import (
+    AT,
+    BITS,
+    FAULT,
+    LEFT,
+    MORE,
+    STATES,
+    inverse_dct_2,
+    inverse_dct_4,
+    inverse_dct_8,
+    read_block,
+    skip_block,
+)
 from gpuload.decode.native.jpeg.frame import (
     AC,
     DC,
     QUANT,
+    READ_BYTES,
+    Addresses,
     File,
     Frame,
     codes_of,
@@ -17,8 +31,6 @@ from gpuload.decode.native.jpeg.frame import (
     quantization_of,
 )
 from gpuload.decode.native.jpeg.part import Part
-from gpuload.decode.native.jpeg.scratch import READ_BYTES, Addresses
-from gpuload.decode.native.pointers import bytes_at, load_word, longs_at, numbers_at, store_word, swapped, words_at
 
 _MCU_BYTES = 1536  # an MCU takes no more: 6 blocks of 64 symbols of up to 31 bits
 _SPARE_BYTES = _MCU_BYTES + 64
@@ -232,11 +244,11 @@ def skip_mcu(frame: Frame, scratch: Addresses) -> bool:
 def _transform(block_at: int, target: int, stride: int, size: int, any_ac: bool) -> None:
     """The coefficients that were read, to samples. any_ac: there are other coefficients than DC."""
     if size == 8 and any_ac:
-        inverse_dct.to_8(block_at, target, stride)
+        inverse_dct_8(block_at, target, stride)
     elif size == 4 and any_ac:
-        inverse_dct.to_4(block_at, target, stride)
+        inverse_dct_4(block_at, target, stride)
     elif size == 2 and any_ac:
-        inverse_dct.to_2(block_at, target, stride)
+        inverse_dct_2(block_at, target, stride)
     else:
         level = ((numbers_at(block_at)[0] + np.int32(4)) >> np.int32(3)) + np.int32(128)
         level = min(max(level, np.int32(0)), np.int32(255))

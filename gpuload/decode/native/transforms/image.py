@@ -6,10 +6,14 @@ which it can do several.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import types
+from numba.extending import intrinsic
 
 from gpuload.decode.native.compiled import cached, exact
-from gpuload.decode.native.pointers import longs_at
+from gpuload.decode.native.intrinsics import longs_at
 from gpuload.transforms.ops import ARGS
 
 IMAGE_FIELDS = 8
@@ -47,3 +51,28 @@ def image_at(arguments: int, step: int) -> Image:
 def scratch_bytes(height: int, width: int) -> int:
     """What an operation may need beside the image and its result: a framed image of words, and some rows."""
     return 8 * (height + 2) * (width + 2) + 64 * (height + width) + 16_384
+
+
+F = np.float32
+
+
+def _fused(_: Any, factor: Any, value: Any, other: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.fma(*args)
+
+    return types.float32(types.float32, types.float32, types.float32), generate
+
+
+fused: Any = intrinsic(_fused)  # factor * value + other, rounded once
+
+
+@exact
+def level(value: np.float32) -> Any:
+    """uint8: clamped to 0..255 and truncated."""
+    return np.uint8(np.int32(min(max(value, F(0)), F(255))))
+
+
+@exact
+def gray(red: np.float32, green: np.float32, blue: np.float32) -> Any:
+    """int32."""
+    return np.int32(fused(F(0.114), blue, fused(F(0.587), green, red * F(0.2989))))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpuload.decode.native.compiled import exact
-from gpuload.decode.native.pointers import bytes_at, floats_at, numbers_at, signed_at, words_at
+from gpuload.decode.native.intrinsics import bytes_at, floats_at, numbers_at, signed_at, words_at
 from gpuload.decode.native.transforms.image import image_at, operation
 from gpuload.decode.native.values import LANE, LINEAR_BITS
 from gpuload.transforms.ops import MAP_ARGS, Op

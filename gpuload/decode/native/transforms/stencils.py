@@ -3,9 +3,8 @@
 import numpy as np
 
 from gpuload.decode.native.compiled import exact
-from gpuload.decode.native.pointers import bytes_at, floats_at
-from gpuload.decode.native.transforms.image import image_at, operation
-from gpuload.decode.native.transforms.pixels import fused, level
+from gpuload.decode.native.intrinsics import bytes_at, floats_at
+from gpuload.decode.native.transforms.image import fused, image_at, level, operation
 
 F = np.float32
 
