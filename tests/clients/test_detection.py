@@ -20,7 +20,10 @@ COUNT = 20
 
 @pytest.fixture(scope="module")
 def coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """COCO's folder of images with a file of instances, whose class numbers have gaps, and its packed set."""
+    """COCO's folder of images with a file of instances, whose class numbers have gaps, and its packed set.
+
+    An instance is an octagon in its box; every other image has a crowd, by its runs.
+    """
     out, rng = tmp_path_factory.mktemp("coco"), np.random.default_rng(0)
     (out / "images").mkdir()
     images, annotations = [], []
@@ -33,7 +36,14 @@ def coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
             x, y = (int(at) for at in rng.integers(0, 15, 2))
             w, h = int(rng.integers(6, width - x)), int(rng.integers(6, height - y))
             box: Any = {"id": len(annotations) + 1, "image_id": number + 100, "bbox": [x, y, w, h], "area": w * h}
-            annotations.append({**box, "category_id": int(rng.choice([3, 7])), "iscrowd": 0})
+            octagon = [(0.3, 0), (0.7, 0), (1, 0.3), (1, 0.7), (0.7, 1), (0.3, 1), (0, 0.7), (0, 0.3)]
+            polygon = [at for left, top in octagon for at in (x + left * w, y + top * h)]
+            box |= {"category_id": int(rng.choice([3, 7])), "segmentation": [polygon]}
+            annotations.append({**box, "iscrowd": 0})
+        if number % 2:
+            runs = {"size": [height, width], "counts": [0, 8 * height, (width - 8) * height]}
+            box = {"id": len(annotations) + 1, "image_id": number + 100, "bbox": [0, 0, 8, height], "area": 8 * height}
+            annotations.append({**box, "category_id": 7, "iscrowd": 1, "segmentation": runs})
     categories = [{"id": 3, "name": "cat"}, {"id": 7, "name": "dog"}]
     document = {"images": images, "annotations": annotations, "categories": categories}
     (out / "instances.json").write_text(json.dumps(document))
@@ -133,13 +143,151 @@ def test_what_it_shows_is_what_pycocotools_expects(coco: Path, crop: Any, capsys
                                 "score": 1.0,
                             }
                         )
-    assert len(found) == len(truth.anns)
+    assert len(found) == len(truth.getAnnIds(iscrowd=False)) < len(truth.anns)
     evaluation = tools[1].COCOeval(truth, truth.loadRes(found), "bbox")
     for step in (evaluation.evaluate, evaluation.accumulate, evaluation.summarize):
         step()
     assert "Average Precision" in capsys.readouterr().out
     best = 1.0 if crop.size is None else 0.95  # sides are whole numbers of pixels
     assert evaluation.stats[0] >= best and evaluation.stats[1] == 1.0
+
+
+def plain_roi_align(
+    input: torch.Tensor, boxes: Any, output_size: Any, spatial_scale: float = 1.0, *others: Any, **more: Any
+) -> torch.Tensor:
+    """torchvision's with one sample in each bin, where its compiled operators are missing."""
+    module = importlib.import_module("torchvision.ops.roi_align")
+    rois = module.convert_boxes_to_roi_format(boxes) if isinstance(boxes, list | tuple) else boxes
+    rows, columns = (output_size, output_size) if isinstance(output_size, int) else output_size
+    low, sides = rois[:, 1:3] * spatial_scale, (rois[:, 3:] - rois[:, 1:3]) * spatial_scale
+    bins = torch.stack(
+        torch.meshgrid((torch.arange(columns) + 0.5) / columns, (torch.arange(rows) + 0.5) / rows, indexing="xy"),
+        dim=-1,
+    )
+    places = low[:, None, None] + bins * sides[:, None, None]
+    grid = 2 * places / torch.tensor(input.shape[:1:-1]) - 1
+    return torch.nn.functional.grid_sample(input[rois[:, 0].long()], grid, align_corners=False)
+
+
+def plain_nms(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torch.Tensor:
+    overlaps = importlib.import_module("torchvision.ops").box_iou(boxes, boxes) > iou_threshold
+    kept: list[int] = []
+    for number in scores.argsort(descending=True).tolist():
+        if not overlaps[number, kept].any():
+            kept.append(number)
+    return torch.tensor(kept, dtype=torch.int64)
+
+
+@pytest.fixture
+def mask_rcnn(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """torchvision's Mask R-CNN with three classes, on a small backbone."""
+    importlib.import_module("torchvision_anywhere")
+    for module, name, function in [
+        ("torchvision.ops.poolers", "roi_align", plain_roi_align),
+        ("torchvision.models.detection.roi_heads", "roi_align", plain_roi_align),
+        ("torchvision.ops.boxes", "nms", plain_nms),
+    ]:
+        monkeypatch.setattr(importlib.import_module(module), name, function)
+    detection = importlib.import_module("torchvision.models.detection")
+    backbone: Any = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 8, 8), torch.nn.ReLU())
+    backbone.out_channels = 16
+    anchors = importlib.import_module("torchvision.models.detection.anchor_utils").AnchorGenerator(
+        ((16, 32),), ((1.0,),)
+    )
+    pools = [importlib.import_module("torchvision.ops").MultiScaleRoIAlign(["0"], size, 1) for size in (4, 8)]
+    few = {"rpn_pre_nms_top_n_train": 40, "rpn_post_nms_top_n_train": 20, "box_batch_size_per_image": 16}
+    return detection.MaskRCNN(
+        backbone,
+        3,
+        min_size=48,
+        max_size=96,
+        rpn_anchor_generator=anchors,
+        box_roi_pool=pools[0],
+        mask_roi_pool=pools[1],
+        **few,
+    )
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_torchvisions_mask_rcnn_trains(coco: Path, mask_rcnn: Any) -> None:
+    """Its transform resizes images, boxes and masks, and its losses compare masks with boxes."""
+    targets = gpuload.Boxes(as_targets=True, masks=True)
+    augment = gpuload.Augment(None, gpuload.Resize([48, 60], 90), flip=0.5, normalize=None)
+    loader = load(coco / "set/train", 4, augment=augment, fields=("image", targets), drop_last=False)
+    names = set()
+
+    def model(images: Any, found: Any) -> Any:
+        for image, target in zip(images, found, strict=True):
+            masks, boxes = target["masks"], target["boxes"]
+            assert masks.dtype == torch.uint8 and masks.shape == (len(boxes), *image.shape[1:])
+            for mask, (x0, y0, x1, y1) in zip(masks, boxes.tolist(), strict=True):
+                rows, columns = torch.nonzero(mask).T
+                assert abs(columns.min() - x0) < 1.5 and abs(columns.max() + 1 - x1) < 1.5
+                assert abs(rows.min() - y0) < 1.5 and abs(rows.max() + 1 - y1) < 1.5
+        losses = mask_rcnn(images, found)
+        names.update(losses)
+        assert all(torch.isfinite(loss) for loss in losses.values())
+        return losses
+
+    optimizer = torch.optim.SGD(mask_rcnn.parameters(), 1e-3)
+    assert train_one_epoch(model, optimizer, loader, "cpu") == 5
+    assert {"loss_mask", "loss_box_reg", "loss_classifier", "loss_objectness"} <= names
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("what", ["bbox", "segm"])
+def test_evaluation_with_crowds_is_that_of_the_original(coco: Path, what: str, capsys: Any) -> None:
+    """torchvision's references make the truth of what the loader gives; detections that lie in crowds count for
+    neither."""
+    tools, masks_of = (importlib.import_module(f"pycocotools.{name}") for name in ("coco", "mask"))
+    evaluate = importlib.import_module("pycocotools.cocoeval").COCOeval
+    original, given = tools.COCO(str(coco / "instances.json")), tools.COCO()
+    spec = gpuload.Boxes(as_targets=True, masks=True, crowds=True, min_visible=0)
+    document: dict[str, Any] = {"images": [], "annotations": [], "categories": original.dataset["categories"]}
+    augment = gpuload.Augment(None, "keep", normalize=None)
+    for images, targets in load(coco / "set/train", 4, augment=augment, fields=("image", spec), shuffle=False):
+        for image, target in zip(images, targets, strict=True):
+            height, width = image.shape[1:]
+            document["images"].append({"id": target["image_id"], "height": height, "width": width})
+            corners = target["boxes"]
+            sides = torch.cat([corners[:, :2], corners[:, 2:] - corners[:, :2]], dim=1).tolist()
+            rows = zip(sides, *(target[name] for name in ("labels", "area", "iscrowd", "masks")), strict=True)
+            for box, label, area, crowd, mask in rows:
+                document["annotations"].append(
+                    {
+                        "id": len(document["annotations"]) + 1,
+                        "image_id": target["image_id"],
+                        "bbox": box,
+                        "area": float(area),
+                        "iscrowd": int(crowd),
+                        "category_id": [0, 3, 7][label],
+                        "segmentation": masks_of.encode(np.asfortranarray(mask.numpy())),
+                    }
+                )
+    given.dataset = document
+    given.createIndex()
+    rng, detections = np.random.default_rng(2), []
+    for one in original.anns.values():
+        box = (np.array(one["bbox"]) + rng.normal(0, 1.5, 4)).clip(1).tolist()
+        x, y, w, h = box
+        image = original.imgs[one["image_id"]]
+        (runs,) = masks_of.frPyObjects([[x, y, x + w, y, x + w, y + h, x, y + h]], image["height"], image["width"])
+        shape = {"bbox": box} if what == "bbox" else {"segmentation": runs}
+        same = {"image_id": one["image_id"], "category_id": one["category_id"], "score": float(rng.random())}
+        detections.append({**same, **shape})
+
+    def stats(truth: Any) -> Any:
+        truth.createIndex()
+        evaluation = evaluate(truth, truth.loadRes([{**one} for one in detections]), what)
+        for step in (evaluation.evaluate, evaluation.accumulate, evaluation.summarize):
+            step()
+        return evaluation.stats.tolist()
+
+    expected = stats(original)
+    assert stats(given) == pytest.approx(expected) and 0.2 < expected[0] < 0.95
+    document["annotations"] = [one for one in document["annotations"] if not one["iscrowd"]]
+    assert stats(given)[0] < expected[0]  # detections in crowds are then false
+    capsys.readouterr()
 
 
 def test_hugging_faces_detectors_take_a_padded_batch_and_its_mask(coco: Path) -> None:
