@@ -8,8 +8,13 @@ from typing import Any
 
 import prepared
 import pytest
+from images import encode, photo
 from small import load
 
+import gpuload
+
+CAPTIONS = 27
+IMPORTED = ("torchvision_anywhere", "accelerate", "transformers", "pytorch_lightning", "timm", "open_clip_train.train")
 HERE = Path(__file__).parent
 
 
@@ -17,11 +22,14 @@ HERE = Path(__file__).parent
 def ranks(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """What each of two ranks found."""
     notes = tmp_path_factory.mktemp("notes")
+    image = encode(photo(0, 16, 16))
+    captions = ({"image": image, "caption": f"photo {number}"} for number in range(CAPTIONS))
+    gpuload.pack(captions, notes / "captions", workers=1, shuffle=False)
     paths = os.pathsep.join([str(HERE), str(HERE.parent), str(HERE.parents[1])])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     program = [str(HERE / "two_ranks.py"), str(packed), str(notes)]
     done = subprocess.run(
-        [*prepared.torchrun(2, "torchvision_anywhere", "accelerate", "transformers"), *program],
+        [*prepared.torchrun(2, *IMPORTED), *program],
         capture_output=True,
         text=True,
         env=environment,
@@ -52,3 +60,33 @@ def test_torchmetrics_adds_up(packed: Path, ranks: list[Any]) -> None:
     share = sum(label.item() == 0 for _, label in load(packed, 1, shuffle=False)) / 97
     for rank in ranks:
         assert rank["torchmetrics"] == {"zeros": pytest.approx(share), "count": 97}
+
+
+def test_timm_trains_resumes_and_validates(packed: Path, ranks: list[Any]) -> None:
+    labels = [label.item() for _, label in load(packed, 1, shuffle=False)]
+    epoch = len(parts(packed)[0]) // 2
+    for rank, expected in zip(ranks, parts(packed), strict=True):
+        assert rank["timm"]["seen"] == [expected, expected[epoch:]]
+        assert rank["timm"]["counts"] == [labels.count(number) for number in range(3)]
+    assert ranks[0]["timm"]["loss"] == ranks[1]["timm"]["loss"]
+    assert ranks[0]["timm"]["right"] == ranks[1]["timm"]["right"]
+
+
+def test_kerass_loop_over_ranks_sees_each_sample_once(packed: Path, ranks: list[Any]) -> None:
+    assert [rank["keras"]["seen"] for rank in ranks] == parts(packed)
+    assert ranks[0]["keras"]["weights"] == ranks[1]["keras"]["weights"]
+
+
+def test_open_clip_trains_on_each_caption_once(ranks: list[Any]) -> None:
+    seen = [rank["open_clip"]["seen"] for rank in ranks]
+    assert [len(one) for one in seen] == [6, 6]  # two epochs of 3 global batches of 8
+    assert all(len(numbers) == 4 for one in seen for numbers in one)
+    epochs = [[number for one in seen for batch in one[at : at + 3] for number in batch] for at in (0, 3)]
+    assert all(len(set(epoch)) == len(epoch) == 24 for epoch in epochs) and epochs[0] != epochs[1]
+    assert ranks[0]["open_clip"]["weights"] == ranks[1]["open_clip"]["weights"]
+
+
+def test_lightning_resumes_and_validates_each_sample_once(packed: Path, ranks: list[Any]) -> None:
+    for rank, expected in zip(ranks, parts(packed), strict=True):
+        assert rank["lightning"]["seen"] == [expected, expected[4:]]
+    assert [sum(rank["lightning"]["validated"][run] for rank in ranks) for run in (0, 1)] == [2 * 97, 2 * 97]

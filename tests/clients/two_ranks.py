@@ -10,12 +10,15 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from small import load
 from torch import distributed, nn
+
+import gpuload
 
 
 def accelerate(data: Path, folder: Path) -> dict[str, Any]:
@@ -63,8 +66,136 @@ def torchmetrics(data: Path, folder: Path) -> dict[str, Any]:
     return {"zeros": float(metric.compute()), "count": int(count)}
 
 
+def timm(data: Path, folder: Path) -> dict[str, Any]:
+    """Its train.py: DistributedDataParallel, `validate` and statistics over ranks; then again from the second epoch."""
+    from test_timm import timm_set_epoch
+
+    model_of, utils = (importlib.import_module(f"timm.{name}") for name in ("models", "utils"))
+    found: dict[str, Any] = {"seen": []}
+    for first in (0, 1):  # --resume begins with the epoch after the checkpoint's
+        train, val = load(data, fields=("image", "label", "key")), load(data, shuffle=False)
+        net = nn.parallel.DistributedDataParallel(model_of.create_model("test_byobnet", num_classes=3))
+        optimizer, seen = torch.optim.SGD(net.parameters(), 0.01), []
+        for epoch in range(first, 2):
+            timm_set_epoch(train, epoch)
+            net.train()
+            for images, labels, keys in train:
+                seen.append(keys)
+                loss = F.cross_entropy(net(images.repeat_interleave(4, 2).repeat_interleave(4, 3)), labels)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        found["seen"].append(seen)
+    utils.distribute_bn(net, 2, True)
+    net.eval()
+    counts, right = torch.zeros(3), torch.zeros(1)
+    with torch.inference_mode():
+        for images, labels in val:
+            guesses = net(images.repeat_interleave(4, 2).repeat_interleave(4, 3))
+            right += utils.accuracy(guesses, labels)[0] * len(labels) / 100
+            counts += labels.bincount(minlength=3)
+    return {
+        **found,
+        "loss": float(utils.reduce_tensor(loss.detach(), 2)),
+        "counts": (utils.reduce_tensor(counts, 1)).tolist(),
+        "right": float(utils.reduce_tensor(right, 1)),
+    }
+
+
+def keras(data: Path, folder: Path) -> dict[str, Any]:
+    """Its guide to several GPUs with torch: a loop of one's own, since `fit` does nothing about ranks there."""
+    os.environ["KERAS_BACKEND"] = "torch"
+    keras = importlib.import_module("keras")
+    assert keras.backend.backend() == "torch"
+    model = keras.Sequential([keras.Input((3, 8, 8)), keras.layers.Flatten(), keras.layers.Dense(3)])
+    net = nn.parallel.DistributedDataParallel(model)
+    optimizer, loss_of = torch.optim.SGD(net.parameters(), 0.1), nn.CrossEntropyLoss()
+    seen = []
+    train = load(data, fields=("image", "label", "key"))
+    for _ in range(2):
+        for images, labels, keys in train:
+            seen.append(keys)
+            optimizer.zero_grad()
+            loss_of(net(images), labels).backward()
+            optimizer.step()
+    return {"seen": seen, "weights": [float(value.detach().sum()) for value in net.parameters()]}
+
+
+def open_clip(data: Path, folder: Path) -> dict[str, Any]:
+    """Its own `train_one_epoch`, whose loss gathers the features of all ranks."""
+    train_one_epoch = importlib.import_module("open_clip_train.train").train_one_epoch
+    open_clip = importlib.import_module("open_clip")
+    tokenize = importlib.import_module("open_clip.tokenizer").SimpleTokenizer(context_length=8)
+    texts = gpuload.Dataset(folder.parent / "captions/train").column("caption").to_pylist()
+    number_of = {tuple(tokens): number for number, tokens in enumerate(tokenize(texts).tolist())}
+    sizes = {"width": 16, "layers": 1}
+    vision, text = (
+        {"image_size": 8, "patch_size": 4, "head_width": 8, **sizes},
+        {"context_length": 8, "heads": 2, **sizes},
+    )
+    torch.manual_seed(0)
+    model = open_clip.model.CLIP(8, vision, text, output_dict=True)
+    seen: list[list[int]] = []
+    model.register_forward_pre_hook(
+        lambda _, given: seen.append([number_of[tuple(tokens)] for tokens in given[1].tolist()])
+    )
+    net = nn.parallel.DistributedDataParallel(model)
+    fields = ("image", gpuload.Captions(tokenizer=tokenize))
+    loader = load(folder.parent / "captions/train", 4, fields=fields)
+    rank = distributed.get_rank()
+    given = {"device": "cpu", "precision": "fp32", "distill": False, "accum_freq": 1, "skip_scheduler": True}
+    more = {"horovod": False, "grad_clip_norm": None, "wandb": False, "log_every_n_steps": 1, "batch_size": 4}
+    places = {"rank": rank, "local_rank": rank, "world_size": 2, "log_local": False}
+    arguments = SimpleNamespace(**given, **more, **places)
+    loss, optimizer = open_clip.ClipLoss(rank=rank, world_size=2), torch.optim.SGD(net.parameters(), 0.1)
+    for epoch in range(2):
+        info = SimpleNamespace(dataloader=loader, set_epoch=loader.set_epoch)
+        train_one_epoch(net, {"train": info}, loss, epoch, optimizer, None, None, None, arguments)
+    return {"seen": seen, "weights": float(sum(value.detach().abs().sum() for value in net.parameters()))}
+
+
+def lightning(data: Path, folder: Path) -> dict[str, Any]:
+    """Its Trainer with DDP, from the start and from a checkpoint in mid-epoch."""
+    pl = importlib.import_module("pytorch_lightning")
+
+    class Tiny(pl.LightningModule):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.seen, self.validated = nn.Linear(3 * 8 * 8, 3), [], 0
+
+        def training_step(self, batch: Any, number: int) -> torch.Tensor:
+            images, labels, keys = batch
+            self.seen.append(keys)
+            return F.cross_entropy(self.net(images.flatten(1)), labels)
+
+        def validation_step(self, batch: Any, number: int) -> None:
+            self.validated += len(batch[1])
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    found: dict[str, Any] = {"seen": [], "validated": []}
+    quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
+    for checkpoint in (None, folder / "step4.ckpt"):
+        saving = pl.callbacks.ModelCheckpoint(
+            dirpath=folder, save_top_k=-1, every_n_train_steps=4, filename="step{step}", auto_insert_metric_name=False
+        )
+        ranks: dict[str, Any] = {
+            "accelerator": "cpu",
+            "devices": 2,
+            "strategy": "ddp",
+            "use_distributed_sampler": False,
+        }
+        trainer = pl.Trainer(max_epochs=2, callbacks=[saving], num_sanity_val_steps=0, **ranks, **quiet)
+        model, train = Tiny(), load(data, fields=("image", "label", "key"))
+        trainer.fit(model, train, load(data, shuffle=False), ckpt_path=checkpoint, weights_only=True)
+        found["seen"].append(model.seen)
+        found["validated"].append(model.validated)
+    return found
+
+
 PROGRAMS: dict[str, Callable[[Path, Path], dict[str, Any]]] = {
-    program.__name__: program for program in (accelerate, transformers, torchmetrics)
+    program.__name__: program for program in (accelerate, transformers, torchmetrics, timm, keras, open_clip, lightning)
 }
 
 
