@@ -99,7 +99,7 @@ class Augment(Recipes):
         Or an object, which has arguments of its own: `RandomResizedCrop(scale, ratio)`, `CenterCrop(resize=…)`,
         `Stretch()`, `PadOrCrop(fill)`, `Cover(random=…)`; and `RandomCrop(padding, …)`: nothing is scaled; the image
         may be padded, and is cropped at a random position. `Letterbox(fill)`, `ScaleJitter(scale)` and `ZoomOut(…)`
-        scale and pad, and `Resize(size, max_size)` gives each image its own size; these are the native decoder's.
+        scale and pad, and `Resize(size, max_size)` gives each image its own size.
     flip, vertical_flip: probability of a horizontal flip (by default 0.5 with "random", `RandomCrop`, `ScaleJitter` and
         `ZoomOut`, else 0) and a vertical one.
     interpolation: "bilinear" or "bicubic", both with antialiasing, as Pillow and torchvision do it; or "random": one of

@@ -218,9 +218,9 @@ class _Opening:
         if self._name == "native":
             _check_gray("decoder='native'", stored)
             return self._native(forms)
-        if any(form.places for form in forms):
+        if self._name == "both" and any(form.places for form in forms):
             raise ArgumentError(
-                f"decoder={self._name!r}: does not scale and pad, as one of the crops here does. Use decoder='native'"
+                "decoder='both': does not scale and pad, as one of the crops here does. Use decoder='native' or 'dali'"
             )
         if stored.mixes_raw:
             raise ArgumentError(

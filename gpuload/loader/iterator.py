@@ -201,7 +201,7 @@ class DaliIterator(NotSupported):
         wanted: DecoderName = decoder if isinstance(decoder, str) else "dali" if isinstance(decoder, Dali) else "both"
         places = any(form.places for form in self._schedule.forms)
         if (functions is not None or places) and decoder == "auto" and native_fault() is None:
-            wanted = "native"  # even on a GPU: functions run on the CPU, and DALI does not scale and pad
+            wanted = "native"  # even on a GPU: functions run on the CPU; DALI was not measured at scaling and padding
 
         def prefer(gpu: int) -> Backend:
             return prefer_decoder(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuload.augment import Form
+from gpuload.augment import Form, View
 from gpuload.counted import counted
 from gpuload.decode.dali.graph import backend, build_graph, input_names, open_pipeline, tensors
 from gpuload.decode.dali.screen import Screen, Transcoder
@@ -27,6 +27,7 @@ from gpuload.decode.interface import BatchDecodeError, Decoded, Stored, capture_
 from gpuload.decode.padding import covering
 from gpuload.decode.runner import Job, Stage
 from gpuload.errors import DecodeError, DeviceError
+from gpuload.fields.motion import covered
 from gpuload.read.batch import Batch
 from gpuload.types import Array
 
@@ -207,8 +208,23 @@ class Feed(Stage):
             inputs = crops._asdict()
             inputs["cubic"] = None if view.cubic is None else view.cubic.astype(np.int32)
             inputs["size"] = np.full((len(batch), 2), size, np.float32)
+            if form.places:
+                inputs |= _parts(view, batch)
             fed += [tensors.TensorListCPU(inputs[name]) for name in input_names(form)]
         return tuple(fed)
+
+
+def _parts(view: View, batch: Batch) -> dict[str, Array]:
+    """The inputs of images that are scaled and padded: the region that is shown of each, and where it lies."""
+    crops, sources = view.crops, np.stack([batch.encoded.heights, batch.encoded.widths], axis=1)
+    shown = covered(crops, view.size, sources.astype(np.int64))
+    return {
+        "roi_start": np.maximum(crops.roi_start, -crops.start).astype(np.float32),
+        "roi_end": np.minimum(crops.roi_end, sources - crops.start).astype(np.float32),
+        "size": (shown[:, 2:] - shown[:, :2]).astype(np.float32),
+        "corner": -shown[:, :2].astype(np.int32),
+        "frame": np.full((len(batch), 2), view.size, np.int32),
+    }
 
 
 def _as_list(arrays: Iterable[Array], layout: str | None = None) -> Any:

@@ -42,6 +42,8 @@ _INPUTS = {
     "mirror_y": (types.INT32, 0),
     "size": (types.FLOAT, 1),
     "cubic": (types.INT32, 0),
+    "corner": (types.INT32, 1),
+    "frame": (types.INT32, 1),
 }
 
 
@@ -84,9 +86,11 @@ def build_graph(
 
 
 def input_names(form: Form) -> list[str]:
-    """The inputs of a view besides images: fields of its `Crops`, and its size."""
+    """The inputs of a view besides images: fields of its `Crops`, and its size. Of images that are placed, the size is
+    that of the part that an image covers, `corner` where the frame begins as seen from there, and `frame` its size."""
     names = ["start", "shape", "roi_start", "roi_end", "mirror", "size"]
-    return names + ["mirror_y"] * form.flips_vertically + ["cubic"] * (form.interpolation == "random")
+    names += ["mirror_y"] * form.flips_vertically + ["cubic"] * (form.interpolation == "random")
+    return names + ["corner", "frame"] * form.places
 
 
 def _windows(images: Any, stored: Stored, decoder: Mapping[str, Any], whole: bool) -> Callable[[Any, Any, Form], Any]:
@@ -149,18 +153,26 @@ def _view(window: Any, form: Form, view: Mapping[str, Any], pixels: Pixels) -> A
         interp_type=_filter(form, view),
         antialias=True,
     )
-    if form.flips_vertically:
+    if form.places:
+        image = _placed(image, form, view, _fill(form, pixels))
+    elif form.flips_vertically:
         image = fn.flip(image, horizontal=0, vertical=view["mirror_y"])
     plain = form.is_plain
     as_is = form.dtype == "uint8" or form.normalize == "levels" or not plain
     return fn.crop_mirror_normalize(
         image,
-        mirror=view["mirror"],
+        mirror=0 if form.places else view["mirror"],
         mean=[0.0] if as_is else [pixels.peak * value for value in form.mean],
         std=[1.0] if as_is else [pixels.peak * value for value in form.std],
         dtype=_DTYPES[form.dtype] if plain else types.UINT8 if pixels.dtype == "uint8" else types.FLOAT,
         output_layout="CHW" if form.layout == "NCHW" or not plain else "HWC",
     )
+
+
+def _placed(image: Any, form: Form, view: Mapping[str, Any], fill: list[Any]) -> Any:
+    """The image, flipped, in its frame."""
+    flipped = fn.flip(image, horizontal=view["mirror"], vertical=view.get("mirror_y", 0))
+    return fn.slice(flipped, view["corner"], view["frame"], **_IN_PIXELS, out_of_bounds_policy="pad", fill_values=fill)
 
 
 def _filter(form: Form, view: Mapping[str, Any]) -> Any:
@@ -186,7 +198,10 @@ def _mask(mask: Any, fill: int, form: Form, view: Mapping[str, Any]) -> Any:
         interp_type=types.INTERP_NN,
         antialias=False,
     )
-    flipped = fn.flip(resized, horizontal=view["mirror"], vertical=view.get("mirror_y", 0))
+    if form.places:
+        flipped = _placed(resized, form, view, [fill])
+    else:
+        flipped = fn.flip(resized, horizontal=view["mirror"], vertical=view.get("mirror_y", 0))
     classes = fn.squeeze(flipped, axes=[2])
     return classes.gpu() if Pipeline.current().device_id is not None else classes
 
