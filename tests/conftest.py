@@ -11,7 +11,7 @@ import check_torchvision
 import numpy as np
 import pytest
 from hypothesis import settings
-from images import Folder, encode, photo, smooth_image
+from images import Folder, encode, photo, smooth_image, write_files
 from reading import pytest_assertrepr_compare  # noqa: F401
 from shuffled import pytest_addoption, pytest_collection_modifyitems  # noqa: F401
 from skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
@@ -51,10 +51,7 @@ def make_folder(tmp_path: Path) -> Folder:
         folder = tmp_path / f"source{count}"
         count += 1
         folder.mkdir()
-        for name, data in files.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
+        write_files(folder, files)
         return folder
 
     return make

@@ -47,3 +47,10 @@ def dali_decodes(images: Sequence[bytes]) -> list[np.ndarray]:
     pipeline = decode()
     pipeline.build()
     return [np.asarray(image) for image in pipeline.run()[0]]
+
+
+def write_files(root: Path, files: Mapping[str, bytes]) -> None:
+    """Writes files, given by their paths relative to `root`."""
+    for name, data in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)

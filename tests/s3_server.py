@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import pytest
+
 
 class S3(NamedTuple):
     """url: of the server. environment: what lets gpuload use it. client: boto3's."""
@@ -14,6 +16,13 @@ class S3(NamedTuple):
     url: str
     environment: dict[str, str]
     client: Any
+
+    def use(self, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+        """From now on the environment holds the credentials, and the server is at this URL, such as a proxy's."""
+        for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_SKIP_SIGNATURE", "AWS_WEB_IDENTITY_TOKEN_FILE"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in {**self.environment, "AWS_ENDPOINT_URL": url}.items():
+            monkeypatch.setenv(name, value)
 
     def files(self, bucket: str, prefix: str = "") -> dict[str, bytes]:
         """All objects below a prefix, by the rest of their names."""

@@ -6,13 +6,13 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # also when run as a script, without an installation
 
 from gpuload.sources import FolderSource
-from gpuload.types import Array
 
 
 def is_packing() -> bool:
@@ -27,7 +27,7 @@ class FaultySource(FolderSource):
         super().__init__(root)
         self.notes = notes
 
-    def read(self, address: str) -> bytes | Array:
+    def read(self, address: str) -> Any:
         if "segv" in address:
             os.kill(os.getpid(), signal.SIGSEGV)
         if "abort" in address:
@@ -61,7 +61,7 @@ class TimedSource(FolderSource):
         if is_packing():
             os._exit(7)
 
-    def read(self, address: str) -> bytes | Array:
+    def read(self, address: str) -> Any:
         if not is_packing():
             os._exit(7)
         return super().read(address)
@@ -108,7 +108,7 @@ def crashes_by_width(content: bytes, height: int, width: int) -> str | None:
 class SlowSource(FolderSource):
     """Reads slowly, so that a test can interrupt it. Images whose names begin with HOLD are hashed, but never packed."""
 
-    def read(self, address: str) -> bytes | Array:
+    def read(self, address: str) -> Any:
         time.sleep(3600 if is_packing() and address.startswith(os.environ.get("HOLD", "/")) else 0.05)
         return super().read(address)
 
@@ -116,7 +116,7 @@ class SlowSource(FolderSource):
 class HeldSource(FaultySource):
     """Packs nothing before there is a file "go" in `notes`."""
 
-    def read(self, address: str) -> bytes | Array:
+    def read(self, address: str) -> Any:
         while is_packing() and not (self.notes / "go").exists():
             time.sleep(0.02)
         return super().read(address)

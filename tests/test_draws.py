@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuload import ArgumentError, draws
-from gpuload.draws import DrawRange, each_key, make_key, permutation, random_bits, uniform
+from gpuload.draws import each_key, make_key, permutation, random_bits, uniform
 
 
 def test_random_bits_are_splitmix64() -> None:
@@ -81,7 +81,7 @@ def test_the_parts_of_the_table_fit_and_do_not_overlap() -> None:
 
 
 def test_a_range_begins_at_0() -> None:
-    whole = DrawRange("all", 5, 10)
+    whole = draws.DrawRange("all", 5, 10)
     with pytest.raises(ArgumentError, match=r"mine: needs draw numbers up to 3, expected 0..9 of all"):
         whole.part("mine", -1, 5)
     with pytest.raises(ArgumentError, match=r"all: asks for draw number -1, expected 0..9. Use fewer"):
@@ -90,7 +90,7 @@ def test_a_range_begins_at_0() -> None:
 
 @given(st.integers(0, 100), st.integers(1, 100), st.integers(0, 120), st.integers(1, 120), st.integers(-3, 130))
 def test_a_range_gives_nobody_the_numbers_of_another(first: int, count: int, start: int, size: int, k: int) -> None:
-    whole = DrawRange("all", first, count)
+    whole = draws.DrawRange("all", first, count)
     if start + size > count:
         with pytest.raises(
             ArgumentError, match=rf"mine: needs draw numbers up to {start + size - 1}, expected 0..{count - 1} of all"

@@ -17,7 +17,7 @@ from images import encode, photo
 
 import gpuload
 from gpuload.machine import installed
-from gpuload.machine.installed import cuda_extra, fault_of, install_command, paused_collector, require, upgrade_command
+from gpuload.machine.installed import cuda_extra, fault_of, install_command
 from gpuload.output.arrays import make_arrays
 
 ROOT = Path(__file__).parents[1]
@@ -183,7 +183,7 @@ def test_a_broken_package_is_not_called_missing(monkeypatch: pytest.MonkeyPatch,
     assert fault is not None and not fault.is_missing
     assert fault.reason == "cupy is installed but cannot be imported (RuntimeError: no libnvrtc)"
     assert fault.remedy == "`pip install -U cupy-cuda12x` brings versions that fit"
-    require("nothing", "json")
+    installed.require("nothing", "json")
 
 
 def test_cupy_is_missed_when_the_loader_is_made(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,10 +243,10 @@ def test_the_command_is_for_where_gpuload_came_from(
     origin: dict[str, Any] | None, install: str, upgrade: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert install_command("cpu") == f"pip install -e '{ROOT}[cpu]'"
-    assert upgrade_command() == f"git -C {ROOT} pull"
+    assert installed.upgrade_command() == f"git -C {ROOT} pull"
     monkeypatch.setattr(installed, "__file__", str(tmp_path / "gpuload" / "installed.py"))
     monkeypatch.setattr("importlib.metadata.distribution", lambda name: Distribution(origin))
-    assert (install_command("cpu"), upgrade_command()) == (install, upgrade)
+    assert (install_command("cpu"), installed.upgrade_command()) == (install, upgrade)
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "another"\n')  # some packages install theirs
     assert install_command("cpu") == install
 
@@ -301,9 +301,9 @@ def test_it_is_off_inside_and_restored_afterwards(was_on: bool) -> None:
     before = gc.isenabled()
     try:
         (gc.enable if was_on else gc.disable)()
-        with pytest.raises(ValueError, match="inside"), paused_collector():
+        with pytest.raises(ValueError, match="inside"), installed.paused_collector():
             assert not gc.isenabled()
-            with paused_collector():
+            with installed.paused_collector():
                 pass
             assert not gc.isenabled()
             raise ValueError("inside")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from images import write_files
 from reading import rows_of
 
 from gpuload.cli import main
@@ -18,9 +19,7 @@ WDS2IDX = Path(sys.executable).with_name("wds2idx")
 @pytest.fixture(scope="module")
 def train(tmp_path_factory: pytest.TempPathFactory, photo_files: dict[str, bytes]) -> Path:
     root = tmp_path_factory.mktemp("photos")
-    for name, data in photo_files.items():
-        (root / name).parent.mkdir(exist_ok=True)
-        (root / name).write_bytes(data)
+    write_files(root, photo_files)
     out = tmp_path_factory.mktemp("shards")
     assert main(["pack", str(root), str(out), "--maxcount", "25", "--workers", "2"]) == 0
     return out / "train"

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from gpuload.read import mapped_file
-from gpuload.store import cache, files
+from gpuload.store import files
 
 SCRIPT = Path(__file__).with_name("elsewhere.py")
 
@@ -64,13 +64,6 @@ def test_locks_that_a_system_does_not_have() -> None:
             lock(0, missing.LOCK_EX | missing.LOCK_NB)
     assert files.fcntl.LOCK_EX  # here it is the real one
     assert not isinstance(files.fcntl, files._NoLocks)
-
-
-def test_room_on_a_system_without_posix_fallocate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("os.posix_fallocate")
-    with (tmp_path / "file").open("wb") as file:
-        cache._allocate(file.fileno(), 1000)
-    assert (tmp_path / "file").stat().st_size == 1000
 
 
 def test_a_file_that_cannot_be_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from images import encode
 from PIL import Image
 from report_sets import textured
 
-from gpuload.report.phash import RADIUS, close_pairs, join_groups, perceptual_hashes
+from gpuload.report.phash import close_pairs, join_groups, perceptual_hashes
 
 
 def pairs_of(hashes: np.ndarray, radius: int) -> np.ndarray:
@@ -54,7 +54,7 @@ def test_a_search_among_many_is_not_quadratic() -> None:
     rng = np.random.default_rng(0)
     hashes = np.unique(rng.integers(0, 2**64, 20_000, np.uint64))
     near = hashes[:500] ^ np.uint64(0b1011)
-    assert len(pairs_of(np.unique(np.concatenate([hashes, near])), RADIUS)) == 500
+    assert len(pairs_of(np.unique(np.concatenate([hashes, near])), 4)) == 500
 
 
 def gray(image: Image.Image) -> np.ndarray:
@@ -68,7 +68,7 @@ def test_hashes_of_changed_images_are_close() -> None:
     for seed in range(20):
         image = textured(seed, 240, 180)
         small = Image.open(io.BytesIO(encode(image.resize((120, 90)), quality=60)))
-        assert distance(image, small) <= RADIUS
-        assert distance(image, image.point(lambda v: round(v * 0.9 + 10))) <= RADIUS
+        assert distance(image, small) <= 4
+        assert distance(image, image.point(lambda v: round(v * 0.9 + 10))) <= 4
         assert distance(image, textured(seed + 100, 240, 180)) > 12
         assert distance(image, image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)) > 12

@@ -106,31 +106,6 @@ def test_table(make_folder: Folder, table: str, expected_labels: list[int], clas
     assert source.read("x/1.jpg") == b"123"
 
 
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
-        (b"file,kind\n1.jpg,2\n", r"none of the columns label, class, target, y, fine_label; its columns are \['file', 'kind'\]. .*--label-column.*--column target=NAME.*--no-labels"),
-        (b"where,label\n1.jpg,2\n", "none of the columns path, .*Name one with --path-column"),
-        (b"path,label\n1.jpg,0\nb.jpg,0\nc.jpg,1\nd/e.jpg,1\nf.jpg,1\n", r"names 4 of 5 files that are not in .*'b.jpg', 'c.jpg', 'd/e.jpg' and 1 more.*correct them"),
-        (b"path,label\n1.jpg,0\n1.jpg,1\n", r"a path in more than one row, 1 time \(rows for '1.jpg'\). Remove"),
-        (b"path,label\n1.jpg,0\n,1\n", r"an empty path, 1 time \('line 3'\)"),
-        (b"path,label\n1.jpg,\n", r"1 row has no label \(first in line 2\). Fill or remove"),
-        (b"path,label\n1.jpg,0.5\n", r"labels must be whole numbers or names of classes, found '0.5'. Give another --label-column, or --column target=label"),
-        (b"path,label\n1.jpg,-1\n", "class numbers must be 0 or more, found -1. Renumber or remove"),
-        (b"path,label\n", "has a header but no rows. Give it a row for each image"),
-        (b"path,label\n1.jpg\n", "not a CSV or TSV table .*Save it again"),
-        (b"", "not a CSV or TSV table .*Save it again"),
-        (b"path,label\n\xff\xff.jpg,1\n", "not a CSV or TSV table in UTF-8"),
-    ],
-)  # fmt: skip
-def test_table_that_is_wrong(make_folder: Folder, table: bytes, message: str) -> None:
-    root = make_folder({"1.jpg": b"1", "t.csv": table})
-    with pytest.raises(SourceError, match=message) as caught:
-        open_source(root, root / "t.csv").list_samples()
-    assert str(root / "t.csv") in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
 def test_table_arguments(make_folder: Folder) -> None:
     root = make_folder({"1.jpg": b"1", "t.csv": b"path,label\n1.jpg,1\n"})
     with pytest.raises(SourceError, match=r"missing.csv: cannot be read .No such file"):

@@ -221,6 +221,9 @@ def test_keypoints_in_documents_beside_images(make_folder: Folder, tmp_path: Pat
     ("change", "message"),
     [
         ({"images": []}, "not COCO's JSON with images and annotations"),
+        ({"images": [{"id": 1}]}, "not COCO's JSON with images and annotations .has an image without file_name"),
+        ({"annotations": [{"id": 1, "bbox": [1, 2, 3, 4]}]}, "and annotations .has an annotation without image_id"),
+        ({"images": [{"id": 1, "file_name": "0.jpg"}] * 2}, "and annotations .lists two images with one id"),
         ({"images": COCO["images"][1:]}, "annotates images that it does not list: numbers '10'"),
         (
             {"images": [*COCO["images"], {"id": 9, "file_name": "x.jpg"}]},
@@ -381,23 +384,6 @@ def test_lmdb_of_pickles_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert cli.main(["pack", str(tmp_path / "db"), str(tmp_path / "out")]) == cli.WRONG
     assert "key '7' holds a pickle, which could run anything and is never opened" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-def test_parquet_as_hugging_face_writes_it(tmp_path: Path) -> None:
-    (tmp_path / "pq").mkdir()
-    feature = {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}, "image": {"_type": "Image"}}
-    about = {"huggingface": json.dumps({"info": {"features": feature}})}
-    for part in range(2):
-        rows = range(3 * part, 3 * part + 3)
-        images = [{"bytes": PHOTOS[n], "path": f"{n}.jpg"} for n in rows]
-        table = pa.table({"image": images, "label": [n % 2 for n in rows], "text": [f"t{n}" for n in rows]})
-        parquet.write_table(table.replace_schema_metadata(about), tmp_path / "pq" / f"train-{part}.parquet")
-    manifest, rows = packed(tmp_path, tmp_path / "pq")
-    assert manifest.classes == ("cat", "dog")
-    assert [row["image"] for row in rows] == PHOTOS
-    assert [(row["source"], row["label"], row["caption"]) for row in rows] == [
-        (f"{n}.jpg", n % 2, f"t{n}") for n in range(6)
-    ]
 
 
 def test_tars_packed_by_others(make_folder: Folder, tmp_path: Path) -> None:

@@ -76,20 +76,6 @@ def test_annotations_that_are_not_found(make_folder: Folder, files: dict[str, by
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"images": [{"id": 1}]}, "has an image without file_name"),
-        ({"annotations": [{"id": 1, "bbox": [1, 2, 3, 4]}]}, "has an annotation without image_id"),
-        ({"images": [{"id": 1, "file_name": "0.jpg"}] * 2}, "lists two images with one id"),
-    ],
-)
-def test_coco_that_lacks_something(make_folder: Folder, change: dict[str, object], message: str) -> None:
-    text = json.dumps({**json.loads(COCO), **change}).encode()
-    with pytest.raises(SourceError, match=f"not COCO's JSON with images and annotations .{message}"):
-        open_source(make_folder({**IMAGES, "annotations/a.json": text})).list_samples()
-
-
 def test_coco_without_annotations(make_folder: Folder) -> None:
     with pytest.raises(SourceError, match=r"holds no \.json in a folder 'annotations'. Give the file .* with --labels"):
         open_source(make_folder(IMAGES), form="coco").list_samples()

@@ -214,16 +214,3 @@ def test_images_alone_out_of_every_kind_of_source(tmp_path: Path) -> None:
         manifest = packed(source, tmp_path / f"out-{kind}", "--no-labels")["train"]
         assert ([field.name for field in manifest.fields], manifest.samples) == (["image"], 5), kind
         assert manifest.classes is None
-
-
-def test_no_splits_and_splits_are_different_settings(
-    make_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    root = make_folder({f"{split}/a/{n}.jpg": PHOTOS[n] for n, split in enumerate(["train", "train", "val"])})
-    packed(root, tmp_path / "one", "--no-splits")
-    assert cli.main(["pack", str(root), str(tmp_path / "one"), "--resume"]) == cli.WRONG
-    assert "had options {'no_splits': True}, this run has None. Pack it again" in capsys.readouterr().err
-    packed(root, tmp_path / "one", "--no-splits", "--resume")
-    packed(root, tmp_path / "own")
-    assert cli.main(["pack", str(root), str(tmp_path / "own"), "--resume", "--no-splits"]) == cli.WRONG
-    packed(root, tmp_path / "own", "--resume")

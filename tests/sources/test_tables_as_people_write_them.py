@@ -77,10 +77,22 @@ def test_through_the_packer(make_folder: Folder, tmp_path: Path, capsys: pytest.
         ("1.jpg 0\n2.jpg 0\n", "its first line names no columns but a file, '1.jpg 0'"),
         ("id,label\n7,0\n", r"names 1 of 1 files that are not in .* \(column 'id'\): '7'. Paths are relative to SOURCE; .* or name another column with --path-column"),
         ("id,label\n1,0\n1.jpg,0\n", r"a path in more than one row, 1 time \(rows for '1.jpg'\)"),
+        (b"file,kind\n1.jpg,2\n", r"none of the columns label, class, target, y, fine_label; its columns are \['file', 'kind'\]. .*--label-column.*--column target=NAME.*--no-labels"),
+        (b"where,label\n1.jpg,2\n", "none of the columns path, .*Name one with --path-column"),
+        (b"path,label\n1.jpg,0\nb.jpg,0\nc.jpg,1\nd/e.jpg,1\nf.jpg,1\n", r"names 4 of 5 files that are not in .*'b.jpg', 'c.jpg', 'd/e.jpg' and 1 more.*correct them"),
+        (b"path,label\n1.jpg,0\n1.jpg,1\n", r"a path in more than one row, 1 time \(rows for '1.jpg'\). Remove"),
+        (b"path,label\n1.jpg,0\n,1\n", r"an empty path, 1 time \('line 3'\)"),
+        (b"path,label\n1.jpg,\n", r"1 row has no label \(first in line 2\). Fill or remove"),
+        (b"path,label\n1.jpg,0.5\n", r"labels must be whole numbers or names of classes, found '0.5'. Give another --label-column, or --column target=label"),
+        (b"path,label\n1.jpg,-1\n", "class numbers must be 0 or more, found -1. Renumber or remove"),
+        (b"path,label\n", "has a header but no rows. Give it a row for each image"),
+        (b"path,label\n1.jpg\n", "not a CSV or TSV table .*Save it again"),
+        (b"", "not a CSV or TSV table .*Save it again"),
+        (b"path,label\n\xff\xff.jpg,1\n", "not a CSV or TSV table in UTF-8"),
         ("id,label\n./1.jpg,0\n1.jpg,0\n", r"a path in more than one row, 1 time \(rows for '1.jpg'\)"),
     ],
 )  # fmt: skip
-def test_tables_that_are_wrong(make_folder: Folder, text: str, message: str) -> None:
+def test_tables_that_are_wrong(make_folder: Folder, text: str | bytes, message: str) -> None:
     with pytest.raises(SourceError, match=message) as caught:
         listed(make_folder(IMAGES), text)
     assert "\n" not in str(caught.value)

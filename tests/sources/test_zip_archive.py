@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from images import write_files
 from zips import FLAGS, METHOD, SIZE, patched, write_zip, zip_bytes
 
 from gpuload import DecodeError, SourceError
@@ -74,9 +75,7 @@ _NAME = st.lists(_PART, min_size=1, max_size=4).map("/".join).map(lambda name: f
 def test_the_order_is_that_of_the_unpacked_folder(files: dict[str, bytes]) -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "folder"
-        for name, data in files.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(data)
+        write_files(folder, files)
         folder.mkdir(exist_ok=True)
         shuffled = dict(sorted(files.items(), key=lambda item: item[0][::-1]))
         # An image at the top, so that no folder holds everything.
@@ -317,9 +316,7 @@ def test_names_with_a_zero_byte(tmp_path: Path) -> None:
 def test_what_info_zip_packs(tmp_path: Path) -> None:
     """Its names that are not ASCII, its folders, its links: as they are on the disk."""
     folder = tmp_path / "photos"
-    for name, data in {**IMAGES, "ünï/日.jpg": b"day"}.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(data)
+    write_files(folder, {**IMAGES, "ünï/日.jpg": b"day"})
     (folder / "empty").mkdir()
     subprocess.run(["zip", "-q", "-r", "../plain.zip", "."], cwd=folder, check=True)
     subprocess.run(["zip", "-q", "-r", "wrapped.zip", "photos"], cwd=tmp_path, check=True)

@@ -2,7 +2,9 @@
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 from loaders import drain, load
@@ -30,6 +32,8 @@ def hub(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         monkeypatch.setenv("GPULOAD_CACHE", str(tmp_path / "cache"))
+        patience = "gpuload.store.hub._PATIENCE"
+        monkeypatch.setattr(patience, replace(resolve_name(patience), first_wait_s=0.01))
         yield server
 
 

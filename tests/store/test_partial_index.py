@@ -320,6 +320,7 @@ def test_an_index_that_does_not_come_is_an_error_of_the_loop(
 ) -> None:
     with load(many, 4, drop_last=False, shuffle=gpuload.Shuffle(window=2)) as loader:
         expected = drain([loader])
+    impatient(give_up_s=1)
     with remote(serving, tmp_path, batch_size=4, shuffle=gpuload.Shuffle(window=2)) as loader:
         begun = drain([loader], steps=1)
         serving.fault = lambda path, number: "503" if path == INDEX else None

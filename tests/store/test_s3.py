@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from loaders import drain, load
 from reading import files_of
-from s3_server import s3_server
+from s3_server import S3, s3_server
 from store.servers import Proxy, running
 
 import gpuload
@@ -21,28 +21,23 @@ from gpuload.store.url import URL
 pytest.importorskip("moto", reason="moto is not installed (extra dev)")
 boto3 = pytest.importorskip("boto3")
 
-_NO_SECRET = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_SKIP_SIGNATURE", "AWS_WEB_IDENTITY_TOKEN_FILE")
-
 
 @pytest.fixture(scope="module")
-def bucket(packed: Path) -> Iterator[tuple[Proxy, dict[str, str]]]:
-    """A proxy before a server with the bucket `sets`, and the environment that may read it."""
+def bucket(packed: Path) -> Iterator[tuple[Proxy, S3]]:
+    """A proxy before a server with the bucket `sets`, and the server."""
     with s3_server("sets") as s3:
         for path in packed.iterdir():
             s3.client.upload_file(str(path), "sets", f"photos/train/{path.name}")
         with running(Proxy(s3.url)) as proxy:
-            yield proxy, {**s3.environment, "AWS_ENDPOINT_URL": proxy.url}
+            yield proxy, s3
 
 
 @pytest.fixture
-def reader(bucket: tuple[Proxy, dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> Proxy:
+def reader(bucket: tuple[Proxy, S3], monkeypatch: pytest.MonkeyPatch) -> Proxy:
     """The proxy; the environment holds the credentials."""
-    proxy, environment = bucket
+    proxy, s3 = bucket
     proxy.reset()
-    for name in _NO_SECRET:
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+    s3.use(monkeypatch, proxy.url)
     return proxy
 
 

@@ -1,7 +1,7 @@
 """What the steps do to pixels: against torchvision's own functions, alone and in batches, with masks, boxes and noise."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -25,15 +25,6 @@ from gpuload.transforms.steps import Steps, draw_steps, join, one_step, sample_d
 from gpuload.transforms.warps import affine_of
 
 SIZES = [(64, 96), (61, 47), (50, 50)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Small images are slower on more."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def picture(height: int, width: int, seed: int = 0) -> torch.Tensor:

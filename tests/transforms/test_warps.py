@@ -1,7 +1,7 @@
 """Rotations, affine maps and perspectives: pixels, masks, boxes and keypoints are torchvision's."""
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -25,14 +25,6 @@ from gpuload.transforms.warps import affine_of
 
 HEIGHT, WIDTH = 61, 47
 CORNERS = [[0, 0], [WIDTH - 1, 0], [WIDTH - 1, HEIGHT - 1], [0, HEIGHT - 1]]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def picture(seed: int = 0) -> torch.Tensor:

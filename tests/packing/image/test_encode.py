@@ -8,12 +8,12 @@ import pytest
 from images import dali_decodes, encode, photo
 from PIL import Image
 
-from gpuload import ArgumentError, DecodeError
+from gpuload import DecodeError
 from gpuload.fields.field import Field
 from gpuload.fields.motion import place
 from gpuload.fields.registry import KINDS
 from gpuload.packing.image.check import prepare_image
-from gpuload.packing.options import Encoding, PackOptions
+from gpuload.packing.options import Encoding
 
 WIDE = photo(1, 500, 375)
 
@@ -183,61 +183,3 @@ def test_masks() -> None:
     ]:
         with pytest.raises(DecodeError, match=message):
             store_mask(mask, unchanged)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"encode": "x"}, "--encode: expected one of 'keep', 'jpeg', 'raw'; got 'x'"),
-        (
-            {"encode": "jpeg", "size": (0, 3)},
-            r"--size: expected pixels, one positive whole number or two \(width, height\), such as 256 or 482x415, or None; got \(0, 3\)",
-        ),
-        ({"size": (3, 3)}, "--size resizes images, but --encode keep does not"),
-        (
-            {"encode": "jpeg", "fit": "pad"},
-            "--fit and --enlarge need --size, to which they fit the images; give it too",
-        ),
-        ({"encode": "jpeg", "size": (3, 3), "fit": "x"}, "--fit: expected one of 'shortest', .* got 'x'"),
-        ({"quality": 0}, r"--quality: expected a whole number in 1\.\.100, or None; got 0"),
-        ({"encode": "raw", "lossless": True}, "--lossless chooses PNG over JPEG, but --encode raw stores neither"),
-        ({"check": "x"}, "--check: expected one of 'full', 'header'; got 'x'"),
-        ({"check": "header", "encode": "raw"}, "--check header decodes no pixels, but --encode jpeg, --encode raw and"),
-        ({"min_size": -1}, "--min-size: expected a whole number of at least 0; got -1"),
-    ],
-)
-def test_invalid_encodings_are_refused(settings, message: str) -> None:
-    with pytest.raises(ArgumentError, match=message):
-        Encoding(**settings)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"splits": (("a", 0.5), ("a", 0.5))},
-            "--splits: expected names of folders, each once, with shares that add up to 1, such as",
-        ),
-        ({"splits": (("a", 0.5), ("b", 0.6))}, "--splits: expected names of folders, .* got .*0.6"),
-        ({"splits": (("a/b", 1.0),)}, "--splits: expected names of folders, .* got .*a/b"),
-        ({"splits": (("a", 1.0),), "val": 0.1}, "--val stands for splits train and val and excludes --splits"),
-        ({"dedup": "x"}, "--dedup: expected one of 'no', 'report', 'drop'; got 'x'"),
-        ({"max_rejected": 2}, "--max-rejected: expected a share from 0 to 1, which is 100%; got 2"),
-        ({"engine": "x"}, "--engine: expected one of 'local', 'ray'; got 'x'"),
-        ({"address": "x"}, "--address is the address of a Ray cluster: give it with --engine ray"),
-        ({"append": True, "overwrite": True}, "--append keeps the existing set, --overwrite replaces it"),
-    ],
-)
-def test_invalid_options_are_refused(settings, message: str) -> None:
-    with pytest.raises(ArgumentError, match=message):
-        PackOptions(**settings)
-
-
-def test_settings_may_be_texts_as_on_the_command_line() -> None:
-    assert (Encoding("raw", "256").size, Encoding("raw", "482x415").size) == ((256, 256), (482, 415))  # type: ignore[arg-type]
-    texts = PackOptions(splits="train=0.8, val=20%", max_rejected="1%", maxsize="1MB")  # type: ignore[arg-type]
-    assert (texts.splits, texts.max_rejected, texts.maxsize) == ((("train", 0.8), ("val", 0.2)), 0.01, 1_000_000)
-    assert PackOptions(val="10%").val == PackOptions(val="0.1").val == 0.1  # type: ignore[arg-type]
-    for name, text in (("size", "12y"), ("splits", "train"), ("val", "x%"), ("maxsize", "1 GX"), ("max_rejected", "")):
-        with pytest.raises(ArgumentError, match=rf"--{name.replace('_', '-')}: expected .*; got '{text}'"):
-            (Encoding if name == "size" else PackOptions)(**{name: text})

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from images import encode, photo
 from PIL import Image
 
-from gpuload import ArgumentError, DecodeError
+from gpuload import DecodeError
 from gpuload.packing.image.check import prepare_image
 from gpuload.packing.options import Encoding
 
@@ -164,21 +164,3 @@ def test_the_histogram_has_each_channel() -> None:
             stored = prepare_image(encode(image, "PNG"), True, Encoding(mode=mode, encode=encode_as))  # type: ignore[arg-type]
             assert stored.histogram == image.histogram() and len(stored.histogram) == 256 * count
     assert prepare_image(encode(SIXTEEN, "PNG"), True, Encoding(mode="I;16")).histogram is None
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"mode": "CMYK"}, "--mode: expected keep, or one of L, RGB"),
-        ({"mode": "RGBA", "encode": "jpeg"}, "--encode jpeg: JPEGs are RGB or L, and --mode is RGBA"),
-        ({"mode": "F"}, "--encode keep: images of mode F are packed as arrays .* Give --encode raw"),
-        ({"mode": "L", "drop_gray": True}, "--drop-gray and --check header are for --mode RGB"),
-        ({"keep": "gif"}, "--keep: expected encodings, some of jpeg, png, webp, avif, tiff; got 'gif'"),
-        ({"keep": ("webp",), "encode": "raw"}, "--keep webp: --encode raw keeps no files as they are"),
-        ({"mode": 3}, "--mode: expected keep, .*; got 3"),
-        ({"keep": 3}, "--keep: expected encodings, .*; got 3"),
-    ],
-)
-def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ArgumentError, match=message):
-        Encoding(**settings)

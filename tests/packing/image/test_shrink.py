@@ -158,19 +158,6 @@ def without(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
         monkeypatch.setitem(sys.modules, name, None)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"encode": "keep", "resizer": "torch"}, "--resizer torch only shrinks JPEGs: give it with --encode jpeg and"),
-        ({"encode": "jpeg", "resizer": "torch"}, "--resizer torch only shrinks JPEGs: give it with --encode jpeg and"),
-        ({"encode": "jpeg", "resizer": "cv2"}, "--resizer: expected one of 'auto', 'pillow', 'torch'; got 'cv2'"),
-    ],
-)
-def test_invalid_resizers_are_refused(arguments: dict[str, str], message: str) -> None:
-    with pytest.raises(ArgumentError, match=message):
-        Encoding(**arguments)
-
-
 @pytest.fixture
 def photos(make_folder: Folder) -> Path:
     rng = np.random.default_rng(5)

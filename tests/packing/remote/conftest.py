@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("obstore", reason="obstore is not installed (extra remote)")
 pytest.importorskip("moto", reason="moto is not installed (extra dev)")
 
+from images import write_files
 from s3_server import S3, s3_server
 from store.servers import Proxy, running
 
@@ -24,10 +25,7 @@ def server() -> Iterator[tuple[S3, Proxy]]:
 def proxy(server: tuple[S3, Proxy], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Proxy]:
     """The proxy before the server; the environment holds the credentials, and a cache of the test's own."""
     s3, proxy = server
-    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_SKIP_SIGNATURE", "AWS_WEB_IDENTITY_TOKEN_FILE"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in {**s3.environment, "AWS_ENDPOINT_URL": proxy.url}.items():
-        monkeypatch.setenv(name, value)
+    s3.use(monkeypatch, proxy.url)
     monkeypatch.setenv("GPULOAD_CACHE", str(tmp_path / "cache"))
     proxy.reset()
     yield proxy
@@ -53,9 +51,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def images(tmp_path_factory: pytest.TempPathFactory, photo_files: dict[str, bytes]) -> Path:
     """60 photos of three classes, and a file that is none."""
     root = tmp_path_factory.mktemp("photos")
-    for name, data in {**photo_files, "bee/bad.jpg": b"garbage"}.items():
-        (root / name).parent.mkdir(exist_ok=True)
-        (root / name).write_bytes(data)
+    write_files(root, {**photo_files, "bee/bad.jpg": b"garbage"})
     return root
 
 

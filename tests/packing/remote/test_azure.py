@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from azure_server import Azure, azure_server
+from images import write_files
 from loaders import drain, load
 from reading import files_of
 from store.servers import Proxy, running
@@ -87,9 +88,7 @@ def test_packing(azure: Azure, images: Path, settings: Settings, on_disk: dict[s
     gpuload.pack(FolderSource(images), out, **settings)
     assert azure.files("sets", "same/set/") == on_disk and verify(out) == []
     gpuload.pack(FolderSource(images), out, **settings, append=True)
-    for name, data in on_disk.items():
-        (tmp_path / "local" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "local" / name).write_bytes(data)
+    write_files(tmp_path / "local", on_disk)
     gpuload.pack(FolderSource(images), str(tmp_path / "local"), **settings, append=True)
     assert azure.files("sets", "same/set/") == files_of(tmp_path / "local")
     with pytest.raises(OutputError, match=f"^{out}: is not empty, it holds a packed set"):

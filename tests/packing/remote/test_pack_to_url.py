@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from images import write_files
 from reading import files_of
 from s3_server import S3
 from store.servers import Proxy, running
@@ -54,10 +55,7 @@ def test_the_same_bytes_as_on_disk(
     ):
         pack_to(images, out, settings, resume=True, maxcount=11)
     pack_to(images, out, settings, append=True)
-    for name, data in on_disk.items():
-        path = tmp_path / "local" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+    write_files(tmp_path / "local", on_disk)
     pack_to(images, str(tmp_path / "local"), settings, append=True)
     assert s3.files("bucket", "same/set/") == files_of(tmp_path / "local")
     assert (

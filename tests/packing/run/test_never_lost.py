@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from images import Folder, encode, photo
+from images import Folder, encode, photo, write_files
 from PIL import Image
 from reading import files_of, rejected_of, rows_of
 from stand_ins import FaultySource
@@ -36,9 +36,7 @@ SCRIPT = Path(__file__).parents[2] / "stand_ins.py"
 def source(tmp_path_factory: pytest.TempPathFactory, photo_files: dict[str, bytes]) -> FolderSource:
     root = tmp_path_factory.mktemp("photos")
     odd = {"ant/odd.gif": encode(photo(99), "GIF"), "bee/bad.jpg": b"garbage"}
-    for name, data in {**photo_files, **odd}.items():
-        (root / name).parent.mkdir(exist_ok=True)
-        (root / name).write_bytes(data)
+    write_files(root, {**photo_files, **odd})
     return FolderSource(root)
 
 
@@ -338,18 +336,6 @@ def test_duplicates(make_folder: Folder, tmp_path: Path) -> None:
     assert cli.main(["pack", str(source.root), str(tmp_path / "cli"), "--dedup", "drop"]) == cli.DONE
 
 
-def test_splits_are_stratified(source: FolderSource, tmp_path: Path) -> None:
-    splits = (("train", 0.8), ("val", 0.1), ("test", 0.1))
-    gpuload.pack(source, tmp_path / "out", workers=2, splits=splits)
-    counts = {name: [0, 0, 0] for name, _ in splits}
-    for name in counts:
-        for row in rows_of(tmp_path / "out" / name):
-            counts[name][row["label"]] += 1
-        for lost in rejected_of(tmp_path / "out" / name):
-            counts[name]["abc".index(lost[0])] += 1
-    assert counts == {"train": [25, 17, 8], "val": [3, 2, 1], "test": [3, 2, 1]}
-
-
 def test_too_many_rejected(make_folder: Folder, tmp_path: Path) -> None:
     files = {f"a/{n}.jpg": encode(photo(n)) for n in range(18)} | {"a/x.jpg": b"bad", "a/y.jpg": b""}
     source = FolderSource(make_folder(files))
@@ -358,15 +344,6 @@ def test_too_many_rejected(make_folder: Folder, tmp_path: Path) -> None:
     ):
         gpuload.pack(source, tmp_path / "out", workers=1, max_rejected=0.05)
     assert gpuload.pack(source, tmp_path / "out", workers=1, max_rejected=0.1, resume=True).images == 18
-
-
-def test_a_worker_killed_for_lack_of_memory(make_folder: Folder, tmp_path: Path) -> None:
-    """The kernel sends SIGKILL to a worker: its shard is packed again, with the same bytes."""
-    root = make_folder({f"a/{n}.jpg": encode(photo(n)) for n in range(9)} | {"a/killed-once.jpg": encode(photo(50))})
-    (tmp_path / "notes").mkdir()
-    gpuload.pack(FaultySource(root, tmp_path / "notes"), tmp_path / "out", workers=2, maxcount=4)
-    gpuload.pack(FolderSource(root), tmp_path / "undisturbed", workers=2, maxcount=4)
-    assert files_of(tmp_path / "out") == files_of(tmp_path / "undisturbed")
 
 
 def test_the_fork_server_is_killed(make_folder: Folder, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from images import Folder, encode, photo
+from images import Folder, encode, photo, write_files
 from PIL import Image
 from reading import files_of, rejected_of, rows_of
 from stand_ins import FaultySource, TimedSource, die
@@ -23,7 +23,6 @@ from stand_ins import FaultySource, TimedSource, die
 import gpuload
 from gpuload import ArgumentError, GpuloadError, OutputError, SourceError
 from gpuload.disk import Manifest
-from gpuload.packing.options import PackOptions
 from gpuload.sources import FolderSource
 
 SMALL = {"maxcount": 7, "val": 0.1, "seed": 5}
@@ -39,9 +38,7 @@ def source(tmp_path_factory: pytest.TempPathFactory, photo_files: dict[str, byte
         "bee/bad.jpg": b"garbage",
         "cat/short.jpg": photo_files["cat/50.jpg"][:300],
     }
-    for name, data in {**photo_files, **odd}.items():
-        (root / name).parent.mkdir(exist_ok=True)
-        (root / name).write_bytes(data)
+    write_files(root, {**photo_files, **odd})
     return FolderSource(root)
 
 
@@ -113,16 +110,6 @@ def test_number_of_workers_does_not_change_the_bytes(
 ) -> None:
     gpuload.pack(source, tmp_path / "out", workers=workers, **SMALL)
     assert files_of(tmp_path / "out") == files_of(packed)
-
-
-def test_the_seed_changes_the_order(source: FolderSource, packed: Path, tmp_path: Path) -> None:
-    gpuload.pack(source, tmp_path / "seed", workers=1, **{**SMALL, "seed": 6})
-    gpuload.pack(source, tmp_path / "plain", workers=1, shuffle=False)
-    first = [row["source"] for row in rows_of(packed / "train")]
-    assert [row["source"] for row in rows_of(tmp_path / "seed" / "train")] != first
-    plain = [row["source"] for row in rows_of(tmp_path / "plain" / "train")]
-    assert plain == sorted(plain)
-    assert len(plain) == 61
 
 
 def test_progress_reaches_the_end(source: FolderSource, tmp_path: Path) -> None:
@@ -283,35 +270,6 @@ def test_a_second_packer_is_refused(source: FolderSource, tmp_path: Path) -> Non
             gpuload.pack(source, out, workers=1)
         assert set(before) <= set(out.rglob("*"))
         first.kill()
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"val": 1.0}, "--val: expected a share of the images, from 0 to below 1, such as 0.1 or 10%; got 1.0"),
-        ({"val": -0.1}, "--val: expected a share"),
-        ({"maxcount": 0}, "--maxcount: expected a whole number of at least 1; got 0"),
-        ({"maxsize": 0}, "--maxsize: expected a positive number of bytes, such as 1GB, or None; got 0"),
-        ({"workers": 0}, "--workers: expected a whole number of at least 1, or None; got 0"),
-        ({"time_limit_s": 0}, "--time-limit: expected a number of seconds above 0, up to 1e6; got 0"),
-    ],
-)
-def test_invalid_options_are_refused(settings: dict[str, float], message: str) -> None:
-    with pytest.raises(ArgumentError, match=message):
-        PackOptions(**settings)
-
-
-@pytest.mark.parametrize(
-    ("text", "size"), [("1GB", 10**9), ("256 MiB", 2**28), ("1e6", 10**6), ("500", 500), ("1.5k", 1500), ("2Ki", 2048)]
-)
-def test_sizes_as_texts(text: str, size: int) -> None:
-    assert PackOptions(maxsize=text).maxsize == size
-
-
-@pytest.mark.parametrize("text", ["", "GB", "1XB", "1 G B", "-", "nan", "1BB"])
-def test_texts_that_are_no_sizes(text: str) -> None:
-    with pytest.raises(ArgumentError, match="--maxsize: expected a positive number of bytes, such as 1GB, or None"):
-        PackOptions(maxsize=text)
 
 
 def test_keys_are_numbers_and_what_is_plain_in_names(tmp_path: Path) -> None:

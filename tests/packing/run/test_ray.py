@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from images import encode, photo
+from images import encode, photo, write_files
 from reading import files_of, rejected_of
 from stand_ins import FaultySource, HeldSource
 
@@ -61,9 +61,7 @@ def ancestors(pid: int) -> Iterator[int]:
 
 def test_same_bytes_although_a_worker_is_killed(cluster, photo_files: dict[str, bytes], tmp_path: Path) -> None:
     root = tmp_path / "photos"
-    for name, data in {**photo_files, "ant/segv.jpg": encode(photo()), "bee/bad.jpg": b"bad"}.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(data)
+    write_files(root, {**photo_files, "ant/segv.jpg": encode(photo()), "bee/bad.jpg": b"bad"})
 
     def kill() -> None:
         while not (found := ray_workers()):
@@ -85,9 +83,7 @@ def test_same_bytes_although_a_worker_is_killed(cluster, photo_files: dict[str, 
 def test_shrunk_jpegs_have_the_same_bytes(cluster, photo_files: dict[str, bytes], tmp_path: Path) -> None:
     """The same resizer is used locally and on the cluster."""
     root = tmp_path / "photos"
-    for name, data in photo_files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(data)
+    write_files(root, photo_files)
     for out, engine in (("ray", {"engine": "ray", "address": cluster.address}), ("local", {})):
         settings = {**OPTIONS, **engine, "encode": "jpeg", "size": (16, 16)}
         gpuload.pack(FolderSource(root), tmp_path / out, **settings)

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpuload.packing.run import shard
 from gpuload.packing.run.shard import ShardFile
-from gpuload.packing.run.workers import NOWHERE, noted_position, read_position
-from gpuload.sources.local_folder import read_file
+from gpuload.packing.run.workers import noted_position, read_position
+from gpuload.sources import open_source
 
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -34,8 +33,8 @@ def test_file_is_complete_and_hashed(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "writev", writev)
-        patch.setattr(shard, "_MOST_PARTS", most_parts)
-        patch.setattr(shard, "_WRITE_BACK_BYTES", write_back_bytes)
+        patch.setattr("gpuload.packing.run.shard._MOST_PARTS", most_parts)
+        patch.setattr("gpuload.packing.run.shard._WRITE_BACK_BYTES", write_back_bytes)
         with closing(ShardFile(path)) as file:
             for parts in samples:
                 for part in parts:
@@ -56,23 +55,25 @@ def test_a_full_disk_raises_an_error() -> None:
 
 def test_worker_position(tmp_path: Path) -> None:
     path = tmp_path / "position"
-    assert read_position(path) == (NOWHERE, 0)
+    nowhere = read_position(path)
+    assert nowhere[0] < 0 == nowhere[1]
     with noted_position(path) as note:
-        assert read_position(path) == (NOWHERE, 0)
+        assert read_position(path) == nowhere
         note(3, 1 << 40)
         assert read_position(path) == (3, 1 << 40)
     with noted_position(path):  # of the worker that replaces it
-        assert read_position(path) == (NOWHERE, 0)
+        assert read_position(path) == nowhere
 
 
 @pytest.mark.parametrize("size", [0, 1, 100_000])
-def test_read_file(tmp_path: Path, size: int) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(os.urandom(size))
-    assert read_file(str(path)) == path.read_bytes()
+def test_a_file_is_read_whole(tmp_path: Path, size: int) -> None:
+    (tmp_path / "1.jpg").write_bytes(os.urandom(size))
+    assert open_source(tmp_path).read("1.jpg") == (tmp_path / "1.jpg").read_bytes()
 
 
-def test_read_file_that_reports_no_size(tmp_path: Path) -> None:
-    assert read_file("/proc/version") == Path("/proc/version").read_bytes() != b""
+def test_a_file_that_reports_no_size(tmp_path: Path) -> None:
+    (tmp_path / "1.jpg").symlink_to("/proc/version")
+    assert open_source(tmp_path).read("1.jpg") == Path("/proc/version").read_bytes() != b""
+    (tmp_path / "2.jpg").mkdir()
     with pytest.raises(OSError, match="not a regular file"):
-        read_file(str(tmp_path))
+        open_source(tmp_path).read("2.jpg")
