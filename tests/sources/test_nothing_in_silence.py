@@ -4,6 +4,7 @@ import io
 import json
 import os
 import tracemalloc
+import zipfile
 from pathlib import Path
 
 import digits
@@ -43,7 +44,7 @@ def test_an_image_by_another_name_is_named(
     odd = {"a/3": PHOTOS[2], "a/4.JPG_large": PHOTOS[3], "b/5.cr2": b"raw", "b/6.dat": BEGINNINGS["png"]}
     other = {"README": b"", "a/Thumbs.db": b"\xd0\xcf\x11\xe0", "a/7.txt": PHOTOS[2], "b/notes": b"text", ".x.jpg": b""}
     files = {**CLASSES, **odd, **other}
-    root = write_zip(tmp_path / "a.zip", files) if archive else make_folder(files)
+    root = write_zip(tmp_path / "a.zip", files, zipfile.ZIP_DEFLATED) if archive else make_folder(files)
     out = pack(root, tmp_path / "out", *options, code=cli.REJECTED)
     assert rejected_of(out) == {
         "a/3": "is an image by its content, but its name does not end in .jpg",

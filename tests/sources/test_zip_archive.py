@@ -106,6 +106,7 @@ def test_one_folder_around_everything(tmp_path: Path, names: list[str], top: str
     assert list(archive.sizes) == left
     told = f"names and classes start inside {top!r}, which holds everything in the archive"
     assert (told in archive.notes) == bool(top)
+    assert ("passed over, by extension: 1 × .txt" in archive.notes) == ("README.txt" in names)
     table = tmp_path / "t.csv"
     for name in left:  # tables may name images with the folders around them
         for said in (f"{top}/{name}".lstrip("/"), f"./{name}"):

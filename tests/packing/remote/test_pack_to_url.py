@@ -1,6 +1,7 @@
 """Packing to a bucket: the same bytes as on disk, whatever interrupts it, and nothing of another's is touched."""
 
 import fcntl
+import hashlib
 import os
 import signal
 import subprocess
@@ -18,7 +19,6 @@ from store.servers import Proxy, running
 import gpuload
 from gpuload import ArgumentError, OutputError, RemoteError, SourceError
 from gpuload.cli import main
-from gpuload.packing.run.remote_output import scratch_folder
 from gpuload.packing.verify import verify
 from gpuload.sources import FolderSource
 from gpuload.store import bucket
@@ -31,10 +31,14 @@ def pack_to(images: Path, out: str, settings: Settings, **more: Any) -> Any:
     return gpuload.pack(FolderSource(images), out, **{**settings, **more})
 
 
+def scratch_folder(out: str) -> Path:
+    """Where a run that packs to this URL keeps its state: CACHE/packing-1/<hash of the URL>."""
+    return Path(os.environ["GPULOAD_CACHE"]) / "packing-1" / hashlib.sha256(out.encode()).hexdigest()[:24]
+
+
 def left(out: str) -> list[str]:
     """What a run has left here."""
-    root = scratch_folder(URL(out))
-    return sorted(files_of(root)) if root.exists() else []
+    return sorted(files_of(scratch_folder(out)))
 
 
 def test_the_same_bytes_as_on_disk(
@@ -148,7 +152,7 @@ def test_nothing_of_another_is_touched(s3: S3, proxy: Proxy, images: Path, setti
     with pytest.raises(OutputError, match="^s3://bucket/mine: holds no packed set for --append"):
         pack_to(images, "s3://bucket/mine", settings, append=True)
 
-    root = scratch_folder(URL("s3://bucket/mine4"))
+    root = scratch_folder("s3://bucket/mine4")
     root.mkdir(parents=True)
     with (root / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
