@@ -48,6 +48,7 @@ _WORD = 0xFFFFFFFFFFFFFFFF
 # Draw numbers: 0 is the horizontal flip's, and a crop has those between.
 _VERTICAL_FLIP = 23
 _FILTER = 24
+_SAMPLES_FOR_OPS = 256  # whose steps tell which operations are compiled with the loader
 
 
 def _as_transforms(value: Any) -> tuple[Any, ...]:
@@ -270,7 +271,15 @@ class Augment(Recipes):
             sizes=("list" if self._multiple is None else "padded") if geometry.own_sizes else "one",
             padding_mode=padding_mode,
             function="" if function is None else "before_crop" if function.before_crop else "after_crop",
+            ops=self._ops,
         )
+
+    @cached_property
+    def _ops(self) -> tuple[int, ...]:
+        """The codes of the steps of some samples."""
+        samples = np.arange(_SAMPLES_FOR_OPS)
+        steps = draw_steps(self._pixel_transforms, lambda place: sample_draws(place, samples), *self.sizes[0])
+        return tuple(np.unique(steps.ops).tolist())
 
     @cached_property
     def _only_crops(self) -> "Augment":

@@ -193,7 +193,8 @@ class Form(NamedTuple):
     extend beyond the image. flips_vertically, transforms, erases: whether there may be any; erasing counts as a
     transform. places: whether images may be scaled and padded. sizes: whether all images of a batch have one size, or
     come as a list of their own ones, or padded to the largest. padding_mode: of the crop. function: where the user's
-    function is called, "" where there is none. The others are arguments of `Augment`.
+    function is called, "" where there is none. ops: codes of steps that are drawn; rare ones may be missing. The others
+    are arguments of `Augment`.
     """
 
     dtype: DType
@@ -211,6 +212,7 @@ class Form(NamedTuple):
     sizes: Literal["one", "list", "padded"] = "one"
     padding_mode: PaddingMode = "constant"
     function: Literal["after_crop", "before_crop", ""] = ""
+    ops: tuple[int, ...] = ()
 
     def fills(self, channels: int) -> tuple[int, ...]:
         """The fill of each channel."""
@@ -237,7 +239,7 @@ class Form(NamedTuple):
     def levels(self, pixels: Pixels) -> "Form":
         """The form of its pixels before they are transformed and normalised, (N, C, height, width): uint8, or the same
         numbers as float32 where they are not uint8."""
-        plain = self._replace(layout="NCHW", transforms=False, erases=False, function="")
+        plain = self._replace(layout="NCHW", transforms=False, erases=False, function="", ops=())
         if pixels.dtype == "uint8":
             return plain._replace(dtype="uint8", normalize="constants")
         return plain._replace(dtype="float32", normalize="levels")

@@ -370,6 +370,13 @@ def test_what_moves_pixels() -> None:
     assert (draw(*SOME[:4], samples=2000).ops != Op.AFFINE).all()
 
 
+@pytest.mark.parametrize("transform", [*SOME, own.AugMix(), own.RandomErasing(), None])
+def test_a_form_tells_which_operations_are_to_be_compiled(transform: Any) -> None:
+    augment = gpuload.Augment(24, transforms=[transform] if transform else [])
+    steps = augment.draw(7, 3, np.arange(500), *np.full((2, 500), 30, np.int32)).steps
+    assert set(augment.form.ops) == (set() if steps is None else set(np.unique(steps.ops)))
+
+
 def test_no_transforms_are_no_steps() -> None:
     steps = draw(samples=7)
     assert steps.ops.shape == (7, 0) and steps.args.shape[:2] == (7, 0)

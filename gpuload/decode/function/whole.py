@@ -30,15 +30,14 @@ class WholeImages:
     """Decodes whole images, and crops. forms: of the views that are cropped, as levels."""
 
     def __init__(self, forms: list[Form], stored: Stored) -> None:
-        for form in forms:
-            load_compiled(form, stored.pixels)
+        load_compiled(forms, stored.pixels)
         self._images, self._source, self._pixels = ImageDecoder(stored), stored.source, stored.pixels
         self._decoded, self._own = picture_kind(stored), None
         if self._decoded is not None:
             from gpuload.decode.native.bands import bands_of  # compiled only if needed
 
             self._own = bands_of(stored.pixels)
-            load_compiled(forms[0]._replace(pads=True), stored.pixels)
+            load_compiled([forms[0]._replace(pads=True)], stored.pixels)
         self._dtype = level_dtype(stored.pixels)
         self._constants = np.zeros(stored.pixels.channels, np.float32), np.ones(stored.pixels.channels, np.float32)
 

@@ -40,7 +40,7 @@ _LOOK_S = 0.05
 _SILENT_S = 5.0  # before a waiting user is told the reason
 
 
-def open_cache(function: Callable[..., Any], stamp: str) -> FunctionCache | NullCache:
+def open_cache(function: Callable[..., Any], stamp: str) -> "_SharedCache | _LayeredCache | _NoCache":
     """The cache of a compiled function. Its `cache_path` is None if no folder is writable.
 
     stamp: changes with any source text that the function is made of.
@@ -57,7 +57,7 @@ def open_cache(function: Callable[..., Any], stamp: str) -> FunctionCache | Null
     return own if kept.cache_path == own.cache_path else _LayeredCache(kept, own)
 
 
-def _own_cache(function: Callable[..., Any], stamp: str) -> FunctionCache | NullCache:
+def _own_cache(function: Callable[..., Any], stamp: str) -> "_SharedCache | _NoCache":
     try:
         return _SharedCache(function, stamp)
     except (RuntimeError, OSError):  # numba: "no locator available"
@@ -68,7 +68,7 @@ def _own_cache(function: Callable[..., Any], stamp: str) -> FunctionCache | Null
         return _SharedCache(function, stamp)
     except (RuntimeError, OSError) as error:
         _LOG.info("compiled code is not kept: %s", error)
-        return NullCache()
+        return _NoCache()
     finally:
         numba.config.CACHE_DIR = before
 
@@ -116,11 +116,18 @@ class _SharedCache(FunctionCache):  # type: ignore[misc]
             self._notice = threading.Timer(_SILENT_S, _say_once)
             self._notice.daemon = True
             self._notice.start()
-        if found is None and self._wait_for_lock():
-            found = self.load(sig, target_context)  # another process may have compiled it meanwhile
-            if found is not None:
-                self._release()
+            if self.lock(_MOST_WAIT_S):
+                found = self.load(sig, target_context)  # another process may have compiled it meanwhile
+        if found is not None:
+            self._release()
         return found
+
+    def has(self, sig: Any, target_context: Any) -> bool:
+        """Whether there is an entry, without a look at it."""
+        try:
+            return self._index_key(sig, target_context.codegen()) in self._cache_file._load_index()
+        except Exception:  # as in `load`, which says so
+            return False
 
     def save_overload(self, sig: Any, data: Any) -> None:
         try:
@@ -140,8 +147,8 @@ class _SharedCache(FunctionCache):  # type: ignore[misc]
                 self._cache_file.index_path.unlink()
             return None
 
-    def _wait_for_lock(self) -> bool:
-        """Whether this process may compile for all others; False if locks are unavailable or held too long.
+    def lock(self, wait_s: float) -> bool:
+        """Whether this process may compile for all others; False if locks are unavailable or held for longer.
 
         The lock is a POSIX lock of this process, not inherited by fork, so a killed process leaves none.
         """
@@ -153,7 +160,7 @@ class _SharedCache(FunctionCache):  # type: ignore[misc]
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
         except OSError:
             return False
-        give_up = time.monotonic() + _MOST_WAIT_S
+        give_up = time.monotonic() + wait_s
         while True:
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -176,6 +183,16 @@ class _SharedCache(FunctionCache):  # type: ignore[misc]
         if self._lock is not None:
             os.close(self._lock)  # releases the lock
             self._lock = None
+
+
+class _NoCache(NullCache):  # type: ignore[misc]
+    """Where nothing can be kept."""
+
+    def has(self, sig: Any, target_context: Any) -> bool:
+        return False
+
+    def lock(self, wait_s: float) -> bool:
+        return False
 
 
 class _Existing:
@@ -203,7 +220,7 @@ class _OnlyRead(CompileResultCacheImpl):  # type: ignore[misc]
 class _LayeredCache(NullCache):  # type: ignore[misc]
     """A read-only cache, as in a container's image, in front of a writable one."""
 
-    def __init__(self, kept: _SharedCache, own: FunctionCache | NullCache) -> None:
+    def __init__(self, kept: _SharedCache, own: "_SharedCache | _NoCache") -> None:
         self._kept, self._own = kept, own
 
     @property
@@ -217,6 +234,14 @@ class _LayeredCache(NullCache):  # type: ignore[misc]
 
     def save_overload(self, sig: Any, data: Any) -> None:
         self._own.save_overload(sig, data)
+
+    def has(self, sig: Any, target_context: Any) -> bool:
+        """As `_SharedCache.has`."""
+        return self._kept.has(sig, target_context) or self._own.has(sig, target_context)
+
+    def lock(self, wait_s: float) -> bool:
+        """As `_SharedCache.lock`."""
+        return self._own.lock(wait_s)
 
 
 class _CheckedFile(IndexDataCacheFile):  # type: ignore[misc]

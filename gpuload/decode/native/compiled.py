@@ -22,6 +22,7 @@ _OPTIONS: Any = {"nogil": True, "fastmath": {"contract", "nsz", "arcp"}, "error_
 _FOR_COMPILED: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # for functions that compiled code calls
 _HERE = Path(__file__).parent
 _cached: list[Any] = []
+ROWS = (types.int64,) * 3  # the arguments of a function that is called by its address
 
 
 def inlined(function: F) -> F:
@@ -76,7 +77,7 @@ def cached(function: F, by_address: bool = False, is_exact: bool = False) -> F:
 def address_of(function: Any) -> int:
     """The address of a function cached `by_address`, with three int64 arguments; loads or compiles it if necessary."""
     if not function.overloads:
-        function.compile((types.int64,) * 3)
+        function.compile(ROWS)
     (made,) = function.overloads.values()
     return int(made.library.get_pointer_to_function(made.fndesc.llvm_cfunc_wrapper_name))
 

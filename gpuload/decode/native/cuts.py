@@ -1,5 +1,6 @@
 """A view's cuts from decoded pixels: their windows, scale and flips."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -7,12 +8,14 @@ import numpy as np
 from gpuload.augment import Form, View
 from gpuload.augment.placed import PADDING_MODES, source_of, source_range
 from gpuload.decode.native import resample, steps
-from gpuload.decode.native.compiled import address_of
+from gpuload.decode.native.helpers import load
 from gpuload.decode.native.resample import HEIGHT, TOP
 from gpuload.decode.native.steps import Step
+from gpuload.decode.native.transforms.run import functions_of
 from gpuload.decode.native.values import Target
 from gpuload.fields.images import RGB, Pixels
 from gpuload.fields.motion import covered
+from gpuload.machine.installed import paused_collector
 from gpuload.types import I64
 
 # Images are decoded at 1/2, 1/4 or 1/8 of their size as long as the crop keeps this many pixels per output pixel along
@@ -22,14 +25,16 @@ from gpuload.types import I64
 REDUCING_GAP = 3.0
 
 
-def load_compiled(form: Form, pixels: Pixels = RGB) -> None:
-    """Loads or compiles the code for views of this form; otherwise the first batch would."""
+def load_compiled(forms: Sequence[Form], pixels: Pixels = RGB) -> None:
+    """Loads or compiles the code for views of these forms; otherwise the first batch would."""
     made: Any = resample
     if not pixels.is_rgb:
         from gpuload.decode.native import bands as made  # compiled only if needed
 
-    steps.load_compiled()
-    address_of(made.crop_or_pad_rows if form.pads else made.resample_rows)
+    cuts = [made.crop_or_pad_rows if form.pads else made.resample_rows for form in forms]
+    ops = {op for form in forms for op in form.ops} if pixels.dtype == "uint8" else ()
+    with paused_collector():
+        load([*cuts, *functions_of(ops)], steps.load_compiled)
 
 
 class Cuts:

@@ -23,7 +23,7 @@ from gpuload.decode.native.compiled import cache_folders, count_compiled
 from gpuload.decode.native.cuts import Cuts, load_compiled
 from gpuload.decode.native.images import DecodePlan, ImageDecoder, picture_kind
 from gpuload.decode.native.steps import Blocks, Step
-from gpuload.decode.native.transforms.run import load_all, transform
+from gpuload.decode.native.transforms.run import transform
 from gpuload.decode.native.values import Target, as_levels
 from gpuload.decode.pillow import crop_and_resize_mask, decode_mask, reason_of
 from gpuload.decode.postprocess import Postprocess, has_own, warp_masks
@@ -31,6 +31,7 @@ from gpuload.decode.runner import Job, Stage, Work
 from gpuload.fields.rows import take
 from gpuload.machine.installed import paused_collector
 from gpuload.read.batch import Batch
+from gpuload.transforms.ops import Op
 from gpuload.types import I64, U8
 
 # Decoded pixels per block of a thread, which stay in its cache until they are resized. Half of it gives 8 % fewer
@@ -61,9 +62,7 @@ class NativeDecoder(Stage):
         self._forms, self._fills = tuple(forms), stored.mask_fills
         self._pixels, self._source = stored.pixels, stored.source
         self._postprocess = [Postprocess(form, "cpu", stored.pixels) for form in forms]
-        with paused_collector():
-            for form in forms:
-                load_compiled(form, stored.pixels)
+        load_compiled(forms, stored.pixels)
         self._bands = picture_kind(stored)
         self._images = ImageDecoder(stored)
         self._buffers = [Buffers(batch_size, NUMPY_DTYPES[form.dtype], kept, allocate) for form in forms]
@@ -199,9 +198,8 @@ def warm_up() -> WarmUp:
     numba; elsewhere the first loader compiles again.
     """
     started = time.perf_counter()
+    forms = [Augment(None if crop.own_sizes else 1, crop=crop).form for crop in CROPS.values()]
+    load_compiled([form._replace(ops=tuple(Op)) for form in forms])
     with paused_collector():
-        for crop in CROPS.values():
-            load_compiled(Augment(None if crop.own_sizes else 1, crop=crop).form)
-        load_all()
         jpeg.load_compiled()
     return WarmUp(tuple(cache_folders()), time.perf_counter() - started, count_compiled())

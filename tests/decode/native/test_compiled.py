@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import numba
@@ -31,6 +32,54 @@ def test_a_cached_function_is_loaded_until_a_file_of_its_folder_changes(tmp_path
     (tmp_path / "inner.py").write_text(_INNER.format(number=2))
     assert run(tmp_path) == "3 0"
     assert run(tmp_path) == "3 1"
+
+
+_FUNCTIONS = "from gpuload.decode.native.steps import step\n" + "".join(
+    f"\n@step\ndef {name}(arguments, begin, end):\n    return begin + {number}\n" for number, name in enumerate("abcd")
+)
+# This process compiles the first function, whose lock it holds, and nothing else until its helper has had its turn.
+_LOADS = """
+import sys, time
+from pathlib import Path
+from types import SimpleNamespace
+
+import functions
+from gpuload.decode.native import compiled, helpers
+
+sys.executable = {executable!r}
+helpers.count_cores = lambda: 2
+compile_free, start = helpers._compile_free, helpers._start
+
+def wait(missing):
+    while helper.poll() is None and len(list(Path("cache").rglob("*.nbi"))) < 3:
+        time.sleep(0.01)
+    return compile_free(missing)
+
+def started(missing):
+    global helper
+    helper = start(missing)
+    return helper
+
+helper, helpers._compile_free, helpers._start = SimpleNamespace(poll=lambda: "none"), wait, started
+all_of_them = [getattr(functions, name) for name in "abcd"]
+helpers.load(all_of_them)
+assert len({{compiled.address_of(one) for one in all_of_them}}) == 4
+assert helper.poll() is not None
+print(compiled.count_compiled())
+"""
+
+
+@pytest.mark.parametrize(
+    ("executable", "first"),
+    [(sys.executable, "1"), ("/bin/false", "4"), ("/none", "4")],
+)
+def test_helpers_compile_for_a_process_and_none_is_needed(
+    tmp_path: Path, executable: str, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "functions.py").write_text(_FUNCTIONS)
+    (tmp_path / "outer.py").write_text(_LOADS.format(executable=executable))
+    assert (run(tmp_path), run(tmp_path)) == (first, "0")
 
 
 def test_a_function_is_compiled_once_for_all_constants() -> None:
