@@ -188,22 +188,28 @@ def mask_rcnn(monkeypatch: pytest.MonkeyPatch) -> Any:
         ("torchvision.ops.boxes", "nms", plain_nms),
     ]:
         monkeypatch.setattr(importlib.import_module(module), name, function)
-    detection = importlib.import_module("torchvision.models.detection")
+    rcnn, faster = (importlib.import_module(f"torchvision.models.detection.{one}_rcnn") for one in ("mask", "faster"))
     backbone: Any = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 8, 8), torch.nn.ReLU())
     backbone.out_channels = 16
     anchors = importlib.import_module("torchvision.models.detection.anchor_utils").AnchorGenerator(
         ((16, 32),), ((1.0,),)
     )
     pools = [importlib.import_module("torchvision.ops").MultiScaleRoIAlign(["0"], size, 1) for size in (4, 8)]
+    heads = {
+        "box_head": faster.TwoMLPHead(16 * 4 * 4, 32),
+        "box_predictor": faster.FastRCNNPredictor(32, 3),
+        "mask_head": rcnn.MaskRCNNHeads(16, (16,), 1),
+        "mask_predictor": rcnn.MaskRCNNPredictor(16, 16, 3),
+    }
     few = {"rpn_pre_nms_top_n_train": 40, "rpn_post_nms_top_n_train": 20, "box_batch_size_per_image": 16}
-    return detection.MaskRCNN(
+    return rcnn.MaskRCNN(
         backbone,
-        3,
         min_size=48,
         max_size=96,
         rpn_anchor_generator=anchors,
         box_roi_pool=pools[0],
         mask_roi_pool=pools[1],
+        **heads,
         **few,
     )
 
