@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from loaders import load
@@ -23,6 +24,29 @@ def test_ranks_take_turns_as_with_rasampler(packed: Path, world: int) -> None:
         # An epoch is 97 samples of the stream, of which 8 batches of 12 are handed out.
         places = [97 * epoch + place for epoch in range(4) for place in range(96)]
         assert own == [stream[96 * (at // 97) + at % 97] for at in places if at % world == rank]
+
+
+def test_a_resumed_run_has_the_rest_of_the_repetitions(packed: Path) -> None:
+    """On other ranks, in the middle of a sample's three."""
+    options = {"sampling": Repeated(3), "fields": ("index", "image")}
+
+    def pairs(batch: Any) -> list[tuple[int, bytes]]:
+        return [(int(number), image.numpy().tobytes()) for number, image in zip(*batch, strict=True)]
+
+    alone, resumed = (
+        load(packed, 8, **options),
+        [load(packed, 4, rank=rank, world_size=2, **options) for rank in (0, 1)],
+    )
+    batches = iter(alone)
+    pairs(next(batches))
+    state = alone.state_dict()
+    rest = [pair for batch in batches for pair in pairs(batch)]
+    found = []
+    for loader in resumed:
+        loader.load_state_dict(state)
+        found.append([pair for batch in loader for pair in pairs(batch)])
+    assert sorted(found[0] + found[1]) == sorted(rest) and len(rest) == 88
+    assert found[0] == [pair for at, pair in enumerate(rest) if at % 2 == 0]  # an even number came before
 
 
 def test_each_sample_comes_equally_often(packed: Path) -> None:

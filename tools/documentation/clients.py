@@ -1,6 +1,6 @@
 """Runs both sides of the diffs in docs/coming-from.md: a program with its own loader, and with gpuload.
 
-    python tools/documentation/clients.py PHOTOS --write    # measures on a folder of class folders
+    python tools/documentation/clients.py PHOTOS --write    # measures on a folder of class folders, 8 min on 2 cores
 
 Both sides are programs. Their models, losses and optimizers are made here: small ones, so that loaders limit, which
 note the labels of each step. `tests/clients/test_diffs.py` compares these; measured figures go into
@@ -28,11 +28,14 @@ import numpy as np
 import gpuload
 from gpuload.sources.coco import CocoSource
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+figures = importlib.import_module("documentation.figures")
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "coming-from.md"
 RECORD = ROOT / "tools" / "results" / "clients.json"
 SIDES = ("before", "after")
-SAMPLES, BATCH, EPOCHS, ROUNDS = 96, 16, 4, 3
+MEASURED, BATCH, EPOCHS, ROUNDS = 160, 16, 3, 3
 _DIFF = re.compile(r'^```diff title="(.+?)"\n(.*?)^```', re.DOTALL | re.MULTILINE)
 
 
@@ -75,14 +78,14 @@ class Seen:
 def prepare(photos: Iterable[Path], folder: Path) -> None:
     """photos/, shards/train with labels and captions, and of the same images COCO's with a box or two, coco/train.
 
-    photos: files in folders of their classes, of which 96 are taken, as many of each class as of any other.
+    photos: files in folders of their classes.
     """
     from PIL import Image
 
     samples: list[dict[str, Any]] = []
     images, boxes = folder / "images", []
     images.mkdir()
-    for number, photo in enumerate(list(photos)[:SAMPLES]):
+    for number, photo in enumerate(photos):
         name, data = photo.parent.name, photo.read_bytes()
         place = folder / "photos" / name / f"{number:03d}.jpg"
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -99,7 +102,9 @@ def prepare(photos: Iterable[Path], folder: Path) -> None:
     document = {"images": listed, "annotations": boxes, "categories": names}
     (folder / "instances.json").write_text(json.dumps(document))
     options: dict[str, Any] = {"workers": 1, "progress": False}
-    gpuload.pack(samples, folder / "shards", **options)
+    gpuload.pack(
+        samples, folder / "shards", **options, maxcount=len(samples)
+    )  # one shard, which open_clip's side names
     gpuload.pack(CocoSource(images, folder / "instances.json"), folder / "coco", **options)
 
 
@@ -260,42 +265,66 @@ def run(title: str, side: str, epochs: int) -> Seen:
     return seen
 
 
-def measure(folder: Path) -> dict[str, Any]:
-    """Both sides in turns, each run in a process of its own."""
-    found = {}
+def measure(folder: Path, rounds: int, write: bool) -> list[str]:
+    """The programs that failed. Both sides in turns, each round in a process of its own.
+
+    write: puts each program into the record as soon as it was measured.
+    """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+    failed = []
     for title, diff in read_diffs(PAGE.read_text()).items():
-        rates: dict[str, list[float]] = {side: [] for side in SIDES}
-        for _ in range(ROUNDS):
-            for side in SIDES:
-                command = [sys.executable, __file__, "--run", title, side]
-                done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-                assert done.returncode == 0, done.stderr
-                told = json.loads(done.stdout.splitlines()[-1])
-                rates[side].append(told["images_per_s"])
-        found[title] = {"lines": diff.lines, "steps": told["steps"], "samples": told["samples"], **rates}
-        print(title, *(round(statistics.median(rates[side])) for side in SIDES), flush=True)
-    return found
+        told: list[dict[str, Any]] = []
+        for _ in range(rounds):
+            command = [sys.executable, __file__, "--run", title]
+            done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+            if done.returncode:
+                print(f"{title} failed:", *done.stderr.splitlines()[-3:], sep="\n", file=sys.stderr, flush=True)
+                failed.append(title)
+                break
+            told.append(json.loads(done.stdout.splitlines()[-1]))
+        else:
+            rates = {side: [one[side] for one in told] for side in SIDES}
+            own, ours = (statistics.median(rates[side]) for side in SIDES)
+            print(f"{title}: {own:,.0f} images/s with its own loader, {ours:,.0f} with gpuload", flush=True)
+            if write:
+                record = json.loads(RECORD.read_text())
+                counts = {name: told[0][name] for name in ("steps", "samples")}
+                record |= {"cores": os.cpu_count(), "date": time.strftime("%Y-%m")}
+                record["clients"][title] = {"lines": diff.lines, **counts, **rates}
+                RECORD.write_text(json.dumps(record, indent=1) + "\n")
+    return failed
+
+
+def run_both(title: str) -> dict[str, Any]:
+    """Rates of both sides, and the steps and samples of an epoch, which must be equal."""
+    seen = {side: run(title, side, EPOCHS) for side in SIDES}
+    counts = {(len(one.steps) // EPOCHS, sum(map(len, one.steps)) // EPOCHS) for one in seen.values()}
+    assert len(counts) == 1, f"steps and samples differ: {counts}"
+    ((steps, samples),) = counts
+    return {"steps": steps, "samples": samples} | {side: one.images_per_s(EPOCHS) for side, one in seen.items()}
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("photos", nargs="?", type=Path, help="folder of class folders of JPEGs")
-    parser.add_argument("--run", nargs=2, metavar=("PROGRAM", "SIDE"), help="one side, in the current folder")
-    parser.add_argument("--write", action="store_true", help="write tools/results/clients.json")
+    parser.add_argument("photos", nargs="?", type=Path, help=f"folder of class folders of at least {MEASURED} JPEGs")
+    parser.add_argument("--run", metavar="PROGRAM", help="both sides once, in the current folder")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument(
+        "--write", action="store_true", help="write tools/results/clients.json and the table of the page"
+    )
     options = parser.parse_args(arguments)
     if options.run:
-        seen = run(*options.run, EPOCHS)
-        samples = sum(map(len, seen.steps)) // EPOCHS
-        told = {"steps": len(seen.steps) // EPOCHS, "samples": samples, "images_per_s": seen.images_per_s(EPOCHS)}
-        print(json.dumps(told))
+        print(json.dumps(run_both(options.run)))
         return 0
+    photos = sorted(options.photos.glob("*/*.jp*g"), key=lambda path: (path.name, path.parent.name))
+    if len(photos) < MEASURED:
+        parser.error(f"{options.photos} has {len(photos)} JPEGs in class folders, expected at least {MEASURED}")
     with tempfile.TemporaryDirectory() as folder:
-        prepare(sorted(options.photos.glob("*/*.jpg"), key=lambda path: (path.name, path.parent.name)), Path(folder))
-        found = measure(Path(folder))
+        prepare(photos[:MEASURED], Path(folder))
+        failed = measure(Path(folder), options.rounds, options.write)
     if options.write:
-        RECORD.write_text(json.dumps({"cores": os.cpu_count(), "clients": found}, indent=1) + "\n")
-    return 0
+        figures.main(["--write"])
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

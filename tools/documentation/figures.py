@@ -212,7 +212,10 @@ def clients() -> str:
         counts = [f"{found[name]:,}" for name in ("lines", "steps", "samples")]
         rows.append([title, *counts, f"{own:,.0f}", f"**{ours:,.0f}**", f"{ours / own:.1f}"])
     columns = ["lines changed", "steps", "samples", "its loader: images/s", "gpuload", "ratio"]
-    return table(["program", *columns], rows)
+    rounds = min(len(found["before"]) for found in record("clients")["clients"].values())
+    cores, date = (record("clients")[name] for name in ("cores", "date"))
+    told = f"Each side ran at least {'once' if rounds == 1 else f'{rounds} times'}, in turns; medians, {cores} cores ({date})."
+    return f"{table(['program', *columns], rows)}\n\n{told}"
 
 
 TABLES = {
