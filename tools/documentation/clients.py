@@ -102,9 +102,7 @@ def prepare(photos: Iterable[Path], folder: Path) -> None:
     document = {"images": listed, "annotations": boxes, "categories": names}
     (folder / "instances.json").write_text(json.dumps(document))
     options: dict[str, Any] = {"workers": 1, "progress": False}
-    gpuload.pack(
-        samples, folder / "shards", **options, maxcount=len(samples)
-    )  # one shard, which open_clip's side names
+    gpuload.pack(samples, folder / "shards", **options, maxsize=2**40)  # one shard, which open_clip's side names
     gpuload.pack(CocoSource(images, folder / "instances.json"), folder / "coco", **options)
 
 

@@ -214,7 +214,8 @@ def clients() -> str:
     columns = ["lines changed", "steps", "samples", "its loader: images/s", "gpuload", "ratio"]
     rounds = min(len(found["before"]) for found in record("clients")["clients"].values())
     cores, date = (record("clients")[name] for name in ("cores", "date"))
-    told = f"Each side ran at least {'once' if rounds == 1 else f'{rounds} times'}, in turns; medians, {cores} cores ({date})."
+    ran = "once" if rounds == 1 else f"{rounds} times"
+    told = f"Each side ran at least {ran}, in turns; medians, {cores} cores ({date})."
     return f"{table(['program', *columns], rows)}\n\n{told}"
 
 
