@@ -31,16 +31,3 @@ def drain(loaders: Sequence[gpuload.DaliIterator], steps: int | None = None) -> 
         if number == steps:
             break
     return rows
-
-
-def check_epoch(data: Any, batch_size: int = 8, **options: Any) -> list[tuple[int, bytes]]:
-    """One epoch, which is the same on two ranks, and for a run that four ranks resume after its first step."""
-    rows = drain([load(data, batch_size, **options)])
-    assert drain(world(data, 2, batch_size // 2, **options)) == rows
-    first = load(data, batch_size, **options)
-    head = drain([first], steps=1)
-    resumed = world(data, 4, batch_size // 4, **options)
-    for loader in resumed:
-        loader.load_state_dict(first.state_dict())
-    assert 0 < len(head) < len(rows) and head + drain(resumed) == rows
-    return rows

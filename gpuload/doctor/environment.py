@@ -96,8 +96,8 @@ def check_memory() -> Finding:
     return Finding("memory", "ok", said, data=data)
 
 
-def check_file_handles(needed: int = 0) -> Finding:
-    """needed: by the shards of two windows, of which each has one."""
+def check_file_handles() -> Finding:
+    """Each shard of two windows, 16 by default, has one."""
     try:
         import resource
     except ImportError:  # Windows
@@ -105,7 +105,7 @@ def check_file_handles(needed: int = 0) -> Finding:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     data = {"soft": soft, "hard": hard}
     limit = "no limit" if soft == resource.RLIM_INFINITY else f"{soft:,} at a time"
-    if soft != resource.RLIM_INFINITY and soft < max(256, 2 * needed):
+    if soft != resource.RLIM_INFINITY and soft < 256:
         return Finding(
             "file handles",
             "attention",

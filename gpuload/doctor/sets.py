@@ -11,7 +11,6 @@ from typing import Any
 from gpuload.decode.dali.memory import MOST_SHARE, USUAL_SIDE, gpu_bytes, needed
 from gpuload.disk.dataset import Dataset
 from gpuload.disk.opening import packed_folders
-from gpuload.doctor.environment import check_file_handles
 from gpuload.doctor.findings import Finding, size
 from gpuload.errors import GpuloadError
 from gpuload.machine.limits import available_memory, memory_limit
@@ -35,7 +34,7 @@ def open_sets(folder: Path | URL) -> list[Dataset]:
 
 
 def check_set(dataset: Dataset) -> list[Finding]:
-    """What it holds, and whether its windows fit into memory and the limit of file handles."""
+    """What it holds, and whether its windows fit into memory."""
     manifest, shards = dataset.manifest, len(dataset.shard_paths)
     samples = len(dataset)
     each = manifest.bytes / max(1, samples)
@@ -58,8 +57,7 @@ def check_set(dataset: Dataset) -> list[Finding]:
             )
         )
     found.append(_gpu_memory(dataset, min(_BATCH_SIZE, samples)))
-    handles = check_file_handles(min(2 * WINDOW, shards))
-    return found if handles.is_well else [*found, handles]
+    return found
 
 
 def _gpu_memory(dataset: Dataset, batch_size: int) -> Finding:

@@ -13,7 +13,6 @@ from PIL import Image
 
 import gpuload
 from gpuload import Augment, CenterCrop, Cover, Normalize, PadOrCrop, RandomResizedCrop, Stretch
-from gpuload.augment.crops import Crops
 from gpuload.transforms import Function, RandomInvert
 
 
@@ -21,7 +20,7 @@ def speckle(sample: Any, rng: np.random.Generator) -> Any:
     return sample["image"]
 
 
-def draw(augment: Augment, count: int, width: int, height: int, *, seed: int = 0, epoch: int = 0) -> Crops:
+def draw(augment: Augment, count: int, width: int, height: int, *, seed: int = 0, epoch: int = 0) -> Any:
     sizes = np.full((2, count), [[width], [height]], np.int32)
     return augment.draw(seed, epoch, np.arange(count), *sizes).crops
 
@@ -36,8 +35,7 @@ def largest_gap(first: np.ndarray, second: np.ndarray) -> float:
 @pytest.mark.parametrize(
     ("width", "height", "options"),
     [
-        (500, 375, {}),
-        (375, 500, {"scale": (0.5, 1.0)}),
+        (500, 375, {"scale": (0.5, 1.0)}),
         (64, 64, {"ratio": (0.5, 2.0)}),
         (300, 40, {}),  # so wide that many draws end in the fallback
         (40, 400, {"scale": (0.9, 1.0)}),  # all of them do
@@ -77,16 +75,6 @@ def test_crops_lie_in_the_image(width: int, height: int, seed: int, crop: Any) -
     assert (crops.start + crops.shape <= [height, width]).all()
     assert (crops.roi_start >= 0).all() and (crops.roi_end <= crops.shape + 1e-3).all()
     assert (crops.roi_end > crops.roi_start).all()
-
-
-@given(st.integers(0, 2**62), st.integers(0, 1000), st.permutations(range(12)))
-def test_a_sample_is_cropped_alike_in_any_company(seed: int, epoch: int, samples: list[int]) -> None:
-    widths, heights = np.arange(40, 52, dtype=np.int32), np.arange(90, 78, -1, dtype=np.int32)
-    together = Augment(8).draw(seed, epoch, np.arange(12), widths, heights)
-    chosen = np.array(samples[:5])
-    apart = Augment(8).draw(seed, epoch, chosen, widths[chosen], heights[chosen])
-    for some, all_ in zip(apart.crops[:6], together.crops[:6], strict=True):
-        np.testing.assert_array_equal(some, all_[chosen])
 
 
 def test_seed_and_epoch_change_the_crops() -> None:

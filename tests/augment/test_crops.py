@@ -12,9 +12,8 @@ from made_batches import make_batch
 from opened import open_runner
 from PIL import Image
 
-from gpuload import CenterCrop, PadOrCrop, RandomResizedCrop
-from gpuload.augment import Augment, View
-from gpuload.augment.crops import Crops, Images
+from gpuload import Augment, CenterCrop, PadOrCrop, RandomResizedCrop
+from gpuload.augment.crops import Images
 from gpuload.decode.interface import Stored
 from gpuload.fields.rows import take
 from gpuload.transforms import RandAugment, RandomErasing
@@ -36,12 +35,12 @@ def resize_with_crop_or_pad(image: np.ndarray, height: int, width: int, fill: in
     return image
 
 
-def draw(augment: Augment, width: int, height: int, count: int = 1, view: int = 0) -> View:
+def draw(augment: Augment, width: int, height: int, count: int = 1, view: int = 0) -> Any:
     sizes = np.full((2, count), [[width], [height]], np.int32)
     return augment.draw(0, 0, np.arange(count), *sizes, view)
 
 
-def window(image: np.ndarray, crops: Crops, fill: int) -> np.ndarray:
+def window(image: np.ndarray, crops: Any, fill: int) -> np.ndarray:
     """The window of a plain crop, pixel by pixel, with `fill` outside of the image."""
     assert (crops.roi_start == 0).all() and (crops.roi_end == crops.shape).all()
     (top, left), (height, width) = crops.start[0].tolist(), crops.shape[0].tolist()

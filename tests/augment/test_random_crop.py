@@ -7,13 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import gpuload
 from gpuload import Augment, RandomCrop
 from gpuload.augment.crops import Images
-from gpuload.augment.placed import PADDING_MODES, source_of, source_range
 
 
 def drawn(augment: Augment, width: int, height: int, count: int = 400) -> Any:
@@ -61,19 +58,6 @@ def test_it_pads_and_crops_as_torchvisions(crop: RandomCrop, transforms: ModuleT
             starts.append(crop.draw(images).start[0])
         np.testing.assert_array_equal(starts[0], [-top, -left])
         np.testing.assert_array_equal(starts[1], room - [top, left])
-
-
-@pytest.mark.parametrize("mode", PADDING_MODES)
-@given(size=st.integers(1, 12), at=st.integers(-60, 60), length=st.integers(1, 20))
-@settings(max_examples=60, deadline=None)
-def test_padding_is_numpys(mode: Any, size: int, at: int, length: int) -> None:
-    line, places = np.arange(size), np.arange(at, at + length)
-    expected = np.pad(line, 80, mode=mode, **({"constant_values": -1} if mode == "constant" else {}))[places + 80]
-    np.testing.assert_array_equal(source_of(places, size, mode), expected)
-    low, high = source_range(np.array([at]), np.array([at + length]), np.array([size]), mode)
-    assert 0 <= low[0] < high[0] <= size
-    shown = expected[expected >= 0]
-    assert ((shown >= low[0]) & (shown < high[0])).all()
 
 
 def test_an_image_smaller_than_the_crop_is_an_error() -> None:

@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from nvidia.dali import pipeline_def
 
 import gpuload
 from gpuload import Augment, Buckets, CenterCrop, Normalize
-from gpuload.augment import Schedule
-from gpuload.decode.dali import graph as pipeline
 from gpuload.transforms import RandomGrayscale, RandomInvert
 
 
@@ -38,16 +37,15 @@ def same(first: Any, second: Any) -> bool:
 def builds(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Grows by one with each DALI pipeline that is built."""
     built: list[Any] = []
-    real = pipeline.pipeline_def
 
     def counted(operators: Any) -> Any:
         def make(*args: Any, **options: Any) -> Any:
             built.append(operators)
-            return real(operators)(*args, **options)
+            return pipeline_def(operators)(*args, **options)
 
         return make
 
-    monkeypatch.setattr(pipeline, "pipeline_def", counted)
+    monkeypatch.setattr("gpuload.decode.dali.graph.pipeline_def", counted)
     return built
 
 
@@ -126,13 +124,6 @@ def test_views_of_different_normalisation(packed: Path, decoder: str) -> None:
         images, _ = next(iter(loader))
     assert images[0].min() < -1 and images[1].min() >= 0 and images[1].max() <= 1
     assert images[2].flatten(1).mean(dim=1).abs().max() < 1e-4
-
-
-def test_at_looks_up_the_epoch() -> None:
-    one, two, three = (sized(size) for size in (8, 9, 10))
-    schedule = Schedule({7: three, 0: one, 2: two})
-    assert [schedule.at(epoch)[0] for epoch in (0, 1, 2, 6, 7, 1000)] == [one, one, two, two, three, three]
-    assert schedule.all_augments() == [one, two, three] and schedule.first == one
 
 
 @pytest.mark.parametrize(

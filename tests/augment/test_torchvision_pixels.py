@@ -110,8 +110,7 @@ CROPS: dict[str, Steps] = {
 
 
 @pytest.mark.parametrize("crop", CROPS)
-@pytest.mark.parametrize("flips", [(), ("Horizontal",), ("Horizontal", "Vertical")], ids=len)
-@pytest.mark.parametrize("end", ["PILToTensor", "Normalize"])
+@pytest.mark.parametrize(("flips", "end"), [((), "PILToTensor"), (("Horizontal", "Vertical"), "Normalize")], ids=str)
 def test_every_crop(folder: Path, jpeg: bytes, tv: ModuleType, crop: str, flips: tuple[str, ...], end: str) -> None:
     steps, peak = ENDS[end]
     flipped = [getattr(tv, f"Random{flip}Flip")(1.0) for flip in flips]

@@ -11,7 +11,7 @@ import torch
 
 import gpuload
 from gpuload.batchwise import BatchForm, CenterHole, CutMix, FieldBatch, MixUp, RandomChoice, mixers
-from gpuload.batchwise.mixers import Mix, symmetric_beta
+from gpuload.batchwise.mixers import symmetric_beta
 from gpuload.batchwise.transforms import apply_transforms, check_transforms
 from gpuload.draws import make_key, uniform
 
@@ -47,7 +47,7 @@ def host(array: Any) -> np.ndarray:
     return array.get() if hasattr(array, "get") else array
 
 
-def mixed(images: np.ndarray, mix: Mix) -> np.ndarray:
+def mixed(images: np.ndarray, mix: Any) -> np.ndarray:
     """float64: what mixing is, pixel by pixel."""
     share = np.ones((len(images), 1, *images.shape[2:]))
     for place, (top, left, bottom, right) in enumerate(mix.box.tolist()):
@@ -338,7 +338,7 @@ def test_each_transform_of_a_list_has_256_random_numbers() -> None:
 
 def test_a_choice_has_eight_random_numbers_for_each_of_31() -> None:
     class Greedy(MixUp):
-        def plan(self, draws: Callable[[int], np.ndarray], height: int, width: int) -> Mix:
+        def plan(self, draws: Callable[[int], np.ndarray], height: int, width: int) -> Any:
             draws(8)
             return super().plan(draws, height, width)
 

@@ -8,7 +8,6 @@ import prepared
 import pytest
 
 from gpuload import cli
-from gpuload.commands.doctor import lines_of
 from gpuload.doctor import checks
 from gpuload.doctor.findings import Finding
 
@@ -71,8 +70,16 @@ def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "gpuload: --seconds 0.0: expected seconds, above 0" in capsys.readouterr().err
 
 
-def test_lines() -> None:
-    found = lines_of(Finding("cores", "attention", "word " * 20, "do this and that " * 6), 80)
-    assert found[0].startswith("attention  cores          word word") and all(len(line) <= 80 for line in found)
-    assert [line for line in found if "→" in line] == [found[2]] and found[2].startswith(" " * 26 + "→ do this")
-    assert lines_of(Finding("cores", "ok", "2 can be used"), 80) == ["           cores          2 can be used"]
+def test_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    long = Finding("cores", "attention", "word " * 20, "do this and that " * 6)
+    monkeypatch.setattr(
+        checks, "ENVIRONMENT", {"cores": lambda driver: [Finding("cores", "ok", "2 can be used"), long]}
+    )
+    monkeypatch.setattr(checks, "decoders", lambda driver: [])
+    assert cli.main(["doctor"]) == cli.FAULTY
+    short, *found = capsys.readouterr().out.splitlines()
+    assert short == "           cores          2 can be used"
+    assert found[0].startswith("attention  cores          word word") and all(len(line) <= 80 for line in found[:5])
+    (first, *_) = [line for line in found if "→" in line]
+    assert first == found[2] and first.startswith(" " * 26 + "→ do this")

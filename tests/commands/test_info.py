@@ -10,8 +10,7 @@ import pytest
 
 import gpuload
 from gpuload import cli
-from gpuload.decode.dali.memory import Needed, needed
-from gpuload.doctor.sets import check_set
+from gpuload.doctor import checks
 
 
 @pytest.mark.parametrize("option", ["--window", "--batch-size"])
@@ -32,8 +31,9 @@ def test_the_memory_that_a_loader_takes_on_a_gpu(tmp_path: Path, capsys: pytest.
     gpuload.pack([{"image": np.zeros((500, 1000, 3), np.uint8)}] * 4, tmp_path, workers=1)
     crops, whole = 4 * 3 * 224 * 224, 4 * 3 * 500_000
     dataset = gpuload.Dataset(tmp_path / "train")
-    assert needed([dataset], 4) == Needed(2 * whole + 2 * 3 * 2 * crops, 2 * crops + 3 * 2 * crops)
-    assert needed([dataset], 1000).dali > 900 * needed([dataset], 1).native
+    (found,) = [one for one in checks.SET["set"](dataset) if one.name == "GPU memory"]  # type: ignore[union-attr]
+    assert found.data["dali"] == 2 * whole + 2 * 3 * 2 * crops
+    assert found.data["native"] == 2 * crops + 3 * 2 * crops
     assert cli.main(["info", str(tmp_path / "train"), "--batch-size", "400"]) == cli.DONE
     said = capsys.readouterr().out
     assert (
@@ -46,7 +46,7 @@ def test_doctor_compares_it_with_the_gpu(
     packed: Path, monkeypatch: pytest.MonkeyPatch, there: int | None, grade: str
 ) -> None:
     monkeypatch.setattr("gpuload.doctor.sets.gpu_bytes", lambda device: there)
-    (found,) = [one for one in check_set(gpuload.Dataset(packed)) if one.name == "GPU memory"]
+    (found,) = [one for one in checks.SET["set"](gpuload.Dataset(packed)) if one.name == "GPU memory"]
     assert (found.grade, bool(found.remedy)) == (grade, grade == "attention")
     assert found.said.startswith("a loader of batches of 97 crops of 224, two ahead, takes about 0.")
     assert found.data["dali"] > found.data["native"] > 0 and found.data["total"] == there

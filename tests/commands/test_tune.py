@@ -6,7 +6,9 @@ import json
 import os
 import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,126 +16,170 @@ import pytest
 
 import gpuload
 from gpuload import cli
-from gpuload.commands.settings import (
-    Beside,
-    Measured,
-    Setting,
-    TunedLoader,
-    both_of,
-    candidates,
-    count_turns,
-    plan,
-    sweep,
-)
-from gpuload.commands.tune import advice, best_of_each, choose
+from gpuload.commands.settings import Beside
 from gpuload.loader.tuning import Tuning, describe_device, load_tuning, save_tuning
 from gpuload.machine.ranks import Ranks
 
-USUAL = Setting("native", 4, 2, 64)
-CHOICES: dict[str, Any] = {
-    "decoder": ("native", "dali"),
-    "num_threads": (4, 2, 8),
-    "prefetch": (2, 1, 4),
-    "batch_size": (64, 128),
-}
+NAMES = ("decoder", "num_threads", "prefetch", "batch_size")
 
 
-def never() -> bool:
-    return False
+def run(*arguments: str) -> int:
+    return cli.parse(["tune", *arguments]).run()
 
 
-def test_candidates_are_the_defaults_then_single_changes_then_combinations() -> None:
-    found = candidates(USUAL, CHOICES, most=16)
-    changed = [sum(getattr(one, name) != getattr(USUAL, name) for name in CHOICES) for one in found]
-    assert changed[:7] == [0, 1, 1, 1, 1, 1, 1] and min(changed[7:]) > 1
-    assert len(found) == len(set(found)) == 16
-    assert len(candidates(USUAL, CHOICES, most=100)) == 2 * 3 * 3 * 2
-    assert candidates(USUAL, CHOICES, most=3) == found[:3]
+class Search:
+    """A run of the command on a clock of its own, with rates that are made up: images/s of a setting.
+
+    opening_s: what each turn takes before it is measured. turns: settings in the order of their turns; the first two
+    are those that warm up. beside: of each setting beside a training step, by the decoder.
+    """
+
+    def __init__(self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.figures, self.patch = folder, tmp_path / "figures.json", monkeypatch
+        self.now, self.opening_s = 0.0, 0.001
+        self.turns: list[Any] = []
+        self.spent_s: list[float] = []
+        self.beside: dict[str, float] = {}
+
+    def run(self, rate: Callable[[Any], float], seconds: float = 600, device: str = "cpu") -> list[dict[str, Any]]:
+        """The settings, the best first."""
+
+        def measure(tuned: Any, setting: Any, turn_s: float) -> float:
+            self.turns.append(setting)
+            self.spent_s.append(self.opening_s + turn_s)
+            self.now += self.spent_s[-1]
+            return rate(setting)
+
+        def train(tuned: Any, settings: Any, seconds: float) -> Any:
+            made = lambda rate: SimpleNamespace(rate=rate, rates=[rate], cores_left=1, device_left=lambda _: 0.5)  # noqa: E731
+            return made(500.0), {one: made(self.beside.get(one.decoder, 1.0)) for one in settings}
+
+        self.patch.setattr("gpuload.commands.tune.time", SimpleNamespace(monotonic=lambda: self.now))
+        self.patch.setattr("gpuload.commands.tune.measure_setting", measure)
+        self.patch.setattr("gpuload.commands.tune.measure_beside_training", train)
+        options = ["--device", device, "--seconds", str(seconds), "--json", str(self.figures)]
+        assert run(str(self.folder), *options) == 0
+        return json.loads(self.figures.read_text())["settings"]  # type: ignore[no-any-return]
+
+    @property
+    def candidates(self) -> list[Any]:
+        """The first round: each once."""
+        return list(dict.fromkeys(self.turns))
+
+
+@pytest.fixture
+def search(packed: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
+    monkeypatch.setattr("gpuload.machine.ranks.count_threads", lambda ranks: 4)
+    data = tmp_path / "train"
+    data.mkdir()
+    for path in packed.iterdir():
+        (data / path.name).symlink_to(path)
+    return Search(data, tmp_path, monkeypatch)
+
+
+def test_candidates_are_the_defaults_then_single_changes_then_combinations(search: Search) -> None:
+    search.run(lambda setting: 1000.0)
+    found = search.candidates[:16]
+    usual = found[0]
+    assert [getattr(usual, name) for name in NAMES] == ["native", 4, 2, 64]
+    assert search.turns[:3] == [usual] * 3 and search.turns[2:18] == found
+    changed = [sum(getattr(one, name) != getattr(usual, name) for name in NAMES) for one in found]
+    assert changed[:6] == [0, 1, 1, 1, 1, 1] and min(changed[6:]) > 1
     assert [one.decoder for one in found[:2]] == ["native", "dali"]  # both however little time there is
-    assert {one.decoder for one in found[7:]} == {"native", "dali"}  # spread over all there are
+    assert {one.decoder for one in found[6:]} == {"native", "dali"}  # spread over all there are
+    assert {one.num_threads for one in found} == {2, 4, 8} and {one.prefetch for one in found} == {1, 2, 4}
 
 
 @pytest.mark.parametrize("best", [0, 1, 7, 15])
-def test_the_best_of_noisy_candidates_is_found_and_the_defaults_stay(best: int) -> None:
-    settings = candidates(USUAL, CHOICES, most=16)
+def test_the_best_of_noisy_candidates_is_found_and_the_defaults_stay(search: Search, best: int) -> None:
     rng = np.random.default_rng(best)
-    turns: list[Setting] = []
 
-    def measure(setting: Setting) -> float:
-        turns.append(setting)
-        return float((1200 if setting == settings[best] else 1000) * rng.uniform(0.92, 1.08))
+    def measure(setting: Any) -> float:
+        is_best = search.candidates.index(setting) == best
+        return float((1200 if is_best else 1000) * rng.uniform(0.92, 1.08))
 
-    found = sweep(settings, measure, never)
-    assert found[0].setting == settings[best]
-    assert {one.setting for one in found} == set(settings)
-    assert len(turns) == count_turns(16) == 16 + 9 * 2 + 5 * 4 + 3 * 8
+    found = search.run(measure)
+    turns = [one for one in search.turns[2:] if one.decoder != "both"]
+    wanted = search.candidates[best]
+    first = next(one for one in found if one["decoder"] != "both")
+    assert {name: first[name] for name in NAMES} == {name: getattr(wanted, name) for name in NAMES}
+    assert len(turns) == 16 + 9 * 2 + 5 * 4 + 3 * 8
     counts = Counter(turns)
-    assert counts[USUAL] == max(counts.values()) == 1 + 2 + 4 + 8
-    assert sorted(counts.values())[0] == 1
+    assert len(counts) == 16 and min(counts.values()) == 1
+    assert counts[turns[0]] == max(counts.values()) == 1 + 2 + 4 + 8
     # Interleaved: the last, longest round does not give one its turns at a stretch.
     assert max(len(list(run)) for _, run in itertools.groupby(turns[-24:])) <= 2
 
 
-def test_a_setting_that_fails_drops_out_and_failing_defaults_are_told() -> None:
-    settings = candidates(USUAL, CHOICES, most=8)
-
-    def measure(setting: Setting) -> float:
-        if setting.decoder == "dali":
+def test_a_setting_that_fails_drops_out_and_failing_defaults_are_told(search: Search) -> None:
+    def measure(setting: Any, fails: str = "dali") -> float:
+        if setting.decoder == fails:
             raise RuntimeError("CUDA out of memory\nmore of it")
         return setting.num_threads * 100.0
 
-    found = sweep(settings, measure, never)
-    failed = [one for one in found if one.failed]
-    assert failed and {one.setting.decoder for one in failed} == {"dali"}
-    assert {one.failed for one in failed} == {"CUDA out of memory"} and not any(one.rates for one in failed)
-    assert found[0].setting.num_threads == 8
+    found = search.run(measure)
+    failed = [one for one in found if one["failed"]]
+    assert failed and {one["decoder"] for one in failed} == {"dali"}
+    assert {one["failed"] for one in failed} == {"CUDA out of memory"} and not any(one["turns"] for one in failed)
+    assert found[0]["num_threads"] == 8 and {one["decoder"] for one in found} == {"dali", "native"}
     with pytest.raises(RuntimeError, match="out of memory"):
-        sweep([Setting("dali", 4, 2, 64), USUAL], measure, never)
+        search.run(lambda setting: measure(setting, "native"))
 
 
-def test_when_the_time_is_over_each_has_had_a_turn() -> None:
-    settings = candidates(USUAL, CHOICES, most=12)
-    found = sweep(settings, lambda setting: float(setting.num_threads), lambda: True)
-    assert [len(one.rates) for one in found] == [1] * 12
+def test_when_the_time_is_over_each_has_had_a_turn(search: Search) -> None:
+    """One candidate takes longer than all were to have."""
+
+    def measure(setting: Any) -> float:
+        search.now += 1000 * (len(search.turns) == 5)
+        return 100.0
+
+    assert {len(one["turns"]) for one in search.run(measure) if one["decoder"] != "both"} == {1}
 
 
-def test_a_round_is_left_when_the_time_is_over() -> None:
-    turns: list[Setting] = []
+def test_a_round_is_left_when_the_time_is_over(search: Search) -> None:
+    def measure(setting: Any) -> float:
+        search.now += 1000 * (len(search.turns) == 2 + 20)
+        return 100.0
 
-    def measure(setting: Setting) -> float:
-        turns.append(setting)
-        return float(setting.num_threads)
-
-    found = sweep(candidates(USUAL, CHOICES, most=12), measure, lambda: len(turns) >= 15)
-    assert len(turns) == sum(len(one.rates) for one in found) == 15  # the second round would end after 12 + 7 * 2
-
-
-def test_a_plan_fits_the_time() -> None:
-    settings = candidates(USUAL, CHOICES, most=16)
-    for seconds, opening_s in itertools.product((5, 60, 600), (0.01, 0.3, 2.0)):
-        chosen, turn_s = plan(settings, seconds, opening_s)
-        assert chosen == settings[: len(chosen)] and len(chosen) >= 2 and turn_s >= opening_s
-        if len(chosen) > 2:
-            assert count_turns(len(chosen)) * (turn_s + opening_s) == pytest.approx(seconds)
-    assert len(plan(settings, 600, 0.3)[0]) == 16
-    assert 2 < len(plan(settings, 60, 2.0)[0]) < 16
+    found = search.run(measure)
+    # The second round would end after 16 + 9 * 2.
+    assert sum(len(one["turns"]) for one in found if one["decoder"] != "both") == 20
 
 
-def test_the_best_of_each_decoder_is_kept() -> None:
-    found = [Measured(Setting("native", 2, 2, 64), [5.0]), Measured(USUAL, [4.0]), Measured(Setting("dali", 1, 1, 64))]
-    assert best_of_each(found) == [Tuning("native", 2, 2, None, 64, 5.0)]
+def test_a_plan_fits_the_time(search: Search) -> None:
+    counts = []
+    for opening_s, seconds in ((2.0, 5), (2.0, 60), (0.3, 60), (0.3, 600)):
+        search.turns, search.spent_s, search.opening_s = [], [], opening_s
+        search.run(lambda setting: 100.0, seconds)
+        counts.append(len(search.candidates) - 1)  # without both decoders at once, whose turns come last
+        alone_s = search.spent_s[2:-2]
+        assert min(alone_s) >= 2 * opening_s  # no more than half of a turn goes before measuring
+        assert counts[-1] == 2 or sum(alone_s) == pytest.approx(0.7 * seconds)
+    assert counts[0] == 2 < counts[1] < counts[2] < counts[3] == 16
 
 
-def test_both_decoders_have_shares_that_take_them_equally_long() -> None:
-    dali, native = Measured(Setting("dali", 4, 3, 128, 0.3), [3000.0]), Measured(Setting("native", 16, 2, 64), [1000.0])
-    assert both_of([dali, native]) == Setting("both", 16, 3, 128, 0.3, 0.25)
-    assert both_of([native]) is both_of([dali, Measured(native.setting)]) is None
+def test_the_best_of_each_decoder_is_kept_and_both_get_shares_that_take_them_equally_long(search: Search) -> None:
+    rates = {"native": 1000.0, "dali": 3000.0, "both": 3500.0}
+    found = search.run(lambda one: rates[one.decoder] + one.num_threads - (one.decoder == "dali") * one.prefetch)
+    both = found[0]
+    assert both["decoder"] == "both" and both["cpu_share"] == 0.25
+    # As the best of each is set: DALI's settings, and the threads of the defaults, which are native and stay to the end.
+    assert (both["num_threads"], both["prefetch"]) == (4, 1)
+    kept = json.loads((search.folder / "tuning.json").read_text())["devices"]
+    ((device, saved),) = kept.items()
+    assert [(one["decoder"], one["num_threads"]) for one in saved] == [("both", 4), ("dali", 8), ("native", 4)]
+    assert load_tuning(search.folder, device, "native") == Tuning("native", 4, 2, None, 64, 1004.0)
 
 
-def test_what_is_to_be_passed_is_said() -> None:
-    both = Setting("both", 4, 2, 64, cpu_share=0.3)
-    assert advice(both, USUAL) == "pass decoder=gpuload.Both(cpu=0.3); pixels differ by rounding from those of 'native'"
-    assert advice(USUAL, USUAL) == "decoder='native', which is the default here"
+def test_what_is_to_be_passed_is_said(search: Search, capsys: pytest.CaptureFixture[str]) -> None:
+    for best, words in (
+        ("both", "pass decoder=gpuload.Both(cpu=0.5); pixels differ by rounding from those of 'native'"),
+        ("dali", "pass decoder='dali'; pixels differ by rounding from those of 'native'"),
+        ("native", "decoder='native', which is the default here"),
+    ):
+        search.beside = {best: 400.0}
+        search.run(lambda setting: 100.0)
+        assert f"best beside a training step: {words}" in " ".join(capsys.readouterr().out.split())
 
 
 def test_what_is_left_of_device_and_cores() -> None:
@@ -221,10 +267,6 @@ def test_a_device_is_told_with_the_cores_of_a_rank() -> None:
     assert one_of_many.endswith(", 1 cores") and alone.rpartition(",")[0] == one_of_many.rpartition(",")[0] != ""
 
 
-def run(*arguments: str) -> int:
-    return cli.parse(["tune", *arguments]).run()
-
-
 @pytest.mark.usefixtures("cache")
 def test_the_command_measures_and_saves(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, figures = tmp_path / "train", tmp_path / "figures.json"
@@ -279,16 +321,15 @@ class OnGpu:
     def __exit__(self, *error: object) -> None: ...
 
 
-def test_on_a_gpu_its_engines_and_the_batch_size_are_tried(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_gpu_its_engines_and_the_batch_size_are_tried(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuload.loader.iterator.DaliIterator", OnGpu)
-    tuned, usual, choices = choose(TunedLoader(packed, "cuda", 224), None)
-    assert (tuned.device, usual.decoder, usual.batch_size, usual.hw_decoder_load) == ("cuda:0", "dali", 97, 0.65)
-    assert choices["batch_size"] == [97, 64]  # of 64, 128, 256 and 408, those that 97 samples fill
-    assert all(values[0] == getattr(usual, name) for name, values in choices.items())
-    loads = {one.hw_decoder_load for one in candidates(usual, choices)}
-    assert {0.0, 0.65, 1.0} <= loads
-    assert {one.decoder for one in candidates(usual, choices) if one.hw_decoder_load is None} == {"native"}
-    assert choose(TunedLoader(packed, "cuda", 224), 32)[2]["batch_size"] == [32]
+    monkeypatch.setattr("gpuload.loader.tuning._gpu_name", lambda device_id: "NVIDIA H100")
+    search.run(lambda setting: 100.0, device="cuda")
+    usual, *others = search.candidates
+    assert (usual.decoder, usual.batch_size, usual.hw_decoder_load) == ("dali", 97, 0.65)
+    assert {one.batch_size for one in others} == {97, 64}  # of 64, 128, 256 and 408, those that 97 samples fill
+    assert {0.0, 0.65, 1.0} <= {one.hw_decoder_load for one in others}
+    assert {one.decoder for one in others if one.hw_decoder_load is None} == {"native"}
 
 
 def test_arguments_that_cannot_be(packed: Path) -> None:

@@ -21,7 +21,7 @@ from PIL import Image
 
 from gpuload import Augment
 from gpuload.decode.interface import Stored
-from gpuload.decode.open import Backend, Resources, open_decoder
+from gpuload.decode.open import Resources, open_decoder
 from gpuload.draws import make_key
 from gpuload.read.batch import Batch, EncodedBatch
 
@@ -105,7 +105,7 @@ def _zeroed_run(kind: Kind, data: bytes, rng: Rng) -> bytes:
     return _zero(data, at, at + 200)
 
 
-TITLES: dict[str, Backend] = {"native": "native", "DALI (CPU)": "dali"}
+TITLES: dict[str, Any] = {"native": "native", "DALI (CPU)": "dali"}
 
 
 def measure(files: int) -> dict[str, dict[str, dict[str, int]]]:

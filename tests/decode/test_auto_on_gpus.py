@@ -11,7 +11,7 @@ from PIL import Image
 import gpuload
 from gpuload.decode import open as opening
 from gpuload.decode.dali import memory
-from gpuload.loader import iterator, tuning
+from gpuload.loader import tuning
 from gpuload.machine.installed import Fault
 from gpuload.machine.ranks import Ranks
 
@@ -28,14 +28,14 @@ def large(tmp_path: Path) -> Path:
 def test_a_loader_looks_at_what_dali_decodes(
     large: Path, monkeypatch: pytest.MonkeyPatch, decoder: Any, share: float
 ) -> None:
-    monkeypatch.setattr(iterator, "choose_backend", lambda name, *_: (name, 0))
+    monkeypatch.setattr("gpuload.loader.iterator.choose_backend", lambda name, *_: (name, 0))
     found = []
 
     def check(*given: Any) -> None:
         found.append(given)
         raise gpuload.DeviceError("too large")
 
-    monkeypatch.setattr(iterator, "check_whole_images", check)
+    monkeypatch.setattr("gpuload.loader.iterator.check_whole_images", check)
     monkeypatch.setattr(tuning, "_gpu_name", lambda device_id: "NVIDIA H100")
     with pytest.raises(gpuload.DeviceError, match="too large"):
         gpuload.DaliIterator(large, 4, augment=gpuload.Augment(8), decoder=decoder, prefetch=3)

@@ -15,7 +15,7 @@ from PIL import Image
 import gpuload
 from gpuload import Augment, CenterCrop, Normalize
 from gpuload.decode.guard import Guard
-from gpuload.decode.interface import BatchDecodeError, Decoder, Stored
+from gpuload.decode.interface import BatchDecodeError, Stored
 from gpuload.read.batch import Batch
 from gpuload.types import U8
 
@@ -31,18 +31,18 @@ def batch_of(augment: Augment, images: list[Image.Image], *, seed: int = 0) -> B
     return make_batch(augment, [encode(image) for image in images], [image.size for image in images], seed=seed)
 
 
-Open = Callable[..., Decoder]
+Open = Callable[..., Any]
 
 
 @pytest.fixture(params=["dali", "native", "both", "uploading"])
 def open_decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
-    opened: list[Decoder] = []
+    opened: list[Any] = []
     name = request.param
     if name == "uploading":
         pretend_gpu(monkeypatch)
         name = "native"
 
-    def open_(augment: Augment, batch_size: int = 8, prefetch: int = 2) -> Decoder:
+    def open_(augment: Augment, batch_size: int = 8, prefetch: int = 2) -> Any:
         opened.append(open_runner(name, (augment.form,), Stored(plain=name == "native"), batch_size, prefetch=prefetch))
         return opened[-1]
 

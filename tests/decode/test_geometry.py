@@ -16,9 +16,6 @@ from PIL import Image
 
 import gpuload
 from gpuload import Augment, Normalize, RandomCrop
-from gpuload.augment import Schedule
-from gpuload.augment.placed import PADDING_MODES
-from gpuload.decode.device import as_tensor
 from gpuload.decode.interface import Stored
 from gpuload.transforms import (
     ColorJitter,
@@ -47,14 +44,18 @@ def decode(
     """The images and masks of one batch, and its crops."""
     sizes = [image.shape[1::-1] for image in images]
     batch = make_batch(augment, [encode(i) for i in images], sizes, masks=[[encode(m) for m in masks]])
-    forms, stored = Schedule(augment).forms, Stored(plain=True, mask_fills=(FILL,))
+    forms, stored = [augment.form], Stored(plain=True, mask_fills=(FILL,))
     with pytest.MonkeyPatch.context() as patch:
         if how == "uploading":
             pretend_gpu(patch)
         decoder = open_runner("dali" if how == "dali" else "native", forms, stored, len(images), num_threads=1)
     try:
         ((_, decoded),) = decoder.decode(iter([batch]))
-        return as_tensor(decoded.images[0]).clone(), as_tensor(decoded.masks[0][0]).clone(), batch.views[0].crops
+        return (
+            torch.as_tensor(decoded.images[0]).clone(),
+            torch.as_tensor(decoded.masks[0][0]).clone(),
+            batch.views[0].crops,
+        )
     finally:
         decoder.close()
 
@@ -66,7 +67,7 @@ def pictures() -> tuple[list[np.ndarray], list[np.ndarray]]:
 
 
 @pytest.mark.parametrize("how", ["native", "dali"])
-@pytest.mark.parametrize("mode", PADDING_MODES)
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
 def test_padding_is_numpys(how: str, mode: Any) -> None:
     rng = np.random.default_rng(1)
     sizes = [(14, 20), (16, 16), (41, 30)] * 3  # (height, width)

@@ -17,7 +17,6 @@ from PIL import Image
 
 import gpuload
 from gpuload import Augment, Normalize, RandomCrop
-from gpuload.augment.placed import PADDING_MODES
 from gpuload.transforms import Function, RandomAffine, RandomPerspective, RandomRotation
 
 OTHERS = ["I;16", "uint16x5", "float32x5"]
@@ -38,7 +37,7 @@ def levels_of(name: str, found: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("name", CASES)
 def test_padding_is_numpys_in_each_channel(sets: dict[str, Path], name: str, decoder: str) -> None:
     pixels, share = pixels_of(name), 51
-    for mode in PADDING_MODES:
+    for mode in ("constant", "edge", "reflect", "symmetric"):
         fill = {"fill": share} if mode == "constant" else {}
         crop = RandomCrop((5, 40), padding_mode=mode, **fill)
         augment = Augment((HEIGHT + 80, WIDTH + 10), crop=crop, flip=1, **constants(name))

@@ -1,5 +1,6 @@
 """What becomes of samples that do not decode: the same with either decoder, and whenever a fault is found."""
 
+import io
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,10 +11,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from images import encode, smooth_image
 from made_batches import make_batch
+from PIL import Image
 
 import gpuload
 from gpuload import Augment
-from gpuload.decode.guard import Guard, OnCorrupt
+from gpuload.decode.guard import Guard
 from gpuload.decode.interface import BatchDecodeError, Decoded, Fault
 from gpuload.read.batch import Batch
 
@@ -84,7 +86,7 @@ def spare(position: int) -> Batch:
 Broken = set[tuple[int, int]]
 
 
-def guarded(kind: str, broken: Broken, on_corrupt: OnCorrupt, count: int = 6) -> Guard:
+def guarded(kind: str, broken: Broken, on_corrupt: Any, count: int = 6) -> Guard:
     if kind == "screened":
 
         def find(batch: Batch) -> dict[int, Fault]:
@@ -256,16 +258,17 @@ def test_a_placeholder_that_does_not_decode_ends_the_run() -> None:
 
 
 def test_a_placeholder_has_the_size_of_the_image_and_its_address() -> None:
-    import io
+    class Seen(Reporter):
+        def decoded(self, batch: Batch) -> tuple[Batch, Decoded]:
+            seen.append(batch)
+            return batch, Decoded((), (), 0.0)
 
-    from PIL import Image
-
-    from gpuload.decode.guard import with_placeholders
-
+    seen: list[Batch] = []
     rng = np.random.default_rng(0)
     data = [np.frombuffer(encode(smooth_image(rng, 30, 20)), np.uint8) for _ in range(3)]
     batch = make_batch(AUGMENT, data, [(30, 20)] * 3, masks=[data])
-    changed = with_placeholders(batch, [1])
+    list(Guard(Seen(set()), "mark", lambda _: {1: Fault("bad")}).decode(iter([batch]), spare))
+    (changed,) = seen
     image = changed.encoded.images[1]
     assert Image.open(io.BytesIO(image.tobytes())).size == (30, 20)
     assert changed.encoded.spans[1].tolist() == [image.ctypes.data, image.nbytes]

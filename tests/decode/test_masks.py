@@ -17,7 +17,7 @@ from PIL import Image
 
 import gpuload
 from gpuload import Augment
-from gpuload.decode.pillow import crop_and_resize_mask, decode_mask
+from gpuload.decode.pillow import crop_and_resize_mask
 
 BROKEN = 7  # of eight samples to a batch, unshuffled, the first batch's last
 
@@ -137,10 +137,3 @@ def test_a_pixel_takes_the_class_at_its_middle(crop: Any, width: int, height: in
     expected = around[80 + np.array(places[0])[:, None], 80 + np.array(places[1])]
     expected = expected[:, ::-1] if crops.mirror[0] else expected
     np.testing.assert_array_equal(found, expected[::-1] if crops.mirror_y[0] else expected)
-
-
-def test_a_mask_is_read_as_it_is() -> None:
-    numbers = np.arange(256, dtype=np.uint8).reshape(8, 32)
-    file = io.BytesIO()
-    Image.fromarray(numbers).save(file, "PNG")
-    np.testing.assert_array_equal(decode_mask(np.frombuffer(file.getvalue(), np.uint8), numbers.shape), numbers)

@@ -13,7 +13,6 @@ from loaders import load
 
 import gpuload
 from gpuload.decode import open as opening
-from gpuload.decode.open import choose_backend
 from gpuload.machine.installed import cuda_extra, fault_of
 from gpuload.machine.ranks import Ranks
 
@@ -49,15 +48,15 @@ def test_auto_is_the_faster_decoder_that_is_installed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "gpuload")
-    assert choose_backend(*CPU) == ("native", None)
+    assert opening.choose_backend(*CPU) == ("native", None)
     with monkeypatch.context() as patched:
         patched.setitem(sys.modules, "nvidia.dali", None)
-        assert choose_backend(*CPU) == ("native", None)
+        assert opening.choose_backend(*CPU) == ("native", None)
     assert caplog.messages == []
     for package in ("simplejpeg", "numba"):
         with monkeypatch.context() as patched:
             patched.setitem(sys.modules, package, None)
-            assert choose_backend(*CPU) == ("dali", None)
+            assert opening.choose_backend(*CPU) == ("dali", None)
         what = "DALI decodes, which on a CPU is slower than the native decoder"
         assert caplog.messages.pop() == f"{what}: {package} is not installed"
         caplog.clear()
@@ -69,7 +68,7 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, pac
     monkeypatch.setitem(sys.modules, package, None)
     message = rf"decoder='native': {package} is not installed. `pip install -e '\S+\[cpu\]'` brings it. Or use decoder="
     with pytest.raises(gpuload.MissingPackageError, match=message):
-        choose_backend("native", "cpu", Ranks())
+        opening.choose_backend("native", "cpu", Ranks())
 
 
 @pytest.mark.parametrize("extra", ["cuda12", "cuda13"])
@@ -85,7 +84,7 @@ def test_the_extra_is_the_drivers(monkeypatch: pytest.MonkeyPatch, extra: str) -
             with pytest.raises(
                 gpuload.MissingPackageError, match=rf"{package} is not installed. `pip install -e '\S+\[{extra}\]'`"
             ):
-                choose_backend(decoder, device, Ranks())
+                opening.choose_backend(decoder, device, Ranks())
 
 
 def test_the_drivers_extra_is_read_from_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,10 +120,10 @@ def test_dali_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         gpuload.MissingPackageError,
         match=r"nvidia.dali is not installed. `pip install -e '\S+\[dali\]'` brings it; DALI decodes on machines without",
     ):
-        choose_backend("dali", "cpu", Ranks())
+        opening.choose_backend("dali", "cpu", Ranks())
     for decoder, device in (("auto", "cuda"), ("dali", "cuda:1")):  # what is missing is the GPU
         with pytest.raises(gpuload.DeviceError, match=rf"device='{device}'.*no"):
-            choose_backend(decoder, device, Ranks())
+            opening.choose_backend(decoder, device, Ranks())
 
 
 @pytest.mark.usefixtures("no_driver")
@@ -135,8 +134,8 @@ def test_where_neither_can_be_used_both_reasons_are_named(monkeypatch: pytest.Mo
         gpuload.MissingPackageError,
         match=r"no decoder can be used. 'native': numba is not installed; 'dali': nvidia.dali is not installed. `pip install -e '\S+\[cpu\]'` brings it",
     ):
-        choose_backend(*CPU)
-    assert choose_backend(*CPU, decodes=False) == ("native", None)
+        opening.choose_backend(*CPU)
+    assert opening.choose_backend(*CPU, decodes=False) == ("native", None)
 
 
 def test_a_gpu_machine_without_dali_says_that_the_cpu_decodes(
@@ -145,7 +144,7 @@ def test_a_gpu_machine_without_dali_says_that_the_cpu_decodes(
     caplog.set_level(logging.INFO, "gpuload")
     monkeypatch.setattr(opening, "has_driver", lambda: True)
     monkeypatch.setitem(sys.modules, "nvidia.dali", None)
-    assert choose_backend("auto", "auto", Ranks()) == ("native", None)
+    assert opening.choose_backend("auto", "auto", Ranks()) == ("native", None)
     assert caplog.messages == ["the CPU decodes, although there is an NVIDIA driver: nvidia.dali is not installed"]
 
 

@@ -15,7 +15,7 @@ from made_batches import make_batch
 import gpuload
 from gpuload import Augment
 from gpuload.decode.interface import Decoded
-from gpuload.decode.runner import Job, Runner, Stage, Work
+from gpuload.decode.runner import Job, Runner, Stage
 from gpuload.read.batch import Batch
 
 
@@ -31,7 +31,7 @@ class Noted(Stage):
         self.began_in: set[str] = set()
         self.restarts = 0
 
-    def begin(self, job: Job) -> Work | None:
+    def begin(self, job: Job) -> Any:
         self.began_in.add(threading.current_thread().name)
         if not self.threads:
             self._note(job, self.name)
@@ -70,7 +70,7 @@ def test_errors_come_after_the_batches_before(stages: list[Noted], where: str) -
         raise gpuload.ShardError("gone")
 
     class Failing(Noted):
-        def begin(self, job: Job) -> Work | None:
+        def begin(self, job: Job) -> Any:
             if len(job.batch) == 2 and where in ("begin", "share"):
                 return fail() if where == "begin" else fail
             return super().begin(job)
@@ -111,7 +111,7 @@ def test_close_in_another_thread_ends_a_wait() -> None:
     class Slow(Stage):
         name, threads = "slow", 1
 
-        def begin(self, job: Job) -> Work:
+        def begin(self, job: Job) -> Any:
             def work() -> None:
                 entered.set()
                 while not job.is_abandoned and not leave.wait(0.01):

@@ -1,5 +1,6 @@
 """`exclude`: which samples it leaves out, and that a loader with it is one over a subset."""
 
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -10,19 +11,27 @@ import torch
 from loaders import load
 
 import gpuload
-from gpuload.disk.quarantine import Quarantined, read_quarantine, write_quarantine
 
 OUT = (3, 17, 50, 96)
 
 
-def entries(folder: Path, samples: tuple[int, ...]) -> list[Quarantined]:
+def entries(folder: Path, samples: tuple[int, ...]) -> list[dict[str, Any]]:
+    """What `verify --quarantine` writes of samples."""
     rows = [
         (row, path.name)
         for number, path in enumerate(gpuload.Dataset(folder).shard_paths)
         for row in gpuload.Dataset(folder).rows(number).to_pylist()
     ]
     chosen = [rows[sample] for sample in samples]
-    return [Quarantined(r["key"], name, r["image_offset"], r["image_bytes"], "ü") for r, name in chosen]
+    return [
+        {"key": row["key"], "shard": name, "offset": row["image_offset"], "bytes": row["image_bytes"], "reason": "ü"}
+        for row, name in chosen
+    ]
+
+
+def write(path: Path, samples: list[dict[str, Any]], more: str = "") -> Path:
+    path.write_text("".join(json.dumps(sample) + "\n" for sample in samples) + more)
+    return path
 
 
 def same(first: gpuload.DaliIterator, second: gpuload.DaliIterator) -> None:
@@ -34,8 +43,7 @@ def same(first: gpuload.DaliIterator, second: gpuload.DaliIterator) -> None:
 @pytest.mark.parametrize("form", ["file", "keys"])
 def test_it_is_the_same_as_a_subset(packed: Path, tmp_path: Path, form: str) -> None:
     dataset = gpuload.Dataset(packed)
-    write_quarantine(tmp_path / "list", entries(packed, OUT))
-    exclude: Any = tmp_path / "list" if form == "file" else np.array(dataset.keys(OUT))
+    exclude: Any = write(tmp_path / "list", entries(packed, OUT)) if form == "file" else np.array(dataset.keys(OUT))
     rest = dataset.subset([n for n in range(97) if n not in OUT])
     with load(gpuload.Dataset(packed, exclude=exclude)) as found, load(rest) as expected:
         same(found, expected)
@@ -58,11 +66,9 @@ def test_it_is_the_same_as_a_subset(packed: Path, tmp_path: Path, form: str) -> 
 def test_a_list_of_another_set_leaves_out_nothing(packed: Path, tmp_path: Path) -> None:
     """Of the other split, say: keys may be the same, places and sizes are not."""
     (sample,) = entries(packed, (3,))
-    write_quarantine(
-        tmp_path / "list",
-        [sample._replace(bytes=sample.bytes + 1), sample._replace(shard="shard-000099.tar"), sample._replace(key="x")],
-    )
-    with load(gpuload.Dataset(packed, exclude=tmp_path / "list")) as loader:
+    changes: list[dict[str, Any]] = [{"bytes": sample["bytes"] + 1}, {"shard": "shard-000099.tar"}, {"key": "x"}]
+    others = write(tmp_path / "list", [{**sample, **change} for change in changes])
+    with load(gpuload.Dataset(packed, exclude=others)) as loader:
         assert len(loader.dataset) == 97 and loader.dataset.fingerprint == gpuload.Dataset(packed).fingerprint
 
 
@@ -92,14 +98,6 @@ def test_what_cannot_be_left_out_is_named(packed: Path, tmp_path: Path) -> None:
     ],
 )
 def test_a_line_that_is_no_sample_is_named(packed: Path, tmp_path: Path, line: str) -> None:
-    path = tmp_path / "list"
-    write_quarantine(path, entries(packed, (1,)))
-    path.write_text(path.read_text() + line + "\n")
+    path = write(tmp_path / "list", entries(packed, (1,)), f"{line}\n")
     with pytest.raises(gpuload.ArgumentError, match="line 2 is no sample of a quarantine list"):
-        read_quarantine(path)
-
-
-def test_a_list_survives_writing_and_reading(packed: Path, tmp_path: Path) -> None:
-    samples = entries(packed, OUT)
-    write_quarantine(tmp_path / "list", samples)
-    assert read_quarantine(tmp_path / "list") == samples
+        gpuload.Dataset(packed, exclude=path)

@@ -12,21 +12,25 @@ import pytest
 import torch
 
 import gpuload
-from gpuload.doctor import checks, environment, sets, trial
-from gpuload.doctor.environment import Driver
-from gpuload.doctor.findings import Finding, conclude, size
+from gpuload.doctor import checks, trial
+from gpuload.doctor.findings import Finding, conclude
 
-CUDA_13 = Driver((13, 0), None, ("NVIDIA H200", "NVIDIA H200"))
-CUDA_12 = Driver((12, 4), None, ("NVIDIA A100",))
+CUDA_13 = checks.Driver((13, 0), None, ("NVIDIA H200", "NVIDIA H200"))
+CUDA_12 = checks.Driver((12, 4), None, ("NVIDIA A100",))
+
+
+def look(name: str, driver: checks.Driver | None = None) -> Any:
+    """What a check of the environment finds."""
+    return checks.ENVIRONMENT[name](driver)
 
 
 def test_drivers() -> None:
-    assert environment.check_driver(None).grade == "note"
-    found = environment.check_driver(CUDA_13)
+    assert look("driver").grade == "note"
+    found = look("driver", CUDA_13)
     assert found.grade == "ok" and found.said.startswith("2 × NVIDIA H200; runs CUDA 13.0 and older")
-    hidden = environment.check_driver(Driver((13, 0), "CUDA_ERROR_NO_DEVICE", ()))
+    hidden = look("driver", checks.Driver((13, 0), "CUDA_ERROR_NO_DEVICE", ()))
     assert hidden.grade == "attention" and "docker run --gpus all" in hidden.remedy
-    damaged = environment.check_driver(Driver((13, 0), "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", ()))
+    damaged = look("driver", checks.Driver((13, 0), "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", ()))
     assert damaged.grade == "broken" and "MISMATCH" in damaged.said and "restarted" in damaged.remedy
 
 
@@ -42,11 +46,16 @@ def test_drivers() -> None:
     ],
 )
 def test_torchs_build_against_the_driver(
-    monkeypatch: pytest.MonkeyPatch, built: str | None, usable: bool, driver: Driver | None, grade: str, words: str
+    monkeypatch: pytest.MonkeyPatch,
+    built: str | None,
+    usable: bool,
+    driver: checks.Driver | None,
+    grade: str,
+    words: str,
 ) -> None:
     monkeypatch.setattr(torch.version, "cuda", built)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: usable)
-    found = environment.check_torch(driver)
+    found = look("torch", driver)
     assert found.grade == grade and words in found.said
     assert (found.remedy == "") == (grade == "ok")
     if driver is CUDA_12 and grade == "broken":
@@ -61,7 +70,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str]) -> None
             raise metadata.PackageNotFoundError(name)
         return versions[name]
 
-    monkeypatch.setattr(environment, "version", version)
+    monkeypatch.setattr("gpuload.doctor.environment.version", version)
     monkeypatch.setattr(metadata, "version", version)
 
 
@@ -87,10 +96,10 @@ def installed(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str]) -> None
     ],
 )
 def test_dali(
-    monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], driver: Driver | None, grade: str, words: str
+    monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], driver: checks.Driver | None, grade: str, words: str
 ) -> None:
     installed(monkeypatch, versions)
-    found = environment.check_dali(driver)[0]
+    found = look("DALI", driver)[0]
     assert found.grade == grade and words in found.said
     if not versions and driver is CUDA_12:
         assert found.remedy == "`pip install 'gpuload[cuda12]'`"
@@ -98,7 +107,7 @@ def test_dali(
 
 def test_the_image_decoder_of_dali(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, {"nvidia-dali-cuda130": "2.4.0", "nvidia-nvimgcodec-cu13": "0.9.0.20"})
-    assert "nvImageCodec#55" in environment.check_dali(None)[1].said
+    assert "nvImageCodec#55" in look("DALI")[1].said
 
 
 @pytest.mark.parametrize("package", ["numba", "nvidia.dali", "simplejpeg"])
@@ -106,8 +115,10 @@ def test_without_a_package(monkeypatch: pytest.MonkeyPatch, package: str, packed
     """It is told what is missing and what that means, and all else is still checked."""
     monkeypatch.setitem(sys.modules, package, None)
     if package == "nvidia.dali":
-        monkeypatch.setattr(environment, "_DALI_PACKAGES", ())
-    monkeypatch.setattr(trial, "try_decoder", lambda folder, device, decoder, seconds: Finding(decoder, "ok", ""))
+        monkeypatch.setattr("gpuload.doctor.environment._DALI_PACKAGES", ())
+    monkeypatch.setattr(
+        "gpuload.doctor.trial.try_decoder", lambda folder, device, decoder, seconds: Finding(decoder, "ok", "")
+    )
     found = list(checks.examine(packed, 1))
     assert not [one for one in found if one.grade == "broken"]
     if package == "nvidia.dali":
@@ -136,7 +147,9 @@ def test_a_check_that_fails_does_not_end_the_others(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setitem(checks.ENVIRONMENT, "torch", fail)
     monkeypatch.setitem(checks.ENVIRONMENT, "DALI", fail)
-    monkeypatch.setattr(trial, "try_decoder", lambda folder, device, decoder, seconds: Finding(decoder, "ok", ""))
+    monkeypatch.setattr(
+        "gpuload.doctor.trial.try_decoder", lambda folder, device, decoder, seconds: Finding(decoder, "ok", "")
+    )
     found = {one.name: one for one in checks.examine(None, 1)}
     assert found["torch"].said == "could not be checked: RuntimeError: something odd"
     assert found["torch"].grade == "broken" and found["memory"].is_well
@@ -155,9 +168,9 @@ def test_torchvision(
     monkeypatch: pytest.MonkeyPatch, torch_build: str, torchvision_build: str, requires: list[str], grade: str
 ) -> None:
     builds = {"torch": torch_build, "torchvision": torchvision_build}
-    monkeypatch.setattr(environment, "build", lambda package: builds[package])
+    monkeypatch.setattr("gpuload.doctor.environment.build", lambda package: builds[package])
     monkeypatch.setattr(metadata, "requires", lambda package: requires)
-    (found,) = environment.check_torchvision()
+    (found,) = look("torchvision")
     assert found.grade == grade and (found.remedy == "") == (grade == "ok")
 
 
@@ -165,28 +178,26 @@ def test_packages_that_are_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = ["numpy>=1.26", 'numba>=0.60; extra == "cpu"', "ray>=2.30", "rich"]
     monkeypatch.setattr(metadata, "requires", lambda package: wanted)
     installed(monkeypatch, {"numpy": "2.4.6", "numba": "0.59.1"})
-    monkeypatch.setattr(environment, "_names", lambda: ["cupy-cuda13x", "numpy"])
-    found = environment.check_versions()
+    monkeypatch.setattr("gpuload.doctor.environment._names", lambda: ["cupy-cuda13x", "numpy"])
+    found = look("versions")
     assert (found.grade, found.said) == ("broken", "numba 0.59.1, expected >=0.60")
     installed(monkeypatch, {"numpy": "2.4.6", "numba": "0.60.0rc1"})
-    assert environment.check_versions().grade == "ok"
-    monkeypatch.setattr(environment, "_names", lambda: ["cupy-cuda12x", "cupy-cuda13x"])
-    assert "CuPy is installed 2 times" in environment.check_versions().said
+    assert look("versions").grade == "ok"
+    monkeypatch.setattr("gpuload.doctor.environment._names", lambda: ["cupy-cuda12x", "cupy-cuda13x"])
+    assert "CuPy is installed 2 times" in look("versions").said
 
 
 def test_the_machine_code_of_the_cpu_decoder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from gpuload.decode.native import compiled
-
-    assert environment.check_native()[0].is_well
-    monkeypatch.setattr(compiled, "cache_folders", lambda: [tmp_path])
-    (found,) = environment.check_native()
+    assert look("CPU decoder")[0].is_well
+    monkeypatch.setattr("gpuload.decode.native.compiled.cache_folders", lambda: [tmp_path])
+    (found,) = look("CPU decoder")
     assert found.grade == "note" and "gpuload warm-up" in found.remedy and not found.data["compiled"]
     (tmp_path / "x.1.nbc").touch()
-    assert environment.check_native()[0].grade == "ok"
-    monkeypatch.setattr(compiled, "cache_folders", list)
-    assert environment.check_native()[0].grade == "attention"
+    assert look("CPU decoder")[0].grade == "ok"
+    monkeypatch.setattr("gpuload.decode.native.compiled.cache_folders", list)
+    assert look("CPU decoder")[0].grade == "attention"
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
-    assert "Unset it" in environment.check_native()[0].remedy
+    assert "Unset it" in look("CPU decoder")[0].remedy
 
 
 @pytest.mark.parametrize(
@@ -219,57 +230,50 @@ def test_cores(
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
-    monkeypatch.setattr(environment, "cpu_quota", lambda: quota)
-    monkeypatch.setattr(environment, "count_cores", lambda: 8 if quota is None else min(8, int(quota)))
-    monkeypatch.setattr(environment, "throttled", lambda: throttled)
+    monkeypatch.setattr("gpuload.doctor.environment.cpu_quota", lambda: quota)
+    monkeypatch.setattr("gpuload.doctor.environment.count_cores", lambda: 8 if quota is None else min(8, int(quota)))
+    monkeypatch.setattr("gpuload.doctor.environment.throttled", lambda: throttled)
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
-    found = environment.check_cores()
+    found = look("cores")
     assert found.grade == grade and words in found.said
 
 
 def test_memory_and_handles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "machine_memory", lambda: 64 * 10**9)
-    monkeypatch.setattr(environment, "available_memory", lambda: 32 * 10**9)
-    monkeypatch.setattr(environment, "memory_limit", lambda: None)
-    assert (environment.check_memory().grade, environment.check_memory().said) == ("ok", "32 GB of 64 GB are free")
-    monkeypatch.setattr(environment, "memory_limit", lambda: 5 * 10**8)
-    found = environment.check_memory()
+    monkeypatch.setattr("gpuload.doctor.environment.machine_memory", lambda: 64 * 10**9)
+    monkeypatch.setattr("gpuload.doctor.environment.available_memory", lambda: 32 * 10**9)
+    monkeypatch.setattr("gpuload.doctor.environment.memory_limit", lambda: None)
+    assert (look("memory").grade, look("memory").said) == ("ok", "32 GB of 64 GB are free")
+    monkeypatch.setattr("gpuload.doctor.environment.memory_limit", lambda: 5 * 10**8)
+    found = look("memory")
     assert found.grade == "attention" and "this container may use 500 MB, page cache included" in found.said
-    monkeypatch.setattr(environment, "machine_memory", lambda: None)
-    assert environment.check_memory().grade == "note"
+    monkeypatch.setattr("gpuload.doctor.environment.machine_memory", lambda: None)
+    assert look("memory").grade == "note"
     monkeypatch.setattr(resource, "getrlimit", lambda which: (100, 4096))
-    assert environment.check_file_handles().grade == "attention"
+    assert look("file handles").grade == "attention"
     monkeypatch.setattr(resource, "getrlimit", lambda which: (1024, 4096))
-    assert environment.check_file_handles().grade == "ok" and environment.check_file_handles(600).grade == "attention"
+    assert look("file handles").grade == "ok"
     monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY,) * 2)
-    assert environment.check_file_handles(10**6).grade == "ok"
+    assert look("file handles").grade == "ok"
 
 
 def test_windows_larger_than_memory(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = gpuload.Dataset(packed)
-    assert [one.name for one in sets.check_set(dataset)] == ["set", "GPU memory"]
-    monkeypatch.setattr(sets, "memory_limit", lambda: dataset.manifest.bytes // 4)
-    found = sets.check_set(dataset)[1]
+    assert [one.name for one in checks.SET["set"](dataset)] == ["set", "GPU memory"]
+    monkeypatch.setattr("gpuload.doctor.sets.memory_limit", lambda: dataset.manifest.bytes // 4)
+    found = checks.SET["set"](dataset)[1]
     assert found.name == "window" and found.grade == "attention" and "gpuload.Shuffle(window=2)" in found.remedy
 
 
 def test_the_disk(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = gpuload.Dataset(packed)
-    (found,) = sets.check_disk(dataset)
+    (found,) = checks.SET["disk"](dataset)
     assert found.data["bytes"] == dataset.manifest.bytes and "too little to measure" in found.said
-    monkeypatch.setattr(sets, "_LEAST_BYTES", 0)
-    (found,) = sets.check_disk(dataset)
+    monkeypatch.setattr("gpuload.doctor.sets._LEAST_BYTES", 0)
+    (found,) = checks.SET["disk"](dataset)
     assert found.data["bytes_per_s"] > 0 and "images/s of" in found.said
-    monkeypatch.setattr(sets, "_MOST_BYTES", 30_000)
-    monkeypatch.setattr(sets, "_CHUNK_BYTES", 10_000)
-    assert 30_000 <= sets.check_disk(dataset)[0].data["bytes"] <= 40_000
-
-
-def test_sets_in_a_folder(packed: Path, tmp_path: Path) -> None:
-    assert [one.folder for one in sets.open_sets(packed)] == [packed]
-    assert [one.folder for one in sets.open_sets(packed.parent)] == [packed]
-    with pytest.raises(gpuload.FormatError, match="no manifest.json"):
-        sets.open_sets(tmp_path)
+    monkeypatch.setattr("gpuload.doctor.sets._MOST_BYTES", 30_000)
+    monkeypatch.setattr("gpuload.doctor.sets._CHUNK_BYTES", 10_000)
+    assert 30_000 <= checks.SET["disk"](dataset)[0].data["bytes"] <= 40_000
 
 
 @pytest.mark.parametrize("decoder", ["native", "dali"])
@@ -294,8 +298,8 @@ def test_decoders_that_end_or_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     stub = tmp_path / "python"
     stub.write_text(f"#!/bin/sh\n{script}\n")
     stub.chmod(0o755)
-    monkeypatch.setattr(trial.sys, "executable", str(stub))
-    monkeypatch.setattr(trial, "_MOST_SECONDS", 0.5)
+    monkeypatch.setattr(sys, "executable", str(stub))
+    monkeypatch.setattr("gpuload.doctor.trial._MOST_SECONDS", 0.5)
     found = trial.try_decoder(tmp_path, "cpu", "dali", 0.1)
     assert found.grade == "broken" and words in found.said
 
@@ -328,5 +332,11 @@ def test_verdicts() -> None:
     assert found[-1] == "1 thing broken, 1 to attend to; see the arrows above."
 
 
-def test_sizes() -> None:
-    assert [size(n) for n in (0, 999, 1500, 64e6, 3.2e12)] == ["0 bytes", "999 bytes", "1.5 kB", "64 MB", "3.2 TB"]
+@pytest.mark.parametrize(
+    ("free", "of", "words"),
+    [(0, 999, "0 bytes of 999 bytes"), (1500, 64e6, "1.5 kB of 64 MB"), (32e9, 3.2e12, "32 GB of 3.2 TB")],
+)
+def test_sizes(monkeypatch: pytest.MonkeyPatch, free: float, of: float, words: str) -> None:
+    monkeypatch.setattr("gpuload.doctor.environment.available_memory", lambda: free)
+    monkeypatch.setattr("gpuload.doctor.environment.machine_memory", lambda: of)
+    assert look("memory").said.startswith(f"{words} are free")

@@ -19,7 +19,7 @@ from PIL import Image
 import gpuload
 from gpuload.cli import main
 from gpuload.disk import Index
-from gpuload.disk.tar import read_members, split_name
+from gpuload.disk.tar import read_members
 from gpuload.fields.registry import KINDS, kind_of
 from gpuload.packing.verify import verify
 
@@ -234,10 +234,10 @@ def test_member_and_index_agree(kind: str, packed: gpuload.Dataset) -> None:
     field = packed.fields[field_name(kind)]
     seen = 0
     for number, path in enumerate(packed.shard_paths):
-        members = {m.name: m for m in read_members(path) if split_name(m.name)[1] in field.member.split(";")}
+        members = {m.name: m for m in read_members(path) if m.name.partition(".")[2] in field.member.split(";")}
         content = path.read_bytes()
         for row in packed.rows(number).to_pylist():
-            (member,) = (m for name, m in members.items() if split_name(name)[0] == row["key"])
+            (member,) = (m for name, m in members.items() if name.partition(".")[0] == row["key"])
             loaded = kind_of(field).load(field, content[member.offset : member.offset + member.size])
             columns = kind_of(field).columns(field)
             assert {name: pa.array([loaded[name]], columns[name]) for name in columns} == {

@@ -1,6 +1,5 @@
 """Masks, boxes and targets follow every change to their images, with both decoders."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -175,42 +174,6 @@ def test_several_views_each_have_their_own(painted: Path, decoder: str) -> None:
             signs.append(torch.stack(angles) < 0)
     flipped = torch.cat(signs, dim=1)
     assert all(1 < int(row.sum()) < 17 for row in flipped) and len({tuple(row.tolist()) for row in flipped}) == 4
-
-
-def rows(loaders: list[gpuload.DaliIterator], steps: int = 6) -> Iterator[tuple[Any, ...]]:
-    """The outputs for each sample, over all ranks in step; also checks that masks and boxes match the images."""
-    for _, step in zip(range(steps), zip(*loaders, strict=True), strict=False):
-        for images, masks, boxes, angles, index, keys, sources in step:
-            check_masks(images, masks)
-            check_boxes(images, boxes, "never")
-            for row, key in enumerate(keys):
-                pixels = images[row].numpy().tobytes(), masks[row].numpy().tobytes()
-                placed = boxes.boxes[row, : int(boxes.counts[row])].tolist()
-                yield int(sources[row]), int(index[row]), key, float(angles[row]), placed, *pixels
-
-
-def test_in_a_mixture_over_ranks_and_after_a_resume(
-    painted: Path, decoder: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    other = pack_painted(tmp_path_factory.mktemp("other"), count=7, side=120)
-    both = gpuload.mix([(str(painted), 0.6), (str(other), 0.4)])
-    augment = shown(
-        crop=gpuload.RandomResizedCrop(scale=(0.4, 1.0)), vertical_flip=0.3, transforms=[Moves(RandAugment(2))]
-    )
-
-    def world(size: int, batch_size: int) -> list[gpuload.DaliIterator]:
-        options = {"world_size": size, "steps_per_epoch": 6, "fields": (*FIELDS, "dataset")}
-        return [load(both, decoder, augment, batch_size, rank=rank, **options) for rank in range(size)]
-
-    whole = list(rows(world(1, 6)))
-    three = world(3, 2)
-    before = list(rows(three, 2))
-    two = world(2, 3)
-    for loader in two:
-        loader.load_state_dict(three[0].state_dict())
-    assert before + list(rows(two)) == whole
-    assert len(whole) == 36 and {row[0] for row in whole} == {0, 1}
-    assert {row[3] < 0 for row in whole} == {False, True}
 
 
 @pytest.mark.parametrize("mixed", [False, True])

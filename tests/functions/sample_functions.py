@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import numpy as np
+import torch
 
 
 def swap_sides(sample: Any, rng: np.random.Generator) -> Any:
@@ -51,7 +52,7 @@ def speckle(sample: Any, rng: np.random.Generator) -> Any:
 
 def speckle_by_global_draws(sample: Any, rng: np.random.Generator) -> Any:
     """As no function should."""
-    level = (np.random.rand() + random.random()) / 2  # noqa: NPY002 - the one that is meant
+    level = (np.random.rand() + random.random() + float(torch.rand(1))) / 3  # noqa: NPY002 - the one that is meant
     return (sample["image"] * level).astype(np.uint8)
 
 

@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 import torch
 from damaged import damage
-from loaders import check_epoch, drain, load, world
+from loaders import drain, load
 from opened import pretend_gpu
 from painted import FIELDS, KEYPOINTS, check_boxes, check_keypoints, check_masks, pack_painted
 from sample_functions import refuse_seven, speckle, swap_sides, turn
 
 import gpuload
 from gpuload import ArgumentError, Augment, FunctionError, RandomResizedCrop
-from gpuload.functions.draws import generator_of
 from gpuload.transforms import ColorJitter, Function, RandomErasing
 
 NOISY = Augment(12, dtype="uint8", transforms=[Function(speckle)])
@@ -142,48 +141,24 @@ def test_a_function_before_the_crop_that_changes_nothing_changes_nothing(packed:
     assert (found - expected).abs().mean() < 0.01  # large images are decoded in a part of their size without it
 
 
-@pytest.mark.parametrize(
-    ("decoder", "augment"), [("native", NOISY), ("dali", NOISY), ("both", NOISY), ("native", NOISY_BEFORE)]
-)
-def test_nothing_but_the_sample_decides(packed: Path, decoder: str, augment: Augment) -> None:
-    """Neither threads, batch size, ranks, processes nor a resume."""
-    options: dict[str, Any] = {"augment": augment, "decoder": decoder}
-    with load(packed, 8, drop_last=False, **options) as loader:
+def test_threads_and_batches_ahead_change_nothing(packed: Path, decoder: str) -> None:
+    """As ranks, batch size and a resume, see tests/iterator/test_ways.py."""
+    options: dict[str, Any] = {"augment": NOISY, "decoder": decoder, "drop_last": False}
+    with load(packed, 8, **options) as loader:
         epochs = [drain([loader]) for _ in range(2)]
     assert len({pixels for epoch in epochs for _, pixels in epoch}) == 2 * 97
-    with load(packed, 5, drop_last=False, num_threads=3, prefetch=3, **options) as loader:
+    with load(packed, 5, num_threads=3, prefetch=3, **options) as loader:
         assert [drain([loader]) for _ in range(2)] == epochs
-    ranks = world(packed, 3, 4, drop_last=False, **options)
-    found = dict(drain(ranks))
-    assert found == dict(epochs[0])
-    drain(ranks, steps=3)
-    state = ranks[0].state_dict()
-    for loader in ranks:
-        loader.close()
-    with load(packed, 7, drop_last=False, **options) as loader:
-        loader.load_state_dict(state)
-        assert dict(drain([loader])) == dict(epochs[1][36:])
 
 
-def test_a_subset_a_mixture_and_repeats(packed: Path, decoder: str) -> None:
-    options: dict[str, Any] = {"augment": NOISY, "decoder": decoder, "drop_last": False}
-    whole = gpuload.Dataset(packed)
-    with load(packed, **options) as loader:
-        expected = dict(drain([loader]))
-    with load(whole.subset(range(0, 97, 3)), **options) as loader:
-        some = drain([loader])
-    assert len(some) == 33 and all(len(pixels) == 3 * 12 * 12 for _, pixels in some)
-    assert dict(some).items() <= expected.items()
-    mixed: Any = gpuload.mix([(whole, 1), (whole.subset(range(10)), 1)])
-    check_epoch(mixed, **{**options, "steps_per_epoch": 5})
-    with load(mixed, **options) as one, load(mixed, 3, **options) as other:
-        assert [drain([one]) for _ in range(2)] == [drain([other]) for _ in range(2)]
+def test_each_repeat_has_random_numbers_of_its_own(packed: Path) -> None:
     weights = np.ones(97)
     weights[5] = 200
-    with load(packed, sampling=gpuload.Weights(weights), **options) as loader:
+    with load(packed, augment=NOISY, drop_last=False) as loader:
+        expected = dict(drain([loader]))
+    with load(packed, augment=NOISY, sampling=gpuload.Weights(weights), drop_last=False) as loader:
         again = [pixels for index, pixels in drain([loader]) if index == 5]
-    assert len(set(again)) == len(again) > 10  # each repeat has other random numbers
-    assert expected[5] in again
+    assert len(set(again)) == len(again) > 10 and expected[5] in again
 
 
 def test_views_have_functions_of_their_own(packed: Path, decoder: str) -> None:
@@ -243,16 +218,24 @@ def test_samples_that_do_not_decode(
                 assert torch.equal(image, clean[sample])
 
 
-def test_the_generator_is_well_defined() -> None:
+def test_the_generator_is_well_defined(packed: Path) -> None:
     """The numbers of a key never change, and are those of NumPy's own Philox with that key."""
-    drawn = generator_of((1, 2)).integers(0, 1 << 63, 3)
-    assert drawn.tolist() == np.random.Generator(np.random.Philox(key=np.array([1, 2], np.uint64))).integers(
-        0, 1 << 63, 3
-    ).tolist()  # fmt: skip
-    generator_of((3, 4)).normal(size=7)
-    assert generator_of((1, 2)).integers(0, 1 << 63, 3).tolist() == drawn.tolist()
-    with pytest.raises(TypeError, match="does not implement spawning"):
-        generator_of((1, 2)).spawn(2)
+    drawn: dict[int, list[int]] = {}
+
+    def draw(sample: Any, rng: np.random.Generator) -> Any:
+        drawn[sample["index"]] = rng.integers(0, 1 << 63, 3).tolist()
+        rng.normal(size=7)
+        with pytest.raises(TypeError, match="does not implement spawning"):
+            rng.spawn(2)
+        return sample
+
+    views = [Augment(12), Augment(12, transforms=[Function(draw)])]
+    with load(packed, augment=views, seed=7, drop_last=False) as loader:
+        loader.set_epoch(3)
+        list(loader)
+    philox = np.random.Philox(key=np.array(GOLDEN[0], np.uint64))
+    assert drawn[0] == np.random.Generator(philox).integers(0, 1 << 63, 3).tolist()
+    assert len(set(map(tuple, drawn.values()))) == 97
     view = NOISY.draw(7, 3, np.array([0, 5]), *np.full((2, 2), 40, np.int32), 1, np.array([0, 2]))
     assert view.function is not None
     assert view.function.keys.tolist() == GOLDEN

@@ -17,7 +17,7 @@ from loaders import drain, load
 import gpuload
 from gpuload import Augment
 from gpuload.decode.native.images import ImageDecoder
-from gpuload.disk import Index, Manifest, ShardInfo, write_index
+from gpuload.disk import Index, Manifest, write_index
 from gpuload.read.shards import Window
 
 
@@ -187,7 +187,7 @@ def test_thousands_of_shards_need_no_file_handles(packed: Path, tmp_path: Path, 
     infos = []
     for number in range(shards):
         info = manifest.shards[number % 9]
-        infos.append(ShardInfo(f"shard-{number:06d}.tar", info.samples, info.bytes, info.sha256))
+        infos.append(type(info)(f"shard-{number:06d}.tar", info.samples, info.bytes, info.sha256))
         os.link(packed / info.name, tmp_path / infos[-1].name)
     with write_index(tmp_path / "index.arrow", manifest.fields) as write:
         for number in range(shards):

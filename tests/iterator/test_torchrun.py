@@ -15,7 +15,6 @@ import pytest
 import torch
 
 import gpuload
-from gpuload.counted import counted
 from gpuload.machine.limits import count_cores
 
 HERE = Path(__file__).parent
@@ -102,7 +101,7 @@ def test_ranks_on_one_machine_share_its_cores(killed: Path) -> None:
     for number, rank in enumerate(notes(killed, 2)):
         assert rank[0]["threads"] == share
         assert f"rank {number} of 2, on cpu" in rank[0]["loader"]
-        assert f"with {counted(share, 'thread')}" in rank[0]["loader"]
+        assert f"with {share} thread{'s' * (share > 1)}" in rank[0]["loader"]
 
 
 @pytest.mark.parametrize(

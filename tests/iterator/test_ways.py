@@ -9,17 +9,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from loaders import load
+from painted import pack_painted
 
 import gpuload
-from gpuload import transforms
+from gpuload import Augment, transforms
+from gpuload.transforms import Function
 
 STEP = 12  # samples of a global batch, which 1, 2, 3 and 4 ranks divide
 WEIGHTS = np.arange(97) % 5 / 4.0
-Row = tuple[int, bytes]  # sample and pixels
+Row = tuple[int, str]  # a sample, and what its other fields hold
 
 
 class Way(NamedTuple):
-    """data: what a loader is given, made of the packed set. options: of the loader. is_once: an epoch holds each sample
+    """data: what a loader is given, made of a packed set. options: of the loader. is_once: an epoch holds each sample
     exactly once. worlds: numbers of ranks. is_sorted: ranks divide a global batch in an order of their own."""
 
     options: dict[str, Any]
@@ -51,6 +53,18 @@ WARPED = gpuload.Augment(
     dtype="uint8",
     transforms=[transforms.RandomRotation(20), transforms.RandomPerspective()],
 )
+NOISY = Augment(12, dtype="uint8", transforms=[Function(speckle)])
+MOVES = Augment(
+    48,
+    crop=gpuload.RandomResizedCrop((0.4, 1.0)),
+    dtype="uint8",
+    vertical_flip=0.3,
+    transforms=[transforms.RandAugment(2)],
+)
+FIELDS = (
+    *("index", "mask", gpuload.Boxes(), gpuload.Target("angle", negate_on_flip=True), "key", "dataset"),
+    gpuload.Captions("caption", lines=True, dropout=0.3),
+)
 SIZES = gpuload.Buckets([(12, 12), (8, 16), (16, 8)])
 BUCKETS = {"augment": gpuload.Augment(SIZES, crop="cover", dtype="uint8")}
 WAYS = {
@@ -58,9 +72,15 @@ WAYS = {
     "dropped": Way({}),
     "dali": Way({"drop_last": False, "decoder": "dali"}, is_once=True),
     "both": Way({"drop_last": False, "decoder": gpuload.Both(cpu=0.4), "augment": WARPED}, part, True, (2, 4)),
-    "a function": Way(
-        {"decoder": "dali", "augment": gpuload.Augment(12, dtype="uint8", transforms=[transforms.Function(speckle)])}
+    "a function": Way({"decoder": "dali", "augment": NOISY}),
+    "a function of both": Way({"decoder": "both", "augment": NOISY, "drop_last": False}, part, True),
+    "a function before the crop": Way(
+        {"augment": Augment(12, dtype="uint8", transforms=[Function(speckle, before_crop=True)])}
     ),
+    "a function of repeats": Way({"sampling": gpuload.Weights(WEIGHTS), "augment": NOISY}),
+    "a function of a mixture": Way({"augment": NOISY, "steps_per_epoch": 5}, mixed),
+    "fields that move": Way({"augment": MOVES, "fields": FIELDS, "drop_last": False, "decoder": "native"}, worlds=(2,)),
+    "fields that move, dali": Way({"augment": MOVES, "fields": FIELDS, "decoder": "dali"}, mixed),
     "stored": Way({"shuffle": False}, is_once=True, worlds=(2, 3, 4)),
     "subset": Way({"drop_last": False, "shuffle": gpuload.Shuffle(window=2)}, part, is_once=True, worlds=(2, 4)),
     "tiles": Way({"drop_last": False, "shuffle": gpuload.Shuffle(window=2)}, tiled),
@@ -107,19 +127,26 @@ def make(way: Way, packed: Path, ranks: int) -> list[gpuload.DaliIterator]:
     return [load(data, STEP // ranks, **{**usual, **way.options}, rank=rank, world_size=size) for rank, size in places]
 
 
+def held(values: Any, row: int) -> str:
+    """A row of a field, without the padding of boxes."""
+    if isinstance(values, tuple):
+        return str(values.boxes[row, : values.counts[row]].tolist())
+    return values[row] if isinstance(values, list) else values[row].numpy().tobytes().hex()
+
+
 def epoch_of(loaders: list[gpuload.DaliIterator], steps: int | None = None) -> list[list[Row]]:
     """The global batches of an epoch, or of `steps` of it: all ranks are in step, and none gets an empty batch."""
     found = []
     for number, parts in enumerate(zip(*loaders, strict=True), start=1):
-        assert all(len(index) for index, _ in parts)
-        assert len({image.shape[1:] for _, image in parts}) == 1
+        assert all(len(index) for index, *_ in parts)
+        assert len({first.shape[1:] for _, first, *_ in parts}) == 1
         states = [json.dumps(loader.state_dict()) for loader in loaders]
         assert len(set(states)) == 1 and len(states[0]) < 1000
         found.append(
             [
-                (sample, image.numpy().tobytes())
-                for (index, images), loader in zip(parts, loaders, strict=True)
-                for sample, image in list(zip(index.tolist(), images, strict=True))[: len(index) - loader.padding]
+                (sample, "".join(held(values, row) for values in fields))
+                for (index, *fields), loader in zip(parts, loaders, strict=True)
+                for row, sample in enumerate(index.tolist()[: len(index) - loader.padding])
             ]
         )
         if number == steps:
@@ -142,9 +169,15 @@ def same(way: Way, found: list[list[Row]], expected: list[list[Row]]) -> bool:
     ) == rows(expected[-2:])
 
 
+@pytest.fixture(scope="module")
+def painted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_painted(tmp_path_factory.mktemp("painted"), count=97, side=60)
+
+
 @pytest.mark.parametrize("name", WAYS)
-def test_ranks_resuming_and_leaving_change_nothing(packed: Path, name: str) -> None:
+def test_ranks_resuming_and_leaving_change_nothing(packed: Path, painted: Path, name: str) -> None:
     way = WAYS[name]
+    packed = painted if "fields" in way.options else packed
     alone = make(way, packed, 1)
     epochs = [epoch_of(alone) for _ in range(3)]
     assert all(len(epoch) == len(alone[0]) for epoch in epochs)

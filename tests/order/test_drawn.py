@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import WeightedRandomSampler
 
-from gpuload.draws import DRAWN, make_key, uniform
+from gpuload.draws import make_key, uniform
 from gpuload.order.drawn import DrawnOrder, choose_order, equal_strata, weighted_stratum
 
 shards = st.lists(st.integers(0, 9), min_size=1, max_size=8).filter(any).map(lambda sizes: np.array(sizes, np.int64))
@@ -110,7 +110,7 @@ def test_without_replacement_no_sample_comes_twice(data: Any, total: int, seed: 
 @pytest.mark.parametrize("total", [1, 2, 70, 300, 598, 599])
 def test_without_replacement_those_with_the_smallest_waits_are_chosen(total: int) -> None:
     sizes, weights = np.full(6, 100), np.arange(600.0)
-    waits = -np.log1p(-uniform(make_key(4, 3, DRAWN, 2), np.arange(1, 600))) / weights[1:]
+    waits = -np.log1p(-uniform(make_key(4, 3, 6, 2), np.arange(1, 600))) / weights[1:]
     order = choose_order(sizes, None, weights, total, seed=4, epoch=3, window=2)
     assert sorted(order[:].tolist()) == sorted((1 + np.argsort(waits)[:total]).tolist())
 

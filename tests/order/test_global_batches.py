@@ -27,6 +27,7 @@ def test_batches_of_an_epoch(samples: int, batch: int, drop_last: bool, expected
     st.booleans(),
 )
 @example(33, 16, 2, False, 0, 0, False)
+@example(33, 16, 2, True, 0, 0, False)
 @example(1, 4, 8, False, 0, 0, False)
 @example(9, 1, 8, False, 0, 0, False)
 @example(12, 2, 2, False, 5, 19, False)

@@ -13,12 +13,14 @@ from loaders import load
 
 import gpuload
 from gpuload import ArgumentError, Shuffle
-from gpuload.draws import SAMPLES, SHARDS, make_key, permutation
+from gpuload.draws import make_key, permutation
 from gpuload.machine.ranks import Ranks
 from gpuload.order.epoch import EpochOrder, Share
 from gpuload.order.mixture import ShuffledBlocks, open_data
 from gpuload.order.plan import OrderOptions, plan_order
 from gpuload.order.stream import Epochs, Stream
+
+SHARDS, SAMPLES = 0, 1  # in the table of draws
 
 
 class Case(NamedTuple):

@@ -7,11 +7,11 @@ from nvidia.dali import Pipeline, fn
 
 import gpuload
 from gpuload import Augment
-from gpuload.decode.dali.decoder import find_device_fault
+from gpuload.decode.dali import decoder as dali
 from gpuload.decode.dali.graph import build_graph
-from gpuload.decode.dali.memory import MOST_BYTES, preallocated_bytes, preallocation
 from gpuload.decode.interface import Stored
-from gpuload.headers.encodings import MAX_PIXELS
+
+FORMS = [Augment(8).form]
 
 
 @pytest.mark.parametrize(
@@ -29,24 +29,17 @@ from gpuload.headers.encodings import MAX_PIXELS
     ],
 )
 def test_memory_in_advance_has_a_limit(
-    sides: tuple[int, int], batch_size: int, load: float | None, is_told: bool
+    monkeypatch: pytest.MonkeyPatch, sides: tuple[int, int], batch_size: int, load: float | None, is_told: bool
 ) -> None:
-    hints = preallocation(Stored(*sides), batch_size, load)
-    told = {"preallocate_width_hint": sides[0], "preallocate_height_hint": sides[1]}
-    assert hints == (told if is_told else {})
-    fits = 0 < preallocated_bytes(*sides, batch_size, load) <= MOST_BYTES
-    assert is_told == (fits and sides[0] * sides[1] <= MAX_PIXELS)
-
-
-def test_the_graph_keeps_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, Any]] = []
     image = fn.decoders.image
     monkeypatch.setattr(fn.decoders, "image", lambda *args, **options: asked.append(options) or image(*args, **options))
-    for stored in (Stored(640, 480), Stored(5980, 6430)):
-        with Pipeline(batch_size=256, num_threads=1, device_id=0):
-            build_graph([Augment(8).form], stored, lambda: (), {"hw_decoder_load": 0.9})
-    assert [one.get("preallocate_width_hint") for one in asked] == [640, None]
-    assert all(one["jpeg_fancy_upsampling"] and one["hw_decoder_load"] == 0.9 for one in asked)
+    with Pipeline(batch_size=batch_size, num_threads=1, device_id=0):
+        build_graph(FORMS, Stored(*sides), lambda: (), {} if load is None else {"hw_decoder_load": load})
+    (options,) = asked
+    told = {"preallocate_width_hint": sides[0], "preallocate_height_hint": sides[1]}
+    assert {name: value for name, value in options.items() if name in told} == (told if is_told else {})
+    assert options["jpeg_fancy_upsampling"] and options.get("hw_decoder_load") == load
 
 
 MESSAGES = {
@@ -60,14 +53,14 @@ MESSAGES = {
 
 @pytest.mark.parametrize("said", MESSAGES)
 def test_errors_of_the_device_are_no_images_fault(said: str) -> None:
-    found = find_device_fault(RuntimeError(f"Critical error in pipeline:\n{said}\nCurrent pipeline object"), 1)
+    found = dali.find_device_fault(RuntimeError(f"Critical error in pipeline:\n{said}\nCurrent pipeline object"), 1)
     assert isinstance(found, gpuload.DeviceError) and "\n" not in str(found)
     assert str(found).startswith(f"cuda:1: {'DALI ' if 'memory' in MESSAGES[said] else ''}{MESSAGES[said]}")
 
 
 def test_other_errors_may_be_an_images() -> None:
     for said in ("Failed to decode a JPEG", "Unrecognized image format.", "Error while decoding: could not"):
-        assert find_device_fault(RuntimeError(said), 0) is None
+        assert dali.find_device_fault(RuntimeError(said), 0) is None
 
 
 def test_a_loader_tells_it(packed: Any, monkeypatch: pytest.MonkeyPatch) -> None:

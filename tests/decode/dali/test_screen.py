@@ -13,7 +13,7 @@ from PIL import Image
 import gpuload
 from gpuload import Augment
 from gpuload.decode.dali import screen as screens
-from gpuload.decode.dali.screen import OTHER_SIZE_THAN_INDEX, Screen, Trial
+from gpuload.decode.dali.screen import Screen, Trial
 from gpuload.decode.interface import Stored
 from gpuload.decode.native.sound import check_jpegs
 from gpuload.headers import png as png_header
@@ -21,6 +21,7 @@ from gpuload.headers import sound_jpeg
 from gpuload.machine import installed
 from gpuload.types import U8
 
+OTHER_SIZE_THAN_INDEX = "it is not of the size that the index says"
 AUGMENT = Augment(8, dtype="uint8")
 WIDTH, HEIGHT = 51, 38
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 import gpuload
 from gpuload.decode.native.bands import bands_of, crop_or_pad_bands, resample_bands
 from gpuload.decode.native.values import Target
-from gpuload.fields.images import GRAY, Pixels
+from gpuload.fields.images import Pixels
 
 PEAKS = {"uint8": 255, "uint16": 65_535, "float32": 1}
 
@@ -118,7 +118,9 @@ def test_gray_is_made_of_rgb_as_pillow_does() -> None:
     pictures, sides_ = np.array([[pixels.ctypes.data, 20, 30, 90, 0, 0, 1]]), np.array([[0, 0, 20, 30]])
     constants = np.zeros(1, np.float32), np.ones(1, np.float32)
     flips = np.zeros((1, 2), bool)
-    resample_bands(pictures, sides_, sides_ * 1.0, flips, False, bands_of(GRAY, 3, True), Target(out, *constants))(0, 1)
+    resample_bands(pictures, sides_, sides_ * 1.0, flips, False, bands_of(Pixels(1), 3, True), Target(out, *constants))(
+        0, 1
+    )
     np.testing.assert_array_equal(out[0, 0], np.asarray(Image.fromarray(pixels).convert("L")))
 
 
