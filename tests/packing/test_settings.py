@@ -57,7 +57,16 @@ def test_wrong_settings_are_refused(tmp_path: Path, settings: dict[str, Any], me
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("1GB", 10**9), ("256 MiB", 2**28), ("1e6", 10**6), ("500", 500), ("1.5k", 1500), ("2Ki", 2048)]
+    ("text", "size"),
+    [
+        ("1GB", 10**9),
+        ("3T", 3 * 10**12),
+        ("256 MiB", 2**28),
+        ("1e6", 10**6),
+        ("500", 500),
+        ("1.5k", 1500),
+        ("2Ki", 2048),
+    ],
 )
 def test_sizes_as_texts(text: str, size: int) -> None:
     assert PackOptions(maxsize=text).maxsize == size

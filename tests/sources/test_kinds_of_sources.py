@@ -461,13 +461,3 @@ def test_dicts_that_are_wrong(tmp_path: Path, samples, message: str) -> None:
     assert not (tmp_path / "out").exists()
     with pytest.raises(ArgumentError, match="has no setting 'sise'; its settings are address, append"):
         gpuload.pack(samples, tmp_path / "out", sise=3)
-
-
-def test_what_is_not_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "a.xyz").touch()
-    with pytest.raises(SourceError, match="a.xyz: is of an unknown kind. Name it with --from"):
-        open_source(tmp_path / "a.xyz")
-    with pytest.raises(ArgumentError, match="--from is one of folder, sidecar, .*; got 'x'"):
-        open_source(tmp_path, form="x")
-    assert cli.main(["pack", str(tmp_path), str(tmp_path / "out"), "--column", "x=y"]) == cli.WRONG
-    assert "--column x=y: write ROLE=NAME, with one of the roles path, image" in capsys.readouterr().err

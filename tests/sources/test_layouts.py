@@ -35,9 +35,8 @@ def fields_of(folder: Path) -> list[str]:
     return [field.name for field in Manifest.read(folder).fields]
 
 
-@pytest.mark.parametrize("wrap", ["", "coco/"])
 @pytest.mark.parametrize("archive", [False, True])
-@pytest.mark.parametrize("place", ["images", "val2017", "images/val2017"])
+@pytest.mark.parametrize(("place", "wrap"), [("images", ""), ("val2017", "coco/"), ("images/val2017", "")])
 def test_annotations_beside_images_are_found(
     make_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str, archive: bool, wrap: str
 ) -> None:

@@ -67,4 +67,5 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr(Objects, "patience", replace(Objects.patience, **changes))
 
     set_patience(silent_s=0.5, request_s=5, give_up_s=2, first_wait_s=0.02, longest_wait_s=0.1)
+    monkeypatch.setattr("gpuload.store.remote_set._OFFLINE_S", 0.3)
     return set_patience

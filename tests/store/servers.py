@@ -5,6 +5,7 @@ import hashlib
 import http.client
 import os
 import re
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -15,6 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+import prepared
 
 
 class _Server(ThreadingHTTPServer):
@@ -190,3 +193,16 @@ def becomes(value: int, count: Callable[[], int]) -> bool:
 def no_shards_in_memory() -> None:
     """Waits until this process holds none."""
     assert becomes(0, memory_files)
+
+
+def start_script(name: str, *arguments: str, warnings: str = "ignore") -> "subprocess.Popen[str]":
+    """A script of this folder, in a process of its own."""
+    command = [*prepared.python(), "-W", warnings, str(Path(__file__).with_name(name)), *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process: "subprocess.Popen[str]") -> set[str]:
+    """What such a process printed of its epochs."""
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    return set(out.split()) - {"begins"}

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import Any
 
 import pytest
 from loaders import drain, load
@@ -18,8 +19,6 @@ from gpuload.cli import main
 from gpuload.disk.fetch import fetch
 from gpuload.packing.foreign.index import index_shards
 from gpuload.packing.verify import verify
-from gpuload.store.hub import pinned
-from gpuload.store.url import URL
 
 pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed (extra remote)")
 
@@ -101,12 +100,14 @@ def test_what_is_refused(hub: HubServer, url: str, error: type[Exception], messa
         gpuload.Dataset(url)
 
 
-def test_a_hub_that_stays_busy(hub: HubServer) -> None:
+BUSY = f"^{SET}: the Hub answered 429 after .* s. Check the network, or try again later"
+
+
+def test_a_hub_that_stays_busy(hub: HubServer, impatient: Any) -> None:
     hub.busy = 10**6
-    with pytest.raises(
-        RemoteError, match=f"^{SET}: the Hub answered 429 after .* s. Check the network, or try again later"
-    ):
-        pinned(URL(SET), give_up_s=0.2)
+    impatient(give_up_s=0.2)
+    with pytest.raises(RemoteError, match=BUSY):
+        gpuload.Dataset(SET)
 
 
 @pytest.mark.parametrize("after", ["Thu, 01 Jan 1970 00:00:00 GMT", "0", "-5", "soon", "9" * 400])
@@ -114,12 +115,10 @@ def test_when_the_hub_asks_to_wait(hub: HubServer, after: str) -> None:
     """Also where it is until a day that has passed, or no time at all."""
     hub.busy, hub.retry_after = 1, after
     if len(after) > 300:
-        with pytest.raises(
-            RemoteError, match=f"^{SET}: the Hub answered 429 after .* s. Check the network, or try again later"
-        ):
-            pinned(URL(SET))
+        with pytest.raises(RemoteError, match=BUSY):
+            gpuload.Dataset(SET)
     else:
-        assert pinned(URL(SET)).text == SET.replace("photos", f"photos@{COMMIT}")
+        assert str(gpuload.Dataset(SET).folder) == SET.replace("photos", f"photos@{COMMIT}")
 
 
 def test_without_a_token(hub: HubServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

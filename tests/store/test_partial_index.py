@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pytest
 from loaders import drain, load
 from store.partial_sets import all_rows, here, older
-from store.servers import Proxy, file_server, running
+from store.servers import Proxy, file_server, finish, running, start_script
 
 import gpuload
 from gpuload import FormatError, RemoteError
@@ -299,9 +299,8 @@ def test_a_small_index_and_a_server_without_ranges(many: Path, tmp_path: Path, m
 
 
 def test_without_a_network_what_is_here_is_read(
-    many: Path, tmp_path: Path, impatient: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    many: Path, tmp_path: Path, impatient: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("gpuload.store.remote_set._OFFLINE_S", 0.3)
     with serve(many) as server:
         expected = gpuload.Dataset(server.url, tmp_path).rows(9).to_pylist()
     dataset = gpuload.Dataset(server.url, tmp_path)
@@ -374,15 +373,7 @@ def test_nothing_waits_for_rows_that_nobody_wants(serving: Any, tmp_path: Path) 
 
 
 def start(url: str, cache: Path, loops: int) -> "subprocess.Popen[str]":
-    script = Path(__file__).with_name("partial_sets.py")
-    command = [*prepared.python(), "-W", "error", str(script), url, str(cache), str(loops)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def finish(process: "subprocess.Popen[str]") -> set[str]:
-    out, err = process.communicate()
-    assert process.returncode == 0, err
-    return set(out.split()) - {"begins"}
+    return start_script("partial_sets.py", url, str(cache), str(loops), warnings="error")
 
 
 def test_processes_share_what_they_fetch(serving: Any, many: Path, tmp_path: Path) -> None:

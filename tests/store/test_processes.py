@@ -12,23 +12,14 @@ from typing import Any
 import prepared
 import pytest
 from loaders import drain, load
+from store.servers import finish, start_script
 
 import gpuload
 from gpuload.store.cache import Cache
 
-SCRIPT = Path(__file__).with_name("read_remote.py")
 
-
-def start(url: str, cache: Path, size: str, epochs: int) -> subprocess.Popen[str]:
-    command = [*prepared.python(), "-W", "ignore", str(SCRIPT), url, str(cache), size, str(epochs)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def finish(process: "subprocess.Popen[str]") -> set[str]:
-    """What it printed of its epochs."""
-    out, err = process.communicate()
-    assert process.returncode == 0, err
-    return set(out.split()) - {"begins"}
+def start(url: str, cache: Path, size: str, epochs: int) -> "subprocess.Popen[str]":
+    return start_script("read_remote.py", url, str(cache), size, str(epochs))
 
 
 def is_consistent(cache: Cache) -> bool:

@@ -206,14 +206,12 @@ def test_without_a_network_the_cache_is_enough(
     epochs: list[Rows],
     caplog: pytest.LogCaptureFixture,
     impatient: None,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with running(file_server(packed)) as server:
         url = server.url
         with remote_of(url, tmp_path) as loader:
             drain([loader])
     caplog.clear()
-    monkeypatch.setattr("gpuload.store.remote_set._OFFLINE_S", 0.3)
     with caplog.at_level(logging.WARNING), remote_of(url, tmp_path) as loader:
         assert [drain([loader]), drain([loader])] == epochs
     assert "Using the copy of its manifest and index in the cache" in caplog.text

@@ -56,12 +56,6 @@ def test_a_scheme_that_is_not_known_is_refused(call: Callable[[str], object]) ->
         call("file:///set")
 
 
-@pytest.mark.parametrize("command", ["info", "verify", "tune"])
-def test_commands_refuse_a_scheme_that_is_not_known(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([command, "gopher://host/set"]) == 2
-    assert capsys.readouterr().err.startswith("gpuload: gopher://host/set: cannot be read from here")
-
-
 @pytest.mark.parametrize(
     ("out", "fault"),
     [

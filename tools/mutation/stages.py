@@ -41,15 +41,9 @@ STAGES = {
             "iterator/test_bucket_loaders.py",
         ),
     ),
-    "plan": Stage(
-        ("packing/run/plan.py", "packing/run/plan.py"),
-        ("packing/run/test_plan.py", "packing/run/test_packer.py"),
-    ),
+    "plan": Stage(("packing/run/plan.py",), ("packing/run/test_plan.py", "packing/run/test_packer.py")),
     "read": Stage(
-        tuple(
-            f"read/{name}.py"
-            for name in ("reader", "batches", "batch", "shards", "mapped_file", "index_check", "members")
-        ),
+        ("read/*.py",),
         (
             "read",
             "iterator/test_bucket_loaders.py",
@@ -59,7 +53,7 @@ STAGES = {
         ),
     ),
     "iterator": Stage(
-        ("iterator.py",),
+        ("loader/iterator.py",),
         (
             "iterator/test_iterator.py",
             "iterator/test_misuse.py",
