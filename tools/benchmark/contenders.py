@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmark import features
-from benchmark.peers import dali, dataloader, ffcv, litdata, mosaic, own, spdl, webdataset
+from benchmark.peers import dali, datago, dataloader, ffcv, lance, litdata, mosaic, own, spdl, webdataset
 from benchmark.work import Contender, Work
 
 BEFORE = "gpuload-before"  # of another commit
@@ -43,6 +43,24 @@ _ALL = [
     Contender("spdl", "SPDL, its FFmpeg", spdl.open_ffmpeg, package="spdl.io", distribution="spdl"),
     Contender(
         "spdl-opencv", "SPDL + simplejpeg, OpenCV", spdl.open_opencv, package="spdl.pipeline", distribution="spdl"
+    ),
+    Contender(
+        "lance",
+        "LanceDB",
+        lance.open_loader,
+        package="lancedb",
+        distribution="lancedb",
+        prepare=lance.prepare,
+        raw=True,
+    ),
+    Contender(
+        "datago",
+        "datago, crops in one thread",
+        datago.open_loader,
+        package="datago",
+        distribution="datago",
+        prepare=dali.prepare_files,
+        data="dali-files",
     ),
     Contender("ffcv", "FFCV", ffcv.open_loader, package="ffcv", distribution="ffcv", prepare=ffcv.prepare, raw=True),
     Contender(

@@ -11,6 +11,7 @@ import argparse
 import json
 import re
 import statistics
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ _TABLE = re.compile(r"<!-- figures: ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
 NAMES = {
     "spdl": "SPDL, its FFmpeg",
     "mosaic": "MosaicML Streaming",
+    "lance": "LanceDB",
+    "datago": "datago, crops in one thread",
     "webdataset": "webdataset",
     "torch": "DataLoader + Pillow",
     "spdl-opencv": "SPDL + simplejpeg, OpenCV",
@@ -167,12 +170,19 @@ _TEXTS = ("captions", "tokens")
 _OTHERS = ("gray", "16-bit", "balance", "stratified")
 _PADDING = tuple(f"padding-{mode}" for mode in ("constant", "edge", "reflect", "symmetric"))
 FEATURES = "features-2-cores"
+FUNCTIONS, WARPS = "functions-2-cores", "warps-2-cores"
+COLOURS = {
+    "colours-2-cores": "",
+    "colours-2-cores-64-px-jpeg": "; JPEGs of 64×64, batches of 256",
+    "colours-2-cores-64-px-raw": "; pixels of 64×64, batches of 256",
+}
 PADDING = "features-2-cores-32-px-raw"
 
 
-def features(name: str, *wanted: str) -> str:
-    """What each of these takes, beside the same loader without it: gpuload, then a DataLoader."""
-    found = {(row["feature"], row["loader"]): row for row in record(name)["features"]}
+def features(names: Sequence[str], *wanted: str) -> str:
+    """What each of these takes, beside the same loader without it: gpuload, then a DataLoader. names: of records, the
+    newest last."""
+    found = {(row["feature"], row["loader"]): row for name in names for row in record(name)["features"]}
     head = ["with", "gpuload: images/s", "CPU µs an image", "DataLoader: images/s", "CPU µs an image"]
     rows = []
     for feature in wanted:
@@ -186,7 +196,6 @@ def features(name: str, *wanted: str) -> str:
 
 def colours() -> str:
     """Images/s of gpuload with each recipe, and how many times those of the others that is."""
-    found = {(row["what"], row["loader"]): row for row in record("colours-2-cores")["features"]}
     head = [
         "recipe",
         "images/s",
@@ -196,11 +205,15 @@ def colours() -> str:
         "times DALI by hand",
     ]
     rows = []
-    for (what, loader), own in found.items():
-        if loader == "gpuload":
-            others = (found.get((what, name)) for name in ("torch", "albumentations", "dali"))
-            times = ["" if row is None else f"{own['images_per_s'] / row['images_per_s']:.1f}" for row in others]
-            rows.append([what, f"{own['images_per_s']:,.0f}", f"{own['ratio']:.2f}", *times])
+    for name, images in COLOURS.items():
+        if not (RESULTS / f"{name}.json").exists():  # not measured yet
+            continue
+        found = {(row["what"], row["loader"]): row for row in record(name)["features"]}
+        for (what, loader), own in found.items():
+            if loader == "gpuload":
+                others = (found.get((what, peer)) for peer in ("torch", "albumentations", "dali"))
+                times = ["" if row is None else f"{own['images_per_s'] / row['images_per_s']:.1f}" for row in others]
+                rows.append([what + images, f"{own['images_per_s']:,.0f}", f"{own['ratio']:.2f}", *times])
     return table(head, rows)
 
 
@@ -226,13 +239,13 @@ TABLES = {
     "other-images": other_images,
     "packing": packing,
     "remote-peers": remote_peers,
-    "features": partial(features, FEATURES, *_FUNCTIONS, *_WARPS, "buckets", *_TEXTS, *_OTHERS),
+    "features": partial(features, (FEATURES, FUNCTIONS, WARPS), *_FUNCTIONS, *_WARPS, "buckets", *_TEXTS, *_OTHERS),
     "colours": colours,
-    "functions": partial(features, FEATURES, *_FUNCTIONS),
-    "warps": partial(features, FEATURES, *_WARPS),
-    "padding": partial(features, PADDING, *_PADDING),
-    "buckets": partial(features, FEATURES, "buckets"),
-    "captions": partial(features, FEATURES, *_TEXTS),
+    "functions": partial(features, (FUNCTIONS,), *_FUNCTIONS),
+    "warps": partial(features, (WARPS,), *_WARPS),
+    "padding": partial(features, (PADDING,), *_PADDING),
+    "buckets": partial(features, (FEATURES,), "buckets"),
+    "captions": partial(features, (FEATURES,), *_TEXTS),
 }
 
 
