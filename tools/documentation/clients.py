@@ -102,7 +102,8 @@ def prepare(photos: Iterable[Path], folder: Path) -> None:
     document = {"images": listed, "annotations": boxes, "categories": names}
     (folder / "instances.json").write_text(json.dumps(document))
     options: dict[str, Any] = {"workers": 1, "progress": False}
-    gpuload.pack(samples, folder / "shards", **options, maxsize=2**40)  # one shard, which open_clip's side names
+    # In one shard, which open_clip's side names.
+    gpuload.pack(samples, folder / "shards", **options, maxsize=2**40)
     gpuload.pack(CocoSource(images, folder / "instances.json"), folder / "coco", **options)
 
 
