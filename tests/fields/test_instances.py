@@ -2,10 +2,12 @@
 
 import importlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from images import encode, smooth_image
 
@@ -220,3 +222,21 @@ def test_they_are_shown(pairs: Path) -> None:
         plain, drawn = next(iter(loader)), loader.preview(4)
         with gpuload.DaliIterator(data, 4, augment=augment, fields=("image",), device="cpu") as bare:
             assert drawn.tobytes() != bare.preview(4).tobytes() and len(plain[1][0]["masks"]) == 1
+
+
+@pytest.mark.parametrize("column", ["boxes_area", "boxes_crowd"])
+def test_an_index_that_cannot_be_right(pairs: Path, tmp_path: Path, column: str) -> None:
+    shutil.copytree(pairs, tmp_path / "set")
+    index, manifest = tmp_path / "set/index.arrow", tmp_path / "set/manifest.json"
+    with pa.ipc.open_file(str(index)) as file:
+        batches = [file.get_batch(number) for number in range(file.num_record_batches)]
+    rows = batches[0].to_pylist()
+    rows[1][column] = []
+    batches[0] = pa.RecordBatch.from_pylist(rows, batches[0].schema)
+    with pa.OSFile(str(index), "wb") as out, pa.ipc.new_file(out, batches[0].schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    found = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({name: value for name, value in found.items() if not name.startswith("index_")}))
+    with pytest.raises(gpuload.ShardError, match=f"1 boxes in 'boxes' and 0 '{column}'"):
+        next(iter(gpuload.DaliIterator(tmp_path / "set", 40, augment=gpuload.Augment(8), fields=("boxes",))))
