@@ -3,6 +3,7 @@
 import json
 import os
 import queue
+import re
 import subprocess
 import sys
 import threading
@@ -133,6 +134,14 @@ def test_a_commit_is_checked_out(packed: Path, capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit, match="2"):
         bench.main([str(packed / "val"), "--against", "no-such-commit"])
     assert "--against no-such-commit: fatal: not a valid object name" in capsys.readouterr().err
+
+
+def test_lock(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--lock", "--size", "32", "--batch-size", "8", "--images", "128"]
+    assert bench.main([str(packed / "train"), *options]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert re.search(r"compiled steps take [\d.]+ ms an image, all else [\d.]+ µs", lines[0])
+    assert [line.split(" threads that wait instead: ")[0] for line in lines[1:3]] == ["16", "64"]
 
 
 def test_features(

@@ -21,6 +21,7 @@ from gpuload import ArgumentError, SourceError, cli
 from gpuload.disk import Manifest
 from gpuload.packing.verify import verify
 from gpuload.sources import open_source
+from gpuload.sources.splits import split_called, splits_of_column, splits_of_files, splits_of_paths
 
 PHOTOS = [encode(photo(number, 40 + number, 30)) for number in range(12)]
 SPLIT_OF = {0: "train", 1: "train", 2: "train", 3: "train", 4: "train", 5: "val", 6: "val", 7: "test"}
@@ -402,3 +403,20 @@ def test_arrays_with_a_split(tmp_path: Path) -> None:
         np.savez(tmp_path / "x.npz", images=pixels, part=np.array(list(SPLIT_OF.values()), dtype))
         manifests = packed(tmp_path / "x.npz", tmp_path / str(number), "--column", "split=part")
         assert {name: manifest.samples for name, manifest in manifests.items()} == {"train": 5, "val": 2, "test": 1}
+
+
+def test_words_of_names() -> None:
+    assert [split_called(name) for name in ("train", "Dev", " testing ", "trainval", "", None, "train2017")] == [
+        "train", "val", "test", "", "", "", "",
+    ]  # fmt: skip
+    names = ["data/train-00000-of-00002.parquet", "imagenet_val.000.tar", "x/test/0000.parquet", "testing-1.tar"]
+    assert splits_of_files("t", names) == ["train", "val", "test", "test"]
+    assert splits_of_files("t", ["a.tar", "latest.tar"]) == []
+    with pytest.raises(SourceError, match=r"t: the name 'dev-test\.tar' holds those of two splits, test and val"):
+        splits_of_files("t", ["dev-test.tar", "train.tar"])
+    assert splits_of_paths("t", []) is None
+    assert splits_of_paths("t", ["x/y/train/1.jpg", "x/y/train/val/2.jpg"]) is None  # a single one, as any set
+    own = splits_of_paths("t", ["x/y/test/1.jpg", "x/y/train/val/2.jpg"])
+    assert own is not None
+    assert own.names == ("train", "test")
+    assert splits_of_column("t", "c", ["train"] * 3) is None
