@@ -7,16 +7,32 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import gpuload
 from gpuload import Augment, RandomCrop
 from gpuload.augment.crops import Images
+from gpuload.augment.placed import PADDING_MODES, source_of, source_range
 
 
 def drawn(augment: Augment, width: int, height: int, count: int = 400) -> Any:
     """The crops of `count` samples of this size."""
     sizes = np.full((2, count), [[width], [height]], np.int32)
     return augment.draw(3, 1, np.arange(count), *sizes).crops
+
+
+@pytest.mark.parametrize("mode", PADDING_MODES)
+@given(size=st.integers(1, 12), at=st.integers(-60, 60), length=st.integers(1, 20))
+@settings(max_examples=60, deadline=None)
+def test_padding_is_numpys(mode: Any, size: int, at: int, length: int) -> None:
+    line, places = np.arange(size), np.arange(at, at + length)
+    expected = np.pad(line, 80, mode=mode, **({"constant_values": -1} if mode == "constant" else {}))[places + 80]
+    np.testing.assert_array_equal(source_of(places, size, mode), expected)
+    low, high = source_range(np.array([at]), np.array([at + length]), np.array([size]), mode)
+    assert 0 <= low[0] < high[0] <= size
+    shown = expected[expected >= 0]
+    assert ((shown >= low[0]) & (shown < high[0])).all()
 
 
 @pytest.mark.parametrize(
