@@ -14,6 +14,8 @@ from gpuload.order.buckets import Buckets
 
 Augments = Augment | Sequence[Augment]  # one view of each sample, or several
 
+_FREE = ("flips_vertically", "transforms", "function", "ops")  # what may differ between the forms of epochs
+
 
 class Schedule:
     """The views of each epoch.
@@ -44,9 +46,7 @@ class Schedule:
             if len(views) != len(first):
                 raise ArgumentError(f"augment: epoch {start} makes {counted(len(views), 'view')}, epoch 0 {len(first)}")
             for one, other in zip(first, views, strict=True):
-                _check_alike(
-                    one.form, other.form, f"epochs 0 and {start}", ("flips_vertically", "transforms", "function")
-                )
+                _check_alike(one.form, other.form, f"epochs 0 and {start}")
         for view in first[1:]:
             if (view.dtype, view.layout) != (first[0].dtype, first[0].layout):
                 raise ArgumentError("augment: its views differ in dtype or layout, which are those of the whole batch")
@@ -101,6 +101,7 @@ class Schedule:
             flips_vertically=any(form.flips_vertically for form in forms),
             transforms=any(form.transforms for form in forms),
             function=next((form.function for form in forms if form.function), ""),
+            ops=tuple(sorted({code for form in forms for code in form.ops})),
         )
 
 
@@ -117,13 +118,13 @@ def _views(augment: Augments) -> tuple[Augment, ...]:
     return views
 
 
-def _check_alike(one: Form, other: Form, which: str, free: tuple[str, ...]) -> None:
+def _check_alike(one: Form, other: Form, which: str) -> None:
     if one.function and other.function and one.function != other.function:
         raise ArgumentError(
             f"augment: {which} differ in Function(before_crop), {one.function!r} and {other.function!r}. Use one"
         )
     for name in Form._fields:
-        if name not in free and getattr(one, name) != getattr(other, name):
+        if name not in _FREE and getattr(one, name) != getattr(other, name):
             what = "PadOrCrop or RandomCrop" if name == "pads" else "crops that pad" if name == "places" else name
             raise ArgumentError(
                 f"augment: {which} differ in {what} ({getattr(one, name)!r} and {getattr(other, name)!r}). Between "
