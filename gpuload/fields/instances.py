@@ -12,11 +12,13 @@ from gpuload.errors import DecodeError, SourceError
 from gpuload.fields.boxes import BoundBoxes, Boxes, BoxesKind, Instances, place_boxes
 from gpuload.fields.field import Field
 from gpuload.fields.kind import BadRows, Member, Parsed, shortest
-from gpuload.fields.motion import Placement
-from gpuload.fields.outlines import check_outline, draw_masks, outline_of, place_outline
+from gpuload.fields.motion import Placement, covered
+from gpuload.fields.outlines import Outline, check_outline, draw_masks, outline_of, place_outline
 from gpuload.fields.rows import Crops, Rows, flat, joined_lists, lengths_of
 from gpuload.machine.untrusted import parse_json
 from gpuload.types import F64, I64, Array, ClassNames, HeightWidth, WidthHeight
+
+_FAULTS = (ValueError, TypeError, KeyError, IndexError, OverflowError)  # of a text that holds no outlines
 
 
 class BoundInstances(BoundBoxes):
@@ -50,23 +52,21 @@ class BoundInstances(BoundBoxes):
     ) -> Sequence[Array]:
         counts = lengths_of(rows.columns[self.name])
         first = np.cumsum(counts) - counts
-        outlines = []
+        sources = np.stack([rows.columns["height"], rows.columns["width"]], axis=1).astype(np.int64)
+        parts, drawn = covered(view, size, sources), []
         for row, (text, some) in enumerate(zip(rows.columns[self._masks].to_pylist(), numbers, strict=True)):
             try:
-                found = parse_json(text)
-                outlines.append([found[number] for number in (some - first[row]).tolist()])
-                for outline in outlines[-1]:
-                    check_outline(outline)
-                fault = "" if all(outlines[-1]) else "have no mask for an instance"
-            except (ValueError, TypeError, KeyError, IndexError) as error:
+                outlines = _outlines(text, tuple(sources[row].tolist()), (some - first[row]).tolist())
+                drawn.append(draw_masks(outlines, row, view, size, parts[row], affine))
+                fault = "" if all(outlines) else "have no mask for an instance"
+            except _FAULTS as error:
                 fault = f"have a mask that is none ({error})"
             if fault:
                 raise DecodeError(
                     f"{rows.sample_name(self.datasets, row)}: its {self.name!r} {fault}. Use Boxes(masks=False), or "
                     "leave the sample out with gpuload.Dataset(exclude=[key])"
                 )
-        sources = np.stack([rows.columns["height"], rows.columns["width"]], axis=1).astype(np.int64)
-        return draw_masks(outlines, view, size, sources, affine)
+        return drawn
 
 
 class InstancesKind(BoxesKind):
@@ -110,7 +110,7 @@ class InstancesKind(BoxesKind):
                 if not np.isfinite(area).all() or not np.isin(crowd, (0, 1)).all():
                     raise ValueError("areas are finite numbers, and crowds are marked by 0 or 1")
                 masks.append(json.dumps(others[2]))
-            except (ValueError, TypeError, KeyError, OverflowError) as error:
+            except _FAULTS as error:
                 raise SourceError(f"{where}: {name!r} of sample {row}: {error}. Correct that") from None
             areas.append(area)
             crowds.append(crowd)
@@ -160,10 +160,10 @@ class InstancesKind(BoxesKind):
     def look(self, field: Field, row: Mapping[str, Any], read: Any) -> dict[str, Any]:
         area, crowd, masks = self.companions(field.name)[1:]
         found = super().look(field, row, read) | {name: np.array(row[name]) for name in (area, crowd)}
-        size = np.array([[row["height"], row["width"]]])
-        none = np.zeros((1, 2))
+        image = (row["height"], row["width"])
+        size, none = np.array([image]), np.zeros((1, 2))
         whole = Crops(none, size, none, size, *(np.zeros(1) for _ in range(2)))  # type: ignore[arg-type]
-        (drawn,) = draw_masks([parse_json(row[masks])], whole, (row["height"], row["width"]), size, None)
+        drawn = draw_masks(_outlines(row[masks], image), 0, whole, image, np.array([0, 0, *image]), None)
         return {**found, masks: drawn}
 
     def look_at_batch(self, field: Field, spec: Any, value: Any, row: int, size: WidthHeight) -> dict[str, Any]:
@@ -190,3 +190,16 @@ class InstancesKind(BoxesKind):
                 np.flatnonzero(count != found),
                 lambda row, found=found, name=name: f"{count[row]} boxes in {field.name!r} and {found[row]} {name!r}",  # type: ignore[misc]
             )
+
+
+def _outlines(text: str, image: HeightWidth, numbers: Sequence[int] | None = None) -> list[Outline]:
+    """The outlines of an image's instances, checked; all, or those of these numbers.
+
+    Raises:
+        one of `_FAULTS`.
+    """
+    found = parse_json(text)
+    outlines = [found[number] for number in (range(len(found)) if numbers is None else numbers)]
+    for outline in outlines:
+        check_outline(outline, image)
+    return outlines

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from gpuload.fields.motion import Placement, apply_affine, covered, crop_and_flip, crop_edges, extents, flips
+from gpuload.checks import shown
+from gpuload.fields.motion import Placement, apply_affine, crop_and_flip, crop_edges, extents, flips
 from gpuload.fields.rows import Crops
 from gpuload.types import F64, I64, U8, Array, HeightWidth
 
@@ -14,18 +15,24 @@ from gpuload.types import F64, I64, U8, Array, HeightWidth
 # the lengths of runs of zeros and ones in turns, column by column: a list, or COCO's compressed text.
 Outline = Any
 _STEPS = 5  # to a pixel, between which COCO's polygons are rounded
+# Sets of strangers: masks of an image, and the columns that a polygon's edges cross, which take some 80 bytes each. An
+# outline drawn by hand or by a network crosses thousands.
+_MOST_BYTES, _MOST_CROSSED = 1 << 30, 1 << 22
 
 
-def check_outline(outline: Outline) -> None:
-    """Raises ValueError or TypeError for what is no outline."""
+def check_outline(outline: Outline, image: HeightWidth | None = None) -> None:
+    """Raises ValueError or TypeError for what is no outline. image: the size that run lengths must have, if known."""
     if not isinstance(outline, dict):
         for polygon in outline:
             if len(polygon) % 2 or not np.isfinite(np.array(polygon, np.float64)).all():
                 raise ValueError("a polygon is a flat list of x and y in turns")
         return
     height, width = outline["size"]
+    if image is not None and (height, width) != image:
+        raise ValueError(f"its size is {shown(outline['size'])}, its image's {list(image)}")
     counts = _counts(outline)
-    if counts.ndim != 1 or (counts < 0).any() or counts.sum() != height * width:
+    # No run is longer than the image, so that their sum does not overflow.
+    if counts.ndim != 1 or ((counts < 0) | (counts > height * width)).any() or counts.sum() != height * width:
         raise ValueError("its runs are not as long as its image")
 
 
@@ -57,39 +64,40 @@ def place_outline(outline: Outline, placement: Placement) -> Outline:
 
 
 def draw_masks(
-    outlines: Sequence[Sequence[Outline]], view: Crops, size: HeightWidth, sources: I64, affine: F64 | None
-) -> list[U8]:
-    """uint8 (n, height, width) of each of N images: 1 where an instance is, at the places that the view shows.
+    outlines: Sequence[Outline], row: int, view: Crops, size: HeightWidth, part: I64, affine: F64 | None
+) -> U8:
+    """uint8 (n, height, width) of an image of a batch: 1 where an instance is, at the places that the view shows.
 
-    outlines: in pixels of the stored images. sources: int64 (N, 2), height and width of these. affine: as in `Rows`.
+    outlines: in pixels of the stored image, checked. part: see `covered`. affine: as in `Rows`.
 
     Polygons are moved, then drawn: of the moved points, the pixels are those that pycocotools draws. Run lengths are
     moved by the nearest pixel, as masks are. What was cropped off stays so, even if the affine map moves it back.
+
+    Raises:
+        ValueError: they would take too much memory.
     """
-    drawn = []
-    shown = covered(view, size, sources)
-    for row, some in enumerate(outlines):
-        own = size if view.sizes is None or view.padded else tuple(view.sizes[row].tolist())
-        masks, (top, left, bottom, right) = np.zeros((len(some), *own), np.uint8), shown[row].tolist()
-        for mask, outline in zip(masks, some, strict=True):
-            if isinstance(outline, dict):
-                _move_mask(_decoded(outline), mask, row, view, size, affine)
-                continue
-            for polygon in outline:
-                points = np.array(polygon, np.float64).reshape(-1, 2)
-                at = np.full(len(points), row)
-                points = crop_and_flip(points, at, view, size)
-                _fill(mask, points if affine is None else apply_affine(points, at, affine))
-        if affine is not None:
-            frame = np.array([(left, top), (right, top), (right, bottom), (left, bottom)], np.float64)
-            inside = np.zeros(own, np.uint8)
-            _fill(inside, apply_affine(frame, np.full(4, row), affine))
-            masks &= inside
-        elif (top, left, bottom, right) != (0, 0, *own):
-            for beyond in (np.s_[:, :top], np.s_[:, bottom:], np.s_[..., :left], np.s_[..., right:]):
-                masks[beyond] = 0
-        drawn.append(masks)
-    return drawn
+    own = size if view.sizes is None or view.padded else tuple(view.sizes[row].tolist())
+    if len(outlines) * own[0] * own[1] > _MOST_BYTES:
+        raise ValueError(f"{len(outlines):,} masks of {own[1]} x {own[0]} pixels take more than a gigabyte")
+    masks, (top, left, bottom, right) = np.zeros((len(outlines), *own), np.uint8), part.tolist()
+    for mask, outline in zip(masks, outlines, strict=True):
+        if isinstance(outline, dict):
+            _move_mask(_decoded(outline), mask, row, view, size, affine)
+            continue
+        for polygon in outline:
+            points = np.array(polygon, np.float64).reshape(-1, 2)
+            at = np.full(len(points), row)
+            points = crop_and_flip(points, at, view, size)
+            _fill(mask, points if affine is None else apply_affine(points, at, affine))
+    if affine is not None:
+        frame = np.array([(left, top), (right, top), (right, bottom), (left, bottom)], np.float64)
+        inside = np.zeros(own, np.uint8)
+        _fill(inside, apply_affine(frame, np.full(4, row), affine))
+        masks &= inside
+    elif (top, left, bottom, right) != (0, 0, *own):
+        for beyond in (np.s_[:, :top], np.s_[:, bottom:], np.s_[..., :left], np.s_[..., right:]):
+            masks[beyond] = 0
+    return masks
 
 
 def _fill(mask: U8, points: F64) -> None:
@@ -112,6 +120,8 @@ def _fill(mask: U8, points: F64) -> None:
     total = int(counts.sum())
     if not total:
         return
+    if total > _MOST_CROSSED:
+        raise ValueError(f"the edges of a polygon cross {total:,} columns")
     edge = np.repeat(np.arange(len(counts)), counts)
     columns = first[edge] + np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
     (xs, ys), (xe, ye), crossed = begin[edge].T, end[edge].T, _STEPS * columns + 3

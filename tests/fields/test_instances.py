@@ -224,19 +224,63 @@ def test_they_are_shown(pairs: Path) -> None:
             assert drawn.tobytes() != bare.preview(4).tobytes() and len(plain[1][0]["masks"]) == 1
 
 
-@pytest.mark.parametrize("column", ["boxes_area", "boxes_crowd"])
-def test_an_index_that_cannot_be_right(pairs: Path, tmp_path: Path, column: str) -> None:
-    shutil.copytree(pairs, tmp_path / "set")
-    index, manifest = tmp_path / "set/index.arrow", tmp_path / "set/manifest.json"
+def with_value(pairs: Path, folder: Path, column: str, value: Any) -> Path:
+    """The set with another value in a row of its index, which its manifest no longer has the hash of."""
+    shutil.copytree(pairs, folder)
+    index, manifest = folder / "index.arrow", folder / "manifest.json"
     with pa.ipc.open_file(str(index)) as file:
         batches = [file.get_batch(number) for number in range(file.num_record_batches)]
     rows = batches[0].to_pylist()
-    rows[1][column] = []
+    rows[1][column] = value
     batches[0] = pa.RecordBatch.from_pylist(rows, batches[0].schema)
     with pa.OSFile(str(index), "wb") as out, pa.ipc.new_file(out, batches[0].schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
     found = json.loads(manifest.read_text())
     manifest.write_text(json.dumps({name: value for name, value in found.items() if not name.startswith("index_")}))
+    return folder
+
+
+@pytest.mark.parametrize("column", ["boxes_area", "boxes_crowd"])
+def test_an_index_that_cannot_be_right(pairs: Path, tmp_path: Path, column: str) -> None:
+    folder = with_value(pairs, tmp_path / "set", column, [])
     with pytest.raises(gpuload.ShardError, match=f"1 boxes in 'boxes' and 0 '{column}'"):
-        next(iter(gpuload.DaliIterator(tmp_path / "set", 40, augment=gpuload.Augment(8), fields=("boxes",))))
+        next(iter(gpuload.DaliIterator(folder, 40, augment=gpuload.Augment(8), fields=("boxes",))))
+
+
+@pytest.mark.parametrize(
+    ("outline", "message"),
+    [
+        ({"size": [10**6, 10**6], "counts": [10**12]}, r"its size is \[1000000, 1000000\], its image's"),
+        ({"size": [-8, -10], "counts": [80]}, r"its size is \[-8, -10\]"),
+        ({"size": "no", "counts": [80]}, "not enough|too many|its size"),
+        ({"counts": [80]}, "size"),
+        ([[10**400, 2, 3, 4, 5, 6]], "too large"),
+        ([[0, 0, 10**5, 1] * 30_000], "cross [0-9,]+ columns"),
+        ([{}], "no mask|is none"),
+        (7, "not iterable"),
+    ],
+    ids=str,
+)
+def test_an_outline_that_would_take_all_memory_is_none(pairs: Path, tmp_path: Path, outline: Any, message: str) -> None:
+    folder = with_value(pairs, tmp_path / "set", "boxes_masks", json.dumps([outline]))
+    with (
+        gpuload.DaliIterator(folder, 40, augment=gpuload.Augment(256), fields=(TARGETS,)) as loader,
+        pytest.raises(gpuload.DecodeError, match=f"'boxes' have .*({message})"),
+    ):
+        next(iter(loader))
+    if "cross" not in message:  # in the image as it is stored, which is smaller
+        with pytest.raises(gpuload.GpuloadError, match="boxes"):
+            gpuload.Dataset(folder)[1]
+
+
+def test_masks_of_one_image_take_a_gigabyte_at_most(pairs: Path, tmp_path: Path) -> None:
+    folder = with_value(pairs, tmp_path / "one", "boxes_masks", json.dumps([[[0, 0, 5, 0, 5, 5]]] * 20_000))
+    for column, value in [("boxes", [0, 0, 5, 5]), ("boxes_class", 0), ("boxes_area", 25), ("boxes_crowd", 0)]:
+        many = [value] * 20_000
+        folder = with_value(folder, tmp_path / column, column, many)
+    with (
+        gpuload.DaliIterator(folder, 40, augment=gpuload.Augment(256, "none"), fields=(TARGETS,)) as loader,
+        pytest.raises(gpuload.DecodeError, match="20,000 masks of 256 x 256 pixels take more than a gigabyte"),
+    ):
+        next(iter(loader))
