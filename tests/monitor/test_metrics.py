@@ -104,8 +104,11 @@ def run(loader: gpuload.DaliIterator) -> Metrics:
 
 def test_training_binds(packed: Path, decoder: str, slow_s: float) -> None:
     with load(packed, decoder=decoder) as loader:
+        asked = time.perf_counter()
         for _ in loader:
-            time.sleep(slow_s)
+            # Ten times what the batch took, so that training is what is slow also where the machine stalls.
+            time.sleep(max(slow_s, 10 * (time.perf_counter() - asked)))
+            asked = time.perf_counter()
         found = loader.metrics(11)  # without the first batch, for which any loop waits
     assert found.binds == "training" and found.wait_share < 0.1
     if decoder == "native":
