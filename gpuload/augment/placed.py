@@ -39,6 +39,12 @@ _PADDING: Rule[Padding] = either(
     several(_PIXELS, "", count=4),
 )
 
+MOST_PX = 65_535  # along a side, as of a size
+_SHORTER = optional(either("pixels, a whole number from 1, or several such numbers", SIDE, several(SIDE, "")))
+_SCALE = ascending(POSITIVE, 100, "(low, high) with 0 < low <= high <= 100")
+_RANGE = optional(ascending(1, MOST_PX, "(low, high) with 1 <= low <= high <= 65,535, in pixels"))
+_CANVAS = ascending(1, 100, "(low, high) with 1 <= low <= high <= 100, multiples of the image's sides")
+
 
 @settings
 class RandomCrop(Geometry):
@@ -128,13 +134,6 @@ def source_range(start: I64, stop: I64, size: I64, mode: PaddingMode) -> tuple[I
         high = np.where(start < 0, np.maximum(stop, 1 - start), stop)
     low = np.clip(low, 0, size - 1)
     return low, np.maximum(np.clip(high, 0, size), low + 1)
-
-
-MOST_PX = 65_535  # along a side, as of a size
-_SHORTER = optional(either("pixels, a whole number from 1, or several such numbers", SIDE, several(SIDE, "")))
-_SCALE = ascending(POSITIVE, 100, "(low, high) with 0 < low <= high <= 100")
-_RANGE = optional(ascending(1, MOST_PX, "(low, high) with 1 <= low <= high <= 65,535, in pixels"))
-_CANVAS = ascending(1, 100, "(low, high) with 1 <= low <= high <= 100, multiples of the image's sides")
 
 
 class _Padded(Geometry):

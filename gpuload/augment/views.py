@@ -43,6 +43,10 @@ _EACH_CHANNEL = (
 )
 _COLOURS = (ColorJitter, RandomGrayscale, *_EACH_CHANNEL)
 
+Interpolation = Literal["bilinear", "bicubic", "random"]
+DType = Literal["float32", "float16", "bfloat16", "uint8"]
+Layout = Literal["NCHW", "channels_last"]
+
 
 def pixels_of(modes: Iterable[str | None], stored: Pixels, is_raw: bool) -> Pixels:
     """What the batches have: what augments say, or what is stored.
@@ -114,11 +118,6 @@ def check_any_size(transform: Any) -> None:
 
 def _needs_rgb(op: Op, low: float, high: float) -> bool:
     return op is not Op.BRIGHTNESS and not low == high == (0 if op is Op.HUE else 1)
-
-
-Interpolation = Literal["bilinear", "bicubic", "random"]
-DType = Literal["float32", "float16", "bfloat16", "uint8"]
-Layout = Literal["NCHW", "channels_last"]
 
 
 class PlannedFunction(NamedTuple):

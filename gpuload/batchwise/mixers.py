@@ -39,6 +39,8 @@ from gpuload.types import F64, I64
 _BLOCK = {"numpy": 1, "cupy": 64}
 _ALPHA = number(1e-6, LARGEST, "a number in 1e-6..1e6; to mix nothing, remove the transform")
 
+_ALPHA_OR_0 = number(0, LARGEST, "a number from 0 on; 0 is never")
+
 
 class Mix(NamedTuple):
     """How each of N images is mixed with its partner.
@@ -329,9 +331,6 @@ def _blend(xp: Any, part: Any, partner: Any, share: Any) -> None:
         return
     others += share * part
     part[...] = xp.rint(others) if part.dtype == np.uint8 else others
-
-
-_ALPHA_OR_0 = number(0, LARGEST, "a number from 0 on; 0 is never")
 
 
 class _WholeBox(CutMix):

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 _CANDIDATES = 16
 FINALISTS = 2  # beside the defaults
 
+# Channels of the net: on a GPU about half of a ResNet-50's arithmetic for each image, on a CPU about a hundredth of it.
+_WIDTHS = {"cuda": 256, "cpu": 32}
+_CLASSES = 10
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -193,11 +197,6 @@ class TunedLoader:
             num_threads=setting.num_threads,
             prefetch=setting.prefetch,
         )
-
-
-# Channels of the net: on a GPU about half of a ResNet-50's arithmetic for each image, on a CPU about a hundredth of it.
-_WIDTHS = {"cuda": 256, "cpu": 32}
-_CLASSES = 10
 
 
 @dataclass

@@ -20,6 +20,8 @@ from gpuload.store.files import replaced
 
 _MOST = 4_000  # characters of a line, or of a cell
 
+_HEAD_BYTES = 4096
+
 
 def say(*lines: str) -> None:
     """Prints these lines, however many line breaks each may hold."""
@@ -95,9 +97,6 @@ class _Complaints(logging.Handler):
 def _line(text: str) -> str:
     cut = f"{text[:_MOST]}… ({len(text):,} characters)" if len(text) > _MOST else text
     return printable(cut)
-
-
-_HEAD_BYTES = 4096
 
 
 @dataclass(frozen=True)

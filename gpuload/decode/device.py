@@ -24,6 +24,9 @@ from gpuload.decode.runner import Job, Stage
 from gpuload.transforms.apply import on_device
 from gpuload.types import I64
 
+# NumPy and DALI have no bfloat16: float32 until the batch is returned.
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.float32, "uint8": torch.uint8}
+
 
 class Device:
     """A GPU and its stream. number: of the GPU; None: one simulated on the CPU, synchronous, nothing pinned."""
@@ -108,10 +111,6 @@ def as_tensor(array: Any) -> torch.Tensor:
         array
     )
     return tensor
-
-
-# NumPy and DALI have no bfloat16: float32 until the batch is returned.
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.float32, "uint8": torch.uint8}
 
 
 class Finish(Stage):

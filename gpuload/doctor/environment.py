@@ -29,6 +29,13 @@ from gpuload.machine.limits import (
 _LITTLE_MEMORY = 1e9
 _FEW_HANDLES = 1024  # the usual limit
 
+_DRIVER_VERSION = Path("/proc/driver/nvidia/version")
+_DALI_PACKAGES = ("nvidia-dali-cuda130", "nvidia-dali-cuda120", "nvidia-dali-cuda110")
+_CODEC_PACKAGES = ("nvidia-nvimgcodec-cu13", "nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu11")
+_OLDEST_DALI = (2, 2)
+
+_CUPY = re.compile(r"cupy(-cuda\w+|-rocm\S*)?$")
+
 
 def check_system() -> Finding:
     said = f"gpuload {__version__}, Python {platform.python_version()}, {platform.system()} {platform.release()}, "
@@ -114,12 +121,6 @@ def check_file_handles() -> Finding:
             data,
         )
     return Finding("file handles", "ok", limit, data=data)
-
-
-_DRIVER_VERSION = Path("/proc/driver/nvidia/version")
-_DALI_PACKAGES = ("nvidia-dali-cuda130", "nvidia-dali-cuda120", "nvidia-dali-cuda110")
-_CODEC_PACKAGES = ("nvidia-nvimgcodec-cu13", "nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu11")
-_OLDEST_DALI = (2, 2)
 
 
 class Driver(NamedTuple):
@@ -256,9 +257,6 @@ def _installed(packages: tuple[str, ...]) -> dict[str, str]:
 
 def _text(numbers: tuple[int, int]) -> str:
     return f"{numbers[0]}.{numbers[1]}"
-
-
-_CUPY = re.compile(r"cupy(-cuda\w+|-rocm\S*)?$")
 
 
 def check_versions() -> Finding:

@@ -24,6 +24,9 @@ _STORED = {"uint8": "|u1", "uint16": "<u2", "float32": "<f4"}  # as NumPy writes
 MOST_CHANNELS = 256
 EXPECTED = "one of L, RGB, RGBA, I;16, F, or for arrays type and channels, such as uint16x4 or float32x7"
 
+# Index column of a set that has it, large_binary: where the image may be decoded from, see packing/image/jpegs.py.
+POINTS = "image_points"
+
 
 class Pixels(NamedTuple):
     """Pixels of `channels` values each, of dtype "uint8", "uint16" or "float32"."""
@@ -95,10 +98,6 @@ class Pixels(NamedTuple):
 RGB = Pixels()
 GRAY = Pixels(1)
 MODE = Rule(EXPECTED, lambda value: Pixels.of_mode(as_text(value)).mode)
-
-
-# Index column of a set that has it, large_binary: where the image may be decoded from, see packing/image/jpegs.py.
-POINTS = "image_points"
 
 
 def has_points(schema: pa.Schema) -> bool:

@@ -10,6 +10,10 @@ from PIL import Image
 from gpuload.fields.rows import BoundField, Crops
 from gpuload.types import F32, F64, I64, Array, Bools, HeightWidth, WidthHeight
 
+Entry = dict[str, Array]  # of a sample, by name
+
+Fit = Literal["shortest", "longest", "center-crop", "stretch", "pad"]
+
 
 def crop_edges(view: Crops, images: I64) -> tuple[F64, F64]:
     """Upper left and lower right corner, each float64 (T, 2) as (x, y), of the crop of each point's image.
@@ -70,9 +74,6 @@ def apply_affine(points: F64, images: I64, affine: F64) -> F64:
     return moved if affine.shape[1] == 2 else moved[:, :2] / moved[:, 2:]
 
 
-Entry = dict[str, Array]  # of a sample, by name
-
-
 class MovingField(BoundField):
     """A bound field whose values are places in an image.
 
@@ -99,9 +100,6 @@ class MovingField(BoundField):
 def moving_fields(bound: Sequence[BoundField]) -> list[MovingField]:
     """The bound fields whose values move."""
     return [field for field in bound if isinstance(field, MovingField)]
-
-
-Fit = Literal["shortest", "longest", "center-crop", "stretch", "pad"]
 
 
 class Placement(NamedTuple):

@@ -16,6 +16,11 @@ from gpuload.types import F64, I32, I64, U64, Array, ClassNames, HeightWidth
 
 T = TypeVar("T")
 
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+# A tuple is a named one, such as PaddedBoxes, or has a value for each view.
+Value = Array | list[Any] | tuple[Any, ...] | dict[str, Any]
+
 
 class Batched:
     """Base class of dataclasses that are containers."""
@@ -78,9 +83,6 @@ def _merge(parts: Sequence[Any], rows: Sequence[I64]) -> Any:
         values = dict(zip(np.concatenate(rows).tolist(), (value for part in parts for value in part), strict=True))
         return [values[row] for row in range(len(values))]
     return first
-
-
-Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 def lengths_of(lists: Any) -> I64:
@@ -216,10 +218,6 @@ class Rows:
         views = zip(self.views, self.sizes, self.affines, strict=True)
         results = tuple(values(*view) for view in views)
         return results[0] if len(results) == 1 else results
-
-
-# A tuple is a named one, such as PaddedBoxes, or has a value for each view.
-Value = Array | list[Any] | tuple[Any, ...] | dict[str, Any]
 
 
 class BoundField(ABC):

@@ -12,6 +12,13 @@ from gpuload.types import Array, HeightWidth
 
 Sample = dict[str, Any]  # as described in `gpuload.functions`
 
+_LARGEST_SIDE = 65_535  # pixels, as of a JPEG
+
+# The number of first calls of a loader that are watched for global draws, 0.2 ms each (2 cores, 2026-11). The training
+# loop is still waiting for its first batch then and draws nothing itself.
+_WATCHED = 8
+_TOLD: set[str] = set()  # warnings already given: each comes once in a process
+
 
 class SampleFunction(Protocol):
     """A function of one sample, called in several threads at once, or in processes."""
@@ -59,9 +66,6 @@ class WrongResultError(Exception):
 
 class CallFailedError(Exception):
     """A function's process died; the message tells how."""
-
-
-_LARGEST_SIDE = 65_535  # pixels, as of a JPEG
 
 
 def call(
@@ -204,12 +208,6 @@ def _numbers(name: str, values: Any, expected: str) -> Array:
 
 def _sides(shape: tuple[int, ...]) -> str:
     return f"{shape[0]}×{shape[1]}"
-
-
-# The number of first calls of a loader that are watched for global draws, 0.2 ms each (2 cores, 2026-11). The training
-# loop is still waiting for its first batch then and draws nothing itself.
-_WATCHED = 8
-_TOLD: set[str] = set()  # warnings already given: each comes once in a process
 
 
 class Caller(Protocol):

@@ -17,6 +17,18 @@ from typing import Any
 from gpuload.errors import ArgumentError, DeviceError, GpuloadError
 from gpuload.machine.limits import count_cores
 
+# Variables for a process's number on its machine, and the number of processes there: torchrun, Slurm, Open MPI, Intel
+# MPI. srun gives the numbers of all machines in one text.
+_LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+_LOCAL_SIZE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+
+_LOG = logging.getLogger(__name__)
+_PATIENCE_S = 20.0  # for ranks that construct the same loaders in another order
+_POLL_S = 0.05
+
+_constructed: Counter[str] = Counter()  # loaders, by the lines that construct them
+_said: set[str] = set()
+
 
 @dataclass(frozen=True)
 class Ranks:
@@ -29,12 +41,6 @@ class Ranks:
     world_size: int = 1
     local_rank: int | None = 0
     local_world_size: int = 1
-
-
-# Variables for a process's number on its machine, and the number of processes there: torchrun, Slurm, Open MPI, Intel
-# MPI. srun gives the numbers of all machines in one text.
-_LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
-_LOCAL_SIZE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
 def find_ranks(rank: int | None, world_size: int | None) -> Ranks:
@@ -141,14 +147,6 @@ def from_environment(name: str, default: int, least: int = 0) -> int:
             f"environment variable {name}={value!r}: expected a whole number of at least {least}, as torchrun sets it"
         )
     return int(value)
-
-
-_LOG = logging.getLogger(__name__)
-_PATIENCE_S = 20.0  # for ranks that construct the same loaders in another order
-_POLL_S = 0.05
-
-_constructed: Counter[str] = Counter()  # loaders, by the lines that construct them
-_said: set[str] = set()
 
 
 def compare_with_counterparts(ranks: Ranks, settings: Mapping[str, Any]) -> None:

@@ -24,6 +24,14 @@ _STEPS, _SECONDS = 100, 30.0
 # A loop whose body takes less than this does not train; it counts, or measures the loader.
 _TRAINING_S = 50e-6
 
+T = TypeVar("T")
+
+_NO_RANGE: AbstractContextManager[Any] = nullcontext()
+
+_END = object()
+
+_TOOL = os.environ.get("NVTX_INJECTION64_PATH") or None
+
 
 class Metrics(NamedTuple):
     """Plain numbers about the batches of a window, or of all batches since construction.
@@ -209,11 +217,6 @@ def _metrics(sums: Totals, epoch: int = 0, position: int = 0) -> Metrics:
     )
 
 
-T = TypeVar("T")
-
-_NO_RANGE: AbstractContextManager[Any] = nullcontext()
-
-
 def annotate(name: str) -> AbstractContextManager[Any]:
     """A range in this thread, for the time within the context.
 
@@ -240,9 +243,6 @@ def annotate_each(name: str, values: Iterable[T]) -> Iterator[T]:
         yield fetched.pop()  # type: ignore[misc]  # not from a variable: a waiting caller must not keep a batch alive
 
 
-_END = object()
-
-
 class _NvtxRange:
     def __init__(self, domain: Any, name: str) -> None:
         self._domain, self._name = domain, name
@@ -259,9 +259,6 @@ class _NvtxRange:
 def is_listening() -> bool:
     """Whether a tool listens to NVTX; it sets an environment variable before the process starts."""
     return _TOOL is not None and _nvtx_domain() is not None
-
-
-_TOOL = os.environ.get("NVTX_INJECTION64_PATH") or None
 
 
 @cache

@@ -22,6 +22,27 @@ from gpuload.types import F64, I64, U8, Bools, HeightWidth
 MOST = 256  # buckets: the number of a sample's bucket takes one byte
 STEP, MAX_ASPECT = 64, 2.0
 
+_SIZES = several(several(SIDE, "", count=2), "(height, width) pairs in pixels, such as [(1024, 1024), (832, 1216)]")
+_AREA = optional(whole(1, 65_535**2, "pixels, a whole number such as 1024 * 1024"))
+_ASPECT = optional(number(1, 65_535, "the longer side over the shorter one, a number from 1"))
+
+# Samples that are put into the queues at a time: a pass, if that is between these.
+_LEAST_PLANNED, _PLANNED = 1 << 10, 1 << 14
+
+# A sample in a queue. position: in the stream of all samples, before they are divided. source: number of the data set.
+# epoch, place: the pass over it, and the position in that. repeat: how often it came before in this pass.
+MEMBER = np.dtype(
+    [
+        ("position", np.int64),
+        ("epoch", np.int64),
+        ("place", np.int64),
+        ("sample", np.int64),
+        ("source", np.int32),
+        ("repeat", np.int32),
+    ]
+)
+Members = npt.NDArray[np.void]  # of MEMBER
+
 
 def _as_pixels(value: Any) -> npt.NDArray[Any]:
     found = as_numbers(value)
@@ -31,9 +52,6 @@ def _as_pixels(value: Any) -> npt.NDArray[Any]:
 
 
 _PIXELS = Rule("pixels, whole numbers (n,) from 1", _as_pixels)
-_SIZES = several(several(SIDE, "", count=2), "(height, width) pairs in pixels, such as [(1024, 1024), (832, 1216)]")
-_AREA = optional(whole(1, 65_535**2, "pixels, a whole number such as 1024 * 1024"))
-_ASPECT = optional(number(1, 65_535, "the longer side over the shorter one, a number from 1"))
 
 
 @settings
@@ -145,24 +163,6 @@ def number_samples(dataset: Dataset, buckets: Buckets) -> U8:
         raise ArgumentError("Buckets: are for whole images, and tiles have one size. Use Augment(size)")
     heights, widths = dataset.image_sizes(dataset.stored_samples(np.arange(len(dataset))), "buckets").T
     return buckets.numbers(widths, heights)
-
-
-# Samples that are put into the queues at a time: a pass, if that is between these.
-_LEAST_PLANNED, _PLANNED = 1 << 10, 1 << 14
-
-# A sample in a queue. position: in the stream of all samples, before they are divided. source: number of the data set.
-# epoch, place: the pass over it, and the position in that. repeat: how often it came before in this pass.
-MEMBER = np.dtype(
-    [
-        ("position", np.int64),
-        ("epoch", np.int64),
-        ("place", np.int64),
-        ("sample", np.int64),
-        ("source", np.int32),
-        ("repeat", np.int32),
-    ]
-)
-Members = npt.NDArray[np.void]  # of MEMBER
 
 
 class BucketBatch(NamedTuple):

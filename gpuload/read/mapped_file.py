@@ -20,6 +20,10 @@ _MAP_FIXED = 0x10
 _SA_SIGINFO, _SA_ONSTACK = 4, 0x08000000
 _SI_CODE, _SI_ADDR = 8, 16  # where siginfo_t holds them, on 64-bit Linux
 
+_handlers: list[tuple[int, "_SignalAction", "_SignalAction", Any]] = []  # the latter keep memory and code alive
+
+_FAILED = ctypes.c_void_p(-1).value
+
 
 class _Table:
     """The protected ranges of memory, which the handler reads and writes.
@@ -35,7 +39,6 @@ class _Table:
 
 
 _table = _Table()
-_handlers: list[tuple[int, "_SignalAction", "_SignalAction", Any]] = []  # the latter keep memory and code alive
 
 
 def install() -> bool:
@@ -227,9 +230,6 @@ def _compile(llvm: Any, libc: Any, previous: int, default: int) -> Any:
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(str(module)), target)
     engine.finalize_object()
     return engine
-
-
-_FAILED = ctypes.c_void_p(-1).value
 
 
 def _open_libc() -> Any:

@@ -30,6 +30,26 @@ _CLASS_BYTES = 900_000  # of the names and counts of classes, without their thum
 # What each page and each file of facts begins with.
 PAGE_MARK, FACTS_MARK = b'<meta name="generator" content="gpuload ', b'{\n "made_by": "gpuload report"'
 
+_IMBALANCE = 20  # times as many samples in the largest class as in the smallest
+
+_THUMBNAIL_BYTES = 3_000_000  # of all thumbnails: what keeps a page below 5 MB
+# What is told of a manifest's record of its packing; what else it holds may name folders.
+_PACKING = (
+    "shuffle",
+    "seed",
+    "maxcount",
+    "maxsize",
+    "encode",
+    "size",
+    "fit",
+    "quality",
+    "lossless",
+    "resizer",
+    "dedup",
+)
+
+Progress = Callable[[int, int, int], None]
+
 
 def render(facts: dict[str, Any], thumbnails: Thumbnails, title: str) -> str:
     """The page, at most 5 MB. Every text of the facts is escaped."""
@@ -126,9 +146,6 @@ def _highest(shares: list[list[float]]) -> float:
     return max((share for split in shares for share in split), default=0.0) or 1.0
 
 
-_IMBALANCE = 20  # times as many samples in the largest class as in the smallest
-
-
 def find_findings(facts: dict[str, Any]) -> list[dict[str, str]]:
     """Each with a level (bad, look or good), a text, and the name of the section that has more; the worst first."""
     found: list[dict[str, str]] = []
@@ -192,25 +209,6 @@ def _of_training(training: dict[str, Any], add: Any) -> None:
     elif mixed["classes_in_batch"] is not None:
         add("good", f"Batches of {mixed['batch_size']} hold {mixed['classes_in_batch']:.1f} classes on average; a full "
             f"shuffle gives {mixed['expected_classes']:.1f}", "mixing")  # fmt: skip
-
-
-_THUMBNAIL_BYTES = 3_000_000  # of all thumbnails: what keeps a page below 5 MB
-# What is told of a manifest's record of its packing; what else it holds may name folders.
-_PACKING = (
-    "shuffle",
-    "seed",
-    "maxcount",
-    "maxsize",
-    "encode",
-    "size",
-    "fit",
-    "quality",
-    "lossless",
-    "resizer",
-    "dedup",
-)
-
-Progress = Callable[[int, int, int], None]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ _TOLERANCE = 1e-3  # of a coordinate beyond the image, as rounding leaves it
 
 Box = tuple[int, float, float, float, float]  # class, center x and y, width and height
 
+_FIRST = ("jpg", "jpeg", "png")  # where there are several files for a name, the first of these
+
 
 def annotation_files(files: Files, extension: str) -> list[str]:
     """Names of the files with this extension in the folder of annotations, if there is one."""
@@ -85,9 +87,6 @@ def parse_boxes(text: str) -> Iterator[Box]:
         if not all(-_TOLERANCE <= share <= 1 + _TOLERANCE for share in shares):
             raise ValueError(f"line {number}, {line[:60]!r}, has a number outside of 0..1")
         yield int(words[0]), x, y, width, height
-
-
-_FIRST = ("jpg", "jpeg", "png")  # where there are several files for a name, the first of these
 
 
 class NamedFiles:

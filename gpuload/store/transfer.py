@@ -22,6 +22,9 @@ _PIECE_BYTES = 64 << 20  # hashed between two checks for cancellation
 _AHEAD = 16  # ranges of one object under way: all that a process has connections for
 _TRIES = 3  # of an object whose bytes are wrong, or that is replaced meanwhile
 
+_TURN_BYTES = 4 * RANGE_BYTES  # downloaded before another process has its turn
+_POLL_S = 0.02  # while another process downloads
+
 
 class WrongBytesError(ShardError):
     """The downloaded bytes are not those of the manifest."""
@@ -215,10 +218,6 @@ def hash_at(digest: Any, handle: int, at: int, end: int) -> None:
             raise OSError("the file was truncated")
         digest.update(block[:read])
         at += read
-
-
-_TURN_BYTES = 4 * RANGE_BYTES  # downloaded before another process has its turn
-_POLL_S = 0.02  # while another process downloads
 
 
 class Parts:

@@ -18,6 +18,10 @@ from gpuload.transforms.ops import ANY_CHANNELS, MAP_ARGS, Op
 from gpuload.transforms.steps import Steps
 from gpuload.types import F32, I8, I64
 
+Tensor = torch.Tensor
+_MIXING = (Op.KEEP, Op.MIX, Op.MIXED)
+
+
 # SplitMix64's constants (see gpuload/draws.py), as int64, since torch has no uint64 arithmetic.
 _GAMMA, _MIX_1, _MIX_2 = (
     int(np.uint64(constant).astype(np.int64))
@@ -63,10 +67,6 @@ def normal_noise(keys: npt.NDArray[np.uint64], sizes: npt.NDArray[np.integer], d
 def _shifted(bits: torch.Tensor, by: int) -> torch.Tensor:
     """Shifted right by so many bits, filled with zeros, as unsigned numbers are."""
     return (bits >> by).bitwise_and_((1 << (64 - by)) - 1)
-
-
-Tensor = torch.Tensor
-_MIXING = (Op.KEEP, Op.MIX, Op.MIXED)
 
 
 @torch.no_grad()

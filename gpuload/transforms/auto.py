@@ -19,15 +19,6 @@ __all__ = ["AugMix", "AutoAugment", "RandAugment", "TrivialAugmentWide"]
 
 Policy = Literal["imagenet", "cifar10", "svhn"]
 
-
-class Change(NamedTuple):
-    """A change of a policy: its name, its probability, and the index of its magnitude (None where it has none)."""
-
-    name: str
-    p: float
-    magnitude: int | None
-
-
 _IMAGENET = """
     Posterize 4 8, Rotate 6 9       | Solarize 6 5, AutoContrast 6    | Equalize 8, Equalize 6
     Posterize 6 7, Posterize 6 6    | Equalize 4, Solarize 2 4        | Equalize 4, Rotate 8 8
@@ -64,7 +55,6 @@ _SVHN = """
     ShearX 7 2, Invert 1
 """
 
-
 # Of timm's "v0" and "v0r", which come from the TPU implementation of EfficientNet, and are in no paper.
 _V0 = """
     Equalize 8 1, ShearY 8 4        | Color 4 9, Equalize 6 3         | Color 4 1, Rotate 6 8
@@ -77,25 +67,6 @@ _V0 = """
     ShearY 4 7, SolarizeAdd 6 7     | Posterize 8 2, Solarize 6 10    | Solarize 6 8, Equalize 6 1
     Color 8 6, Rotate 4 5
 """
-
-
-def _change(text: str) -> Change:
-    name, tenths, *magnitude = text.split()
-    return Change(name, int(tenths) / 10, int(magnitude[0]) if magnitude else None)
-
-
-def _policy(text: str) -> tuple[tuple[Change, Change], ...]:
-    pairs = [pair.split(",") for line in text.strip().splitlines() for pair in line.split("|")]
-    return tuple((_change(first), _change(second)) for first, second in pairs)
-
-
-POLICIES: dict[Policy, tuple[tuple[Change, Change], ...]] = {
-    "imagenet": _policy(_IMAGENET),
-    "cifar10": _policy(_CIFAR10),
-    "svhn": _policy(_SVHN),
-}
-V0 = _policy(_V0)
-
 
 _MOVES = {
     "ShearX": warps.shear_x,
@@ -121,6 +92,37 @@ _OTHERS = {
 }
 _BINS = whole(2, 1000)
 _MIX_BINS = 10
+
+WIDTH = whole(1, 16)
+ALPHA = checks.number(POSITIVE, LARGEST, "a number above 0 and up to 1e6")
+
+LevelOf = Callable[[int, I64], F64]  # what the steps of change i of a space take, in these rows
+
+
+class Change(NamedTuple):
+    """A change of a policy: its name, its probability, and the index of its magnitude (None where it has none)."""
+
+    name: str
+    p: float
+    magnitude: int | None
+
+
+def _change(text: str) -> Change:
+    name, tenths, *magnitude = text.split()
+    return Change(name, int(tenths) / 10, int(magnitude[0]) if magnitude else None)
+
+
+def _policy(text: str) -> tuple[tuple[Change, Change], ...]:
+    pairs = [pair.split(",") for line in text.strip().splitlines() for pair in line.split("|")]
+    return tuple((_change(first), _change(second)) for first, second in pairs)
+
+
+POLICIES: dict[Policy, tuple[tuple[Change, Change], ...]] = {
+    "imagenet": _policy(_IMAGENET),
+    "cifar10": _policy(_CIFAR10),
+    "svhn": _policy(_SVHN),
+}
+V0 = _policy(_V0)
 
 
 class Magnitudes(NamedTuple):
@@ -148,10 +150,7 @@ def _as_depth(value: object) -> int:
 
 
 DEPTH = Rule("a whole number in 1..16, or -1", _as_depth)
-WIDTH = whole(1, 16)
-ALPHA = checks.number(POSITIVE, LARGEST, "a number above 0 and up to 1e6")
 
-LevelOf = Callable[[int, I64], F64]  # what the steps of change i of a space take, in these rows
 Space = dict[str, Magnitudes | None]  # None: the change has no magnitude
 
 

@@ -15,6 +15,9 @@ from gpuload.draws import TRANSFORM_DRAWS, Draws, uniform
 from gpuload.transforms.ops import ARGS, MAP_ARGS, Op
 from gpuload.types import F32, F64, I8, U64, Bools
 
+EACH = 8  # random numbers of a change
+_ATTEMPTS = 16  # of which each succeeds in more than 95 %
+
 
 class Steps(NamedTuple):
     """K steps for each of N images, in their order.
@@ -107,10 +110,6 @@ def one_step(op: Op, count: int, *args: float | F64) -> Steps:
     for index, values in enumerate(args):
         numbers[:, 0, index] = values
     return Steps(np.full((count, 1), op, np.int8), numbers)
-
-
-EACH = 8  # random numbers of a change
-_ATTEMPTS = 16  # of which each succeeds in more than 95 %
 
 
 def draw_mixture(width: int, depth: int, alpha: float, draws: Draws, change: Callable[[Draws], Steps]) -> Steps:

@@ -33,6 +33,19 @@ Fill = float | tuple[float, float, float] | None  # level where there is no pixe
 _LEVEL = number(0, 255, "")
 FILL = optional(either("a level in 0..255, three of them (R, G, B)", _LEVEL, several(_LEVEL, "", count=3)))
 
+WarpInterpolation = Literal["nearest", "bilinear"]
+
+_STEEPEST = 89.0  # degrees of a shear; at 90 the image is a line
+_ATTEMPTS = 10
+
+_FOUR_SHEARS = several(number(-_STEEPEST, _STEEPEST, ""), "", count=4)
+
+_SHEARS = "degrees in 0..89, (low, high) in -89..89 along x, or (low, high, low, high) along x and y"
+
+_CENTER = several(number(-LARGEST, LARGEST, ""), "(x, y) in pixels of the output, from its upper left corner", count=2)
+_SHARES = several(number(0, 1, ""), "two numbers in 0..1, shares of the width and of the height", count=2)
+_FACTORS = ascending(0.01, 100, "(low, high) with 0.01 <= low <= high <= 100")
+
 
 def shear_x(level: F64, height: int, width: int, fill: Fill) -> Steps:
     """Shear by (N,) `level` pixels a line, about the image's top left corner, as AutoAugment defines it."""
@@ -116,12 +129,6 @@ def mask_steps(steps: Steps, fill: int) -> Steps:
     return geometric
 
 
-WarpInterpolation = Literal["nearest", "bilinear"]
-
-_STEEPEST = 89.0  # degrees of a shear; at 90 the image is a line
-_ATTEMPTS = 10
-
-
 def _range_of(most: float, expected: str) -> Rule[Any]:
     """Two numbers in ascending order, or one, d, that stands for (-d, d)."""
     pair = ascending(-most, most, "")
@@ -136,9 +143,6 @@ def _range_of(most: float, expected: str) -> Rule[Any]:
     return Rule(expected, read)
 
 
-_FOUR_SHEARS = several(number(-_STEEPEST, _STEEPEST, ""), "", count=4)
-
-
 def _as_four_shears(value: Any) -> tuple[float, ...]:
     found = _FOUR_SHEARS.read(value)
     if found[0] > found[1] or found[2] > found[3]:
@@ -147,11 +151,7 @@ def _as_four_shears(value: Any) -> tuple[float, ...]:
 
 
 _DEGREES = _range_of(LARGEST, "degrees of at least 0, which stand for (-degrees, degrees), or (low, high)")
-_SHEARS = "degrees in 0..89, (low, high) in -89..89 along x, or (low, high, low, high) along x and y"
 _SHEAR: Rule[Any] = either(_SHEARS, Rule("", _as_four_shears), _range_of(_STEEPEST, ""))
-_CENTER = several(number(-LARGEST, LARGEST, ""), "(x, y) in pixels of the output, from its upper left corner", count=2)
-_SHARES = several(number(0, 1, ""), "two numbers in 0..1, shares of the width and of the height", count=2)
-_FACTORS = ascending(0.01, 100, "(low, high) with 0.01 <= low <= high <= 100")
 
 
 def _as_interpolation(value: Any) -> str:

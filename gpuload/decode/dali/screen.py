@@ -31,6 +31,17 @@ from gpuload.types import I8, I32, I64, U8, HeightWidth
 _MOST_KEPT_BYTES = 1 << 28
 _GONE = "the thread that decodes it was stopped"
 
+_LOG = logging.getLogger(__name__)
+
+OTHER_SIZE_THAN_INDEX = "it is not of the size that the index says"
+_REASONS = {
+    sound_jpeg.NO_JPEG: "it is no image that DALI decodes",
+    sound_jpeg.BAD_HEADER: "its header is damaged",
+    sound_jpeg.NO_END: "it is truncated",
+    sound_jpeg.OTHER_SIZE: OTHER_SIZE_THAN_INDEX,
+}
+_MOST_REMEMBERED = 65_536  # tried samples: a trial takes 0.5 ms or more, and each epoch would repeat it
+
 
 class Transcoder:
     """Decodes such images in threads when a batch is checked for faults, and keeps them until `take`.
@@ -126,18 +137,6 @@ class Transcoder:
 
 def _place(batch: Batch, row: int) -> tuple[int, int]:
     return int(batch.sources[row]), int(batch.encoded.samples[row])
-
-
-_LOG = logging.getLogger(__name__)
-
-OTHER_SIZE_THAN_INDEX = "it is not of the size that the index says"
-_REASONS = {
-    sound_jpeg.NO_JPEG: "it is no image that DALI decodes",
-    sound_jpeg.BAD_HEADER: "its header is damaged",
-    sound_jpeg.NO_END: "it is truncated",
-    sound_jpeg.OTHER_SIZE: OTHER_SIZE_THAN_INDEX,
-}
-_MOST_REMEMBERED = 65_536  # tried samples: a trial takes 0.5 ms or more, and each epoch would repeat it
 
 
 class Screen:

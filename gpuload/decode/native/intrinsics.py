@@ -10,6 +10,10 @@ from numba.extending import intrinsic
 INT8, INT16, INT32, INT64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 FLOAT = ir.FloatType()
 
+MARKER_BYTES = 64
+
+array_at: Any = carray  # the array of this shape that a pointer points to
+
 
 class Lanes:
     """A vector of integers; operations work lane by lane."""
@@ -194,11 +198,9 @@ def _call(_: Any, function: Any, arguments: Any, begin: Any, end: Any) -> Any:
     return types.int64(*[types.int64] * 4), generate
 
 
-MARKER_BYTES = 64
 # uint64: a bit for each of MARKER_BYTES bytes at an address, whether a JPEG's marker begins there that is neither a
 # stuffed byte nor a restart marker; the byte after them is read, too.
 find_markers: Any = intrinsic(_markers)
-array_at: Any = carray  # the array of this shape that a pointer points to
 add: Any = intrinsic(_add)  # adds to the int64 at an address, whatever other threads do, and returns what it was before
 call: Any = intrinsic(_call)  # calls the function at an address with three int64, see `gpuload.decode.native.steps`
 swapped: Any = intrinsic(_swap)  # a word with its bytes in reverse order

@@ -39,6 +39,8 @@ VALUE_FIELDS = (LABEL, CAPTION, Field("json", "json", "json"))
 
 _CHUNK_BYTES = 1 << 24
 
+_AHEAD = 2  # shards that are downloaded while one is scanned
+
 
 class IndexedSample(NamedTuple):
     """A sample of a shard.
@@ -198,9 +200,6 @@ def _value(path: Path, member: Member, field: Field, data: mmap.mmap) -> int | s
         return content.decode()
     except UnicodeDecodeError:
         raise ShardError(f"{path}: {member.name!r} is not UTF-8 text. Pack the set again with UTF-8") from None
-
-
-_AHEAD = 2  # shards that are downloaded while one is scanned
 
 
 def find_shards(name: str, commits: dict[str, str]) -> list[URL]:

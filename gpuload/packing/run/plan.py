@@ -32,6 +32,17 @@ from gpuload.types import I64, Bools
 ROW = "row"
 MEASURED = "measured"
 
+FILE_NAME = "state.json"
+REJECTED_NAME = "rejected.jsonl"
+DUPLICATES_NAME = "duplicates.jsonl"
+
+# The files of a split that are saved while shards are appended to it.
+BASE_FILES = (manifest_file.FILE_NAME, index_file.FILE_NAME, REJECTED_NAME, DUPLICATES_NAME)
+
+# Settings of `Encoding` that affect the shards and that a manifest records only where they differ from the defaults.
+_OTHERS = ("enlarge", "quality", "lossless", "check", "drop_gray", "min_size", "max_pixels", "mode", "keep")
+OWN_SPLITS = "the source's own"
+
 
 @dataclass(frozen=True)
 class Split:
@@ -208,18 +219,6 @@ def read_plan(scratch: Path, split: str, shard: int) -> pa.RecordBatch:
 def _member_spans(sizes: I64) -> I64:
     """int64 (N,): `tar.member_span` of each of `sizes`."""
     return BLOCK_BYTES + -(-sizes.astype(np.int64) // BLOCK_BYTES) * BLOCK_BYTES
-
-
-FILE_NAME = "state.json"
-REJECTED_NAME = "rejected.jsonl"
-DUPLICATES_NAME = "duplicates.jsonl"
-
-# The files of a split that are saved while shards are appended to it.
-BASE_FILES = (manifest_file.FILE_NAME, index_file.FILE_NAME, REJECTED_NAME, DUPLICATES_NAME)
-
-# Settings of `Encoding` that affect the shards and that a manifest records only where they differ from the defaults.
-_OTHERS = ("enlarge", "quality", "lossless", "check", "drop_gray", "min_size", "max_pixels", "mode", "keep")
-OWN_SPLITS = "the source's own"
 
 
 @dataclass(frozen=True)

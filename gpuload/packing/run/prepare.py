@@ -38,6 +38,15 @@ from gpuload.types import I64, Bools, ClassNames
 
 _BATCH_ROWS = 1024
 
+_TORCH_NEEDS = ("simplejpeg", "torch")
+
+# Names of the columns that every index, listing and plan has, and of the fields that every batch can have.
+_RESERVED = ("key", "source", "width", "height", "index", "dataset", POINTS, NAME, BYTES, WHERE, ROW, MEASURED)
+
+_MOST_CHARACTERS = 4096  # of a text in a manifest
+
+_MOST_LOOKED_AT = 100  # images that may be broken before one decides the mode
+
 
 @dataclass(frozen=True)
 class HashJob:
@@ -116,9 +125,6 @@ class Duplicates:
         return [(names[row].as_py(), names[first].as_py(), split_of.get(row, "")) for row, first in pairs]
 
 
-_TORCH_NEEDS = ("simplejpeg", "torch")
-
-
 def choose_resizer(encoding: Encoding, before: Resizer | None = None) -> Encoding:
     """The encoding with the resizer "auto" replaced: by `before`, that of the run to resume, else by what is installed.
 
@@ -144,13 +150,6 @@ def check_packages(options: PackOptions) -> None:
         require(f"--jpeg {options.encoding.jpeg}", "jpeglib")
     if options.encoding.resizer == "torch":
         choose_resizer(options.encoding)
-
-
-# Names of the columns that every index, listing and plan has, and of the fields that every batch can have.
-_RESERVED = ("key", "source", "width", "height", "index", "dataset", POINTS, NAME, BYTES, WHERE, ROW, MEASURED)
-
-
-_MOST_CHARACTERS = 4096  # of a text in a manifest
 
 
 def check_names(fields: Sequence[Field], classes: ClassNames = None) -> None:
@@ -179,9 +178,6 @@ def settings_of(source: Source, options: PackOptions) -> dict[str, Any]:
         "measure": options.measure,
         **recorded_settings(options, False, not source.own_splits),
     }
-
-
-_MOST_LOOKED_AT = 100  # images that may be broken before one decides the mode
 
 
 def decide_mode(encoding: Encoding, source: Source, listing: Listing, base: Iterable[Manifest]) -> Encoding:

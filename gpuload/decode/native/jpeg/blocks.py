@@ -25,6 +25,18 @@ CODES = GOOD + 1
 END = 128 << 16  # end of block
 LONG = 256 << 16  # a longer code, or none
 
+# The state of a scan, uint64: the address of the next byte, how many bits before it are unused, these bits from the top
+# of a word, and for each component the DC coefficient of the block before.
+AT, LEFT, BITS, BEFORE = range(4)
+STATES = BEFORE + 3
+
+_MOST, _FULL, _FIVE_BITS = np.uint64(63), np.uint64(56), np.uint64(31)
+_END, _LONG = np.uint64(END >> 16), np.uint64(LONG >> 16)
+
+FAULT, ONLY_DC, MORE = -1, 0, 1
+
+_BITS, _KEPT_BITS = 13, 2
+
 
 @inlined
 def entry_of(length: int, symbol: int, is_dc: bool) -> Any:
@@ -80,16 +92,8 @@ def define(told: Any, number: int, is_dc: bool, lookup: Any, codes: Any) -> bool
 _zigzag = sorted(range(64), key=lambda index: (sum(divmod(index, 8)), divmod(index, 8)[sum(divmod(index, 8)) % 2 == 0]))
 _ORDER = np.array(_zigzag, np.uint8)
 
-# The state of a scan, uint64: the address of the next byte, how many bits before it are unused, these bits from the top
-# of a word, and for each component the DC coefficient of the block before.
-AT, LEFT, BITS, BEFORE = range(4)
-STATES = BEFORE + 3
 
 _SHIFT, _ONE, _THREE, _SIX, _ELEVEN, _SIXTEEN = (np.uint64(bits) for bits in (64 - LOOKUP_BITS, 1, 3, 6, 11, 16))
-_MOST, _FULL, _FIVE_BITS = np.uint64(63), np.uint64(56), np.uint64(31)
-_END, _LONG = np.uint64(END >> 16), np.uint64(LONG >> 16)
-
-FAULT, ONLY_DC, MORE = -1, 0, 1
 
 
 @inlined
@@ -196,9 +200,6 @@ def skip_block(state: Any, component: int, dc: Any, dc_codes: Any, ac: Any, ac_c
         return FAULT
     state[AT], state[LEFT], state[BITS] = at, left, bits
     return ONLY_DC
-
-
-_BITS, _KEPT_BITS = 13, 2
 
 
 def _fix(number: float) -> int:

@@ -9,6 +9,18 @@ from gpuload.decode.native.intrinsics import bytes_at, entries_at, longs_at, num
 from gpuload.decode.native.jpeg.blocks import CODES, LOOKUP_BITS, STATES, define
 from gpuload.headers.jpeg import ORIENTATION
 
+READ_BYTES = 24 << 10
+
+UPRIGHT, UNKNOWN = 1, 0
+
+_LITTLE, _BIG = 0x49, 0x4D  # "II" and "MM", the byte order
+_VERSION, _SHORT = 42, 3
+
+# Of a component: its identifier, horizontal and vertical sampling factors, and its tables.
+NAME, ACROSS, DOWN, QUANT, DC, AC = range(6)
+
+_MAX_SIDE = 65_500  # libjpeg's limit
+
 
 class Addresses(NamedTuple):
     """The addresses of the arrays of a `Scratch`.
@@ -39,9 +51,6 @@ def addresses_at(arguments: int) -> Addresses:
     return Addresses(of[0], of[1], of[2], of[3], of[4], of[5], of[6], of[7])
 
 
-READ_BYTES = 24 << 10
-
-
 class Scratch:
     """The memory of one thread."""
 
@@ -57,12 +66,6 @@ class Scratch:
             np.zeros(5, np.int64),
         )
         self.addresses = Addresses(*(array.ctypes.data for array in self._arrays))
-
-
-UPRIGHT, UNKNOWN = 1, 0
-
-_LITTLE, _BIG = 0x49, 0x4D  # "II" and "MM", the byte order
-_VERSION, _SHORT = 42, 3
 
 
 @inlined
@@ -95,10 +98,6 @@ def read_orientation(file: Any, begin: int, end: int) -> int:
     return UNKNOWN
 
 
-# Of a component: its identifier, horizontal and vertical sampling factors, and its tables.
-NAME, ACROSS, DOWN, QUANT, DC, AC = range(6)
-
-
 class File(NamedTuple):
     """A file in memory. size: in bytes."""
 
@@ -125,8 +124,6 @@ class Frame(NamedTuple):
     restart: int
     orientation: int
 
-
-_MAX_SIDE = 65_500  # libjpeg's limit
 
 _NOT_HERE = Frame(0, 0, 0, 0, 0, 0, 0, 0, 0, UNKNOWN)
 

@@ -23,6 +23,11 @@ _BY_TURNS = [number // 2 + number % 2 * (PIXELS // 2) for number in range(PIXELS
 
 _Chroma = Callable[[ir.IRBuilder, Any, Any], Lanes]
 
+_PAD = 32  # bytes before and after each row of a plane
+_KEPT_MCUS = 2  # rows of MCUs in a plane: chroma is interpolated between the current one and the one before
+
+SPARE_PIXELS = PIXELS  # that may be written after the last one
+
 
 def _half(builder: ir.IRBuilder, address: Any, after: int = 0) -> Lanes:
     """The chroma of `PIXELS` pixels, where it has half the width."""
@@ -91,10 +96,6 @@ repeated: Any = _make(_repeated)
 between_two: Any = _make(_between_two)
 between_four: Any = _make(_between_four)
 gray: Any = intrinsic(_make_gray)
-
-
-_PAD = 32  # bytes before and after each row of a plane
-_KEPT_MCUS = 2  # rows of MCUs in a plane: chroma is interpolated between the current one and the one before
 
 
 class Plane(NamedTuple):
@@ -194,9 +195,6 @@ def plane_bytes(widths: I64) -> int:
     """The most bytes for the planes of parts of these widths in pixels: whole MCUs of 16×16, and two pixels around."""
     widest = int(widths.max(initial=0)) + 40 + 2 * _PAD
     return 3 * (_KEPT_MCUS * 16 + 1) * widest
-
-
-SPARE_PIXELS = PIXELS  # that may be written after the last one
 
 
 @inlined

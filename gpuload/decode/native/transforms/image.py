@@ -21,6 +21,17 @@ from gpuload.transforms.ops import ANY_CHANNELS, ARGS, FIRST_OWN, Op
 IMAGE_FIELDS = 8
 KEPT = 5  # for the image with which each chain of a mixture begins, and what is mixed so far, as float32
 
+F = np.float32
+
+_KEEP, _MIXED = int(Op.KEEP), int(Op.MIXED)
+
+# 1: operations that are tables; 2: those that need no statistics, and may follow others in the same table.
+_IN_TABLES = np.zeros(FIRST_OWN, np.int8)
+_IN_TABLES[[Op.CONTRAST, Op.AUTOCONTRAST, Op.EQUALIZE]] = 1
+_IN_TABLES[[Op.NOTHING, Op.BRIGHTNESS, Op.SOLARIZE, Op.SOLARIZE_ADD, Op.POSTERIZE, Op.INVERT]] = 2
+_ANY_CHANNELS = np.zeros(FIRST_OWN, np.bool_)
+_ANY_CHANNELS[list(ANY_CHANNELS)] = True
+
 
 class Image(NamedTuple):
     """source, result: addresses of uint8 (channels, height, width), which do not overlap. ops, args: of its steps, int8
@@ -55,9 +66,6 @@ def scratch_bytes(height: int, width: int) -> int:
     return 8 * (height + 2) * (width + 2) + 64 * (height + width) + 16_384
 
 
-F = np.float32
-
-
 def _fused(_: Any, factor: Any, value: Any, other: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.fma(*args)
@@ -80,9 +88,6 @@ def gray(red: np.float32, green: np.float32, blue: np.float32) -> Any:
     return np.int32(fused(F(0.114), blue, fused(F(0.587), green, red * F(0.2989))))
 
 
-_KEEP, _MIXED = int(Op.KEEP), int(Op.MIXED)
-
-
 @operation
 def mix(arguments: int, begin: int, end: int) -> int:
     """Adds the image's share to the mixture; then comes the image kept, or the mixture."""
@@ -98,14 +103,6 @@ def mix(arguments: int, begin: int, end: int) -> int:
             mixture[at] += part
         to[at] = level(mixture[at]) if code == _MIXED else first[at]
     return 1
-
-
-# 1: operations that are tables; 2: those that need no statistics, and may follow others in the same table.
-_IN_TABLES = np.zeros(FIRST_OWN, np.int8)
-_IN_TABLES[[Op.CONTRAST, Op.AUTOCONTRAST, Op.EQUALIZE]] = 1
-_IN_TABLES[[Op.NOTHING, Op.BRIGHTNESS, Op.SOLARIZE, Op.SOLARIZE_ADD, Op.POSTERIZE, Op.INVERT]] = 2
-_ANY_CHANNELS = np.zeros(FIRST_OWN, np.bool_)
-_ANY_CHANNELS[list(ANY_CHANNELS)] = True
 
 
 @inlined

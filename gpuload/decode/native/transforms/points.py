@@ -11,6 +11,9 @@ from gpuload.transforms.ops import ARGS, Op
 
 F = np.float32
 _LEVELS = 256
+
+_GRAYSCALE = int(Op.GRAYSCALE)
+
 _BRIGHTNESS, _CONTRAST, _SOLARIZE_ADD, _POSTERIZE, _AUTOCONTRAST, _EQUALIZE = (
     int(op) for op in (Op.BRIGHTNESS, Op.CONTRAST, Op.SOLARIZE_ADD, Op.POSTERIZE, Op.AUTOCONTRAST, Op.EQUALIZE)
 )
@@ -109,9 +112,6 @@ def points(arguments: int, begin: int, end: int) -> int:
         for at in range(pixels):
             target[at] = levels[source[at]]
     return 1
-
-
-_GRAYSCALE = int(Op.GRAYSCALE)
 
 
 @operation
