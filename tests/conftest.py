@@ -1,7 +1,9 @@
 """Fixtures: folders of images, and a set of small photo-like images packed with the real packer."""
 
+import faulthandler
 import gc
 import importlib
+import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,6 +30,12 @@ settings.load_profile("gpuload")
 # A shell starts background processes with SIGINT ignored, and children inherit that; but the tests send SIGINT.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure() -> None:
+    """SIGUSR1, which .ci/run sends where the suite hangs, prints the stacks of all threads before it ends a process."""
+    if hasattr(signal, "SIGUSR1"):
+        faulthandler.register(signal.SIGUSR1, file=os.dup(2), chain=True)
 
 
 def pytest_report_header() -> str | None:

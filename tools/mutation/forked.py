@@ -127,6 +127,6 @@ def _pytest(files: Sequence[str], quick: Quick, *options: str) -> None:
         options = (*options, f"--basetemp={tempfile.gettempdir()}/pytest")
     paths = [str(ROOT / "tests" / name) for name in files]
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    without = [f"no:{name}" for name in ("cacheprovider", "unraisableexception", "threadexception", "faulthandler")]
-    plugins = [word for name in ("pytest_timeout", *without) for word in ("-p", name)]
+    without = [f"no:{name}" for name in ("cacheprovider", "unraisableexception", "threadexception")]
+    plugins = [word for name in without for word in ("-p", name)]
     pytest.main(["-q", *plugins, "--no-header", "--tb=line", "--assert=plain", *options, *paths], plugins=[quick])
