@@ -13,7 +13,6 @@ from gpuload.disk.stored import StoredSet
 from gpuload.errors import ArgumentError, CallError, DecodeError, ShardError
 from gpuload.fields.field import Field
 from gpuload.fields.registry import kind_of
-from gpuload.machine.untrusted import open_regular
 from gpuload.pictures.shown import decode_image
 
 
@@ -134,7 +133,7 @@ class _Members:
         store = self._dataset.open_store()
         try:
             lease = store.open(self._shard)  # of a set at a URL, in the cache or kept for the next field
-            with open_regular(lease.path) as file:
+            with lease.open() as file:
                 content = os.pread(file.fileno(), size, offset)
         except OSError as error:
             raise ShardError(f"{self.where}: cannot be read ({error.strerror}). Check the disk, or copy it") from None

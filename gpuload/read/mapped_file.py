@@ -6,8 +6,9 @@ import os
 import signal
 import sys
 import weakref
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -254,14 +255,17 @@ class MappedFile:
     shards would not fit. It is used only on systems without mmap in the C library.
 
     owner: the object that queries `gpuload.read.mapped_file` for its faults. data: uint8 (size,), read-only. stamp: the
-    file's `os.stat`. keep: an object that is kept alive as long as the file is mapped.
+    file's `os.stat`. keep: an object that is kept alive as long as the file is mapped. opens: opens it, if not by its
+    path.
 
     Raises:
         OSError: it cannot be opened or mapped.
     """
 
-    def __init__(self, path: Path, owner: object, keep: object = None) -> None:
-        with open_regular(path) as file:
+    def __init__(
+        self, path: Path, owner: object, keep: object = None, opens: Callable[[], BinaryIO] | None = None
+    ) -> None:
+        with opens() if opens else open_regular(path) as file:
             handle = file.fileno()
             self.stamp = os.fstat(handle)
             size = self.stamp.st_size

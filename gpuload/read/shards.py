@@ -46,7 +46,7 @@ class MappedShard:
         self.rows = checked_rows(dataset, number)
         self._lease = store.open(number)
         try:
-            file = MappedFile(self._lease.path, owner, self._lease.memory)
+            file = MappedFile(self._lease.path, owner, self._lease.memory, self._lease.open)
         except OSError as error:
             raise ShardError(f"{self.path}: cannot be read ({error.strerror}). {_advice(error)}") from None
         self.data, self._stamp = file.data, file.stamp

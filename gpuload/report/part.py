@@ -68,7 +68,7 @@ def count_formats(dataset: Dataset, numbers: I64) -> Counter[str]:
             table = dataset.rows(shard)
             offsets, sizes = (table.column(f"image_{what}").to_numpy()[rows].tolist() for what in ("offset", "bytes"))
             lease = store.open(shard)
-            with open(lease.path, "rb", buffering=0) as file:
+            with lease.open(buffering=0) as file:
                 for offset, size in zip(offsets, sizes, strict=True):
                     found[_format(_read_head(file.fileno(), offset, size))] += 1
     finally:

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 from gpuload.errors import FormatError
 
 _POLL_S = 0.01
+_DESCRIPTORS = Path("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd")
 _START_WRITE = 2  # SYNC_FILE_RANGE_WRITE in linux/fs.h: starts writing and does not wait
 _KINDS = {
     stat.S_IFLNK: "a symbolic link",
@@ -58,6 +59,11 @@ class Handle:
 
     def __init__(self, number: int) -> None:
         self.number = number
+
+    @property
+    def path(self) -> Path:
+        """Opens the same file again, also once it has no name."""
+        return _DESCRIPTORS / str(self.number)
 
     def lock(self, exclusive: bool = True) -> bool:
         """Tries to take a lock; False if another holder prevents it."""

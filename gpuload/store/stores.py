@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from gpuload.errors import GpuloadError, RemoteError
@@ -27,7 +26,6 @@ from gpuload.store.url import URL
 _LOG = logging.getLogger(__name__)
 
 _RELEASE_S, _POLL_S = 1.0, 0.005  # for which a shard that is waited for waits for memory
-_DESCRIPTORS = Path("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd")
 
 # Those of this process, by their ids: what they need is not evicted. Another thread may open one at any moment, which a
 # WeakSet, iterated in Python, would not survive.
@@ -155,10 +153,6 @@ class MemoryFile(Handle):
     def __init__(self, size: int, kept: "Callable[[MemoryFile], None]") -> None:
         super().__init__(-1)
         self.size, self._kept = size, kept
-
-    @property
-    def path(self) -> Path:
-        return _DESCRIPTORS / str(self.number)
 
     def open(self) -> None:
         """Takes the memory."""

@@ -199,6 +199,21 @@ def test_a_cache_that_is_deleted_is_made_again(when: str, proxy: Any, tmp_path: 
         assert rows == [row for epoch in epochs[: 1 + (when == "in an epoch")] for row in epoch]
 
 
+def test_a_shard_that_is_deleted_as_it_is_opened_is_the_one_that_was_checked(
+    proxy: Any, tmp_path: Path, epochs: list[Rows], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By whoever deletes the cache: neither a shard that is gone, nor one that was put in its place."""
+    lease = Cache.lease
+
+    def deleted(cache: Cache, shard: Wanted) -> Any:
+        if (found := lease(cache, shard)) is not None:
+            found.path.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(Cache, "lease", deleted)
+    assert run(proxy, tmp_path) == epochs[0]
+
+
 def test_a_cache_that_is_deleted_while_a_shard_is_on_its_way(tmp_path: Path) -> None:
     cache, shard = Cache(tmp_path), Wanted("0" * 64, 1000)
 

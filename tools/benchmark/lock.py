@@ -42,13 +42,14 @@ class Lock:
 
 
 def measure_lock(work: Work) -> Lock:
-    """Medians of three rounds each."""
+    """Processor times are the least of three rounds, since other threads only add to them; rates are medians."""
     from gpuload.decode.native.decoder import warm_up
 
     warm_up()  # else other decoders took part
     ctypes.CDLL(None).prctl(_TIMER_SLACK, 1, 0, 0, 0)
-    busy, idle = _middle(lambda: _rates(work)[0]), _middle(lambda: _waiting_rates(work, 0)[0])
-    step_s = busy - idle
+    busy, idle = _least(lambda: _rates(work)[0]), _least(lambda: _waiting_rates(work, 0)[0])
+    if (step_s := busy - idle) < 1e-6:
+        raise SystemExit("Compiled steps take less than 1 µs an image, or other threads are at work in this process.")
     shares = {}
     for threads in _MANY_THREADS:
         least_s = step_s / threads
@@ -63,8 +64,8 @@ def measure_lock(work: Work) -> Lock:
     return Lock(1e6 * idle, step_s, shares)
 
 
-def _middle(measure: Callable[[], float]) -> float:
-    return sorted(measure() for _ in range(_ROUNDS))[_ROUNDS // 2]
+def _least(measure: Callable[[], float]) -> float:
+    return min(measure() for _ in range(_ROUNDS))
 
 
 def _waits(step_s: float, images: int) -> Callable[[Iterable[int]], int]:
