@@ -12,19 +12,19 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from gpuload.augment import Augment
+from gpuload.decode.arguments import Both, Dali
 from gpuload.errors import GpuloadError
+from gpuload.loader.iterator import DaliIterator
+from gpuload.loader.tuning import Tuning
 from gpuload.machine.limits import affinity
 from gpuload.monitor.measure import pace
-
-if TYPE_CHECKING:
-    from gpuload.loader.iterator import DaliIterator
-
 
 _CANDIDATES = 16
 FINALISTS = 2  # beside the defaults
@@ -34,23 +34,11 @@ _WIDTHS = {"cuda": 256, "cpu": 32}
 _CLASSES = 10
 
 
-@dataclass(frozen=True)
-class Setting:
-    """Settings of a `DaliIterator`. hw_decoder_load and cpu_share are None where they mean nothing."""
-
-    decoder: str
-    num_threads: int
-    prefetch: int
-    batch_size: int
-    hw_decoder_load: float | None = None
-    cpu_share: float | None = None
-
-
 @dataclass
 class Measured:
     """A candidate and the images/s of each of its turns. failed: why it has no more turns."""
 
-    setting: Setting
+    setting: Tuning
     rates: list[float] = field(default_factory=list)
     failed: str | None = None
 
@@ -59,12 +47,12 @@ class Measured:
         return median(self.rates) if self.rates else 0.0
 
 
-def candidates(defaults: Setting, choices: dict[str, Sequence[Any]], most: int = _CANDIDATES) -> list[Setting]:
+def candidates(defaults: Tuning, choices: dict[str, Sequence[Any]], most: int = _CANDIDATES) -> list[Tuning]:
     """The defaults first, then what differs from them in one setting, then combinations, spread over all there are."""
     names = list(choices)
-    whole = [Setting(**dict(zip(names, values, strict=True))) for values in product(*choices.values())]
+    whole = [replace(defaults, **dict(zip(names, values, strict=True))) for values in product(*choices.values())]
 
-    def changes(setting: Setting) -> int:
+    def changes(setting: Tuning) -> int:
         return sum(getattr(setting, name) != getattr(defaults, name) for name in names)
 
     single = _distinct(setting for setting in whole if changes(setting) == 1)
@@ -77,14 +65,14 @@ def candidates(defaults: Setting, choices: dict[str, Sequence[Any]], most: int =
     return [defaults, *single, *spread][:most]
 
 
-def _distinct(settings: Iterable[Setting]) -> list[Setting]:
+def _distinct(settings: Iterable[Tuning]) -> list[Tuning]:
     """Without what means nothing to the decoder, and each once."""
     return list(
         dict.fromkeys(replace(one, hw_decoder_load=None) if one.decoder == "native" else one for one in settings)
     )
 
 
-def both_of(found: Sequence[Measured]) -> Setting | None:
+def both_of(found: Sequence[Measured]) -> Tuning | None:
     """Both decoders at once, as the best of each was set, with shares that take them equally long."""
     best = best_of(found)
     if not {"dali", "native"} <= set(best):
@@ -104,8 +92,8 @@ def best_of(found: Sequence[Measured]) -> dict[str, Measured]:
 
 
 def sweep(
-    settings: Sequence[Setting],
-    measure: Callable[[Setting], float],
+    settings: Sequence[Tuning],
+    measure: Callable[[Tuning], float],
     is_over: Callable[[], bool],
     measured: Callable[[Sequence[Measured]], None] = lambda everyone: None,
 ) -> list[Measured]:
@@ -148,7 +136,7 @@ def count_turns(settings: int) -> int:
     return turns
 
 
-def plan(settings: Sequence[Setting], seconds: float, opening_s: float) -> tuple[list[Setting], float]:
+def plan(settings: Sequence[Tuning], seconds: float, opening_s: float) -> tuple[list[Tuning], float]:
     """As many of the candidates as there is time for, and the seconds to measure in each turn.
 
     opening_s: of each turn, what goes before measuring, which is to take no more than half of it.
@@ -176,12 +164,8 @@ class TunedLoader:
     device: str
     size: int
 
-    def open(self, setting: Setting) -> "DaliIterator":
+    def open(self, setting: Tuning) -> DaliIterator:
         """The loader with these settings; the first field of its batches is the image."""
-        from gpuload.augment import Augment
-        from gpuload.decode.arguments import Both, Dali
-        from gpuload.loader.iterator import DaliIterator
-
         decoder: Any = setting.decoder
         if setting.cpu_share is not None:
             decoder = Both(setting.cpu_share, setting.hw_decoder_load)

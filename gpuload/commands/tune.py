@@ -5,39 +5,42 @@ decoders at once with shares that would take them equally long, are measured bes
 the fastest loader may be the one that leaves least to the training.
 """
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import repeat
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gpuload.augment import Augment
 from gpuload.checks import COUNT, POSITIVE, SIDE, number
 from gpuload.commands import DONE
 from gpuload.commands.options import given, place
 from gpuload.commands.settings import (
     FINALISTS,
+    Beside,
     Measured,
-    Setting,
+    TrainingStep,
     TunedLoader,
     best_of,
     both_of,
     candidates,
+    measure_beside,
     plan,
     sweep,
 )
 from gpuload.commands.terminal import Output, say, say_table, status
 from gpuload.counted import counted
 from gpuload.decode.dali.memory import DALIS_LOAD
+from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, GpuloadError
+from gpuload.loader.iterator import DaliIterator
+from gpuload.loader.tuning import Tuning, describe_device, save_tuning
+from gpuload.machine.ranks import count_threads, find_ranks
 from gpuload.monitor.measure import forever, pace
-
-# The command line loads this file for every command; what it needs to work is loaded when it does.
-if TYPE_CHECKING:
-    from gpuload.commands.settings import Beside
-    from gpuload.loader.tuning import Tuning
 
 _ALONE = 0.7  # of the time, for loaders alone; the rest is for those beside a training step
 _ROUNDS = 2  # beside a training step
@@ -45,18 +48,16 @@ _SHOWN = 8  # settings in the table
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-def measure_setting(tuned: TunedLoader, setting: Setting, turn_s: float) -> float:
+def measure_setting(tuned: TunedLoader, setting: Tuning, turn_s: float) -> float:
     """images/s of one turn. Batches decoded ahead do not count."""
     with tuned.open(setting) as loader:
         return pace(forever(loader), turn_s, setting.prefetch + 1).images_per_s
 
 
 def measure_beside_training(
-    tuned: TunedLoader, settings: Sequence[Setting], seconds: float
-) -> tuple["Beside", dict[Setting, "Beside"]]:
+    tuned: TunedLoader, settings: Sequence[Tuning], seconds: float
+) -> tuple[Beside, dict[Tuning, Beside]]:
     """Measures a training step with a resident batch and with each loader in turn; loaders that fail are dropped."""
-    from gpuload.commands.settings import Beside, TrainingStep, measure_beside
-
     step, resident, found = TrainingStep(tuned.device), Beside(), {setting: Beside() for setting in settings}
     turn_s = seconds / (_ROUNDS * (1 + len(settings)))
     kept: Any = None
@@ -73,13 +74,9 @@ def measure_beside_training(
     return resident, found
 
 
-def choose(tuned: TunedLoader, batch_size: int | None) -> tuple[TunedLoader, Setting, dict[str, Sequence[Any]]]:
+def choose(tuned: TunedLoader, batch_size: int | None) -> tuple[TunedLoader, Tuning, dict[str, Sequence[Any]]]:
     """The loader on its device, the defaults there, and the values that each setting may have, the default's among
     them."""
-    from gpuload.augment import Augment
-    from gpuload.disk.dataset import Dataset
-    from gpuload.loader.iterator import DaliIterator
-    from gpuload.machine.ranks import count_threads, find_ranks
 
     dataset = Dataset(tuned.folder)
     samples = len(dataset)
@@ -93,7 +90,7 @@ def choose(tuned: TunedLoader, batch_size: int | None) -> tuple[TunedLoader, Set
     tuned, threads = replace(tuned, device=device), count_threads(find_ranks(None, None))
     choices: dict[str, Sequence[Any]]
     if device == "cpu":
-        usual = Setting(decoder, threads, 2, batch_size or min(64, samples))
+        usual = Tuning(decoder, threads, 2, None, batch_size or min(64, samples))
         choices = {
             "decoder": ("native", "dali"),
             "num_threads": (threads, max(1, threads // 2), 2 * threads),
@@ -101,7 +98,7 @@ def choose(tuned: TunedLoader, batch_size: int | None) -> tuple[TunedLoader, Set
             "batch_size": (usual.batch_size,),
         }
         return tuned, usual, choices
-    usual = Setting(decoder, threads, 2, batch_size or min(256, samples), DALIS_LOAD)
+    usual = Tuning(decoder, threads, 2, DALIS_LOAD, batch_size or min(256, samples))
     sizes = () if batch_size else (64, 128, 256, 408)
     choices = {
         "decoder": (decoder, "native"),
@@ -132,9 +129,6 @@ class Tune:
     json: Path | None = given(None, "write all figures to FILE after each turn", "FILE", kind=Path)
 
     def run(self) -> int:
-        from gpuload.loader.tuning import describe_device, save_tuning
-        from gpuload.machine.ranks import find_ranks
-
         figures = None if self.json is None else Output(self.json, "--json", _MARK)
         tuned, usual, choices = choose(TunedLoader(self.folder, self.device, self.size), self.batch_size)
         name = describe_device(
@@ -145,7 +139,8 @@ class Tune:
             found, resident, beside = _measure_all(tuned, self.seconds, usual, choices, write)
         _show_settings(found, f"{counted(len(found), 'setting')} on {name}")
         gain = found[0].rate / next(one.rate for one in found if one.setting == usual)
-        saved = str(save_tuning(self.folder, name, best_of_each(found)))
+        tunings = [replace(one.setting, images_per_s=round(one.rate, 1)) for one in best_of(found).values()]
+        saved = str(save_tuning(self.folder, name, tunings))
         say(f"fastest: {gain:.2f} times the images/s of the defaults. Saved in {saved}")
         _show_beside(resident, beside)
         best = max(beside, key=lambda setting: beside[setting].rate)
@@ -165,7 +160,6 @@ def _write(
     beside: Mapping[str, Any] = _NOTHING,
 ) -> None:
     """Writes the measurements so far; `saved` is null until the best settings are saved."""
-    import json
 
     if output is None:
         return
@@ -179,16 +173,16 @@ def _write(
 def _measure_all(
     tuned: TunedLoader,
     seconds: float,
-    usual: Setting,
+    usual: Tuning,
     choices: dict[str, Sequence[Any]],
     measured: Callable[[Sequence[Measured]], None],
-) -> tuple[list[Measured], "Beside", dict[Setting, "Beside"]]:
+) -> tuple[list[Measured], Beside, dict[Tuning, Beside]]:
     """Loaders alone, the best first; then a resident batch and the best of each decoder beside a training step.
 
     measured: called with all candidates after each turn of loaders alone.
     """
 
-    def measure(setting: Setting) -> float:
+    def measure(setting: Tuning) -> float:
         return measure_setting(tuned, setting, turn_s)
 
     turn_s = 0.0
@@ -212,7 +206,7 @@ def _measure_all(
     return found, *measure_beside_training(tuned, contenders, seconds - alone_s)
 
 
-def _beside_figures(resident: "Beside", beside: Mapping[Setting, "Beside"]) -> dict[str, Any]:
+def _beside_figures(resident: Beside, beside: Mapping[Tuning, Beside]) -> dict[str, Any]:
     trained = [
         {
             **asdict(setting),
@@ -224,20 +218,6 @@ def _beside_figures(resident: "Beside", beside: Mapping[Setting, "Beside"]) -> d
         for setting, one in beside.items()
     ]
     return {"resident_images_per_s": resident.rate, "beside_training": trained}
-
-
-def best_of_each(found: Sequence[Measured]) -> list["Tuning"]:
-    """The best setting of each decoder, of candidates of which the best are first."""
-    from gpuload.loader.tuning import Tuning
-
-    kept = {field.name for field in fields(Tuning)}
-    return [
-        Tuning(
-            **{name: value for name, value in asdict(one.setting).items() if name in kept},
-            images_per_s=round(one.rate, 1),
-        )
-        for one in best_of(found).values()
-    ]
 
 
 def _show_settings(found: Sequence[Measured], title: str) -> None:
@@ -252,7 +232,7 @@ def _show_settings(found: Sequence[Measured], title: str) -> None:
     say_table(rows, ("decoder", "threads", "prefetch", "batch", "engines' load", "images/s", "min–max", "turns"), title)
 
 
-def _show_beside(resident: "Beside", found: Mapping[Setting, "Beside"]) -> None:
+def _show_beside(resident: Beside, found: Mapping[Tuning, Beside]) -> None:
     """Prints what remains for a training step."""
     heads = ["decoder", "for the CPU", "images/s", "of resident", "device left", "cores left"]
     rows = []
@@ -263,7 +243,7 @@ def _show_beside(resident: "Beside", found: Mapping[Setting, "Beside"]) -> None:
     say_table(rows, heads, f"beside a training step ({resident.rate:,.0f} images/s with one resident batch)")
 
 
-def advice(best: Setting, usual: Setting) -> str:
+def advice(best: Tuning, usual: Tuning) -> str:
     """The decoder to pass to DaliIterator, which otherwise uses the default."""
     if best.decoder == usual.decoder:
         return f"decoder={best.decoder!r}, which is the default here"

@@ -213,12 +213,13 @@ class DaliIterator(NotSupported):
 
         self.decoder, device_id = choose_backend(wanted, device, self.ranks, decodes, prefer)
         place = describe_device(device_id, self.ranks)
-        settings = tuned(self._datasets[0].folder, place, self.decoder, self.ranks, units)
-        self.num_threads = num_threads or settings.num_threads
-        self.cpu_share = settings.cpu if self.decoder == "both" else None
+        asked = Resources(min(batch_size, self._epochs.samples), num_threads or 0, prefetch or 0)
+        resources = tuned(self._datasets[0].folder, place, self.decoder, self.ranks, units, asked)
+        self.num_threads = resources.num_threads
+        self.cpu_share = resources.cpu_share if self.decoder == "both" else None
         if decodes and self.decoder != "native" and device_id is not None and functions is None:  # else on the CPU
             by_dali = 1 - (self.cpu_share or 0.0)
-            check_whole_images(self._datasets, batch_size, prefetch or settings.prefetch, device_id, by_dali)
+            check_whole_images(self._datasets, batch_size, resources.prefetch, device_id, by_dali)
         self._output = output
         self._arrays = make_arrays(output, device_id, self._schedule.first.form)
         self.device = self._arrays.device
@@ -242,13 +243,7 @@ class DaliIterator(NotSupported):
             device_id,
             self._schedule.forms,
             find_stored(self._datasets, self._schedule.pixels, collate.mask_fills) if decodes else None,
-            Resources(
-                min(batch_size, self._epochs.samples),
-                self.num_threads,
-                prefetch or settings.prefetch,
-                settings.hardware,
-                settings.cpu,
-            ),
+            resources,
             functions,
             action,
         )

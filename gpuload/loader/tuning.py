@@ -9,17 +9,18 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Annotated, Any, cast
 
-from gpuload.checks import Rule, choice, number, optional, whole
+from gpuload.checks import choice, number, optional, rules_of, whole
 from gpuload.decode.arguments import Both, Dali
-from gpuload.decode.open import Backend
+from gpuload.decode.open import Backend, Resources
 from gpuload.errors import OutputError
 from gpuload.machine.ranks import Ranks, count_threads
 from gpuload.machine.untrusted import open_regular, parse_json
+from gpuload.store.files import replaced
 from gpuload.store.url import URL, as_location
 
 FILE_NAME = "tuning.json"
@@ -30,34 +31,26 @@ CPU_SHARE = 0.25  # of the samples, for the CPU decoder beside a GPU, without me
 ONE_UNIT = 0.0  # hw_decoder_load if one unit decodes all images: the CUDA cores, which every GPU has
 
 
-@dataclass(frozen=True)
-class Tuning:
-    """The fastest settings of one decoder, and its speed with them.
-
-    decoder: "dali", "native" or "both". num_threads, prefetch, hw_decoder_load, batch_size, cpu_share: arguments of
-    `DaliIterator`; None is its default. images_per_s: of the loader alone.
-    """
-
-    decoder: str
-    num_threads: int
-    prefetch: int
-    hw_decoder_load: float | None
-    batch_size: int
-    images_per_s: float
-    cpu_share: float | None = None
-
-
 # The file is as untrusted as the rest of the folder: its values must not exhaust memory. `tune` tries smaller ones.
 _MOST_THREADS, _MOST_PREFETCH, _MOST_BYTES = 1024, 16, 1 << 20
-_RULES: dict[str, Rule[Any]] = {
-    "decoder": choice("dali", "native", "both"),
-    "num_threads": whole(1, _MOST_THREADS),
-    "prefetch": whole(1, _MOST_PREFETCH),
-    "hw_decoder_load": optional(number(0, 1, "a share")),
-    "batch_size": whole(1),
-    "images_per_s": number(0, 1e12, "a rate"),
-    "cpu_share": optional(number(0, 1, "a share")),
-}
+_SHARE = optional(number(0, 1, "a share"))
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Settings of one decoder, and its speed with them.
+
+    decoder: "dali", "native" or "both". num_threads, prefetch, hw_decoder_load, batch_size, cpu_share: arguments of
+    `DaliIterator`; None is its default, or means nothing to the decoder. images_per_s: of the loader alone.
+    """
+
+    decoder: Annotated[str, choice("dali", "native", "both")]
+    num_threads: Annotated[int, whole(1, _MOST_THREADS)]
+    prefetch: Annotated[int, whole(1, _MOST_PREFETCH)]
+    hw_decoder_load: Annotated[float | None, _SHARE]
+    batch_size: Annotated[int, whole(1)]
+    images_per_s: Annotated[float, number(0, 1e12, "a rate")] = 0.0
+    cpu_share: Annotated[float | None, _SHARE] = None
 
 
 def describe_device(device_id: int | None, ranks: Ranks) -> str:
@@ -88,20 +81,13 @@ def load_tuning(folder: str | Path | URL, device: str, decoder: str = "auto") ->
     return None
 
 
-class Settings(NamedTuple):
-    """Settings of a loader's decoders: threads, batches decoded ahead, the share of images that a GPU's JPEG engines
-    decode (None: DALI decides), and the share that the CPU decodes beside a GPU."""
+def tuned(
+    folder: Path | URL, device: str, decoder: str, ranks: Ranks, wanted: Dali | Both | None, usual: Resources
+) -> Resources:
+    """The resources of a decoder: as `usual` and `wanted`, otherwise as saved for this device, otherwise the defaults.
 
-    num_threads: int
-    prefetch: int
-    hardware: float | None
-    cpu: float
-
-
-def tuned(folder: Path | URL, device: str, decoder: str, ranks: Ranks, wanted: Dali | Both | None) -> Settings:
-    """The settings: shares as `wanted`, otherwise the values saved for this device, otherwise the defaults.
-
-    device: as `describe_device`. With `deterministic`, saved shares are not used, since pixels depend on them.
+    device: as `describe_device`. usual: 0 for threads or batches ahead that are not given. With `deterministic`, saved
+    shares are not used, since pixels depend on them.
     """
     saved = load_tuning(folder, device, decoder)
     hardware, cpu = None if wanted is None else wanted.hardware, getattr(wanted, "cpu", None)
@@ -111,7 +97,13 @@ def tuned(folder: Path | URL, device: str, decoder: str, ranks: Ranks, wanted: D
         hardware = saved.hw_decoder_load if hardware is None else hardware
         cpu = saved.cpu_share if cpu is None else cpu
     threads, prefetch = (count_threads(ranks), PREFETCH) if saved is None else (saved.num_threads, saved.prefetch)
-    return Settings(threads, prefetch, hardware, CPU_SHARE if cpu is None else cpu)
+    return Resources(
+        usual.batch_size,
+        usual.num_threads or threads,
+        usual.prefetch or prefetch,
+        hardware,
+        CPU_SHARE if cpu is None else cpu,
+    )
 
 
 # With at least this many cores per rank, the native decoder is the default for a GPU without measurements. Estimate:
@@ -151,9 +143,8 @@ def save_tuning(folder: str | Path, device: str, tunings: Sequence[Tuning]) -> P
             new = {one.decoder: one for one in (*kept, *tunings)}
             devices[device] = [asdict(one) for one in new.values()]
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-            temporary.write_text(json.dumps({"version": VERSION, "devices": devices}, indent=1) + "\n")
-            temporary.replace(path)
+            with replaced(path) as temporary:
+                temporary.write_text(json.dumps({"version": VERSION, "devices": devices}, indent=1) + "\n")
         except OSError as error:
             reasons.append(f"{path} ({error.strerror or error})")
         else:
@@ -182,7 +173,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _parse(saved: dict[str, Any]) -> Tuning:
     saved = {"cpu_share": None, **saved}  # missing from files before 2026-12
-    return Tuning(**{field.name: _RULES[field.name].read(saved[field.name]) for field in fields(Tuning)})
+    return Tuning(**{name: rule.read(saved[name]) for name, rule in rules_of(Tuning).items()})
 
 
 def _gpu_name(device_id: int) -> str:

@@ -80,7 +80,7 @@ def test_files_of_others_are_kept(
 def test_own_files_are_replaced(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("gpuload.loader.tuning.save_tuning", lambda *_: tmp_path / "tuning.json")
+    monkeypatch.setattr("gpuload.commands.tune.save_tuning", lambda *_: tmp_path / "tuning.json")
     command, files = prepare(packed, tmp_path, name)
     files[-1].touch()
     assert cli.main(command) == cli.DONE

@@ -69,7 +69,7 @@ class Search:
 
 @pytest.fixture
 def search(packed: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
-    monkeypatch.setattr("gpuload.machine.ranks.count_threads", lambda ranks: 4)
+    monkeypatch.setattr("gpuload.commands.tune.count_threads", lambda ranks: 4)
     data = tmp_path / "train"
     data.mkdir()
     for path in packed.iterdir():
@@ -322,7 +322,7 @@ class OnGpu:
 
 
 def test_on_a_gpu_its_engines_and_the_batch_size_are_tried(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuload.loader.iterator.DaliIterator", OnGpu)
+    monkeypatch.setattr("gpuload.commands.tune.DaliIterator", OnGpu)
     monkeypatch.setattr("gpuload.loader.tuning._gpu_name", lambda device_id: "NVIDIA H100")
     search.run(lambda setting: 100.0, device="cuda")
     usual, *others = search.candidates
