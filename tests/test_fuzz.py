@@ -9,7 +9,7 @@ from fuzzing.registry import TARGETS
 from fuzzing.run import fuzz
 
 CORPUS = Path(__file__).with_name("corpus")
-ELSEWHERE = {"loader", "loader-dali", "loader-raw"}  # read/test_damaged_index.py
+ELSEWHERE = {"loader", "loader-dali", "loader-raw", "instances"}  # read/test_damaged_index.py
 # Those of one line share a process and its imports.
 GROUPS = [
     ("jpeg", "headers", "packed-image", "loaded-image", "mask"),

@@ -13,8 +13,8 @@ from gpuload.fields.boxes import BoundBoxes, Boxes, BoxesKind, Instances, place_
 from gpuload.fields.field import Field
 from gpuload.fields.kind import BadRows, Member, Parsed, shortest
 from gpuload.fields.motion import Placement, covered
-from gpuload.fields.outlines import Outline, check_outline, draw_masks, outline_of, place_outline
-from gpuload.fields.rows import Crops, Rows, flat, joined_lists, lengths_of
+from gpuload.fields.outlines import LARGEST, Outline, check_outline, draw_masks, outline_of, place_outline
+from gpuload.fields.rows import Crops, Rows, flat, joined_lists, lengths_of, rows_of
 from gpuload.machine.untrusted import parse_json
 from gpuload.types import F64, I64, Array, ClassNames, HeightWidth, WidthHeight
 
@@ -107,8 +107,8 @@ class InstancesKind(BoxesKind):
                     check_outline(outline)
                 if {area.shape, crowd.shape, (len(others[2]),)} != {(len(boxes),)}:
                     raise ValueError("each box needs one area, one mark of crowds and one mask")
-                if not np.isfinite(area).all() or not np.isin(crowd, (0, 1)).all():
-                    raise ValueError("areas are finite numbers, and crowds are marked by 0 or 1")
+                if not (np.abs(area) <= LARGEST).all() or not np.isin(crowd, (0, 1)).all():
+                    raise ValueError(f"areas are at most {LARGEST:g}, and crowds are marked by 0 or 1")
                 masks.append(json.dumps(others[2]))
             except _FAULTS as error:
                 raise SourceError(f"{where}: {name!r} of sample {row}: {error}. Correct that") from None
@@ -190,6 +190,12 @@ class InstancesKind(BoxesKind):
                 np.flatnonzero(count != found),
                 lambda row, found=found, name=name: f"{count[row]} boxes in {field.name!r} and {found[row]} {name!r}",  # type: ignore[misc]
             )
+        name = self.companions(field.name)[1]
+        areas = rows.column(name)
+        yield BadRows(
+            rows_of(lengths_of(areas))[~(np.abs(flat(areas)) <= LARGEST)],
+            lambda row: f"its {name!r} as {areas[row].as_py()}, expected numbers up to {LARGEST:g}",
+        )
 
 
 def _outlines(text: str, image: HeightWidth, numbers: Sequence[int] | None = None) -> list[Outline]:

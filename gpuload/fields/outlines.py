@@ -14,6 +14,7 @@ from gpuload.types import F64, I64, U8, Array, HeightWidth
 # As COCO has them: a list of polygons, each flat, x0 y0 x1 y1 …; or a dict of "size", (height, width), and "counts",
 # the lengths of runs of zeros and ones in turns, column by column: a list, or COCO's compressed text.
 Outline = Any
+LARGEST = 1e30  # of a coordinate or an area: however far it is zoomed, it is still a float32
 _STEPS = 5  # to a pixel, between which COCO's polygons are rounded
 # Sets of strangers: masks of an image, and the columns that a polygon's edges cross, which take some 80 bytes each. An
 # outline drawn by hand or by a network crosses thousands.
@@ -24,7 +25,7 @@ def check_outline(outline: Outline, image: HeightWidth | None = None) -> None:
     """Raises ValueError or TypeError for what is no outline. image: the size that run lengths must have, if known."""
     if not isinstance(outline, dict):
         for polygon in outline:
-            if len(polygon) % 2 or not np.isfinite(np.array(polygon, np.float64)).all():
+            if len(polygon) % 2 or not (np.abs(np.array(polygon, np.float64)) <= LARGEST).all():
                 raise ValueError("a polygon is a flat list of x and y in turns")
         return
     height, width = outline["size"]

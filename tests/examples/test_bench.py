@@ -24,27 +24,35 @@ from benchmark.features import FEATURES, VARIANTS, names_of, open_dataloader, op
 from benchmark.plot import plot
 from benchmark.process import ContenderProcess, First, Round, check_out
 from benchmark.work import Work
+from prepared import python as python_of_a_fork
 
 import gpuload
 
-TOOL = str(Path(bench.__file__))
+
+def test_processes_of_their_own(packed: Path, tmp_path: Path) -> None:
+    """As it is started. There is no notice of what was left behind, of semaphores or memory."""
+    figures = tmp_path / "figures.json"
+    options = ["--loaders", "gpuload", "--rounds", "1", "--cold", "1", "--images", "256", "--size", "32"]
+    command = [*python_of_a_fork(), bench.__file__, str(packed / "train"), *options, "--batch-size", "16", "--json"]
+    done = subprocess.run([*command, str(figures)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    record = json.loads(figures.read_text())
+    assert record["complete"] and record["loaders"][0]["memory_bytes"] > 10e6
+    assert "gpuload" in done.stdout and record["loaders"][0]["cold_images_per_s"] > 0
 
 
-def run_bench(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, TOOL, str(folder), *options], capture_output=True, text=True)
-
-
-def test_table_json_and_plot(packed: Path, tmp_path: Path) -> None:
+def test_table_json_and_plot(
+    packed: Path, tmp_path: Path, in_threads: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
     figures, picture = tmp_path / "figures.json", tmp_path / "figures.png"
     options = ["--loaders", "torch", "gpuload", "--rounds", "2", "--cold", "1", "--images", "256"]
     options += ["--size", "32", "--batch-size", "16", "--threads", "2", "--json", str(figures), "--plot", str(picture)]
     started = time.time()
-    done = run_bench(packed / "train", *options)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""  # no notice of what was left behind, of semaphores or memory
+    assert bench.main([str(packed / "train"), *options]) == 0
+    said = capsys.readouterr().out
     for text in ("DataLoader + Pillow", "gpuload", "images/s", "times torch", "of ceiling", "torch 2."):
-        assert text in done.stdout
-    assert "The ceiling: whole JPEGs decoded by simplejpeg" in done.stdout
+        assert text in said
+    assert "The ceiling: whole JPEGs decoded by simplejpeg" in said
     record = json.loads(figures.read_text())
     assert record["complete"]
     assert record["ceiling"]["images_per_s"] > 0

@@ -241,10 +241,17 @@ def with_value(pairs: Path, folder: Path, column: str, value: Any) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("column", ["boxes_area", "boxes_crowd"])
-def test_an_index_that_cannot_be_right(pairs: Path, tmp_path: Path, column: str) -> None:
-    folder = with_value(pairs, tmp_path / "set", column, [])
-    with pytest.raises(gpuload.ShardError, match=f"1 boxes in 'boxes' and 0 '{column}'"):
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("boxes_area", [], "1 boxes in 'boxes' and 0 'boxes_area'"),
+        ("boxes_crowd", [], "1 boxes in 'boxes' and 0 'boxes_crowd'"),
+        ("boxes_area", [1e39], r"its 'boxes_area' as \[1e\+39\], expected numbers up to 1e\+30"),
+    ],
+)
+def test_an_index_that_cannot_be_right(pairs: Path, tmp_path: Path, column: str, value: Any, message: str) -> None:
+    folder = with_value(pairs, tmp_path / "set", column, value)
+    with pytest.raises(gpuload.ShardError, match=message):
         next(iter(gpuload.DaliIterator(folder, 40, augment=gpuload.Augment(8), fields=("boxes",))))
 
 
@@ -256,11 +263,12 @@ def test_an_index_that_cannot_be_right(pairs: Path, tmp_path: Path, column: str)
         ({"size": "no", "counts": [80]}, "not enough|too many|its size"),
         ({"counts": [80]}, "size"),
         ([[10**400, 2, 3, 4, 5, 6]], "too large"),
+        ([[0, 0, 5, 1e300, 5, 6]], "a polygon is a flat list"),
         ([[0, 0, 10**5, 1] * 30_000], "cross [0-9,]+ columns"),
         ([{}], "no mask|is none"),
         (7, "not iterable"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:30],
 )
 def test_an_outline_that_would_take_all_memory_is_none(pairs: Path, tmp_path: Path, outline: Any, message: str) -> None:
     folder = with_value(pairs, tmp_path / "set", "boxes_masks", json.dumps([outline]))

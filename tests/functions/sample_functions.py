@@ -1,12 +1,10 @@
-"""Functions of a sample, in a module that other processes can import."""
+"""Functions of a sample, in a module that other processes can import: quickly, so without torch."""
 
 import os
-import random
 import time
 from typing import Any
 
 import numpy as np
-import torch
 
 
 def swap_sides(sample: Any, rng: np.random.Generator) -> Any:
@@ -48,12 +46,6 @@ def turn(sample: Any, rng: np.random.Generator) -> Any:
 def speckle(sample: Any, rng: np.random.Generator) -> Any:
     """Every level exclusive or a random one: whoever has other random numbers has other pixels."""
     return sample["image"] ^ rng.integers(0, 256, sample["image"].shape, np.uint8)
-
-
-def speckle_by_global_draws(sample: Any, rng: np.random.Generator) -> Any:
-    """As no function should."""
-    level = (np.random.rand() + random.random() + float(torch.rand(1))) / 3  # noqa: NPY002 - the one that is meant
-    return (sample["image"] * level).astype(np.uint8)
 
 
 def slow_speckle(sample: Any, rng: np.random.Generator) -> Any:

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import global_draws
 import numpy as np
 import prepared
 import pytest
@@ -16,7 +17,6 @@ from sample_functions import (
     raise_own,
     refuse_seven,
     speckle,
-    speckle_by_global_draws,
     swap_sides,
     turn,
 )
@@ -49,9 +49,9 @@ def test_results_are_those_of_threads(packed: Path, functions: Any) -> None:
 
 
 def test_global_generators_are_seeded_for_each_sample_there(packed: Path) -> None:
-    with load(packed, 8, augment=calling(speckle_by_global_draws, 2)) as loader:
+    with load(packed, 8, augment=calling(global_draws.speckle, 2)) as loader:
         epochs = [dict(drain([loader])) for _ in range(2)]
-    with load(packed, 5, augment=calling(speckle_by_global_draws), drop_last=False) as loader:
+    with load(packed, 5, augment=calling(global_draws.speckle), drop_last=False) as loader:
         again = dict(drain([loader]))
     assert all(again[sample] == pixels for sample, pixels in epochs[0].items())
     assert all(epochs[1][sample] != pixels for sample, pixels in epochs[0].items() if sample in epochs[1])

@@ -46,7 +46,7 @@ def damage(sets: dict[str, Path], tmp_path: Path) -> Callable[..., Path]:
 def test_any_value_in_any_column_is_refused_or_harms_that_sample_alone(tmp_path: Path) -> None:
     """By either decoder, and of raw images."""
     dali = [] if find_spec("nvidia") is None or find_spec("nvidia.dali") is None else ["loader-dali"]
-    targets = ["loader", "loader-raw", *dali]  # in one process, which imports all once
+    targets = ["loader", "loader-raw", "instances", *dali]  # in one process, which imports all once
     result = fuzz(",".join(targets), 0, 60 * len(targets), 400, tmp_path)
     assert result["findings"] == []
     assert result["inputs"] == 60 * len(targets) and min(result["accepted"], result["refused"]) > 3 * len(targets)

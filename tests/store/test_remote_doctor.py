@@ -1,8 +1,10 @@
 """What the doctor says about sets at URLs."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
+import prepared
 import pytest
 
 import gpuload
@@ -15,6 +17,7 @@ from gpuload.doctor.findings import Finding
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Only the checks of a set, of which a trial is one."""
     monkeypatch.setenv("GPULOAD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "executable", prepared.executable(tmp_path))
     monkeypatch.setattr(checks, "ENVIRONMENT", {})
     monkeypatch.setattr(checks, "decoders", lambda driver: [("cpu", "native")])
 

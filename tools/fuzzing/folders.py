@@ -49,10 +49,11 @@ class FolderTarget(Target):
 
     file = ""
     packing: Mapping[str, Any] = MappingProxyType({})
+    sample = staticmethod(sample)
 
     def __init__(self) -> None:
         folder = scratch_folder()
-        samples = map(sample, range(_SAMPLES))
+        samples = map(self.sample, range(_SAMPLES))
         gpuload.pack(samples, folder / "set", workers=1, maxcount=3, shuffle=False, **self.packing)
         self.folder = folder / "set" / "train"
 

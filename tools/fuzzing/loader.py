@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 import gpuload
-from fuzzing.folders import FolderTarget, random_value, tell_index
+from fuzzing.folders import FolderTarget, random_value, sample, tell_index
+from fuzzing.mutate import mutate_json
 from gpuload import Augment, Boxes, MultiHot, Target, Tokens
 
 _FIELDS = (
@@ -25,7 +26,6 @@ _FIELDS = (
     "about",
     Tokens("tokens"),
     "features",
-    Boxes("boxes"),
     "keypoints",
     "key",
 )
@@ -39,6 +39,8 @@ class LoaderTarget(FolderTarget):
 
     name = "loader"
     decoder = "native"
+    boxes = Boxes()
+    columns = ""  # whose names begin so
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,11 +54,13 @@ class LoaderTarget(FolderTarget):
         return [json.dumps(["width", 1, self._told["width"][1], 0]).encode()]
 
     def mutate(self, rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
-        name = rng.choice(self._schema.names)
+        name = rng.choice([name for name in self._schema.names if name.startswith(self.columns)])
         row = rng.randrange(len(self._told[name]))
         value, kind = self._told[name][row], self._schema.field(name).type
         if pa.types.is_integer(kind) and rng.random() < 0.5:
             value += rng.randrange(-9, 10)  # what is nearly right gets furthest
+        elif str(value)[:1] in "[{" and type(value) is str and rng.random() < 0.9:
+            value = mutate_json(rng, value.encode()).decode()
         else:
             value = random_value(rng, kind)
         return json.dumps([name, row, value, rng.randrange(len(self._options))]).encode()
@@ -72,7 +76,7 @@ class LoaderTarget(FolderTarget):
     def _read(self, augment: str, with_masks: bool) -> list[list[Any]]:
         """For each sample in stored order, its fields."""
         packed = gpuload.Dataset(self.folder).fields
-        names = {field: field if isinstance(field, str) else field.name for field in _FIELDS}
+        names = {field: field if isinstance(field, str) else field.name for field in (*_FIELDS, self.boxes)}
         fields = [field for field, name in names.items() if name in packed or name in ("index", "key")]
         loader = gpuload.DaliIterator(
             self.folder,
@@ -105,6 +109,19 @@ class RawLoaderTarget(LoaderTarget):
     packing = {"encode": "raw"}  # noqa: RUF012
 
 
+class InstancesTarget(LoaderTarget):
+    """Boxes with areas, crowds and outlines, of which masks are drawn: polygons and runs that are changed as JSON."""
+
+    name = "instances"
+    boxes = Boxes(as_targets=True, masks=True, crowds=True)
+    columns = "boxes"
+
+    @staticmethod
+    def sample(number: int) -> dict[str, Any]:
+        runs = {"size": [8, 9 + number], "counts": [9, 9, 54 + 8 * number]}
+        return {**sample(number), "boxes_masks": [[[0, 0, 5, 0, 5, 6]], runs][: number % 3]}
+
+
 def write_value(folder: Path, pristine: bytes, name: str, row: int, value: Any) -> None:
     """An index with one value in place of another, of which the manifest tells; `row` counts over all shards."""
     reader = pa.ipc.open_file(pristine)
@@ -127,10 +144,16 @@ def write_value(folder: Path, pristine: bytes, name: str, row: int, value: Any) 
 def _rows_of(field: Any) -> list[Any]:
     """A field of a batch, sample by sample, as it compares."""
     if isinstance(field, list):
-        return field
+        return [_plain(value) for value in field]
     if isinstance(field, np.ndarray):
         return [(row.shape, row.tobytes()) for row in field]
     if hasattr(field, "_fields"):  # padded, to the longest of the batch, in which the changed sample may be
         *padded, lengths = field
         return [[array[row, :length].tolist() for array in padded] for row, length in enumerate(lengths)]
     return list(zip(*map(_rows_of, field), strict=True))  # of several views
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):  # a target, or JSON
+        return {name: _plain(one) for name, one in value.items()}
+    return value.tolist() if isinstance(value, np.ndarray) else value

@@ -11,6 +11,7 @@ TARGETS: dict[str, str] = {
     "loader": "fuzzing.loader:LoaderTarget",
     "loader-dali": "fuzzing.loader:DaliLoaderTarget",
     "loader-raw": "fuzzing.loader:RawLoaderTarget",
+    "instances": "fuzzing.loader:InstancesTarget",
     "paths": "fuzzing.paths:PathTarget",
     "tuning": "fuzzing.folders:TuningTarget",
     "state": "fuzzing.folders:StateTarget",

@@ -210,7 +210,9 @@ def test_damage_on_the_way_is_noticed(s3: S3, proxy: Proxy, tmp_path: Path, monk
     assert proxy.sent["/bucket/damage/b.tar"] >= 3 * (11 << 20)
 
 
-def test_refused_before_anything_is_read(proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_before_anything_is_read(
+    proxy: Proxy, impatient: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Unread(FolderSource):
         def list_samples(self) -> Any:
             raise AssertionError("it was listed")
