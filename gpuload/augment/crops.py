@@ -87,11 +87,12 @@ def regions(images: Images, step: F64, first: F64, last: F64) -> Crops:
     window is larger by the filter's support, as far as the image goes: `Images.reach` output pixels, or as many source
     pixels where the image is enlarged.
 
-    step: (N, 2), source pixels for each output pixel. first, last: (N, 2), the corners of the region in source pixels.
+    step: (N, 2), source pixels for each output pixel. first, last: (N, 2), the corners of the region in source pixels,
+        which may lie beyond the image.
     """
     support = images.reach * np.maximum(step, 1)
-    low = np.maximum(np.floor(first - support), 0)
-    high = np.minimum(np.ceil(last + support), images.sources)
+    low = np.maximum(np.floor(np.maximum(first, 0) - support), 0)
+    high = np.minimum(np.ceil(np.minimum(last, images.sources) + support), images.sources)
     return _crops(low, high - low, first - low, last - low)
 
 
@@ -102,11 +103,7 @@ def placed(images: Images, corner: F64, shape: F64, size: F64) -> Crops:
     a pixel. size: of the output.
     """
     step = images.sources / shape
-    first, last = -corner * step, (size - corner) * step
-    support = images.reach * np.maximum(step, 1)
-    low = np.maximum(np.floor(np.maximum(first, 0) - support), 0)
-    high = np.minimum(np.ceil(np.minimum(last, images.sources) + support), images.sources)
-    return _crops(low, high - low, first - low, last - low)
+    return regions(images, step, -corner * step, (size - corner) * step)
 
 
 def _crops(start: F64, shape: F64, roi_start: F64, roi_end: F64) -> Crops:

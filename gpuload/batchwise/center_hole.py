@@ -1,14 +1,14 @@
 """The inpainting task: cuts out the centre of each image."""
 
-from dataclasses import dataclass
+from typing import Annotated
 
 from gpuload.batchwise.transforms import BatchForm, FieldBatch, require_fields
-from gpuload.checks import LARGEST, SIDES, check_fields, number, text
+from gpuload.checks import LARGEST, SIDES, number, settings, text
 from gpuload.errors import ArgumentError
 from gpuload.types import HeightWidth
 
 
-@dataclass(frozen=True)
+@settings
 class CenterHole:
     """The inpainting task: moves the centre of each image to a separate field and leaves a hole in the image.
 
@@ -22,17 +22,9 @@ class CenterHole:
         ArgumentError: a size that is not positive.
     """
 
-    size: int | tuple[int, int] = 32
-    fill: float = 0.0
-    target: str = "middle"
-
-    def __post_init__(self) -> None:
-        check_fields(
-            self,
-            size=SIDES,
-            fill=number(-LARGEST, LARGEST, "a number in -1e6..1e6"),
-            target=text("the name of the field that is added"),
-        )
+    size: Annotated[int | tuple[int, int], SIDES] = 32
+    fill: Annotated[float, number(-LARGEST, LARGEST, "a number in -1e6..1e6")] = 0.0
+    target: Annotated[str, text("the name of the field that is added")] = "middle"
 
     @property
     def adds(self) -> tuple[str, ...]:

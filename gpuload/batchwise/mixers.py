@@ -11,9 +11,9 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from gpuload.checks import (
     number,
     optional,
     refuse,
+    settings,
     several,
 )
 from gpuload.draws import CHOICE_DRAWS, EACH_CHOICE, DrawRange, Draws
@@ -39,6 +40,7 @@ from gpuload.types import F64, I64
 _BLOCK = {"numpy": 1, "cupy": 64}
 _ALPHA = number(1e-6, LARGEST, "a number in 1e-6..1e6; to mix nothing, remove the transform")
 
+_CLASSES = optional(COUNT)
 _ALPHA_OR_0 = number(0, LARGEST, "a number from 0 on; 0 is never")
 
 
@@ -103,7 +105,7 @@ class Mixer(ABC):
         batch.fields["label"] = _soft_labels(labels, partners, mix.label, classes, self.label_smoothing)
 
 
-@dataclass(frozen=True)
+@settings
 class MixUp(Mixer):
     """Blends each image and its label with the previous sample, as torchvision.transforms.v2.MixUp does.
 
@@ -121,12 +123,9 @@ class MixUp(Mixer):
         ArgumentError: a value out of its range.
     """
 
-    alpha: float = 0.2
-    p: float = 1.0
-    num_classes: int | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self, alpha=_ALPHA, p=PROBABILITY, num_classes=optional(COUNT))
+    alpha: Annotated[float, _ALPHA] = 0.2
+    p: Annotated[float, PROBABILITY] = 1.0
+    num_classes: Annotated[int | None, _CLASSES] = None
 
     def plan(self, draws: Draws, height: int, width: int) -> Mix:
         """As `Mixer.plan`."""
@@ -136,7 +135,7 @@ class MixUp(Mixer):
         return Mix(mixed[:, None] * np.array([0, 0, height, width]), own, own)
 
 
-@dataclass(frozen=True)
+@settings
 class CutMix(Mixer):
     """Replaces a box of each image with that part of the previous image, as torchvision.transforms.v2.CutMix does.
 
@@ -155,12 +154,9 @@ class CutMix(Mixer):
         ArgumentError: a value out of its range.
     """
 
-    alpha: float = 1.0
-    p: float = 1.0
-    num_classes: int | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self, alpha=_ALPHA, p=PROBABILITY, num_classes=optional(COUNT))
+    alpha: Annotated[float, _ALPHA] = 1.0
+    p: Annotated[float, PROBABILITY] = 1.0
+    num_classes: Annotated[int | None, _CLASSES] = None
 
     def plan(self, draws: Draws, height: int, width: int) -> Mix:
         """As `Mixer.plan`."""
@@ -184,7 +180,7 @@ class CutMix(Mixer):
 _CHOICES = several(instance("", MixUp, CutMix), "a list of MixUp and CutMix, such as [MixUp(), CutMix()]")
 
 
-@dataclass(frozen=True)
+@settings
 class RandomChoice(Mixer):
     """Applies one of several mixers to each sample: `RandomChoice([MixUp(), CutMix()])`.
 
@@ -195,11 +191,10 @@ class RandomChoice(Mixer):
             wrong number of probabilities; transforms with different num_classes.
     """
 
-    transforms: Sequence[MixUp | CutMix]
+    transforms: Annotated[Sequence[MixUp | CutMix], _CHOICES]
     p: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self, transforms=_CHOICES)
         count, most = len(self.transforms), (CHOICE_DRAWS.count - 1) // EACH_CHOICE
         if count > most:
             raise ArgumentError(f"RandomChoice(transforms): has {count}, expected at most {most}. Use fewer")
@@ -339,7 +334,7 @@ class _WholeBox(CutMix):
         return whole // 2, (whole + 1) // 2
 
 
-@dataclass(frozen=True)
+@settings
 class TimmMixup(Mixer):
     """timm's `Mixup`, with its arguments: `TimmMixup(mixup_alpha=0.8, cutmix_alpha=1.0)`.
 
@@ -359,27 +354,17 @@ class TimmMixup(Mixer):
         ArgumentError: a value out of its range, or both alphas are 0.
     """
 
-    mixup_alpha: float = 1.0
-    cutmix_alpha: float = 0.0
-    prob: float = 1.0
-    switch_prob: float = 0.5
-    mode: Literal["batch", "pair", "elem"] = "batch"
-    label_smoothing: float = 0.1
-    num_classes: int | None = None
+    mixup_alpha: Annotated[float, _ALPHA_OR_0] = 1.0
+    cutmix_alpha: Annotated[float, _ALPHA_OR_0] = 0.0
+    prob: Annotated[float, PROBABILITY] = 1.0
+    switch_prob: Annotated[float, PROBABILITY] = 0.5
+    mode: Annotated[Literal["batch", "pair", "elem"], choice("batch", "pair", "elem")] = "batch"
+    label_smoothing: Annotated[float, PROBABILITY] = 0.1
+    num_classes: Annotated[int | None, _CLASSES] = None
 
     mirrored = True
 
     def __post_init__(self) -> None:
-        check_fields(
-            self,
-            mixup_alpha=_ALPHA_OR_0,
-            cutmix_alpha=_ALPHA_OR_0,
-            prob=PROBABILITY,
-            switch_prob=PROBABILITY,
-            mode=choice("batch", "pair", "elem"),
-            label_smoothing=PROBABILITY,
-            num_classes=optional(COUNT),
-        )
         if not (self.mixup_alpha or self.cutmix_alpha):
             raise ArgumentError("TimmMixup(mixup_alpha=0, cutmix_alpha=0): mixes nothing. Give one of them above 0")
 

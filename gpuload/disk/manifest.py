@@ -20,6 +20,7 @@ from gpuload.fields.images import RGB, Pixels
 from gpuload.fields.registry import kind_of
 from gpuload.machine.installed import upgrade_command
 from gpuload.machine.untrusted import open_regular, parse_json
+from gpuload.store.files import replaced
 from gpuload.store.url import URL
 
 FILE_NAME = "manifest.json"
@@ -153,16 +154,14 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Writes the file under a temporary name and renames it once it is complete."""
-        path = folder / FILE_NAME
         head = {"format": FORMAT, "version": self.version, "samples": self.samples, "bytes": self.bytes}
         values = asdict(self)
         for name in OPTIONAL:
             if values[name] is None:
                 del values[name]
         text = json.dumps({**head, "fingerprint": self.fingerprint, **values}, indent=1, ensure_ascii=False)
-        temporary = path.with_suffix(".json.tmp")
-        temporary.write_text(text + "\n", encoding="utf-8")
-        temporary.replace(path)
+        with replaced(folder / FILE_NAME) as temporary:
+            temporary.write_text(text + "\n", encoding="utf-8")
 
     @classmethod
     def read(cls, folder: Path, url: URL | None = None) -> "Manifest":

@@ -44,8 +44,8 @@ from gpuload.output.arrays import Output, make_arrays
 from gpuload.output.collate import Collate, make_dict
 from gpuload.output.drawing import BatchDrawing
 from gpuload.pictures.shown import Cell, draw_sheet
-from gpuload.read.batches import check_space, open_reader
-from gpuload.read.bucketed import open_bucketed
+from gpuload.read.batches import BatchReader, check_space
+from gpuload.read.bucketed import BucketedReader
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -228,7 +228,7 @@ class DaliIterator(NotSupported):
             self._arrays.staging()  # reports now, not at the first batch, that CuPy is missing
         # Has no reference to this loader, which its threads would keep alive.
         open_stream = partial(
-            open_reader if plan.buckets is None else partial(open_bucketed, plan.buckets, plan.epochs),
+            BatchReader if plan.buckets is None else partial(BucketedReader, plan.buckets, plan.epochs),
             self._datasets,
             plan.make_stream,
             collate.columns if functions is None else tuple(dict.fromkeys((*collate.columns, "key"))),

@@ -4,12 +4,11 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from math import lcm
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from gpuload.checks import (
     instance,
     number,
     refuse,
+    settings,
     several,
 )
 from gpuload.disk.dataset import Dataset
@@ -43,7 +43,10 @@ BLOCK = 4096
 _MOST_PARTS = 10_000
 
 
-@dataclass(frozen=True)
+_DATASETS = several(instance("", Dataset), "a tuple of gpuload.Dataset. Use gpuload.mix")
+
+
+@settings
 class Mixture:
     """Data sets and their shares (which sum to 1), for `DaliIterator(data=…)`. Made by `mix`.
 
@@ -52,18 +55,16 @@ class Mixture:
     continues where the last one stopped.
     """
 
-    datasets: tuple[Dataset, ...]
+    datasets: Annotated[tuple[Dataset, ...], _DATASETS]
     shares: tuple[float, ...]
-    batches: Batches = "shuffled"
+    batches: Annotated[Batches, choice(*get_args(Batches))] = "shuffled"
 
     def __post_init__(self) -> None:
-        check_fields(self, datasets=several(instance("", Dataset), "a tuple of gpuload.Dataset. Use gpuload.mix"))
         count = len(self.datasets)
         shares = f"{count} numbers above 0 that sum to 1. Use gpuload.mix"
         check_fields(self, shares=several(number(POSITIVE, 1, ""), shares, count))
         if not math.isclose(sum(self.shares), 1):
             raise refuse("Mixture", "shares", self.shares, shares)
-        check_fields(self, batches=choice(*get_args(Batches)))
 
     def __len__(self) -> int:
         """Samples in an epoch: those of all data sets together."""

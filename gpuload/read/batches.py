@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -28,7 +27,7 @@ Prepare = Callable[[Batch], Batch]
 
 
 class BatchReader:
-    """Reads any part of a stream.
+    """Reads any part of a stream, which it makes for itself.
 
     columns: names of index columns to deliver, such as "label". members: names of fields that stay in the shard.
     masks: names of mask fields, which stay in the shard, too. decodes: whether images are decoded, so that the data
@@ -38,7 +37,7 @@ class BatchReader:
     def __init__(
         self,
         datasets: tuple[Dataset, ...],
-        stream: Stream,
+        make_stream: Callable[[], Stream],
         columns: Sequence[str],
         members: Sequence[str],
         masks: Sequence[str],
@@ -55,7 +54,7 @@ class BatchReader:
         ]
         self._sizes = [_SizeLimit(dataset, dataset.max_pixels if decodes else None) for dataset in datasets]
         self._tilings = [dataset.tiling for dataset in datasets]
-        self._stream, self._masks = stream, masks
+        self._stream, self._masks = make_stream(), masks
         self._is_remote = any(dataset.cache is not None for dataset in datasets)
 
     def batches(self, parts: Iterator[Part], augments: Sequence[Augment]) -> Iterator[Batch]:
@@ -226,13 +225,6 @@ class _SizeLimit:
                 f"{batch.heights[row]:,} pixels, more than max_pixels={self._most:,}. Give gpuload.Dataset a larger "
                 "max_pixels if you trust the set, or pack it again with a smaller --max-pixels"
             )
-
-
-def open_reader(
-    datasets: tuple[Dataset, ...], make_stream: Callable[[], Stream], *fields: Sequence[str], **options: Any
-) -> BatchReader:
-    """A `BatchReader` with its own stream."""
-    return BatchReader(datasets, make_stream(), *fields, **options)
 
 
 def read_alone(open_reader: Callable[[], BatchReader], augments: Sequence[Augment], position: int) -> Batch:

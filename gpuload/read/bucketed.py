@@ -18,7 +18,7 @@ from gpuload.order.buckets import BucketedStream, BucketPlan, Members, before
 from gpuload.order.stream import Epochs, Part, Stream
 from gpuload.read.batch import Batch, EncodedBatch
 from gpuload.read.batches import BatchReader, draw_for
-from gpuload.types import Bools, HeightWidth
+from gpuload.types import Bools
 
 Front = tuple[int, int]  # a pass over a data set, and a window of it
 
@@ -26,19 +26,20 @@ Front = tuple[int, int]  # a pass over a data set, and a window of it
 class BucketedReader(BatchReader):
     """Reads any part of a stream divided by buckets. Parts must be read in ascending order.
 
-    sizes: of each bucket. The other arguments are those of `BatchReader`.
+    plan: the buckets. epochs: with them. The other arguments are those of `BatchReader`.
     """
 
     def __init__(
         self,
+        plan: BucketPlan,
+        epochs: Epochs,
         datasets: tuple[Dataset, ...],
-        stream: BucketedStream,
+        make_stream: Callable[[], Stream],
         *fields: Sequence[str],
-        sizes: Sequence[HeightWidth],
         **options: Any,
     ) -> None:
-        super().__init__(datasets, stream.stream, *fields, **options)
-        self._bucketed, self._output_sizes = stream, tuple(sizes)
+        super().__init__(datasets, make_stream, *fields, **options)
+        self._bucketed, self._output_sizes = BucketedStream(self._stream, plan, epochs), plan.sizes
         self._fronts: dict[int, Front] = {}
         self._held: dict[int, EncodedBatch] = {}  # one sample each, by its position in the stream
         self._position = 0
@@ -150,15 +151,3 @@ def _different(numbers: npt.NDArray[np.integer]) -> list[int]:
     alike = not len(numbers) or (numbers == numbers[0]).all()
     found: list[int] = (numbers[:1] if alike else np.unique(numbers)).tolist()
     return found
-
-
-def open_bucketed(
-    plan: BucketPlan,
-    epochs: Epochs,
-    datasets: tuple[Dataset, ...],
-    make_stream: Callable[[], Stream],
-    *fields: Sequence[str],
-    **options: Any,
-) -> BucketedReader:
-    """A `BucketedReader` with its own stream."""
-    return BucketedReader(datasets, BucketedStream(make_stream(), plan, epochs), *fields, sizes=plan.sizes, **options)

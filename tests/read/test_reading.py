@@ -36,7 +36,7 @@ def make(data: Any, weights: Any = None, seed: int = 5, decodes: bool = True) ->
     samplings = find_samplings(mixture.datasets, None if weights is None else gpuload.Weights(weights), shuffle=True)
     stream = Stream(mixture.datasets, interleave(mixture, seed), samplings, seed=seed, window=2, shuffle=True)
     return BatchReader(
-        mixture.datasets, stream, ("label", "key", "boxes"), ("features",), ("mask",), decodes=decodes
+        mixture.datasets, lambda: stream, ("label", "key", "boxes"), ("features",), ("mask",), decodes=decodes
     ), stream
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from gpuload.decode.native.compiled import inlined
 from gpuload.decode.native.intrinsics import array_at, bytes_at, doubles_at, floats_at, halves_at, longs_at
 from gpuload.decode.native.steps import Step, step
-from gpuload.decode.native.values import Output, Target, fill_taps, output_at, output_of
+from gpuload.decode.native.values import Output, Target, fill_taps, output_at, output_of, room_for, span_of
 from gpuload.types import F32, F64, I64, Bools
 
 if TYPE_CHECKING:
@@ -143,15 +143,7 @@ def resample_rows(arguments: int, begin: int, end: int) -> int:
     regions, flips, cubic = array_at(doubles_at(of[2]), (end, 4)), array_at(bytes_at(of[3]), (end, 2)), of[4] != 0
     height, width, channels = to.height, to.width, bands.channels
     peak, whole = np.float32(bands.peak), bands.kind != _FLOATS
-    most_columns, most_taps = 1, 1
-    for image in range(begin, end):
-        tall, wide = regions[image, 2] - regions[image, 0], regions[image, 3] - regions[image, 1]
-        step = max(tall / height, wide / width) / pictures[image, 6]
-        most_columns = max(most_columns, pictures[image, 2])
-        most_taps = max(most_taps, int(np.ceil(max(step, 1.0) * (4.0 if cubic else 2.0))) + 2)
-    slots = 1
-    while slots < most_taps:
-        slots *= 2
+    most_columns, most_taps, slots = room_for(pictures, regions, begin, end, height, width, cubic)
     first_rows, row_taps = np.empty(height, np.int64), np.empty(height, np.int64)
     first_columns, column_taps = np.empty(width, np.int64), np.empty(width, np.int64)
     row_weights, column_weights = np.empty((most_taps, height), np.float32), np.empty((most_taps, width), np.float32)
@@ -162,14 +154,8 @@ def resample_rows(arguments: int, begin: int, end: int) -> int:
         stored, rows, columns, stride, y, x, reduced = pictures[image]
         if stored == 0:
             continue
-        # At least one pixel, and none outside, whatever the index says of the image.
-        top = min(max((windows[image, 0] - y) // reduced, 0), rows - 1)
-        left = min(max((windows[image, 1] - x) // reduced, 0), columns - 1)
-        bottom = max(min(-((y - windows[image, 2]) // reduced), rows), top + 1)
-        right = max(min(-((x - windows[image, 3]) // reduced), columns), left + 1)
-        begin_y, begin_x = (regions[image, 0] - y) / reduced, (regions[image, 1] - x) / reduced
-        step_y = (regions[image, 2] - regions[image, 0]) / reduced / height
-        step_x = (regions[image, 3] - regions[image, 1]) / reduced / width
+        top, bottom, begin_y, step_y = span_of(windows[image], regions[image], 0, y, rows, reduced, height)
+        left, right, begin_x, step_x = span_of(windows[image], regions[image], 1, x, columns, reduced, width)
         _weigh(begin_y, step_y, top, bottom, cubic, False, Taps(values, first_rows, row_taps, row_weights))
         flipped = flips[image, 1] != 0
         across = Taps(values, first_columns, column_taps, column_weights)

@@ -9,10 +9,9 @@ from gpuload.augment import Form, View
 from gpuload.augment.placed import PADDING_MODES, source_of, source_range
 from gpuload.decode.native import resample, steps
 from gpuload.decode.native.helpers import load
-from gpuload.decode.native.resample import HEIGHT, TOP
 from gpuload.decode.native.steps import Step
 from gpuload.decode.native.transforms.run import functions_of
-from gpuload.decode.native.values import Target
+from gpuload.decode.native.values import HEIGHT, TOP, Target
 from gpuload.fields.images import RGB, Pixels
 from gpuload.fields.motion import covered
 from gpuload.machine.installed import paused_collector

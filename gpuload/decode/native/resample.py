@@ -29,14 +29,13 @@ from gpuload.decode.native.values import (
     fill_taps,
     output_at,
     output_of,
+    room_for,
     row_of,
+    span_of,
     store_row,
     word_at,
 )
 from gpuload.types import F64, I64, U8, U64, Bools
-
-# Columns of `pictures`.
-ADDRESS, HEIGHT, WIDTH, STRIDE, TOP, LEFT, FACTOR = range(7)
 
 _ONES = (1 << 2 * LANE) | (1 << LANE) | 1
 _LEVELS = 255 * _ONES
@@ -181,16 +180,7 @@ def resample_rows(arguments: int, begin: int, end: int) -> int:
     height, width = output.height, output.width
     bits, bias = (CUBIC_BITS, CUBIC_BIAS) if cubic else (LINEAR_BITS, LINEAR_BIAS)
     start = np.uint64(bias + (1 << (bits - 1))) * np.uint64(_ONES)
-    most_columns, most_taps = 1, 1
-    for image in range(begin, end):
-        tall, wide = regions[image, 2] - regions[image, 0], regions[image, 3] - regions[image, 1]
-        step = max(tall / height, wide / width) / pictures[image, FACTOR]
-        most_columns = max(most_columns, pictures[image, WIDTH])
-        most_taps = max(most_taps, int(np.ceil(max(step, 1.0) * (4.0 if cubic else 2.0))) + 2)
-    most_taps += most_taps % 2
-    slots = 1
-    while slots < most_taps:
-        slots *= 2
+    most_columns, most_taps, slots = room_for(pictures, regions, begin, end, height, width, cubic)
     values = np.empty(most_taps)
     first_rows, row_taps = np.empty(height, np.uint64), np.empty(height, np.int64)
     first_columns, column_taps = np.empty(width, np.uint64), np.empty(width, np.int64)
@@ -207,14 +197,8 @@ def resample_rows(arguments: int, begin: int, end: int) -> int:
         if stored == 0:
             continue
         pixels = array_at(bytes_at(stored), (rows * stride,))
-        # At least one pixel, and none outside, whatever the index says of the image.
-        top = min(max((windows[image, 0] - y) // reduced, 0), rows - 1)
-        left = min(max((windows[image, 1] - x) // reduced, 0), columns - 1)
-        bottom = max(min(-((y - windows[image, 2]) // reduced), rows), top + 1)
-        right = max(min(-((x - windows[image, 3]) // reduced), columns), left + 1)
-        begin_y, begin_x = (regions[image, 0] - y) / reduced, (regions[image, 1] - x) / reduced
-        step_y = (regions[image, 2] - regions[image, 0]) / reduced / height
-        step_x = (regions[image, 3] - regions[image, 1]) / reduced / width
+        top, bottom, begin_y, step_y = span_of(windows[image], regions[image], 0, y, rows, reduced, height)
+        left, right, begin_x, step_x = span_of(windows[image], regions[image], 1, x, columns, reduced, width)
         _weigh(begin_y, step_y, top, bottom, cubic, False, Taps(values, first_rows, row_taps, row_weights))
         flipped = flips[image, 1] != 0
         across = Taps(values, first_columns, column_taps, column_weights)

@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 
 from gpuload.decode.native.compiled import inlined
 from gpuload.decode.native.intrinsics import INT8, INT32, INT64, Lanes, bytes_at, floats_at, longs_at
-from gpuload.types import F32, F64
+from gpuload.types import F32, F64, I64
 
 # A word holds B, G and R from its top, 21 bits each: a level (8 bits) times weights that sum to 1 << 13. Those of a
 # cubic filter sum to 1 << 12, and a bias keeps its overshoot above 0.
@@ -25,6 +25,9 @@ LINEAR_BITS, LINEAR_BIAS = 13, 0
 CUBIC_BITS, CUBIC_BIAS = 12, 1 << 19
 
 PIXELS = 16  # at a time
+
+# Columns of `pictures`.
+ADDRESS, HEIGHT, WIDTH, STRIDE, TOP, LEFT, FACTOR = range(7)
 
 
 class Target(NamedTuple):
@@ -254,3 +257,34 @@ def fill_taps(center: float, step: float, low: int, high: int, cubic: bool, valu
     if total == 0.0:  # the region is outside of its window
         values[0] = total = 1.0
     return start, number, total
+
+
+@inlined
+def room_for(
+    pictures: I64, regions: F64, begin: int, end: int, height: int, width: int, cubic: bool
+) -> tuple[int, int, int]:
+    """The most columns of these pictures, the most taps (an even number) of filters that make regions of them height ×
+    width, and the rows of a ring that holds so many: a power of two."""
+    most_columns, most_taps, slots = 1, 1, 1
+    for image in range(begin, end):
+        tall, wide = regions[image, 2] - regions[image, 0], regions[image, 3] - regions[image, 1]
+        step = max(tall / height, wide / width) / pictures[image, FACTOR]
+        most_columns = max(most_columns, pictures[image, WIDTH])
+        most_taps = max(most_taps, int(np.ceil(max(step, 1.0) * (4.0 if cubic else 2.0))) + 2)
+    most_taps += most_taps % 2
+    while slots < most_taps:
+        slots *= 2
+    return most_columns, most_taps, slots
+
+
+@inlined
+def span_of(
+    window: I64, region: F64, axis: int, at: int, held: int, reduced: int, length: int
+) -> tuple[int, int, float, float]:
+    """Of a picture along an axis, which holds `held` pixels from `at` on, each of `reduced` pixels of the image: the
+    first pixel of the window and the one after its last, where the region begins, and its pixels for each of
+    `length`."""
+    # At least one pixel, and none outside, whatever the index says of the image.
+    low = min(max((window[axis] - at) // reduced, 0), held - 1)
+    high = max(min(-((at - window[axis + 2]) // reduced), held), low + 1)
+    return low, high, (region[axis] - at) / reduced, (region[axis + 2] - region[axis]) / reduced / length
