@@ -255,7 +255,7 @@ def with_placeholders(batch: Batch, rows: Collection[int], pixels: Pixels = RGB)
     encoded = batch.encoded
     images, spans, masks = list(encoded.images), encoded.spans.copy(), [list(field) for field in batch.masks]
     for row in rows:
-        size = (int(encoded.heights[row]), int(encoded.widths[row]))
+        size = encoded.size(row)
         gray = black_png(size)
         images[row] = data = gray if pixels in (RGB, GRAY) else black_png(size, pixels)
         spans[row] = (data.ctypes.data, data.nbytes)

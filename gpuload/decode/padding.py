@@ -24,7 +24,7 @@ def covering(view: View, form: Form, batch: Batch) -> tuple[Crops, HeightWidth]:
 def places_in_windows(view: View, form: Form, batch: Batch) -> list[I64]:
     """int64 (N, height) and (N, width): the position in its window of each row and column of the output."""
     low, _ = _ranges(view, form, batch)
-    sizes, places = _sizes(batch), []
+    sizes, places = batch.encoded.sizes, []
     for axis, flipped in enumerate((view.crops.mirror_y, view.crops.mirror)):
         at = view.crops.start[:, axis, None].astype(np.int64) + np.arange(view.size[axis])
         shown = source_of(at, sizes[:, axis, None], form.padding_mode) - low[:, axis, None]
@@ -34,8 +34,4 @@ def places_in_windows(view: View, form: Form, batch: Batch) -> list[I64]:
 
 def _ranges(view: View, form: Form, batch: Batch) -> tuple[I64, I64]:
     start = view.crops.start.astype(np.int64)
-    return source_range(start, start + view.size, _sizes(batch), form.padding_mode)
-
-
-def _sizes(batch: Batch) -> I64:
-    return np.stack([batch.encoded.heights, batch.encoded.widths], axis=1).astype(np.int64)
+    return source_range(start, start + view.size, batch.encoded.sizes, form.padding_mode)

@@ -4,10 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
+import numpy as np
+
 from gpuload.augment import View
 from gpuload.draws import BATCH_DRAWS, uniform
 from gpuload.fields.rows import Batched, take
-from gpuload.types import F64, I32, I64, U8, U64, Bools
+from gpuload.types import F64, I32, I64, U8, U64, Bools, HeightWidth
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,15 @@ class EncodedBatch(Batched):
 
     def __len__(self) -> int:
         return len(self.samples)
+
+    @property
+    def sizes(self) -> I64:
+        """int64 (N, 2): height and width of each image."""
+        return np.stack([self.heights, self.widths], axis=1).astype(np.int64)
+
+    def size(self, row: int) -> HeightWidth:
+        """The size of one of the images."""
+        return int(self.heights[row]), int(self.widths[row])
 
 
 @dataclass(frozen=True)

@@ -117,8 +117,7 @@ class BatchReader:
             self._sizes[one.source].check(encoded)
             repeats, tiles, within = one.order.repeats(one.start, one.stop), self._tilings[one.source], None
             if tiles is not None:
-                images = np.stack([encoded.heights, encoded.widths], axis=1).astype(np.int64)
-                within = tiles.within(one.order[one.start : one.stop], images)
+                within = tiles.within(one.order[one.start : one.stop], encoded.sizes)
             drawn.append(draw_for(encoded, augments, (one.source, one.seed, one.epoch), repeats, within))
         # Usually there is one slice, and nothing is copied.
         merged = drawn[0] if len(drawn) == 1 else merge(drawn, [one.rows for one in slices])

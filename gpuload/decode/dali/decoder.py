@@ -216,8 +216,8 @@ class Feed(Stage):
 
 def _parts(view: View, batch: Batch) -> dict[str, Array]:
     """The inputs of images that are scaled and padded: the region that is shown of each, and where it lies."""
-    crops, sources = view.crops, np.stack([batch.encoded.heights, batch.encoded.widths], axis=1)
-    shown = covered(crops, view.size, sources.astype(np.int64))
+    crops, sources = view.crops, batch.encoded.sizes
+    shown = covered(crops, view.size, sources)
     return {
         "roi_start": np.maximum(crops.roi_start, -crops.start).astype(np.float32),
         "roi_end": np.minimum(crops.roi_end, sources - crops.start).astype(np.float32),

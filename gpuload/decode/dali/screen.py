@@ -116,7 +116,7 @@ class Transcoder:
                 self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
 
     def _transcode_row(self, batch: Batch, row: int) -> U8 | str:
-        size = int(batch.encoded.heights[row]), int(batch.encoded.widths[row])
+        size = batch.encoded.size(row)
         return self._transcode(batch.encoded.images[row], size)
 
     def _transcode(self, data: U8, size: HeightWidth) -> U8 | str:
@@ -174,7 +174,7 @@ class Screen:
             fields: list[tuple[int | None, Sequence[U8]]] = [*enumerate(batch.masks)]
             for mask, field in fields if self._raw else [(None, batch.encoded.images), *fields]:
                 for row, data in enumerate(field):
-                    fault = self._try(data, _size_of(batch, row), mask, "DALI does not decode it")
+                    fault = self._try(data, batch.encoded.size(row), mask, "DALI does not decode it")
                     if fault is not None:
                         faults.setdefault(row, fault)
             if faults:
@@ -183,7 +183,7 @@ class Screen:
 
     def _look_at(self, batch: Batch, row: int, mask: int | None, data: U8, found: int) -> Fault | None:
         """mask: number of the mask field, or None of the image. found: by the check for JPEGs."""
-        size, reason = _size_of(batch, row), _REASONS[found]
+        size, reason = batch.encoded.size(row), _REASONS[found]
         if data[: len(png.START)].tobytes() == png.START:
             if (fault := png.find_fault(data.data, size)) is None:
                 return None
@@ -204,10 +204,6 @@ class Screen:
             return None
         other = OTHER_SIZE_THAN_INDEX if mask is None else OTHER_SIZE
         return Fault(reason if found is None else other, mask)
-
-
-def _size_of(batch: Batch, row: int) -> HeightWidth:
-    return int(batch.encoded.heights[row]), int(batch.encoded.widths[row])
 
 
 _plain_check = sound_jpeg.make_check(lambda function: function, sound_jpeg.next_marker)

@@ -178,7 +178,7 @@ class BeforeCrop(FunctionView):
         masks = [mask.copy() for mask in whole.masks]
         image, masks = self._call(call, row, whole.image.copy(), masks)
         view = take(self.view, slice(row, row + 1))
-        if image.shape[:2] != (int(encoded.heights[row]), int(encoded.widths[row])):
+        if image.shape[:2] != encoded.size(row):
             planned = self.view.function
             if planned is not None:
                 crops = planned.crop(row, int(encoded.samples[row]), image.shape[0], image.shape[1])

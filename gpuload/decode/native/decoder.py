@@ -112,7 +112,7 @@ class NativeDecoder(Stage):
     def _decode_masks(
         self, batch: Batch, row: int, views: "list[_View]", masks: list[tuple[U8, ...]], broken: dict[int, Fault]
     ) -> None:
-        size = int(batch.encoded.heights[row]), int(batch.encoded.widths[row])
+        size = batch.encoded.size(row)
         for number, fill in enumerate(self._fills):
             try:
                 mask = decode_mask(batch.masks[number][row], size)
