@@ -95,6 +95,11 @@ def packed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out / "train"
 
 
+@pytest.fixture(params=["native", "dali"])
+def decoder(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="session")
 def transforms() -> ModuleType:
     """torchvision.transforms.v2, which also works with a CPU-only torch."""

@@ -1,8 +1,10 @@
-"""Loaders on small packed sets, and what an epoch of them gives."""
+"""Loaders on small packed sets, what an epoch of them gives, and how two of these compare."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 import gpuload
 
@@ -31,3 +33,16 @@ def drain(loaders: Sequence[gpuload.DaliIterator], steps: int | None = None) -> 
         if number == steps:
             break
     return rows
+
+
+def same(first: Any, second: Any) -> bool:
+    """Whether two epochs are equal, bit for bit."""
+    pairs = list(zip(first, second, strict=True))
+    return len(pairs) > 0 and all(a.equal(b) for one, other in pairs for a, b in zip(one, other, strict=True))
+
+
+def largest_gap(first: np.ndarray, second: np.ndarray) -> float:
+    """Kolmogorov–Smirnov distance of two samples."""
+    values = np.union1d(first, second)
+    below = [np.searchsorted(np.sort(sample), values, side="right") / len(sample) for sample in (first, second)]
+    return float(np.abs(below[0] - below[1]).max())

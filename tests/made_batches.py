@@ -8,16 +8,15 @@ import numpy as np
 from gpuload import Augment
 from gpuload.draws import make_key
 from gpuload.read.batch import Batch, EncodedBatch
-from gpuload.types import U8
 
 
 def make_batch(
     augment: Augment | Sequence[Augment],
-    images: Sequence[U8],
+    images: Sequence[np.ndarray],
     sizes: Sequence[tuple[int, int]],
     *,
     seed: int = 0,
-    masks: Sequence[Sequence[U8]] = (),
+    masks: Sequence[Sequence[np.ndarray]] = (),
 ) -> Batch:
     """images: encoded, or of shape (height, width, 3). sizes: (width, height) of each image."""
     widths, heights = np.array(sizes, np.int32).reshape(-1, 2).T
@@ -30,7 +29,7 @@ def make_batch(
     return Batch(encoded, masks, views, np.zeros(len(images), np.int64), keys, len(images), 0.0)
 
 
-def with_images(batch: Batch, images: Sequence[U8]) -> Batch:
+def with_images(batch: Batch, images: Sequence[np.ndarray]) -> Batch:
     """The same batch with these bytes in place of its images'; the index still describes the former ones."""
     return replace(batch, encoded=replace(batch.encoded, images=images, spans=spans_of(images)))
 
@@ -40,5 +39,5 @@ def no_spare(position: int) -> Batch:
     raise AssertionError(f"a spare sample was asked for, at {position}")
 
 
-def spans_of(images: Sequence[U8]) -> np.ndarray:
+def spans_of(images: Sequence[np.ndarray]) -> np.ndarray:
     return np.array([(data.ctypes.data, data.nbytes) for data in images], np.int64).reshape(-1, 2)

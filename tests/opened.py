@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from gpuload.augment import Form
 from gpuload.decode.device import Device
 from gpuload.decode.guard import Guard
 from gpuload.decode.interface import Stored
@@ -14,14 +13,14 @@ from gpuload.decode.runner import Runner
 
 
 def open_guard(
-    name: Any, forms: Sequence[Form], stored: Stored, batch_size: int = 8, on_corrupt: Any = "raise", **options: Any
+    name: Any, forms: Sequence[Any], stored: Stored, batch_size: int = 8, on_corrupt: Any = "raise", **options: Any
 ) -> Guard:
     """options: of `Resources`, by default two threads and one batch ahead."""
     resources = {"num_threads": 2, "prefetch": 1, "cpu_share": 0.5, **options}
     return open_decoder(name, None, forms, stored, Resources(batch_size, **resources), None, on_corrupt)
 
 
-def open_runner(name: Any, forms: Sequence[Form], stored: Stored, batch_size: int = 8, **options: Any) -> Runner:
+def open_runner(name: Any, forms: Sequence[Any], stored: Stored, batch_size: int = 8, **options: Any) -> Runner:
     """The same, unguarded: DALI meets itself what does not decode."""
     runner = open_guard(name, forms, stored, batch_size, **options).decoder
     assert isinstance(runner, Runner)

@@ -22,7 +22,6 @@ from gpuload.decode.interface import Stored
 from gpuload.decode.native.images import DecodePlan, ImageDecoder
 from gpuload.disk import Manifest
 from gpuload.headers import npy
-from gpuload.headers.encodings import MAX_PIXELS
 from gpuload.packing.image.check import prepare_image
 from gpuload.packing.run.workers import prepare_source
 from gpuload.read.batch import EncodedBatch
@@ -66,7 +65,7 @@ def test_an_icon_cannot_hold_a_larger_image_than_it_says() -> None:
 def test_the_native_decoder_allocates_nothing_for_a_header_of_too_many_pixels(
     data: bytes, plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", MAX_PIXELS)  # as Pillow has it
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 178_956_970)  # as Pillow has it
     monkeypatch.setattr(Image.Image, "load", lambda image: pytest.fail("it decodes") if image.width > 99 else None)
     file = np.frombuffer(data, np.uint8)
     spans = np.array([[file.ctypes.data, len(file)]], np.int64)
@@ -82,7 +81,6 @@ def pack(folder: Path, images: list[Any]) -> Path:
     return folder / "train"
 
 
-@pytest.mark.parametrize("decoder", ["native", "dali"])
 def test_the_loader_refuses_images_with_more_than_max_pixels(tmp_path: Path, decoder: Any) -> None:
     if decoder == "dali":
         pytest.importorskip("nvidia.dali")

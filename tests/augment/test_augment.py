@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from loaders import largest_gap
 from PIL import Image
 
 import gpuload
@@ -23,13 +24,6 @@ def speckle(sample: Any, rng: np.random.Generator) -> Any:
 def draw(augment: Augment, count: int, width: int, height: int, *, seed: int = 0, epoch: int = 0) -> Any:
     sizes = np.full((2, count), [[width], [height]], np.int32)
     return augment.draw(seed, epoch, np.arange(count), *sizes).crops
-
-
-def largest_gap(first: np.ndarray, second: np.ndarray) -> float:
-    """Kolmogorov–Smirnov distance of two samples."""
-    values = np.union1d(first, second)
-    below = [np.searchsorted(np.sort(sample), values, side="right") / len(sample) for sample in (first, second)]
-    return float(np.abs(below[0] - below[1]).max())
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,6 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("crop", ["cover", "center_cover"])
-@pytest.mark.parametrize("decoder", ["native", "dali"])
 def test_pixels_are_pillows(packed: Path, decoder: str, crop: Any) -> None:
     augment = gpuload.Augment(SIZE, crop=crop, flip=0.5, dtype="uint8")
     loader = gpuload.DaliIterator(packed, 4, augment=augment, decoder=decoder, device="cpu", shuffle=False,

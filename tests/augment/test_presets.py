@@ -51,11 +51,6 @@ def folder(jpegs: list[bytes], tmp_path_factory: pytest.TempPathFactory) -> Path
     return out / "train"
 
 
-@pytest.fixture(params=["dali", "native"])
-def decoder(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 def batch(folder: Path, decoder: str, augment: Augment) -> torch.Tensor:
     """All images, in stored order."""
     options: dict[str, Any] = {"decoder": decoder, "device": "cpu", "shuffle": False, "num_threads": 1}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import gpuload
 from gpuload import Augment, RandomCrop
 from gpuload.augment.crops import Images
-from gpuload.augment.placed import PADDING_MODES, source_of, source_range
+from gpuload.augment.placed import source_of, source_range
 
 
 def drawn(augment: Augment, width: int, height: int, count: int = 400) -> Any:
@@ -22,7 +22,7 @@ def drawn(augment: Augment, width: int, height: int, count: int = 400) -> Any:
     return augment.draw(3, 1, np.arange(count), *sizes).crops
 
 
-@pytest.mark.parametrize("mode", PADDING_MODES)
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
 @given(size=st.integers(1, 12), at=st.integers(-60, 60), length=st.integers(1, 20))
 @settings(max_examples=60, deadline=None)
 def test_padding_is_numpys(mode: Any, size: int, at: int, length: int) -> None:

@@ -5,17 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from loaders import same
 from nvidia.dali import pipeline_def
 
 import gpuload
 from gpuload import Augment, Buckets, CenterCrop, Normalize
 from gpuload.transforms import RandomGrayscale, RandomInvert
-
-
-@pytest.fixture(params=["dali", "native"])
-def decoder(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 def load(packed: Path, decoder: str, augment: Any, **options: Any) -> gpuload.DaliIterator:
@@ -25,12 +20,6 @@ def load(packed: Path, decoder: str, augment: Any, **options: Any) -> gpuload.Da
 
 def sized(size: Any, **options: Any) -> Augment:
     return Augment(size, **{"dtype": "uint8", **options})
-
-
-def same(first: Any, second: Any) -> bool:
-    """Whether two epochs are equal, bit for bit."""
-    pairs = list(zip(first, second, strict=True))
-    return len(pairs) > 0 and all(torch.equal(a, b) for one, other in pairs for a, b in zip(one, other, strict=True))
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from loaders import same
 
 import gpuload
 from gpuload import Augment
@@ -20,11 +21,6 @@ EVERY: dict[str, list[Any]] = {
 }
 
 
-@pytest.fixture(params=["dali", "native"])
-def decoder(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 def load(packed: Path, decoder: str, transforms: Any, **options: Any) -> gpuload.DaliIterator:
     usual = {
         "augment": Augment(16),
@@ -34,11 +30,6 @@ def load(packed: Path, decoder: str, transforms: Any, **options: Any) -> gpuload
         "shuffle": gpuload.Shuffle(window=3),
     }
     return gpuload.DaliIterator(packed, 12, decoder=decoder, batch_transforms=transforms, **{**usual, **options})  # type: ignore[arg-type]
-
-
-def same(first: Any, second: Any) -> bool:
-    pairs = list(zip(first, second, strict=True))
-    return len(pairs) > 0 and all(torch.equal(a, b) for one, other in pairs for a, b in zip(one, other, strict=True))
 
 
 @pytest.mark.parametrize("which", ["mixup", "cutmix", "choice"])

@@ -12,7 +12,7 @@ from images import encode, smooth_image
 from small import load
 
 import gpuload
-from gpuload.sources.coco import CocoSource
+from gpuload.sources import open_source
 
 SIDES = [(60, 45), (40, 80), (64, 64), (33, 47), (90, 30)]  # (width, height), of one image after another
 COUNT = 20
@@ -47,7 +47,7 @@ def coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
     categories = [{"id": 3, "name": "cat"}, {"id": 7, "name": "dog"}]
     document = {"images": images, "annotations": annotations, "categories": categories}
     (out / "instances.json").write_text(json.dumps(document))
-    gpuload.pack(CocoSource(out / "images", out / "instances.json"), out / "set", workers=1)
+    gpuload.pack(open_source(out / "images", out / "instances.json"), out / "set", workers=1)
     return out
 
 

@@ -17,10 +17,9 @@ from gpuload import Augment, CenterCrop, Normalize
 from gpuload.decode.guard import Guard
 from gpuload.decode.interface import BatchDecodeError, Stored
 from gpuload.read.batch import Batch
-from gpuload.types import U8
 
 
-def encode(image: Image.Image, **options: Any) -> U8:
+def encode(image: Image.Image, **options: Any) -> np.ndarray:
     """As PNG, unless told otherwise: no loss, so that only what comes after decoding can differ."""
     file = io.BytesIO()
     image.save(file, **{"format": "PNG", **options})

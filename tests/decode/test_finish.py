@@ -27,11 +27,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out / "train"
 
 
-@pytest.fixture(params=["dali", "native"])
-def decoder(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 def batch(folder: Path, decoder: str, **options: Any) -> torch.Tensor:
     usual: dict[str, Any] = {"decoder": decoder, "device": "cpu", "shuffle": False, "num_threads": 1}
     augment = Augment(**{"size": (30, 36), **options})

@@ -133,7 +133,6 @@ def test_a_function_gets_the_pixels_of_the_set(
             np.testing.assert_array_equal(image, CASES[name].pixels(number))
 
 
-@pytest.mark.parametrize("decoder", ["native", "dali"])
 @pytest.mark.parametrize("at", ["after_crop", "before_crop"])
 def test_a_function_gets_gray_that_is_made_of_rgb(packed: Path, decoder: str, at: Any) -> None:
     def half(sample: Any, rng: np.random.Generator) -> Any:

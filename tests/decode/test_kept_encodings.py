@@ -125,7 +125,6 @@ def test_the_packed_set_is_sound_for_verify(mixed: Path) -> None:
     assert verify(mixed, workers=1) == []
 
 
-@pytest.mark.parametrize("decoder", ["native", "dali"])
 @pytest.mark.parametrize("extension", ["webp", "avif", "tif"])
 def test_damaged_files_are_found_replaced_and_quarantined(
     mixed: Path, tmp_path: Path, extension: str, decoder: str
@@ -173,7 +172,6 @@ def test_an_image_with_many_more_pixels_than_the_index_says_is_not_decoded(forma
             decode_pixels(data, (5, 5))
 
 
-@pytest.mark.parametrize("decoder", ["native", "dali"])
 def test_shards_of_others_are_indexed_and_shown_upright(tmp_path: Path, decoder: str) -> None:
     """Also rotated files, which our packer does not keep."""
     images = {}

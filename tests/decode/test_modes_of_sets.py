@@ -76,7 +76,6 @@ def test_decoders_agree_on_crops_flips_and_layouts(sets: dict[str, Path], name: 
             assert np.abs(native - dali).mean() <= 0.004 * scale
 
 
-@pytest.mark.parametrize("decoder", ["native", "dali"])
 @pytest.mark.parametrize("name", ["RGBA", "I;16"])
 def test_a_damaged_image_is_marked_whatever_its_mode(
     sets: dict[str, Path], tmp_path: Path, name: str, decoder: str
@@ -134,7 +133,6 @@ def test_mixing_images_of_a_batch_works_on_any_channels(sets: dict[str, Path]) -
         assert next(iter(loader))[1].shape == (4, 5, 12, 12)
 
 
-@pytest.mark.parametrize("decoder", ["native", "dali"])
 def test_rgb_becomes_gray_and_gray_rgb(packed: Path, sets: dict[str, Path], decoder: str) -> None:
     size = {"size": 20, "crop": "pad_or_crop", "dtype": "uint8"}
     rgb = images_of(packed, Augment(**size), decoder)

@@ -44,7 +44,6 @@ def shown(which: str, **options: Any) -> Augment:
     return Augment(**{"dtype": "uint8", **chosen, "crop": crop, **options})
 
 
-@pytest.mark.parametrize("decoder", ["native", "dali"])
 @pytest.mark.parametrize("which", CROPS)
 def test_masks_boxes_and_keypoints_follow_their_images(painted: Path, which: str, decoder: str) -> None:
     bounded = compared = 0
@@ -76,7 +75,6 @@ def test_dali_shows_what_the_native_decoder_shows(painted: Path, which: str, ste
         assert gap.mean() < 0.3 and gap.max() <= (12 if steps or which == "random" else 3)
 
 
-@pytest.mark.parametrize("decoder", ["native", "dali"])
 def test_a_list_has_what_the_padded_batch_shows(painted: Path, decoder: str) -> None:
     fields = ("image", "mask", gpuload.Boxes(min_visible=0), "pixel_mask", "index")
     flips: Any = {"flip": 0.5, "transforms": [transforms.RandomAutocontrast(0.5), transforms.RandomEqualize(0.5)]}
@@ -207,7 +205,6 @@ def damaged(painted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("decoder", ["native", "dali"])
 @pytest.mark.parametrize("multiple", [None, 1])
 def test_samples_that_do_not_decode(damaged: Path, multiple: Any, decoder: str) -> None:
     augment = Augment(None, Resize(pad_to_multiple_of=multiple), dtype="uint8")

@@ -35,7 +35,6 @@ def stored(folder: Path) -> dict[str, np.ndarray]:
     return pixels
 
 
-@pytest.mark.parametrize("decoder", ["dali", "native"])
 def test_pixels_come_out_as_they_were_packed(raw: Path, decoder: str) -> None:
     expected = stored(raw)
     augment = Augment(24, crop="none", dtype="uint8", layout="channels_last")
@@ -63,7 +62,6 @@ def test_pixels_and_encoded_images_mix_in_the_cpu_decoder_only(raw: Path, packed
     assert len(drain([load(mixture, 10, decoder="native")])) == 190
 
 
-@pytest.mark.parametrize("decoder", ["dali", "native"])
 def test_an_index_that_makes_images_larger_than_they_are_is_refused(raw: Path, tmp_path: Path, decoder: str) -> None:
     """Pixels are read where they lie: a wrong height would read what is behind them."""
     folder = Path(shutil.copytree(raw, tmp_path / "raw"))

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fuzzing.folders import with_fingerprint
 from store.servers import file_server, running
 
 import gpuload
-from gpuload.disk import Manifest, ShardInfo
 from gpuload.disk.fetch import fetch
 from gpuload.loader.tuning import describe_device, load_tuning
 from gpuload.machine.ranks import Ranks
@@ -30,8 +30,7 @@ def change_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) ->
     path = folder / "manifest.json"
     found = json.loads(path.read_text())
     change(found)
-    shards = tuple(ShardInfo(**shard) for shard in found["shards"])
-    path.write_text(json.dumps({**found, "fingerprint": Manifest(shards, ()).fingerprint}))
+    path.write_bytes(with_fingerprint(json.dumps(found).encode()))
 
 
 def read_all(data: Path | str | gpuload.Dataset, verify: Any = None) -> list[Any]:

@@ -276,7 +276,6 @@ def test_the_disk(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert 30_000 <= checks.SET["disk"](dataset)[0].data["bytes"] <= 40_000
 
 
-@pytest.mark.parametrize("decoder", ["native", "dali"])
 def test_measuring_a_decoder(packed: Path, decoder: str) -> None:
     told = trial.measure(str(packed), "cpu", decoder, 0.05)
     assert told["images"] >= 64 and told["images_per_s"] == told["images"] / told["seconds"]

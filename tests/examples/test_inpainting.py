@@ -35,7 +35,6 @@ def contents(images: torch.Tensor, middles: torch.Tensor, captions: list[str]) -
     return {(image.tobytes(), middle.tobytes(), text) for image, middle, text in zip(*levels, captions, strict=True)}
 
 
-@pytest.mark.parametrize("decoder", ["dali", "native"])
 def test_batches_are_what_the_files_hold(folder: Path, shards: Path, decoder: str) -> None:
     files = inpainting.load_files(folder, SAMPLES - GRAY, seed=0)
     with inpainting.open_loader(shards, SAMPLES - GRAY, 1, decoder) as loader:

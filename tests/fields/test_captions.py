@@ -150,7 +150,6 @@ def test_tokens_follow_samples_that_replace_others(packed: Path, tmp_path: Path,
         (lambda texts: np.array(texts), "returned an array of <U"),
     ],
 )
-@pytest.mark.parametrize("decoder", ["native", "dali"])
 def test_what_a_tokenizer_may_not_do(packed: Path, tokenizer: Any, match: str, decoder: str) -> None:
     with load(packed, Captions("captions", tokenizer=tokenizer), decoder=decoder) as loader:
         for _ in range(2):  # a loop that failed is not the end of the loader

@@ -39,11 +39,6 @@ def painted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pack_painted(tmp_path_factory.mktemp("painted"))
 
 
-@pytest.fixture(params=["dali", "native"])
-def decoder(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 def load(data: Any, decoder: str, augment: Any, batch_size: int = 7, **options: Any) -> gpuload.DaliIterator:
     usual = {
         "fields": FIELDS,

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
+from fuzzing.loader import write_value
 from images import encode, smooth_image
 
 import gpuload
 from gpuload.packing.verify import verify
-from gpuload.sources.coco import CocoSource
+from gpuload.sources import open_source
 from gpuload.transforms import RandomAffine, RandomPerspective, RandomRotation
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # pycocotools
@@ -64,7 +64,7 @@ def coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
     categories = [{"id": 3, "name": "cat"}, {"id": 4, "name": "dog"}]
     document = {"images": images, "annotations": annotations, "categories": categories}
     (out / "instances.json").write_text(json.dumps(document))
-    source = CocoSource(out / "images", out / "instances.json")
+    source = open_source(out / "images", out / "instances.json")
     gpuload.pack(source, out / "set", workers=1, shuffle=False)
     return out
 
@@ -155,7 +155,7 @@ def test_masks_move_with_their_images(pairs: Path, name: str) -> None:
 
 
 def test_the_packer_moves_them(coco: Path, tmp_path: Path) -> None:
-    source = CocoSource(coco / "images", coco / "instances.json")
+    source = open_source(coco / "images", coco / "instances.json")
     gpuload.pack(source, tmp_path, workers=1, shuffle=False, size=(50, 40), fit="stretch", enlarge=True, encode="raw")
     assert verify(tmp_path) == []
     augment = gpuload.Augment((40, 50), "none", normalize=None)
@@ -225,19 +225,9 @@ def test_they_are_shown(pairs: Path) -> None:
 
 
 def with_value(pairs: Path, folder: Path, column: str, value: Any) -> Path:
-    """The set with another value in a row of its index, which its manifest no longer has the hash of."""
+    """The set with another value in a row of its index."""
     shutil.copytree(pairs, folder)
-    index, manifest = folder / "index.arrow", folder / "manifest.json"
-    with pa.ipc.open_file(str(index)) as file:
-        batches = [file.get_batch(number) for number in range(file.num_record_batches)]
-    rows = batches[0].to_pylist()
-    rows[1][column] = value
-    batches[0] = pa.RecordBatch.from_pylist(rows, batches[0].schema)
-    with pa.OSFile(str(index), "wb") as out, pa.ipc.new_file(out, batches[0].schema) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-    found = json.loads(manifest.read_text())
-    manifest.write_text(json.dumps({name: value for name, value in found.items() if not name.startswith("index_")}))
+    write_value(folder, (folder / "index.arrow").read_bytes(), column, 1, value)
     return folder
 
 

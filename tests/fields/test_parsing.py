@@ -9,8 +9,6 @@ import pytest
 from gpuload import Augment, FormatError, Keypoints, SourceError
 from gpuload.fields.field import Field
 from gpuload.fields.images import Pixels
-from gpuload.fields.motion import moving_fields
-from gpuload.fields.parsing import number_classes, parse_list
 from gpuload.fields.registry import KINDS, kind_of
 
 
@@ -28,13 +26,13 @@ from gpuload.fields.registry import KINDS, kind_of
     ],
 )
 def test_lists_in_cells(cell: Any, expected: list[Any]) -> None:
-    assert parse_list(cell) == expected
+    assert KINDS["labels"].parse_cell(cell) == expected
 
 
 @pytest.mark.parametrize("cell", ["[oops", "[1", "[" * 3000])
 def test_what_begins_as_json_and_is_none(cell: str) -> None:
     with pytest.raises(ValueError, match=r"is not a JSON list$"):
-        parse_list(cell)
+        KINDS["labels"].parse_cell(cell)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +46,8 @@ def test_what_begins_as_json_and_is_none(cell: str) -> None:
     ],
 )
 def test_classes(rows: Any, classes: Any, numbers: Any, names: Any) -> None:
-    assert number_classes("source", "labels", rows, classes) == (numbers, names)
+    field, (column,) = KINDS["labels"].parse("source", "labels", rows, classes, "")
+    assert (column.to_pylist(), field.classes) == (numbers, names)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +62,7 @@ def test_classes(rows: Any, classes: Any, numbers: Any, names: Any) -> None:
 )
 def test_classes_that_are_refused(rows: Any, classes: Any, message: str) -> None:
     with pytest.raises(SourceError, match=f"^source: {message}"):
-        number_classes("source", "labels", rows, classes)
+        KINDS["labels"].parse("source", "labels", rows, classes, "")
 
 
 def test_targets_that_are_no_numbers() -> None:
@@ -100,7 +99,7 @@ def whole_images(count: int) -> Any:
 def test_points_that_were_not_labelled_have_no_place_in_a_crop() -> None:
     """What a function gets, where only their visibility was 0."""
     field = Field("keypoints", "keypoints", "keypoints.json", None, 3)
-    (moving,) = moving_fields([KINDS["keypoints"].bind(Keypoints(flip_pairs=()), field, ())])
+    moving = KINDS["keypoints"].bind(Keypoints(flip_pairs=()), field, ())
     stored = pa.array([[[1, 2, 2, 3, 4, 0, 30, 4, 2]], []], pa.list_(pa.list_(pa.float32(), 9)))
     first, second = moving.split({"keypoints": stored}, whole_images(2), (20, 20))
     assert np.asarray(first["keypoints"]).tolist() == [[[1, 2, 2], [0, 0, 0], [0, 0, 0]]]

@@ -143,7 +143,6 @@ def test_checksums_are_compared_of_shards_that_are_only_looked_up(packed: Path) 
 
 
 @pytest.mark.parametrize("on_corrupt", ["skip", "mark"])
-@pytest.mark.parametrize("decoder", ["native", "dali"])
 def test_samples_that_do_not_decode(tmp_path: Path, on_corrupt: str, decoder: str) -> None:
     gpuload.pack(make_samples(), tmp_path, workers=1, maxcount=20, shuffle=False)
     dataset = gpuload.Dataset(tmp_path / "train")

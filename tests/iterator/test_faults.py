@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import prepared
+import pyarrow as pa
 import pytest
 from loaders import drain, load
 
 import gpuload
 from gpuload import Augment
 from gpuload.decode.native.images import ImageDecoder
-from gpuload.disk import Index, Manifest, write_index
+from gpuload.disk import Manifest
 from gpuload.read.shards import Window
 
 
@@ -183,15 +184,15 @@ def test_processes_end_and_go_on_whatever_became_of_their_loader(packed: Path, d
 def test_thousands_of_shards_need_no_file_handles(packed: Path, tmp_path: Path, decoder: str) -> None:
     """A window of a thousand shards, and a limit of open files below the number that the process has already."""
     manifest, shards = Manifest.read(packed), 3000
-    index = Index(packed / "index.arrow", manifest.fields)
+    index = pa.ipc.open_file((packed / "index.arrow").read_bytes())
     infos = []
     for number in range(shards):
         info = manifest.shards[number % 9]
         infos.append(type(info)(f"shard-{number:06d}.tar", info.samples, info.bytes, info.sha256))
         os.link(packed / info.name, tmp_path / infos[-1].name)
-    with write_index(tmp_path / "index.arrow", manifest.fields) as write:
+    with pa.ipc.new_file(str(tmp_path / "index.arrow"), index.schema) as file:
         for number in range(shards):
-            write(index.shard(number % 9))
+            file.write_batch(index.get_batch(number % 9))
     unlike = {"shards": tuple(infos), "index_sha256": None, "index_parts": None, "index_offsets": None}
     Manifest(**{**vars(manifest), **unlike}).write(tmp_path)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -69,7 +69,6 @@ print(ended)
 """
 
 
-@pytest.mark.parametrize("decoder", ["dali", "native"])
 def test_a_child_is_told_that_it_has_no_threads(packed: Path, decoder: str) -> None:
     command = [*prepared.python(), "-W", "ignore", "-c", SCRIPT, str(packed), decoder, str(FORKS)]
     done = subprocess.run(command, capture_output=True, text=True)

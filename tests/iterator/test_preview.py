@@ -10,7 +10,6 @@ from painted import pack_painted
 from PIL import Image
 
 import gpuload
-from gpuload.augment import Form
 from gpuload.batchwise import MixUp
 from gpuload.output.drawing import undo_normalize
 from gpuload.pictures.shown import draw_sheet
@@ -154,7 +153,7 @@ def test_normalisation_is_undone() -> None:
     batch = ((levels / np.float32(255) - mean) / std).transpose(0, 3, 1, 2).astype(np.float32)
     assert (undo_normalize(batch, form) == levels).all()
     assert (undo_normalize(levels.transpose(0, 3, 1, 2), form) == levels).all()
-    own: Form = form._replace(normalize="image")
+    own = form._replace(normalize="image")
     stretched = undo_normalize(batch * 7 - 3, own)
     assert stretched.min() == 0 and stretched.max() == 255
 

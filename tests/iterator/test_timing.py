@@ -16,11 +16,6 @@ from gpuload.machine.ranks import find_ranks
 from gpuload.order.stream import Stream
 
 
-@pytest.fixture(params=["dali", "native"])
-def decoder(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 def load(folder: Any, decoder: str, **options: Any) -> gpuload.DaliIterator:
     usual = {
         "augment": Augment(12, dtype="uint8"),

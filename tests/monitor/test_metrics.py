@@ -20,11 +20,6 @@ from gpuload.monitor.metrics import Meter
 from gpuload.order.stream import Stream
 
 
-@pytest.fixture(params=["dali", "native"])
-def decoder(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 def test_before_the_first_batch(packed: Path, decoder: str) -> None:
     with load(packed, decoder=decoder) as loader:
         found = loader.metrics()

@@ -25,11 +25,6 @@ Row = tuple[int, bytes]
 WHOLE, PARTS = 20, 2  # windows: all shards are mapped from the start, or two and the next two
 
 
-@pytest.fixture(params=["native", "dali"])
-def decoder(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture(scope="module")
 def undisturbed(packed: Path) -> dict[tuple[str, int], list[Row]]:
     """The first epoch, by each decoder, with each window."""

@@ -30,7 +30,6 @@ def disk(packed: Path, tmp_path: Path) -> Iterator[tuple[Path, Path]]:
         subprocess.run(["umount", "--lazy", folder], check=True)
 
 
-@pytest.mark.parametrize("decoder", ["native", "dali"])
 @pytest.mark.parametrize("verify", [None, "sha256"])
 def test_a_disk_that_fails_is_named_and_a_repaired_one_is_read_on(
     packed: Path, disk: tuple[Path, Path], decoder: str, verify: str | None

@@ -65,7 +65,6 @@ def flip_a_bit(path: Path) -> None:
     os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
 
 
-@pytest.mark.parametrize("decoder", ["native", "dali"])
 def test_verify_refuses_a_flipped_bit_before_any_sample_of_its_shard_is_handed_out(
     packed: Path, copy: Path, decoder: str
 ) -> None:
@@ -117,7 +116,6 @@ def checked_when_read(ahead: Any, shards: Any, numbers: Any, check: Any = read_a
     check(ahead, shards, numbers)
 
 
-@pytest.mark.parametrize("decoder", ["native", "dali"])
 @pytest.mark.parametrize("verify", [None, "sha256"])
 def test_an_error_in_the_thread_reaches_the_loop_and_the_next_loop_is_whole(
     packed: Path, decoder: str, verify: str | None, monkeypatch: pytest.MonkeyPatch

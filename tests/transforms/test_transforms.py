@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loaders import largest_gap
 
 import gpuload
 from gpuload import transforms as own
@@ -49,13 +50,6 @@ SOME = [
 def draw(*transforms: Any, samples: Any = COUNT, height: int = 224, width: int = 224, seed: int = 0) -> Steps:
     numbers = np.arange(samples) if isinstance(samples, int) else np.asarray(samples)
     return draw_steps(transforms, lambda i: sample_draws(make_key(seed, i), numbers), height, width)
-
-
-def largest_gap(first: np.ndarray, second: np.ndarray) -> float:
-    """Kolmogorov–Smirnov distance of two samples."""
-    values = np.union1d(first, second)
-    below = [np.searchsorted(np.sort(sample), values, side="right") / len(sample) for sample in (first, second)]
-    return float(np.abs(below[0] - below[1]).max())
 
 
 def assert_alike(first: Counter[Any], second: Counter[Any]) -> None:

@@ -95,7 +95,7 @@ class ManifestTarget(FolderTarget):
         if rng.random() < 0.1:
             return mutate_bytes(rng, data, seeds)
         found = mutate_json(rng, data)
-        return _with_fingerprint(found) if rng.random() < 0.8 else found
+        return with_fingerprint(found) if rng.random() < 0.8 else found
 
     def read(self) -> None:
         super().read()
@@ -111,7 +111,7 @@ class ManifestTarget(FolderTarget):
                 pass
 
 
-def _with_fingerprint(data: bytes) -> bytes:
+def with_fingerprint(data: bytes) -> bytes:
     """As someone writes it who means it: the fingerprint protects from accidents alone."""
     try:
         found = json.loads(data)

@@ -12,7 +12,7 @@ from random import Random
 import numpy as np
 from PIL import Image
 
-from fuzzing.members import mutate_npy, mutate_tar, small_tars
+from fuzzing.members import OfTars, mutate_npy
 from fuzzing.pictures import encoded
 from fuzzing.target import Target, scratch_folder
 from gpuload.sources import Source, open_source
@@ -96,17 +96,11 @@ class ZipTarget(SourceTarget):
         return found
 
 
-class TarSourceTarget(SourceTarget):
+class TarSourceTarget(OfTars, SourceTarget):
     """Tars that are packed again."""
 
     name = "tar-source"
     file = "shard.tar"
-
-    def seeds(self) -> list[bytes]:
-        return list(small_tars())
-
-    def mutate(self, rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
-        return mutate_tar(rng, data, seeds)
 
 
 class NpySourceTarget(SourceTarget):

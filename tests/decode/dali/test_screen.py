@@ -19,7 +19,6 @@ from gpuload.decode.native.sound import check_jpegs
 from gpuload.headers import png as png_header
 from gpuload.headers import sound_jpeg
 from gpuload.machine import installed
-from gpuload.types import U8
 
 OTHER_SIZE_THAN_INDEX = "it is not of the size that the index says"
 AUGMENT = Augment(8, dtype="uint8")
@@ -59,7 +58,7 @@ SOUND = {
 }
 
 
-def as_bytes(data: bytes) -> U8:
+def as_bytes(data: bytes) -> np.ndarray:
     return np.frombuffer(data, np.uint8)
 
 
