@@ -47,6 +47,10 @@ class Lanes:
         """The lanes, which are not negative, in a wider type."""
         return self._make(self._builder.zext(self.value, ir.VectorType(kind, self.value.type.count)))
 
+    def signed(self, kind: ir.IntType) -> "Lanes":
+        """The lanes in a wider type."""
+        return self._make(self._builder.sext(self.value, ir.VectorType(kind, self.value.type.count)))
+
     def narrow(self, kind: ir.IntType) -> "Lanes":
         """The low bits of the lanes, in a narrower type."""
         return self._make(self._builder.trunc(self.value, ir.VectorType(kind, self.value.type.count)))

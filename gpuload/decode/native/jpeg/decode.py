@@ -106,7 +106,8 @@ def _decode_part(file: File, frame: Frame, scratch: Addresses, part: Part, targe
     seeks = points.apart != 0 and not is_odd
     whole = part.end_row == frame.rows or is_odd
     done, row_at, columns = 0, row_begin(points, frame, part.first_row) if seeks else 0, (0, frame.columns)
-    begin_scan(file, frame, scratch)
+    if not seeks:
+        begin_scan(file, frame, scratch)
     for row in range(part.first_row if seeks else 0, frame.rows if whole else part.end_row):
         if seeks:
             columns = seek_row(file, frame, scratch, part, points, row, row_at)

@@ -12,7 +12,8 @@ from gpuload.decode.native.intrinsics import INT8, INT16, INT32, Lanes, bytes_at
 from gpuload.decode.native.jpeg.frame import Frame
 from gpuload.types import I64
 
-PIXELS = 16  # at a time
+PIXELS = 32  # at a time
+_STORED = 16  # of these at a time, since only AVX-512 shuffles longer vectors of bytes at once
 
 _BITS = 16
 _RED_OF_RED, _GREEN_OF_BLUE, _GREEN_OF_RED, _BLUE_OF_BLUE = (
@@ -35,32 +36,45 @@ def _half(builder: ir.IRBuilder, address: Any, after: int = 0) -> Lanes:
 
 
 def _same(builder: ir.IRBuilder, near: Any, far: Any) -> Lanes:
-    return Lanes.load(builder, near, INT8, PIXELS).wide(INT32)
+    return Lanes.load(builder, near, INT8, PIXELS).wide(INT16)
 
 
 def _repeated(builder: ir.IRBuilder, near: Any, far: Any) -> Lanes:
     half = _half(builder, near)
-    return half.shuffled(half, _TWICE).wide(INT32)
+    return half.shuffled(half, _TWICE)
 
 
 def _between_two(builder: ir.IRBuilder, near: Any, far: Any) -> Lanes:
     before, here, after = (_half(builder, near, x) for x in (-1, 0, 1))
     left, right = (here * 3 + before + 1) >> 2, (here * 3 + after + 2) >> 2
-    return left.shuffled(right, _BY_TURNS).wide(INT32)
+    return left.shuffled(right, _BY_TURNS)
 
 
 def _between_four(builder: ir.IRBuilder, near: Any, far: Any) -> Lanes:
     before, here, after = (_half(builder, near, x) * 3 + _half(builder, far, x) for x in (-1, 0, 1))
     left, right = (here * 3 + before + 8) >> 4, (here * 3 + after + 7) >> 4
-    return left.shuffled(right, _BY_TURNS).wide(INT32)
+    return left.shuffled(right, _BY_TURNS)
+
+
+def _times(chroma: Lanes, factor: int) -> Lanes:
+    """Chroma, int16 from -128 to 127, times factor / 2^_BITS, rounded to the nearest.
+
+    The high half of a product is one instruction, without vectors of int32. For the rounding, chroma is doubled before,
+    and the product halved after it.
+    """
+    whole = round(factor / (1 << _BITS))
+    doubled = (chroma * 2).signed(INT32) * (factor - (whole << _BITS)) >> _BITS
+    return chroma * whole + ((doubled.narrow(INT16) + 1) >> 1)
 
 
 def _store_rgb(red: Lanes, green: Lanes, blue: Lanes, address: Any) -> None:
-    red, green, blue = (part.narrow(INT8) for part in (red, green, blue))
-    two = red.shuffled(green, range(2 * PIXELS))
-    # Shuffled vectors must have equally many lanes; the second half of `blue` is never taken.
-    order = [pixel + PIXELS * channel for pixel in range(PIXELS) for channel in range(3)]
-    two.shuffled(blue.shuffled(blue, range(2 * PIXELS)), order).store(address)
+    parts = [part.narrow(INT8) for part in (red, green, blue)]
+    order = [pixel + _STORED * channel for pixel in range(_STORED) for channel in range(3)]
+    for begin in range(0, PIXELS, _STORED):
+        red, green, blue = (part.shuffled(part, range(begin, begin + _STORED)) for part in parts)
+        # Shuffled vectors must have equally many lanes; the second half of `blue` is never taken.
+        two, one = red.shuffled(green, range(2 * _STORED)), blue.shuffled(blue, range(2 * _STORED))
+        two.shuffled(one, order).store(address, 3 * begin)
 
 
 def _make(chroma: _Chroma) -> Any:
@@ -68,11 +82,11 @@ def _make(chroma: _Chroma) -> Any:
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
         luma, near_blue, far_blue, near_red, far_red, rgb = args
-        level = Lanes.load(builder, luma, INT8, PIXELS).wide(INT32)
+        level = Lanes.load(builder, luma, INT8, PIXELS).wide(INT16)
         b, r = chroma(builder, near_blue, far_blue) - 128, chroma(builder, near_red, far_red) - 128
-        red = level + (r * _RED_OF_RED).rounded(_BITS)
-        green = level + (b * _GREEN_OF_BLUE + r * _GREEN_OF_RED).rounded(_BITS)
-        blue = level + (b * _BLUE_OF_BLUE).rounded(_BITS)
+        red, blue = level + _times(r, _RED_OF_RED), level + _times(b, _BLUE_OF_BLUE)
+        both = b.signed(INT32) * _GREEN_OF_BLUE + r.signed(INT32) * _GREEN_OF_RED
+        green = level + both.rounded(_BITS).narrow(INT16)
         _store_rgb(red.level(), green.level(), blue.level(), rgb)
         return context.get_dummy_value()
 
