@@ -43,10 +43,16 @@ def pytest_report_header() -> str | None:
     return check_torchvision.problem()
 
 
+def pytest_collection() -> None:
+    """Nothing of what is imported and collected is garbage: looking for it takes each worker a second."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Python's collector then passes over all modules and tests, which takes it 0.35 s each time."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture
