@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -10,7 +11,7 @@ from gpuload import checks
 from gpuload.checks import FLAG, LARGEST, POSITIVE, Rule, as_whole, check_fields, choice, whole
 from gpuload.draws import Draws
 from gpuload.transforms import warps
-from gpuload.transforms.ops import Op
+from gpuload.transforms.ops import ARGS, Op
 from gpuload.transforms.steps import Steps, draw_mixture, join, one_step
 from gpuload.transforms.warps import FILL, INTERPOLATION, Fill, WarpInterpolation
 from gpuload.types import F64, I64, Bools
@@ -142,6 +143,12 @@ class HowToMove(Protocol):
     def interpolation(self) -> WarpInterpolation: ...
 
 
+class Drawing(HowToMove, Protocol):
+    """A policy whose magnitudes are of tables."""
+
+    def _space(self, height: int, width: int) -> "Space": ...
+
+
 def _as_depth(value: object) -> int:
     found = as_whole(value)
     if not (found == -1 or 1 <= found <= 16):
@@ -179,15 +186,15 @@ class RandAugment:
         check_fields(self, magnitude=whole(0, self.num_magnitude_bins - 1))
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
-        space = rand_space(self.num_magnitude_bins, height, width)
-        steps = []
+        made, steps = all_steps(self, height, width), []
         # Numbers 2k and 2k + 1: change k, and its sign.
         for number in range(self.num_ops):
-            choice = (draws(2 * number) * len(space)).astype(np.int64)
-            at = np.full(len(choice), self.magnitude)
-            levels = _levels_of(space, at, draws(2 * number + 1) < 0.5)
-            steps.append(one_of(space, choice, levels, height, width, self))
+            choice = (draws(2 * number) * len(made.ops)).astype(np.int64)
+            steps.append(_chosen(made, choice, self.magnitude, draws(2 * number + 1) < 0.5))
         return join(steps)
+
+    def _space(self, height: int, width: int) -> Space:
+        return rand_space(self.num_magnitude_bins, height, width)
 
 
 @dataclass(frozen=True)
@@ -211,10 +218,13 @@ class TrivialAugmentWide:
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         # Number 0: the change; 1: its sign; 2: its magnitude.
-        space = trivial_space(self.num_magnitude_bins)
-        choice = (draws(0) * len(space)).astype(np.int64)
+        made = all_steps(self, height, width)
+        choice = (draws(0) * len(made.ops)).astype(np.int64)
         at = (draws(2) * self.num_magnitude_bins).astype(np.int64)
-        return one_of(space, choice, _levels_of(space, at, draws(1) < 0.5), height, width, self)
+        return _chosen(made, choice, at, draws(1) < 0.5)
+
+    def _space(self, height: int, width: int) -> Space:
+        return trivial_space(self.num_magnitude_bins)
 
 
 @dataclass(frozen=True)
@@ -238,17 +248,19 @@ class AutoAugment:
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         # Number 0: the pair; 1, 2: whether its first and second change; 3, 4: their signs.
-        space = auto_space(height, width)
-        names, pairs = list(space), POLICIES[self.policy]
+        made, names, pairs = all_steps(self, height, width), list(self._space(height, width)), POLICIES[self.policy]
         pair = (draws(0) * len(pairs)).astype(np.int64)
         steps = []
         for number in range(2):
             choice = np.array([names.index(changes[number].name) for changes in pairs])[pair]
             chance = np.array([changes[number].p for changes in pairs])[pair]
             at = np.array([changes[number].magnitude or 0 for changes in pairs])[pair]
-            levels = _levels_of(space, at, draws(3 + number) < 0.5)
-            steps.append(one_of(space, choice, levels, height, width, self).only(draws(1 + number) < chance))
+            one = _chosen(made, choice, at, draws(3 + number) < 0.5)
+            steps.append(one.only(draws(1 + number) < chance))
         return join(steps)
+
+    def _space(self, height: int, width: int) -> Space:
+        return auto_space(height, width)
 
 
 @dataclass(frozen=True)
@@ -282,14 +294,33 @@ class AugMix:
         check_fields(self, all_ops=FLAG, interpolation=INTERPOLATION, fill=FILL)
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
-        space = mix_space(height, width, self.all_ops)
+        made = all_steps(self, height, width)
 
         def change(draws: Draws) -> Steps:
             # Number 0: which; 1: its strength; 2: its sign.
-            choice, at = (draws(0) * len(space)).astype(np.int64), (draws(1) * self.severity).astype(np.int64)
-            return one_of(space, choice, _levels_of(space, at, draws(2) < 0.5), height, width, self)
+            choice, at = (draws(0) * len(made.ops)).astype(np.int64), (draws(1) * self.severity).astype(np.int64)
+            return _chosen(made, choice, at, draws(2) < 0.5)
 
         return draw_mixture(self.mixture_width, self.chain_depth, self.alpha, draws, change)
+
+    def _space(self, height: int, width: int) -> Space:
+        return mix_space(height, width, self.all_ops)
+
+
+@lru_cache(maxsize=32)  # of each size of a set of buckets; at most 1.3 MB each
+def all_steps(policy: Drawing, height: int, width: int) -> Steps:
+    """Each step that a policy may draw: (changes, magnitudes, 2, 1), by change, magnitude, and sign."""
+    space = policy._space(height, width)
+    shape = len(space), max(len(one.table) for one in space.values() if one), 2
+    choice, at, negative = np.indices(shape).reshape(3, -1)
+    made = one_of(space, choice, _levels_of(space, at, negative == 1), height, width, policy)
+    return Steps(made.ops.reshape(*shape, 1), made.args.reshape(*shape, 1, ARGS))
+
+
+def _chosen(made: Steps, choice: I64, at: int | I64, negative: Bools) -> Steps:
+    """One step for each of N images, of `all_steps`: change `choice` (N,), of magnitude `at` of its table."""
+    places = choice, at, negative.astype(np.int64)
+    return Steps(made.ops[places], made.args[places])
 
 
 def rand_space(bins: int, height: int, width: int) -> Space:

@@ -5,12 +5,14 @@ from typing import Any
 
 from llvmlite import ir
 from numba import carray, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 INT8, INT16, INT32, INT64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 FLOAT = ir.FloatType()
 
 MARKER_BYTES = 64
+TABLE_BYTES = 64
 
 array_at: Any = carray  # the array of this shape that a pointer points to
 
@@ -202,9 +204,44 @@ def _call(_: Any, function: Any, arguments: Any, begin: Any, end: Any) -> Any:
     return types.int64(*[types.int64] * 4), generate
 
 
+def _look_up(_: Any, table: Any, source: Any, target: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if "+avx512vbmi" not in context.codegen().magic_tuple()[-1]:
+            entries, levels, to = (builder.inttoptr(address, INT8.as_pointer()) for address in args)
+            for at in range(TABLE_BYTES):
+                place = [ir.Constant(INT64, at)]
+                level = builder.zext(builder.load(builder.gep(levels, place)), INT64)
+                builder.store(builder.load(builder.gep(entries, [level])), builder.gep(to, place))
+            return context.get_dummy_value()
+        vector = ir.VectorType(INT8, TABLE_BYTES)
+        kind, name = ir.FunctionType(vector, [vector] * 3), "llvm.x86.avx512.vpermi2var.qi.512"
+        of_half = cgutils.get_or_insert_function(builder.module, kind, name)
+        parts = [Lanes.load(builder, args[0], INT8, TABLE_BYTES, TABLE_BYTES * part).value for part in range(4)]
+        levels = Lanes.load(builder, args[1], INT8, TABLE_BYTES)
+        low, high = (builder.call(of_half, [parts[part], levels.value, parts[part + 1]]) for part in (0, 2))
+        is_high = builder.icmp_signed("<", levels.value, levels.all(0).value)
+        Lanes(builder, builder.select(is_high, high, low)).store(args[2])
+        return context.get_dummy_value()
+
+    return types.void(table, source, target), generate
+
+
+def _copy(_: Any, target: Any, source: Any, number: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        to, of = (builder.inttoptr(address, INT8.as_pointer()) for address in args[:2])
+        cgutils.raw_memcpy(builder, to, of, args[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(target, source, number), generate
+
+
 # uint64: a bit for each of MARKER_BYTES bytes at an address, whether a JPEG's marker begins there that is neither a
 # stuffed byte nor a restart marker; the byte after them is read, too.
 find_markers: Any = intrinsic(_markers)
+# Stores what a table of 256 bytes has for each of TABLE_BYTES bytes; at three addresses. One by one they take six times
+# as long, where the processor has no instruction for it (AVX-512 VBMI).
+look_up: Any = intrinsic(_look_up)
+copy: Any = intrinsic(_copy)  # so many bytes to an address from another; they do not overlap
 add: Any = intrinsic(_add)  # adds to the int64 at an address, whatever other threads do, and returns what it was before
 call: Any = intrinsic(_call)  # calls the function at an address with three int64, see `gpuload.decode.native.steps`
 swapped: Any = intrinsic(_swap)  # a word with its bytes in reverse order

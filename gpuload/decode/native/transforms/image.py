@@ -19,6 +19,7 @@ from gpuload.decode.native.values import OUTPUT_FIELDS, Output, output_at
 from gpuload.transforms.ops import ANY_CHANNELS, ARGS, FIRST_OWN, Op
 
 IMAGE_FIELDS = 8
+_LEVELS_AT_ONCE = 200_000  # which stay in the cache
 KEPT = 5  # for the image with which each chain of a mixture begins, and what is mixed so far, as float32
 
 F = np.float32
@@ -152,26 +153,29 @@ def transform_rows(arguments: int, begin: int, end: int) -> int:
     """
     of, output = longs_at(arguments), output_at(arguments + 8 * 8)
     size, steps = of[3] * output.height * output.width, of[6]
-    memory = np.empty((3 + KEPT) * size + scratch_bytes(output.height, output.width), np.uint8)
+    # Small images are made several at a time, since what makes them begins each call with memory for its weights.
+    some = max(_LEVELS_AT_ONCE // size, 1)
+    memory = np.empty((some + 2 + KEPT) * size + scratch_bytes(output.height, output.width), np.uint8)
     numbers, image = np.empty(max(of[2], 1), np.int64), np.empty(IMAGE_FIELDS, np.int64)
     levels, fields, _numbers_at = (
         np.int64(memory.ctypes.data),
         np.int64(image.ctypes.data),
         np.int64(numbers.ctypes.data),
     )
-    given = longs_at(of[1])
+    given, places = longs_at(of[1]), levels + some * size
     for index in range(of[2]):
         numbers[index] = given[index]
+    source, made = of[1], begin if of[0] != 0 else end
     for row in range(begin, end):
-        image[0], image[1] = of[1] + row * size, levels + size
-        if of[0] != 0:
-            if longs_at(given[0])[7 * row] == 0:  # no picture
-                continue
-            image[0] = levels
-            numbers[of[2] - OUTPUT_FIELDS] = levels - row * size
-            if call(of[0], np.int64(numbers.ctypes.data), row, row + 1) == 0:
+        if row == made:
+            source, made = levels - row * size, min(row + some, end)
+            numbers[of[2] - OUTPUT_FIELDS] = source
+            if call(of[0], np.int64(numbers.ctypes.data), row, made) == 0:
                 return 0
-        image[2], image[3], image[4] = of[3], output.height, output.width
-        image[5], image[6], image[7] = of[4] + row * steps, of[5] + 4 * ARGS * row * steps, levels + (3 + KEPT) * size
-        _store(_go_through(fields, steps, of[7], levels + 2 * size), of[3], row, output)
+        if of[0] != 0 and longs_at(given[0])[7 * row] == 0:  # no picture
+            continue
+        image[0] = source + row * size
+        image[1], image[2], image[3], image[4] = places, of[3], output.height, output.width
+        image[5], image[6], image[7] = of[4] + row * steps, of[5] + 4 * ARGS * row * steps, places + (2 + KEPT) * size
+        _store(_go_through(fields, steps, of[7], places + size), of[3], row, output)
     return kept(memory, image, numbers)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from gpuload.decode.native.compiled import exact
-from gpuload.decode.native.intrinsics import bytes_at, floats_at, numbers_at, signed_at
+from gpuload.decode.native.intrinsics import TABLE_BYTES, bytes_at, floats_at, look_up, numbers_at, signed_at
 from gpuload.decode.native.transforms.image import fused, gray, image_at, level, operation
 from gpuload.transforms.ops import ARGS, Op
 
@@ -49,10 +49,12 @@ def _equalizing(plane: int, pixels: int, table: int, counts_at: int) -> None:
         counts[value] = counts[4 * value] + counts[4 * value + 1] + counts[4 * value + 2] + counts[4 * value + 3]
         if counts[value] > 0:
             highest = value
-    step, below = (pixels - counts[highest]) // 255, 0
+    step = (pixels - counts[highest]) // 255
+    below = step // 2
     for value in range(_LEVELS):
-        result[value] = np.uint8(min((below + step // 2) // step, 255)) if step > 0 else np.uint8(value)
-        below += counts[value]
+        counts[value], below = below, below + counts[value]
+    for value in range(_LEVELS):  # float64 has room for more than such quotients, and is divided several at a time
+        result[value] = np.uint8(min(np.int32(counts[value] / max(step, 1)), 255)) if step > 0 else np.uint8(value)
 
 
 @exact
@@ -109,7 +111,9 @@ def points(arguments: int, begin: int, end: int) -> int:
         for step in range(end - begin):
             if codes[step] > 0:
                 _append(codes[step], numbers[step * ARGS], mean, low, high, table)
-        for at in range(pixels):
+        for at in range(0, pixels - TABLE_BYTES + 1, TABLE_BYTES):
+            look_up(table, plane + at, result + channel * pixels + at)
+        for at in range(pixels & -TABLE_BYTES, pixels):
             target[at] = levels[source[at]]
     return 1
 

@@ -13,19 +13,24 @@ F = np.float32
 def sharpness(arguments: int, begin: int, end: int) -> int:
     """Blends with a blur of weights 1, 5 in the centre, over 13; a border of one pixel stays as it is."""
     image, result, channels, height, width, _ops, args, _scratch = image_at(arguments, begin)
-    rest = F(1) - floats_at(args)[0]
-    for row in range(channels * height):
-        line, to = bytes_at(image + row * width), bytes_at(result + row * width)
+    rest, pixels = F(1) - floats_at(args)[0], height * width
+    for plane in range(channels):
+        source = image + plane * pixels
+        to, above, line, below = (
+            bytes_at(result + plane * pixels),
+            bytes_at(source - width),
+            bytes_at(source),
+            bytes_at(source + width),
+        )
+        for at in range(width + 1, pixels - width - 1):  # as one long line, which leaves one rest to vectors, not many
+            total = np.int32(above[at - 1]) + above[at] + above[at + 1] + line[at - 1] + 5 * np.int32(line[at])
+            total += np.int32(line[at + 1]) + below[at - 1] + below[at] + below[at + 1]
+            inner = F(line[at])
+            to[at] = level(inner + (np.rint(F(np.uint16(total)) * F(1 / 13)) - inner) * rest)
         for x in range(width):
-            to[x] = line[x]
-        if row % height == 0 or row % height == height - 1:
-            continue
-        above, below = bytes_at(image + (row - 1) * width), bytes_at(image + (row + 1) * width)
-        for x in range(1, width - 1):
-            total = np.int32(above[x - 1]) + above[x] + above[x + 1] + line[x - 1] + 5 * np.int32(line[x]) + line[x + 1]
-            total += np.int32(below[x - 1]) + below[x] + below[x + 1]
-            inner = F(line[x])
-            to[x] = level(inner + (np.rint(F(total) * F(1 / 13)) - inner) * rest)
+            to[x], to[pixels - 1 - x] = line[x], line[pixels - 1 - x]
+        for y in range(0, pixels, width):
+            to[y], to[y + width - 1] = line[y], line[y + width - 1]
     return 1
 
 
