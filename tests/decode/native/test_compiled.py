@@ -6,11 +6,14 @@ import sys
 from pathlib import Path
 
 import numba
+import numpy as np
 import prepared
 import pytest
+from numba.core.codegen import JITCPUCodegen
 from test_structure import PACKAGE, module_graph, own_modules
 
 from gpuload.decode.native.compiled import compiled, inlined, sources_of
+from gpuload.decode.native.intrinsics import TABLE_BYTES, look_up
 
 _INNER = "from gpuload.decode.native.compiled import inlined\n\n@inlined\ndef inner(x):\n    return x + {number}\n"
 _OUTER = (
@@ -128,3 +131,20 @@ def test_the_cache_depends_on_every_file_that_a_cached_function_can_use(module: 
 
 def test_there_are_cached_functions() -> None:
     assert {f"gpuload.decode.native.{name}" for name in ("jpeg.decode", "steps", "transforms.points")} <= set(_CACHED)
+
+
+@pytest.mark.parametrize("features", [None, ""])  # this processor's; none that a table could use
+def test_bytes_are_looked_up_with_every_processor(features: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if features is not None:
+        monkeypatch.setattr(JITCPUCodegen, "magic_tuple", lambda _: ("", "", features))
+
+    @numba.njit  # type: ignore[untyped-decorator]
+    def outer(table: int, source: int, target: int) -> None:
+        look_up(table, source, target)
+
+    rng = np.random.default_rng(0)
+    table, levels = rng.permutation(256).astype(np.uint8), np.zeros((2, 256), np.uint8)
+    levels[0] = np.roll(np.arange(256), 1)
+    for at in range(0, 256, TABLE_BYTES):
+        outer(table.ctypes.data, levels[0, at:].ctypes.data, levels[1, at:].ctypes.data)
+    assert np.array_equal(levels[1], table[levels[0]])
