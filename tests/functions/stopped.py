@@ -100,8 +100,15 @@ def main(folder: str, how: str, times: int, drawn: random.Random) -> None:
     print(stopped, flush=True)
 
 
+def say_unless_interrupted(lost: Any) -> None:
+    """Of a SIGINT that comes while Python calls a finalizer, it prints a traceback, and the loop goes on."""
+    if lost.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(lost)
+
+
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.unraisablehook = say_unless_interrupted
     arguments: Any = sys.argv[1:]
     faulthandler.dump_traceback_later(800, exit=True)
     random_times = random.Random(int(arguments[3]))
