@@ -161,6 +161,7 @@ class MemoryFile(Handle):
     def finish(self) -> None:
         self._is_whole = True
         self._kept(self)
+        del self._kept  # may hold all that still holds this file
 
     def drop(self) -> None:
         if not self._is_whole:
@@ -214,7 +215,7 @@ class MemoryStore(DownloadingStore):
     def _drop_plan(self) -> None:
         super()._drop_plan()
         self._soon = []
-        self._unopened.clear()
+        self._unopened = {}  # the previous one gets the shard of a download that ends at this moment
 
     def taken(self) -> int:
         """Bytes of the shards that this store downloads, or has downloaded and something still references.
@@ -232,9 +233,9 @@ class MemoryStore(DownloadingStore):
 
     def _claim(self, number: int) -> MemoryFile:
         def kept(file: MemoryFile) -> None:
-            self._unopened[number] = _files[shard.sha256] = file
+            unopened[number] = _files[shard.sha256] = file
 
-        shard = self._shards[number]
+        shard, unopened = self._shards[number], self._unopened
         return MemoryFile(shard.bytes, kept)
 
     async def _make_room(self, number: int, part: Any, urgent: bool) -> bool:

@@ -184,10 +184,11 @@ def memory_files() -> int:
 
 def becomes(value: int, count: Callable[[], int]) -> bool:
     """Waits until a count comes to a value: a download that was under way ends in its own thread."""
-    while count() != value:
+    give_up = time.monotonic() + 120
+    while count() != value and time.monotonic() < give_up:
         gc.collect()  # what other tests have left
         time.sleep(0.01)
-    return True
+    return count() == value
 
 
 def no_shards_in_memory() -> None:

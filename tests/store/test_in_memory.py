@@ -1,6 +1,7 @@
 """Sets at URLs without a cache on disk: the same epochs, within two windows of memory, and nothing is left. What also holds
 with a cache is in test_remote.py."""
 
+import itertools
 import os
 import resource
 import signal
@@ -48,6 +49,33 @@ def test_epochs_are_those_of_the_folder(proxy: Any, packed: Path, tmp_path: Path
     assert set(shards_asked(proxy)) == {f"/train/shard-{n:06d}.tar" for n in range(10)}
     assert files_below(tmp_path) <= {"lock", "current.json", "manifest.json", "index.arrow"}  # no shard
     assert becomes(0, lambda: len(stores._files))
+
+
+def test_a_download_that_ends_as_its_loader_closes_leaves_nothing(
+    proxy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish, numbers = stores.MemoryFile.finish, itertools.count()
+    held, closed, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def finish_late(file: stores.MemoryFile) -> None:
+        is_late = next(numbers) == 2
+        if is_late:
+            held.set()
+            closed.wait()
+        finish(file)
+        if is_late:
+            ended.set()
+
+    monkeypatch.setattr(stores.MemoryFile, "finish", finish_late)
+    no_shards_in_memory()
+    loader = in_ram(proxy, tmp_path)
+    next(iter(loader))
+    held.wait()
+    loader.close()
+    closed.set()
+    ended.wait()
+    no_shards_in_memory()  # although the loader is still referenced
+    del loader
 
 
 def test_lanes(proxy: Any, packed: Path, tmp_path: Path) -> None:
