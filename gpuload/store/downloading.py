@@ -5,7 +5,7 @@ import logging
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
@@ -233,7 +233,7 @@ class DownloadingStore(Waiter, Store, ABC):
     async def _download(self, number: int, part: Part, urgent: bool) -> bool:
         """Returns whether there was room; any other failure is recorded in `_failed`."""
         shard, begun = self._shards[number], time.monotonic()
-        NEEDED.set(lambda: self.rank(shard.sha256))
+        NEEDED.set(_needed_by(self, shard.sha256))
         failure: Exception | None = None
         try:
             if not await self._make_room(number, part, urgent):
@@ -250,6 +250,20 @@ class DownloadingStore(Waiter, Store, ABC):
         if failure is not None:
             self._failed[number] = _Failure(failure, begun, time.monotonic())
         return True
+
+
+def _needed_by(store: DownloadingStore, sha256: str) -> Callable[[], float]:
+    """`store.rank(sha256)`, without a reference to the store.
+
+    obstore holds the context of a finished request until it is next called, which may be never.
+    """
+    of = weakref.ref(store)
+
+    def needed() -> float:
+        found = of()
+        return _NEVER if found is None else found.rank(sha256)
+
+    return needed
 
 
 async def _prefetch(of: "weakref.ref[DownloadingStore]", changed: asyncio.Event) -> None:

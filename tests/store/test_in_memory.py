@@ -1,6 +1,7 @@
 """Sets at URLs without a cache on disk: the same epochs, within two windows of memory, and nothing is left. What also holds
 with a cache is in test_remote.py."""
 
+import contextvars
 import itertools
 import os
 import resource
@@ -165,6 +166,22 @@ def test_single_samples(proxy: Any, packed: Path, tmp_path: Path) -> None:
         assert dataset[number]["image"].tobytes() == local[number]["image"].tobytes()
     assert shards_asked(proxy) == {"/train/shard-000000.tar": 1}
     assert dataset[-1]["key"] == local[-1]["key"] and len(stores._files) == 1
+    del dataset
+    assert becomes(0, lambda: len(stores._files))
+
+
+def test_the_context_of_a_request_that_obstore_keeps_holds_no_shard(
+    proxy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contexts, finish = [], stores.MemoryFile.finish
+
+    def keeps_context(file: stores.MemoryFile) -> None:
+        contexts.append(contextvars.copy_context())
+        finish(file)
+
+    monkeypatch.setattr(stores.MemoryFile, "finish", keeps_context)
+    dataset = gpuload.Dataset(f"{proxy.url}/train", tmp_path, 0)
+    assert dataset[3]["key"] and contexts
     del dataset
     assert becomes(0, lambda: len(stores._files))
 
