@@ -101,11 +101,9 @@ CROP_DRAWS = DrawRange("a crop", 0, 64)  # which one is for what: Augment.draw
 TRANSFORM_DRAWS = DrawRange("Augment(transforms): a transform", 0, 1 << 12)
 BATCH_DRAWS = DrawRange("a batch", 0, 1 << 14)
 
-# The parts of BATCH_DRAWS: those of the i-th batch transform begin at 256 i, those of view i of `graph=` at 16 i.
+# The first half of BATCH_DRAWS: those of the i-th batch transform begin at 256 i. Nothing uses the other half any more.
 BATCH_TRANSFORM_DRAWS = BATCH_DRAWS.part("batch_transforms", 0, 1 << 13)
 EACH_BATCH_TRANSFORM = 256
-GRAPH_DRAWS = BATCH_DRAWS.part("graph", 1 << 13, 1 << 13)
-EACH_GRAPH_VIEW = 16
 
 # Of the 256 of a RandomChoice, number 0 chooses; those of the i-th transform in it begin at 1 + 8 i.
 CHOICE_DRAWS = DrawRange("RandomChoice", 0, EACH_BATCH_TRANSFORM)

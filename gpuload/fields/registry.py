@@ -44,8 +44,6 @@ KINDS: dict[str, Kind] = {
     )
 }
 
-SPECS: tuple[type[FieldSpec], ...] = tuple(spec for kind in KINDS.values() for spec in kind.specs)
-
 
 def kind_of(field: Field) -> Kind:
     """The kind of a field.

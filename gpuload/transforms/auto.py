@@ -1,14 +1,13 @@
 """RandAugment, TrivialAugment, AutoAugment with its policies, and AugMix, as in torchvision."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple, Protocol
+from typing import Annotated, Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from gpuload import checks
-from gpuload.checks import FLAG, LARGEST, POSITIVE, Rule, as_whole, check_fields, choice, whole
+from gpuload.checks import FLAG, LARGEST, POSITIVE, Rule, as_whole, check_fields, choice, settings, whole
 from gpuload.draws import Draws
 from gpuload.transforms import warps
 from gpuload.transforms.ops import ARGS, Op
@@ -161,7 +160,7 @@ DEPTH = Rule("a whole number in 1..16, or -1", _as_depth)
 Space = dict[str, Magnitudes | None]  # None: the change has no magnitude
 
 
-@dataclass(frozen=True)
+@settings
 class RandAugment:
     """torchvision's RandAugment: `num_ops` of 14 changes, one after another, all of the same magnitude.
 
@@ -175,14 +174,13 @@ class RandAugment:
         ArgumentError: a value out of its range.
     """
 
-    num_ops: int = 2
+    num_ops: Annotated[int, whole(1, 64)] = 2
     magnitude: int = 9
-    num_magnitude_bins: int = 31
-    fill: Fill = None
-    interpolation: WarpInterpolation = "nearest"
+    num_magnitude_bins: Annotated[int, _BINS] = 31
+    fill: Annotated[Fill, FILL] = None
+    interpolation: Annotated[WarpInterpolation, INTERPOLATION] = "nearest"
 
     def __post_init__(self) -> None:
-        check_fields(self, num_ops=whole(1, 64), num_magnitude_bins=_BINS, fill=FILL, interpolation=INTERPOLATION)
         check_fields(self, magnitude=whole(0, self.num_magnitude_bins - 1))
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
@@ -197,7 +195,7 @@ class RandAugment:
         return rand_space(self.num_magnitude_bins, height, width)
 
 
-@dataclass(frozen=True)
+@settings
 class TrivialAugmentWide:
     """torchvision's TrivialAugmentWide: one of 14 changes, of any magnitude of a wide range.
 
@@ -209,12 +207,9 @@ class TrivialAugmentWide:
         ArgumentError: a value out of its range.
     """
 
-    num_magnitude_bins: int = 31
-    fill: Fill = None
-    interpolation: WarpInterpolation = "nearest"
-
-    def __post_init__(self) -> None:
-        check_fields(self, num_magnitude_bins=_BINS, fill=FILL, interpolation=INTERPOLATION)
+    num_magnitude_bins: Annotated[int, _BINS] = 31
+    fill: Annotated[Fill, FILL] = None
+    interpolation: Annotated[WarpInterpolation, INTERPOLATION] = "nearest"
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         # Number 0: the change; 1: its sign; 2: its magnitude.
@@ -227,7 +222,7 @@ class TrivialAugmentWide:
         return trivial_space(self.num_magnitude_bins)
 
 
-@dataclass(frozen=True)
+@settings
 class AutoAugment:
     """torchvision's AutoAugment: one of 25 pairs of changes, each change with a probability of its own.
 
@@ -239,12 +234,9 @@ class AutoAugment:
         ArgumentError: an unknown policy, a fill out of its range.
     """
 
-    policy: Policy = "imagenet"
-    fill: Fill = None
-    interpolation: WarpInterpolation = "nearest"
-
-    def __post_init__(self) -> None:
-        check_fields(self, policy=choice(*POLICIES), fill=FILL, interpolation=INTERPOLATION)
+    policy: Annotated[Policy, choice(*POLICIES)] = "imagenet"
+    fill: Annotated[Fill, FILL] = None
+    interpolation: Annotated[WarpInterpolation, INTERPOLATION] = "nearest"
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         # Number 0: the pair; 1, 2: whether its first and second change; 3, 4: their signs.
@@ -263,7 +255,7 @@ class AutoAugment:
         return auto_space(height, width)
 
 
-@dataclass(frozen=True)
+@settings
 class AugMix:
     """torchvision's AugMix: chains of changes, each begun with the image itself, blended with it and each other.
 
@@ -281,17 +273,13 @@ class AugMix:
         ArgumentError: a value out of its range.
     """
 
-    severity: int = 3
-    mixture_width: int = 3
-    chain_depth: int = -1
-    alpha: float = 1.0
-    all_ops: bool = True
-    interpolation: WarpInterpolation = "bilinear"
-    fill: Fill = None
-
-    def __post_init__(self) -> None:
-        check_fields(self, severity=whole(1, _MIX_BINS), mixture_width=WIDTH, chain_depth=DEPTH, alpha=ALPHA)
-        check_fields(self, all_ops=FLAG, interpolation=INTERPOLATION, fill=FILL)
+    severity: Annotated[int, whole(1, _MIX_BINS)] = 3
+    mixture_width: Annotated[int, WIDTH] = 3
+    chain_depth: Annotated[int, DEPTH] = -1
+    alpha: Annotated[float, ALPHA] = 1.0
+    all_ops: Annotated[bool, FLAG] = True
+    interpolation: Annotated[WarpInterpolation, INTERPOLATION] = "bilinear"
+    fill: Annotated[Fill, FILL] = None
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         made = all_steps(self, height, width)

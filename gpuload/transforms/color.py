@@ -1,8 +1,7 @@
 """Random changes of color and sharpness, with torchvision's names and arguments: one dataclass each."""
 
-from dataclasses import dataclass
 from itertools import permutations
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -13,9 +12,9 @@ from gpuload.checks import (
     Rule,
     as_whole,
     ascending,
-    check_fields,
     either,
     number,
+    settings,
     several,
     whole,
 )
@@ -61,7 +60,7 @@ _ODD = Rule("an odd number of pixels below 1,000", _as_odd)
 _KERNEL = either("an odd number of pixels below 1,000, or two (x, y)", _ODD, several(_ODD, "", count=2))
 
 
-@dataclass(frozen=True)
+@settings
 class ColorJitter:
     """torchvision's ColorJitter: brightness, contrast, saturation and hue, in random order.
 
@@ -73,14 +72,11 @@ class ColorJitter:
         ArgumentError: a range that is negative, in the wrong order, or beyond half a turn of hue.
     """
 
-    brightness: Range = 0
-    contrast: Range = 0
-    saturation: Range = 0
-    hue: Range = 0
-    p: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_fields(self, brightness=_FACTOR, contrast=_FACTOR, saturation=_FACTOR, hue=_HUE, p=PROBABILITY)
+    brightness: Annotated[Range, _FACTOR] = 0
+    contrast: Annotated[Range, _FACTOR] = 0
+    saturation: Annotated[Range, _FACTOR] = 0
+    hue: Annotated[Range, _HUE] = 0
+    p: Annotated[float, PROBABILITY] = 1.0
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         # Number 0: whether; 1: the order; 2: brightness, 3: contrast, 4: saturation, 5: hue.
@@ -108,7 +104,7 @@ class ColorJitter:
         return {**ranges, Op.HUE: hue}
 
 
-@dataclass(frozen=True)
+@settings
 class GaussianBlur:
     """torchvision's GaussianBlur: the edge is reflected.
 
@@ -120,12 +116,9 @@ class GaussianBlur:
         ArgumentError: an even kernel, a sigma that is not above 0; on drawing, an image smaller than half the kernel.
     """
 
-    kernel_size: int | tuple[int, int]
-    sigma: Range = (0.1, 2.0)
-    p: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_fields(self, kernel_size=_KERNEL, sigma=_SIGMA, p=PROBABILITY)
+    kernel_size: Annotated[int | tuple[int, int], _KERNEL]
+    sigma: Annotated[Range, _SIGMA] = (0.1, 2.0)
+    p: Annotated[float, PROBABILITY] = 1.0
 
     @property
     def kernel_xy(self) -> tuple[int, int]:
@@ -145,124 +138,96 @@ class GaussianBlur:
         return one_step(Op.GAUSSIAN_BLUR, len(chosen), low + draws(1) * (high - low), x, y).only(chosen)
 
 
-def _by_chance(p: float, draws: Draws, op: Op, *args: float) -> Steps:
-    chosen = draws(0) < p
-    return one_step(op, len(chosen), *args).only(chosen)
+class _Random:
+    """One step, with probability `p`; its numbers are the other fields."""
+
+    _op: ClassVar[Op]
+    p: float
+
+    def draw(self, draws: Draws, height: int, width: int) -> Steps:
+        chosen = draws(0) < self.p
+        numbers = [number for name, number in vars(self).items() if name != "p"]
+        return one_step(self._op, len(chosen), *numbers).only(chosen)
 
 
-@dataclass(frozen=True)
-class RandomGrayscale:
+@settings
+class RandomGrayscale(_Random):
     """With probability `p`, all three channels become 0.2989 R + 0.587 G + 0.114 B.
 
     p: probability that an image is changed.
     """
 
-    p: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_fields(self, p=PROBABILITY)
-
-    def draw(self, draws: Draws, height: int, width: int) -> Steps:
-        return _by_chance(self.p, draws, Op.GRAYSCALE)
+    _op = Op.GRAYSCALE
+    p: Annotated[float, PROBABILITY] = 0.1
 
 
-@dataclass(frozen=True)
-class RandomSolarize:
+@settings
+class RandomSolarize(_Random):
     """With probability `p`, levels from `threshold` on are inverted.
 
     threshold: level, 0..255.
     p: probability that an image is changed.
     """
 
-    threshold: float = 128
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_fields(self, threshold=number(0, 255, "a level in 0..255"), p=PROBABILITY)
-
-    def draw(self, draws: Draws, height: int, width: int) -> Steps:
-        return _by_chance(self.p, draws, Op.SOLARIZE, self.threshold)
+    _op = Op.SOLARIZE
+    threshold: Annotated[float, number(0, 255, "a level in 0..255")] = 128
+    p: Annotated[float, PROBABILITY] = 0.5
 
 
-@dataclass(frozen=True)
-class RandomPosterize:
+@settings
+class RandomPosterize(_Random):
     """With probability `p`, only the highest `bits` of each level are kept.
 
     bits: 0..8.
     p: probability that an image is changed.
     """
 
-    bits: int
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_fields(self, bits=whole(0, 8), p=PROBABILITY)
-
-    def draw(self, draws: Draws, height: int, width: int) -> Steps:
-        return _by_chance(self.p, draws, Op.POSTERIZE, self.bits)
+    _op = Op.POSTERIZE
+    bits: Annotated[int, whole(0, 8)]
+    p: Annotated[float, PROBABILITY] = 0.5
 
 
-@dataclass(frozen=True)
-class RandomAdjustSharpness:
+@settings
+class RandomAdjustSharpness(_Random):
     """With probability `p`, the sharpness is changed.
 
     sharpness_factor: 0 blurs, 1 changes nothing, 2 doubles the sharpness.
     p: probability that an image is changed.
     """
 
-    sharpness_factor: float
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_fields(self, sharpness_factor=number(0, LARGEST, "a number in 0..1e6"), p=PROBABILITY)
-
-    def draw(self, draws: Draws, height: int, width: int) -> Steps:
-        return _by_chance(self.p, draws, Op.SHARPNESS, self.sharpness_factor)
+    _op = Op.SHARPNESS
+    sharpness_factor: Annotated[float, number(0, LARGEST, "a number in 0..1e6")]
+    p: Annotated[float, PROBABILITY] = 0.5
 
 
-@dataclass(frozen=True)
-class RandomAutocontrast:
+@settings
+class RandomAutocontrast(_Random):
     """With probability `p`, each channel is stretched so that its levels reach from 0 to 255.
 
     p: probability that an image is changed.
     """
 
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_fields(self, p=PROBABILITY)
-
-    def draw(self, draws: Draws, height: int, width: int) -> Steps:
-        return _by_chance(self.p, draws, Op.AUTOCONTRAST)
+    _op = Op.AUTOCONTRAST
+    p: Annotated[float, PROBABILITY] = 0.5
 
 
-@dataclass(frozen=True)
-class RandomEqualize:
+@settings
+class RandomEqualize(_Random):
     """With probability `p`, the histogram of each channel is made even.
 
     p: probability that an image is changed.
     """
 
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_fields(self, p=PROBABILITY)
-
-    def draw(self, draws: Draws, height: int, width: int) -> Steps:
-        return _by_chance(self.p, draws, Op.EQUALIZE)
+    _op = Op.EQUALIZE
+    p: Annotated[float, PROBABILITY] = 0.5
 
 
-@dataclass(frozen=True)
-class RandomInvert:
+@settings
+class RandomInvert(_Random):
     """With probability `p`, each level becomes 255 minus it.
 
     p: probability that an image is changed.
     """
 
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_fields(self, p=PROBABILITY)
-
-    def draw(self, draws: Draws, height: int, width: int) -> Steps:
-        return _by_chance(self.p, draws, Op.INVERT)
+    _op = Op.INVERT
+    p: Annotated[float, PROBABILITY] = 0.5

@@ -2,12 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from gpuload.checks import LARGEST, PROBABILITY, Rule, check_fields, number, optional, several
+from gpuload.checks import LARGEST, PROBABILITY, Rule, check_fields, number, optional, settings, several
 from gpuload.draws import Draws
 from gpuload.errors import ArgumentError
 from gpuload.transforms.erasing import RandomErasing
@@ -112,7 +111,7 @@ _TRANSFORMS = several(
 )
 
 
-@dataclass(frozen=True)
+@settings
 class RandomApply:
     """torchvision's RandomApply: all of `transforms`, in their order, with probability `p`, else none.
 
@@ -123,11 +122,8 @@ class RandomApply:
         ArgumentError: no transforms, or others than gpuload's; a probability out of its range.
     """
 
-    transforms: Sequence[Transform]
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_fields(self, transforms=_TRANSFORMS, p=PROBABILITY)
+    transforms: Annotated[Sequence[Transform], _TRANSFORMS]
+    p: Annotated[float, PROBABILITY] = 0.5
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         """As `Transform`."""
@@ -136,7 +132,7 @@ class RandomApply:
         return join([made.only(chosen) for made in _drawn(self.transforms, draws, height, width)])
 
 
-@dataclass(frozen=True)
+@settings
 class RandomChoice:
     """torchvision's RandomChoice: one of `transforms`.
 
@@ -147,11 +143,10 @@ class RandomChoice:
         ArgumentError: as `RandomApply`; not one probability for each.
     """
 
-    transforms: Sequence[Transform]
+    transforms: Annotated[Sequence[Transform], _TRANSFORMS]
     p: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self, transforms=_TRANSFORMS)
         count = len(self.transforms)
         shares = f"a probability for each of {count}"
         check_fields(self, p=optional(several(number(0, LARGEST, ""), shares, count)))
@@ -167,7 +162,7 @@ class RandomChoice:
         )
 
 
-@dataclass(frozen=True)
+@settings
 class RandomOrder:
     """torchvision's RandomOrder: all of `transforms`, in an order that is drawn.
 
@@ -177,10 +172,7 @@ class RandomOrder:
         ArgumentError: as `RandomApply`.
     """
 
-    transforms: Sequence[Transform]
-
-    def __post_init__(self) -> None:
-        check_fields(self, transforms=_TRANSFORMS)
+    transforms: Annotated[Sequence[Transform], _TRANSFORMS]
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         """As `Transform`."""

@@ -1,13 +1,12 @@
 """Random erasing: rectangles of the normalised image are overwritten."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from gpuload.checks import LARGEST, PROBABILITY, Rule, ascending, check_fields, choice, either, number, several, whole
+from gpuload.checks import LARGEST, PROBABILITY, Rule, ascending, choice, either, number, settings, several, whole
 from gpuload.draws import Draws
 from gpuload.types import F32, F64, Bools
 
@@ -15,6 +14,8 @@ __all__ = ["RandomErasing"]
 
 _ATTEMPTS = 10  # as in torchvision
 _NUMBER = number(-LARGEST, LARGEST, "")
+_SCALE = ascending(0, 1, "(low, high), two numbers with 0 <= low <= high <= 1")
+_RATIO = ascending(1 / LARGEST, LARGEST, "(low, high), two numbers with 1e-6 <= low <= high <= 1e6")
 _VALUE = either(
     "a number in -1e6..1e6, three of them (R, G, B), 'random' or 'color'",
     _NUMBER,
@@ -57,7 +58,7 @@ class ErasedRegions(NamedTuple):
         return self._replace(value=self.value * scale + shift, noise=self.noise * scale)
 
 
-@dataclass(frozen=True)
+@settings
 class RandomErasing:
     """torchvision's RandomErasing, after normalisation as in the training recipes of torchvision and timm.
 
@@ -74,21 +75,11 @@ class RandomErasing:
         ArgumentError: a value out of its range.
     """
 
-    p: float = 0.5
-    scale: tuple[float, float] = (0.02, 0.33)
-    ratio: tuple[float, float] = (0.3, 3.3)
-    value: float | tuple[float, float, float] | Literal["random", "color"] = 0
-    count: tuple[int, int] = (1, 1)
-
-    def __post_init__(self) -> None:
-        check_fields(
-            self,
-            p=PROBABILITY,
-            scale=ascending(0, 1, "(low, high), two numbers with 0 <= low <= high <= 1"),
-            ratio=ascending(1 / LARGEST, LARGEST, "(low, high), two numbers with 1e-6 <= low <= high <= 1e6"),
-            value=_VALUE,
-            count=_COUNT,
-        )
+    p: Annotated[float, PROBABILITY] = 0.5
+    scale: Annotated[tuple[float, float], _SCALE] = (0.02, 0.33)
+    ratio: Annotated[tuple[float, float], _RATIO] = (0.3, 3.3)
+    value: Annotated[float | tuple[float, float, float] | Literal["random", "color"], _VALUE] = 0
+    count: Annotated[tuple[int, int], _COUNT] = (1, 1)
 
     def draw(self, draws: Draws, height: int, width: int) -> tuple[ErasedRegions, ...]:
         """The regions of N images of `height` × `width` pixels, one after another. draws: gives N random numbers a

@@ -2,13 +2,12 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from gpuload.checks import Rule, as_text, check_fields
+from gpuload.checks import Rule, as_text, settings
 from gpuload.draws import Draws
 from gpuload.transforms.auto import ALPHA, DEPTH, POLICIES, V0, WIDTH, Change, one_of
 from gpuload.transforms.steps import EACH, Steps, draw_mixture, join, normal_of
@@ -155,7 +154,10 @@ def _as_config(value: object) -> str:
     return str(value)
 
 
-@dataclass(frozen=True)
+_CONFIG = Rule(f"one of timm's {', '.join(_DEFAULTS)}, with its sections, such as 'rand-m9-mstd0.5-inc1'", _as_config)
+
+
+@settings
 class TimmAutoAugment:
     """timm's `auto_augment`: RandAugment, AugMix, AutoAugment and 3-Augment, by the text that timm takes.
 
@@ -170,12 +172,8 @@ class TimmAutoAugment:
         ArgumentError: a policy or a section that timm does not have.
     """
 
-    config: str
-    fill: Fill = 128
-
-    def __post_init__(self) -> None:
-        expected = f"one of timm's {', '.join(_DEFAULTS)}, with its sections, such as 'rand-m9-mstd0.5-inc1'"
-        check_fields(self, config=Rule(expected, _as_config), fill=FILL)
+    config: Annotated[str, _CONFIG]
+    fill: Annotated[Fill, FILL] = 128
 
     @property
     def interpolation(self) -> WarpInterpolation:

@@ -1,7 +1,6 @@
 """Rotations, affine maps and perspectives at random, as in torchvision, and how such a step moves a point."""
 
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +12,11 @@ from gpuload.checks import (
     Rule,
     as_number,
     ascending,
-    check_fields,
     either,
     member,
     number,
     optional,
+    settings,
     several,
 )
 from gpuload.draws import Draws
@@ -42,7 +41,9 @@ _FOUR_SHEARS = several(number(-_STEEPEST, _STEEPEST, ""), "", count=4)
 
 _SHEARS = "degrees in 0..89, (low, high) in -89..89 along x, or (low, high, low, high) along x and y"
 
-_CENTER = several(number(-LARGEST, LARGEST, ""), "(x, y) in pixels of the output, from its upper left corner", count=2)
+_CENTER = optional(
+    several(number(-LARGEST, LARGEST, ""), "(x, y) in pixels of the output, from its upper left corner", count=2)
+)
 _SHARES = several(number(0, 1, ""), "two numbers in 0..1, shares of the width and of the height", count=2)
 _FACTORS = ascending(0.01, 100, "(low, high) with 0.01 <= low <= high <= 100")
 
@@ -164,7 +165,7 @@ def _as_interpolation(value: Any) -> str:
 INTERPOLATION = Rule(f"one of {', '.join(map(repr, get_args(WarpInterpolation)))}", _as_interpolation)
 
 
-@dataclass(frozen=True)
+@settings
 class RandomRotation:
     """torchvision's RandomRotation, of the cropped, resized and flipped image, counter-clockwise.
 
@@ -179,21 +180,13 @@ class RandomRotation:
         ArgumentError: a value out of its range; expand=True.
     """
 
-    degrees: float | tuple[float, float]
-    interpolation: WarpInterpolation = "nearest"
-    expand: bool = False
-    center: tuple[float, float] | None = None
-    fill: Fill = 0
+    degrees: Annotated[float | tuple[float, float], _DEGREES]
+    interpolation: Annotated[WarpInterpolation, INTERPOLATION] = "nearest"
+    expand: Annotated[bool, FLAG] = False
+    center: Annotated[tuple[float, float] | None, _CENTER] = None
+    fill: Annotated[Fill, FILL] = 0
 
     def __post_init__(self) -> None:
-        check_fields(
-            self,
-            degrees=_DEGREES,
-            interpolation=INTERPOLATION,
-            expand=FLAG,
-            center=optional(_CENTER),
-            fill=FILL,
-        )
         if self.expand:
             raise ArgumentError(
                 "RandomRotation(expand=True): gives images of different sizes, which make no batch. Use expand=False; "
@@ -208,7 +201,7 @@ class RandomRotation:
         return _warp(_about(back, self.center, height, width), self.interpolation, self.fill)
 
 
-@dataclass(frozen=True)
+@settings
 class RandomAffine:
     """torchvision's RandomAffine, of the cropped, resized and flipped image: rotated (clockwise), sheared, scaled and
     translated at once.
@@ -224,25 +217,13 @@ class RandomAffine:
         ArgumentError: a value out of its range.
     """
 
-    degrees: float | tuple[float, float]
-    translate: tuple[float, float] | None = None
-    scale: tuple[float, float] | None = None
-    shear: float | tuple[float, ...] | None = None
-    interpolation: WarpInterpolation = "nearest"
-    fill: Fill = 0
-    center: tuple[float, float] | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(
-            self,
-            degrees=_DEGREES,
-            translate=optional(_SHARES),
-            scale=optional(_FACTORS),
-            shear=optional(_SHEAR),
-            interpolation=INTERPOLATION,
-            fill=FILL,
-            center=optional(_CENTER),
-        )
+    degrees: Annotated[float | tuple[float, float], _DEGREES]
+    translate: Annotated[tuple[float, float] | None, optional(_SHARES)] = None
+    scale: Annotated[tuple[float, float] | None, optional(_FACTORS)] = None
+    shear: Annotated[float | tuple[float, ...] | None, optional(_SHEAR)] = None
+    interpolation: Annotated[WarpInterpolation, INTERPOLATION] = "nearest"
+    fill: Annotated[Fill, FILL] = 0
+    center: Annotated[tuple[float, float] | None, _CENTER] = None
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         """As `Transform`."""
@@ -260,7 +241,7 @@ class RandomAffine:
         return _warp(_about(back, self.center, height, width), self.interpolation, self.fill)
 
 
-@dataclass(frozen=True)
+@settings
 class RandomPerspective:
     """torchvision's RandomPerspective, of the cropped, resized and flipped image: each corner moves inwards.
 
@@ -275,19 +256,10 @@ class RandomPerspective:
         ArgumentError: a value out of its range.
     """
 
-    distortion_scale: float = 0.5
-    p: float = 0.5
-    interpolation: WarpInterpolation = "bilinear"
-    fill: Fill = 0
-
-    def __post_init__(self) -> None:
-        check_fields(
-            self,
-            distortion_scale=number(0, 1, "a share in 0..1"),
-            p=PROBABILITY,
-            interpolation=INTERPOLATION,
-            fill=FILL,
-        )
+    distortion_scale: Annotated[float, number(0, 1, "a share in 0..1")] = 0.5
+    p: Annotated[float, PROBABILITY] = 0.5
+    interpolation: Annotated[WarpInterpolation, INTERPOLATION] = "bilinear"
+    fill: Annotated[Fill, FILL] = 0
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         """As `Transform`."""
