@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 from gpuload.checks import FLAG, PATH, choice, either, number, optional, settings, whole
 from gpuload.errors import ArgumentError
 
-DecoderName = Literal["auto", "dali", "native", "both"]
+Backend = Literal["dali", "native", "both"]
+DecoderName = Literal["auto", Backend]
 
 _SHARE = optional(number(0, 1, "a share of the images, in 0..1"))
 

@@ -90,9 +90,17 @@ class Guard:
         while True:
             try:
                 decoding = self.decoder.decode(feed.batches())
-                while made := self._next(feed, decoding, read_spare):
-                    yield made.pop()  # not from a variable: a suspended generator must not keep a batch alive
-                if made is None:
+                while (found := next(decoding, None)) is not None:
+                    flight, decoded = feed.in_flight[0], found[1]
+                    mended = self._mend(flight, decoded, read_spare) if decoded.broken else decoded
+                    if mended is None:
+                        break
+                    feed.in_flight.popleft()
+                    batch = flight.given if self._on_corrupt == "skip" else flight.asked
+                    made = [Guarded(batch, mended, flight.asked, flight.faults)]
+                    del found, flight, decoded, mended, batch  # a suspended generator must not keep a batch alive
+                    yield made.pop()
+                else:
                     if feed.refused is not None:
                         raise feed.refused
                     return
@@ -122,21 +130,6 @@ class Guard:
             _note(flight, faults)
             self._repair(flight, read_spare)
         return flight
-
-    def _next(
-        self, feed: "_Feed", decoding: Iterator[tuple[Batch, Decoded]], read_spare: ReadSpare
-    ) -> list[Guarded] | None:
-        """The next batch in a list; an empty list if it must be decoded again, None at the end."""
-        found = next(decoding, None)
-        if found is None:
-            return None
-        flight, decoded = feed.in_flight[0], found[1]
-        mended = self._mend(flight, decoded, read_spare) if decoded.broken else decoded
-        if mended is None:
-            return []
-        feed.in_flight.popleft()
-        batch = flight.given if self._on_corrupt == "skip" else flight.asked
-        return [Guarded(batch, mended, flight.asked, flight.faults)]
 
     def _mend(self, flight: _InFlight, decoded: Decoded, read_spare: ReadSpare) -> Decoded | None:
         """Repairs a decoded batch with broken samples; None if it must be decoded again."""
@@ -203,24 +196,22 @@ class _Feed:
             flight = waiting.popleft()
             self.in_flight.append(flight)
             yield flight.given
-        while (begun := self._next()) is not None:
+        while self.refused is None:
+            if self._error is not None:  # the previous attempt met it after the batch that ended that attempt
+                raise self._error
+            try:
+                batch = next(self._batches, None)
+                begun = None if batch is None else self._guard.begin(batch, self._read_spare)
+            except BatchDecodeError as error:
+                self.refused = error
+                return
+            except BaseException as error:
+                self._error = error
+                raise
+            if begun is None:
+                return
             self.in_flight.append(begun)
             yield begun.given
-
-    def _next(self) -> _InFlight | None:
-        if self._error is not None:  # the previous attempt met it after the batch that ended that attempt
-            raise self._error
-        if self.refused is not None:
-            return None
-        try:
-            batch = next(self._batches, None)
-            return None if batch is None else self._guard.begin(batch, self._read_spare)
-        except BatchDecodeError as error:
-            self.refused = error
-            return None
-        except BaseException as error:
-            self._error = error
-            raise
 
 
 @lru_cache(maxsize=8)

@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from gpuload.augment import Form
 from gpuload.augment.schedule import Schedule
-from gpuload.decode.arguments import DecoderName
+from gpuload.decode.arguments import Backend, DecoderName
 from gpuload.decode.guard import FindFaults, Guard, OnCorrupt
 from gpuload.decode.interface import NoDecoder, Stored
 from gpuload.decode.runner import OnPart, Runner, Stage
@@ -26,8 +26,6 @@ from gpuload.read.batch import Batch
 
 if TYPE_CHECKING:  # needs torch
     from gpuload.decode.device import Device
-
-Backend = Literal["dali", "native", "both"]
 
 _LOG = logging.getLogger(__name__)
 

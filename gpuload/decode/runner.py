@@ -193,10 +193,26 @@ class Runner:
         for stage in self.stages:
             stage.restart()
         try:
-            while (done := self._next(batches)) is not None:
-                job, read_wait_s, ready = done
-                del done
-                yield job.take(read_wait_s, ready)  # not from a variable: a waiting caller must not keep a batch alive
+            while True:
+                asked, ready = time.perf_counter(), self._count_ready()
+                while len(self._ahead) <= self.prefetch:
+                    tasks: list[Task[Job | None]] = []
+                    self._ahead.append(tasks)  # first: if starting is interrupted, `_abandon` ends the tasks
+                    for number, thread in enumerate(self._threads):
+                        tasks.append(thread.submit(partial(self._begin, number, batches, tasks[-1] if tasks else None)))
+                tasks = self._ahead[0]
+                tasks[0].wait()
+                read_wait_s = time.perf_counter() - asked
+                job = tasks[-1].result()
+                if job is None or job.is_abandoned:  # closed meanwhile
+                    return
+                self._settle(len(self.stages) - 1, job)
+                if self._device is not None:
+                    self._device.hand_over(job.decoded, job.ready)
+                self._ahead.popleft()  # not before: if waiting is interrupted, `_abandon` ends it
+                made = [job.take(read_wait_s, ready)]
+                del tasks, job  # a waiting caller must not keep a batch alive
+                yield made.pop()
         except BatchDecodeError as error:
             raise self._of_whole(error) from error
 
@@ -210,43 +226,18 @@ class Runner:
         if self._device is not None:
             self._device.close()
 
-    def _next(self, batches: Iterator[Batch]) -> tuple[Job, float, int] | None:
-        """The next finished batch, the wait until it had been begun, and the number of batches that were ready."""
-        asked, ready = time.perf_counter(), self._count_ready()
-        while len(self._ahead) <= self.prefetch:
-            self._start(batches)
-        tasks = self._ahead[0]
-        tasks[0].wait()
-        read_wait_s = time.perf_counter() - asked
-        job = tasks[-1].result()
-        if job is None or job.is_abandoned:  # closed meanwhile
-            return None
-        self._settle(len(self.stages) - 1, job)
-        if self._device is not None:
-            self._device.hand_over(job.decoded, job.ready)
-        self._ahead.popleft()  # not before: if waiting is interrupted, `_abandon` ends it
-        return job, read_wait_s, ready
-
-    def _start(self, batches: Iterator[Batch]) -> None:
-        tasks: list[Task[Job | None]] = []
-        self._ahead.append(tasks)  # first: if starting is interrupted, `_abandon` ends the tasks
-        for number, thread in enumerate(self._threads):
-            work = partial(self._go_on, number, tasks[-1]) if tasks else partial(self._read, batches)
-            tasks.append(thread.submit(work))
-
-    def _read(self, batches: Iterator[Batch]) -> Job | None:
-        with annotate("read"):
-            batch = next(batches, None)
-        return None if batch is None else self._begin(0, Job(batch))
-
-    def _go_on(self, number: int, before: "Task[Job | None]") -> Job | None:
-        job = before.result()
+    def _begin(self, number: int, batches: Iterator[Batch], before: "Task[Job | None] | None") -> Job | None:
+        """Begins the next batch, or the one that the stage before has begun, in the thread of stage `number`."""
+        if before is None:
+            with annotate("read"):
+                batch = next(batches, None)
+            job = None if batch is None else Job(batch)
+        else:
+            job = before.result()
         if job is None or job.is_abandoned:
             return job
-        self._settle(number - 1, job)
-        return self._begin(number, job)
-
-    def _begin(self, number: int, job: Job) -> Job:
+        if number:
+            self._settle(number - 1, job)
         if self._device is None:
             work = self.stages[number].begin(job)
         else:

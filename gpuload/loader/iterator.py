@@ -12,11 +12,10 @@ from gpuload.augment.schedule import Augments, Schedule
 from gpuload.batchwise import BatchTransform
 from gpuload.checks import ANYTHING, FLAG, POSITIVE, check, checked, number, optional, whole
 from gpuload.counted import counted
-from gpuload.decode.arguments import Both, Dali, DecoderName, OnCorrupt
+from gpuload.decode.arguments import Backend, Both, Dali, DecoderName, OnCorrupt
 from gpuload.decode.dali.memory import check_whole_images, fits
 from gpuload.decode.interface import no_pixels
 from gpuload.decode.open import (
-    Backend,
     Resources,
     choose_backend,
     find_functions,

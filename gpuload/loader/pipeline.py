@@ -12,7 +12,7 @@ from gpuload.decode.guard import Guard, Guarded
 from gpuload.decode.interface import BatchDecodeError, Decoded
 from gpuload.errors import GpuloadError, ShardError
 from gpuload.loader.corrupt import CorruptSamples
-from gpuload.monitor.metrics import Meter, annotate, annotate_each
+from gpuload.monitor.metrics import Meter, annotate
 from gpuload.order.position import Position
 from gpuload.order.stream import Part
 from gpuload.read.batch import Batch
@@ -96,9 +96,13 @@ class Pipeline:
         try:
             self._meter.start()
             asked = time.perf_counter()
-            batches = self._reader.batches(parts, augments)
             read_spare = partial(read_alone, self._open_reader, augments)
-            for guarded in annotate_each("wait", self._decoder.decode(batches, read_spare)):
+            decoding = self._decoder.decode(self._reader.batches(parts, augments), read_spare)
+            while True:
+                with annotate("wait"):
+                    guarded = next(decoding, None)
+                if guarded is None:
+                    break
                 made = [self._make_step(guarded, start, asked, is_current)]
                 del guarded
                 yield made.pop()  # not from a variable: a suspended generator would keep the batch alive
@@ -119,12 +123,7 @@ class Pipeline:
         for part in empty:
             asked = time.perf_counter()
             (last,) = self._reader.read([part], augments)
-            ready = time.perf_counter()
-            nothing = self._no_pixels(last)
-            fields = self._make_fields(last, nothing)
-            at = start._replace(samples=last.stop - start.begin)
-            self._meter.hand_over(last, nothing, asked, ready, (at.epoch, at.samples))
-            yield Step(fields, at, Timing(last.read_s, 0.0, 0.0, last.download_s))
+            yield self._make_step(Guarded(last, self._no_pixels(last), last, {}), start, asked, is_current)
             self._meter.ask()
 
     def _make_step(self, guarded: Guarded, start: Position, asked: float, is_current: Callable[[], bool]) -> Step:

@@ -12,11 +12,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, cast, get_args
 
 from gpuload.checks import choice, number, optional, rules_of, whole
-from gpuload.decode.arguments import Both, Dali
-from gpuload.decode.open import Backend, Resources
+from gpuload.decode.arguments import Backend, Both, Dali
+from gpuload.decode.open import Resources
 from gpuload.errors import OutputError
 from gpuload.machine.ranks import Ranks, count_threads
 from gpuload.machine.untrusted import open_regular, parse_json
@@ -44,7 +44,7 @@ class Tuning:
     `DaliIterator`; None is its default, or means nothing to the decoder. images_per_s: of the loader alone.
     """
 
-    decoder: Annotated[str, choice("dali", "native", "both")]
+    decoder: Annotated[str, choice(*get_args(Backend))]
     num_threads: Annotated[int, whole(1, _MOST_THREADS)]
     prefetch: Annotated[int, whole(1, _MOST_PREFETCH)]
     hw_decoder_load: Annotated[float | None, _SHARE]

@@ -4,12 +4,12 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from time import perf_counter
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from gpuload.checks import check, whole
 from gpuload.monitor.binding import WAIT_SHARE, Setup, Stage, advice, binding_stage
@@ -24,11 +24,8 @@ _STEPS, _SECONDS = 100, 30.0
 # A loop whose body takes less than this does not train; it counts, or measures the loader.
 _TRAINING_S = 50e-6
 
-T = TypeVar("T")
 
 _NO_RANGE: AbstractContextManager[Any] = nullcontext()
-
-_END = object()
 
 _TOOL = os.environ.get("NVTX_INJECTION64_PATH") or None
 
@@ -230,17 +227,6 @@ def annotate(name: str) -> AbstractContextManager[Any]:
     if profiler is not None and getattr(profiler, "_is_profiler_enabled", False):
         return profiler.record_function(f"gpuload: {name}")  # type: ignore[no-any-return]
     return _NO_RANGE
-
-
-def annotate_each(name: str, values: Iterable[T]) -> Iterator[T]:
-    """Yields the same values, with a range around the time to get each."""
-    source = iter(values)
-    while True:
-        with annotate(name):
-            fetched = [next(source, _END)]
-        if fetched[0] is _END:
-            return
-        yield fetched.pop()  # type: ignore[misc]  # not from a variable: a waiting caller must not keep a batch alive
 
 
 class _NvtxRange:

@@ -63,8 +63,9 @@ class BatchReader:
         some: list[Part] = []
         samples, enough = 0, 1 if self._is_remote else _READ_AT_ONCE
         for part in parts:
-            if some and self._is_remote and not self._is_downloaded(part):
-                yield from self.read(some, augments)  # without waiting for the shards of later ones
+            # Without waiting for the shards of later ones.
+            if some and (not _adjoin(some[-1], part) or (self._is_remote and not self._is_downloaded(part))):
+                yield from self.read(some, augments)
                 some, samples = [], 0
             some.append(part)
             samples += part.samples
@@ -81,12 +82,12 @@ class BatchReader:
             reader.begin()
 
     def read(self, parts: Sequence[Part], augments: Sequence[Augment]) -> list[Batch]:
-        """A batch for each part.
+        """A batch for each of some parts that adjoin, read together and divided afterwards.
 
-        Adjacent parts are read together and divided afterwards. augments: each makes a view of every batch.
+        augments: each makes a view of every batch.
         """
         begun, waited_s = time.perf_counter(), self.download_s()
-        batches = self._read_parts(parts, augments)
+        batches = list(self._read(parts, augments))
         if self._prepare is not None:
             batches = [self._prepare(batch) for batch in batches]
         each_s = (time.perf_counter() - begun) / len(batches)
@@ -98,18 +99,7 @@ class BatchReader:
         slices = self._stream.slices(part.first, part.last, part.share)
         return all(self._readers[one.source].is_here(one.order, one.start, one.stop) for one in slices)
 
-    def _read_parts(self, parts: Sequence[Part], augments: Sequence[Augment]) -> list[Batch]:
-        batches: list[Batch] = []
-        while len(batches) < len(parts):
-            adjoining = [parts[len(batches)]]
-            for part in parts[len(batches) + 1 :]:
-                if part.first != adjoining[-1].last or part.share != adjoining[-1].share:
-                    break
-                adjoining.append(part)
-            batches += self._read_adjoining(adjoining, augments)
-        return batches
-
-    def _read_adjoining(self, parts: Sequence[Part], augments: Sequence[Augment]) -> Iterator[Batch]:
+    def _read(self, parts: Sequence[Part], augments: Sequence[Augment]) -> Iterator[Batch]:
         slices = self._stream.slices(parts[0].first, parts[-1].last, parts[0].share)
         drawn = []
         for one in slices:
@@ -154,6 +144,10 @@ class BatchReader:
         """Stops the reading threads and releases the shards; batches already returned stay valid."""
         for reader in self._readers:
             reader.close()
+
+
+def _adjoin(part: Part, following: Part) -> bool:
+    return following.first == part.last and following.share == part.share
 
 
 def draw_for(

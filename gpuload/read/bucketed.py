@@ -5,7 +5,7 @@ ones. They are copied before reading leaves a window: at most a batch of each bu
 in use grow with the data set, however rare a bucket is. A resumed run fetches them first.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,8 +57,8 @@ class BucketedReader(BatchReader):
     def _is_downloaded(self, part: Part) -> bool:
         return False  # its windows are unknown before it is drawn
 
-    def _read_parts(self, parts: Sequence[Part], augments: Sequence[Augment]) -> list[Batch]:
-        return [self._read_part(part, augments) for part in parts]
+    def _read(self, parts: Sequence[Part], augments: Sequence[Augment]) -> Iterator[Batch]:
+        return (self._read_part(part, augments) for part in parts)
 
     def _read_part(self, part: Part, augments: Sequence[Augment]) -> Batch:
         first, last, stop, _ = part
@@ -126,7 +126,7 @@ class BucketedReader(BatchReader):
                 self._hold(source, left[before(left, epoch, int(order.window_starts[front[1]]))])
             self._fronts[source] = front
         epoch, window = self._fronts[source]
-        self._readers[source].enter(self._bucketed.stream.order(source, epoch)[1], window)
+        self._readers[source].enter(self._bucketed.stream.order(source, epoch)[1], window, window)
 
     def _hold(self, source: int, members: Members) -> None:
         """Copies the samples that are not copied yet."""

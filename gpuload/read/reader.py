@@ -103,7 +103,7 @@ class Reader:
         """
         if self._lost is not None:
             raise ShardError(self._lost)
-        self._go_to(order, order.window_at(start), order.window_at(max(start, stop - 1)))
+        self.enter(order, order.window_at(start), order.window_at(max(start, stop - 1)))
         return self.gather(order[start:stop])
 
     def is_here(self, order: EpochOrder, start: int, stop: int) -> bool:
@@ -118,8 +118,12 @@ class Reader:
         """Samples of the current windows."""
         return self._window.read(self._dataset.stored_samples(samples), self._columns, self._members)
 
-    def _go_to(self, order: EpochOrder, first: int, last: int) -> None:
-        """Maps these windows of an order, and the next one if it is local, unless they are mapped."""
+    def enter(self, order: EpochOrder, first: int, last: int) -> None:
+        """Maps these windows of an order for `gather`, and the next one if it is local, unless they are mapped.
+
+        Raises:
+            ShardError: as `read`.
+        """
         place = (order, first, last, self._owner)
         try:
             if self._entered != place:
@@ -139,14 +143,6 @@ class Reader:
 
     def _is_ready(self, number: int) -> bool:
         return self._store.ready(number) and self._rows.ready(number)
-
-    def enter(self, order: EpochOrder, window: int) -> None:
-        """Moves to a window of an order, for `gather`.
-
-        Raises:
-            ShardError: as `read`.
-        """
-        self._go_to(order, window, window)
 
     def copy(self, samples: I64) -> list[EncodedBatch]:
         """Copies of samples of any shards, one by one.

@@ -178,13 +178,13 @@ def test_batches_read_together_equal_batches_read_one_by_one(
     data: Any = gpuload.mix([(painted, 0.5), (pack_painted(tmp_path, 11, 80), 0.5)]) if mixed else painted
     augment = shown(crop="random", transforms=[TrivialAugmentWide(), RandomErasing(0.7)])
     reads = []
-    real = BatchReader._read_adjoining
+    real = BatchReader._read
 
     def spy(reader: BatchReader, parts: Any, augments: Any) -> Any:
         reads.append(len(parts))
         return real(reader, parts, augments)
 
-    monkeypatch.setattr(BatchReader, "_read_adjoining", spy)
+    monkeypatch.setattr(BatchReader, "_read", spy)
     with load(data, decoder, augment, 4) as loader:
         together = [batch for _ in range(2) for batch in loader]
     assert max(reads) >= 5
