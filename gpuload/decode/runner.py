@@ -172,7 +172,7 @@ class Runner:
     def __init__(self, stages: Sequence[Stage], prefetch: int, device: "Device | None" = None) -> None:
         self.stages, self.prefetch = tuple(stages), prefetch
         self._device = device
-        self._ahead: deque[list[Task[Job | None]]] = deque()  # of each batch a task for each stage
+        self._ahead: deque[list[Task[Job | None]]] = deque()  # of the current call: of each batch a task for each stage
         # Beginning a batch is some 0.3 ms of Python, which the training loop does not spend.
         self._threads = [Threads(1, f"gpuload-{stage.name}{'-start' * bool(stage.threads)}") for stage in self.stages]
         self._pools = [
@@ -192,15 +192,19 @@ class Runner:
         self._abandon()
         for stage in self.stages:
             stage.restart()
+        ahead = self._ahead
         try:
             while True:
                 asked, ready = time.perf_counter(), self._count_ready()
-                while len(self._ahead) <= self.prefetch:
+                while len(ahead) <= self.prefetch:
                     tasks: list[Task[Job | None]] = []
-                    self._ahead.append(tasks)  # first: if starting is interrupted, `_abandon` ends the tasks
+                    ahead.append(tasks)  # first: if starting is interrupted, `_abandon` ends the tasks
                     for number, thread in enumerate(self._threads):
                         tasks.append(thread.submit(partial(self._begin, number, batches, tasks[-1] if tasks else None)))
-                tasks = self._ahead[0]
+                if ahead is not self._ahead:  # another thread ended this call, and may not have seen the last of these
+                    self._end(ahead)
+                    return
+                tasks = ahead[0]
                 tasks[0].wait()
                 read_wait_s = time.perf_counter() - asked
                 job = tasks[-1].result()
@@ -209,7 +213,7 @@ class Runner:
                 self._settle(len(self.stages) - 1, job)
                 if self._device is not None:
                     self._device.hand_over(job.decoded, job.ready)
-                self._ahead.popleft()  # not before: if waiting is interrupted, `_abandon` ends it
+                ahead.popleft()  # not before: if waiting is interrupted, `_abandon` ends it
                 made = [job.take(read_wait_s, ready)]
                 del tasks, job  # a waiting caller must not keep a batch alive
                 yield made.pop()
@@ -259,15 +263,19 @@ class Runner:
     def _abandon(self) -> None:
         """Cancels all batches in flight, and waits until no thread works on them."""
         ahead, self._ahead = self._ahead, deque()  # `close` may be called by another thread
-        tasks = [task for tasks in ahead for task in tasks]
+        self._end(ahead)
+
+    def _end(self, ahead: deque[list[Task[Job | None]]]) -> None:
+        tasks = [task for tasks in list(ahead) for task in tasks]
         for task in tasks:
             task.cancelled = True
-        for _ in range(2):  # again for those that were begun meanwhile
-            for task in tasks:
-                if task.value is not None:
-                    task.value.abandon()
-            for task in tasks:
-                task.wait()
+        for task in tasks:
+            if task.value is not None:
+                task.value.abandon()
+        for task in tasks:
+            task.wait()
+            if task.value is not None:
+                task.value.abandon()  # begun meanwhile; the task of its next stage waits for its shares
         for task in tasks:
             if task.value is not None:
                 task.value.wait()

@@ -75,7 +75,7 @@ class DownloadingStore(Waiter, Store, ABC):
         self._windows: dict[int, int] = {}  # of shards, counted from the one that is read from
         self._in_turn = _IN_TURN  # downloads of this loop that go window by window
         self._starts = 0  # downloads of this loop
-        self._arriving: set[int] = set()  # running downloads that use the network
+        self._arriving: set[int] = set()  # downloads that use the network, or will once there is room
         self._ahead: dict[int, Lease] = {}
         self._failed: dict[int, _Failure] = {}
         self._begun = 0.0
@@ -112,7 +112,6 @@ class DownloadingStore(Waiter, Store, ABC):
         """
         shard = self._shards[number]
         self._starts += 1
-        self._arriving.add(number)
         await download(
             self._objects,
             self._names[number],
@@ -234,6 +233,7 @@ class DownloadingStore(Waiter, Store, ABC):
         """Returns whether there was room; any other failure is recorded in `_failed`."""
         shard, begun = self._shards[number], time.monotonic()
         NEEDED.set(_needed_by(self, shard.sha256))
+        self._arriving.add(number)
         failure: Exception | None = None
         try:
             if not await self._make_room(number, part, urgent):

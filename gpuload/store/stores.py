@@ -90,12 +90,14 @@ class CachedStore(DownloadingStore):
 
     async def _fill(self, number: int, part: Any) -> None:
         shard = self._shards[number]
-        if not isinstance(part, _Found):
+        if isinstance(part, _Found):
+            self._arriving.discard(number)  # it needs no network
+            if (sha256 := await sha256_of(part.number, shard.bytes)) != shard.sha256:
+                _LOG.warning("%s: is damaged: its SHA-256 is %s…. It is downloaded again", part.lease.path, sha256[:16])
+                part.delete()
+                return
+        else:
             await super()._fill(number, part)
-        elif (sha256 := await sha256_of(part.number, shard.bytes)) != shard.sha256:
-            _LOG.warning("%s: is damaged: its SHA-256 is %s…. It is downloaded again", part.lease.path, sha256[:16])
-            part.delete()
-            return
         _compared[shard.sha256] = _stamp(part.number)
 
     def _obstacle(self, number: int, claimed: bool) -> Obstacle:

@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import gpuload
 from gpuload import Augment
 from gpuload.decode.interface import Decoded
 from gpuload.decode.runner import Job, Runner, Stage
+from gpuload.decode.threads import Threads
 from gpuload.read.batch import Batch
 
 
@@ -127,6 +129,48 @@ def test_close_in_another_thread_ends_a_wait() -> None:
     asking.join(250)
     leave.set()
     assert not asking.is_alive() and found == []
+
+
+def test_what_is_begun_while_another_thread_closes_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches that the waiting thread submits when those before them have been abandoned already."""
+    entered, abandoned, begun, leave = (threading.Event() for _ in range(4))
+
+    class Endless(Stage):
+        name, threads = "endless", 1
+
+        def begin(self, job: Job) -> Any:
+            def work() -> None:
+                entered.set()
+                while not job.is_abandoned and not leave.wait(0.01):
+                    pass
+                abandoned.set()
+                begun.wait(250)
+
+            return work
+
+    submit, submitted = Threads.submit, []
+
+    def submit_late(threads: Threads, *args: Any) -> Any:
+        if threading.current_thread() is asking:
+            submitted.append(threads)
+            if len(submitted) == 3:  # of the second batch
+                abandoned.wait(250)
+        task = submit(threads, *args)
+        if len(submitted) == 6:
+            begun.set()
+        return task
+
+    runner = Runner([Endless(), Noted("after")], 2)
+    asking = threading.Thread(target=lambda: list(runner.decode(iter([made(1)] * 9))))
+    closing = threading.Thread(target=runner.close)
+    monkeypatch.setattr(Threads, "submit", submit_late)
+    asking.start()
+    while len(submitted) < 3 or not entered.wait(0.01):
+        time.sleep(0.001)
+    closing.start()
+    for thread in (closing, asking):
+        thread.join(60)
+        assert not thread.is_alive(), leave.set()
 
 
 @pytest.mark.parametrize("decoder", ["native", "dali", "both"])

@@ -94,7 +94,7 @@ def hold():
 threading.Thread(target=hold).start()
 held.wait()
 if (process := os.fork()) == 0:
-    signal.alarm(20)  # ends a child that hangs
+    signal.alarm(800)  # ends a child that hangs
     assert numba.njit(lambda number: number + 1)(1) == 2
     os._exit(0)
 print(os.waitpid(process, 0)[1])

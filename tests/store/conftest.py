@@ -60,12 +60,13 @@ def proxy(served: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Gives up within seconds. Can be called with fields of `Patience` that shall differ."""
+    """Gives up within seconds, but waits for a server on a busy machine. Can be called with fields of `Patience` that
+    shall differ."""
     from gpuload.store.objects import Objects
 
     def set_patience(**changes: float) -> None:
         monkeypatch.setattr(Objects, "patience", replace(Objects.patience, **changes))
 
-    set_patience(silent_s=0.5, request_s=5, give_up_s=2, first_wait_s=0.02, longest_wait_s=0.1)
+    set_patience(give_up_s=2, first_wait_s=0.02, longest_wait_s=0.1)
     monkeypatch.setattr("gpuload.store.remote_set._OFFLINE_S", 0.3)
     return set_patience

@@ -22,6 +22,7 @@ import prepared
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128  # else a connection beside some others waits for a second on a busy machine
 
     def handle_error(self, *_: Any) -> None:
         """Clients that go away are no error."""
@@ -170,7 +171,7 @@ def file_server(folder: Path, ranges: bool = True) -> _Server:
 
 def shards_asked(proxy: Any) -> dict[str, int]:
     """How often each shard was asked for."""
-    return {path: count for path, count in proxy.asked.items() if path.endswith(".tar")}
+    return {path: count for path, count in dict(proxy.asked).items() if path.endswith(".tar")}
 
 
 def memory_files() -> int:

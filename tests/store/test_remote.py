@@ -122,7 +122,8 @@ def test_what_goes_wrong_once_is_tried_again(
         assert drain([loader]) == epochs[0]
     asked = shards_asked(proxy)
     again = {path: count - path.endswith(wrong) for path, count in asked.items()}
-    assert len(asked) == 10 and set(again.values()) <= ({1} if size is None else {1, 2})  # perhaps in the next epoch
+    once = size is None and fault != "stall"  # else perhaps in the next epoch; or others are slow, too
+    assert len(asked) == 10 and set(again.values()) <= ({1} if once else {1, 2})
 
 
 @EITHER
@@ -167,8 +168,8 @@ def test_what_goes_on_going_wrong_is_an_error_in_a_while(
 ) -> None:
     proxy.fault = lambda path, number: fault if path.endswith(".tar") else None
     proxy.silent_s = 1.0
-    if fault != "stall":  # a busy machine is no silent server
-        impatient(silent_s=20)
+    if fault == "stall":
+        impatient(silent_s=0.5)
     with remote(proxy, tmp_path, size) as loader:
         with pytest.raises(error, match=f"^{proxy.url}/train.*{message}|^{proxy.url}{message}") as raised:
             drain([loader])

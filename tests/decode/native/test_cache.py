@@ -1,6 +1,7 @@
 """Compiled code on the disk: one process compiles for all, and no state of the cache ends a loader."""
 
 import os
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -40,8 +41,13 @@ def start(folder: Path, **environment: str) -> subprocess.Popen[str]:
 
 
 def run(folder: Path, **environment: str) -> str:
-    out, error = start(folder, **environment).communicate()
-    assert error == ""  # silent, whatever the cache is like
+    return said_by(start(folder, **environment))
+
+
+def said_by(process: subprocess.Popen[str]) -> str:
+    """Of errors it says nothing, whatever the cache is like, but that it compiles where that takes long."""
+    out, error = process.communicate()
+    assert re.sub("gpuload compiles .*\n", "", error) == ""
     return out.strip()
 
 
@@ -51,9 +57,7 @@ def files(folder: Path, suffix: str) -> list[Path]:
 
 def test_one_of_many_processes_compiles(folder: Path) -> None:
     processes = [start(folder) for _ in range(4)]
-    found = [process.communicate() for process in processes]
-    assert [error for _, error in found] == [""] * 4
-    assert sorted(out.strip() for out, _ in found) == ["8 0"] + ["8 1"] * 3
+    assert sorted(map(said_by, processes)) == ["8 0"] + ["8 1"] * 3
 
 
 DAMAGE = [(".nbi", "truncated"), (".nbi", "garbage"), (".nbc", "empty"), (".nbc", "flipped"), (".nbc", "missing")]

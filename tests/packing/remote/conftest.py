@@ -42,7 +42,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gives up within seconds."""
     from gpuload.store.objects import Objects
 
-    brief = replace(Objects.patience, silent_s=0.5, request_s=5, give_up_s=1, first_wait_s=0.02, longest_wait_s=0.1)
+    brief = replace(Objects.patience, give_up_s=1, first_wait_s=0.02, longest_wait_s=0.1)
     monkeypatch.setattr(Objects, "patience", brief)
     monkeypatch.setattr("gpuload.store.bucket.Bucket.retries", 0)
 
