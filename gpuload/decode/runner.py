@@ -279,6 +279,7 @@ class Runner:
         for task in tasks:
             if task.value is not None:
                 task.value.wait()
+                task.value = None  # whoever keeps the generator of an earlier call keeps none of its batches
 
     def _count_ready(self) -> int:
         ready = 0

@@ -1,6 +1,7 @@
 """`DaliIterator`: the loader that a training loop iterates over."""
 
 import os
+import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -255,7 +256,7 @@ class DaliIterator(NotSupported):
         )
         if self._mixing is not None:
             warn_of_sorted_shards(self._datasets, self._mixing.window * self._mixing.lanes)
-        self._loops = 0
+        self._over = threading.Event()  # set where the current loop is ended by another one, or by `close`
         self.timing: Timing | None = None  # of the last batch returned
         self.padding = 0  # samples at its end that only keep this rank in step
         # Accelerate reads these: whether that batch is the last of its epoch, and its samples on all ranks without
@@ -428,7 +429,7 @@ class DaliIterator(NotSupported):
         if self._closed:  # or never constructed, if a subclass has a __del__
             return
         self._closed = True
-        self._loops += 1
+        self._over.set()
         if os.getpid() == self._process:  # a forked child would wait for threads that it does not have
             self._reader.interrupt()
             self._decoder.close()
@@ -490,15 +491,15 @@ class DaliIterator(NotSupported):
         )
 
     def _epoch(self) -> Iterator[tuple[Any, ...]]:
-        self._check_usable()
-        self._loops += 1
-        loop = self._loops
+        self._over.set()
+        over = self._over = threading.Event()
+        self._check_usable()  # afterwards: `close`, called by another thread at any moment, is noticed
         position = self._handed_out = self._next
         self._next = self._epochs.following(position)
         augments = self._schedule.at(position.epoch)
         parts, empty = self._epochs.parts(position), self._epochs.empty_parts(position)
         with followed(self):
-            for step in self._pipeline.epoch(position, parts, empty, augments, lambda: loop == self._loops):
+            for step in self._pipeline.epoch(position, parts, empty, augments, lambda: not over.is_set()):
                 start, stop = (position.begin + at.samples for at in (self._handed_out, step.position))
                 self.padding, self.remainder = self._epochs.padding(start, stop), stop - start
                 self.end_of_dataloader = self._epochs.is_last(step.position)
@@ -506,7 +507,7 @@ class DaliIterator(NotSupported):
                 del step
                 yield fields.pop()  # not from a variable: a suspended generator would keep the batch alive
                 check_process(self._process)
-                check_current(loop == self._loops)
+                check_current(not over.is_set())
         self._handed_out = self._epochs.following(position)
 
     def _settings(self) -> dict[str, Any]:

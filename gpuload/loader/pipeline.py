@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from gpuload.augment import Augment
@@ -96,8 +97,10 @@ class Pipeline:
         try:
             self._meter.start()
             asked = time.perf_counter()
+            # After the reader has begun, which then no longer knows that it was interrupted.
+            current = takewhile(lambda _: is_current(), parts)
             read_spare = partial(read_alone, self._open_reader, augments)
-            decoding = self._decoder.decode(self._reader.batches(parts, augments), read_spare)
+            decoding = self._decoder.decode(self._reader.batches(current, augments), read_spare)
             while True:
                 with annotate("wait"):
                     guarded = next(decoding, None)

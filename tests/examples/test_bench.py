@@ -146,7 +146,7 @@ def test_a_commit_is_checked_out(packed: Path, capsys: pytest.CaptureFixture[str
 
 def test_lock(packed: Path) -> None:
     """In a process of its own: what else runs in one, such as what other tests have left, would be counted, too."""
-    command = [*python_of_a_fork(), bench.__file__, str(packed / "train"), "--lock", "--size", "32"]
+    command = [*python_of_a_fork(), bench.__file__, str(packed / "train"), "--lock", "--size", "192"]
     done = subprocess.run([*command, "--batch-size", "8", "--images", "128"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

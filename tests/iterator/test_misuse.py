@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 import gpuload
 from gpuload.batchwise import FieldBatch
 from gpuload.machine.installed import cuda_extra, install_command
+from gpuload.machine.limits import count_cores
 
 
 @pytest.mark.parametrize(
@@ -210,7 +211,8 @@ def test_ranks_come_from_torchruns_environment(packed: Path, monkeypatch: pytest
     assert (loader.ranks.rank, loader.ranks.world_size) == (3, 4)
     assert len(loader) == 97 // 16
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
-    assert load(packed, 4, num_threads=None).num_threads == max(1, loader.num_threads * 2)
+    assert loader.num_threads == max(1, count_cores() // 2)
+    assert load(packed, 4, num_threads=None).num_threads == count_cores()
     monkeypatch.setenv("RANK", "three")
     with pytest.raises(gpuload.ArgumentError, match="environment variable RANK='three': expected a whole number"):
         load(packed)

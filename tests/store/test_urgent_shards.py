@@ -13,6 +13,7 @@ from store.servers import becomes, shards_asked
 
 import gpuload
 from gpuload.order.epoch import EpochOrder
+from gpuload.read.batches import BatchReader
 from gpuload.store import stores
 from gpuload.store.background import NEEDED, Connections
 from gpuload.store.cache import Cache
@@ -122,6 +123,44 @@ def test_batches_that_are_here_are_handed_out(proxy: Any, tmp_path: Path, kind: 
             if batches == 16:  # of 20 that are here, some of which are decoded ahead
                 goes_on.set()
         assert batches == 48 and not late
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_a_loop_that_is_closed_as_it_begins_downloads_nothing(
+    proxy: Any, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or `close` would wait for that."""
+    url: Any = f"{proxy.url}/train"
+    beginning, interrupted = threading.Event(), threading.Event()
+    begin, interrupt = BatchReader.begin, BatchReader.interrupt
+
+    def begin_late(reader: BatchReader) -> None:
+        beginning.set()
+        assert interrupted.wait(250)
+        begin(reader)
+
+    def interrupt_before(reader: BatchReader) -> None:
+        interrupt(reader)
+        if beginning.is_set():
+            interrupted.set()
+
+    monkeypatch.setattr(BatchReader, "begin", begin_late)
+    monkeypatch.setattr(BatchReader, "interrupt", interrupt_before)
+    with load(gpuload.Dataset(url, cache=tmp_path, cache_size=SIZES[kind]), 2) as loader:
+        found: list[str] = []
+
+        def train() -> None:
+            try:
+                next(iter(loader))
+            except gpuload.GpuloadError as error:
+                found.append(str(error))
+
+        thread = threading.Thread(target=train)
+        thread.start()
+        assert beginning.wait(250)
+        loader.close()
+        thread.join()
+    assert len(found) == 1 and "by close()" in found[0] and shards_asked(proxy) == {}
 
 
 @pytest.mark.parametrize("kind", SIZES)
