@@ -13,6 +13,7 @@ FLOAT = ir.FloatType()
 
 MARKER_BYTES = 64
 TABLE_BYTES = 64
+SOME_BYTES = 16
 
 array_at: Any = carray  # the array of this shape that a pointer points to
 
@@ -84,11 +85,11 @@ class Lanes:
 
     def minus(self, number: Any) -> "Lanes":
         """float32: less a number, a float32 value of the function."""
-        return self._make(self._builder.fsub(self.value, self._filled(number)))
+        return self._make(self._builder.fsub(self.value, self.filled(number)))
 
     def times(self, number: Any) -> "Lanes":
         """float32: multiplied by a number, a float32 value of the function."""
-        return self._make(self._builder.fmul(self.value, self._filled(number)))
+        return self._make(self._builder.fmul(self.value, self.filled(number)))
 
     def rounded(self, bits: int) -> "Lanes":
         """Shifted right by so many bits, rounded to the nearest."""
@@ -105,7 +106,7 @@ class Lanes:
         mask = ir.Constant(ir.VectorType(INT32, len(order)), list(order))
         return self._make(self._builder.shuffle_vector(self.value, other.value, mask))
 
-    def _filled(self, number: Any) -> Any:
+    def filled(self, number: Any) -> Any:
         one = self._builder.insert_element(ir.Constant(self.value.type, ir.Undefined), number, ir.Constant(INT32, 0))
         return Lanes(self._builder, one).shuffled(Lanes(self._builder, one), [0] * self.value.type.count).value
 
@@ -226,13 +227,17 @@ def _look_up(_: Any, table: Any, source: Any, target: Any) -> Any:
     return types.void(table, source, target), generate
 
 
-def _copy(_: Any, target: Any, source: Any, number: Any) -> Any:
+def _copy_some(_: Any, target: Any, source: Any, first: Any, last: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        to, of = (builder.inttoptr(address, INT8.as_pointer()) for address in args[:2])
-        cgutils.raw_memcpy(builder, to, of, args[2], 1)
+        of, to = (Lanes.load(builder, address, INT8, SOME_BYTES) for address in (args[1], args[0]))
+        numbers = Lanes(builder, ir.Constant(to.value.type, list(range(SOME_BYTES))))
+        from_first, to_last = (numbers.filled(builder.trunc(number, INT8)) for number in args[2:])
+        begun = builder.icmp_signed(">=", numbers.value, from_first)
+        chosen = builder.and_(begun, builder.icmp_signed("<", numbers.value, to_last))
+        Lanes(builder, builder.select(chosen, of.value, to.value)).store(args[0])
         return context.get_dummy_value()
 
-    return types.void(target, source, number), generate
+    return types.void(types.int64, types.int64, types.int64, types.int64), generate
 
 
 # uint64: a bit for each of MARKER_BYTES bytes at an address, whether a JPEG's marker begins there that is neither a
@@ -241,7 +246,8 @@ find_markers: Any = intrinsic(_markers)
 # Stores what a table of 256 bytes has for each of TABLE_BYTES bytes; at three addresses. One by one they take six times
 # as long, where the processor has no instruction for it (AVX-512 VBMI).
 look_up: Any = intrinsic(_look_up)
-copy: Any = intrinsic(_copy)  # so many bytes to an address from another; they do not overlap
+# Copies, of SOME_BYTES bytes, those from one number to before another to an address from another.
+copy_some: Any = intrinsic(_copy_some)
 add: Any = intrinsic(_add)  # adds to the int64 at an address, whatever other threads do, and returns what it was before
 call: Any = intrinsic(_call)  # calls the function at an address with three int64, see `gpuload.decode.native.steps`
 swapped: Any = intrinsic(_swap)  # a word with its bytes in reverse order
