@@ -53,7 +53,7 @@ OWNERS = {
     }
     | _TORCH,
     "simplejpeg": {f"{_NATIVE}/images.py", "packing/image/jpegs.py", "packing/image/shrink.py"},
-    "numba": {f"{_NATIVE}/{name}.py" for name in ("cache", "compiled", "helpers", "intrinsics", "values")}
+    "numba": {f"{_NATIVE}/{name}.py" for name in ("cache", "compiled", "intrinsics", "values")}
     | {f"{_NATIVE}/jpeg/{name}.py" for name in ("blocks", "part", "decode")}
     | {f"{_NATIVE}/transforms/{name}.py" for name in ("image",)},
     "cupy": {"output/arrays.py"},

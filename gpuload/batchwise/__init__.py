@@ -11,9 +11,8 @@ Any function that takes a `FieldBatch` and changes its fields is a batch transfo
 sample), as for crops. `join_tiles` assembles a model's outputs for the tiles of an image.
 """
 
-from gpuload.batchwise.center_hole import CenterHole
 from gpuload.batchwise.mixers import CutMix, MixUp, RandomChoice, TimmMixup
-from gpuload.batchwise.tiles import join_tiles
+from gpuload.batchwise.patches import CenterHole, join_tiles
 from gpuload.batchwise.transforms import BatchForm, BatchTransform, FieldBatch, Operation
 
 __all__ = [

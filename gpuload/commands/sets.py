@@ -48,7 +48,7 @@ class Index:
             return self._add_points(Path(self.shards[0]))
         from gpuload.packing.foreign.index import index_shards
         from gpuload.packing.run.plan import REJECTED_NAME
-        from gpuload.sources.splits import named_splits
+        from gpuload.sources.listing import named_splits
 
         with progress_bar("indexing", "shards") as bar:
             folder, manifest = index_shards(
@@ -257,8 +257,8 @@ class Show:
 
     def _epochs(self, dataset: Any, number: int) -> Any:
         from gpuload.augment import Augment
-        from gpuload.pictures.shown import draw_sheet
-        from gpuload.report.training import epoch_cells
+        from gpuload.pictures import draw_sheet
+        from gpuload.report.samples import epoch_cells
 
         return draw_sheet(epoch_cells(dataset, Augment(self.size), number, self.epochs))
 

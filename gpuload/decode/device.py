@@ -17,8 +17,8 @@ import numpy.typing as npt
 import torch
 
 from gpuload.augment import Form, View
+from gpuload.augment.placed import places_in_windows
 from gpuload.decode.interface import Decoded, Stored, capture_fault
-from gpuload.decode.padding import places_in_windows
 from gpuload.decode.postprocess import Postprocess, warp_masks
 from gpuload.decode.runner import Job, Stage
 from gpuload.transforms.apply import on_device
@@ -118,7 +118,7 @@ class Finish(Stage):
     (N, C, height, width).
 
     levels: whether the decoder delivers all views as levels. Otherwise it is DALI, which delivers levels for forms that
-    are not plain, and windows (`gpuload.decode.padding`) for padding that is not constant. device: None for the CPU.
+    are not plain, and windows (`gpuload.augment.placed`) for padding that is not constant. device: None for the CPU.
     """
 
     name = "finish"
@@ -142,7 +142,7 @@ class Finish(Stage):
         if not self._levels:
             for number, (form, view) in enumerate(zip(self._forms, views, strict=True)):
                 if form.padding_mode != "constant":
-                    y, x = places_in_windows(view, form, job.batch)
+                    y, x = places_in_windows(view.crops, view.size, job.batch.encoded.sizes, form.padding_mode)
                     pixels[number] = tuple(_gather(array, y, x) for array in pixels[number])
         job.decoded = decoded._replace(
             images=tuple(map(self._values, self._postprocess, self._forms, [images for images, *_ in pixels], views)),

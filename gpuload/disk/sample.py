@@ -13,7 +13,7 @@ from gpuload.disk.stored import StoredSet
 from gpuload.errors import ArgumentError, CallError, DecodeError, ShardError
 from gpuload.fields.field import Field
 from gpuload.fields.registry import kind_of
-from gpuload.pictures.shown import decode_image
+from gpuload.pictures import decode_image
 
 
 def read_sample(dataset: StoredSet, index: Any) -> dict[str, Any]:

@@ -279,7 +279,7 @@ class BoxesKind(Kind):
         return {field.name: boxes, self.class_column(field): labels}
 
     def draw(self, field: Field, picture: Image.Image, found: Mapping[str, Any]) -> Image.Image:
-        from gpuload.pictures.marks import draw_boxes  # Pillow's fonts
+        from gpuload.pictures import draw_boxes  # Pillow's fonts
 
         draw_boxes(picture, found[field.name], found[self.class_column(field)].tolist(), field.classes)
         return picture

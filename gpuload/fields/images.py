@@ -13,7 +13,7 @@ from gpuload.fields.arrays import array_fault
 from gpuload.fields.field import Field
 from gpuload.fields.kind import BadRows, FieldSpec, Kind
 from gpuload.fields.rows import DatasetView, PixelField
-from gpuload.pictures.shown import as_rgb, decode_image
+from gpuload.pictures import as_rgb, decode_image
 from gpuload.types import ClassNames
 
 # 16 bits and floats with several channels have no mode in Pillow.

@@ -173,7 +173,7 @@ class InstancesKind(BoxesKind):
         return found
 
     def draw(self, field: Field, picture: Image.Image, found: Mapping[str, Any]) -> Image.Image:
-        from gpuload.pictures.marks import draw_mask  # Pillow's fonts
+        from gpuload.pictures import draw_mask  # Pillow's fonts
 
         masks = found.get(self.companions(field.name)[-1], ())
         if len(masks) and masks.shape[:0:-1] == picture.size:

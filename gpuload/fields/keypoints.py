@@ -211,7 +211,7 @@ class KeypointsKind(Kind):
         return {field.name: points}
 
     def draw(self, field: Field, picture: Image.Image, found: Mapping[str, Any]) -> Image.Image:
-        from gpuload.pictures.marks import draw_keypoints  # Pillow's fonts
+        from gpuload.pictures import draw_keypoints  # Pillow's fonts
 
         draw_keypoints(picture, found[field.name])
         return picture

@@ -95,7 +95,7 @@ class MaskKind(Kind):
         return {field.name: value[row]}
 
     def draw(self, field: Field, picture: Image.Image, found: Mapping[str, Any]) -> Image.Image:
-        from gpuload.pictures.marks import draw_mask  # Pillow's fonts
+        from gpuload.pictures import draw_mask  # Pillow's fonts
 
         numbers = np.asarray(found[field.name], np.uint8)
         return draw_mask(picture, numbers) if numbers.shape[::-1] == picture.size else picture

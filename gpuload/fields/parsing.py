@@ -83,7 +83,7 @@ def number_classes(
 
 def names_of(numbers: Sequence[int], names: ClassNames, with_numbers: bool = False) -> str:
     """The names of class numbers, or such as "class 3" where there is none, in one line."""
-    from gpuload.pictures.marks import name_of  # Pillow's fonts
+    from gpuload.pictures import name_of  # Pillow's fonts
 
     return ", ".join(name_of(number, names) + (f" ({number})" if with_numbers else "") for number in numbers)
 

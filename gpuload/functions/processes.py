@@ -25,8 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuload.errors import ArgumentError
-from gpuload.functions.draws import seed_global
-from gpuload.functions.interface import CallFailedError, Entries, Sample, SampleFunction, call, name_of
+from gpuload.functions.interface import CallFailedError, Entries, Sample, SampleFunction, call, name_of, seed_global
 from gpuload.machine.fork_server import EndedError, Worker, ensure_server, exit_code, exit_name
 from gpuload.types import Array
 

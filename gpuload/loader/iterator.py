@@ -33,19 +33,17 @@ from gpuload.loader.pipeline import Pipeline, Timing, check_current, followed
 from gpuload.loader.tuning import describe_device, prefer_decoder, tuned
 from gpuload.machine.limits import count_cores
 from gpuload.machine.ranks import compare_ranks, compare_with_counterparts, find_ranks
-from gpuload.monitor.binding import Setup
-from gpuload.monitor.metrics import Meter, Metrics
+from gpuload.monitor.metrics import Meter, Metrics, Setup
 from gpuload.order.arguments import Balance, Repeated, Shuffle, Weights
 from gpuload.order.mixedness import warn_of_sorted_shards
 from gpuload.order.mixture import Mixture, open_data
 from gpuload.order.plan import OrderOptions, plan_order
-from gpuload.order.position import Position
+from gpuload.order.stream import Position
 from gpuload.output.arrays import Output, make_arrays
 from gpuload.output.collate import Collate, make_dict
 from gpuload.output.drawing import BatchDrawing
-from gpuload.pictures.shown import Cell, draw_sheet
-from gpuload.read.batches import BatchReader, check_space
-from gpuload.read.bucketed import BucketedReader
+from gpuload.pictures import Cell, draw_sheet
+from gpuload.read.batches import BatchReader, BucketedReader, check_space
 
 if TYPE_CHECKING:
     from PIL import Image

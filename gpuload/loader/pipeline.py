@@ -14,8 +14,7 @@ from gpuload.decode.interface import BatchDecodeError, Decoded
 from gpuload.errors import GpuloadError, ShardError
 from gpuload.loader.corrupt import CorruptSamples
 from gpuload.monitor.metrics import Meter, annotate
-from gpuload.order.position import Position
-from gpuload.order.stream import Part
+from gpuload.order.stream import Part, Position
 from gpuload.read.batch import Batch
 from gpuload.read.batches import BatchReader, read_alone
 

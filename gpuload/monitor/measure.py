@@ -9,8 +9,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from gpuload.machine.limits import count_cores
-from gpuload.monitor.binding import Setup, advice
-from gpuload.monitor.metrics import MOST_STEPS, Metrics
+from gpuload.monitor.metrics import MOST_STEPS, Metrics, Setup, advice
 
 
 class Pace(NamedTuple):

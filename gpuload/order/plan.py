@@ -16,9 +16,8 @@ from gpuload.order.arguments import Balance, Repeated, Shuffle, Weights
 from gpuload.order.buckets import BucketPlan, Buckets, plan_buckets
 from gpuload.order.epoch import Share
 from gpuload.order.mixture import Mixture, interleave
-from gpuload.order.position import RunIdentity
 from gpuload.order.sampling import Sampling, find_samplings, fingerprint_of
-from gpuload.order.stream import Epochs, Stream
+from gpuload.order.stream import Epochs, RunIdentity, Stream
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from gpuload.fields.kind import FieldSpec
 from gpuload.fields.registry import draw_fields, kind_of
 from gpuload.fields.rows import map_tree, take
 from gpuload.output.collate import CORRUPT
-from gpuload.pictures.shown import Cell, as_rgb, stretched
+from gpuload.pictures import Cell, as_rgb, stretched
 from gpuload.types import ClassNames
 
 _SEPARATOR = " · "

@@ -20,10 +20,8 @@ from gpuload.augment import Augment
 from gpuload.counted import counted
 from gpuload.report.classes import MOST_ROWS, class_fields, class_tables
 from gpuload.report.duplicates import MOST_SHOWN, find_groups, tell_groups
-from gpuload.report.part import Part, look_at_all
-from gpuload.report.samples import Split, Thumbnails, describe, read_rejected, training_split
-from gpuload.report.statistics import density_of, find_extremes, histogram, in_short
-from gpuload.report.training import mixing, training_batch
+from gpuload.report.samples import Split, Thumbnails, describe, mixing, read_rejected, training_batch, training_split
+from gpuload.report.statistics import Part, density_of, find_extremes, histogram, in_short, look_at_all
 
 _FOLDER = Path(__file__).parent / "page"
 _CLASS_BYTES = 900_000  # of the names and counts of classes, without their thumbnails

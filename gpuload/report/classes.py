@@ -10,7 +10,7 @@ import numpy as np
 from gpuload.disk.dataset import Dataset
 from gpuload.fields.registry import kind_of
 from gpuload.fields.rows import flat, lengths_of, rows_of
-from gpuload.pictures.marks import name_of
+from gpuload.pictures import name_of
 from gpuload.report.samples import Split, describe, training_split
 from gpuload.types import I32, I64, ClassNames
 

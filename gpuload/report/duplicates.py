@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from gpuload.disk.sample import stored_image
 from gpuload.errors import GpuloadError
-from gpuload.report.part import Part
 from gpuload.report.phash import close_pairs, join_groups
 from gpuload.report.pixels import SIGNATURE
 from gpuload.report.samples import Split, describe, training_split
+from gpuload.report.statistics import Part
 from gpuload.types import I64, U64, Bools
 
 _MOST_HASHED = 50_000  # images whose bytes are compared

@@ -13,7 +13,7 @@ from gpuload.disk.dataset import Dataset
 from gpuload.fields.images import Pixels
 from gpuload.loader.corrupt import CorruptSample
 from gpuload.loader.iterator import DaliIterator
-from gpuload.pictures.shown import as_rgb
+from gpuload.pictures import as_rgb
 from gpuload.report.phash import SIDE, perceptual_hashes
 from gpuload.types import F32, I32, I64, U8, U64, Array
 

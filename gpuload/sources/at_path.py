@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 from gpuload.errors import SourceError
 from gpuload.machine.installed import require
 from gpuload.sources.files import ARCHIVES, ELSEWHERE, Files, Findings
-from gpuload.sources.listing import Listing
+from gpuload.sources.listing import Listing, splits_of_files
 from gpuload.sources.local_folder import Folder
 from gpuload.sources.rows import Names, Source
-from gpuload.sources.splits import splits_of_files
 from gpuload.store.url import URL, as_location
 from gpuload.types import Array
 

@@ -13,10 +13,9 @@ from gpuload.machine.untrusted import parse_json
 from gpuload.sources.annotations import NamedFiles, annotation_files, read_content, with_boxes
 from gpuload.sources.at_path import FilesSource
 from gpuload.sources.files import Files, Findings
-from gpuload.sources.listing import some_of
+from gpuload.sources.listing import SPLIT, named_splits, one_file_each, some_of
 from gpuload.sources.local_folder import Folder, read_file
 from gpuload.sources.rows import Names, Row
-from gpuload.sources.splits import SPLIT, named_splits, one_file_each
 
 Entry = dict[str, Any]
 Corners = tuple[float, float, float, float]

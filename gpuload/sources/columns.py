@@ -8,8 +8,8 @@ from gpuload.errors import ArgumentError, SourceError, some_of
 from gpuload.fields.registry import KINDS
 from gpuload.machine.untrusted import parse_json
 from gpuload.sources.files import Findings
+from gpuload.sources.listing import COLUMNS, SPLIT, split_called
 from gpuload.sources.rows import Names, Row, Source
-from gpuload.sources.splits import COLUMNS, SPLIT, split_called
 
 _BY_NAME = ("image", "label", "caption", "labels", "boxes", "mask")  # roles that a column's usual name gives it
 _OF_SEVERAL = ("target", "captions")  # roles that take several columns

@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import ClassVar, NamedTuple
 
 from gpuload.fields.field import Field
-from gpuload.sources.listing import Rejection
-from gpuload.sources.splits import split_called
+from gpuload.sources.listing import Rejection, split_called
 
 ARCHIVES = (".zip",)
 # The advice about a source at a URL.

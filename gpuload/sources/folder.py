@@ -11,10 +11,9 @@ from gpuload.machine.untrusted import parse_json
 from gpuload.sources.annotations import are_boxes, no_captions, read_text
 from gpuload.sources.at_path import FilesSource
 from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Findings, Ref, extension_of, is_text, printable
-from gpuload.sources.listing import some_of
+from gpuload.sources.listing import SPLIT, ambiguous, by_folders, some_of, splits_called
 from gpuload.sources.local_folder import Folder
 from gpuload.sources.rows import Row
-from gpuload.sources.splits import SPLIT, ambiguous, by_folders, splits_called
 
 _BESIDE = Counter((".txt", ".json"))
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".json")

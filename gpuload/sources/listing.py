@@ -1,21 +1,219 @@
 """The samples of a source as the packer plans them.
 
 A listing holds names and numbers only, so that a million samples are planned, shuffled and cut into shards without
-reading one image.
+reading one image. Splits of a source come from the names of its folders or files, or from a column: train, training,
+val, valid, validation, dev, test and testing, in any case. They are packed into folders named train, val and test.
 """
 
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
+from gpuload.counted import counted
+from gpuload.errors import SourceError
 from gpuload.errors import some_of as some_of
 from gpuload.fields.field import Field
 from gpuload.fields.registry import kind_of
-from gpuload.sources.splits import SourceSplits
+from gpuload.types import I64
+
+SPLIT = "split"  # the key of a sample (a dict), and the role of a column
+COLUMNS = ("split", "subset", "partition", "fold", "set")  # names that tables give to the column of splits
+
+_ORDER = ("train", "val", "test")
+_OTHER_NAMES = {"training": "train", "valid": "val", "validation": "val", "dev": "val", "testing": "test"}
+_SPLIT_OF = {name: name for name in _ORDER} | _OTHER_NAMES
 
 NAME = "name"
 BYTES = "bytes"
 WHERE = "where"
+
+
+@dataclass(frozen=True)
+class SourceSplits:
+    """The split of each sample of a listing.
+
+    names: of the splits that hold a sample, in the order train, val, test. numbers: int64 (N,), the place in `names`.
+    origin: where they come from, for messages, such as "by its folders 'train', 'valid'".
+    """
+
+    names: tuple[str, ...]
+    numbers: I64
+    origin: str
+
+    @classmethod
+    def of(cls, values: Sequence[str], origin: str) -> "SourceSplits | None":
+        """From the split of each sample; None if all are in "train", since that is what a set without splits is."""
+        found = set(values)
+        if found <= {"train"}:
+            return None
+        names = tuple(name for name in _ORDER if name in found)
+        place = {name: number for number, name in enumerate(names)}
+        return cls(names, np.array([place[value] for value in values], np.int64), origin)
+
+    def summary(self) -> str:
+        """A sentence for the user."""
+        return f"the splits are the source's own, {self.origin}; --no-splits packs it as one set"
+
+
+def split_called(name: object) -> str:
+    """ "train", "val" or "test" for the name of one of these; else ""."""
+    return _SPLIT_OF.get(str(name).strip().lower(), "")
+
+
+def splits_called(title: str, what: str, names: Iterable[str]) -> dict[str, str]:
+    """The split for each name that is one of a split.
+
+    what: the things that are named, for messages, such as "its folders".
+
+    Raises:
+        SourceError: two names mean the same split.
+    """
+    found = {name: split for name in names if (split := split_called(name))}
+    for split in _ORDER:
+        same = sorted(name for name in found if found[name] == split)
+        if len(same) > 1:
+            raise SourceError(
+                f"{title}: {what} {some_of(same)} would both be the split {split!r}. Rename or join them, or give "
+                "--no-splits to ignore its splits"
+            )
+    return found
+
+
+def splits_of_files(title: str, names: Sequence[str]) -> list[str]:
+    """The split of each file, by a word in its name or else in its folder's; [] if no file is named after one, or all
+    are named after "train".
+
+    data/train-00000-of-00002.parquet and train/0000.parquet are "train".
+
+    Raises:
+        SourceError: only some of the files are named after splits, or one after two.
+    """
+    found = [_split_of_file(title, name) for name in names]
+    lacking = [name for name, split in zip(names, found, strict=True) if not split]
+    if lacking and len(lacking) < len(names):
+        named = [name for name, split in zip(names, found, strict=True) if split]
+        raise SourceError(
+            f"{title}: some of its files are named after splits ({some_of(named, 2)}), others are not "
+            f"({some_of(lacking, 2)}). Rename them, or give --no-splits to pack all as one set"
+        )
+    return [] if lacking or set(found) <= {"train"} else found
+
+
+def one_file_each(names: Sequence[str]) -> dict[str, str]:
+    """The file of each split, by words in their names, in the order train, val, test; {} unless each file belongs to
+    one split, and no two to the same."""
+    found = [(_splits_in(name.rpartition("/")[2]), name) for name in names]
+    splits = {called[0]: name for called, name in found if len(called) == 1}
+    return {split: splits[split] for split in _ORDER if split in splits} if len(splits) == len(names) else {}
+
+
+def without_split(name: str) -> tuple[str, str]:
+    """A name without the one word that is a split, and that split: "x_train" gives "x" and "train"; else the name and
+    ""."""
+    words = re.split("[^A-Za-z0-9]+", name)
+    found = [word for word in words if split_called(word)]
+    if len(found) != 1:
+        return name, ""
+    return "_".join(word for word in words if word != found[0]), split_called(found[0])
+
+
+def named_splits(names: Sequence[str]) -> list[str]:
+    """The splits that are words in these files' names, in the order train, val, test."""
+    found = {split for name in names for split in _splits_in(name.rpartition("/")[2])}
+    return [split for split in _ORDER if split in found]
+
+
+def _splits_in(name: str) -> list[str]:
+    words = re.split(r"[^a-z]+", name.lower())
+    return sorted({split for word in words if (split := split_called(word))})
+
+
+def _split_of_file(title: str, name: str) -> str:
+    for part in reversed(name.split("/")[-2:]):
+        splits = _splits_in(part)
+        if len(splits) > 1:
+            raise SourceError(
+                f"{title}: the name {name!r} holds those of two splits, {' and '.join(splits)}. Rename the file, or "
+                "give --no-splits to pack all as one set"
+            )
+        if splits:
+            return splits[0]
+    return ""
+
+
+def splits_of_paths(title: str, names: Sequence[str], strict: bool = True) -> SourceSplits | None:
+    """Splits of images by the first folder that they do not all share; None if it is not named after a split.
+
+    strict: whether it is an error if only some of these folders are named after splits. Otherwise they then do not
+        count as splits, nor does a single one.
+
+    Raises:
+        SourceError: see `strict`, and `splits_called`.
+    """
+    if not names:
+        return None
+    depth = _shared_folders(names)
+    tops = [parts[depth] if len(parts := name.split("/")) > depth + 1 else "" for name in names]
+    found = splits_called(title, "its folders", dict.fromkeys(tops))
+    others = sorted(set(tops) - set(found))
+    if not found or (not strict and (others or len(found) < 2)):
+        return None
+    if others:
+        beside = some_of(others) if others != [""] else "images in no folder"
+        raise SourceError(ambiguous(title, list(found), beside))
+    return SourceSplits.of([found[top] for top in tops], by_folders(found))
+
+
+def ambiguous(title: str, splits: Sequence[str], beside: str) -> str:
+    """The error message for folders named after splits beside other folders with images."""
+    return (
+        f"{title}: holds {some_of(sorted(splits))}, as splits are called, beside {beside}. Are they splits? Then move "
+        "the rest elsewhere. If not, give --no-splits"
+    )
+
+
+def by_folders(names: Iterable[str]) -> str:
+    return f"by its folders {some_of(sorted(names))}"
+
+
+def _shared_folders(names: Sequence[str]) -> int:
+    """The number of leading folders that all names share and that are not named after splits."""
+    first = names[0].split("/")[:-1]
+    depth = 0
+    while depth < len(first) and not split_called(first[depth]):
+        start = "/".join(first[: depth + 1]) + "/"
+        if not all(name.startswith(start) for name in names):
+            break
+        depth += 1
+    return depth
+
+
+def splits_of_column(
+    title: str, column: str, values: Sequence[object], asked: bool = False, origin: str = ""
+) -> SourceSplits | None:
+    """Splits from a column; None if none of its values is the name of a split.
+
+    asked: whether the user named the column. origin: see `SourceSplits`, where it is not the column.
+
+    Raises:
+        SourceError: only some of the values are names of splits, or none of a column that the user named.
+    """
+    texts = ["" if value is None else str(value).strip().lower() for value in values]
+    found = splits_called(title, f"the values of {column!r}", dict.fromkeys(texts))
+    others = sorted(set(texts) - set(found))
+    if others and (found or asked):
+        lacking = sum(text not in found for text in texts)
+        raise SourceError(
+            f"{title}: column {column!r} names the split of a sample, such as train, val or test, but "
+            f"{counted(lacking, 'row has', 'rows have')} another value ({some_of(others)}). Correct these, or give "
+            "--no-splits"
+        )
+    if not found:
+        return None
+    return SourceSplits.of([found[text] for text in texts], origin or f"by its column {column!r}")
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from gpuload.errors import GpuloadError, SourceError, some_of
 from gpuload.sources.at_path import LocalSource
 from gpuload.sources.columns import Features, Table
 from gpuload.sources.files import Files, Findings
+from gpuload.sources.listing import SPLIT, split_called
 from gpuload.sources.local_folder import Folder
 from gpuload.sources.rows import Row
-from gpuload.sources.splits import SPLIT, split_called
 
 _BATCH_ROWS = 64
 _BATCH_BYTES = 128 << 20

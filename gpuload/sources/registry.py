@@ -14,9 +14,9 @@ from pkgutil import resolve_name
 from gpuload.errors import ArgumentError, SourceError
 from gpuload.sources.at_path import FilesSource, open_files
 from gpuload.sources.files import ARCHIVES, COMPRESSED_TARS, ELSEWHERE, IMAGE_EXTENSIONS, Files, extension_of
+from gpuload.sources.listing import SPLIT, split_called
 from gpuload.sources.local_folder import Folder
 from gpuload.sources.rows import Names, Source
-from gpuload.sources.splits import SPLIT, split_called
 from gpuload.store.url import URL, as_location, scheme_of, why_not_local, without_secrets
 
 Columns = Mapping[str, Names]

@@ -26,9 +26,20 @@ from gpuload.fields.field import Field
 from gpuload.fields.kind import Columns
 from gpuload.fields.registry import KINDS
 from gpuload.sources.files import Files, Findings, Ref
-from gpuload.sources.listing import BYTES, NAME, WHERE, Listing, listing_schema, some_of
+from gpuload.sources.listing import (
+    BYTES,
+    COLUMNS,
+    NAME,
+    SPLIT,
+    WHERE,
+    Listing,
+    SourceSplits,
+    listing_schema,
+    some_of,
+    splits_of_column,
+    splits_of_paths,
+)
 from gpuload.sources.local_folder import read_file
-from gpuload.sources.splits import COLUMNS, SPLIT, SourceSplits, splits_of_column, splits_of_paths
 from gpuload.types import Array, ClassNames
 
 Row = Mapping[str, Any]

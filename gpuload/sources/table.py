@@ -22,9 +22,8 @@ from gpuload.sources.annotations import NamedFiles
 from gpuload.sources.at_path import FilesSource
 from gpuload.sources.columns import USUAL, Features, check_columns, usual_column
 from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Findings, Ref
-from gpuload.sources.listing import some_of
+from gpuload.sources.listing import SPLIT, some_of, split_called, splits_of_column
 from gpuload.sources.rows import Names, Row
-from gpuload.sources.splits import SPLIT, split_called, splits_of_column
 from gpuload.store.url import URL, as_location
 
 _FILE = re.compile(rf"\.({'|'.join(sorted(IMAGE_EXTENSIONS))})(\s|$)", re.IGNORECASE)  # in what should be a header

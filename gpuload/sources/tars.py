@@ -18,9 +18,8 @@ from gpuload.headers import npy
 from gpuload.sources.annotations import are_boxes, no_captions
 from gpuload.sources.at_path import LocalSource
 from gpuload.sources.files import IMAGE_EXTENSIONS, Findings, Ref, is_text
-from gpuload.sources.listing import some_of
+from gpuload.sources.listing import SPLIT, some_of
 from gpuload.sources.rows import Row
-from gpuload.sources.splits import SPLIT
 from gpuload.types import Array
 
 _UNPACK = "Unpack the tars, and give --from yolo"

@@ -9,9 +9,8 @@ from gpuload.fields.class_numbers import BACKGROUND
 from gpuload.sources.annotations import annotation_files, read_content, read_text
 from gpuload.sources.at_path import FilesSource
 from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Findings, Ref, extension_of
-from gpuload.sources.listing import some_of
+from gpuload.sources.listing import SPLIT, one_file_each, some_of, split_called, splits_of_paths
 from gpuload.sources.rows import Row
-from gpuload.sources.splits import SPLIT, one_file_each, split_called, splits_of_paths
 
 _IMAGE_FOLDERS = ("data", "jpegimages", "images")  # in any case
 _LISTS = "ImageSets/Main"

@@ -12,7 +12,7 @@ from PIL import Image
 import gpuload
 from gpuload.batchwise import MixUp
 from gpuload.output.drawing import undo_normalize
-from gpuload.pictures.shown import draw_sheet
+from gpuload.pictures import draw_sheet
 
 AUGMENT = gpuload.Augment(24)
 

@@ -15,8 +15,7 @@ from loaders import load
 import gpuload
 from gpuload.decode.native.images import ImageDecoder
 from gpuload.monitor import Metrics, metrics
-from gpuload.monitor.binding import Setup, advice, binding_stage
-from gpuload.monitor.metrics import Meter
+from gpuload.monitor.metrics import Meter, Setup, advice, binding_stage
 from gpuload.order.stream import Stream
 
 

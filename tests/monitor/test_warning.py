@@ -9,8 +9,7 @@ import pytest
 from loaders import load
 
 from gpuload.monitor import metrics
-from gpuload.monitor.binding import Setup
-from gpuload.monitor.metrics import Meter
+from gpuload.monitor.metrics import Meter, Setup
 
 SETUP = Setup(Path("shards/train"), "native", "cpu", 2, 8, 64)
 

@@ -9,7 +9,7 @@ from PIL import Image
 from report_sets import make_report, textured
 
 import gpuload
-from gpuload.pictures.shown import as_rgb
+from gpuload.pictures import as_rgb
 
 SAMPLES = 6
 

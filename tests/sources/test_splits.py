@@ -21,7 +21,7 @@ from gpuload import ArgumentError, SourceError, cli
 from gpuload.disk import Manifest
 from gpuload.packing.verify import verify
 from gpuload.sources import open_source
-from gpuload.sources.splits import split_called, splits_of_column, splits_of_files, splits_of_paths
+from gpuload.sources.listing import split_called, splits_of_column, splits_of_files, splits_of_paths
 
 PHOTOS = [encode(photo(number, 40 + number, 30)) for number in range(12)]
 SPLIT_OF = {0: "train", 1: "train", 2: "train", 3: "train", 4: "train", 5: "val", 6: "val", 7: "test"}

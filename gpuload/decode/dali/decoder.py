@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuload.augment import Form, View
+from gpuload.augment.placed import covering
 from gpuload.counted import counted
 from gpuload.decode.dali.graph import backend, build_graph, input_names, open_pipeline, tensors
 from gpuload.decode.dali.screen import Screen, Transcoder
 from gpuload.decode.interface import BatchDecodeError, Decoded, Stored, capture_fault
-from gpuload.decode.padding import covering
 from gpuload.decode.runner import Job, Stage
 from gpuload.errors import DecodeError, DeviceError
 from gpuload.fields.motion import covered
@@ -204,7 +204,9 @@ class Feed(Stage):
             images = self.transcoder.take(batch)
         fed = [_as_list(images, "HWC" if self._stored.raw else None), *map(_as_list, batch.masks)]
         for form, view in zip(self._forms, batch.views, strict=True):
-            crops, size = (view.crops, view.size) if form.padding_mode == "constant" else covering(view, form, batch)
+            crops, size = view.crops, view.size
+            if form.padding_mode != "constant":
+                crops, size = covering(crops, size, batch.encoded.sizes, form.padding_mode)
             inputs = crops._asdict()
             inputs["cubic"] = None if view.cubic is None else view.cubic.astype(np.int32)
             inputs["size"] = np.full((len(batch), 2), size, np.float32)

@@ -1,6 +1,6 @@
 """Finds images that DALI would not decode before DALI sees them: DALI 2.4 may crash the process instead of raising.
 
-A strict reader checks each image's headers (`gpuload.headers.sound_jpeg`, `png`). An image that passes does not
+A strict reader checks each image's headers (`gpuload.headers.jpeg`, `png`). An image that passes does not
 make DALI raise; one that fails is tried alone (`Trial`), so that no image that DALI decodes is refused. The readers
 take 3 µs for a JPEG of 76 kB, compiled by numba; without numba 65 µs, 3 % of DALI's decoding time on a CPU (2 cores,
 2026-11).
@@ -22,7 +22,7 @@ from gpuload.decode.interface import Fault, Stored
 from gpuload.decode.pillow import OTHER_SIZE, UndecodableError, decode_pixels
 from gpuload.decode.threads import Threads
 from gpuload.fields.images import GRAY, RGB
-from gpuload.headers import encodings, png, sound_jpeg
+from gpuload.headers import encodings, jpeg, png
 from gpuload.headers.encodings import is_avif, is_tiff, is_webp
 from gpuload.machine.installed import fault_of
 from gpuload.read.batch import Batch, EncodedBatch
@@ -35,10 +35,10 @@ _LOG = logging.getLogger(__name__)
 
 OTHER_SIZE_THAN_INDEX = "it is not of the size that the index says"
 _REASONS = {
-    sound_jpeg.NO_JPEG: "it is no image that DALI decodes",
-    sound_jpeg.BAD_HEADER: "its header is damaged",
-    sound_jpeg.NO_END: "it is truncated",
-    sound_jpeg.OTHER_SIZE: OTHER_SIZE_THAN_INDEX,
+    jpeg.NO_JPEG: "it is no image that DALI decodes",
+    jpeg.BAD_HEADER: "its header is damaged",
+    jpeg.NO_END: "it is truncated",
+    jpeg.OTHER_SIZE: OTHER_SIZE_THAN_INDEX,
 }
 _MOST_REMEMBERED = 65_536  # tried samples: a trial takes 0.5 ms or more, and each epoch would repeat it
 
@@ -161,7 +161,7 @@ class Screen:
                     faults[row] = fault
         for mask, field in enumerate(batch.masks):
             for row, data in enumerate(field):
-                fault = self._look_at(batch, row, mask, data, sound_jpeg.NO_JPEG)
+                fault = self._look_at(batch, row, mask, data, jpeg.NO_JPEG)
                 if fault is not None:
                     faults.setdefault(row, fault)
         return faults
@@ -206,11 +206,12 @@ class Screen:
         return Fault(reason if found is None else other, mask)
 
 
-_plain_check = sound_jpeg.make_check(lambda function: function, sound_jpeg.next_marker)
+_plain_check = jpeg.make_check(lambda function: function, jpeg.next_marker)
 
 
 class _Check:
-    """Checks each image of a batch by `sound_jpeg`, int8 (N,): compiled if numba is usable, once that is done."""
+    """Checks each image of a batch by `headers.jpeg.make_check`, int8 (N,): compiled if numba is usable, once that is
+    done."""
 
     def __init__(self) -> None:
         self._compiled: Callable[[I64, I32, I32], I8] | None = None

@@ -8,7 +8,7 @@ import numpy as np
 from gpuload.augment import Form, View
 from gpuload.augment.placed import PADDING_MODES, source_of, source_range
 from gpuload.decode.native import resample, steps
-from gpuload.decode.native.helpers import load
+from gpuload.decode.native.compiled import load
 from gpuload.decode.native.steps import Step
 from gpuload.decode.native.transforms.run import functions_of
 from gpuload.decode.native.values import HEIGHT, TOP, Target

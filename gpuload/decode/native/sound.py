@@ -1,4 +1,4 @@
-"""`gpuload.headers.sound_jpeg`, compiled, for all images of a batch at once."""
+"""`gpuload.headers.jpeg`, compiled, for all images of a batch at once."""
 
 from typing import Any
 
@@ -6,13 +6,13 @@ import numpy as np
 
 from gpuload.decode.native.compiled import cached, inlined
 from gpuload.decode.native.intrinsics import MARKER_BYTES, bytes_at, find_markers
-from gpuload.headers.sound_jpeg import make_check
+from gpuload.headers.jpeg import make_check
 from gpuload.types import I8, I32, I64
 
 
 @inlined
 def _next_marker(file: Any, address: int, at: int, size: int) -> int:
-    """As `sound_jpeg.next_marker`, 64 bytes at a time: 3 µs for 76 kB, byte by byte 40 (2026-11)."""
+    """As `headers.jpeg.next_marker`, 64 bytes at a time: 3 µs for 76 kB, byte by byte 40 (2026-11)."""
     while at + MARKER_BYTES < size and find_markers(address + at) == 0:
         at += MARKER_BYTES
     while at + 1 < size:
@@ -34,7 +34,7 @@ def _check_all(spans: I64, heights: I32, widths: I32, found: I8) -> None:
 
 
 def check_jpegs(spans: I64, heights: I32, widths: I32) -> I8:
-    """int8 (N,): the results of `sound_jpeg.make_check` for N files in memory.
+    """int8 (N,): the results of `headers.jpeg.make_check` for N files in memory.
 
     spans: int64 (N, 2), address and size in bytes of each. heights, widths: int32 (N,), that they should have.
     """

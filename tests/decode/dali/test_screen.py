@@ -16,15 +16,15 @@ from gpuload.decode.dali import screen as screens
 from gpuload.decode.dali.screen import Screen, Trial
 from gpuload.decode.interface import Stored
 from gpuload.decode.native.sound import check_jpegs
+from gpuload.headers import jpeg
 from gpuload.headers import png as png_header
-from gpuload.headers import sound_jpeg
 from gpuload.machine import installed
 
 OTHER_SIZE_THAN_INDEX = "it is not of the size that the index says"
 AUGMENT = Augment(8, dtype="uint8")
 WIDTH, HEIGHT = 51, 38
 
-plain_check = sound_jpeg.make_check(lambda function: function, sound_jpeg.next_marker)
+plain_check = jpeg.make_check(lambda function: function, jpeg.next_marker)
 
 
 def encoded(mode: str = "RGB", seed: int = 0, **options: Any) -> bytes:
@@ -71,7 +71,7 @@ def compiled_check(data: bytes, height: int, width: int) -> int:
 @pytest.mark.parametrize("name", SOUND)
 def test_a_sound_file_passes(name: str) -> None:
     data = SOUND[name]
-    assert plain_check(data, 0, len(data), HEIGHT, WIDTH) == sound_jpeg.SOUND == compiled_check(data, HEIGHT, WIDTH)
+    assert plain_check(data, 0, len(data), HEIGHT, WIDTH) == jpeg.SOUND == compiled_check(data, HEIGHT, WIDTH)
     assert Trial().decoded_size(as_bytes(data)) == (HEIGHT, WIDTH)
 
 
@@ -79,8 +79,8 @@ def test_a_sound_file_passes(name: str) -> None:
 def test_width_and_height_change_places_as_exif_says(orientation: int) -> None:
     data = turned(orientation)
     size = (WIDTH, HEIGHT) if orientation > 4 else (HEIGHT, WIDTH)
-    assert compiled_check(data, *size) == sound_jpeg.SOUND == plain_check(data, 0, len(data), *size)
-    assert compiled_check(data, *size[::-1]) == sound_jpeg.OTHER_SIZE == plain_check(data, 0, len(data), *size[::-1])
+    assert compiled_check(data, *size) == jpeg.SOUND == plain_check(data, 0, len(data), *size)
+    assert compiled_check(data, *size[::-1]) == jpeg.OTHER_SIZE == plain_check(data, 0, len(data), *size[::-1])
 
 
 def damaged(data: bytes, rng: np.random.Generator) -> bytes:
@@ -107,7 +107,7 @@ def test_what_passes_is_decoded_by_dali_and_both_checks_agree() -> None:
         size = (WIDTH, HEIGHT) if number % len(files) >= len(SOUND) else (HEIGHT, WIDTH)
         found = plain_check(data, 0, len(data), *size)
         assert compiled_check(data, *size) == found
-        if found == sound_jpeg.SOUND:
+        if found == jpeg.SOUND:
             passed += 1
             assert trial.decoded_size(as_bytes(data)) == size
     assert passed > 100
@@ -117,8 +117,8 @@ def test_codes_that_overflow_are_seen_in_a_file_that_is_well_formed_otherwise() 
     data = bytearray(SOUND["plain"])
     counts = data.index(b"\xff\xc4") + 5
     data[counts], data[counts + 2] = data[counts] + 2, data[counts + 2] - 2  # as many codes in all
-    assert compiled_check(bytes(data), HEIGHT, WIDTH) == sound_jpeg.BAD_HEADER
-    assert plain_check(bytes(data), 0, len(data), HEIGHT, WIDTH) == sound_jpeg.BAD_HEADER
+    assert compiled_check(bytes(data), HEIGHT, WIDTH) == jpeg.BAD_HEADER
+    assert plain_check(bytes(data), 0, len(data), HEIGHT, WIDTH) == jpeg.BAD_HEADER
     assert Trial().decoded_size(as_bytes(bytes(data))) is None
 
 

@@ -7,8 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuload.decode.native import steps as compiled
-from gpuload.decode.native.compiled import address_of
-from gpuload.decode.native.helpers import load
+from gpuload.decode.native.compiled import address_of, load
 from gpuload.decode.native.transforms.image import mix, transform_rows
 from gpuload.decode.native.transforms.moves import move
 from gpuload.decode.native.transforms.points import hue, points, saturation

@@ -1,0 +1,203 @@
+"""Pictures of samples: boxes, masks and keypoints drawn on images, any pixels as RGB, thumbnails and data URIs for a
+page, and contact sheets.
+
+Works on Pillow's images and NumPy arrays; knows neither data sets nor decoders.
+"""
+
+import base64
+import io
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageDraw, ImageFont, ImageOps
+
+from gpuload.headers.encodings import MAX_PIXELS
+from gpuload.types import U8, Array, ClassNames
+
+# Fifteen colours that differ from one another and from most photos; class number n has colour n modulo 15.
+_COLORS = (
+    (230, 85, 75),
+    (66, 135, 245),
+    (72, 190, 110),
+    (245, 170, 50),
+    (165, 95, 220),
+    (50, 190, 200),
+    (240, 120, 185),
+    (150, 175, 60),
+    (110, 110, 235),
+    (225, 130, 80),
+    (60, 165, 150),
+    (205, 70, 130),
+    (130, 150, 190),
+    (200, 170, 90),
+    (100, 200, 70),
+)
+_MASK_SHARE = 0.45  # of a mask's colour in what it covers
+_LABEL_PX = 11
+_VISIBLE = 2  # a keypoint's visibility, as in COCO
+
+# Of a contact sheet.
+_GAP_PX, _FONT_PX = 8, 13
+_PAPER, _INK = (255, 255, 255), (40, 40, 45)
+_MOST_COLUMNS, _WIDTH_PX = 8, 1_400
+
+
+def color_of(number: int) -> tuple[int, int, int]:
+    """The colour of a class number."""
+    return _COLORS[number % len(_COLORS)]
+
+
+def name_of(number: int, names: ClassNames) -> str:
+    """The name of a class number, or "class 3" where there is none."""
+    return names[number] if names is not None and 0 <= number < len(names) else f"class {number}"
+
+
+def shorten(text: str, width: float, font: Any) -> str:
+    """A text in one line, truncated with an ellipsis to this many pixels; unprintable characters become spaces."""
+    shown = "".join(char if char.isprintable() else " " for char in text[:400])
+    if font.getlength(shown) <= width:
+        return shown
+    while shown and font.getlength(f"{shown}…") > width:
+        shown = shown[: max(0, min(len(shown) - 1, int(len(shown) * 0.9)))]
+    return f"{shown}…"
+
+
+@cache
+def font_of(size_px: int) -> Any:
+    """Pillow's own font, which needs no files of the system."""
+    return ImageFont.load_default(size_px)
+
+
+def draw_mask(image: Image.Image, mask: npt.NDArray[np.uint8]) -> Image.Image:
+    """The image with each class of a mask in its colour; class 0, mostly the background, stays as it is.
+
+    mask: uint8 (height, width), of the image's size.
+    """
+    pixels = np.asarray(image.convert("RGB"), np.float32)
+    colors = np.array([color_of(number) for number in range(256)], np.float32)[mask]
+    share = np.where(mask > 0, _MASK_SHARE, 0).astype(np.float32)[..., None]
+    return Image.fromarray(np.rint(pixels * (1 - share) + colors * share).astype(np.uint8))
+
+
+def draw_boxes(image: Image.Image, boxes: npt.ArrayLike, numbers: Sequence[int], names: ClassNames) -> None:
+    """Draws boxes (M, 4), as x0, y0, x1, y1 in pixels of the image, each with the name of its class."""
+    draw, font = ImageDraw.Draw(image), font_of(_LABEL_PX)
+    line = max(1, round(min(image.size) / 110))
+    for (x0, y0, x1, y1), number in zip(np.asarray(boxes, float).reshape(-1, 4).tolist(), numbers, strict=True):
+        color = color_of(number)
+        right, bottom = max(x0, x1 - 1), max(y0, y1 - 1)
+        draw.rectangle((x0, y0, right, bottom), outline=color, width=line)
+        text = shorten(name_of(number, names), max(16.0, image.width - x0 - 4), font)
+        left, top = max(0.0, x0), max(0.0, y0 - _LABEL_PX - 3) if y0 > _LABEL_PX else max(0.0, y0)
+        draw.rectangle((left, top, left + font.getlength(text) + 4, top + _LABEL_PX + 3), fill=color)
+        draw.text((left + 2, top), text, fill="white" if sum(color) < 450 else "black", font=font)
+
+
+def draw_keypoints(image: Image.Image, instances: npt.ArrayLike) -> None:
+    """Draws instances of points (M, K, 2 or 3), as x, y and visibility in pixels of the image.
+
+    A point of visibility 0, or at 0, 0 where there is none, is left out; one that is labelled but hidden is a ring.
+    """
+    draw, radius = ImageDraw.Draw(image), max(2.0, min(image.size) / 70)
+    for number, points in enumerate(np.asarray(instances, float)):
+        for point in points.tolist():
+            x, y, visibility = (*point, _VISIBLE)[:3]
+            if visibility == 0 or (x == 0 and y == 0):
+                continue
+            spot = (x - radius, y - radius, x + radius, y + radius)
+            color = color_of(number)
+            if visibility >= _VISIBLE:
+                draw.ellipse(spot, fill=color, outline="white")
+            else:
+                draw.ellipse(spot, outline=color, width=2)
+
+
+def as_rgb(pixels: Any) -> U8:
+    """uint8 (..., height, width, 3), of uint8, uint16 or floats (..., height, width, channels).
+
+    One or two channels become gray, by the first; of more the first three are shown. 16 bits lose the lower half.
+    Floats have no range of their own: of each image the smallest value becomes black and the largest white.
+    """
+    shown = pixels[..., :3] if pixels.shape[-1] > 2 else np.repeat(pixels[..., :1], 3, axis=-1)
+    if shown.dtype == np.uint16:
+        shown = (shown >> 8).astype(np.uint8)
+    elif shown.dtype != np.uint8:
+        shown = np.rint(255 * stretched(shown)).astype(np.uint8)
+    contiguous: U8 = np.ascontiguousarray(shown)
+    return contiguous
+
+
+def stretched(images: Array) -> Array:
+    """float32 (..., height, width, channels) in 0..1: of each image the smallest value is 0 and the largest 1."""
+    levels = np.nan_to_num(images.astype(np.float32), posinf=0, neginf=0)
+    low, high = (reduce(levels, axis=(-3, -2, -1), keepdims=True) for reduce in (np.min, np.max))
+    scaled: Array = (levels - low) / np.maximum(high - low, 1e-6)
+    return scaled
+
+
+def decode_image(content: bytes, most_px: int | None = None) -> Image.Image:
+    """An encoded image, RGB, upright. most_px: a JPEG may be decoded smaller, but its sides not below this.
+
+    Raises:
+        Exception: of many kinds, by Pillow.
+    """
+    with Image.open(io.BytesIO(content)) as image:
+        if image.width * image.height > MAX_PIXELS:
+            raise ValueError(f"{image.width} × {image.height} pixels")
+        if most_px is not None:
+            image.draft("RGB", (most_px, most_px))
+        upright = ImageOps.exif_transpose(image)
+        if upright.mode.startswith("I"):  # 16 bits, which Pillow would cut off at 255
+            return Image.fromarray(as_rgb(np.asarray(upright).astype(np.uint16)[..., None]))
+        return upright.convert("RGB")
+
+
+def thumbnail(image: Image.Image, width: int, height: int) -> Image.Image:
+    """A copy that fits into so many pixels, RGB; a smaller image stays as it is."""
+    copy = image.convert("RGB")
+    copy.thumbnail((width, height), Image.Resampling.LANCZOS, reducing_gap=3.0)
+    return copy
+
+
+def jpeg_uri(image: Image.Image, quality: int = 72) -> str:
+    """A photo, as `data:image/jpeg;base64,…`."""
+    file = io.BytesIO()
+    image.convert("RGB").save(file, "JPEG", quality=quality, optimize=True)
+    return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+class Cell(NamedTuple):
+    """A picture and what is written under it."""
+
+    picture: Image.Image
+    caption: str
+
+
+def draw_sheet(cells: Sequence[Cell], columns: int | None = None) -> Image.Image:
+    """All pictures in rows, RGB; a sheet of nothing is a small white picture.
+
+    columns: pictures in a row; by default as many as make the sheet about as wide as high, and at most 1,400 pixels.
+    """
+    if not cells:
+        return Image.new("RGB", (2 * _GAP_PX, 2 * _GAP_PX), _PAPER)
+    width = max(cell.picture.width for cell in cells)
+    height = max(cell.picture.height for cell in cells)
+    if columns is None:
+        fitting = max(1, (_WIDTH_PX - _GAP_PX) // (width + _GAP_PX))
+        columns = min(_MOST_COLUMNS, fitting, max(1, round((len(cells) * height / width) ** 0.5 + 0.49)))
+    columns = min(columns, len(cells))
+    cell_width, cell_height = width + _GAP_PX, height + _FONT_PX + 2 * _GAP_PX
+    rows = -(-len(cells) // columns)
+    sheet = Image.new("RGB", (columns * cell_width + _GAP_PX, rows * cell_height + _GAP_PX), _PAPER)
+    draw, font = ImageDraw.Draw(sheet), font_of(_FONT_PX)
+    for number, (picture, caption) in enumerate(cells):
+        left = _GAP_PX + number % columns * cell_width + (width - picture.width) // 2
+        top = _GAP_PX + number // columns * cell_height
+        sheet.paste(picture, (left, top + height - picture.height))
+        text = shorten(caption, width, font)
+        middle = _GAP_PX + number % columns * cell_width + width / 2
+        draw.text((middle, top + height + 2), text, fill=_INK, font=font, anchor="ma")
+    return sheet
