@@ -35,7 +35,7 @@ def with_images(batch: Batch, images: Sequence[np.ndarray]) -> Batch:
 
 
 def no_spare(position: int) -> Batch:
-    """For a `Guard` that needs no sample beyond its batches."""
+    """For a `FaultHandler` that needs no sample beyond its batches."""
     raise AssertionError(f"a spare sample was asked for, at {position}")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpuload.decode.device import Device
-from gpuload.decode.guard import Guard
+from gpuload.decode.faults import FaultHandler
 from gpuload.decode.interface import Stored
 from gpuload.decode.open import Resources, open_decoder
 from gpuload.decode.runner import Runner
@@ -14,7 +14,7 @@ from gpuload.decode.runner import Runner
 
 def open_guard(
     name: Any, forms: Sequence[Any], stored: Stored, batch_size: int = 8, on_corrupt: Any = "raise", **options: Any
-) -> Guard:
+) -> FaultHandler:
     """options: of `Resources`, by default two threads and one batch ahead."""
     resources = {"num_threads": 2, "prefetch": 1, "cpu_share": 0.5, **options}
     return open_decoder(name, None, forms, stored, Resources(batch_size, **resources), None, on_corrupt)

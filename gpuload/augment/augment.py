@@ -312,12 +312,12 @@ class Augment(Recipes):
         # Number 0: flip; then those of the crop; last the vertical flip. Drawn at once, since every NumPy call has a
         # cost of its own.
         is_random = self.interpolation == "random"
-        own = [0, *range(1, 1 + geometry.draws), *([_FILTER] if is_random else []), _VERTICAL_FLIP]
+        own = [0, *range(1, 1 + geometry.numbers), *([_FILTER] if is_random else []), _VERTICAL_FLIP]
         drawn = draw(own, slice(None))
         reach = 1 if self.interpolation == "bilinear" else 2
         sides = widths.astype(np.float64), heights.astype(np.float64)
         flip = geometry.flip if self.flip is None else self.flip
-        crops = geometry.draw(Images(samples, *sides, size, reach, drawn[1 : 1 + geometry.draws], draw))._replace(
+        crops = geometry.draw(Images(samples, *sides, size, reach, drawn[1 : 1 + geometry.numbers], draw))._replace(
             mirror=(drawn[0] < flip).astype(np.int32),
             mirror_y=(drawn[-1] < self.vertical_flip).astype(np.int32),
         )

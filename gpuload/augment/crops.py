@@ -19,8 +19,8 @@ class Images(NamedTuple):
 
     samples: int64 (N,), their numbers, for messages. widths, heights: float64 (N,), in pixels. size: (height, width) of
     the output in pixels. reach: of the resize filter, in output pixels: 1 for a bilinear one, 2 for a bicubic one.
-    drawn: float64 (`Geometry.draws`, N) in [0, 1), the numbers 1, 2, … of each image's crop. draw: any others, for some
-    of the images: (numbers, rows) to float64 (len(numbers), len(rows)).
+    numbers: float64 (`Geometry.numbers`, N) in [0, 1), the numbers 1, 2, … of each image's crop. more: any others, for
+    some of the images: (numbers, rows) to float64 (len(numbers), len(rows)).
     """
 
     samples: I64
@@ -28,8 +28,8 @@ class Images(NamedTuple):
     heights: F64
     size: tuple[int, int]
     reach: int
-    drawn: F64
-    draw: Callable[[npt.NDArray[Any], I64], F64]
+    numbers: F64
+    more: Callable[[npt.NDArray[Any], I64], F64]
 
     @property
     def sources(self) -> F64:
@@ -40,12 +40,12 @@ class Images(NamedTuple):
 class Geometry(ABC):
     """Base class of crops: which part of each image becomes the output.
 
-    draws: random numbers that every image needs. flip: probability of a horizontal flip, where `Augment` says none.
+    numbers: random numbers that every image needs. flip: probability of a horizontal flip, where `Augment` says none.
     places: whether images are `placed`, so that they may be scaled and padded. own_sizes: whether each output has its
         own size, which then depends on the image.
     """
 
-    draws: ClassVar[int] = 0
+    numbers: ClassVar[int] = 0
     flip: ClassVar[float] = 0.0
     places: ClassVar[bool] = False
     own_sizes: ClassVar[bool] = False

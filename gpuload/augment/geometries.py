@@ -46,18 +46,18 @@ class RandomResizedCrop(Geometry):
     scale: Annotated[tuple[float, float], SHARES] = (0.08, 1.0)
     ratio: Annotated[tuple[float, float], _RATIOS] = (3 / 4, 4 / 3)
 
-    draws: ClassVar[int] = 4  # position in y and in x; area and ratio of the first attempt: three of four images fit
+    numbers: ClassVar[int] = 4  # position in y and in x; area and ratio of the first attempt: three of four images fit
     flip: ClassVar[float] = 0.5
 
     def draw(self, images: Images) -> Crops:
         """As `Geometry.draw`."""
-        drawn, width, height = images.drawn, images.widths, images.heights
+        drawn, width, height = images.numbers, images.widths, images.heights
         (heights,), (widths,), (fits,) = self._windows(drawn[2:], width, height)
         shape = np.stack([heights, widths])
         missed = np.flatnonzero(~fits)
         if len(missed):
             width_missed, height_missed = width[missed], height[missed]
-            heights, widths, fitting = self._windows(images.draw(_LATER, missed), width_missed, height_missed)
+            heights, widths, fitting = self._windows(images.more(_LATER, missed), width_missed, height_missed)
             first = fitting.argmax(axis=0), np.arange(len(missed))
             fits[missed] = fitting[first]
             central = self._central_window(width_missed, height_missed)
@@ -149,7 +149,7 @@ class Cover(Geometry):
     random: Annotated[bool, FLAG] = True
     resize: Annotated[int | None, optional(COUNT)] = None
 
-    draws: ClassVar[int] = 2  # position in y and in x
+    numbers: ClassVar[int] = 2  # position in y and in x
 
     def draw(self, images: Images) -> Crops:
         """As `Geometry.draw`."""
@@ -161,7 +161,7 @@ class Cover(Geometry):
         else:
             resized = np.trunc(self.resize * source / source.min(axis=1, keepdims=True))
         room = resized - target
-        offset = np.floor(images.drawn.T * (room + 1)) if self.random else room // 2
+        offset = np.floor(images.numbers.T * (room + 1)) if self.random else room // 2
         step = source / resized
         return regions(images, step, offset * step, (offset + target) * step)
 

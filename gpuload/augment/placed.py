@@ -70,7 +70,7 @@ class RandomCrop(Geometry):
     fill: Annotated[Levels, LEVELS] = 0
     padding_mode: Annotated[PaddingMode, choice(*PADDING_MODES)] = "constant"
 
-    draws: ClassVar[int] = 2  # position in y and in x
+    numbers: ClassVar[int] = 2  # position in y and in x
     flip: ClassVar[float] = 0.5
 
     def __post_init__(self) -> None:
@@ -101,7 +101,7 @@ class RandomCrop(Geometry):
                 "RandomCrop(pad_if_needed=True)"
             )
         room = padded + 2 * missing - size
-        return unscaled(np.floor(images.drawn.T * (room + 1)) - before - missing, images.size)
+        return unscaled(np.floor(images.numbers.T * (room + 1)) - before - missing, images.size)
 
 
 def _four_sides(padding: Padding | None) -> tuple[int, ...]:
@@ -202,7 +202,7 @@ class Resize(_Padded):
     pad_to_multiple_of: Annotated[int | None, optional(COUNT)] = None
     fill: Annotated[Levels, LEVELS] = 0
 
-    draws: ClassVar[int] = 1  # which of the sizes
+    numbers: ClassVar[int] = 1  # which of the sizes
     own_sizes: ClassVar[bool] = True
 
     def draw(self, images: Images) -> Crops:
@@ -228,7 +228,7 @@ class Resize(_Padded):
             shorter, longer = np.trunc(self.max_size * short / long), np.full(len(long), float(self.max_size))
         else:
             choices = np.array(self.size, np.float64).reshape(-1)
-            shorter = choices[np.floor(images.drawn[0] * len(choices)).astype(np.int64)]
+            shorter = choices[np.floor(images.numbers[0] * len(choices)).astype(np.int64)]
             longer = np.trunc(shorter * long / short)
             if self.max_size is not None:
                 over = longer > self.max_size
@@ -279,14 +279,14 @@ class ScaleJitter(_Padded):
     fill: Annotated[Levels, LEVELS] = 0
     shorter: Annotated[tuple[float, float] | None, _RANGE] = None
 
-    draws: ClassVar[int] = 3  # position in y and in x, and the scale
+    numbers: ClassVar[int] = 3  # position in y and in x, and the scale
     flip: ClassVar[float] = 0.5
 
     def draw(self, images: Images) -> Crops:
         """As `Geometry.draw`."""
         size = np.array(images.size, np.float64)
         low, high = self.scale if self.shorter is None else self.shorter
-        drawn = low + images.drawn[2] * (high - low)
+        drawn = low + images.numbers[2] * (high - low)
         if self.shorter is None:
             fitting = (size / images.sources).min(axis=1)
             shape = np.maximum(np.trunc(images.sources * (fitting * drawn)[:, None]), 1)
@@ -296,7 +296,7 @@ class ScaleJitter(_Padded):
                 images, shorter, np.trunc(shorter * images.sources.max(axis=1) / images.sources.min(axis=1))
             )
         room = np.maximum(shape - size, 0)
-        return placed(images, -np.floor(images.drawn[:2].T * (room + 1)), shape, size)
+        return placed(images, -np.floor(images.numbers[:2].T * (room + 1)), shape, size)
 
 
 @settings
@@ -313,12 +313,12 @@ class ZoomOut(_Padded):
     p: Annotated[float, PROBABILITY] = 0.5
     fill: Annotated[Levels, LEVELS] = 0
 
-    draws: ClassVar[int] = 4  # position in y and in x, how large, and whether
+    numbers: ClassVar[int] = 4  # position in y and in x, how large, and whether
     flip: ClassVar[float] = 0.5
 
     def draw(self, images: Images) -> Crops:
         """As `Geometry.draw`."""
         size = np.array(images.size, np.float64)
-        times = self.side_range[0] + images.drawn[2] * (self.side_range[1] - self.side_range[0])
-        shape = np.maximum(np.rint(size / np.where(images.drawn[3] < self.p, times, 1)[:, None]), 1)
-        return placed(images, np.floor(images.drawn[:2].T * (size - shape + 1)), shape, size)
+        times = self.side_range[0] + images.numbers[2] * (self.side_range[1] - self.side_range[0])
+        shape = np.maximum(np.rint(size / np.where(images.numbers[3] < self.p, times, 1)[:, None]), 1)
+        return placed(images, np.floor(images.numbers[:2].T * (size - shape + 1)), shape, size)

@@ -5,7 +5,7 @@
 On a host with many cores the CPU decoder is about as fast as a GPU's JPEG engines, so idle cores add throughput. Each
 sample has exactly the pixels of the decoder that it is assigned to.
 
-A sample that replaces one that does not decode (`gpuload.decode.guard`) is assigned by its own number. So its decoder
+A sample that replaces one that does not decode (`gpuload.decode.faults`) is assigned by its own number. So its decoder
 depends on (seed, epoch, sample), not on the sample that it replaces.
 """
 
@@ -22,7 +22,7 @@ from PIL import Image
 from gpuload.augment import View
 from gpuload.augment.crops import whole_images
 from gpuload.decode.device import as_tensor
-from gpuload.decode.guard import FindFaults, black_png
+from gpuload.decode.faults import FindFaults, black_png
 from gpuload.decode.interface import Decoded, Fault, Stored
 from gpuload.decode.runner import Job, Stage
 from gpuload.draws import SHARE, random_bits, uniform

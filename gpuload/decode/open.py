@@ -12,7 +12,7 @@ import numpy as np
 from gpuload.augment import Form
 from gpuload.augment.schedule import Schedule
 from gpuload.decode.arguments import Backend, DecoderName
-from gpuload.decode.guard import FindFaults, Guard, OnCorrupt
+from gpuload.decode.faults import FaultHandler, FindFaults, OnCorrupt
 from gpuload.decode.interface import NoDecoder, Stored
 from gpuload.decode.runner import OnPart, Runner, Stage
 from gpuload.disk.dataset import Dataset
@@ -179,7 +179,7 @@ def open_decoder(
     resources: Resources,
     functions: Functions | None = None,
     on_corrupt: OnCorrupt = "raise",
-) -> Guard:
+) -> FaultHandler:
     """Opens the decoder, guarded.
 
     stored: None if neither images nor masks are requested, so nothing is decoded. functions: user functions, or None.
@@ -188,12 +188,12 @@ def open_decoder(
         ArgumentError: both encoded and raw images for DALI.
     """
     if stored is None:
-        return Guard(NoDecoder())
+        return FaultHandler(NoDecoder())
     opening = _Opening(name, device_id, stored, resources, open_device(device_id))
     with paused_collector():
         stages = opening.stages(forms) if functions is None else opening.stages_around(functions, forms)
     runner = Runner(stages, resources.prefetch, opening.device)
-    return Guard(runner, on_corrupt, opening.find_faults, stored.source)
+    return FaultHandler(runner, on_corrupt, opening.find_faults, stored.source)
 
 
 class _Opening:

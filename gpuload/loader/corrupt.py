@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gpuload.counted import counted
 from gpuload.decode.arguments import OnCorrupt
-from gpuload.decode.guard import Guarded
+from gpuload.decode.faults import HandledBatch
 from gpuload.decode.interface import BatchDecodeError, Fault
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, DecodeError
@@ -93,14 +93,14 @@ class CorruptSamples:
         """Resets the count for `OnCorrupt.most`, which limits one epoch, or the rest of one after a resume."""
         self._in_epoch = 0
 
-    def add(self, guarded: Guarded, epoch: int) -> None:
+    def add(self, handled: HandledBatch, epoch: int) -> None:
         """Records the faults of a batch.
 
         Raises:
             DecodeError: there are more than `OnCorrupt.most` in this epoch.
         """
-        for row, fault in sorted(guarded.faults.items()):
-            corrupt = self._identify(guarded.asked, row, fault, epoch)
+        for row, fault in sorted(handled.faults.items()):
+            corrupt = self._identify(handled.asked, row, fault, epoch)
             self._count += 1
             self._in_epoch += 1
             place = corrupt.dataset, corrupt.index
@@ -108,7 +108,7 @@ class CorruptSamples:
                 self._listed[place] = replace(self._listed[place], times=self._listed[place].times + 1)
             elif len(self._listed) < _MOST_LISTED:
                 self._listed[place] = corrupt
-            self._write(corrupt, guarded.batch, row)
+            self._write(corrupt, handled.batch, row)
             if self._in_epoch > self._most:
                 raise DecodeError(self._too_many(corrupt, epoch))
 

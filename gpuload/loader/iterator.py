@@ -497,12 +497,12 @@ class DaliIterator(NotSupported):
         augments = self._schedule.at(position.epoch)
         parts, empty = self._epochs.parts(position), self._epochs.empty_parts(position)
         with followed(self):
-            for step in self._pipeline.epoch(position, parts, empty, augments, lambda: not over.is_set()):
-                start, stop = (position.begin + at.samples for at in (self._handed_out, step.position))
+            for made in self._pipeline.epoch(position, parts, empty, augments, lambda: not over.is_set()):
+                start, stop = (position.begin + at.samples for at in (self._handed_out, made.position))
                 self.padding, self.remainder = self._epochs.padding(start, stop), stop - start
-                self.end_of_dataloader = self._epochs.is_last(step.position)
-                self._handed_out, self.timing, fields = step.position, step.timing, [step.fields]
-                del step
+                self.end_of_dataloader = self._epochs.is_last(made.position)
+                self._handed_out, self.timing, fields = made.position, made.timing, [made.fields]
+                del made
                 yield fields.pop()  # not from a variable: a suspended generator would keep the batch alive
                 check_process(self._process)
                 check_current(not over.is_set())

@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 from gpuload.augment import Augment
-from gpuload.decode.guard import Guard, Guarded
+from gpuload.decode.faults import FaultHandler, HandledBatch
 from gpuload.decode.interface import BatchDecodeError, Decoded
 from gpuload.errors import GpuloadError, ShardError
 from gpuload.loader.corrupt import CorruptSamples
@@ -36,7 +36,7 @@ class Timing(NamedTuple):
     download_s: float = 0.0
 
 
-class Step(NamedTuple):
+class TrainingBatch(NamedTuple):
     """A batch for the training loop, and the position after it."""
 
     fields: Any
@@ -64,7 +64,7 @@ class Pipeline:
         self,
         open_reader: Callable[[], BatchReader],
         reader: BatchReader,
-        decoder: Guard,
+        decoder: FaultHandler,
         make_fields: Callable[..., Any],
         no_pixels: Callable[[Batch], Decoded],
         corrupt: CorruptSamples,
@@ -81,7 +81,7 @@ class Pipeline:
         empty: Sequence[Part],
         augments: Sequence[Augment],
         is_current: Callable[[], bool],
-    ) -> Iterator[Step]:
+    ) -> Iterator[TrainingBatch]:
         """Yields the batches of an epoch, or of the rest of one.
 
         start: its first position. parts, empty: this rank's parts of the global batches, and the following parts
@@ -102,11 +102,11 @@ class Pipeline:
             decoding = self._decoder.decode(self._reader.batches(current, augments), read_spare)
             while True:
                 with annotate("wait"):
-                    guarded = next(decoding, None)
-                if guarded is None:
+                    handled = next(decoding, None)
+                if handled is None:
                     break
-                made = [self._make_step(guarded, start, asked, is_current)]
-                del guarded
+                made = [self._finish(handled, start, asked, is_current)]
+                del handled
                 yield made.pop()  # not from a variable: a suspended generator would keep the batch alive
                 asked = self._meter.ask()
             check_current(is_current())  # a decoder that was closed ends
@@ -125,22 +125,24 @@ class Pipeline:
         for part in empty:
             asked = time.perf_counter()
             (last,) = self._reader.read([part], augments)
-            yield self._make_step(Guarded(last, self._no_pixels(last), last, {}), start, asked, is_current)
+            yield self._finish(HandledBatch(last, self._no_pixels(last), last, {}), start, asked, is_current)
             self._meter.ask()
 
-    def _make_step(self, guarded: Guarded, start: Position, asked: float, is_current: Callable[[], bool]) -> Step:
+    def _finish(
+        self, handled: HandledBatch, start: Position, asked: float, is_current: Callable[[], bool]
+    ) -> TrainingBatch:
         ready = time.perf_counter()
         check_current(is_current())
         self._reader.check()
-        batch, decoded = guarded.batch, guarded.decoded
-        if guarded.faults:
-            self._corrupt.add(guarded, start.epoch)
-            self._meter.bad_samples += len(guarded.faults)
+        batch, decoded = handled.batch, handled.decoded
+        if handled.faults:
+            self._corrupt.add(handled, start.epoch)
+            self._meter.bad_samples += len(handled.faults)
         with annotate("hand over"):
-            fields = self._make_fields(batch, decoded, broken=tuple(guarded.faults))
+            fields = self._make_fields(batch, decoded, broken=tuple(handled.faults))
         at = start._replace(samples=batch.stop - start.begin)
         waited_s = self._meter.hand_over(batch, decoded, asked, ready, (at.epoch, at.samples))
-        return Step(fields, at, Timing(batch.read_s, decoded.seconds, waited_s, batch.download_s))
+        return TrainingBatch(fields, at, Timing(batch.read_s, decoded.seconds, waited_s, batch.download_s))
 
 
 @contextmanager

@@ -4,7 +4,7 @@ that each decoder refuses.
     PYTHONPATH=tests python tests/decode/noticed.py          # prints the table
     PYTHONPATH=tests python tests/decode/noticed.py --write  # and puts it into docs/lab/decode.md
 
-Each decoder is asked as the loader asks it: "native" and DALI's CPU decoder through `Guard`, which for DALI looks at
+Each decoder is asked as the loader asks it: "native" and DALI's CPU decoder through `FaultHandler`, which for DALI looks at
 headers first; an image that is not of the size that the index says counts as refused only if the decoder says so.
 """
 

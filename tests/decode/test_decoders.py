@@ -14,7 +14,7 @@ from PIL import Image
 
 import gpuload
 from gpuload import Augment, CenterCrop, Normalize
-from gpuload.decode.guard import Guard
+from gpuload.decode.faults import FaultHandler
 from gpuload.decode.interface import BatchDecodeError, Stored
 from gpuload.read.batch import Batch
 
@@ -155,7 +155,7 @@ def test_an_image_that_does_not_decode_is_found_and_the_decoder_goes_on(
     jpeg = encode(images[1], format="JPEG")
     for bad in (np.zeros(500, np.uint8), jpeg[: len(jpeg) // 2], np.empty(0, np.uint8)):
         broken = with_images(good, [bad if row in (1, 3) else data for row, data in enumerate(good.encoded.images)])
-        one = Guard(open_decoder(augment, 5))  # without a screen: DALI meets them itself
+        one = FaultHandler(open_decoder(augment, 5))  # without a screen: DALI meets them itself
         found = []
         with pytest.raises(BatchDecodeError, match="2 of 5 samples do not decode") as caught:
             for guarded in one.decode(iter([good, good, broken, good]), no_spare):

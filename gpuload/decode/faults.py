@@ -34,7 +34,7 @@ ReadSpare = Callable[[int], Batch]
 _MOST_SPARES = 1000  # samples tried in place of a batch without any good sample
 
 
-class Guarded(NamedTuple):
+class HandledBatch(NamedTuple):
     """A batch as it is handed out.
 
     batch: with "skip", replacements stand in for samples that do not decode; else as requested. asked: the batch as
@@ -62,7 +62,7 @@ class _InFlight:
     spares: int = 0
 
 
-class Guard:
+class FaultHandler:
     """Guards a decoder.
 
     find_faults: finds samples that the decoder must not see; None if it takes anything. pixels: of the images.
@@ -77,7 +77,7 @@ class Guard:
     ) -> None:
         self.decoder, self._on_corrupt, self._find_faults, self._pixels = decoder, on_corrupt, find_faults, pixels
 
-    def decode(self, batches: Iterator[Batch], read_spare: ReadSpare) -> Iterator[Guarded]:
+    def decode(self, batches: Iterator[Batch], read_spare: ReadSpare) -> Iterator[HandledBatch]:
         """Each batch with its pixels, in order. Only one call is active at a time; a new call ends the one before.
 
         read_spare: gives a batch of the one sample at this position of the stream.
@@ -97,7 +97,7 @@ class Guard:
                         break
                     feed.in_flight.popleft()
                     batch = flight.given if self._on_corrupt == "skip" else flight.asked
-                    made = [Guarded(batch, mended, flight.asked, flight.faults)]
+                    made = [HandledBatch(batch, mended, flight.asked, flight.faults)]
                     del found, flight, decoded, mended, batch  # a suspended generator must not keep a batch alive
                     yield made.pop()
                 else:
@@ -183,8 +183,8 @@ class _Feed:
     refused: the error of the batch at which the feed ended; the batches before it are decoded first.
     """
 
-    def __init__(self, guard: Guard, batches: Iterator[Batch], read_spare: ReadSpare) -> None:
-        self._guard, self._batches, self._read_spare = guard, batches, read_spare
+    def __init__(self, handler: FaultHandler, batches: Iterator[Batch], read_spare: ReadSpare) -> None:
+        self._handler, self._batches, self._read_spare = handler, batches, read_spare
         self.in_flight: deque[_InFlight] = deque()
         self.refused: BatchDecodeError | None = None
         self._error: BaseException | None = None
@@ -201,7 +201,7 @@ class _Feed:
                 raise self._error
             try:
                 batch = next(self._batches, None)
-                begun = None if batch is None else self._guard.begin(batch, self._read_spare)
+                begun = None if batch is None else self._handler.begin(batch, self._read_spare)
             except BatchDecodeError as error:
                 self.refused = error
                 return

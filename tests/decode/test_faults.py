@@ -15,7 +15,7 @@ from PIL import Image
 
 import gpuload
 from gpuload import Augment
-from gpuload.decode.guard import Guard
+from gpuload.decode.faults import FaultHandler
 from gpuload.decode.interface import BatchDecodeError, Decoded, Fault
 from gpuload.read.batch import Batch
 
@@ -86,26 +86,26 @@ def spare(position: int) -> Batch:
 Broken = set[tuple[int, int]]
 
 
-def guarded(kind: str, broken: Broken, on_corrupt: Any, count: int = 6) -> Guard:
+def guarded(kind: str, broken: Broken, on_corrupt: Any, count: int = 6) -> FaultHandler:
     if kind == "screened":
 
         def find(batch: Batch) -> dict[int, Fault]:
             return dict(Reporter(broken).decoded(batch)[1].broken)
 
-        return Guard(Raiser(broken), on_corrupt, find)
+        return FaultHandler(Raiser(broken), on_corrupt, find)
     if kind == "half screened":  # finds those of even rows; the decoder meets the others
 
         def find_some(batch: Batch) -> dict[int, Fault]:
             return {row: fault for row, fault in Reporter(broken).decoded(batch)[1].broken.items() if row % 2 == 0}
 
-        return Guard(Raiser(broken), on_corrupt, find_some)
+        return FaultHandler(Raiser(broken), on_corrupt, find_some)
     if kind == "half screened, reports":  # as where two decoders share a batch
 
         def find_half(batch: Batch) -> dict[int, Fault]:
             return {row: fault for row, fault in Reporter(broken).decoded(batch)[1].broken.items() if row % 2 == 0}
 
-        return Guard(Reporter(broken), on_corrupt, find_half)
-    return Guard({"reports": Reporter, "raises": Raiser}[kind](broken), on_corrupt)
+        return FaultHandler(Reporter(broken), on_corrupt, find_half)
+    return FaultHandler({"reports": Reporter, "raises": Raiser}[kind](broken), on_corrupt)
 
 
 KINDS = ("reports", "raises", "screened", "half screened", "half screened, reports")
@@ -169,7 +169,7 @@ def test_raise_comes_after_the_batches_before(kind: str) -> None:
 def test_a_decoder_that_goes_on_is_not_asked_twice() -> None:
     """Copying a row costs nothing; decoding the batches in flight again would cost as much as all of them."""
     decoder = Reporter({(number, row) for number in range(6) for row in (1, 3)})
-    assert len(list(Guard(decoder, "skip").decode(iter(batches(6)), spare))) == 6
+    assert len(list(FaultHandler(decoder, "skip").decode(iter(batches(6)), spare))) == 6
     assert decoder.calls == 1
     for on_corrupt in ("skip", "mark"):  # nor where other samples of the batch were found before
         guard = guarded("half screened, reports", {(3, 1), (3, 2), (4, 0), (4, 1)}, on_corrupt)
@@ -186,7 +186,7 @@ def test_rows_of_torchs_tensors_are_copied_too(make: Any) -> None:
             return batch, decoded._replace(images=(make(pixels),), masks=((make(masks),),))
 
     broken = {(0, 1), (0, 2), (1, 4)}
-    for number, one in enumerate(Guard(Tensors(broken), "skip").decode(iter(batches(2)), spare)):
+    for number, one in enumerate(FaultHandler(Tensors(broken), "skip").decode(iter(batches(2)), spare)):
         for array in (*one.decoded.images, *one.decoded.masks[0]):
             assert type(array) is type(make(np.zeros(1))) and list(map(tuple, array.tolist())) == expected(
                 number, broken
@@ -221,7 +221,7 @@ def test_an_error_is_found_while_another_thread_reads_on() -> None:
             raise error
 
     wanted = batches(6)
-    found = list(Guard(Late(set()), "skip").decode(iter(wanted), spare))
+    found = list(FaultHandler(Late(set()), "skip").decode(iter(wanted), spare))
     assert [one.asked for one in found] == wanted
     assert [sorted(one.faults) for one in found] == [[], [1], [], [], [], []]
 
@@ -254,7 +254,7 @@ def test_a_placeholder_that_does_not_decode_ends_the_run() -> None:
             raise BatchDecodeError(batch, {0: Fault("always")})
 
     with pytest.raises(BatchDecodeError):
-        list(Guard(Refuses(set()), "mark").decode(iter(batches(1)), spare))
+        list(FaultHandler(Refuses(set()), "mark").decode(iter(batches(1)), spare))
 
 
 def test_a_placeholder_has_the_size_of_the_image_and_its_address() -> None:
@@ -267,7 +267,7 @@ def test_a_placeholder_has_the_size_of_the_image_and_its_address() -> None:
     rng = np.random.default_rng(0)
     data = [np.frombuffer(encode(smooth_image(rng, 30, 20)), np.uint8) for _ in range(3)]
     batch = make_batch(AUGMENT, data, [(30, 20)] * 3, masks=[data])
-    list(Guard(Seen(set()), "mark", lambda _: {1: Fault("bad")}).decode(iter([batch]), spare))
+    list(FaultHandler(Seen(set()), "mark", lambda _: {1: Fault("bad")}).decode(iter([batch]), spare))
     (changed,) = seen
     image = changed.encoded.images[1]
     assert Image.open(io.BytesIO(image.tobytes())).size == (30, 20)
