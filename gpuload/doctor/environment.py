@@ -32,7 +32,6 @@ _FEW_HANDLES = 1024  # the usual limit
 _DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 _DALI_PACKAGES = ("nvidia-dali-cuda130", "nvidia-dali-cuda120", "nvidia-dali-cuda110")
 _CODEC_PACKAGES = ("nvidia-nvimgcodec-cu13", "nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu11")
-_OLDEST_DALI = (2, 2)
 
 _CUPY = re.compile(r"cupy(-cuda\w+|-rocm\S*)?$")
 
@@ -181,12 +180,9 @@ def check_dali(driver: Driver | None) -> list[Finding]:
     if len(found) > 1:
         remedy = f"`pip uninstall {' '.join(found)}`, then install the one that you need"
         return [Finding("DALI", "broken", f"{names}: both lie in the same folder", remedy, {"packages": found})]
-    (name, number), data = next(iter(found.items())), {"packages": found}
+    name, data = next(iter(found)), {"packages": found}
     if (fault := fault_of("nvidia.dali")) is not None:
         return [Finding("DALI", "broken", f"{names}: {fault.reason}", fault.remedy, data)]
-    if Version(number).release < _OLDEST_DALI:
-        remedy = f"`pip install -U '{name}>={_text(_OLDEST_DALI)}'`"
-        return [Finding("DALI", "broken", f"{names} is too old: its outputs are not safe to keep", remedy, data)]
     needed = int(name[-3:-1])
     if driver is not None and driver.gpus and driver.cuda[0] < needed:
         return [

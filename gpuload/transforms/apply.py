@@ -14,7 +14,7 @@ from gpuload.fields.rows import take
 from gpuload.transforms.compose import kernel_of
 from gpuload.transforms.erasing import ErasedRegions
 from gpuload.transforms.kernels import KERNELS, gaussian_blur, levels, warp
-from gpuload.transforms.ops import ANY_CHANNELS, MAP_ARGS, Op
+from gpuload.transforms.ops import MAP_ARGS, TRAITS, Op
 from gpuload.transforms.steps import Steps
 from gpuload.types import F32, I8, I64
 
@@ -169,7 +169,7 @@ def _execute(code: int, images: Tensor, args: Tensor, numbers: F32, pixels: Pixe
     """One operation on images that all have it; `numbers` are `args` as a NumPy array."""
     if (kernel := kernel_of(code)) is not None:
         return _checked(kernel(images, args), images, kernel)
-    if images.shape[1] != 3 and code not in ANY_CHANNELS:
+    if images.shape[1] != 3 and not TRAITS[Op(code)].any_channels:
         return images
     if code == Op.GAUSSIAN_BLUR:
         return gaussian_blur(images, args, numbers)

@@ -1,6 +1,7 @@
 """What a step does, as a code. Compiled code depends on this file, which imports nothing of gpuload."""
 
 from enum import IntEnum
+from typing import NamedTuple
 
 ARGS = 12  # numbers that a step takes, at most
 MAP_ARGS = 9  # those of a warp's matrix; its fill follows
@@ -37,24 +38,39 @@ class Op(IntEnum):
     MIXED = 20  # share of this image in the mixture, which is what comes after
 
 
-# Operations that are defined for any number of channels. The others leave images of other than three channels as they
-# are: compiled code would read and write beyond them.
-ANY_CHANNELS = (
-    Op.BRIGHTNESS,
-    Op.CONTRAST,
-    Op.GAUSSIAN_BLUR,
-    Op.SOLARIZE,
-    Op.POSTERIZE,
-    Op.AUTOCONTRAST,
-    Op.EQUALIZE,
-    Op.INVERT,
-    Op.SHARPNESS,
-    Op.AFFINE,
-    Op.WARP_NEAREST,
-    Op.WARP_BILINEAR,
-    Op.AFFINE_BILINEAR,
-    Op.SOLARIZE_ADD,
-    Op.KEEP,
-    Op.MIX,
-    Op.MIXED,
-)
+class Traits(NamedTuple):
+    """Of an operation.
+
+    compiled: the name of the function in `decode.native.transforms` that does it. any_channels: whether it is defined
+    for any number of channels; otherwise images of other than three stay as they are, since compiled code would read
+    and write beyond them. table: 1 if it is a table of levels; 2 if that needs no statistics, and may follow others in
+    the same table.
+    """
+
+    compiled: str
+    any_channels: bool = False
+    table: int = 0
+
+
+TRAITS = {
+    Op.BRIGHTNESS: Traits("points", any_channels=True, table=2),
+    Op.CONTRAST: Traits("points", any_channels=True, table=1),
+    Op.SATURATION: Traits("saturation"),
+    Op.HUE: Traits("hue"),
+    Op.GRAYSCALE: Traits("saturation"),
+    Op.GAUSSIAN_BLUR: Traits("blur", any_channels=True),
+    Op.SOLARIZE: Traits("points", any_channels=True, table=2),
+    Op.POSTERIZE: Traits("points", any_channels=True, table=2),
+    Op.AUTOCONTRAST: Traits("points", any_channels=True, table=1),
+    Op.EQUALIZE: Traits("points", any_channels=True, table=1),
+    Op.INVERT: Traits("points", any_channels=True, table=2),
+    Op.SHARPNESS: Traits("sharpness", any_channels=True),
+    Op.AFFINE: Traits("move", any_channels=True),
+    Op.WARP_NEAREST: Traits("move", any_channels=True),
+    Op.WARP_BILINEAR: Traits("move", any_channels=True),
+    Op.AFFINE_BILINEAR: Traits("move", any_channels=True),
+    Op.SOLARIZE_ADD: Traits("points", any_channels=True, table=2),
+    Op.KEEP: Traits("mix", any_channels=True),
+    Op.MIX: Traits("mix", any_channels=True),
+    Op.MIXED: Traits("mix", any_channels=True),
+}

@@ -85,7 +85,6 @@ def installed(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str]) -> None
             "broken",
             "both lie in the same folder",
         ),
-        ({"nvidia-dali-cuda130": "2.1.0"}, None, "broken", "too old"),
         (
             {"nvidia-dali-cuda130": "2.4.0"},
             CUDA_12,
