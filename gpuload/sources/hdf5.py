@@ -7,9 +7,9 @@ from importlib import import_module
 from typing import Any
 
 from gpuload.errors import GpuloadError, SourceError
-from gpuload.sources.arrays import NamedArrays
 from gpuload.sources.at_path import LocalSource
 from gpuload.sources.files import Findings
+from gpuload.sources.named_arrays import NamedArrays
 from gpuload.sources.rows import Row
 
 # What is not stored reads as zeros: a file of 1 kB can claim any number of images. DEFLATE makes at most 1,032 bytes of
