@@ -52,6 +52,11 @@ class JpegHeader(NamedTuple):
     gray: bool = False
     progressive: bool = False
 
+    @property
+    def plain(self) -> bool:
+        """Whether all decoders decode it alike, upright as it is stored."""
+        return not self.oddity and self.orientation == 1 and not self.xmp_orientation
+
 
 def read_header(data: bytes) -> JpegHeader:
     """Reads the segments up to the first scan; `data` must start with `START`.
@@ -116,6 +121,11 @@ def _frame_oddity(marker: int, frame: bytes) -> str:
     if components == 3 and sampling[0] in _LUMA_SAMPLING and sampling[1:] == b"\x11\x11":
         return ""
     return "jpeg-odd-sampling"
+
+
+def upright_size(size: tuple[int, int], exif: Any) -> tuple[int, int]:
+    """Width and height of an upright image. size: as it is stored. exif: its tags."""
+    return size[::-1] if exif.get(ORIENTATION, 1) in (5, 6, 7, 8) else size
 
 
 def exif_orientation(segment: bytes) -> int:

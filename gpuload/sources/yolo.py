@@ -9,7 +9,7 @@ from PIL import Image
 
 from gpuload.counted import counted
 from gpuload.errors import DecodeError, SourceError
-from gpuload.headers.jpeg import ORIENTATION
+from gpuload.headers.jpeg import upright_size
 from gpuload.machine.installed import require
 from gpuload.sources.annotations import Box, are_boxes, parse_boxes, read_text, with_boxes
 from gpuload.sources.at_path import FilesSource
@@ -150,9 +150,7 @@ def _upright_size(data: bytes) -> tuple[int, int]:
     """Width and height of the upright image, which boxes refer to."""
     try:
         with Image.open(io.BytesIO(data)) as opened:
-            turned = opened.getexif().get(ORIENTATION, 1) in (5, 6, 7, 8)
-            width, height = opened.size
-            return (height, width) if turned else (width, height)
+            return upright_size(opened.size, opened.getexif())
     except OSError:
         raise
     except Exception as error:  # Pillow's many parsers may raise anything

@@ -22,7 +22,7 @@ from PIL import Image
 from gpuload.disk.tar import Damage, Member, group_members, read_members, split_name
 from gpuload.errors import ArgumentError, OutputError, ShardError, SourceError
 from gpuload.fields.field import IMAGE, LABEL, Field
-from gpuload.headers.jpeg import ORIENTATION
+from gpuload.headers.jpeg import upright_size
 from gpuload.sources.files import COMPRESSED_TARS, is_text
 from gpuload.sources.listing import Rejection
 from gpuload.sources.tars import by_extension
@@ -176,14 +176,13 @@ def _image_size(path: Path, member: Member, data: mmap.mmap) -> tuple[int, int]:
         image = Image.open(io.BytesIO(data[member.offset : member.offset + member.size]))
         exif = Image.Exif()
         exif.load(image.info.get("exif", b""))
-        turned = exif.get(ORIENTATION, 1) in (5, 6, 7, 8)
+        return upright_size(image.size, exif)
     except Exception as error:
         what = "is empty" if not member.size else f"is not an image that Pillow reads ({type(error).__name__})"
         raise ShardError(
             f"{path}: {member.name!r} {what}. A sample cannot be left out in place: "
             "pack the set again without it, with `python -m gpuload pack`"
         ) from None
-    return (image.height, image.width) if turned else image.size
 
 
 def _value(path: Path, member: Member, field: Field, data: mmap.mmap) -> int | str:

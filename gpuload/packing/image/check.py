@@ -137,7 +137,7 @@ def _plain_jpeg(data: bytes) -> jpeg.JpegHeader | None:
     if not data.startswith(jpeg.START):
         return None
     header = jpeg.read_header(data)
-    return None if header.oddity or header.orientation != 1 or header.xmp_orientation else header
+    return header if header.plain else None
 
 
 def _check_header(data: bytes, encoding: Encoding) -> StoredImage | None:

@@ -159,9 +159,8 @@ def kept_member(data: bytes, image: Image.Image, pixels: Pixels, keep: Collectio
     """
     if data.startswith(jpeg.START) and pixels in (RGB, GRAY):
         header = jpeg.read_header(data)
-        plain = not header.oddity and header.orientation == 1 and not header.xmp_orientation
         same = image.size == (header.width, header.height) and (header.gray or pixels == RGB)
-        return "jpg" if plain and same else None
+        return "jpg" if header.plain and same else None
     if data.startswith(png.START):
         found = png.read_header(data)
         return "png" if found.alike and (found.depth, found.color) in _PNG.get(pixels.mode, ()) else None
