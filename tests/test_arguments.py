@@ -613,7 +613,7 @@ def refuse(call: Call, argument: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(("name", "argument"), TABLE)
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_values_of_another_kind_are_refused(
     call_of: Callable[[str], Call], name: str, argument: str, data: st.DataObject
@@ -622,7 +622,7 @@ def test_values_of_another_kind_are_refused(
 
 
 @pytest.mark.parametrize(("name", "argument"), [place for place, values in TABLE.items() if values.own is not NOTHING])
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_values_of_the_right_kind_that_cannot_be_are_refused(
     call_of: Callable[[str], Call], name: str, argument: str, data: st.DataObject

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import gpuload
@@ -44,7 +44,6 @@ def test_a_batch_is_padded_to_its_largest_sides(multiple: int, size: tuple[int, 
     assert augment.draw(0, 0, np.arange(0), *sides[:, :0]).size == (multiple, multiple)
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from([Letterbox(), ScaleJitter(), ScaleJitter((0.01, 9.0)), ZoomOut(), ZoomOut((3, 50), p=1)]),
     st.tuples(SIDES, SIDES),

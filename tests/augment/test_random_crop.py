@@ -24,7 +24,7 @@ def drawn(augment: Augment, width: int, height: int, count: int = 400) -> Any:
 
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
 @given(size=st.integers(1, 12), at=st.integers(-60, 60), length=st.integers(1, 20))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_padding_is_numpys(mode: Any, size: int, at: int, length: int) -> None:
     line, places = np.arange(size), np.arange(at, at + length)
     expected = np.pad(line, 80, mode=mode, **({"constant_values": -1} if mode == "constant" else {}))[places + 80]

@@ -124,7 +124,7 @@ NAMES = st.tuples(st.integers(0, 5), st.integers(0, SIZE - 1)) | st.tuples(st.ju
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(broken=st.sets(NAMES, max_size=20))
 @example(broken={(2, row) for row in range(SIZE)} | {(200, 0)})
 @example(broken={(number, row) for number in (0, 5) for row in range(SIZE)} | {(200, 0), (200, 1), (200, 2)})
@@ -144,7 +144,7 @@ def test_a_sample_is_replaced_by_the_next_of_its_batch(kind: str, broken: Broken
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(broken=st.sets(NAMES, max_size=20))
 def test_a_marked_sample_stays_and_all_others_are_as_they_were(kind: str, broken: Broken) -> None:
     wanted = batches(6)

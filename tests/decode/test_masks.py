@@ -112,7 +112,7 @@ def test_a_corrupt_image_among_several_views_is_named(
     loader.close()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.sampled_from(["random", "center", "none", "pad_or_crop"]),
     st.integers(1, 60),

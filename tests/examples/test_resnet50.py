@@ -12,6 +12,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_the_net_is_torchvisions() -> None:
+    torch.manual_seed(0)
     importlib.import_module("torchvision_anywhere")
     theirs = importlib.import_module("torchvision.models").resnet50(weights=None).eval()
     ours = train_resnet50.resnet50(1000).eval()

@@ -68,7 +68,7 @@ def test_other_files_are_none_of_them() -> None:
         assert encodings.find_fault(data, (1, 1)) is None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(name=st.sampled_from(sorted(FILES)), seed=st.integers(0, 2**32 - 1))
 def test_no_bytes_make_a_reader_raise(name: str, seed: int) -> None:
     random = np.random.default_rng(seed)

@@ -112,7 +112,7 @@ def test_sets_smaller_than_the_world(packed: Path, samples: int) -> None:
         load(few, 1, rank=0, world_size=4)
 
 
-@settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_resumed_run_sees_exactly_the_rest(packed: Path, epochs: Any, data: st.DataObject) -> None:
     size, batch_size = data.draw(st.integers(1, 3), "ranks before"), data.draw(st.integers(1, 20), "batch before")

@@ -142,7 +142,7 @@ def by_a_loop(stream: Stream, numbers: tuple[Any, ...], size: int, samples: int,
 SHARDS = st.lists(st.integers(0, 40), min_size=1, max_size=5).filter(any)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(SHARDS, st.integers(1, 5), st.integers(1, 20), st.booleans())
 def test_batches_are_those_of_the_rule(shards: list[int], buckets: int, size: int, whole: bool) -> None:
     numbers = numbers_of([shards], buckets)
@@ -153,7 +153,7 @@ def test_batches_are_those_of_the_rule(shards: list[int], buckets: int, size: in
     assert [(batch.bucket, batch.members["position"].tolist()) for batch in batches] == expected
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(SHARDS, SHARDS, st.integers(1, 3), st.integers(1, 12))
 def test_mixtures_are_divided_by_the_same_rule(one: list[int], other: list[int], buckets: int, size: int) -> None:
     numbers = numbers_of([one, other], buckets)
@@ -162,7 +162,7 @@ def test_mixtures_are_divided_by_the_same_rule(one: list[int], other: list[int],
     assert [(batch.bucket, batch.members["position"].tolist()) for batch in found] == expected
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(SHARDS, st.integers(1, 4), st.integers(1, 20), st.integers(0, 400), st.booleans())
 def test_going_to_a_position_is_the_same_as_coming_there(
     shards: list[int], buckets: int, size: int, position: int, knows_passes: bool

@@ -19,7 +19,7 @@ def pairs_of(hashes: np.ndarray, radius: int) -> np.ndarray:
     return np.unique(np.sort(np.concatenate(parts), axis=1), axis=0)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32), st.integers(0, 200), st.integers(0, 8))
 def test_all_close_pairs_are_found(seed: int, count: int, radius: int) -> None:
     """As by comparing each with each. Half of the hashes are others with some bits changed."""

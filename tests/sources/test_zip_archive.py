@@ -69,7 +69,7 @@ _PART = st.text(st.sampled_from("ab.-ü%é "), min_size=1, max_size=3).filter(la
 _NAME = st.lists(_PART, min_size=1, max_size=4).map("/".join).map(lambda name: f"{name}.jpg")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.dictionaries(_NAME, st.binary(max_size=20), max_size=8))
 @example({"a/b.jpg": b"", "a-b/c.jpg": b"", "a.jpg": b"", "a/-.jpg": b""})
 def test_the_order_is_that_of_the_unpacked_folder(files: dict[str, bytes]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from loaders import largest_gap
 
@@ -292,7 +292,6 @@ def test_trivial_augment_draws_every_magnitude_alike() -> None:
 # ---- what randomness hangs on
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**62), st.permutations(range(12)))
 def test_a_sample_has_the_same_steps_in_any_company(seed: int, samples: list[int]) -> None:
     together = draw(*SOME, samples=12, seed=seed)
@@ -303,7 +302,6 @@ def test_a_sample_has_the_same_steps_in_any_company(seed: int, samples: list[int
     assert all((a == b).all() for a, b in zip(selected, apart, strict=True))
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**62), st.permutations(range(12)))
 def test_a_sample_is_erased_alike_in_any_company(seed: int, samples: list[int]) -> None:
     erasing = RandomErasing(value="random")

@@ -110,7 +110,7 @@ def test_images_of_few_levels(transforms: ModuleType, op: Op, levels: tuple[int,
 
 
 @given(st.integers(3, 20), st.integers(3, 20), st.integers(0, 2**32 - 1), st.floats(-0.5, 0.5))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_hue_of_random_pixels(transforms: ModuleType, height: int, width: int, seed: int, factor: float) -> None:
     image = torch.from_numpy(np.random.default_rng(seed).integers(0, 256, (3, height, width), np.uint8))
     assert apart(applied(image, Op.HUE, factor), transforms.functional.adjust_hue(image, factor))[0] <= 1
@@ -313,7 +313,7 @@ def test_gray_images(transforms: ModuleType, apply: Any) -> None:
 
 
 @given(st.integers(0, 2**40))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_masks_move_with_their_images(seed: int) -> None:
     """A mask that is a channel of its image stays that."""
     images = batch(6)
@@ -335,7 +335,7 @@ def test_fill_of_masks_is_their_own() -> None:
 
 
 @given(st.integers(0, 2**40), st.floats(0.3, 0.7), st.floats(0.3, 0.7))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_affine_of_tells_where_a_point_goes(seed: int, x: float, y: float) -> None:
     height, width = 80, 100
     row, column = int(y * height), int(x * width)
@@ -476,7 +476,6 @@ def test_regions_at_once_take_as_many_operations_for_many_images_as_for_few() ->
     assert counts[0] == counts[1] > 10
 
 
-@settings(deadline=None)
 @given(st.integers(-(2**63), 2**63 - 1), st.lists(st.integers(0, 2**62), min_size=1, max_size=20))
 def test_bits_of_torch_are_those_of_draws(key: int, counters: list[int]) -> None:
     found = torch_bits(torch.tensor(key), torch.tensor(counters))

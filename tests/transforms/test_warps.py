@@ -188,7 +188,7 @@ def test_on_a_gpu_it_is_the_same_but_for_rounding() -> None:
 
 
 @given(share=st.floats(0, 1), seed=st.integers(0, 1000), height=st.integers(1, 40), width=st.integers(1, 40))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_perspective_never_folds_the_image(share: float, seed: int, height: int, width: int) -> None:
     """Each point of the image has one place in the output, in front of the camera."""
     samples = np.arange(8)

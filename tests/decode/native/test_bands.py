@@ -61,7 +61,7 @@ def by_pillow(pixels: np.ndarray, size: tuple[int, int], cubic: bool) -> np.ndar
 sides = st.integers(1, 40)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(
     height=sides,
     width=sides,
@@ -130,7 +130,7 @@ def places(start: int, length: int, size: int, flipped: bool) -> np.ndarray:
     return np.where((at >= 0) & (at < size), at, -1)[None]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     height=sides,
     width=sides,

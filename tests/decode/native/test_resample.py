@@ -57,7 +57,7 @@ def levels_apart(one: np.ndarray, other: np.ndarray) -> int:
 sides = st.integers(1, 70)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(height=sides, width=sides, rows=sides, columns=sides, seed=st.integers(0, 99))
 def test_bilinear_is_torchs_but_for_the_rounding_of_weights_even_of_noise(
     height: int, width: int, rows: int, columns: int, seed: int
@@ -70,7 +70,7 @@ def test_bilinear_is_torchs_but_for_the_rounding_of_weights_even_of_noise(
         assert (apart > 0).mean() <= 0.3  # most where weights of 1/2 end between two levels
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(height=sides, width=sides, rows=sides, columns=sides, seed=st.integers(0, 99))
 def test_bicubic_is_its_formula(height: int, width: int, rows: int, columns: int, seed: int) -> None:
     def weights(inputs: int, outputs: int) -> np.ndarray:
@@ -105,7 +105,7 @@ def test_it_is_pillows_on_pictures(size: tuple[int, int], cubic: bool) -> None:
     assert levels_apart(found, np.asarray(expected)) <= (2 if cubic else 1)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(height=st.integers(2, 50), width=st.integers(2, 50), rows=sides, columns=sides, cubic=st.booleans())
 def test_one_colour_stays_that_colour(height: int, width: int, rows: int, columns: int, cubic: bool) -> None:
     """The weights sum to one, of any region."""

@@ -115,7 +115,7 @@ def test_truncated_files_are_rejected() -> None:
             prepare_image(encode(PHOTO, format)[:-200], encoding=Encoding(keep=(name,)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     channels=st.integers(1, 9),
     dtype=st.sampled_from(["uint8", "uint16", "float32"]),

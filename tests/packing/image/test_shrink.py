@@ -42,7 +42,7 @@ def psnr(one: np.ndarray, other: np.ndarray) -> float:
     return float(10 * np.log10(255**2 / np.mean((one.astype(float) - other) ** 2)))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.tuples(*[st.integers(1, 90)] * 4), st.booleans(), st.integers(0, 99))
 def test_resizes_as_pillow_does(sides: tuple[int, int, int, int], gray: bool, seed: int) -> None:
     source, size = (max(sides[0], sides[1]), max(sides[2], sides[3])), (min(sides[:2]), min(sides[2:]))

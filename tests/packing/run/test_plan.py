@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuload.fields.field import Field
@@ -40,7 +40,6 @@ def tar_bytes(sizes: list[int], labels: bool) -> int:
 samples = st.lists(st.tuples(st.integers(0, 50_000), st.integers(0, 4)), min_size=1, max_size=200)
 
 
-@settings(deadline=None)
 @given(samples, st.sampled_from([0.0, 0.1, 0.5]), st.integers(1, 40), st.integers(1, 300_000), st.integers(0, 2**40))
 def test_every_sample_once_and_limits_held(
     found: list[tuple[int, int]], val: float, maxcount: int, maxsize: int, seed: int
@@ -85,7 +84,6 @@ def test_usual_sizes_of_shards(images: int, megabytes: int) -> None:
     assert split.shard_sizes.max() == megabytes - 1
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=300), st.floats(0.01, 0.9), st.integers(0, 2**40))
 def test_val_takes_from_each_class_its_share(labels: list[int], share: float, seed: int) -> None:
     train, val = (

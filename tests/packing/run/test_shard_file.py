@@ -14,7 +14,7 @@ from gpuload.packing.run.workers import noted_position, read_position
 from gpuload.sources import open_source
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     samples=st.lists(st.lists(st.binary(max_size=40), max_size=5), max_size=8),
     taken=st.integers(1, 50),
