@@ -157,7 +157,7 @@ class Resources(NamedTuple):
 def find_stored(datasets: Sequence[Dataset], pixels: Pixels, mask_fills: tuple[int, ...]) -> Stored:
     """The properties in the manifests. pixels: of the batch. mask_fills: for each mask field, the class outside the
     image."""
-    manifests, raw = [dataset.manifest for dataset in datasets], [_is_raw(dataset) for dataset in datasets]
+    manifests, raw = [dataset.manifest for dataset in datasets], [dataset.manifest.is_raw for dataset in datasets]
     return Stored(
         max(manifest.width for manifest in manifests),
         max(manifest.height for manifest in manifests),
@@ -349,10 +349,6 @@ def _check_gray(subject: str, stored: Stored) -> None:
         raise ArgumentError(
             f"{subject}: one of the data sets holds encoded gray images and another raw ones. Pack both in the same way"
         )
-
-
-def _is_raw(dataset: Dataset) -> bool:
-    return dataset.require_field("image").kind == "raw"
 
 
 def _count_gpus(device: str) -> int:

@@ -11,7 +11,6 @@ from gpuload.checks import (
     COUNT,
     FLAG,
     Rule,
-    as_flag,
     as_items,
     as_text,
     choice,
@@ -31,10 +30,6 @@ from gpuload.output.arrays import Output
 from gpuload.store.url import LOCATION
 
 
-def _as_data(value: Any) -> Any:
-    return value if isinstance(value, Dataset | Mixture) else LOCATION.read(value)
-
-
 def _as_fields(value: Any) -> Any:
     """A tuple of fields, or a dict of them by their new names."""
     fields = tuple(value.values()) if isinstance(value, Mapping) else as_items(value)
@@ -51,10 +46,6 @@ def _as_device(value: Any) -> str:
     return device
 
 
-def _as_shuffle(value: Any) -> bool | Shuffle:
-    return value if isinstance(value, Shuffle) else as_flag(value)
-
-
 def _as_on_corrupt(value: Any) -> Any:
     """ "raise", or an `OnCorrupt`."""
     if isinstance(value, OnCorrupt):
@@ -68,7 +59,11 @@ _DECODERS = choice(*get_args(DecoderName))
 _MOST = 4096  # threads, and batches decoded ahead: more than any machine can use
 
 ARGUMENTS: dict[str, Rule[Any]] = {
-    "data": Rule("a packed folder, a gpuload.Dataset, or for several sets a gpuload.mix", _as_data),
+    "data": either(
+        "a packed folder, a gpuload.Dataset, or for several sets a gpuload.mix",
+        instance("", Dataset, Mixture),
+        LOCATION,
+    ),
     "batch_size": whole(1, 2**31 - 1),  # DALI's limit
     "augment": ANYTHING,  # checked by `Schedule`
     "fields": Rule(
@@ -76,7 +71,7 @@ ARGUMENTS: dict[str, Rule[Any]] = {
         _as_fields,
     ),
     "batch_transforms": TRANSFORMS,
-    "shuffle": Rule("True, False or gpuload.Shuffle(...)", _as_shuffle),
+    "shuffle": either("True, False or gpuload.Shuffle(...)", instance("", Shuffle), FLAG),
     "seed": whole(),
     "drop_last": optional(either("True, False, 'exact' or 'even'", FLAG, choice("exact", "even"))),
     "steps_per_epoch": optional(whole(1, 10**9)),

@@ -160,7 +160,7 @@ class Window:
         self._first_rows = np.cumsum([0] + [shard.rows.num_rows for shard in shards])
         self._rows = pa.Table.from_batches([shard.rows for shard in shards], dataset.schema)
         self._fields = dataset.fields
-        self._raw = dataset.require_field("image").kind == "raw"
+        self._raw = dataset.manifest.is_raw
         self._values: dict[str, Any] = {}
 
     def read(self, samples: I64, columns: Sequence[str], members: Sequence[str]) -> EncodedBatch:

@@ -63,7 +63,7 @@ def look_at_all(splits: Sequence[Split], most_images: int, progress: Callable[[i
 
 def count_formats(dataset: Dataset, numbers: I64) -> Counter[str]:
     """How many of these images, given by their numbers in the whole set, ascending, are of which format."""
-    if dataset.fields["image"].kind == "raw":
+    if dataset.manifest.is_raw:
         return Counter({"raw pixels": len(numbers)})
     found = Counter[str]()
     store = dataset.open_store()
