@@ -63,7 +63,7 @@ class _InFlight:
 
 
 class FaultHandler:
-    """Guards a decoder.
+    """Runs a decoder, and handles the samples that do not decode.
 
     find_faults: finds samples that the decoder must not see; None if it takes anything. pixels: of the images.
     """

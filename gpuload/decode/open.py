@@ -180,7 +180,7 @@ def open_decoder(
     functions: Functions | None = None,
     on_corrupt: OnCorrupt = "raise",
 ) -> FaultHandler:
-    """Opens the decoder, guarded.
+    """Opens the decoder, with its faults handled.
 
     stored: None if neither images nor masks are requested, so nothing is decoded. functions: user functions, or None.
 
