@@ -78,7 +78,7 @@ def both_of(found: Sequence[Measured]) -> Tuning | None:
     if not {"dali", "native"} <= set(best):
         return None
     dali, native = best["dali"], best["native"]
-    share = round(native.rate / (native.rate + dali.rate), 2)
+    share = min(max(round(native.rate / (native.rate + dali.rate), 2), 0.01), 0.99)  # each decodes some
     return replace(dali.setting, decoder="both", num_threads=native.setting.num_threads, cpu_share=share)
 
 

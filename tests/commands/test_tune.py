@@ -171,6 +171,13 @@ def test_the_best_of_each_decoder_is_kept_and_both_get_shares_that_take_them_equ
     assert load_tuning(search.folder, device, "native") == Tuning("native", 4, 2, None, 64, 1004.0)
 
 
+@pytest.mark.parametrize(("native", "share"), [(1.0, 0.01), (1e6, 0.99)])
+def test_a_decoder_that_is_a_thousand_times_slower_has_a_share_too(search: Search, native: float, share: float) -> None:
+    """Else one of the two would have nothing to do; a busy machine may have stopped it while it was measured."""
+    found = search.run(lambda one: {"native": native, "dali": 1000.0, "both": 0.5}[one.decoder])
+    assert [one["cpu_share"] for one in found if one["decoder"] == "both"] == [share]
+
+
 def test_what_is_to_be_passed_is_said(search: Search, capsys: pytest.CaptureFixture[str]) -> None:
     for best, words in (
         ("both", "pass decoder=gpuload.Both(cpu=0.5); pixels differ by rounding from those of 'native'"),
