@@ -41,6 +41,8 @@ def test_it_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     notebook = nbformat.read(FOLDER / name, as_version=4)
     nbformat.validate(notebook)
     resources = {"metadata": {"path": str(tmp_path)}}
-    nbclient.NotebookClient(notebook, timeout=800, resources=resources, shutdown_kernel="immediate").execute()
+    nbclient.NotebookClient(
+        notebook, timeout=800, startup_timeout=800, resources=resources, shutdown_kernel="immediate"
+    ).execute()
     run = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in run] == list(range(1, len(run) + 1))

@@ -6,6 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,8 @@ def pack(
     check_packages(options)
     with sigint_deferred():  # Arrow imports dateutil to infer its first type, and swallows a Ctrl-C during that
         pa.array([None])
-    with _open_output(out, options) as output:
+    with ExitStack() as stack:
+        output = _open_output(out, options, stack)
         if output.finished:
             return _report_finished(output, source, options, started)
         source.leave_out(output.final)
@@ -172,13 +174,17 @@ def _begin(source: Source, options: PackOptions, output: Output, watch: Callable
     return _PackingRun(source, state, options, output, watch)
 
 
-def _open_output(out: str | Path | URL, options: PackOptions) -> Output:
+def _open_output(out: str | Path | URL, options: PackOptions, stack: ExitStack) -> Output:
+    """The output, entered: leaving `stack` leaves it, also where Ctrl-C comes meanwhile."""
     where = check("pack", "out", out, LOCATION)
     if isinstance(where, URL):
         from gpuload.packing.run.remote_output import RemoteOutput  # asyncio and obstore
 
-        return RemoteOutput(where, options)
-    return Output(where, resume=options.resume, append=options.append, overwrite=options.overwrite)
+        return stack.enter_context(RemoteOutput(where, options))
+    with sigint_deferred():
+        return stack.enter_context(
+            Output(where, resume=options.resume, append=options.append, overwrite=options.overwrite)
+        )
 
 
 def _lies_in(name: str | bytes, folder: Path) -> bool:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -254,6 +255,23 @@ def test_ctrl_c(source: FolderSource, tmp_path: Path, moment: str) -> None:
     _, said = run.communicate()
     assert (run.returncode, said) == (130, "gpuload: stopped; no half-written files are left\n")
     assert not out.exists()
+
+
+def test_ctrl_c_while_the_output_is_opened(
+    source: FolderSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As soon as there is the folder by which an interrupted run is known."""
+    mkdir = Path.mkdir
+
+    def mkdir_interrupted(path: Path, *args: Any, **options: Any) -> None:
+        mkdir(path, *args, **options)
+        if path.name == ".packing":
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir_interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        gpuload.pack(source, tmp_path / "out", workers=1)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_second_packer_is_refused(source: FolderSource, tmp_path: Path) -> None:
