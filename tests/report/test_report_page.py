@@ -16,6 +16,7 @@ needs_browser = pytest.mark.skipif(
 playwright_api = pytest.importorskip("playwright.sync_api")
 
 WIDTHS = (400, 1400)
+PATIENCE_MS = 250_000  # with a browser on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def reports(split_report: Any, tmp_path_factory: pytest.TempPathFactory) -> dict
 @pytest.fixture(scope="module")  # while Playwright's loop runs in this thread, asyncio.run refuses to
 def browser() -> Iterator[Any]:
     with playwright_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"], timeout=PATIENCE_MS)
         yield browser
         browser.close()
 
@@ -43,6 +44,7 @@ def open_page(browser: Any) -> Iterator[Any]:
 
     def open_page(path: Path, width: int = 1400, scheme: str = "light") -> Any:
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
+        context.set_default_timeout(PATIENCE_MS)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: said.append(message.text))
