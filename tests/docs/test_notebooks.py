@@ -1,5 +1,6 @@
 """examples/notebooks: they are what their text says, and each of them runs from beginning to end."""
 
+import importlib
 import importlib.util
 import json
 import os
@@ -41,8 +42,11 @@ def test_it_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     notebook = nbformat.read(FOLDER / name, as_version=4)
     nbformat.validate(notebook)
     resources = {"metadata": {"path": str(tmp_path)}}
-    nbclient.NotebookClient(
-        notebook, timeout=800, startup_timeout=800, resources=resources, shutdown_kernel="immediate"
-    ).execute()
+    # Not by ports, which Jupyter looks for before its kernel takes them: another process may take one meanwhile. Files
+    # lie in the current folder, which is the kernel's, too.
+    monkeypatch.chdir(tmp_path)
+    files = importlib.import_module("traitlets.config").Config(KernelManager={"transport": "ipc"})
+    options = {"timeout": 800, "startup_timeout": 800, "resources": resources, "shutdown_kernel": "immediate"}
+    nbclient.NotebookClient(notebook, config=files, **options).execute()
     run = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in run] == list(range(1, len(run) + 1))
