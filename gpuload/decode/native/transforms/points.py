@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from gpuload.decode.native.compiled import exact
-from gpuload.decode.native.intrinsics import TABLE_BYTES, bytes_at, floats_at, look_up, numbers_at, signed_at
+from gpuload.decode.native.intrinsics import TABLE_BYTES, bytes_at, floats_at, look_up, numbers_at, signed_at, words_at
 from gpuload.decode.native.transforms.image import fused, gray, image_at, level, operation
 from gpuload.transforms.ops import ARGS, Op
 
@@ -36,25 +36,48 @@ def _mean(image: int, channels: int, pixels: int) -> Any:
 
 
 @exact
-def _equalizing(plane: int, pixels: int, table: int, counts_at: int) -> None:
-    """Pillow's ImageOps.equalize. counts_at: address of 4 × 256 int32, since one count would wait for the one before
-    where neighbours are alike."""
-    levels, result, counts = bytes_at(plane), bytes_at(table), numbers_at(counts_at)
-    for number in range(4 * _LEVELS):
-        counts[number] = 0
-    for at in range(pixels):
-        counts[4 * levels[at] + (at & 3)] += 1
-    highest = 0
+def _count(plane: int, pixels: int, counts: int) -> None:
+    """How many pixels have each level: int32 (256,) at `counts`, before 2,048 bytes of scratch memory.
+
+    Each level has eight counts, one after the other, since one would wait for the pixel before where neighbours are
+    alike; and of a byte, to be in few lines of the cache.
+    """
+    totals, bytes_, eights = numbers_at(counts), bytes_at(counts + 4 * _LEVELS), words_at(counts + 4 * _LEVELS)
+    levels, words, alternate, half = bytes_at(plane), words_at(plane), np.uint64(0x00FF00FF00FF00FF), np.uint64(8)
+    done = 0
     for value in range(_LEVELS):
-        counts[value] = counts[4 * value] + counts[4 * value + 1] + counts[4 * value + 2] + counts[4 * value + 3]
+        totals[value] = 0
+    for begin in range(0, pixels // 8 - 8, 255):
+        done = min(begin + 255, pixels // 8)
+        for value in range(_LEVELS):
+            eights[value] = 0
+        for at in range(begin, done):
+            word = words[at]
+            for number in range(8):
+                bytes_[8 * np.int64(word & np.uint64(255)) + number] += 1
+                word >>= half
+        for value in range(_LEVELS):
+            four = (eights[value] & alternate) + (eights[value] >> half & alternate)
+            two = four + (four >> np.uint64(32))
+            totals[value] += np.int32(two + (two >> np.uint64(16)) & np.uint64(0xFFFF))
+    for at in range(8 * done, pixels):
+        totals[levels[at]] += 1
+
+
+@exact
+def _equalizing(plane: int, pixels: int, table: int, counts_at: int) -> None:
+    """Pillow's ImageOps.equalize. counts_at: as of `_count`."""
+    result, counts, highest = bytes_at(table), numbers_at(counts_at), 0
+    _count(plane, pixels, counts_at)
+    for value in range(_LEVELS):
         if counts[value] > 0:
             highest = value
     step = (pixels - counts[highest]) // 255
-    below = step // 2
+    below, each = step // 2, 1 / max(step, 1)
     for value in range(_LEVELS):
         counts[value], below = below, below + counts[value]
-    for value in range(_LEVELS):  # float64 has room for more than such quotients, and is divided several at a time
-        result[value] = np.uint8(min(np.int32(counts[value] / max(step, 1)), 255)) if step > 0 else np.uint8(value)
+    for value in range(_LEVELS):  # half more is divided, so that rounding does not decide
+        result[value] = np.uint8(min(np.int32((counts[value] + 0.5) * each), 255)) if step > 0 else np.uint8(value)
 
 
 @exact
@@ -81,7 +104,7 @@ def _append(op: int, number: np.float32, mean: np.float32, low: np.uint8, high: 
             first, scale = F(low), (F(high) - F(low)) * F(1 / 255)
     elif op == _SOLARIZE_ADD:
         added = np.uint8(number)
-    elif op != _EQUALIZE:
+    else:
         inverted = number  # 0 of `INVERT`
     for value in range(_LEVELS):
         before = F(levels[value])
@@ -98,21 +121,21 @@ def points(arguments: int, begin: int, end: int) -> int:
     if codes[0] == _CONTRAST:
         mean = F(_mean(image, channels, pixels))
     for channel in range(channels):
-        table, plane = scratch + _LEVELS * channel, image + channel * pixels
-        levels, source, target = bytes_at(table), bytes_at(plane), bytes_at(result + channel * pixels)
-        low, high = np.uint8(0), np.uint8(0)
-        if codes[0] == _EQUALIZE:
-            _equalizing(plane, pixels, table, scratch + _LEVELS * channels)
-        else:
-            for value in range(_LEVELS):
-                levels[value] = value
+        plane, levels, low, high = image + channel * pixels, bytes_at(scratch), np.uint8(0), np.uint8(0)
+        source, target = bytes_at(plane), bytes_at(result + channel * pixels)
         if codes[0] == _AUTOCONTRAST:
             low, high = _extremes(plane, pixels)
+        if codes[0] == _EQUALIZE:
+            _equalizing(plane, pixels, scratch, scratch + _LEVELS)
+        elif channel == 0 or codes[0] == _AUTOCONTRAST:
+            for value in range(_LEVELS):
+                levels[value] = value
         for step in range(end - begin):
-            if codes[step] > 0:
-                _append(codes[step], numbers[step * ARGS], mean, low, high, table)
+            is_made = channel > 0 and codes[0] not in (_AUTOCONTRAST, _EQUALIZE)
+            if codes[step] not in (0, _EQUALIZE) and not is_made:
+                _append(codes[step], numbers[step * ARGS], mean, low, high, scratch)
         for at in range(0, pixels - TABLE_BYTES + 1, TABLE_BYTES):
-            look_up(table, plane + at, result + channel * pixels + at)
+            look_up(scratch, plane + at, result + channel * pixels + at)
         for at in range(pixels & -TABLE_BYTES, pixels):
             target[at] = levels[source[at]]
     return 1

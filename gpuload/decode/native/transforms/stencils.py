@@ -3,17 +3,18 @@
 import numpy as np
 
 from gpuload.decode.native.compiled import exact
-from gpuload.decode.native.intrinsics import bytes_at, floats_at
+from gpuload.decode.native.intrinsics import bytes_at, floats_at, halves_at
 from gpuload.decode.native.transforms.image import fused, image_at, level, operation
 
 F = np.float32
+_THIRTEENTH = 5042  # of 1 << 16: right for quotients up to 255
 
 
 @operation
 def sharpness(arguments: int, begin: int, end: int) -> int:
     """Blends with a blur of weights 1, 5 in the centre, over 13; a border of one pixel stays as it is."""
-    image, result, channels, height, width, _ops, args, _scratch = image_at(arguments, begin)
-    rest, pixels = F(1) - floats_at(args)[0], height * width
+    image, result, channels, height, width, _ops, args, scratch = image_at(arguments, begin)
+    rest, pixels, sums = F(1) - floats_at(args)[0], height * width, halves_at(scratch)
     for plane in range(channels):
         source = image + plane * pixels
         to, above, line, below = (
@@ -22,11 +23,12 @@ def sharpness(arguments: int, begin: int, end: int) -> int:
             bytes_at(source),
             bytes_at(source + width),
         )
-        for at in range(width + 1, pixels - width - 1):  # as one long line, which leaves one rest to vectors, not many
-            total = np.int32(above[at - 1]) + above[at] + above[at + 1] + line[at - 1] + 5 * np.int32(line[at])
-            total += np.int32(line[at + 1]) + below[at - 1] + below[at] + below[at + 1]
-            inner = F(line[at])
-            to[at] = level(inner + (np.rint(F(np.uint16(total)) * F(1 / 13)) - inner) * rest)
+        for at in range(width, pixels - width):  # as one long line, which leaves one rest to vectors, not many
+            sums[at] = np.uint16(above[at]) + np.uint16(line[at]) + np.uint16(below[at])
+        for at in range(width + 1, pixels - width - 1):
+            total = np.uint16(sums[at - 1] + sums[at] + sums[at + 1] + 4 * np.uint16(line[at]) + 6)
+            smooth = np.uint16((np.uint32(total) * np.uint32(_THIRTEENTH)) >> np.uint32(16))
+            to[at] = level(F(line[at]) + F(np.int16(smooth - line[at])) * rest)
         for x in range(width):
             to[x], to[pixels - 1 - x] = line[x], line[pixels - 1 - x]
         for y in range(0, pixels, width):
