@@ -122,17 +122,6 @@ def _is_decided(offset: np.float32, added: np.float32, size: int) -> Any:
 
 
 @exact
-def _copy_block(source: int, to: int, begin: int, end: int, rows: int, right: int, width: int) -> None:
-    """Columns begin..end-1 of some rows, from so many columns further right."""
-    for x in range(begin, end, SOME_BYTES):
-        at = min(x, width - SOME_BYTES - max(right, 0))
-        place, last = to + at, min(end - at, SOME_BYTES)
-        while place < to + rows * width:  # LLVM would unroll a loop by numbers
-            copy_some(place, source - to + right + place, x - at, last)
-            place += width
-
-
-@exact
 def _copy_runs(values: Any, fill: Any, lanes: int, height: int, width: int, image: int, result: int) -> bool:
     """An `AFFINE` that moves each row by some columns, or each column by some rows, as many as others next to it; false
     for others, and where rounding decides by how many."""
@@ -163,34 +152,31 @@ def _copy_runs(values: Any, fill: Any, lanes: int, height: int, width: int, imag
         top, begin = max(first * rows, -down), max(first * columns, -right)
         bottom, end = min(index if rows else height, height - down), min(index if columns else width, width - right)
         for lane in range(lanes):
-            at = lane * pixels + top * width
-            _copy_block(image + at + down * width, result + at, begin, end, bottom - top, right, width)
+            row, stop = result + lane * pixels + top * width, result + lane * pixels + bottom * width
+            for x in range(begin, end, SOME_BYTES):
+                at = min(x, width - SOME_BYTES - max(right, 0))
+                to, last = row + at, min(end - at, SOME_BYTES)
+                while to < stop:  # LLVM would unroll a loop by numbers
+                    copy_some(to, to + image - result + down * width + right, x - at, last)
+                    to += width
         first, shift = index, np.rint(offset)
     return True
 
 
 @exact
-def _take(words: int, places: int, pixels: int) -> None:
-    """The words at these places, instead of the places."""
+def _take(words: int, places: int, pixels: int, lanes: int, image: int) -> None:
+    """One channel or three of the words at these places. `words` and `places` are scratch memory afterwards."""
     of, taken, pairs = entries_at(words), entries_at(places), words_at(places)
     for at in range(pixels // 2):  # two at a time are one load and one store less
         low, high = pairs[at] & np.uint64(_LOW), pairs[at] >> np.uint64(32)
         pairs[at] = np.uint64(of[low]) | np.uint64(of[high]) << np.uint64(32)
     if pixels % 2 == 1:
         taken[pixels - 1] = of[taken[pixels - 1]]
-
-
-@exact
-def _unpack(words: int, pixels: int, lanes: int, image: int) -> None:
-    """The first channel or all three of words."""
-    of, red, green, blue = entries_at(words), bytes_at(image), bytes_at(image + pixels), bytes_at(image + 2 * pixels)
-    if lanes == 1:
-        for at in range(pixels):
-            red[at] = np.uint8(of[at])
-        return
+    others = image + pixels if lanes == 3 else words
+    red, green, blue = bytes_at(image), bytes_at(others), bytes_at(others + pixels)
     for at in range(pixels):
-        red[at], green[at] = np.uint8(of[at]), np.uint8(of[at] >> np.uint32(8))
-        blue[at] = np.uint8(of[at] >> np.uint32(16))
+        red[at], green[at] = np.uint8(taken[at]), np.uint8(taken[at] >> np.uint32(8))
+        blue[at] = np.uint8(taken[at] >> np.uint32(16))
 
 
 @operation
@@ -218,6 +204,5 @@ def move(arguments: int, begin: int, end: int) -> int:
             if bilinear:
                 _weighted(scratch, places, width, lanes, pixels, target + row * width)
         if not bilinear:
-            _take(scratch, places, pixels)
-            _unpack(places, pixels, lanes, target)
+            _take(scratch, places, pixels, lanes, target)
     return 1

@@ -11,6 +11,7 @@ from gpuload.transforms.ops import ARGS, Op
 
 F = np.float32
 _LEVELS = 256
+_ALTERNATE, _ONES = 0x00FF00FF00FF00FF, 0x0001000100010001
 
 _GRAYSCALE = int(Op.GRAYSCALE)
 
@@ -43,25 +44,19 @@ def _count(plane: int, pixels: int, counts: int) -> None:
     alike; and of a byte, to be in few lines of the cache.
     """
     totals, bytes_, eights = numbers_at(counts), bytes_at(counts + 4 * _LEVELS), words_at(counts + 4 * _LEVELS)
-    levels, words, alternate, half = bytes_at(plane), words_at(plane), np.uint64(0x00FF00FF00FF00FF), np.uint64(8)
-    done = 0
-    for value in range(_LEVELS):
-        totals[value] = 0
-    for begin in range(0, pixels // 8 - 8, 255):
-        done = min(begin + 255, pixels // 8)
+    levels, all_, begin = bytes_at(plane), words_at(counts), 0
+    for at in range(_LEVELS // 2 + _LEVELS):
+        all_[at] = np.uint64(0)
+    while begin < pixels:
+        end = min(begin + 2040, pixels)
+        for at in range(begin, end):
+            bytes_[8 * levels[at] + (at & 7)] += 1
         for value in range(_LEVELS):
-            eights[value] = 0
-        for at in range(begin, done):
-            word = words[at]
-            for number in range(8):
-                bytes_[8 * np.int64(word & np.uint64(255)) + number] += 1
-                word >>= half
-        for value in range(_LEVELS):
-            four = (eights[value] & alternate) + (eights[value] >> half & alternate)
-            two = four + (four >> np.uint64(32))
-            totals[value] += np.int32(two + (two >> np.uint64(16)) & np.uint64(0xFFFF))
-    for at in range(8 * done, pixels):
-        totals[levels[at]] += 1
+            word = eights[value]
+            four = (word & np.uint64(_ALTERNATE)) + (word >> np.uint64(8) & np.uint64(_ALTERNATE))
+            totals[value] += np.int32((four * np.uint64(_ONES)) >> np.uint64(48))
+            eights[value] = np.uint64(0)
+        begin = end
 
 
 @exact
@@ -120,19 +115,18 @@ def points(arguments: int, begin: int, end: int) -> int:
     pixels, codes, numbers, mean = height * width, signed_at(ops), floats_at(args), F(0)
     if codes[0] == _CONTRAST:
         mean = F(_mean(image, channels, pixels))
+    own = codes[0] == _AUTOCONTRAST or codes[0] == _EQUALIZE
     for channel in range(channels):
         plane, levels, low, high = image + channel * pixels, bytes_at(scratch), np.uint8(0), np.uint8(0)
         source, target = bytes_at(plane), bytes_at(result + channel * pixels)
-        if codes[0] == _AUTOCONTRAST:
-            low, high = _extremes(plane, pixels)
         if codes[0] == _EQUALIZE:
             _equalizing(plane, pixels, scratch, scratch + _LEVELS)
-        elif channel == 0 or codes[0] == _AUTOCONTRAST:
-            for value in range(_LEVELS):
-                levels[value] = value
-        for step in range(end - begin):
-            is_made = channel > 0 and codes[0] not in (_AUTOCONTRAST, _EQUALIZE)
-            if codes[step] not in (0, _EQUALIZE) and not is_made:
+        elif codes[0] == _AUTOCONTRAST:
+            low, high = _extremes(plane, pixels)
+        for value in range(_LEVELS if (channel == 0 or own) and codes[0] != _EQUALIZE else 0):
+            levels[value] = value
+        for step in range(end - begin if channel == 0 or own else 0):
+            if codes[step] != 0 and codes[step] != _EQUALIZE:
                 _append(codes[step], numbers[step * ARGS], mean, low, high, scratch)
         for at in range(0, pixels - TABLE_BYTES + 1, TABLE_BYTES):
             look_up(scratch, plane + at, result + channel * pixels + at)
