@@ -41,7 +41,7 @@ COMMANDS = {
     "info": ("sets.Info", "describe a packed folder"),
     "report": ("sets.Report", "write an HTML page about packed sets"),
     "show": ("sets.Show", "show single samples of a packed set"),
-    "doctor": ("doctor.Doctor", "check this machine and name the bottleneck"),
+    "doctor": ("sets.Doctor", "check this machine and name the bottleneck"),
     "tune": ("tune.Tune", "find the fastest settings for a packed folder on this machine"),
     "warm-up": ("sets.WarmUp", "compile the CPU decoder ahead of the first loader"),
 }
@@ -95,13 +95,12 @@ def parse(argv: Sequence[str]) -> "Command":
     Raises:
         ArgumentError: an option is out of range. SystemExit: unknown command or option, or help.
     """
-    from gpuload.commands.options import Parser, make
+    from gpuload.commands import options
 
     name = argv[0] if argv else ""
     if name in COMMANDS:
-        command: Command = make(load(name), vars(parser_of(name).parse_args(argv[1:])))
-        return command
-    parser = Parser(prog="gpuload", description="Packs images into shards for training on GPUs.")
+        return options.parse(load(name), f"gpuload {name}", argv[1:])
+    parser = options.Parser(prog="gpuload", description="Packs images into shards for training on GPUs.")
     parser.add_argument("--version", action="version", version=f"gpuload {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for known, (_, text) in COMMANDS.items():
@@ -112,12 +111,9 @@ def parse(argv: Sequence[str]) -> "Command":
 
 def parser_of(name: str) -> "Parser":
     """The parser of a command's arguments."""
-    from gpuload.commands.options import Parser, add_options
+    from gpuload.commands.options import parser_for
 
-    command = load(name)
-    parser = Parser(prog=f"gpuload {name}", description=command.__doc__, epilog=command.epilog)
-    add_options(parser, command)
-    return parser
+    return parser_for(load(name), f"gpuload {name}")
 
 
 def load(name: str) -> "type[Command]":

@@ -44,7 +44,7 @@ _NATIVE = "decode/native"
 OWNERS = {
     "nvidia": {"decode/dali/graph.py"},
     "torch": {
-        "commands/settings.py",
+        "commands/tune.py",
         "output/arrays.py",
         "decode/device.py",
         "functions/torch_draws.py",
@@ -179,7 +179,7 @@ def test_large_packages_have_one_owner() -> None:
 
 
 # What prints: commands, and a process that tells its result to the one that started it.
-MAY_PRINT = {"cli.py", "__main__.py", "doctor/trial.py", "counted.py"}
+MAY_PRINT = {"cli.py", "__main__.py", "doctor/checks.py", "counted.py"}
 
 
 def outputs(source: str) -> list[str]:

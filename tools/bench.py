@@ -4,7 +4,6 @@
     python tools/bench.py shards/train --loaders torch gpuload --size 128 --threads 8
     python tools/bench.py shards/train --json figures.json --plot figures.png
     python tools/bench.py shards/train --python ffcv=/opt/ffcv/bin/python mosaic=/opt/mosaic/bin/python
-    python tools/bench.py shards/train --lock --batch-size 256
     python tools/bench.py shards/train --against 41da87e --rounds 15
     python tools/bench.py shards/train --with rotation buckets captions --json features.json
     python tools/bench.py small/train --with padding-reflect --size 32 --batch-size 256
@@ -99,11 +98,6 @@ def main(argv: list[str] | None = None) -> int:
         samples=len(dataset),
         largest=(dataset.manifest.width, dataset.manifest.height),
     )
-    if args.lock:
-        from benchmark.lock import measure_lock, print_lock
-
-        print_lock(measure_lock(work))
-        return 0
     title = (
         f"{args.threads} threads or workers, batches of {args.batch_size}, {args.size}×{args.size} {args.dtype}, "
         f"{counted(args.rounds, 'round')} of {args.images:,} images"
@@ -163,11 +157,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--loaders", nargs="+", choices=list(CONTENDERS), metavar="NAME", help=", ".join(CONTENDERS))
     parser.add_argument(
         "--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto: CPU and, if there is one, GPU"
-    )
-    parser.add_argument(
-        "--lock",
-        action="store_true",
-        help="instead: how long Python's lock is held, and for how many threads it is enough",
     )
     parser.add_argument("--against", metavar="COMMIT", help="compare gpuload with that of a commit, on the CPU")
     parser.add_argument(

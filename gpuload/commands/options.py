@@ -5,15 +5,12 @@ type is a dataclass stands for all of that dataclass's fields in `texts`. Defaul
 """
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields, is_dataclass
-from types import MappingProxyType
 from typing import Any, NoReturn, Protocol
 
 from gpuload.checks import Rule, check_option
 from gpuload.commands.terminal import complain
-
-_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Command(Protocol):
@@ -26,20 +23,14 @@ class Command(Protocol):
 
 
 def option(
-    text: str,
-    metavar: str | None = None,
-    *names: str,
-    rule: Rule[Any] | None = None,
-    read: Callable[[str], Any] | None = None,
-    kind: type = str,
-    **more: Any,
+    text: str, metavar: str | None = None, *names: str, rule: Rule[Any] | None = None, **more: Any
 ) -> dict[str, Any]:
     """Metadata of a field.
 
-    text: the help. names: such as "-o"; by default the field's name. rule: checks the given value. read: converts the
-    given text. kind: the type, if there is no default. more: arguments of `add_argument`.
+    text: the help. names: such as "-o"; by default the field's name. rule: checks the given value. more: arguments of
+    `add_argument`; the type is by default the default's.
     """
-    return {"text": text, "metavar": metavar, "names": names, "rule": rule, "read": read, "kind": kind, "more": more}
+    return {"rule": rule, "names": names, "more": {"help": text, "metavar": metavar, **more}}
 
 
 def given(default: Any, *args: Any, **more: Any) -> Any:
@@ -65,53 +56,53 @@ class Parser(argparse.ArgumentParser):
         self.exit(2)
 
 
-def add_options(parser: argparse.ArgumentParser, command: type, texts: Mapping[str, Any] = _NONE) -> None:
-    """Adds an option for each described field of the dataclass."""
-    for one, described in _described(command, texts):
-        if is_dataclass(one.type):
-            add_options(parser, one.type, described["texts"])  # type: ignore[arg-type]
-            continue
+def parser_for(command: type[Command], prog: str) -> Parser:
+    """The parser of a command's arguments."""
+    parser = Parser(prog=prog, description=command.__doc__, epilog=command.epilog)
+    for one, about in _options(command):
+        more = dict(about["more"])
         if one.default is MISSING:
-            parser.add_argument(one.name, metavar=described["metavar"], help=described["text"], **described["more"])
+            parser.add_argument(one.name, **more)
             continue
-        usual = list(one.default) if isinstance(one.default, tuple) else one.default  # argparse may append to it
-        more: dict[str, Any] = {"dest": one.name, "default": usual, "help": described["text"]}
+        names = about["names"] or [_flag(one)]
+        more["default"] = list(one.default) if isinstance(one.default, tuple) else one.default  # argparse appends to it
+        if names[0].startswith("-"):
+            more["dest"] = one.name
         if isinstance(one.default, bool):
             more["action"] = "store_false" if one.default else "store_true"
-        else:
-            is_text = one.default in (None, ()) or described["read"]
-            kind = described["kind"] if is_text else type(one.default)
-            more |= {"metavar": described["metavar"], "type": kind, **described["more"]}
-        names = described["names"] or [_flag(one)]
-        if names == (one.name,):  # positional and optional
-            del more["dest"]
+            del more["metavar"]
+        elif one.default not in (None, ()):
+            more.setdefault("type", type(one.default))
         parser.add_argument(*names, **more)
+    return parser
 
 
-def make(command: type, values: Mapping[str, Any], texts: Mapping[str, Any] = _NONE) -> Any:
-    """Makes the dataclass from the parsed values.
+def parse(command: type[Command], prog: str, argv: Sequence[str]) -> Command:
+    """The command with its options.
 
     Raises:
-        ArgumentError: a value is not what its rule expects.
+        ArgumentError: a value is not what its rule expects. SystemExit: the arguments have another form.
     """
-    found = {}
-    for one, described in _described(command, texts):
+    values = vars(parser_for(command, prog).parse_args(argv))
+    for one, about in _options(command):
+        if about["rule"] is not None and values[one.name] is not None:
+            check_option((about["names"] or [_flag(one)])[-1], values[one.name], about["rule"])
+    made: Command = _make(command, values)
+    return made
+
+
+def _make(made: Any, values: Mapping[str, Any]) -> Any:
+    nested = {one.name: _make(one.type, values) for one in fields(made) if is_dataclass(one.type)}
+    return made(**{one.name: values[one.name] for one in fields(made) if one.name in values}, **nested)
+
+
+def _options(made: Any, texts: Mapping[str, Any] | None = None) -> Iterator[tuple[Field[Any], Mapping[str, Any]]]:
+    """The fields that are options, and their metadata."""
+    for one in fields(made):
         if is_dataclass(one.type):
-            found[one.name] = make(one.type, values, described["texts"])  # type: ignore[arg-type]
-            continue
-        value = values[one.name]
-        if described["rule"] is not None and value is not None:
-            check_option((described["names"] or [_flag(one)])[-1], value, described["rule"])
-        if described["read"] is not None and isinstance(value, str):
-            value = described["read"](value)
-        found[one.name] = value
-    return command(**found)
-
-
-def _described(command: type, texts: Mapping[str, Any]) -> Iterator[tuple[Field[Any], Mapping[str, Any]]]:
-    for one in fields(command):
-        if described := texts.get(one.name) or one.metadata or ({"texts": texts} if is_dataclass(one.type) else {}):
-            yield one, described
+            yield from _options(one.type, one.metadata.get("texts", texts))
+        elif about := (one.metadata if texts is None else texts.get(one.name)):
+            yield one, about
 
 
 def _flag(one: Field[Any]) -> str:

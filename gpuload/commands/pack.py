@@ -26,11 +26,11 @@ from gpuload.store.url import URL, as_location, scheme_of
 _SETTINGS = {
     "encode": option("how to store images: keep, jpeg or raw (%(default)s)", "HOW"),
     "mode": option("L, RGB, RGBA, I;16, F, such as uint16x4, or keep: that of the first image (%(default)s)", "MODE"),
-    "keep": option("encodings to keep, besides jpeg and png: webp,avif,tiff", "LIST", read=str),
+    "keep": option("encodings to keep, besides jpeg and png: webp,avif,tiff", "LIST", type=str),
     "size": option("256, or 482x415", "PIXELS"),
     "fit": option("shortest, longest, center-crop, stretch or pad (%(default)s)", "HOW"),
     "enlarge": option("also enlarge images smaller than --size"),
-    "quality": option("quality of new JPEGs (default: 95 with keep, otherwise 92)", "N", kind=int),
+    "quality": option("quality of new JPEGs (default: 95 with keep, otherwise 92)", "N", type=int),
     "lossless": option("store new images as PNG, not JPEG"),
     "resizer": option("resizer for JPEGs: pillow, torch, or auto: torch if installed (%(default)s)", "NAME"),
     "check": option("full, or header: do not decode kept images (%(default)s)", "HOW"),
@@ -39,15 +39,15 @@ _SETTINGS = {
     "drop_gray": option("drop images without colour"),
     "min_size": option("drop images with a shorter side", "PIXELS"),
     "max_pixels": option("reject images with more pixels, without decoding them (%(default)s)", "N"),
-    "val": option("share of each class for OUT/val, such as 0.1 or 10%% (%(default)s)", "SHARE", read=str),
+    "val": option("share of each class for OUT/val, such as 0.1 or 10%% (%(default)s)", "SHARE", type=str),
     "splits": option("folders and shares, such as train=0.8,val=0.1,test=0.1", "LIST"),
     "shuffle": option("keep the order of the source"),
     "seed": option("seed of the shuffle and the splits (%(default)s)", "N"),
     "maxcount": option("maximum images in a shard (%(default)s)", "N"),
     "maxsize": option("maximum size of a shard, such as 1GB (default: 1/16 of all, 16 MB to 1 GB)", "SIZE"),
     "dedup": option("images with the same bytes: report, or drop all but the first", "HOW"),
-    "max_rejected": option("fail if more are rejected, such as 1%% (default: 100%%)", "SHARE", read=str),
-    "workers": option("worker processes (default: one per core)", "N", kind=int),
+    "max_rejected": option("fail if more are rejected, such as 1%% (default: 100%%)", "SHARE", type=str),
+    "workers": option("worker processes (default: one per core)", "N", type=int),
     "time_limit_s": option("seconds per image (%(default)s)", "S", "--time-limit"),
     "engine": option("local, or ray for a cluster (%(default)s)", "NAME"),
     "address": option("address of the Ray cluster (default: one running here, otherwise a new one)"),
@@ -89,14 +89,14 @@ class Pack:
 
     def run(self) -> int:
         where = as_location(self.out)
-        out = where if isinstance(where, URL) else Path(where)
-        if isinstance(out, Path) and scheme_of(self.source) is None:
-            _check_places(Path(self.source), out, self.settings.append)
-        inside = out if isinstance(out, Path) else None
+        inside = None if isinstance(where, URL) else Path(where)
+        out = inside or where
+        if inside is not None and scheme_of(self.source) is None:
+            _check_places(Path(self.source), inside, self.settings.append)
+        named = {"path": self.path_column, "label": self.label_column}
+        columns = parse_columns([*self.column, *(f"{role}={name}" for role, name in named.items() if name)])
         try:
-            source = open_source(
-                self.source, self.labels, self._columns(), self.form, self.no_labels, self.no_splits, inside
-            )
+            source = open_source(self.source, self.labels, columns, self.form, self.no_labels, self.no_splits, inside)
             if self.skip_damaged:
                 if not hasattr(source, "skip_damaged"):
                     raise ArgumentError(f"--skip-damaged applies to tars, and {self.source} is not one. Omit it")
@@ -108,18 +108,6 @@ class Pack:
             raise KeyboardInterrupt(kept) from None
         _summarise(report, out)
         return REJECTED if any(not rejection.asked for rejection in report.rejected) else DONE
-
-    def _columns(self) -> dict[str, tuple[str, ...]]:
-        columns = parse_columns(self.column)
-        for role, name in (("path", self.path_column), ("label", self.label_column)):
-            if name is not None:
-                if columns.get(role, (name,)) != (name,):
-                    raise ArgumentError(
-                        f"--{role}-column {name} and --column {role}={','.join(columns[role])} name two columns for "
-                        "one thing. Give one of them"
-                    )
-                columns[role] = (name,)
-        return columns
 
 
 def _is_kept(out: Path | URL) -> bool:
@@ -140,9 +128,7 @@ def _check_places(source: Path, out: Path, append: bool) -> None:
     if source.samefile(out):
         raise ArgumentError(f"SOURCE and OUT are the same folder, {str(source)!r}. Give a new folder as OUT")
     if append and any(folder.samefile(out) for folder in source.resolve().parents):
-        raise ArgumentError(
-            f"--append: SOURCE {source} lies in OUT {out}, so the set would be added to itself. Give other images"
-        )
+        raise ArgumentError(f"--append: SOURCE {source} lies in OUT {out}. Give other images")
 
 
 def _summarise(report: packer.PackReport, out: Path | URL) -> None:
@@ -158,15 +144,15 @@ def _summarise(report: packer.PackReport, out: Path | URL) -> None:
     if manifest.classes is not None:
         say(f"classes: {len(manifest.classes):,}")
     say(f"fields: {', '.join(_described(field, report.labels) for field in manifest.fields)}")
-    anew = Counter({kind: count for kind, count in report.kinds.items() if kind != KEPT})
-    if anew:
+    if anew := Counter({kind: count for kind, count in report.kinds.items() if kind != KEPT}):
         say(f"re-encoded: {_counts(anew)}; {report.kinds[KEPT]:,} kept unchanged")
     say(*(f"note: {note}" for note in report.notes))
+    for asked, word in ((False, "rejected"), (True, "dropped, as requested")):
+        # Without the names of other images, so that similar reasons are counted together.
+        reasons = (re.sub(r"(['\"]).*\1", "another", one.reason) for one in report.rejected if one.asked == asked)
+        if counts := Counter(reasons):
+            say(f"{word}: {_counts(counts)}")
     if report.rejected:
-        for asked, word in ((False, "rejected"), (True, "dropped, as requested")):
-            reasons = Counter(_without_names(r.reason) for r in report.rejected if r.asked == asked)
-            if reasons:
-                say(f"{word}: {_counts(reasons)}")
         say(*(f"  named in {out / name / packer.REJECTED_NAME}" for name in report.manifests))
     if report.packed:
         rate = report.packed / max(report.elapsed_s, 1e-9)
@@ -179,12 +165,7 @@ def _described(field: Field, labels: Mapping[str, tuple[int, int]]) -> str:
     return f"{field.name} ({ends}){numbers}"
 
 
-def _without_names(reason: str) -> str:
-    """A reason without the names of other images, so that similar ones are counted together."""
-    return re.sub(r"(['\"]).*\1", "another", reason)
-
-
-def _counts(counts: Counter[str], most: int = 8) -> str:
-    listed = [f"{count:,} × {name}" for name, count in counts.most_common(most)]
-    rest = counts.total() - sum(count for _, count in counts.most_common(most))
-    return ", ".join(listed) + (f", {rest:,} × other" if rest else "")
+def _counts(counts: Counter[str]) -> str:
+    listed = counts.most_common(8)
+    rest = counts.total() - sum(count for _, count in listed)
+    return ", ".join(f"{count:,} × {name}" for name, count in [*listed, *([("other", rest)] if rest else [])])

@@ -1,21 +1,28 @@
-"""Commands for packed sets: `index`, `fetch`, `verify`, `info`, `show`; and `warm-up`."""
+"""Commands for packed sets: `index`, `fetch`, `verify`, `info`, `show`, `report`; and for a machine: `doctor`,
+`warm-up`."""
 
 import io
 import re
-from dataclasses import dataclass
+import shutil
+import textwrap
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuload.checks import COUNT, check_option, whole
+from rich.filesize import decimal
+
+from gpuload.checks import COUNT, POSITIVE, check_option, number, whole
 from gpuload.commands import DONE, FAULTY, REJECTED
 from gpuload.commands.options import given, place
-from gpuload.commands.terminal import Output, say, say_table
+from gpuload.commands.terminal import Output, say, say_json, say_table
 from gpuload.counted import counted, progress_bar
 from gpuload.disk import manifest as manifest_file
-from gpuload.errors import ArgumentError, GpuloadError, MissingPackageError, OutputError
+from gpuload.errors import ArgumentError, GpuloadError, MissingPackageError, OutputError, printable
 from gpuload.machine.installed import require
+from gpuload.store.url import as_location
 
 _NAME, _VALUE = 60, 200  # characters of a class name, and of a value, that are shown
+_NAME_WIDTH = 15  # of a check of the doctor
 
 
 @dataclass(frozen=True)
@@ -62,18 +69,17 @@ class Index:
             )
         found = ", ".join(f"{field.name} (.{field.member})" for field in manifest.fields)
         say(f"{folder}: {size_of(manifest)}; fields: {found}")
-        for member, count in manifest.packing["not_indexed"].items():
+        told = manifest.packing
+        for member, count in told["not_indexed"].items():
             say(f"note: only {counted(count, 'sample has', 'samples have')} .{member}, so it is not indexed")
-        if rejected := manifest.packing.get("rejected", 0):
+        if rejected := told.get("rejected", 0):
             say(f"left out: {counted(rejected, 'sample or damaged part', 'samples and damaged parts')}")
             say(f"  named in {folder / REJECTED_NAME}")
-        if passed_over := manifest.packing.get("passed_over", {}):
-            counts = ", ".join(f"{count:,} × {name}" for name, count in passed_over.items())
+        if told.get("passed_over"):
+            counts = ", ".join(f"{count:,} × {name}" for name, count in told["passed_over"].items())
             say(f"note: members that are not indexed: {counts}; `python -m gpuload pack --from tar` takes more kinds")
-        splits = named_splits([shard.name for shard in manifest.shards])
-        named = " and ".join(splits)
-        if len(splits) > 1:
-            say(f"note: shards of {named}, by their names, are indexed as one set; index each with --out")
+        if len(splits := named_splits([shard.name for shard in manifest.shards])) > 1:
+            say(f"note: shards of {' and '.join(splits)} are indexed as one set; index each with --out")
         if self.points:
             self._add_points(folder)
         return REJECTED if rejected else DONE
@@ -114,7 +120,7 @@ class Verify:
     epilog = "Exit codes: 0 no faults; 1 faults, one per line on stdout; 2 not a packed folder."
 
     folder: str = place("a packed folder or its URL, or a folder of several", "DIR")
-    workers: int | None = given(None, "worker processes (default: one per core)", "N", kind=int)
+    workers: int | None = given(None, "worker processes (default: one per core)", "N", type=int)
     quarantine: str | None = given(None, "write the faulty samples to FILE, for gpuload.Dataset(exclude=FILE)", "FILE")
 
     def run(self) -> int:
@@ -154,28 +160,17 @@ class Info:
         if mixing.is_poor:
             window = smallest_good_window(dataset, self.batch_size)
             remedy = f"use gpuload.Shuffle(window={window}), or pack again" if window else "pack again"
-            say(
-                f"Warning: batches hold {mixing.classes:.1f} classes where a full shuffle gives "
-                f"{mixing.expected_classes:.1f}: the shards are sorted. To fix this, {remedy} without --no-shuffle."
-            )
+            say(f"Warning: the shards are sorted. To fix this, {remedy} without --no-shuffle.")
         return DONE
 
     def _order(self, dataset: Any, mixing: Any) -> list[tuple[str, str]]:
         """Rows on how epochs are mixed."""
         shards = len(dataset.shard_paths)
-        rows = [("window", f"{min(mixing.window, shards)} of {counted(shards, 'shard')} mixed at a time")]
-        if self.lanes > 1:
-            rows.append(("lanes", f"{self.lanes}, each with its own window"))
         batches, left_out = divmod(len(dataset), self.batch_size)
+        rows = [("window", f"{min(mixing.window, shards)} of {counted(shards, 'shard')} mixed at a time")]
         if left_out:
-            unless = "drop_last=False keeps them" if batches else "so an epoch has no batch"
-            rows.append(
-                (
-                    "epoch",
-                    f"shuffled: {counted(batches, 'batch', 'batches')} of {self.batch_size:,} on one rank, "
-                    f"{counted(left_out, 'sample')} left out of each epoch ({unless})",
-                )
-            )
+            each = f"shuffled: {counted(batches, 'batch', 'batches')} of {self.batch_size:,} on one rank"
+            rows.append(("epoch", f"{each}, {counted(left_out, 'sample')} left out (drop_last=False keeps them)"))
         rows.append(("distance", f"{mixing.distance:.3f} from a full shuffle (0: fully mixed, 1: not at all)"))
         if mixing.classes is not None:
             full = f"{mixing.expected_classes:.1f} by a full shuffle"
@@ -185,8 +180,6 @@ class Info:
 
 def _contents(dataset: Any, numbers: dict[str, set[int]], batch_size: int) -> list[tuple[str, str]]:
     """Rows on what a set holds, and what loading it takes. numbers: the class numbers of fields."""
-    from rich.filesize import decimal
-
     from gpuload.decode.dali.memory import USUAL_SIDE, needed
 
     manifest = dataset.manifest
@@ -197,25 +190,23 @@ def _contents(dataset: Any, numbers: dict[str, set[int]], batch_size: int) -> li
         ("samples", f"{len(dataset):,} in {counted(len(manifest.shards), 'shard')}, {decimal(manifest.bytes)}"),
         ("fields", ", ".join(fields)),
         ("mode", f"{manifest.pixels.mode}: {manifest.pixels.in_words}"),
+        ("largest", f"{manifest.width} × {manifest.height} pixels, {decimal(manifest.image_bytes)}"),
+        ("GPU memory", f"{needed([dataset], batch_size)}, for batches of {batch_size:,} crops of {USUAL_SIDE}"),
+        ("fingerprint", dataset.fingerprint),
     ]
     if dataset.classes is not None:
         names = ", ".join(name[:_NAME] for name in dataset.classes[:6]) + (", …" if len(dataset.classes) > 6 else "")
         rows.append(("classes", f"{len(dataset.classes):,}: {names}"))
-    rows.append(("largest", f"{manifest.width} × {manifest.height} pixels, {decimal(manifest.image_bytes)}"))
     if manifest.mean is not None and manifest.std is not None:
         mean, std = (", ".join(f"{value:.3f}" for value in values) for values in (manifest.mean, manifest.std))
         rows.append(("mean, std", f"({mean}), ({std}), from {counted(manifest.pixels_from, 'image')}"))
-    rows.append(("GPU memory", f"{needed([dataset], batch_size)}, for batches of {batch_size:,} crops of {USUAL_SIDE}"))
-    return [*rows, ("fingerprint", dataset.fingerprint)]
+    return rows
 
 
 def size_of(manifest: Any) -> str:
     """Such as "97 samples in 10 shards, 123 kB"."""
-    from rich.filesize import decimal
-
-    return (
-        f"{counted(manifest.samples, 'sample')} in {counted(len(manifest.shards), 'shard')}, {decimal(manifest.bytes)}"
-    )
+    samples, shards = counted(manifest.samples, "sample"), counted(len(manifest.shards), "shard")
+    return f"{samples} in {shards}, {decimal(manifest.bytes)}"
 
 
 @dataclass(frozen=True)
@@ -231,36 +222,37 @@ class Show:
     size: int = given(224, "side of the training crops (%(default)s)", "PX", rule=whole(1, 4096))
 
     def run(self) -> int:
+        from gpuload.augment import Augment
         from gpuload.disk.dataset import Dataset
         from gpuload.fields.registry import draw_fields
+        from gpuload.pictures import draw_sheet
+        from gpuload.report.samples import epoch_cells
 
         out = Path(self.output)
         if not out.is_dir():
             raise OutputError(f"{out}: no such folder. Make it, or give another -o")
         dataset = Dataset(self.folder)
         for key in self.keys:
-            try:
-                sample = dataset[key]
-            except ArgumentError:
-                if not re.fullmatch(r"-?[0-9]{1,18}", key):
-                    raise
-                sample = dataset[int(key)]
-            drawn = draw_fields(sample["image"], dataset.fields.values(), lambda _: sample)  # noqa: B023
-            pictures = {"": drawn}
+            sample = _find(dataset, key)
+            pictures = {"": draw_fields(sample["image"], dataset.fields.values(), lambda _: sample)}  # noqa: B023
             if self.epochs:
-                pictures["-epochs"] = self._epochs(dataset, sample["index"])
+                cells = epoch_cells(dataset, Augment(self.size), sample["index"], self.epochs)
+                pictures["-epochs"] = draw_sheet(cells)
             say(f"{sample['key']}:", *(f"  {line}" for line in _values(dataset, sample)))
             stem = re.sub(r"[^\w.-]+", "_", sample["key"])[:100].lstrip(".") or "sample"
             for what, picture in pictures.items():
                 _save(picture, out / f"{stem}{what}.png")
         return DONE
 
-    def _epochs(self, dataset: Any, number: int) -> Any:
-        from gpuload.augment import Augment
-        from gpuload.pictures import draw_sheet
-        from gpuload.report.samples import epoch_cells
 
-        return draw_sheet(epoch_cells(dataset, Augment(self.size), number, self.epochs))
+def _find(dataset: Any, key: str) -> dict[str, Any]:
+    try:
+        found = dataset[key]
+    except ArgumentError:
+        if not re.fullmatch(r"-?[0-9]{1,18}", key):
+            raise
+        found = dataset[int(key)]
+    return dict(found)
 
 
 def _save(picture: Any, path: Path) -> None:
@@ -282,11 +274,7 @@ def _values(dataset: Any, sample: dict[str, Any]) -> list[str]:
     for field in dataset.fields.values():
         kind = kind_of(field)
         texts |= kind.texts(field, sample, kind.class_names(field, dataset.manifest.classes))
-    return [f"{name}: {_cut(text)}" for name, text in texts.items()]
-
-
-def _cut(text: str) -> str:
-    return f"{text[:_VALUE]}… ({counted(len(text), 'character')})" if len(text) > _VALUE else text
+    return [f"{name}: {text[:_VALUE]}{'…' if len(text) > _VALUE else ''}" for name, text in texts.items()]
 
 
 @dataclass(frozen=True)
@@ -310,11 +298,8 @@ class WarmUp:
                 "the CPU decoder was compiled, but no folder can be written to keep it. Set NUMBA_CACHE_DIR to one "
                 "that can"
             )
-        where = " and ".join(map(str, done.folders))
-        if done.compiled:
-            say(f"compiled the CPU decoder in {done.seconds:.1f} s; it is kept in {where}")
-        else:
-            say(f"the CPU decoder is compiled already, in {where}")
+        what = f"compiled in {done.seconds:.1f} s, and kept" if done.compiled else "compiled already,"
+        say(f"the CPU decoder is {what} in {' and '.join(map(str, done.folders))}")
         return DONE
 
 
@@ -342,10 +327,9 @@ class Report:
         from gpuload.report.samples import open_splits
 
         page = Output(Path(self.output), "-o", PAGE_MARK)
-        facts_file = Path(self.json) if self.json else page.path.with_suffix(".json")
-        if facts_file.absolute() == page.path.absolute():
-            raise OutputError(f"{facts_file}: is named for the page and for the facts. Give two names")
-        facts_output = Output(facts_file, "--json", FACTS_MARK)
+        facts_output = Output(Path(self.json or page.path.with_suffix(".json")), "--json", FACTS_MARK)
+        if facts_output.path.absolute() == page.path.absolute():
+            raise OutputError(f"{page.path}: is named for the page and for the facts. Give two names")
         splits = open_splits(self.folders)
         options = Options(self.images, Augment(self.size), self.batch_size, self.window)
         with progress_bar("looking at images", "images") as bar:
@@ -356,6 +340,56 @@ class Report:
         for finding in facts["findings"]:
             if finding["level"] != "good":
                 say(f"{'problem' if finding['level'] == 'bad' else 'look'}: {finding['text']}")
-        looked_at = counted(facts["looked_at"]["images"], "image")
-        say(f"{page.path}: {len(text.encode()) / 1e6:.1f} MB, looked at {looked_at}; the facts are in {facts_file}")
+        seen = counted(facts["looked_at"]["images"], "image")
+        say(f"{page.path}: {len(text) / 1e6:.1f} MB, looked at {seen}; the facts are in {facts_output.path}")
         return DONE
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Checks driver, packages, cores, memory and disk, and loads a few images with each decoder on each device. With a
+    packed folder, it measures reading and decoding, and names the bottleneck. It changes nothing, but asks the
+    kernel to drop up to 256 MB of the shards from its page cache. With a set at a URL, it measures the network and the
+    disk of the cache, into which it downloads some shards."""
+
+    epilog = "Exit codes: 0 nothing needs attention; 1 something does or is broken; 2 not a packed folder."
+
+    folder: str | None = given(None, "a packed folder, its URL, or one of several", "SHARDS", "folder", nargs="?")
+    seconds: float = given(
+        3.0, "seconds to measure each decoder (%(default)g)", "S",
+        rule=number(POSITIVE, 3600, "seconds, above 0 and up to 3600"),
+    )  # fmt: skip
+    json: bool = given(False, "print all findings as one JSON object")
+
+    def run(self) -> int:
+        from gpuload.doctor import conclude
+        from gpuload.doctor.checks import examine
+
+        width = shutil.get_terminal_size((120, 24)).columns
+        where = None if self.folder is None else as_location(self.folder)
+        findings = []
+        for finding in examine(Path(where) if isinstance(where, str) else where, self.seconds):
+            findings.append(finding)
+            if not self.json:
+                say(*_lines_of(finding, width))
+        verdict, is_well = conclude(findings), all(finding.is_well for finding in findings)
+        if self.json:
+            say_json({"well": is_well, "verdict": verdict, "findings": [asdict(one) for one in findings]})
+        else:
+            say("", *(line for text in verdict for line in _wrapped(text, width, "", "")))
+        return DONE if is_well else FAULTY
+
+
+def _lines_of(finding: Any, width: int) -> list[str]:
+    """The printed lines: the grade if it is not "ok", the name, the finding, and the remedy."""
+    grade = "" if finding.grade == "ok" else finding.grade
+    indent = " " * (11 + _NAME_WIDTH)
+    lines = _wrapped(finding.said, width, f"{grade:<11}{finding.name:<{_NAME_WIDTH}}", indent)
+    return lines + (_wrapped(finding.remedy, width, f"{indent}→ ", f"{indent}  ") if finding.remedy else [])
+
+
+def _wrapped(text: str, width: int, first: str, others: str) -> list[str]:
+    options: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+    return textwrap.wrap(
+        printable(text[:4000]), max(width, 60), initial_indent=first, subsequent_indent=others, **options
+    )

@@ -116,16 +116,15 @@ class Output:
 
     def __post_init__(self) -> None:
         folder = self.path.absolute().parent
-        if self.path.is_dir():
-            raise OutputError(f"{self.path}: is a folder. Give the name of a file, such as {self.path / 'figures'}")
-        if not folder.is_dir():
-            raise OutputError(f"{self.path}: its folder does not exist. Make it, or give another {self.option}")
-        if not os.access(folder, os.W_OK):
-            raise OutputError(f"{self.path}: its folder cannot be written. Give another {self.option}")
-        if os.path.lexists(self.path) and not self._is_own():
-            raise OutputError(
-                f"{self.path}: is there, and was not written by this command. Move it, or give another {self.option}"
-            )
+        faults = {
+            "is a folder": self.path.is_dir(),
+            "its folder does not exist": not folder.is_dir(),
+            "its folder cannot be written": not os.access(folder, os.W_OK),
+            "is there, and was not written by this command": os.path.lexists(self.path) and not self._is_own(),
+        }
+        for fault, is_so in faults.items():
+            if is_so:
+                raise OutputError(f"{self.path}: {fault}. Give another file by {self.option}")
 
     def write(self, content: bytes) -> None:
         """Raises OutputError where it cannot be written."""

@@ -1,114 +1,282 @@
 """`python -m gpuload tune DIR`: which settings load fastest here, measured on the user's own shards.
 
-The fastest settings of loaders alone are searched for first (`settings.py`). Then the best of each decoder, and both
-decoders at once with shares that would take them equally long, are measured beside a training step, since
-the fastest loader may be the one that leaves least to the training.
+First come loaders alone. Candidates take turns, a few tenths of a second each; after each round the slower half drops
+out and the rest get twice as many turns (successive halving: Jamieson and Talwalkar, AISTATS 2016), so that most of the
+time goes to those that matter. Turns are interleaved and medians compared, so that other load on the machine affects
+all of them alike. The defaults stay to the end, as the baseline for the best.
+
+Then the best of each decoder, and both decoders at once with shares that take them equally long, are measured beside a
+training step, since the fastest loader may be the one that leaves least to the training.
 """
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
-from itertools import repeat
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import product, repeat
 from pathlib import Path
-from types import MappingProxyType
+from statistics import median
 from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
 
 from gpuload.augment import Augment
 from gpuload.checks import COUNT, POSITIVE, SIDE, number
 from gpuload.commands import DONE
 from gpuload.commands.options import given, place
-from gpuload.commands.settings import (
-    FINALISTS,
-    Beside,
-    Measured,
-    TrainingStep,
-    TunedLoader,
-    best_of,
-    both_of,
-    candidates,
-    measure_beside,
-    plan,
-    sweep,
-)
 from gpuload.commands.terminal import Output, say, say_table, status
 from gpuload.counted import counted
+from gpuload.decode.arguments import Both, Dali
 from gpuload.decode.dali.memory import DALIS_LOAD
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, GpuloadError
 from gpuload.loader.iterator import DaliIterator
 from gpuload.loader.tuning import Tuning, describe_device, save_tuning
+from gpuload.machine.limits import affinity
 from gpuload.machine.ranks import count_threads, find_ranks
-from gpuload.monitor.measure import forever, pace
+from gpuload.monitor.measure import Pace, forever, pace
 
+_CANDIDATES = 16
+_FINALISTS = 2  # beside the defaults
 _ALONE = 0.7  # of the time, for loaders alone; the rest is for those beside a training step
 _ROUNDS = 2  # beside a training step
 _SHOWN = 8  # settings in the table
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_MARK = b'{\n "made_by": "gpuload tune"'
+
+# Channels of the net: on a GPU about half of a ResNet-50's arithmetic for each image, on a CPU about a hundredth of it.
+_WIDTHS = {"cuda": 256, "cpu": 32}
+_CLASSES = 10
 
 
-def measure_setting(tuned: TunedLoader, setting: Tuning, turn_s: float) -> float:
-    """images/s of one turn. Batches decoded ahead do not count."""
-    with tuned.open(setting) as loader:
-        return pace(forever(loader), turn_s, setting.prefetch + 1).images_per_s
+@dataclass
+class Measured:
+    """A setting and the images/s of each of its turns. cores: that the process kept busy. failed: why it has no more
+    turns."""
+
+    setting: Tuning
+    rates: list[float] = field(default_factory=list)
+    cores: list[float] = field(default_factory=list)
+    failed: str | None = None
+
+    @property
+    def rate(self) -> float:
+        return median(self.rates) if self.rates else 0.0
+
+    @property
+    def cores_left(self) -> float:
+        return max(0.0, affinity() - median(self.cores))
+
+    def take_turn(self, measure: Callable[[Tuning], Pace], may_fail: bool = True) -> None:
+        """A setting that raises GpuloadError or RuntimeError, such as for lack of memory, has failed."""
+        try:
+            found = measure(self.setting)
+        except (GpuloadError, RuntimeError) as error:
+            if not may_fail:
+                raise
+            self.failed = str(error).splitlines()[0]
+        else:
+            self.rates.append(found.images_per_s)
+            self.cores.append(found.cpu_s / found.seconds)
+
+    def figures(self) -> dict[str, Any]:
+        return {**asdict(self.setting), "images_per_s": self.rate, "turns": self.rates, "failed": self.failed}
 
 
-def measure_beside_training(
-    tuned: TunedLoader, settings: Sequence[Tuning], seconds: float
-) -> tuple[Beside, dict[Tuning, Beside]]:
-    """Measures a training step with a resident batch and with each loader in turn; loaders that fail are dropped."""
-    step, resident, found = TrainingStep(tuned.device), Beside(), {setting: Beside() for setting in settings}
-    turn_s = seconds / (_ROUNDS * (1 + len(settings)))
-    kept: Any = None
-    for _ in range(_ROUNDS):
-        for setting in list(found):
-            try:
-                with tuned.open(setting) as loader:
-                    batches = forever(loader)
-                    kept = next(batches)
-                    measure_beside(found[setting], batches, step, turn_s, setting.prefetch + 1)
-            except (GpuloadError, RuntimeError):
-                del found[setting]
-        measure_beside(resident, repeat(kept), step, turn_s, 1)
-    return resident, found
+@dataclass(frozen=True)
+class TunedLoader:
+    """A loader but for the settings that are tried: random crops, normalised, float16 on a GPU and float32 on a CPU.
+
+    device: as `DaliIterator` takes it. size: side of the crops in pixels.
+    """
+
+    folder: str
+    device: str
+    size: int
+
+    @property
+    def dtype(self) -> Any:
+        return "float32" if self.device == "cpu" else "float16"
+
+    def measure(self, setting: Tuning, turn_s: float, use: Callable[[Any], None] = lambda images: None) -> Pace:
+        """One turn. Batches decoded ahead do not count. use: called with each batch."""
+        decoder: Any = setting.decoder
+        if setting.cpu_share is not None:
+            decoder = Both(setting.cpu_share, setting.hw_decoder_load)
+        elif setting.hw_decoder_load is not None:
+            decoder = Dali(setting.hw_decoder_load)
+        with DaliIterator(
+            self.folder,
+            setting.batch_size,
+            augment=Augment(self.size, dtype=self.dtype),
+            device=self.device,
+            decoder=decoder,
+            fields=("image",),
+            num_threads=setting.num_threads,
+            prefetch=setting.prefetch,
+        ) as loader:
+            return pace(forever(loader), turn_s, setting.prefetch + 1, use)
+
+    def measure_resident(self, setting: Tuning, turn_s: float, use: Callable[[Any], None]) -> Pace:
+        """One turn with a batch that is there already."""
+        shape = (setting.batch_size, 3, self.size, self.size)
+        return pace(repeat(torch.zeros(shape, dtype=getattr(torch, self.dtype), device=self.device)), turn_s, 1, use)
 
 
-def choose(tuned: TunedLoader, batch_size: int | None) -> tuple[TunedLoader, Tuning, dict[str, Sequence[Any]]]:
-    """The loader on its device, the defaults there, and the values that each setting may have, the default's among
-    them."""
-
+def choices_for(tuned: TunedLoader, batch_size: int | None) -> tuple[TunedLoader, dict[str, Sequence[Any]]]:
+    """The loader on its device, and the values that each setting may have there, the default first."""
     dataset = Dataset(tuned.folder)
-    samples = len(dataset)
     if not dataset.manifest.pixels.is_rgb:
         raise ArgumentError(
             f"{tuned.folder}: tune measures sets of RGB images, and these are of mode {dataset.manifest.pixels.mode}. "
             "Tune a set of RGB images of the same size"
         )
     with DaliIterator(tuned.folder, 1, augment=Augment(8), device=tuned.device, fields=("image",)) as loader:
-        device, decoder = loader.device, loader.decoder
-    tuned, threads = replace(tuned, device=device), count_threads(find_ranks(None, None))
-    choices: dict[str, Sequence[Any]]
-    if device == "cpu":
-        usual = Tuning(decoder, threads, 2, None, batch_size or min(64, samples))
-        choices = {
-            "decoder": ("native", "dali"),
-            "num_threads": (threads, max(1, threads // 2), 2 * threads),
-            "prefetch": (2, 1, 4),
-            "batch_size": (usual.batch_size,),
-        }
-        return tuned, usual, choices
-    usual = Tuning(decoder, threads, 2, DALIS_LOAD, batch_size or min(256, samples))
-    sizes = () if batch_size else (64, 128, 256, 408)
-    choices = {
-        "decoder": (decoder, "native"),
-        "num_threads": (threads, max(1, threads // 2)),
-        "prefetch": (2, 3),
-        "batch_size": [usual.batch_size, *(size for size in sizes if size <= samples and size != usual.batch_size)],
+        tuned, decoder = replace(tuned, device=loader.device), loader.decoder
+    samples, threads, is_cpu = len(dataset), count_threads(find_ranks(None, None)), tuned.device == "cpu"
+    usual = min(64 if is_cpu else 256, samples)
+    sizes = (batch_size,) if batch_size else (usual,) if is_cpu else (usual, 64, 128, 256, 408)
+    return tuned, {
+        "decoder": list(dict.fromkeys((decoder, "native", "dali"))),
+        "num_threads": (threads, max(1, threads // 2), *([2 * threads] if is_cpu else [])),
+        "prefetch": (2, 1, 4) if is_cpu else (2, 3),
+        "batch_size": [size for size in dict.fromkeys(sizes) if size <= samples or size == batch_size],
         # The best depends on the number of engines, cores and bytes an image.
-        "hw_decoder_load": (DALIS_LOAD, 0.0, 0.12, 0.3, 0.45, 0.8, 1.0),
+        "hw_decoder_load": (None,) if is_cpu else (DALIS_LOAD, 0.0, 0.12, 0.3, 0.45, 0.8, 1.0),
     }
-    return tuned, usual, choices
+
+
+def candidates(choices: dict[str, Sequence[Any]]) -> list[Tuning]:
+    """The defaults first, then what differs from them in one setting, then combinations, spread over all there are."""
+    usual = [values[0] for values in choices.values()]
+    changes = dict[Tuning, int]()  # settings that differ from the defaults, in the fewest arguments
+    for values in product(*choices.values()):
+        setting = Tuning(**dict(zip(choices, values, strict=True)))
+        if setting.decoder == "native":
+            setting = replace(setting, hw_decoder_load=None)  # which means nothing to it
+        count = sum(one != other for one, other in zip(values, usual, strict=True))
+        changes[setting] = min(count, changes.get(setting, count))
+    ordered = sorted(changes, key=lambda one: changes[one])
+    single = [one for one in ordered if changes[one] == 1]
+    # Those of the other decoder come first: they are tried however little time there is.
+    single.sort(key=lambda one: one.decoder == usual[0])
+    others = ordered[1 + len(single) :]
+    free = min(max(0, _CANDIDATES - 1 - len(single)), len(others))
+    spread = [others[number * len(others) // free] for number in range(free)]
+    return [ordered[0], *single, *spread][:_CANDIDATES]
+
+
+def rounds_of(count: int) -> list[tuple[int, int]]:
+    """(settings, turns of each) of the rounds of a search among so many settings, the defaults among them."""
+    rounds = [(count, 1)]
+    while rounds[-1][0] > 1 + _FINALISTS:
+        count, turns = rounds[-1]
+        rounds.append((1 + count // 2, 2 * turns))
+    return rounds
+
+
+def search(
+    settings: Sequence[Tuning], measure: Callable[[Tuning, float], Pace], seconds: float, opening_s: float
+) -> list[Measured]:
+    """All settings for which there is time, the best first; the first of `settings`, the defaults, must not fail.
+
+    measure: a turn of so many seconds. opening_s: of each turn, what comes before measuring, which is to take no more
+    than half of it.
+    """
+    count, deadline = len(settings), time.monotonic() + seconds
+    while count > 2 and seconds / _turns(count) < 2 * opening_s:
+        count -= 1
+    turn_s = _turn_s(count, seconds, opening_s)
+    everyone = [Measured(setting) for setting in settings[:count]]
+    defaults, rivals = everyone[0], everyone[1:]
+    for left, turns in rounds_of(count):
+        rivals = _best_first(one for one in rivals if not one.failed)[: left - 1]
+        for turn in range(turns):
+            round_ = [defaults, *rivals]
+            first = turn % len(round_)  # whoever follows the pause between two turns: not always the same
+            for one in round_[first:] + round_[:first]:
+                if not one.failed and not (one.rates and time.monotonic() > deadline):
+                    one.take_turn(lambda setting: measure(setting, turn_s), may_fail=one is not defaults)
+    finalists = _best_first([defaults, *rivals])
+    return finalists + _best_first(one for one in everyone if one not in finalists)
+
+
+def _turns(count: int) -> int:
+    return sum(settings * turns for settings, turns in rounds_of(count))
+
+
+def _turn_s(count: int, seconds: float, opening_s: float) -> float:
+    return max(seconds / _turns(count) - opening_s, min(opening_s, seconds))
+
+
+def _best_first(found: Iterable[Measured]) -> list[Measured]:
+    return sorted(found, key=lambda one: one.rate, reverse=True)
+
+
+def best_of(found: Sequence[Measured]) -> dict[str, Measured]:
+    """The best of each decoder, of settings of which the best are first."""
+    best: dict[str, Measured] = {}
+    for one in found:
+        if one.rates:
+            best.setdefault(one.setting.decoder, one)
+    return best
+
+
+def with_both(found: list[Measured], measure: Callable[[Tuning], Pace]) -> list[Measured]:
+    """Adds both decoders at once, as the best of each was set, with shares that take them equally long."""
+    best = best_of(found)
+    if not {"dali", "native"} <= set(best):
+        return found
+    dali, native = best["dali"], best["native"]
+    share = min(max(round(native.rate / (native.rate + dali.rate), 2), 0.01), 0.99)  # each decodes some
+    setting = replace(dali.setting, decoder="both", num_threads=native.setting.num_threads, cpu_share=share)
+    both, finalists = Measured(setting), 1 + _FINALISTS
+    for _ in range(_ROUNDS):
+        if not both.failed:
+            both.take_turn(measure)
+    return _best_first([both, *found[:finalists]]) + found[finalists:]
+
+
+class TrainingStep:
+    """Forward, backward and update of a small net; mixed precision on a GPU. Does not wait for the GPU."""
+
+    def __init__(self, device: str) -> None:
+        self.device = torch.device(device)
+        width = _WIDTHS[self.device.type]
+        self._net = nn.Sequential(
+            nn.Conv2d(3, width, 7, 4, 3),
+            nn.ReLU(),
+            nn.Conv2d(width, 2 * width, 3, 2, 1),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(2 * width, _CLASSES),
+        ).to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._optimizer = torch.optim.SGD(self._net.parameters(), lr=1e-4)
+
+    def __call__(self, images: torch.Tensor) -> None:
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            values = self._net(images.to(self.device, torch.float32, memory_format=torch.channels_last))
+            loss = F.cross_entropy(values, torch.zeros(len(images), dtype=torch.int64, device=self.device))
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+
+
+def measure_beside_training(
+    tuned: TunedLoader, settings: Sequence[Tuning], seconds: float
+) -> tuple[Measured, list[Measured]]:
+    """Measures a training step with a resident batch and with each loader in turn, the best first; loaders that fail
+    are dropped."""
+    step, resident, found = TrainingStep(tuned.device), Measured(settings[0]), [Measured(one) for one in settings]
+    turn_s = seconds / (_ROUNDS * (1 + len(settings)))
+    for _ in range(_ROUNDS):
+        for one in found:
+            if not one.failed:
+                one.take_turn(lambda setting: tuned.measure(setting, turn_s, step))
+        resident.take_turn(lambda setting: tuned.measure_resident(setting, turn_s, step), may_fail=False)
+    return resident, _best_first(one for one in found if not one.failed)
 
 
 @dataclass(frozen=True)
@@ -125,99 +293,42 @@ class Tune:
         rule=number(POSITIVE, 1e6, "seconds, above 0 and up to 1e6"),
     )  # fmt: skip
     size: int = given(224, "side of the crops (%(default)s)", "PIXELS", rule=SIDE)
-    batch_size: int | None = given(None, "measure only this batch size (default: several)", "N", rule=COUNT, kind=int)
-    json: Path | None = given(None, "write all figures to FILE after each turn", "FILE", kind=Path)
+    batch_size: int | None = given(None, "measure only this batch size (default: several)", "N", rule=COUNT, type=int)
+    json: Path | None = given(None, "write all figures to FILE", "FILE", type=Path)
 
     def run(self) -> int:
-        figures = None if self.json is None else Output(self.json, "--json", _MARK)
-        tuned, usual, choices = choose(TunedLoader(self.folder, self.device, self.size), self.batch_size)
-        name = describe_device(
-            None if tuned.device == "cpu" else int(tuned.device.partition(":")[2]), find_ranks(None, None)
-        )
-        write = partial(_write, figures, name)
+        output = None if self.json is None else Output(self.json, "--json", _MARK)
+        tuned, choices = choices_for(TunedLoader(self.folder, self.device, self.size), self.batch_size)
+        gpu = None if tuned.device == "cpu" else int(tuned.device.partition(":")[2])
+        name = describe_device(gpu, find_ranks(None, None))
         with status(f"measuring for {self.seconds:g} s"):
-            found, resident, beside = _measure_all(tuned, self.seconds, usual, choices, write)
+            usual, *others = candidates(choices)
+            found = _measure_alone(tuned, [usual, *others], _ALONE * self.seconds)
+            tunings = [replace(one.setting, images_per_s=round(one.rate, 1)) for one in best_of(found).values()]
+            saved = save_tuning(self.folder, name, tunings)
+            resident, beside = measure_beside_training(tuned, tunings, (1 - _ALONE) * self.seconds)
         _show_settings(found, f"{counted(len(found), 'setting')} on {name}")
         gain = found[0].rate / next(one.rate for one in found if one.setting == usual)
-        tunings = [replace(one.setting, images_per_s=round(one.rate, 1)) for one in best_of(found).values()]
-        saved = str(save_tuning(self.folder, name, tunings))
         say(f"fastest: {gain:.2f} times the images/s of the defaults. Saved in {saved}")
         _show_beside(resident, beside)
-        best = max(beside, key=lambda setting: beside[setting].rate)
-        say(f"best beside a training step: {advice(best, usual)}")
-        write(found, saved, _beside_figures(resident, beside))
+        say(f"best beside a training step: {advice(beside[0].setting, usual)}")
+        if output is not None:
+            trained = [{**one.figures(), "cores_left": one.cores_left} for one in beside]
+            figures: dict[str, Any] = {"made_by": "gpuload tune", "device": name, "saved": str(saved)}
+            figures |= {"settings": [one.figures() for one in found], "resident_images_per_s": resident.rate}
+            figures["beside_training"] = trained
+            output.write((json.dumps(figures, indent=1) + "\n").encode())
         return DONE
 
 
-_MARK = b'{\n "made_by": "gpuload tune"'
-
-
-def _write(
-    output: Output | None,
-    device: str,
-    found: Sequence[Measured],
-    saved: str | None = None,
-    beside: Mapping[str, Any] = _NOTHING,
-) -> None:
-    """Writes the measurements so far; `saved` is null until the best settings are saved."""
-
-    if output is None:
-        return
-    rows = [
-        {**asdict(one.setting), "images_per_s": one.rate, "turns": one.rates, "failed": one.failed} for one in found
-    ]
-    figures = {"made_by": "gpuload tune", "device": device, "saved": saved, "settings": rows}
-    output.write((json.dumps({**figures, **beside}, indent=1) + "\n").encode())
-
-
-def _measure_all(
-    tuned: TunedLoader,
-    seconds: float,
-    usual: Tuning,
-    choices: dict[str, Sequence[Any]],
-    measured: Callable[[Sequence[Measured]], None],
-) -> tuple[list[Measured], Beside, dict[Tuning, Beside]]:
-    """Loaders alone, the best first; then a resident batch and the best of each decoder beside a training step.
-
-    measured: called with all candidates after each turn of loaders alone.
-    """
-
-    def measure(setting: Tuning) -> float:
-        return measure_setting(tuned, setting, turn_s)
-
-    turn_s = 0.0
-    measure(usual)  # warms the page cache, and the libraries
+def _measure_alone(tuned: TunedLoader, settings: Sequence[Tuning], seconds: float) -> list[Measured]:
+    """Loaders alone, the best first."""
+    tuned.measure(settings[0], 0)  # warms the page cache, and the libraries
     started = time.monotonic()
-    measure(usual)
-    alone_s = _ALONE * seconds
-    settings, turn_s = plan(candidates(usual, choices), alone_s, time.monotonic() - started)
-    deadline = time.monotonic() + alone_s
-    found = sweep(settings, measure, lambda: time.monotonic() > deadline, measured)
-    if (both := both_of(found)) is not None:
-        one = Measured(both)
-        try:
-            one.rates += [measure(both) for _ in range(_ROUNDS)]
-        except (GpuloadError, RuntimeError) as error:
-            one.failed = str(error).splitlines()[0]
-        finalists = FINALISTS + 1
-        found = [*sorted([one, *found[:finalists]], key=lambda one: one.rate, reverse=True), *found[finalists:]]
-        measured(found)
-    contenders = [one.setting for one in best_of(found).values()]
-    return found, *measure_beside_training(tuned, contenders, seconds - alone_s)
-
-
-def _beside_figures(resident: Beside, beside: Mapping[Tuning, Beside]) -> dict[str, Any]:
-    trained = [
-        {
-            **asdict(setting),
-            "images_per_s": one.rate,
-            "device_left": one.device_left(resident),
-            "cores_left": one.cores_left,
-            "turns": one.rates,
-        }
-        for setting, one in beside.items()
-    ]
-    return {"resident_images_per_s": resident.rate, "beside_training": trained}
+    tuned.measure(settings[0], 0)
+    opening_s = time.monotonic() - started
+    found = search(settings, tuned.measure, seconds, opening_s)
+    return with_both(found, lambda setting: tuned.measure(setting, _turn_s(len(found), seconds, opening_s)))
 
 
 def _show_settings(found: Sequence[Measured], title: str) -> None:
@@ -232,14 +343,14 @@ def _show_settings(found: Sequence[Measured], title: str) -> None:
     say_table(rows, ("decoder", "threads", "prefetch", "batch", "engines' load", "images/s", "min–max", "turns"), title)
 
 
-def _show_beside(resident: Beside, found: Mapping[Tuning, Beside]) -> None:
+def _show_beside(resident: Measured, found: Sequence[Measured]) -> None:
     """Prints what remains for a training step."""
-    heads = ["decoder", "for the CPU", "images/s", "of resident", "device left", "cores left"]
     rows = []
-    for setting, one in sorted(found.items(), key=lambda pair: pair[1].rate, reverse=True):
-        share = "" if setting.cpu_share is None else f"{setting.cpu_share:.0%}"
-        left = (f"{one.rate / resident.rate:.0%}", f"{one.device_left(resident):.0%}", f"{one.cores_left:.1f}")
-        rows.append((setting.decoder, share, f"{one.rate:,.0f}", *left))
+    for one in found:
+        share = "" if one.setting.cpu_share is None else f"{one.setting.cpu_share:.0%}"
+        figures = (f"{one.rate:,.0f}", f"{one.rate / resident.rate:.0%}", f"{one.cores_left:.1f}")
+        rows.append((one.setting.decoder, share, *figures))
+    heads = ("decoder", "for the CPU", "images/s", "of resident", "cores left")
     say_table(rows, heads, f"beside a training step ({resident.rate:,.0f} images/s with one resident batch)")
 
 

@@ -1,1 +1,84 @@
-"""Finds faults of a machine, an environment or a packed set, and the stage that limits its speed."""
+"""The findings of `python -m gpuload doctor`, and the conclusion from all of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from gpuload.counted import counted
+
+# ok: as it should be. note: nothing needs to be done, but it explains something. attention: it works, slower or less
+# safely than it could. broken: something does not work.
+Grade = Literal["ok", "note", "attention", "broken"]
+
+# What a check returns: the fields of `Finding` but its name. None: there is nothing to check.
+Answer = tuple[Grade, str, str, dict[str, Any]] | None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check.
+
+    name: of the check. said: the result. remedy: what to do about it. data: the numbers behind it, JSON.
+    """
+
+    name: str
+    grade: Grade
+    said: str
+    remedy: str = ""
+    data: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_well(self) -> bool:
+        return self.grade in ("ok", "note")
+
+
+def size(count: float) -> str:
+    """A number of bytes, in words."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "bytes" or count >= 10 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def conclude(findings: Sequence[Finding]) -> list[str]:
+    """A few sentences: which decoder is used, what limits it, and how many findings need attention."""
+    working = [one.data for one in findings if "decoder" in one.data]
+    trials = [data for data in working if "images_per_s" in data]
+    if trials:
+        told = _of_speed(trials, {one.name: one.data for one in findings})
+    elif any(one.name == "URL" for one in findings):
+        told = ["The set at the URL cannot be opened, so that nothing was measured."]
+    elif working:
+        told = ["Give a packed folder to measure how fast it loads: `python -m gpuload doctor shards/train`."]
+    else:
+        told = ["No decoder works here, so nothing can be loaded. See above for what is missing or broken."]
+    broken, others = (sum(one.grade == grade for one in findings) for grade in ("broken", "attention"))
+    parts = [f"{counted(broken, 'thing')} broken"] * bool(broken) + [f"{others} to attend to"] * bool(others)
+    return [*told, f"{', '.join(parts)}; see the arrows above." if parts else "Nothing needs attention."]
+
+
+def _of_speed(trials: Sequence[dict[str, Any]], data: dict[str, dict[str, Any]]) -> list[str]:
+    """trials: of the decoders that work. data: of all findings, by their names."""
+    # What device="auto" and decoder="auto" take: a GPU, else the native decoder.
+    used = min(trials, key=lambda one: (not one["device"].startswith("cuda"), one["decoder"] != "native"))
+    rate, taken = used["images_per_s"], used["bytes_per_s"]
+    told = [
+        f"device='auto' decodes by {used['decoder']} on {used['device']}: {rate:,.0f} images/s, in random crops "
+        "of 224. Training that takes fewer does not wait."
+    ]
+    disk, memory = data.get("disk", {}).get("bytes_per_s"), data.get("memory", {})
+    free = min(memory.get("available") or 0, memory.get("limit") or memory.get("available") or 0)
+    if disk is None or disk >= taken:
+        told.append(f"What limits is {used['binds'].replace('_', '-')}. {used['advice']}.")
+    elif data["set"]["bytes"] < 0.8 * free:
+        told.append(f"The disk limits the first epoch: {size(disk)}/s, and this decoder takes {size(taken)}/s.")
+    else:
+        told.append(
+            f"The disk limits every epoch: {size(disk)}/s, this decoder takes {size(taken)}/s, and the set does not "
+            f"fit into memory ({size(free)} free). Use a faster disk or `pack --encode jpeg --size 256`."
+        )
+    fastest = max(trials, key=lambda one: float(one["images_per_s"]))
+    if fastest["images_per_s"] > 1.1 * rate:
+        told.append(f"DaliIterator(device={fastest['device']!r}, decoder={fastest['decoder']!r}) is faster here.")
+    return told

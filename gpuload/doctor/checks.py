@@ -1,39 +1,35 @@
-"""All checks, in the order of their output."""
+"""All checks in the order of their output; the last ones load images in processes of their own, so that a decoder that
+crashes or hangs ends only its process."""
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
+import numpy as np
+
+import gpuload
+from gpuload.decode.open import native_fault
 from gpuload.disk.dataset import Dataset
-from gpuload.doctor import environment, sets, trial
+from gpuload.disk.opening import packed_folders
+from gpuload.doctor import Answer, Finding, environment, sets, size
 from gpuload.doctor.environment import Driver
-from gpuload.doctor.findings import Finding
 from gpuload.errors import ArgumentError, RemoteError
 from gpuload.machine.installed import cuda_extra, fault_of
+from gpuload.monitor.measure import measure_loader
 from gpuload.store.url import URL
 
-Found = Finding | list[Finding]
-
-# Checks of the environment. A check that raises is reported as a finding.
-ENVIRONMENT: dict[str, Callable[[Driver | None], Found]] = {
-    "system": lambda driver: environment.check_system(),
-    "driver": environment.check_driver,
-    "DALI": environment.check_dali,
-    "torch": environment.check_torch,
-    "torchvision": lambda driver: environment.check_torchvision(),
-    "versions": lambda driver: environment.check_versions(),
-    "CPU decoder": lambda driver: environment.check_native(),
-    "cores": lambda driver: environment.check_cores(),
-    "memory": lambda driver: environment.check_memory(),
-    "file handles": lambda driver: environment.check_file_handles(),
-}
-
-# Checks of a packed set. The disk comes before the trials, which read the shards into memory.
-SET: dict[str, Callable[[Dataset], Found]] = {
-    "set": sets.check_set,
-    "disk": sets.check_disk,
-    "network": sets.check_network,
-    "cache": sets.check_cache,
-}
+SIDE = 224
+_MOST_BATCH, _AHEAD = 64, 5
+# Of a process that imports, compiles the CPU decoder, and decodes. A compilation takes 12 s of one core's time, or a
+# minute where others use the cores too.
+_MOST_SECONDS = 180.0
 
 
 def examine(folder: Path | URL | None, seconds: float) -> Iterator[Finding]:
@@ -42,57 +38,136 @@ def examine(folder: Path | URL | None, seconds: float) -> Iterator[Finding]:
     Raises:
         FormatError: `folder` is no packed set.
     """
-    opened, unreachable = _open(folder)
-    driver = environment.find_driver()
-    for name, check in ENVIRONMENT.items():
-        yield from _run(name, lambda check=check: check(driver))  # type: ignore[misc]
-    yield from unreachable
-    for dataset in opened:
-        for name, examine_set in SET.items():
-            yield from _run(name, lambda check=examine_set, dataset=dataset: check(dataset))  # type: ignore[misc]
-    if unreachable:
-        return
-    found = decoders(driver)
-    if not found:
-        said = "neither decoder='native' nor decoder='dali' can be used here, so that nothing can be loaded"
-        yield Finding("decoders", "broken", said, f"`pip install 'gpuload[{cuda_extra() or 'cpu'}]'`")
-    for device, decoder in found:
-
-        def attempt(device: str = device, decoder: str = decoder) -> Finding:
-            if opened:
-                return trial.try_decoder(opened[0].folder, device, decoder, seconds)
-            return trial.try_loading(device, decoder)
-
-        yield from _run(f"{decoder} on {device}", attempt)
-
-
-def _open(folder: Path | URL | None) -> tuple[list[Dataset], list[Finding]]:
-    """The sets, and what is wrong with a URL that cannot be read."""
+    datasets: list[Dataset] = []
+    unreachable = []
     try:
-        return ([] if folder is None else sets.open_sets(folder)), []
+        if folder is not None:
+            datasets = [Dataset(one) for one in ([folder] if isinstance(folder, URL) else packed_folders(folder))]
     except (RemoteError, ArgumentError) as error:  # of a cache that cannot be written
         if not isinstance(folder, URL):
             raise
-        return [], [sets.unreachable(folder, error)]
+        said, _, remedy = str(error).partition(". ")
+        unreachable = [Finding("URL", "broken", said, remedy, {"url": str(folder)})]
+    driver = environment.find_driver()
+    for name, check in environment.CHECKS.items():
+        yield from _run(name, check, driver)
+    yield from unreachable
+    for dataset in datasets:
+        for name, check_set in sets.CHECKS.items():
+            yield from _run(name, check_set, dataset)
+    if not unreachable:
+        yield from _try_decoders(driver, datasets, seconds)
+
+
+def _try_decoders(driver: Driver | None, datasets: list[Dataset], seconds: float) -> Iterator[Finding]:
+    """Without a set, only whether each decoder loads a few small images."""
+    if not (found := decoders(driver)):
+        said = "neither decoder='native' nor decoder='dali' can be used here, so that nothing can be loaded"
+        yield Finding("decoders", "broken", said, f"`pip install 'gpuload[{cuda_extra() or 'cpu'}]'`")
+    with TemporaryDirectory(prefix="gpuload-doctor-") as temporary:
+        folder: Path | URL = datasets[0].folder if datasets else Path(temporary) / "train"
+        if found and not datasets:
+            pixels = np.random.default_rng(0).integers(0, 256, (8, 32, 32, 3), np.uint8)
+            gpuload.pack([{"image": image} for image in pixels], temporary, workers=1)
+        for device, decoder in found:
+
+            def attempt(seconds: float, device: str = device, decoder: str = decoder) -> Answer:
+                return try_decoder(folder, device, decoder, seconds)
+
+            for one in _run(f"{decoder} on {device}", attempt, seconds if datasets else 0.01):
+                yield one if datasets or one.grade != "ok" else _without_rate(one)
+
+
+def _without_rate(found: Finding) -> Finding:
+    data = {name: found.data[name] for name in ("device", "decoder", "first_s")}
+    return Finding(found.name, "ok", f"loads images; the first batch came after {data['first_s']:.1f} s", "", data)
 
 
 def decoders(driver: Driver | None) -> list[tuple[str, str]]:
     """(device, decoder) of all that can be tried here, by what is installed."""
-    found = []
-    if all(fault_of(package) is None for package in ("numba", "simplejpeg")):
-        found.append(("cpu", "native"))
+    found = [("cpu", "native")] if native_fault() is None else []
     if fault_of("nvidia.dali") is None:
-        found.append(("cpu", "dali"))
-        if driver is not None:
-            found += [(f"cuda:{number}", "dali") for number in range(len(driver.gpus))]
+        gpus = () if driver is None else driver.gpus
+        found += [("cpu", "dali"), *((f"cuda:{number}", "dali") for number in range(len(gpus)))]
     return found
 
 
-def _run(name: str, check: Callable[[], Found]) -> list[Finding]:
+def _run(name: str, check: Callable[[Any], Answer], subject: Any) -> list[Finding]:
     try:
-        found = check()
+        answer = check(subject)
     except Exception as error:  # a check must not end the others
-        lines = [line for line in str(error).splitlines() if line.strip()] or [""]
-        said = f"could not be checked: {type(error).__name__}: {lines[0]}"
+        said = f"could not be checked: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
         return [Finding(name, "broken", said, "The line names what is wrong")]
-    return [found] if isinstance(found, Finding) else found
+    return [] if answer is None else [Finding(name, *answer)]
+
+
+def try_decoder(folder: Path | URL, device: str, decoder: str, seconds: float) -> Answer:
+    """How many images/s a decoder makes on a device: random crops of 224, normalised."""
+    where = str(folder.absolute() if isinstance(folder, Path) else folder)
+    command = [sys.executable, "-m", "gpuload.doctor.checks", where, device, decoder, str(seconds)]
+    paths = filter(None, [str(Path(gpuload.__file__).parents[1]), os.environ.get("PYTHONPATH")])
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=variables, timeout=_MOST_SECONDS + seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        said = f"gave no batch within {_MOST_SECONDS:.0f} s"
+        return "broken", said, "See whether it does with num_threads=1, and report it", {}
+    if done.returncode < 0:
+        died = signal.Signals(-done.returncode).name
+        remedy = f"`python -m gpuload verify {folder}` finds images that end a decoder. If there are none, report this"
+        return "broken", f"ended its process by {died}", remedy, {"signal": died}
+    if done.returncode or not done.stdout:
+        said = (done.stderr.strip().splitlines() or [f"ended with exit code {done.returncode}"])[-1]
+        return "broken", said, "The line names what is wrong; `python -m gpuload verify` checks the set", {}
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    if "error" in told:
+        return "broken", told["error"], told["remedy"], {}
+    said = f"{told['images_per_s']:,.0f} images/s ({size(told['bytes_per_s'])}/s) with {told['num_threads']} threads, "
+    return "ok", f"{said}the first batch after {told['first_s']:.1f} s", "", told
+
+
+def measure(folder: str, device: str, decoder: str, seconds: float) -> dict[str, Any]:
+    """What the process prints: rates, the stage that binds, and advice."""
+    dataset = gpuload.Dataset(folder)
+    with gpuload.DaliIterator(
+        dataset,
+        min(_MOST_BATCH, len(dataset)),
+        augment=gpuload.Augment(SIDE, normalize=None),
+        device=device,
+        decoder=decoder,  # type: ignore[arg-type]
+        fields=("image",),
+        output="torch" if fault_of("torch") is None else "numpy",
+        rank=0,  # whatever the environment says
+        world_size=1,
+    ) as loader:
+        found, last, advice = measure_loader(loader, seconds, _AHEAD, _wait_for_compilation)
+        told = {name: getattr(loader, name) for name in ("device", "decoder", "num_threads", "batch_size")}
+        told |= {name: getattr(found, name) for name in ("images", "seconds", "images_per_s", "first_s")}
+        return {
+            **told, "bytes_per_s": found.images_per_s * last.bytes / last.images, "binds": last.binds, "advice": advice
+        }  # fmt: skip
+
+
+def _wait_for_compilation() -> None:
+    """The JPEG decoder is compiled while libjpeg-turbo decodes, more slowly."""
+    background = sys.modules.get("gpuload.decode.native.compiled")
+    if background is not None:
+        background.wait_for_all()
+
+
+def main() -> None:
+    folder, device, decoder, seconds = sys.argv[1:]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            told = measure(folder, device, decoder, float(seconds))
+        except gpuload.GpuloadError as error:
+            remedy = f"`python -m gpuload verify {folder}` lists every fault of the set"
+            told = {"error": str(error), "remedy": remedy if isinstance(error, gpuload.DecodeError) else ""}
+    sys.stdout.write(json.dumps(told) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -4,47 +4,34 @@ import base64
 import hashlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import jinja2
-import numpy as np
 from markupsafe import Markup
 from rich.filesize import decimal
 
 from gpuload import __version__
 from gpuload.augment import Augment
 from gpuload.counted import counted
-from gpuload.report.classes import MOST_ROWS, class_fields, class_tables
-from gpuload.report.duplicates import MOST_SHOWN, find_groups, tell_groups
-from gpuload.report.samples import Split, Thumbnails, describe, mixing, read_rejected, training_batch, training_split
-from gpuload.report.statistics import Part, density_of, find_extremes, histogram, in_short, look_at_all
+from gpuload.disk.dataset import Dataset
+from gpuload.order.mixedness import measure_mixing, smallest_good_window
+from gpuload.report.facts import MOST_ROWS, Part, find_extremes, histogram, in_short, look_at_all
+from gpuload.report.groups import MOST_SHOWN, class_tables, find_duplicates
+from gpuload.report.samples import Split, Thumbnails, describe, read_rejected, training_batch, training_split
 
 _FOLDER = Path(__file__).parent / "page"
 _CLASS_BYTES = 900_000  # of the names and counts of classes, without their thumbnails
+_THUMBNAIL_BYTES = 3_000_000  # of all thumbnails: what keeps a page below 5 MB
+_IMBALANCE = 20  # times as many samples in the largest class as in the smallest
 # What each page and each file of facts begins with.
 PAGE_MARK, FACTS_MARK = b'<meta name="generator" content="gpuload ', b'{\n "made_by": "gpuload report"'
-
-_IMBALANCE = 20  # times as many samples in the largest class as in the smallest
-
-_THUMBNAIL_BYTES = 3_000_000  # of all thumbnails: what keeps a page below 5 MB
 # What is told of a manifest's record of its packing; what else it holds may name folders.
-_PACKING = (
-    "shuffle",
-    "seed",
-    "maxcount",
-    "maxsize",
-    "encode",
-    "size",
-    "fit",
-    "quality",
-    "lossless",
-    "resizer",
-    "dedup",
-)
+_PACKING = ("shuffle", "seed", "maxcount", "maxsize", "encode", "size", "fit", "quality", "lossless", "dedup")
 
 Progress = Callable[[int, int, int], None]
 
@@ -58,20 +45,13 @@ def render(facts: dict[str, Any], thumbnails: Thumbnails, title: str) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "count": "{:,}".format,
-        "short": in_short,
-        "filesize": decimal,
-        "shares": _shares,
-        "highest": _highest,
-    }
+    environment.filters |= {"count": "{:,}".format, "short": in_short, "filesize": decimal, "shares": _shares}
     script = (_FOLDER / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("page.html").render(
         facts=facts,
         title=title,
         uris=thumbnails.uris,
-        sections=_sections(facts),
         most_groups=MOST_SHOWN,
         style=Markup((_FOLDER / "style.css").read_text(encoding="utf-8")),
         script=Markup(script),
@@ -86,20 +66,6 @@ def facts_as_json(facts: dict[str, Any]) -> str:
     return json.dumps(marked, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _sections(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    sections = [("overview", "At a glance"), ("training", "Training")]
-    if facts["classes"]:
-        sections.append(("classes", "Classes"))
-    return [
-        *sections,
-        ("images", "Images"),
-        ("extremes", "Unlike the others"),
-        ("duplicates", "Duplicates"),
-        ("rejected", "Left out"),
-        ("mixing", "Mixing"),
-    ]
-
-
 def _data(facts: dict[str, Any], thumbnails: Thumbnails) -> dict[str, Any]:
     """What the page's script needs: the tables of classes, cut where they would make the page too large."""
     left = _CLASS_BYTES
@@ -107,9 +73,7 @@ def _data(facts: dict[str, Any], thumbnails: Thumbnails) -> dict[str, Any]:
     for table in facts["classes"]:
         rows: list[Any] = []
         for row in table["rows"]:
-            examples = [
-                (thumbnails.uris[at], e) for e in row["examples"] if (at := (e["split"], e["index"])) in thumbnails.uris
-            ]
+            examples = [(uri, e) for e in row["examples"] if (uri := thumbnails.uris.get((e["split"], e["index"])))]
             left -= len(json.dumps([row["name"], row["counts"]])) + sum(len(json.dumps(e)) for _, e in examples)
             if left < 0:
                 break
@@ -140,73 +104,50 @@ def _shares(series: dict[str, Any]) -> list[float]:
     return [count / total if total else 0.0 for count in series["counts"]]
 
 
-def _highest(shares: list[list[float]]) -> float:
-    return max((share for split in shares for share in split), default=0.0) or 1.0
-
-
 def find_findings(facts: dict[str, Any]) -> list[dict[str, str]]:
     """Each with a level (bad, look or good), a text, and the name of the section that has more; the worst first."""
-    found: list[dict[str, str]] = []
+    order = ("bad", "look", "good")
+    found = sorted(_findings(facts), key=lambda entry: order.index(entry[0]))
+    return [{"level": level, "text": text, "section": section} for level, text, section in found]
 
-    def add(level: str, text: str, section: str) -> None:
-        found.append({"level": level, "text": text, "section": section})
 
-    _of_duplicates(facts["duplicates"], facts, add)
+def _findings(facts: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    yield from _of_duplicates(facts["duplicates"])
     for entry in facts["undecodable"]:
         if entry["count"]:
-            add("bad", f"{counted(entry['count'], 'image')} of {entry['split']} not decodable", "rejected")
-    rejected = sum(entry["rejected"] for entry in facts["rejected"])
-    if rejected:
-        add("look", f"{counted(rejected, 'image')} rejected when the set was packed", "rejected")
-    progressive = sum(sum(row["counts"]) for row in facts["formats"] if row["what"] == "JPEG, progressive")
-    if progressive:
-        add("look", f"{counted(progressive, 'progressive JPEG')}: crops of these take some four times the processor "
-            "time of others; pack with --jpeg baseline", "images")  # fmt: skip
+            yield "bad", f"{counted(entry['count'], 'image')} of {entry['split']} not decodable", "rejected"
+    if rejected := sum(entry["rejected"] for entry in facts["rejected"]):
+        yield "look", f"{counted(rejected, 'image')} rejected when the set was packed", "rejected"
+    if progressive := sum(sum(row["counts"]) for row in facts["formats"] if row["what"] == "JPEG, progressive"):
+        slow = "crops of these take some four times the processor time of others; pack with --jpeg baseline"
+        yield "look", f"{counted(progressive, 'progressive JPEG')}: {slow}", "images"
     for table in facts["classes"]:
-        _of_classes(table, add)
-    _of_training(facts["training"], add)
-    order = {"bad": 0, "look": 1, "good": 2}
-    return sorted(found, key=lambda entry: order[entry["level"]])
+        of_field = "" if table["field"] == "label" else f" of {table['field']}"
+        for entry in table["missing"]:
+            level, lacking = "look" if entry["count"] < table["classes"] else "bad", entry["count"]
+            yield level, f"{counted(lacking, 'class', 'classes')}{of_field} missing in {entry['split']}", "classes"
+        if table["smallest"] and table["largest"] >= _IMBALANCE * table["smallest"]:
+            times = f"{table['largest'] / table['smallest']:,.0f} times the samples of the smallest"
+            yield "look", f"The largest class{of_field} has {times}", "classes"
+    mixed = facts["training"]["mixing"]
+    if mixed["classes_in_batch"] is not None:
+        text = f"Batches of {mixed['batch_size']} hold {mixed['classes_in_batch']:.1f} classes on average; a full "
+        text += f"shuffle gives {mixed['expected_classes']:.1f}"
+        yield ("bad", f"{text}: the shards are sorted", "mixing") if mixed["is_poor"] else ("good", text, "mixing")
 
 
-def _of_duplicates(found: dict[str, Any], facts: dict[str, Any], add: Any) -> None:
-    for entry in found["leaked"]:
-        if entry["images"]:
-            add(
-                "bad",
-                f"{counted(entry['images'], 'image')} of {entry['split']} also in the training set",
-                "duplicates",
-            )
-    if found["between_splits"] and not any(entry["images"] for entry in found["leaked"]):
-        add("bad", f"{counted(found['between_splits'], 'group')} of alike images in several splits", "duplicates")
+def _of_duplicates(found: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    leaked = [entry for entry in found["leaked"] if entry["images"]]
+    for entry in leaked:
+        yield "bad", f"{counted(entry['images'], 'image')} of {entry['split']} also in the training set", "duplicates"
+    if found["between_splits"] and not leaked:
+        yield "bad", f"{counted(found['between_splits'], 'group')} of alike images in several splits", "duplicates"
     if found["labels_differ"]:
-        add("bad", f"{counted(found['labels_differ'], 'group')} of alike images with different labels", "duplicates")
+        yield "bad", f"{counted(found['labels_differ'], 'group')} of alike images with different labels", "duplicates"
     if found["images"]:
-        add("look", f"{counted(found['images'], 'duplicate')}, exact or nearly so", "duplicates")
-    elif len(facts["splits"]) > 1:
-        add("good", "No image was found twice, within a split or between splits", "duplicates")
+        yield "look", f"{counted(found['images'], 'duplicate')}, exact or nearly so", "duplicates"
     else:
-        add("good", "No image was found twice", "duplicates")
-
-
-def _of_classes(table: dict[str, Any], add: Any) -> None:
-    of_field = "" if table["field"] == "label" else f" of {table['field']}"
-    for entry in table["missing"]:
-        level = "look" if entry["count"] < table["classes"] else "bad"
-        add(level, f"{counted(entry['count'], 'class', 'classes')}{of_field} missing in {entry['split']}", "classes")
-    if table["smallest"] and table["largest"] >= _IMBALANCE * table["smallest"]:
-        ratio = table["largest"] / table["smallest"]
-        add("look", f"The largest class{of_field} has {ratio:,.0f} times the samples of the smallest", "classes")
-
-
-def _of_training(training: dict[str, Any], add: Any) -> None:
-    mixed = training["mixing"]
-    if mixed["is_poor"]:
-        add("bad", f"Batches hold {mixed['classes_in_batch']:.1f} classes, a full shuffle would give "
-            f"{mixed['expected_classes']:.1f}: the shards are sorted", "mixing")  # fmt: skip
-    elif mixed["classes_in_batch"] is not None:
-        add("good", f"Batches of {mixed['batch_size']} hold {mixed['classes_in_batch']:.1f} classes on average; a full "
-            f"shuffle gives {mixed['expected_classes']:.1f}", "mixing")  # fmt: skip
+        yield "good", "No image was found twice, within a split or between splits", "duplicates"
 
 
 @dataclass(frozen=True)
@@ -231,10 +172,9 @@ def build(splits: Sequence[Split], options: Options, progress: Progress) -> tupl
     Raises:
         ShardError, RemoteError: a shard cannot be read. MissingPackageError: what loading needs is not installed.
     """
-    begun, cpu = time.monotonic(), time.process_time()
+    begun = time.monotonic()
     parts = look_at_all(splits, options.most_images, progress)
     trained = training_split(splits)
-    thumbnails = Thumbnails(splits, _THUMBNAIL_BYTES)
     facts: dict[str, Any] = {
         "gpuload": __version__,
         "made": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
@@ -244,20 +184,23 @@ def build(splits: Sequence[Split], options: Options, progress: Progress) -> tupl
         "histograms": _histograms(parts),
         "formats": _formats(parts),
         "extremes": find_extremes(parts),
-        "duplicates": tell_groups(splits, find_groups(parts)),
-        "classes": class_tables(splits, [part.columns for part in parts]),
+        "duplicates": find_duplicates(parts),
+        "classes": class_tables(parts),
         "gray": list(map(_gray, parts)),
-    }
-    images = sum(len(part.looks.numbers) for part in parts)
-    facts["looked_at"] = {"images": images, "of": sum(len(split.dataset) for split in splits)}
-    facts["training"] = {
-        "split": trained.name,
-        "batch": training_batch(trained.dataset, options.augment),
-        "mixing": mixing(trained.dataset, options.window, options.batch_size),
+        "looked_at": {
+            "images": sum(len(part.looks.numbers) for part in parts),
+            "of": sum(len(split.dataset) for split in splits),
+        },
+        "training": {
+            "split": trained.name,
+            "batch": training_batch(trained.dataset, options.augment),
+            "mixing": _mixing(trained.dataset, options),
+        },
     }
     facts["findings"] = find_findings(facts)
+    thumbnails = Thumbnails(splits, _THUMBNAIL_BYTES)
     _want(facts, thumbnails)
-    facts["took"] = {"seconds": time.monotonic() - begun, "cpu_seconds": time.process_time() - cpu}
+    facts["took"] = {"seconds": time.monotonic() - begun}
     return facts, thumbnails
 
 
@@ -274,7 +217,7 @@ def _split(part: Part) -> dict[str, Any]:
         "shards": len(dataset.shard_paths),
         "fields": [{"name": field.name, "kind": field.kind} for field in manifest.fields],
         "classes": None if dataset.classes is None else len(dataset.classes),
-        "class_fields": [field.name for field in class_fields(dataset)],
+        "class_fields": list(columns.names),
         "fingerprint": dataset.fingerprint,
         "packing": [("indexed in place", "yes")] if "indexed" in manifest.packing else packing,
         "mean": manifest.mean,
@@ -291,9 +234,9 @@ def _histograms(parts: Sequence[Part]) -> list[Any]:
     found = [
         histogram("Width", "pixels", [table.widths for table in tables], names),
         histogram("Height", "pixels", [table.heights for table in tables], names),
-        histogram("Aspect", "width : height", [t.widths / np.maximum(t.heights, 1) for t in tables], names),
+        histogram("Aspect", "width : height", [table.aspect for table in tables], names),
         histogram("Stored size", "kB", [table.bytes / 1000 for table in tables], names),
-        histogram("Bits per pixel", "stored", list(map(density_of, tables)), names),
+        histogram("Bits per pixel", "stored", [table.density for table in tables], names),
     ]
     return [entry for entry in found if entry["bins"]]
 
@@ -315,16 +258,28 @@ def _broken(part: Part) -> dict[str, Any]:
     return {"split": part.split.name, "count": part.corrupt_images, "samples": entries}
 
 
+def _mixing(dataset: Dataset, options: Options) -> dict[str, Any]:
+    """How well a window of shards mixes."""
+    found = measure_mixing(dataset, options.window, options.batch_size)
+    return {
+        "window": min(options.window, len(dataset.shard_paths)),
+        "shards": len(dataset.shard_paths),
+        "batch_size": found.batch_size,
+        "distance": found.distance,
+        "classes_in_batch": found.classes,
+        "expected_classes": found.expected_classes,
+        "is_poor": found.is_poor,
+        "good_window": smallest_good_window(dataset, options.batch_size) if found.is_poor else None,
+    }
+
+
 def _want(facts: dict[str, Any], thumbnails: Thumbnails) -> None:
     """Asks for the thumbnails of everything that the page shows, the most telling first."""
-    for group in facts["duplicates"]["shown"][:MOST_SHOWN]:
-        for sample in group["members"]:
-            thumbnails.want(sample)
-    for ranking in facts["extremes"]:
-        for sample in ranking["samples"]:
+    groups = [group["members"] for group in facts["duplicates"]["shown"][:MOST_SHOWN]]
+    for samples in (*groups, *(ranking["samples"] for ranking in facts["extremes"])):
+        for sample in samples:
             thumbnails.want(sample)
     for table in facts["classes"]:
-        for place in range(max((len(row["examples"]) for row in table["rows"]), default=0)):
-            for row in table["rows"]:  # first one of each class, so that each has some
-                if place < len(row["examples"]):
-                    thumbnails.want(row["examples"][place], 112, 72)
+        for examples in zip_longest(*(row["examples"] for row in table["rows"])):
+            for sample in filter(None, examples):  # first one of each class, so that each has some
+                thumbnails.want(sample, 112, 72)

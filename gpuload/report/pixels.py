@@ -1,4 +1,13 @@
-"""Measures each image of a split, decoded small by the loader: brightness, sharpness, detail."""
+"""Measures each image of a split, decoded small by the loader: brightness, sharpness, detail, and a perceptual hash.
+
+The hash is that of pHash (C. Zauner, "Implementation and Benchmarking of Perceptual Image Hash Functions", 2010): the
+image as 32×32 gray pixels, its cosine transform, and of the 8×8 lowest frequencies, without those of the mean, a bit
+each: whether it is above their median. Images that were scaled, recompressed or made a little brighter differ in few
+bits; those that were cropped or mirrored differ in many.
+
+Close pairs are found by bands (M. Norouzi et al., "Fast Search in Hamming Space with Multi-Index Hashing", 2012): two
+hashes that differ in at most r bits are equal in one of r + 1 bands, so only hashes with an equal band are compared.
+"""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -14,13 +23,16 @@ from gpuload.fields.images import Pixels
 from gpuload.loader.corrupt import CorruptSample
 from gpuload.loader.iterator import DaliIterator
 from gpuload.pictures import as_rgb
-from gpuload.report.phash import SIDE, perceptual_hashes
 from gpuload.types import F32, I32, I64, U8, U64, Array
 
 _BATCH = 128
+SIDE = 32  # of the gray images that are hashed
 LARGEST_SIDE = 128  # to which images are decoded; as many as the shorter sides of most have, if that is less
 SIGNATURE = 8
 _LEVELS = 64  # of the histogram that the entropy is of
+_BITS, _KEPT = 64, 8
+RADIUS = 4  # bits in which near duplicates may differ
+_MOST_NEIGHBOURS = 2_000  # in a band, with which a hash is compared
 
 
 @dataclass(frozen=True)
@@ -63,22 +75,18 @@ def look_at(
 
     Returns what was measured, and the samples that do not decode: the first 1,000, and how many there are.
     """
-    nothing = measure(np.empty((0, 3, SIDE, SIDE), np.uint8), np.empty(0, np.int64))
+    parts = [measure(np.empty((0, 3, SIDE, SIDE), np.uint8), np.empty(0, np.int64))]
     if not len(numbers):
-        return nothing, (), 0
-    found = []
+        return parts[0], (), 0
     chosen = dataset if len(numbers) == len(dataset) else dataset.subset(numbers)
     augment = _whole(dataset.manifest.pixels, side)
     with quiet_loader(chosen, augment, _BATCH, ("image", "index"), shuffle=False) as loader:
         for images, index, corrupt in loader:
             sound = ~corrupt
-            if sound.any():
-                found.append(measure(_as_levels(images[sound], dataset.manifest.pixels), index[sound]))
+            parts.append(measure(_as_levels(images[sound], dataset.manifest.pixels), index[sound]))
             progress(len(index))
         report = loader.report()
-    if not found:
-        return nothing, report.samples, report.corrupt
-    joined = (np.concatenate([getattr(part, field.name) for part in found]) for field in fields(Looks))
+    joined = (np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Looks))
     return Looks(*joined), report.samples, report.corrupt
 
 
@@ -187,18 +195,19 @@ def choose(dataset: Dataset, most: int) -> I64:
 
     Whole shards are read, since reading a sample here and there of each would read them all.
     """
-    total = len(dataset)
+    total, sizes = len(dataset), dataset.shard_sizes
     if total <= most:
         return np.arange(total)
-    sizes = dataset.shard_sizes
     ends = np.cumsum(sizes)
-    count = min(len(sizes), max(1, -(-len(sizes) * most // total)))
-    shards = np.unique(np.linspace(0, len(sizes) - 1, count).astype(int))
+    shards = _spaced(len(sizes), max(1, -(-len(sizes) * most // total)))
     numbers = np.concatenate([np.arange(ends[shard] - sizes[shard], ends[shard]) for shard in shards.tolist()])
-    if len(numbers) <= most:
-        return numbers
-    spaced: I64 = numbers[np.unique(np.linspace(0, len(numbers) - 1, most).astype(int))]
+    spaced: I64 = numbers[_spaced(len(numbers), most)]
     return spaced
+
+
+def _spaced(total: int, count: int) -> I64:
+    """At most so many evenly spaced numbers below the total."""
+    return np.unique(np.linspace(0, total - 1, min(count, total)).astype(int))
 
 
 def shares(totals: list[int], most: int) -> Iterator[int]:
@@ -209,3 +218,73 @@ def shares(totals: list[int], most: int) -> Iterator[int]:
         given[number] = min(totals[number], left // (splits - place))
         left -= given[number]
     return (given[number] for number in range(splits))
+
+
+def _cosines() -> F32:
+    """float32 (8, 32): rows 1 to 8 of the cosine transform (DCT-II), without its scale, which the median cancels."""
+    frequency, place = np.arange(1, _KEPT + 1)[:, None], np.arange(SIDE)
+    cosines: F32 = np.cos(np.pi * frequency * (2 * place + 1) / (2 * SIDE)).astype(np.float32)
+    return cosines
+
+
+_DCT = _cosines()
+
+
+def perceptual_hashes(gray: F32) -> U64:
+    """uint64 (N,) of float32 (N, 32, 32)."""
+    low = (_DCT @ gray @ _DCT.T).reshape(-1, _BITS)
+    bits = low > np.median(low, axis=1, keepdims=True)
+    hashes: U64 = np.packbits(bits, axis=1).view(np.uint64).reshape(-1)
+    return hashes
+
+
+def close_pairs(hashes: U64, radius: int = RADIUS) -> Iterator[I64]:
+    """The rows of hashes that differ in at most `radius` bits, in parts of at most N pairs, int64 (pairs, 2).
+
+    A pair may come several times. Of hashes that are alike in a band, each is compared with the next 2,000 of them, so
+    that it costs O(N log N) and these comparisons, and O(N) of memory, however many images are nearly the same.
+    """
+    edges = np.linspace(0, _BITS, radius + 2).astype(int)
+    for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        band = (hashes >> np.uint64(low)) & np.uint64((1 << (high - low)) - 1)
+        order = np.argsort(band, kind="stable")
+        band = band[order]
+        begin = np.arange(len(order))
+        for step in range(1, _MOST_NEIGHBOURS + 1):
+            begin = begin[begin + step < len(order)]
+            begin = begin[band[begin] == band[begin + step]]
+            if not len(begin):
+                break
+            one, other = order[begin], order[begin + step]
+            close = _differing_bits(hashes[one] ^ hashes[other]) <= radius
+            if close.any():
+                yield np.stack([one[close], other[close]], axis=1)
+
+
+_COUNTS: U8 = np.array([bin(byte).count("1") for byte in range(256)], np.uint8)
+
+
+def _differing_bits(different: U64) -> I64:
+    if hasattr(np, "bitwise_count"):  # NumPy 2
+        bits: I64 = np.bitwise_count(different)
+        return bits
+    counted: I64 = _COUNTS[different.view(np.uint8).reshape(-1, 8)].sum(axis=1)
+    return counted
+
+
+def join_groups(root: I64, pairs: I64) -> I64:
+    """int64 (N,): the smallest row that each row is connected with, over any number of steps, by pairs (P, 2) and by
+    those that were joined before.
+
+    root: what this returned of the pairs before, at first each row itself (`np.arange`).
+    """
+    joined, edges = np.arange(len(root)), root[pairs]
+    while True:
+        one, other = joined[edges[:, 0]], joined[edges[:, 1]]
+        low = np.minimum(one, other)
+        before = joined.copy()
+        np.minimum.at(joined, one, low)
+        np.minimum.at(joined, other, low)
+        joined = joined[joined]
+        if np.array_equal(before, joined):
+            return joined[root]

@@ -1,5 +1,5 @@
-"""The packed sets of a report: references to their samples, the images that the packer rejected, batches as training
-sees them, and how well these are mixed."""
+"""The packed sets of a report: references to their samples, the images that the packer rejected, and batches as
+training sees them."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,7 +16,6 @@ from gpuload.disk.opening import packed_folders
 from gpuload.disk.sample import stored_picture
 from gpuload.errors import ArgumentError
 from gpuload.machine.untrusted import open_regular, parse_json
-from gpuload.order.mixedness import measure_mixing, smallest_good_window
 from gpuload.output.collate import make_dict
 from gpuload.output.drawing import BatchDrawing
 from gpuload.pictures import Cell, color_of, jpeg_uri, name_of, thumbnail
@@ -24,10 +23,14 @@ from gpuload.report.pixels import quiet_loader
 from gpuload.store.url import LOCATION, URL
 
 _MOST = 16  # splits on a page
-
 _DRAWN = ("class", "labels", "caption", "boxes", "instances", "keypoints", "mask", "target")
 _SHOWN, _EPOCHS = 16, 8
 _SHOWN_PX = 176  # side of the pictures on the page
+_WIDTH, _HEIGHT = 168, 112  # of a thumbnail, in pixels
+_LARGEST = 40_000_000  # bytes of a file that is decoded for a thumbnail
+_TEXT = 300  # characters of a key or source
+_REJECTED, _MOST_LISTED = "rejected.jsonl", 500
+_MOST_BYTES = 40_000_000  # of the list
 
 
 @dataclass(frozen=True)
@@ -64,11 +67,6 @@ def training_split(splits: Sequence[Split]) -> Split:
     return next((s for s in splits if s.name == "train"), max(splits, key=lambda split: len(split.dataset)))
 
 
-_WIDTH, _HEIGHT = 168, 112  # of a thumbnail, in pixels
-_LARGEST = 40_000_000  # bytes of a file that is decoded for a thumbnail
-_TEXT = 300  # characters of a key or source
-
-
 def describe(split: Split, number: int, value: str = "") -> dict[str, Any]:
     """What a page and its JSON tell of a sample, given by its number in its whole set. value: why it is shown."""
     row = split.dataset.row(number).to_pylist()[0]
@@ -87,157 +85,121 @@ def describe(split: Split, number: int, value: str = "") -> dict[str, Any]:
 
 
 class Thumbnails:
-    """The thumbnails of a page, each made once, as long as they fit into so many bytes; the first ones asked for."""
+    """The thumbnails of a page, each made once, as long as they fit into so many bytes; the first ones asked for.
+
+    uris: by split and number; "" of an image that does not decode.
+    """
 
     def __init__(self, splits: Sequence[Split], most_bytes: int) -> None:
         self._splits = {split.name: split.dataset for split in splits}
         self._left = most_bytes
         self.uris: dict[tuple[str, int], str] = {}
-        self._broken: set[tuple[str, int]] = set()
-        self.is_full = False
 
-    def want(self, sample: dict[str, Any], width: int = _WIDTH, height: int = _HEIGHT) -> bool:
-        """Whether there is a thumbnail of a sample as `describe` gives it, which is made where it is missing."""
+    def want(self, sample: dict[str, Any], width: int = _WIDTH, height: int = _HEIGHT) -> None:
+        """Makes the thumbnail of a sample as `describe` gives it, where it is missing."""
         place = (sample["split"], sample["index"])
-        if place in self.uris:
-            return True
-        if place in self._broken or self.is_full or sample["bytes"] > _LARGEST:
-            return False
+        if place in self.uris or self._left <= 0 or sample["bytes"] > _LARGEST:
+            return
         try:
-            uri = self._make(*place, width, height)
+            image = stored_picture(self._splits[place[0]], place[1], 2 * max(width, height))
+            uri = jpeg_uri(thumbnail(image, width, height))
         except Exception:  # a damaged image, of which the page tells elsewhere
-            self._broken.add(place)
-            return False
-        if len(uri) > self._left:
-            self.is_full = True
-            return False
+            uri = ""
         self._left -= len(uri)
-        self.uris[place] = uri
-        return True
-
-    def _make(self, split: str, number: int, width: int, height: int) -> str:
-        image = stored_picture(self._splits[split], number, 2 * max(width, height))
-        return jpeg_uri(thumbnail(image, width, height))
-
-
-_REJECTED, _MOST_LISTED = "rejected.jsonl", 500
-_MOST_BYTES = 40_000_000  # of the list
+        if self._left >= 0:
+            self.uris[place] = uri
 
 
 def read_rejected(split: Split) -> dict[str, Any]:
     """The number of images that were rejected, and left out on request; reasons with their counts; the first 500."""
-    found: dict[str, Any] = {"split": split.name, "rejected": 0, "left_out": 0, "reasons": [], "samples": []}
-    folder = split.dataset.folder
-    if isinstance(folder, URL):
-        return found
+    samples: list[dict[str, Any]] = []
     reasons = Counter[tuple[str, bool]]()
+    for line in _rejected_lines(split.dataset.folder):
+        try:
+            entry = parse_json(line)
+            name, reason, asked = str(entry["source"]), str(entry["reason"])[:_TEXT], bool(entry.get("asked"))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            name, reason, asked = "", "a line of the list that cannot be read", False
+        if len(reasons) < 1000 or (reason, asked) in reasons:
+            reasons[reason, asked] += 1
+        if len(samples) < _MOST_LISTED:
+            samples.append({"source": name[:_TEXT], "reason": reason, "asked": asked})
+    left_out = sum(count for (_, asked), count in reasons.items() if asked)
+    listed = [{"reason": reason, "asked": asked, "count": count} for (reason, asked), count in reasons.most_common(50)]
+    rejected = reasons.total() - left_out
+    return {"split": split.name, "rejected": rejected, "left_out": left_out, "reasons": listed, "samples": samples}
+
+
+def _rejected_lines(folder: Path | URL) -> list[bytes]:
     try:
+        if isinstance(folder, URL):
+            return []
         with open_regular(folder / _REJECTED) as file:
-            for line in file.read(_MOST_BYTES).splitlines():
-                _add(line, reasons, found["samples"])
+            return file.read(_MOST_BYTES).splitlines()
     except OSError:  # shards that were only indexed have none
-        return found
-    for (_, asked), count in reasons.items():
-        found["left_out" if asked else "rejected"] += count
-    found["reasons"] = [
-        {"reason": reason, "asked": asked, "count": count} for (reason, asked), count in reasons.most_common(50)
-    ]
-    return found
-
-
-def _add(line: bytes, reasons: "Counter[tuple[str, bool]]", samples: list[dict[str, Any]]) -> None:
-    try:
-        entry = parse_json(line)
-        name, reason, asked = str(entry["source"]), str(entry["reason"])[:_TEXT], bool(entry.get("asked"))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        name, reason, asked = "", "a line of the list that cannot be read", False
-    if len(reasons) < 1000 or (reason, asked) in reasons:
-        reasons[reason, asked] += 1
-    if len(samples) < _MOST_LISTED:
-        samples.append({"source": name[:_TEXT], "reason": reason, "asked": asked})
+        return []
 
 
 def training_batch(dataset: Dataset, augment: Augment) -> dict[str, Any]:
     """Pictures of the first samples of epoch 0, and of one sample in several epochs."""
-    augment = fitted(augment, dataset)
-    fields = ["image", *(field.name for field in dataset.fields.values() if field.kind in _DRAWN)]
+    augment, fields = _fitted(augment, dataset)
     with quiet_loader(dataset, augment, _SHOWN, [*fields, "index"]) as loader:
-        drawing = BatchDrawing([augment.form], fields, dataset.fields, dataset.classes)
         batch: Any = make_dict(next(iter(loader)))
-        cells = drawing.cells(batch, _SHOWN)
+    cells = BatchDrawing([augment.form], fields, dataset.fields, dataset.classes).cells(batch, _SHOWN)
     chosen = int(batch["index"][0])
-    found: dict[str, Any] = {
+    try:
+        original, epochs = _epochs(dataset, augment, chosen)
+    except Exception:  # the sample is damaged, of which the page tells elsewhere
+        original, epochs = None, []
+    return {
         "size": list(augment.output_size),
         "crop": repr(augment.crop),
         "fields": fields,
         "samples": [_picture(cell) for cell in cells],
         "key": dataset.keys([chosen])[0],
-        "epochs": [],
-        "original": None,
+        "epochs": epochs,
+        "original": original,
     }
-    try:
-        found["original"], found["epochs"] = _epochs(dataset, augment, chosen, fields)
-    except Exception:  # the sample is damaged, of which the page tells elsewhere
-        found["epochs"] = []
-    return found
 
 
-def fitted(augment: Augment, dataset: Dataset) -> Augment:
-    """Without constants, which are for RGB, where a set is of other images."""
+def _fitted(augment: Augment, dataset: Dataset) -> tuple[Augment, list[str]]:
+    """Without constants, which are for RGB, where a set is of other images; and the fields that are drawn."""
+    fields = ["image", *(field.name for field in dataset.fields.values() if field.kind in _DRAWN)]
     pixels = dataset.manifest.pixels
-    return augment if pixels.is_rgb else replace(augment, mode=pixels.mode, normalize=None)
+    return (augment if pixels.is_rgb else replace(augment, mode=pixels.mode, normalize=None)), fields
 
 
 def epoch_cells(dataset: Dataset, augment: Augment, number: int, epochs: int) -> list[Cell]:
     """One sample, by its number in the whole set, as training sees it in several epochs."""
-    augment = fitted(augment, dataset)
-    fields = ["image", *(field.name for field in dataset.fields.values() if field.kind in _DRAWN)]
-    place = int(np.searchsorted(dataset.stored_samples(np.arange(len(dataset))), number))
-    alone = dataset.subset([place])
+    augment, fields = _fitted(augment, dataset)
     drawing = BatchDrawing([augment.form], fields, dataset.fields, dataset.classes)
-    cells = []
-    with quiet_loader(alone, augment, 1, fields) as loader:
-        for epoch in range(epochs):
-            for batch in map(make_dict, loader):
-                cells += [Cell(cell.picture, f"epoch {epoch}") for cell in drawing.cells(batch, 1)]
-    return cells
+    with quiet_loader(dataset.subset([_place_of(dataset, number)]), augment, 1, fields) as loader:
+        found = [drawing.cells(make_dict(batch), 1)[0] for _ in range(epochs) for batch in loader]
+    return [Cell(cell.picture, f"epoch {epoch}") for epoch, cell in enumerate(found)]
 
 
-def _epochs(dataset: Dataset, augment: Augment, number: int, fields: list[str]) -> tuple[Any, list[Any]]:
-    place = int(np.searchsorted(dataset.stored_samples(np.arange(len(dataset))), number))
-    image = dataset[place]["image"]
+def _place_of(dataset: Dataset, number: int) -> int:
+    return int(np.searchsorted(dataset.stored_samples(np.arange(len(dataset))), number))
+
+
+def _epochs(dataset: Dataset, augment: Augment, number: int) -> tuple[Any, list[Any]]:
+    """The stored image with its crops outlined, and what training sees of it."""
+    image = dataset[_place_of(dataset, number)]["image"]
     scale = 2 * _SHOWN_PX / max(image.size)  # small images are enlarged, so that the outlines stay thin
     size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
     shown = image.resize(size, Image.Resampling.LANCZOS)
     draw = ImageDraw.Draw(shown)
-    for epoch in range(_EPOCHS):
-        width, height = (np.array([side], np.int32) for side in (image.width, image.height))
+    width, height = (np.array([side], np.int32) for side in image.size)
+    pictures = []
+    for epoch, cell in enumerate(epoch_cells(dataset, augment, number, _EPOCHS)):
         crops = augment.draw(0, epoch, np.array([number]), width, height).crops
         (top, left), (down, right) = crops.start[0].tolist(), (crops.start + crops.shape)[0].tolist()
         box = [left * scale, top * scale, right * scale - 1, down * scale - 1]
         draw.rectangle(box, outline=color_of(epoch), width=3)
-    pictures = []
-    for epoch, cell in enumerate(epoch_cells(dataset, augment, number, _EPOCHS)):
-        color = "#{:02x}{:02x}{:02x}".format(*color_of(epoch))
-        pictures.append({**_picture(cell), "color": color})
+        pictures.append({**_picture(cell), "color": "#{:02x}{:02x}{:02x}".format(*color_of(epoch))})
     return {"picture": jpeg_uri(shown, 80), "width": shown.width, "height": shown.height}, pictures
 
 
 def _picture(cell: Cell) -> dict[str, Any]:
     small = thumbnail(cell.picture, _SHOWN_PX, _SHOWN_PX)
     return {"picture": jpeg_uri(small, 78), "caption": cell.caption, "width": small.width, "height": small.height}
-
-
-def mixing(dataset: Dataset, window: int, batch_size: int) -> dict[str, Any]:
-    """How well a window of shards mixes."""
-    found = measure_mixing(dataset, window, batch_size)
-    return {
-        "window": min(window, len(dataset.shard_paths)),
-        "shards": len(dataset.shard_paths),
-        "batch_size": found.batch_size,
-        "distance": found.distance,
-        "classes_in_batch": found.classes,
-        "expected_classes": found.expected_classes,
-        "is_poor": found.is_poor,
-        "good_window": smallest_good_window(dataset, batch_size) if found.is_poor else None,
-    }

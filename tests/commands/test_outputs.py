@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,37 +56,31 @@ def listed(folder: Path) -> dict[str, tuple[int, ...]]:
 @pytest.mark.parametrize("kept", KEPT)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_files_of_others_are_kept(
-    packed: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    name: str,
-    kept: str,
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Any, name: str, kept: str
 ) -> None:
     for number in range(len(COMMANDS[name][1])):
         folder = tmp_path / str(number)
         folder.mkdir()
         monkeypatch.chdir(folder)
-        command, files = prepare(packed, folder, name)
+        words, files = prepare(packed, folder, name)
         KEPT[kept](files[number])
         before = listed(folder)
-        assert cli.main(command) == cli.WRONG
-        assert (
-            "is there, and was not written by this command" in (said := capsys.readouterr().err) or "is a fol" in said
-        )
+        code, _, said = command(*words)
+        assert code == cli.WRONG
+        assert "is there, and was not written by this command" in said or "is a folder" in said
         assert listed(folder) == before
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_own_files_are_replaced(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_own_files_are_replaced(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Any, name: str
+) -> None:
     monkeypatch.setattr("gpuload.commands.tune.save_tuning", lambda *_: tmp_path / "tuning.json")
-    command, files = prepare(packed, tmp_path, name)
+    words, files = prepare(packed, tmp_path, name)
     files[-1].touch()
-    assert cli.main(command) == cli.DONE
+    assert command(*words).code == cli.DONE
     first = [path.lstat().st_ino for path in files]
-    assert cli.main(command) == cli.DONE
+    assert command(*words).code == cli.DONE
     assert all(path.lstat().st_ino != before for path, before in zip(files, first, strict=True)) or name == "verify"
     assert {path.name for path in tmp_path.iterdir()} - {"cache"} == {path.name for path in files}
     for path in files:

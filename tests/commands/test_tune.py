@@ -3,7 +3,6 @@
 import errno
 import itertools
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -16,7 +15,7 @@ import pytest
 
 import gpuload
 from gpuload import cli
-from gpuload.commands.settings import Beside
+from gpuload.commands import tune
 from gpuload.loader.tuning import Tuning, describe_device, load_tuning, save_tuning
 from gpuload.machine.ranks import Ranks
 
@@ -27,6 +26,14 @@ def run(*arguments: str) -> int:
     return cli.parse(["tune", *arguments]).run()
 
 
+def linked(packed: Path, folder: Path) -> Path:
+    """A set of its own, beside which settings are saved."""
+    folder.mkdir()
+    for path in packed.iterdir():
+        (folder / path.name).symlink_to(path)
+    return folder
+
+
 class Search:
     """A run of the command on a clock of its own, with rates that are made up: images/s of a setting.
 
@@ -34,8 +41,8 @@ class Search:
     are those that warm up. beside: of each setting beside a training step, by the decoder.
     """
 
-    def __init__(self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder, self.figures, self.patch = folder, tmp_path / "figures.json", monkeypatch
+    def __init__(self, folder: Path, figures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.figures, self.patch = folder, figures, monkeypatch
         self.now, self.opening_s = 0.0, 0.001
         self.turns: list[Any] = []
         self.spent_s: list[float] = []
@@ -44,19 +51,21 @@ class Search:
     def run(self, rate: Callable[[Any], float], seconds: float = 600, device: str = "cpu") -> list[dict[str, Any]]:
         """The settings, the best first."""
 
-        def measure(tuned: Any, setting: Any, turn_s: float) -> float:
+        def measure(tuned: Any, setting: Any, turn_s: float, step: Any = None) -> Any:
+            if step is not None:
+                return paced(self.beside.get(setting.decoder, 1.0))
             self.turns.append(setting)
             self.spent_s.append(self.opening_s + turn_s)
             self.now += self.spent_s[-1]
-            return rate(setting)
+            return paced(rate(setting))
 
-        def train(tuned: Any, settings: Any, seconds: float) -> Any:
-            made = lambda rate: SimpleNamespace(rate=rate, rates=[rate], cores_left=1, device_left=lambda _: 0.5)  # noqa: E731
-            return made(500.0), {one: made(self.beside.get(one.decoder, 1.0)) for one in settings}
+        def paced(rate: float) -> Any:
+            return SimpleNamespace(images_per_s=rate, cpu_s=1.0, seconds=1.0)
 
-        self.patch.setattr("gpuload.commands.tune.time", SimpleNamespace(monotonic=lambda: self.now))
-        self.patch.setattr("gpuload.commands.tune.measure_setting", measure)
-        self.patch.setattr("gpuload.commands.tune.measure_beside_training", train)
+        self.patch.setattr(tune, "time", SimpleNamespace(monotonic=lambda: self.now))
+        self.patch.setattr(tune.TunedLoader, "measure", measure)
+        self.patch.setattr(tune.TunedLoader, "measure_resident", lambda *_: paced(500.0))
+        self.patch.setattr(tune, "TrainingStep", lambda device: object())
         options = ["--device", device, "--seconds", str(seconds), "--json", str(self.figures)]
         assert run(str(self.folder), *options) == 0
         return json.loads(self.figures.read_text())["settings"]  # type: ignore[no-any-return]
@@ -69,12 +78,8 @@ class Search:
 
 @pytest.fixture
 def search(packed: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
-    monkeypatch.setattr("gpuload.commands.tune.count_threads", lambda ranks: 4)
-    data = tmp_path / "train"
-    data.mkdir()
-    for path in packed.iterdir():
-        (data / path.name).symlink_to(path)
-    return Search(data, tmp_path, monkeypatch)
+    monkeypatch.setattr(tune, "count_threads", lambda ranks: 4)
+    return Search(linked(packed, tmp_path / "train"), tmp_path / "figures.json", monkeypatch)
 
 
 def test_candidates_are_the_defaults_then_single_changes_then_combinations(search: Search) -> None:
@@ -189,13 +194,6 @@ def test_what_is_to_be_passed_is_said(search: Search, capsys: pytest.CaptureFixt
         assert f"best beside a training step: {words}" in " ".join(capsys.readouterr().out.split())
 
 
-def test_what_is_left_of_device_and_cores() -> None:
-    resident, one = Beside([900.0], [0.1], [1.0]), Beside([500.0, 700.0], [0.1, 0.15, 0.125], [1.5, 0.5])
-    assert (one.rate, one.device_left(resident)) == (600.0, pytest.approx(0.8))
-    assert one.cores_left == len(os.sched_getaffinity(0)) - 1.0
-    assert resident.device_left(one) == 1.0 and Beside([1.0], [1.0], [1e6]).cores_left == 0
-
-
 FAST, SLOW = Tuning("native", 3, 1, None, 64, 900.5), Tuning("dali", 2, 4, None, 64, 700.0)
 ENGINES = Tuning("dali", 16, 3, 0.45, 256, 9000.0)
 
@@ -276,21 +274,11 @@ def test_a_device_is_told_with_the_cores_of_a_rank() -> None:
 
 @pytest.mark.usefixtures("cache")
 def test_the_command_measures_and_saves(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data, figures = tmp_path / "train", tmp_path / "figures.json"
-    data.mkdir()
-    for path in packed.iterdir():
-        (data / path.name).symlink_to(path)
+    data, figures = linked(packed, tmp_path / "train"), tmp_path / "figures.json"
     options = ["--device", "cpu", "--seconds", "1", "--size", "32", "--batch-size", "16", "--json", str(figures)]
     assert run(str(data), *options) == 0
     said = capsys.readouterr().out
-    for text in (
-        "decoder",
-        "threads",
-        "images/s",
-        "turns",
-        "times the images/s of the defaults. Saved in",
-        "cores left",
-    ):
+    for text in ("threads", "images/s", "turns", "times the images/s of the defaults. Saved in", "cores left"):
         assert text in said
     written = json.loads(figures.read_text())
     best = written["settings"][0]
@@ -300,23 +288,19 @@ def test_the_command_measures_and_saves(packed: Path, tmp_path: Path, capsys: py
     assert (found.num_threads, found.prefetch) == (best["num_threads"], best["prefetch"])
     beside = {one["decoder"]: one for one in written["beside_training"]}
     assert set(beside) == {"native", "dali", "both"} and written["resident_images_per_s"] > 0
-    for one in beside.values():
-        assert one["images_per_s"] > 0 and 0 < one["device_left"] <= 1 and one["cores_left"] >= 0
+    assert all(one["images_per_s"] > 0 and one["cores_left"] >= 0 for one in beside.values())
     share = beside["both"]["cpu_share"]
     assert 0 < share < 1 and load_tuning(data, written["device"], "both").cpu_share == share  # type: ignore[union-attr]
     assert re.search(r"best beside a training step: (pass )?decoder=('native'|'dali'|gpuload.Both)", said)
-    for decoder, expected in (
-        ("both", share),
-        (gpuload.Both(deterministic=True), 0.25),
-        (gpuload.Both(cpu=0.5), 0.5),
-    ):
+    wanted = (("both", share), (gpuload.Both(deterministic=True), 0.25), (gpuload.Both(cpu=0.5), 0.5))
+    for decoder, expected in wanted:
         usual: dict[str, Any] = {"augment": gpuload.Augment(8), "device": "cpu", "decoder": decoder}
         with gpuload.DaliIterator(data, 8, **usual) as loader:
             assert loader.cpu_share == expected
 
 
 class OnGpu:
-    """What `choose` asks a loader."""
+    """What the command asks a loader."""
 
     device, decoder = "cuda:0", "dali"
 
@@ -329,7 +313,7 @@ class OnGpu:
 
 
 def test_on_a_gpu_its_engines_and_the_batch_size_are_tried(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuload.commands.tune.DaliIterator", OnGpu)
+    monkeypatch.setattr(tune, "DaliIterator", OnGpu)
     monkeypatch.setattr("gpuload.loader.tuning._gpu_name", lambda device_id: "NVIDIA H100")
     search.run(lambda setting: 100.0, device="cuda")
     usual, *others = search.candidates
@@ -337,47 +321,3 @@ def test_on_a_gpu_its_engines_and_the_batch_size_are_tried(search: Search, monke
     assert {one.batch_size for one in others} == {97, 64}  # of 64, 128, 256 and 408, those that 97 samples fill
     assert {0.0, 0.65, 1.0} <= {one.hw_decoder_load for one in others}
     assert {one.decoder for one in others if one.hw_decoder_load is None} == {"native"}
-
-
-def test_arguments_that_cannot_be(packed: Path) -> None:
-    for seconds in ("0", "-1", "nan", "inf"):
-        with pytest.raises(gpuload.ArgumentError, match=r"--seconds .*: expected seconds, above 0 and up to 1e6"):
-            run(str(packed), "--seconds", seconds)
-    with pytest.raises(gpuload.ArgumentError, match="--size 0: expected pixels in 1..65,535"):
-        run(str(packed), "--size", "0")
-    with pytest.raises(gpuload.ArgumentError, match="--batch-size 0: expected a whole number of at least 1"):
-        run(str(packed), "--batch-size", "0")
-    for place, wrong in (
-        (packed, "is a folder. Give the name of a file"),
-        (packed / "none" / "figures.json", "its folder does not exist. Make it, or give another --json"),
-    ):
-        with pytest.raises(gpuload.GpuloadError, match=f"{place}: {wrong}"):
-            run(str(packed), "--json", str(place))
-    with pytest.raises(gpuload.FormatError, match="no such folder"):
-        run(str(packed / "none"))
-    with pytest.raises(gpuload.ArgumentError, match="batch_size 5000: is larger than"):
-        run(str(packed), "--batch-size", "5000", "--device", "cpu")
-
-
-@pytest.mark.usefixtures("cache")
-def test_figures_are_kept_where_it_is_stopped(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    figures, turns = tmp_path / "figures.json", itertools.count()
-
-    def measure(*_: object) -> float:
-        if next(turns) == 5:  # two to warm up, then three that count
-            raise KeyboardInterrupt
-        return 100.0
-
-    monkeypatch.setattr("gpuload.commands.tune.measure_setting", measure)
-    with pytest.raises(KeyboardInterrupt):
-        run(str(packed), "--device", "cpu", "--json", str(figures))
-    written = json.loads(figures.read_text())
-    assert written["saved"] is None
-    assert [one["turns"] for one in written["settings"]][:4] == [[100.0], [100.0], [100.0], []]
-    assert list(tmp_path.glob(".figures*")) == []
-
-
-def test_a_file_that_cannot_be_written_is_said_at_once(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuload.commands.tune.measure_setting", lambda *_: 100.0)
-    with pytest.raises(gpuload.OutputError, match=r"/proc/figures.json: cannot be written .*another --json"):
-        run(str(packed), "--device", "cpu", "--json", "/proc/figures.json")

@@ -9,7 +9,7 @@ from images import encode
 from PIL import Image
 from report_sets import textured
 
-from gpuload.report.phash import close_pairs, join_groups, perceptual_hashes
+from gpuload.report.pixels import close_pairs, join_groups, perceptual_hashes
 
 
 def pairs_of(hashes: np.ndarray, radius: int) -> np.ndarray:

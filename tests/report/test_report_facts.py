@@ -12,9 +12,9 @@ from report_sets import CLASSES, again, make_report, textured
 
 import gpuload
 from gpuload import ArgumentError
+from gpuload.report.facts import histogram
 from gpuload.report.pixels import choose, measure, shares, side_for
 from gpuload.report.samples import open_splits
-from gpuload.report.statistics import histogram
 
 
 @pytest.fixture

@@ -145,7 +145,7 @@ def test_byte_order_marks_and_other_separators(make_folder: Folder, text: str) -
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--label-column", "x", "--column", "label=y"], "--label-column x and --column label=y name two columns for one"),
+        (["--label-column", "x", "--column", "label=y"], "--column label=x: 'label' is given twice"),
         (["--column", "x=y"], "--column x=y: write ROLE=NAME, with one of the roles path, image"),
         (["--column", "target=a", "--column", "target=b"], "--column target=b: 'target' is given twice. Write --column target=a,b if"),
         (["--val", "ten"], "--val: expected a share of the images, from 0 to below 1, such as 0.1 or 10%; got 'ten'"),

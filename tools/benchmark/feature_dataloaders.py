@@ -15,7 +15,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Sampler, WeightedRandomSampler
 
 import gpuload
-from benchmark.features import VARIANTS, bucket_sizes, fade
+from benchmark.feature_data import bucket_sizes, fade, learned, texts_of
 from benchmark.recipes import torchvisions
 from benchmark.work import Batches, Work
 
@@ -163,16 +163,14 @@ class _BucketBatches(Sampler[list[int]]):
 
 def texts(work: Work) -> Batches:
     """All captions of each image, as they are stored."""
-    folder = VARIANTS["texts"].folder(work)
-    from benchmark.feature_data import texts_of
+    folder = work.set_folder("texts")
 
     return _load(Images(folder, _crop(work), second=texts_of(folder).__getitem__), work)
 
 
 def captioned(work: Work, tokens: bool) -> Batches:
     """One of the captions, or none; with `tokens` as numbers."""
-    folder = VARIANTS["captions"].folder(work)
-    from benchmark.feature_data import learned, texts_of
+    folder = work.set_folder("texts")
 
     stored, found = texts_of(folder), learned(folder) if tokens else None
 

@@ -12,8 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmark import recipes
 from benchmark.work import Batches, Open, Work
 
@@ -43,13 +41,7 @@ class Variant:
 
     def folder(self, work: Work) -> Path:
         """Of its set."""
-        return work.cache / self.data / "set" / "train" if self.data else work.folder
-
-
-def fade(sample: Any, rng: np.random.Generator) -> Any:
-    """Brightness by a table, as a function of a user's may be: 0.1 ms of NumPy for 224×224."""
-    factor = rng.uniform(0.6, 1.4)
-    return np.clip(np.arange(256) * factor, 0, 255).astype(np.uint8)[sample["image"]]
+        return work.set_folder(self.data)
 
 
 def _augment(**arguments: Any) -> Callable[[Work], Mapping[str, Any]]:
@@ -103,13 +95,6 @@ def _with_dali(work: Work, name: str) -> AbstractContextManager[Batches]:
     return dali.open_pipeline(work, recipe=name)
 
 
-def bucket_sizes(work: Work) -> Any:
-    """Of about as many pixels as the usual size."""
-    from gpuload import Buckets
-
-    return Buckets(area=work.size**2, step=max(8, work.size // 16))
-
-
 def _balanced(work: Work) -> Mapping[str, Any]:
     import gpuload
 
@@ -120,6 +105,7 @@ def _function(**options: Any) -> Callable[[Work], Mapping[str, Any]]:
     """One of ours, called for each sample."""
 
     def make(work: Work) -> Mapping[str, Any]:
+        from benchmark.feature_data import fade
         from gpuload.transforms import Function
 
         return {"augment": {"transforms": [Function(fade, **options)]}}
@@ -128,6 +114,8 @@ def _function(**options: Any) -> Callable[[Work], Mapping[str, Any]]:
 
 
 def _bucketed(work: Work) -> Mapping[str, Any]:
+    from benchmark.feature_data import bucket_sizes
+
     return {"augment": {"size": bucket_sizes(work), "crop": "cover"}}
 
 
@@ -136,7 +124,7 @@ def _captioned(tokens: bool) -> Callable[[Work], Mapping[str, Any]]:
         from benchmark.feature_data import tokenizer
         from gpuload import Captions
 
-        more: dict[str, Any] = {"tokenizer": tokenizer(VARIANTS["captions"].folder(work))} if tokens else {}
+        more: dict[str, Any] = {"tokenizer": tokenizer(work.set_folder("texts"))} if tokens else {}
         return {"fields": ("image", Captions("captions", dropout=0.1, **more))}
 
     return make

@@ -37,6 +37,10 @@ class Work(NamedTuple):
     def shards(self) -> list[Path]:
         return sorted(self.folder.glob("*.tar"))
 
+    def set_folder(self, data: str) -> Path:
+        """Of a set that was made for a feature; "": of the one that is measured."""
+        return self.cache / data / "set" / "train" if data else self.folder
+
 
 Open = Callable[..., AbstractContextManager[Batches]]
 

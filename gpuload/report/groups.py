@@ -1,0 +1,188 @@
+"""What the images of several splits have in common: classes, and exact and near duplicates."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuload.disk.sample import stored_image
+from gpuload.errors import GpuloadError
+from gpuload.pictures import name_of
+from gpuload.report.facts import Part
+from gpuload.report.pixels import SIGNATURE, close_pairs, join_groups
+from gpuload.report.samples import describe, training_split
+from gpuload.types import I64, U64, Bools, ClassNames
+
+_EXAMPLES = 900  # of all classes of a table; at most six of each
+_EACH = 6
+_MOST_CLASSES = 25_000  # in a table: those that come most often
+_MOST_HASHED = 50_000  # images whose bytes are compared
+# Below these, hashes reflect noise.
+_LEAST_ENTROPY, _LEAST_CONTRAST = 1.5, 0.02
+_PAIRS_AT_A_TIME = 100_000  # 80 MB of colours
+_MOST_DIFFERENCE = 12.0  # mean difference of the colours in 8×8 pixels, in levels, of near duplicates
+MOST_SHOWN, _LISTED, _MEMBERS = 60, 1_000, 8  # groups with pictures, groups in the JSON, and members of each
+
+Member = tuple[int, int]  # split, and number in its whole set
+
+
+def class_tables(parts: Sequence[Part]) -> list[dict[str, Any]]:
+    """A table for each field with classes, "label" first; fields of one name are one table."""
+    return [_table(name, parts) for name in dict.fromkeys(name for part in parts for name in part.columns.names)]
+
+
+def _table(field: str, parts: Sequence[Part]) -> dict[str, Any]:
+    columns = [part.columns for part in parts]
+    here = [n for n, found in enumerate(columns) if field in found.names]
+    names: ClassNames = next((found for n in here if (found := columns[n].names[field]) is not None), None)
+    counts = {number: [0] * len(parts) for number in range(len(names or ()))}
+    for n in here:
+        for number, count in columns[n].counts[field].items():
+            counts.setdefault(number, [0] * len(parts))[n] = count
+    order = sorted(counts, key=lambda number: (-sum(counts[number]), number))
+    told = {number: name_of(number, names)[:200] if number != -1 else "no class" for number in order}
+    each = max(1, min(_EACH, _EXAMPLES // max(1, len(order))))
+    rows = [
+        {
+            "number": number,
+            "name": told[number],
+            "counts": counts[number],
+            "examples": _examples(field, number, [parts[n] for n in here], each) if place * each < _EXAMPLES else [],
+        }
+        for place, number in enumerate(order[:_MOST_CLASSES])
+    ]
+    lacking = {parts[n].split.name: [told[number] for number in order if not counts[number][n]] for n in here}
+    splits = [part.split for part in parts]
+    trained = splits.index(training_split(splits))
+    in_training = sorted(found[trained] for found in counts.values() if found[trained]) or [0]
+    return {
+        "field": field,
+        "what": "samples" if all(columns[n].of_samples[field] for n in here) else "boxes",
+        "classes": len(order),
+        "left_out": max(0, len(order) - _MOST_CLASSES),
+        "smallest": in_training[0],
+        "median": in_training[len(in_training) // 2],
+        "largest": in_training[-1],
+        "missing": [{"split": name, "count": len(n), "classes": n[:200]} for name, n in lacking.items() if n],
+        "rows": rows,
+    }
+
+
+def _examples(field: str, number: int, parts: Sequence[Part], each: int) -> list[dict[str, Any]]:
+    """Some samples of a class, of the first split that has any."""
+    for part in parts:
+        if found := part.columns.examples[field].get(number):
+            return [describe(part.split, sample) for sample in found[:: max(1, len(found) // each)][:each]]
+    return []
+
+
+def find_duplicates(parts: Sequence[Part]) -> dict[str, Any]:
+    """The groups of alike images over all splits: those between splits first, then those whose labels differ."""
+    splits = [part.split for part in parts]
+    labels = [split.dataset.labels if "label" in split.dataset.fields else None for split in splits]
+    trained = splits.index(training_split(splits))
+    leaked = Counter[int]()
+    groups, not_compared = _find_groups(parts)
+    told: list[dict[str, Any]] = []
+    for members, exact in groups:
+        of_splits = [n for n, _ in members]
+        known = {int(of_split[number]) for n, number in members if (of_split := labels[n]) is not None}
+        leaked.update(of_splits if trained in of_splits else ())
+        between = len(set(of_splits)) > 1
+        about = {"exact": exact, "between_splits": between, "labels_differ": len(known) > 1}
+        told.append({**about, "count": len(members), "members": members})
+    told.sort(key=lambda group: (not group["between_splits"], not group["labels_differ"], -group["count"]))
+    shown = [
+        {**group, "members": [describe(splits[n], number) for n, number in _of_each_split(group["members"])]}
+        for group in told[:_LISTED]
+    ]
+    return {
+        "groups": len(told),
+        "exact_groups": sum(group["exact"] for group in told),
+        "between_splits": sum(group["between_splits"] for group in told),
+        "labels_differ": sum(group["labels_differ"] for group in told),
+        "images": sum(group["count"] - 1 for group in told),
+        "leaked": [{"split": split.name, "images": leaked[n]} for n, split in enumerate(splits) if n != trained],
+        "not_compared": not_compared,
+        "shown": shown,
+    }
+
+
+def _of_each_split(members: Sequence[Member]) -> list[Member]:
+    """Some members, some of each split."""
+    by_split: dict[int, list[Member]] = {}
+    for member in members:
+        by_split.setdefault(member[0], []).append(member)
+    each = max(1, _MEMBERS // len(by_split))
+    return [member for group in by_split.values() for member in group[:each]]
+
+
+def _find_groups(parts: Sequence[Part]) -> tuple[list[tuple[list[Member], bool]], int]:
+    """The members of each group and whether all have the same bytes; the number of images with too little detail to be
+    compared."""
+    looks = [part.looks for part in parts]
+    split = np.repeat(np.arange(len(looks)), [len(found.numbers) for found in looks])
+    numbers = np.concatenate([found.numbers for found in looks])
+    hashes = np.concatenate([found.hashes for found in looks])
+    colors = np.concatenate([found.signatures.reshape(-1, 3 * SIGNATURE**2) for found in looks]).astype(np.int16)
+    detailed = np.concatenate([(f.entropy >= _LEAST_ENTROPY) & (f.contrast >= _LEAST_CONTRAST) for f in looks])
+    digests = _same_bytes(parts, split, numbers, hashes)
+    root = join_groups(np.arange(len(numbers)), _equal_pairs(digests, digests > 0))
+    one_of_each, place = np.unique(hashes[detailed], return_index=True)
+    rows = np.flatnonzero(detailed)[place]
+    alike = (rows[pairs] for pairs in close_pairs(one_of_each))
+    for pairs in _batches(chain([_equal_pairs(hashes, detailed)], alike)):
+        apart = pairs[root[pairs[:, 0]] != root[pairs[:, 1]]]
+        difference = np.abs(colors[apart[:, 0]] - colors[apart[:, 1]]).mean(axis=1)
+        root = join_groups(root, apart[difference <= _MOST_DIFFERENCE])
+    order = np.argsort(root, kind="stable")
+    groups = []
+    for rows in np.split(order, np.flatnonzero(np.diff(root[order], prepend=-1))[1:]):
+        if len(rows) > 1:
+            exact = bool(digests[rows[0]]) and len(np.unique(digests[rows])) == 1
+            groups.append((list(zip(split[rows].tolist(), numbers[rows].tolist(), strict=True)), exact))
+    return groups, int((~detailed).sum())
+
+
+def _batches(parts: Iterable[I64]) -> Iterator[I64]:
+    """Parts of pairs, joined to fewer and larger ones, and cut where they are too large."""
+    waiting: list[I64] = []
+    for part in chain(parts, [None]):
+        if part is not None:
+            waiting.append(part)
+        if waiting and (part is None or sum(map(len, waiting)) >= _PAIRS_AT_A_TIME):
+            joined = np.concatenate(waiting)
+            yield from np.array_split(joined, 1 + len(joined) // _PAIRS_AT_A_TIME)
+            waiting = []
+
+
+def _equal_pairs(values: npt.NDArray[Any], chosen: Bools) -> I64:
+    """int64 (pairs, 2): of the chosen rows with equal values each with the next one."""
+    rows = np.flatnonzero(chosen)
+    rows = rows[np.argsort(values[rows], kind="stable")]
+    equal = values[rows[1:]] == values[rows[:-1]]
+    return np.stack([rows[:-1][equal], rows[1:][equal]], axis=1)
+
+
+def _same_bytes(parts: Sequence[Part], split: I64, numbers: I64, hashes: U64) -> I64:
+    """int64 (N,): the same number above 0 for images with the same bytes; 0 for one that is alone.
+
+    Equal files have the same perceptual hash: only of those that agree in it are the bytes compared, by SHA-256.
+    """
+    _, which, counts = np.unique(hashes, return_inverse=True, return_counts=True)
+    found: dict[bytes, list[int]] = {}
+    for row in np.flatnonzero(counts[which] > 1)[:_MOST_HASHED].tolist():
+        try:
+            content = stored_image(parts[int(split[row])].split.dataset, int(numbers[row]))
+        except GpuloadError:  # it is told among those that do not decode
+            continue
+        found.setdefault(hashlib.sha256(content).digest(), []).append(row)
+    digests = np.zeros(len(numbers), np.int64)
+    for number, rows in enumerate(found.values(), start=1):
+        if len(rows) > 1:
+            digests[rows] = number
+    return digests

@@ -1,0 +1,45 @@
+"""Runs commands of `gpuload` in an empty folder."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import prepared
+import pytest
+
+from gpuload import cli
+
+
+class Ran(NamedTuple):
+    """words: of standard output, with one space between them."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def words(self) -> str:
+        return " ".join(self.out.split())
+
+
+Command = Callable[..., Ran]
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs a command, given by its words, in the test's own folder, without a cache of tunings elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def run(*words: object) -> Ran:
+        capsys.readouterr()
+        code = cli.main(list(map(str, words)))
+        return Ran(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def quick_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", prepared.executable(tmp_path))
