@@ -123,12 +123,9 @@ def _is_kept(out: Path | URL) -> bool:
 
 def _check_places(source: Path, out: Path, append: bool) -> None:
     """Raises ArgumentError if a set would be packed into its own source, or added to itself."""
-    if not source.exists() or not out.exists():
-        return
-    if source.samefile(out):
-        raise ArgumentError(f"SOURCE and OUT are the same folder, {str(source)!r}. Give a new folder as OUT")
-    if append and any(folder.samefile(out) for folder in source.resolve().parents):
-        raise ArgumentError(f"--append: SOURCE {source} lies in OUT {out}. Give other images")
+    places = (source, *(source.resolve().parents if append else ()))
+    if source.exists() and out.exists() and any(place.samefile(out) for place in places):
+        raise ArgumentError(f"SOURCE {str(source)!r} is OUT {str(out)!r}, or lies in it. Give another OUT")
 
 
 def _summarise(report: packer.PackReport, out: Path | URL) -> None:

@@ -61,19 +61,6 @@ def say_table(rows: Iterable[Sequence[str]], heads: Sequence[str] = (), title: s
 
 
 @contextmanager
-def status(text: str) -> Iterator[None]:
-    """A line on a terminal that shows that something goes on."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    with Console(stderr=True).status(Text(_line(text))):
-        yield
-
-
-@contextmanager
 def captured_streams() -> Iterator[None]:
     """Warnings and log records are complaints, too; characters that an output cannot encode are escaped."""
     for stream in (sys.stdout, sys.stderr):

@@ -26,8 +26,8 @@ from gpuload.augment import Augment
 from gpuload.checks import COUNT, POSITIVE, SIDE, number
 from gpuload.commands import DONE
 from gpuload.commands.options import given, place
-from gpuload.commands.terminal import Output, say, say_table, status
-from gpuload.counted import counted
+from gpuload.commands.terminal import Output, say, say_table
+from gpuload.counted import counted, progress_bar
 from gpuload.decode.arguments import Both, Dali
 from gpuload.decode.dali.memory import DALIS_LOAD
 from gpuload.disk.dataset import Dataset
@@ -301,7 +301,7 @@ class Tune:
         tuned, choices = choices_for(TunedLoader(self.folder, self.device, self.size), self.batch_size)
         gpu = None if tuned.device == "cpu" else int(tuned.device.partition(":")[2])
         name = describe_device(gpu, find_ranks(None, None))
-        with status(f"measuring for {self.seconds:g} s"):
+        with progress_bar(f"measuring for {self.seconds:g} s", "turns"):
             usual, *others = candidates(choices)
             found = _measure_alone(tuned, [usual, *others], _ALONE * self.seconds)
             tunings = [replace(one.setting, images_per_s=round(one.rate, 1)) for one in best_of(found).values()]

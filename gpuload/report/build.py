@@ -20,7 +20,7 @@ from gpuload.augment import Augment
 from gpuload.counted import counted
 from gpuload.disk.dataset import Dataset
 from gpuload.order.mixedness import measure_mixing, smallest_good_window
-from gpuload.report.facts import MOST_ROWS, Part, find_extremes, histogram, in_short, look_at_all
+from gpuload.report.facts import Part, find_extremes, histogram, in_short, look_at_all
 from gpuload.report.groups import MOST_SHOWN, class_tables, find_duplicates
 from gpuload.report.samples import Split, Thumbnails, describe, read_rejected, training_batch, training_split
 
@@ -186,7 +186,11 @@ def build(splits: Sequence[Split], options: Options, progress: Progress) -> tupl
         "extremes": find_extremes(parts),
         "duplicates": find_duplicates(parts),
         "classes": class_tables(parts),
-        "gray": list(map(_gray, parts)),
+        # Without colour, however they are stored.
+        "gray": [
+            {"split": part.split.name, "gray": int((part.looks.color < 2).sum()), "of": len(part.looks.numbers)}
+            for part in parts
+        ],
         "looked_at": {
             "images": sum(len(part.looks.numbers) for part in parts),
             "of": sum(len(split.dataset) for split in splits),
@@ -205,7 +209,7 @@ def build(splits: Sequence[Split], options: Options, progress: Progress) -> tupl
 
 
 def _split(part: Part) -> dict[str, Any]:
-    split, columns, dataset = part.split, part.columns, part.split.dataset
+    split, dataset = part.split, part.split.dataset
     manifest = dataset.manifest
     packing = [(name, str(manifest.packing[name])[:80]) for name in _PACKING if manifest.packing.get(name) is not None]
     return {
@@ -213,18 +217,14 @@ def _split(part: Part) -> dict[str, Any]:
         "given": split.given,
         "samples": len(dataset),
         "bytes": manifest.bytes,
-        "image_bytes": int(columns.bytes.sum()),
         "shards": len(dataset.shard_paths),
         "fields": [{"name": field.name, "kind": field.kind} for field in manifest.fields],
         "classes": None if dataset.classes is None else len(dataset.classes),
-        "class_fields": list(columns.names),
         "fingerprint": dataset.fingerprint,
         "packing": [("indexed in place", "yes")] if "indexed" in manifest.packing else packing,
         "mean": manifest.mean,
         "std": manifest.std,
         "largest": [manifest.width, manifest.height],
-        "looked_at": len(part.looks.numbers),
-        "sizes_of": len(columns.numbers) if len(dataset) > MOST_ROWS else len(dataset),
     }
 
 
@@ -246,11 +246,6 @@ def _formats(parts: Sequence[Part]) -> list[dict[str, Any]]:
     counters = [part.formats for part in parts]
     whole = sum(counters[1:], counters[0].copy())
     return [{"what": what, "counts": [counter[what] for counter in counters]} for what, _ in whole.most_common()]
-
-
-def _gray(part: Part) -> dict[str, Any]:
-    """Images without colour, however they are stored."""
-    return {"split": part.split.name, "gray": int((part.looks.color < 2).sum()), "of": len(part.looks.numbers)}
 
 
 def _broken(part: Part) -> dict[str, Any]:

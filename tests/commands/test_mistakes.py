@@ -17,7 +17,7 @@ MISTAKES = {
     "pack PHOTOS out --no-labels --labels t.csv": "--no-labels packs images alone, --labels says what belongs to them",
     "pack PHOTOS out --from zip": "--from is one of folder, sidecar, unlabeled, voc, coco, yolo, hdf5, lmdb, npy, tar, ",
     "pack PHOTOS out --from tar --labels t.csv": "is packed as 'tar', which takes no labels from elsewhere",
-    "pack PHOTOS PHOTOS": "SOURCE and OUT are the same folder, ",
+    "pack PHOTOS PHOTOS": "or lies in it. Give another OUT",
     "info SET --window 0": "--window 0: expected a whole number of at least 1",
     "info SET --batch-size -1": "--batch-size -1: expected a whole number of at least 1",
     "report SET --images 0": "--images 0: expected a whole number of at least 1",

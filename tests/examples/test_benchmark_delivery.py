@@ -58,10 +58,7 @@ def test_state_is_taken_in_the_middle() -> None:
         (Loader(batches=5), "its epoch has 160 of 256 images"),
         (Loader(batches=9), "label 0 occurs 144 times in an epoch, but 128 times in the set"),
         (Loader(labels=3), "but 0 times in the set"),
-        (
-            Loader(channels=(2, 1, 0)),
-            r"its images differ from the first loader's: mean -0\.\d+, .* in red, green, blue",
-        ),
+        (Loader(channels=(2, 1, 0)), r"its images differ from the first loader's: mean -0\.\d+, .* in red, green"),
     ],
 )
 def test_what_is_wrong_is_said(loader: Loader, fault: str) -> None:

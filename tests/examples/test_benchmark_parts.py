@@ -1,6 +1,5 @@
 """Clocks, page cache, summary, and how a contender's process fails."""
 
-import json
 import os
 import signal
 import subprocess
@@ -8,22 +7,16 @@ import sys
 import time
 from pathlib import Path
 
-import benchmark.plot
-import numpy as np
 import pytest
 from benchmark import page_cache
-from benchmark.contenders import CONTENDERS
 from benchmark.course import Course, Result
 from benchmark.crops import random_window
 from benchmark.process import ContenderError, ContenderProcess, First, Round
 from benchmark.report import make_table, summarise
 from benchmark.stored import stored_samples
 from benchmark.work import Work
-from PIL import Image
 
 import gpuload
-
-ROOT = Path(__file__).parents[2]
 
 
 def rounds(*seconds: float) -> list[Round]:
@@ -124,13 +117,6 @@ def test_windows_are_those_of_random_resized_crop() -> None:
     assert random_window(10, 1000) == (0, (1000 - 13) // 2, 10, 13)  # none fits: the largest, in the middle
 
 
-def test_every_contender_has_its_counterpart_on_the_gpu() -> None:
-    on_cpu = {name for name, one in CONTENDERS.items() if one.device == "cpu" and "+" not in name}
-    on_gpu = {name.removesuffix("-gpu") for name, one in CONTENDERS.items() if one.device == "cuda"}
-    assert on_cpu == on_gpu
-    assert all(name.endswith("-gpu") == (one.device == "cuda") for name, one in CONTENDERS.items())
-
-
 class Failing:
     """Stands in for a contender's process: its second round fails, and so does every cold one."""
 
@@ -172,16 +158,3 @@ def test_who_fails_in_a_round_is_left_out_and_the_others_go_on(
     said = capsys.readouterr().err
     assert "left out: torch: it broke" in said
     assert said.count("no cold figure: gpuload: its epoch has one batch only") == 1
-
-
-@pytest.mark.parametrize("dark", [False, True])
-def test_the_benchmark_stands_out(tmp_path: Path, dark: bool) -> None:
-    found = json.loads((ROOT / "tools" / "results" / "cpu-2-cores.json").read_text())
-    benchmark.plot.plot(found["loaders"], found["ceiling"], "title", tmp_path / "chart.png", dark)
-    with Image.open(tmp_path / "chart.png") as image:
-        pixels = np.asarray(image.convert("RGBA")).reshape(-1, 4)
-    own = tuple(int(benchmark.plot.OWN[at : at + 2], 16) for at in (1, 3, 5))
-    shown = {tuple(pixel) for pixel in pixels[pixels[:, 3] == 255][:, :3].tolist()}
-    ink = tuple(int(benchmark.plot.INK[dark][at : at + 2], 16) for at in (1, 3, 5))
-    assert own in shown and ink in shown
-    assert (pixels[:, 3] == 0).mean() > 0.4  # the background is the page's

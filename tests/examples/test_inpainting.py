@@ -47,11 +47,7 @@ def test_batches_are_what_the_files_hold(folder: Path, shards: Path, decoder: st
 
 
 def test_times_every_size_that_the_set_has(
-    folder: Path,
-    shards: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    folder: Path, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(inpainting, "ROUNDS", {1: (2, 1, 5, 2), 16: (1, 2, 3, 1), 57: (1, 1, 1, 1)})
     record = tmp_path / "figures.json"

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from types import ModuleType
 
 import cpu_vs_gpu
 import numpy as np
@@ -48,14 +49,8 @@ def test_kernel_and_numpy_agree(launch: ctypes._CFuncPtr, shape: tuple[int, ...]
     guarded = np.concatenate([images.ravel(), np.full(1000, 7, np.float32)])  # the last block reaches beyond the images
     blocks = (images.size + raw_kernel.THREADS - 1) // raw_kernel.THREADS
     address = ctypes.POINTER(ctypes.c_float)
-    launch(
-        blocks,
-        raw_kernel.THREADS,
-        guarded.ctypes.data_as(address),
-        strength.ctypes.data_as(address),
-        shape[0] * 3,
-        *shape[2:],
-    )
+    pointers = guarded.ctypes.data_as(address), strength.ctypes.data_as(address)
+    launch(blocks, raw_kernel.THREADS, *pointers, shape[0] * 3, *shape[2:])
     expected = images.copy()
     raw_kernel.fade_on_cpu(expected, strength)
     np.testing.assert_allclose(guarded[: images.size].reshape(shape), expected, rtol=1e-5, atol=1e-6)
@@ -94,7 +89,11 @@ def test_the_example_says_what_ran(packed: Path, tmp_path: Path, capsys: pytest.
     assert np.abs(above[caption:] - below[caption:]).max() > 20  # faded
     for part in (above, below):
         assert part[:caption].min() < 100 and part[:3].min() == 255  # a caption, not cut off
-    assert raw_kernel.main([str(tmp_path / "none")]) == 2
+
+
+@pytest.mark.parametrize("program", [raw_kernel, cpu_vs_gpu])
+def test_a_bad_folder_is_named(program: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main([str(tmp_path / "none")]) == 2
     assert "no such folder" in capsys.readouterr().err
 
 
@@ -115,8 +114,3 @@ def test_cpu_vs_gpu(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     left, right = pixels[60:84, 8:56], pixels[60:84, 64:112]
     assert np.abs(left - right).max() <= (16 if torch.cuda.is_available() else 2)
     assert left.std() > 10  # an image, not a blank
-
-
-def test_cpu_vs_gpu_names_a_bad_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cpu_vs_gpu.main([str(tmp_path / "none")]) == 2
-    assert "no such folder" in capsys.readouterr().err

@@ -25,12 +25,15 @@ def test_the_net_is_torchvisions() -> None:
     assert sum(weights.numel() for weights in ours.parameters()) == 25_557_032
 
 
-def test_figures(
-    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    # The whole net takes seconds a step on a CPU that others use too.
+@pytest.fixture
+def small_net(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole net takes seconds a step on a CPU that others use too."""
     monkeypatch.setattr(train_resnet50, "DEPTHS", (1, 1, 1, 1))
     monkeypatch.setattr(train_resnet50, "WIDTHS", (8, 16, 32, 64))
+
+
+@pytest.mark.usefixtures("small_net")
+def test_figures(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     figures = tmp_path / "figures.json"
     options = [
         "--size",
@@ -60,9 +63,8 @@ def test_figures(
         assert all(0 < turn["last_loss"] < 10 for turn in row["turns"])
 
 
-def test_a_resident_batch_is_learnt_by_heart(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train_resnet50, "DEPTHS", (1, 1, 1, 1))
-    monkeypatch.setattr(train_resnet50, "WIDTHS", (8, 16, 32, 64))
+@pytest.mark.usefixtures("small_net")
+def test_a_resident_batch_is_learnt_by_heart() -> None:
     torch.manual_seed(0)
     trainer = train_resnet50.Trainer(10, "cpu")
     images, labels = torch.randn(16, 3, 32, 32), torch.randint(10, (16,))
