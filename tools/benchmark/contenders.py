@@ -1,6 +1,7 @@
 """The list of contenders. A new one is a file in `peers/` and a line here."""
 
 import importlib.util
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -9,78 +10,25 @@ from benchmark.peers import dali, datago, dataloader, ffcv, lance, litdata, mosa
 from benchmark.work import Contender, Work
 
 BEFORE = "gpuload-before"  # of another commit
+_DALI = ("nvidia.dali", "nvidia-dali-cuda130")
 _ALL = [
-    Contender("torch", "DataLoader + Pillow", dataloader.open_pillow, package="torch"),
-    Contender("opencv", "DataLoader + simplejpeg, OpenCV", dataloader.open_opencv, package="cv2"),
-    Contender(
-        "torch-raw",
-        "DataLoader over np.memmap",
-        dataloader.open_array,
-        package="torch",
-        prepare=dataloader.prepare_array,
-        jpeg=False,
-        raw=True,
-    ),
-    Contender("webdataset", "webdataset", webdataset.open_loader, package="webdataset", distribution="webdataset"),
-    Contender(
-        "mosaic",
-        "MosaicML Streaming",
-        mosaic.open_loader,
-        package="streaming",
-        distribution="mosaicml-streaming",
-        prepare=mosaic.prepare,
-        raw=True,
-    ),
-    Contender(
-        "litdata",
-        "LitData",
-        litdata.open_loader,
-        package="litdata",
-        distribution="litdata",
-        prepare=litdata.prepare,
-        raw=True,
-    ),
-    Contender("spdl", "SPDL, its FFmpeg", spdl.open_ffmpeg, package="spdl.io", distribution="spdl"),
-    Contender(
-        "spdl-opencv", "SPDL + simplejpeg, OpenCV", spdl.open_opencv, package="spdl.pipeline", distribution="spdl"
-    ),
-    Contender(
-        "lance",
-        "LanceDB",
-        lance.open_loader,
-        package="lancedb",
-        distribution="lancedb",
-        prepare=lance.prepare,
-        raw=True,
-    ),
-    Contender(
-        "datago",
-        "datago, crops in one thread",
-        datago.open_loader,
-        package="datago",
-        distribution="datago",
-        prepare=dali.prepare_files,
-        data="dali-files",
-    ),
-    Contender("ffcv", "FFCV", ffcv.open_loader, package="ffcv", distribution="ffcv", prepare=ffcv.prepare, raw=True),
-    Contender(
-        "dali",
-        "DALI by hand",
-        dali.open_pipeline,
-        package="nvidia.dali",
-        distribution="nvidia-dali-cuda130",
-        with_state={"checkpoints": True},
-    ),
-    Contender(
-        "dali-files",
-        "DALI by hand, reader of files",
-        partial(dali.open_pipeline, reader="file"),
-        package="nvidia.dali",
-        distribution="nvidia-dali-cuda130",
-        prepare=dali.prepare_files,
-        with_state={"checkpoints": True},
-        if_asked=True,
-    ),
+    Contender("torch", "DataLoader + Pillow", dataloader.open_pillow, "torch"),
+    Contender("opencv", "DataLoader + simplejpeg, OpenCV", dataloader.open_opencv, "cv2"),
+    Contender("torch-raw", "DataLoader over np.memmap", dataloader.open_array, "torch", None, dataloader.prepare_array,
+              jpeg=False, raw=True),
+    Contender("webdataset", "webdataset", webdataset.open_loader, "webdataset", "webdataset"),
+    Contender("mosaic", "MosaicML Streaming", mosaic.open_loader, "streaming", "mosaicml-streaming", mosaic.prepare,
+              raw=True),
+    Contender("litdata", "LitData", litdata.open_loader, "litdata", "litdata", litdata.prepare, raw=True),
+    Contender("spdl", "SPDL, its FFmpeg", spdl.open_ffmpeg, "spdl.io", "spdl"),
+    Contender("spdl-opencv", "SPDL + simplejpeg, OpenCV", spdl.open_opencv, "spdl.pipeline", "spdl"),
+    Contender("lance", "LanceDB", lance.open_loader, "lancedb", "lancedb", lance.prepare, raw=True),
+    Contender("datago", "datago, crops in one thread", datago.open_loader, "datago", "datago", dali.prepare_files,
+              data="dali-files"),
+    Contender("ffcv", "FFCV", ffcv.open_loader, "ffcv", "ffcv", ffcv.prepare, raw=True),
+    Contender("dali", "DALI by hand", dali.open_pipeline, *_DALI, with_state={"checkpoints": True}),
+    Contender("dali-files", "DALI by hand, reader of files", partial(dali.open_pipeline, reader="file"), *_DALI,
+              prepare=dali.prepare_files, with_state={"checkpoints": True}, if_asked=True),
     *(
         Contender(
             name,
@@ -100,7 +48,7 @@ _ALL = [
             ("gpuload-both", "both"),
         )
     ),
-]
+]  # fmt: skip
 
 
 def _prepare(work: Work, folder: Path, data: str) -> None:
@@ -127,8 +75,6 @@ _FEATURES = [
 
 def _on_gpu(contender: Contender) -> Contender:
     """The same contender with batches on the GPU: decoded there if it can, otherwise copied."""
-    from dataclasses import replace
-
     decodes = contender.name.startswith(("dali", "gpuload"))
     return replace(
         contender,
@@ -141,14 +87,7 @@ def _on_gpu(contender: Contender) -> Contender:
     )
 
 
-CONTENDERS = {
-    contender.name: contender
-    for contender in (
-        *_ALL,
-        *map(_on_gpu, _ALL),
-        *_FEATURES,
-    )
-}
+CONTENDERS = {one.name: one for one in (*_ALL, *map(_on_gpu, _ALL), *_FEATURES)}
 
 
 def why_not(contender: Contender, raw: bool = False, elsewhere: bool = False) -> str | None:

@@ -63,10 +63,10 @@ class Contender:
     name: str
     what: str
     open: Open
-    device: str = "cpu"
     package: str | None = None
     distribution: str | None = None
     prepare: Callable[[Work, Path], None] | None = None
+    device: str = "cpu"
     jpeg: bool = True
     raw: bool = False
     with_state: Mapping[str, Any] = field(default_factory=dict)
