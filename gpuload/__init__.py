@@ -15,105 +15,51 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gpuload.errors import (
-    ArgumentError,
-    DecodeError,
-    DeviceError,
-    FormatError,
-    FunctionError,
-    GpuloadError,
-    MissingPackageError,
-    OutputError,
-    RemoteError,
-    ShardError,
-    SourceError,
-    StateError,
+    ArgumentError as ArgumentError,
+    DecodeError as DecodeError,
+    DeviceError as DeviceError,
+    FormatError as FormatError,
+    FunctionError as FunctionError,
+    GpuloadError as GpuloadError,
+    MissingPackageError as MissingPackageError,
+    OutputError as OutputError,
+    RemoteError as RemoteError,
+    ShardError as ShardError,
+    SourceError as SourceError,
+    StateError as StateError,
 )
 from gpuload.machine.installed import paused_collector
 
 if TYPE_CHECKING:
-    from gpuload import batchwise, functions, monitor, transforms
+    from gpuload import batchwise as batchwise, functions as functions, monitor as monitor, transforms as transforms
     from gpuload.augment import (
-        Augment,
-        CenterCrop,
-        Cover,
-        Letterbox,
-        Normalize,
-        PadOrCrop,
-        RandomCrop,
-        RandomResizedCrop,
-        Resize,
-        ScaleJitter,
-        Stretch,
-        ZoomOut,
+        Augment as Augment,
+        CenterCrop as CenterCrop,
+        Cover as Cover,
+        Letterbox as Letterbox,
+        Normalize as Normalize,
+        PadOrCrop as PadOrCrop,
+        RandomCrop as RandomCrop,
+        RandomResizedCrop as RandomResizedCrop,
+        Resize as Resize,
+        ScaleJitter as ScaleJitter,
+        Stretch as Stretch,
+        ZoomOut as ZoomOut,
     )
-    from gpuload.decode.arguments import Both, Dali, OnCorrupt
-    from gpuload.disk.dataset import Dataset
-    from gpuload.fields.arrays import Tokens
-    from gpuload.fields.boxes import Boxes
-    from gpuload.fields.captions import Captions
-    from gpuload.fields.class_numbers import MultiHot, OneHot
-    from gpuload.fields.keypoints import Keypoints
-    from gpuload.fields.masks import Mask
-    from gpuload.fields.targets import Target
-    from gpuload.loader.iterator import DaliIterator
-    from gpuload.order.arguments import Balance, Repeated, Shuffle, Weights
-    from gpuload.order.buckets import Buckets
-    from gpuload.order.mixture import Mixture, mix
-    from gpuload.packing.api import pack
+    from gpuload.decode.arguments import Both as Both, Dali as Dali, OnCorrupt as OnCorrupt
+    from gpuload.disk.dataset import Dataset as Dataset
+    from gpuload.fields.boxes import Boxes as Boxes
+    from gpuload.fields.captions import Captions as Captions
+    from gpuload.fields.images import Mask as Mask
+    from gpuload.fields.keypoints import Keypoints as Keypoints
+    from gpuload.fields.numbers import MultiHot as MultiHot, OneHot as OneHot, Target as Target, Tokens as Tokens
+    from gpuload.loader.iterator import DaliIterator as DaliIterator
+    from gpuload.order.arguments import Balance as Balance, Repeated as Repeated, Shuffle as Shuffle, Weights as Weights
+    from gpuload.order.buckets import Buckets as Buckets
+    from gpuload.order.mixture import Mixture as Mixture, mix as mix
+    from gpuload.packing.api import pack as pack
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "ArgumentError",
-    "Augment",
-    "Balance",
-    "Both",
-    "Boxes",
-    "Buckets",
-    "Captions",
-    "CenterCrop",
-    "Cover",
-    "Dali",
-    "DaliIterator",
-    "Dataset",
-    "DecodeError",
-    "DeviceError",
-    "FormatError",
-    "FunctionError",
-    "GpuloadError",
-    "Keypoints",
-    "Letterbox",
-    "Mask",
-    "MissingPackageError",
-    "Mixture",
-    "MultiHot",
-    "Normalize",
-    "OnCorrupt",
-    "OneHot",
-    "OutputError",
-    "PadOrCrop",
-    "RandomCrop",
-    "RandomResizedCrop",
-    "RemoteError",
-    "Repeated",
-    "Resize",
-    "ScaleJitter",
-    "ShardError",
-    "Shuffle",
-    "SourceError",
-    "StateError",
-    "Stretch",
-    "Target",
-    "Tokens",
-    "Weights",
-    "ZoomOut",
-    "batchwise",
-    "functions",
-    "mix",
-    "monitor",
-    "pack",
-    "transforms",
-]
 
 # Imported on first use, so that the packer's workers need not wait for them. Name -> module below gpuload.
 _LAZY = {
@@ -130,12 +76,12 @@ _LAZY = {
     "Dataset": "disk.dataset",
     "Keypoints": "fields.keypoints",
     "Letterbox": "augment",
-    "Mask": "fields.masks",
+    "Mask": "fields.images",
     "Mixture": "order.mixture",
-    "MultiHot": "fields.class_numbers",
+    "MultiHot": "fields.numbers",
     "Normalize": "augment",
     "OnCorrupt": "decode.arguments",
-    "OneHot": "fields.class_numbers",
+    "OneHot": "fields.numbers",
     "PadOrCrop": "augment",
     "RandomCrop": "augment",
     "RandomResizedCrop": "augment",
@@ -144,8 +90,8 @@ _LAZY = {
     "ScaleJitter": "augment",
     "Shuffle": "order.arguments",
     "Stretch": "augment",
-    "Target": "fields.targets",
-    "Tokens": "fields.arrays",
+    "Target": "fields.numbers",
+    "Tokens": "fields.numbers",
     "Weights": "order.arguments",
     "ZoomOut": "augment",
     "mix": "order.mixture",
@@ -153,6 +99,8 @@ _LAZY = {
 }
 
 _LAZY_MODULES = ("batchwise", "functions", "monitor", "transforms")
+
+__all__ = sorted([*_LAZY, *_LAZY_MODULES, *(name for name in globals() if name.endswith("Error"))])
 
 
 def __getattr__(name: str) -> Any:

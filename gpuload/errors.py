@@ -21,25 +21,6 @@ Each message is one line: the subject, the expected and the actual value, and th
 import re
 from collections.abc import Sequence
 
-__all__ = [
-    "ArgumentError",
-    "CallError",
-    "DecodeError",
-    "DeviceError",
-    "FormatError",
-    "FunctionError",
-    "GpuloadError",
-    "MissingPackageError",
-    "OutputError",
-    "RemoteError",
-    "ShardError",
-    "SourceError",
-    "StateError",
-    "printable",
-    "some_of",
-    "without_secrets",
-]
-
 
 class GpuloadError(Exception):
     """Base class of all errors that gpuload raises on purpose.

@@ -1,8 +1,7 @@
 """Bounding boxes with class numbers, which move with their images; a batch's boxes are computed all at once."""
 
-import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -11,20 +10,30 @@ import pyarrow as pa
 from PIL import Image
 
 from gpuload.checks import COUNT, FLAG, choice, number, optional, settings
-from gpuload.counted import counted
-from gpuload.errors import ArgumentError, SourceError
+from gpuload.errors import ArgumentError
 from gpuload.fields.field import Field
-from gpuload.fields.kind import NAME, BadRows, FieldSpec, Kind, Member, Parsed, describe, shortest
-from gpuload.fields.motion import Entry, MovingField, Placement, crop_edges, extents, flips
-from gpuload.fields.parsing import names_of, number_classes, parse_list
-from gpuload.fields.rows import Crops, Each, Rows, Value, flat, joined_lists, lengths_of, pad_all, rows_of, split_rows
+from gpuload.fields.kind import NAME, FieldSpec, Kind, Parsed, describe, number_classes, parse_list, read_each, shortest
+from gpuload.fields.motion import Entry, MovingField, Placement, apply_affine, crop_and_flip, crop_edges, extents
+from gpuload.fields.rows import (
+    Crops,
+    Each,
+    Rows,
+    Value,
+    as_lists,
+    flat,
+    joined_lists,
+    lengths_of,
+    pad_all,
+    rows_of,
+    split_rows,
+)
 from gpuload.machine.untrusted import parse_json
+from gpuload.pictures import draw_boxes
 from gpuload.types import F32, F64, I64, Array, ClassNames, HeightWidth, WidthHeight
 
 _IMAGE_ID = "image_id"  # of a set that was packed from COCO's JSON
 BoxFormat = Literal["xyxy", "xywh", "cxcywh"]  # as torchvision.ops.box_convert names them
 
-_BOX = pa.list_(pa.float32(), 4)
 _ROUNDING_PX = 0.5  # a box that reaches this far over an edge was only rounded, not drawn incorrectly
 
 
@@ -87,27 +96,21 @@ class PaddedBoxes(NamedTuple):
 class Instances(NamedTuple):
     """The T boxes of N samples.
 
-    boxes: float64 (T, 4). labels: int64 (T,), their classes. counts: int64 (N,), how many each sample has. areas:
-    float64 (T,). crowds: int64 (T,), 1 for those of crowds. numbers: int64 (T,), of each among all that are stored.
+    boxes: float64 (T, 4). labels: int64 (T,), their classes. areas: float64 (T,). crowds: int64 (T,), 1 for those of
+    crowds. numbers: int64 (T,), of each among all that are stored. images: int64 (T,), the row of its sample.
     """
 
     boxes: F64
     labels: I64
-    counts: I64
     areas: F64
     crowds: I64
     numbers: I64
-
-    @property
-    def images(self) -> I64:
-        """int64 (T,): the row of each one's sample."""
-        return rows_of(self.counts)
+    images: I64
 
     def take(self, kept: I64) -> "Instances":
         """The instances with these numbers."""
-        counts = np.bincount(self.images[kept], minlength=len(self.counts))
-        columns: Any = [column[kept] for column in self._replace(counts=self.images)]
-        return Instances(*columns)._replace(counts=counts)
+        columns: Any = [column[kept] for column in self]
+        return Instances(*columns)
 
 
 class BoundBoxes(MovingField):
@@ -130,34 +133,45 @@ class BoundBoxes(MovingField):
 
     def values(self, rows: Rows) -> Value:
         stored = self._stored(rows.columns)
-        ids = [parse_json(text) for text in rows.columns[_IMAGE_ID].to_pylist()] if _IMAGE_ID in self.columns else ()
 
         def boxes_in(view: Crops, size: HeightWidth, affine: F64 | None) -> Any:
             seen = self._visible(stored, view, size, affine)
             boxes = convert_boxes(seen.boxes, self.spec.format)
             if self.spec.normalized:
-                boxes /= np.tile(extents(view, size, seen.images), 2)
-            boxes = boxes.astype(np.float32)
-            if not self.spec.as_targets:
-                return PaddedBoxes(*pad_all(seen.counts, self.spec.max_boxes, (boxes, 0), (seen.labels, -1)))
-            columns = boxes, seen.labels + 1, seen.areas.astype(np.float32), seen.crowds, seen.numbers
-            parts = zip(*(split_rows(column, seen.counts) for column in columns), strict=True)
-            some = [[part[: self.spec.max_boxes] for part in of_sample] for of_sample in parts]
-            targets = Each(
-                {"boxes": b, "labels": c, "area": a, "iscrowd": z, "image_id": i}
-                for (b, c, a, z, _), i in zip(some, ids or rows.columns["index"].tolist(), strict=True)
-            )
-            if self.spec.masks:
-                masks = self._draw(rows, [numbers for *_, numbers in some], view, size, affine)
-                targets[:] = [{**target, "masks": drawn} for target, drawn in zip(targets, masks, strict=True)]
-            return targets
+                boxes = (boxes.reshape(-1, 2, 2) / extents(view, size, seen.images)).reshape(-1, 4)
+            seen, counts = seen._replace(boxes=boxes.astype(np.float32)), _counts(seen, len(rows))
+            if self.spec.as_targets:
+                return self._targets(rows, seen, counts, (view, size, affine))
+            return PaddedBoxes(*pad_all(counts, self.spec.max_boxes, (seen.boxes, 0), (seen.labels, -1)))
 
         return rows.per_view(boxes_in)
+
+    def _targets(self, rows: Rows, seen: Instances, counts: I64, view: Any) -> Each:
+        texts = rows.columns[_IMAGE_ID].to_pylist() if _IMAGE_ID in self.columns else ()
+        ids = [parse_json(text) for text in texts] or rows.columns["index"].tolist()
+        columns: dict[str, Array] = {
+            "boxes": seen.boxes,
+            "labels": seen.labels + 1,
+            "area": seen.areas.astype(np.float32),
+            "iscrowd": seen.crowds,
+            "masks": seen.numbers,
+        }
+        parts = zip(*(split_rows(column, counts) for column in columns.values()), strict=True)
+        targets = Each(
+            {name: part[: self.spec.max_boxes] for name, part in zip(columns, of_sample, strict=True)} | {"image_id": i}
+            for of_sample, i in zip(parts, ids, strict=True)
+        )
+        numbers = [target.pop("masks") for target in targets]
+        if self.spec.masks:
+            for target, drawn in zip(targets, self._draw(rows, numbers, *view), strict=True):
+                target["masks"] = drawn
+        return targets
 
     def split(self, columns: Mapping[str, Any], view: Crops | None, size: HeightWidth) -> list[Entry]:
         stored = self._stored(columns)
         some = stored if view is None else self._visible(stored, view, size)
-        parts = [split_rows(column, some.counts) for column in (some.boxes.astype(np.float32), some.labels)]
+        counts = _counts(some, len(columns[self.name]))
+        parts = [split_rows(column, counts) for column in (some.boxes.astype(np.float32), some.labels)]
         return [dict(zip(self.columns, part, strict=False)) for part in zip(*parts, strict=True)]
 
     def join(self, samples: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
@@ -168,15 +182,13 @@ class BoundBoxes(MovingField):
     def _stored(self, columns: Mapping[str, Any]) -> Instances:
         lists, labels = (columns[name] for name in self.columns[:2])
         boxes = flat(lists).reshape(-1, 4).astype(np.float64)
-        areas, numbers = _areas(boxes.reshape(-1, 2, 2)), np.arange(len(boxes))
-        return Instances(
-            boxes, flat(labels).astype(np.int64), lengths_of(lists), areas, np.zeros_like(numbers), numbers
-        )
+        numbers, images = np.arange(len(boxes)), rows_of(lengths_of(lists))
+        return Instances(boxes, flat(labels).astype(np.int64), _areas(boxes), np.zeros_like(numbers), numbers, images)
 
     def _visible(self, stored: Instances, view: Crops, size: HeightWidth, affine: F64 | None = None) -> Instances:
         """The boxes of which enough is visible, in pixels of the view's images."""
         moved, visible = move_boxes(stored.boxes, stored.images, view, size, affine)
-        grown = _fraction(_areas(moved.reshape(-1, 2, 2)), _areas(stored.boxes.reshape(-1, 2, 2)))
+        grown = _fraction(_areas(moved), _areas(stored.boxes))
         kept = np.flatnonzero((visible >= self.spec.min_visible) & (visible > 0))
         return stored._replace(boxes=moved, areas=stored.areas * grown).take(kept)
 
@@ -199,17 +211,16 @@ class BoxesKind(Kind):
     bound = BoundBoxes
     usual_names: ClassVar[tuple[str, ...]] = ("boxes", "bboxes")
     in_tables = True
+    json_names: ClassVar[tuple[str, ...]] = ("boxes", "classes")
+    companion_suffixes: ClassVar[tuple[str, ...]] = ("class",)
     entry_bytes = 48
 
     def columns(self, field: Field) -> dict[str, pa.DataType]:
-        return {field.name: pa.list_(_BOX), self.class_column(field): pa.list_(pa.int64())}
+        return {field.name: pa.list_(pa.list_(pa.float32(), 4)), self.class_column(field): pa.list_(pa.int64())}
 
     def class_column(self, field: Field) -> str:
         """The class number of each box."""
         return f"{field.name}_class"
-
-    def companions(self, name: str) -> tuple[str, ...]:
-        return (f"{name}_class",)
 
     def with_others(self, name: str, sample: Mapping[str, Any]) -> str:
         return "instances" if f"{name}_masks" in sample else self.name
@@ -223,20 +234,19 @@ class BoxesKind(Kind):
         return [box[:4] for box in rows], [box[4] if len(box) > 4 else 0 for box in rows]
 
     def parse(self, where: str, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
-        """Raises SourceError if a box does not have four numbers, or its corners are in the wrong order."""
-        checked = [_check_boxes(where, name, row, *pair) for row, pair in enumerate(values)]
-        numbers, names = number_classes(where, name, [box_classes for _, box_classes in values], classes)
-        field = Field(name, self.name, f"{name}.json", names)
-        types = self.columns(field)
-        return field, [pa.array(checked, types[name]), pa.array(numbers, types[self.class_column(field)])]
+        boxes = read_each(where, name, values, _read_boxes, "boxes x0 y0 x1 y1 in pixels, each with a class")
+        numbers, names = number_classes(where, name, [one for _, of_row, *_ in values for one in of_row], classes)
+        counts = list(map(len, boxes))
+        return Field(name, self.name, f"{name}.json", names), [joined_lists(boxes, 4), as_lists(numbers, counts)]
 
-    def store(self, field: Field, value: Any, placement: Placement) -> Member:
+    def move(self, field: Field, value: Mapping[str, Any], placement: Placement) -> Mapping[str, Any]:
         """Clips the boxes to the canvas and drops those of which nothing is left on it."""
         moved, kept = place_boxes(value[field.name], placement)
-        boxes = shortest(moved[kept].astype(np.float32))
-        classes = [value[self.class_column(field)][number] for number in kept.tolist()]
-        content = json.dumps({"boxes": boxes, "classes": classes})
-        return Member(content.encode(), 0, {field.name: boxes, self.class_column(field): classes})
+        classes = value[self.class_column(field)]
+        return {
+            field.name: shortest(moved[kept].astype(np.float32)),
+            self.class_column(field): [classes[number] for number in kept.tolist()],
+        }
 
     def remarks(self, field: Field, value: Mapping[str, Any], placement: Placement) -> Counter[str]:
         """Counts boxes that lie outside their images, and boxes that reach over an edge.
@@ -254,16 +264,10 @@ class BoxesKind(Kind):
             }
         )
 
-    def load(self, field: Field, content: bytes) -> dict[str, Any]:
-        found = parse_json(content)
-        return {field.name: found["boxes"], self.class_column(field): found["classes"]}
-
     def look(self, field: Field, row: Mapping[str, Any], read: Any) -> dict[str, Any]:
-        boxes, classes = row[field.name], row[self.class_column(field)]
-        return {
-            field.name: np.array(boxes, np.float32).reshape(-1, 4),
-            self.class_column(field): np.array(classes, np.int64),
-        }
+        classes = self.class_column(field)
+        boxes = np.array(row[field.name], np.float32).reshape(-1, 4)
+        return {field.name: boxes, classes: np.array(row[classes], np.int64)}
 
     def look_at_batch(self, field: Field, spec: Any, value: Any, row: int, size: WidthHeight) -> dict[str, Any]:
         wanted = spec if isinstance(spec, Boxes) else Boxes(field.name)
@@ -279,26 +283,8 @@ class BoxesKind(Kind):
         return {field.name: boxes, self.class_column(field): labels}
 
     def draw(self, field: Field, picture: Image.Image, found: Mapping[str, Any]) -> Image.Image:
-        from gpuload.pictures import draw_boxes  # Pillow's fonts
-
         draw_boxes(picture, found[field.name], found[self.class_column(field)].tolist(), field.classes)
         return picture
-
-    def texts(self, field: Field, found: Mapping[str, Any], classes: ClassNames) -> dict[str, str]:
-        numbers = found[self.class_column(field)].tolist()
-        return super().texts(field, found, classes) | {self.class_column(field): names_of(numbers, classes)}
-
-    def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:
-        boxes, classes = rows.column(field.name), rows.column(self.class_column(field))
-        count, class_count = lengths_of(boxes), lengths_of(classes)
-        yield BadRows(
-            np.flatnonzero(count != class_count),
-            lambda row: f"{count[row]} boxes in {field.name!r} and {class_count[row]} class numbers of them",
-        )
-        yield BadRows(
-            rows_of(4 * count)[~np.isfinite(flat(boxes))],
-            lambda row: f"its {field.name!r} as {boxes[row].as_py()}, expected finite numbers",
-        )
 
 
 def place_boxes(boxes: Any, placement: Placement) -> tuple[F64, I64]:
@@ -309,28 +295,14 @@ def place_boxes(boxes: Any, placement: Placement) -> tuple[F64, I64]:
     return moved, np.flatnonzero((moved[:, 2] > moved[:, 0]) & (moved[:, 3] > moved[:, 1]))
 
 
-def _check_boxes(where: str, name: str, row: int, boxes: Any, box_classes: Any) -> list[list[float]]:
-    """The boxes of one sample, as float32 numbers."""
-    try:
-        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and refused below
-            array: F32 = np.array(list(boxes), np.float32).reshape(len(boxes), 4)
-    except (TypeError, ValueError, OverflowError):
-        raise SourceError(
-            f"{where}: a box must be four numbers, x0 y0 x1 y1; {name!r} of sample {row} is {str(boxes)[:60]}"
-        ) from None
-    if not (np.isfinite(array).all() and (array[:, 2:] >= array[:, :2]).all()):
-        raise SourceError(
-            f"{where}: {name!r} of sample {row} has a box with x1 < x0, y1 < y0 or a number that is not finite: "
-            f"{array.tolist()}. Give boxes as x0 y0 x1 y1 in pixels, not as x y width height"
-        )
-    if len(boxes) != len(box_classes):
-        raise SourceError(
-            f"{where}: each box needs one class; sample {row} has {len(boxes)} of {name!r} and "
-            f"{counted(len(box_classes), 'class', 'classes')}. "
-            "Correct that"
-        )
-    found: list[list[float]] = array.tolist()
-    return found
+def _read_boxes(value: Sequence[Any]) -> F32:
+    """float32 (n, 4) of one sample."""
+    boxes: F32 = np.array(list(value[0]), np.float32).reshape(len(value[0]), 4)
+    if not (np.isfinite(boxes).all() and (boxes[:, 2:] >= boxes[:, :2]).all()):
+        raise ValueError("a number is not finite, or x1 < x0 or y1 < y0, as in boxes of x y width height")
+    if len(boxes) != len(value[1]):
+        raise ValueError(f"for {len(boxes)} boxes there are {len(value[1])} classes")
+    return boxes
 
 
 def move_boxes(boxes: F64, images: I64, view: Crops, size: HeightWidth, affine: F64 | None = None) -> tuple[F64, F64]:
@@ -343,18 +315,19 @@ def move_boxes(boxes: F64, images: I64, view: Crops, size: HeightWidth, affine: 
     float64 (T,), which is 0 for an empty box. A rotated box becomes the smallest upright box around it, as in
     torchvision and Albumentations; its fraction is that of the crop times that of the upright box.
     """
-    corners = boxes.reshape(-1, 2, 2)
-    low, high = (edge[:, None] for edge in crop_edges(view, images))
-    clipped = np.clip(corners, low, high)
-    visible = _fraction(_areas(clipped), _areas(corners))
-    extent = np.atleast_2d(extents(view, size, images))[:, None]
-    moved = (clipped - low) * (extent / (high - low))
-    moved = np.where(flips(view, images)[:, None], extent - moved[:, ::-1], moved)
+    clipped = np.clip(boxes.reshape(-1, 2, 2), *crop_edges(view, images))
+    visible = _fraction(_areas(clipped), _areas(boxes))
+    moved, extent = crop_and_flip(clipped, images, view, size), extents(view, size, images)
     if affine is not None:
-        moved = (_bounding_boxes if affine.shape[1] == 2 else _bounding_boxes_in_perspective)(moved, affine[images])
-        visible *= _fraction(_areas(np.clip(moved, 0, extent)), _areas(moved))
+        four = np.stack([moved[:, [0, 0, 1, 1], 0], moved[:, [0, 1, 0, 1], 1]], axis=2)
+        moved = apply_affine(four, images, affine)
+    # Flips and maps change which corner is the upper left one.
+    moved = np.stack([moved.min(axis=1), moved.max(axis=1)], axis=1)
+    inside = np.clip(moved, 0, extent)
+    if affine is not None:
+        visible *= _fraction(_areas(inside), _areas(moved))
     # Needed without an affine too: rounding may have moved a side outside by less than a thousandth of a pixel.
-    return np.clip(moved, 0, extent).reshape(-1, 4), visible
+    return inside.reshape(-1, 4), visible
 
 
 def convert_boxes(boxes: npt.NDArray[Any], format: BoxFormat) -> npt.NDArray[Any]:
@@ -365,24 +338,13 @@ def convert_boxes(boxes: npt.NDArray[Any], format: BoxFormat) -> npt.NDArray[Any
     return np.concatenate([low if format == "xywh" else (low + high) / 2, high - low], axis=1)
 
 
-def _bounding_boxes(corners: F64, affines: F64) -> F64:
-    """float64 (T, 2, 2): the smallest upright boxes around boxes `corners` (T, 2, 2) mapped by `affines` (T, 2, 3)."""
-    matrices, shifts = affines[:, :, :2], affines[:, :, 2]
-    centers = np.einsum("tij,tj->ti", matrices, corners.mean(axis=1)) + shifts
-    half_sizes = np.einsum("tij,tj->ti", np.abs(matrices), (corners[:, 1] - corners[:, 0]) / 2)
-    return np.stack([centers - half_sizes, centers + half_sizes], axis=1)
+def _counts(instances: Instances, count: int) -> I64:
+    """int64 (count,): how many instances each sample has."""
+    return np.bincount(instances.images, minlength=count)
 
 
-def _bounding_boxes_in_perspective(corners: F64, maps: F64) -> F64:
-    """The same for `maps` (T, 3, 3), of all four corners."""
-    four = corners[:, [0, 0, 1, 1], [0, 0, 0, 0]], corners[:, [0, 1, 0, 1], [1, 1, 1, 1]]
-    points = np.stack([*four, np.ones(four[0].shape)], axis=2)
-    moved = np.einsum("tij,tpj->tpi", maps, points)
-    moved = moved[..., :2] / moved[..., 2:]
-    return np.stack([moved.min(axis=1), moved.max(axis=1)], axis=1)
-
-
-def _areas(corners: F64) -> F64:
+def _areas(boxes: F64) -> F64:
+    corners = boxes.reshape(-1, 2, 2)
     areas: F64 = np.prod(corners[:, 1] - corners[:, 0], axis=1)
     return areas
 

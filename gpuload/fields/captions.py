@@ -8,15 +8,14 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from gpuload.checks import FLAG, PROBABILITY, Rule, as_text, function, optional, settings
+from gpuload.checks import FLAG, PROBABILITY, Rule, as_text, function, optional, settings, shown
 from gpuload.draws import CAPTION, random_bits, uniform
-from gpuload.errors import ArgumentError, DecodeError, SourceError, some_of
+from gpuload.errors import ArgumentError, DecodeError
 from gpuload.fields.field import Field
-from gpuload.fields.kind import NAME, FieldSpec, Kind, Member, Parsed, describe
-from gpuload.fields.motion import Placement
+from gpuload.fields.kind import NAME, FieldSpec, Kind, Parsed, describe, read_each
 from gpuload.fields.rows import BoundField, Rows
 from gpuload.machine.untrusted import parse_json
-from gpuload.types import F64, I64, ClassNames
+from gpuload.types import F64, ClassNames
 
 Tokenizer = Callable[[list[str]], Any]
 
@@ -53,7 +52,29 @@ class Captions(FieldSpec):
     other_kinds = ("json",)
 
 
-class BoundCaptions(BoundField):
+class BoundJson(BoundField):
+    """A list of N documents, parsed by `json.loads`.
+
+    Raises DecodeError for a text that is not JSON.
+    """
+
+    def values(self, rows: Rows) -> list[Any]:
+        return [self._parsed(rows, row, text) for row, text in enumerate(rows.columns[self.name].to_pylist())]
+
+    def _parsed(self, rows: Rows, row: int, text: str) -> Any:
+        try:
+            return parse_json(text)
+        except ValueError as error:
+            raise self._refuse(rows, row, f"is not a JSON document ({error})") from None
+
+    def _refuse(self, rows: Rows, row: int, what: str) -> DecodeError:
+        return DecodeError(
+            f"{rows.sample_name(self.datasets, row)}: its field {self.name!r} {what}. Correct it and pack again, or "
+            "leave the sample out with gpuload.Dataset(exclude=[key])"
+        )
+
+
+class BoundCaptions(BoundJson):
     """The texts of `Captions`, or their tokens."""
 
     spec: Captions
@@ -61,18 +82,14 @@ class BoundCaptions(BoundField):
 
     def prepare(self) -> None:
         self._is_json = self.field.kind == "json"
-        if self._is_json and self.spec.lines:
-            raise ArgumentError(
-                f"{describe(self.spec)}: lines=True is for texts of kind 'caption', {self.name!r} in "
-                f"{self.datasets[0].folder} has kind 'json', which may hold a list. Leave lines out"
-            )
         self._word = zlib.crc32(self.name.encode())  # so that fields draw independently
 
     def values(self, rows: Rows) -> Any:
         texts = rows.columns[self.name].to_pylist()
         if self._is_json or self.spec.lines:
             chosen = self._draw(rows, _WHICH)
-            texts = [self._choose(rows, row, text, float(chosen[row])) for row, text in enumerate(texts)]
+            several = [self._several(rows, row, text) for row, text in enumerate(texts)]
+            texts = [some[int(chosen[row] * len(some))] for row, some in enumerate(several)]
         if self.spec.dropout:
             for row in np.flatnonzero(self._draw(rows, _NONE) < self.spec.dropout).tolist():
                 texts[row] = self.spec.empty
@@ -84,25 +101,15 @@ class BoundCaptions(BoundField):
         keys = random_bits(keys, np.full(len(rows), self._word, np.uint64))
         return uniform(keys, rows.columns["index"] * _DRAWS + number)
 
-    def _choose(self, rows: Rows, row: int, text: str, chosen: float) -> str:
+    def _several(self, rows: Rows, row: int, text: str) -> list[str]:
+        """The captions that a sample has."""
         if not self._is_json:
-            several = [line.strip() for line in text.splitlines() if line.strip()] or [text]
-            return several[int(chosen * len(several))]
-        try:
-            found = parse_json(text)
-        except ValueError as error:
-            raise self._refuse(rows, row, f"is not a JSON document ({error})") from None
-        if isinstance(found, str):
-            return found
-        if not isinstance(found, list) or not found or not all(isinstance(entry, str) for entry in found):
+            return [line.strip() for line in text.splitlines() if line.strip()] or [text]
+        found = self._parsed(rows, row, text)
+        texts = [found] if isinstance(found, str) else found
+        if not isinstance(texts, list) or not texts or not all(isinstance(entry, str) for entry in texts):
             raise self._refuse(rows, row, "is no text and no list of texts")
-        return str(found[int(chosen * len(found))])
-
-    def _refuse(self, rows: Rows, row: int, what: str) -> DecodeError:
-        return DecodeError(
-            f"{rows.sample_name(self.datasets, row)}: its field {self.name!r} {what}. Correct it and pack again, or "
-            "leave the sample out with gpuload.Dataset(exclude=[key])"
-        )
+        return texts
 
     def _tokenize(self, tokenizer: Tokenizer, texts: list[str]) -> Any:
         try:
@@ -121,81 +128,26 @@ class BoundCaptions(BoundField):
             made = made.detach().cpu().numpy()
         is_array = isinstance(made, np.ndarray) and made.ndim > 0 and made.dtype.kind in "biuf"
         if not (is_array or isinstance(made, list | tuple)) or len(made) != max(count, 1):
-            what = type(made).__name__
-            if isinstance(made, np.ndarray):
-                what = f"an array of {made.dtype}, shape {made.shape}"
-            elif isinstance(made, list | tuple):
-                what += f" of {len(made):,}"
             raise ArgumentError(
-                f"{describe(self.spec)}: its tokenizer returned {what} for {count:,} texts, expected an array "
-                "of numbers or a list with as many rows, or a dict of these"
+                f"{describe(self.spec)}: its tokenizer returned {type(made).__name__} {shown(made)} for {count:,} "
+                "texts, expected an array of numbers or a list with as many rows, or a dict of these"
             )
         return made[:count] if is_array else list(made[:count])
 
 
-class BoundText(BoundField):
-    """A list of N str, as packed: captions, or "key"."""
+class CaptionKind(Kind):
+    """A text, stored in UTF-8 in a `.txt` member."""
 
-    def values(self, rows: Rows) -> list[str]:
-        texts: list[str] = rows.columns[self.name].to_pylist()
-        return texts
-
-
-class BoundJson(BoundField):
-    """A list of N documents, parsed by `json.loads`.
-
-    Raises DecodeError for a text that is not JSON.
-    """
-
-    def values(self, rows: Rows) -> list[Any]:
-        documents: list[Any] = []
-        for row, text in enumerate(rows.columns[self.name].to_pylist()):
-            try:
-                documents.append(parse_json(text))
-            except ValueError as error:
-                raise DecodeError(
-                    f"{rows.sample_name(self.datasets, row)}: its field {self.name!r} is not a JSON document "
-                    f"({error}). Correct it and pack again"
-                ) from None
-        return documents
-
-
-class _TextKind(Kind):
-    """A text, stored in UTF-8."""
-
-    extension: ClassVar[str]
+    name = "caption"
+    specs: ClassVar[tuple[type[FieldSpec], ...]] = (Captions,)
+    bound = BoundCaptions
+    plain: ClassVar[type[BoundField] | None] = BoundField
+    usual_names: ClassVar[tuple[str, ...]] = ("caption", "text")
+    in_tables = True
+    members: ClassVar[tuple[str, ...]] = ("txt",)
 
     def columns(self, field: Field) -> dict[str, pa.DataType]:
         return {field.name: pa.large_string()}
-
-    def store(self, field: Field, value: Any, placement: Placement) -> Member:
-        return Member(str(value[field.name]).encode(), 0, value)
-
-    def estimate_bytes(self, field: Field, samples: pa.Table) -> I64:
-        import pyarrow.compute as pc  # takes 30 ms, which workers are spared
-
-        sizes: I64 = pc.binary_length(samples.column(field.name)).to_numpy()
-        return sizes
-
-    def load(self, field: Field, content: bytes) -> dict[str, Any]:
-        return {field.name: content.decode()}
-
-    def guess(self, member: str, content: Any) -> Field | None:
-        return Field(self.name, self.name, member) if member == self.extension else None
-
-    def _parsed(self, name: str, texts: Sequence[str]) -> Parsed:
-        member = self.extension if name == self.name else f"{name}.{self.extension}"
-        return Field(name, self.name, member), [pa.array(texts, pa.large_string())]
-
-
-class CaptionKind(_TextKind):
-    """A text, stored in a `.txt` member."""
-
-    name, extension = "caption", "txt"
-    specs = (Captions,)
-    bound, plain = BoundCaptions, BoundText
-    usual_names = ("caption", "text")
-    in_tables = True
 
     def claims(self, value: Any) -> bool:
         return isinstance(value, str)
@@ -208,32 +160,44 @@ class CaptionKind(_TextKind):
         return cell
 
     def parse(self, where: str, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
-        """Raises SourceError if a text is missing."""
-        missing = [row for row, text in enumerate(values) if text is None]
-        if missing:
-            raise SourceError(
-                f"{where}: every sample needs a {name}; {len(missing):,} have none (numbers {some_of(missing)}). "
-                "Fill them in"
-            )
-        return self._parsed(name, list(map(str, values)))
+        texts = read_each(where, name, values, self._text, "a text")
+        member = self.members[0] if name == self.name else f"{name}.{self.members[0]}"
+        return Field(name, self.name, member), [pa.array(texts, pa.large_string())]
+
+    def _text(self, value: Any) -> str:
+        if value is None:
+            raise ValueError("it is missing")
+        return str(value)
+
+    def dump(self, field: Field, values: Mapping[str, Any]) -> bytes:
+        return str(values[field.name]).encode()
+
+    def load(self, field: Field, content: bytes) -> dict[str, Any]:
+        return {field.name: content.decode()}
 
     def caption(self, field: Field, spec: Any, value: Any, classes: ClassNames) -> str:
         return str(value)
 
 
-class JsonKind(_TextKind):
+class JsonKind(CaptionKind):
     """A JSON document, stored as the text that the source gave."""
 
-    name, extension = "json", "json"
-    bound, plain = BoundCaptions, BoundJson
+    name = "json"
+    specs = ()
+    plain = BoundJson
+    usual_names = ()
+    in_tables = False
+    members = ("json",)
 
     def claims(self, value: Any) -> bool:
         return True  # what no other kind claims
 
-    def parse(self, where: str, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
+    def _text(self, value: Any) -> str:
         """Any value that JSON can represent; a str is taken to be JSON text already."""
-        texts = [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values]
-        return self._parsed(name, texts)
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
     def look(self, field: Field, row: Mapping[str, Any], read: Any) -> dict[str, Any]:
         return {field.name: parse_json(row[field.name])}
+
+    def caption(self, field: Field, spec: Any, value: Any, classes: ClassNames) -> str:
+        return str(value) if isinstance(spec, Captions) else ""

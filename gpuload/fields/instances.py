@@ -1,24 +1,33 @@
-"""Instances: boxes with masks, areas and marks of crowds, as COCO has them."""
+"""Instances: boxes with masks, areas and marks of crowds, as COCO has them; their outlines in its notation, polygons or
+run lengths, and the masks that are drawn of them.
+"""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from gpuload.errors import DecodeError, SourceError
+from gpuload.checks import shown
+from gpuload.errors import DecodeError
 from gpuload.fields.boxes import BoundBoxes, Boxes, BoxesKind, Instances, place_boxes
 from gpuload.fields.field import Field
-from gpuload.fields.kind import BadRows, Member, Parsed, shortest
-from gpuload.fields.motion import Placement, covered
-from gpuload.fields.outlines import LARGEST, Outline, check_outline, draw_masks, outline_of, place_outline
-from gpuload.fields.rows import Crops, Rows, flat, joined_lists, lengths_of, rows_of
+from gpuload.fields.kind import FAULTS, LARGEST, Parsed, read_each
+from gpuload.fields.motion import Placement, apply_affine, covered, crop_and_flip, crop_edges, extents, flips
+from gpuload.fields.rows import Crops, Rows, flat, joined_lists, lengths_of
 from gpuload.machine.untrusted import parse_json
-from gpuload.types import F64, I64, Array, ClassNames, HeightWidth, WidthHeight
+from gpuload.pictures import draw_mask
+from gpuload.types import F64, I64, U8, Array, ClassNames, HeightWidth, WidthHeight
 
-_FAULTS = (ValueError, TypeError, KeyError, IndexError, OverflowError)  # of a text that holds no outlines
+# As COCO has them: a list of polygons, each flat, x0 y0 x1 y1 …; or a dict of "size", (height, width), and "counts",
+# the lengths of runs of zeros and ones in turns, column by column: a list, or COCO's compressed text.
+Outline = Any
+_STEPS = 5  # to a pixel, between which COCO's polygons are rounded
+# Sets of strangers: masks of an image, and the columns that a polygon's edges cross, which take some 80 bytes each. An
+# outline drawn by hand or by a network crosses thousands.
+_MOST_BYTES, _MOST_CROSSED = 1 << 30, 1 << 22
 
 
 class BoundInstances(BoundBoxes):
@@ -57,15 +66,15 @@ class BoundInstances(BoundBoxes):
         for row, (text, some) in enumerate(zip(rows.columns[self._masks].to_pylist(), numbers, strict=True)):
             try:
                 outlines = _outlines(text, tuple(sources[row].tolist()), (some - first[row]).tolist())
+                if not all(outlines):
+                    raise ValueError("an instance has none")
                 drawn.append(draw_masks(outlines, row, view, size, parts[row], affine))
-                fault = "" if all(outlines) else "have no mask for an instance"
-            except _FAULTS as error:
-                fault = f"have a mask that is none ({error})"
-            if fault:
+            except FAULTS as error:
+                sample = rows.sample_name(self.datasets, row)
                 raise DecodeError(
-                    f"{rows.sample_name(self.datasets, row)}: its {self.name!r} {fault}. Use Boxes(masks=False), or "
-                    "leave the sample out with gpuload.Dataset(exclude=[key])"
-                )
+                    f"{sample}: the masks of its {self.name!r} cannot be drawn ({error}). "
+                    "Use Boxes(masks=False), or leave the sample out with gpuload.Dataset(exclude=[key])"
+                ) from None
         return drawn
 
 
@@ -80,14 +89,13 @@ class InstancesKind(BoxesKind):
     keys = ()
     usual_names = ()
     in_tables = False
+    json_names = ("boxes", "classes", "areas", "crowds", "masks")
+    companion_suffixes = ("class", "area", "crowd", "masks")
 
     def columns(self, field: Field) -> dict[str, pa.DataType]:
         area, crowd, masks = self.companions(field.name)[1:]
         more = {area: pa.list_(pa.float64()), crowd: pa.list_(pa.int64()), masks: pa.large_string()}
         return {**super().columns(field), **more}
-
-    def companions(self, name: str) -> tuple[str, ...]:
-        return tuple(f"{name}_{what}" for what in ("class", "area", "crowd", "masks"))
 
     def pick(self, name: str, sample: Mapping[str, Any]) -> Any:
         boxes, classes = super().pick(name, sample)
@@ -97,65 +105,42 @@ class InstancesKind(BoxesKind):
         return [boxes, classes, *others, [outline_of(value) for value in sample[masks]]]
 
     def parse(self, where: str, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
-        """Raises SourceError as `BoxesKind.parse`, and for areas, crowds or masks that are not one for each box."""
-        field, columns = super().parse(where, name, [value[:2] for value in values], classes, detail)
-        areas, crowds, masks = [], [], []
-        for row, (boxes, _, *others) in enumerate(values):
-            try:
-                area, crowd = np.array(others[0], np.float64), np.array(others[1], np.int64)
-                for outline in others[2]:
-                    check_outline(outline)
-                if {area.shape, crowd.shape, (len(others[2]),)} != {(len(boxes),)}:
-                    raise ValueError("each box needs one area, one mark of crowds and one mask")
-                if not (np.abs(area) <= LARGEST).all() or not np.isin(crowd, (0, 1)).all():
-                    raise ValueError(f"areas are at most {LARGEST:g}, and crowds are marked by 0 or 1")
-                masks.append(json.dumps(others[2]))
-            except _FAULTS as error:
-                raise SourceError(f"{where}: {name!r} of sample {row}: {error}. Correct that") from None
-            areas.append(area)
-            crowds.append(crowd)
-        field = Field(name, self.name, f"{name}.json", field.classes)
-        types = list(self.columns(field).values())[2:]
-        return field, [
-            *columns,
-            *(pa.array(some, kind) for some, kind in zip((areas, crowds, masks), types, strict=True)),
-        ]
+        field, columns = super().parse(where, name, values, classes, detail)
+        others = read_each(where, name, values, _read_others, "boxes, each with an area, a mark of crowds and a mask")
+        areas, crowds, masks = zip(*others, strict=True)
+        return field, [*columns, joined_lists(areas), joined_lists(crowds), pa.array(masks, pa.large_string())]
 
-    def store(self, field: Field, value: Any, placement: Placement) -> Member:
-        """As `BoxesKind.store`; areas are scaled as their boxes, clipped ones too.
+    def move(self, field: Field, value: Mapping[str, Any], placement: Placement) -> Mapping[str, Any]:
+        """As `BoxesKind.move`; areas are scaled as their boxes, clipped ones too.
 
         Raises:
             DecodeError: the runs of a mask are not those of the image's size.
         """
-        names = list(self.columns(field))
+        area, crowd, masks = self.companions(field.name)[1:]
         corners = np.array(value[field.name], np.float32).reshape(-1, 4).astype(np.float64)
         moved, kept = place_boxes(value[field.name], placement)
-        outlines = parse_json(value[names[4]])
-        stored: list[Any] = [shortest(moved[kept].astype(np.float32)), *([] for _ in range(4))]
-        for number in kept.tolist():
-            before, after = ((box[2] - box[0]) * (box[3] - box[1]) for box in (corners[number], moved[number]))
-            try:
-                outline = place_outline(outlines[number], placement)
-            except ValueError as error:
-                raise DecodeError(f"the runs of a mask of {field.name!r} {error}") from None
-            area = value[names[2]][number] * (after / before if placement.changes else 1)
-            of_number = (value[names[1]][number], float(area), value[names[3]][number], outline)
-            for column, one in zip(stored[1:], of_number, strict=True):
-                column.append(one)
-        content = dict(zip(("boxes", "classes", "areas", "crowds", "masks"), stored, strict=True))
-        stored[4] = json.dumps(stored[4])
-        return Member(json.dumps(content).encode(), 0, dict(zip(names, stored, strict=True)))
+        before, after = ((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]) for boxes in (corners, moved))
+        areas, outlines = np.array(value[area], np.float64), parse_json(value[masks])
+        if placement.changes:
+            areas[kept] *= after[kept] / before[kept]
+        try:
+            placed = [place_outline(outlines[number], placement) for number in kept.tolist()]
+        except ValueError as error:
+            raise DecodeError(f"the runs of a mask of {field.name!r} {error}") from None
+        return {
+            **super().move(field, value, placement),
+            area: areas[kept].tolist(),
+            crowd: [value[crowd][number] for number in kept.tolist()],
+            masks: json.dumps(placed),
+        }
+
+    def dump(self, field: Field, values: Mapping[str, Any]) -> bytes:
+        masks = self.companions(field.name)[-1]
+        return super().dump(field, {**values, masks: parse_json(values[masks])})
 
     def load(self, field: Field, content: bytes) -> dict[str, Any]:
-        found = parse_json(content)
-        values = [found[name] for name in ("boxes", "classes", "areas", "crowds")]
-        return dict(zip(self.columns(field), (*values, json.dumps(found["masks"])), strict=True))
-
-    def estimate_bytes(self, field: Field, samples: pa.Table) -> I64:
-        import pyarrow.compute as pc  # takes 30 ms, which workers are spared
-
-        masks: I64 = pc.binary_length(samples.column(self.companions(field.name)[-1])).to_numpy()
-        return super().estimate_bytes(field, samples) + masks
+        found, masks = super().load(field, content), self.companions(field.name)[-1]
+        return {**found, masks: json.dumps(found[masks])}
 
     def look(self, field: Field, row: Mapping[str, Any], read: Any) -> dict[str, Any]:
         area, crowd, masks = self.companions(field.name)[1:]
@@ -173,39 +158,208 @@ class InstancesKind(BoxesKind):
         return found
 
     def draw(self, field: Field, picture: Image.Image, found: Mapping[str, Any]) -> Image.Image:
-        from gpuload.pictures import draw_mask  # Pillow's fonts
-
         masks = found.get(self.companions(field.name)[-1], ())
         if len(masks) and masks.shape[:0:-1] == picture.size:
             numbers = (1 + np.arange(len(masks)) % 255).astype(np.uint8)
             picture = draw_mask(picture, (masks * numbers[:, None, None]).max(axis=0))
         return super().draw(field, picture, found)
 
-    def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:
-        yield from super().bad_rows(field, rows)
-        count = lengths_of(rows.column(field.name))
-        for name in self.companions(field.name)[1:3]:
-            found = lengths_of(rows.column(name))
-            yield BadRows(
-                np.flatnonzero(count != found),
-                lambda row, found=found, name=name: f"{count[row]} boxes in {field.name!r} and {found[row]} {name!r}",  # type: ignore[misc]
-            )
-        name = self.companions(field.name)[1]
-        areas = rows.column(name)
-        yield BadRows(
-            rows_of(lengths_of(areas))[~(np.abs(flat(areas)) <= LARGEST)],
-            lambda row: f"its {name!r} as {areas[row].as_py()}, expected numbers up to {LARGEST:g}",
-        )
+
+def _read_others(value: Sequence[Any]) -> tuple[F64, I64, str]:
+    """The areas, marks of crowds and masks of one sample."""
+    areas, crowds, masks = np.array(value[2], np.float64), np.array(value[3], np.int64), value[4]
+    for outline in masks:
+        check_outline(outline)
+    if {areas.shape, crowds.shape, (len(masks),)} != {(len(value[0]),)}:
+        raise ValueError("one of them is missing")
+    if not (np.abs(areas) <= LARGEST).all() or not np.isin(crowds, (0, 1)).all():
+        raise ValueError(f"areas are at most {LARGEST:g}, and crowds are marked by 0 or 1")
+    return areas, crowds, json.dumps(masks)
 
 
 def _outlines(text: str, image: HeightWidth, numbers: Sequence[int] | None = None) -> list[Outline]:
     """The outlines of an image's instances, checked; all, or those of these numbers.
 
     Raises:
-        one of `_FAULTS`.
+        one of `FAULTS`.
     """
     found = parse_json(text)
     outlines = [found[number] for number in (range(len(found)) if numbers is None else numbers)]
     for outline in outlines:
         check_outline(outline, image)
     return outlines
+
+
+def check_outline(outline: Outline, image: HeightWidth | None = None) -> None:
+    """Raises ValueError or TypeError for what is no outline. image: the size that run lengths must have, if known."""
+    if not isinstance(outline, dict):
+        for polygon in outline:
+            if len(polygon) % 2 or not (np.abs(np.array(polygon, np.float64)) <= LARGEST).all():
+                raise ValueError("a polygon is a flat list of x and y in turns")
+        return
+    height, width = outline["size"]
+    if image is not None and (height, width) != image:
+        raise ValueError(f"its size is {shown(outline['size'])}, its image's {list(image)}")
+    counts = _counts(outline)
+    # No run is longer than the image, so that their sum does not overflow.
+    if counts.ndim != 1 or ((counts < 0) | (counts > height * width)).any() or counts.sum() != height * width:
+        raise ValueError("its runs are not as long as its image")
+
+
+def outline_of(value: Any) -> Outline:
+    """The outline of an instance as a program gives it: COCO's own, pycocotools' with bytes, or a mask (H, W)."""
+    if isinstance(value, np.ndarray) and value.ndim == 2:
+        return _runs(value != 0)
+    if isinstance(value, dict) and isinstance(value.get("counts"), bytes):
+        return {**value, "counts": value["counts"].decode("ascii")}
+    return value
+
+
+def place_outline(outline: Outline, placement: Placement) -> Outline:
+    """The outline, moved with its image by the packer; run lengths by the nearest pixel.
+
+    Raises:
+        ValueError: its runs are those of an image of another size.
+    """
+    if isinstance(outline, dict):
+        if tuple(outline["size"]) != placement.source[::-1]:
+            raise ValueError(f"are of {outline['size'][1]} x {outline['size'][0]} pixels")
+        if not placement.changes:
+            return outline
+        return _runs(np.asarray(placement.resample(Image.fromarray(_decoded(outline)), Image.Resampling.NEAREST)))
+    if not placement.changes:
+        return outline
+    moved = [placement.move_points(np.array(polygon, np.float32).reshape(-1, 2)) for polygon in outline]
+    return [points.round(3).reshape(-1).tolist() for points in moved]
+
+
+def draw_masks(
+    outlines: Sequence[Outline], row: int, view: Crops, size: HeightWidth, part: I64, affine: F64 | None
+) -> U8:
+    """uint8 (n, height, width) of an image of a batch: 1 where an instance is, at the places that the view shows.
+
+    outlines: in pixels of the stored image, checked. part: see `covered`. affine: as in `Rows`.
+
+    Polygons are moved, then drawn: of the moved points, the pixels are those that pycocotools draws. Run lengths are
+    moved by the nearest pixel, as masks are. What was cropped off stays so, even if the affine map moves it back.
+
+    Raises:
+        ValueError: they would take too much memory.
+    """
+    own = size if view.sizes is None or view.padded else tuple(view.sizes[row].tolist())
+    if len(outlines) * own[0] * own[1] > _MOST_BYTES:
+        raise ValueError(f"{len(outlines):,} masks of {own[1]} x {own[0]} pixels take more than a gigabyte")
+    masks, (top, left, bottom, right) = np.zeros((len(outlines), *own), np.uint8), part.tolist()
+    at = np.array([row])
+
+    def moved(points: F64) -> F64:
+        return points if affine is None else apply_affine(points, at, affine)
+
+    for mask, outline in zip(masks, outlines, strict=True):
+        if isinstance(outline, dict):
+            mask[:] = _moved_mask(_decoded(outline), own, at, view, size, affine)
+            continue
+        for polygon in outline:
+            points = np.array(polygon, np.float64).reshape(1, -1, 2)
+            _fill(mask, moved(crop_and_flip(points, at, view, size))[0])
+    if affine is not None or (top, left, bottom, right) != (0, 0, *own):
+        inside = np.zeros(own, np.uint8)
+        frame = np.array([[(left, top), (right, top), (right, bottom), (left, bottom)]], np.float64)
+        _fill(inside, moved(frame)[0])
+        masks &= inside
+    return masks
+
+
+def _fill(mask: U8, points: F64) -> None:
+    """Sets a polygon's pixels in a mask (height, width). points: (P, 2) as x, y.
+
+    They are those of pycocotools, whose corners lie at fifths of a pixel: in the middle of each column that an edge
+    crosses, at the height to which this is rounded, inside and outside change.
+    """
+    height, width = mask.shape
+    corners = np.trunc(np.clip(points, -1e6, 1e6) * _STEPS + 0.5).astype(np.int64)
+    others = np.roll(corners, -1, axis=0)
+    flat = np.abs(others[:, 0] - corners[:, 0]) >= np.abs(others[:, 1] - corners[:, 1])
+    axis = np.where(flat, 0, 1)[:, None]
+    back = np.take_along_axis(corners, axis, 1) > np.take_along_axis(others, axis, 1)
+    begin, end = np.where(back, others, corners), np.where(back, corners, others)
+    # Column c is crossed between 5c + 2 and 5c + 3.
+    low, high = np.minimum(begin[:, 0], end[:, 0]), np.maximum(begin[:, 0], end[:, 0])
+    first, last = np.maximum(-((2 - low) // _STEPS), 0), np.minimum((high - 3) // _STEPS, width - 1)
+    counts = np.maximum(last - first + 1, 0)
+    total = int(counts.sum())
+    if not total:
+        return
+    if total > _MOST_CROSSED:
+        raise ValueError(f"the edges of a polygon cross {total:,} columns")
+    edge = np.repeat(np.arange(len(counts)), counts)
+    columns = first[edge] + np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+    (xs, ys), (xe, ye), crossed = begin[edge].T, end[edge].T, _STEPS * columns + 3
+    flat = flat[edge]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slope = np.where(flat, (ye - ys) / (xe - xs), (xe - xs) / (ye - ys))
+        step = np.where(flat, crossed - xs, np.ceil((crossed - 0.5 - xs) / slope))
+    # The step of a steep edge at which it is across, which division misses by one now and then.
+    across = [(np.trunc(xs + slope * (step + more) + 0.5) >= crossed) == (slope > 0) for more in (-1, 0)]
+    step += np.where(flat, 0, ~across[1] * 1 - across[0])
+    heights = [np.trunc(ys + slope * (step - back) + 0.5) for back in (1, 0)]
+    at = np.where(flat, np.minimum(*heights), ys + step - 1)
+    rows = np.ceil(np.clip((at + 0.5) / _STEPS - 0.5, 0, height)).astype(np.int64)
+    top, left = int(rows.min()), int(columns.min())
+    tall, wide = int(rows.max()) - top, int(columns.max()) + 1 - left
+    if tall:
+        changes = np.sort((columns - left) * tall + rows - top)
+        runs = np.diff(changes, prepend=0, append=tall * wide)
+        mask[top : top + tall, left : left + wide] |= _runs_as_bits(runs).reshape(wide, tall).T
+
+
+def _runs_as_bits(counts: I64) -> U8:
+    return np.repeat((np.arange(len(counts)) & 1).astype(np.uint8), counts)
+
+
+def _moved_mask(stored: U8, own: HeightWidth, at: I64, view: Crops, size: HeightWidth, affine: F64 | None) -> U8:
+    """uint8 (height, width) of the size `own`: the nearest pixels of a stored mask, 0 beyond it."""
+    low, high = (edge.reshape(2) for edge in crop_edges(view, at))
+    steps, mirrored = (high - low) / extents(view, size, at).reshape(2), flips(view, at).reshape(2)
+    # From the pixels of the output to those of the stored image.
+    back = np.diag([*np.where(mirrored, -steps, steps), 1.0])
+    back[:2, 2] = np.where(mirrored, high, low)
+    if affine is not None:
+        back = back @ np.linalg.inv(np.vstack([affine[at[0]], [0, 0, 1]])[:3])
+    numbers = (back / back[2, 2]).reshape(-1)[:8].tolist()
+    moved = Image.fromarray(stored).transform(own[::-1], Image.Transform.PERSPECTIVE, numbers, Image.Resampling.NEAREST)
+    return np.asarray(moved)
+
+
+def _decoded(outline: Outline) -> U8:
+    """uint8 (height, width), 1 where the instance is."""
+    height, width = outline["size"]
+    return np.ascontiguousarray(_runs_as_bits(_counts(outline)).reshape(width, height).T)
+
+
+def _counts(outline: Outline) -> I64:
+    """The lengths of the runs.
+
+    Compressed, each is a number of characters of 5 bits, least significant first, the sixth telling that another one
+    follows; the last one's highest bit is the sign. From the fourth run on it is the difference to the run two before.
+    """
+    counts = outline["counts"]
+    if not isinstance(counts, str):
+        return np.array(counts, np.int64)
+    codes = np.frombuffer(counts.encode("ascii"), np.uint8).astype(np.int64) - 48
+    ends = np.flatnonzero(codes & 32 == 0)
+    if not len(ends) or (codes < 0).any() or ends[-1] != len(codes) - 1:
+        raise ValueError("its text is cut off")
+    begins = np.concatenate([[0], ends[:-1] + 1])
+    bits = 5 * (np.arange(len(codes)) - np.repeat(begins, ends - begins + 1))
+    values = np.add.reduceat((codes & 31) << bits, begins)
+    values -= np.where(codes[ends] & 16, 1 << (bits[ends] + 5), 0)
+    values[1::2], values[2::2] = np.cumsum(values[1::2]), np.cumsum(values[2::2])
+    return values
+
+
+def _runs(mask: Array) -> Outline:
+    """The outline of a mask (height, width) by its runs."""
+    pixels = np.asarray(mask, np.bool_).T.reshape(-1)
+    changes = np.flatnonzero(np.diff(pixels, prepend=False))
+    return {"size": list(mask.shape), "counts": np.diff(changes, prepend=0, append=len(pixels)).tolist()}

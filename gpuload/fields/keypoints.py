@@ -1,8 +1,8 @@
 """Keypoints, such as people's joints, which move with their images; a batch's keypoints are computed all at once."""
 
-import json
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -12,16 +12,16 @@ from PIL import Image
 from gpuload.checks import COUNT, FLAG, Rule, as_items, choice, optional, settings, several, whole
 from gpuload.errors import ArgumentError, SourceError
 from gpuload.fields.field import Field
-from gpuload.fields.kind import NAME, BadRows, FieldSpec, Kind, Member, Parsed, describe, shortest
+from gpuload.fields.kind import NAME, FieldSpec, Kind, Parsed, describe, parse_list, read_each, shortest
 from gpuload.fields.motion import Entry, MovingField, Placement, apply_affine, crop_and_flip, extents, flips
-from gpuload.fields.parsing import parse_list
 from gpuload.fields.rows import Crops, Rows, Value, flat, joined_lists, lengths_of, pad_all, rows_of, split_rows
+from gpuload.pictures import draw_keypoints
 from gpuload.types import F32, F64, I64, Array, Bools, ClassNames, HeightWidth, WidthHeight
 
 KeypointFormat = Literal["xyv", "xy"]
 Pairs = tuple[tuple[int, int], ...]
 
-_UNLABELLED, _HIDDEN, _VISIBLE = 0, 1, 2  # visibility, as in COCO's keypoint annotations
+_VISIBILITIES = _UNLABELLED, _HIDDEN, _VISIBLE = 0, 1, 2  # as in COCO's keypoint annotations
 
 
 def _as_pairs(value: Any) -> Pairs:
@@ -107,7 +107,7 @@ class BoundKeypoints(MovingField):
             kept = np.flatnonzero(_labelled(moved).sum(axis=1) >= self.spec.min_visible)
             instances = moved[kept]
             if self.spec.normalized:
-                instances[..., :2] /= np.atleast_2d(extents(view, size, images[kept]))[:, None]
+                instances[..., :2] /= extents(view, size, images[kept])
             counts = np.bincount(images[kept], minlength=len(rows))
             values = instances[..., : len(self.spec.format)].astype(np.float32)
             return PaddedKeypoints(*pad_all(counts, self.spec.max_instances, (values, 0)))
@@ -117,9 +117,7 @@ class BoundKeypoints(MovingField):
     def split(self, columns: Mapping[str, Any], view: Crops | None, size: HeightWidth) -> list[Entry]:
         points, counts = self._stored(columns)
         if view is not None:
-            images = np.repeat(rows_of(counts), self.points)
-            xy = crop_and_flip(points[..., :2].reshape(-1, 2), images, view, size)
-            points = _visible_at(xy, _inside(xy, extents(view, size, images)), points)
+            points = self._move(points, rows_of(counts), view, size, None)
         return [{self.name: some} for some in split_rows(points.astype(np.float32), counts)]
 
     def join(self, samples: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
@@ -132,16 +130,14 @@ class BoundKeypoints(MovingField):
 
     def _move(self, points: F64, images: I64, view: Crops, size: HeightWidth, affine: F64 | None) -> F64:
         """float64 (T, K, 3): instances (T, K, 3) moved to the output images, left and right swapped where flipped."""
-        images_of_points = np.repeat(images, self.points)
-        xy = crop_and_flip(points[..., :2].reshape(-1, 2), images_of_points, view, size)
+        xy, extent = crop_and_flip(points[..., :2], images, view, size), extents(view, size, images)
         # A point that was cropped off stays invisible even if the affine map moves its position back into the image.
-        extent = extents(view, size, images_of_points)
         inside = _inside(xy, extent)
         if affine is not None:
-            xy = apply_affine(xy, images_of_points, affine)
+            xy = apply_affine(xy, images, affine)
             inside &= _inside(xy, extent)
         moved = _visible_at(xy, inside, points)
-        mirrored = flips(view, images)[:, 0]
+        mirrored = flips(view, images)[:, 0, 0]
         moved[mirrored] = moved[mirrored][:, self._flipped_order]
         return moved
 
@@ -171,30 +167,27 @@ class KeypointsKind(Kind):
         return parse_list(cell)
 
     def parse(self, where: str, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
-        """Raises SourceError if instances differ in their number of points, or a value is not a finite number."""
-        arrays = [_instances(where, name, row, value, classes) for row, value in enumerate(values)]
+        """Raises SourceError if instances differ in their number of points, too."""
+        expected = (
+            "instances of equal points: x, y and perhaps visibility (0 not labelled, 1 hidden, 2 visible) of each"
+        )
+        arrays = read_each(where, name, values, lambda value: _instances(value, classes), expected)
         sizes = sorted({array.shape[1] for array in arrays if len(array)} | ({len(classes)} if classes else set()))
-        if len(sizes) > 1:
+        if len(sizes) != 1:
+            some = " and of ".join(map(str, sizes[:2])) or "none in any sample, so that their number is unknown"
             raise SourceError(
-                f"{where}: all instances of {name!r} must have the same points; found instances of {sizes[0]} and of "
-                f"{sizes[1]}. Give points that are not labelled a visibility of 0"
-            )
-        if not sizes:
-            raise SourceError(
-                f"{where}: {name!r} is empty in every sample, so the number of its points is unknown. Leave it out"
+                f"{where}: all instances of {name!r} must have the same points; found instances of {some}. Give points "
+                "that are not labelled a visibility of 0, or leave the field out"
             )
         field = Field(name, self.name, f"{name}.json", classes, sizes[0])
-        rows = [array.reshape(-1, 3 * sizes[0]).tolist() for array in arrays]
-        return field, [pa.array(rows, self.columns(field)[name])]
+        return field, [joined_lists([array.reshape(-1, 3 * sizes[0]) for array in arrays], 3 * sizes[0])]
 
-    def store(self, field: Field, value: Any, placement: Placement) -> Member:
+    def move(self, field: Field, value: Mapping[str, Any], placement: Placement) -> Mapping[str, Any]:
         """Makes points outside the canvas invisible; instances are kept even if none of their points is left."""
         points = _as_points(value[field.name], field)
-        moved = np.where(_labelled(points)[..., None], placement.move_points(points[..., :2]), 0)
-        stored = np.concatenate([moved, points[..., 2:]], axis=2).astype(np.float32)
-        stored[~_inside(moved, placement.canvas)] = 0
-        instances = shortest(stored.reshape(-1, 3 * field.size))
-        return Member(json.dumps(instances).encode(), 0, {field.name: instances})
+        moved = placement.move_points(points[..., :2])
+        stored = _visible_at(moved, _inside(moved, placement.canvas), points).astype(np.float32)
+        return {field.name: shortest(stored.reshape(-1, 3 * field.size))}
 
     def remarks(self, field: Field, value: Mapping[str, Any], placement: Placement) -> Counter[str]:
         points = _as_points(value[field.name], field)
@@ -211,24 +204,8 @@ class KeypointsKind(Kind):
         return {field.name: points}
 
     def draw(self, field: Field, picture: Image.Image, found: Mapping[str, Any]) -> Image.Image:
-        from gpuload.pictures import draw_keypoints  # Pillow's fonts
-
         draw_keypoints(picture, found[field.name])
         return picture
-
-    def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:
-        instances = rows.column(field.name)
-        yield BadRows(
-            rows_of(3 * field.size * lengths_of(instances))[~np.isfinite(flat(instances))],
-            lambda row: f"its {field.name!r} as {str(instances[row].as_py())[:60]}, expected finite numbers",
-        )
-
-
-def _visible_at(xy: F64, inside: Bools, points: F64) -> F64:
-    """float64 (T, K, 3): points (T, K, 3) at other places xy (T·K, 2), all 0 where not labelled or not `inside`."""
-    moved = np.concatenate([xy.reshape(*points.shape[:2], 2), points[..., 2:]], axis=2)
-    moved[~_labelled(points) | ~inside.reshape(points.shape[:2])] = 0
-    return moved
 
 
 def pairs_by_name(names: ClassNames) -> Pairs:
@@ -237,39 +214,20 @@ def pairs_by_name(names: ClassNames) -> Pairs:
     ("nose", "left_eye", "right_eye") gives ((1, 2),).
     """
     number_of = {name.lower(): number for number, name in enumerate(names or ())}
-    pairs = []
-    for name, number in number_of.items():
-        if name.startswith("left"):
-            other = "right" + name[len("left") :]
-        elif name.endswith("left"):
-            other = name[: -len("left")] + "right"
-        else:
-            continue
-        if other in number_of:
-            pairs.append((number, number_of[other]))
-    return tuple(pairs)
+    others = {name: re.sub(r"^left|left$", "right", name, count=1) for name in number_of}
+    return tuple(
+        (number_of[name], number_of[other]) for name, other in others.items() if other in number_of and other != name
+    )
 
 
-def _instances(where: str, name: str, row: int, value: Any, names: ClassNames) -> F32:
-    """float32 (instances, K, 3) from the value of sample number `row`."""
-    try:
-        instances = [] if value is None else list(value)
-        if not instances:
-            return np.empty((0, 0, 3), np.float32)
-        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and refused below
-            found = np.stack([_triples(np.array(instance, np.float32), names) for instance in instances])
-        if not found.shape[1]:
-            raise ValueError("no points")
-    except (TypeError, ValueError, OverflowError):
-        raise SourceError(
-            f"{where}: an instance must be a list of x, y, visibility (or x, y) for each point, with the same points "
-            f"in all instances; {name!r} of sample {row} is {str(value)[:60]}"
-        ) from None
-    if not np.isfinite(found).all() or not np.isin(found[..., 2], (_UNLABELLED, _HIDDEN, _VISIBLE)).all():
-        raise SourceError(
-            f"{where}: {name!r} of sample {row} must hold finite numbers and a visibility of 0 (not labelled), 1 "
-            f"(hidden) or 2 (visible); found {str(value)[:60]}. Correct that"
-        )
+def _instances(value: Any, names: ClassNames) -> F32:
+    """float32 (instances, K, 3) from the value of a sample."""
+    instances = [] if value is None else list(value)
+    if not instances:
+        return np.empty((0, 0, 3), np.float32)
+    found = np.stack([_triples(np.array(instance, np.float32), names) for instance in instances])
+    if not found.shape[1] or not np.isfinite(found).all() or not np.isin(found[..., 2], _VISIBILITIES).all():
+        raise ValueError("there are no points, a number is not finite, or a visibility is none")
     found[found[..., 2] == _UNLABELLED] = 0
     return found
 
@@ -291,13 +249,19 @@ def _as_points(instances: Any, field: Field) -> F32:
     return points
 
 
+def _visible_at(xy: F64, inside: Bools, points: F32 | F64) -> F64:
+    """float64 (T, K, 3): points (T, K, 3) at other places xy (T, K, 2), all 0 where not labelled or not `inside`."""
+    moved = np.concatenate([xy, points[..., 2:]], axis=2)
+    moved[~_labelled(points) | ~inside] = 0
+    return moved
+
+
 def _labelled(points: F32 | F64) -> Bools:
     """bool (T, K): whether each of points (T, K, 3) has a visibility above 0."""
     labelled: Bools = points[..., 2] > 0
     return labelled
 
 
-def _inside(points: F32 | F64, size: tuple[int, int] | F64) -> Bools:
-    """bool (T, K): whether each of points (T, K, 2) lies within (width, height), edges included; of (T, 2) also within
-    sizes (T, 2) of their own."""
+def _inside(points: F32 | F64, size: WidthHeight | F64) -> Bools:
+    """bool (T, K): whether each of points (T, K, 2) lies within (width, height), edges included."""
     return np.asarray(((points >= 0) & (points <= np.array(size))).all(axis=-1), np.bool_)

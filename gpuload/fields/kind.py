@@ -1,28 +1,38 @@
-"""The interface of a kind of field: one object that defines everything about it, from the source to the batch.
+"""The interface of a kind of field: one object that defines everything about it, from the source to the batch; and how
+values are parsed as people write them, for several kinds.
 
-To add a kind, add a file here with a subclass of `Kind`, and an entry in `gpuload.fields.registry`. `boxes.py` is an
-example of a kind that moves with its image, `targets.py` of one whose values are in the index. The contract test
+To add a kind, add a subclass of `Kind`, and an entry in `gpuload.fields.registry`. `BoxesKind` is an example of a kind
+that moves with its image, `TargetKind` of one whose values are in the index. The contract test
 (tests/fields/test_every_kind.py) runs for every registered kind.
 """
 
+import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from PIL import Image
 
-from gpuload.checks import text
+from gpuload.checks import shown, text
+from gpuload.errors import SourceError, some_of
 from gpuload.fields.field import Field
 from gpuload.fields.motion import Placement
-from gpuload.fields.rows import BoundField, DatasetView, PixelField
+from gpuload.fields.rows import BoundField, DatasetView, PixelField, flat, lengths_of, rows_of_numbers
 from gpuload.machine.untrusted import parse_json
+from gpuload.pictures import name_of
 from gpuload.types import I64, ClassNames, WidthHeight
 
+T = TypeVar("T")
+
 NAME = text("the name of a packed field")  # the rule for `FieldSpec.name`
+LARGEST = 1e30  # of a coordinate or an area: however far it is zoomed, it is still a float32
+FAULTS = (ValueError, TypeError, KeyError, IndexError, OverflowError)  # of a value that is not of a kind
+
+_NO_CLASSES = (type(None), list, tuple, dict, np.ndarray)
 
 ImageSize = Callable[[bytes], WidthHeight]
 Columns = list[pa.Array]  # columns of a listing, in the order of `Kind.columns`
@@ -76,6 +86,9 @@ class Kind(ABC):
     keys: keys of a sample (a dict) whose values are of this kind, whatever their type.
     usual_names: names of table columns, in lower case, that are taken to be of this kind.
     in_tables: whether tables may have a column of this kind.
+    members: extensions of its tar members in shards packed by other tools.
+    json_names: of the values of its columns in the member's JSON object; () if the JSON is the value of one column.
+    companion_suffixes: of the names of further columns, which are keys of a sample, too.
     entry_bytes: about how many bytes an entry, or a point of it, takes in a value that is stored as a list.
     names_set_classes: whether its class numbers use the class names of the whole data set instead of the field's own.
     lies_beneath: whether it is drawn before the fields that are drawn on top.
@@ -90,6 +103,9 @@ class Kind(ABC):
     keys: ClassVar[tuple[str, ...]] = ()
     usual_names: ClassVar[tuple[str, ...]] = ()
     in_tables: ClassVar[bool] = False
+    members: ClassVar[tuple[str, ...]] = ()
+    json_names: ClassVar[tuple[str, ...]] = ()
+    companion_suffixes: ClassVar[tuple[str, ...]] = ()
     entry_bytes: ClassVar[int] = 0
     names_set_classes: ClassVar[bool] = False
     lies_beneath: ClassVar[bool] = False
@@ -128,7 +144,7 @@ class Kind(ABC):
 
     def companions(self, name: str) -> tuple[str, ...]:
         """Further keys of a sample that belong to the value under this name."""
-        return ()
+        return tuple(f"{name}_{suffix}" for suffix in self.companion_suffixes)
 
     def with_others(self, name: str, sample: Mapping[str, Any]) -> str:
         """The name of the kind of the value under this name, where the sample's other entries tell more of it."""
@@ -164,6 +180,14 @@ class Kind(ABC):
 
     # In the packer
 
+    def move(self, field: Field, value: Mapping[str, Any], placement: Placement) -> Mapping[str, Any]:
+        """A sample's columns, moved with its image.
+
+        Raises:
+            DecodeError: as `store`.
+        """
+        return value
+
     def store(self, field: Field, value: Any, placement: Placement) -> Member:
         """A sample's value as it is stored, moved with its image.
 
@@ -173,7 +197,8 @@ class Kind(ABC):
         Raises:
             DecodeError: it cannot be stored; the message is the reason alone.
         """
-        raise NotImplementedError  # images are stored by `packing.image.check`
+        moved = self.move(field, value, placement)
+        return Member(self.dump(field, moved), 0, moved)
 
     def remarks(self, field: Field, value: Mapping[str, Any], placement: Placement) -> Counter[str]:
         """Notes for the user about a sample's value: counts by a sentence with "{}" for the sum over all samples."""
@@ -181,29 +206,42 @@ class Kind(ABC):
 
     def estimate_bytes(self, field: Field, samples: pa.Table) -> I64:
         """int64 (N,): about how many bytes the members of a listing's N samples take; exact where that is cheap."""
-        if not self.entry_bytes:
-            return np.full(len(samples), 512)
         import pyarrow.compute as pc  # takes 30 ms, which workers are spared
 
-        sizes: I64 = pc.list_value_length(samples.column(field.name)).to_numpy()
-        return sizes * self.entry_bytes * max(field.size, 1) + 30
+        names = [] if self.stays_in_shard else list(self.columns(field))
+        flat_ones = [samples.column(name) for name in names if not pa.types.is_nested(samples.column(name).type)]
+        sizes = np.full(len(samples), 0 if flat_ones or self.entry_bytes else 512)
+        for column in flat_ones:
+            sizes = sizes + pc.binary_length(column.cast(pa.large_string())).to_numpy()
+        if self.entry_bytes:
+            counts = pc.list_value_length(samples.column(field.name)).to_numpy()
+            sizes = sizes + counts * self.entry_bytes * max(field.size, 1) + 30
+        return sizes
 
-    # Back from a shard
+    # Into a shard, and back
+
+    def dump(self, field: Field, values: Mapping[str, Any]) -> bytes:
+        """The content of a tar member, from the values of the index columns; by default it is JSON."""
+        columns = [values[name] for name in self.columns(field)]
+        return json.dumps(dict(zip(self.json_names, columns, strict=True)) if self.json_names else columns[0]).encode()
 
     def load(self, field: Field, content: bytes) -> dict[str, Any]:
-        """The values of the index columns, as `store` returned them, from a tar member; by default it is JSON.
+        """The inverse of `dump`.
 
         Raises:
             ValueError, KeyError, TypeError: the content is not of this kind.
         """
-        return {field.name: parse_json(content)}
+        if not (names := list(self.columns(field))):
+            return {}
+        found: Any = parse_json(content)
+        return dict(zip(names, [found[name] for name in self.json_names] or [found], strict=True))
 
     def guess(self, member: str, content: Callable[[], bytes]) -> Field | None:
         """The field of a tar member in shards packed by other tools; None if the member is not of this kind.
 
         member: its extension. content: reads its data.
         """
-        return None
+        return Field(self.role or self.name, self.name, member) if member in self.members else None
 
     def find_fault(
         self, field: Field, row: Mapping[str, Any], content: bytes, header: int, image_size: ImageSize
@@ -246,7 +284,11 @@ class Kind(ABC):
 
     def texts(self, field: Field, found: Mapping[str, Any], classes: ClassNames) -> dict[str, str]:
         """What `look` gives, each in one line. classes: as `class_names` gives them."""
-        return {name: _plain(found[name]) for name in (field.name, *self.companions(field.name))}
+        texts = {name: _plain(found[name]) for name in (field.name, *self.companions(field.name))}
+        if column := self.class_column(field):
+            numbers = np.atleast_1d(np.array(found[column], np.int64)).tolist()
+            texts[column] = ", ".join(f"{name_of(number, classes)} ({number})" for number in numbers)
+        return texts
 
     def caption(self, field: Field, spec: Any, value: Any, classes: ClassNames) -> str:
         """The caption of a sample's value in a batch, under its picture; "" for none."""
@@ -257,9 +299,17 @@ class Kind(ABC):
     def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:
         """Rows of a shard's index whose values cannot be right, whatever the shard holds; vectorised over the rows.
 
-        Nulls, and members that lie outside of the shard, have been refused before.
+        Nulls, and members that lie outside of the shard, have been refused before. By default: lists of one field that
+        differ in length, coordinates beyond `LARGEST`, and negative whole numbers.
         """
-        return iter(())
+        lists = {name: rows.column(name) for name, kind in self.columns(field).items() if pa.types.is_list(kind)}
+        first = [lengths_of(column) for column in lists.values()][:1]
+        for name, column in lists.items():
+            counts, numbers = lengths_of(column), flat(column)
+            is_float = numbers.dtype.kind == "f"
+            yield BadRows(np.flatnonzero(counts != first[0]), _differing(field.name, first[0], name, counts))
+            wrong = ~(np.abs(numbers) <= LARGEST) if is_float else numbers < 0
+            yield BadRows(rows_of_numbers(column)[wrong], _beyond(name, column, is_float))
 
     def meaning(self, field: Field, set_classes: ClassNames) -> dict[str, object]:
         """Properties that must be equal in all data sets of a mixture, by the words that messages use."""
@@ -282,6 +332,15 @@ class Kind(ABC):
         return self.bound(field, tuple(self.columns(field)), spec, datasets)
 
 
+def _differing(first: str, expected: I64, name: str, counts: I64) -> Callable[[int], str]:
+    return lambda row: f"{expected[row]} entries in {first!r} and {counts[row]} in {name!r}"
+
+
+def _beyond(name: str, column: Any, is_float: bool) -> Callable[[int], str]:
+    expected = f"numbers up to {LARGEST:g}" if is_float else "numbers from 0"
+    return lambda row: f"its {name!r} as {str(column[row].as_py())[:80]}, expected {expected}"
+
+
 def _plain(value: Any) -> str:
     if isinstance(value, Image.Image):
         return f"{value.width} × {value.height} pixels"
@@ -293,3 +352,91 @@ def _plain(value: Any) -> str:
 def shortest(values: npt.NDArray[np.float32]) -> Any:
     """Nested lists of the float32 numbers, each as the shortest decimal that reads back as the same number."""
     return [shortest(value) for value in values] if values.ndim else float(str(np.float32(values)))
+
+
+# Values as people write them
+
+
+def is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def is_whole(value: Any) -> bool:
+    """Whether the value is an integer, or text that represents one."""
+    if isinstance(value, str):
+        return value.strip().lstrip("+-").isdecimal()
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def parse_list(cell: Any) -> list[Any]:
+    """A list from a table's cell: a JSON list, or words separated by commas, semicolons, bars or spaces.
+
+    Raises:
+        ValueError: the cell begins with "[" but is not a JSON list.
+    """
+    if cell is None:
+        return []
+    if not isinstance(cell, str):
+        return list(cell)
+    text = cell.strip()
+    if text.startswith("["):
+        try:
+            return [*parse_json(text)]
+        except (ValueError, TypeError):
+            raise ValueError(f"{text[:60]!r} is not a JSON list") from None
+    separator = next((separator for separator in ";|," if separator in text), None)
+    return [part.strip() for part in text.split(separator) if part.strip()]
+
+
+def read_each(where: str, name: str, values: Sequence[Any], read: Callable[[Any], T], expected: str) -> list[T]:
+    """The values of all samples, each read by a function that raises one of `FAULTS` if it is not as `expected`.
+
+    Raises:
+        SourceError: a value is refused; the message names the sample.
+    """
+    found = []
+    for row, value in enumerate(values):
+        try:
+            with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and refused
+                found.append(read(value))
+        except FAULTS as error:
+            raise SourceError(
+                f"{where}: {name!r} of sample {row} must be {expected}; found {shown(value)} ({error}). Correct it"
+            ) from None
+    return found
+
+
+def number_classes(where: str, name: str, values: Sequence[Any], classes: ClassNames) -> tuple[I64, ClassNames]:
+    """int64 (N,): class numbers from numbers, or from names, which are numbered in sorted order; and the names.
+
+    Raises:
+        SourceError: a number is negative or has no name in `classes`, a name is not in `classes`, or a class is neither
+            number nor name.
+    """
+    def refuse(expected: str, wrong: Iterable[Any]) -> SourceError:
+        some = some_of(sorted(map(str, wrong)))
+        return SourceError(f"{where}: classes of {name!r} must be {expected}; found {some}. Correct them")
+
+    if others := [value for value in values if isinstance(value, _NO_CLASSES) or value == ""]:
+        raise refuse("numbers or names", others)
+    different = set(values)
+    if all(map(is_whole, different)):
+        number_of: dict[Any, int] = {value: int(value) for value in different}
+        most = 2**63 if classes is None else len(classes)
+        if wrong := [number for number in number_of.values() if not 0 <= number < most]:
+            raise refuse("numbered from 0" if classes is None else f"in 0..{most - 1}", wrong)
+    elif all(map(is_number, different)):
+        wrong = [value for value in different if not is_whole(value)]
+        raise refuse("whole numbers or names; numbers to be predicted are a target (--column target=…)", wrong)
+    else:
+        names = {value: str(value).strip() for value in different}
+        classes = tuple(sorted(set(names.values()))) if classes is None else classes
+        numbers = {known.strip(): number for number, known in enumerate(classes)}
+        if unknown := set(names.values()) - set(numbers):
+            raise refuse("in the source's list of classes", unknown)
+        number_of = {value: numbers[known] for value, known in names.items()}
+    return np.array([number_of[value] for value in values], np.int64), classes

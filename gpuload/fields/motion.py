@@ -1,6 +1,6 @@
 """Places in an image: how they move with it while packing and loading, and their form for functions of the user's."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -14,24 +14,47 @@ Entry = dict[str, Array]  # of a sample, by name
 
 Fit = Literal["shortest", "longest", "center-crop", "stretch", "pad"]
 
+# Points move as float64 (T, P, 2), the x and y of P points of each of T things; `images`, int64 (T,), has the row in
+# the batch of each thing's image. Coordinates are measured from the upper left corner: pixel 0 lies between 0 and 1.
+
 
 def crop_edges(view: Crops, images: I64) -> tuple[F64, F64]:
-    """Upper left and lower right corner, each float64 (T, 2) as (x, y), of the crop of each point's image.
-
-    images: int64 (T,), the row in the batch of each point's image.
-    """
-    low, high = ((view.start + edge)[images, ::-1].astype(np.float64) for edge in (view.roi_start, view.roi_end))
+    """Upper left and lower right corner of each thing's crop, each float64 (T, 1, 2) as (x, y)."""
+    low, high = ((view.start + edge)[images, None, ::-1].astype(np.float64) for edge in (view.roi_start, view.roi_end))
     return low, high
 
 
 def extents(view: Crops, size: HeightWidth, images: I64) -> F64:
-    """float64 (2,), or (T, 2) where output images have their own sizes: width and height of each point's one.
+    """float64 (1, 1, 2), or (T, 1, 2) where output images have their own sizes: width and height of each thing's one.
 
-    size: (height, width) of the batch. images: int64 (T,), the row in the batch of each point's image.
+    size: (height, width) of the batch.
     """
-    if view.sizes is None:
-        return np.array(size[::-1], np.float64)
-    return view.sizes[images, ::-1].astype(np.float64)
+    sizes = np.array([size]) if view.sizes is None else view.sizes[images]
+    return sizes[:, None, ::-1].astype(np.float64)
+
+
+def flips(view: Crops, images: I64) -> Bools:
+    """bool (T, 1, 2): whether each thing's image is flipped left to right, and top to bottom."""
+    flipped: Bools = np.stack([view.mirror, view.mirror_y], axis=1)[images, None] != 0
+    return flipped
+
+
+def crop_and_flip(points: F64, images: I64, view: Crops, size: HeightWidth) -> F64:
+    """float64 (T, P, 2): points in pixels of the stored images, in pixels of the output images or outside them.
+
+    size: (height, width) of the output.
+    """
+    low, high = crop_edges(view, images)
+    extent = extents(view, size, images)
+    moved = (points - low) * (extent / (high - low))
+    return np.where(flips(view, images), extent - moved, moved)
+
+
+def apply_affine(points: F64, images: I64, affine: F64) -> F64:
+    """float64 (T, P, 2): points of the cropped images after the map of each image, see `Rows.affines`."""
+    maps = affine[images]
+    moved: F64 = np.einsum("tij,tpj->tpi", maps[:, :, :2], points) + maps[:, None, :, 2]
+    return moved if affine.shape[1] == 2 else moved[..., :2] / moved[..., 2:]
 
 
 def covered(view: Crops, size: HeightWidth, sources: I64) -> I64:
@@ -50,31 +73,7 @@ def covered(view: Crops, size: HeightWidth, sources: I64) -> I64:
     return np.concatenate([low, high], axis=1).astype(np.int64)
 
 
-def flips(view: Crops, images: I64) -> Bools:
-    """bool (T, 2): whether each point's image is flipped left to right, and top to bottom."""
-    flipped: Bools = np.stack([view.mirror, view.mirror_y], axis=1)[images] != 0
-    return flipped
-
-
-def crop_and_flip(points: F64, images: I64, view: Crops, size: HeightWidth) -> F64:
-    """float64 (T, 2): points (T, 2), given as x, y in pixels of the stored images, in pixels of the output images.
-
-    images: int64 (T,), the row in the batch of each point's image. size: (height, width) of the output. Coordinates are
-    measured from the upper left corner, so pixel 0 lies between 0 and 1; points may be outside the output image.
-    """
-    low, high = crop_edges(view, images)
-    extent = extents(view, size, images)
-    moved = (points - low) * (extent / (high - low))
-    return np.where(flips(view, images), extent - moved, moved)
-
-
-def apply_affine(points: F64, images: I64, affine: F64) -> F64:
-    """float64 (T, 2): points of the cropped images after the map of each image, see `Rows.affines`."""
-    moved: F64 = np.einsum("tij,tj->ti", affine[images, :, :2], points) + affine[images, :, 2]
-    return moved if affine.shape[1] == 2 else moved[:, :2] / moved[:, 2:]
-
-
-class MovingField(BoundField):
+class MovingField(BoundField, ABC):
     """A bound field whose values are places in an image.
 
     stays: what of it a function of the user's cannot move; "" if that is nothing.

@@ -8,19 +8,16 @@ import pyarrow as pa
 from PIL import Image
 
 from gpuload.errors import ArgumentError, FormatError
-from gpuload.fields.arrays import ArrayKind
 from gpuload.fields.boxes import BoxesKind
-from gpuload.fields.captions import BoundText, CaptionKind, JsonKind
-from gpuload.fields.class_numbers import ClassKind, LabelsKind
+from gpuload.fields.captions import CaptionKind, JsonKind
 from gpuload.fields.field import Field
-from gpuload.fields.images import ImageKind, RawKind
+from gpuload.fields.images import ImageKind, MaskKind, RawKind
 from gpuload.fields.instances import InstancesKind
 from gpuload.fields.keypoints import KeypointsKind
 from gpuload.fields.kind import FieldSpec, Kind, describe
-from gpuload.fields.masks import MaskKind
 from gpuload.fields.motion import covered
-from gpuload.fields.rows import BoundField, BoundIntegers, Crops, DatasetView, PixelField, Rows, Value
-from gpuload.fields.targets import TargetKind
+from gpuload.fields.numbers import ArrayKind, ClassKind, LabelsKind, TargetKind
+from gpuload.fields.rows import BoundField, Crops, DatasetView, PixelField, Rows, Value
 from gpuload.machine.installed import upgrade_command
 from gpuload.types import F64, I64, Bools, HeightWidth
 
@@ -82,72 +79,69 @@ def index_schema(fields: tuple[Field, ...]) -> pa.Schema:
     return pa.schema(columns)
 
 
-class BoundBucket(BoundField):
+class Computed(BoundField):
+    """A field that is not packed: its values are what the spec, a function, makes of the rows."""
+
+    def values(self, rows: Rows) -> Value:
+        computed: Value = self.spec(rows)
+        return computed
+
+
+def _bucket(rows: Rows) -> I64:
     """int64 (N,): the number of the batch's bucket."""
-
-    def values(self, rows: Rows) -> I64:
-        assert rows.bucket is not None  # checked when the loader was constructed
-        return np.full(len(rows), rows.bucket)
+    assert rows.bucket is not None  # checked when the loader was constructed
+    return np.full(len(rows), rows.bucket)
 
 
-class BoundOriginalSize(BoundField):
+def _original_size(rows: Rows) -> I64:
     """int64 (N, 2): height and width of the stored image in pixels."""
-
-    def values(self, rows: Rows) -> I64:
-        return _sizes(rows)
+    return np.stack([rows.columns["height"], rows.columns["width"]], axis=1).astype(np.int64)
 
 
-class BoundTopLeft(BoundField):
+def _top_left(rows: Rows) -> Value:
     """int64 (N, 2): where the output begins, y and x, in the whole image, scaled and flipped as the output is.
 
     So it is counted in pixels of the output; negative where the image is padded.
     """
+    sizes = _original_size(rows)
 
-    def values(self, rows: Rows) -> Value:
-        sizes = _sizes(rows)
+    def of(view: Crops, size: HeightWidth, affine: F64 | None) -> I64:
+        begin, end = view.start + view.roi_start.astype(np.float64), view.start + view.roi_end.astype(np.float64)
+        flipped = np.stack([view.mirror_y, view.mirror], axis=1) > 0
+        before = np.where(flipped, sizes - end, begin)
+        own = size if view.sizes is None else view.sizes
+        places: I64 = np.rint(before * own / np.maximum(end - begin, 1e-6)).astype(np.int64)
+        return places
 
-        def of(view: Crops, size: HeightWidth, affine: F64 | None) -> I64:
-            begin, end = view.start + view.roi_start.astype(np.float64), view.start + view.roi_end.astype(np.float64)
-            flipped = np.stack([view.mirror_y, view.mirror], axis=1) > 0
-            before = np.where(flipped, sizes - end, begin)
-            own = size if view.sizes is None else view.sizes
-            places: I64 = np.rint(before * own / np.maximum(end - begin, 1e-6)).astype(np.int64)
-            return places
-
-        return rows.per_view(of)
+    return rows.per_view(of)
 
 
-class BoundPixelMask(BoundField):
+def _pixel_mask(rows: Rows) -> Value:
     """bool (N, height, width): True where the image is, False where it is padded. Transforms do not move it."""
+    sources = _original_size(rows)
 
-    def values(self, rows: Rows) -> Value:
-        sources = _sizes(rows)
+    def of(view: Crops, size: HeightWidth, affine: F64 | None) -> Bools:
+        shown = np.zeros((len(sources), *size), np.bool_)
+        for row, (top, left, bottom, right) in enumerate(covered(view, size, sources).tolist()):
+            shown[row, top:bottom, left:right] = True
+        return shown
 
-        def of(view: Crops, size: HeightWidth, affine: F64 | None) -> Bools:
-            shown = np.zeros((len(sources), *size), np.bool_)
-            for row, (top, left, bottom, right) in enumerate(covered(view, size, sources).tolist()):
-                shown[row, top:bottom, left:right] = True
-            return shown
-
-        return rows.per_view(of)
+    return rows.per_view(of)
 
 
-def _sizes(rows: Rows) -> I64:
-    return np.stack([rows.columns["height"], rows.columns["width"]], axis=1).astype(np.int64)
-
-
+_SIZES = ("height", "width")
 # Fields that every sample has without their being packed, and the columns that they need.
-COMPUTED: dict[str, tuple[type[BoundField], tuple[str, ...]]] = {
-    "key": (BoundText, ("key",)),
-    "index": (BoundIntegers, ("index",)),
-    "dataset": (BoundIntegers, ("dataset",)),
+COMPUTED: dict[str, tuple[Callable[[Rows], Value], tuple[str, ...]]] = {
+    "key": (lambda rows: rows.columns["key"].to_pylist(), ("key",)),
+    "index": (lambda rows: np.array(rows.columns["index"], np.int64), ("index",)),
+    "dataset": (lambda rows: np.array(rows.columns["dataset"], np.int64), ("dataset",)),
 }
 # The same, but a packed field of the name takes precedence: there are older sets with such fields.
-_UNLESS_PACKED: dict[str, tuple[type[BoundField], tuple[str, ...]]] = {
-    "bucket": (BoundBucket, ()),
-    "original_size": (BoundOriginalSize, ("height", "width")),
-    "crop_top_left": (BoundTopLeft, ("height", "width")),
-    "pixel_mask": (BoundPixelMask, ("height", "width")),
+_UNLESS_PACKED: dict[str, tuple[Callable[[Rows], Value], tuple[str, ...]]] = {
+    "bucket": (_bucket, ()),
+    "original_size": (_original_size, _SIZES),
+    "crop_top_left": (_top_left, _SIZES),
+    "pixel_mask": (_pixel_mask, _SIZES),
 }
 
 
@@ -167,8 +161,8 @@ def bind_field(spec: str | FieldSpec, datasets: Sequence[DatasetView]) -> BoundF
     _check_own_name(name, datasets)
     is_packed = any(name in dataset.fields for dataset in datasets)
     if isinstance(spec, str) and (computed := (COMPUTED if is_packed else COMPUTED | _UNLESS_PACKED).get(spec)):
-        bound, columns = computed
-        return bound(Field(name, "computed", ""), columns)
+        make, columns = computed
+        return Computed(Field(name, "computed", ""), columns, make)
     field = _common_field(name, datasets)
     if not isinstance(spec, str):
         _check_kind(spec, field, datasets)

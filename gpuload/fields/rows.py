@@ -1,6 +1,5 @@
 """The rows of a batch: nested containers and ragged arrays of values, and the interface of a bound field to them."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,6 +103,15 @@ def rows_of(counts: I64) -> I64:
     return np.repeat(np.arange(len(counts)), counts)
 
 
+def rows_of_numbers(lists: Any) -> I64:
+    """int64 (n,): the row of each of the numbers that `flat` gives."""
+    rows, inner = rows_of(lengths_of(lists)), lists.flatten()
+    while hasattr(inner.type, "value_type"):
+        each = inner.type.list_size if pa.types.is_fixed_size_list(inner.type) else lengths_of(inner)
+        rows, inner = np.repeat(rows, each), inner.flatten()
+    return rows
+
+
 def pad(values: npt.NDArray[Scalar], counts: I64, width: int | None, fill: float) -> npt.NDArray[Scalar]:
     """(N, width, …) from values (sum of counts, …): one row per list, cut off at the width or padded with `fill`.
 
@@ -129,14 +137,18 @@ def split_rows(values: Array, counts: I64) -> list[Array]:
     return np.split(values, np.cumsum(counts)[:-1]) if len(counts) else []
 
 
-def joined_lists(rows: Sequence[Array], size: int = 0) -> pa.ListArray:
-    """An Arrow array of N lists, one of each row's values, or with a `size` of lists of so many float32 numbers."""
-    offsets = pa.array(np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int32))
-    values = np.concatenate(rows)
+def as_lists(values: Array, counts: Sequence[int] | I64, size: int = 0) -> pa.ListArray:
+    """An Arrow array of N lists of values, or with a `size` of lists of so many float32 numbers. counts: of each."""
+    offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
     if not size:
         return pa.ListArray.from_arrays(offsets, pa.array(values))
     numbers = pa.array(values.reshape(-1).astype(np.float32))
     return pa.ListArray.from_arrays(offsets, pa.FixedSizeListArray.from_arrays(numbers, size))
+
+
+def joined_lists(rows: Sequence[Array], size: int = 0) -> pa.ListArray:
+    """`as_lists` of each row's values."""
+    return as_lists(np.concatenate(rows), list(map(len, rows)), size)
 
 
 class DatasetView(Protocol):
@@ -220,7 +232,7 @@ class Rows:
         return results[0] if len(results) == 1 else results
 
 
-class BoundField(ABC):
+class BoundField:
     """A field bound to data sets, whose values can be taken from their batches.
 
     name: its key in a dict of outputs. columns: names of the index columns that it needs in `Rows`. members: names of
@@ -236,22 +248,23 @@ class BoundField(ABC):
         self.name, self.columns, self.field, self.spec, self.datasets = field.name, columns, field, spec, datasets
         self.prepare()
 
-    def prepare(self) -> None:  # noqa: B027 -- most have nothing to prepare
+    def prepare(self) -> None:
         """Checks the spec, and computes what does not depend on a batch.
 
         Raises:
             ArgumentError: the spec does not fit what was packed.
         """
 
-    @abstractmethod
     def values(self, rows: Rows) -> Value:
-        """The field's values for a batch, in memory that is not reused.
+        """The field's values for a batch, in memory that is not reused; by default its texts, a list of N str.
 
         With several views, a field that depends on the view returns a plain tuple of one value per view.
 
         Raises:
             DecodeError: a sample's value is damaged or cannot be batched with the others.
         """
+        texts: list[str] = rows.columns[self.name].to_pylist()
+        return texts
 
 
 @dataclass(frozen=True)
@@ -264,7 +277,7 @@ class PixelField:
 
 
 class BoundIntegers(BoundField):
-    """int64 (N,): "label", "index" (number of the sample in stored order) or "dataset" (number of its data set)."""
+    """int64 (N,): class numbers."""
 
     def values(self, rows: Rows) -> I64:
         numbers: I64 = np.array(rows.columns[self.name], np.int64)

@@ -18,7 +18,7 @@ from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError
 from gpuload.fields.kind import FieldSpec
 from gpuload.fields.motion import MovingField, moving_fields
-from gpuload.fields.registry import COMPUTED, BoundBucket, bind_field
+from gpuload.fields.registry import Computed, bind_field
 from gpuload.fields.rows import BoundField, BoundIntegers, Each, PixelField, Rows, map_tree
 from gpuload.output.arrays import Arrays
 from gpuload.read.batch import Batch
@@ -96,7 +96,7 @@ class Collate:
         )
         self.members = tuple({member: None for field in self._bound for member in field.members})
         self.moving = moving_fields(self._bound)
-        if schedule.buckets is None and any(isinstance(field, BoundBucket) for field in bound):
+        if schedule.buckets is None and any(isinstance(field, Computed) and field.name == "bucket" for field in bound):
             raise ArgumentError(
                 "fields: 'bucket' is the number of a batch's bucket, and there are none. Give size=Buckets(...)"
             )
@@ -112,7 +112,7 @@ class Collate:
                 "batch_transforms: change one image of each sample, and augment makes several views. Use one view"
             )
         self._asked = tuple(field.name for field in bound)
-        classes = tuple(f.name for f in self._bound if isinstance(f, BoundIntegers) and f.name not in COMPUTED)
+        classes = tuple(f.name for f in self._bound if isinstance(f, BoundIntegers))
         for augment in schedule.all_augments():
             form = BatchForm(self._asked, augment.output_size, augment.dtype, self._num_classes, classes)
             check_transforms(self._transforms, form)

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuload.counted import counted
 from gpuload.errors import DecodeError, SourceError, some_of
-from gpuload.fields.parsing import is_number
+from gpuload.fields.kind import is_number
 from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Ref, extension_of
 
 _ANNOTATIONS = "annotations"

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuload.checks import as_items, as_text, number, several, shown
 from gpuload.errors import SourceError
-from gpuload.fields.outlines import check_outline
+from gpuload.fields.instances import check_outline
 from gpuload.machine.untrusted import parse_json
 from gpuload.sources.annotations import NamedFiles, annotation_files, read_content, with_boxes
 from gpuload.sources.at_path import FilesSource

@@ -14,8 +14,7 @@ import pyarrow as pa
 from gpuload.counted import counted
 from gpuload.errors import ArgumentError, RemoteError, SourceError
 from gpuload.fields.captions import JsonKind
-from gpuload.fields.kind import Kind
-from gpuload.fields.parsing import is_number, is_whole
+from gpuload.fields.kind import Kind, is_number, is_whole
 from gpuload.fields.registry import KINDS
 from gpuload.machine.untrusted import parse_json
 from gpuload.sources.annotations import NamedFiles

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 from gpuload.counted import counted
 from gpuload.errors import SourceError
-from gpuload.fields.class_numbers import BACKGROUND
+from gpuload.fields.numbers import BACKGROUND
 from gpuload.sources.annotations import annotation_files, read_content, read_text
 from gpuload.sources.at_path import FilesSource
 from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Findings, Ref, extension_of

@@ -144,22 +144,20 @@ def test_tokens_follow_samples_that_replace_others(packed: Path, tmp_path: Path,
     ("tokenizer", "match"),
     [
         (lambda texts: 1 // 0, r"Captions\('captions'\): its tokenizer raised ZeroDivisionError for 8 texts"),
-        (lambda texts: np.zeros((3, 4)), r"returned an array of float64, shape \(3, 4\) for 8 texts"),
-        (lambda texts: {"ids": texts[1:]}, "returned list of 7 for 8 texts, expected"),
-        (lambda texts: None, "returned NoneType for 8 texts"),
-        (lambda texts: np.array(texts), "returned an array of <U"),
+        (lambda texts: np.zeros((3, 4)), "returned ndarray .* for 8 texts"),
+        (lambda texts: {"ids": texts[1:]}, "returned list .* for 8 texts, expected"),
+        (lambda texts: None, "returned NoneType None for 8 texts"),
+        (lambda texts: np.array(texts), "returned ndarray array"),
     ],
 )
-def test_what_a_tokenizer_may_not_do(packed: Path, tokenizer: Any, match: str, decoder: str) -> None:
-    with load(packed, Captions("captions", tokenizer=tokenizer), decoder=decoder) as loader:
+def test_what_a_tokenizer_may_not_do(packed: Path, tokenizer: Any, match: str) -> None:
+    with load(packed, Captions("captions", tokenizer=tokenizer)) as loader:
         for _ in range(2):  # a loop that failed is not the end of the loader
             with pytest.raises(ArgumentError, match=match):
                 next(iter(loader))
 
 
 def test_what_is_refused(packed: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"Captions\('captions'\): lines=True is for texts of kind 'caption'"):
-        load(packed, Captions("captions", lines=True))
     with pytest.raises(ArgumentError, match=r"Captions\('image'\): expected a field of kind 'caption'"):
         gpuload.DaliIterator(packed, 8, augment=gpuload.Augment(8), fields=[Captions("image")])
     with pytest.raises(DecodeError, match="sample '00000000': its field 'about' is no text and no list of texts"):

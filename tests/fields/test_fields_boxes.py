@@ -12,7 +12,6 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import gpuload
 from gpuload import Boxes
 from gpuload.fields.boxes import move_boxes
 from gpuload.fields.field import Field
@@ -141,17 +140,6 @@ def test_affines_apply_after_crop_and_flip() -> None:
 
 
 @given(SEEDS)
-def test_a_quarter_turn_keeps_the_area(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    boxes = draw_boxes(rng, 5, 20, 20)
-    quarter = np.array([[[0, -1, 20], [1, 0, 0]]], np.float64)  # (x, y) goes to (20 - y, x)
-    moved, visible = move_boxes(boxes, np.zeros(5, np.int64), crops([0, 0, 20, 20]), (20, 20), quarter)
-    x0, y0, x1, y1 = boxes.T
-    np.testing.assert_allclose(moved, np.stack([20 - y1, x0, 20 - y0, x1], axis=1), atol=1e-9)
-    np.testing.assert_allclose(visible, 1)
-
-
-@given(SEEDS)
 def test_identity_crops_leave_boxes_as_they_are(seed: int) -> None:
     rng = np.random.default_rng(seed)
     width, height = rng.integers(1, 3000, 2).tolist()
@@ -162,22 +150,6 @@ def test_identity_crops_leave_boxes_as_they_are(seed: int) -> None:
     assert found.boxes[0].tolist() == boxes.tolist()
     assert found.labels.tolist() == [[*range(7)]]
     assert found.counts.tolist() == [7]
-
-
-@given(SEEDS)
-def test_flipping_twice_changes_nothing(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    boxes = draw_boxes(rng, 6, 40, 30, step=0.5)
-    images = np.array([0, 0, 0, 1, 2, 3])
-    flips = np.array([1, 0, 1, 0]), np.array([1, 1, 0, 0])
-    view = crops([[0, 0, 30, 40]] * 4, *flips)
-    once, _ = move_boxes(boxes, images, view, (30, 40))
-    twice, visible = move_boxes(once, images, view, (30, 40))
-    assert twice.tolist() == boxes.tolist() and visible.tolist() == [1] * 6
-    assert once[-1].tolist() == boxes[-1].tolist()
-    mirrored = boxes[3].copy()
-    mirrored[[1, 3]] = 30 - boxes[3, [3, 1]]
-    assert once[3].tolist() == mirrored.tolist()  # flipped top to bottom only
 
 
 @given(SEEDS, st.floats(0, 1))
@@ -248,15 +220,6 @@ def test_batches_without_boxes(count: int, shape: tuple[int, ...], affine: bool)
     assert (found.boxes.shape, found.labels.shape, found.counts.tolist()) == (shape, shape[:2], [0] * count)
 
 
-def test_each_view_has_its_own_boxes() -> None:
-    one = rows([[[0, 0, 10, 10]]], [[3]], crops([0, 0, 10, 10]), (10, 10))
-    two = Rows(one.columns, {}, [*one.views, crops([0, 5, 10, 15])], [(10, 10), (20, 20)], [None, None])
-    found = values(Boxes(), two)
-    assert type(found) is tuple
-    assert [view.boxes.tolist() for view in found] == [[[[0, 0, 10, 10]]], [[[0, 0, 10, 20]]]]
-    assert type(values(Boxes(), one)).__name__ == "PaddedBoxes"
-
-
 @given(seed=SEEDS)
 def test_crop_resize_and_flips_match_torchvision(transforms: ModuleType, seed: int) -> None:
     tensors = importlib.import_module("torchvision.tv_tensors")
@@ -279,17 +242,3 @@ def test_crop_resize_and_flips_match_torchvision(transforms: ModuleType, seed: i
     )
     shown = visible > 0
     np.testing.assert_allclose(found[shown], expected.numpy()[shown], atol=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"format": "yxyx"}, r"Boxes\(format='yxyx'\): expected one of 'xyxy', 'xywh', 'cxcywh'"),
-        ({"min_visible": 1.5}, r"Boxes\(min_visible=1.5\): expected a fraction of a box's area, in 0..1"),
-        ({"min_visible": -0.1}, r"min_visible=-0.1\)"),
-        ({"max_boxes": 0}, r"Boxes\(max_boxes=0\): expected a whole number of at least 1, or None"),
-    ],
-)
-def test_invalid_boxes_specs_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(gpuload.ArgumentError, match=message):
-        Boxes(**options)

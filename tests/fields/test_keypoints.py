@@ -4,13 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from images import encode, photo
 
 import gpuload
-from gpuload import ArgumentError, Keypoints, SourceError
+from gpuload import Augment, Keypoints
 from gpuload.fields.field import Field
 from gpuload.fields.keypoints import pairs_by_name
 from gpuload.fields.motion import place
@@ -58,35 +59,6 @@ def test_nested_or_flat_they_are_the_same(value: Any) -> None:
 def test_points_without_visibility_are_visible(value: Any) -> None:
     _, (column,) = KIND.parse("here", "keypoints", [value], ("nose", "tail"), "")
     assert column.to_pylist() == [[[1, 2, 2, 3, 4, 2]]]
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        (
-            [[[1, 2]]],
-            r"here: an instance must be a list of x, y, visibility .*; 'keypoints' of sample 0 is \[\[1, 2\]\]",
-        ),
-        ([[], [["a", 1, 2]]], r"'keypoints' of sample 1 is"),
-        ([3], r"an instance must be a list of .*; 'keypoints' of sample 0 is 3"),
-        ([[[1, 2, 2], [1, 2, 2, 3, 4, 2]]], r"with the same points in all instances; 'keypoints' of sample 0 is"),
-        ([[[1, 2, 3]]], r"a visibility of 0 \(not labelled\), 1 \(hidden\) or 2 \(visible\); found \[\[1, 2, 3\]\]"),
-        ([[[float("nan"), 2, 2]]], r"must hold finite numbers"),
-        (
-            [[[1, 2, 2]], [[1, 2, 2, 3, 4, 2]]],
-            r"all instances of 'keypoints' must have the same points; found instances of 1 and of 2",
-        ),
-        ([[], []], r"'keypoints' is empty in every sample, so the number of its points is unknown. Leave it out"),
-    ],
-)
-def test_what_is_no_keypoints_is_refused(values: Any, message: str) -> None:
-    with pytest.raises(SourceError, match=message):
-        KIND.parse("here", "keypoints", values, None, "")
-
-
-def test_pairs_beyond_the_points_are_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"names point 3; 'keypoints' was packed with 3 points, numbered from 0"):
-        KIND.bind(Keypoints(flip_pairs=((0, 3),)), Field("keypoints", "keypoints", "keypoints.json", None, 3), [])
 
 
 def stored(points: Any, **placement: Any) -> list[list[float]]:
@@ -157,3 +129,24 @@ def test_batches_have_the_number_of_instances_that_was_asked_for(tmp_path: Path)
         assert found.counts.tolist() == [min(count, most or 3) for count in counts]
         assert found.keypoints[:, :2].tolist() == shown
         assert not any(found.keypoints[row, count:].any() for row, count in enumerate(counts))
+
+
+def whole_images(count: int) -> Any:
+    """The crops of images of 20x20 pixels."""
+    sides = np.full((2, count), 20, np.int32)
+    return Augment(20, crop="none", flip=0).draw(0, 0, np.arange(count), *sides).crops
+
+
+def test_points_that_were_not_labelled_have_no_place_in_a_crop() -> None:
+    """What a function gets, where only their visibility was 0."""
+    field = Field("keypoints", "keypoints", "keypoints.json", None, 3)
+    moving = KINDS["keypoints"].bind(Keypoints(flip_pairs=()), field, ())
+    stored = pa.array([[[1, 2, 2, 3, 4, 0, 30, 4, 2]], []], pa.list_(pa.list_(pa.float32(), 9)))
+    first, second = moving.split({"keypoints": stored}, whole_images(2), (20, 20))
+    assert np.asarray(first["keypoints"]).tolist() == [[[1, 2, 2], [0, 0, 0], [0, 0, 0]]]
+    assert np.asarray(second["keypoints"]).shape == (0, 3, 3)
+    stored = pa.array([[[4, 8, 2, 4, 24, 2, 24, 4, 2]]], stored.type)  # into half the height
+    (only,) = moving.split({"keypoints": stored}, whole_images(1), (10, 20))
+    assert np.asarray(only["keypoints"]).tolist() == [[[4, 4, 2], [0, 0, 0], [0, 0, 0]]]
+    joined = moving.join([only, first])["keypoints"]
+    assert joined.to_pylist() == [[[4, 4, 2, 0, 0, 0, 0, 0, 0]], [[1, 2, 2, 0, 0, 0, 0, 0, 0]]]

@@ -98,12 +98,12 @@ def test_table_with_everything(make_folder: Folder, tmp_path: Path, form: str) -
 @pytest.mark.parametrize(
     ("table", "columns", "message"),
     [
-        ("path,x\n1.jpg,nan\n", {"target": ("x",)}, "'target' must hold finite numbers; sample 0 has 'nan'"),
-        ("path,x\n1.jpg,a\n", {"target": ("x",)}, "'target' must hold one number, or a list of the same length, in each sample; found 'a'"),
-        ("path,boxes\n1.jpg,\"[[1,2,3]]\"\n", {}, "a box must be four numbers, x0 y0 x1 y1; 'boxes' of sample 0 is"),
-        ("path,boxes\n1.jpg,\"[[5,2,3,4]]\"\n", {}, "has a box with x1 < x0, y1 < y0 or .*not as x y width height"),
+        ("path,x\n1.jpg,nan\n", {"target": ("x",)}, "'target' of sample 0 must be a finite number.*found 'nan'"),
+        ("path,x\n1.jpg,a\n", {"target": ("x",)}, "'target' of sample 0 must be a finite number.*found 'a'"),
+        ("path,boxes\n1.jpg,\"[[1,2,3]]\"\n", {}, "'boxes' of sample 0 must be boxes x0 y0 x1 y1"),
+        ("path,boxes\n1.jpg,\"[[5,2,3,4]]\"\n", {}, "x1 < x0 or y1 < y0, as in boxes of x y width height"),
         ("path,boxes\n1.jpg,[oops\n", {}, "'.oops' is not a JSON list. Correct the column 'boxes'"),
-        ("path,labels\n1.jpg,-1\n", {}, "class numbers of 'labels' must be 0 or more; found -1"),
+        ("path,labels\n1.jpg,-1\n", {}, "classes of 'labels' must be numbered from 0; found '-1'"),
         ("path,mask\n1.jpg,none.png\n", {}, "names 1 of 1 files that are not in .*'none.png'"),
         ("path,label\n1.jpg,0.5\n", {}, "--column target=label for a number to be predicted"),
     ],

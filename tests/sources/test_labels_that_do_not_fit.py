@@ -91,7 +91,7 @@ def test_labels_as_text(tmp_path: Path, save: Save) -> None:
     [
         (np.eye(20, dtype=int), "is (20, 20), but a label is one number for each image. If these are one-hot, save labels.argmax(1)"),
         (np.arange(20) / 1.0, "holds floats, but classes are whole numbers. Save labels.astype(int), or give --column target="),
-        (NUMBERS - 1, "class numbers must be 0 or more, found -1"),
+        (NUMBERS - 1, "classes of 'label' must be numbered from 0; found '-1'"),
     ],
 )  # fmt: skip
 def test_labels_that_are_no_classes(

@@ -84,7 +84,7 @@ def test_through_the_packer(make_folder: Folder, tmp_path: Path, capsys: pytest.
         (b"path,label\n1.jpg,0\n,1\n", r"an empty path, 1 time \('line 3'\)"),
         (b"path,label\n1.jpg,\n", r"1 row has no label \(first in line 2\). Fill or remove"),
         (b"path,label\n1.jpg,0.5\n", r"labels must be whole numbers or names of classes, found '0.5'. Give another --label-column, or --column target=label"),
-        (b"path,label\n1.jpg,-1\n", "class numbers must be 0 or more, found -1. Renumber or remove"),
+        (b"path,label\n1.jpg,-1\n", "classes of 'label' must be numbered from 0; found '-1'"),
         (b"path,label\n", "has a header but no rows. Give it a row for each image"),
         (b"path,label\n1.jpg\n", "not a CSV or TSV table .*Save it again"),
         (b"", "not a CSV or TSV table .*Save it again"),

@@ -16,8 +16,8 @@ from fuzzing.mutate import mutate_bytes
 from fuzzing.pictures import encoded
 from fuzzing.target import Target, scratch_folder
 from gpuload.disk.tar import Damage, group_members, read_members
-from gpuload.fields.arrays import ArrayKind, array_fault
 from gpuload.fields.field import Field
+from gpuload.fields.numbers import ArrayKind, array_fault
 from gpuload.packing.foreign.index import index_shards
 
 

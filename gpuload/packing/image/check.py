@@ -18,9 +18,9 @@ import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from gpuload.errors import DecodeError
-from gpuload.fields.arrays import npy_header
 from gpuload.fields.images import GRAY, RGB
 from gpuload.fields.motion import Placement, place
+from gpuload.fields.numbers import npy_header
 from gpuload.headers import encodings, jpeg, npy, png
 from gpuload.headers.encodings import MAX_PIXELS
 from gpuload.headers.jpeg import ORIENTATION
