@@ -58,7 +58,7 @@ OWNERS = {
     | {f"{_NATIVE}/transforms/{name}.py" for name in ("image",)},
     "cupy": {"output/arrays.py"},
     "ray": {"packing/run/ray_engine.py"},
-    "obstore": {"store/objects.py", "store/bucket.py"},
+    "obstore": {"store/objects.py"},
     "huggingface_hub": {"store/hub.py"},
     "boto3": {"store/objects.py"},
     "jinja2": {"report/build.py"},

@@ -147,8 +147,8 @@ class Info:
     batch_size: int = given(256, "samples in a batch (%(default)s)", "N", rule=COUNT)
 
     def run(self) -> int:
-        from gpuload.disk.class_numbers import class_numbers, notes_on_numbers
         from gpuload.disk.dataset import Dataset
+        from gpuload.disk.index import class_numbers, notes_on_numbers
         from gpuload.order.mixedness import measure_mixing, smallest_good_window
 
         dataset = Dataset(self.folder)

@@ -1,31 +1,85 @@
-"""A packed folder opened for reading: the door to its samples, and selections of them."""
+"""A packed folder, or a set at a URL, opened for reading: its fields, its shards, the rows of its index, its samples,
+and selections of them."""
 
-from collections.abc import Sequence
+import hashlib
+import logging
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gpuload.checks import COUNT, PATH, SIDES, checked, choice, optional, text, whole
+from gpuload.checks import (
+    COUNT,
+    PATH,
+    SIDES,
+    Rule,
+    as_items,
+    as_numbers,
+    as_text,
+    checked,
+    choice,
+    either,
+    optional,
+    text,
+    whole,
+)
 from gpuload.counted import counted
-from gpuload.disk.quarantine import find_excluded
-from gpuload.disk.sample import read_sample
-from gpuload.disk.stored import EXCLUDE, EXPRESSION, SAMPLES, StoredSet
+from gpuload.disk import Index, Manifest
+from gpuload.disk import index as index_file
+from gpuload.disk.manifest import FILE_NAME
+from gpuload.disk.sample import find_excluded, read_sample
 from gpuload.disk.tiles import Grid, Tiles
-from gpuload.errors import ArgumentError, StateError
+from gpuload.errors import ArgumentError, CallError, FormatError, ShardError, StateError
+from gpuload.fields.field import Field
+from gpuload.fields.registry import kind_of
 from gpuload.fields.rows import flat, lengths_of, rows_of
 from gpuload.headers.encodings import MAX_PIXELS
-from gpuload.store.cache import CACHE_SIZE
-from gpuload.store.url import LOCATION, URL
+from gpuload.store import FolderStore, Store
+from gpuload.store.cache import CACHE_SIZE, Cache, Wanted
+from gpuload.store.url import LOCATION, URL, as_location, joined, root_of
 from gpuload.types import I64
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc  # takes 0.15 s of the first batch
 
+_LOG = logging.getLogger(__name__)
 
-class Dataset(StoredSet):
+_USUAL = {name: place for place, name in enumerate(("train", "val", "valid", "validation", "test"))}
+
+
+def _as_expression(value: Any) -> Any:
+    import pyarrow.compute as pc
+
+    if not isinstance(value, pc.Expression):
+        raise TypeError
+    return value
+
+
+_SAMPLES = Rule("sample numbers, whole numbers (n,), or a mask, bool (len,)", as_numbers)
+_NUMBERS = Rule("sample numbers, whole numbers (n,)", as_numbers)
+_SHARDS = Rule("shard numbers, whole numbers (n,)", as_numbers)
+_EXCLUDE = either(
+    "a file that verify --quarantine wrote, or a list of keys",
+    PATH,
+    Rule("", lambda value: tuple(map(as_text, as_items(value)))),
+)
+_EXPRESSION = Rule("an Arrow expression, such as pyarrow.compute.field('label') < 10", _as_expression)
+
+
+def _refuse_outside(what: str, numbers: npt.NDArray[Any], count: int) -> None:
+    """Raises ArgumentError where a number is not in 0..count-1, and for a mask."""
+    outside = numbers if numbers.dtype == bool else numbers[(numbers < 0) | (numbers >= count)]
+    if len(outside):
+        raise ArgumentError(f"Dataset.{what}: expected numbers in 0..{count - 1}, found {outside[0]}")
+
+
+class Dataset:
     """A packed folder such as `shards/train`, or one at a URL such as `s3://bucket/set/train`, opened for reading.
 
     A folder may also be the index of shards that lie at URLs, see `python -m gpuload index`.
@@ -60,7 +114,7 @@ class Dataset(StoredSet):
         cache_size=optional(CACHE_SIZE),
         verify=optional(choice("sha256", "downloads")),
         max_pixels=COUNT,
-        exclude=optional(EXCLUDE),
+        exclude=optional(_EXCLUDE),
     )
     def __init__(
         self,
@@ -72,12 +126,43 @@ class Dataset(StoredSet):
         exclude: str | Path | Sequence[str] | None = None,
     ) -> None:
         assert not isinstance(cache_size, str)  # the rule gives a number
-        super().__init__(folder, cache, cache_size)
         self.verify, self.max_pixels = verify, max_pixels
+        self._selected: I64 | None = None
+        self._tiles: Tiles | None = None
+        self.folder: Path | URL = folder if isinstance(folder, URL) else Path(folder)
+        self.cache: Cache | None = None  # of downloaded shards; None where they are files in the folder
+        self.index: Index  # memory-mapped; of a large set at a URL, what fetches its parts
+        self._root: URL | None  # below which the shards lie
+        times: list[int] | None = None
+        if isinstance(self.folder, URL):
+            from gpuload.disk.fetch import open_url  # asyncio and obstore
+
+            self.cache = Cache(cache, cache_size)
+            self.folder, self.manifest, self.index = open_url(self.folder, self.cache)
+            self._root = self.folder
+        else:
+            self.manifest = _manifest_of(self.folder)
+            self._root = shards_root(self.manifest, self.folder)
+            if self._root is None:
+                times = [_checked_time(self.folder / shard.name, shard.bytes) for shard in self.manifest.shards]
+            else:
+                self.cache = Cache(cache, cache_size)
+            digests, path = self.manifest.index_digests, self.folder / index_file.FILE_NAME
+            self.index = Index(path, self.manifest.fields, digests, len(self.manifest.shards))
+        shards = self.manifest.shards
+        self.fields: dict[str, Field] = {field.name: field for field in self.manifest.fields}
+        self.shard_paths: tuple[Path | URL, ...] = tuple(joined(self.folder, shard.name) for shard in shards)
+        self.shard_times: I64 = np.array(times or [0] * len(shards), np.int64)  # of modification, in ns; 0: unknown
+        self.shard_sizes: I64 = np.array([shard.samples for shard in shards], np.int64)
+        self.first_samples: I64 = np.concatenate([[0], np.cumsum(self.shard_sizes)])
         if exclude is not None and len(excluded := find_excluded(self, exclude)):
             self._select(np.setdiff1d(np.arange(len(self)), excluded))
             if not len(self):
                 raise ArgumentError(f"Dataset(exclude): leaves out all samples of {self.folder}. Is it the right list?")
+
+    def __len__(self) -> int:
+        """Number of samples; of a subset, the number of selected ones."""
+        return int(self.first_samples[-1]) if self._selected is None else len(self._selected)
 
     def __repr__(self) -> str:
         total = counted(int(self.first_samples[-1]), "sample")
@@ -94,18 +179,244 @@ class Dataset(StoredSet):
         milliseconds; of a set at a URL the whole shard is downloaded. A key is looked for in O(samples).
 
         Raises:
-            ArgumentError: there is no such key (the message names close ones) or number.
+            ArgumentError: there is no such key or number.
             DecodeError: the image or a mask does not decode. ShardError: the shard cannot be read.
         """
         return read_sample(self, index)
 
+    def __iter__(self) -> NoReturn:  # else Python would loop by `__getitem__`, also for `in`
+        raise CallError(
+            "Dataset: a loop over a dataset does not exist, since it would decode one image after another. Use "
+            "gpuload.DaliIterator(dataset, ...) for images, or dataset[17] for one; dataset.subset([...]) chooses "
+            "samples, dataset.rows(shard) is their index"
+        )
+
     def __reduce__(self) -> tuple[Any, ...]:
         folder = str(self.folder if isinstance(self.folder, URL) else self.folder.absolute())
-        cache = (None, None) if self.cache is None else (self.cache.asked, self.cache.given)
+        cache = (None, None) if self.cache is None else (self.cache.folder, self.cache.given)
         options = (*cache, self.verify, self.max_pixels)
         return _reopen, (folder, self.manifest.fingerprint, self._selected, self._tiles, options)
 
-    @checked("Dataset.subset", samples=SAMPLES)
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Name of each class by its number; None if the packer was not given names.
+
+        The classes of the field "label"; in a set without it, those of the first field of labels or boxes.
+        """
+        if self._class_field is None or self._class_field.kind == "class":
+            return self.manifest.classes
+        return self._class_field.classes
+
+    @cached_property
+    def num_classes(self) -> int | None:
+        """How many classes there are: as many as names, else one more than the largest class number of the whole set.
+
+        None if no field holds classes. Without names, it costs O(samples) on first use, and the log says where class
+        numbers have no sample: a model gets an output for each of them.
+        """
+        if self._class_field is None:
+            return None
+        if self.classes is not None:
+            return len(self.classes)
+        found = index_file.class_numbers([self._class_field], (rows for _, rows in self.all_rows()))
+        for note in index_file.notes_on_numbers(found, self.manifest):
+            _LOG.warning("%s: %s. Number the classes from 0 without gaps, or give their names", self.folder, note)
+        return max(found[self._class_field.name] | {-1}) + 1
+
+    @property
+    def _class_field(self) -> Field | None:
+        """The field whose classes are those of the set."""
+        with_classes = (field for field in self.fields.values() if kind_of(field).class_column(field))
+        return min(with_classes, key=lambda field: field.kind != "class", default=None)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that change when any stored sample, the stored order or the selection changes."""
+        if self._selected is None:
+            return self.manifest.fingerprint
+        content = self.manifest.fingerprint.encode() + self._selected.tobytes()
+        if self._tiles is not None:
+            content += repr(self._tiles.grid).encode() + self._tiles.numbers.tobytes()
+        return hashlib.sha256(content).hexdigest()[:16]
+
+    def _select(self, stored: I64, tiles: Tiles | None = None) -> None:
+        """stored: int64 (len,), ascending; with tiles, a number may be repeated."""
+        self._selected, self._tiles = stored, tiles
+        self.shard_sizes = np.diff(np.searchsorted(stored, self.first_samples))
+
+    def stored_samples(self, numbers: I64) -> I64:
+        """int64: converts sample numbers of this data set, which may be a subset, to numbers in the whole set."""
+        return numbers if self._selected is None else self._selected[numbers]
+
+    def holds(self, sample: int) -> bool:
+        """Whether this data set, which may be a subset, has the sample of this number in the whole set."""
+        return self._selected is None or bool(np.isin(sample, self._selected))
+
+    @property
+    def tiling(self) -> Tiles | None:
+        """Which parts of their images the samples are; None: they are whole images."""
+        return self._tiles
+
+    def image_sizes(self, samples: I64, needed_by: str) -> I64:
+        """int64 (N, 2): heights and widths of images, by the index. Costs O(stored samples).
+
+        samples: int64 (N,), their numbers in the stored order of the whole set. needed_by: who asks, for the message.
+
+        Raises:
+            ShardError: the index holds a width or height below 1.
+        """
+        sizes = np.stack([self.column(side).to_numpy()[samples] for side in ("height", "width")], axis=1)
+        if len(wrong := np.flatnonzero((sizes < 1).any(axis=1))):
+            raise ShardError(
+                f"{self.folder}: sample {self.keys([samples[wrong[0]]])[0]!r} has no size in the index, which "
+                f"{needed_by} need. Index the folder again"
+            )
+        return sizes.astype(np.int64)
+
+    @checked("Dataset.fetch_rows", shards=optional(_SHARDS))
+    def fetch_rows(self, shards: npt.ArrayLike | None = None) -> None:
+        """Fetches the index of these shards together, of a large set at a URL, before `rows` is asked for each of them.
+
+        shards: their numbers; None: of all. What is here already is not fetched again.
+
+        Raises:
+            ArgumentError: there is no such shard. RemoteError: they cannot be read. FormatError: they are not those of
+                the manifest.
+        """
+        if shards is not None:
+            _refuse_outside("fetch_rows(shards)", np.asarray(shards), len(self.shard_paths))
+        self.index.fetch(None if shards is None else np.asarray(shards).tolist())
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and Arrow types of the index columns."""
+        return self.index.schema
+
+    @checked("Dataset.rows", shard=whole(0))
+    def rows(self, shard: int) -> pa.RecordBatch:
+        """The index of one shard, one row per sample in stored order; the columns are views of the mapped file.
+
+        shard: its number.
+
+        Columns: key, source, width and height (as decoded), and for each field the offset and size of its data in the
+        shard, in bytes, and the columns of its kind, such as a class number or the text of a caption.
+
+        Raises:
+            ArgumentError: there is no such shard.
+            FormatError: the index and the manifest disagree on the number of samples in the shard.
+            RemoteError: they lie at a URL, and cannot be read.
+        """
+        if shard >= len(self.shard_paths):
+            raise ArgumentError(
+                f"Dataset.rows(shard={shard}): {self.folder} has {counted(len(self.shard_paths), 'shard')}"
+            )
+        rows = self.index.shard(shard)
+        expected = self.manifest.shards[shard].samples
+        if rows.num_rows != expected:
+            raise FormatError(
+                f"{self.index.path}: has {rows.num_rows} rows for {self.shard_paths[shard].name}, manifest.json says "
+                f"{expected}. They come from different runs: copy the folder again"
+            )
+        return rows
+
+    def all_rows(self) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The number of the first sample, and the rows, of each shard; they are fetched together.
+
+        Raises:
+            FormatError, RemoteError: as `rows`.
+        """
+        self.fetch_rows()
+        for shard, first in enumerate(self.first_samples[:-1].tolist()):
+            yield first, self.rows(shard)
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """A column of the index, of all stored samples, with one chunk for each shard.
+
+        Raises:
+            FormatError, RemoteError: as `rows`.
+        """
+        chunks = (rows.column(name) for _, rows in self.all_rows())
+        if self.index.parts is not None:  # a view would keep all rows of its shard in memory
+            chunks = (chunk.take(pa.array(np.arange(len(chunk)))) for chunk in chunks)
+        return pa.chunked_array(list(chunks), self.schema.field(name).type)
+
+    def shards_of(self, samples: I64 | int) -> I64:
+        """The number of the shard of each sample.
+
+        samples: int64 (N,), or one: numbers in the stored order of the whole set.
+        """
+        shards: I64 = np.searchsorted(self.first_samples, samples, side="right") - 1
+        return shards
+
+    def locate(self, samples: I64) -> tuple[I64, I64]:
+        """The shard of each sample, and its row there; samples: as for `shards_of`."""
+        shards = self.shards_of(samples)
+        rows: I64 = samples - self.first_samples[shards]
+        return shards, rows
+
+    def row(self, sample: int) -> pa.RecordBatch:
+        """One sample's row of the index, as a batch of one row; costs O(1).
+
+        sample: its number in the stored order of the whole set.
+        """
+        (shard,), (row,) = self.locate(np.array([sample]))
+        return self.rows(int(shard)).slice(int(row), 1)
+
+    def first_row(self) -> pa.RecordBatch:
+        """The first sample's row of the index."""
+        return self.row(int(self.stored_samples(np.zeros(1, np.int64))[0]))
+
+    @checked("Dataset.keys", samples=_NUMBERS)
+    def keys(self, samples: npt.ArrayLike) -> list[str]:
+        """The keys of samples.
+
+        samples: their numbers in the stored order of the whole set (the field "index").
+
+        Raises:
+            ArgumentError: a number is out of range.
+        """
+        numbers = np.asarray(samples)
+        _refuse_outside("keys(samples)", numbers, int(self.first_samples[-1]))
+        shards, rows = self.locate(numbers)
+        self.fetch_rows(needed := np.unique(shards))
+        keys = {shard: self.rows(shard).column("key") for shard in needed.tolist()}
+        return [keys[shard][row].as_py() for shard, row in zip(shards.tolist(), rows.tolist(), strict=True)]
+
+    @cached_property
+    def labels(self) -> I64:
+        """int64 (len,): the class number of every sample, in stored order. Costs O(stored samples) on first use."""
+        self.require_field("label")
+        labels: I64 = self.column("label").to_numpy()
+        return labels if self._selected is None else labels[self._selected]
+
+    @checked("Dataset.require_field", name=Rule("the name of a field", as_text))
+    def require_field(self, name: str) -> Field:
+        """The packed field of this name.
+
+        Raises:
+            ArgumentError: there is none; the message lists the packed fields.
+        """
+        if name not in self.fields:
+            raise ArgumentError(
+                f"{self.folder}: has no field {name!r}; its fields are {', '.join(map(repr, self.fields))}"
+            )
+        return self.fields[name]
+
+    def open_store(self, trusts: bool = False) -> Store:
+        """What gives a reader the shards. trusts: whether those in the cache are not hashed before their first use."""
+        infos = self.manifest.shards
+        if self._root is None:
+            assert isinstance(self.folder, Path)
+            return FolderStore([self.folder / info.name for info in infos])
+        from gpuload.store.stores import CachedStore, MemoryStore  # asyncio and obstore
+
+        assert self.cache is not None
+        wanted = [Wanted(info.sha256, info.bytes, info.name.removeprefix(f"{self._root}/")) for info in infos]
+        if self.cache.in_memory:
+            return MemoryStore(self._root, wanted, self.cache.kept)
+        return CachedStore(self._root, self.cache, wanted, trusts)
+
+    @checked("Dataset.subset", samples=_SAMPLES)
     def subset(self, samples: npt.ArrayLike) -> "Dataset":
         """A data set of only these samples, in stored order.
 
@@ -144,7 +455,7 @@ class Dataset(StoredSet):
         part._select(stored, tiles)
         return part
 
-    @checked("Dataset.filter", expression=EXPRESSION)
+    @checked("Dataset.filter", expression=_EXPRESSION)
     def filter(self, expression: "pc.Expression") -> "Dataset":
         """The samples for which an Arrow expression over the index columns is true.
 
@@ -233,3 +544,67 @@ def _reopen(
             f"({fingerprint}). Open it with gpuload.Dataset and make the selection again"
         )
     return dataset if selected is None else dataset._part(selected, tiles)
+
+
+def packed_folders(folder: Path) -> list[Path]:
+    """The packed folders in a folder, in the usual order of splits; the folder itself where it is one, or has none."""
+    if (folder / FILE_NAME).exists():
+        return [folder]
+    found = (path.parent for path in folder.glob(f"*/{FILE_NAME}"))
+    return sorted(found, key=lambda path: (_USUAL.get(path.name, len(_USUAL)), path.name)) or [folder]
+
+
+def _manifest_of(folder: Path) -> Manifest:
+    """The manifest of a local folder.
+
+    Raises:
+        FormatError: it is no packed folder, or its manifest is damaged.
+    """
+    if os.path.isfile(folder):  # unlike Path.is_file, False also for a path that cannot be one
+        raise FormatError(f"{folder}: is a file. Give the packed folder, which holds manifest.json and the shards")
+    if not os.path.isdir(folder):
+        raise FormatError(f"{folder}: no such folder. Pack images into one with `python -m gpuload pack`")
+    if not (folder / FILE_NAME).exists() and (folder / "train" / FILE_NAME).exists():
+        raise FormatError(f"{folder}: holds packed splits; open one of them, for instance {folder / 'train'}")
+    return Manifest.read(folder)
+
+
+def _checked_time(path: Path, size: int) -> int:
+    """The modification time of a shard, in ns.
+
+    Raises:
+        ShardError: it is not a file of this size.
+    """
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise ShardError(f"{path}: cannot be read ({error.strerror}). Copy the folder again") from None
+    if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for its other end
+        raise ShardError(f"{path}: is not a regular file. Copy the folder again")
+    if found.st_size != size:
+        raise ShardError(
+            f"{path}: is {counted(found.st_size, 'byte')}, manifest.json says {size:,}. It was truncated or replaced: "
+            "copy it again, or index the folder again"
+        )
+    return found.st_mtime_ns
+
+
+def shards_root(manifest: Manifest, folder: Path) -> URL | None:
+    """The URL below which all shards lie; None where they are files.
+
+    Raises:
+        FormatError: only some lie at URLs, or they lie in several places.
+        ArgumentError, MissingPackageError: a URL cannot be read from here.
+    """
+    places = [joined(folder, shard.name) for shard in manifest.shards]
+    urls = [place for place in places if isinstance(place, URL)]
+    if not urls:
+        return None
+    root = root_of(urls)
+    if len(urls) < len(places) or root is None:
+        raise FormatError(
+            f"{folder}: its shards lie in several places, as {places[0]} and {places[-1]}. Index the shards of each "
+            "bucket by themselves, and mix the sets"
+        )
+    as_location(root.text)
+    return root

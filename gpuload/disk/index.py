@@ -8,24 +8,26 @@ shards costs O(window), whatever the number of samples.
 import hashlib
 import mmap
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from gpuload.counted import counted
-from gpuload.errors import FormatError
+from gpuload.errors import FormatError, some_of
 from gpuload.fields.field import Field
 from gpuload.fields.images import POINTS
-from gpuload.fields.registry import index_schema
+from gpuload.fields.registry import index_schema, kind_of
 from gpuload.machine.limits import count_cores
 from gpuload.machine.untrusted import open_regular
 
 if TYPE_CHECKING:
+    from gpuload.disk.manifest import Manifest
     from gpuload.store.transfer import Parts  # asyncio
 
 FILE_NAME = "index.arrow"
@@ -116,30 +118,22 @@ class Index:
                 self.bytes = pa.py_buffer(parts.read(len(digests.index_parts) - 1))
             self._reader = pa.ipc.open_file(self.bytes)  # its schema and footer are at the end
             self.schema: pa.Schema = self._reader.schema
-            names = self.schema.names
-        except FileNotFoundError:
-            raise FormatError(
-                f"{path}: missing. Copy the folder again, or index its shards: python -m gpuload index"
-            ) from None
+            columns = list(zip(self.schema.names, self.schema.types, strict=True))
         except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: names that are not UTF-8
             raise FormatError(
-                f"{path}: not an Arrow file, or truncated ({_first_line(error)}). Copy the folder again"
+                f"{path}: cannot be read as an Arrow file ({_first_line(error)}). Copy the folder again, or index its "
+                "shards: python -m gpuload index"
             ) from None
         for column in index_schema(fields):
-            if names.count(column.name) != 1:
-                raise FormatError(
-                    f"{path}: has no column {column.name!r}, which manifest.json requires, or several. "
-                    "Copy the folder again"
-                )
-            if (found := self.schema.field(column.name).type) != column.type:
-                raise FormatError(
-                    f"{path}: column {column.name!r} is of type {found}, expected {column.type}. Copy the folder again"
-                )
+            if columns.count((column.name, column.type)) != 1 or self.schema.names.count(column.name) != 1:
+                raise self._damaged(f"has not one column {column.name!r} of type {column.type}, as manifest.json says")
         if shards not in (None, len(self)):
-            raise FormatError(
-                f"{path}: indexes {counted(len(self), 'shard')}, manifest.json lists {shards:,}. They come from "
-                "different runs: copy the folder again"
+            raise self._damaged(
+                f"indexes {counted(len(self), 'shard')}, manifest.json lists {shards:,}: they are of different runs"
             )
+
+    def _damaged(self, fault: str) -> FormatError:
+        return FormatError(f"{self.path}: {fault}. Copy the folder again")
 
     def __len__(self) -> int:
         """Number of shards."""
@@ -171,13 +165,10 @@ class Index:
                 rows = self._reader.get_batch(number)
             rows.validate()  # else counting could read behind the end of a damaged column
         except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: its footer is not there any more
-            raise FormatError(f"{self.path}: is damaged ({_first_line(error)}). Copy the folder again") from None
+            raise self._damaged(f"is damaged ({_first_line(error)})") from None
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
             if _count_nulls(column):
-                raise FormatError(
-                    f"{self.path}: lacks values in column {name!r} of shard {number}. Copy the folder again, or index "
-                    "its shards again with `python -m gpuload index`"
-                )
+                raise self._damaged(f"lacks values in column {name!r} of shard {number}")
         return rows
 
     def check_unchanged(self) -> None:
@@ -202,10 +193,7 @@ class Index:
         """Compares what follows the record batches; the whole, where the manifest tells nothing of parts."""
         size, offsets = self.bytes.size, self._digests.index_offsets
         if offsets is not None and offsets[-1] != size:
-            raise FormatError(
-                f"{self.path}: is {size:,} bytes, manifest.json says {offsets[-1]:,}. It was truncated, or comes "
-                "from another run: copy the folder again"
-            )
+            raise self._damaged(f"is {size:,} bytes, manifest.json says {offsets[-1]:,}")
         if offsets is not None:
             self._compare([len(offsets) - 2])
         elif self._digests.index_sha256 is not None:
@@ -213,26 +201,27 @@ class Index:
 
     def _compare(self, numbers: Iterable[int]) -> None:
         """Compares these parts with their SHA-256s, unless they were compared before."""
-        if self._digests.index_parts is None:
+        parts, offsets = self._digests.index_parts, self._digests.index_offsets
+        if parts is None or offsets is None:
             return
+
+        def compare(number: int) -> None:
+            self._refuse_unless(parts[number], *offsets[number : number + 2])
+            self._compared.add(number)
+
         new = [number for number in numbers if number not in self._compared]
         if len(new) == 1:
-            self._compare_part(new[0])
+            compare(new[0])
         elif new:
             with ThreadPoolExecutor(min(len(new), count_cores())) as pool:  # hashing takes no lock of Python's
-                list(pool.map(self._compare_part, new))
-
-    def _compare_part(self, number: int) -> None:
-        assert self._digests.index_parts is not None and self._digests.index_offsets is not None
-        self._refuse_unless(self._digests.index_parts[number], *self._digests.index_offsets[number : number + 2])
-        self._compared.add(number)
+                list(pool.map(compare, new))
 
     def _refuse_unless(self, expected: str, begin: int, end: int) -> None:
         found = hashlib.sha256(memoryview(self.bytes)[begin:end]).hexdigest()
         if found != expected:
-            raise FormatError(
-                f"{self.path}: is damaged: the SHA-256 of bytes {begin:,} to {end - 1:,} is {found[:16]}…, "
-                f"manifest.json says {expected[:16]}…. Copy the folder again"
+            raise self._damaged(
+                f"is damaged: the SHA-256 of bytes {begin:,} to {end - 1:,} is {found[:16]}…, manifest.json says "
+                f"{expected[:16]}…"
             )
 
 
@@ -243,3 +232,36 @@ def _count_nulls(column: pa.Array) -> int:
 
 def _first_line(error: Exception) -> str:
     return " ".join(str(getattr(error, "strerror", None) or error).splitlines()[:1])
+
+
+_MOST = 1_000_000  # class numbers that are looked through for examples
+_NAME = 60  # characters of a class name that are shown
+
+
+def class_numbers(fields: Iterable[Field], rows: Iterable[pa.RecordBatch]) -> dict[str, set[int]]:
+    """The distinct class numbers of the samples in these rows of an index, by field; of those that have classes."""
+    import pyarrow.compute as pc  # 0.02 s of the first batch
+
+    columns = {field.name: column for field in fields if (column := kind_of(field).class_column(field))}
+    numbers: dict[str, set[int]] = {name: set() for name in columns}
+    for batch in rows if columns else ():
+        for name, column in columns.items():
+            values = batch.column(column)
+            flat = values.flatten() if pa.types.is_list(values.type) else values
+            numbers[name].update(pc.unique(flat).to_pylist())
+    return numbers
+
+
+def notes_on_numbers(numbers: Mapping[str, Set[int]], manifest: "Manifest") -> list[str]:
+    """A sentence for each field that has class numbers without a sample, up to its largest or its last name."""
+    notes = []
+    for field in manifest.fields:
+        if not (found := {number for number in numbers.get(field.name, ()) if number >= 0}):
+            continue
+        names = kind_of(field).class_names(field, manifest.classes)
+        count = max(found) + 1 if names is None else len(names)
+        lacking = np.setdiff1d(np.arange(min(count, _MOST)), list(found))
+        if number := count - len(found):
+            shown = some_of([one if names is None else names[one][:_NAME] for one in lacking[:3].tolist()])
+            notes.append(f"{field.name}: {number:,} of {counted(count, 'class', 'classes')} have no sample, as {shown}")
+    return notes

@@ -163,8 +163,8 @@ class Manifest:
         with replaced(folder / FILE_NAME) as temporary:
             temporary.write_text(text + "\n", encoding="utf-8")
 
-    @classmethod
-    def read(cls, folder: Path, url: URL | None = None) -> "Manifest":
+    @staticmethod
+    def read(folder: Path, url: URL | None = None) -> "Manifest":
         """Reads and checks the file.
 
         url: where it was copied from: then no shard lies outside of that folder, indexed or not.
@@ -175,7 +175,12 @@ class Manifest:
         """
         path = folder / FILE_NAME
         try:
-            found = parse_json(_read_text(path))
+            with open_regular(path) as file:
+                size = os.fstat(file.fileno()).st_size
+                if size:
+                    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                        check_length(content)
+                text = file.read(size)
         except FileNotFoundError:
             raise FormatError(
                 f"{folder}: no {FILE_NAME}, so this is not a packed folder. Pack images with `python -m gpuload pack`, "
@@ -184,71 +189,63 @@ class Manifest:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise FormatError(f"{path}: cannot be read ({reason}). Copy the folder again") from None
-        if not isinstance(found, dict) or found.get("format") != FORMAT:
-            raise FormatError(f"{path}: is not a gpuload manifest (its 'format' is not {FORMAT!r})")
-        if type(found.get("version")) is not int or not 1 <= found["version"] <= VERSION:
-            raise FormatError(
-                f"{path}: has version {found.get('version')!r}, this gpuload reads versions 1 to {VERSION}. "
-                f"Upgrade with `{upgrade_command()}`, or pack again"
-            )
-        try:
-            values = _checked("", found, Manifest)
-            for name, kind in (("shards", ShardInfo), ("fields", Field)):
-                entries = enumerate(values[name])
-                values[name] = tuple(kind(**_checked(f"{name}[{number}].", one, kind)) for number, one in entries)
-            manifest = cls(**values)
-            for shard in manifest.shards:
-                if 512 * shard.samples > shard.bytes:  # a member's header alone takes that
-                    raise ValueError(f"{shard.name!r} cannot hold {shard.samples:,} samples in {shard.bytes:,} bytes")
-        except (TypeError, ValueError) as error:  # TypeError: a field without a name, a kind or a member
-            raise FormatError(f"{path}: is damaged (missing or unexpected: {error}). Copy the folder again") from None
-        for one in manifest.fields:
+        return parse_manifest(text, path, url is None)
+
+    def check(self) -> None:
+        """Raises ValueError where values do not fit each other."""
+        for shard in self.shards:
+            if 512 * shard.samples > shard.bytes:  # a member's header alone takes that
+                raise ValueError(f"{shard.name!r} cannot hold {shard.samples:,} samples in {shard.bytes:,} bytes")
+        for one in self.fields:
             if fault := kind_of(one).field_fault(one):
-                raise FormatError(f"field {one.name!r} of kind {one.kind!r}: {fault}. Copy the folder again")
-        shards = manifest.shards
-        names = [field_.name for field_ in manifest.fields]
-        images = [field_.name for field_ in manifest.fields if field_.kind in ("image", "raw")]
+                raise ValueError(f"field {one.name!r} of kind {one.kind!r}: {fault}")
+        names = [one.name for one in self.fields]
+        images = [one.name for one in self.fields if one.kind in ("image", "raw")]
         if len(set(names)) < len(names) or images != ["image"]:
-            raise FormatError(
-                f"{path}: is damaged: a set has one field 'image' of kind image or raw, and no two of one name; found "
-                f"{some_of(names, 8)}. Copy the folder again"
+            raise ValueError(
+                f"a set has one field 'image' of kind image or raw, and no two of one name; found {some_of(names, 8)}"
             )
-        for shard in shards:
-            if fault := shard_name_fault(shard.name, "indexed" in manifest.packing and url is None):
-                raise FormatError(
-                    f"{path}: its shard {shard.name!r} {fault}. Shards lie in the folder of their manifest, unless "
-                    "`python -m gpuload index` has written it. Do not use this one"
-                )
-        if manifest.fingerprint != found.get("fingerprint"):
-            raise FormatError(
-                f"{path}: its shards do not match its fingerprint; it was edited or damaged. Copy it again"
-            )
-        parts, offsets = manifest.index_parts or (), manifest.index_offsets or ()
-        if (parts and len(parts) != len(shards) + 1) or (offsets and len(offsets) != len(shards) + 2):
-            raise FormatError(
-                f"{path}: is damaged: index_parts has {len(parts):,} entries and index_offsets {len(offsets):,}, "
-                f"expected {len(shards) + 1:,} and {len(shards) + 2:,}. Copy the folder again"
-            )
-        if list(offsets) != sorted(offsets) or (offsets and offsets[-1] > manifest.most_beside):
-            raise FormatError(
-                f"{path}: is damaged: index_offsets, where the parts of the index begin, do not grow, or are larger "
-                "than the set. Copy the folder again"
-            )
-        return manifest
+        count, parts, offsets = len(self.shards), self.index_parts, self.index_offsets
+        if (parts and len(parts) != count + 1) or (offsets and len(offsets) != count + 2):
+            raise ValueError(f"index_parts and index_offsets are not those of {counted(count, 'shard')}")
+        if offsets and (list(offsets) != sorted(offsets) or offsets[-1] > self.most_beside):
+            raise ValueError("index_offsets do not grow, or are larger than the set")
 
 
-def _read_text(path: Path) -> str:
-    """The file's text.
+def parse_manifest(text: bytes, where: Path | URL, is_local: bool) -> Manifest:
+    """Checks the text of the file. where: it lies. is_local: whether `Manifest.read` reads it without a URL.
 
     Raises:
-        ValueError: as `check_length`, or it is no text. OSError: it cannot be read.
+        FormatError: as `Manifest.read`.
     """
-    with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size:
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                check_length(content)
-        return file.read(size).decode("utf-8")
+    try:
+        found = parse_json(text.decode("utf-8"))
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
+            raise ValueError(f"it is not a gpuload manifest, with 'format' {FORMAT!r}")
+        if type(found.get("version")) is not int or not 1 <= found["version"] <= VERSION:
+            raise FormatError(
+                f"{where}: has version {found.get('version')!r}, this gpuload reads versions 1 to {VERSION}. "
+                f"Upgrade with `{upgrade_command()}`, or pack again"
+            )
+        values = _checked("", found, Manifest)
+        for name, kind in (("shards", ShardInfo), ("fields", Field)):
+            entries = enumerate(values[name])
+            values[name] = tuple(kind(**_checked(f"{name}[{number}].", one, kind)) for number, one in entries)
+        manifest = Manifest(**values)
+        manifest.check()
+        if manifest.fingerprint != found.get("fingerprint"):
+            raise ValueError("its shards do not match its fingerprint: it was edited")
+    except (TypeError, ValueError) as error:  # TypeError: a field without a name, a kind or a member
+        raise FormatError(
+            f"{where}: is damaged: {error}. {'Copy' if is_local else 'Upload'} the folder again"
+        ) from None
+    for shard in manifest.shards:
+        if fault := shard_name_fault(shard.name, not manifest.upright and is_local):
+            raise FormatError(
+                f"{where}: its shard {shard.name!r} {fault}. Shards lie in the folder of their manifest, unless "
+                "`python -m gpuload index` has written it. Do not use this one"
+            )
+    return manifest
 
 
 def check_length(text: bytes | bytearray | mmap.mmap) -> None:

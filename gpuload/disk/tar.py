@@ -2,14 +2,13 @@
 
 import os
 import re
-import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from gpuload.errors import ShardError
+from gpuload.machine.untrusted import open_regular
 
 BLOCK_BYTES = 512
 RECORD_BYTES = 10240  # default record size, to a multiple of which GNU tar and Python's tarfile pad an archive
@@ -114,13 +113,8 @@ def read_members(
         ShardError: it is not a tar, is compressed, damaged or truncated, or cannot be read.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait for a writer
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ShardError(f"{path}: is not a regular file. Give a tar, or a link to one")
-            yield from _Archive(descriptor).members(others, damage)
-        finally:
-            os.close(descriptor)
+        with open_regular(path, 0) as file:
+            yield from _Archive(file.fileno()).members(others, damage)
     except _DamagedError as error:
         raise ShardError(
             f"{path}: not a complete, uncompressed tar archive ({error}). Copy or unpack it again, or leave out what "
@@ -163,13 +157,10 @@ class _Header(NamedTuple):
 
 _DIGITS = re.compile(rb" *([0-7]+)[ \0]*")
 _RECORD = re.compile(rb"([0-9]{1,9}) ([^=\n]+)=")
-_WITHOUT_DATA = {b"1": "link", b"2": "link", b"3": "device", b"4": "device", b"6": "pipe"} | dict.fromkeys(
-    (b"5", b"V"),
-    "folder",  # or the label of a volume
-)
-_WITH_DATA = {b"D": "folder", b"S": "sparse file", b"M": "part of a file"}
+# What is not a file and has no data. V, the label of a volume, counts as a folder.
+_KINDS = {b"12": "link", b"34": "device", b"5V": "folder", b"6": "pipe"}
+_WITHOUT_DATA = {bytes([flag]): kind for flags, kind in _KINDS.items() for flag in flags}
 _MOST_EXTENDED = 1 << 20  # bytes of an extended header; names and times take a few hundred
-_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstandard"}
 _SCANNED = 1 << 20  # bytes that are searched at once for a header, a multiple of BLOCK_BYTES
 
 
@@ -248,12 +239,7 @@ class _Archive:
                     return self._member(at, header, records)
                 records |= self._extended(at, header)
             except ValueError as error:
-                compressed = next(
-                    (name for start, name in _COMPRESSED.items() if not at and block.startswith(start)), ""
-                )
-                fault = f"compressed with {compressed}" if compressed else str(error)
-                extended |= not compressed and block[156:157] in b"xXgLK"
-                raise _DamagedError(fault, at, extended) from None
+                raise _DamagedError(str(error), at, extended or block[156:157] in b"xXgLK") from None
             at += member_span(header.size)
 
     def _ends(self, at: int) -> bool:
@@ -267,14 +253,9 @@ class _Archive:
         behind = self._find(at, lambda block: bool(block.strip(b"\0")))
         if behind == self._bytes:
             return True
-        fault = f"zeros in place of a header, with data from byte {behind:,} on,"
-        with suppress(ValueError):
-            _Header.parse(self._read(behind, BLOCK_BYTES))
-            if behind - at >= 2 * BLOCK_BYTES:
-                fault = (
-                    f"the end of a tar, and another one behind it at byte {behind:,}, as where tars are joined by cat,"
-                )
-        raise _DamagedError(fault, at)
+        raise _DamagedError(
+            f"zeros in place of a header, with data from byte {behind:,} on, as where tars are joined by cat,", at
+        )
 
     def _extended(self, at: int, header: _Header) -> dict[bytes, bytes]:
         """The records of an extended header. A long name of GNU tar is the record "path".
@@ -312,9 +293,10 @@ class _Archive:
         if data + size > self._bytes:
             raise ValueError(f"{name!r} of {size:,} bytes, which are more than the file has,")
         sparse = any(key.startswith(b"GNU.sparse.") for key in records)
-        is_folder = header.kind == b"\0" and name.endswith("/")  # of the first tars, which had no type for it
-        kind = "sparse file" if sparse else "folder" if is_folder else "file" if header.kind in b"0\x007" else None
-        kind = kind or _WITH_DATA.get(header.kind, f"member of type {header.kind.decode('latin-1')!r}")
+        # Of the first tars, which had no type for it, and of incremental archives, with a list of what is in it.
+        is_folder = header.kind == b"D" or (header.kind == b"\0" and name.endswith("/"))
+        kind = "folder" if is_folder else "file" if header.kind in b"0\x007" else "member of an unusual type"
+        kind = "sparse file" if sparse or header.kind == b"S" else kind
         return Member(name, data, size), kind, data + member_span(size) - BLOCK_BYTES
 
     def _resume(self, start: int, extended: bool) -> int:

@@ -99,7 +99,7 @@ def check_network(dataset: Dataset) -> Answer:
     shards = [path for path in dataset.shard_paths if isinstance(path, URL)]
     if not shards:
         return None
-    from gpuload.store.background import background  # asyncio and obstore
+    from gpuload.store.network import background  # asyncio and obstore
     from gpuload.store.objects import RANGE_BYTES, Objects
 
     sizes = [shard.bytes for shard in dataset.manifest.shards]

@@ -20,9 +20,9 @@ from gpuload.counted import counted
 from gpuload.disk import Index, Manifest, ShardInfo
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
+from gpuload.disk.dataset import shards_root
 from gpuload.disk.manifest import dali_index_path, dali_index_text
-from gpuload.disk.opening import shards_root
-from gpuload.disk.quarantine import Quarantined, write_quarantine
+from gpuload.disk.sample import Quarantined, write_quarantine
 from gpuload.disk.tar import Damage, Member, group_members, read_members, split_name
 from gpuload.errors import ArgumentError, DecodeError, FormatError, OutputError, RemoteError
 from gpuload.fields.field import Field
@@ -130,13 +130,13 @@ class _Verification:
 
     def at_url(self, url: URL) -> list[str]:
         """Downloads the shards into a temporary folder, some at a time, and verifies them there."""
-        from gpuload.disk.fetch import Pieces, parse_manifest  # asyncio
+        from gpuload.disk.fetch import Pieces  # asyncio
 
         with tempfile.TemporaryDirectory(prefix="gpuload-verify-") as scratch:
             pieces = Pieces(url, Path(scratch))
             data = pieces.manifest_bytes()
             try:
-                manifest = parse_manifest(data, pieces.folder, url)
+                manifest = manifest_file.parse_manifest(data, url / manifest_file.FILE_NAME, is_local=False)
                 pieces.get(index_file.FILE_NAME, most=manifest.most_beside)
                 faults = _index_faults(pieces.folder / index_file.FILE_NAME, manifest)
             except FormatError as error:
@@ -207,11 +207,11 @@ class _Verification:
 
 def _splits_at(url: URL) -> list[URL]:
     """The packed splits in a folder at a URL; the URL itself where it is one, or cannot be listed."""
-    from gpuload.store.background import background
-    from gpuload.store.bucket import Listed
+    from gpuload.store.network import background
+    from gpuload.store.objects import Objects
 
     try:
-        found = background().wait(Listed(url).list())
+        found = background().wait(Objects(url).list())
     except (ArgumentError, RemoteError):
         return [url]
     ends = [name.removesuffix(f"/{manifest_file.FILE_NAME}") for name in found]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpuload.disk.dataset import Dataset
 from gpuload.read.shards import MappedShard
-from gpuload.store.background import Waiter
+from gpuload.store.network import Waiter
 
 if TYPE_CHECKING:
     from gpuload.store.transfer import Parts  # asyncio
@@ -181,7 +181,7 @@ class RowsAhead(Waiter):
         """
         if self._parts is None:
             return
-        from gpuload.store.background import background
+        from gpuload.store.network import background
 
         if not all(map(self._parts.has, numbers)):
             self.wait(self._parts.get(numbers), self._parts.where)

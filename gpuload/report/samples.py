@@ -11,8 +11,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from gpuload.augment import Augment
-from gpuload.disk.dataset import Dataset
-from gpuload.disk.opening import packed_folders
+from gpuload.disk.dataset import Dataset, packed_folders
 from gpuload.disk.sample import stored_picture
 from gpuload.errors import ArgumentError
 from gpuload.machine.untrusted import open_regular, parse_json

@@ -11,10 +11,9 @@ from pathlib import Path
 
 from gpuload.errors import OutputError, RemoteError, SourceError
 from gpuload.sources.files import Files, Findings, Names, Ref, is_hidden, split_files
-from gpuload.store.background import background
-from gpuload.store.bucket import Listed, expand_url
 from gpuload.store.hub import pinned
-from gpuload.store.objects import NoSuchObjectError, Objects
+from gpuload.store.network import background
+from gpuload.store.objects import NoSuchObjectError, Objects, expand_url
 from gpuload.store.transfer import fetch_file
 from gpuload.store.url import URL
 
@@ -60,7 +59,7 @@ class RemoteFolder(Files):
     def _sizes(self) -> dict[str, int]:
         """The size of each file that is not hidden, by its name."""
         try:
-            there = background().wait(Listed(self.url).list())
+            there = background().wait(Objects(self.url).list())
         except RemoteError as error:
             raise SourceError(str(error)) from None
         return {name: one.size for name, one in sorted(there.items()) if not any(map(is_hidden, name.split("/")))}

@@ -3,7 +3,7 @@
     CACHE/gpuload-1/lock                     held while room is made
     CACHE/gpuload-1/shards/<SHA-256>         a whole shard, of whichever set: locked (shared) by each of its readers
     CACHE/gpuload-1/shards/<SHA-256>.part    one on its way: locked by who downloads it
-    CACHE/gpuload-1/sets/<URL's hash>/       manifests and indexes, see `remote_set`
+    CACHE/gpuload-1/sets/<URL's hash>/       manifests and indexes, see `transfer`
 
 A shard's name is the SHA-256 of its bytes, which its manifest says, so that it cannot be mistaken for another one.
 Locks are those of `flock`, which end with the process that holds them, however it ends.
@@ -14,10 +14,9 @@ import logging
 import os
 import re
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -62,21 +61,21 @@ def default_folder() -> Path:
 
 
 class Wanted(NamedTuple):
-    """A shard: its SHA-256, and its size in bytes."""
+    """A shard: its SHA-256, its size in bytes, and its name below the URL."""
 
     sha256: str
     bytes: int
+    name: str = ""
 
 
 class Cache:
     """The folder, and how large it may become.
 
     folder: None is `default_folder()`. limit: bytes, of all that lies in it; None: what is there already, and nine
-    tenths of what is free on the disk now. asked: the folder that was given; `folder` is the one that is used.
+    tenths of what is free on the disk now. asked: the folder that was given.
 
-    With a limit of 0 it holds manifests and indexes only, and shards stay in memory (`in_memory`); where the folder
-    cannot be written, one of this user's below TMPDIR is used. kept: what `MemoryStore` keeps of the samples that were
-    looked at.
+    With a limit of 0 it holds manifests and indexes only, and shards stay in memory (`in_memory`). kept: what
+    `MemoryStore` keeps of the samples that were looked at.
 
     Raises:
         ArgumentError: the folder cannot be created or written.
@@ -85,36 +84,38 @@ class Cache:
     def __init__(self, folder: str | Path | None = None, limit: int | None = None) -> None:
         if folder is not None:
             refuse_urls("cache", PATH.read(folder), "Give a folder on a local disk")
-        self.asked = self.folder = Path(default_folder() if folder is None else folder).absolute()
+        self.folder = Path(default_folder() if folder is None else folder).absolute()
         self.given, self.in_memory = limit, limit == 0
         self.kept: list[Any] = []
+        self._room = self.folder / _ROOM
+        self.shards, self.sets = self._room / "shards", self._room / "sets"
         try:
-            self._open_folders()
+            self._make_folders()
         except OSError as error:
-            instead = "a temporary folder by TMPDIR" if self.in_memory else "cache_size=0 to keep no shards on disk"
             raise ArgumentError(
-                f"cache {self.folder}: cannot be written ({error.strerror}). Give another folder with cache=, "
-                f"or by the environment variable GPULOAD_CACHE, or {instead}"
+                f"cache {self.folder}: cannot be written ({error.strerror}). Give another folder with cache=, or by "
+                "the environment variable GPULOAD_CACHE; cache_size=0 keeps no shards on disk"
             ) from None
         self._in_sets: dict[Path, tuple[int, int]] = {}  # when each folder was changed, and the bytes in it
         self.limit = self.used() + int(_FREE_SHARE * self.free()) if limit is None else limit
 
-    def __repr__(self) -> str:
-        return f"Cache({str(self.folder)!r}, {self.limit:,} bytes)"
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return Cache, (self.asked, self.given)
+        return Cache, (self.folder, self.given)
 
     def used(self) -> int:
         """Bytes of all that lies in it; a shard that is on its way counts as whole."""
+        return _bytes_in(self.shards) + self._beside()
+
+    def _beside(self) -> int:
+        """Bytes of manifests and indexes."""
         known = {}
-        for folder in _folders(self.sets):
+        for folder in (path for pattern in ("*", "*/*") for path in self.sets.glob(pattern) if path.is_dir()):
             with suppress(FileNotFoundError):
                 changed, (before, size) = folder.stat().st_mtime_ns, self._in_sets.get(folder, (0, 0))
                 # A large index has a file for each shard.
-                known[folder] = changed, size if changed == before else sum(size for _, size, _ in _files(folder))
+                known[folder] = changed, size if changed == before else _bytes_in(folder)
         self._in_sets = known
-        return sum(size for _, size, _ in _files(self.shards)) + sum(size for _, size in known.values())
+        return sum(size for _, size in known.values())
 
     def free(self) -> int:
         """Free bytes on its disk."""
@@ -128,27 +129,16 @@ class Cache:
         Raises:
             ArgumentError: they do not fit.
         """
-        less = "a smaller window" if can_shrink else "a set that was packed into smaller shards"
+        instead = f"give {'a smaller window' if can_shrink else 'a set that was packed into smaller shards'}"
         if self.in_memory:
-            memory = min(filter(None, (available_memory(), memory_limit())), default=None)
-            if memory is not None and needed > memory:
-                raise ArgumentError(
-                    f"cache_size=0: {what} take {needed:,} bytes of memory, and {memory:,} can be had. Give {less}, or "
-                    "a cache on disk (cache_size)"
-                )
-            return
-        used, free = self.used(), self.free()
-        others = used - sum(size for _, size, _ in _files(self.shards))  # manifests and indexes
-        if needed + others > self.limit:
-            raise ArgumentError(
-                f"cache_size: {self.limit:,} bytes are too few for {what}, which take {needed + others:,}. Give more, "
-                f"or {less}"
-            )
-        if needed > used - others + free:
-            raise ArgumentError(
-                f"cache {self.folder}: {what} take {needed:,} bytes, and its disk has {free:,} free. Free some, give "
-                f"another folder, or {less}"
-            )
+            memory = min(filter(None, (available_memory(), memory_limit())), default=needed)
+            where, room, remedy = "cache_size=0", memory, f"Give a cache on disk (cache_size), or {instead}"
+        else:
+            limit, free = self.limit - self._beside(), _bytes_in(self.shards) + self.free()
+            where, room = f"cache {self.folder}", max(0, min(limit, free))
+            remedy = f"Raise cache_size, or {instead}" if limit < free else f"Free some of its disk, or {instead}"
+        if needed > room:
+            raise ArgumentError(f"{where}: {what} take {needed:,} bytes, and it has room for {room:,}. {remedy}")
 
     def lease(self, shard: Wanted) -> Lease | None:
         """The shard, if it is here; it is not deleted while the lease exists.
@@ -231,8 +221,10 @@ class Cache:
         Raises:
             RemoteError: the disk cannot be written, or a process that makes room does not end.
         """
+        what = f"cache {self.folder}: another process has held its lock for {_LOCK_S} s; it may be suspended"
+        lock = self._room / "lock"
         with self.writing(), ExitStack() as held:
-            self._made_again(lambda: held.enter_context(self._lock()))
+            self._made_again(lambda: held.enter_context(locked(lock, _LOCK_S, RemoteError(what))))
             missing = self.used() - os.fstat(part.number).st_size + size - self.limit
             if missing > 0 and not self._delete(missing, order):
                 return False
@@ -270,22 +262,7 @@ class Cache:
                     missing -= size
         return missing <= 0
 
-    def _open_folders(self) -> None:
-        """Makes the folders; in memory, elsewhere if they cannot be written."""
-        try:
-            self._make_folders()
-        except OSError:
-            if not self.in_memory:
-                raise
-            self.folder = Path(tempfile.gettempdir(), f"gpuload-{os.geteuid()}")
-            self.folder.mkdir(mode=0o700, exist_ok=True)
-            if fault := "is a symbolic link" if self.folder.is_symlink() else why_not_own(self.folder):
-                raise ArgumentError(f"cache {self.folder}: {fault}. Delete it, or give another folder") from None
-            self._make_folders()
-
     def _make_folders(self) -> None:
-        self._room = self.folder / _ROOM
-        self.shards, self.sets = self._room / "shards", self._room / "sets"
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         for made in (self.folder, self._room, self.shards, self.sets):
             made.mkdir(mode=0o700, exist_ok=True)
@@ -310,10 +287,6 @@ class Cache:
                 return use()
             self._make_folders()
         return use()
-
-    def _lock(self) -> AbstractContextManager[None]:
-        what = f"cache {self.folder}: another process has held its lock for {_LOCK_S} s; it may be suspended"
-        return locked(self._room / "lock", _LOCK_S, RemoteError(what))
 
 
 class Part:
@@ -363,21 +336,18 @@ def _warn(message: str) -> None:
 
 def _allocate(handle: int, size: int) -> None:
     os.ftruncate(handle, 0)
-    if not hasattr(os, "posix_fallocate"):  # macOS
-        os.ftruncate(handle, size)
-        return
     try:
         os.posix_fallocate(handle, 0, size)
+    except AttributeError:  # macOS
+        os.ftruncate(handle, size)
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
             raise
         os.ftruncate(handle, size)  # a file system that cannot; it will say so while it is written
 
 
-def _folders(folder: Path) -> Iterator[Path]:
-    """The folders of sets, and of their versions."""
-    for pattern in ("*", "*/*"):
-        yield from (path for path in folder.glob(pattern) if path.is_dir())
+def _bytes_in(folder: Path) -> int:
+    return sum(size for _, size, _ in _files(folder))
 
 
 def _files(folder: Path) -> Iterator[tuple[str, int, int]]:

@@ -22,14 +22,6 @@ from gpuload.errors import FormatError
 _POLL_S = 0.01
 _DESCRIPTORS = Path("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd")
 _START_WRITE = 2  # SYNC_FILE_RANGE_WRITE in linux/fs.h: starts writing and does not wait
-_KINDS = {
-    stat.S_IFLNK: "a symbolic link",
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
 
 
 class NotOwnError(FormatError):
@@ -73,16 +65,12 @@ class Handle:
             return False
         return True
 
-    def release(self) -> None:
-        """Releases the lock, even if a forked child has inherited the descriptor, and closes the file."""
-        if self.number >= 0:
-            with suppress(OSError):
-                fcntl.flock(self.number, fcntl.LOCK_UN)
-        self.close()
-
     def close(self) -> None:
+        """Releases the lock, even if a forked child has inherited the descriptor, and closes the file."""
         number, self.number = self.number, -1
         if number >= 0:
+            with suppress(OSError):
+                fcntl.flock(number, fcntl.LOCK_UN)
             os.close(number)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
@@ -100,18 +88,17 @@ def open_own(path: Path, flags: int = os.O_RDONLY) -> Handle:
     more = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
     try:
         handle = Handle(os.open(path, flags | more, 0o600))
+        found = os.fstat(handle.number)
+        is_own = stat.S_ISREG(found.st_mode) and found.st_uid in (0, os.geteuid())
+        if is_own and not (flags & os.O_RDWR and found.st_nlink > 1):
+            return handle
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
             raise
-        raise _refused(path, _KINDS.get(stat.S_IFMT(os.lstat(path).st_mode), "no file")) from None
-    found = os.fstat(handle.number)
-    if not stat.S_ISREG(found.st_mode):
-        raise _refused(path, _KINDS.get(stat.S_IFMT(found.st_mode), "no file"))
-    if found.st_uid not in (0, os.geteuid()):
-        raise _refused(path, f"a file of another user (number {found.st_uid})")
-    if flags & os.O_RDWR and found.st_nlink > 1:
-        raise _refused(path, "a file with a second name")
-    return handle
+    raise NotOwnError(
+        f"{path}: is not a regular file of this user but a link, a pipe, a folder, or a file of another user or with a "
+        "second name. Delete it, or give another folder"
+    )
 
 
 def open_new(path: Path) -> Handle:
@@ -122,10 +109,6 @@ def open_new(path: Path) -> Handle:
     """
     path.unlink(missing_ok=True)
     return Handle(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666))
-
-
-def _refused(path: Path, what: str) -> NotOwnError:
-    return NotOwnError(f"{path}: is {what}, expected a regular file of this user. Delete it, or give another folder")
 
 
 def why_not_own(folder: Path) -> str:
@@ -231,10 +214,8 @@ def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
     """Linux's; Python has none of its own."""
     if not sys.platform.startswith("linux"):
         return None
-    try:
-        call = ctypes.CDLL(None).sync_file_range
-    except AttributeError:  # musl before 1.1
-        return None
-    call.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
-    call.restype = ctypes.c_int
+    call = getattr(ctypes.CDLL(None), "sync_file_range", None)  # which musl before 1.1 has not
+    if call is not None:
+        call.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+        call.restype = ctypes.c_int
     return call

@@ -6,16 +6,13 @@ The commit is resolved once, when a set is opened; files are then read by HTTP, 
 import asyncio
 import os
 import re
-import time
 from collections.abc import Callable
-from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from gpuload.checks import shown
 from gpuload.errors import ArgumentError, RemoteError
-from gpuload.store.background import background
-from gpuload.store.patience import Patience, Problem, persist
+from gpuload.store.network import Patience, Problem, background, persist
 from gpuload.store.url import URL
 
 T = TypeVar("T")
@@ -67,14 +64,14 @@ def pinned(url: URL, give_up_s: float = _PATIENCE.give_up_s) -> URL:
     if is_pinned(url):
         return url
     place = place_of(url)
-    found = _ask(
-        url,
-        lambda api: api.dataset_info(place.repo, revision=place.revision, expand=["sha"], timeout=_REQUEST_S),
-        give_up_s,
-    )
-    if not _COMMIT.fullmatch(str(found.sha)):
-        raise RemoteError(f"{url}: the Hub names the commit {shown(found.sha)}, expected 40 hexadecimal digits")
-    return place._replace(revision=str(found.sha)).url
+
+    def commit(api: Any) -> Any:
+        return api.dataset_info(place.repo, revision=place.revision, expand=["sha"], timeout=_REQUEST_S).sha
+
+    found = str(_ask(url, commit, give_up_s))
+    if not _COMMIT.fullmatch(found):
+        raise RemoteError(f"{url}: the Hub names the commit {shown(found)}, expected 40 hexadecimal digits")
+    return place._replace(revision=found).url
 
 
 def hub_files(url: URL) -> dict[str, int]:
@@ -125,27 +122,15 @@ def _explain(error: Exception) -> Problem:
     from huggingface_hub.errors import HfHubHTTPError
 
     again = "Check the network, or try again later"
-    if isinstance(error, HfHubHTTPError):
-        status = error.response.status_code if error.response is not None else 0
+    if isinstance(error, HfHubHTTPError) and error.response is not None:
+        status, wait = error.response.status_code, str(error.response.headers.get("Retry-After", ""))
         if status in (401, 403, 404):
-            return Problem(
-                f"the Hub answered {status}, there is no such data set, revision or file", _TOKEN, final=True
-            )
-        final = 0 < status < 500 and status != 429
-        return Problem(f"the Hub answered {status}", again, final, wait_s=_retry_after(error))
+            return Problem(f"the Hub answered {status}, there is no such data set, revision or file", _TOKEN, True)
+        wait_s = float(wait) if wait.isdecimal() else None
+        return Problem(f"the Hub answered {status}", again, status < 500 and status != 429, wait_s=wait_s)
     # Errors of httpx are no OSErrors.
-    if not isinstance(error, OSError) and not type(error).__module__.startswith(("httpx", "httpcore")):
+    if not isinstance(error, OSError) and not type(error).__module__.startswith(
+        ("httpx", "httpcore", "huggingface_hub")
+    ):
         raise error
     return Problem(f"the Hub cannot be reached ({type(error).__name__})", again, limit_s=_REACH_S)
-
-
-def _retry_after(error: Any) -> float | None:
-    """The seconds in the Hub's Retry-After header."""
-    text = error.response.headers.get("Retry-After") if error.response is not None else None
-    if text is None:
-        return None
-    try:
-        wait_s = float(text) if text.strip().isdigit() else parsedate_to_datetime(text).timestamp() - time.time()
-        return max(0.0, wait_s)
-    except (ValueError, TypeError):
-        return None

@@ -1,28 +1,50 @@
-"""Objects below a URL, read by obstore with retries: ranges, whole objects, streams."""
+"""Objects below a URL, by obstore with retries: read in ranges or whole, listed, picked by wildcards, uploaded."""
 
+import asyncio
+import hashlib
+import json
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from gpuload.checks import shown
 from gpuload.counted import counted
-from gpuload.errors import RemoteError
-from gpuload.store.background import background
-from gpuload.store.hub import web_address, web_headers
-from gpuload.store.patience import Patience, Problem, persist
+from gpuload.errors import ArgumentError, OutputError, RemoteError
+from gpuload.store.hub import hub_files, web_address, web_headers
+from gpuload.store.network import Patience, Problem, background, persist
 from gpuload.store.url import URL
 
 T = TypeVar("T")
 
 RANGE_BYTES = 8 << 20  # of a large object, asked for at a time
+WRITABLE = ("s3", "gs", "az")
+_LISTED = (*WRITABLE, "hf")
 _MOST_BYTES = 1 << 30  # of an object that is read into memory
+_PART_BYTES = 8 << 20  # of an upload
+_MOST_PARTS = 9_000  # S3 takes 10,000
+_PARTS_AT_A_TIME = 4  # of one object
+_TRIES = 3  # of an upload that arrives damaged
+_MARK = "gpuloadrun"  # user metadata: the run that wrote an object. Azure takes neither hyphens nor underscores
+_MAGIC = re.compile(r"[*[]")  # a question mark begins a query
 
 
 class Range(NamedTuple):
     """Bytes of an object. size: of the object. tag: its ETag, where the server tells one that identifies the bytes."""
 
     data: Any
+    size: int
+    tag: str | None
+
+
+class Stored(NamedTuple):
+    """An object: its size in bytes, and its ETag."""
+
     size: int
     tag: str | None
 
@@ -62,30 +84,25 @@ class Objects:
         return type(self), (self.url,)
 
     async def read(
-        self, name: str, start: int, stop: int, tag: str | None = None, *, unless: str | None = None,
-        give_up_s: float | None = None,
-    ) -> Range:  # fmt: skip
+        self, name: str, start: int, stop: int, tag: str | None = None, give_up_s: float | None = None
+    ) -> Range:
         """Bytes start..stop-1 of an object, or fewer where it ends.
 
-        tag: the ETag that it must have. unless: one with which it is not wanted. give_up_s: in place of the usual.
+        tag: the ETag that it must have. give_up_s: in place of the usual.
 
         Raises:
-            RemoteError: it cannot be read. NoSuchObjectError, Unchanged, Replaced, NoRanges.
+            RemoteError: it cannot be read. NoSuchObjectError, Replaced, NoRanges.
         """
+        options: dict[str, Any] = {"range": (start, stop), **({} if tag is None else {"if_match": tag})}
 
         async def once() -> Range:
-            options: dict[str, Any] = {"range": (start, stop), "if_match": tag, "if_none_match": unless}
-            options = {option: value for option, value in options.items() if value is not None}
-            async with background().connections:
-                found = await client().get_async(self._store(), name, options=options)
-                data = await found.bytes_async()
-            size = int(found.meta["size"])
-            if len(data) != min(stop, size) - start:
-                raise _TooShortError(len(data), min(stop, size) - start)
+            found = await client().get_async(self._store(), name, options=options)
+            data, size = await found.bytes_async(), int(found.meta["size"])
+            _check_length(len(data), min(stop, size) - start)
             return Range(data, size, _strong(found.meta.get("e_tag")))
 
         try:
-            return await self._persist(name, once, give_up_s, tag, unless)
+            return await self._persist(name, once, give_up_s, Replaced if tag else None)
         except EmptyObjectError:
             return Range(b"", 0, None)
 
@@ -93,7 +110,10 @@ class Objects:
         self, name: str, *, unless: str | None = None, give_up_s: float | None = None,
         check: Callable[[bytearray], None] = lambda data: None,
     ) -> Range:  # fmt: skip
-        """Reads a whole object into memory; arguments as for `read`. check: called with the bytes received so far.
+        """Reads a whole object into memory.
+
+        unless: the ETag with which it is not wanted. give_up_s: in place of the usual. check: called with the bytes
+        received so far.
 
         Raises:
             RemoteError: it cannot be read, or has more than 1 GiB. NoSuchObjectError, Unchanged. What `check` raises.
@@ -111,80 +131,111 @@ class Objects:
             data.extend(piece)
             check(data)
 
-        tag, size = None, -1
-        try:
-            while size != len(data):
-                asked = None if data else unless
-                found = await self.read(
-                    name, len(data), len(data) + RANGE_BYTES, tag, unless=asked, give_up_s=give_up_s
-                )
-                if not data:
-                    begin(found.size)
-                    tag, size = found.tag, found.size
-                await take(len(data), found.data)
-                if found.size != size:
-                    raise Replaced
-        except NoRanges:
-            await self.stream(name, begin, take)
-        except Replaced:
-            raise RemoteError(f"{self.url / name}: was replaced while it was read. Try again") from None
-        return Range(bytes(data), len(data), tag)
+        found = await self.stream(name, begin, take, unless, give_up_s)
+        return Range(bytes(data), *found)
 
-    async def stream(self, name: str, begin: Callable[[int], None], take: Callable[[int, Any], Awaitable[None]]) -> int:
-        """Streams a whole object, from servers without ranges. Returns its size.
+    async def stream(
+        self,
+        name: str,
+        begin: Callable[[int], None],
+        take: Callable[[int, Any], Awaitable[None]],
+        unless: str | None = None,
+        give_up_s: float | None = None,
+    ) -> Stored:
+        """Streams a whole object by one request. unless, give_up_s: as for `read_whole`.
 
         begin: called with the size when an attempt begins. take: called with the position of each piece.
         """
 
-        async def once() -> int:
-            async with background().connections:
-                found = await client().get_async(self._store(), name)
-                size, at = int(found.meta["size"]), 0
-                begin(size)
-                pieces: AsyncIterator[Any] = found.stream()
-                async for piece in pieces:
-                    await take(at, piece)
-                    at += len(piece)
-            if at != size:
-                raise _TooShortError(at, size)
-            return size
+        async def once() -> Stored:
+            options = {} if unless is None else {"if_none_match": unless}
+            found = await client().get_async(self._store(), name, options=options)
+            size, at = int(found.meta["size"]), 0
+            begin(size)
+            pieces: AsyncIterator[Any] = found.stream()
+            async for piece in pieces:
+                await take(at, piece)
+                at += len(piece)
+            _check_length(at, size)
+            return Stored(size, _strong(found.meta.get("e_tag")))
 
-        return await self._persist(name, once, None)
+        return await self._persist(name, once, give_up_s, Unchanged if unless else None)
+
+    async def list(self, give_up_s: float | None = None) -> dict[str, Stored]:
+        """All objects by their names below the URL, sorted. Leaves out empty objects named like folders, which web
+        consoles create.
+
+        Raises:
+            ArgumentError: it is a web server, which cannot list files.
+            RemoteError: the bucket does not exist, it cannot be listed, or a name leads outside of the URL: no name is
+                skipped silently.
+        """
+        if self.url.scheme not in _LISTED:
+            raise ArgumentError(
+                f"{self.url}: what lies at {self.url.scheme}:// cannot be listed. Name the files, with braces as in "
+                "'shards/train-{000..127}.tar'"
+            )
+        if self.url.scheme == "hf":
+            files = await asyncio.to_thread(hub_files, self.url)
+            found = {name: Stored(size, None) for name, size in files.items()}
+        else:
+            try:
+                found = await self._persist("", self._list, give_up_s)
+            except NoSuchObjectError:
+                raise RemoteError(f"{self.url}: its bucket does not exist. Create it, or check the URL") from None
+            folders = {name.rpartition("/")[0] for name in found} | {""}
+            found = {name: one for name, one in found.items() if one.size or name.rstrip("/") not in folders}
+        for name in found:
+            if not {"", ".", ".."}.isdisjoint(name.split("/")) or "\0" in name:
+                raise RemoteError(
+                    f"{self.url}: holds {shown(name)}, which is no name of a file below a folder. Rename it, or name "
+                    "the files you want"
+                )
+        return dict(sorted(found.items()))
+
+    async def _list(self) -> dict[str, Stored]:
+        found: dict[str, Stored] = {}
+        try:
+            pages: AsyncIterator[Any] = client().list(self._store(), chunk_size=1000)
+            async for page in pages:
+                found.update((one["path"], Stored(int(one["size"]), one["e_tag"])) for one in page)
+        except client().exceptions.GenericError as error:
+            if "status code: 404" in str(error):
+                raise FileNotFoundError from None
+            raise
+        return found
 
     async def _persist(
         self,
         name: str,
         once: Callable[[], Awaitable[T]],
-        give_up_s: float | None,
-        tag: str | None = None,
-        unless: str | None = None,
+        give_up_s: float | None = None,
+        condition: type[Exception] | None = None,
     ) -> T:
-        """The result of `once`, with retries. tag, unless: the conditions of its request."""
+        """The result of `once`, with retries. condition: raised where that of the request does not hold."""
+
+        async def connected() -> T:
+            async with background().connections:
+                return await once()
 
         def explain(error: Exception) -> Problem:
             failures = client().exceptions
-            if isinstance(error, failures.NotModifiedError):
-                raise (Unchanged if unless else self._unasked(name, 304)) from None
-            if isinstance(error, failures.PreconditionError):
-                raise (Replaced if tag else self._unasked(name, 412)) from None
+            if condition is not None and isinstance(error, failures.NotModifiedError | failures.PreconditionError):
+                raise condition from None
             if not isinstance(error, failures.BaseError | FileNotFoundError | _TooShortError):
                 raise error
-            problem = _problem(error, self.url.scheme)
-            return problem if problem.advice else problem._replace(advice=self.again)
+            return _problem(error, self.url.scheme, self.again)
 
-        return await persist(f"{self.url / name}".rstrip("/"), once, explain, self.patience, give_up_s)
-
-    def _unasked(self, name: str, status: int) -> RemoteError:
-        return RemoteError(f"{self.url / name}: the server answered {status}, which was not asked for. {_OTHER_SERVER}")
+        return await persist(f"{self.url / name}".rstrip("/"), connected, explain, self.patience, give_up_s)
 
     def _store(self) -> Any:
         """obstore's store, opened by the process that uses it."""
         if self._opened is None or self._opened[0] != os.getpid():
-            failures = client().exceptions
             try:
                 self._opened = os.getpid(), self._open()
-            except (failures.BaseError, ValueError) as error:
-                raise RemoteError(f"{self.url}: cannot be opened ({_first_line(error)}). Check the URL") from None
+            except (client().exceptions.BaseError, ValueError) as error:
+                said = re.sub(r"\?\S*", "?…", " ".join(str(error).splitlines()[:1])) or type(error).__name__
+                raise RemoteError(f"{self.url}: cannot be opened ({said}). Check the URL") from None
         return self._opened[1]
 
     def _open(self) -> Any:
@@ -222,8 +273,12 @@ _ENDPOINTS = {
 
 
 class _TooShortError(Exception):
-    def __init__(self, found: int, expected: int) -> None:
-        super().__init__(f"{found:,} of {counted(expected, 'byte')} came")
+    """A body was cut."""
+
+
+def _check_length(found: int, expected: int) -> None:
+    if found != expected:
+        raise _TooShortError(f"only {found:,} of {counted(expected, 'byte')} came")
 
 
 # How to give credentials, by scheme.
@@ -236,58 +291,47 @@ _CREDENTIALS = {
     "hf": "Set the credentials by HF_TOKEN, or by `hf auth login`",
 }
 _NO_CREDENTIALS = "No credentials are sent to web servers: check that everybody may read the URL, or copy the set"
-_AGAIN = ""  # `Objects.again`
-_OTHER_SERVER = "Check the server, and what lies between it and here, such as a proxy"
-# Permanent failures, by obstore's words for them.
-_ANSWERS = {
-    "MissingContentLength": ("the server does not say how long it is", "Use one that sends Content-Length with files"),
-    "UnexpectedRange": ("the server sent other bytes than were asked for", _OTHER_SERVER),
-    "ContentRange": ("the server does not say which bytes it sent", _OTHER_SERVER),
-    "error following redirect": ("it is redirected in a circle", "Check the URL, and the server's redirects"),
-    "builder error": ("it is redirected to what is no web address", "Check the URL, and the server's redirects"),
-}
+_ACCESS = "the credentials of the scheme"  # in place of an advice
+_SERVER = "Check the server, and what lies between it and here, such as a proxy"
+_REDIRECTS = "Check the URL, and the server's redirects"
+# Permanent failures, by the words of obstore's errors; the first that fits counts.
+_FAILURES: tuple[tuple[str, str, str, type[RemoteError]], ...] = (
+    ("^NotSupportedError.*Range", "the server gives no ranges of it",
+     "Use one that does, or copy the set by `python -m gpuload fetch`", NoRanges),
+    ("^(FileNotFound|NotFound)Error", "does not exist", "Check the URL", NoSuchObjectError),
+    (r"169\.254\.169\.254|metadata\.google\.internal", "no credentials were found", _ACCESS, RemoteError),
+    ("status code: 40[13]|^PermissionDenied|^Unauthenticated", "access was denied", _ACCESS, RemoteError),
+    ("ExpiredToken", "the credentials have expired", _ACCESS, RemoteError),
+    ("status code: 416", "has no such bytes", "Check the URL", EmptyObjectError),
+    ("^(NotModified|Precondition)Error", "the server answered 304 or 412 unasked", _SERVER, RemoteError),
+    ("MissingContentLength", "the server does not say how long it is",
+     "Use one that sends Content-Length with files", RemoteError),
+    ("UnexpectedRange", "the server sent other bytes than were asked for", _SERVER, RemoteError),
+    ("ContentRange", "the server does not say which bytes it sent", _SERVER, RemoteError),
+    ("error following redirect", "it is redirected in a circle", _REDIRECTS, RemoteError),
+    ("builder error", "it is redirected to what is no web address", _REDIRECTS, RemoteError),
+)  # fmt: skip
 _KINDS = {"Timeout": "timed out", "Interrupted": "the connection was cut", "Connect": "no connection"}
 
 
-def _problem(error: Exception, scheme: str) -> Problem:
-    """Describes an error of obstore, without anything that could be a secret."""
+def _problem(error: Exception, scheme: str, again: str) -> Problem:
+    """Describes an error of obstore, without anything that could be a secret. again: the advice where a later attempt
+    may succeed."""
     if isinstance(error, _TooShortError):
-        return Problem(f"only {error}", _AGAIN, final=False)
-    failures, text = client().exceptions, str(error)
-    credentials = _CREDENTIALS.get(scheme, _NO_CREDENTIALS)
-    if isinstance(error, failures.NotSupportedError) and "Range" in text:
-        return Problem(
-            "the server gives no ranges of it",
-            "Use one that does, or copy the set by `python -m gpuload fetch`",
-            True,
-            NoRanges,
-        )
-    if isinstance(error, FileNotFoundError | failures.NotFoundError):
-        return Problem("does not exist", "Check the URL", True, NoSuchObjectError)
-    found = re.search(r"status code: (\d{3})", text)
-    status = int(found.group(1)) if found else 0
-    if "169.254.169.254" in text or "metadata.google.internal" in text:
-        return Problem("no credentials were found", credentials, final=True)
-    if status in (401, 403) or isinstance(error, failures.PermissionDeniedError | failures.UnauthenticatedError):
-        return Problem(f"access was denied ({status or 403})", credentials, final=True)
-    if "ExpiredToken" in text:
-        return Problem("the credentials have expired", credentials, final=True)
+        return Problem(str(error), again)
+    text = f"{type(error).__name__}: {error}"
+    status = int(found[1]) if (found := re.search(r"status code: (\d{3})", text)) else 0
     if status in (301, 307) and scheme == "s3":
-        return Problem(f"it is elsewhere ({status})", "Set AWS_REGION to the bucket's region", final=True)
-    if status == 416:
-        return Problem("has no such bytes", "Check the URL", True, EmptyObjectError)
+        return Problem(f"it is elsewhere ({status})", "Set AWS_REGION to the bucket's region", True)
+    for words, what, advice, kind in _FAILURES:
+        if re.search(words, text, re.DOTALL):
+            advice = _CREDENTIALS.get(scheme, _NO_CREDENTIALS) if advice is _ACCESS else advice
+            return Problem(f"{what} ({status})" if status in (401, 403) else what, advice, True, kind)
     if status:
-        busy = status >= 500 or status in (408, 425, 429)
-        return Problem(f"the server answered {status}", _AGAIN if busy else "Check the URL", final=not busy)
-    for answer, (what, advice) in _ANSWERS.items():
-        if answer in text:
-            return Problem(what, advice, final=True)
-    kind = re.search(r"kind: (\w+)", text)
-    return Problem(_KINDS.get(kind.group(1) if kind else "", "it could not be read"), _AGAIN, final=False)
-
-
-def _first_line(error: Exception) -> str:
-    return re.sub(r"\?\S*", "?…", str(error).splitlines()[0]) if str(error) else type(error).__name__
+        is_busy = status >= 500 or status in (408, 425, 429)
+        return Problem(f"the server answered {status}", again if is_busy else "Check the URL", not is_busy)
+    cause = re.search(r"kind: (\w+)", text)
+    return Problem(_KINDS.get(cause[1] if cause else "", "it could not be read"), again)
 
 
 def _strong(tag: Any) -> str | None:
@@ -314,3 +358,178 @@ def _boto3_credentials() -> Any:
         return None
     session = boto3.Session()
     return Boto3CredentialProvider(session) if session.get_credentials() is not None else None
+
+
+def expand_url(url: URL) -> list[URL]:
+    """Expands a URL: itself, or the objects that match its shell wildcards, sorted by name.
+
+    Raises:
+        ArgumentError, RemoteError: as `Objects.list`.
+    """
+    folder, _, pattern = url.text.partition("://")[2].partition("/")
+    if not _MAGIC.search(pattern):
+        return [url]
+    parts = pattern.split("/")
+    fixed = next(number for number, part in enumerate(parts) if _MAGIC.search(part))
+    root = URL("/".join([f"{url.scheme}://{folder}", *parts[:fixed]]))
+    found = background().wait(Objects(root).list())
+    return [root / name for name in found if _fits(name.split("/"), parts[fixed:])]
+
+
+def _fits(name: list[str], pattern: list[str]) -> bool:
+    """Whether each part of a name matches its part of the pattern: wildcards do not match slashes."""
+    return len(name) == len(pattern) and all(map(fnmatchcase, name, pattern))
+
+
+class Bucket(Objects):
+    """Objects below a URL of a bucket, for one writer. run: what its objects are marked with."""
+
+    retries = 4  # of each part, so that a large object is not sent again for one of them
+    again = "Check the network and the service"
+    run = ""
+
+    @property
+    def first_s(self) -> float:
+        """How long requests before and after the work are retried: the URL may be mistyped."""
+        return min(30, self.patience.give_up_s)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a Bucket belongs to the process that writes")
+
+    async def create(self, name: str, content: dict[str, Any]) -> dict[str, Any]:
+        """Writes a small JSON object unless the name exists. Returns the object that is there afterwards.
+
+        Raises:
+            RemoteError: it cannot be written.
+        """
+        data = json.dumps(content).encode()
+        with suppress(NoSuchObjectError):
+            return await self.read_json(name)
+
+        async def once() -> None:
+            failures, more = client().exceptions, {"attributes": {_MARK: self.run}}
+            try:
+                await client().put_async(self._store(), name, data, mode="create", **more)
+            except failures.AlreadyExistsError:
+                return
+            except (NotImplementedError, failures.BaseError) as error:
+                if isinstance(error, failures.BaseError) and "status code: 501" not in str(error):
+                    raise
+                # The service has no conditional writes; of two simultaneous ones, one wins.
+                await client().put_async(self._store(), name, data, **more)
+
+        await self._persist(name, once, self.first_s)
+        return await self.read_json(name)
+
+    async def read_json(self, name: str) -> dict[str, Any]:
+        """A small JSON object; {} where it holds something else.
+
+        Raises:
+            NoSuchObjectError. RemoteError: it cannot be read.
+        """
+        found = await self.read(name, 0, 1 << 16, give_up_s=self.first_s)
+        try:
+            content = json.loads(bytes(found.data))
+        except ValueError:
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    async def upload(self, name: str, path: Path, replaces: bool = False) -> Stored:
+        """Uploads a file in parts, and verifies the object: by its ETag, where that is the MD5 of what was sent, else
+        by reading it back.
+
+        replaces: whether an object of this name that another run wrote is replaced.
+
+        Raises:
+            OutputError: there is one, or what arrives is damaged. RemoteError: it cannot be written.
+            OSError: the file cannot be read.
+        """
+        if not replaces and await self._mark(name) not in (None, self.run):
+            raise OutputError(
+                f"{self.url / name}: exists, and was not written by this run, which replaces nothing. Choose another "
+                "URL, or delete it"
+            )
+        size = path.stat().st_size
+        part = max(_PART_BYTES, -(-size // _MOST_PARTS))
+        sha256, tags = await asyncio.to_thread(digests_of, path, part)
+
+        async def once() -> str | None:
+            sent = await client().put_async(
+                self._store(),
+                name,
+                path if size else b"",
+                attributes={_MARK: self.run},
+                chunk_size=part,
+                max_concurrency=_PARTS_AT_A_TIME,
+                use_multipart=size > part,
+            )
+            tag: str | None = sent["e_tag"]
+            return tag
+
+        for _ in range(_TRIES):
+            tag = await self._persist(name, once)
+            if (tag or "").strip('"') in tags or await self._sha256(name) == sha256:
+                return Stored(size, tag)
+        raise OutputError(
+            f"{self.url / name}: arrives with other bytes than those that were sent, at {_TRIES} attempts. Check the "
+            "network between here and the service"
+        )
+
+    async def is_same(self, name: str, one: Stored, found: dict[str, Stored]) -> bool:
+        """Whether an object, of those that `list` has found, is still the one that was uploaded."""
+        there = found.get(name)
+        if there is None or there.size != one.size:
+            return False
+        # Some services list other ETags than they answer an upload with.
+        return there.tag == one.tag or await self._mark(name) == self.run
+
+    async def delete(self, names: Sequence[str]) -> None:
+        """Deletes objects; missing ones are ignored.
+
+        Raises:
+            RemoteError: one cannot be deleted.
+        """
+        for name in names:
+            with suppress(NoSuchObjectError):
+                await self._persist(name, partial(client().delete_async, self._store(), name), self.first_s)
+
+    async def delete_own(self, names: Sequence[str]) -> None:
+        """Deletes those objects that this run has written."""
+        await self.delete([name for name in names if await self._mark(name) == self.run])
+
+    async def _mark(self, name: str) -> str | None:
+        """The run that wrote an object, "" for another program; None where there is none."""
+
+        async def once() -> str:
+            found = await client().get_async(self._store(), name, options={"head": True})
+            return str(found.attributes.get(_MARK, ""))
+
+        try:
+            return await self._persist(name, once)
+        except NoSuchObjectError:
+            return None
+
+    async def _sha256(self, name: str) -> str:
+        """Of an object, read as a whole."""
+        digests = [hashlib.sha256()]
+
+        def begin(_: int) -> None:
+            digests[0] = hashlib.sha256()
+
+        async def take(_: int, piece: Any) -> None:
+            await asyncio.to_thread(digests[0].update, piece)
+
+        await self.stream(name, begin, take)
+        return digests[0].hexdigest()
+
+
+def digests_of(path: Path, part: int) -> tuple[str, tuple[str, str]]:
+    """A file's SHA-256, and the ETags that S3 gives it as one part, and as parts of this size."""
+    sha256, whole, parts = hashlib.sha256(), hashlib.md5(usedforsecurity=False), []
+    with path.open("rb") as file:
+        while block := file.read(part):
+            sha256.update(block)
+            whole.update(block)
+            parts.append(hashlib.md5(block, usedforsecurity=False).digest())
+    several = hashlib.md5(b"".join(parts), usedforsecurity=False).hexdigest()
+    return sha256.hexdigest(), (whole.hexdigest(), f"{several}-{len(parts)}")

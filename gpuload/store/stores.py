@@ -10,22 +10,33 @@ import os
 import tempfile
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from gpuload.errors import GpuloadError, RemoteError
-from gpuload.store import Lease
+from gpuload.store import Lease, Store
 from gpuload.store.cache import Cache, Wanted
-from gpuload.store.downloading import DownloadingStore, Obstacle, Part, cancel
 from gpuload.store.files import Handle
-from gpuload.store.transfer import sha256_of
+from gpuload.store.network import NEEDED, Waiter, background
+from gpuload.store.objects import Objects
+from gpuload.store.transfer import download, sha256_of
 from gpuload.store.url import URL
 
 _LOG = logging.getLogger(__name__)
 
-_RELEASE_S, _POLL_S = 1.0, 0.005  # for which a shard that is waited for waits for memory
+_AT_A_TIME = 4  # shards: each in ranges, so that this is for small ones
+# The first shards of a loop are downloaded window by window: four at a time can delay one by the time of three. On a
+# network 1.2 times as fast as training, enough is ahead after 18 shards, whatever the window.
+_IN_TURN = 24
+_POLL_S = 0.05  # while something else keeps a shard from being downloaded
+_FRESH_S = 30  # a failure this recent is raised; older ones are retried
+_ROOM_S = 0.05  # by then, a download that is still running has its room
+_IDLE_S = 2.0  # until the next look, where nothing changes
+_NEVER = float("inf")
+_RELEASE_S, _RELEASE_POLL_S = 1.0, 0.005  # for which a shard that is waited for waits for memory
 
 # Those of this process, by their ids: what they need is not evicted. Another thread may open one at any moment, which a
 # WeakSet, iterated in Python, would not survive.
@@ -35,20 +46,266 @@ _stores: "weakref.WeakValueDictionary[int, CachedStore]" = weakref.WeakValueDict
 _compared: dict[str, tuple[int, ...]] = {}
 
 
+class Part(Protocol):
+    """A shard being downloaded. number: the file descriptor it is written to, valid once there is room."""
+
+    @property
+    def number(self) -> int: ...
+
+    def finish(self) -> None:
+        """Publishes the complete shard: from now on it can be leased."""
+
+    def drop(self) -> None:
+        """Discards an unfinished shard. Idempotent."""
+
+
+class _Failure(NamedTuple):
+    """Why a download failed, and when it began and ended."""
+
+    error: Exception
+    begun: float
+    ended: float
+
+
+class DownloadingStore(Waiter, Store, ABC):
+    """One set's shards for one reader. Subclasses decide where shards are kept and how many fit."""
+
+    full_s = 1.0  # until the next look, where there was no room
+
+    def __init__(self, url: URL, shards: Sequence[Wanted]) -> None:
+        super().__init__()
+        self._objects, self._shards = Objects(url), shards
+        self._order: list[int] = []
+        self._ranks: dict[str, int] = {}
+        self._windows: dict[int, int] = {}  # of shards, counted from the one that is read from
+        self._in_turn = _IN_TURN  # downloads of this loop that go window by window
+        self._starts = 0  # downloads of this loop
+        self._arriving: set[int] = set()  # downloads that use the network, or will once there is room
+        self._ahead: dict[int, Lease] = {}
+        self._failed: dict[int, _Failure] = {}
+        self._begun = 0.0
+        self._running: dict[int, asyncio.Task[bool]] = {}
+        self._changed = asyncio.Event()
+        self._prefetch: Future[None] | None = None
+        weakref.finalize(self, _cancel, self._running)
+
+    @abstractmethod
+    def _lease(self, number: int) -> Lease | None:
+        """The shard, if it is here already."""
+
+    @abstractmethod
+    def _missing(self) -> Iterator[int]:
+        """Shards to prefetch, in the order of need."""
+
+    @abstractmethod
+    def _claim(self, number: int) -> Part | None:
+        """The right to download a shard; None if another process holds it."""
+
+    @abstractmethod
+    async def _make_room(self, number: int, part: Any, urgent: bool) -> bool:
+        """Makes room for a shard; False if that is impossible. urgent: a reader waits for it.
+
+        Raises:
+            OSError, GpuloadError: it cannot be written.
+        """
+
+    @abstractmethod
+    def _obstacle(self, number: int, claimed: bool) -> tuple[str, float | None]:
+        """Why there is no room (claimed), or no claim; and what changes while the other process makes progress."""
+
+    @abstractmethod
+    def _unwritable(self, error: OSError) -> GpuloadError:
+        """The error for a shard that cannot be written."""
+
+    async def _fill(self, number: int, part: Any) -> None:
+        """Downloads a shard, and compares it with its SHA-256.
+
+        Raises:
+            OSError, GpuloadError: as `download`.
+        """
+        shard = self._shards[number]
+        self._starts += 1
+        await download(
+            self._objects,
+            shard.name,
+            part.number,
+            size=shard.bytes,
+            sha256=shard.sha256,
+            arrived=lambda: self._arriving.discard(number),
+        )
+
+    def begin(self) -> None:
+        super().begin()
+        self._begun, self._in_turn, self._starts = time.monotonic(), _IN_TURN, 0
+
+    def plan(self, numbers: Iterable[int], now: int = 0, soon: int = 0) -> None:
+        order = list(dict.fromkeys(int(number) for number in numbers))  # the first time each is needed
+        self._ranks = {self._shards[number].sha256: rank for rank, number in enumerate(order)}
+        self._in_turn = max(self._in_turn, now)  # all of the first window
+        self._windows = {number: place // now for place, number in enumerate(order)} if now else {}
+        self._order, self._ahead = order, {}
+        if self._prefetch is None or self._prefetch.done():
+            self._prefetch = background().start(_prefetch(weakref.ref(self), self._changed))
+        background().loop.call_soon_threadsafe(self._changed.set)
+
+    def ready(self, number: int) -> bool:
+        if number not in self._ahead and (lease := self._lease(number)) is not None:
+            self._ahead[number] = lease
+        return number in self._ahead
+
+    def open(self, number: int) -> Lease:
+        if self.ready(number):
+            return self._ahead.pop(number)
+        return self.wait(self._get(number), self._where(number))
+
+    def close(self) -> None:
+        if self._prefetch is not None:
+            self._prefetch.cancel()
+            self._prefetch = None
+        self._drop_plan()
+
+    def _drop_plan(self) -> None:
+        self._order, self._ranks, self._windows, self._ahead = [], {}, {}, {}
+        _cancel(self._running)
+
+    def _where(self, number: int) -> str:
+        return f"{self._objects.url / self._shards[number].name}"
+
+    def rank(self, sha256: str) -> float:
+        """When a shard is needed, as a place in the plan."""
+        return self._ranks.get(sha256, _NEVER)
+
+    async def step(self) -> float:
+        """Starts downloads of planned shards that are missing. Returns after how many seconds to look again."""
+        for number in self._missing():
+            window = self._windows.get(number, 0)
+            if self._starts <= self._in_turn and any(self._windows.get(one, 0) < window for one in self._arriving):
+                return _POLL_S  # what is needed before has the network for itself
+            if len(self._running) >= _AT_A_TIME:
+                await asyncio.wait(list(self._running.values()), return_when=asyncio.FIRST_COMPLETED)
+                return 0
+            if number in self._running or self._is_fresh(number) or (part := self._claim(number)) is None:
+                continue
+            task = self._start(number, part, urgent=False)
+            done, _ = await asyncio.wait([task], timeout=_ROOM_S)
+            if done and not task.cancelled() and not task.result():
+                return self.full_s  # there is no room; what is in use now will be needed later
+        return _IDLE_S
+
+    async def _get(self, number: int) -> Lease:
+        """Waits until this or another process has downloaded the shard."""
+        give_up_s, since, progress = self._objects.patience.give_up_s, time.monotonic(), -1.0
+        while True:
+            if (lease := self._lease(number)) is not None:
+                return lease
+            if self._is_fresh(number):
+                error = self._failed[number].error
+                self._drop_plan()  # the next loop tries everything again
+                self._failed.clear()
+                raise error
+            self._failed.pop(number, None)
+            task = self._running.get(number)
+            if task is None and (part := self._claim(number)) is not None:
+                task = self._start(number, part, urgent=True)
+            if task is not None:
+                await asyncio.wait([task])
+                if task.cancelled() or task.result():
+                    since = time.monotonic()
+                    continue
+            why, made = self._obstacle(number, task is not None)
+            if made not in (None, progress):
+                since, progress = time.monotonic(), made
+            if time.monotonic() - since > give_up_s:
+                raise RemoteError(f"{self._where(number)}: has not arrived after {give_up_s:.0f} s: {why}")
+            await asyncio.sleep(_POLL_S)
+
+    def _is_fresh(self, number: int) -> bool:
+        """Whether a download that this loop started failed recently: older failures are retried."""
+        failed = self._failed.get(number)
+        return failed is not None and failed.begun > self._begun and time.monotonic() - failed.ended < _FRESH_S
+
+    def _start(self, number: int, part: Part, urgent: bool) -> "asyncio.Task[bool]":
+        """Starts the download of a shard."""
+
+        def ended(_: object) -> None:
+            self._running.pop(number, None)
+            self._arriving.discard(number)
+            part.drop()  # also where it was cancelled before it had begun
+
+        task = self._running[number] = asyncio.create_task(self._download(number, part, urgent))
+        task.add_done_callback(ended)
+        return task
+
+    async def _download(self, number: int, part: Part, urgent: bool) -> bool:
+        """Returns whether there was room; any other failure is recorded in `_failed`."""
+        begun = time.monotonic()
+        NEEDED.set(_needed_by(self, self._shards[number].sha256))
+        self._arriving.add(number)
+        failure: Exception | None = None
+        try:
+            if not await self._make_room(number, part, urgent):
+                return False
+            await self._fill(number, part)
+            await asyncio.to_thread(part.finish)
+            self._failed.pop(number, None)
+        except OSError as error:
+            failure = self._unwritable(error)
+        except (GpuloadError, RuntimeError) as error:  # RuntimeError: after the interpreter has begun to end
+            failure = error
+        if failure is not None:
+            self._failed[number] = _Failure(failure, begun, time.monotonic())
+        return True
+
+
+def _needed_by(store: DownloadingStore, sha256: str) -> Callable[[], float]:
+    """`store.rank(sha256)`, without a reference to the store.
+
+    obstore holds the context of a finished request until it is next called, which may be never.
+    """
+    of = weakref.ref(store)
+
+    def needed() -> float:
+        found = of()
+        return _NEVER if found is None else found.rank(sha256)
+
+    return needed
+
+
+async def _prefetch(of: "weakref.ref[DownloadingStore]", changed: asyncio.Event) -> None:
+    """Prefetches by the plan, without a reference to the store while it waits for another one."""
+    while (store := of()) is not None:
+        changed.clear()
+        try:
+            wait_s = await store.step()
+        except (OSError, GpuloadError):  # the cache cannot be read; the reader will say so
+            _LOG.debug("reading ahead failed", exc_info=True)
+            wait_s = store.full_s
+        del store
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(changed.wait(), wait_s)
+
+
+def _cancel(running: "dict[int, asyncio.Task[bool]]", numbers: Iterable[int] | None = None) -> None:
+    """Cancels the downloads of these shards, or of all."""
+    for task in [running.get(number) for number in (list(running) if numbers is None else numbers)]:
+        if task is None:
+            continue
+        with suppress(RuntimeError):  # the loop has ended
+            task.get_loop().call_soon_threadsafe(task.cancel)
+
+
 class CachedStore(DownloadingStore):
     """One set's shards for one reader, in the cache.
 
-    names: of the shards, below the URL. trusts: uses shards found in the cache as they are. Otherwise each is hashed
-    before its first use in this process, and downloaded again if it is damaged.
+    trusts: uses shards found in the cache as they are. Otherwise each is hashed before its first use in this process,
+    and downloaded again if it is damaged.
 
     Everything planned is downloaded as far as the cache has room without evicting what is needed earlier. The other
     processes of the node follow the same plan: whichever gets to a shard first downloads it.
     """
 
-    def __init__(
-        self, url: URL, cache: Cache, names: Sequence[str], shards: Sequence[Wanted], trusts: bool = False
-    ) -> None:
-        super().__init__(url, names, shards)
+    def __init__(self, url: URL, cache: Cache, shards: Sequence[Wanted], trusts: bool = False) -> None:
+        super().__init__(url, shards)
         self._cache, self._trusts = cache, trusts
         cache.clear_leftovers()
         _stores[id(self)] = self
@@ -93,40 +350,33 @@ class CachedStore(DownloadingStore):
         if isinstance(part, _Found):
             self._arriving.discard(number)  # it needs no network
             if (sha256 := await sha256_of(part.number, shard.bytes)) != shard.sha256:
-                _LOG.warning("%s: is damaged: its SHA-256 is %s…. It is downloaded again", part.lease.path, sha256[:16])
+                _LOG.warning("%s: is damaged: its SHA-256 is %s…. It is downloaded again", part.path, sha256[:16])
                 part.delete()
                 return
         else:
             await super()._fill(number, part)
         _compared[shard.sha256] = _stamp(part.number)
 
-    def _obstacle(self, number: int, claimed: bool) -> Obstacle:
+    def _obstacle(self, number: int, claimed: bool) -> tuple[str, float | None]:
         shard, place = self._shards[number], f"the cache {self._cache.folder}"
         if claimed:
-            return Obstacle(
-                f"{place}: its {self._cache.limit:,} bytes are all in use, of {shard.bytes:,} more. Raise cache_size"
-            )
+            used = f"its {self._cache.limit:,} bytes are all in use, of {shard.bytes:,} more"
+            return f"{place}: {used}. Raise cache_size", None
         progress = -1.0
         with suppress(OSError):
             progress = os.stat(self._cache.shards / f"{shard.sha256}.part").st_mtime
-        return Obstacle(
-            f"{place}: another process downloads it, and has made no progress; it may be suspended", progress
-        )
+        return f"{place}: another process downloads it, and has made no progress; it may be suspended", progress
 
     def _unwritable(self, error: OSError) -> RemoteError:
         return self._cache.unwritable(error)
 
 
-@dataclass(frozen=True)
 class _Found:
     """A shard that this process found in the cache and has to verify."""
 
-    lease: Lease
-
-    @property
-    def number(self) -> int:
-        found: int = self.lease.holder.number
-        return found
+    def __init__(self, lease: Lease) -> None:
+        self.path, self._holder = lease.path, lease.holder
+        self.number: int = lease.holder.number
 
     def finish(self) -> None:
         """It is there."""
@@ -136,8 +386,8 @@ class _Found:
 
     def delete(self) -> None:
         with suppress(FileNotFoundError):
-            if os.lstat(self.lease.path).st_ino == os.fstat(self.number).st_ino:
-                self.lease.path.unlink()
+            if os.lstat(self.path).st_ino == os.fstat(self.number).st_ino:
+                self.path.unlink()
 
 
 def _stamp(handle: int) -> tuple[int, ...]:
@@ -183,14 +433,14 @@ class MemoryStore(DownloadingStore):
     batches still view, take no more bytes than that part. What a reader waits for is downloaded in any case, after a
     second at the latest.
 
-    names: of the shards, below the URL. kept: a list for the last shard that was opened without a plan, to look at a
-    sample: the next sample is mostly of the same shard.
+    kept: a list for the last shard that was opened without a plan, to look at a sample: the next sample is mostly of
+    the same shard.
     """
 
     full_s = 0.05
 
-    def __init__(self, url: URL, names: Sequence[str], shards: Sequence[Wanted], kept: list[MemoryFile]) -> None:
-        super().__init__(url, names, shards)
+    def __init__(self, url: URL, shards: Sequence[Wanted], kept: list[MemoryFile]) -> None:
+        super().__init__(url, shards)
         self._objects.again = "Check the network and the server, then run it again"
         self._soon: list[int] = []
         self._unopened: dict[int, MemoryFile] = {}
@@ -204,7 +454,7 @@ class MemoryStore(DownloadingStore):
         for number in set(self._unopened).difference(self._soon):
             self._unopened.pop(number, None)
         if self._soon:
-            cancel(self._running, set(self._running).difference(self._soon))
+            _cancel(self._running, set(self._running).difference(self._soon))
         super().plan(order, now, soon)
 
     def open(self, number: int) -> Lease:
@@ -245,7 +495,7 @@ class MemoryStore(DownloadingStore):
         if urgent and self._soon:  # batches of an earlier plan, which are being decoded, free theirs in a moment
             self._awaited += size
             while not self._fits(0) and time.monotonic() < until:
-                await asyncio.sleep(_POLL_S)
+                await asyncio.sleep(_RELEASE_POLL_S)
             self._awaited -= size
         elif not urgent and not self._fits(size):
             return False
@@ -257,8 +507,8 @@ class MemoryStore(DownloadingStore):
         """Whether this many bytes fit beside those that readers wait for."""
         return self.taken() + self._awaited + size <= sum(self._shards[one].bytes for one in self._soon)
 
-    def _obstacle(self, number: int, claimed: bool) -> Obstacle:
-        return Obstacle("it was begun ahead of its use, where there was no memory for it")  # and is urgent now
+    def _obstacle(self, number: int, claimed: bool) -> tuple[str, float | None]:
+        return "it was begun ahead of its use, where there was no memory for it", None  # and is urgent now
 
     def _unwritable(self, error: OSError) -> GpuloadError:
         return RemoteError(

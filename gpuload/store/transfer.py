@@ -1,29 +1,59 @@
-"""Downloads one object into a file, in parallel ranges, checked; or the ranges that are needed, one by one."""
+"""Downloads: one object into a file, in parallel ranges, checked; and what the cache holds of a set besides its shards.
+
+    sets/<hash of the URL>/current.json      the manifest's ETag, and the version that it belongs to
+    sets/<hash of the URL>/<version>/        manifest.json, and index.arrow or, of a large one, the parts of it that
+                                             were needed; a version is the hash of its manifest
+    sets/<hash of the URL>/commit            of hf://, the commit that it was when it was opened last
+
+A manifest is fetched once per node. If the server cannot be reached, the version in the cache is used.
+"""
 
 import asyncio
 import hashlib
+import json
+import logging
 import os
+import re
+import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager
-from functools import partial
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gpuload.errors import FormatError, RemoteError, ShardError
-from gpuload.store.background import background
-from gpuload.store.files import open_new, open_own, read_own, start_writeback, write_at, write_atomically
-from gpuload.store.objects import RANGE_BYTES, NoRanges, Objects, Replaced
+from gpuload.store.cache import Cache
+from gpuload.store.files import (
+    NotOwnError,
+    locked,
+    open_new,
+    open_own,
+    read_own,
+    start_writeback,
+    write_at,
+    write_atomically,
+)
+from gpuload.store.hub import is_pinned, pinned, place_of
+from gpuload.store.network import background
+from gpuload.store.objects import RANGE_BYTES, NoRanges, NoSuchObjectError, Objects, Range, Replaced, Unchanged
+from gpuload.store.url import URL
 
 T = TypeVar("T")
 
+_LOG = logging.getLogger(__name__)
+
+MANIFEST = "manifest.json"
 _BLOCK_BYTES = 1 << 20  # hashed at a time
 _PIECE_BYTES = 64 << 20  # hashed between two checks for cancellation
 _AHEAD = 16  # ranges of one object under way: all that a process has connections for
 _TRIES = 3  # of an object whose bytes are wrong, or that is replaced meanwhile
-
-_TURN_BYTES = 4 * RANGE_BYTES  # downloaded before another process has its turn
+_TURN_BYTES = 4 * RANGE_BYTES  # of an index, downloaded before another process has its turn
 _POLL_S = 0.02  # while another process downloads
+_VERSION, _COMMIT = re.compile("[0-9a-f]{24}"), re.compile("[0-9a-f]{40}")
+_OFFLINE_S = 5  # to reach the server, where there is a copy
+_OPEN_S = 30  # else: the URL may be mistyped, and nothing is lost yet
+_KEPT_S = 3600  # old versions are kept this long: another process may be opening one
+_OTHERS_S = 900  # to wait for another process that is fetching a manifest
 
 
 class WrongBytesError(ShardError):
@@ -38,13 +68,13 @@ async def download(
     size: int | None = None,
     most: int | None = None,
     sha256: str | None = None,
-    begin: Callable[[int], None] = lambda size: None,
+    allocates: bool = False,
     arrived: Callable[[], None] = lambda: None,
 ) -> None:
     """Writes an object into the file at `handle`.
 
-    size, sha256: those that it must have. most: bytes that it may have. begin: called with the size before anything is
-    written, perhaps several times. arrived: called when all of it is here; it is checked then.
+    size, sha256: those that it must have. most: bytes that it may have. allocates: whether the file gets the size of
+    the object first. arrived: called when all of it is here; it is checked then.
 
     Raises:
         RemoteError: it cannot be read, or is too long. WrongBytesError: it has another size or SHA-256, also when it is
@@ -52,32 +82,75 @@ async def download(
     """
     fault = ""
 
-    def begun(found: int) -> None:
+    def begin(found: int) -> None:
         if most is not None and found > most:
             raise RemoteError(f"{objects.url / name}: is {found:,} bytes, expected {most:,} at most. Check the URL")
-        begin(found)
+        if size not in (None, found):
+            raise Replaced(f"is {found:,} bytes, manifest.json says {size:,}")
+        if allocates:
+            os.ftruncate(handle, found)
 
     for _ in range(_TRIES):
-        file = _File(handle, begun, size, sha256 is not None)
         try:
-            try:
-                await _ranges(objects, name, file)
-            except NoRanges:
-                await objects.stream(name, file.start, file.write)
-            arrived()
-            found = await file.finish() if sha256 is not None else None
+            found = await _attempt(objects, name, handle, begin, sha256 is not None, arrived)
         except Replaced as error:
             fault = str(error) or "it is replaced again and again"
             continue
-        finally:
-            await file.stop()
-        if found == sha256:
+        if sha256 in (None, found):
             return
-        fault = f"its SHA-256 is {(found or '')[:16]}…, manifest.json says {(sha256 or '')[:16]}…"
+        fault = f"its SHA-256 is {found[:16]}…, manifest.json says {(sha256 or '')[:16]}…"
     raise WrongBytesError(
         f"{objects.url / name}: {fault}, at {_TRIES} attempts. It was damaged or replaced: upload it again, with "
         "manifest.json last, or open the set anew if it was packed anew"
     )
+
+
+async def _attempt(
+    objects: Objects,
+    name: str,
+    handle: int,
+    begin: Callable[[int], None],
+    hashes: bool,
+    arrived: Callable[[], None],
+) -> str:
+    """Downloads an object once, and returns its SHA-256, or "" without `hashes`. begin: called with the size."""
+
+    async def write(at: int, data: Any) -> None:
+        await in_thread(_write_out, handle, at, memoryview(data))
+
+    try:
+        first = await objects.read(name, 0, RANGE_BYTES)
+    except NoRanges:
+        whole = await objects.stream(name, begin, write)
+        arrived()
+        return await sha256_of(handle, whole.size) if hashes else ""
+    begin(first.size)
+    is_written = {start: asyncio.Event() for start in range(0, first.size, RANGE_BYTES)}
+    starts = iter(is_written)
+
+    async def worker() -> None:
+        for start in starts:
+            found = first
+            if start:
+                found = await objects.read(name, start, min(start + RANGE_BYTES, first.size), first.tag)
+            if found.size != first.size:
+                raise Replaced
+            await write(start, found.data)
+            is_written[start].set()
+
+    async def fetch() -> str:
+        await together(worker() for _ in range(min(_AHEAD, len(is_written))))
+        arrived()
+        return ""
+
+    async def digest() -> str:  # of what is written, in a task of its own, so that no download waits for it
+        found = hashlib.sha256()
+        for start, event in is_written.items():
+            await event.wait()
+            await in_thread(hash_at, found, handle, start, min(start + RANGE_BYTES, first.size))
+        return found.hexdigest()
+
+    return max(await together([fetch(), digest()] if hashes else [fetch()]))
 
 
 async def fetch_file(
@@ -96,78 +169,12 @@ async def fetch_file(
     part = path.with_name(f"{path.name}.part")
     file = open_new(part)
     try:
-        begin = partial(os.ftruncate, file.number)
-        await download(objects, name, file.number, size=size, most=most, sha256=sha256, begin=begin)
+        await download(objects, name, file.number, size=size, most=most, sha256=sha256, allocates=True)
         await asyncio.to_thread(os.fdatasync, file.number)
         part.rename(path)
     finally:
         file.close()
         part.unlink(missing_ok=True)
-
-
-async def _ranges(objects: Objects, name: str, file: "_File") -> None:
-    first = await objects.read(name, 0, RANGE_BYTES)
-    file.start(first.size)
-    await file.write(0, first.data)
-    starts = iter(range(len(first.data), first.size, RANGE_BYTES))
-    tag, size = first.tag, first.size
-
-    async def worker() -> None:
-        for start in starts:
-            found = await objects.read(name, start, min(start + RANGE_BYTES, size), tag)
-            if found.size != size:
-                raise Replaced
-            await file.write(start, found.data)
-
-    await together([worker() for _ in range(min(_AHEAD, -(-size // RANGE_BYTES)))])
-
-
-class _File:
-    """The file being written. Its contiguous beginning is hashed meanwhile, in a task of its own, so that no download
-    waits for the hash."""
-
-    def __init__(self, handle: int, begin: Callable[[int], None], size: int | None, hashes: bool) -> None:
-        self._handle, self._begin, self._expected, self._hashes = handle, begin, size, hashes
-        self._hashing: asyncio.Task[None] | None = None
-        self._forget()
-
-    def start(self, size: int) -> None:
-        """Starts an attempt, perhaps after a failed one."""
-        if self._expected not in (None, size):
-            raise Replaced(f"is {size:,} bytes, manifest.json says {self._expected:,}")
-        self._forget()
-        self._begin(size)
-
-    async def write(self, at: int, data: Any) -> None:
-        await in_thread(_write_out, self._handle, at, memoryview(data))
-        self._written[at] = len(data)
-        if self._hashes and at == self._whole and (self._hashing is None or self._hashing.done()):
-            self._hashing = asyncio.create_task(self._hash(self._digest))
-
-    async def finish(self) -> str:
-        """The SHA-256 of all."""
-        if self._hashing is not None:
-            await self._hashing
-        await self._hash(self._digest)  # what came while another attempt was hashed
-        return self._digest.hexdigest()
-
-    async def stop(self) -> None:
-        """Cancels hashing, and waits until nothing reads the file."""
-        if self._hashing is not None:
-            self._hashing.cancel()
-            await asyncio.gather(self._hashing, return_exceptions=True)
-
-    def _forget(self) -> None:
-        self._whole, self._digest = 0, hashlib.sha256()
-        self._written: dict[int, int] = {}  # sizes of what is not hashed yet, by where it begins
-
-    async def _hash(self, digest: Any) -> None:
-        while digest is self._digest and (length := self._written.pop(self._whole, None)) is not None:
-            at = self._whole
-            self._whole += length
-            while (more := self._written.pop(self._whole, None)) is not None:
-                self._whole += more
-            await in_thread(hash_at, digest, self._handle, at, self._whole)
 
 
 async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -296,47 +303,167 @@ class Parts:
         """Around what one process of the node does at a time."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # an older version's folder may have been removed
         lock, since, before = open_own(self._folder / "rows.lock", os.O_RDWR | os.O_CREAT), 0.0, -1
-        while not lock.lock():
-            if (progress := os.stat(self._folder).st_mtime_ns) != before:
-                since, before = time.monotonic(), progress
-            if time.monotonic() - since > self._objects.patience.give_up_s:
-                raise RemoteError(
-                    f"{self.where}: another process downloads it, and has made no progress; it may be suspended"
-                )
-            await asyncio.sleep(_POLL_S)
         try:
+            while not lock.lock():
+                if (progress := os.stat(self._folder).st_mtime_ns) != before:
+                    since, before = time.monotonic(), progress
+                if time.monotonic() - since > self._objects.patience.give_up_s:
+                    raise RemoteError(
+                        f"{self.where}: another process downloads it, and has made no progress; it may be suspended"
+                    )
+                await asyncio.sleep(_POLL_S)
             yield
         finally:
-            lock.release()
+            lock.close()
 
     async def _download(self, run: Sequence[int]) -> None:
-        """Downloads parts that follow one another."""
+        """Downloads parts that follow one another, in one range, or several where a single part is larger."""
+        begin, end = self._bounds[run[0]], self._bounds[run[-1] + 1]
         for _ in range(_TRIES):
-            data = await self._read(self._bounds[run[0]], self._bounds[run[-1] + 1])
-            wrong = await asyncio.to_thread(self._keep, run, data)
-            if wrong < 0:
+            starts = range(begin, end, RANGE_BYTES)
+            found = await together(self._objects.read(self._name, at, min(at + RANGE_BYTES, end)) for at in starts)
+            if any(one.size != self._bounds[-1] for one in found):
+                raise FormatError(f"{self.where}: was replaced since the set was opened. Open it anew")
+            data = found[0].data if len(found) == 1 else b"".join(one.data for one in found)
+            if not (wrong := await asyncio.to_thread(self._keep, run, memoryview(data))):
                 return
-        begin, end = self._bounds[wrong : wrong + 2]
+        begin, end = self._bounds[wrong[0] : wrong[0] + 2]
         raise FormatError(
-            f"{self.where}: the SHA-256 of bytes {begin:,} to {end - 1:,} is not {self._digests[wrong][:16]}…, which "
-            f"manifest.json says, at {_TRIES} attempts. It was damaged or replaced: open the set anew if it was packed "
-            "anew, or upload its folder again, with manifest.json last"
+            f"{self.where}: the SHA-256 of bytes {begin:,} to {end - 1:,} is not that of manifest.json, at {_TRIES} "
+            "attempts. It was damaged or replaced: open the set anew if it was packed anew, or upload its folder "
+            "again, with manifest.json last"
         )
 
-    def _keep(self, run: Sequence[int], data: memoryview) -> int:
-        """Writes the parts that are right; returns the last one that is not, or -1."""
-        wrong, first = -1, self._bounds[run[0]]
+    def _keep(self, run: Sequence[int], data: memoryview) -> list[int]:
+        """Writes the parts that are right; returns the others."""
+        wrong, first = [], self._bounds[run[0]]
         for number in run:
             part = data[self._bounds[number] - first : self._bounds[number + 1] - first]
             if self._is_right(number, part):
                 write_atomically(self._path(number), part, sync=False)
             else:
-                wrong = number
+                wrong.append(number)
         return wrong
 
-    async def _read(self, start: int, stop: int) -> memoryview:
-        starts = range(start, stop, RANGE_BYTES)
-        found = await together([self._objects.read(self._name, at, min(at + RANGE_BYTES, stop)) for at in starts])
-        if any(one.size != self._bounds[-1] for one in found):
-            raise FormatError(f"{self.where}: was replaced since the set was opened. Open it anew")
-        return memoryview(b"".join(one.data for one in found) if len(found) > 1 else found[0].data)
+
+def pin(url: URL, cache: Cache) -> URL:
+    """The URL with its revision resolved to a commit; if the Hub cannot be reached, to the commit last opened.
+
+    Raises:
+        ArgumentError, RemoteError: as `hub.pinned`, or the cache cannot be written.
+    """
+    if is_pinned(url):
+        return url
+    path = _folder_of(url, cache) / "commit"
+    last = read_own(path).decode(errors="replace")
+    last = last if _COMMIT.fullmatch(last) else ""
+    try:
+        found = pinned(url, _OFFLINE_S if last else Objects.patience.give_up_s)
+    except RemoteError as error:
+        if not last:
+            raise
+        _LOG.warning("%s. Using the commit that it was when it was opened last", error)
+        return place_of(url)._replace(revision=last).url
+    with cache.writing():
+        write_atomically(path, str(place_of(found).revision).encode())
+    return found
+
+
+def fetch_set(url: URL, cache: Cache, check: Callable[[bytearray], None], opens: Callable[[Objects, Path], T]) -> T:
+    """What `opens` makes of the folder in the cache that holds the set's manifest.
+
+    check: raises ValueError for what is too long for a manifest. opens: where it finds a fault in a copy that was here
+    before, the manifest and what was fetched by it are downloaded again.
+
+    Raises:
+        FormatError: there is no manifest, so it is no packed set, or `opens` finds a fault.
+        RemoteError: it cannot be read, or the cache cannot be written.
+    """
+    folder, objects = _folder_of(url, cache), Objects(url)
+    stuck = RemoteError(
+        f"{url}: another process has been fetching its manifest and index for {_OTHERS_S} s; it may be suspended"
+    )
+    with cache.writing(), locked(folder / "lock", _OTHERS_S, stuck):
+        while True:
+            version, is_new = background().wait(_fetch(objects, folder, check))
+            try:
+                return opens(objects, version)
+            except NotOwnError:
+                raise
+            except FormatError as error:
+                shutil.rmtree(version, ignore_errors=True)
+                if is_new or version.exists():  # as it is at the URL, or a copy that cannot be deleted
+                    text = str(error).replace(str(version), str(url))
+                    raise type(error)(text.replace("Copy the folder again", "Upload the folder again")) from None
+
+
+def _folder_of(url: URL, cache: Cache) -> Path:
+    with cache.writing():
+        folder = cache.sets / hashlib.sha256(url.text.encode()).hexdigest()[:24]
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder
+
+
+async def _fetch(objects: Objects, folder: Path, check: Callable[[bytearray], None]) -> tuple[Path, bool]:
+    """The folder of the version that is current, and whether it was fetched now."""
+    known, tag = _current(folder)
+    try:
+        found = await read_manifest(objects, check, tag, None if known is None else _OFFLINE_S)
+    except (RemoteError, Unchanged) as error:
+        if known is None:
+            raise
+        if isinstance(error, RemoteError):
+            _LOG.warning("%s. Using the copy of its manifest and index in the cache", error)
+        return known, False
+    current = folder / _version_of(found.data)
+    if current != known:
+        current.mkdir(mode=0o700, exist_ok=True)
+        write_atomically(current / MANIFEST, found.data)
+        for old in folder.iterdir():
+            if old.is_dir() and old != current and time.time() - old.stat().st_mtime > _KEPT_S:
+                shutil.rmtree(old, ignore_errors=True)
+    text = json.dumps({"url": objects.url.text, "tag": found.tag, "version": current.name}, indent=1)
+    write_atomically(folder / "current.json", text.encode())
+    return current, current != known
+
+
+def _version_of(manifest: bytes) -> str:
+    return hashlib.sha256(manifest).hexdigest()[:24]
+
+
+def _current(folder: Path) -> tuple[Path | None, str | None]:
+    """The folder of the version that was fetched last, and its manifest's ETag; None where it is not there, or
+    damaged."""
+    with suppress(ValueError):
+        state = json.loads(read_own(folder / "current.json"))
+        state = state if isinstance(state, dict) else {}
+        version, tag = str(state.get("version")), state.get("tag")
+        if _VERSION.fullmatch(version) and _version_of(read_own(folder / version / MANIFEST)) == version:
+            return folder / version, tag if isinstance(tag, str) else None
+    return None, None
+
+
+async def read_manifest(
+    objects: Objects, check: Callable[[bytearray], None], unless: str | None = None, give_up_s: float | None = None
+) -> Range:
+    """The manifest's text; arguments as for `fetch_set` and `Objects.read_whole`.
+
+    Raises:
+        FormatError: there is none, so it is no packed set, or it is too long. RemoteError: it cannot be read.
+        Unchanged.
+    """
+    give_up_s = min(_OPEN_S, objects.patience.give_up_s) if give_up_s is None else give_up_s
+    try:
+        return await objects.read_whole(MANIFEST, unless=unless, give_up_s=give_up_s, check=check)
+    except ValueError as error:
+        raise FormatError(f"{objects.url / MANIFEST}: {error}. Check the URL, or upload the folder again") from None
+    except NoSuchObjectError:
+        with suppress(RemoteError):
+            await objects.read(f"train/{MANIFEST}", 0, 1, give_up_s=_OFFLINE_S)
+            raise FormatError(
+                f"{objects.url}: holds packed splits; open one of them, for instance {objects.url / 'train'}"
+            ) from None
+        raise FormatError(
+            f"{objects.url}: no {MANIFEST} there, so this is not a packed set. Check the URL, or upload the set, with "
+            f"{MANIFEST} last"
+        ) from None

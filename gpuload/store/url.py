@@ -103,13 +103,13 @@ def as_location(value: Any) -> Path | URL | Any:
     scheme = scheme_of(path)
     if scheme is None:
         return path
-    subject, known = without_secrets(path), _listed([f"{name}://" for name in SCHEMES])
+    subject = without_secrets(path)
     if scheme == "file":
         raise ArgumentError(f"{subject}: give the path without file://")
     if scheme not in SCHEMES:
         raise ArgumentError(
-            f"{subject}: cannot be read from here, expected a local folder, or a URL that begins with {known}. Copy "
-            "the set to a local disk, or mount it"
+            f"{subject}: cannot be read from here, expected a local folder, or a URL of {', '.join(SCHEMES)}. Copy the "
+            "set to a local disk, or mount it"
         )
     text = os.fspath(path)
     if not _URL.match(text):
@@ -123,10 +123,6 @@ def as_location(value: Any) -> Path | URL | Any:
     if not text.partition("://")[2].strip("/"):
         raise ArgumentError(f"{subject}: names no bucket or host. Give the URL of a packed set")
     return URL(scheme + text[len(scheme) :].rstrip("/"))
-
-
-def _listed(names: list[str]) -> str:
-    return " or ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 LOCATION: Rule[Any] = Rule("a path or URL", as_location)

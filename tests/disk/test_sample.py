@@ -102,13 +102,8 @@ def test_damaged_samples_are_named(tmp_path: Path) -> None:
     assert dataset[0]["image"].size == dataset[2]["image"].size == (48, 32)
     with path.open("r+b") as file:
         file.truncate(row["image_offset"] + 5)
-    with pytest.raises(gpuload.ShardError, match="the shard ends within its 'image'. It was truncated"):
+    with pytest.raises(gpuload.ShardError, match="its 'image' does not lie within the shard, which was truncated"):
         dataset[1]
     path.unlink()
     with pytest.raises(gpuload.ShardError, match="cannot be read"):
         dataset[0]
-
-
-def test_arrays_of_numpy_do_not_load_images(packed: Path) -> None:
-    with pytest.raises(TypeError):
-        np.asarray(gpuload.Dataset(packed))

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import gpuload
-from gpuload.disk import opening
+from gpuload.disk import fetch
 
 
 def fetch_in_parts() -> None:
     """In this process, every index is large."""
-    opening.WHOLE_BYTES = 0
+    fetch.WHOLE_BYTES = 0
 
 
 def here(dataset: gpuload.Dataset) -> set[int]:

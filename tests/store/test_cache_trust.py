@@ -123,18 +123,10 @@ def to_others_file(path: Path, target: Path) -> None:
     os.chown(path, 12345, -1)
 
 
-PLANTED: dict[str, tuple[Callable[[Path, Path], None], str]] = {
-    "a link": (to_link, "a symbolic link"),
-    "a pipe": (to_pipe, "a pipe"),
-    "a folder": (to_folder, "a folder"),
-    "another user's file": (to_others_file, r"a file of another user \(number 12345\)"),
-}
-
-
-@pytest.mark.parametrize(("plant", "what"), PLANTED.values(), ids=PLANTED)
+@pytest.mark.parametrize("plant", [to_link, to_pipe, to_folder, to_others_file])
 @pytest.mark.parametrize("suffix", ["", ".part"])
 def test_what_is_no_file_of_ones_own_is_refused(
-    suffix: str, plant: Callable[[Path, Path], None], what: str, proxy: Any, packed: Path, tmp_path: Path
+    suffix: str, plant: Callable[[Path, Path], None], proxy: Any, packed: Path, tmp_path: Path
 ) -> None:
     """At once, and what a link leads to stays as it is."""
     target, cache = tmp_path / "thesis", Cache(tmp_path / "cache")
@@ -142,8 +134,7 @@ def test_what_is_no_file_of_ones_own_is_refused(
     info = gpuload.Dataset(packed).manifest.shards[3]
     path = cache.shards / f"{info.sha256}{suffix}"
     plant(path, target)
-    message = f"^{path}: is {what}, expected a regular file of this user. Delete it, or give another folder$"
-    with pytest.raises(FormatError, match=message):
+    with pytest.raises(FormatError, match=f"^{path}: is not a regular file of this user but .*Delete it, or give an"):
         run(proxy, cache.folder)
     assert target.read_bytes() == (packed / "shard-000003.tar").read_bytes() and os.path.lexists(path)
 
@@ -152,7 +143,7 @@ def test_a_part_with_a_second_name_is_not_written(proxy: Any, packed: Path, tmp_
     target, cache = tmp_path / "thesis", Cache(tmp_path / "cache")
     target.write_text("years")
     to_second_name(cache.shards / f"{gpuload.Dataset(packed).manifest.shards[3].sha256}.part", target)
-    with pytest.raises(FormatError, match="is a file with a second name, expected a regular file of this user"):
+    with pytest.raises(FormatError, match="is not a regular file of this user but .* a second name"):
         run(proxy, cache.folder)
     assert target.read_text() == "years"
 
@@ -252,7 +243,7 @@ def test_room_is_made_while_another_thread_opens_stores(tmp_path: Path) -> None:
     cache, shard, ended = Cache(tmp_path), Wanted("0" * 64, 1000), threading.Event()
 
     def opened() -> Any:
-        return stores.CachedStore(URL("https://example.invalid/set"), cache, ["shard-000000.tar"], [shard])
+        return stores.CachedStore(URL("https://example.invalid/set"), cache, [shard])
 
     def go_on_opening() -> None:
         while not ended.is_set():

@@ -1,6 +1,5 @@
 """`fetch`, `info` and `verify` of sets at URLs."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,6 @@ import pytest
 from reading import files_of
 from store.servers import file_server, running
 
-import gpuload
 from gpuload import ArgumentError, FormatError, OutputError, RemoteError, ShardError
 from gpuload.cli import main
 from gpuload.disk import Manifest
@@ -60,7 +58,7 @@ def test_a_folder_that_is_not_for_it(proxy: Any, packed: Path, tmp_path: Path, m
         fetch(proxy.url, tmp_path / "splits")
 
 
-@pytest.mark.parametrize("fault", ["503", "truncate"])
+@pytest.mark.parametrize("fault", ["503", "cut"])
 def test_without_a_manifest_nothing_is_left(fault: str, proxy: Any, tmp_path: Path, impatient: None) -> None:
     proxy.fault = lambda path, number: fault
     with pytest.raises(RemoteError):
@@ -74,7 +72,10 @@ def test_a_manifest_that_is_damaged_is_not_kept(packed: Path, tmp_path: Path) ->
     bad = tmp_path / "bad"
     bad.mkdir()
     (bad / "manifest.json").write_bytes((packed / "manifest.json").read_bytes()[:-9])
-    with running(file_server(bad)) as server, pytest.raises(FormatError, match="manifest.json: cannot be read"):
+    with (
+        running(file_server(bad)) as server,
+        pytest.raises(FormatError, match="manifest.json: is damaged: .*Upload the folder again"),
+    ):
         fetch(server.url, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -84,18 +85,6 @@ def test_a_copied_index_is_compared_with_the_manifest(proxy: Any, tmp_path: Path
     with pytest.raises(ShardError, match="index.arrow: its SHA-256 is .*, manifest.json says"):
         fetch(f"{proxy.url}/train", tmp_path)
     assert not (tmp_path / "index.arrow").exists() and not (tmp_path / "manifest.json").exists()
-
-
-def test_nothing_is_written_outside(packed: Path, tmp_path: Path) -> None:
-    evil = tmp_path / "evil"
-    evil.mkdir()
-    manifest = Manifest.read(packed)
-    from dataclasses import replace
-
-    for name in ("../outside.tar", "/tmp/outside.tar"):
-        replace(manifest, shards=(replace(manifest.shards[0], name=name),), index_parts=None).write(evil)
-        with running(file_server(evil)) as server, pytest.raises(FormatError, match="shard .* Do not use this one"):
-            fetch(server.url, tmp_path / "out")
 
 
 def test_info(proxy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,10 +105,8 @@ def test_verify(proxy: Any, packed: Path, tmp_path: Path, capsys: pytest.Capture
     assert f"{url}/shard-000004.tar: No such file or directory" in faults
     assert all(fault.startswith((f"{url}/shard-000003.tar: ", f"{url}/shard-000004.tar: ")) for fault in faults)
     proxy.fault = lambda path, number: "404" if path.endswith("index.arrow") else None
-    assert [fault.partition(". ")[0] for fault in verify(url)] == [f"{url}/index.arrow: missing"]
+    assert [fault.partition(" (")[0] for fault in verify(url)] == [
+        f"{url}/index.arrow: cannot be read as an Arrow file"
+    ]
     with pytest.raises(FormatError, match="no manifest.json there, so this is not a packed set"):
         verify(f"{proxy.url}/no")
-
-
-def test_public_names_of_errors() -> None:
-    assert issubclass(gpuload.RemoteError, gpuload.GpuloadError) and os.environ is not None

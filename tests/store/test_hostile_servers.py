@@ -4,7 +4,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -66,8 +66,8 @@ def ranged(to: Callable[[int, int, int], str]) -> Answer:
 
 
 ANSWERS: dict[str, tuple[Answer, str]] = {
-    "an unasked 304": (lambda self, *_: self.answer(304), "the server answered 304, which was not asked for. Check the se"),
-    "an unasked 412": (lambda self, *_: self.answer(412), "the server answered 412, which was not asked for. Check the se"),
+    "an unasked 304": (lambda self, *_: self.answer(304), "the server answered 304 or 412 unasked. Check the se"),
+    "an unasked 412": (lambda self, *_: self.answer(412), "the server answered 304 or 412 unasked. Check the se"),
     "no length": (
         lambda self, data, *_: self.endless(200, data),
         "the server does not say how long it is. Use one that sends Content-Length with files",
@@ -103,52 +103,47 @@ ANSWERS: dict[str, tuple[Answer, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("odd", "message"), ANSWERS.values(), ids=ANSWERS)
 @pytest.mark.parametrize("name", ["manifest.json", "index.arrow", "shard-000003.tar"])
-def test_what_servers_answer(
-    name: str, odd: Answer, message: str, packed: Path, tmp_path: Path, impatient: None
-) -> None:
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_what_servers_answer(name: str, kind: str, packed: Path, tmp_path: Path, impatient: None) -> None:
+    odd, message = ANSWERS[kind]
+    if name == "manifest.json" and "range" in kind:
+        pytest.skip("of which no range is asked for")
     with odd_server(packed, name, odd) as url, pytest.raises(RemoteError, match=f"^{url}/{name}: {message}"):
         drain([load(gpuload.Dataset(url, cache=tmp_path), drop_last=False)])
 
 
-def test_a_manifest_of_any_length(packed: Path, tmp_path: Path, impatient: None) -> None:
-    def odd(self: _Odd, data: bytes, start: int, stop: int) -> None:
-        self.answer(206, bytes(8 << 20), **{"Content-Range": f"bytes 0-{(8 << 20) - 1}/{1 << 40}"})
+def sends(size: int, sent: list[int]) -> Answer:
+    """Goes on sending spaces, to this size; sent: gets the bytes of each."""
 
-    def whole(self: _Odd, data: bytes, start: int, stop: int) -> None:
+    def answer(self: _Odd, data: bytes, start: int, stop: int) -> None:
         self.send_response(200)
-        self.send_header("Content-Length", str(1 << 40))
+        self.send_header("Content-Length", str(size))
         self.end_headers()
-        self.wfile.write(data)
+        with suppress(OSError):  # until nobody listens
+            while sum(sent) < size:
+                self.wfile.write(b" " * (1 << 20))
+                sent.append(1 << 20)
         self.close_connection = True
 
-    expected = "/manifest.json: is 1,099,511,627,776 bytes, expected 1,073,741,824 at most"
-    for answer in (odd, whole):
-        with odd_server(packed, "manifest.json", answer) as url, pytest.raises(RemoteError, match=f"^{url}{expected}"):
+    return answer
+
+
+def test_a_manifest_of_any_length(packed: Path, tmp_path: Path, impatient: None) -> None:
+    """One that is too long is not downloaded, as soon as it is longer than the shards explain that it names."""
+    sent = list[int]()
+    for size, error, message in [
+        (1 << 40, RemoteError, "is 1,099,511,627,776 bytes, expected 1,073,741,824 at most"),
+        (512 << 20, FormatError, "[0-9,]+ bytes are too many for the manifest of 0 shards"),
+    ]:
+        sent.clear()
+        odd = sends(size, sent)
+        with (
+            odd_server(packed, "manifest.json", odd) as url,
+            pytest.raises(error, match=f"^{url}/manifest.json: {message}"),
+        ):
             gpuload.Dataset(url, tmp_path)
-
-
-def test_a_manifest_that_is_too_long_is_not_downloaded(
-    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As soon as it is longer than the shards explain that it has named so far."""
-    monkeypatch.setattr("gpuload.disk.manifest._FREE_BYTES", 9 << 20)
-    asked = []
-
-    def odd(self: _Odd, data: bytes, start: int, stop: int) -> None:
-        asked.append(start)
-        content = {"Content-Range": f"bytes {start}-{start + (8 << 20) - 1}/{512 << 20}"}
-        self.answer(206, b" " * (8 << 20), **content)
-
-    with (
-        odd_server(packed, "manifest.json", odd) as url,
-        pytest.raises(
-            FormatError, match=f"^{url}/manifest.json: 16,777,216 bytes are too many for the manifest of 0 sh"
-        ),
-    ):
-        gpuload.Dataset(url, tmp_path)
-    assert asked == [0, 8 << 20]
+    assert sum(sent) < 128 << 20
 
 
 @pytest.mark.parametrize("name", ["index.arrow", "rejected.jsonl", "shard-000003.idx"])
@@ -226,7 +221,7 @@ def test_links_in_the_cache_are_not_followed(name: str, proxy: Any, tmp_path: Pa
     path.rename(target)
     before = target.read_bytes()
     path.symlink_to(target)
-    with pytest.raises(FormatError, match=f"{name}: is a symbolic link|{name}: .*not a regular file"):
+    with pytest.raises(FormatError, match=f"{name}: .*not a regular file"):
         gpuload.Dataset(url, cache)
     assert target.read_bytes() == before
 

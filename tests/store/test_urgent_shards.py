@@ -15,8 +15,8 @@ import gpuload
 from gpuload.order.epoch import EpochOrder
 from gpuload.read.batches import BatchReader
 from gpuload.store import stores
-from gpuload.store.background import NEEDED, Connections
 from gpuload.store.cache import Cache
+from gpuload.store.network import NEEDED, Connections
 
 SIZES = {"cached": None, "in memory": 0}
 
@@ -64,8 +64,8 @@ def test_the_first_windows_have_the_network_one_after_the_other(
     proxy: Any, tmp_path: Path, kind: str, in_turn: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where a slow disk makes room for a shard while the next one is looked at."""
-    monkeypatch.setattr("gpuload.store.downloading._IN_TURN", in_turn)
-    monkeypatch.setattr("gpuload.store.downloading._ROOM_S", 0.001)
+    monkeypatch.setattr("gpuload.store.stores._IN_TURN", in_turn)
+    monkeypatch.setattr("gpuload.store.stores._ROOM_S", 0.001)
     make_room = Cache.make_room
     monkeypatch.setattr(Cache, "make_room", lambda *args: (time.sleep(0.1), make_room(*args))[1])
     url: Any = f"{proxy.url}/train"

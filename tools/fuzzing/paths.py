@@ -19,7 +19,7 @@ from fuzzing.folders import sample, tell_index
 from fuzzing.target import Target, scratch_folder
 from gpuload.disk import Manifest, ShardInfo
 from gpuload.disk.fetch import fetch
-from gpuload.disk.quarantine import Quarantined, write_quarantine
+from gpuload.disk.sample import Quarantined, write_quarantine
 
 # OUTSIDE stands for a folder beside the set that holds the same files, which would be taken for the set's own.
 _PATHS = (

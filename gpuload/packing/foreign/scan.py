@@ -26,10 +26,9 @@ from gpuload.headers.jpeg import upright_size
 from gpuload.sources.files import COMPRESSED_TARS, is_text
 from gpuload.sources.listing import Rejection
 from gpuload.sources.tars import by_extension
-from gpuload.store.background import background
-from gpuload.store.bucket import expand_url
 from gpuload.store.hub import is_pinned, pinned, place_of
-from gpuload.store.objects import Objects
+from gpuload.store.network import background
+from gpuload.store.objects import Objects, expand_url
 from gpuload.store.transfer import fetch_file
 from gpuload.store.url import URL, as_location, root_of
 

@@ -17,7 +17,7 @@ from gpuload.checks import check
 from gpuload.counted import counted
 from gpuload.disk import Index, Manifest
 from gpuload.disk import index as index_file
-from gpuload.disk.class_numbers import class_numbers, notes_on_numbers
+from gpuload.disk.index import class_numbers, notes_on_numbers
 from gpuload.errors import OutputError, RemoteError, SourceError
 from gpuload.machine.fork_server import sigint_deferred
 from gpuload.packing.image.check import KEPT

@@ -31,11 +31,10 @@ from gpuload.packing.options import PackOptions
 from gpuload.packing.run.output import SCRATCH_NAME, Output, check_holds, locked_by
 from gpuload.packing.run.plan import BASE_FILES, REJECTED_NAME, base_folder, write_json
 from gpuload.packing.run.shard import ShardJob
-from gpuload.store.background import background
-from gpuload.store.bucket import WRITABLE, Bucket, Stored
 from gpuload.store.cache import default_folder
 from gpuload.store.files import Handle
-from gpuload.store.objects import NoSuchObjectError
+from gpuload.store.network import background
+from gpuload.store.objects import WRITABLE, Bucket, NoSuchObjectError, Stored
 from gpuload.store.url import URL
 
 CLAIM_NAME = ".packing.json"

@@ -145,7 +145,7 @@ def test_joined_tars(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     two = make_tar("pax", {"2.jpg": IMAGES[1], "2.cls": b"2"})
     (tmp_path / "x.tar").write_bytes(one + two)
     assert main(["pack", str(tmp_path / "x.tar"), str(tmp_path / "out")]) == 2
-    assert f"the end of a tar, and another one behind it at byte {len(one):,}, as where tars are joined by cat, at" in (
+    assert f"with data from byte {len(one):,} on, as where tars are joined by cat, at" in (
         capsys.readouterr().err
     )
     assert main(["pack", str(tmp_path / "x.tar"), str(tmp_path / "out"), "--skip-damaged", "--no-shuffle"]) == 3
@@ -260,9 +260,7 @@ def test_compressed_tars(tmp_path: Path, how: str, capsys: pytest.CaptureFixture
         (tmp_path / "x.tar").write_bytes(content)
         for extra in ([], ["--skip-damaged"]):
             assert main(["pack", str(tmp_path / "x.tar"), str(tmp_path / "out"), *extra]) == 2
-            assert f"x.tar: not a complete, uncompressed tar archive (compressed with {how} at byte 0)" in (
-                capsys.readouterr().err
-            )
+            assert "x.tar: not a complete, uncompressed tar archive (a " in capsys.readouterr().err
     (tmp_path / "x.tar.gz").write_bytes(data)
     assert main(["pack", str(tmp_path / "x.tar.gz"), str(tmp_path / "out")]) == 2
     assert "is a compressed tar, which is not supported" in capsys.readouterr().err
@@ -281,7 +279,7 @@ def test_what_is_no_tar_stays_an_error(tmp_path: Path, capsys: pytest.CaptureFix
             "not a complete, uncompressed tar archive (no zero blocks, with which a tar ends, so that it was cut",
         ),
         ("zeros", "no sample with an image in 1 tar"),
-        ("folder/pipe", "is not a regular file. Give a tar, or a link to one"),
+        ("folder/pipe", "cannot be read (is not a regular file)"),
     ):
         source = tmp_path / "folder" if "/" in name else tmp_path / f"{name}.tar"
         command = ["pack", str(source), str(tmp_path / "out"), "--skip-damaged", "--from", "tar"]

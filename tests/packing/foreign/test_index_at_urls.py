@@ -129,7 +129,7 @@ def test_wildcards_of_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
         assert self.url == URL("s3://bucket/tars")
         return dict.fromkeys(("a-1.tar", "a-2.tar", "b.tar", "x/a-1.tar", "x/c.tar"))
 
-    monkeypatch.setattr("gpuload.store.bucket.Listed.list", found)
+    monkeypatch.setattr("gpuload.store.objects.Objects.list", found)
     for pattern, names in (
         ("*.tar", ["a-1.tar", "a-2.tar", "b.tar"]),
         ("a-[13].tar", ["a-1.tar"]),

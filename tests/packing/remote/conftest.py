@@ -44,7 +44,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
     brief = replace(Objects.patience, give_up_s=1, first_wait_s=0.02, longest_wait_s=0.1)
     monkeypatch.setattr(Objects, "patience", brief)
-    monkeypatch.setattr("gpuload.store.bucket.Bucket.retries", 0)
+    monkeypatch.setattr("gpuload.store.objects.Bucket.retries", 0)
 
 
 @pytest.fixture(scope="package")

@@ -21,7 +21,7 @@ from gpuload import ArgumentError, OutputError, RemoteError, SourceError
 from gpuload.cli import main
 from gpuload.packing.verify import verify
 from gpuload.sources import FolderSource
-from gpuload.store import bucket
+from gpuload.store import objects as bucket
 from gpuload.store.url import URL
 
 Settings = dict[str, Any]
@@ -195,7 +195,7 @@ def test_a_run_that_fails_leaves_nothing(s3: S3, make_folder: Any, settings: Set
 
 def test_damage_on_the_way_is_noticed(s3: S3, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the ETag is no MD5, the object is read back."""
-    from gpuload.store.background import background
+    from gpuload.store.network import background
 
     monkeypatch.setattr(bucket, "_PART_BYTES", 5 << 20)  # the least that S3 takes
     path = tmp_path / "shard.tar"
@@ -204,7 +204,7 @@ def test_damage_on_the_way_is_noticed(s3: S3, proxy: Proxy, tmp_path: Path, monk
     target.run = "x"
     stored = background().wait(target.upload("a.tar", path))
     assert stored.tag is not None and stored.tag.endswith('-3"') and proxy.sent["/bucket/damage/a.tar"] < 10_000
-    monkeypatch.setattr(bucket._Digests, "of", classmethod(lambda cls, path, part: cls((), "0" * 64)))
+    monkeypatch.setattr(bucket, "digests_of", lambda path, part: ("0" * 64, ()))
     with pytest.raises(OutputError, match="damage/b.tar: arrives with other bytes than those that were sent"):
         background().wait(target.upload("b.tar", path))
     assert proxy.sent["/bucket/damage/b.tar"] >= 3 * (11 << 20)

@@ -1,4 +1,4 @@
-"""The event loop in which a process downloads everything, in its own thread; and waiting for its results.
+"""How a process talks to servers: one event loop in its own thread, requests in the order of need, and retries.
 
 obstore's threads survive neither a fork nor interpreter shutdown, so each process starts its own loop and stops it
 before the interpreter exits.
@@ -7,14 +7,17 @@ before the interpreter exits.
 import asyncio
 import atexit
 import os
+import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
+from gpuload.counted import counted
 from gpuload.errors import RemoteError
 
 T = TypeVar("T")
@@ -103,9 +106,9 @@ class Background:
         await self.loop.shutdown_default_executor()
 
 
-_of_process: dict[int, Background] = {}
+_of_process: list[Background] = []  # the one of this process, if it is started
+_inherited: list[Background] = []  # over fork, without their threads: never closed
 _ended = threading.Event()
-_inherited: list[Background] = []  # inherited over fork without their threads: never closed
 
 
 def background() -> Background:
@@ -114,8 +117,7 @@ def background() -> Background:
     Raises:
         RemoteError: the process was forked from one that had it, where obstore would wait forever.
     """
-    process = os.getpid()
-    if (found := _of_process.get(process)) is None:
+    if not _of_process:
         if _inherited:
             raise RemoteError(
                 "this process was forked from one that had opened a set at a URL, and cannot open one itself. Start it "
@@ -125,19 +127,19 @@ def background() -> Background:
             raise RemoteError("the interpreter is shutting down, so nothing is read from URLs any more")
         # Registered last, called first: before the finalizers that join threads waiting for this one.
         weakref.finalize(_ended, lambda: None).detach()
-        found = _of_process[process] = Background()
-        atexit.register(_stop, process)
-    return found
+        _of_process.append(Background())
+        atexit.register(_stop, os.getpid())
+    return _of_process[0]
 
 
 def _stop(process: int) -> None:
     if os.getpid() == process:  # a forked child has inherited this, but not the thread
         _ended.set()
-        _of_process.pop(process).stop()
+        _of_process.pop().stop()
 
 
 def _forget() -> None:
-    _inherited.extend(_of_process.values())
+    _inherited.extend(_of_process)
     _of_process.clear()
 
 
@@ -184,3 +186,68 @@ class Waiter:
             waiting.cancel()  # after Ctrl-C
             self._waiting = None
             self.waited_s += time.perf_counter() - begun
+
+
+# Not the global generator, which the program may have seeded: retries run in other threads.
+_DRAWS = random.SystemRandom()
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a request is tried, in seconds.
+
+    silent_s: without a byte, until a request has failed. request_s: for a whole request, of a few MB. give_up_s: from
+        the first attempt on, no further one is made. first_wait_s, longest_wait_s: between two attempts; they double.
+    """
+
+    silent_s: float = 20
+    request_s: float = 120
+    give_up_s: float = 300
+    first_wait_s: float = 0.2
+    longest_wait_s: float = 15
+
+
+class Problem(NamedTuple):
+    """Why an attempt failed.
+
+    final: no further attempt will change it. kind: of the error. wait_s: for which the server asks to wait. limit_s:
+    seconds after the first attempt in which others are made.
+    """
+
+    what: str
+    advice: str
+    final: bool = False
+    kind: type[RemoteError] = RemoteError
+    wait_s: float | None = None
+    limit_s: float = float("inf")
+
+
+async def persist(
+    where: str,
+    once: Callable[[], Awaitable[T]],
+    explain: Callable[[Exception], Problem],
+    patience: Patience,
+    give_up_s: float | None = None,
+) -> T:
+    """The result of `once`, from the first attempt that succeeds.
+
+    where: subject of the message. explain: describes an error, or raises another one. give_up_s: in place of the
+    patience's.
+
+    Raises:
+        RemoteError: no attempt succeeded.
+    """
+    give_up_s = patience.give_up_s if give_up_s is None else give_up_s
+    started, wait_s, attempt = time.monotonic(), patience.first_wait_s, 1
+    while True:
+        try:
+            return await once()
+        except Exception as error:
+            problem = explain(error)
+        passed_s = time.monotonic() - started
+        pause_s = wait_s * _DRAWS.uniform(0.75, 1.25) if problem.wait_s is None else problem.wait_s
+        if problem.final or passed_s + pause_s > min(give_up_s, problem.limit_s):
+            after = "" if problem.final else f" after {counted(attempt, 'attempt')} in {passed_s:.0f} s"
+            raise problem.kind(f"{where}: {problem.what}{after}. {problem.advice}")
+        await asyncio.sleep(pause_s)
+        wait_s, attempt = min(2 * wait_s, patience.longest_wait_s), attempt + 1
