@@ -64,7 +64,7 @@ def test_what_is_neither_key_nor_number(packed: Path, index: Any) -> None:
 def test_a_dataset_is_not_a_list_of_images(packed: Path) -> None:
     dataset: Any = gpuload.Dataset(packed)
     with pytest.raises(
-        gpuload.CallError, match=r"a loop over a dataset does not exist.* or dataset\[17\] for one; data"
+        gpuload.ArgumentError, match=r"a loop over a dataset does not exist.* or dataset\[17\] for one; data"
     ):
         list(dataset)
     for do in (lambda: 3 in dataset, lambda: dataset + dataset, lambda: np.asarray(dataset)):
