@@ -152,7 +152,7 @@ def test_arrays_are_read_as_numpy_reads_them(dtype: str, order: Any) -> None:
         (lambda found: found.update(mean=[0.5, float("nan"), 0.5]), "mean is"),
         (lambda found: found.update(classes=["a", "\ud800"]), "classes is"),
         (lambda found: found.update(packing=None), "packing is None, expected an object"),
-        (lambda found: found["fields"][1].pop("member"), "unexpected: .*'member'"),
+        (lambda found: found["fields"][1].pop("member"), "is damaged: .*'member'"),
         (lambda found: found["fields"][1].update(name="image"), "no two of one name; found 'image', 'image'"),
         (lambda found: found["fields"][1].update(kind="raw"), "has one field 'image' of kind image or raw"),
         (lambda found: found["fields"][1].update(kind="keypoints"), "its instances have no points"),
@@ -171,7 +171,7 @@ def test_manifests_are_checked_value_by_value(tmp_path: Path, change: Any, messa
 
 def test_a_manifest_that_is_nested_deeply_is_refused(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("[" * 100_000)
-    with pytest.raises(FormatError, match="cannot be read .its lists or objects are nested too deeply"):
+    with pytest.raises(FormatError, match="is damaged: its lists or objects are nested too deeply"):
         Manifest.read(tmp_path)
 
 

@@ -109,18 +109,13 @@ def test_nothing_waits_for_a_download_that_nobody_wants(proxy: Any, tmp_path: Pa
 
 
 def test_what_a_killed_process_leaves(proxy: Any, packed: Path, tmp_path: Path) -> None:
-    kill_some(proxy, packed, tmp_path, kills=2)
-
-
-def kill_some(proxy: Any, packed: Path, tmp_path: Path, kills: int, seed: int = 0) -> None:
-    """Processes that are killed at any moment; each time another one goes on, with the same cache."""
-    rng = random.Random(seed)
-    limit = str(needed(packed, 7))
-    (whole,) = finish(start(f"{proxy.url}/train", tmp_path / "whole", "1GB", 1))
+    """Two are killed, at any moment; each time another one goes on, with the same cache."""
+    limit, url, rng = str(needed(packed, 7)), f"{proxy.url}/train", random.Random(0)
+    (whole,) = finish(start(url, tmp_path / "whole", "1GB", 1))
     proxy.delay_s = 0.02
-    survivor = start(f"{proxy.url}/train", tmp_path / "cache", limit, 3)
-    for _ in range(kills):
-        process = start(f"{proxy.url}/train", tmp_path / "cache", limit, 100)
+    survivor = start(url, tmp_path / "cache", limit, 3)
+    for _ in range(2):
+        process = start(url, tmp_path / "cache", limit, 100)
         assert process.stdout is not None
         process.stdout.readline()
         time.sleep(rng.uniform(0, 0.4))
@@ -128,7 +123,7 @@ def kill_some(proxy: Any, packed: Path, tmp_path: Path, kills: int, seed: int = 
         process.communicate()
     assert finish(survivor) == {whole}
     proxy.delay_s = 0.0
-    assert finish(start(f"{proxy.url}/train", tmp_path / "cache", limit, 2)) == {whole}
+    assert finish(start(url, tmp_path / "cache", limit, 2)) == {whole}
     cache = Cache(tmp_path / "cache", int(limit))
     assert is_consistent(cache) and cache.used() <= int(limit)
     assert not [name for name in os.listdir(cache.shards) if name.endswith(".part")]
