@@ -16,8 +16,7 @@ import numpy as np
 
 import gpuload
 from gpuload.decode.open import native_fault
-from gpuload.disk.dataset import Dataset
-from gpuload.disk.opening import packed_folders
+from gpuload.disk.dataset import Dataset, packed_folders
 from gpuload.doctor import Answer, Finding, environment, sets, size
 from gpuload.doctor.environment import Driver
 from gpuload.errors import ArgumentError, RemoteError
