@@ -2,7 +2,7 @@
 file is complete. WebP is RFC 9649, AVIF ISO/IEC 14496-12 and 23008-12, TIFF is TIFF 6.0.
 """
 
-from collections.abc import Iterator
+import math
 from typing import Literal, NamedTuple
 
 from gpuload.headers.jpeg import ORIENTATION, exif_orientation
@@ -25,6 +25,16 @@ class Sized(NamedTuple):
 OTHER_SIZE = "it is not of the size that the index says"
 
 
+_TRUNCATED, _DAMAGED = "it is truncated", "its header is damaged"
+Order = Literal["big", "little"]
+
+
+def _number(data: memoryview, at: int, size: int, order: Order) -> int:
+    if at + size > len(data):
+        raise ValueError(_TRUNCATED)
+    return int.from_bytes(data[at : at + size], order)
+
+
 _ANIMATION = 0x02  # a flag of the extended format
 
 
@@ -33,40 +43,35 @@ def is_webp(data: memoryview) -> bool:
 
 
 def _read_webp(data: memoryview) -> Sized:
-    """The size of a file for which `is_webp` holds, and what is wrong with it. Nothing is decompressed."""
-    stop = 8 + int.from_bytes(data[4:8], "little")
-    if stop > len(data):
-        return Sized(0, 0, "it is truncated")
-    at, canvas, frame, upright, single = 12, None, None, True, True
+    canvas, frame, upright, single = None, None, True, True
+    stop = 8 + _number(data, 4, 4, "little")
+    at = 12
     while at + 8 <= stop:
-        kind, length = bytes(data[at : at + 4]), int.from_bytes(data[at + 4 : at + 8], "little")
-        body, end = at + 8, at + 8 + length
-        if end > stop:
-            return Sized(0, 0, "it is truncated")
+        kind, body = bytes(data[at : at + 4]), at + 8
+        length = _number(data, at + 4, 4, "little")
+        if body + length > min(stop, len(data)):
+            raise ValueError(_TRUNCATED)
         if kind == b"VP8X" and length >= 10:
             single = not data[body] & _ANIMATION
-            canvas = 1 + _little(data, body + 4, 3), 1 + _little(data, body + 7, 3)
+            canvas = 1 + _number(data, body + 4, 3, "little"), 1 + _number(data, body + 7, 3, "little")
         elif kind == b"VP8 " and length >= 10 and bytes(data[body + 3 : body + 6]) == b"\x9d\x01\x2a":
-            frame = _little(data, body + 6, 2) & 0x3FFF, _little(data, body + 8, 2) & 0x3FFF
+            frame = _number(data, body + 6, 2, "little") & 0x3FFF, _number(data, body + 8, 2, "little") & 0x3FFF
         elif kind == b"VP8L" and length >= 5 and data[body] == 0x2F:
-            bits = _little(data, body + 1, 4)
+            bits = _number(data, body + 1, 4, "little")
             frame = 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
         elif kind == b"EXIF":
-            segment = bytes(data[body:end])
-            found = exif_orientation(segment if segment.startswith(b"Exif\0\0") else b"Exif\0\0" + segment)
-            upright = upright and found == 1
+            segment = bytes(data[body : body + length])
+            upright = upright and exif_orientation(b"Exif\0\0" + segment.removeprefix(b"Exif\0\0")) == 1
         elif kind == b"XMP ":
-            upright = upright and b"rientation" not in bytes(data[body:end])
-        at = end + (length & 1)
+            upright = upright and b"rientation" not in bytes(data[body : body + length])
+        at = body + length + (length & 1)
+    if stop > len(data):
+        raise ValueError(_TRUNCATED)
     if not single and canvas is not None:
         return Sized(*canvas, "", single=False, upright=upright)
     if frame is None or not all(frame) or (canvas is not None and canvas != frame):
-        return Sized(0, 0, "its header is damaged")
+        raise ValueError(_DAMAGED)
     return Sized(*frame, "", upright=upright)
-
-
-def _little(data: memoryview, at: int, size: int) -> int:
-    return int.from_bytes(data[at : at + size], "little")
 
 
 _BRANDS = (b"avif", b"avis")
@@ -75,58 +80,45 @@ _ROTATE = (b"irot", b"imir", b"clap")  # properties that turn, mirror or crop wh
 
 def is_avif(data: memoryview) -> bool:
     return bytes(data[4:8]) == b"ftyp" and any(
-        bytes(data[at : at + 4]) in _BRANDS for at in range(8, min(_big(data, 0), len(data), 256), 4) if at != 12
+        bytes(data[at : at + 4]) in _BRANDS
+        for at in range(8, min(_number(data, 0, 4, "big"), len(data), 256), 4)
+        if at != 12
     )
 
 
 def _read_avif(data: memoryview) -> Sized:
-    """The size of a file for which `is_avif` holds, and what is wrong with it. Nothing is decompressed."""
-    truncated, damaged = Sized(0, 0, "it is truncated"), Sized(0, 0, "its header is damaged")
-    boxes = dict[bytes, tuple[int, int]]()
-    for kind, begin, end in _boxes(data, 0, len(data)):
-        if end > len(data):
-            return truncated
-        boxes.setdefault(kind, (begin, end))
-    if b"meta" not in boxes or b"mdat" not in boxes:
-        return damaged
-    begin, stop = boxes[b"meta"]
-    inner = {kind: (first, last) for kind, first, last in _boxes(data, begin + 4, stop)}  # after version and flags
-    if b"iprp" not in inner or any(last > stop for _, last in inner.values()):
-        return damaged
-    properties = {kind: (first, last) for kind, first, last in _boxes(data, *inner[b"iprp"])}
-    if b"ipco" not in properties:
-        return damaged
-    width = height = 0
-    upright = True
-    for kind, first, last in _boxes(data, *properties[b"ipco"]):
-        if last > stop:
-            return damaged
-        if kind == b"ispe" and last - first == 12:
-            size = _big(data, first + 4), _big(data, first + 8)
-            if size[0] * size[1] > width * height:  # of a grid the whole is the largest
-                width, height = size
-        upright = upright and kind not in _ROTATE
-    if not width * height:
-        return damaged
-    return Sized(width, height, "", single=b"moov" not in boxes, upright=upright)
+    top = _boxes(data, 0, len(data))
+    begin, stop = top[b"meta"][0]
+    meta = _boxes(data, begin + 4, stop)  # after version and flags
+    properties = _boxes(data, *_boxes(data, *meta[b"iprp"][0])[b"ipco"][0])
+    sizes = [
+        (_number(data, first + 4, 4, "big"), _number(data, first + 8, 4, "big"))
+        for first, last in properties.get(b"ispe", ())
+        if last - first == 12
+    ]
+    width, height = max(sizes, key=math.prod, default=(0, 0))  # of a grid the whole is the largest
+    if b"mdat" not in top or not width * height:
+        raise ValueError(_DAMAGED)
+    upright = not any(kind in properties for kind in _ROTATE)
+    return Sized(width, height, "", single=b"moov" not in top, upright=upright)
 
 
-def _boxes(data: memoryview, at: int, stop: int) -> Iterator[tuple[bytes, int, int]]:
-    """Kind, begin and end of what each box holds; the end may be beyond the data."""
+def _boxes(data: memoryview, at: int, stop: int) -> dict[bytes, list[tuple[int, int]]]:
+    """Begin and end of what each box holds, by its kind."""
+    found: dict[bytes, list[tuple[int, int]]] = {}
     while at + 8 <= stop:
-        size, kind, header = _big(data, at), bytes(data[at + 4 : at + 8]), 8
+        size, kind, header = _number(data, at, 4, "big"), bytes(data[at + 4 : at + 8]), 8
         if size == 1:
-            size, header = int.from_bytes(data[at + 8 : at + 16], "big"), 16
+            size, header = _number(data, at + 8, 8, "big"), 16
         elif size == 0:  # up to the end
             size = stop - at
         if size < header:
-            return
-        yield kind, at + header, at + size
+            break
+        if at + size > stop:
+            raise ValueError(_TRUNCATED if stop == len(data) else _DAMAGED)
+        found.setdefault(kind, []).append((at + header, at + size))
         at += size
-
-
-def _big(data: memoryview, at: int) -> int:
-    return int.from_bytes(data[at : at + 4], "big")
+    return found
 
 
 _SIZES = (0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8)  # bytes of a value by its type, from BYTE (1) to DOUBLE (12)
@@ -141,17 +133,14 @@ def is_tiff(data: memoryview) -> bool:
 
 
 def _read_tiff(data: memoryview) -> Sized:
-    """The size of a file for which `is_tiff` holds, and what is wrong with it. Nothing is decompressed."""
-    order: Literal["big", "little"] = "big" if bytes(data[:2]) == b"MM" else "little"
+    order: Order = "big" if bytes(data[:2]) == b"MM" else "little"
 
     def number(at: int, size: int) -> int:
-        return int.from_bytes(data[at : at + size], order)
+        return _number(data, at, size, order)
 
-    damaged = Sized(0, 0, "its header is damaged")
     first = number(4, 4)
     end = first + 2 + 12 * number(first, 2)
-    if first < 8 or end + 4 > len(data):
-        return Sized(0, 0, "it is truncated")
+    is_single = number(end, 4) == 0
     tags: dict[int, list[int]] = {}
     wanted = {_WIDTH, _HEIGHT, ORIENTATION, *(tag for pair in _PARTS for tag in pair)}
     for at in range(first + 2, end, 12):
@@ -159,20 +148,18 @@ def _read_tiff(data: memoryview) -> Sized:
         size = _SIZES[kind] if kind < len(_SIZES) else 0
         begin = at + 8 if size * count <= 4 else number(at + 8, 4)
         if begin + size * count > len(data):
-            return Sized(0, 0, "it is truncated")
-        if tag not in wanted:
-            continue
-        if kind not in _WHOLE or not 0 < count <= _MOST_PARTS:
-            return damaged
-        tags[tag] = [number(begin + size * index, size) for index in range(count)]
-    width, height = (tags.get(tag, [0])[0] for tag in (_WIDTH, _HEIGHT))
-    parts = next(((tags[o], tags[s]) for o, s in _PARTS if o in tags and s in tags), None)
-    if not width * height or parts is None or len(parts[0]) != len(parts[1]):
-        return damaged
-    if any(offset + size > len(data) for offset, size in zip(*parts, strict=True)):
-        return Sized(0, 0, "it is truncated")
-    upright = tags.get(ORIENTATION, [1])[0] == 1
-    return Sized(width, height, "", single=number(end, 4) == 0, upright=upright)
+            raise ValueError(_TRUNCATED)
+        if tag in wanted:
+            if kind not in _WHOLE or not 0 < count <= _MOST_PARTS:
+                raise ValueError(_DAMAGED)
+            tags[tag] = [number(begin + size * index, size) for index in range(count)]
+    width, height = tags[_WIDTH][0], tags[_HEIGHT][0]
+    offsets, sizes = next((tags[o], tags[s]) for o, s in _PARTS if o in tags and s in tags)
+    if first < 8 or not width * height or len(offsets) != len(sizes):
+        raise ValueError(_DAMAGED)
+    if any(offset + size > len(data) for offset, size in zip(offsets, sizes, strict=True)):
+        raise ValueError(_TRUNCATED)
+    return Sized(width, height, "", single=is_single, upright=tags.get(ORIENTATION, [1])[0] == 1)
 
 
 _READERS = (
@@ -186,7 +173,12 @@ def read_header(data: memoryview) -> tuple[str, Sized] | None:
     """The extension of a WebP, AVIF or TIFF and its header; None of any other file. Nothing is decompressed."""
     for extension, is_it, read in _READERS:
         if is_it(data):
-            return extension, read(data)
+            try:
+                return extension, read(data)
+            except ValueError as error:
+                return extension, Sized(0, 0, str(error))
+            except (KeyError, StopIteration):  # what it needs is not there
+                return extension, Sized(0, 0, _DAMAGED)
     return None
 
 

@@ -13,7 +13,7 @@ by index.
 
 import re
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 ORIENTATION = 0x0112  # the tag of Exif; its value is 1 for upright, and from 5 on width and height change places
 START = b"\xff\xd8"
@@ -129,31 +129,9 @@ def upright_size(size: tuple[int, int], exif: Any) -> tuple[int, int]:
 
 
 def exif_orientation(segment: bytes) -> int:
-    """The orientation in an EXIF segment: 1 to 8, 1 where it has none, 0 where readers may differ on it.
-
-    Every entry of the first directory is looked at, none of what they point to.
-    """
-    order: Literal["big", "little"] = "big" if segment[6:8] == b"MM" else "little"
-    mark = b"MM\0*" if order == "big" else b"II*\0"
-    if segment[:6] != b"Exif\0\0" or segment[6:10] != mark:
-        return 0
-
-    def number(at: int, size: int) -> int:
-        return int.from_bytes(segment[at : at + size], order)
-
-    first = 6 + number(10, 4)
-    count = number(first, 2)
-    if first < 14 or first + 2 + 12 * count > len(segment):
-        return 0
-    entries = [first + 2 + 12 * i for i in range(count)]
-    found = [at for at in entries if number(at, 2) == ORIENTATION]
-    if not found:
-        return 1
-    at = found[0]
-    value = number(at + 8, 2)
-    # One entry, a SHORT (type 3), a single one.
-    sound = len(found) == 1 and number(at + 2, 2) == 3 and number(at + 4, 4) == 1
-    return value if sound and 1 <= value <= 8 else 0
+    """The orientation in an EXIF segment: 1 to 8, 1 where it has none, 0 where readers may differ on it."""
+    found = _orientation(segment, 6, len(segment)) & 15 if segment.startswith(b"Exif\0\0") else 0
+    return found if found <= 8 else 0
 
 
 def next_marker(file: bytes, address: int, at: int, size: int) -> int:
@@ -184,25 +162,26 @@ def _codes_end(file: Any, at: int, end: int) -> int:
     return stop
 
 
-def _turns(file: Any, begin: int, end: int) -> int:
-    """Of an Exif segment's TIFF header on: 1 if width and height change places, 0 if not, -1 if that is not clear."""
+def _orientation(file: Any, begin: int, end: int) -> int:
+    """Of an Exif segment's TIFF header on: the orientation, 1 without one, plus 16 if some readers pass over it, and 31
+    if that is not clear. Every entry of the first directory is looked at, none of what they point to."""
     if end - begin < 8 or file[begin] != file[begin + 1] or (file[begin] != 0x49 and file[begin] != 0x4D):
-        return -1
+        return 31
     msb = 1 if file[begin] == 0x49 else 0  # of two bytes, the more significant one: the second one for "II"
     lsb = 1 - msb
     if file[begin + 2 + msb] != 0 or file[begin + 2 + lsb] != 42:
-        return -1
+        return 31
     first = begin + 4
     offset = 0
     for byte in range(4):
         offset = offset << 8 | file[first + (3 - byte if msb == 1 else byte)]
     at = begin + offset
     if offset < 8 or at + 2 > end:
-        return -1
+        return 31
     entries = file[at + msb] << 8 | file[at + lsb]
     if at + 2 + 12 * entries > end:
-        return -1
-    value, clear = 1, True
+        return 31
+    value, clear, found = 1, True, False
     for entry in range(entries):
         tag = at + 2 + 12 * entry
         kind, count, offset = file[tag + 2 + msb] << 8 | file[tag + 2 + lsb], 0, 0
@@ -213,11 +192,13 @@ def _turns(file: Any, begin: int, end: int) -> int:
         size = count * _VALUE_BYTES[kind] if kind >= 1 and kind <= 12 else end
         clear = clear and (size <= 4 or offset + size <= end - begin)
         if (file[tag + msb] << 8 | file[tag + lsb]) == ORIENTATION:
-            if value != 1 or kind != 3 or count != 1:
-                return -1
-            value = file[tag + 8 + msb] << 8 | file[tag + 8 + lsb]
-            clear = clear and value >= 1 and value <= 8
-    return 0 if value < 5 else 1 if clear else -1
+            word = file[tag + 8 + msb] << 8 | file[tag + 8 + lsb]
+            if found or kind != 3 or count != 1 or word > 8:
+                return 31
+            found = True
+            for number in range(9):  # signed, whatever the type of the bytes
+                value = number if word == number else value
+    return value if clear and value > 0 else value + 16
 
 
 def _frame_fault(file: Any, at: int, length: int) -> bool:
@@ -283,7 +264,8 @@ def make_check(prepare: Callable[[Any], Any], next_marker: Callable[..., int]) -
 
     prepare: is applied to the function and to what it calls. next_marker: as the one here.
     """
-    codes_end, turns, frame_fault, scan_fault = map(prepare, (_codes_end, _turns, _frame_fault, _scan_fault))
+    codes_end, frame_fault, scan_fault = map(prepare, (_codes_end, _frame_fault, _scan_fault))
+    orientation = prepare(_orientation)
 
     def check(file: Any, address: int, size: int, height: int, width: int) -> int:
         if size < 4 or file[0] != 0xFF or file[1] != 0xD8:
@@ -324,8 +306,8 @@ def make_check(prepare: Callable[[Any], Any], next_marker: Callable[..., int]) -
                 if length >= 6 and file[begin] | 32 == 101 and file[begin + 1] | 32 == 120:  # "ex"
                     exact = file[begin] == 69 and file[begin + 1] == 120 and file[begin + 2] == 105
                     exact = exact and file[begin + 3] == 102 and file[begin + 4] == 0 and file[begin + 5] == 0
-                    turned = turns(file, begin + 6, end)
-                    if turned < 0 or has_exif or not exact:
+                    turned = orientation(file, begin + 6, end)
+                    if turned > 20 or has_exif or not exact:  # from 5 on width and height change places
                         return BAD_HEADER
                     has_exif = True
             elif marker == 0xDD:
@@ -336,7 +318,7 @@ def make_check(prepare: Callable[[Any], Any], next_marker: Callable[..., int]) -
                     return BAD_HEADER
                 if scans == 0:
                     high, wide = file[frame + 1] << 8 | file[frame + 2], file[frame + 3] << 8 | file[frame + 4]
-                    if turned == 1:
+                    if turned & 15 > 4:
                         high, wide = wide, high
                     if high != height or wide != width:
                         return OTHER_SIZE

@@ -3,7 +3,6 @@
 A new kind only needs an `Example` here; a kind without one fails.
 """
 
-import io
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -362,10 +361,3 @@ def test_values_from_a_table_are_the_same(kind: str, packed: gpuload.Dataset, tm
     options: Any = {"shuffle": False, "device": "cpu", "decoder": "native", "num_threads": 1}
     with gpuload.DaliIterator(data, 4, augment=augment, fields=[spec, "index", "dataset"], **options) as batches:
         check(kind, drain(batches, kind), range(SAMPLES))
-
-
-def test_masks_are_stored_as_png(tmp_path: Path) -> None:
-    data = pack(tmp_path / "out", "mask")
-    field, row = data.fields["mask"], data.rows(0).to_pylist()[0]
-    content = data.shard_paths[0].read_bytes()[row[field.offset_column] :][: row[field.bytes_column]]
-    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(content))), mask(0))

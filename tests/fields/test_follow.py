@@ -8,13 +8,10 @@ import torch
 from painted import FIELDS, KEYPOINTS, Moves, check_boxes, check_keypoints, check_masks, pack_painted
 
 import gpuload
-from gpuload.read import batches as reading
-from gpuload.read.batches import BatchReader
 from gpuload.transforms import (
     RandAugment,
     RandomAffine,
     RandomApply,
-    RandomErasing,
     RandomPerspective,
     RandomRotation,
     TrivialAugmentWide,
@@ -55,22 +52,15 @@ def shown(**options: Any) -> gpuload.Augment:
 
 
 @pytest.mark.parametrize("geometry", GEOMETRY)
-def test_masks_and_boxes_follow_their_images(painted: Path, decoder: str, geometry: str) -> None:
-    with load(painted, decoder, shown(**GEOMETRY[geometry])) as loader:
-        bounded = 0
+def test_masks_boxes_and_keypoints_follow_their_images(painted: Path, decoder: str, geometry: str) -> None:
+    with load(painted, decoder, shown(**GEOMETRY[geometry]), fields=(*FIELDS, KEYPOINTS)) as loader:
+        bounded = compared = 0
         for _ in range(2):
-            for images, masks, boxes, *_ in loader:
+            for images, masks, boxes, *_, keypoints in loader:
                 check_masks(images, masks)
                 bounded += check_boxes(images, boxes)
-    assert bounded > 60
-
-
-@pytest.mark.parametrize("geometry", GEOMETRY)
-def test_keypoints_follow_their_images(painted: Path, decoder: str, geometry: str) -> None:
-    fields = ("image", KEYPOINTS)
-    with load(painted, decoder, shown(**GEOMETRY[geometry]), fields=fields) as loader:
-        compared = sum(check_keypoints(*batch, upright=True) for _ in range(2) for batch in loader)
-    assert compared > 150
+                compared += check_keypoints(images, keypoints, upright=True)
+    assert bounded > 60 and compared > 150
 
 
 def test_keypoints_follow_what_moves_pixels_after_the_resize(painted: Path, decoder: str) -> None:
@@ -169,30 +159,3 @@ def test_several_views_each_have_their_own(painted: Path, decoder: str) -> None:
             signs.append(torch.stack(angles) < 0)
     flipped = torch.cat(signs, dim=1)
     assert all(1 < int(row.sum()) < 17 for row in flipped) and len({tuple(row.tolist()) for row in flipped}) == 4
-
-
-@pytest.mark.parametrize("mixed", [False, True])
-def test_batches_read_together_equal_batches_read_one_by_one(
-    painted: Path, decoder: str, mixed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data: Any = gpuload.mix([(painted, 0.5), (pack_painted(tmp_path, 11, 80), 0.5)]) if mixed else painted
-    augment = shown(crop="random", transforms=[TrivialAugmentWide(), RandomErasing(0.7)])
-    reads = []
-    real = BatchReader._read
-
-    def spy(reader: BatchReader, parts: Any, augments: Any) -> Any:
-        reads.append(len(parts))
-        return real(reader, parts, augments)
-
-    monkeypatch.setattr(BatchReader, "_read", spy)
-    with load(data, decoder, augment, 4) as loader:
-        together = [batch for _ in range(2) for batch in loader]
-    assert max(reads) >= 5
-    reads.clear()
-    monkeypatch.setattr(reading, "_READ_AT_ONCE", 1)
-    with load(data, decoder, augment, 4) as loader:
-        singly = [batch for _ in range(2) for batch in loader]
-    assert max(reads) == 1
-    for ones, others in zip(together, singly, strict=True):
-        for one, other in zip(ones, others, strict=True):
-            assert torch.equal(one, other) if isinstance(one, torch.Tensor) else str(one) == str(other)

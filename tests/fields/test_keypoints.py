@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from images import encode, photo
 
 import gpuload
@@ -90,22 +88,6 @@ def test_what_lies_outside_of_its_image_is_counted_and_becomes_invisible(tmp_pat
     assert report.notes == ("keypoints that lie outside their images: 2, made invisible",)
     rows = gpuload.Dataset(tmp_path / "out" / "train").rows(0).column("keypoints").to_pylist()
     assert rows == [[[1, 1, 2, 0, 0, 0]], [[0, 0, 0, 0, 0, 0]]]
-
-
-@given(st.integers(1, 5), st.integers(0, 4), st.data())
-def test_stored_and_loaded_again_they_are_the_same(size: int, count: int, data: st.DataObject) -> None:
-    number = st.floats(0, 64, width=32)
-    instances = data.draw(
-        st.lists(st.lists(number, min_size=3 * size, max_size=3 * size), min_size=count, max_size=count)
-    )
-    for instance in instances:
-        instance[2::3] = [float(int(v) % 3) for v in instance[2::3]]
-    field = Field("keypoints", "keypoints", "keypoints.json", None, size)
-    whole = place((64, 64), None, "shortest", False)
-    member = KIND.store(field, {"keypoints": instances}, whole)
-    assert KIND.load(field, member.content) == member.values
-    again = KIND.store(field, member.values, whole)
-    assert again.content == member.content
 
 
 def test_batches_have_the_number_of_instances_that_was_asked_for(tmp_path: Path) -> None:
