@@ -48,7 +48,7 @@ OWNERS = {
         "output/arrays.py",
         "decode/device.py",
         "functions/torch_draws.py",
-        "decode/both.py",
+        "decode/in_torch.py",
         "packing/image/shrink.py",
     }
     | _TORCH,

@@ -1,4 +1,4 @@
-"""The GPU of a decoder's stages: pixels are copied there and turned into values there, on a separate stream.
+"""The GPU of a decoder's stages, and its stream: pixels are copied there, and turned into values by `Finish`.
 
     pinned memory ─► copy ─► transforms, normalisation, layout ─► event; the stream of the training waits for it
 
@@ -8,7 +8,7 @@ call and some ms to allocate, so it is reused.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -16,16 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gpuload.augment import Form, View
-from gpuload.augment.placed import places_in_windows
-from gpuload.decode.interface import Decoded, Stored, capture_fault
-from gpuload.decode.postprocess import Postprocess, warp_masks
-from gpuload.decode.runner import Job, Stage
-from gpuload.transforms.apply import on_device
-from gpuload.types import I64
-
-# NumPy and DALI have no bfloat16: float32 until the batch is returned.
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.float32, "uint8": torch.uint8}
+from gpuload.decode.interface import Decoded, capture_fault
 
 
 class Device:
@@ -107,73 +98,7 @@ def as_tensor(array: Any) -> torch.Tensor:
     """
     if isinstance(array, torch.Tensor):
         return array
-    tensor: torch.Tensor = (torch.from_numpy if isinstance(array, np.ndarray) else torch.utils.dlpack.from_dlpack)(
-        array
-    )
+    if isinstance(array, np.ndarray):
+        return torch.from_numpy(array)
+    tensor: torch.Tensor = torch.utils.dlpack.from_dlpack(array)
     return tensor
-
-
-class Finish(Stage):
-    """Copies batches to the device, and computes the values of views that a decoder delivers as levels
-    (N, C, height, width).
-
-    levels: whether the decoder delivers all views as levels. Otherwise it is DALI, which delivers levels for forms that
-    are not plain, and windows (`gpuload.augment.placed`) for padding that is not constant. device: None for the CPU.
-    """
-
-    name = "finish"
-
-    def __init__(self, forms: Sequence[Form], stored: Stored, device: Device | None, *, levels: bool) -> None:
-        self._forms, self._device, self._fills = tuple(forms), device, stored.mask_fills
-        self._levels = levels
-        place = "cpu" if device is None else device.name
-        self._postprocess = [
-            None if form.is_plain and not levels else Postprocess(form, place, stored.pixels) for form in forms
-        ]
-
-    @torch.no_grad()  # not inference_mode, whose tensors a training step cannot save for its backward pass
-    def begin(self, job: Job) -> None:
-        """As `Stage.begin`: torch's tensors on the device."""
-        decoded, views = job.decoded, job.batch.views
-        if self._device is not None:
-            job.held.append(decoded)
-            decoded = decoded.map(self._device.upload)
-        pixels = [(images, *masks) for images, masks in zip(decoded.images, decoded.masks, strict=True)]
-        if not self._levels:
-            for number, (form, view) in enumerate(zip(self._forms, views, strict=True)):
-                if form.padding_mode != "constant":
-                    y, x = places_in_windows(view.crops, view.size, job.batch.encoded.sizes, form.padding_mode)
-                    pixels[number] = tuple(_gather(array, y, x) for array in pixels[number])
-        job.decoded = decoded._replace(
-            images=tuple(map(self._values, self._postprocess, self._forms, [images for images, *_ in pixels], views)),
-            masks=tuple(self._warp(masks, view) for (_, *masks), view in zip(pixels, views, strict=True)),
-        )
-
-    def _values(self, postprocess: Postprocess | None, form: Form, pixels: Any, view: View) -> Any:
-        if postprocess is None:
-            return pixels
-        images = as_tensor(pixels)
-        count, channels, height, width = images.shape
-        is_planar = form.layout == "NCHW"
-        shape = (count, channels, height, width) if is_planar else (count, height, width, channels)
-        out = torch.empty(shape, dtype=DTYPES[form.dtype], device=images.device)
-        postprocess(images, out if is_planar else out.permute(0, 3, 1, 2), view)
-        return out
-
-    def _warp(self, masks: Sequence[Any], view: View) -> tuple[Any, ...]:
-        if view.steps is None:
-            return tuple(masks)
-        return tuple(
-            warp_masks(as_tensor(mask), view.steps, fill) for mask, fill in zip(masks, self._fills, strict=True)
-        )
-
-
-def _gather(pixels: Any, y: I64, x: I64) -> torch.Tensor:
-    """The pixels at y (N, height) and x (N, width) of each image (N, ..., H, W)."""
-    windows = as_tensor(pixels)
-    between = (1,) * (windows.ndim - 3)
-    rows, columns = (on_device(windows.device, places) for places in (y, x))
-    rows = rows.view(len(rows), *between, -1, 1).expand(*windows.shape[:-2], -1, windows.shape[-1])
-    taken = windows.gather(-2, rows)
-    columns = columns.view(len(columns), *between, 1, -1).expand(*taken.shape[:-1], -1)
-    return taken.gather(-1, columns)

@@ -1,8 +1,8 @@
 """Handles samples that do not decode, for all decoders.
 
-    batches ─► find_faults ─► repair ─► decoder ─► repair ─► batches, in the same order
-               (DALI's screen)   ▲         │ fails
-                                 └─────────┘ all batches in flight, again
+    batches ─► prepare ─► repair ─► decoder ─► repair ─► batches, in the same order
+               (DALI's screen) ▲       │ fails
+                               └───────┘ all batches in flight, again
 
 A repaired batch depends only on the batch and on which of its samples do not decode, not on threads, timing or when a
 fault was found. A sample that does not decode is replaced by the next one of its batch that does, wrapping around at
@@ -28,7 +28,7 @@ from gpuload.types import I64, U8, HeightWidth
 
 OnCorrupt = Literal["raise", "skip", "mark"]
 
-FindFaults = Callable[[Batch], dict[int, Fault]]
+Prepare = Callable[[Batch], tuple[Batch, dict[int, Fault]]]
 ReadSpare = Callable[[int], Batch]
 
 _MOST_SPARES = 1000  # samples tried in place of a batch without any good sample
@@ -51,11 +51,12 @@ class HandledBatch(NamedTuple):
 class _InFlight:
     """A batch on its way through the decoder.
 
-    given: the decoder's input. rows: int64 (N,), the row of `asked` that each row of `given` shows; None if all show a
-    spare sample. spares: spare samples tried so far.
+    prepared: for the decoder. given: its input. rows: int64 (N,), the row of `asked` that each row of `given` shows;
+    None if all show a spare sample. spares: spare samples tried so far.
     """
 
     asked: Batch
+    prepared: Batch
     given: Batch
     rows: I64 | None
     faults: dict[int, Fault] = field(default_factory=dict)
@@ -65,17 +66,19 @@ class _InFlight:
 class FaultHandler:
     """Runs a decoder, and handles the samples that do not decode.
 
-    find_faults: finds samples that the decoder must not see; None if it takes anything. pixels: of the images.
+    prepare: gives a batch as the decoder takes it, and the samples that it must not get; None if it takes anything.
+    pixels: of the images.
     """
 
     def __init__(
         self,
         decoder: Decoder,
         on_corrupt: OnCorrupt = "raise",
-        find_faults: FindFaults | None = None,
+        prepare: Prepare | None = None,
         pixels: Pixels = RGB,
     ) -> None:
-        self.decoder, self._on_corrupt, self._find_faults, self._pixels = decoder, on_corrupt, find_faults, pixels
+        self.decoder, self.on_corrupt, self.pixels = decoder, on_corrupt, pixels
+        self.prepare: Prepare = prepare or (lambda batch: (batch, {}))
 
     def decode(self, batches: Iterator[Batch], read_spare: ReadSpare) -> Iterator[HandledBatch]:
         """Each batch with its pixels, in order. Only one call is active at a time; a new call ends the one before.
@@ -86,61 +89,95 @@ class FaultHandler:
             BatchDecodeError: with "raise": samples of the next batch do not decode.
             DecodeError: with "skip": no sample of a batch decodes, nor any of the next 1,000.
         """
-        feed = _Feed(self, batches, read_spare)
-        while True:
-            try:
-                decoding = self.decoder.decode(feed.batches())
-                while (found := next(decoding, None)) is not None:
-                    flight, decoded = feed.in_flight[0], found[1]
-                    mended = self._mend(flight, decoded, read_spare) if decoded.broken else decoded
-                    if mended is None:
-                        break
-                    feed.in_flight.popleft()
-                    batch = flight.given if self._on_corrupt == "skip" else flight.asked
-                    made = [HandledBatch(batch, mended, flight.asked, flight.faults)]
-                    del found, flight, decoded, mended, batch  # a suspended generator must not keep a batch alive
-                    yield made.pop()
-                else:
-                    if feed.refused is not None:
-                        raise feed.refused
-                    return
-            except BatchDecodeError as error:
-                if error is feed.refused or self._on_corrupt == "raise":
-                    raise
-                # A copy: the decoder may read further batches in a thread of its own meanwhile.
-                flight = next(flight for flight in feed.in_flight.copy() if flight.given is error.batch)
-                if not _note(flight, error.faults):
-                    raise
-                self._repair(flight, read_spare)
+        return _Call(self, batches, read_spare).results()
 
     def close(self) -> None:
         """Stops the threads and frees the memory; batches handed out stay valid."""
         self.decoder.close()
 
-    def begin(self, batch: Batch, read_spare: ReadSpare) -> _InFlight:
-        """The batch with the decoder's input.
 
-        Raises:
-            BatchDecodeError, DecodeError: as `decode`.
-        """
-        flight = _InFlight(batch, batch, _each_row(len(batch)))
-        if self._find_faults is not None and (faults := self._find_faults(batch)):
-            if self._on_corrupt == "raise":
+class _Call:
+    """One call of `FaultHandler.decode`, which keeps the batches that the decoder has not returned yet.
+
+    refused: the error of the batch at which the input ended; the batches before it are decoded first.
+    """
+
+    def __init__(self, handler: FaultHandler, batches: Iterator[Batch], read_spare: ReadSpare) -> None:
+        self._handler, self._batches, self._read_spare = handler, batches, read_spare
+        self._in_flight: deque[_InFlight] = deque()
+        self._refused: BatchDecodeError | None = None
+        self._error: BaseException | None = None
+
+    def results(self) -> Iterator[HandledBatch]:
+        """As `FaultHandler.decode`."""
+        on_corrupt = self._handler.on_corrupt
+        while True:
+            try:
+                decoding = self._handler.decoder.decode(self._input())
+                while (found := next(decoding, None)) is not None:
+                    flight, decoded = self._in_flight[0], found[1]
+                    mended = self._mend(flight, decoded) if decoded.broken else decoded
+                    if mended is None:
+                        break
+                    self._in_flight.popleft()
+                    batch = flight.given if on_corrupt == "skip" else flight.asked
+                    made = [HandledBatch(batch, mended, flight.asked, flight.faults)]
+                    del found, flight, decoded, mended, batch  # a suspended generator must not keep a batch alive
+                    yield made.pop()
+                else:
+                    if self._refused is not None:
+                        raise self._refused
+                    return
+            except BatchDecodeError as error:
+                if error is self._refused or on_corrupt == "raise":
+                    raise
+                # A copy: the decoder may read further batches in a thread of its own meanwhile.
+                flight = next(flight for flight in self._in_flight.copy() if flight.given is error.batch)
+                if not _note(flight, error.faults):
+                    raise
+                self._repair(flight)
+
+    def _input(self) -> Iterator[Batch]:
+        """All batches in flight, then the next ones. The decoder must have ended its previous attempt."""
+        waiting, self._in_flight = self._in_flight, deque()
+        while waiting:
+            flight = waiting.popleft()
+            self._in_flight.append(flight)
+            yield flight.given
+        while self._refused is None:
+            if self._error is not None:  # the previous attempt met it after the batch that ended that attempt
+                raise self._error
+            try:
+                if (batch := next(self._batches, None)) is None:
+                    return
+                flight = self._begin(batch)
+            except BatchDecodeError as error:
+                self._refused = error
+                return
+            except BaseException as error:
+                self._error = error
+                raise
+            self._in_flight.append(flight)
+            yield flight.given
+
+    def _begin(self, batch: Batch) -> _InFlight:
+        prepared, faults = self._handler.prepare(batch)
+        flight = _InFlight(batch, prepared, prepared, _each_row(len(batch)))
+        if faults:
+            if self._handler.on_corrupt == "raise":
                 raise BatchDecodeError(batch, faults)
             _note(flight, faults)
-            self._repair(flight, read_spare)
+            self._repair(flight)
         return flight
 
-    def _mend(self, flight: _InFlight, decoded: Decoded, read_spare: ReadSpare) -> Decoded | None:
+    def _mend(self, flight: _InFlight, decoded: Decoded) -> Decoded | None:
         """Repairs a decoded batch with broken samples; None if it must be decoded again."""
-        if self._on_corrupt == "raise":
+        is_spare, on_corrupt = flight.rows is None, self._handler.on_corrupt
+        if on_corrupt == "raise" or not _note(flight, decoded.broken):
             raise BatchDecodeError(flight.asked, decoded.broken)
-        is_spare = flight.rows is None
-        if not _note(flight, decoded.broken):
-            raise BatchDecodeError(flight.asked, decoded.broken)
-        if self._on_corrupt == "mark":
+        if on_corrupt == "mark":
             return decoded
-        self._repair(flight, read_spare)
+        self._repair(flight)
         if is_spare or flight.rows is None:
             return None
         # Copied: to decode it again would mean to decode the batches after it again, too.
@@ -155,19 +192,19 @@ class FaultHandler:
         at[rows] = sources
         return decoded._replace(changed=take(decoded.changed, at))
 
-    def _repair(self, flight: _InFlight, read_spare: ReadSpare) -> None:
+    def _repair(self, flight: _InFlight) -> None:
         """Replaces the samples that do not decode in the decoder's input."""
-        if self._on_corrupt == "mark":
-            flight.given = with_placeholders(flight.asked, flight.faults, self._pixels)
+        if self._handler.on_corrupt == "mark":
+            flight.given = _with_placeholders(flight.prepared, flight.faults, self._handler.pixels)
             return
         flight.rows = _neighbours(len(flight.asked), flight.faults)
         if flight.rows is not None:
-            flight.given = flight.asked.take(flight.rows)
+            flight.given = flight.prepared.take(flight.rows)
             return
         while flight.spares < _MOST_SPARES:
-            spare = read_spare(flight.asked.stop + flight.spares)
+            spare, faults = self._handler.prepare(self._read_spare(flight.asked.stop + flight.spares))
             flight.spares += 1
-            if self._find_faults is None or not self._find_faults(spare):
+            if not faults:
                 everywhere = spare.take(np.zeros(len(flight.asked), np.int64))
                 flight.given = replace(everywhere, stop=flight.asked.stop, read_s=flight.asked.read_s)
                 return
@@ -175,43 +212,6 @@ class FaultHandler:
             f"no sample of a batch decodes, nor any of the {_MOST_SPARES:,} after it. Check the set with "
             "`python -m gpuload verify`"
         )
-
-
-class _Feed:
-    """Feeds a decoder, and keeps the batches that it has not returned yet for another attempt.
-
-    refused: the error of the batch at which the feed ended; the batches before it are decoded first.
-    """
-
-    def __init__(self, handler: FaultHandler, batches: Iterator[Batch], read_spare: ReadSpare) -> None:
-        self._handler, self._batches, self._read_spare = handler, batches, read_spare
-        self.in_flight: deque[_InFlight] = deque()
-        self.refused: BatchDecodeError | None = None
-        self._error: BaseException | None = None
-
-    def batches(self) -> Iterator[Batch]:
-        """All batches in flight, then the next ones. The decoder must have ended its previous attempt."""
-        waiting, self.in_flight = self.in_flight, deque()
-        while waiting:
-            flight = waiting.popleft()
-            self.in_flight.append(flight)
-            yield flight.given
-        while self.refused is None:
-            if self._error is not None:  # the previous attempt met it after the batch that ended that attempt
-                raise self._error
-            try:
-                batch = next(self._batches, None)
-                begun = None if batch is None else self._handler.begin(batch, self._read_spare)
-            except BatchDecodeError as error:
-                self.refused = error
-                return
-            except BaseException as error:
-                self._error = error
-                raise
-            if begun is None:
-                return
-            self.in_flight.append(begun)
-            yield begun.given
 
 
 @lru_cache(maxsize=8)
@@ -241,14 +241,14 @@ def _neighbours(count: int, broken: Any) -> I64 | None:
     return good[np.searchsorted(good, np.arange(count)) % len(good)]
 
 
-def with_placeholders(batch: Batch, rows: Collection[int], pixels: Pixels = RGB) -> Batch:
+def _with_placeholders(batch: Batch, rows: Collection[int], pixels: Pixels) -> Batch:
     """The batch with black images and masks at these rows, of the sizes in the index, so that crops stay valid."""
     encoded = batch.encoded
     images, spans, masks = list(encoded.images), encoded.spans.copy(), [list(field) for field in batch.masks]
     for row in rows:
         size = encoded.size(row)
-        gray = black_png(size)
-        images[row] = data = gray if pixels in (RGB, GRAY) else black_png(size, pixels)
+        gray = _black_png(size, GRAY)
+        images[row] = data = gray if pixels in (RGB, GRAY) else _black_png(size, pixels)
         spans[row] = (data.ctypes.data, data.nbytes)
         for of_field in masks:
             of_field[row] = gray
@@ -257,7 +257,7 @@ def with_placeholders(batch: Batch, rows: Collection[int], pixels: Pixels = RGB)
     )
 
 
-def black_png(size: HeightWidth, pixels: Pixels = GRAY) -> U8:
+def _black_png(size: HeightWidth, pixels: Pixels) -> U8:
     """uint8 (bytes,): a black PNG of these pixels, which PNG must be able to hold."""
     file = io.BytesIO()
     Image.new(pixels.mode, size[::-1]).save(file, "PNG")

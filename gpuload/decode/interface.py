@@ -1,11 +1,15 @@
-"""Inputs and outputs of decoders."""
+"""Inputs and outputs of decoders, and the memory of batches."""
 
+import math
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from gpuload.augment import Form
 from gpuload.augment.crops import Crops
@@ -90,7 +94,6 @@ class Stored:
     plain: each is upright as it is stored, and if it is a JPEG, gray or RGB.
     raw: all are stored as pixels (height, width, channels). mixes_raw: only some are.
     pixels: of the batch. source: what the images decode to.
-    others: some may have encodings other than JPEG and PNG.
     mask_fills: for each mask field, the class outside the image.
     """
 
@@ -102,7 +105,6 @@ class Stored:
     mask_fills: tuple[int, ...] = ()
     pixels: Pixels = RGB
     source: Pixels = RGB
-    others: bool = False
 
 
 class BatchDecodeError(Exception):
@@ -141,3 +143,48 @@ def no_pixels(batch: Batch, forms: Sequence[Form], masks: int) -> Decoded:
         images.append(np.empty((0, *shape), NUMPY_DTYPES[form.dtype]))
     no_masks = tuple(tuple(np.empty((0, *view.size), np.uint8) for _ in range(masks)) for view in batch.views)
     return Decoded(tuple(images), no_masks, 0.0)
+
+
+Allocate = Callable[[tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]]
+
+
+class Buffers:
+    """A pool of arrays: page faults in fresh memory would take as long as filling it.
+
+    Each array handed out has a `_Lease` as its base. Its views, tensors and DLPack capsules all keep the base alive;
+    when the last of them is freed, in whichever thread, the memory returns to the pool.
+
+    rows: of each array, at most. kept: unused arrays to keep. allocate: makes an array of a shape and dtype. An array
+    serves any shape that takes at least half of it, so that batches of several sizes share the same few.
+    """
+
+    def __init__(self, rows: int, dtype: str, kept: int, allocate: Allocate = np.empty) -> None:
+        self._rows = rows
+        self._dtype, self._allocate = np.dtype(dtype), allocate
+        # No lock: the garbage collector may return memory at any point of any thread. Each access is atomic.
+        self._free: deque[npt.NDArray[Any]] = deque(maxlen=kept)
+
+    def take(self, count: int, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        """An array (count, *shape) with undefined contents, in use nowhere else."""
+        memory = self._find_free(self._rows * math.prod(shape))
+        lease = _Lease(memory, (count, *shape))
+        weakref.finalize(lease, self._free.append, memory).atexit = False
+        return np.asarray(lease)
+
+    def _find_free(self, needed: int) -> npt.NDArray[Any]:
+        for _ in range(len(self._free)):
+            try:
+                memory = self._free.pop()
+            except IndexError:
+                break
+            if needed <= memory.size <= 2 * needed:
+                return memory
+            self._free.appendleft(memory)
+        return self._allocate((needed,), self._dtype)
+
+
+class _Lease:
+    """The right to use an array's memory, as an array of another shape, while this object lives."""
+
+    def __init__(self, memory: npt.NDArray[Any], shape: tuple[int, ...]) -> None:
+        self.__array_interface__ = {**memory.__array_interface__, "shape": shape, "strides": None}

@@ -2,34 +2,30 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from gpuload.augment import Form
-from gpuload.augment.schedule import Schedule
 from gpuload.decode.arguments import Backend, DecoderName
-from gpuload.decode.faults import FaultHandler, FindFaults, OnCorrupt
-from gpuload.decode.interface import NoDecoder, Stored
-from gpuload.decode.runner import OnPart, Runner, Stage
+from gpuload.decode.faults import FaultHandler, OnCorrupt, Prepare
+from gpuload.decode.functions import CallFunctions, Functions
+from gpuload.decode.interface import Allocate, Buffers, NoDecoder, Stored
+from gpuload.decode.runner import OnPart, Runner, Split, Stage
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, MissingPackageError
 from gpuload.fields.images import GRAY, RGB, Pixels
-from gpuload.fields.motion import MovingField
-from gpuload.functions.interface import Caller, Entries, InThreads
+from gpuload.functions.calls import Caller, InThreads
 from gpuload.machine.installed import Fault, fault_of, has_driver, paused_collector, require
 from gpuload.machine.ranks import Ranks, find_device
-from gpuload.read.batch import Batch
 
-if TYPE_CHECKING:  # needs torch
+if TYPE_CHECKING:  # they need torch and DALI
+    from gpuload.decode.dali.screen import Screen
     from gpuload.decode.device import Device
 
 _LOG = logging.getLogger(__name__)
-
-_SPARE = 3  # batches beside those ahead whose memory is kept
 
 
 def choose_backend(
@@ -54,89 +50,76 @@ def choose_backend(
     uploads = decoder == "both" or (device != "cpu" and has_driver())
     native = native_fault(uploads) if decodes and decoder != "dali" else None
     if decoder in ("native", "both") and native is not None:
-        raise MissingPackageError(f"decoder={decoder!r}: {native.reason}. {native.remedy}. Or use decoder='dali'")
-    device_id = find_device(device, ranks, _count(decoder, device, by_torch=decodes and native is None))
-    if not decodes:
-        return ("native" if decoder == "native" or (decoder == "auto" and device_id is None) else "dali"), device_id
+        raise _missing(decoder, native)
+    by_torch = decoder == "native" or (decoder == "auto" and decodes and native is None)
+    device_id = find_device(device, ranks, _count_gpus(device, by_torch, by_dali=decoder != "native"))
     if decoder == "native" or (decoder == "auto" and native is None and device_id is None):
         return "native", device_id
-    dali = _dali_fault()
-    if dali is None:
-        if decoder != "auto":
-            return decoder, device_id
-        if native is None and device_id is not None:
-            return prefer(device_id), device_id
-        assert native is not None
-        slower = "" if device_id is not None else ", which on a CPU is slower than the native decoder"
-        _log(native, f"DALI decodes{slower}")
-        return "dali", device_id
+    dali = dali_fault() if decodes else None
     if decoder != "auto":
-        raise _without_dali(f"decoder={decoder!r}", dali)
-    if native is not None:
+        if dali is not None:
+            raise _missing(decoder, dali)
+        return decoder, device_id
+    if native is None and dali is None:
+        return ("dali" if device_id is None or not decodes else prefer(device_id)), device_id
+    if native is not None and dali is not None:
         raise MissingPackageError(
             f"decoder='auto': no decoder can be used. 'native': {native.reason}; 'dali': {dali.reason}. {native.remedy}"
         )
-    _log(dali, "the CPU decodes for the GPU")
-    return "native", device_id
+    found, unusable = ("dali", native) if native is not None else ("native", dali)
+    assert unusable is not None
+    _log(unusable, f"decoder={found!r} is used")
+    return found, device_id  # type: ignore[return-value]
 
 
-def _count(decoder: str, device: str, by_torch: bool) -> int:
-    """Number of GPUs for a decoder: torch's for the native one, whose batches torch uploads, otherwise DALI's."""
-    if device == "cpu":
+def _missing(decoder: str, fault: Fault) -> MissingPackageError:
+    return MissingPackageError(f"decoder={decoder!r}: {fault.reason}. {fault.remedy}")
+
+
+def _log(fault: Fault, what: str) -> None:
+    """Logs one line, as a warning if an installed package does not work."""
+    _LOG.log(logging.INFO if fault.is_missing else logging.WARNING, "%s: %s", what, fault.reason)
+
+
+def _count_gpus(device: str, by_torch: bool, by_dali: bool) -> int:
+    """Number of GPUs that torch can use, which uploads the native decoder's batches, or else DALI."""
+    if device == "cpu" or not has_driver():  # DALI would find none either, and may not be installed
         return 0
-    if decoder == "native":
-        return _count_torchs_gpus(device)
-    return (_count_torchs_gpus(device) if decoder == "auto" and by_torch else 0) or _count_gpus(device)
+    if by_torch and (gpus := _count_torchs_gpus()):
+        return gpus
+    if not by_dali:
+        return 0
+    if (fault := dali_fault()) is not None:
+        if device != "auto":
+            raise _missing("dali", fault)
+        _log(fault, "the CPU decodes, although there is an NVIDIA driver")
+        return 0
+    return _count_dalis_gpus()
 
 
-@dataclass(frozen=True)
-class Functions:
-    """A loader's functions, and properties of their samples.
-
-    all: of all epochs and views. processes: their number; 0 calls functions in threads. masks, moving: names of the
-    mask fields, and the moving fields. entries: the same, by name. name_of_sample: for messages.
-    """
-
-    all: Sequence[Any]
-    processes: int
-    masks: Sequence[str]
-    moving: Sequence[MovingField]
-    entries: Entries
-    name_of_sample: Callable[[Batch, int], str]
+def _count_torchs_gpus() -> int:
+    return 0 if fault_of("torch") is not None else int(import_module("torch").cuda.device_count())
 
 
-def find_functions(
-    schedule: Schedule,
-    masks: Sequence[str],
-    moving: Sequence[MovingField],
-    datasets: Sequence[Dataset],
-) -> Functions | None:
-    """The functions of all views and epochs; None if there are none.
+def _count_dalis_gpus() -> int:
+    from gpuload.decode.dali.decoder import count_gpus
 
-    Raises:
-        ArgumentError: a function of whole images with tiles as samples, or a field that it cannot move.
-    """
-    if not schedule.functions:
-        return None
-    if stays := [field for field in moving if field.stays]:
-        raise ArgumentError(
-            f"Boxes({stays[0].name!r}, {stays[0].stays}=True): functions of samples do not move {stays[0].stays}. Use "
-            "a crop, or transform them in the training loop"
-        )
-    if any(dataset.tiling for dataset in datasets) and any(form.function == "before_crop" for form in schedule.forms):
-        raise ArgumentError(
-            "Function(before_crop=True): gets whole images, and the samples are tiles. Use before_crop=False"
-        )
-    boxes = tuple(field.name for field in moving if not field.points)
-    keypoints = tuple((field.name, field.points) for field in moving if field.points)
-    entries = Entries(boxes, tuple(masks), keypoints)
-    return Functions(schedule.functions, schedule.processes, masks, moving, entries, partial(_name_of_sample, datasets))
+    return count_gpus()
 
 
-def _name_of_sample(datasets: Sequence[Dataset], batch: Batch, row: int) -> str:
-    dataset, sample = datasets[int(batch.sources[row])], int(batch.encoded.samples[row])
-    shard = int(dataset.shards_of(sample))
-    return f"{dataset.shard_paths[shard]}: sample {batch.encoded.columns['key'][row].as_py()!r}"
+def native_fault(uploads: bool = False) -> Fault | None:
+    """Why the native decoder cannot be used here. uploads: whether torch is to bring its batches to a GPU."""
+    for package in ("numba", "simplejpeg", *(["torch"] if uploads else [])):
+        if (fault := fault_of(package)) is not None:
+            return fault
+    if getattr(getattr(import_module("numba"), "config", None), "DISABLE_JIT", False):
+        return Fault("NUMBA_DISABLE_JIT disables numba", "Unset it")
+    return fault_of("gpuload.decode.native.decoder")  # a version of numba that lacks something
+
+
+def dali_fault() -> Fault | None:
+    """Why DALI cannot be used here."""
+    return fault_of("nvidia.dali")
 
 
 class Resources(NamedTuple):
@@ -167,7 +150,6 @@ def find_stored(datasets: Sequence[Dataset], pixels: Pixels, mask_fills: tuple[i
         mask_fills=mask_fills,
         pixels=pixels,
         source=RGB if pixels == RGB else manifests[0].pixels,  # gray decodes to RGB as well
-        others=any(manifest.has_others for manifest in manifests),
     )
 
 
@@ -189,150 +171,134 @@ def open_decoder(
     """
     if stored is None:
         return FaultHandler(NoDecoder())
-    opening = _Opening(name, device_id, stored, resources, open_device(device_id))
+    opening = _Opening(device_id, open_device(device_id), stored, resources)
     with paused_collector():
-        stages = opening.stages(forms) if functions is None else opening.stages_around(functions, forms)
-    runner = Runner(stages, resources.prefetch, opening.device)
-    return FaultHandler(runner, on_corrupt, opening.find_faults, stored.source)
+        stages, prepare = opening.around(functions, name, forms) if functions else opening.stages(name, forms)
+    return FaultHandler(Runner(stages, resources.prefetch, opening.device), on_corrupt, prepare, stored.source)
 
 
-class _Opening:
-    """Makes the stages of a decoder.
+# The stages of a decoder, and what its `FaultHandler` calls first; None if the decoder takes anything.
+Stages = tuple[list[Stage], Prepare | None]
 
-    device: where torch computes; None for the CPU, or if torch cannot use the GPU. find_faults: finds samples that the
-    decoder must not get; None if it takes anything.
-    """
 
-    def __init__(
-        self, name: Backend, device_id: int | None, stored: Stored, resources: Resources, device: "Device | None"
-    ) -> None:
-        self._name, self._device_id, self._stored, self._resources = name, device_id, stored, resources
-        self.device = device
-        self.find_faults: FindFaults | None = None
+class _Opening(NamedTuple):
+    """Makes the stages of a decoder. device: where torch computes; None for the CPU, or if torch cannot use the GPU."""
 
-    def stages(self, forms: Sequence[Form]) -> list[Stage]:
-        """The stages for batches of these forms."""
-        stored = self._stored
-        if self._name == "native":
-            _check_gray("decoder='native'", stored)
-            return self._native(forms)
-        if self._name == "both" and any(form.places for form in forms):
+    device_id: int | None
+    device: "Device | None"
+    stored: Stored
+    resources: Resources
+
+    def stages(self, name: Backend, forms: Sequence[Form]) -> Stages:
+        """The stages for batches of these forms.
+
+        Raises:
+            ArgumentError: the decoder does not take such images or forms.
+        """
+        if name == "both" and any(form.places for form in forms):
             raise ArgumentError(
                 "decoder='both': does not scale and pad, as one of the crops here does. Use decoder='native' or 'dali'"
             )
-        if stored.mixes_raw:
-            raise ArgumentError(
-                f"decoder={self._name!r}: one of the data sets holds encoded images and another raw ones. Pack both in "
-                "the same way, or use decoder='native'"
-            )
-        if self._name == "dali":
-            return self._dali(forms)
-        from gpuload.decode.both import DALI, NATIVE, Divide, Join, find_dalis_faults
+        if name == "native":
+            self.check_mixed(f"decoder={name!r}", self.stored.source == GRAY, "gray images")
+            return self.native(forms), None
+        self.check_mixed(f"decoder={name!r}", True, "images", ", or use decoder='native'")
+        stages, screen = self.dali(forms)
+        if name == "dali":
+            return stages, lambda batch: screen.prepare(batch, np.arange(len(batch)))
+        from gpuload.decode.in_torch import DALI, NATIVE, Join, divide, is_for_cpu
 
-        feed, *dali = [OnPart(DALI, stage) for stage in self._dali(forms)]
-        begin, *native = [OnPart(NATIVE, stage) for stage in self._native(forms)]
-        assert self.find_faults is not None
-        self.find_faults = partial(find_dalis_faults, self.find_faults, self._resources.cpu_share)
-        return [Divide(stored, self._resources.cpu_share), feed, begin, *dali, *native, Join()]
+        share = self.resources.cpu_share
+        feed, *dali = [OnPart(DALI, stage) for stage in stages]
+        begin, *native = [OnPart(NATIVE, stage) for stage in self.native(forms)]
+        stages = [Split(partial(divide, share)), feed, begin, *dali, *native, Join()]
+        return stages, lambda batch: screen.prepare(batch, np.flatnonzero(~is_for_cpu(batch, share)))
 
-    def stages_around(self, functions: Functions, forms: Sequence[Form]) -> list[Stage]:
+    def around(self, functions: Functions, name: Backend, forms: Sequence[Form]) -> Stages:
         """The stages with user functions, which run on the CPU; their results are copied to the GPU."""
-        stored, device = self._stored, self.device
-        befores = [form for form in forms if form.function == "before_crop"]
-        if befores:
+        stored, device = self.stored, self.device
+        if any(form.function == "before_crop" for form in forms):
             if (fault := native_fault()) is not None:
                 raise MissingPackageError(f"Function(before_crop=True): {fault.reason}. {fault.remedy}")
-            _check_gray("Function(before_crop=True)", stored)
-        from gpuload.decode.buffers import Buffers
-        from gpuload.decode.function.decoder import CallFunctions, Inner
-        from gpuload.decode.function.views import Setting
-        from gpuload.decode.postprocess import Postprocess
-
-        whole: Any = None
-        if befores:
-            from gpuload.decode.function.whole import WholeImages
-
-            whole = WholeImages([form.levels(stored.pixels) for form in befores], stored)
-        settings = {
-            number: Setting(
-                number,
-                form,
-                functions.masks,
-                stored.mask_fills,
-                functions.moving,
-                None if device is not None else Postprocess(form, "cpu", stored.pixels),
-                stored.pixels,
-            )
-            for number, form in enumerate(forms)
-            if form.function
-        }
-        allocate = np.empty if device is None else device.allocate
-        kept = self._resources.prefetch + _SPARE
-        make_buffers = partial(Buffers, self._resources.batch_size, kept=kept, allocate=allocate)
-        numbers = [number for number, form in enumerate(forms) if form.function != "before_crop"]
-        stages: list[Stage] = [Inner(numbers, settings)]
-        if numbers:
-            inner = _Opening(self._name, None, stored, self._resources, None)
-            stages += [OnPart(0, stage) for stage in inner.stages([self._inner(forms[number]) for number in numbers])]
-            self.find_faults = inner.find_faults
+            self.check_mixed("Function(before_crop=True)", stored.source == GRAY, "gray images")
         caller: Caller
         if functions.processes:
             from gpuload.functions.processes import InProcesses
 
             caller = InProcesses(functions.all, functions.entries, functions.processes)
         else:
-            caller = InThreads(functions.all, functions.entries, self._resources.num_threads)
-        stages.append(
-            CallFunctions(numbers, settings, whole, functions.all, functions.name_of_sample, caller, make_buffers)
-        )
-        if device is None:
-            return stages
-        from gpuload.decode.device import Finish
-
-        return [*stages, Finish(forms, stored, device, levels=True)]
+            caller = InThreads(functions.all, functions.entries, self.resources.num_threads)
+        call = CallFunctions(forms, stored, functions, caller, self.buffers, finishes=device is None)
+        inner, prepare = [self._inner(form) for form in forms if form.function != "before_crop"], None
+        stages: list[Stage] = [Split(call.inner)]
+        if inner:
+            decoding, prepare = self._replace(device_id=None, device=None).stages(name, inner)
+            stages += [OnPart(0, stage) for stage in decoding]
+        return [*stages, call, *([] if device is None else [self.finish(forms)])], prepare
 
     def _inner(self, form: Form) -> Form:
         """The decoder's output for a view: levels if a function follows, and always levels for a GPU."""
         if form.function:
-            return form.levels(self._stored.pixels)._replace(layout="channels_last", flips_vertically=False)
-        return form if self.device is None else form.levels(self._stored.pixels)
+            return form.levels(self.stored.pixels)._replace(layout="channels_last", flips_vertically=False)
+        return form if self.device is None else form.levels(self.stored.pixels)
 
-    def _native(self, forms: Sequence[Form]) -> list[Stage]:
+    def native(self, forms: Sequence[Form]) -> list[Stage]:
+        """The stages of the native decoder."""
         from gpuload.decode.native.decoder import NativeDecoder
 
-        stored, (batch_size, threads, prefetch, *_) = self._stored, self._resources
-        options: dict[str, Any] = {"batch_size": batch_size, "threads": threads, "kept": prefetch + _SPARE}
-        if self.device is None:
-            return [NativeDecoder(forms, stored, **options)]
-        from gpuload.decode.device import Finish
+        made = forms if self.device is None else [form.levels(self.stored.pixels) for form in forms]
+        size, threads = self.resources.batch_size, self.resources.num_threads
+        decoder = NativeDecoder(
+            made, self.stored, batch_size=size, threads=threads, kept=self.kept, allocate=self.allocate
+        )
+        return [decoder] if self.device is None else [decoder, self.finish(forms)]
 
-        levels = [form.levels(stored.pixels) for form in forms]
-        native = NativeDecoder(levels, stored, **options, allocate=self.device.allocate)
-        return [native, Finish(forms, stored, self.device, levels=True)]
-
-    def _dali(self, forms: Sequence[Form]) -> list[Stage]:
+    def dali(self, forms: Sequence[Form]) -> "tuple[list[Stage], Screen]":
+        """The stages of DALI, and what a batch must pass first."""
         is_plain = all(form.is_plain for form in forms)
         if not is_plain:
             require("decoder='dali': transforms, normalize='image', erasing and padding_mode need torch", "torch")
         from gpuload.decode.dali.decoder import DaliDecoder
 
-        batch_size, num_threads, prefetch, hw_decoder_load, _ = self._resources
         dali = DaliDecoder(
             forms,
-            self._stored,
+            self.stored,
             self.device,
-            hw_decoder_load=hw_decoder_load,
-            batch_size=batch_size,
-            device_id=self._device_id,
-            num_threads=num_threads,
-            prefetch_queue_depth=prefetch,
+            hw_decoder_load=self.resources.hw_decoder_load,
+            batch_size=self.resources.batch_size,
+            device_id=self.device_id,
+            num_threads=self.resources.num_threads,
+            prefetch_queue_depth=self.resources.prefetch,
         )
-        self.find_faults = dali.find_faults
-        if is_plain:
-            return [dali.feed, dali]
-        from gpuload.decode.device import Finish
+        return [dali.feed, dali, *([] if is_plain else [self.finish(forms, levels=False)])], dali.screen
 
-        return [dali.feed, dali, Finish(forms, self._stored, self.device, levels=False)]
+    def finish(self, forms: Sequence[Form], *, levels: bool = True) -> Stage:
+        """The last stage, in torch."""
+        from gpuload.decode.in_torch import Finish
+
+        return Finish(forms, self.stored, self.device, levels=levels)
+
+    @property
+    def kept(self) -> int:
+        """Batches whose memory is kept: those ahead, and three more."""
+        return self.resources.prefetch + 3
+
+    @property
+    def allocate(self) -> Allocate:
+        """Makes memory, from which copies to the GPU are asynchronous."""
+        return np.empty if self.device is None else self.device.allocate
+
+    def buffers(self, dtype: str) -> Buffers:
+        """Memory for batches of this dtype."""
+        return Buffers(self.resources.batch_size, dtype, self.kept, self.allocate)
+
+    def check_mixed(self, subject: str, refuses: bool, what: str, remedy: str = "") -> None:
+        """Raises ArgumentError if some images are raw and others encoded, where that `refuses`."""
+        if refuses and self.stored.mixes_raw:
+            raise ArgumentError(
+                f"{subject}: one of the data sets holds encoded {what} and another raw ones. Pack both in the same "
+                f"way{remedy}"
+            )
 
 
 def open_device(device_id: int | None) -> "Device | None":
@@ -342,58 +308,3 @@ def open_device(device_id: int | None) -> "Device | None":
     from gpuload.decode.device import Device
 
     return Device(device_id)
-
-
-def _check_gray(subject: str, stored: Stored) -> None:
-    if stored.source == GRAY and stored.mixes_raw:
-        raise ArgumentError(
-            f"{subject}: one of the data sets holds encoded gray images and another raw ones. Pack both in the same way"
-        )
-
-
-def _count_gpus(device: str) -> int:
-    if not has_driver():  # DALI would find none either, and may not be installed
-        return 0
-    if (fault := _dali_fault()) is not None:
-        if device != "auto":
-            raise _without_dali(f"device={device!r}", fault)
-        _log(fault, "the CPU decodes, although there is an NVIDIA driver")
-        return 0
-    from gpuload.decode.dali.decoder import count_gpus
-
-    return count_gpus()
-
-
-def _count_torchs_gpus(device: str) -> int:
-    """Number of GPUs that torch can use, to which the CPU decoder's batches are copied."""
-    if device == "auto" and not has_driver():
-        return 0
-    if fault_of("torch") is not None:  # if nothing is decoded: NumPy arrays
-        return 0
-    return int(import_module("torch").cuda.device_count())
-
-
-def native_fault(uploads: bool = False) -> Fault | None:
-    """Why the native decoder cannot be used here. uploads: whether torch is to bring its batches to a GPU."""
-    for package in ("numba", "simplejpeg", *(["torch"] if uploads else [])):
-        if (fault := fault_of(package)) is not None:
-            return fault
-    if getattr(getattr(import_module("numba"), "config", None), "DISABLE_JIT", False):
-        return Fault("NUMBA_DISABLE_JIT disables numba", "Unset it")
-    return fault_of("gpuload.decode.native.decoder")  # a version of numba that lacks something
-
-
-def _dali_fault() -> Fault | None:
-    """Why DALI cannot be used here."""
-    return fault_of("nvidia.dali")
-
-
-def _without_dali(subject: str, fault: Fault) -> MissingPackageError:
-    return MissingPackageError(
-        f"{subject}: {fault.reason}. {fault.remedy}; DALI decodes on machines without a GPU, too"
-    )
-
-
-def _log(fault: Fault, what: str) -> None:
-    """Logs one line, as a warning if an installed package does not work."""
-    _LOG.log(logging.INFO if fault.is_missing else logging.WARNING, "%s: %s", what, fault.reason)

@@ -3,6 +3,8 @@ mode of the set, and masks, which hold the class of each pixel as gray PNG."""
 
 import io
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,44 +17,84 @@ from gpuload.headers import encodings, png
 from gpuload.headers.encodings import MAX_PIXELS
 from gpuload.types import U8, Array, HeightWidth
 
-OTHER_SIZE = "it is not of its image's size"
+_ALPHA = Pixels(4)
+_MASK_PIXELS = 1 << 20  # decoded regardless of the image's size, so that damage is reported before a wrong size
 
 
-def reason_of(error: Exception) -> str:
-    """Why Pillow does not decode a file, in one line that is the same for the same file."""
-    if isinstance(error, UnidentifiedImageError):
-        return "it is not in an image format that Pillow reads"
-    return re.sub(r" ?<[^>]*0x[0-9a-f]+>", "", " ".join(str(error).split())) or type(error).__name__
+class UndecodableError(Exception):
+    """No decoder decodes these bytes; the message is the reason, in one line that is the same for the same file."""
 
 
-def refuse_damaged_png(data: U8) -> None:
-    """Raises OSError for a damaged PNG. If its end is damaged, Pillow silently shows the rest black."""
-    if data[: len(png.START)].tobytes() == png.START and (fault := png.find_fault(data.data)) is not None:
-        raise OSError(fault)
+def refuse_larger(found: HeightWidth, told: HeightWidth, most: int = 0) -> None:
+    """Raises UndecodableError for many more pixels than the index says, before memory for them is allocated. most: are
+    accepted whatever the index says; by default MAX_PIXELS."""
+    if found[0] * found[1] > max(told[0] * told[1], most or MAX_PIXELS):
+        raise UndecodableError(f"{found[1]} × {found[0]} pixels, and the index says {told[1]} × {told[0]}")
 
 
-class OtherSizeError(ValueError):
-    """A mask does not have its image's size; the message is `OTHER_SIZE`."""
+def decode_pixels(data: U8, size: HeightWidth, pixels: Pixels = RGB) -> Array:
+    """(height, width, channels), upright, C order. size: as the index says.
 
-
-_ANY_SIZE_PIXELS = 1 << 20  # decoded regardless of the image's size, so that damage is reported before a wrong size
+    Raises:
+        UndecodableError: it is damaged, has many more pixels than the index says, or is not of the mode.
+    """
+    with _refused(), _opened(data, size) as image:
+        return _in_mode(ImageOps.exif_transpose(image), pixels)
 
 
 def decode_mask(data: U8, size: HeightWidth) -> U8:
     """uint8 (height, width). size: of its image.
 
     Raises:
-        OtherSizeError: it is of another size; a large one is not decoded then.
-        OSError: it is damaged, or Pillow does not decode it.
+        UndecodableError: it is of another size; a large one is not decoded then. Or it is damaged.
     """
-    refuse_damaged_png(data)
-    with Image.open(io.BytesIO(data.tobytes())) as image:
-        if image.width * image.height > max(size[0] * size[1], _ANY_SIZE_PIXELS):
-            raise OtherSizeError(OTHER_SIZE)
+    with _refused(), _opened(data, size, _MASK_PIXELS) as image:
         mask = np.array(image.convert("L") if image.mode != "L" else image)
     if mask.shape != size:
-        raise OtherSizeError(OTHER_SIZE)
+        raise UndecodableError("it is not of its image's size")
     return mask
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    """Turns all errors within into UndecodableError."""
+    try:
+        yield
+    except UndecodableError:
+        raise
+    except UnidentifiedImageError:
+        raise UndecodableError("it is not in an image format that Pillow reads") from None
+    except Exception as error:  # Pillow's decoders raise many types
+        reason = re.sub(r" ?<[^>]*0x[0-9a-f]+>", "", " ".join(str(error).split()))
+        raise UndecodableError(reason or type(error).__name__) from None
+
+
+@contextmanager
+def _opened(data: U8, size: HeightWidth, most: int = 0) -> Iterator[Image.Image]:
+    """The decoded image in Pillow's own mode. most: as for `refuse_larger`."""
+    # If the end of a PNG is damaged, Pillow silently shows the rest black.
+    if data[: len(png.START)].tobytes() == png.START and (fault := png.find_fault(data.data)) is not None:
+        raise OSError(fault)
+    if (other := encodings.read_header(data.data)) is not None:
+        if other[1].fault:
+            raise OSError(other[1].fault)
+        refuse_larger((other[1].height, other[1].width), size, most)
+    with Image.open(io.BytesIO(data.tobytes())) as image:
+        refuse_larger(image.size[::-1], size, most)
+        image.load()
+        yield image
+
+
+def _in_mode(image: Any, pixels: Pixels) -> Array:
+    if pixels in (RGB, GRAY):
+        found = np.array(image if image.mode == pixels.mode else image.convert(pixels.mode))
+    elif pixels == _ALPHA and image.mode == "RGBA":
+        found = np.array(image)
+    elif pixels.dtype == "uint16" and image.mode.startswith("I;16"):
+        found = np.asarray(image).astype(np.uint16)
+    else:
+        raise ValueError(f"it is of mode {image.mode}, and the set of mode {pixels.mode}")
+    return found.reshape(image.height, image.width, pixels.channels)
 
 
 def crop_and_resize_mask(mask: U8, view: View, row: int, fill: int, form: Form) -> U8:
@@ -83,64 +125,3 @@ def crop_and_resize_mask(mask: U8, view: View, row: int, fill: int, form: Form) 
     padded = np.full(view.size, fill, np.uint8)
     padded[: own[0], : own[1]] = result
     return padded
-
-
-_ALPHA = Pixels(4)
-
-
-class UndecodableError(Exception):
-    """No decoder decodes these bytes; the message is the reason."""
-
-
-def refuse_larger(found: HeightWidth, told: HeightWidth) -> None:
-    """Raises UndecodableError for many more pixels than the index says, before memory for them is allocated."""
-    if found[0] * found[1] > max(told[0] * told[1], MAX_PIXELS):
-        raise UndecodableError(f"{found[1]} × {found[0]} pixels, and the index says {told[1]} × {told[0]}")
-
-
-def decode_pixels(data: U8, size: HeightWidth, pixels: Pixels = RGB) -> Array:
-    """(height, width, channels), upright, C order. size: as the index says.
-
-    Raises:
-        UndecodableError: it is damaged, has many more pixels than the index says, or is not of the mode.
-    """
-    try:
-        return _in_mode(decode_upright(data, size), pixels)
-    except UndecodableError:
-        raise
-    except Exception as error:
-        raise UndecodableError(reason_of(error)) from None
-
-
-def decode_upright(data: U8, size: HeightWidth) -> Image.Image:
-    """The image in Pillow's own mode. size: as the index says.
-
-    Raises:
-        UndecodableError: it is damaged, or has many more pixels than the index says.
-    """
-    try:
-        refuse_damaged_png(data)
-        if (other := encodings.read_header(data.data)) is not None:
-            if other[1].fault:
-                raise OSError(other[1].fault)
-            refuse_larger((other[1].height, other[1].width), size)
-        with Image.open(io.BytesIO(data.tobytes())) as image:
-            refuse_larger(image.size[::-1], size)
-            image.load()
-            return ImageOps.exif_transpose(image)
-    except UndecodableError:
-        raise
-    except Exception as error:  # Pillow's decoders raise many types
-        raise UndecodableError(reason_of(error)) from None
-
-
-def _in_mode(image: Any, pixels: Pixels) -> Array:
-    if pixels in (RGB, GRAY):
-        found = np.array(image if image.mode == pixels.mode else image.convert(pixels.mode))
-    elif pixels == _ALPHA and image.mode == "RGBA":
-        found = np.array(image)
-    elif pixels.dtype == "uint16" and image.mode.startswith("I;16"):
-        found = np.asarray(image).astype(np.uint16)
-    else:
-        raise ValueError(f"it is of mode {image.mode}, and the set of mode {pixels.mode}")
-    return found.reshape(image.height, image.width, pixels.channels)

@@ -42,26 +42,27 @@ def transform(images: Any, steps: Steps, pixels: Pixels = RGB) -> Any:
         return _in_torch(images, steps, pixels)
     if not steps.ops.any():
         return images
-    made, channels = np.ascontiguousarray(images), images.shape[1]
-    for part in _parts(steps):
-        if has_own(part):
-            each = (slice(i, i + 1) for i in range(len(made)))
-            made = np.concatenate([_in_torch(made[one], take(part, one), pixels) for one in each])
-        else:
-            before, made = made, np.empty_like(made)
-            _run(before, part, made, np.zeros(channels, np.float32), np.ones(channels, np.float32))
+    made, channels = np.empty(images.shape, np.uint8), images.shape[1]
+    transform_into(images, steps, made, np.zeros(channels, np.float32), np.ones(channels, np.float32), pixels)
     return made if isinstance(images, np.ndarray) else import_module("torch").from_numpy(made)
 
 
-def transform_into(images: Any, steps: Steps, out: Any, mean: F32, factor: F32) -> None:
+def transform_into(images: Any, steps: Steps, out: Any, mean: F32, factor: F32, pixels: Pixels = RGB) -> None:
     """The same for those that `is_compiled` says: their levels, less mean (C,) and times factor, to `out`, which is
     uint8 or float32 (N, C, height, width), contiguous so or with channels last."""
+    from gpuload.decode.native.transforms.run import run  # numba is needed by the native decoder alone
+
     *first, last = _parts(steps)
     if has_own(last):
         first, last = [*first, last], Steps(steps.ops[:, :0], steps.args[:, :0])
+    images = np.ascontiguousarray(images)
     for part in first:
-        images = transform(images, part)
-    _run(images, last, out, mean, factor)
+        if has_own(part):
+            each = (slice(i, i + 1) for i in range(len(images)))
+            images = np.concatenate([_in_torch(images[one], take(part, one), pixels) for one in each])
+        else:
+            images = transform(images, part, pixels)
+    run(np.ascontiguousarray(images), last, np.asarray(out), mean, factor)
 
 
 def warp_masks(masks: Any, steps: Steps, fill: int) -> Any:
@@ -74,12 +75,6 @@ def _in_torch(images: Any, steps: Steps, pixels: Pixels) -> Any:
     if isinstance(images, np.ndarray):
         return apply_steps(import_module("torch").from_numpy(images), steps, pixels).numpy()
     return apply_steps(images, steps, pixels)
-
-
-def _run(images: Any, steps: Steps, out: Any, mean: F32, factor: F32) -> None:
-    from gpuload.decode.native.transforms.run import run  # numba is needed by the native decoder alone
-
-    run(np.ascontiguousarray(images), steps, np.asarray(out), mean, factor)
 
 
 def _parts(steps: Steps) -> Iterator[Steps]:
@@ -139,7 +134,7 @@ class Postprocess:
             view = view.without_transforms()
         if self.linear and is_compiled(images):
             steps = no_steps(len(images)) if view.steps is None else view.steps
-            transform_into(images, steps, out, self.mean, self.factor)
+            transform_into(images, steps, out, self.mean, self.factor, self._pixels)
         else:
             self._fill(images, out, view)
         self.erase(out, view)

@@ -5,19 +5,29 @@
 
 Up to `prefetch` batches are in flight or finished besides the one requested. On a GPU, all stages launch on one stream
 of the runner. The consumer's stream waits for a batch there; no thread does.
+
+Tasks are a queue and a lock, both in C. `concurrent.futures` costs 0.15 ms of processor time per task when caches are
+cold, as they are after a training step: most of its bookkeeping is Python, and it waits for its own locks (2 cores,
+2026-11).
 """
 
 import math
+import os
+import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
 from gpuload.decode.interface import BatchDecodeError, Decoded, Fault
-from gpuload.decode.threads import Task, Threads, compute_threads
+from gpuload.machine.installed import fault_of
 from gpuload.monitor.metrics import annotate
 from gpuload.read.batch import Batch
 from gpuload.types import I64
@@ -25,36 +35,180 @@ from gpuload.types import I64
 if TYPE_CHECKING:  # not needed if torch computes nothing
     from gpuload.decode.device import Device
 
+T = TypeVar("T")
 Work = Callable[[], None]
+
+
+class Task(Generic[T]):
+    """Work in progress in another thread, or in `times` of them, each of which calls it.
+
+    value: the result; None until then, and if the work raised or was cancelled before it began.
+    """
+
+    def __init__(self, work: Callable[[], T], times: int = 1) -> None:
+        self._work: Callable[[], T] | None = work
+        self._calls = list(range(times))  # left; taking one is atomic
+        self._done = threading.Lock()
+        self._done.acquire()
+        self.value: T | None = None
+        self._error: BaseException | None = None
+        self.cancelled = False  # set to True to cancel a task that has not begun
+
+    def run(self) -> None:
+        work = self._work
+        assert work is not None
+        try:
+            if not self.cancelled:
+                self.value = work()
+        except BaseException as error:
+            self._error = self._error or error
+        del work
+        if self._calls.pop() == 0:
+            self._work = None
+            self._done.release()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended, with or without an error."""
+        return not self._done.locked()
+
+    def wait(self) -> None:
+        """Waits until it has ended, with or without an error."""
+        with self._done:  # unlike with two calls, Ctrl-C cannot leave it taken
+            pass
+
+    def result(self) -> T | None:
+        """Waits for the value. Raises the error of the work, once."""
+        self.wait()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        return self.value
+
+
+class Threads:
+    """Threads that end when this object is closed or garbage collected, or the interpreter exits.
+
+    initializer: called first in each thread.
+    """
+
+    def __init__(self, count: int, name: str, initializer: Callable[[], None] = lambda: None) -> None:
+        self._tasks: SimpleQueue[Task[Any] | None] = SimpleQueue()
+        threads = [
+            threading.Thread(target=_run, args=(self._tasks, initializer), name=f"{name}_{number}", daemon=True)
+            for number in range(count)
+        ]
+        for thread in threads:
+            thread.start()
+        self._closed = threading.Event()
+        self._stop = weakref.finalize(self, _stop, self._tasks, threads, self._closed, os.getpid())
+
+    def submit(self, work: Callable[[], T], times: int = 1) -> Task[T]:
+        """Queues a task for the next free thread, or for so many. After `close`, or while the interpreter exits, it is
+        cancelled."""
+        task = Task(work, times)
+        for _ in range(times):
+            self._tasks.put(task)
+        if self._closed.is_set():  # by another thread meanwhile
+            _cancel(self._tasks)
+        return task
+
+    def close(self) -> None:
+        """Ends the threads once they have run what was submitted."""
+        self._stop()
+
+
+def _run(tasks: "SimpleQueue[Task[Any] | None]", initializer: Callable[[], None]) -> None:
+    initializer()
+    while (task := tasks.get()) is not None:
+        task.run()
+        del task  # a waiting thread must not keep a batch alive
+
+
+def _cancel(tasks: "SimpleQueue[Task[Any] | None]") -> None:
+    """Ends the tasks that no thread will take: another thread may wait for them."""
+    signals = 0  # to end threads, not all taken yet if several threads close at once
+    while True:
+        try:
+            task = tasks.get_nowait()
+        except Empty:
+            break
+        if task is None:
+            signals += 1
+        else:
+            task.cancelled = True
+            task.run()
+    for _ in range(signals):
+        tasks.put(None)
+
+
+def _stop(
+    tasks: "SimpleQueue[Task[Any] | None]", threads: list[threading.Thread], closed: threading.Event, process: int
+) -> None:
+    if os.getpid() != process:  # a forked child has none of the threads
+        return
+    for _ in threads:
+        tasks.put(None)
+    for thread in threads:
+        if thread is not threading.current_thread():  # the garbage collector may call this in any thread
+            thread.join()
+    closed.set()
+    _cancel(tasks)
+
+
+def compute_threads(count: int, name: str) -> Threads:
+    """Threads that compute, where torch is installed with one torch thread each.
+
+    torch keeps its number of threads per calling thread, but process-wide for MKL and for threads yet to start. So the
+    user's number is restored once all of ours have started.
+    """
+    if fault_of("torch") is not None:
+        return Threads(count, name)
+    torch = import_module("torch")
+    torch_threads = torch.get_num_threads()
+    started = threading.Barrier(count + 1)
+    try:
+        threads = Threads(count, name, partial(_compute_alone, torch, started))
+        started.wait()
+    except BaseException:  # Ctrl-C, or no more threads
+        started.abort()
+        raise
+    finally:
+        torch.set_num_threads(torch_threads)
+    return threads
+
+
+def _compute_alone(torch: Any, started: threading.Barrier) -> None:
+    torch.set_num_threads(1)
+    torch.get_num_threads()  # a thread adopts the number when it first uses it, which must happen here
+    with suppress(threading.BrokenBarrierError):
+        started.wait()
 
 
 class Job:
     """A batch on its way through the stages.
 
-    batch: the batch to decode. decoded: its pixels so far. rows: int64, for a part: its rows in the whole batch.
-    parts: batches that a stage split off this one, for later stages.
+    batch: the batch to decode. decoded: its pixels so far. parts: batches that a stage split off this one, for later
+    stages. whole, rows: of a part: the batch that it belongs to, and its rows there, int64; None if it has all of them.
     taken: int64 (1,), how many rows its shares have taken; compiled code reads it, and `abandon` moves it past the end.
     held: objects that must outlive the work launched on the device so far. state: a stage's own, until its `end`.
     """
 
-    def __init__(self, batch: Batch, rows: I64 | None = None) -> None:
-        self.batch, self.rows = batch, rows
+    def __init__(self, batch: Batch, whole: "Job | None" = None, rows: I64 | None = None) -> None:
+        self.batch, self.whole, self.rows = batch, whole, rows
         self.decoded = Decoded((), (), 0.0)
         self.parts: tuple[Job, ...] = ()
         self.held: list[Any] = []
         self.state: Any = None
         self.is_abandoned = False
         self.taken: I64 = np.zeros(1, np.int64)
-        self._share: Task[None] | None = None
+        self.shares: Task[None] | None = None
         self._started, self._ended = math.inf, -math.inf
         self._work_s: list[float] = []
         self.ready: Any = None
 
-    def share(self, work: Work, pool: Threads, count: int, name: str) -> None:
-        """Submits the work to `count` threads of a pool."""
-        self._share = pool.submit(partial(self._do_share, work, name), count)
-
-    def _do_share(self, work: Work, name: str) -> None:
+    def do_share(self, work: Work, name: str) -> None:
+        """One thread's share of the work."""
         begun = time.perf_counter()
         self._started = min(self._started, begun)
         with annotate(name):
@@ -67,11 +221,6 @@ class Job:
         self._started = min(self._started, now)
         return now
 
-    def settle(self) -> None:
-        """Waits for its shares, and re-raises what one of them raised."""
-        if self._share is not None:
-            self._share.result()
-
     def abandon(self) -> None:
         """Cancels the batch: its shares may end early."""
         self.is_abandoned = True
@@ -79,14 +228,11 @@ class Job:
         for part in self.parts:
             part.abandon()
 
-    def wait(self) -> None:
-        """Waits for its shares, and ignores their errors."""
-        if self._share is not None:
-            self._share.wait()
-
-    @property
-    def is_done(self) -> bool:
-        return self._share is None or self._share.is_done
+    def end(self) -> None:
+        """Waits for its shares, whatever they raise, and drops its parts, which refer to it."""
+        if self.shares is not None:
+            self.shares.wait()
+        self.parts = ()
 
     def take(self, read_wait_s: float, ready: int) -> tuple[Batch, Decoded]:
         """The batch and its pixels, which only the caller holds from now on."""
@@ -102,21 +248,11 @@ class Job:
         """Faults of this part by rows of the whole batch."""
         return dict(faults) if self.rows is None else {int(self.rows[row]): fault for row, fault in faults.items()}
 
-    def broken(self) -> dict[int, Fault]:
-        """Faults known so far, by rows of this batch."""
-        found = dict(self.decoded.broken)
-        for part in self.parts:
-            found |= part.in_whole(part.broken())
-        return found
-
-    def faults_of(self, batch: Batch, faults: Mapping[int, Fault]) -> dict[int, Fault] | None:
-        """Faults of that batch by rows of this one; None if it is not a part of this one."""
-        if self.batch is batch:
-            return dict(faults)
-        for part in self.parts:
-            if (found := part.faults_of(batch, faults)) is not None:
-                return part.in_whole(found)
-        return None
+    def error_of(self, faults: Mapping[int, Fault]) -> BatchDecodeError:
+        """The error for these faults of its rows; of a part, as faults of the whole batch."""
+        if self.whole is None:
+            return BatchDecodeError(self.batch, faults)
+        return self.whole.error_of(self.in_whole(faults))
 
 
 class Stage:
@@ -145,8 +281,21 @@ class Stage:
         """Frees the stage's resources."""
 
 
+class Split(Stage):
+    """Splits each batch. parts_of: makes the parts."""
+
+    name = "read"
+
+    def __init__(self, parts_of: Callable[[Job], tuple[Job, ...]]) -> None:
+        self._parts_of = parts_of
+
+    def begin(self, job: Job) -> None:
+        """As `Stage.begin`."""
+        job.parts = self._parts_of(job)
+
+
 class OnPart(Stage):
-    """A stage for one part of each batch. number: of the part."""
+    """A stage for one part of each batch, unless the part has no samples. number: of the part."""
 
     def __init__(self, number: int, stage: Stage) -> None:
         self.name, self.threads = stage.name, stage.threads
@@ -155,12 +304,13 @@ class OnPart(Stage):
 
     def begin(self, job: Job) -> Work | None:
         part = job.parts[self._number]
-        work = self._stage.begin(part)
+        work = self._stage.begin(part) if len(part.batch) else None
         job.held += part.held
         return work
 
     def end(self, job: Job) -> None:
-        self._stage.end(job.parts[self._number])
+        if len(job.parts[self._number].batch):
+            self._stage.end(job.parts[self._number])
 
 
 class Runner:
@@ -193,32 +343,29 @@ class Runner:
         for stage in self.stages:
             stage.restart()
         ahead = self._ahead
-        try:
-            while True:
-                asked, ready = time.perf_counter(), self._count_ready()
-                while len(ahead) <= self.prefetch:
-                    tasks: list[Task[Job | None]] = []
-                    ahead.append(tasks)  # first: if starting is interrupted, `_abandon` ends the tasks
-                    for number, thread in enumerate(self._threads):
-                        tasks.append(thread.submit(partial(self._begin, number, batches, tasks[-1] if tasks else None)))
-                if ahead is not self._ahead:  # another thread ended this call, and may not have seen the last of these
-                    self._end(ahead)
-                    return
-                tasks = ahead[0]
-                tasks[0].wait()
-                read_wait_s = time.perf_counter() - asked
-                job = tasks[-1].result()
-                if job is None or job.is_abandoned:  # closed meanwhile
-                    return
-                self._settle(len(self.stages) - 1, job)
-                if self._device is not None:
-                    self._device.hand_over(job.decoded, job.ready)
-                ahead.popleft()  # not before: if waiting is interrupted, `_abandon` ends it
-                made = [job.take(read_wait_s, ready)]
-                del tasks, job  # a waiting caller must not keep a batch alive
-                yield made.pop()
-        except BatchDecodeError as error:
-            raise self._of_whole(error) from error
+        while True:
+            asked, ready = time.perf_counter(), self._count_ready()
+            while len(ahead) <= self.prefetch:
+                tasks: list[Task[Job | None]] = []
+                ahead.append(tasks)  # first: if starting is interrupted, `_abandon` ends the tasks
+                for number, thread in enumerate(self._threads):
+                    tasks.append(thread.submit(partial(self._begin, number, batches, tasks[-1] if tasks else None)))
+            if ahead is not self._ahead:  # another thread ended this call, and may not have seen the last of these
+                self._end(ahead)
+                return
+            tasks = ahead[0]
+            tasks[0].wait()
+            read_wait_s = time.perf_counter() - asked
+            job = tasks[-1].result()
+            if job is None or job.is_abandoned:  # closed meanwhile
+                return
+            self._settle(len(self.stages) - 1, job)
+            if self._device is not None:
+                self._device.hand_over(job.decoded, job.ready)
+            ahead.popleft()  # not before: if waiting is interrupted, `_abandon` ends it
+            made = [job.take(read_wait_s, ready)]
+            del tasks, job  # a waiting caller must not keep a batch alive
+            yield made.pop()
 
     def close(self) -> None:
         """Cancels the batches in flight and ends the threads; batches already returned stay valid."""
@@ -249,15 +396,16 @@ class Runner:
                 work = self.stages[number].begin(job)
                 if number == len(self.stages) - 1:
                     job.ready, job.held = self._device.leave(job.held), []
-        pool = self._pools[number]
+        pool, stage = self._pools[number], self.stages[number]
         if work is None or pool is None:
             job.stamp()
         else:
-            job.share(work, pool, self.stages[number].threads, self.stages[number].name)
+            job.shares = pool.submit(partial(job.do_share, work, stage.name), stage.threads)
         return job
 
     def _settle(self, number: int, job: Job) -> None:
-        job.settle()
+        if job.shares is not None:
+            job.shares.result()
         self.stages[number].end(job)
 
     def _abandon(self) -> None:
@@ -278,24 +426,14 @@ class Runner:
                 task.value.abandon()  # begun meanwhile; the task of its next stage waits for its shares
         for task in tasks:
             if task.value is not None:
-                task.value.wait()
+                task.value.end()
                 task.value = None  # whoever keeps the generator of an earlier call keeps none of its batches
 
     def _count_ready(self) -> int:
         ready = 0
         for tasks in self._ahead:
             job = tasks[-1].value
-            if job is None or not job.is_done:
+            if job is None or (job.shares is not None and not job.shares.is_done):
                 break
             ready += 1
         return ready
-
-    def _of_whole(self, error: BatchDecodeError) -> BatchDecodeError:
-        """A part's error as the error of its whole batch."""
-        for number, tasks in enumerate(self._ahead):
-            job = tasks[0].value
-            if job is None or (faults := job.faults_of(error.batch, error.faults)) is None:
-                continue
-            # The other parts of the next batch are decoded: their faults are reported with these.
-            return BatchDecodeError(job.batch, {**job.broken(), **faults} if number == 0 else faults)
-        return error

@@ -24,7 +24,7 @@ Transforms of torchvision's v2 and of Albumentations can be passed directly: `Fu
 `Function(Torchvision(v2.ColorJitter(0.4)))`, and draws the sample's random numbers, too.
 """
 
+from gpuload.functions.calls import Sample, SampleFunction
 from gpuload.functions.function import Albumentations, Torchvision
-from gpuload.functions.interface import Sample, SampleFunction
 
 __all__ = ["Albumentations", "Sample", "SampleFunction", "Torchvision"]

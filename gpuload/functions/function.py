@@ -10,9 +10,9 @@ import numpy as np
 
 from gpuload.checks import FLAG, Rule, function, settings, whole
 from gpuload.errors import ArgumentError
-from gpuload.functions.interface import Sample, SampleFunction, class_entry, name_of
+from gpuload.functions.calls import Sample, SampleFunction, class_entry, name_of
 
-_VISIBLE = 3  # numbers of a keypoint: x, y, visibility
+_BOXES = ("pascal_voc", ["classes"])  # what Albumentations must know of them
 
 
 class Albumentations:
@@ -94,24 +94,14 @@ def _check_params(transform: Any, has_boxes: bool, has_keypoints: bool) -> None:
     Raises:
         ValueError: they are not those in the docstring of `Albumentations`.
     """
-    boxes = _params(transform, "bboxes")
-    if (has_boxes and boxes is None) or (
-        boxes is not None and (boxes.format != "pascal_voc" or list(boxes.label_fields or ()) != ["classes"])
-    ):
+    boxes, points = (_params(transform, what) for what in ("bboxes", "keypoints"))
+    fits = not has_boxes if boxes is None else (boxes.format, list(boxes.label_fields or ())) == _BOXES
+    if not fits or (has_keypoints and (points is None or points.format != "xy" or points.label_fields)):
         raise ValueError(
-            f"its bbox_params are {_described(boxes)}: expected A.Compose([...], "
-            "bbox_params=A.BboxParams('pascal_voc', label_fields=['classes']))"
-        )
-    points = _params(transform, "keypoints")
-    if has_keypoints and (points is None or points.format != "xy" or points.label_fields):
-        raise ValueError(
-            f"its keypoint_params are {_described(points)}: expected A.Compose([...], "
+            "it does not have the parameters of the loader's fields: expected A.Compose([...], "
+            "bbox_params=A.BboxParams('pascal_voc', label_fields=['classes']), "
             "keypoint_params=A.KeypointParams('xy', remove_invisible=False))"
         )
-
-
-def _described(params: Any) -> str:
-    return "missing" if params is None else f"format={params.format!r}, label_fields={params.label_fields!r}"
 
 
 def _points(before: Any, moved: Any, shape: tuple[int, ...]) -> Any:

@@ -1,6 +1,6 @@
-"""Runs functions that hold the GIL in worker processes.
+"""Calls of functions that hold the GIL, in worker processes.
 
-Each calling thread owns one process during a call: pixels pass through shared memory, everything else through a pipe.
+Each calling thread owns one process during a call: arrays pass through shared memory, everything else through a pipe.
 If a process dies, only its call fails, immediately, and no other thread blocks. Processes come from the fork server
 (`gpuload.machine.fork_server`), ignore Ctrl-C, and are killed when the loader is closed, when the interpreter ends, or
 when this process dies.
@@ -14,31 +14,24 @@ import pickle
 import sys
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from gpuload.errors import ArgumentError
-from gpuload.functions.interface import CallFailedError, Entries, Sample, SampleFunction, call, name_of, seed_global
+from gpuload.functions.calls import CallFailedError, Entries, Sample, SampleFunction, call, name_of, seed_global
 from gpuload.machine.fork_server import EndedError, Worker, ensure_server, exit_code, exit_name
 from gpuload.types import Array
 
 _ALIGNED = 64
+_END_S = 1.0  # for a process that has closed its pipe
 
-
-class Place(NamedTuple):
-    """The position of an array in the memory."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    at: int
+Dumped = tuple[bytes, list[tuple[int, int]]]  # a pickle, and the first byte and size of its arrays in the memory
 
 
 class SharedMemory:
@@ -49,57 +42,42 @@ class SharedMemory:
 
     def __init__(self, fd: int | None = None) -> None:
         self.fd = os.memfd_create("gpuload", os.MFD_CLOEXEC) if fd is None else fd
-        self.size = 0
-        self._map: Any = None
+        self._map: Any = np.empty(0, np.uint8)
 
-    def reach(self, size: int) -> None:
-        """Maps at least `size` bytes; earlier arrays stay valid."""
-        if size <= self.size:
-            return
-        capacity = os.fstat(self.fd).st_size
-        if capacity < size:
-            capacity = max(size, 2 * capacity)
-            os.ftruncate(self.fd, capacity)
-        self._map, self.size = np.frombuffer(mmap.mmap(self.fd, capacity), np.uint8), capacity
+    def dump(self, value: Any, at: int = 0) -> tuple[Dumped, int]:
+        """Pickles a value. Copies its contiguous arrays into the memory from `at`, unless they are already there.
+        Returns the end of the last one, too."""
+        buffers: list[pickle.PickleBuffer] = []
+        data, places = pickle.dumps(value, 5, buffer_callback=buffers.append), []
+        for array in [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]:
+            here = array.ctypes.data - self._map.ctypes.data
+            if not 0 <= here <= len(self._map) - array.nbytes:
+                here = at
+                self._reach(at + array.nbytes)
+                self._map[at : at + array.nbytes] = array
+                at += -(-array.nbytes // _ALIGNED) * _ALIGNED
+            places.append((here, array.nbytes))
+        return (data, places), at
 
-    def write(self, arrays: Mapping[str, Array], at: int = 0) -> tuple[list[Place], int]:
-        """Copies arrays into the memory, starting at `at`, unless they are already there. Returns their places and the
-        end of the last one."""
-        places = []
-        for name, array in arrays.items():
-            if (here := self._place_of(array)) is not None:
-                places.append(Place(name, array.shape, array.dtype.str, here))
-                continue
-            self.reach(at + array.nbytes)
-            places.append(Place(name, array.shape, array.dtype.str, at))
-            self.array(places[-1])[...] = array
-            at += -(-array.nbytes // _ALIGNED) * _ALIGNED
-        return places, at
-
-    def array(self, place: Place) -> Array:
-        """The array at a place, in this memory."""
-        size = int(np.prod(place.shape)) * np.dtype(place.dtype).itemsize
-        self.reach(place.at + size)
-        found: Array = self._map[place.at : place.at + size].view(place.dtype).reshape(place.shape)
-        return found
-
-    def arrays(self, places: Sequence[Place]) -> dict[str, Array]:
-        """The arrays at some places, by name."""
-        return {place.name: self.array(place) for place in places}
+    def load(self, dumped: Dumped) -> Any:
+        """The value; its arrays are in this memory."""
+        data, places = dumped
+        self._reach(max((at + size for at, size in places), default=0))
+        return pickle.loads(data, buffers=[self._map[at : at + size] for at, size in places])
 
     def close(self) -> None:
         """Closes the file; arrays stay valid."""
         os.close(self.fd)
 
-    def _place_of(self, array: Array) -> int | None:
-        """The offset of a contiguous array in this memory; None if it is elsewhere."""
-        if self._map is None or not array.flags.c_contiguous:
-            return None
-        at: int = array.ctypes.data - self._map.ctypes.data
-        return at if at >= 0 and at + array.nbytes <= self.size else None
-
-
-_END_S = 1.0  # for a process that has closed its pipe
+    def _reach(self, size: int) -> None:
+        """Maps at least `size` bytes; earlier arrays stay valid."""
+        if size <= len(self._map):
+            return
+        capacity = os.fstat(self.fd).st_size
+        if capacity < size:
+            capacity = max(size, 2 * capacity)
+            os.ftruncate(self.fd, capacity)
+        self._map = np.frombuffer(mmap.mmap(self.fd, capacity), np.uint8)
 
 
 class InProcesses:
@@ -113,7 +91,6 @@ class InProcesses:
 
     def __init__(self, functions: Sequence[SampleFunction], entries: Entries, count: int) -> None:
         self.threads, self._owner, self._is_closed = count, os.getpid(), False
-        self.notices: deque[str] = deque()
         self._subject = f"Function(processes={count})"
         self._check_process()
         try:
@@ -140,7 +117,7 @@ class InProcesses:
             raise
 
     def call(self, number: int, key: tuple[int, int], sample: Sample, keeps_size: bool) -> Mapping[str, Array]:
-        """As `gpuload.functions.interface.Caller`."""
+        """As `gpuload.functions.calls.Caller`."""
         if self._is_closed:
             raise CallFailedError("was not called, since the loader is closed")
         worker: _Process | None = getattr(self._own, "worker", None)
@@ -152,9 +129,10 @@ class InProcesses:
                 self._make_ready(worker)
             self._own.worker = worker
             return worker.call(number, key, sample, keeps_size)
-        except _DiedError as error:
+        except EndedError:
             self._own.worker = None
-            raise CallFailedError(f"did not return: {error}") from None
+            how = "its process does not start" if worker is None else worker.how_it_ended()
+            raise CallFailedError(f"did not return: {how}") from None
 
     def close(self) -> None:
         """Kills the processes. Calls in progress and later ones raise CallFailedError."""
@@ -174,8 +152,8 @@ class InProcesses:
     def _make_ready(self, worker: "_Process") -> None:
         try:
             problem = worker.wait_until_ready()
-        except _DiedError as error:
-            problem = f"{error} before it was ready"
+        except (EOFError, OSError):
+            problem = f"{worker.how_it_ended()} before it was ready"
             if self._need_main:
                 problem += "; it imports the main module, whose code must be under if __name__ == '__main__':"
         if problem and not self._is_closed:
@@ -186,19 +164,12 @@ class InProcesses:
 
     def _check_process(self) -> None:
         current: Any = multiprocessing.current_process()
-        if getattr(current, "_inheriting", False):
+        if current.daemon or getattr(current, "_inheriting", False):
             raise ArgumentError(
-                f"{self._subject}: the main module constructs a loader while a process of another one imports it. Put "
-                "that code under if __name__ == '__main__':"
+                f"{self._subject}: this process is a daemon, or a process of another loader that imports the main "
+                "module: it cannot start processes. Put the code that constructs loaders under if __name__ == "
+                "'__main__':, or use processes=0"
             )
-        if current.daemon:
-            raise ArgumentError(
-                f"{self._subject}: this process is a daemon, which cannot start processes. Use processes=0 in it"
-            )
-
-
-class _DiedError(Exception):
-    """A process has ended; the message says how."""
 
 
 class _Process(Worker):
@@ -211,12 +182,9 @@ class _Process(Worker):
         weakref.finalize(self, _end, self.process, self.pipe, self._memory, os.getpid())
 
     def wait_until_ready(self) -> str:
-        """ "", or the reason why it cannot work."""
-        try:
-            reduction.send_handle(self.pipe, self._memory.fd, self.process.pid)
-            problem: str = self.pipe.recv()
-        except (EOFError, OSError):
-            raise _DiedError(self._how_it_ended()) from None
+        """ "", or the reason why it cannot work. Raises EOFError or OSError if it has ended."""
+        reduction.send_handle(self.pipe, self._memory.fd, self.process.pid)
+        problem: str = self.pipe.recv()
         return problem
 
     def has_ended(self) -> bool:
@@ -224,34 +192,26 @@ class _Process(Worker):
         return self.pipe.poll()
 
     def call(self, number: int, key: tuple[int, int], sample: Sample, keeps_size: bool) -> dict[str, Array]:
-        pixels = _pixels_of(sample)
-        others = {name: value for name, value in sample.items() if name not in pixels}
-        places, end = self._memory.write(pixels)
-        self.send((number, key, keeps_size, places, end, others))
-        try:
-            places, others = self.receive()
-        except EndedError:
-            raise _DiedError(self._how_it_ended()) from None
-        return {**others, **self._memory.arrays(places)}
+        dumped, end = self._memory.dump(sample)
+        self.send((number, key, keeps_size, dumped, end))
+        found = self._memory.load(self.receive())
+        # The caller copies pixels before the next call, and keeps all else.
+        return {
+            name: value if value.dtype == np.uint8 or name == "image" else value.copy() for name, value in found.items()
+        }
 
     def kill(self) -> None:
         with suppress(OSError):  # it has ended meanwhile
             self.process.kill()
 
-    def _how_it_ended(self) -> str:
+    def how_it_ended(self) -> str:
+        """For messages."""
         # Not closed: at the interpreter's exit, multiprocessing waits for it in another thread.
         self.process.join(_END_S)
         if self.process.exitcode is None:
             self.process.kill()
         code = exit_code(self.process)
         return f"its process {'was killed by' if code < 0 else 'ended with'} {exit_name(code)}"
-
-
-def _pixels_of(sample: Mapping[str, Any]) -> dict[str, Array]:
-    """The image and masks, which are copied after the call; other entries are kept."""
-    return {
-        name: value for name, value in sample.items() if name == "image" or getattr(value, "dtype", None) == "uint8"
-    }
 
 
 def _close(callers: "weakref.ref[InProcesses]") -> None:
@@ -282,12 +242,9 @@ def _prepare(pipe: Connection, payload: bytes) -> Callable[[Any], Any] | None:
     pipe.send("")
 
     def answer(task: Any) -> Any:
-        number, key, keeps_size, places, end, others = task
-        sample = {**others, **memory.arrays(places)}
+        number, key, keeps_size, dumped, end = task
         seed_global(key)
-        result = call(functions[number], sample, key, entries, keeps_size)
-        pixels = _pixels_of(result)
-        places, _ = memory.write(pixels, end)
-        return places, {name: value for name, value in result.items() if name not in pixels}
+        result = call(functions[number], memory.load(dumped), key, entries, keeps_size)
+        return memory.dump({name: np.ascontiguousarray(value) for name, value in result.items()}, end)[0]
 
     return answer

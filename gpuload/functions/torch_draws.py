@@ -12,28 +12,11 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 # Functions that draw and take a generator.
-_DRAWING = {
-    getattr(owner, name)
-    for owner, names in (
-        (torch, ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial", "poisson")),
-        (
-            torch.Tensor,
-            (
-                "bernoulli",
-                "bernoulli_",
-                "cauchy_",
-                "exponential_",
-                "geometric_",
-                "log_normal_",
-                "multinomial",
-                "normal_",
-                "random_",
-                "uniform_",
-            ),
-        ),
-    )
-    for name in names
-}
+_OF_TENSORS = ("cauchy_", "exponential_", "geometric_", "log_normal_", "normal_", "random_", "uniform_", "bernoulli_")
+_OF_TORCH = ("rand", "randn", "randint", "randperm", "normal", "poisson")
+_OF_BOTH = ("bernoulli", "multinomial")
+_DRAWING = {getattr(torch.Tensor, name) for name in _OF_TENSORS + _OF_BOTH}
+_DRAWING |= {getattr(torch, name) for name in _OF_TORCH + _OF_BOTH}
 _LIKE: dict[Any, Callable[..., Any]] = {torch.rand_like: torch.rand, torch.randn_like: torch.randn}
 
 

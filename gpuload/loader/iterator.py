@@ -15,11 +15,11 @@ from gpuload.checks import ANYTHING, FLAG, POSITIVE, check, checked, number, opt
 from gpuload.counted import counted
 from gpuload.decode.arguments import Backend, Both, Dali, DecoderName, OnCorrupt
 from gpuload.decode.dali.memory import check_whole_images, fits
+from gpuload.decode.functions import find_functions
 from gpuload.decode.interface import no_pixels
 from gpuload.decode.open import (
     Resources,
     choose_backend,
-    find_functions,
     find_stored,
     native_fault,
     open_decoder,

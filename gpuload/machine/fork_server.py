@@ -50,41 +50,6 @@ def ensure_server(preload: Sequence[str]) -> None:
         ) from None
 
 
-def start_process(
-    ensure: Callable[[], None], work: Callable[..., None], args: tuple[Any, ...], *, name: str, need_main: bool
-) -> tuple[ForkServerProcess, Connection]:
-    """Starts a process that calls work(pipe, *args). Returns it and this end of the pipe.
-
-    ensure: makes sure that the server runs. need_main: whether the process must import the main module.
-    """
-    for attempts_left in reversed(range(_START_ATTEMPTS)):
-        ensure()
-        pipe, child_pipe = _SERVER.Pipe()
-        given = (dict(os.environ), work, child_pipe, *args)
-        process = _SERVER.Process(target=_in_environment, args=given, name=name, daemon=True)
-        try:
-            with _STARTING, sigint_deferred(), nullcontext() if need_main else _hidden_main():
-                process.start()
-            break
-        except (ConnectionError, EOFError):
-            # The server was killed, but `ensure` has not noticed yet; the next attempt will.
-            pipe.close()
-            if not attempts_left:
-                raise
-            time.sleep(_RETRY_S)
-        finally:
-            child_pipe.close()
-    return process, pipe
-
-
-def _in_environment(environment: dict[str, str], work: Callable[..., None], *args: Any) -> None:
-    """Calls work(*args) with the parent's current environment rather than that at the start of the server: credentials
-    may have been set since."""
-    os.environ.clear()
-    os.environ.update(environment)
-    work(*args)
-
-
 def exit_code(process: ForkServerProcess) -> int:
     """Waits for a process that died or was killed. Returns its exit code, or -(number of the signal)."""
     process.join()
@@ -166,7 +131,23 @@ class Worker:
         need_main: bool,
     ) -> None:
         self.task: Any = None
-        self.process, self.pipe = start_process(ensure, _serve, (prepare, args), name=name, need_main=need_main)
+        for attempts_left in reversed(range(_START_ATTEMPTS)):
+            ensure()
+            self.pipe, child_pipe = _SERVER.Pipe()
+            given = (dict(os.environ), child_pipe, prepare, args)
+            self.process = _SERVER.Process(target=_serve, args=given, name=name, daemon=True)
+            try:
+                with _STARTING, sigint_deferred(), nullcontext() if need_main else _hidden_main():
+                    self.process.start()
+                break
+            except (ConnectionError, EOFError):
+                # The server was killed, but `ensure` has not noticed yet; the next attempt will.
+                self.pipe.close()
+                if not attempts_left:
+                    raise
+                time.sleep(_RETRY_S)
+            finally:
+                child_pipe.close()
 
     def send(self, task: object) -> None:
         self.task = task
@@ -204,8 +185,19 @@ class RaisedInWorkerError(Exception):
     """The cause of an exception from a process: its traceback as text."""
 
 
-def _serve(pipe: Connection, prepare: Callable[..., Callable[[Any], Any] | None], args: tuple[Any, ...]) -> None:
-    """Answers tasks until the parent closes the pipe."""
+def _serve(
+    environment: dict[str, str],
+    pipe: Connection,
+    prepare: Callable[..., Callable[[Any], Any] | None],
+    args: tuple[Any, ...],
+) -> None:
+    """Answers tasks until the parent closes the pipe.
+
+    environment: the parent's current one rather than that at the start of the server: credentials may have been set
+    since.
+    """
+    os.environ.clear()
+    os.environ.update(environment)
     # When the parent is killed, its server ends, and the kernel then kills this process: a packer's worker must not
     # write while a resumed run does. If the parent was killed before this line, there is no task.
     end_with_server()

@@ -7,7 +7,7 @@ import importlib.util
 import json
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,13 +33,12 @@ _EXTRAS = {
 }
 # The extra without an NVIDIA driver, if it is not "cpu".
 _WITHOUT_GPU = {"nvidia.dali": "dali", "cupy": "cuda13"}
-# pip's names of packages, if they differ, by the version of CUDA if there is one.
+# pip's names of packages, if they differ; {} stands for the extra of the driver.
 _DISTRIBUTIONS = {
-    "pillow_heif": {"": "pillow-heif"},
-    "yaml": {"": "pyyaml"},
-    "nvidia.dali": {"cuda12": "nvidia-dali-cuda120", "": "nvidia-dali-cuda130"},
-    "cupy": {"cuda12": "cupy-cuda12x", "": "cupy-cuda13x"},
-    "gpuload.decode.native.decoder": {"": "numba"},
+    "yaml": "pyyaml",
+    "nvidia.dali": "nvidia-dali-{}0",
+    "cupy": "cupy-{}x",
+    "gpuload.decode.native.decoder": "numba",
 }
 
 
@@ -64,10 +63,10 @@ def fault_of(package: str) -> Fault | None:
         if isinstance(error, ModuleNotFoundError) and f"{package}.".startswith(f"{error.name}."):
             return _missing(package)  # its parent is missing, or sys.modules holds None for it
         lines = [f"{type(error).__name__}: {line}" for line in str(error).splitlines() if line.strip()]
-        names = _DISTRIBUTIONS.get(package, {})
+        name = _DISTRIBUTIONS.get(package, package).format(cuda_extra() or "cuda13")
         return Fault(
             f"{package} is installed but cannot be imported ({(lines or [type(error).__name__])[0]})",
-            f"`pip install -U {names.get(cuda_extra() or '') or names.get('', package)}` brings versions that fit",
+            f"`pip install -U {name}` brings versions that fit",
         )
     return None
 
@@ -131,41 +130,34 @@ def remedy(package: str) -> str:
 
 def install_command(extra: str) -> str:
     """What installs an extra of gpuload, from where this gpuload came: a clone, an address, or a package index."""
-    clone = _clone()
-    if clone is not None:
+    clone, address = _source()
+    if clone:
         return f"pip install -e {shlex.quote(f'{clone}[{extra}]')}"
-    address = _address()
-    return f"pip install {shlex.quote(f'gpuload[{extra}]' + (f' @ {address}' if address else ''))}"
+    return f"pip install {shlex.quote(f'gpuload[{extra}]{address}')}"
 
 
 def upgrade_command() -> str:
     """The command that upgrades gpuload from its source."""
-    clone = _clone()
-    if clone is not None:
-        return f"git -C {shlex.quote(str(clone))} pull"
-    address = _address()
-    return f"pip install -U {shlex.quote(f'gpuload @ {address}') if address else 'gpuload'}"
+    clone, address = _source()
+    return f"git -C {shlex.quote(clone)} pull" if clone else f"pip install -U {shlex.quote(f'gpuload{address}')}"
 
 
-def _clone() -> Path | None:
-    """The repository that this gpuload runs from; None if it was copied into an environment."""
-    folder = Path(__file__).resolve().parents[2]
-    try:
-        return folder if 'name = "gpuload"' in (folder / "pyproject.toml").read_text() else None
-    except OSError:
-        return None
-
-
-def _address() -> str:
-    """The source that pip copied this gpuload from, in pip's notation; "" for a package index (see PEP 610)."""
+def _source() -> tuple[str, str]:
+    """The repository that this gpuload runs from, or else where pip copied it from, in pip's notation (see PEP 610);
+    both are "" for a package index."""
     from importlib.metadata import PackageNotFoundError, distribution
 
-    try:
+    folder = Path(__file__).resolve().parents[2]
+    with suppress(OSError):
+        if 'name = "gpuload"' in (folder / "pyproject.toml").read_text():
+            return str(folder), ""
+    direct: dict[str, Any] = {}
+    with suppress(PackageNotFoundError):
         direct = json.loads(distribution("gpuload").read_text("direct_url.json") or "{}")
-    except PackageNotFoundError:
-        return ""
     url, repository = direct.get("url", ""), direct.get("vcs_info")
-    return f"{repository['vcs']}+{url}@{repository['commit_id']}" if repository else url
+    if repository:
+        url = f"{repository['vcs']}+{url}@{repository['commit_id']}"
+    return "", f" @ {url}" if url else ""
 
 
 def cuda_version() -> tuple[int, int] | None:

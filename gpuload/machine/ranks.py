@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from types import FrameType
 from typing import Any
 
@@ -27,7 +28,6 @@ _PATIENCE_S = 20.0  # for ranks that construct the same loaders in another order
 _POLL_S = 0.05
 
 _constructed: Counter[str] = Counter()  # loaders, by the lines that construct them
-_said: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,12 @@ def compare_with_counterparts(ranks: Ranks, settings: Mapping[str, Any]) -> None
     place = _calling_lines(sys._getframe(1))
     _constructed[place] += 1
     try:
-        first = _compare(_store(distributed), f"{place}/{_constructed[place]}", place, (ranks.rank, dict(settings)))
+        first = _compare(
+            distributed.distributed_c10d._get_default_store(),
+            f"{place}/{_constructed[place]}",
+            place,
+            (ranks.rank, dict(settings)),
+        )
     except Exception as error:  # a lost or incompatible store; training will report it better
         _say_once(f"the data and settings of the ranks are not compared ({type(error).__name__}: {error})")
         return
@@ -254,11 +259,6 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _store(distributed: Any) -> Any:
-    return distributed.distributed_c10d._get_default_store()
-
-
+@cache
 def _say_once(message: str) -> None:
-    if message not in _said:
-        _said.add(message)
-        _LOG.warning("%s", message)
+    _LOG.warning("%s", message)

@@ -115,9 +115,10 @@ def test_auto_takes_what_can_be_used(
 ) -> None:
     for name in ("native", "dali"):
         fault = Fault(f"{name} is missing", "Get it") if name in lacks else None
-        monkeypatch.setattr(opening, f"{'_' * (name == 'dali')}{name}_fault", lambda *_, fault=fault: fault)
-    monkeypatch.setattr(opening, "_count_torchs_gpus", lambda device: torchs)
-    monkeypatch.setattr(opening, "_count_gpus", lambda device: dalis)
+        monkeypatch.setattr(opening, f"{name}_fault", lambda *_, fault=fault: fault)
+    monkeypatch.setattr(opening, "has_driver", lambda: True)
+    monkeypatch.setattr(opening, "_count_torchs_gpus", lambda: torchs)
+    monkeypatch.setattr(opening, "_count_dalis_gpus", lambda: dalis)
     asked: list[int] = []
 
     def prefer(device_id: int) -> opening.Backend:
@@ -126,3 +127,14 @@ def test_auto_takes_what_can_be_used(
 
     assert opening.choose_backend("auto", "cuda", Ranks(1, 2, 1, 2), prefer=prefer) == expected
     assert asked == ([1] if not lacks else [])
+
+
+def test_native_is_for_the_device_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "has_driver", lambda: True)
+    monkeypatch.setattr(opening, "_count_torchs_gpus", lambda: 2)
+    assert opening.choose_backend("native", "cuda", Ranks(1, 2, 1, 2)) == ("native", 1)
+    assert opening.choose_backend("native", "auto", Ranks()) == ("native", 0)
+    assert opening.choose_backend("native", "cpu", Ranks()) == ("native", None)
+    monkeypatch.setattr(opening, "has_driver", lambda: False)
+    with pytest.raises(gpuload.DeviceError, match="device='cuda': needs GPU 0, and none can be used"):
+        opening.choose_backend("native", "cuda", Ranks())

@@ -11,7 +11,7 @@ import pytest
 from loaders import load
 
 from gpuload import Augment
-from gpuload.decode.buffers import Buffers
+from gpuload.decode.interface import Buffers
 
 
 def torch() -> Any:

@@ -14,8 +14,8 @@ from painted import pack_painted
 
 import gpuload
 from gpuload import Augment
-from gpuload.decode import open as opening
-from gpuload.decode.device import Device, Finish
+from gpuload.decode.device import Device
+from gpuload.decode.in_torch import Finish
 from gpuload.decode.interface import Decoded, Stored
 from gpuload.decode.postprocess import Postprocess
 from gpuload.decode.runner import Job, Runner, Stage
@@ -161,6 +161,9 @@ class Cuda:
             cuda.log.append(f"copy to {device}, {non_blocking}")
             return tensor.clone()
 
+        monkeypatch.setattr(
+            "gpuload.decode.in_torch.Postprocess", lambda form, _, pixels: Postprocess(form, "cpu", pixels)
+        )
         monkeypatch.setattr(torch.Tensor, "to", copy)
         monkeypatch.setattr(
             torch.Tensor, "record_stream", lambda tensor, stream: cuda.log.append(f"kept for {stream.name}")
@@ -185,13 +188,7 @@ def one_batch() -> Any:
     return make_batch(Augment(2), [np.zeros(1, np.uint8)], [(1, 1)])
 
 
-def on_the_cpu(self: Any, init: Any, form: Any, device: str, *rest: Any) -> None:
-    init(self, form, "cpu", *rest)
-
-
 def test_all_is_launched_on_a_stream_of_its_own_which_the_training_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    init = Postprocess.__init__
-    monkeypatch.setattr(Postprocess, "__init__", lambda self, *args: on_the_cpu(self, init, *args))
     cuda = Cuda(monkeypatch)
     device = Device(3)
     form = Augment(2, dtype="uint8").form
@@ -207,8 +204,6 @@ def test_all_is_launched_on_a_stream_of_its_own_which_the_training_waits_for(mon
 
 
 def test_a_runner_holds_memory_until_it_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    init = Postprocess.__init__
-    monkeypatch.setattr(Postprocess, "__init__", lambda self, *args: on_the_cpu(self, init, *args))
     cuda = Cuda(monkeypatch)
     cuda.done = False
     device, pixels = Device(0), Pixels()
@@ -216,8 +211,11 @@ def test_a_runner_holds_memory_until_it_is_copied(monkeypatch: pytest.MonkeyPatc
     decoding = runner.decode(iter([one_batch(), one_batch()]))
     assert len(list(decoding)) == 2
     assert [one() is not None for one in pixels.made] == [True, True]
+    cuda.done = True
+    assert len(list(runner.decode(iter([one_batch()])))) == 1
+    assert [one() is not None for one in pixels.made] == [False, False, True]
     runner.close()
-    assert [one() is not None for one in pixels.made] == [False, False]
+    assert pixels.made[2]() is None
 
 
 def test_what_lies_on_the_gpu_already_is_copied() -> None:
@@ -226,26 +224,6 @@ def test_what_lies_on_the_gpu_already_is_copied() -> None:
     copy = Device(None).upload(ours)
     ours[:] = 7
     assert copy.tolist() == [1, 1, 1]
-
-
-def test_memory_is_held_until_it_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda = Cuda(monkeypatch)
-    device, pixels = Device(0), Pixels()
-
-    def copy_one() -> None:
-        job = Job(one_batch())
-        pixels.begin(job)
-        device.leave([job.decoded])
-
-    cuda.done = False
-    copy_one()
-    copy_one()
-    assert [one() is not None for one in pixels.made] == [True, True]
-    cuda.done = True
-    copy_one()
-    assert [one() is not None for one in pixels.made] == [False, False, True]
-    device.close()
-    assert pixels.made[2]() is None and cuda.log[-1] == "runner synchronized"
 
 
 def test_pinned_memory_is_made_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,29 +255,3 @@ def test_the_capture_of_a_graph_is_recognised() -> None:
         raise RuntimeError(said)
     with pytest.raises(RuntimeError, match="another"), device.stream():
         raise RuntimeError("another")
-
-
-@pytest.fixture
-def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "has_driver", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-
-
-@pytest.mark.usefixtures("gpus")
-def test_native_is_for_the_device_that_is_asked_for() -> None:
-    from gpuload.machine.ranks import Ranks
-
-    assert opening.choose_backend("native", "cuda", Ranks(1, 2, 1, 2)) == ("native", 1)
-    assert opening.choose_backend("native", "auto", Ranks()) == ("native", 0)
-    assert opening.choose_backend("native", "cpu", Ranks()) == ("native", None)
-    with pytest.raises(gpuload.DeviceError, match="device='cuda:2': needs GPU 2, and 2 can be used here"):
-        opening.choose_backend("native", "cuda:2", Ranks())
-
-
-def test_without_a_gpu_that_is_said(packed: Path) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("is about machines without a GPU")
-    with pytest.raises(
-        gpuload.DeviceError, match=r"device='cuda': needs GPU 0, and none can be used here .*Use device='cpu'"
-    ):
-        load(packed, decoder="native", device="cuda")

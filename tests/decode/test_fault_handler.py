@@ -86,29 +86,24 @@ def spare(position: int) -> Batch:
 Broken = set[tuple[int, int]]
 
 
-def guarded(kind: str, broken: Broken, on_corrupt: Any, count: int = 6) -> FaultHandler:
-    if kind == "screened":
-
-        def find(batch: Batch) -> dict[int, Fault]:
-            return dict(Reporter(broken).decoded(batch)[1].broken)
-
-        return FaultHandler(Raiser(broken), on_corrupt, find)
-    if kind == "half screened":  # finds those of even rows; the decoder meets the others
-
-        def find_some(batch: Batch) -> dict[int, Fault]:
-            return {row: fault for row, fault in Reporter(broken).decoded(batch)[1].broken.items() if row % 2 == 0}
-
-        return FaultHandler(Raiser(broken), on_corrupt, find_some)
-    if kind == "half screened, reports":  # as where two decoders share a batch
-
-        def find_half(batch: Batch) -> dict[int, Fault]:
-            return {row: fault for row, fault in Reporter(broken).decoded(batch)[1].broken.items() if row % 2 == 0}
-
-        return FaultHandler(Reporter(broken), on_corrupt, find_half)
-    return FaultHandler({"reports": Reporter, "raises": Raiser}[kind](broken), on_corrupt)
+# By kind: the decoder, and the rows in which a fault is found before it gets the batch. Both meet the others.
+KINDS: dict[str, tuple[type[Reporter], Any]] = {
+    "reports": (Reporter, ()),
+    "raises": (Raiser, ()),
+    "screened": (Raiser, range(SIZE)),
+    "half screened": (Raiser, range(0, SIZE, 2)),
+    "half screened, reports": (Reporter, range(0, SIZE, 2)),  # as where two decoders share a batch
+}
 
 
-KINDS = ("reports", "raises", "screened", "half screened", "half screened, reports")
+def guarded(kind: str, broken: Broken, on_corrupt: Any) -> FaultHandler:
+    decoder, screened = KINDS[kind]
+
+    def prepare(batch: Batch) -> tuple[Batch, dict[int, Fault]]:
+        found = Reporter(broken).decoded(batch)[1].broken
+        return batch, {row: fault for row, fault in found.items() if row in screened}
+
+    return FaultHandler(decoder(broken), on_corrupt, prepare)
 
 
 def expected(number: int, broken: Broken) -> list[tuple[int, int]]:
@@ -267,7 +262,7 @@ def test_a_placeholder_has_the_size_of_the_image_and_its_address() -> None:
     rng = np.random.default_rng(0)
     data = [np.frombuffer(encode(smooth_image(rng, 30, 20)), np.uint8) for _ in range(3)]
     batch = make_batch(AUGMENT, data, [(30, 20)] * 3, masks=[data])
-    list(FaultHandler(Seen(set()), "mark", lambda _: {1: Fault("bad")}).decode(iter([batch]), spare))
+    list(FaultHandler(Seen(set()), "mark", lambda batch: (batch, {1: Fault("bad")})).decode(iter([batch]), spare))
     (changed,) = seen
     image = changed.encoded.images[1]
     assert Image.open(io.BytesIO(image.tobytes())).size == (30, 20)

@@ -73,13 +73,6 @@ def test_images_that_are_almost_constant(tmp_path: Path, decoder: str, side: int
         np.testing.assert_allclose(one.transpose(1, 2, 0), standardised(image), rtol=1e-4, atol=atol)
 
 
-def test_levels_cannot_be_standardised() -> None:
-    with pytest.raises(gpuload.ArgumentError, match="normalize='image', dtype='uint8'.*need a float dtype"):
-        Augment(8, normalize="image", dtype="uint8")
-    with pytest.raises(gpuload.ArgumentError, match="normalize='none'.: expected gpuload.Normalize.*'image', or None"):
-        Augment(8, normalize="none")  # type: ignore[arg-type]
-
-
 def test_transforms_come_before_normalisation(folder: Path, decoder: str) -> None:
     levels = 255 - batch(folder, decoder, dtype="uint8").numpy()
     inverted = {"transforms": [RandomInvert(p=1.0)]}
@@ -121,15 +114,16 @@ def test_fill_of_padding_is_normalised_with_its_image(folder: Path, decoder: str
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "word"),
     [
-        ({"vertical_flip": 1.2}, r"vertical_flip=1.2\): expected a probability in 0..1"),
-        ({"interpolation": "lanczos"}, "interpolation='lanczos'.: expected one of 'bilinear', 'bicubic'"),
-        ({"transforms": [len]}, r"<built-in function len> is not one of gpuload.transforms.*batch_transforms"),
+        ({"vertical_flip": 1.2}, "vertical_flip=1.2"),
+        ({"transforms": [len]}, "<built-in function len> is not one of gpuload.transforms"),
         ({"transforms": [RandomInvert]}, "RandomInvert'> is not one of gpuload.transforms"),
-        ({"transforms": [RandomErasing(), RandomErasing()]}, "expected one RandomErasing at most"),
+        ({"transforms": [RandomErasing(), RandomErasing()]}, "one RandomErasing"),
+        ({"normalize": "image", "dtype": "uint8"}, "dtype='uint8'"),
+        ({"normalize": "none"}, "normalize='none'"),
     ],
 )
-def test_impossible_augments_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(gpuload.ArgumentError, match=message):
+def test_impossible_augments_are_refused(options: dict[str, Any], word: str) -> None:
+    with pytest.raises(gpuload.ArgumentError, match=word):
         Augment(**{"size": 32, **options})

@@ -14,7 +14,7 @@ from PIL import Image
 
 import gpuload
 from gpuload import Augment, Letterbox, Resize, ScaleJitter, ZoomOut, transforms
-from gpuload.decode.device import Finish
+from gpuload.decode.in_torch import Finish
 from gpuload.decode.interface import Stored
 from gpuload.decode.native.decoder import NativeDecoder
 from gpuload.decode.runner import Runner

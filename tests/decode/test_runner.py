@@ -16,8 +16,7 @@ from made_batches import make_batch
 import gpuload
 from gpuload import Augment
 from gpuload.decode.interface import Decoded
-from gpuload.decode.runner import Job, Runner, Stage
-from gpuload.decode.threads import Threads
+from gpuload.decode.runner import Job, Runner, Stage, Threads
 from gpuload.read.batch import Batch
 
 
@@ -201,7 +200,7 @@ def test_nothing_is_held_by_a_job_that_was_handed_over_or_ended() -> None:
 
         def begin(self, job: Job) -> None:
             job.decoded = Decoded((np.zeros(9),), ((),), 0.0)
-            job.parts = (Job(job.batch),)
+            job.parts = (Job(job.batch, job),)
             job.parts[0].decoded = job.decoded
             held.append(weakref.ref(job.decoded.images[0]))
 

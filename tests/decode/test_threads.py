@@ -10,7 +10,7 @@ from typing import Any
 import prepared
 import pytest
 
-from gpuload.decode.threads import Threads
+from gpuload.decode.runner import Threads
 
 
 def alive(name: str) -> list[threading.Thread]:
@@ -94,7 +94,7 @@ def test_a_forgotten_one_leaves_neither_threads_nor_what_they_held() -> None:
 def test_the_interpreter_ends_with_threads_that_wait_or_work(end: str) -> None:
     code = (
         "import os, time\n"
-        "from gpuload.decode.threads import Threads\n"
+        "from gpuload.decode.runner import Threads\n"
         "threads, busy = Threads(2, 'waiting'), Threads(1, 'busy')\n"
         "busy.submit(lambda: time.sleep(0.3) or print('worked', flush=True))\n"
         f"{end}\n"
@@ -118,7 +118,7 @@ def test_a_forked_child_does_not_wait_for_threads_it_has_not_got() -> None:
 
 AT_EXIT = """
 import builtins
-from gpuload.decode.threads import Threads
+from gpuload.decode.runner import Threads
 
 class Last:
     def __init__(self):

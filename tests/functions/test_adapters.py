@@ -95,7 +95,7 @@ def test_what_is_left_to_augment(painted: Path, transforms: ModuleType) -> None:
     ):
         of_one(painted, augment, 1)
     augment = Augment(24, transforms=[Function(A.Compose([A.Normalize()]))])
-    with pytest.raises(FunctionError, match=r"Albumentations returned an image of float32: expected uint8, 0..255"):
+    with pytest.raises(FunctionError, match=r"Albumentations returned float32 .24, 24, 3. as 'image': expected uint8"):
         of_one(painted, augment, 1)
     keypoints = A.KeypointParams("xy", remove_invisible=True)
     augment = Augment(
@@ -110,20 +110,17 @@ def test_what_is_left_to_augment(painted: Path, transforms: ModuleType) -> None:
 def test_albumentations_boxes_and_points_need_their_params(painted: Path) -> None:
     """Without them, or with others, Albumentations returns other units, and no error."""
     right, names = (A.BboxParams("pascal_voc", label_fields=[name]) for name in ("classes", "names"))
-    cases: list[tuple[Any, Any, str]] = [
-        (A.HorizontalFlip(p=1), FIELDS[2], r"its bbox_params are missing: expected A.Compose\(\[...\], bbox_params"),
-        (A.Compose([A.HorizontalFlip(p=1)]), FIELDS[2], "its bbox_params are missing"),
-        (
-            A.Compose([A.HorizontalFlip()], bbox_params=A.BboxParams("coco", label_fields=["classes"])),
-            FIELDS[2],
-            r"its bbox_params are format='coco', label_fields=\['classes'\]: expected .*'pascal_voc'",
-        ),
-        (A.Compose([A.HorizontalFlip()], bbox_params=names), FIELDS[2], r"label_fields=\['names'\]: expected"),
-        (A.Compose([A.HorizontalFlip()], bbox_params=right), "keypoints", "its keypoint_params are missing: expected"),
-        (A.Compose([A.HorizontalFlip()], keypoint_params=A.KeypointParams("yx")), "keypoints", "are format='yx'"),
+    coco = A.BboxParams("coco", label_fields=["classes"])
+    cases: list[tuple[Any, Any]] = [
+        (A.HorizontalFlip(p=1), FIELDS[2]),
+        (A.Compose([A.HorizontalFlip(p=1)]), FIELDS[2]),
+        (A.Compose([A.HorizontalFlip()], bbox_params=coco), FIELDS[2]),
+        (A.Compose([A.HorizontalFlip()], bbox_params=names), FIELDS[2]),
+        (A.Compose([A.HorizontalFlip()], bbox_params=right), "keypoints"),
+        (A.Compose([A.HorizontalFlip()], keypoint_params=A.KeypointParams("yx")), "keypoints"),
     ]
-    for transform, field, message in cases:
-        with pytest.raises(FunctionError, match=message):
+    for transform, field in cases:
+        with pytest.raises(FunctionError, match=r"expected A.Compose\(\[...\], bbox_params=A.BboxParams\('pascal_voc'"):
             of_one(painted, Augment(24, transforms=[Function(transform)]), 1, ("image", field))
     assert of_one(painted, Augment(24, transforms=[Function(A.Compose([A.HorizontalFlip(p=1)], bbox_params=right))]), 1)
 

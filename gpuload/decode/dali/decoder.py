@@ -3,7 +3,7 @@
     batches ─► Feed: DALI's inputs ─► DaliDecoder: up to `prefetch` batches in DALI ─► dense tensors
 
 DALI asks for its inputs on the thread that schedules a batch; making them beforehand saves 1.1 ms a batch there (256
-samples, 2 cores, 2026-11). Callers run `find_faults` before a batch is fed: see `gpuload.decode.dali.screen`.
+samples, 2 cores, 2026-11). A batch goes through `DaliDecoder.screen` before it is fed (`gpuload.decode.dali.screen`).
 """
 
 import atexit
@@ -23,8 +23,8 @@ from gpuload.augment import Form, View
 from gpuload.augment.placed import covering
 from gpuload.counted import counted
 from gpuload.decode.dali.graph import backend, build_graph, input_names, open_pipeline, tensors
-from gpuload.decode.dali.screen import Screen, Transcoder
-from gpuload.decode.interface import BatchDecodeError, Decoded, Stored, capture_fault
+from gpuload.decode.dali.screen import Screen
+from gpuload.decode.interface import Decoded, Stored, capture_fault
 from gpuload.decode.runner import Job, Stage
 from gpuload.errors import DecodeError, DeviceError
 from gpuload.fields.motion import covered
@@ -76,10 +76,8 @@ class DaliDecoder(Stage):
         self.decoder = {} if hw_decoder_load is None else {"hw_decoder_load": hw_decoder_load}
         # The dynamic executor's outputs are safe to keep, and DLPack hands them over without a copy.
         self.settings = {**settings, "exec_dynamic": True}
-        self.feed = Feed(forms, stored, settings["num_threads"])
-        self._screen = Screen(stored, self.feed.transcoder)
-        self.find_faults = self._screen.find_faults
-        self._scheduled: deque[Batch] = deque()
+        self.feed, self.screen = Feed(forms, stored), Screen(stored, settings["num_threads"])
+        self._scheduled: deque[Job] = deque()
         self._pipeline: Any = None
         self._at_work = threading.Lock()
         _decoders.add(self)
@@ -115,9 +113,10 @@ class DaliDecoder(Stage):
         )
 
     def close(self) -> None:
-        """Frees the pipeline; batches handed out stay valid."""
+        """Frees the pipeline and stops the threads; batches handed out stay valid."""
         with self._at_work:
             self._discard()
+        self.screen.close()
 
     def _next_outputs(self, job: Job) -> list[Any]:
         if (pipeline := self._pipeline) is None:  # an earlier batch failed, or the interpreter exits
@@ -149,34 +148,29 @@ class DaliDecoder(Stage):
     def _take(self) -> tuple[Any, ...]:
         if len(self._scheduled) >= self.settings["prefetch_queue_depth"] or not self.feed.fed:
             raise StopIteration
-        batch, inputs = self.feed.fed.popleft()
-        self._scheduled.append(batch)
+        job, inputs = self.feed.fed.popleft()
+        self._scheduled.append(job)
         return inputs
 
-    def _explain(self, error: RuntimeError, in_dali: Sequence[Batch]) -> Exception:
-        if (fault := find_device_fault(error, self.settings["device_id"])) is not None:
-            return fault
-        if (found := self._screen.find_after_failure(in_dali)) is not None:
-            return BatchDecodeError(*found)
+    def _explain(self, error: RuntimeError, in_dali: Sequence[Job]) -> Exception:
+        found = find_device_fault(error, self.settings["device_id"]) or self.screen.explain_failure(in_dali)
+        if found is not None:
+            return found
         said = (str(error).strip().splitlines() or [type(error).__name__])[0]
         return DecodeError(
-            f"DALI failed ({said}), while each image of the {counted(len(in_dali), 'batch', 'batches')} that it was at "
-            "work on decodes alone. Use decoder='native', or another version of DALI"
+            f"DALI failed ({said}), while Pillow decodes each image of the {counted(len(in_dali), 'batch', 'batches')} "
+            "that it was at work on. Use decoder='native', or another version of DALI"
         )
 
 
 class Feed(Stage):
-    """Makes DALI's inputs for each batch.
-
-    fed: batches that DALI has not begun, with their inputs. transcoder: None if no image needs it.
-    """
+    """Makes DALI's inputs for each batch. fed: batches that DALI has not begun, with their inputs."""
 
     name = "feed"
 
-    def __init__(self, forms: Sequence[Form], stored: Stored, num_threads: int) -> None:
+    def __init__(self, forms: Sequence[Form], stored: Stored) -> None:
         self._forms, self._stored = tuple(forms), stored
-        self.transcoder = Transcoder(stored, num_threads) if stored.others and not stored.raw else None
-        self.fed: deque[tuple[Batch, tuple[Any, ...]]] = deque()
+        self.fed: deque[tuple[Job, tuple[Any, ...]]] = deque()
 
     def restart(self) -> None:
         """As `Stage.restart`."""
@@ -184,13 +178,11 @@ class Feed(Stage):
 
     def begin(self, job: Job) -> None:
         """As `Stage.begin`."""
-        self.fed.append((job.batch, self._inputs(job.batch)))
+        self.fed.append((job, self._inputs(job.batch)))
 
     def close(self) -> None:
-        """Stops the threads."""
+        """As `Stage.close`."""
         self.fed.clear()
-        if self.transcoder is not None:
-            self.transcoder.close()
 
     def _inputs(self, batch: Batch) -> tuple[Any, ...]:
         """DALI's own list types, which it takes as they are; arrays would cost some µs per image."""
@@ -200,8 +192,6 @@ class Feed(Stage):
             dtype, channels = np.dtype(self._stored.source.stored), self._stored.source.channels
             pairs = zip(images, sizes, strict=True)
             images = (data.view(dtype).reshape(*size, channels) for data, size in pairs)
-        elif self.transcoder is not None:
-            images = self.transcoder.take(batch)
         fed = [_as_list(images, "HWC" if self._stored.raw else None), *map(_as_list, batch.masks)]
         for form, view in zip(self._forms, batch.views, strict=True):
             crops, size = view.crops, view.size
@@ -242,25 +232,17 @@ _CAPTURE = re.compile("StreamCapture|STREAM_CAPTURE|stream is capturing")
 
 
 def find_device_fault(error: RuntimeError, device_id: int | None) -> DeviceError | None:
-    """The user's error if memory or the device failed; None if an image may be the cause.
-
-    Without it the first image that the CPU decodes differently would be blamed.
-    """
-    said = str(error)
+    """The user's error if memory or the device failed; None if an image may be the cause."""
     device = "the CPU" if device_id is None else f"cuda:{device_id}"
-    (line,) = [found for found in said.splitlines() if _MEMORY.search(found) or _DEVICE.search(found)][:1] or [""]
-    if _MEMORY.search(said):
-        return DeviceError(
-            f"{device}: DALI ran out of memory ({line.strip()}). Use a smaller batch_size or prefetch, or free memory "
-            "that other processes hold"
-        )
-    if device_id is not None and _CAPTURE.search(said):
+    if device_id is not None and _CAPTURE.search(str(error)):
         return capture_fault(device)
-    if device_id is not None and _DEVICE.search(said):
-        return DeviceError(
-            f"{device}: CUDA failed while DALI was decoding ({line.strip()}). An earlier kernel of this process may "
-            "have failed; CUDA_LAUNCH_BLOCKING=1 shows which"
-        )
+    for line in map(str.strip, str(error).splitlines()):
+        if _MEMORY.search(line) or (device_id is not None and _DEVICE.search(line)):
+            return DeviceError(
+                f"{device}: DALI failed ({line}). If memory ran out, use a smaller batch_size or prefetch, or free "
+                "memory that other processes hold; otherwise an earlier kernel of this process may have failed, which "
+                "CUDA_LAUNCH_BLOCKING=1 shows"
+            )
     return None
 
 

@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from gpuload.augment import Augment, Form, View
 from gpuload.augment.geometries import CROPS
-from gpuload.decode.buffers import Allocate, Buffers
-from gpuload.decode.interface import NUMPY_DTYPES, Decoded, Fault, Stored
+from gpuload.decode.interface import NUMPY_DTYPES, Allocate, Buffers, Decoded, Fault, Stored
 from gpuload.decode.native import jpeg
 from gpuload.decode.native.compiled import cache_folders, count_compiled
 from gpuload.decode.native.cuts import Cuts, load_compiled
@@ -25,7 +24,7 @@ from gpuload.decode.native.images import DecodePlan, ImageDecoder, picture_kind
 from gpuload.decode.native.steps import Blocks, Step
 from gpuload.decode.native.transforms.run import transform
 from gpuload.decode.native.values import Target, as_levels
-from gpuload.decode.pillow import crop_and_resize_mask, decode_mask, reason_of
+from gpuload.decode.pillow import UndecodableError, crop_and_resize_mask, decode_mask
 from gpuload.decode.postprocess import Postprocess, has_own, warp_masks
 from gpuload.decode.runner import Job, Stage, Work
 from gpuload.fields.rows import take
@@ -116,8 +115,8 @@ class NativeDecoder(Stage):
         for number, fill in enumerate(self._fills):
             try:
                 mask = decode_mask(batch.masks[number][row], size)
-            except Exception as error:  # Pillow's decoders raise many types
-                broken.setdefault(row, Fault(reason_of(error), number))
+            except UndecodableError as error:
+                broken.setdefault(row, Fault(str(error), number))
                 continue
             for one, of_view in zip(views, masks, strict=True):
                 of_view[number][row] = crop_and_resize_mask(mask, one.view, row, fill, one.form)

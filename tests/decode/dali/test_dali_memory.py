@@ -42,20 +42,20 @@ def test_memory_in_advance_has_a_limit(
     assert options["jpeg_fancy_upsampling"] and options.get("hw_decoder_load") == load
 
 
-MESSAGES = {
-    "CUDA runtime API error cudaErrorMemoryAllocation (2):\nout of memory": "ran out of memory",
-    "Error in thread 1: nvImageCodec: NVIMGCODEC_STATUS_ALLOCATOR_FAILURE": "ran out of memory",
-    "std::bad_alloc": "ran out of memory",
-    "Can't allocate 12884901888 on device 0. CUDA_ERROR_OUT_OF_MEMORY": "ran out of memory",
-    "CUDA runtime API error cudaErrorIllegalAddress (700):\nan illegal memory access": "CUDA failed while DALI",
-}
+MESSAGES = (
+    "CUDA runtime API error cudaErrorMemoryAllocation (2):\nout of memory",
+    "Error in thread 1: nvImageCodec: NVIMGCODEC_STATUS_ALLOCATOR_FAILURE",
+    "std::bad_alloc",
+    "Can't allocate 12884901888 on device 0. CUDA_ERROR_OUT_OF_MEMORY",
+    "CUDA runtime API error cudaErrorIllegalAddress (700):\nan illegal memory access",
+)
 
 
 @pytest.mark.parametrize("said", MESSAGES)
 def test_errors_of_the_device_are_no_images_fault(said: str) -> None:
     found = dali.find_device_fault(RuntimeError(f"Critical error in pipeline:\n{said}\nCurrent pipeline object"), 1)
     assert isinstance(found, gpuload.DeviceError) and "\n" not in str(found)
-    assert str(found).startswith(f"cuda:1: {'DALI ' if 'memory' in MESSAGES[said] else ''}{MESSAGES[said]}")
+    assert str(found).startswith(f"cuda:1: DALI failed ({said.splitlines()[0]}). If memory ran out, use a smaller b")
 
 
 def test_other_errors_may_be_an_images() -> None:
@@ -71,7 +71,9 @@ def test_a_loader_tells_it(packed: Any, monkeypatch: pytest.MonkeyPatch) -> None
         for _ in loader:
             monkeypatch.setattr(Pipeline, "outputs", fail)
             break
-        with pytest.raises(gpuload.DeviceError, match="DALI ran out of memory .*Use a smaller batch_size or prefetch"):
+        with pytest.raises(
+            gpuload.DeviceError, match="the CPU: DALI failed .CUDA.* use a smaller batch_size or prefetch"
+        ):
             next(iter(loader))
         monkeypatch.undo()
         assert len(list(loader)) == len(loader)

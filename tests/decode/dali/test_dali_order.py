@@ -106,7 +106,7 @@ def test_without_torch_on_the_device_the_thread_waits(monkeypatch: pytest.Monkey
 def test_a_failure_that_no_image_explains_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = open_dali(monkeypatch, [], None, fails='Assert on "x" failed\nStacktrace')
     message = (
-        r"DALI failed \(Assert on \"x\" failed\), while each image of the 1 batch .* decodes alone. Use decoder='n"
+        r"DALI failed \(Assert on \"x\" failed\), while Pillow decodes each image of the 1 batch .* Use decoder='n"
     )
     with pytest.raises(gpuload.DecodeError, match=message):
         list(runner.decode(iter([one_batch()])))

@@ -1,6 +1,7 @@
-"""What reaches DALI: nothing that it does not decode, and everything that it does."""
+"""What reaches DALI: nothing that it does not decode, and everything that Pillow does."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,13 @@ import numpy as np
 import pytest
 from images import smooth_image
 from made_batches import make_batch, with_images
+from nvidia.dali import fn, pipeline_def
 from PIL import Image
 
 import gpuload
 from gpuload import Augment
 from gpuload.decode.dali import screen as screens
-from gpuload.decode.dali.screen import Screen, Trial
+from gpuload.decode.dali.screen import Screen
 from gpuload.decode.interface import Stored
 from gpuload.decode.native.sound import check_jpegs
 from gpuload.headers import jpeg
@@ -62,6 +64,21 @@ def as_bytes(data: bytes) -> np.ndarray:
     return np.frombuffer(data, np.uint8)
 
 
+def dalis_size(data: Any) -> tuple[int, int] | None:
+    """(height, width) to which DALI's CPU decoder decodes this image; None if it does not."""
+
+    @pipeline_def(batch_size=1, num_threads=1, device_id=None)
+    def decode() -> Any:
+        return fn.decoders.image(fn.external_source(lambda: [np.frombuffer(data, np.uint8)], batch=True), device="cpu")
+
+    try:
+        (images,) = decode().run()
+    except RuntimeError:
+        return None
+    height, width, _ = images.at(0).shape
+    return height, width
+
+
 def compiled_check(data: bytes, height: int, width: int) -> int:
     array = as_bytes(data).copy()
     spans = np.array([[array.ctypes.data, len(array)]])
@@ -72,7 +89,7 @@ def compiled_check(data: bytes, height: int, width: int) -> int:
 def test_a_sound_file_passes(name: str) -> None:
     data = SOUND[name]
     assert plain_check(data, 0, len(data), HEIGHT, WIDTH) == jpeg.SOUND == compiled_check(data, HEIGHT, WIDTH)
-    assert Trial().decoded_size(as_bytes(data)) == (HEIGHT, WIDTH)
+    assert dalis_size(data) == (HEIGHT, WIDTH)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -100,7 +117,7 @@ def damaged(data: bytes, rng: np.random.Generator) -> bytes:
 
 
 def test_what_passes_is_decoded_by_dali_and_both_checks_agree() -> None:
-    rng, trial, passed = np.random.default_rng(11), Trial(), 0
+    rng, passed = np.random.default_rng(11), 0
     files = [*SOUND.values(), *(turned(n) for n in (6, 8))]
     for number in range(700):
         data = damaged(files[number % len(files)], rng)
@@ -109,7 +126,7 @@ def test_what_passes_is_decoded_by_dali_and_both_checks_agree() -> None:
         assert compiled_check(data, *size) == found
         if found == jpeg.SOUND:
             passed += 1
-            assert trial.decoded_size(as_bytes(data)) == size
+            assert dalis_size(data) == size
     assert passed > 100
 
 
@@ -119,7 +136,7 @@ def test_codes_that_overflow_are_seen_in_a_file_that_is_well_formed_otherwise() 
     data[counts], data[counts + 2] = data[counts] + 2, data[counts + 2] - 2  # as many codes in all
     assert compiled_check(bytes(data), HEIGHT, WIDTH) == jpeg.BAD_HEADER
     assert plain_check(bytes(data), 0, len(data), HEIGHT, WIDTH) == jpeg.BAD_HEADER
-    assert Trial().decoded_size(as_bytes(bytes(data))) is None
+    assert dalis_size(bytes(data)) is None
 
 
 def png(**options: Any) -> bytes:
@@ -157,56 +174,45 @@ def test_a_wrong_checksum_of_a_text_matters_to_dali_alone() -> None:
 def screen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Screen:
     if request.param == "Python":
         monkeypatch.setattr(screens, "fault_of", lambda _: installed.Fault("not here", ""))
-    made = Screen(Stored())
+    made = Screen(Stored(), 2)
     if request.param == "compiled":
         made._check._compilation.wait()
     assert (made._check._compiled is None) == (request.param == "Python")
     return made
 
 
-def test_the_screen_names_rows_and_reasons(screen: Screen) -> None:
-    sound = [as_bytes(SOUND["plain"])] * 9
-    batch = make_batch(AUGMENT, sound, [(WIDTH, HEIGHT)] * 9, masks=[[as_bytes(png(mode="L"))] * 9])
-    assert screen.find_faults(batch) == {}
-    other = as_bytes(encoded().replace(bytes([HEIGHT, 0, WIDTH]), bytes([HEIGHT - 8, 0, WIDTH]), 1))
-    images = [np.zeros(500, np.uint8), sound[0][:300], sound[0][:-400], np.empty(0, np.uint8), other, *sound[5:]]
-    images[5] = as_bytes(png())
-    images[6] = as_bytes(png()[:-100])
-    gif = io.BytesIO()
-    smooth_image(np.random.default_rng(1), WIDTH, HEIGHT).save(gif, "WEBP")
-    images[7] = as_bytes(gif.getvalue())
-    faults = screen.find_faults(with_images(_numbered(batch), images))
-    assert {row: fault.reason for row, fault in faults.items()} == {
-        0: "it is no image that DALI decodes",
-        1: "it is truncated",
-        2: "it is truncated",
-        3: "it is no image that DALI decodes",
-        4: OTHER_SIZE_THAN_INDEX,
-        6: "it is truncated",
-    }
-    assert {fault.mask for fault in faults.values()} == {None}
-
-
-def _numbered(batch: Any) -> Any:
-    """The same with other samples, since verdicts are remembered by the sample."""
-    from dataclasses import replace
-
-    return replace(batch, encoded=replace(batch.encoded, samples=batch.encoded.samples + 1000))
-
-
-def test_an_odd_but_sound_image_is_tried_once(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = []
-    decoded_size = Trial.decoded_size
-    monkeypatch.setattr(Trial, "decoded_size", lambda self, data: tried.append(len(data)) or decoded_size(self, data))
-    monkeypatch.setattr(screens, "_MOST_REMEMBERED", 2)
+def file_of(format: str, **options: Any) -> np.ndarray:
     file = io.BytesIO()
-    smooth_image(np.random.default_rng(1), WIDTH, HEIGHT).save(file, "BMP")
-    odd = [as_bytes(file.getvalue())] * 2
-    batch = make_batch(AUGMENT, odd, [(WIDTH, HEIGHT)] * 2)
-    for _ in range(3):
-        assert screen.find_faults(batch) == {}
-    assert len(tried) == 2
-    assert screen.find_faults(_numbered(batch)) == {} and len(screen._tried) <= 2
+    smooth_image(np.random.default_rng(1), WIDTH, HEIGHT).save(file, format, **options)
+    return as_bytes(file.getvalue())
+
+
+def test_the_screen_names_rows_and_reasons(screen: Screen) -> None:
+    sound, rows = [as_bytes(SOUND["plain"])] * 9, np.arange(9)
+    batch = make_batch(AUGMENT, sound, [(WIDTH, HEIGHT)] * 9, masks=[[as_bytes(png(mode="L"))] * 9])
+    assert screen.prepare(batch, rows) == (batch, {})
+    other = as_bytes(encoded().replace(bytes([HEIGHT, 0, WIDTH]), bytes([HEIGHT - 8, 0, WIDTH]), 1))
+    images = [np.zeros(500, np.uint8), sound[0][:300], sound[0][:-400], np.empty(0, np.uint8), other]
+    images += [as_bytes(png()), as_bytes(png()[:-100]), file_of("WEBP"), file_of("WEBP")[:-20]]
+    prepared, faults = screen.prepare(with_images(batch, images), rows)
+    assert sorted(faults) == [0, 1, 2, 3, 4, 6, 8] and {fault.mask for fault in faults.values()} == {None}
+    assert faults[0].reason == faults[3].reason == "it is not in an image format that Pillow reads"
+    assert faults[4].reason == OTHER_SIZE_THAN_INDEX and faults[6].reason == faults[8].reason == "it is truncated"
+    assert all(prepared.encoded.images[row] is images[row] for row in (5, 7))
+    assert sorted(screen.prepare(with_images(batch, images), rows[4:])[1]) == [4, 6, 8]  # of DALI's samples alone
+    masks = [[*batch.masks[0][:7], as_bytes(png(mode="L")[:-20]), as_bytes(png(mode="L").replace(b"tEXt", b"abcd"))]]
+    _, faults = screen.prepare(replace(batch, masks=tuple(masks)), rows)
+    assert {row: fault.mask for row, fault in faults.items()} == {7: 0}
+
+
+@pytest.mark.parametrize("format", ["BMP", "GIF", "PPM", "TIFF"])
+def test_an_odd_but_sound_image_becomes_pixels_for_dali(screen: Screen, format: str) -> None:
+    odd = file_of(format)
+    batch = make_batch(AUGMENT, [odd] * 2, [(WIDTH, HEIGHT)] * 2)
+    prepared, faults = screen.prepare(batch, np.arange(2))
+    assert faults == {} and dalis_size(prepared.encoded.images[1]) == (HEIGHT, WIDTH)
+    pixels = np.asarray(Image.open(io.BytesIO(odd.tobytes())).convert("RGB"))
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(prepared.encoded.images[1].tobytes()))), pixels)
 
 
 def test_a_set_of_odd_images_loads_as_before(tmp_path: Path) -> None:

@@ -1,0 +1,466 @@
+"""Calls user functions for the batches of a decoder.
+
+    after the crop    decoder ─► levels, cropped, not flipped ─► function ─► flips ─► transforms, normalisation
+    before the crop   stored bytes ─► whole image ─► function ─► crop, resize, flips ─► transforms, normalisation
+
+Both run in separate threads, some batches ahead of training; one thread processes a sample from beginning to end, so
+its pixels stay in the cache. The function's boxes and keypoints travel with the batch (`Decoded.changed`). The function
+is not called for samples that do not decode.
+"""
+
+import ctypes
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib import import_module
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from gpuload.augment import Form, View
+from gpuload.augment.crops import Crops, whole_images
+from gpuload.augment.schedule import Schedule
+from gpuload.decode.interface import NUMPY_DTYPES, Buffers, Changed, Fault, Stored
+from gpuload.decode.pillow import UndecodableError, crop_and_resize_mask, decode_mask
+from gpuload.decode.postprocess import Postprocess, has_compiled, level_dtype, warp_masks
+from gpuload.decode.runner import Job, Stage, Work
+from gpuload.disk.dataset import Dataset
+from gpuload.errors import ArgumentError, FunctionError
+from gpuload.fields.motion import MovingField
+from gpuload.fields.rows import take
+from gpuload.functions.calls import Caller, CallFailedError, Entries, Sample, WrongResultError, name_of
+from gpuload.read.batch import Batch
+from gpuload.types import I64, U8, Array, Bools
+
+# Writes the levels of one image, or its values if nothing else remains to be done, to a `native.values.Target`.
+MakeLevels = Callable[[Any], None]
+
+
+@dataclass(frozen=True)
+class Functions:
+    """A loader's functions, and properties of their samples.
+
+    all: of all epochs and views. processes: their number; 0 calls functions in threads. masks, moving: names of the
+    mask fields, and the moving fields. entries: the same, by name. name_of_sample: for messages.
+    """
+
+    all: Sequence[Any]
+    processes: int
+    masks: Sequence[str]
+    moving: Sequence[MovingField]
+    entries: Entries
+    name_of_sample: Callable[[Batch, int], str]
+
+
+def find_functions(
+    schedule: Schedule,
+    masks: Sequence[str],
+    moving: Sequence[MovingField],
+    datasets: Sequence[Dataset],
+) -> Functions | None:
+    """The functions of all views and epochs; None if there are none.
+
+    Raises:
+        ArgumentError: a function of whole images with tiles as samples, or a field that it cannot move.
+    """
+    if not schedule.functions:
+        return None
+    if stays := [field for field in moving if field.stays]:
+        raise ArgumentError(
+            f"Boxes({stays[0].name!r}, {stays[0].stays}=True): functions of samples do not move {stays[0].stays}. Use "
+            "a crop, or transform them in the training loop"
+        )
+    if any(dataset.tiling for dataset in datasets) and any(form.function == "before_crop" for form in schedule.forms):
+        raise ArgumentError(
+            "Function(before_crop=True): gets whole images, and the samples are tiles. Use before_crop=False"
+        )
+    boxes = tuple(field.name for field in moving if not field.points)
+    keypoints = tuple((field.name, field.points) for field in moving if field.points)
+    entries = Entries(boxes, tuple(masks), keypoints)
+    return Functions(schedule.functions, schedule.processes, masks, moving, entries, partial(_name_of_sample, datasets))
+
+
+def _name_of_sample(datasets: Sequence[Dataset], batch: Batch, row: int) -> str:
+    dataset, sample = datasets[int(batch.sources[row])], int(batch.encoded.samples[row])
+    shard = int(dataset.shards_of(sample))
+    return f"{dataset.shard_paths[shard]}: sample {batch.encoded.columns['key'][row].as_py()!r}"
+
+
+class CallFunctions(Stage):
+    """Calls the functions for each batch, whose single part, from `inner`, has the decoded views. Results are NumPy
+    arrays; without a function, those of the decoder.
+
+    forms: of the user's images. caller: calls the functions by number. finishes: computes the batch's values; otherwise
+    a later stage does, and views with a function are levels (N, C, height, width). make_buffers: makes the memory for
+    batches of a dtype.
+    """
+
+    name = "function"
+
+    def __init__(
+        self,
+        forms: Sequence[Form],
+        stored: Stored,
+        functions: Functions,
+        caller: Caller,
+        make_buffers: Callable[[str], Buffers],
+        *,
+        finishes: bool,
+    ) -> None:
+        self.threads = caller.threads
+        self.forms, self.pixels, self.fills = tuple(forms), stored.pixels, stored.mask_fills
+        self.functions, self.caller = functions, caller
+        self.numbers = {id(function): number for number, function in enumerate(functions.all)}
+        self.values: dict[int, Postprocess | None] = {}
+        self._buffers: dict[int, Buffers] = {}
+        for number, form in enumerate(forms):
+            if form.function:
+                self.values[number] = Postprocess(form, "cpu", stored.pixels) if finishes else None
+                self._buffers[number] = make_buffers(
+                    NUMPY_DTYPES[form.dtype] if finishes else level_dtype(stored.pixels)
+                )
+        befores = [form.levels(stored.pixels) for form in forms if form.function == "before_crop"]
+        self.whole = WholeImages(befores, stored) if befores else None
+        self._is_ended = threading.Event()
+        # Made last, so it runs first at the interpreter's exit.
+        weakref.finalize(self, _end, self._is_ended, caller.close, os.getpid())
+
+    def inner(self, job: Job) -> tuple[Job]:
+        """The decoder's part: the views without a function before the crop. For a function after the crop, the views
+        are cropped only."""
+        views = zip(self.forms, job.batch.views, strict=True)
+        inner = [_unflipped(view) if form.function else view for form, view in views if form.function != "before_crop"]
+        return (Job(replace(job.batch, views=tuple(inner)), job),)
+
+    def begin(self, job: Job) -> Work:
+        """As `Stage.begin`."""
+        batch, decoded = job.batch, job.parts[0].decoded
+        job.state = calls = _Calls(dict(decoded.broken))
+        inner = iter(zip(decoded.images, decoded.masks, strict=True))
+        for number, form in enumerate(self.forms):
+            cropped: Any = None
+            if form.function != "before_crop":
+                images, masks = next(inner)
+                cropped = _in_memory(images), [_in_memory(mask) for mask in masks]
+            calls.views.append(_View(self, calls, number, batch, cropped) if form.function else cropped)
+        plan = None if self.whole is None else self.whole.plan(batch)
+        rows = count()  # its `next` is atomic
+
+        def work() -> None:
+            """One thread's share: takes the next free row until none is left."""
+            for row in rows:
+                is_over = row >= len(batch) or row > min(calls.failed, default=row)
+                if is_over or job.is_abandoned or self._is_ended.is_set():
+                    return
+                if row not in calls.broken and row not in batch.placeholders:
+                    self._make(calls, batch, row, plan)
+
+        return work
+
+    def end(self, job: Job) -> None:
+        """As `Stage.end`.
+
+        Raises:
+            FunctionError: a function raised an exception or returned an invalid result.
+        """
+        calls, job.state, inner = job.state, None, job.parts[0].decoded
+        if calls.failed:
+            raise self._explain(calls, job.batch)
+        made = [view.result() if isinstance(view, _View) else (*view, None) for view in calls.views]
+        images, masks, changed = zip(*made, strict=True)
+        seconds = sum(calls.seconds)
+        job.decoded = inner._replace(
+            images=images,
+            masks=tuple(map(tuple, masks)),
+            work_s=inner.work_s - seconds,
+            broken=calls.broken,
+            changed=changed,
+            function_s=seconds,
+        )
+
+    def close(self) -> None:
+        """Stops the processes and the threads."""
+        self._is_ended.set()
+        self.caller.close()
+
+    def room(self, number: int, batch: Batch) -> Any:
+        """Memory for the images of a view."""
+        form, (height, width) = self.forms[number], batch.views[number].size
+        is_planar = self.values[number] is None or form.layout == "NCHW"
+        channels = self.pixels.channels
+        shape = (channels, height, width) if is_planar else (height, width, channels)
+        return self._buffers[number].take(len(batch), shape)
+
+    def _make(self, calls: "_Calls", batch: Batch, row: int, plan: Any) -> None:
+        whole: Any = None
+        if self.whole is not None:
+            whole = self.whole.decode(plan, batch, row)
+            if isinstance(whole, Fault):
+                calls.broken[row] = whole
+                return
+        try:
+            for view in calls.views:
+                if isinstance(view, _View):
+                    view.make(row, whole)
+        except _FailedError as failed:
+            calls.failed[row] = failed
+
+    def _explain(self, calls: "_Calls", batch: Batch) -> FunctionError:
+        """The error for the user, for the first failed sample of the batch."""
+        row = min(calls.failed)
+        error, function = calls.failed[row].error, calls.failed[row].function
+        is_ours = isinstance(error, WrongResultError | CallFailedError)
+        what = str(error) if is_ours else f"raised {type(error).__name__}: {error}"
+        name = self.functions.name_of_sample(batch, row)
+        found = FunctionError(f"{name}: the function {name_of(function)} {what}")
+        found.__cause__ = None if is_ours else error
+        return found
+
+
+def _end(is_ended: threading.Event, close: Callable[[], None], process: int) -> None:
+    """At the interpreter's exit, or if the stage is garbage collected: threads take no further samples."""
+    if os.getpid() == process:  # not in a forked child, which has none of the threads and processes
+        is_ended.set()
+        close()
+
+
+def _in_memory(array: Any) -> Any:
+    """A NumPy array, whose rows can be replaced, of what a decoder made."""
+    if isinstance(array, np.ndarray):
+        return array
+    return np.asarray(import_module("gpuload.decode.device").as_tensor(array))
+
+
+@dataclass
+class _Calls:
+    """The calls for one batch.
+
+    broken: by row, undecodable samples. views: those with a function, and images and masks of the others. failed: by
+    row, errors of functions. seconds: of each call.
+    """
+
+    broken: dict[int, Fault]
+    views: list[Any] = field(default_factory=list)
+    failed: "dict[int, _FailedError]" = field(default_factory=dict)
+    seconds: list[float] = field(default_factory=list)
+
+
+class _FailedError(Exception):
+    """A call failed; errors of gpuload's own code reach the loop unchanged."""
+
+    def __init__(self, error: Exception, function: Any) -> None:
+        super().__init__(str(error))
+        self.error, self.function = error, function
+
+
+class _View:
+    """A view with a function, of one batch, filled row by row in several threads.
+
+    cropped: for a function after the crop, the levels, (N, height, width, channels), and for each mask field, uint8
+    (N, height, width), before flips; they may be overwritten. None for a function that gets whole images.
+    """
+
+    def __init__(
+        self, stage: CallFunctions, calls: _Calls, number: int, batch: Batch, cropped: tuple[Array, list[U8]] | None
+    ) -> None:
+        self._stage, self._calls, self._batch, self._cropped = stage, calls, batch, cropped
+        self._form, self._values, self._view = stage.forms[number], stage.values[number], batch.views[number]
+        self._images = stage.room(number, batch)
+        self._masks = [np.empty((len(batch), *self._view.size), np.uint8) for _ in stage.fills]
+        self._crops = crops = Crops(*(part.copy() for part in self._view.crops[:6]))  # of what the function returned
+        before: Crops | None = None
+        if cropped is not None:
+            height, width = (np.full(len(batch), side, np.float64) for side in self._view.size)
+            self._crops = whole_images(width, height)._replace(mirror=crops.mirror, mirror_y=crops.mirror_y)
+            before = _unflipped(self._view).crops
+        self._entries: list[dict[str, Any]] = [{} for _ in range(len(batch))]
+        for moving in stage.functions.moving:
+            split = moving.split(batch.encoded.columns, before, self._view.size)
+            for entries, some in zip(self._entries, split, strict=True):
+                entries.update(some)
+
+    def result(self) -> tuple[Array, list[U8], Changed]:
+        """Images, masks, and what the function changed."""
+        columns: dict[str, Any] = {}
+        for moving in self._stage.functions.moving if len(self._batch) else ():
+            columns |= moving.join(self._entries)
+        return self._images, self._masks, Changed(columns, self._crops)
+
+    def make(self, row: int, whole: tuple[Array, list[U8]] | None) -> None:
+        """Fills a row. whole: the image and masks before the crop."""
+        if self._cropped is not None:
+            images, masks = self._cropped
+            image, masks = self._call(row, images[row], [mask[row] for mask in masks])
+            self._store(row, *self._flipped(row, image, masks))
+        elif whole is not None:
+            image, masks = self._call(row, whole[0].copy(), [mask.copy() for mask in whole[1]])
+            self._store(row, *self._cut(row, np.ascontiguousarray(image), masks))
+
+    def _call(self, row: int, image: Array, masks: Sequence[U8]) -> tuple[Array, list[U8]]:
+        """The image and masks after the function, if this epoch has one; records the moving fields."""
+        planned, functions, columns = self._view.function, self._stage.functions, self._batch.encoded.columns
+        image = image.astype(self._stage.pixels.dtype, copy=False)
+        if planned is None:
+            return image, list(masks)
+        sample: Sample = {"image": image, **dict(zip(functions.masks, masks, strict=True)), **self._entries[row]}
+        sample |= {"key": columns["key"][row].as_py(), "index": int(self._batch.encoded.samples[row])}
+        own, (first, second) = planned.function, planned.keys[row].tolist()
+        begun = time.perf_counter()
+        try:
+            number = self._stage.numbers[id(own.function)]
+            found = self._stage.caller.call(number, (first, second), sample, keeps_size=not own.before_crop)
+        except Exception as error:
+            raise _FailedError(error, own.function) from error
+        finally:
+            self._calls.seconds.append(time.perf_counter() - begun)
+        self._entries[row] = {name: found[name] for name in self._entries[row]}
+        return found["image"], [found[name] for name in functions.masks]
+
+    def _flipped(self, row: int, image: Array, masks: list[U8]) -> tuple[Array | MakeLevels, list[U8]]:
+        across, down = (-1 if flips[row] else 1 for flips in (self._crops.mirror, self._crops.mirror_y))
+        masks = [mask[::down, ::across] for mask in masks]
+        if self._stage.pixels.is_rgb and has_compiled():
+            return _as_it_is(np.ascontiguousarray(image), np.array([[down < 0, across < 0]])), masks
+        return image[::down, ::across].transpose(2, 0, 1), masks
+
+    def _cut(self, row: int, image: Array, masks: list[U8]) -> tuple[MakeLevels, list[U8]]:
+        encoded, view, planned = self._batch.encoded, take(self._view, slice(row, row + 1)), self._view.function
+        if planned is not None and image.shape[:2] != encoded.size(row):
+            crops = planned.crop(row, int(encoded.samples[row]), image.shape[0], image.shape[1])
+            for part, own in zip(self._crops[:6], crops[:6], strict=True):
+                part[row] = own[0]
+            view = view._replace(crops=crops)
+        assert self._stage.whole is not None
+        fills = zip(masks, self._stage.fills, strict=True)
+        return (
+            self._stage.whole.cut(self._form, view, image),
+            [crop_and_resize_mask(mask, view, 0, fill, self._form) for mask, fill in fills],
+        )
+
+    def _store(self, row: int, levels: Array | MakeLevels, masks: Sequence[U8]) -> None:
+        """Stores a row. levels: (channels, height, width) of any sufficient type, or a function that writes them in
+        compiled code, in one pass with the values if possible."""
+        rows, values = slice(row, row + 1), self._values
+        is_planar = values is None or self._form.layout == "NCHW"
+        out = self._images[rows] if is_planar else self._images[rows].transpose(0, 3, 1, 2)
+        view = take(self._view, rows)
+        if values is None:
+            _write(levels, out)
+        elif callable(levels) and values.is_linear(view):
+            from gpuload.decode.native.values import Target
+
+            levels(Target(out, values.mean, values.factor))
+            values.erase(out, view)
+        else:
+            _write(levels, block := np.empty(out.shape, values.level_dtype))
+            values(block, out, view)
+        for number, (of_field, mask) in enumerate(zip(self._masks, masks, strict=True)):
+            of_field[row] = mask
+            if values is not None and view.steps is not None:
+                of_field[rows] = warp_masks(of_field[rows], view.steps, self._stage.fills[number])
+
+
+def _write(levels: Array | MakeLevels, out: Any) -> None:
+    if callable(levels):
+        from gpuload.decode.native.values import as_levels
+
+        levels(as_levels(out))
+    else:
+        out[0] = levels
+
+
+def _as_it_is(image: U8, flips: Bools) -> MakeLevels:
+    """Copies an RGB image, (height, width, 3) in C order. flips: bool (1, 2), vertical and horizontal."""
+    from gpuload.decode.native.resample import crop_or_pad
+
+    height, width, _ = image.shape
+    picture = np.array([(image.ctypes.data, height, width, image.strides[0], 0, 0, 1)], np.int64)
+    window, size, fill = np.array([(0, 0, height, width)]), np.array([(height, width)]), np.zeros(3, np.uint8)
+
+    def make(target: Any, image: U8 = image) -> None:  # it stays alive
+        crop_or_pad(picture, window, flips, size, fill, 0, target)(0, 1)
+
+    return make
+
+
+def _unflipped(view: View) -> View:
+    """The view without flips and without steps after the crop."""
+    none = np.zeros_like(view.crops.mirror)
+    return View(view.frame, view.crops._replace(mirror=none, mirror_y=none), None, None, cubic=view.cubic)
+
+
+class WholeImages:
+    """Decodes whole images by compiled code, and crops. forms: of the views that are cropped, as levels."""
+
+    def __init__(self, forms: list[Form], stored: Stored) -> None:
+        from gpuload.decode.native.cuts import load_compiled
+        from gpuload.decode.native.images import ImageDecoder, picture_kind
+
+        load_compiled(forms, stored.pixels)
+        self._images, self._source, self._pixels = ImageDecoder(stored), stored.source, stored.pixels
+        self._decoded, self._own = picture_kind(stored), None
+        if self._decoded is not None:
+            from gpuload.decode.native.bands import bands_of  # compiled only if needed
+
+            self._own = bands_of(stored.pixels)
+            load_compiled([forms[0]._replace(pads=True)], stored.pixels)
+
+    def plan(self, batch: Batch) -> Any:
+        """The decode plan for the images of a batch."""
+        from gpuload.decode.native.images import DecodePlan
+
+        windows = np.zeros((len(batch), 4), np.int64)
+        windows[:, 2], windows[:, 3] = batch.encoded.heights, batch.encoded.widths
+        return DecodePlan(batch.encoded, windows, np.ones(len(batch), np.int64), self._source)
+
+    def decode(self, plan: Any, batch: Batch, row: int) -> tuple[Array, list[U8]] | Fault:
+        """The image, (height, width, channels) of the batch's pixels, valid until the thread decodes another, and its
+        masks, uint8 (height, width); or why they do not decode."""
+        owners, broken = self._images.decode(plan, row)
+        if row in broken:
+            return broken[row]
+        address, height, width, stride = plan.pictures[row, :4].tolist()
+        if self._decoded is None:
+            memory = (ctypes.c_uint8 * (height * stride)).from_address(address)
+            pixels: Array = np.frombuffer(memory, np.uint8).reshape(height, width, 3)
+            if owners:  # its owner frees the memory
+                pixels = pixels.copy()
+        else:
+            pixels = self._in_mode(plan.pictures[row : row + 1], height, width)
+        masks = []
+        for number, masks_of in enumerate(batch.masks):
+            try:
+                masks.append(decode_mask(masks_of[row], (height, width)))
+            except UndecodableError as error:
+                return Fault(str(error), number)
+        return pixels, masks
+
+    def cut(self, form: Form, view: View, image: Array) -> MakeLevels:
+        """Crops one image, (height, width, channels) in C order."""
+        from gpuload.decode.native.cuts import Cuts
+
+        height, width, _ = image.shape
+        pictures = np.array([(image.ctypes.data, height, width, image.strides[0], 0, 0, 1)], np.int64)
+        cuts = Cuts(form.levels(self._pixels), view, np.array([height]), np.array([width]))
+
+        def make(target: Any, image: Array = image) -> None:  # it stays alive
+            cuts.make(pictures, slice(0, 1), target, self._own)
+
+        return make
+
+    def _in_mode(self, pictures: I64, height: int, width: int) -> Array:
+        """The decoded pixels in the mode of the batch, such as gray from three channels."""
+        from gpuload.decode.native.bands import crop_or_pad_bands
+        from gpuload.decode.native.values import as_levels
+
+        out = np.empty((1, height, width, self._pixels.channels), level_dtype(self._pixels))
+        rows, columns = np.arange(height)[None], np.arange(width)[None]
+        target = as_levels(out.transpose(0, 3, 1, 2))
+        crop_or_pad_bands(pictures, rows, columns, 0.0, self._decoded, target)(0, 1)
+        pixels: Array = out[0].astype(self._pixels.dtype, copy=False)
+        return pixels

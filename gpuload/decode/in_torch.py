@@ -1,0 +1,148 @@
+"""Stages in torch: the last one for a GPU, and those of two decoders that share each batch.
+
+    Split ─► stages of DALI's part, stages of the CPU's part ─► Join
+
+On a host with many cores the CPU decoder is about as fast as a GPU's JPEG engines, so idle cores add throughput. Each
+sample has exactly the pixels of the decoder that it is assigned to. A sample that replaces one that does not decode
+(`gpuload.decode.faults`) is assigned by its own number. So its decoder depends on (seed, epoch, sample), not on the
+sample that it replaces.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpuload.augment import Form, View
+from gpuload.augment.placed import places_in_windows
+from gpuload.decode.device import Device, as_tensor
+from gpuload.decode.interface import NUMPY_DTYPES, Decoded, Stored
+from gpuload.decode.postprocess import Postprocess, warp_masks
+from gpuload.decode.runner import Job, Stage
+from gpuload.draws import SHARE, random_bits, uniform
+from gpuload.read.batch import Batch
+from gpuload.transforms.apply import on_device
+from gpuload.types import I64, Bools
+
+DALI, NATIVE = range(2)  # the parts of a batch
+
+
+def is_for_cpu(batch: Batch, cpu_share: float) -> Bools:
+    """bool (N,): whether the CPU decodes each sample.
+
+    A pure function of (seed, epoch, sample) and the share, independent of the batch: a larger share moves samples from
+    DALI to the CPU, and none back.
+    """
+    key = random_bits(batch.keys, np.full(len(batch), SHARE, np.uint64))
+    chosen: Bools = uniform(key, batch.encoded.samples) < cpu_share
+    return chosen
+
+
+def divide(cpu_share: float, job: Job) -> tuple[Job, Job]:
+    """The samples that DALI decodes, and those that the CPU decodes, with what a decoder needs of them."""
+    batch, to_cpu = job.batch, is_for_cpu(job.batch, cpu_share)
+    needed = replace(batch, encoded=replace(batch.encoded, columns={}, members={}), prepared={})
+    dali, native = (Job(needed.take(rows), job, rows) for rows in map(np.flatnonzero, (~to_cpu, to_cpu)))
+    return dali, native
+
+
+class Join(Stage):
+    """Joins the parts to torch tensors, or passes on the output of the only decoder that had samples."""
+
+    name = "join"
+
+    @torch.no_grad()
+    def begin(self, job: Job) -> None:
+        """As `Stage.begin`."""
+        parts = [part for part in job.parts if len(part.batch)]
+        decoded = [part.decoded for part in parts]
+        job.held += decoded
+        rows = [part.rows for part in parts]
+        views = zip(*(one.masks for one in decoded), strict=True)
+        job.decoded = Decoded(
+            tuple(_join_rows(same, rows) for same in zip(*(one.images for one in decoded), strict=True)),
+            tuple(tuple(_join_rows(same, rows) for same in zip(*view, strict=True)) for view in views),
+            0.0,
+            work_s=sum(one.work_s for one in decoded),  # NaN, since DALI does not report it; the next, too
+            queue_depth=sum(one.queue_depth for one in decoded),
+            broken={row: fault for part in parts for row, fault in part.in_whole(part.decoded.broken).items()},
+        )
+
+
+def _join_rows(parts: Sequence[Any], rows: Sequence[Any]) -> Any:
+    """Merges arrays; the entries of part i go to rows[i]. Not copied if one part has all rows."""
+    if len(parts) == 1:
+        return parts[0]
+    tensors = [as_tensor(part) for part in parts]
+    whole = torch.empty((sum(map(len, rows)), *tensors[0].shape[1:]), dtype=tensors[0].dtype, device=tensors[0].device)
+    for tensor, at in zip(tensors, rows, strict=True):
+        whole.index_copy_(0, on_device(whole.device, at), tensor)
+    return whole
+
+
+class Finish(Stage):
+    """Copies batches to the device, and computes the values of views that a decoder delivers as levels
+    (N, C, height, width).
+
+    levels: whether the decoder delivers all views as levels. Otherwise it is DALI, which delivers levels for forms that
+    are not plain, and windows (`gpuload.augment.placed`) for padding that is not constant. device: None for the CPU.
+    """
+
+    name = "finish"
+
+    def __init__(self, forms: Sequence[Form], stored: Stored, device: Device | None, *, levels: bool) -> None:
+        self._forms, self._device, self._fills = tuple(forms), device, stored.mask_fills
+        self._levels = levels
+        place = "cpu" if device is None else device.name
+        self._postprocess = [
+            None if form.is_plain and not levels else Postprocess(form, place, stored.pixels) for form in forms
+        ]
+
+    @torch.no_grad()  # not inference_mode, whose tensors a training step cannot save for its backward pass
+    def begin(self, job: Job) -> None:
+        """As `Stage.begin`: torch's tensors on the device."""
+        decoded, views = job.decoded, job.batch.views
+        if self._device is not None:
+            job.held.append(decoded)
+            decoded = decoded.map(self._device.upload)
+        pixels = [(images, *masks) for images, masks in zip(decoded.images, decoded.masks, strict=True)]
+        if not self._levels:
+            for number, (form, view) in enumerate(zip(self._forms, views, strict=True)):
+                if form.padding_mode != "constant":
+                    y, x = places_in_windows(view.crops, view.size, job.batch.encoded.sizes, form.padding_mode)
+                    pixels[number] = tuple(_gather(array, y, x) for array in pixels[number])
+        job.decoded = decoded._replace(
+            images=tuple(map(self._values, self._postprocess, self._forms, [images for images, *_ in pixels], views)),
+            masks=tuple(self._warp(masks, view) for (_, *masks), view in zip(pixels, views, strict=True)),
+        )
+
+    def _values(self, postprocess: Postprocess | None, form: Form, pixels: Any, view: View) -> Any:
+        if postprocess is None:
+            return pixels
+        images = as_tensor(pixels)
+        count, channels, height, width = images.shape
+        is_planar = form.layout == "NCHW"
+        shape = (count, channels, height, width) if is_planar else (count, height, width, channels)
+        out = torch.empty(shape, dtype=getattr(torch, NUMPY_DTYPES[form.dtype]), device=images.device)
+        postprocess(images, out if is_planar else out.permute(0, 3, 1, 2), view)
+        return out
+
+    def _warp(self, masks: Sequence[Any], view: View) -> tuple[Any, ...]:
+        if view.steps is None:
+            return tuple(masks)
+        return tuple(
+            warp_masks(as_tensor(mask), view.steps, fill) for mask, fill in zip(masks, self._fills, strict=True)
+        )
+
+
+def _gather(pixels: Any, y: I64, x: I64) -> torch.Tensor:
+    """The pixels at y (N, height) and x (N, width) of each image (N, ..., H, W)."""
+    windows = as_tensor(pixels)
+    between = (1,) * (windows.ndim - 3)
+    rows, columns = (on_device(windows.device, places) for places in (y, x))
+    rows = rows.view(len(rows), *between, -1, 1).expand(*windows.shape[:-2], -1, windows.shape[-1])
+    taken = windows.gather(-2, rows)
+    columns = columns.view(len(columns), *between, 1, -1).expand(*taken.shape[:-1], -1)
+    return taken.gather(-1, columns)
