@@ -174,15 +174,27 @@ def test_numpys_batches_on_a_cpu_need_no_torch(here: Path, tmp_path: Path) -> No
     assert without.stdout.splitlines() == [*has_it.stdout.splitlines(), *told]
 
 
-def test_a_broken_package_is_not_called_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("package", "code", "reason"),
+    [
+        ("lacks_another", "import not_there", "(ModuleNotFoundError: No module named 'not_there')"),
+        ("fails", "raise OSError('libfoo.so.1: cannot open')", "(OSError: libfoo.so.1: cannot open)"),
+        ("cupy", "raise RuntimeError('no libnvrtc\\nmore')", "(RuntimeError: no libnvrtc)"),
+    ],
+)
+def test_a_broken_package_is_not_called_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, package: str, code: str, reason: str
+) -> None:
     monkeypatch.setattr(installed, "cuda_extra", lambda: "cuda12")
-    (tmp_path / "cupy.py").write_text("raise RuntimeError('no libnvrtc\\nmore')")
+    (tmp_path / f"{package}.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "cupy", raising=False)
-    fault = fault_of("cupy")
-    assert fault is not None and not fault.is_missing
-    assert fault.reason == "cupy is installed but cannot be imported (RuntimeError: no libnvrtc)"
-    assert fault.remedy == "`pip install -U cupy-cuda12x` brings versions that fit"
+    monkeypatch.delitem(sys.modules, package, raising=False)
+    fault, missing = fault_of(package), fault_of("not_there")
+    assert fault is not None and not fault.is_missing and missing is not None and missing.is_missing
+    assert fault.reason == f"{package} is installed but cannot be imported {reason}"
+    assert (
+        fault.remedy == f"`pip install -U {'cupy-cuda12x' if package == 'cupy' else package}` brings versions that fit"
+    )
     installed.require("nothing", "json")
 
 
@@ -207,12 +219,16 @@ def test_every_extra_that_a_message_names_exists() -> None:
     extras = re.findall(r"^(\w+) = \[", text.partition("[project.optional-dependencies]")[2].partition("\n[")[0], re.M)
     named = {*installed._EXTRAS.values(), *installed._WITHOUT_GPU.values(), "cuda12", "cuda13", "cpu"}
     assert named <= set(extras)
-    for names in installed._DISTRIBUTIONS.values():
-        assert all(f'"{name}' in text for name in names.values())
+    for name in installed._DISTRIBUTIONS.values():
+        assert all(f'"{name.format(extra)}' in text for extra in ("cuda12", "cuda13"))
 
 
 class Distribution:
-    def __init__(self, origin: dict[str, Any] | None) -> None:
+    """Of pip's. origin: where it came from; None: a package index. Raises what it is given instead."""
+
+    def __init__(self, origin: Any) -> None:
+        if isinstance(origin, Exception):
+            raise origin
         self.origin = origin
 
     def read_text(self, name: str) -> str | None:
@@ -227,6 +243,7 @@ COMMIT = {"vcs": "git", "commit_id": "abc123"}
     ("origin", "install", "upgrade"),
     [
         (None, "pip install 'gpuload[cpu]'", "pip install -U gpuload"),
+        (PackageNotFoundError("gpuload"), "pip install 'gpuload[cpu]'", "pip install -U gpuload"),
         (
             {"url": "file:///home/me/gpuload", "dir_info": {}},
             "pip install 'gpuload[cpu] @ file:///home/me/gpuload'",
@@ -240,7 +257,7 @@ COMMIT = {"vcs": "git", "commit_id": "abc123"}
     ],
 )
 def test_the_command_is_for_where_gpuload_came_from(
-    origin: dict[str, Any] | None, install: str, upgrade: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    origin: Any, install: str, upgrade: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert install_command("cpu") == f"pip install -e '{ROOT}[cpu]'"
     assert installed.upgrade_command() == f"git -C {ROOT} pull"
@@ -249,15 +266,6 @@ def test_the_command_is_for_where_gpuload_came_from(
     assert (install_command("cpu"), installed.upgrade_command()) == (install, upgrade)
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "another"\n')  # some packages install theirs
     assert install_command("cpu") == install
-
-
-def test_the_command_where_pip_knows_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def unknown(name: str) -> Distribution:
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr(installed, "__file__", str(tmp_path / "gpuload" / "installed.py"))
-    monkeypatch.setattr("importlib.metadata.distribution", unknown)
-    assert install_command("cpu") == "pip install 'gpuload[cpu]'"
 
 
 def test_made_up_data_need_what_their_format_needs() -> None:

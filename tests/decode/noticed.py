@@ -10,20 +10,19 @@ headers first; an image that is not of the size that the index says counts as re
 
 import argparse
 import io
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from made_batches import make_batch, no_spare
 from PIL import Image
 
 from gpuload import Augment
 from gpuload.decode.interface import Stored
 from gpuload.decode.open import Resources, open_decoder
-from gpuload.draws import make_key
-from gpuload.read.batch import Batch, EncodedBatch
+from gpuload.read.batch import Batch
 
 PAGE = Path(__file__).parents[2] / "docs" / "lab" / "decode.md"
 BEGIN, END = "<!-- made by tests/decode/noticed.py -->", "<!-- end -->"
@@ -124,32 +123,15 @@ def measure(files: int) -> dict[str, dict[str, dict[str, int]]]:
             batch = _batch_of(augment, [change(kind, data, rng) for data in sound])
             row = found[kind.name][name] = {}
             for decoder, guard in decoders.items():
-                (one,) = guard.decode(iter([batch]), _no_spare)
+                (one,) = guard.decode(iter([batch]), no_spare)
                 row[decoder] = len(one.faults)
     for guard in decoders.values():
         guard.close()
     return found
 
 
-def _no_spare(position: int) -> Batch:
-    raise AssertionError("marking needs no other samples")
-
-
-_batches = 0
-
-
 def _batch_of(augment: Augment, files: list[bytes]) -> Batch:
-    global _batches
-    _batches += 1
-    images = [np.frombuffer(data, np.uint8) for data in files]
-    # Samples of their own, since verdicts are remembered by the sample.
-    samples = np.arange(len(files)) + 1_000_000 * _batches
-    width, height = np.full(len(files), WIDTH, np.int32), np.full(len(files), HEIGHT, np.int32)
-    spans = np.array([(data.ctypes.data, data.nbytes) for data in images], np.int64)
-    encoded = EncodedBatch(samples, images, spans, np.zeros(len(files), np.bool_), width, height, {}, {})
-    views = (augment.draw(0, 0, samples, width, height, 0),)
-    keys = np.full(len(files), make_key(0), np.uint64)
-    return Batch(encoded, (), views, np.zeros(len(files), np.int64), keys, len(files), 0.0)
+    return make_batch(augment, [np.frombuffer(data, np.uint8) for data in files], [(WIDTH, HEIGHT)] * len(files))
 
 
 def verdict(noticed: int, files: int) -> str:
@@ -180,13 +162,9 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=100, help="of each kind with each damage")
     parser.add_argument("--write", action="store_true", help="put the table into docs/lab/decode.md")
-    parser.add_argument("--json", type=Path, help="write the numbers there")
     args = parser.parse_args(argv)
-    found = measure(args.files)
-    table = make_table(found, args.files)
+    table = make_table(measure(args.files), args.files)
     print(table)
-    if args.json:
-        args.json.write_text(json.dumps({"files": args.files, "refused": found}, indent=1) + "\n")
     if args.write:
         text = PAGE.read_text(encoding="utf-8")
         before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]

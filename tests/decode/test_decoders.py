@@ -12,7 +12,6 @@ from made_batches import make_batch, no_spare, with_images
 from opened import open_runner, pretend_gpu
 from PIL import Image
 
-import gpuload
 from gpuload import Augment, CenterCrop, Normalize
 from gpuload.decode.faults import FaultHandler
 from gpuload.decode.interface import BatchDecodeError, Stored
@@ -164,17 +163,3 @@ def test_an_image_that_does_not_decode_is_found_and_the_decoder_goes_on(
         faults = [[1], [3], [1, 3]] if "both" in request.node.name else [[1, 3]]  # those of DALI's part end the run
         assert list(caught.value.faults) in faults and caught.value.batch is broken
         assert [guarded.batch for guarded in one.decode(iter([good]), no_spare)] == [good]
-
-
-def test_an_error_of_the_source_comes_through(open_decoder: Open, images: list[Image.Image]) -> None:
-    augment = Augment(16, **UINT8_HWC)
-    good = batch_of(augment, images)
-
-    def source() -> Any:
-        yield good
-        raise gpuload.ShardError("gone")
-
-    one = open_decoder(augment, 5)
-    with pytest.raises(gpuload.ShardError, match="gone"):
-        list(one.decode(source()))
-    assert len(list(one.decode(iter([good, good])))) == 2

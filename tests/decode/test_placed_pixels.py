@@ -1,6 +1,5 @@
 """Batches of images that are scaled and padded: pixels, what is around them, and the fields that move along."""
 
-import io
 import shutil
 from pathlib import Path
 from typing import Any
@@ -8,16 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_batches import make_batch
-from painted import FIELDS, KEYPOINTS, check_boxes, check_keypoints, check_masks, pack_painted, paint
+from opened import pretend_gpu
+from painted import FIELDS, KEYPOINTS, check_boxes, check_keypoints, check_masks, pack_painted
 from PIL import Image
 
 import gpuload
 from gpuload import Augment, Letterbox, Resize, ScaleJitter, ZoomOut, transforms
-from gpuload.decode.in_torch import Finish
-from gpuload.decode.interface import Stored
-from gpuload.decode.native.decoder import NativeDecoder
-from gpuload.decode.runner import Runner
 
 CROPS: dict[str, dict[str, Any]] = {
     "letterbox": {"size": (120, 140), "crop": "letterbox", "flip": 0.5, "vertical_flip": 0.5},
@@ -145,21 +140,19 @@ def test_padding_is_normalised_as_pixels_are(painted: Path, which: str, dtype: A
 
 @pytest.mark.parametrize("which", CROPS)
 @pytest.mark.parametrize("steps", [(), (transforms.RandomAutocontrast(1.0), transforms.ColorJitter(0.4, 0.4))])
-def test_what_a_gpu_finishes_is_the_same(which: str, steps: Any) -> None:
+def test_what_a_gpu_finishes_is_the_same(
+    painted: Path, which: str, steps: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """There the native decoder gives levels, and torch transforms and normalises them."""
-    augment = Augment(**{**CROPS[which], "transforms": steps})
-    images = [np.array(Image.open(io.BytesIO(paint(number)["image"])).convert("RGB")) for number in range(5)]
-    batch = make_batch(augment, images, [image.shape[1::-1] for image in images])
-    stored, options = Stored(200, 200, raw=True), {"batch_size": 5, "threads": 1, "kept": 1}
-    forms = [augment.form]
-    levels = NativeDecoder([form.levels(stored.pixels) for form in forms], stored, **options)  # type: ignore[arg-type]
     found = []
-    for stages in ([NativeDecoder(forms, stored, **options)], [levels, Finish(forms, stored, None, levels=True)]):  # type: ignore[arg-type]
-        runner = Runner(stages, 1)
-        [(_, decoded)] = runner.decode(iter([batch]))
-        found.append(torch.as_tensor(decoded.images[0]).float())
-        runner.close()
-    torch.testing.assert_close(*found, atol=1e-5, rtol=0)
+    for _ in range(2):
+        with load(
+            painted, Augment(**{**CROPS[which], "transforms": steps}), fields=("image",), decoder="native"
+        ) as loader:
+            found.append([images for (images,) in loader])
+        pretend_gpu(monkeypatch)
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
 
 
 def test_gray_and_16_bits_are_padded(tmp_path: Path) -> None:

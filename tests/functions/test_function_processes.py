@@ -129,7 +129,7 @@ def test_shared_memory_grows_and_keeps_what_lies_in_it() -> None:
     large = np.arange(100_000, dtype=np.int64).astype(np.uint8).reshape(100, 1000)
     first, end = memory.dump({"small": np.arange(10, dtype=np.uint8), "empty": np.empty((0, 4)), "key": "a"})
     inside = memory.load(first)["small"]
-    second, _ = memory.dump({"large": large, "inside": inside, "turned": large.T}, end)
+    second, _ = memory.dump({"inside": inside, "large": large, "turned": large.T}, end)
     assert first[1][0] in second[1]
     assert len(first[0]) + len(second[0]) < 1000  # neither holds pixels
     again = SharedMemory(os.dup(memory.fd))

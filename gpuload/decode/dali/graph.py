@@ -63,23 +63,17 @@ def build_graph(
     kinds += [(types.UINT8, 1)] * len(stored.mask_fills)
     kinds += [_INPUTS[name] for view in names for name in view]
     dtypes, ndims = zip(*kinds, strict=True)
-    inputs = iter(
-        fn.external_source(
-            feed,
-            num_outputs=len(kinds),
-            batch=True,
-            no_copy=True,
-            dtype=list(dtypes),
-            ndim=list(ndims),
-        )
-    )
+    options: dict[str, Any] = {"batch": True, "no_copy": True, "dtype": list(dtypes), "ndim": list(ndims)}
+    inputs = iter(fn.external_source(feed, num_outputs=len(kinds), **options))
     images, masks = next(inputs), [next(inputs) for _ in stored.mask_fills]
     views = [{name: next(inputs) for name in view} for view in names]
     window_of = _windows(images, stored, decoder, whole=len(forms) > 1 or any(form.pads for form in forms))
     pairs = list(zip(forms, views, strict=True))
+    windows = [window_of(view["start"], view["shape"], form) for form, view in pairs]
     if stored.source != stored.pixels:
-        window_of = _gray(window_of)
-    results = [_view(window_of(view["start"], view["shape"], form), form, view, stored.pixels) for form, view in pairs]
+        gray: dict[str, Any] = {"image_type": types.RGB, "output_type": types.GRAY}
+        windows = [fn.color_space_conversion(window, **gray) for window in windows]
+    results = [_view(window, *pair, stored.pixels) for window, pair in zip(windows, pairs, strict=True)]
     for form, view in pairs:
         results += [_mask(mask, fill, form, view) for mask, fill in zip(masks, stored.mask_fills, strict=True)]
     return tuple(results)
@@ -123,11 +117,6 @@ def _windows(images: Any, stored: Stored, decoder: Mapping[str, Any], whole: boo
     )
 
 
-def _gray(window_of: Callable[[Any, Any, Form], Any]) -> Callable[[Any, Any, Form], Any]:
-    """The same windows, converted from RGB to gray."""
-    return lambda *window: fn.color_space_conversion(window_of(*window), image_type=types.RGB, output_type=types.GRAY)
-
-
 def _mode(pixels: Pixels) -> dict[str, Any]:
     """A decoder's arguments for these pixels; RGB is its default."""
     if pixels in (RGB, GRAY):
@@ -145,14 +134,7 @@ def _padding(form: Form, fill: list[Any]) -> dict[str, Any]:
 
 
 def _view(window: Any, form: Form, view: Mapping[str, Any], pixels: Pixels) -> Any:
-    image = fn.resize(
-        window,
-        size=view["size"],
-        roi_start=view["roi_start"],
-        roi_end=view["roi_end"],
-        interp_type=_filter(form, view),
-        antialias=True,
-    )
+    image = _resized(window, view, interp_type=_filter(form, view), antialias=True)
     if form.places:
         image = _placed(image, form, view, _fill(form, pixels))
     elif form.flips_vertically:
@@ -167,6 +149,10 @@ def _view(window: Any, form: Form, view: Mapping[str, Any], pixels: Pixels) -> A
         dtype=_DTYPES[form.dtype] if plain else types.UINT8 if pixels.dtype == "uint8" else types.FLOAT,
         output_layout="CHW" if form.layout == "NCHW" or not plain else "HWC",
     )
+
+
+def _resized(window: Any, view: Mapping[str, Any], **filter_: Any) -> Any:
+    return fn.resize(window, size=view["size"], roi_start=view["roi_start"], roi_end=view["roi_end"], **filter_)
 
 
 def _placed(image: Any, form: Form, view: Mapping[str, Any], fill: list[Any]) -> Any:
@@ -190,14 +176,7 @@ def _mask(mask: Any, fill: int, form: Form, view: Mapping[str, Any]) -> Any:
         window = fn.slice(whole, start, shape, **_IN_PIXELS, **_padding(form, [fill]))
     else:
         window = fn.decoders.image_slice(mask, start, shape, device="cpu", output_type=types.GRAY, **_IN_PIXELS)
-    resized = fn.resize(
-        window,
-        size=view["size"],
-        roi_start=view["roi_start"],
-        roi_end=view["roi_end"],
-        interp_type=types.INTERP_NN,
-        antialias=False,
-    )
+    resized = _resized(window, view, interp_type=types.INTERP_NN, antialias=False)
     if form.places:
         flipped = _placed(resized, form, view, [fill])
     else:
