@@ -11,10 +11,9 @@ from images import encode, photo
 from report_sets import CLASSES, again, make_report, textured
 
 import gpuload
-from gpuload import ArgumentError
+from gpuload.cli import main
 from gpuload.report.facts import histogram
 from gpuload.report.pixels import choose, measure, shares, side_for
-from gpuload.report.samples import open_splits
 
 
 @pytest.fixture
@@ -23,11 +22,7 @@ def facts(split_report: tuple[dict[str, Any], str]) -> dict[str, Any]:
 
 
 def test_splits_and_classes(facts: dict[str, Any]) -> None:
-    assert [(split["name"], split["samples"]) for split in facts["splits"]] == [
-        ("train", 120),
-        ("val", 20),
-        ("test", 10),
-    ]
+    assert {split["name"]: split["samples"] for split in facts["splits"]} == {"train": 120, "val": 20, "test": 10}
     (table,) = facts["classes"]
     assert table["classes"] == CLASSES == len(table["rows"])
     assert (table["smallest"], table["largest"]) == (1, 2)
@@ -60,12 +55,8 @@ def test_images_that_are_unlike_the_others(facts: dict[str, Any]) -> None:
     formats = {row["what"]: row["counts"] for row in facts["formats"]}
     assert formats == {"JPEG": [119, 20, 10], "JPEG, progressive": [1, 0, 0]}
     widths = next(found for found in facts["histograms"] if found["title"] == "Width")
-    assert dict(zip(widths["bins"], widths["series"][0]["counts"], strict=True)) == {
-        "64": 1,
-        "96": 0,
-        "120": 118,
-        "640": 1,
-    }
+    counts = dict(zip(widths["bins"], widths["series"][0]["counts"], strict=True))
+    assert counts == {"64": 1, "96": 0, "120": 118, "640": 1}
 
 
 def test_what_training_sees(facts: dict[str, Any]) -> None:
@@ -134,17 +125,15 @@ def test_a_sorted_set_is_told(tmp_path: Path) -> None:
     assert "<code>shuffle=gpuload.Shuffle(window=16)</code>" in page
 
 
-def test_names_of_splits(tmp_path: Path) -> None:
+def test_names_of_splits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("val", "train", "extra"):
         pack(tmp_path / "all" / f"{name}-made", [{"image": encode(photo())}])
         (tmp_path / "all" / f"{name}-made" / "train").rename(tmp_path / "all" / name)
-    opened = open_splits([str(tmp_path / "all")])
-    assert [split.name for split in opened] == ["train", "val", "extra"]
-    assert opened[0].given == str(tmp_path / "all" / "train")
-    with pytest.raises(ArgumentError, match="report: a packed set is there twice"):
-        open_splits([str(tmp_path / "all"), str(tmp_path / "all" / "val")])
-    with pytest.raises(gpuload.FormatError, match="no such folder"):
-        open_splits([str(tmp_path / "nowhere")])
+    splits = make_report(tmp_path / "all")[0]["splits"]
+    assert [split["name"] for split in splits] == ["train", "val", "extra"]
+    assert splits[0]["given"] == str(tmp_path / "all" / "train")
+    assert main(["report", str(tmp_path / "all"), str(tmp_path / "all" / "val")]) == 2
+    assert "report: a packed set is there twice" in capsys.readouterr().err
 
 
 def test_which_images_are_looked_at(packed: Path) -> None:
@@ -167,6 +156,8 @@ def test_histograms_count_every_value(spread: float) -> None:
     assert [sum(series["counts"]) for series in found["series"]] == [300, 50]
     assert all(len(series["counts"]) == len(found["bins"]) <= 32 for series in found["series"])
     assert found["series"][0]["smallest"] == parts[0].min()
+    found = histogram("Quality", "", [np.arange(70, 83)], ["train"])  # no bin without a whole number in it
+    assert found["bins"][0] == "70 to 71" and found["series"][0]["counts"][:-1] == [1] * (len(found["bins"]) - 1)
 
 
 def test_near_duplicates_are_near(tmp_path: Path) -> None:
@@ -178,17 +169,11 @@ def test_near_duplicates_are_near(tmp_path: Path) -> None:
     ]  # fmt: skip
     flats = [photo(0, 1, 1).resize((80, 60)).point(lambda v, n=n: n * 60) for n in range(4)]
     files = [again(sample, quality) for sample, quality in zip(samples, (95, 90, 40, 90, 90, 90), strict=True)]
-    folder = pack(
-        tmp_path / "set", [{"image": file, "name": f"{n}"} for n, file in enumerate([*files, *map(encode, flats)])]
-    )
+    named = [{"image": file, "name": f"{n}"} for n, file in enumerate([*files, *map(encode, flats)])]
+    folder = pack(tmp_path / "set", named)
     found = make_report(folder)[0]["duplicates"]
     assert [sorted(sample["source"] for sample in group["members"]) for group in found["shown"]] == [["0", "1", "2"]]
     assert found["not_compared"] == 4
-
-
-def test_whole_numbers_have_no_empty_bins_between_them() -> None:
-    found = histogram("Quality", "", [np.arange(70, 83)], ["train"])
-    assert found["bins"][0] == "70 to 71" and found["series"][0]["counts"][:-1] == [1] * (len(found["bins"]) - 1)
 
 
 def test_a_group_with_many_images_of_one_split_shows_the_others(tmp_path: Path) -> None:
@@ -213,9 +198,6 @@ def test_formats_of_every_kind(tmp_path: Path) -> None:
     files += [encode(image, comment=bytes(range(65, 90)) * 500, progressive=True)]  # a header of 12 kB
     folder = pack(tmp_path / "set", [{"image": file} for file in files])
     facts, page = make_report(folder)
-    assert {row["what"]: row["counts"] for row in facts["formats"]} == {
-        "JPEG": [2],
-        "PNG": [1],
-        "JPEG, progressive": [1],
-    }
+    found = {row["what"]: row["counts"] for row in facts["formats"]}
+    assert found == {"JPEG": [2], "PNG": [1], "JPEG, progressive": [1]}
     assert "JPEG, progressive" in page and "50.0 %" in page

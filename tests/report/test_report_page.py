@@ -119,10 +119,8 @@ def test_the_list_of_classes(reports: dict[str, Path], open_page: Any) -> None:
     card.get_by_label("only those that a split lacks").check()
     assert card.get_by_role("status").inner_text() == f"{CLASSES - 10} of {CLASSES} match"
     card.get_by_label("Order").select_option("least")
-    numbers = [
-        sum(map(int, re.findall(r"(?:train|val|test) (\d+)", text)))
-        for text in card.locator(".numbers").all_inner_texts()
-    ]
+    texts = card.locator(".numbers").all_inner_texts()
+    numbers = [sum(map(int, re.findall(r"(?:train|val|test) (\d+)", text))) for text in texts]
     assert len(numbers) == 40 and numbers == sorted(numbers)
     card.get_by_label("Search").fill("nowhere")
     assert names.count() == 0
@@ -134,13 +132,8 @@ def test_groups_of_duplicates_are_filtered(reports: dict[str, Path], open_page: 
     shown = page.locator(".group:visible")
     assert shown.count() == 12
     page.get_by_role("button", name="Show all 13 groups").click()
-    for name, count in (
-        ("between splits", 12),
-        ("different labels", 1),
-        ("same bytes", 12),
-        ("nearly the same", 1),
-        ("all", 12),
-    ):
+    counts = {"between splits": 12, "different labels": 1, "same bytes": 12, "nearly the same": 1, "all": 12}
+    for name, count in counts.items():
         button = page.get_by_role("button", name=name, exact=True)
         button.click()
         assert shown.count() == count and button.get_attribute("aria-pressed") == "true"

@@ -164,14 +164,12 @@ class _BucketBatches(Sampler[list[int]]):
 def texts(work: Work) -> Batches:
     """All captions of each image, as they are stored."""
     folder = work.set_folder("texts")
-
     return _load(Images(folder, _crop(work), second=texts_of(folder).__getitem__), work)
 
 
 def captioned(work: Work, tokens: bool) -> Batches:
     """One of the captions, or none; with `tokens` as numbers."""
     folder = work.set_folder("texts")
-
     stored, found = texts_of(folder), learned(folder) if tokens else None
 
     def caption(number: int) -> Any:
@@ -183,8 +181,7 @@ def captioned(work: Work, tokens: bool) -> Batches:
 
 def of_mode(work: Work, mode: str, data: str = "") -> Batches:
     """data: the set that was made for it; "": what is measured is converted."""
-    folder = work.cache / data / "set" / "train" if data else work.folder
-    return _load(Images(folder, _crop(work), mode), work)
+    return _load(Images(work.set_folder(data), _crop(work), mode), work)
 
 
 def mixture(work: Work) -> Batches:

@@ -11,7 +11,7 @@ import argparse
 import json
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -71,43 +71,34 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |".replace("|  |", "| |") for cells in lines)
 
 
-def short() -> str:
-    """README's: rates and ratios, the fastest first."""
+# Columns of the tables of loaders, from the row of a record.
+COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "images/s": rate,
+    "min–max": lambda row: f"{row['images_per_s_min']:,.0f}–{row['images_per_s_max']:,.0f}",
+    "times the DataLoader": lambda row: f"{row['ratio']:.2f}",
+    "CPU s per 1,000": lambda row: f"{row['cpu_s_per_1000']:.2f}",
+    "memory": lambda row: f"{row['memory_bytes'] / 1e6:,.0f} MB",
+    "first batch": lambda row: f"{row['first_batch_s']:.2f} s",
+    "resume": lambda row: f"{row['resume_s']:.2f} s" + (" †" if row["resumes"] == "reads again" else ""),
+}
+
+
+def loaders(*columns: str) -> list[list[str]]:
+    """The fastest first."""
     rows = sorted(by_name("cpu-2-cores").values(), key=lambda row: -row["images_per_s"])
-    return table(
-        ["loader", "images/s", "times the DataLoader", "memory", "resumes in mid-epoch after"],
-        [
-            [
-                NAMES[row["name"]],
-                f"**{rate(row)}**" if row["name"] == "gpuload" else rate(row),
-                f"{row['ratio']:.2f}",
-                f"{row['memory_bytes'] / 1e6:,.0f} MB",
-                f"{row['resume_s']:.2f} s" + (" †" if row["resumes"] == "reads again" else ""),
-            ]
-            for row in rows
-        ],
-    )
+    return [[NAMES[row["name"]], *(COLUMNS[column](row) for column in columns)] for row in rows]
+
+
+def short() -> str:
+    """README's: rates and ratios."""
+    columns = ("images/s", "times the DataLoader", "memory", "resume")
+    rows = [[name, f"**{images}**" if "**" in name else images, *more] for name, images, *more in loaders(*columns)]
+    return table(["loader", *columns[:3], "resumes in mid-epoch after"], rows)
 
 
 def long() -> str:
     """All columns."""
-    rows = sorted(by_name("cpu-2-cores").values(), key=lambda row: -row["images_per_s"])
-    return table(
-        ["loader", "images/s", "min–max", "times the DataLoader", "CPU s per 1,000", "memory", "first batch", "resume"],
-        [
-            [
-                NAMES[row["name"]],
-                rate(row),
-                f"{row['images_per_s_min']:,.0f}–{row['images_per_s_max']:,.0f}",
-                f"{row['ratio']:.2f}",
-                f"{row['cpu_s_per_1000']:.2f}",
-                f"{row['memory_bytes'] / 1e6:,.0f} MB",
-                f"{row['first_batch_s']:.2f} s",
-                f"{row['resume_s']:.2f} s" + (" †" if row["resumes"] == "reads again" else ""),
-            ]
-            for row in rows
-        ],
-    )
+    return table(["loader", *COLUMNS], loaders(*COLUMNS))
 
 
 def other_images() -> str:

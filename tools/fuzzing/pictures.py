@@ -30,10 +30,8 @@ def small_jpegs() -> list[bytes]:
         {"optimize": True},
         {"restart_marker_blocks": 2},
         {"restart_marker_rows": 1},
-        {"progressive": True},
-        {"exif": exif},
-        {"comment": b"a comment"},
     ]
+    options += [{"restart_marker_rows": 1}, {"progressive": True}, {"exif": exif}, {"comment": b"a comment"}]
     for number, (width, height) in enumerate([(1, 1), (9, 17), (40, 30), (70, 65), (16, 200)]):
         rough = rng.integers(0, 256, (3 + height // 9, 3 + width // 9, 3), np.uint8)
         image = Image.fromarray(rough).resize((width, height), Image.Resampling.BICUBIC)
@@ -48,25 +46,7 @@ def small_jpegs() -> list[bytes]:
     return files
 
 
-PNG_TOKENS = tuple(
-    name.encode()
-    for name in [
-        "IHDR",
-        "PLTE",
-        "IDAT",
-        "IEND",
-        "tRNS",
-        "eXIf",
-        "acTL",
-        "fcTL",
-        "tEXt",
-        "zTXt",
-        "iTXt",
-        "iCCP",
-        "gAMA",
-        "XML:com.adobe.xmp",
-    ]
-)
+PNG_TOKENS = (*b"IHDR PLTE IDAT IEND tRNS eXIf acTL fcTL tEXt zTXt iTXt iCCP gAMA XML:com.adobe.xmp".split(),)
 
 
 def picture() -> Image.Image:

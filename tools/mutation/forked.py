@@ -59,6 +59,8 @@ def in_fork(job: Callable[[], int], most_s: float, log: str | Path = os.devnull)
             except BaseException:
                 traceback.print_exc()
             finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
                 os._exit(code)
         while status is None and time.monotonic() < begun + most_s:
             ended, found = os.waitpid(child, os.WNOHANG)
@@ -83,7 +85,9 @@ def run_tests(tests: Sequence[str], module: str = "", source: str = "") -> int:
     """pytest's exit code, with `source` in place of a module, given by its path. To be called in a fork."""
     if module:
         sys.meta_path.insert(0, _Changed(module.removesuffix(".py").replace("/", "."), str(ROOT / module), source))
-    return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *(f"tests/{one}" for one in tests)]))
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    without = [f"-pno:{name}" for name in ("cacheprovider", "unraisableexception", "threadexception")]
+    return int(pytest.main(["-xq", "--tb=line", "--assert=plain", *without, *(f"tests/{one}" for one in tests)]))
 
 
 class _Changed(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):

@@ -34,6 +34,8 @@ _SWAPS: dict[type, type] = {
     ast.Or: ast.And,
 }
 
+_SKIPPED = (ast.Import, ast.ImportFrom, ast.JoinedStr, ast.Global, ast.Nonlocal)
+
 
 @dataclass(frozen=True)
 class Mutant:
@@ -76,24 +78,21 @@ def find_mutants(module: str, source: str) -> list[Mutant]:
         for changed in _changes(node):
             after = ast.unparse(changed)
             if after != ast.unparse(node):
-                mutant = Mutant(module, node.lineno, begin, end, " ".join(before.split()), f"({after})", source_hash)
-                if isinstance(node, ast.stmt):
-                    mutant = Mutant(module, node.lineno, begin, end, mutant.before, after, source_hash)
+                text = after if isinstance(node, ast.stmt) else f"({after})"
+                mutant = Mutant(module, node.lineno, begin, end, " ".join(before.split()), text, source_hash)
                 found[mutant.id] = mutant
     return [found[one] for one in sorted(found)]
 
 
 def _code(tree: ast.AST) -> Iterator[Any]:
     """Nodes that decide the behaviour: no annotations, docstrings, imports, or parts of texts."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom | ast.JoinedStr | ast.arg | ast.Global | ast.Nonlocal):
+    children = [value for name, value in ast.iter_fields(tree) if name not in ("annotation", "returns")]
+    for node in (one for value in children for one in (value if isinstance(value, list) else [value])):
+        if not isinstance(node, ast.AST) or isinstance(node, _SKIPPED):
             continue
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             continue
-        for name in ("annotation", "returns"):
-            if isinstance(getattr(node, name, None), ast.AST):
-                setattr(node, name, None if name == "returns" else ast.Constant(None))
-        if isinstance(node, ast.stmt | ast.expr) and not isinstance(node, ast.Slice | ast.Starred):
+        if isinstance(node, ast.stmt | ast.expr):
             yield node
         yield from _code(node)
 
