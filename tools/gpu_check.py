@@ -30,9 +30,8 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from statistics import mean
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -196,8 +195,7 @@ class Check:
         log, started = self.out / f"{step.name}.log", time.monotonic()
         for suffix in (".log", ".json", ".xml"):
             log.with_suffix(suffix).unlink(missing_ok=True)
-        with dmon(self.out / "dmon.log") if step.name == "bench" else contextlib.nullcontext():
-            code = run(step.command, step.seconds, log, step.environment)
+        code = run(step.command, step.seconds, log, step.environment)
         lines = [_COLOUR.sub("", line) for line in _text(log).splitlines()]
         figures = read_figures(self.out, step.name, lines)
         fault = find_fault(step.name, figures) if code == 0 else None
@@ -245,24 +243,8 @@ def run(command: list[str], seconds: float, log: Path, environment: Mapping[str,
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-@contextlib.contextmanager
-def dmon(log: Path) -> Iterator[None]:
-    """Meanwhile, `nvidia-smi dmon` writes a line a second with date and time; without a driver it writes nothing."""
-    with log.open("wb") as output:
-        try:
-            process = subprocess.Popen(["nvidia-smi", "dmon", "-s", "ut", "-d", "1", "-o", "DT"], stdout=output)
-        except OSError:
-            yield
-            return
-        with process:
-            try:
-                yield
-            finally:
-                process.terminate()
-
-
 def read_figures(folder: Path, name: str, log: list[str]) -> Any:
-    """What a step has measured: its JSON, the counts of its tests, what the GPU did meanwhile; None for nothing."""
+    """What a step has measured: its JSON, or the counts of its tests; None for nothing."""
     try:
         figures = json.loads(_text(folder / f"{name}.json"))
     except ValueError:  # it has none, or was stopped while it wrote them
@@ -273,8 +255,6 @@ def read_figures(folder: Path, name: str, log: list[str]) -> Any:
         figures = _tests(folder / f"{name}.xml", log)
     if name == "codec":
         figures["codec"] = list(dict.fromkeys(line for line in log if _CODEC.search(line)))
-    if name == "bench" and figures:
-        figures["gpu_use"] = _gpu_use(figures["loaders"], _text(folder / "dmon.log").splitlines())
     return figures
 
 
@@ -304,27 +284,6 @@ def _tests(path: Path, log: list[str]) -> dict[str, Any]:
     running = next((line.split()[0] for line in reversed(log) if "::" in line), None)
     counts = {word: outcomes.count(word) for word in words}
     return {**counts, "last": running, "recorded": recorded}
-
-
-def _gpu_use(loaders: list[dict[str, Any]], lines: list[str]) -> dict[str, dict[str, float]]:
-    """For each loader the means of dmon's columns (%; of PCIe MB/s) during its rounds, and the number of lines."""
-    names: list[str] = []
-    rows: list[tuple[float, dict[str, float]]] = []
-    for words in map(str.split, lines):
-        if words[:1] == ["#Date"]:
-            names = words
-        elif len(words) == len(names) and words[0].isdigit():
-            at = time.mktime(time.strptime(" ".join(words[:2]), "%Y%m%d %H:%M:%S"))
-            pairs = zip(names[3:], words[3:], strict=True)
-            rows.append((at, {name: float(word) for name, word in pairs if word != "-"}))
-    use = {}
-    for row in loaders:
-        spans = [(turn["began"], turn["began"] + turn["elapsed_s"]) for turn in row["rounds"]]
-        seen = [values for at, values in rows if any(begin <= at <= end for begin, end in spans)]
-        columns = sorted({name for values in seen for name in values})
-        means = {name: mean(values[name] for values in seen if name in values) for name in columns}
-        use[row["name"]] = {"lines": len(seen), **means}
-    return use
 
 
 def read_summary(folder: Path) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -39,31 +38,6 @@ def test_the_host_is_described(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     monkeypatch.setattr(gpu_check, "requirements", lambda *_: ["numpy", "no-such-one", "no-such-other"])
     assert gpu_check.main(["--packages", "cpu"]) == 1
     assert capsys.readouterr().out.endswith("cores; missing: no-such-one no-such-other\n")
-
-
-DMON = """#Date       Time        gpu     sm    mem    enc    dec    jpg    ofa  rxpci  txpci
-#YYYYMMDD   HH:MM:SS    Idx      %      %      %      %      %      %   MB/s   MB/s
-{0}    0     10      5      0      0     80      -   4000    100
-{1}    0     30      5      0      0     60      -   6000    100
-{2}    0     99     50      0      0      0      -      0      0
-{2}    0     50
-"""
-
-
-def test_what_dmon_saw_is_told_by_loader(tmp_path: Path) -> None:
-    began = 1_750_000_000
-    at = [time.strftime("%Y%m%d   %H:%M:%S", time.localtime(began + second)) for second in range(3)]
-    (tmp_path / "dmon.log").write_text(DMON.format(*at))
-    turns = {"gpuload-gpu": [(-0.5, 1.0), (0.8, 0.4)], "torch-gpu": [(1.5, 1.0)], "dali-gpu": [(10.0, 2.0)]}
-    loaders = [
-        {"name": name, "rounds": [{"began": began + start, "elapsed_s": seconds} for start, seconds in rounds]}
-        for name, rounds in turns.items()
-    ]
-    (tmp_path / "bench.json").write_text(json.dumps({"loaders": loaders}))
-    use = gpu_check.read_figures(tmp_path, "bench", [])["gpu_use"]
-    means = {"sm": 20, "mem": 5, "enc": 0, "dec": 0, "jpg": 70, "rxpci": 5000, "txpci": 100}
-    assert use["gpuload-gpu"] == {"lines": 2, **means}
-    assert use["torch-gpu"]["sm"] == 99 and use["dali-gpu"] == {"lines": 0}
 
 
 def test_faults_in_spite_of_exit_code_0(tmp_path: Path) -> None:
