@@ -54,9 +54,8 @@ if TYPE_CHECKING:
     from gpuload.fields.keypoints import Keypoints as Keypoints
     from gpuload.fields.numbers import MultiHot as MultiHot, OneHot as OneHot, Target as Target, Tokens as Tokens
     from gpuload.loader.iterator import DaliIterator as DaliIterator
-    from gpuload.order.arguments import Balance as Balance, Repeated as Repeated, Shuffle as Shuffle, Weights as Weights
-    from gpuload.order.buckets import Buckets as Buckets
-    from gpuload.order.mixture import Mixture as Mixture, mix as mix
+    from gpuload.order.arguments import Balance as Balance, Buckets as Buckets, Mixture as Mixture, Repeated as Repeated
+    from gpuload.order.arguments import Shuffle as Shuffle, Weights as Weights, mix as mix
     from gpuload.packing.api import pack as pack
 
 __version__ = "0.1.0"
@@ -67,7 +66,7 @@ _LAZY = {
     "Balance": "order.arguments",
     "Both": "decode.arguments",
     "Boxes": "fields.boxes",
-    "Buckets": "order.buckets",
+    "Buckets": "order.arguments",
     "Captions": "fields.captions",
     "CenterCrop": "augment",
     "Cover": "augment",
@@ -77,7 +76,7 @@ _LAZY = {
     "Keypoints": "fields.keypoints",
     "Letterbox": "augment",
     "Mask": "fields.images",
-    "Mixture": "order.mixture",
+    "Mixture": "order.arguments",
     "MultiHot": "fields.numbers",
     "Normalize": "augment",
     "OnCorrupt": "decode.arguments",
@@ -94,7 +93,7 @@ _LAZY = {
     "Tokens": "fields.numbers",
     "Weights": "order.arguments",
     "ZoomOut": "augment",
-    "mix": "order.mixture",
+    "mix": "order.arguments",
     "pack": "packing.api",
 }
 

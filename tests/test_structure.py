@@ -62,7 +62,7 @@ OWNERS = {
     "huggingface_hub": {"store/hub.py"},
     "boto3": {"store/objects.py"},
     "jinja2": {"report/build.py"},
-    "nvtx": {"monitor/metrics.py"},
+    "nvtx": {"monitor.py"},
 }
 
 

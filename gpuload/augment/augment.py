@@ -39,7 +39,7 @@ from gpuload.draws import AUGMENT, CROP_DRAWS, FUNCTION, TRANSFORM, each_key, ma
 from gpuload.errors import ArgumentError
 from gpuload.fields.images import MODE, Pixels
 from gpuload.functions.function import Function
-from gpuload.order.buckets import Buckets
+from gpuload.order.arguments import Buckets
 from gpuload.transforms.erasing import RandomErasing
 from gpuload.transforms.steps import Transform, draw_steps, sample_draws
 from gpuload.types import F64, I32, I64, HeightWidth

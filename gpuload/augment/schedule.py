@@ -10,7 +10,7 @@ from gpuload.checks import check, shown, whole
 from gpuload.counted import counted
 from gpuload.errors import ArgumentError
 from gpuload.fields.images import RGB, Pixels
-from gpuload.order.buckets import Buckets
+from gpuload.order.arguments import Buckets
 
 Augments = Augment | Sequence[Augment]  # one view of each sample, or several
 

@@ -149,7 +149,7 @@ class Info:
     def run(self) -> int:
         from gpuload.disk.dataset import Dataset
         from gpuload.disk.index import class_numbers, notes_on_numbers
-        from gpuload.order.mixedness import measure_mixing, smallest_good_window
+        from gpuload.order.epoch import measure_mixing, smallest_good_window
 
         dataset = Dataset(self.folder)
         check_option("--lanes", self.lanes, whole(1, max(1, len(dataset.shard_paths))))

@@ -36,7 +36,7 @@ from gpuload.loader.iterator import DaliIterator
 from gpuload.loader.tuning import Tuning, describe_device, save_tuning
 from gpuload.machine.limits import affinity
 from gpuload.machine.ranks import count_threads, find_ranks
-from gpuload.monitor.measure import Pace, forever, pace
+from gpuload.monitor import Pace, forever, pace
 
 _CANDIDATES = 16
 _FINALISTS = 2  # beside the defaults

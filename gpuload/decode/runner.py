@@ -28,7 +28,7 @@ import numpy as np
 
 from gpuload.decode.interface import BatchDecodeError, Decoded, Fault
 from gpuload.machine.installed import fault_of
-from gpuload.monitor.metrics import annotate
+from gpuload.monitor import annotate
 from gpuload.read.batch import Batch
 from gpuload.types import I64
 

@@ -21,7 +21,7 @@ from gpuload.doctor import Answer, Finding, environment, sets, size
 from gpuload.doctor.environment import Driver
 from gpuload.errors import ArgumentError, RemoteError
 from gpuload.machine.installed import cuda_extra, fault_of
-from gpuload.monitor.measure import measure_loader
+from gpuload.monitor import measure_loader
 from gpuload.store.url import URL
 
 SIDE = 224

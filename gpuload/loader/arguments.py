@@ -24,8 +24,7 @@ from gpuload.decode.arguments import Both, Dali, DecoderName, OnCorrupt
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import CallError, GpuloadError
 from gpuload.fields.kind import FieldSpec
-from gpuload.order.arguments import Balance, Repeated, Shuffle, Weights
-from gpuload.order.mixture import Mixture
+from gpuload.order.arguments import Balance, Mixture, Repeated, Shuffle, Weights
 from gpuload.output.arrays import Output
 from gpuload.store.url import LOCATION
 
@@ -91,46 +90,23 @@ ARGUMENTS: dict[str, Rule[Any]] = {
 }
 STATE: Rule[Mapping[str, Any]] = instance("what state_dict returned", Mapping)
 
-# Arguments of DataLoader and of loops that prepare one; then former arguments of gpuload.
+_NO_WORKERS = "Leave it out: there are no workers, threads of this process decode (num_threads)"
+
+# For arguments of torch's DataLoader.
 ADVICE = {
     "dataset": "The first argument is data: a packed folder or a gpuload.Dataset",
     "transform": "Use augment=gpuload.Augment(...); Augment.torchvision(transform) reads torchvision's",
     "num_workers": "Use num_threads: threads of this process decode images, there are no workers",
     "prefetch_factor": "Use prefetch: the batches decoded ahead, of all threads together",
-    "pin_memory": "Leave it out: batches are already on the device",
-    "pin_memory_device": "Use device",
+    **dict.fromkeys(("pin_memory", "pin_memory_device"), "Leave it out: batches are already on the device"),
     "collate_fn": "Use fields, which selects the fields of a batch, and batch_transforms, functions of a whole batch",
     "sampler": "Use sampling=gpuload.Weights(...) or Balance(...) in place of a WeightedRandomSampler, "
     "Dataset.subset(...) or filter(...) to choose samples, gpuload.mix for shares, and shuffle and seed for the order. "
     "Ranks get their shares by rank and world_size",
     "batch_sampler": "Use batch_size, drop_last and shuffle; Dataset.subset(...) and gpuload.mix choose samples",
-    "persistent_workers": "Leave it out: threads live as long as the loader",
-    "timeout": "Leave it out: there are no workers to wait for",
-    "worker_init_fn": "Leave it out: there are no workers, and all random numbers come from seed",
-    "multiprocessing_context": "Leave it out: there are no workers",
     "generator": "Use seed, which with the epoch determines the order and all other random numbers",
     "in_order": "Leave it out: batches always come in order",
-    "reset": "Leave it out: each loop over the loader is an epoch",
-    "epochs": "Write a loop over epochs, each of which loops over the loader",
-    "output_dict": "Leave it out: batches are named tuples, batch.image; batch._asdict() is a dict",
-    "balance": "Use sampling=gpuload.Balance(field)",
-    "weights": "Use sampling=gpuload.Weights(weights)",
-    "replacement": "Use sampling=gpuload.Weights(weights, replacement=..., num_samples=...), or Balance",
-    "num_samples": "Use sampling=gpuload.Weights(weights, num_samples=...), or Balance; steps_per_epoch for the length "
-    "of an epoch",
-    "window": "Use shuffle=gpuload.Shuffle(window=...)",
-    "lanes": "Use shuffle=gpuload.Shuffle(lanes=...)",
-    "hw_decoder_load": "Use decoder=gpuload.Dali(hardware=...)",
-    "deterministic": "Use decoder=gpuload.Dali(deterministic=True)",
-    "cpu_share": "Use decoder=gpuload.Both(cpu=...)",
-    "graph": "Write a gpuload.transforms.PixelTransform, or a gpuload.transforms.Function",
-    "buckets": "Use augment=gpuload.Augment(size=gpuload.Buckets(...), crop='cover')",
-    "max_corrupt": "Use on_corrupt=gpuload.OnCorrupt('skip', most=...)",
-    "corrupt_log": "Use on_corrupt=gpuload.OnCorrupt('skip', log=...)",
-    **{
-        name: f"Give it to the data set: gpuload.Dataset(path, {name}=...)"
-        for name in ("cache", "cache_size", "verify", "max_pixels", "exclude")
-    },
+    **dict.fromkeys(("persistent_workers", "timeout", "worker_init_fn", "multiprocessing_context"), _NO_WORKERS),
 }
 
 
@@ -148,22 +124,28 @@ class Sampler:
         return self._samples
 
 
+def _not_supported(what: str, instead: str) -> Callable[..., NoReturn]:
+    def refuse(self: object, *_: object) -> NoReturn:
+        raise CallError(f"DaliIterator: {what}. {instead}")
+
+    return refuse
+
+
 class NotSupported:
     """Operations that a loader does not support: their errors name the replacement."""
 
-    def __next__(self) -> NoReturn:
-        raise CallError(
-            "DaliIterator: next(loader) does not exist, since each loop is an epoch. Use a loop, or next(iter(loader))"
-        )
-
-    def __getitem__(self, index: object) -> NoReturn:
-        raise CallError(
-            "DaliIterator: loader[...] does not exist, since batches come in the order of the epoch. Use a loop over "
-            "it, or data=Dataset.subset([...]) with batch_size=1, shuffle=False for single samples"
-        )
-
-    def __contains__(self, item: object) -> NoReturn:
-        raise CallError("DaliIterator: `in` does not exist, since it would decode a whole epoch. Use a loop")
+    __next__ = _not_supported(
+        "next(loader) does not exist, since each loop is an epoch", "Use a loop, or next(iter(loader))"
+    )
+    __getitem__ = _not_supported(
+        "loader[...] does not exist, since batches come in the order of the epoch",
+        "Use a loop over it, or data=Dataset.subset([...]) with batch_size=1, shuffle=False for single samples",
+    )
+    __contains__ = _not_supported("`in` does not exist, since it would decode a whole epoch", "Use a loop")
+    __reduce_ex__ = _not_supported(
+        "cannot be pickled or copied, since it holds threads and the device's memory",
+        "Construct one in each process; state_dict() saves its position, and a gpuload.Dataset can be pickled",
+    )
 
     if not TYPE_CHECKING:  # otherwise type checkers would accept any attribute
 
@@ -174,12 +156,6 @@ class NotSupported:
             if name in ARGUMENTS and name in self.__dict__:
                 raise CallError(f"DaliIterator: {name} cannot be changed after construction. Construct a new one")
             object.__setattr__(self, name, value)
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise CallError(
-            "DaliIterator: cannot be pickled or copied, since it holds threads and the device's memory. Construct one "
-            "in each process; state_dict() saves its position, and a gpuload.Dataset can be pickled"
-        )
 
 
 def check_process(process: int) -> None:

@@ -3,7 +3,8 @@
 import os
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -14,32 +15,23 @@ from gpuload.batchwise import BatchTransform
 from gpuload.checks import ANYTHING, FLAG, POSITIVE, check, checked, number, optional, whole
 from gpuload.counted import counted
 from gpuload.decode.arguments import Backend, Both, Dali, DecoderName, OnCorrupt
-from gpuload.decode.dali.memory import check_whole_images, fits
+from gpuload.decode.dali.memory import check_whole_images
 from gpuload.decode.functions import find_functions
 from gpuload.decode.interface import no_pixels
-from gpuload.decode.open import (
-    Resources,
-    choose_backend,
-    find_stored,
-    native_fault,
-    open_decoder,
-)
+from gpuload.decode.open import Resources, find_stored, native_fault, open_decoder
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, GpuloadError, StateError
 from gpuload.fields.kind import FieldSpec
 from gpuload.loader.arguments import ADVICE, ARGUMENTS, STATE, NotSupported, Sampler, check_process
-from gpuload.loader.corrupt import CorruptSamples, Report
-from gpuload.loader.pipeline import Pipeline, Timing, check_current, followed
-from gpuload.loader.tuning import describe_device, prefer_decoder, tuned
-from gpuload.machine.limits import count_cores
+from gpuload.loader.pipeline import CorruptSamples, Pipeline, Report, Timing, TrainingBatch, check_current, followed
+from gpuload.loader.tuning import choose_decoder
 from gpuload.machine.ranks import compare_ranks, compare_with_counterparts, find_ranks
-from gpuload.monitor.metrics import Meter, Metrics, Setup
-from gpuload.order.arguments import Balance, Repeated, Shuffle, Weights
-from gpuload.order.mixedness import warn_of_sorted_shards
-from gpuload.order.mixture import Mixture, open_data
-from gpuload.order.plan import OrderOptions, plan_order
+from gpuload.monitor import Metrics, Setup
+from gpuload.order.arguments import Balance, Mixture, Repeated, Shuffle, Weights
+from gpuload.order.epoch import is_sorted_by_class
+from gpuload.order.plan import plan_order
 from gpuload.order.stream import Position
-from gpuload.output.arrays import Output, make_arrays
+from gpuload.output.arrays import Arrays, Output, make_arrays
 from gpuload.output.collate import Collate, make_dict
 from gpuload.output.drawing import BatchDrawing
 from gpuload.pictures import Cell, draw_sheet
@@ -159,120 +151,117 @@ class DaliIterator(NotSupported):
         world_size: int | None = None,
     ) -> None:
         self._process = os.getpid()
-        self.dataset, mixture = open_data(data)
-        self._datasets = mixture.datasets
+        self.dataset: Dataset | Mixture = data if isinstance(data, Dataset | Mixture) else Dataset(data)
+        self._datasets = self.dataset.datasets if isinstance(self.dataset, Mixture) else (self.dataset,)
         keys = tuple(fields) if isinstance(fields, Mapping) else None  # of batches that are dicts
-        fields = tuple(fields.values() if isinstance(fields, Mapping) else fields)
-        self.batch_size, self.augment, self.fields = batch_size, augment, fields
-        self._schedule = Schedule(augment)
+        self.fields = tuple(fields.values() if isinstance(fields, Mapping) else fields)
+        self.batch_size, self.augment, self.seed, self.steps_per_epoch = batch_size, augment, seed, steps_per_epoch
         self._mixing = Shuffle() if shuffle is True else shuffle or None  # None: stored order
-        self.shuffle, self.seed, self.steps_per_epoch = self._mixing is not None, seed, steps_per_epoch
-        self._sampling, self._batch_transforms = sampling, batch_transforms
-        self._on_corrupt = on_corrupt if isinstance(on_corrupt, OnCorrupt) else None  # None: raises
+        self.shuffle = self._mixing is not None
         self.drop_last = self.shuffle if drop_last is None else drop_last is True
-        self._rest = drop_last if isinstance(drop_last, str) else ""
         self.ranks = find_ranks(rank, world_size)
-        options = OrderOptions(
+        self._schedule = schedule = Schedule(augment)
+        plan = plan_order(
+            self.dataset,
+            self.ranks,
             batch_size,
             self._mixing,
             seed,
-            self.drop_last,
-            self._rest,
-            steps_per_epoch,
-            sampling,
-            self._schedule.buckets,
+            drop_last=self.drop_last,
+            rest=drop_last if isinstance(drop_last, str) else "",
+            steps_per_epoch=steps_per_epoch,
+            sampling=sampling,
+            buckets=schedule.buckets,
         )
-        plan = plan_order(self.dataset, mixture, self.ranks, options)
         self._epochs, self._identity = plan.epochs, plan.identity
         self._next = self._handed_out = Position(0, 0, 0)  # where the next `for` loop starts; the progress of this one
         compare_with_counterparts(self.ranks, self._settings())
-        action = "raise" if self._on_corrupt is None else self._on_corrupt.action
-        collate = Collate(fields, self._datasets, self._schedule, batch_transforms, keys, marks=action == "mark")
-        functions = find_functions(self._schedule, collate.masks, collate.moving, self._datasets)
-        moves = functions is not None and bool(collate.moving)
-        self._collate, decodes = collate, collate.has_images or bool(collate.masks) or moves
+        self._output = output
+        self._on_corrupt = on_corrupt if isinstance(on_corrupt, OnCorrupt) else None  # None: raises
+        self._make_collate = partial(Collate, self.fields, self._datasets, schedule, batch_transforms, keys)
+        marks = self._on_corrupt is not None and self._on_corrupt.action == "mark"
+        self._collate = collate = self._make_collate(marks=marks)
+        self._functions = find_functions(schedule, collate.masks, collate.moving, self._datasets)
+        moves = self._functions is not None and bool(collate.moving)
+        decodes = collate.has_images or bool(collate.masks) or moves
         if decodes:
             manifest = self._datasets[0].manifest
-            self._schedule.fit(manifest.pixels, manifest.is_raw, (manifest.mean, manifest.std))
+            schedule.fit(manifest.pixels, manifest.is_raw, (manifest.mean, manifest.std))
+        self._stored = find_stored(self._datasets, schedule.pixels, collate.mask_fills) if decodes else None
 
-        units = None if isinstance(decoder, str) else decoder
-        wanted: DecoderName = decoder if isinstance(decoder, str) else "dali" if isinstance(decoder, Dali) else "both"
-        places = any(form.places for form in self._schedule.forms)
-        if (functions is not None or places) and decoder == "auto" and native_fault() is None:
-            wanted = "native"  # even on a GPU: functions run on the CPU; DALI was not measured at scaling and padding
-
-        def prefer(gpu: int) -> Backend:
-            return prefer_decoder(
-                self._datasets[0].folder,
-                gpu,
-                self.ranks,
-                lambda ahead, gpu: fits(self._datasets, batch_size, prefetch or ahead, gpu),
-            )
-
-        self.decoder, device_id = choose_backend(wanted, device, self.ranks, decodes, prefer)
-        place = describe_device(device_id, self.ranks)
+        places = any(form.places for form in schedule.forms)
+        if (self._functions is not None or places) and decoder == "auto" and native_fault() is None:
+            decoder = "native"  # even on a GPU: functions run on the CPU; DALI was not measured at scaling and padding
         asked = Resources(min(batch_size, self._epochs.samples), num_threads or 0, prefetch or 0)
-        resources = tuned(self._datasets[0].folder, place, self.decoder, self.ranks, units, asked)
+        self.decoder, device_id, resources = choose_decoder(
+            decoder, device, self.ranks, self._datasets, asked, decodes=decodes
+        )
         self.num_threads = resources.num_threads
         self.cpu_share = resources.cpu_share if self.decoder == "both" else None
-        if decodes and self.decoder != "native" and device_id is not None and functions is None:  # else on the CPU
+        if (
+            decodes and self.decoder != "native" and device_id is not None and self._functions is None
+        ):  # else on the CPU
             by_dali = 1 - (self.cpu_share or 0.0)
             check_whole_images(self._datasets, batch_size, resources.prefetch, device_id, by_dali)
-        self._output = output
-        self._arrays = make_arrays(output, device_id, self._schedule.first.form)
-        self.device = self._arrays.device
+        arrays = make_arrays(output, device_id, schedule.first.form)
+        self.device = arrays.device
         check_space(self._datasets, plan.window, batch_size, plan.node_lanes)
         if batch_transforms:
-            self._arrays.staging()  # reports now, not at the first batch, that CuPy is missing
+            arrays.staging()  # reports now, not at the first batch, that CuPy is missing
         # Has no reference to this loader, which its threads would keep alive.
-        open_stream = partial(
+        self._open_reader = partial(
             BatchReader if plan.buckets is None else partial(BucketedReader, plan.buckets, plan.epochs),
             self._datasets,
             plan.make_stream,
-            collate.columns if functions is None else tuple(dict.fromkeys((*collate.columns, "key"))),
+            collate.columns if self._functions is None else tuple(dict.fromkeys((*collate.columns, "key"))),
             collate.members,
             collate.masks,
             decodes=decodes,
             prepare=collate.prepare,
         )
-        self._reader = open_stream()
-        self._decoder = open_decoder(
-            self.decoder,
-            device_id,
-            self._schedule.forms,
-            find_stored(self._datasets, self._schedule.pixels, collate.mask_fills) if decodes else None,
-            resources,
-            functions,
-            action,
-        )
-        self._corrupt = corrupt = CorruptSamples(
-            self._datasets,
-            collate.masks,
-            self._on_corrupt,
-            epoch_samples=self._epochs.samples / self.ranks.world_size,
-            rank=self.ranks.rank,
-        )
+        self._pipeline = self._open(self.decoder, device_id, resources, arrays, collate, self._on_corrupt)
         if self._mixing is not None:
-            warn_of_sorted_shards(self._datasets, self._mixing.window * self._mixing.lanes)
+            self._warn_of_sorted_shards(self._mixing.window * self._mixing.lanes)
         self._over = threading.Event()  # set where the current loop is ended by another one, or by `close`
         self.timing: Timing | None = None  # of the last batch returned
         self.padding = 0  # samples at its end that only keep this rank in step
         # Accelerate reads these: whether that batch is the last of its epoch, and its samples on all ranks without
         # padding.
         self.end_of_dataloader, self.remainder = False, -1
-        folder = self._datasets[0].folder
-        setup = Setup(folder, self.decoder, self.device, self.num_threads, count_cores(), batch_size)
-        self._meter = Meter(self._reader.disk_s, setup)
-        self._pipeline = Pipeline(
-            open_stream,
-            self._reader,
-            self._decoder,
-            partial(collate, arrays=self._arrays),
-            partial(no_pixels, forms=self._schedule.forms, masks=len(collate.masks)),
-            corrupt,
-            self._meter,
-        )
         self._closed = False
+
+    def _open(
+        self,
+        decoder: Backend,
+        device_id: int | None,
+        resources: Resources,
+        arrays: Arrays,
+        collate: Collate,
+        on_corrupt: OnCorrupt | None,
+    ) -> Pipeline:
+        forms, action = self._schedule.forms, "raise" if on_corrupt is None else on_corrupt.action
+        epoch_samples = self._epochs.samples / self.ranks.world_size
+        return Pipeline(
+            self._open_reader,
+            open_decoder(decoder, device_id, forms, self._stored, resources, self._functions, action),
+            partial(collate, arrays=arrays),
+            partial(no_pixels, forms=forms, masks=len(collate.masks)),
+            CorruptSamples(
+                self._datasets, collate.masks, on_corrupt, epoch_samples=epoch_samples, rank=self.ranks.rank
+            ),
+            Setup.of(self),
+        )
+
+    def _warn_of_sorted_shards(self, window: int) -> None:
+        """Warns where batches would hold few classes. The warning names the line that constructs the loader."""
+        for dataset in self._datasets:
+            if is_sorted_by_class(dataset, window):
+                warnings.warn(
+                    f"{dataset.folder}: its shards are sorted by class, so that {window} of them, which are mixed at a "
+                    "time, hold few classes. Pack them again without --no-shuffle, or raise window; `python -m gpuload "
+                    "info` shows how well a window mixes",
+                    stacklevel=4,
+                )
 
     def __len__(self) -> int:
         """Batches in a whole epoch, the same on every rank."""
@@ -346,12 +335,12 @@ class DaliIterator(NotSupported):
         window: the number of latest batches to cover, up to 1000; None covers all since construction. The call takes
             microseconds and is safe from any thread, even during iteration.
         """
-        return self._meter.metrics(window)
+        return self._pipeline.meter.metrics(window)
 
     def report(self) -> Report:
         """The number of samples replaced or marked on this rank since construction, and the first 1,000 distinct ones
         with key, shard, reason and epoch. Empty with on_corrupt="raise"."""
-        return self._corrupt.report()
+        return self._pipeline.corrupt.report()
 
     @checked("DaliIterator.preview", n=whole(1, 1024), epoch=optional(whole(0, 10**9)), batch=ANYTHING)
     def preview(self, n: int = 16, epoch: int | None = None, batch: Any = None) -> "Image.Image":
@@ -379,48 +368,33 @@ class DaliIterator(NotSupported):
         if batch is not None:
             return draw_sheet(drawing.cells(_named_fields(batch, self._collate), n))
         cells: list[Cell] = []
-        with self._beside() as beside:
-            if epoch is None:
-                beside.load_state_dict(self.state_dict())
-            else:
-                beside.set_epoch(epoch)
-            beside.mixup_enabled = self.mixup_enabled
-            left = n
-            for _ in range(2):  # after a finished epoch, the next one is shown
-                for shown in map(make_dict, beside):
+        start = self._handed_out if epoch is None else self._epochs.start(epoch)
+        with closing(self._open_preview()) as pipeline:
+            for position in (start, self._epochs.following(start)):  # after a finished epoch, the next one is shown
+                left = n
+                for made in self._run(pipeline, position, lambda: True):
+                    shown = make_dict(made.fields) if isinstance(made.fields, tuple) else made.fields
                     cells += drawing.cells(shown, left)
                     left -= len(_first_view(shown["image"]))
                     if left <= 0:
-                        return draw_sheet(cells)
+                        break
                 if cells:
                     break
         return draw_sheet(cells)
 
-    def _beside(self) -> "DaliIterator":
-        """A separate CPU loader for a preview, since a second loop would end a running one. Its order, crops and
-        transforms are the same, because they are functions of (seed, epoch, sample)."""
+    def _open_preview(self) -> Pipeline:
+        """A separate pipeline on the CPU. Its order, crops and transforms are the same, because they are functions of
+        (seed, epoch, sample)."""
         skips = self._on_corrupt is not None and self._on_corrupt.action == "skip"
-        with warnings.catch_warnings():  # this loader has already warned
-            warnings.simplefilter("ignore", UserWarning)
-            return DaliIterator(
-                self.dataset,
-                self.batch_size,
-                augment=self.augment,
-                fields=self.fields,
-                batch_transforms=self._batch_transforms,
-                shuffle=self._mixing or False,
-                seed=self.seed,
-                drop_last=self._rest or self.drop_last,
-                steps_per_epoch=self.steps_per_epoch,
-                sampling=self._sampling,
-                on_corrupt=OnCorrupt("skip" if skips else "mark", most=1.0),
-                num_threads=min(self.num_threads, 4),
-                prefetch=1,
-                device="cpu",
-                output=self._output if self._output == "torch" else "numpy",
-                rank=self.ranks.rank,
-                world_size=self.ranks.world_size,
-            )
+        collate = self._make_collate(marks=not skips)
+        collate.mixes = self.mixup_enabled
+        asked = Resources(min(self.batch_size, self._epochs.samples), min(self.num_threads, 4), 1)
+        decoder, _, resources = choose_decoder(
+            "auto", "cpu", self.ranks, self._datasets, asked, decodes=self._stored is not None
+        )
+        arrays = make_arrays(self._output if self._output == "torch" else "numpy", None, self._schedule.first.form)
+        on_corrupt = OnCorrupt("skip" if skips else "mark", most=1.0)
+        return self._open(decoder, None, resources, arrays, collate, on_corrupt)
 
     def close(self) -> None:
         """Stops the threads and frees the memory. Batches already returned stay valid."""
@@ -429,9 +403,7 @@ class DaliIterator(NotSupported):
         self._closed = True
         self._over.set()
         if os.getpid() == self._process:  # a forked child would wait for threads that it does not have
-            self._reader.interrupt()
-            self._decoder.close()
-            self._reader.close()
+            self._pipeline.close()
 
     def __enter__(self) -> "DaliIterator":
         return self
@@ -449,7 +421,7 @@ class DaliIterator(NotSupported):
     @property
     def num_classes(self) -> int | None:
         """Number of classes, with or without names (see `Dataset.num_classes`); of a mixture, the largest."""
-        return max((count for one in self._datasets if (count := one.num_classes) is not None), default=None)
+        return self.dataset.num_classes
 
     @property
     def num_batches(self) -> int:
@@ -494,10 +466,8 @@ class DaliIterator(NotSupported):
         self._check_usable()  # afterwards: `close`, called by another thread at any moment, is noticed
         position = self._handed_out = self._next
         self._next = self._epochs.following(position)
-        augments = self._schedule.at(position.epoch)
-        parts, empty = self._epochs.parts(position), self._epochs.empty_parts(position)
         with followed(self):
-            for made in self._pipeline.epoch(position, parts, empty, augments, lambda: not over.is_set()):
+            for made in self._run(self._pipeline, position, lambda: not over.is_set()):
                 start, stop = (position.begin + at.samples for at in (self._handed_out, made.position))
                 self.padding, self.remainder = self._epochs.padding(start, stop), stop - start
                 self.end_of_dataloader = self._epochs.is_last(made.position)
@@ -507,6 +477,11 @@ class DaliIterator(NotSupported):
                 check_process(self._process)
                 check_current(not over.is_set())
         self._handed_out = self._epochs.following(position)
+
+    def _run(self, pipeline: Pipeline, position: Position, is_current: Callable[[], bool]) -> Iterator[TrainingBatch]:
+        """The batches of the rest of an epoch."""
+        parts, empty = self._epochs.parts(position), self._epochs.empty_parts(position)
+        return pipeline.epoch(position, parts, empty, self._schedule.at(position.epoch), is_current)
 
     def _settings(self) -> dict[str, Any]:
         """Settings that must be the same on all ranks."""

@@ -1,22 +1,171 @@
-"""Connects reader, decoder and collation into the batches of an epoch; checks, counts and times them."""
+"""Connects reader, decoder and collation into the batches of an epoch; checks, counts and times them, and counts, lists
+and logs samples that do not decode."""
 
+import json
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import takewhile
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpuload.augment import Augment
+from gpuload.counted import counted
+from gpuload.decode.arguments import OnCorrupt
 from gpuload.decode.faults import FaultHandler, HandledBatch
-from gpuload.decode.interface import BatchDecodeError, Decoded
-from gpuload.errors import GpuloadError, ShardError
-from gpuload.loader.corrupt import CorruptSamples
-from gpuload.monitor.metrics import Meter, annotate
+from gpuload.decode.interface import BatchDecodeError, Decoded, Fault
+from gpuload.disk.dataset import Dataset
+from gpuload.errors import ArgumentError, DecodeError, GpuloadError, ShardError
+from gpuload.monitor import Meter, Setup, annotate
 from gpuload.order.stream import Part, Position
 from gpuload.read.batch import Batch
 from gpuload.read.batches import BatchReader, read_alone
+
+_LOG = logging.getLogger(__name__)
+
+_MOST_LISTED = 1000  # samples in a report, about 0.5 MB
+
+
+@dataclass(frozen=True)
+class CorruptSample:
+    """A sample that did not decode.
+
+    key: of the sample.
+    shard: path of its shard.
+    offset, bytes: position and size in the shard of its image, or of the mask that does not decode.
+    reason: the decoder's message.
+    index, dataset: its number in the stored order of its data set, and that one's number in a mixture.
+    epoch: of its first occurrence.
+    times: number of occurrences.
+    """
+
+    key: str
+    shard: str
+    offset: int
+    bytes: int
+    reason: str
+    index: int
+    dataset: int
+    epoch: int
+    times: int = 1
+
+
+class Report(NamedTuple):
+    """The undecodable samples of a loader on this rank since construction.
+
+    corrupt: the number of samples replaced or marked, counted in every epoch. samples: the first 1,000 distinct ones.
+    """
+
+    corrupt: int
+    samples: tuple[CorruptSample, ...]
+
+
+class CorruptSamples:
+    """Counts, lists and logs undecodable samples.
+
+    masks: names of the mask fields. on_corrupt: None if the first one raises. epoch_samples: this rank's samples in an
+    epoch.
+
+    Raises:
+        ArgumentError: the file cannot be written.
+    """
+
+    def __init__(
+        self,
+        datasets: Sequence[Dataset],
+        masks: Sequence[str],
+        on_corrupt: OnCorrupt | None,
+        *,
+        epoch_samples: float,
+        rank: int,
+    ) -> None:
+        self._datasets, self._masks, self._rank = datasets, masks, rank
+        self._wanted, self._epoch_samples = on_corrupt or OnCorrupt("skip"), epoch_samples
+        most, log = self._wanted.most, self._wanted.log
+        self._most = most if isinstance(most, int) else most * epoch_samples
+        self._log = None if log is None else Path(log)
+        self._count, self._in_epoch = 0, 0
+        self._listed: dict[tuple[int, int], CorruptSample] = {}
+        if self._log is not None:
+            try:
+                self._log.open("a").close()
+            except OSError as error:
+                raise ArgumentError(
+                    f"OnCorrupt(log={str(log)!r}): cannot be written ({error.strerror}). Give a file in a "
+                    "folder that exists and can be written"
+                ) from None
+
+    def start_epoch(self) -> None:
+        """Resets the count for `OnCorrupt.most`, which limits one epoch, or the rest of one after a resume."""
+        self._in_epoch = 0
+
+    def add(self, handled: HandledBatch, epoch: int) -> None:
+        """Records the faults of a batch.
+
+        Raises:
+            DecodeError: there are more than `OnCorrupt.most` in this epoch.
+        """
+        for row, fault in sorted(handled.faults.items()):
+            corrupt = self._identify(handled.asked, row, fault, epoch)
+            self._count += 1
+            self._in_epoch += 1
+            place = corrupt.dataset, corrupt.index
+            if place in self._listed or len(self._listed) < _MOST_LISTED:
+                known = self._listed.get(place, replace(corrupt, times=0))
+                self._listed[place] = replace(known, times=known.times + 1)
+            self._write(corrupt, handled.batch, row)
+            if self._in_epoch > self._most:
+                raise DecodeError(
+                    f"epoch {epoch}: {counted(self._in_epoch, 'corrupt sample')} of this rank's "
+                    f"{self._epoch_samples:,.0f}, more than OnCorrupt(most={self._wanted.most}) allows; the last one "
+                    f"is {corrupt.key!r} in {corrupt.shard}: {corrupt.reason}. `python -m gpuload verify --quarantine "
+                    "FILE` finds them all, for gpuload.Dataset(exclude=FILE); or raise most"
+                )
+
+    def report(self) -> Report:
+        """The undecodable samples so far."""
+        return Report(self._count, tuple(self._listed.values()))
+
+    def explain(self, error: BatchDecodeError) -> DecodeError:
+        """The user's error for a decoder's."""
+        row, fault = next(iter(error.faults.items()))
+        corrupt = self._identify(error.batch, row, fault, 0)
+        what = "sample" if fault.mask is None else f"the mask {self._masks[fault.mask]!r} of sample"
+        others = f" (one of {len(error.faults)} in its batch)" if len(error.faults) > 1 else ""
+        return DecodeError(
+            f"{corrupt.shard}: {what} {corrupt.key!r} does not decode (byte {corrupt.offset:,}): "
+            f"{corrupt.reason}{others}. Pack it again: `python -m gpuload pack` rejects and lists undecodable images; "
+            "or use on_corrupt='skip'"
+        )
+
+    def _identify(self, batch: Batch, row: int, fault: Fault, epoch: int) -> CorruptSample:
+        source, sample = int(batch.sources[row]), int(batch.encoded.samples[row])
+        dataset = self._datasets[source]
+        stored = dataset.row(sample).to_pylist()[0]
+        field = dataset.fields["image" if fault.mask is None else self._masks[fault.mask]]
+        offset, size = stored[field.offset_column], stored[field.bytes_column]
+        path = str(dataset.shard_paths[int(dataset.shards_of(sample))])
+        return CorruptSample(stored["key"], path, offset, size, fault.reason, sample, source, epoch)
+
+    def _write(self, corrupt: CorruptSample, batch: Batch, row: int) -> None:
+        """Appends a line in one write, so that several ranks can share the file. A file that becomes unwritable does
+        not end the run."""
+        if self._log is None:
+            return
+        line = {**asdict(corrupt), "rank": self._rank, "on_corrupt": self._wanted.action}
+        del line["times"]
+        if self._wanted.action == "skip":
+            source, sample = int(batch.sources[row]), int(batch.encoded.samples[row])
+            line |= {"replaced_by": self._datasets[source].keys([sample])[0]}
+        try:
+            with self._log.open("ab", buffering=0) as file:
+                file.write(json.dumps(line).encode() + b"\n")
+        except OSError as error:
+            _LOG.warning("%s: a sample that does not decode was not written (%s)", self._log, error)
 
 
 class Timing(NamedTuple):
@@ -56,23 +205,28 @@ def check_current(is_current: bool) -> None:
 class Pipeline:
     """Makes batches from the parts of an epoch: connects the reader, the decoder and the collation of fields.
 
-    open_reader: opens another reader of the same stream. make_fields: makes the user's fields from a batch, its pixels,
-    and `broken`, the rows that do not decode. no_pixels: the pixels of a batch without samples.
+    open_reader: opens a reader of the stream. make_fields: makes the user's fields from a batch, its pixels, and
+    `broken`, the rows that do not decode. no_pixels: the pixels of a batch without samples. setup: for advice.
     """
 
     def __init__(
         self,
         open_reader: Callable[[], BatchReader],
-        reader: BatchReader,
         decoder: FaultHandler,
         make_fields: Callable[..., Any],
         no_pixels: Callable[[Batch], Decoded],
         corrupt: CorruptSamples,
-        meter: Meter,
+        setup: Setup,
     ) -> None:
-        self._open_reader, self._reader, self._decoder = open_reader, reader, decoder
-        self._make_fields, self._no_pixels = make_fields, no_pixels
-        self._corrupt, self._meter = corrupt, meter
+        self._open_reader, self.reader, self.decoder = open_reader, open_reader(), decoder
+        self._make_fields, self._no_pixels, self.corrupt = make_fields, no_pixels, corrupt
+        self.meter = Meter(self.reader.disk_s, setup)
+
+    def close(self) -> None:
+        """Stops the threads and frees the memory; batches already returned stay valid."""
+        self.reader.interrupt()
+        self.decoder.close()
+        self.reader.close()
 
     def epoch(
         self,
@@ -91,15 +245,15 @@ class Pipeline:
         Raises:
             ShardError, DecodeError: as `DaliIterator`.
         """
-        self._corrupt.start_epoch()
-        self._reader.interrupt()  # for an earlier loop, which the decoder ends
+        self.corrupt.start_epoch()
+        self.reader.interrupt()  # for an earlier loop, which the decoder ends
         try:
-            self._meter.start()
+            self.meter.start()
             asked = time.perf_counter()
             # After the reader has begun, which then no longer knows that it was interrupted.
             current = takewhile(lambda _: is_current(), parts)
             read_spare = partial(read_alone, self._open_reader, augments)
-            decoding = self._decoder.decode(self._reader.batches(current, augments), read_spare)
+            decoding = self.decoder.decode(self.reader.batches(current, augments), read_spare)
             while True:
                 with annotate("wait"):
                     handled = next(decoding, None)
@@ -108,40 +262,40 @@ class Pipeline:
                 made = [self._finish(handled, start, asked, is_current)]
                 del handled
                 yield made.pop()  # not from a variable: a suspended generator would keep the batch alive
-                asked = self._meter.ask()
+                asked = self.meter.ask()
             check_current(is_current())  # a decoder that was closed ends
-            self._reader.check(look=True)
+            self.reader.check(look=True)
         except BaseException as error:
             if is_current():
-                self._reader.interrupt()  # a thread may be waiting for a download
+                self.reader.interrupt()  # a thread may be waiting for a download
             if not isinstance(error, Exception):
                 raise
             check_current(is_current())  # a concurrent `close` causes many kinds of errors
             # An unreadable shard looks like undecodable images, or like a mismatch with its index.
-            self._reader.check(look=not isinstance(error, ShardError))
+            self.reader.check(look=not isinstance(error, ShardError))
             if isinstance(error, BatchDecodeError):
-                raise self._corrupt.explain(error) from None
+                raise self.corrupt.explain(error) from None
             raise
         for part in empty:
             asked = time.perf_counter()
-            (last,) = self._reader.read([part], augments)
+            (last,) = self.reader.read([part], augments)
             yield self._finish(HandledBatch(last, self._no_pixels(last), last, {}), start, asked, is_current)
-            self._meter.ask()
+            self.meter.ask()
 
     def _finish(
         self, handled: HandledBatch, start: Position, asked: float, is_current: Callable[[], bool]
     ) -> TrainingBatch:
         ready = time.perf_counter()
         check_current(is_current())
-        self._reader.check()
+        self.reader.check()
         batch, decoded = handled.batch, handled.decoded
         if handled.faults:
-            self._corrupt.add(handled, start.epoch)
-            self._meter.bad_samples += len(handled.faults)
+            self.corrupt.add(handled, start.epoch)
+            self.meter.bad_samples += len(handled.faults)
         with annotate("hand over"):
             fields = self._make_fields(batch, decoded, broken=tuple(handled.faults))
         at = start._replace(samples=batch.stop - start.begin)
-        waited_s = self._meter.hand_over(batch, decoded, asked, ready, (at.epoch, at.samples))
+        waited_s = self.meter.hand_over(batch, decoded, asked, ready, (at.epoch, at.samples))
         return TrainingBatch(fields, at, Timing(batch.read_s, decoded.seconds, waited_s, batch.download_s))
 
 

@@ -7,7 +7,7 @@ never the content of batches.
 import json
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
 from gpuload.checks import choice, number, optional, rules_of, whole
-from gpuload.decode.arguments import Backend, Both, Dali
-from gpuload.decode.open import Resources
+from gpuload.decode.arguments import Backend, Both, Dali, DecoderName
+from gpuload.decode.dali.memory import fits
+from gpuload.decode.open import Resources, choose_backend
+from gpuload.disk.dataset import Dataset
 from gpuload.errors import OutputError
 from gpuload.machine.ranks import Ranks, count_threads
 from gpuload.machine.untrusted import open_regular, parse_json
@@ -55,10 +57,8 @@ class Tuning:
 
 def describe_device(device_id: int | None, ranks: Ranks) -> str:
     """The key of tunings: the GPU (None: the CPU) and the number of cores of this rank."""
-    cores = count_threads(ranks)
-    if device_id is None:
-        return f"{_cpu_name()}, {cores} cores"
-    return f"{_gpu_name(device_id)}, {cores} cores"
+    name = _cpu_name() if device_id is None else _gpu_name(device_id)
+    return f"{name}, {count_threads(ranks)} cores"
 
 
 def load_tuning(folder: str | Path | URL, device: str, decoder: str = "auto") -> Tuning | None:
@@ -81,49 +81,62 @@ def load_tuning(folder: str | Path | URL, device: str, decoder: str = "auto") ->
     return None
 
 
-def tuned(
-    folder: Path | URL, device: str, decoder: str, ranks: Ranks, wanted: Dali | Both | None, usual: Resources
-) -> Resources:
-    """The resources of a decoder: as `usual` and `wanted`, otherwise as saved for this device, otherwise the defaults.
-
-    device: as `describe_device`. usual: 0 for threads or batches ahead that are not given. With `deterministic`, saved
-    shares are not used, since pixels depend on them.
-    """
-    saved = load_tuning(folder, device, decoder)
-    hardware, cpu = None if wanted is None else wanted.hardware, getattr(wanted, "cpu", None)
-    if wanted is not None and wanted.deterministic:
-        hardware = ONE_UNIT if hardware is None else hardware
-    elif saved is not None:
-        hardware = saved.hw_decoder_load if hardware is None else hardware
-        cpu = saved.cpu_share if cpu is None else cpu
-    threads, prefetch = (count_threads(ranks), PREFETCH) if saved is None else (saved.num_threads, saved.prefetch)
-    return Resources(
-        usual.batch_size,
-        usual.num_threads or threads,
-        usual.prefetch or prefetch,
-        hardware,
-        CPU_SHARE if cpu is None else cpu,
-    )
-
-
 # With at least this many cores per rank, the native decoder is the default for a GPU without measurements. Estimate:
 # ResNet-50 on an H100 takes some 2,800 images/s; the native decoder makes about 1,200 a core from ImageNet-like JPEGs.
 # Three cores decode enough, and three remain for reading, the training thread and peaks.
 NATIVE_CORES = 6
 
 
-def prefer_decoder(folder: str | Path | URL, device_id: int, ranks: Ranks, fits: Callable[[int, int], bool]) -> Backend:
-    """The decoder for "auto" on a GPU: "native" if DALI's whole images do not fit; otherwise the fastest that `tune`
-    measured; otherwise "native" if this rank has enough cores, which leaves the GPU to training; otherwise "dali".
+def choose_decoder(
+    decoder: DecoderName | Dali | Both,
+    device: str,
+    ranks: Ranks,
+    datasets: Sequence[Dataset],
+    asked: Resources,
+    *,
+    decodes: bool = True,
+) -> tuple[Backend, int | None, Resources]:
+    """The decoder, the number of the GPU for the batches (None: the CPU), and the decoder's resources.
 
-    fits: whether DALI's whole images fit into the GPU's memory, given the number of batches ahead and the GPU.
+    asked: the resources that are given; 0 for threads or batches ahead that are not. decodes: whether anything needs
+    decoding. The others are as asked, otherwise as saved for this device, otherwise the defaults. With
+    `deterministic`, saved shares are not used, since pixels depend on them.
+
+    "auto" on a GPU is "native" if DALI's whole images do not fit into its memory; otherwise the fastest that `tune`
+    measured; otherwise "native" if this rank has enough cores, which leaves the GPU to training; otherwise "dali".
     """
-    saved = load_tuning(folder, describe_device(device_id, ranks))
-    if not fits(PREFETCH if saved is None else saved.prefetch, device_id):
-        return "native"
-    if saved is not None:
-        return cast(Backend, saved.decoder)
-    return "native" if count_threads(ranks) >= NATIVE_CORES else "dali"
+    folder = datasets[0].folder
+
+    def prefer(gpu: int) -> Backend:
+        saved = load_tuning(folder, describe_device(gpu, ranks))
+        if not fits(datasets, asked.batch_size, asked.prefetch or (saved.prefetch if saved else PREFETCH), gpu):
+            return "native"
+        if saved is not None:
+            return cast(Backend, saved.decoder)
+        return "native" if count_threads(ranks) >= NATIVE_CORES else "dali"
+
+    name: DecoderName = decoder if isinstance(decoder, str) else "dali" if isinstance(decoder, Dali) else "both"
+    backend, device_id = choose_backend(name, device, ranks, decodes, prefer)
+    units = Dali() if isinstance(decoder, str) else decoder
+    hardware, cpu = units.hardware, getattr(units, "cpu", None)
+    saved = load_tuning(folder, describe_device(device_id, ranks), backend)
+    if units.deterministic:
+        hardware = ONE_UNIT if hardware is None else hardware
+    elif saved is not None:
+        hardware = saved.hw_decoder_load if hardware is None else hardware
+        cpu = saved.cpu_share if cpu is None else cpu
+    threads, prefetch = (count_threads(ranks), PREFETCH) if saved is None else (saved.num_threads, saved.prefetch)
+    return (
+        backend,
+        device_id,
+        Resources(
+            asked.batch_size,
+            asked.num_threads or threads,
+            asked.prefetch or prefetch,
+            hardware,
+            CPU_SHARE if cpu is None else cpu,
+        ),
+    )
 
 
 def save_tuning(folder: str | Path, device: str, tunings: Sequence[Tuning]) -> Path:

@@ -1,13 +1,42 @@
-"""How a loader orders and draws its samples, as its user says it."""
+"""How a loader orders, draws and mixes its samples, as its user says it."""
 
-from typing import Annotated, Any
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 
-from gpuload.checks import COUNT, FLAG, Rule, optional, settings, shown, text, whole
+from gpuload.checks import (
+    COUNT,
+    FLAG,
+    LARGEST,
+    POSITIVE,
+    SIDE,
+    Rule,
+    as_items,
+    as_numbers,
+    checked,
+    choice,
+    number,
+    optional,
+    settings,
+    several,
+    shown,
+    text,
+    whole,
+)
+from gpuload.counted import counted
+from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError
-from gpuload.order.drawn import MOST_DRAWS
+from gpuload.store.url import LOCATION
+from gpuload.types import F64, U8, HeightWidth
 
+MOST_DRAWS = (1 << 31) - 1  # in a pass: see `gpuload.order.sampling`
 _DRAWS = optional(whole(1, MOST_DRAWS))
 
 
@@ -108,12 +137,210 @@ class Repeated:
     num_samples = None  # in an epoch: as many as the data has
 
 
-Sampled = Balance | Weights
+AnySampling = Balance | Weights | Repeated
 
 
-def _check_draws(sampling: Sampled) -> None:
+def _check_draws(sampling: Balance | Weights) -> None:
     if not sampling.replacement and sampling.num_samples is None:
         raise ArgumentError(
             f"{type(sampling).__name__}(replacement=False): draws each sample once at most, and so needs num_samples, "
             "the number of samples in a pass"
         )
+
+
+MOST_BUCKETS = 256  # the number of a sample's bucket takes one byte
+STEP, MAX_ASPECT = 64, 2.0
+
+_SIZES = several(several(SIDE, "", count=2), "(height, width) pairs in pixels, such as [(1024, 1024), (832, 1216)]")
+_AREA = optional(whole(1, 65_535**2, "pixels, a whole number such as 1024 * 1024"))
+_ASPECT = optional(number(1, 65_535, "the longer side over the shorter one, a number from 1"))
+
+
+def _as_pixels(value: Any) -> npt.NDArray[Any]:
+    found = as_numbers(value)
+    if found.dtype == bool or found.min(initial=1) < 1:
+        raise TypeError
+    return found
+
+
+_PIXELS = Rule("pixels, whole numbers (n,) from 1", _as_pixels)
+
+
+@settings
+class Buckets:
+    """Output sizes of which each sample gets the nearest, for `Augment(size=Buckets(…), crop="cover")`.
+
+    sizes: (height, width) of each bucket in pixels, which numbers them; 256 at most. Or they are made of the others:
+    area: the largest number of pixels, such as 1024 * 1024. A bucket for each shorter side that is a multiple of
+        `step`, with the longest other side that is one, too; the buckets are numbered from the narrowest to the widest.
+    step: divides all sides; 64 by default. max_aspect: of the longer side to the shorter one, at most; 2 by default.
+
+    Raises:
+        ArgumentError: neither sizes nor area, or both; a size that is there twice; more than 256; no size fits.
+    """
+
+    sizes: Annotated[Sequence[HeightWidth] | None, optional(_SIZES)] = None
+    area: Annotated[int | None, _AREA] = None
+    step: Annotated[int | None, optional(SIDE)] = None
+    max_aspect: Annotated[float | None, _ASPECT] = None
+
+    def __post_init__(self) -> None:
+        if (self.sizes is None) == (self.area is None) or (self.sizes and (self.step or self.max_aspect)):
+            raise ArgumentError(
+                f"Buckets(sizes={self.sizes}, area={self.area}, step={self.step}, max_aspect={self.max_aspect}): "
+                "expected sizes alone, or area, with step and max_aspect if needed"
+            )
+        if self.area is not None:
+            object.__setattr__(self, "sizes", self._make_sizes(self.area))
+        sizes = self.all_sizes
+        if len(set(sizes)) < len(sizes):
+            raise ArgumentError(f"Buckets(sizes={sizes}): has a size twice. Leave one of them out")
+        if len(sizes) > MOST_BUCKETS:
+            raise ArgumentError(
+                f"Buckets: {counted(len(sizes), 'size')}, expected at most {MOST_BUCKETS}. Use a larger step"
+            )
+
+    def _make_sizes(self, area: int) -> tuple[HeightWidth, ...]:
+        step, most = self.step or STEP, self.max_aspect or MAX_ASPECT
+        sides = [(short, area // short // step * step) for short in range(step, math.isqrt(area) + 1, step)]
+        fitting = [(short, long) for short, long in sides if short <= long <= min(short * most, 65_535)]
+        found = {size for short, long in fitting for size in ((short, long), (long, short))}
+        if not found:
+            raise ArgumentError(
+                f"Buckets(area={area}, step={step}, max_aspect={most:g}): no size fits. Use a smaller step or a larger "
+                "max_aspect"
+            )
+        return tuple(sorted(found, key=lambda size: (size[1] / size[0], size)))
+
+    def __len__(self) -> int:
+        return len(self.all_sizes)
+
+    @property
+    def all_sizes(self) -> tuple[HeightWidth, ...]:
+        """(height, width) of each bucket, by its number."""
+        assert self.sizes is not None
+        return tuple((height, width) for height, width in self.sizes)
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that change with the sizes or their numbers."""
+        return hashlib.sha256(repr(self.all_sizes).encode()).hexdigest()[:16]
+
+    @checked("Buckets.numbers", widths=_PIXELS, heights=_PIXELS)
+    def numbers(self, widths: npt.ArrayLike, heights: npt.ArrayLike) -> U8:
+        """uint8 (N,): the bucket of images of these widths and heights, in pixels, from 1.
+
+        It is the one whose width / height is nearest in ratio, so in the difference of logarithms; an image exactly
+        between two gets the narrower one. Of buckets of the same shape it is the one whose area is nearest in ratio;
+        exactly between two, the smaller one.
+
+        Raises:
+            ArgumentError: widths and heights are not as many.
+        """
+        wide, high = np.asarray(widths, np.float64), np.asarray(heights, np.float64)
+        if wide.shape != high.shape:
+            raise ArgumentError(f"Buckets.numbers(widths, heights): {len(wide):,} and {len(high):,}, expected as many")
+        shapes: dict[float, list[int]] = {}
+        sizes = self.all_sizes
+        for bucket, (height, width) in enumerate(sizes):
+            shapes.setdefault(width / height, []).append(bucket)
+        aspects = sorted(shapes)
+        shape = np.searchsorted(_middles(aspects), wide / high, side="left")
+        found = np.empty(wide.shape, np.uint8)
+        for place, aspect in enumerate(aspects):
+            rows = shape == place
+            same = sorted(shapes[aspect], key=lambda bucket: sizes[bucket])
+            areas = [float(math.prod(sizes[bucket])) for bucket in same]
+            found[rows] = np.array(same, np.uint8)[np.searchsorted(_middles(areas), (wide * high)[rows], side="left")]
+        return found
+
+
+def _middles(values: Sequence[float]) -> F64:
+    """Geometric means of neighbours, of ascending values. Multiplication, division and square roots are rounded in the
+    same way on every machine, logarithms are not."""
+    ascending = np.array(values, np.float64)
+    middles: F64 = np.sqrt(ascending[:-1] * ascending[1:])
+    return middles
+
+
+Batches = Literal["shuffled", "stratified"]
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Data sets and their shares (which sum to 1), for `DaliIterator(data=…)`. Made by `mix`.
+
+    Each data set is read pass after pass in its own order; which of them the next sample comes from depends on (seed,
+    position), or with stratified batches on the position alone. An epoch is as long as all of them together, and
+    continues where the last one stopped.
+    """
+
+    datasets: tuple[Dataset, ...]
+    shares: tuple[float, ...]
+    batches: Batches = "shuffled"
+
+    def __len__(self) -> int:
+        """Samples in an epoch: those of all data sets together."""
+        return sum(map(len, self.datasets))
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Name of each class by its number, the same in all of them."""
+        return self.datasets[0].classes
+
+    @property
+    def num_classes(self) -> int | None:
+        """As `Dataset.num_classes`: the largest of the data sets'."""
+        return max((count for one in self.datasets if (count := one.num_classes) is not None), default=None)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when one of the data sets, their sequence, a share or `batches` changes."""
+        content: list[Any] = [[dataset.fingerprint for dataset in self.datasets], self.shares]
+        if self.batches != "shuffled":  # sets that were mixed before there was a choice keep their fingerprints
+            content.append(self.batches)
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+    @property
+    def folder(self) -> str:
+        """The folders, for messages."""
+        return " + ".join(str(dataset.folder) for dataset in self.datasets)
+
+
+def _as_parts(value: Any) -> tuple[tuple[Any, float], ...]:
+    weight = number(POSITIVE, LARGEST, "")
+    pairs = map(as_items, as_items(value))
+    return tuple((data if isinstance(data, Dataset) else LOCATION.read(data), weight.read(w)) for data, w in pairs)
+
+
+@checked(
+    "mix",
+    parts=Rule(
+        'pairs of a data set and a weight above 0 and up to 1e6, such as [("shards/a", 0.7), ("shards/b", 0.3)]',
+        _as_parts,
+    ),
+    batches=choice(*get_args(Batches)),
+)
+def mix(parts: Sequence[tuple[str | Path | Dataset, float]], *, batches: Batches = "shuffled") -> Mixture:
+    """Mixes data sets by weights: `mix([("shards/a", 0.7), ("shards/b", 0.3)])`.
+
+    parts: data sets, as packed folders, URLs or `Dataset`s, each with its weight; the weights are divided by their sum.
+    batches: "shuffled", each position of a batch draws its data set at random; of any 4,096 samples that start at a
+        multiple of 4,096, each data set gives exactly its share, rounded to whole samples. "stratified", each batch
+        holds the shares: exactly where those of all data sets are whole numbers of a batch of all ranks together, else
+        rounded up or down (of n data sets, off by less than n - 1). The same holds for a rank's part of it.
+
+    Raises:
+        ArgumentError: no data sets, a weight that is not above 0, or data sets whose classes differ.
+    """
+    if not parts:
+        raise ArgumentError("mix(parts): expected at least one (data set, weight)")
+    datasets = tuple(part if isinstance(part, Dataset) else Dataset(part) for part, _ in parts)
+    weights = [weight for _, weight in parts]
+    for dataset in datasets[1:]:
+        if dataset.classes != datasets[0].classes:
+            raise ArgumentError(
+                f"mix: {dataset.folder} has other classes than {datasets[0].folder} ({dataset.classes} and "
+                f"{datasets[0].classes}), so their labels mean different things. Pack them with the same class folders"
+            )
+    return Mixture(datasets, tuple(weight / sum(weights) for weight in weights), batches)

@@ -1,4 +1,4 @@
-"""The order of the samples of an epoch: numbers only.
+"""The order of the samples of an epoch, as numbers only, and how well it mixes them.
 
 The order is a pure function of (shard sizes, seed, epoch, window, lanes). It does not depend on ranks, batch sizes or
 devices, which only divide it. So any process can compute any part of it, and a run that is resumed with other ranks and
@@ -25,10 +25,12 @@ on them.
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpuload.disk.dataset import Dataset
 from gpuload.draws import SAMPLES, SHARDS, make_key, permutation
 from gpuload.types import I64
 
@@ -49,6 +51,9 @@ class Share(NamedTuple):
         """The last position of the stream before this one that is in these lanes."""
         lane = (position - 1) % self.lanes
         return position - 1 - (0 if self.first <= lane < self.stop else (lane - self.stop + 1) % self.lanes)
+
+
+ALL = Share(0, 1, 1)
 
 
 class Segments(NamedTuple):
@@ -110,6 +115,10 @@ class Windows:
             self._computed[window] = self._compute(window)
         return self._computed[window]
 
+    def repeats(self, window: int) -> I64 | None:
+        """How often the samples of a window came before in this pass; None: never."""
+        return None
+
     def _compute(self, window: int) -> I64:
         inside = self._segments.take(slice(*self._bounds[window : window + 2]))
         runs = zip(inside.firsts.tolist(), inside.counts.tolist(), strict=True)
@@ -127,6 +136,7 @@ class EpochOrder:
         they differ by one shard at most.
     shuffle: False gives stored order.
     samples: int64, those that the order is of, ascending, where it is not of all; shard_sizes counts them alone.
+    make_windows: makes the `Windows` of this pass, where samples come as often as they are drawn.
     lanes: each has windows of its own. A window of the order is then where each lane is in one, until a lane enters its
         next.
 
@@ -145,8 +155,9 @@ class EpochOrder:
         shuffle: bool = True,
         lanes: int = 1,
         samples: I64 | None = None,
+        make_windows: Callable[..., Windows] = Windows,
     ) -> None:
-        self._numbers = samples
+        self._numbers, self._make_windows = samples, make_windows
         self._seed, self._epoch, self._window, self._shuffle = seed, epoch, window, shuffle
         sizes = np.asarray(shard_sizes)
         filled = np.flatnonzero(sizes)  # a subset can leave shards empty; windows would hold fewer samples
@@ -163,7 +174,7 @@ class EpochOrder:
     def __getitem__(self, positions: slice) -> I64:
         """int64: the samples at positions start..stop-1 of the epoch."""
         start, stop, _ = positions.indices(len(self))
-        found = self._gather(start, stop, lambda lane, window: lane.samples(window))
+        found = self._gather(start, stop, Windows.samples)
         return found if self._numbers is None else self._numbers[found]
 
     def serving(self, share: Share) -> "EpochOrder":
@@ -176,7 +187,9 @@ class EpochOrder:
 
     def repeats(self, start: int, stop: int) -> I64 | None:
         """int64: how often the samples at positions start..stop-1 came before in this pass; None: never."""
-        return None
+        if self._make_windows is Windows:
+            return None
+        return self._gather(start, stop, lambda lane, window: lane.repeats(window))
 
     @property
     def rounds(self) -> I64:
@@ -220,14 +233,16 @@ class EpochOrder:
         turns = (np.arange(lanes) - epoch * self._samples % lanes) % lanes  # they go on from pass to pass
         ends = np.cumsum(each + (turns < rest))
         served = sorted(range(self._share.first, self._share.stop), key=lambda lane: int(turns[lane]))
+        make = self._make_windows if epoch == self._epoch else Windows  # of the next pass only the shards are asked for
+        options: dict[str, Any] = {"seed": self._seed, "epoch": epoch, "window": self._window, "shuffle": self._shuffle}
         return [
-            self._lane(self._sequence.part(int(ends[lane - 1]) if lane else 0, int(ends[lane])), epoch, lane)
+            make(
+                self._sequence.part(int(ends[lane - 1]) if lane else 0, int(ends[lane])),
+                () if lanes == 1 else (lane,),
+                **options,
+            )
             for lane in served
         ]
-
-    def _lane(self, segments: Segments, epoch: int, lane: int) -> Windows:
-        words = () if self._share.lanes == 1 else (lane,)
-        return Windows(segments, words, seed=self._seed, epoch=epoch, window=self._window, shuffle=self._shuffle)
 
     def _shards_of(self, windows: I64) -> I64:
         """The shards of a window of each lane; past the last of a lane, none of it."""
@@ -255,3 +270,88 @@ def _in_turn(lanes: Sequence[Windows], entered: Sequence[int] | I64) -> I64:
     shards, starts = zip(*(lane.shards_from(window) for lane, window in zip(lanes, entered, strict=True)), strict=True)
     found: I64 = np.concatenate(shards)[np.argsort(np.concatenate(starts), kind="stable")]
     return found
+
+
+# Windows and batches that are measured: enough for a mean that is exact to two digits, and fast on any data set.
+_WINDOWS, _BATCHES = 32, 64
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """How well a window (in shards) mixes batches of a size.
+
+    Shuffling within windows of whole shards is not a full shuffle. Where the packer shuffled, batches are like those of
+    a full shuffle; where the shards are sorted by class, a batch holds the classes of a few shards only.
+
+    distance: of the order from a full shuffle, 0..1: the largest difference, averaged over windows, between the
+        distribution of a window's samples over stored order and that of all samples (Kolmogorov–Smirnov). 0: each
+        window is drawn from the whole set; towards 1: each from a small part of it.
+    classes: distinct classes in a batch, on average; expected_classes: with a full shuffle. None without labels.
+    """
+
+    window: int
+    batch_size: int
+    distance: float
+    classes: float | None
+    expected_classes: float | None
+
+    @property
+    def is_poor(self) -> bool:
+        """Whether batches hold clearly fewer classes than with a full shuffle."""
+        return self.classes is not None and self.classes < 0.8 * (self.expected_classes or 0.0)
+
+
+def measure_mixing(dataset: Dataset, window: int, batch_size: int, *, lanes: int = 1) -> Mixing:
+    """Measures an epoch's order, on at most 32 windows, of all lanes together, and 64 batches of it."""
+    order = EpochOrder(dataset.shard_sizes, seed=0, epoch=0, window=window, lanes=lanes)
+    starts = order.rounds
+    windows = np.unique(np.linspace(0, len(starts) - 2, _WINDOWS).astype(int))
+    distances = [_distance(order[starts[w] : starts[w + 1]], len(order)) for w in windows]
+    classes = expected = None
+    if "label" in dataset.fields:
+        full = EpochOrder(dataset.shard_sizes, seed=0, epoch=0, window=len(dataset.shard_sizes))
+        classes, expected = (_count_classes(dataset.labels, one, batch_size) for one in (order, full))
+    return Mixing(window, batch_size, float(np.mean(distances)), classes, expected)
+
+
+def smallest_good_window(dataset: Dataset, batch_size: int) -> int | None:
+    """The smallest window of 1, 2, 4, … 32 shards, or of all where there are fewer, that mixes well; None if none does.
+
+    Not more than 32 shards, since all shards of a window are in memory.
+    """
+    windows = sorted({min(1 << power, len(dataset.shard_paths)) for power in range(6)})
+    return next((window for window in windows if not measure_mixing(dataset, window, batch_size).is_poor), None)
+
+
+def is_sorted_by_class(dataset: Dataset, window: int) -> bool:
+    """Whether the first window of an order holds clearly fewer classes than is expected for its size; reads one window.
+
+    False where classes have no names: their number is not known without reading all labels.
+    """
+    if "label" not in dataset.fields or not dataset.classes:
+        return False
+    order = EpochOrder(dataset.shard_sizes, seed=0, epoch=0, window=window)
+    shards = order.window_shards(0)
+    if len(shards) == np.count_nonzero(dataset.shard_sizes):
+        return False
+    classes = len(dataset.classes)
+    # For classes of equal size. They are not, but a set that is not sorted stays far above half of it.
+    expected = classes * (1 - (1 - 1 / classes) ** int(order.window_starts[1]))
+    seen: set[int] = set()
+    for shard in shards.tolist():
+        seen.update(np.unique(dataset.rows(shard).column("label").drop_null().to_numpy()).tolist())
+        if len(seen) >= 0.5 * expected:  # mostly with the first shard: no others are fetched for this
+            return False
+    return True
+
+
+def _distance(samples: I64, total: int) -> float:
+    positions = np.sort(samples) / total
+    steps = np.arange(len(positions) + 1) / len(positions)
+    return float(max((steps[1:] - positions).max(), (positions - steps[:-1]).max()))
+
+
+def _count_classes(labels: I64, order: EpochOrder, batch_size: int) -> float:
+    """The mean number of classes in some batches."""
+    starts = np.unique(np.linspace(0, max(0, len(order) - batch_size), _BATCHES).astype(int))
+    return float(np.mean([len(np.unique(labels[order[start : start + batch_size]])) for start in starts]))

@@ -1,40 +1,95 @@
 """The order that a loader's arguments describe: its stream, its epochs, and the identity that a state holds."""
 
+import hashlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpuload.checks import shown
 from gpuload.counted import counted
 from gpuload.disk.dataset import Dataset
-from gpuload.errors import ArgumentError
+from gpuload.errors import ArgumentError, StateError
 from gpuload.machine.ranks import Ranks
-from gpuload.order.arguments import Balance, Repeated, Shuffle, Weights
-from gpuload.order.buckets import BucketPlan, Buckets, plan_buckets
-from gpuload.order.epoch import Share
-from gpuload.order.mixture import Mixture, interleave
-from gpuload.order.sampling import Sampling, find_samplings, fingerprint_of
-from gpuload.order.stream import Epochs, RunIdentity, Stream
+from gpuload.order.arguments import AnySampling, Buckets, Mixture, Repeated, Shuffle
+from gpuload.order.epoch import ALL, Share
+from gpuload.order.sampling import find_samplings
+from gpuload.order.stream import BucketPlan, Epochs, Position, Stream
+from gpuload.types import U8
+
+VERSION = 1
 
 
 @dataclass(frozen=True)
-class OrderOptions:
-    """Those of `DaliIterator`'s arguments that decide the order and its epochs.
+class RunIdentity:
+    """The settings that a position depends on, which must be the same when a run is resumed."""
 
-    shuffle: None is stored order. rest: "exact", "even" or "", where drop_last is a flag.
-    """
-
-    batch_size: int
-    shuffle: Shuffle | None
+    data: Dataset | Mixture
     seed: int
-    drop_last: bool
-    rest: str = ""
-    steps_per_epoch: int | None = None
-    sampling: Balance | Weights | Repeated | None = None
-    buckets: Buckets | None = None
+    shuffle: bool
+    window: int
+    sampling: str | None = None  # a fingerprint of the weights or classes that samples are drawn by
+    buckets: str | None = None  # what the order by buckets depends on
+    bucket_batch: int | None = None  # samples in a global batch, where there are buckets
+    lanes: int = 1
+
+    def state_dict(self, position: Position) -> dict[str, Any]:
+        """Under 1 kB, and JSON: a checkpoint of any kind can hold it."""
+        usual = {"sampling": None, "buckets": None, "bucket_batch": None, "lanes": 1}  # then left out
+        return {
+            "version": VERSION,
+            **position._asdict(),
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            "window": self.window,
+            "fingerprint": self.data.fingerprint,
+            "dataset_samples": len(self.data),
+            **{name: getattr(self, name) for name, value in usual.items() if getattr(self, name) != value},
+        }
+
+    def load(self, state: Mapping[str, Any]) -> Position:
+        """The position in a state.
+
+        Raises:
+            StateError: the state is of another data set, of a run with another seed, shuffle, window or lanes, or
+                damaged.
+        """
+        expected = {"lanes": 1, **self.state_dict(Position(0, 0, 0))}
+        missing = sorted(set(expected) - set(state) - {"lanes", "sampling", "buckets", "bucket_batch"})
+        if missing or state["version"] != VERSION:
+            raise StateError(
+                f"state_dict: has version={shown(state.get('version'))} and the entries {shown(list(state))}, expected "
+                f"version {VERSION}{' with ' if missing else ''}{', '.join(missing)}. Give what state_dict() of a "
+                "loader returned; of a checkpoint that holds it, that entry"
+            )
+        if state["fingerprint"] != self.data.fingerprint:
+            raise StateError(
+                f"state_dict: is of another data set ({shown(state['dataset_samples'])} samples, fingerprint "
+                f"{shown(state['fingerprint'])}); {self.data.folder} has {len(self.data)}, fingerprint "
+                f"{self.data.fingerprint}. Train on the set it was made with, or start from the beginning"
+            )
+        for name in ("seed", "shuffle", "window", "lanes", "sampling", "buckets", "bucket_batch"):
+            made, has = state.get(name, 1 if name == "lanes" else None), expected.get(name)
+            if made != has:
+                raise StateError(
+                    f"state_dict: was made with {name}={shown(made)}, this loader has {name}={has!r}. The order would "
+                    "differ: construct it with the same settings"
+                )
+        return Position(*(_count(name, state[name]) for name in Position._fields))
+
+
+def _count(name: str, value: Any) -> int:
+    """A number in a state, also if a checkpoint turned it into a tensor or an array."""
+    try:
+        found = int(value)
+        if found == value and 0 <= found < 2**62:
+            return found
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise StateError(f"state_dict: has {name}={shown(value)}, expected a whole number from 0. Was it edited?")
 
 
 class OrderPlan(NamedTuple):
@@ -51,126 +106,138 @@ class OrderPlan(NamedTuple):
     identity: RunIdentity
 
 
-def plan_order(data: Dataset | Mixture, mixture: Mixture, ranks: Ranks, options: OrderOptions) -> OrderPlan:
-    """The plan of a loader.
+def plan_order(
+    data: Dataset | Mixture,
+    ranks: Ranks,
+    batch_size: int,
+    shuffle: Shuffle | None,
+    seed: int,
+    *,
+    drop_last: bool,
+    rest: str = "",
+    steps_per_epoch: int | None = None,
+    sampling: AnySampling | None = None,
+    buckets: Buckets | None = None,
+) -> OrderPlan:
+    """The plan of a loader, of those of `DaliIterator`'s arguments that decide the order and its epochs.
 
-    data: what the user gave, opened. mixture: the same as a mixture, of one data set or several.
+    shuffle: None is stored order. rest: "exact", "even" or "", where drop_last is a flag.
 
     Raises:
-        ArgumentError: the options contradict each other, or do not fit the data.
+        ArgumentError: the arguments contradict each other, or do not fit the data.
+        ShardError: with buckets, the size of a sample is not in the index.
     """
-    datasets, seed, shuffle = mixture.datasets, options.seed, options.shuffle is not None
-    samplings = find_samplings(datasets, options.sampling, shuffle=shuffle)
-    mixing = options.shuffle or Shuffle()
-    lanes = mixing.lanes
-    # Stored order mixes nothing: of a set at a URL, a batch waits for its own shard alone.
-    is_remote = any(dataset.cache is not None for dataset in datasets)
-    window = 1 if is_remote and not shuffle else mixing.window
-    repeated = isinstance(options.sampling, Repeated)
-    if options.rest == "even" and (lanes > 1 or options.buckets is not None or repeated):
+    datasets = data.datasets if isinstance(data, Mixture) else (data,)
+    samplings = find_samplings(datasets, sampling, shuffle=shuffle is not None)
+    mixing = shuffle or Shuffle()
+    repeated = isinstance(sampling, Repeated)
+    if (rest == "even" and (mixing.lanes > 1 or buckets or repeated)) or (buckets and (mixing.lanes > 1 or repeated)):
         raise ArgumentError(
-            "DaliIterator(drop_last='even'): fills the last batch up with samples of the next epoch, which lanes, "
-            "buckets and Repeated do not allow. Use drop_last=False, or leave these out"
+            "DaliIterator: each of drop_last='even', Buckets, Repeated and Shuffle(lanes=...) divides batches in a way "
+            "of its own. Use one of them"
         )
-    if repeated and options.buckets is not None:
-        raise ArgumentError("Repeated: samples of a bucket would not come in a row. Use one size, or leave it out")
-    own_lanes = find_share(lanes, datasets, samplings, ranks, batch_size=options.batch_size)
+    share = _find_share(mixing.lanes, data, bool(samplings), ranks, batch_size)
     if repeated and ranks.world_size > 1:
-        own_lanes = Share(ranks.rank, ranks.rank + 1, ranks.world_size)
-    epochs = find_epochs(data, options, ranks, own_lanes)
-    whole = not options.drop_last and options.steps_per_epoch is None
-    plan = plan_buckets(options.buckets, datasets, samplings, is_whole=whole, lanes=lanes)
-    if plan is not None:
-        epochs = plan.epochs(epochs)
-    words: dict[str, Any] = {"seed": seed, "window": mixing.window, "shuffle": shuffle, "lanes": lanes}
-    make_stream = partial(Stream, datasets, interleave(mixture, seed), samplings, **{**words, "window": window})
-    identity = RunIdentity(
-        data,
-        sampling=fingerprint_of(samplings),
-        buckets=None if plan is None else plan.identity,
-        bucket_batch=None if plan is None else epochs.batch_size,
-        **words,
-    )
-    return OrderPlan(make_stream, epochs, plan, window, node_lanes(lanes, own_lanes, ranks), identity)
-
-
-def find_epochs(data: Dataset | Mixture, options: OrderOptions, ranks: Ranks, share: Share | None = None) -> Epochs:
-    """The epochs of a loader: passes over the data, or as long as `steps_per_epoch` says. share: the rank's lanes.
-
-    Raises:
-        ArgumentError: an epoch would have no batch.
-    """
-    global_batch, steps = options.batch_size * ranks.world_size, options.steps_per_epoch
-    draws = None if options.sampling is None else options.sampling.num_samples
-    in_pass = len(data) if draws is None else draws
+        share = Share(ranks.rank, ranks.rank + 1, ranks.world_size)
+    global_batch = batch_size * ranks.world_size
+    in_pass = (sampling and sampling.num_samples) or len(data)
     epochs = Epochs(
-        in_pass if steps is None else steps * global_batch,
+        in_pass if steps_per_epoch is None else steps_per_epoch * global_batch,
         global_batch,
-        options.drop_last,
+        drop_last,
         ranks.rank,
         ranks.world_size,
         share,
-        exact=options.rest == "exact",
-        even=options.rest == "even",
+        exact=rest == "exact",
+        even=rest == "even",
     )
     if not epochs.batches:
-        times = f" x world_size {ranks.world_size}" if ranks.world_size > 1 else ""
         raise ArgumentError(
-            f"batch_size {options.batch_size}{times}: is larger than {data.folder} ({counted(in_pass, 'sample')}), so "
-            "an epoch has no batch. Use a smaller batch_size, or drop_last=False"
+            f"batch_size={batch_size}, world_size={ranks.world_size}: a batch of all ranks is larger than "
+            f"{data.folder} ({counted(in_pass, 'sample')}), so an epoch has no batch. Use a smaller batch_size, or "
+            "drop_last=False"
         )
-    return epochs
+    plan = None
+    if buckets is not None:
+        plan = _plan_buckets(buckets, datasets, samplings is None, not drop_last and steps_per_epoch is None)
+        epochs = plan.epochs(epochs)
+    # Stored order mixes nothing: of a set at a URL, a batch waits for its own shard alone.
+    is_remote = any(dataset.cache is not None for dataset in datasets)
+    window = 1 if is_remote and shuffle is None else mixing.window
+    make_stream = partial(
+        Stream, data, samplings, seed=seed, window=window, shuffle=shuffle is not None, lanes=mixing.lanes
+    )
+    identity = RunIdentity(
+        data,
+        seed,
+        shuffle is not None,
+        mixing.window,
+        None if samplings is None else _digest("".join(one.fingerprint for one in samplings)),
+        None if plan is None else plan.identity,
+        None if plan is None else global_batch,
+        mixing.lanes,
+    )
+    node_lanes = mixing.lanes if share == ALL else (share.stop - share.first) * ranks.local_world_size
+    return OrderPlan(make_stream, epochs, plan, window, min(mixing.lanes, node_lanes), identity)
 
 
-def find_share(
-    lanes: int,
-    datasets: Sequence[Dataset],
-    samplings: Sequence[Sampling] | None,
-    ranks: Ranks,
-    *,
-    batch_size: int,
-) -> Share | None:
-    """A rank's own lanes; None where it has none: of one rank, or where ranks or batches cannot be divided by lanes.
+def _digest(text: str) -> str:
+    """16 hexadecimal digits that change with a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    The arguments are `DaliIterator`'s. Warns where lanes are of no use.
+
+def _plan_buckets(buckets: Buckets, datasets: tuple[Dataset, ...], is_pass: bool, is_whole: bool) -> BucketPlan:
+    """Costs O(samples) once, and one byte for each.
+
+    is_pass: a pass has each sample once. is_whole: as for `BucketPlan`.
+    """
+    is_pass = is_pass and len(datasets) == 1
+    if is_whole and not is_pass:
+        raise ArgumentError(
+            "Buckets, drop_last=False: with a mixture or sampling= each epoch has other samples in a bucket, so their "
+            "number of batches would differ. Use drop_last=True, or steps_per_epoch; what is left comes in the next "
+            "epoch"
+        )
+    numbers = tuple(_number_samples(dataset, buckets) for dataset in datasets)
+    totals = np.bincount(numbers[0], minlength=len(buckets)) if is_pass else None
+    identity = f"{buckets.fingerprint}-{'whole' if is_whole else 'carried'}"
+    return BucketPlan(buckets.all_sizes, numbers, totals, is_whole, identity)
+
+
+def _number_samples(dataset: Dataset, buckets: Buckets) -> U8:
+    """uint8 (len,): the bucket of each sample of a data set, by the width and height in the index."""
+    if dataset.tiling is not None:
+        raise ArgumentError("Buckets: are for whole images, and tiles have one size. Use Augment(size)")
+    heights, widths = dataset.image_sizes(dataset.stored_samples(np.arange(len(dataset))), "buckets").T
+    return buckets.numbers(widths, heights)
+
+
+def _find_share(lanes: int, data: Dataset | Mixture, is_sampled: bool, ranks: Ranks, batch_size: int) -> Share:
+    """A rank's own lanes; all where it has none: of one rank, or where ranks or batches cannot be divided by lanes.
+
+    Warns where lanes are of no use.
 
     Raises:
         ArgumentError: arguments that lanes do not go with, or more lanes than shards.
     """
     if lanes == 1:
-        return None
-    subject = f"Shuffle(lanes={lanes})"
-    if len(datasets) > 1:
-        raise ArgumentError(
-            f"{subject}: expected a single data set, found a mixture of {len(datasets)}. Use lanes=1, or pack the "
-            "images into one set"
-        )
-    if samplings is not None:
-        raise ArgumentError(
-            f"{subject}: does not go with sampling=, by which passes draw other numbers of samples from each shard. "
-            "Use lanes=1, or leave it out"
-        )
-    filled = int(np.count_nonzero(datasets[0].shard_sizes))
+        return ALL
+    filled = 0 if isinstance(data, Mixture) or is_sampled else int(np.count_nonzero(data.shard_sizes))
     if lanes > filled:
         raise ArgumentError(
-            f"{subject}: expected at most as many lanes as shards with samples, {datasets[0].folder} has {filled}. "
-            "Use fewer lanes, or pack with a smaller --maxcount"
+            f"Shuffle(lanes={lanes}): expected a single data set without sampling=, with a shard of samples for each "
+            f"lane; {data.folder} has {filled} that can be divided. Use fewer lanes, or pack with a smaller --maxcount"
         )
     if ranks.world_size == 1:
-        return None
+        return ALL
     global_batch = batch_size * ranks.world_size
     if lanes % ranks.world_size or global_batch % lanes:
         warnings.warn(
-            f"{subject}: {counted(ranks.world_size, 'rank')} with batch_size={batch_size} cannot have lanes of their "
-            "own, so that each reads all shards. Use a number of lanes that is a multiple of the number of ranks and "
-            f"divides {global_batch}, the samples of a step",
+            f"Shuffle(lanes={lanes}): {counted(ranks.world_size, 'rank')} with batch_size={batch_size} cannot have "
+            "lanes of their own, so that each reads all shards. Use a number of lanes that is a multiple of the number "
+            f"of ranks and divides {global_batch}, the samples of a step",
             stacklevel=5,
         )
-        return None
+        return ALL
     each = lanes // ranks.world_size
     return Share(ranks.rank * each, (ranks.rank + 1) * each, lanes)
-
-
-def node_lanes(lanes: int, share: Share | None, ranks: Ranks) -> int:
-    """How many lanes the ranks of a node read together."""
-    return lanes if share is None else min(lanes, (share.stop - share.first) * ranks.local_world_size)

@@ -1,7 +1,29 @@
-"""How a pass draws its samples: each once, or by weights or classes."""
+"""How a pass draws its samples: each once, repeated, or by weights or classes.
+
+With replacement, the draws of a pass are divided among the samples in proportion to their weights, by systematic
+sampling: weights are added up along a random order of the samples, and each time the sum passes a multiple of
+total / draws, plus a random offset, the sample is drawn. So a sample whose share is 2.3 draws comes 2 or 3 times, 2.3
+times on average, and no pass strays further from the weights, whereas independent draws (torch's
+`WeightedRandomSampler`) miss a sample with one expected draw in 37 % of the passes. Sums are whole numbers, so that
+nothing depends on the order of summation (Madow, "On the theory of systematic sampling, II", Annals of Mathematical
+Statistics 20, 1949).
+
+Without replacement, the samples with the smallest values of E / weight are drawn, each E an exponential random number.
+That is successive sampling, as in torch (Efraimidis and Spirakis, "Weighted random sampling with a reservoir",
+Information Processing Letters 97, 2006).
+
+Repeated, each sample comes several times in a row, for views of it on several ranks:
+
+    order       5 2 7 …                    of a pass, as `EpochOrder` has it
+    stream      5 5 5 2 2 2 7 7 7 …        3 times each
+    2 ranks     5 . 5 . 2 . 7 . 7 …        each takes every second position, so that views of a sample lie on both
+
+That is the division of DeiT's and torchvision's `RASampler`: the stream does not depend on the number of ranks.
+"""
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -10,34 +32,30 @@ import pyarrow as pa
 
 from gpuload.checks import shown
 from gpuload.disk.dataset import Dataset
+from gpuload.draws import DRAWN, make_key, permutation, uniform
 from gpuload.errors import ArgumentError, some_of
-from gpuload.order.arguments import Balance, Repeated, Weights
-from gpuload.order.drawn import (
-    MOST_DRAWS,
-    DrawnOrder,
-    RepeatedOrder,
-    Strata,
-    choose_order,
-    equal_strata,
-    weighted_stratum,
-)
-from gpuload.order.epoch import EpochOrder
-from gpuload.types import F64, I32
+from gpuload.order.arguments import MOST_DRAWS, AnySampling, Balance, Repeated, Weights
+from gpuload.order.epoch import ALL, EpochOrder, Segments, Share, Windows
+from gpuload.types import F64, I32, I64
+
+# Expected draws of a sample are counted in units of 1/2^32: with up to 2^31 draws in a pass, sums fit into int64.
+UNITS = 1 << 32
+
+_OFFSETS, _ORDER, _CHOSEN = 0, 1, 2  # the last words of the keys (seed, epoch, DRAWN, …)
 
 
 @dataclass(frozen=True, eq=False)
 class Sampling:
-    """How one data set is sampled.
+    """How one data set is sampled: by `groups`, by `weights`, or with neither each sample `times` times in a row.
 
-    draws: samples in a pass, each `times` times in a row. groups: int32 (len,), which are drawn equally often; else
-    weights: float64 (len,). strata: of sampling with replacement; None: without. Without groups and weights, each
-    sample comes equally often.
+    draws: samples in a pass. groups: int32 (len,), from 0 to the last without a gap, which are drawn equally often.
+    weights: float64 (len,), not all 0.
     """
 
     draws: int
-    groups: I32 | None
-    weights: F64 | None
-    strata: Strata | None
+    groups: I32 | None = None
+    weights: F64 | None = None
+    replacement: bool = True
     times: int = 1
 
     @property
@@ -46,22 +64,158 @@ class Sampling:
         values = self.groups if self.groups is not None else self.weights
         if values is None:
             return f"repeated-{self.times}"
-        content = repr((self.draws, values.dtype.str, self.strata is None)).encode() + values.tobytes()
+        content = repr((self.draws, values.dtype.str, not self.replacement)).encode() + values.tobytes()
         return hashlib.sha256(content).hexdigest()[:16]
 
-    def order(self, dataset: Dataset, *, seed: int, epoch: int, window: int) -> EpochOrder:
-        """The order of one pass."""
-        sizes = dataset.shard_sizes
-        if self.times > 1:
-            once = EpochOrder(sizes, seed=seed, epoch=epoch, window=window)
-            return RepeatedOrder(once, self.times, epoch * self.draws)
-        if self.strata is not None:
-            return DrawnOrder(sizes, self.strata, self.draws, seed=seed, epoch=epoch, window=window)
-        return choose_order(sizes, self.groups, self.weights, self.draws, seed=seed, epoch=epoch, window=window)
+    @cached_property
+    def units(self) -> tuple[I32, I64]:
+        """int (N,), the group of each sample, and int64 (N,), its weight, for draws with replacement. Takes up to 8
+        bytes for each sample."""
+        if self.groups is not None:
+            return self.groups, np.broadcast_to(np.int64(1), self.groups.shape)
+        assert self.weights is not None
+        total = self.draws * UNITS
+        units = np.rint(self.weights / self.weights.sum() * total).astype(np.int64)
+        units[np.argmax(units)] += total - units.sum()  # what rounding left, where it changes least
+        return np.broadcast_to(np.int32(0), units.shape), units
+
+    def order(self, shard_sizes: I64, *, seed: int, epoch: int, window: int) -> EpochOrder:
+        """The order of one pass. Costs O(samples) once for each pass."""
+        options: dict[str, Any] = {"seed": seed, "epoch": epoch, "window": window}
+        if self.groups is None and self.weights is None:
+            return RepeatedOrder(EpochOrder(shard_sizes, **options), self.times, epoch * self.draws)
+        if self.replacement:
+            return EpochOrder(shard_sizes, **options, make_windows=partial(_DrawnWindows, self))
+        chosen = self._choose(int(shard_sizes.sum()), seed, epoch)
+        bounds = np.searchsorted(chosen, np.concatenate([[0], np.cumsum(shard_sizes)]))
+        return EpochOrder(np.diff(bounds), **options, samples=chosen)
+
+    def _choose(self, total: int, seed: int, epoch: int) -> I64:
+        """The samples of a pass without replacement, ascending. Takes 8 bytes for each that is drawn."""
+        drawn = uniform(make_key(seed, epoch, DRAWN, _CHOSEN), np.arange(total))
+        if self.groups is not None:
+            by_group = np.lexsort((drawn, self.groups))
+            sizes = np.bincount(self.groups)
+            place = np.arange(total) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+            each = _divide_draws(self.draws, len(sizes), seed, epoch)
+            return np.sort(by_group[place < each[self.groups[by_group]]])
+        if self.draws >= total:
+            return np.arange(total)
+        with np.errstate(divide="ignore"):
+            waits = -np.log1p(-drawn) / self.weights  # infinite where the weight is 0
+        return np.sort(np.argpartition(waits, self.draws - 1)[: self.draws])
+
+
+def _divide_draws(draws: int, groups: int, seed: int, epoch: int) -> I64:
+    """int64 (groups,): the draws of each group, as equal as can be; another part of them gets one more in each pass."""
+    counts: I64 = np.full(groups, draws // groups)
+    counts[permutation(make_key(seed, epoch, DRAWN, _OFFSETS, groups), groups)[: draws % groups]] += 1
+    return counts
+
+
+class _DrawnWindows(Windows):
+    """Windows of which each sample comes as often as it is drawn.
+
+    Costs O(samples) to construct, and where windows are asked for one after another, O(samples of a window) for a
+    slice.
+    """
+
+    def __init__(self, sampling: Sampling, segments: Segments, words: tuple[int, ...], **options: Any) -> None:
+        super().__init__(segments, words, **options)
+        self._numbers, self._units = sampling.units
+        # With offset r, group k has drawn (sum * each + r) // unit samples where the units before sum to `sum`.
+        if sampling.groups is None:
+            self._each, self._unit = np.ones(1, np.int64), np.array([UNITS])
+        else:
+            self._unit = np.bincount(sampling.groups)
+            self._each = _divide_draws(sampling.draws, len(self._unit), self._seed, self._epoch)
+        key = make_key(self._seed, self._epoch, DRAWN, _OFFSETS)
+        offsets = uniform(key, np.arange(len(self._unit))) * self._unit
+        self._offsets = np.minimum(offsets.astype(np.int64), self._unit - 1)
+        self._passed: tuple[int, I64] = 0, np.zeros(len(self._unit), np.int64)
+        self.starts = np.concatenate(
+            [[0], [self._drawn(self._units_before(window + 1)).sum() for window in range(len(self._bounds) - 1)]]
+        )
+        self._repeats: dict[int, I64] = {}
+
+    def repeats(self, window: int) -> I64:
+        self.samples(window)
+        return self._repeats[window]
+
+    def _units_before(self, window: int) -> I64:
+        """int64 (groups,): the units of each group before a window. The last ones are kept, to go on from."""
+        at, units = self._passed
+        if at > window:
+            at, units = 0, np.zeros_like(units)
+        inside = self._segments.take(slice(*self._bounds[[at, window]]))
+        units = units.copy()
+        for first, count in zip(inside.firsts.tolist(), inside.counts.tolist(), strict=True):
+            rows = slice(first, first + count)
+            np.add.at(units, self._numbers[rows], self._units[rows])
+        self._passed = window, units
+        return units
+
+    def _drawn(self, units: I64, groups: I32 | slice = slice(None)) -> I64:
+        """How many samples of each group were drawn where its units so far are these."""
+        drawn: I64 = (units * self._each[groups] + self._offsets[groups]) // self._unit[groups]
+        return drawn
+
+    def _compute(self, window: int) -> I64:
+        samples = super()._compute(window)
+        groups = self._numbers[samples]
+        by_group = np.argsort(groups, kind="stable")
+        samples, groups = samples[by_group], groups[by_group]
+        units = self._units[samples]
+        sums = np.cumsum(units)
+        present, firsts, counts = np.unique(groups, return_index=True, return_counts=True)
+        sums += np.repeat(self._units_before(window)[present] - (sums - units)[firsts], counts)
+        times = self._drawn(sums, groups) - self._drawn(sums - units, groups)
+        drawn = np.repeat(samples, times)
+        repeats = np.arange(len(drawn)) - np.repeat(np.cumsum(times) - times, times)
+        mixed = permutation(make_key(self._seed, self._epoch, DRAWN, _ORDER, window), len(drawn))
+        self._repeats = {number: self._repeats[number] for number in self._computed}
+        self._repeats[window] = repeats[mixed]
+        result: I64 = drawn[mixed]
+        return result
+
+
+class RepeatedOrder(EpochOrder):
+    """The order of one pass, each sample `times` times in a row.
+
+    once: the order of each sample once. offset: positions of the stream before this pass. A share is of one lane.
+    """
+
+    def __init__(self, once: EpochOrder, times: int, offset: int, share: Share = ALL) -> None:
+        vars(self).update(vars(once))  # its windows of shards
+        self._once, self._times, self._offset = once, times, offset
+        self._first, self._step = (share.first - offset) % share.lanes, share.lanes
+        starts = once.window_starts * times
+        self.window_starts = np.maximum(-(-(starts - self._first) // self._step), 0)
+
+    def __getitem__(self, positions: slice) -> I64:
+        start, stop, _ = positions.indices(len(self))
+        if start >= stop:
+            return np.empty(0, np.int64)
+        which = self._places(start, stop) // self._times
+        found: I64 = self._once[int(which[0]) : int(which[-1]) + 1][which - which[0]]
+        return found
+
+    def serving(self, share: Share) -> "RepeatedOrder":
+        """As `EpochOrder.serving`."""
+        return RepeatedOrder(self._once, self._times, self._offset, share)
+
+    def repeats(self, start: int, stop: int) -> I64:
+        """As `EpochOrder.repeats`."""
+        return self._places(start, stop) % self._times
+
+    def _places(self, start: int, stop: int) -> I64:
+        """The positions of the pass that are at positions start..stop-1 of the share."""
+        places: I64 = self._first + self._step * np.arange(start, stop)
+        return places
 
 
 def find_samplings(
-    datasets: tuple[Dataset, ...], sampled: Balance | Weights | Repeated | None, *, shuffle: bool
+    datasets: tuple[Dataset, ...], sampled: AnySampling | None, *, shuffle: bool
 ) -> tuple[Sampling, ...] | None:
     """The sampling of each data set; None where each sample comes once in a pass.
 
@@ -74,96 +228,78 @@ def find_samplings(
     given = type(sampled).__name__
     if not shuffle:
         raise ArgumentError(f"DaliIterator(sampling={given}, shuffle=False): samples are drawn at random. Use True")
-    if isinstance(sampled, Repeated):
-        if len(datasets) > 1:
-            raise ArgumentError(f"Repeated: expected a single data set, found a mixture of {len(datasets)}")
-        return (Sampling(sampled.times * len(datasets[0]), None, None, None, sampled.times),)
-    if len(datasets) > 1 and sampled.num_samples is not None:
+    if len(datasets) > 1 and (isinstance(sampled, Repeated) or sampled.num_samples is not None):
         raise ArgumentError(
-            f"{given}(num_samples={sampled.num_samples}): is for a single data set, not for a mixture. Use "
-            "steps_per_epoch for the length of an epoch"
+            f"{sampled}: is for a single data set, found a mixture of {len(datasets)}. Use Balance or Weights without "
+            "num_samples, and steps_per_epoch for the length of an epoch"
         )
+    if isinstance(sampled, Repeated):
+        return (Sampling(sampled.times * len(datasets[0]), times=sampled.times),)
     found = []
-    weights = sampled.weights if isinstance(sampled, Weights) else ""
-    by_name = isinstance(weights, str)
-    parts = [] if by_name else _split(datasets, weights)
-    for number, dataset in enumerate(datasets):
-        draws = len(dataset) if sampled.num_samples is None else sampled.num_samples
+    values = _values(datasets, sampled)
+    for dataset, of_samples in zip(datasets, values, strict=True):
+        draws = sampled.num_samples or len(dataset)
         if draws > MOST_DRAWS:
             raise ArgumentError(f"{given}: {draws:,} draws in a pass, expected at most {MOST_DRAWS:,}")
-        if isinstance(sampled, Balance):
-            found.append(_balanced(dataset, sampled.field, draws, sampled.replacement))
-        else:
-            values = _column(dataset, "Weights", weights) if by_name else parts[number]
-            found.append(_weighted(dataset, values, draws, sampled.replacement))
+        make = _balanced if isinstance(sampled, Balance) else _weighted
+        found.append(make(dataset, given, of_samples, draws, sampled.replacement))
     return tuple(found)
 
 
-def fingerprint_of(samplings: tuple[Sampling, ...] | None) -> str | None:
-    """16 hexadecimal digits that change with anything that changes the order; None where each sample comes once."""
-    if samplings is None:
-        return None
-    return hashlib.sha256("".join(sampling.fingerprint for sampling in samplings).encode()).hexdigest()[:16]
-
-
-def _balanced(dataset: Dataset, balance: str, draws: int, replacement: bool) -> Sampling:
-    values = _column(dataset, "Balance", balance)
+def _balanced(dataset: Dataset, given: str, values: npt.NDArray[Any], draws: int, replacement: bool) -> Sampling:
     if values.dtype.kind not in "biu":
         raise ArgumentError(
-            f"Balance({balance!r}): {dataset.folder} holds numbers with fractions there, expected classes. Use Weights"
+            f"{given}: {dataset.folder} holds numbers with fractions there, expected classes. Use Weights"
         )
     found, inverse = np.unique(values, return_inverse=True)
     groups: I32 = inverse.astype(np.int32)
-    if not replacement:
-        sizes, most = np.bincount(groups), -(-draws // len(found))
-        if sizes.min() < most:
-            poorest = int(np.argmin(sizes))
-            raise ArgumentError(
-                f"Balance({balance!r}, replacement=False): num_samples={draws} needs {most:,} samples of "
-                f"each of {len(found)} classes, class {found[poorest]} has {sizes[poorest]:,}. Use num_samples of at "
-                f"most {len(found) * sizes.min()}, or replacement=True"
-            )
-    return Sampling(draws, groups, None, equal_strata(groups) if replacement else None)
+    smallest = int(np.bincount(groups).min())
+    if not replacement and smallest < -(-draws // len(found)):
+        raise ArgumentError(
+            f"{given}(replacement=False, num_samples={draws}): {len(found)} classes, of which one has {smallest:,} "
+            f"samples. Use num_samples of at most {len(found) * smallest}, or replacement=True"
+        )
+    return Sampling(draws, groups=groups, replacement=replacement)
 
 
-def _weighted(dataset: Dataset, values: npt.NDArray[Any], draws: int, replacement: bool) -> Sampling:
+def _weighted(dataset: Dataset, given: str, values: npt.NDArray[Any], draws: int, replacement: bool) -> Sampling:
     weights = values.astype(np.float64)
     wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
     if len(wrong):
         raise ArgumentError(
-            f"Weights: sample {wrong[0]} of {dataset.folder} has the weight {weights[wrong[0]]}, "
+            f"{given}: sample {wrong[0]} of {dataset.folder} has the weight {weights[wrong[0]]}, "
             "expected a finite number of at least 0"
         )
-    drawable = int(np.count_nonzero(weights))
-    if not drawable:
-        raise ArgumentError(f"Weights: all weights of {dataset.folder} are 0. Give some above 0")
-    if not replacement and drawable < draws:
+    drawable, least = int(np.count_nonzero(weights)), 1 if replacement else draws
+    if drawable < least:
         raise ArgumentError(
-            f"Weights(replacement=False, num_samples={draws}): {dataset.folder} has {drawable:,} samples "
-            "with a weight above 0. Use a smaller num_samples, or replacement=True"
+            f"{given}: {dataset.folder} has {drawable:,} samples with a weight above 0, expected at least {least:,}. "
+            "Use other weights, a smaller num_samples, or replacement=True"
         )
     weights /= weights.max()  # so that no sum of them overflows
-    return Sampling(draws, None, weights, weighted_stratum(weights, draws) if replacement else None)
+    return Sampling(draws, weights=weights, replacement=replacement)
 
 
-def _split(datasets: tuple[Dataset, ...], weights: npt.ArrayLike) -> list[npt.NDArray[Any]]:
-    """An array of weights, for each data set its part."""
+def _values(datasets: tuple[Dataset, ...], sampled: Balance | Weights) -> list[npt.NDArray[Any]]:
+    """For each data set (len,): the classes or weights of its samples."""
+    given = sampled.field if isinstance(sampled, Balance) else sampled.weights
+    if isinstance(given, str):
+        return [_column(dataset, f"{type(sampled).__name__}({given!r})", given) for dataset in datasets]
     try:
-        values = np.asarray(weights)
+        values = np.asarray(given)
     except Exception:  # lists of unequal length, tensors on a GPU
         values = np.empty(0, object)
     total = sum(map(len, datasets))
     if values.dtype.kind not in "biuf" or values.shape != (total,):
-        found = f"an array of {values.dtype}, shape {values.shape}" if values.dtype != object else shown(weights)
+        found = f"an array of {values.dtype}, shape {values.shape}" if values.dtype != object else shown(given)
         raise ArgumentError(
             f"Weights: expected the name of a field, or one number for each of {total:,} samples, found {found}"
         )
     return np.split(values, np.cumsum([len(dataset) for dataset in datasets])[:-1])
 
 
-def _column(dataset: Dataset, argument: str, name: str) -> npt.NDArray[Any]:
+def _column(dataset: Dataset, subject: str, name: str) -> npt.NDArray[Any]:
     """(len,): the numbers of an index column of the samples of a data set, which may be a subset."""
-    subject = f"{argument}({name!r})"
     numeric = [field.name for field in dataset.schema if pa.types.is_primitive(field.type)]
     names = [column for column in numeric if not column.endswith(("_offset", "_bytes"))]
     if name not in names:
@@ -173,13 +309,11 @@ def _column(dataset: Dataset, argument: str, name: str) -> npt.NDArray[Any]:
         )
     values = dataset.column(name)
     stored = dataset.stored_samples(np.arange(len(dataset)))
-    if values.null_count:
-        missing = np.flatnonzero(values.is_null().to_numpy()[stored])
-        if len(missing):
-            raise ArgumentError(
-                f"{subject}: {len(missing):,} samples of {dataset.folder} have none, the first is sample {missing[0]}. "
-                "Leave them out: dataset.filter(pyarrow.compute.is_valid(pyarrow.compute.field(...)))"
-            )
-        values = values.fill_null(0)
-    found: npt.NDArray[Any] = values.to_numpy()[stored]
+    missing = np.flatnonzero(values.is_null().to_numpy()[stored]) if values.null_count else np.empty(0, np.int64)
+    if len(missing):
+        raise ArgumentError(
+            f"{subject}: {len(missing):,} samples of {dataset.folder} have none, the first is sample {missing[0]}. "
+            "Leave them out: dataset.filter(pyarrow.compute.is_valid(pyarrow.compute.field(...)))"
+        )
+    found: npt.NDArray[Any] = (values.fill_null(0) if values.null_count else values).to_numpy()[stored]
     return found

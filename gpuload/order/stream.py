@@ -1,28 +1,33 @@
-"""The endless sequence of samples, of which epochs are slices; its division into batches among ranks; and the position
-of a run in it, plain numbers to save and resume from."""
+"""The endless sequence of samples, of which epochs are slices, and its division into batches among ranks."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from math import lcm
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from gpuload.checks import shown
 from gpuload.disk.dataset import Dataset
-from gpuload.draws import MIXTURE, make_key
-from gpuload.errors import StateError
-from gpuload.order.epoch import EpochOrder, Share
-from gpuload.order.mixture import Mixture, ShuffledBlocks, Stratified
+from gpuload.draws import MIXTURE, make_key, permutation
+from gpuload.errors import ArgumentError
+from gpuload.order.arguments import Mixture
+from gpuload.order.epoch import ALL, EpochOrder, Share
 from gpuload.order.sampling import Sampling
-from gpuload.types import I64
+from gpuload.types import I64, U8, Bools, HeightWidth
 
-VERSION = 1
-_QUOTES = "'\""
+# Positions in a block, in which the shares of a mixture are exact: shares are rounded to multiples of 1/4096, and
+# counting how often each data set was drawn before a position costs one permutation of a block.
+BLOCK = 4096
 
-_ALL = Share(0, 1, 1)
+# Denominator of a share in stratified batches: weights such as 0.3, 1/3 or 7 are exact, and sums of them far below the
+# limits of int64.
+_MOST_PARTS = 10_000
 
 
 class Position(NamedTuple):
@@ -36,104 +41,99 @@ class Position(NamedTuple):
     samples: int
 
 
-@dataclass(frozen=True)
-class RunIdentity:
-    """The settings that a position depends on, which must be the same when a run is resumed."""
+class ShuffledBlocks:
+    """Blocks of 4,096 positions, in each of which the shares are exact, in random order by (seed, block).
 
-    data: Dataset | Mixture
-    seed: int
-    shuffle: bool
-    window: int
-    sampling: str | None = None  # a fingerprint of the weights or classes that samples are drawn by
-    buckets: str | None = None  # what the order by buckets depends on
-    bucket_batch: int | None = None  # samples in a global batch, where there are buckets
-    lanes: int = 1
+    Raises:
+        ArgumentError: a share is below 1 / 4,096.
+    """
 
-    def state_dict(self, position: Position) -> dict[str, Any]:
-        """Under 1 kB, and JSON: a checkpoint of any kind can hold it."""
-        return {
-            "version": VERSION,
-            **position._asdict(),
-            "seed": self.seed,
-            "shuffle": self.shuffle,
-            "window": self.window,
-            "fingerprint": self.data.fingerprint,
-            "dataset_samples": len(self.data),
-            **({} if self.sampling is None else {"sampling": self.sampling}),
-            **({} if self.buckets is None else {"buckets": self.buckets, "bucket_batch": self.bucket_batch}),
-            **({} if self.lanes == 1 else {"lanes": self.lanes}),
-        }
+    def __init__(self, shares: tuple[float, ...], seed: int) -> None:
+        exact = np.array(shares) * BLOCK
+        self._counts, self._seed = np.floor(exact).astype(np.int64), seed
+        largest_rests = np.argsort(self._counts - exact, kind="stable")
+        self._counts[largest_rests[: BLOCK - self._counts.sum()]] += 1
+        if not self._counts.all():
+            raise ArgumentError(f"mix: shares {shares}, expected each at least 1/{BLOCK}. Raise the smallest weight")
+        # A batch may extend from one block into the next.
+        self._block = lru_cache(maxsize=2)(self._make_block)
 
-    def load(self, state: Mapping[str, Any]) -> Position:
-        """The position in a state.
+    def sources(self, start: int, stop: int) -> I64:
+        """int64: the data set that each of the positions start..stop-1 draws from."""
+        return np.concatenate(
+            [
+                self._block(block)[max(start - block * BLOCK, 0) : stop - block * BLOCK]
+                for block in range(start // BLOCK, -(-stop // BLOCK))
+            ]
+        )
 
-        Raises:
-            StateError: the state is of another data set, of a run with another seed, shuffle, window or lanes, or
-                damaged.
-        """
-        if "version" not in state:
-            raise StateError(f"state_dict: {_about_foreign(state)}")
-        if state["version"] != VERSION:
-            raise StateError(
-                f"state_dict: is of version {shown(state['version'])}, this gpuload reads {VERSION}. "
-                "Was it made by another loader?"
+    def drawn(self, start: int) -> I64:
+        """int64 (data sets,): how often each is drawn before a position, without going there."""
+        block, rest = divmod(start, BLOCK)
+        here = np.bincount(self._block(block)[:rest], minlength=len(self._counts)) if rest else 0
+        drawn: I64 = block * self._counts + here
+        return drawn
+
+    def _make_block(self, block: int) -> I64:
+        """int64 (BLOCK,): the data set that each position of a block draws from."""
+        sources = np.repeat(np.arange(len(self._counts)), self._counts)
+        mixed: I64 = sources[permutation(make_key(self._seed, MIXTURE, -1, block), BLOCK)]
+        return mixed
+
+
+class Stratified:
+    """Data sets take turns as evenly as they can, so that each batch holds their shares.
+
+    Of any number of consecutive positions each data set gives its share, exactly where the shares of all data sets are
+    whole: with 3/4 and 1/4, of any multiple of 4. Else, of n data sets each is off by less than n - 1: two round up or
+    down.
+
+    The first data set is drawn where `position * share` passes a whole number; the positions left are divided among the
+    others in the same way.
+
+    Raises:
+        ArgumentError: a share is below 1 / 10,000, or they have no common denominator up to 2^31.
+    """
+
+    def __init__(self, shares: tuple[float, ...]) -> None:
+        parts = [Fraction(share).limit_denominator(_MOST_PARTS) for share in shares]
+        whole = lcm(*(part.denominator for part in parts))
+        if not all(parts) or whole > 1 << 31:
+            raise ArgumentError(
+                f"mix(batches='stratified'): shares {shares}, expected each at least 1/{_MOST_PARTS}, with a common "
+                "denominator of at most 2^31. Use weights that are whole numbers, and raise the smallest"
             )
-        self._check_same("sampling", state, "sampling=", "it, or they differ", "Balance or Weights")
-        whole = "buckets, drop_last and steps_per_epoch"
-        self._check_same("buckets", state, "buckets", "them, or they or drop_last differ", whole)
-        batch = 0 if self.buckets is None else _count("bucket_batch", state.get("bucket_batch"))
-        if batch != (self.bucket_batch or 0):
-            raise StateError(
-                f"state_dict: was made with global batches of {batch:,} samples (batch_size x world_size), this "
-                f"loader's have {self.bucket_batch:,}. With buckets the order depends on that: construct it with "
-                f"batch_size={batch:,} / world_size"
-            )
-        needed = self.state_dict(Position(0, 0, 0))
-        if missing := sorted(set(needed) - set(state) - {"lanes"}):
-            raise StateError(f"state_dict: has no entry {missing[0]!r}. Was it made by another loader, or edited?")
-        if state["fingerprint"] != self.data.fingerprint:
-            fingerprint = shown(state["fingerprint"]).strip(_QUOTES)
-            raise StateError(
-                f"state_dict: is of another data set ({_count('dataset_samples', state['dataset_samples']):,} "
-                f"samples, fingerprint {fingerprint}); {self.data.folder} has {len(self.data):,}, fingerprint "
-                f"{self.data.fingerprint}. Train on the set it was made with, or start from the beginning"
-            )
-        for name in ("seed", "shuffle", "window", "lanes"):
-            expected, found = getattr(self, name), shown(state.get(name, 1))  # older states have no lanes
-            if state.get(name, 1) != expected:
-                raise StateError(
-                    f"state_dict: was made with {name}={found}, this loader has {name}={expected}. "
-                    f"The order would differ: construct it with {name}={found}"
-                )
-        return Position(*(_count(name, state[name]) for name in Position._fields))
+        self._weights = [int(part * whole) for part in parts]
 
-    def _check_same(self, name: str, state: Mapping[str, Any], what: str, differ: str, needed: str) -> None:
-        made, has = state.get(name), getattr(self, name)
-        if made != has:
-            raise StateError(
-                f"state_dict: was made {'with' if made else 'without'} {what}, this loader is "
-                f"{'with' if has else 'without'} {differ}. The order would differ: construct it with the same {needed}"
-            )
+    def sources(self, start: int, stop: int) -> I64:
+        """As of `ShuffledBlocks`."""
+        sources = np.full(stop - start, len(self._weights) - 1)
+        rows, first = np.arange(stop - start), start
+        for source, (weight, rest) in enumerate(self._turns()):
+            passed = _turns_before(np.arange(first, first + len(rows) + 1), weight, rest)
+            is_turn = np.diff(passed) > 0
+            sources[rows[is_turn]] = source
+            rows, first = rows[~is_turn], first - int(passed[0])
+        return sources
+
+    def drawn(self, start: int) -> I64:
+        """As of `ShuffledBlocks`."""
+        drawn, left = [], start
+        for weight, rest in self._turns():
+            drawn.append(int(_turns_before(np.array([left]), weight, rest)[0]))
+            left -= drawn[-1]
+        return np.array([*drawn, left])
+
+    def _turns(self) -> list[tuple[int, int]]:
+        """Of each data set but the last: its weight, and that of it and those after it."""
+        return [(weight, sum(self._weights[source:])) for source, weight in enumerate(self._weights[:-1])]
 
 
-def _about_foreign(state: Mapping[str, Any]) -> str:
-    """The message for a dict that is not a loader's state."""
-    for name, entry in state.items():
-        if isinstance(entry, Mapping) and {"version", *Position._fields} <= set(entry):
-            return f"is a checkpoint that holds one, not the state itself. Give its entry {shown(name)}"
-    entries = f"its entries are {shown(list(state))}" if state else "it is empty"
-    return f"is not what state_dict() of a loader returned ({entries}). Was it made by a model or another loader?"
-
-
-def _count(name: str, value: Any) -> int:
-    """A number in a state, also if a checkpoint turned it into a tensor or an array."""
-    try:
-        found = int(value)
-        if found == value and 0 <= found < 2**62:
-            return found
-    except (TypeError, ValueError, OverflowError):
-        pass
-    raise StateError(f"state_dict: has {name}={shown(value)}, expected a whole number from 0. Was it edited?")
+def _turns_before(positions: I64, weight: int, total: int) -> I64:
+    """How many of the positions before each are turns of a data set: floor(position * weight / total), by halves."""
+    turns, rest = np.divmod(positions, total)  # so that the product does not overflow
+    before: I64 = turns * weight + (rest * weight + total // 2) // total
+    return before
 
 
 class PassSlice(NamedTuple):
@@ -155,14 +155,13 @@ class PassSlice(NamedTuple):
 class Stream:
     """The samples at positions start..stop-1, for any start and stop.
 
-    interleaving: which data set each position draws from. samplings: of each data set; None: each sample comes once in
-    a pass. lanes: of one data set, see `gpuload.order.epoch`.
+    samplings: of each data set; None: each sample comes once in a pass. lanes: of one data set, see
+    `gpuload.order.epoch`.
     """
 
     def __init__(
         self,
-        datasets: tuple[Dataset, ...],
-        interleaving: ShuffledBlocks | Stratified,
+        data: Dataset | Mixture,
         samplings: tuple[Sampling, ...] | None = None,
         *,
         seed: int,
@@ -170,33 +169,37 @@ class Stream:
         shuffle: bool,
         lanes: int = 1,
     ) -> None:
-        self._datasets, self._interleaving, self._samplings, self._seed = datasets, interleaving, samplings, seed
+        self._datasets = datasets = data.datasets if isinstance(data, Mixture) else (data,)
+        self._samplings, self._seed = samplings, seed
         self._window, self._shuffle, self._lanes = window, shuffle, lanes
+        if isinstance(data, Mixture):
+            stratified = data.batches == "stratified"
+            self._turns = Stratified(data.shares) if stratified else ShuffledBlocks(data.shares, seed)
         self._lengths = [sampling.draws for sampling in samplings] if samplings else list(map(len, datasets))
         # A batch may extend from one pass into the next.
         self.order = lru_cache(maxsize=2 * len(datasets))(self._make_order)
 
-    def slices(self, start: int, stop: int, share: Share | None = None) -> list[PassSlice]:
+    def slices(self, start: int, stop: int, share: Share = ALL) -> list[PassSlice]:
         """The samples at these positions; at least one slice, which may be empty. share: only those of its lanes."""
         if len(self._datasets) == 1 or start == stop:
             return self._passes(0, start, stop, np.arange(stop - start), share)
-        sources, drawn = self._interleaving.sources(start, stop), self._interleaving.drawn(start)
+        sources, drawn = self._turns.sources(start, stop), self._turns.drawn(start)
         slices = []
         for source in np.unique(sources).tolist():
             rows, begin = np.flatnonzero(sources == source), int(drawn[source])
             slices += self._passes(source, begin, begin + len(rows), rows)
         return slices
 
-    def _passes(self, source: int, start: int, stop: int, rows: I64, share: Share | None = None) -> list[PassSlice]:
+    def _passes(self, source: int, start: int, stop: int, rows: I64, share: Share = ALL) -> list[PassSlice]:
         """Samples start..stop-1 of one data set, divided where a pass ends; at least one slice."""
         slices: list[PassSlice] = []
-        samples, row, before = self._lengths[source], 0, (share or _ALL).before
+        samples, row, before = self._lengths[source], 0, share.before
         while start < stop or not slices:
             epoch, first = divmod(start, samples)
             last = min(first + stop - start, samples)
             seed, order = self.order(source, epoch)
             begin, end = (before(epoch * samples + at) - before(epoch * samples) for at in (first, last))
-            served = order if share is None else order.serving(share)
+            served = order if share == ALL else order.serving(share)
             slices.append(PassSlice(source, seed, epoch, served, begin, end, rows[row : row + end - begin]))
             start, row = start + last - first, row + end - begin
         return slices
@@ -206,13 +209,13 @@ class Stream:
         seed = self._seed if len(self._datasets) == 1 else make_key(self._seed, MIXTURE, source)
         dataset = self._datasets[source]
         if self._samplings is not None:
-            return seed, self._samplings[source].order(dataset, seed=seed, epoch=epoch, window=self._window)
-        sizes, (window, shuffle, lanes) = dataset.shard_sizes, (self._window, self._shuffle, self._lanes)
-        return seed, EpochOrder(sizes, seed=seed, epoch=epoch, window=window, shuffle=shuffle, lanes=lanes)
+            return seed, self._samplings[source].order(dataset.shard_sizes, seed=seed, epoch=epoch, window=self._window)
+        options: dict[str, Any] = {"window": self._window, "shuffle": self._shuffle, "lanes": self._lanes}
+        return seed, EpochOrder(dataset.shard_sizes, seed=seed, epoch=epoch, **options)
 
 
 class Part(NamedTuple):
-    """A rank's part of a global batch: positions first..last-1 of the stream; with a share, those in its lanes.
+    """A rank's part of a global batch: positions first..last-1 of the stream, those in the lanes of its share.
 
     stop: where the global batch ends.
     """
@@ -220,29 +223,11 @@ class Part(NamedTuple):
     first: int
     last: int
     stop: int
-    share: Share | None = None
+    share: Share = ALL
 
     @property
     def samples(self) -> int:
-        if self.share is None:
-            return self.last - self.first
         return self.share.before(self.last) - self.share.before(self.first)
-
-
-def count_batches(samples: int, global_batch_size: int, drop_last: bool) -> int:
-    """Batches that every rank gets out of `samples`: 7 samples in batches of 2 are 3 with drop_last, else 4."""
-    return samples // global_batch_size if drop_last else -(-samples // global_batch_size)
-
-
-def rank_part(start: int, stop: int, rank: int, world_size: int) -> tuple[int, int]:
-    """The positions of global batch [start, stop) that are `rank`'s: an even, contiguous division.
-
-    The first ranks take the remainder: 5 samples over 3 ranks are [0, 2), [2, 4), [4, 5). Of fewer samples than ranks,
-    the last ranks get none.
-    """
-    share, rest = divmod(stop - start, world_size)
-    first = start + rank * share + min(rank, rest)
-    return first, first + share + (rank < rest)
 
 
 @dataclass(frozen=True)
@@ -250,10 +235,11 @@ class Epochs:
     """Where epochs begin in the stream, and this rank's parts of them.
 
     samples: from the beginning of one epoch to that of the next, over all ranks. batch_size: of a global batch.
-    share: the rank's lanes; None: its parts are those of `rank_part`. exact: no sample is repeated, so that a rank's
-    last part may be empty. even: the parts of a batch are equally long; those of the last one extend into the next
-    epoch where its samples cannot be divided. ends: where the global batches of an epoch end, from its beginning; None:
-    after batch_size samples each, and at its end.
+    share: the rank's lanes; of all lanes, ranks divide each global batch evenly into consecutive parts, of which the
+    first ones take the remainder. exact: no sample is repeated, so that a rank's last part may be empty. even: the
+    parts of a batch are equally long; those of the last one extend into the next epoch where its samples cannot be
+    divided. ends: where the global batches of an epoch end, from its beginning; None: after batch_size samples each,
+    and at its end.
 
     Every rank gets a sample of every global batch. Where a few would be left for the last one, the global batch before
     it gives some up; where that is not possible, a rank repeats one sample (`padding`).
@@ -266,7 +252,7 @@ class Epochs:
     drop_last: bool
     rank: int
     world_size: int
-    share: Share | None = None
+    share: Share = ALL
     exact: bool = False
     even: bool = False
     ends: tuple[int, ...] | None = None
@@ -276,7 +262,7 @@ class Epochs:
         """Batches in a whole epoch, the same on every rank."""
         if self.ends is not None:
             return len(self.ends)
-        return count_batches(self.samples, self.batch_size, self.drop_last)
+        return self.samples // self.batch_size if self.drop_last else -(-self.samples // self.batch_size)
 
     @property
     def rank_samples(self) -> int:
@@ -311,7 +297,7 @@ class Epochs:
         own = self._own_part(start, stop)
         if own.samples or self.exact:
             return own
-        if self.share is None:
+        if self.share == ALL:
             return Part(stop - 1, stop, stop)
         at = self.share.last_before(start)
         return Part(at, at + 1, stop, self.share)
@@ -329,13 +315,13 @@ class Epochs:
         return next(self._bounds(position), None) is None
 
     def _own_part(self, start: int, stop: int) -> Part:
-        if self.share is not None:
+        if self.share != ALL:
             return Part(start, stop, stop, self.share)
+        each, rest = divmod(stop - start, self.world_size)
         if self.even:
-            each = -(-(stop - start) // self.world_size)
-            first = start + self.rank * each
-            return Part(first, first + each, stop)
-        return Part(*rank_part(start, stop, self.rank, self.world_size), stop)
+            each, rest = each + (rest > 0), 0
+        first = start + self.rank * each + min(self.rank, rest)
+        return Part(first, first + each + (self.rank < rest), stop)
 
     def _parts(self, position: Position) -> Iterator[Part]:
         return (self.part(position.begin + start, position.begin + stop) for start, stop in self._bounds(position))
@@ -345,7 +331,7 @@ class Epochs:
         if self.ends is not None:
             yield from pairwise([position.samples, *self.ends[bisect_right(self.ends, position.samples) :]])
             return
-        least = self.world_size if self.share is None else self.share.lanes  # so many give each rank a sample
+        least = self.world_size if self.share == ALL else self.share.lanes  # so many give each rank a sample
         start = position.samples
         while self.samples - start >= (self.batch_size if self.drop_last else 1):
             stop = min(start + self.batch_size, self.samples)
@@ -354,3 +340,179 @@ class Epochs:
                 stop -= missing
             yield start, stop
             start = stop
+
+
+# A sample in a queue. position: in the stream of all samples, before they are divided. source: number of the data set.
+# epoch, place: the pass over it, and the position in that. repeat: how often it came before in this pass.
+MEMBER = np.dtype(
+    [
+        ("position", np.int64),
+        ("epoch", np.int64),
+        ("place", np.int64),
+        ("sample", np.int64),
+        ("source", np.int32),
+        ("repeat", np.int32),
+    ]
+)
+Members = npt.NDArray[np.void]  # of MEMBER
+
+# Samples that are put into the queues at a time: a pass, if that is between these.
+_LEAST_PLANNED, _PLANNED = 1 << 10, 1 << 14
+
+
+class BucketBatch(NamedTuple):
+    """A global batch: the positions start..stop-1 of the order by buckets, and the samples there."""
+
+    start: int
+    stop: int
+    bucket: int
+    members: Members
+
+
+@dataclass(frozen=True, eq=False)
+class BucketPlan:
+    """Which bucket each sample is in, and how epochs end.
+
+    sizes: (height, width) of each bucket. numbers: for each data set uint8 (len,), the bucket of each sample.
+    totals: int64 (buckets,), samples of each in a pass that has each sample of one data set once; else None.
+    is_whole: each sample comes in its own epoch, and what is left is handed out at its end as smaller batches; else it
+    stays in the queues and comes in the next epoch. identity: what the order depends on, beside the size of a global
+    batch.
+    """
+
+    sizes: tuple[HeightWidth, ...]
+    numbers: tuple[U8, ...]
+    totals: I64 | None = None
+    is_whole: bool = False
+    identity: str = ""
+
+    def epochs(self, epochs: Epochs) -> Epochs:
+        """The epochs of the same loader without buckets, with them."""
+        if not self.is_whole:
+            return replace(epochs, samples=epochs.batches * epochs.batch_size, drop_last=True)
+        assert self.totals is not None
+        rests = (self.totals % epochs.batch_size).tolist()
+        whole = [epochs.batch_size] * int((self.totals // epochs.batch_size).sum())
+        return replace(epochs, ends=tuple(accumulate(whole + [rests[bucket] for bucket in _by_rest(rests)])))
+
+
+class BucketedStream:
+    """The global batch at any position of the order by buckets.
+
+    stream: of all samples. epochs: the loader's, as `BucketPlan.epochs` gives them.
+
+    Going on costs O(samples). Going anywhere else begins at the start of the epoch; where samples stay in the queues, a
+    few passes before, or if `plan.totals` are unknown, at the start of the stream.
+    """
+
+    def __init__(self, stream: Stream, plan: BucketPlan, epochs: Epochs) -> None:
+        self.stream, self._size, self._own_part = stream, epochs.batch_size, epochs.part
+        self._numbers, self._totals, self._buckets = plan.numbers, plan.totals, len(plan.sizes)
+        self._pass = 0 if plan.totals is None else int(plan.totals.sum())
+        self._epoch = self._pass if plan.is_whole else 0  # 0: queues are never emptied
+        self._portion = min(_PLANNED, max(_LEAST_PLANNED, sum(map(len, plan.numbers))))
+        self._seek(0)
+
+    def batch_at(self, position: int) -> BucketBatch:
+        """The global batch that holds this position of the order by buckets. Those before it are forgotten."""
+        planned = self._ahead[0].start if self._ahead else self._planned
+        first = self._first_pass(position)
+        if position < planned or first * self._pass > self._next:
+            self._seek(first)
+        while True:
+            while self._ahead and self._ahead[0].stop <= position:
+                self._ahead.popleft()
+            if self._ahead:
+                return self._ahead[0]
+            self._plan()
+
+    def _first_pass(self, position: int) -> int:
+        """The last pass from which the batches at a position are known; 0 where passes differ."""
+        if self._totals is None or self._epoch:
+            return position // self._epoch if self._epoch else 0
+        # So many passes before the position, each bucket has at least a batch: none after it holds an older sample.
+        back = 1 + self._size // int(self._totals[self._totals > 0].min())
+        return max(position // self._pass - back, 0)
+
+    def waiting(self) -> Members:
+        """This rank's samples of the batch asked for last, of those after it and of the queues, as far as planned."""
+        found = [batch.members[self._own(len(batch.members))] for batch in self._ahead]
+        for bucket, queue in enumerate(self._queues):
+            found.append(queue[self._own(self._size_of_next(bucket))])
+        return np.concatenate(found)
+
+    def _own(self, size: int) -> slice:
+        return slice(*self._own_part(0, size)[:2]) if size else slice(0)
+
+    def _size_of_next(self, bucket: int) -> int:
+        if not self._epoch or self._totals is None:
+            return self._size
+        return int(min(self._size, self._totals[bucket] - self._made[bucket] * self._size))
+
+    def _seek(self, first: int) -> None:
+        """Begins at the start of a pass. What waits in the queues there is unknown but for its number: zeros stand for
+        it."""
+        seen = np.zeros(self._buckets, np.int64) if self._totals is None else first * self._totals
+        left = seen * 0 if self._epoch else seen % self._size
+        self._next = first * self._pass  # in the stream
+        self._planned = int((seen - left).sum())  # in the order by buckets
+        self._queues = [np.zeros(count, MEMBER) for count in left.tolist()]
+        self._made = np.zeros(self._buckets, np.int64)  # whole batches of each bucket in this epoch
+        self._ahead: deque[BucketBatch] = deque()
+
+    def _plan(self) -> None:
+        """Puts the next samples of the stream into the queues."""
+        begin, end = self._next, self._next + self._portion
+        if self._epoch:
+            end = min(end, (begin // self._epoch + 1) * self._epoch)
+        members, buckets = self._read(begin, end)
+        sizes = np.bincount(buckets, minlength=self._buckets).tolist()
+        by_bucket = members[np.argsort(buckets, kind="stable")]
+        whole: list[tuple[int, int, Members]] = []
+        for bucket, (size, stop) in enumerate(zip(sizes, accumulate(sizes), strict=True)):
+            if size:
+                queue = np.concatenate([self._queues[bucket], by_bucket[stop - size : stop]])
+                made = len(queue) // self._size
+                for first in range(0, made * self._size, self._size):
+                    batch = queue[first : first + self._size]
+                    whole.append((int(batch["position"][-1]), bucket, batch))
+                self._queues[bucket] = queue[made * self._size :].copy()
+                self._made[bucket] += made
+        for _, bucket, batch in sorted(whole, key=lambda entry: entry[0]):
+            self._emit(bucket, batch)
+        self._next = end
+        if self._epoch and end % self._epoch == 0:
+            for bucket in _by_rest([len(queue) for queue in self._queues]):
+                self._emit(bucket, self._queues[bucket])
+                self._queues[bucket] = np.empty(0, MEMBER)
+            self._made[:] = 0
+
+    def _emit(self, bucket: int, members: Members) -> None:
+        self._ahead.append(BucketBatch(self._planned, self._planned + len(members), bucket, members))
+        self._planned += len(members)
+
+    def _read(self, begin: int, end: int) -> tuple[Members, U8]:
+        """The samples at positions begin..end-1 of the stream, and their buckets."""
+        members, buckets = np.zeros(end - begin, MEMBER), np.empty(end - begin, np.uint8)
+        members["position"] = np.arange(begin, end)
+        for part in self.stream.slices(begin, end):
+            samples = part.order[part.start : part.stop]
+            repeats = part.order.repeats(part.start, part.stop)
+            members["source"][part.rows], members["epoch"][part.rows] = part.source, part.epoch
+            members["place"][part.rows] = np.arange(part.start, part.stop)
+            members["sample"][part.rows] = samples
+            members["repeat"][part.rows] = 0 if repeats is None else repeats
+            buckets[part.rows] = self._numbers[part.source][samples]
+        return members, buckets
+
+
+def _by_rest(rests: list[int]) -> list[int]:
+    """The buckets that have something left at the end of an epoch, in the order in which it is handed out: the largest
+    first, so that a rank without samples in one batch has none in those after it."""
+    return sorted((bucket for bucket, rest in enumerate(rests) if rest), key=lambda bucket: (-rests[bucket], bucket))
+
+
+def before(members: Members, epoch: int, place: int) -> Bools:
+    """bool (n,): whether members of one data set come before a place of a pass over it."""
+    found: Bools = (members["epoch"] < epoch) | ((members["epoch"] == epoch) & (members["place"] < place))
+    return found

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -103,19 +103,13 @@ class MemberViews(Sequence[U8]):
     def __len__(self) -> int:
         return len(self._shard_of)
 
-    @overload
-    def __getitem__(self, index: int) -> U8: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> "MemberViews": ...
-
-    def __getitem__(self, index: int | slice) -> "U8 | MemberViews":
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return MemberViews(self._shards, self._shard_of[index], self._starts[index], self._stops[index])
+            return self.take(index)
         shard: U8 = self._shards[self._shard_of[index]]
         return shard[self._starts[index] : self._stops[index]]
 
-    def take(self, rows: I64) -> "MemberViews":
+    def take(self, rows: I64 | slice) -> "MemberViews":
         """The members at these rows."""
         return MemberViews(self._shards, self._shard_of[rows], self._starts[rows], self._stops[rows])
 

@@ -21,8 +21,7 @@ from gpuload.draws import BATCH, each_key, make_key
 from gpuload.errors import ShardError
 from gpuload.fields.images import POINTS, has_points
 from gpuload.fields.rows import merge, take
-from gpuload.order.buckets import BucketedStream, BucketPlan, Members, before
-from gpuload.order.stream import Epochs, Part, Stream
+from gpuload.order.stream import BucketedStream, BucketPlan, Epochs, Members, Part, Stream, before
 from gpuload.read.batch import Batch, EncodedBatch
 from gpuload.read.reader import Reader
 from gpuload.types import I64, U64, Bools
@@ -34,7 +33,7 @@ _READ_AT_ONCE = 1024
 
 Prepare = Callable[[Batch], Batch]
 
-Front = tuple[int, int]  # a pass over a data set, and a window of it
+_Drawn = tuple[EncodedBatch, tuple[View, ...], I64, U64]
 
 
 class BatchReader:
@@ -63,9 +62,11 @@ class BatchReader:
             Reader(dataset, columns, [*members, *masks], dataset.verify, _spanned(dataset, _READ_AT_ONCE))
             for dataset in datasets
         ]
-        self._sizes = [_SizeLimit(dataset, dataset.max_pixels if decodes else None) for dataset in datasets]
-        self._tilings = [dataset.tiling for dataset in datasets]
-        self._stream, self._masks = make_stream(), masks
+        # Costs nothing if the manifests rule larger images out.
+        self._checks_sizes = decodes and any(
+            not 0 < one.manifest.width * one.manifest.height <= one.max_pixels for one in datasets
+        )
+        self._datasets, self._stream, self._masks = datasets, make_stream(), masks
         self._is_remote = any(dataset.cache is not None for dataset in datasets)
 
     def batches(self, parts: Iterator[Part], augments: Sequence[Augment]) -> Iterator[Batch]:
@@ -115,23 +116,52 @@ class BatchReader:
         drawn = []
         for one in slices:
             encoded = self._readers[one.source].read(one.order, one.start, one.stop)
-            self._sizes[one.source].check(encoded)
-            repeats, tiles, within = one.order.repeats(one.start, one.stop), self._tilings[one.source], None
+            repeats, tiles, within = one.order.repeats(one.start, one.stop), self._datasets[one.source].tiling, None
             if tiles is not None:
                 within = tiles.within(one.order[one.start : one.stop], encoded.sizes)
-            drawn.append(draw_for(encoded, augments, (one.source, one.seed, one.epoch), repeats, within))
+            drawn.append(self._draw(encoded, augments, (one.source, one.seed, one.epoch), repeats, within))
         # Usually there is one slice, and nothing is copied.
         merged = drawn[0] if len(drawn) == 1 else merge(drawn, [one.rows for one in slices])
-        image_bytes = np.concatenate([[0], np.cumsum(merged[0].spans[:, 1])]).tolist()
         begin = end = 0
         for part in parts:
-            encoded, views, sources, keys = merged
             begin, end = end, end + part.samples
-            if len(parts) > 1:
-                encoded, views, sources, keys = take(merged, slice(begin, end))
-            masks = tuple(encoded.members[name] for name in self._masks)
-            stored = image_bytes[end] - image_bytes[begin]
-            yield Batch(encoded, masks, views, sources, keys, part.stop, 0.0, stored)
+            yield self._make(take(merged, slice(begin, end)) if len(parts) > 1 else merged, part.stop)
+
+    def _draw(
+        self,
+        encoded: EncodedBatch,
+        augments: Sequence[Augment],
+        of: tuple[int, int, int],
+        repeats: I64 | None,
+        within: tuple[I64, I64, I64] | None = None,
+    ) -> _Drawn:
+        """Samples of one pass with their draws: views, data sets and keys, as in a `Batch`.
+
+        of: the number of the data set; the seed and the epoch of the pass. repeats: as `EpochOrder.repeats`. within:
+        the result of `Tiles.within` if the samples are tiles.
+        """
+        source, seed, epoch = of
+        if self._checks_sizes:
+            _check_sizes(self._datasets[source], encoded)
+        heights, widths = encoded.heights, encoded.widths
+        if within is not None:
+            heights, widths = within[2].astype(np.int32).T
+            repeats = within[0] if repeats is None else within[0] + (repeats << 32)
+        views = tuple(
+            augment.draw(seed, epoch, encoded.samples, widths, heights, number, repeats)
+            for number, augment in enumerate(augments)
+        )
+        if within is not None:
+            views = tuple(view.moved(within[1]) for view in views)
+        keys = np.empty(len(encoded), np.uint64)
+        keys[:] = each_key(make_key(seed, epoch, BATCH), repeats)
+        return encoded, views, np.full(len(encoded), source), keys
+
+    def _make(self, drawn: _Drawn, stop: int, bucket: int | None = None) -> Batch:
+        encoded, views, sources, keys = drawn
+        masks = tuple(encoded.members[name] for name in self._masks)
+        image_bytes = int(encoded.spans[:, 1].sum())
+        return Batch(encoded, masks, views, sources, keys, stop, 0.0, image_bytes, bucket=bucket)
 
     def disk_s(self) -> float:
         """Total busy time of the read-ahead threads so far, in seconds."""
@@ -161,34 +191,6 @@ def _adjoin(part: Part, following: Part) -> bool:
     return following.first == part.last and following.share == part.share
 
 
-def draw_for(
-    encoded: EncodedBatch,
-    augments: Sequence[Augment],
-    of: tuple[int, int, int],
-    repeats: I64 | None,
-    within: tuple[I64, I64, I64] | None = None,
-) -> tuple[EncodedBatch, tuple[View, ...], I64, U64]:
-    """Samples of one pass with their draws: views, data sets and keys, as in a `Batch`.
-
-    of: the number of the data set; the seed and the epoch of the pass. repeats: as `EpochOrder.repeats`. within: the
-    result of `Tiles.within` if the samples are tiles.
-    """
-    source, seed, epoch = of
-    heights, widths = encoded.heights, encoded.widths
-    if within is not None:
-        heights, widths = within[2].astype(np.int32).T
-        repeats = within[0] if repeats is None else within[0] + (repeats << 32)
-    views = tuple(
-        augment.draw(seed, epoch, encoded.samples, widths, heights, number, repeats)
-        for number, augment in enumerate(augments)
-    )
-    if within is not None:
-        views = tuple(view.moved(within[1]) for view in views)
-    keys = np.empty(len(encoded), np.uint64)
-    keys[:] = each_key(make_key(seed, epoch, BATCH), repeats)
-    return encoded, views, np.full(len(encoded), source), keys
-
-
 def check_space(datasets: Sequence[Dataset], window: int, batch_size: int, lanes: int = 1) -> None:
     """Raises ArgumentError if the shards in use at a time do not fit into the cache of a remote set.
 
@@ -208,27 +210,17 @@ def _spanned(dataset: Dataset, samples: int) -> int:
     return -(-samples * len(dataset.shard_paths) // max(1, int(dataset.first_samples[-1])))
 
 
-class _SizeLimit:
-    """Rejects images with more than `most` pixels by the index, at no cost if the manifest rules them out."""
-
-    def __init__(self, dataset: Dataset, most: int | None) -> None:
-        self._dataset, self._most = dataset, most or 0
-        largest = dataset.manifest.width * dataset.manifest.height
-        self._needed = most is not None and not 0 < largest <= most
-
-    def check(self, batch: EncodedBatch) -> None:
-        """Raises ShardError for the first larger image."""
-        if not self._needed:
-            return
-        pixels = batch.widths.astype(np.int64) * batch.heights
-        if len(rows := np.flatnonzero(pixels > self._most)):
-            row, sample = int(rows[0]), int(batch.samples[rows[0]])
-            shard = self._dataset.shard_paths[int(self._dataset.shards_of(sample))]
-            raise ShardError(
-                f"{shard}: sample {self._dataset.keys([sample])[0]!r} has {batch.widths[row]:,} × "
-                f"{batch.heights[row]:,} pixels, more than max_pixels={self._most:,}. Give gpuload.Dataset a larger "
-                "max_pixels if you trust the set, or pack it again with a smaller --max-pixels"
-            )
+def _check_sizes(dataset: Dataset, batch: EncodedBatch) -> None:
+    """Raises ShardError for the first image with more than `max_pixels` pixels by the index."""
+    pixels = batch.widths.astype(np.int64) * batch.heights
+    if len(rows := np.flatnonzero(pixels > dataset.max_pixels)):
+        row, sample = int(rows[0]), int(batch.samples[rows[0]])
+        shard = dataset.shard_paths[int(dataset.shards_of(sample))]
+        raise ShardError(
+            f"{shard}: sample {dataset.keys([sample])[0]!r} has {batch.widths[row]:,} × {batch.heights[row]:,} pixels, "
+            f"more than max_pixels={dataset.max_pixels:,}. Give gpuload.Dataset a larger max_pixels if you trust the "
+            "set, or pack it again with a smaller --max-pixels"
+        )
 
 
 def read_alone(open_reader: Callable[[], BatchReader], augments: Sequence[Augment], position: int) -> Batch:
@@ -261,7 +253,7 @@ class BucketedReader(BatchReader):
     ) -> None:
         super().__init__(datasets, make_stream, *fields, **options)
         self._bucketed, self._output_sizes = BucketedStream(self._stream, plan, epochs), plan.sizes
-        self._fronts: dict[int, Front] = {}
+        self._fronts: dict[int, tuple[int, int]] = {}  # of each data set, the pass and the window that is read
         self._held: dict[int, EncodedBatch] = {}  # one sample each, by its position in the stream
         self._position = 0
         self._holds = self._is_first = False
@@ -288,7 +280,12 @@ class BucketedReader(BatchReader):
         if first < self._position:
             self._fronts = {}
         self._position = first
-        sized = self._augments_of(augments, batch.bucket)
+        if self._sized[0] is not augments:
+            self._sized = augments, {}
+        sized = self._sized[1].get(batch.bucket)
+        if sized is None:
+            size = self._output_sizes[batch.bucket]
+            sized = self._sized[1][batch.bucket] = tuple(augment.for_size(size) for augment in augments)
         guides = members if len(members) else batch.members[-1:]  # even an empty part needs a window
         passes, rows = [], []
         for source in _different(guides["source"]):
@@ -298,18 +295,13 @@ class BucketedReader(BatchReader):
                 at = of_source[members["epoch"][of_source] == epoch]
                 passes.append(self._read_pass(source, epoch, members[at], sized))
                 rows.append(at)
-        encoded, views, sources, keys = passes[0] if len(passes) == 1 else merge(passes, rows)
-        masks = tuple(encoded.members[name] for name in self._masks)
-        return Batch(
-            encoded, masks, views, sources, keys, stop, 0.0, int(encoded.spans[:, 1].sum()), bucket=batch.bucket
-        )
+        return self._make(passes[0] if len(passes) == 1 else merge(passes, rows), stop, batch.bucket)
 
-    def _read_pass(self, source: int, epoch: int, members: Members, augments: Sequence[Augment]) -> Any:
+    def _read_pass(self, source: int, epoch: int, members: Members, augments: Sequence[Augment]) -> _Drawn:
         """Samples of one pass over one data set, with their draws."""
         encoded = self._gather(source, members)
-        self._sizes[source].check(encoded)
         seed, _ = self._bucketed.stream.order(source, epoch)
-        return draw_for(encoded, augments, (source, seed, epoch), members["repeat"].astype(np.int64))
+        return self._draw(encoded, augments, (source, seed, epoch), members["repeat"].astype(np.int64))
 
     def _gather(self, source: int, members: Members) -> EncodedBatch:
         """Samples from the window, or else from the copies."""
@@ -356,15 +348,6 @@ class BucketedReader(BatchReader):
         if new:
             copies = self._readers[source].copy(members["sample"][new])
             self._held.update(zip((positions[row] for row in new), copies, strict=True))
-
-    def _augments_of(self, augments: Sequence[Augment], bucket: int) -> tuple[Augment, ...]:
-        """The views in a bucket's size."""
-        if self._sized[0] is not augments:
-            self._sized = augments, {}
-        known = self._sized[1]
-        if bucket not in known:
-            known[bucket] = tuple(augment.for_size(self._output_sizes[bucket]) for augment in augments)
-        return known[bucket]
 
 
 def _different(numbers: npt.NDArray[np.integer]) -> list[int]:

@@ -26,20 +26,12 @@ _handlers: list[tuple[int, "_SignalAction", "_SignalAction", Any]] = []  # the l
 _FAILED = ctypes.c_void_p(-1).value
 
 
-class _Table:
-    """The protected ranges of memory, which the handler reads and writes.
-
-    Slot 0 is not a range: its first number counts faults, its second those passed to the previous handler. The memory
-    is never freed, since a handler cannot be removed safely.
-    """
-
-    def __init__(self) -> None:
-        self.numbers: I64 = np.zeros((_SLOTS, _SLOT_NUMBERS), np.int64)
-        self.free = list(range(_SLOTS - 1, 0, -1))
-        self.files: dict[int, tuple[Path, object]] = {}
-
-
-_table = _Table()
+# The protected ranges of memory, which the handler reads and writes. Slot 0 is not a range: its first number counts
+# faults, its second those passed to the previous handler. The memory is never freed, since a handler cannot be removed
+# safely.
+_ranges: I64 = np.zeros((_SLOTS, _SLOT_NUMBERS), np.int64)
+_free = list(range(_SLOTS - 1, 0, -1))
+_files: dict[int, tuple[Path, object]] = {}
 
 
 def install() -> bool:
@@ -67,7 +59,7 @@ def install() -> bool:
     libc.sigaction(signal.SIGBUS, None, ctypes.byref(current))
     if current.handler != own.handler:
         ctypes.memmove(ctypes.byref(previous), ctypes.byref(current), ctypes.sizeof(current))
-        _table.numbers[0, 1] = 0
+        _ranges[0, 1] = 0
         libc.sigaction(signal.SIGBUS, ctypes.byref(own), None)
     return True
 
@@ -77,37 +69,37 @@ def protect(path: Path, address: int, size: int, owner: object) -> int:
 
     owner: the object that queries its faults.
     """
-    if not _table.free:
+    if not _free:
         return 0
-    slot = _table.free.pop()
-    _table.files[slot] = path, owner
+    slot = _free.pop()
+    _files[slot] = path, owner
     end = address + -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-    _table.numbers[slot] = 0, end, 0, 0
-    _table.numbers[slot, 0] = address  # last, since the handler goes by it
+    _ranges[slot] = 0, end, 0, 0
+    _ranges[slot, 0] = address  # last, since the handler goes by it
     return slot
 
 
 def release(slot: int) -> None:
     """Ends the protection, before the memory is reused."""
     if slot:
-        _table.numbers[slot] = 0
-        _table.files.pop(slot, None)
-        _table.free.append(slot)
+        _ranges[slot] = 0
+        _files.pop(slot, None)
+        _free.append(slot)
 
 
 def count() -> int:
     """Number of faults of all protected files so far."""
-    return int(_table.numbers[0, 0])
+    return int(_ranges[0, 0])
 
 
 def take_fault(owner: object) -> tuple[Path, int] | None:
     """An unreadable file of this owner and the byte of the fault; each is returned once."""
     # A copy takes no object that the garbage collector counts: a list of items might start it, and mappings among the
     # garbage are released then.
-    for slot, (path, its_owner) in _table.files.copy().items():
-        if its_owner is owner and _table.numbers[slot, 2]:
-            _table.files.pop(slot, None)
-            return path, int(_table.numbers[slot, 2] - _table.numbers[slot, 0])
+    for slot, (path, its_owner) in _files.copy().items():
+        if its_owner is owner and _ranges[slot, 2]:
+            _files.pop(slot, None)
+            return path, int(_ranges[slot, 2] - _ranges[slot, 0])
     return None
 
 
@@ -153,11 +145,7 @@ def _compile(llvm: Any, libc: Any, previous: int, default: int) -> Any:
     module = ir.Module("bus_errors")
     module.triple = llvm.get_default_triple()
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [number, word, word]), "handle")
-    names = ("entry", "search", "compare", "replace", "note", "next", "searched", "other", "again", "end")
-    entry, search, compare, replace, note, following, searched, other, again, end = map(
-        function.append_basic_block, names
-    )
-    builder = ir.IRBuilder(entry)
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
 
     def constant(value: int) -> Any:
         return ir.Constant(word, value)
@@ -170,59 +158,43 @@ def _compile(llvm: Any, libc: Any, previous: int, default: int) -> Any:
         kind = ir.FunctionType(result, [arg.type for arg in args])
         return builder.call(at(constant(address), kind), args)
 
-    table = constant(_table.numbers.ctypes.data)
-    info, found = function.args[1], builder.alloca(word)
+    table, slot_bytes = _ranges.ctypes.data, 8 * _SLOT_NUMBERS
+    info, found, slot_at = function.args[1], builder.alloca(word), builder.alloca(word)
     builder.store(constant(0), found)
+    builder.store(constant(table + slot_bytes), slot_at)
     code = builder.load(at(builder.add(info, constant(_SI_CODE)), number))
     address = builder.load(at(builder.add(info, constant(_SI_ADDR))))
     is_fault = builder.icmp_signed(">", code, ir.Constant(number, 0))
-    builder.cbranch(is_fault, search, other)
+    search, searched = function.append_basic_block("search"), function.append_basic_block("searched")
+    builder.cbranch(is_fault, search, searched)
 
     builder.position_at_end(search)
-    offset = builder.phi(word)
-    size = 8 * _SLOT_NUMBERS
-    offset.add_incoming(constant(size), entry)
-    builder.cbranch(builder.icmp_unsigned("<", offset, constant(size * _SLOTS)), compare, searched)
-
-    builder.position_at_end(compare)
-    slot = builder.add(table, offset)
+    slot = builder.load(slot_at)
     first, last = builder.load(at(slot)), builder.load(at(builder.add(slot, constant(8))))
     is_used = builder.icmp_unsigned("!=", first, constant(0))
     is_inside = builder.and_(builder.icmp_unsigned("<=", first, address), builder.icmp_unsigned("<", address, last))
-    builder.cbranch(builder.and_(is_used, is_inside), replace, following)
-
-    builder.position_at_end(replace)
-    page = builder.and_(address, constant(-mmap.PAGESIZE))
-    flags = ir.Constant(number, _MAP_FIXED | mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    rest = (ir.Constant(number, mmap.PROT_READ), flags, ir.Constant(number, -1), constant(0))
-    mapped = call("mmap", word, page, builder.sub(last, page), *rest)
-    builder.cbranch(builder.icmp_unsigned("==", mapped, page), note, following)
-
-    builder.position_at_end(note)
-    builder.store(address, at(builder.add(slot, constant(16))))
-    builder.atomic_rmw("add", at(table), constant(1), "seq_cst")
-    builder.store(constant(1), found)
-    builder.branch(following)
-
-    builder.position_at_end(following)
-    offset.add_incoming(builder.add(offset, constant(size)), following)
-    builder.branch(search)
+    with builder.if_then(builder.and_(is_used, is_inside)):
+        page = builder.and_(address, constant(-mmap.PAGESIZE))
+        flags = ir.Constant(number, _MAP_FIXED | mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        rest = (ir.Constant(number, mmap.PROT_READ), flags, ir.Constant(number, -1), constant(0))
+        mapped = call("mmap", word, page, builder.sub(last, page), *rest)
+        with builder.if_then(builder.icmp_unsigned("==", mapped, page)):
+            builder.store(address, at(builder.add(slot, constant(16))))
+            builder.atomic_rmw("add", at(constant(table)), constant(1), "seq_cst")
+            builder.store(constant(1), found)
+    following = builder.add(slot, constant(slot_bytes))
+    builder.store(following, slot_at)
+    end = constant(table + slot_bytes * _SLOTS)
+    builder.cbranch(builder.icmp_unsigned("<", following, end), search, searched)
 
     builder.position_at_end(searched)
-    builder.cbranch(builder.icmp_unsigned("!=", builder.load(found), constant(0)), end, other)
-
-    builder.position_at_end(other)
-    before = builder.atomic_rmw("add", at(builder.add(table, constant(8))), constant(1), "seq_cst")
-    is_first = builder.icmp_unsigned("==", before, constant(0))
-    action = builder.select(is_first, constant(previous), constant(default))
-    call("sigaction", number, ir.Constant(number, int(signal.SIGBUS)), action, constant(0))
-    builder.cbranch(is_fault, end, again)
-
-    builder.position_at_end(again)
-    call("raise", number, ir.Constant(number, int(signal.SIGBUS)))
-    builder.branch(end)
-
-    builder.position_at_end(end)
+    with builder.if_then(builder.icmp_unsigned("==", builder.load(found), constant(0))):
+        before = builder.atomic_rmw("add", at(constant(table + 8)), constant(1), "seq_cst")
+        is_first = builder.icmp_unsigned("==", before, constant(0))
+        action = builder.select(is_first, constant(previous), constant(default))
+        call("sigaction", number, ir.Constant(number, int(signal.SIGBUS)), action, constant(0))
+        with builder.if_then(builder.not_(is_fault)):
+            call("raise", number, ir.Constant(number, int(signal.SIGBUS)))
     builder.ret_void()
 
     llvm.initialize_native_target()
@@ -233,26 +205,17 @@ def _compile(llvm: Any, libc: Any, previous: int, default: int) -> Any:
     return engine
 
 
-def _open_libc() -> Any:
-    """The C library with mmap and munmap; None on a system where the process has none (Windows)."""
-    try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.mmap.restype = ctypes.c_void_p
-        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_int64]
-        libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    except (TypeError, AttributeError, OSError):
-        return None
-    return libc
-
-
-_libc = _open_libc()
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_int64]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 class MappedFile:
     """A file that stays mapped as long as an array of its bytes exists.
 
     Python's own `mmap` keeps a file handle for each mapping, and a process has 1,024 by default: a window of a thousand
-    shards would not fit. It is used only on systems without mmap in the C library.
+    shards would not fit.
 
     owner: the object that queries `gpuload.read.mapped_file` for its faults. data: uint8 (size,), read-only. stamp: the
     file's `os.stat`. keep: an object that is kept alive as long as the file is mapped. opens: opens it, if not by its
@@ -269,9 +232,6 @@ class MappedFile:
             handle = file.fileno()
             self.stamp = os.fstat(handle)
             size = self.stamp.st_size
-            if _libc is None and size:  # the array keeps the mapping, and that a file handle
-                self.data: U8 = np.frombuffer(mmap.mmap(handle, size, access=mmap.ACCESS_READ), np.uint8)
-                return
             address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, handle, 0) if size else 0
             if address == _FAILED:
                 raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
@@ -280,7 +240,7 @@ class MappedFile:
         if size:
             # Not at the interpreter's end, when threads may still be reading.
             weakref.finalize(memory, _unmap, address, size, slot).atexit = False
-        self.data = np.asarray(memory)
+        self.data: U8 = np.asarray(memory)
 
 
 class _Memory:

@@ -19,7 +19,7 @@ from gpuload import __version__
 from gpuload.augment import Augment
 from gpuload.counted import counted
 from gpuload.disk.dataset import Dataset
-from gpuload.order.mixedness import measure_mixing, smallest_good_window
+from gpuload.order.epoch import measure_mixing, smallest_good_window
 from gpuload.report.facts import Part, find_extremes, histogram, in_short, look_at_all
 from gpuload.report.groups import MOST_SHOWN, class_tables, find_duplicates
 from gpuload.report.samples import Split, Thumbnails, describe, read_rejected, training_batch, training_split

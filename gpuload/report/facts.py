@@ -14,7 +14,7 @@ from gpuload.disk.dataset import Dataset
 from gpuload.fields.registry import kind_of
 from gpuload.fields.rows import flat, lengths_of, rows_of
 from gpuload.headers import encodings, jpeg, png
-from gpuload.loader.corrupt import CorruptSample
+from gpuload.loader.pipeline import CorruptSample
 from gpuload.report.pixels import Looks, choose, look_at, shares, side_for
 from gpuload.report.samples import Split, describe
 from gpuload.types import I32, I64, ClassNames

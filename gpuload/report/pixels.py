@@ -20,8 +20,8 @@ from gpuload.augment import Augment
 from gpuload.decode.arguments import OnCorrupt
 from gpuload.disk.dataset import Dataset
 from gpuload.fields.images import Pixels
-from gpuload.loader.corrupt import CorruptSample
 from gpuload.loader.iterator import DaliIterator
+from gpuload.loader.pipeline import CorruptSample
 from gpuload.pictures import as_rgb
 from gpuload.types import F32, I32, I64, U8, U64, Array
 

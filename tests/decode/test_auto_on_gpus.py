@@ -28,7 +28,7 @@ def large(tmp_path: Path) -> Path:
 def test_a_loader_looks_at_what_dali_decodes(
     large: Path, monkeypatch: pytest.MonkeyPatch, decoder: Any, share: float
 ) -> None:
-    monkeypatch.setattr("gpuload.loader.iterator.choose_backend", lambda name, *_: (name, 0))
+    monkeypatch.setattr("gpuload.loader.tuning.choose_backend", lambda name, *_: (name, 0))
     found = []
 
     def check(*given: Any) -> None:

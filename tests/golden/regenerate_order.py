@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gpuload.order.drawn import DrawnOrder, choose_order, equal_strata, weighted_stratum
 from gpuload.order.epoch import EpochOrder
+from gpuload.order.sampling import Sampling
 
 CASES = [
     {"shard_sizes": [4, 3, 5, 2], "seed": 0, "epoch": 0, "window": 2},
@@ -35,12 +35,12 @@ def drawn_orders() -> dict[str, list[int]]:
     """By weights, by classes, and without replacement."""
     sizes, place = np.array([4, 3, 5, 2]), {"seed": 3, "epoch": 5, "window": 2}
     weights, groups = np.arange(14) / 13, np.arange(14, dtype=np.int32) % 5 % 3
-    orders = {
-        "weighted": DrawnOrder(sizes, weighted_stratum(weights, 20), 20, **place),
-        "balanced": DrawnOrder(sizes, equal_strata(groups), 20, **place),
-        "chosen": choose_order(sizes, None, weights, 9, **place),
+    samplings = {
+        "weighted": Sampling(20, weights=weights),
+        "balanced": Sampling(20, groups=groups),
+        "chosen": Sampling(9, weights=weights, replacement=False),
     }
-    return {name: order[:].tolist() for name, order in orders.items()}
+    return {name: sampling.order(sizes, **place)[:].tolist() for name, sampling in samplings.items()}
 
 
 LANED_CASES = [

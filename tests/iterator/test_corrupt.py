@@ -212,7 +212,7 @@ def test_report_and_log_say_which_and_where(bad: Path, tmp_path: Path, decoder: 
 
 
 def test_the_report_is_bounded(bad: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuload.loader.corrupt._MOST_LISTED", 5)
+    monkeypatch.setattr("gpuload.loader.pipeline._MOST_LISTED", 5)
     with skipping(bad, "native", shuffle=False) as loader:
         epoch(loader)
         assert len(loader.report().samples) == 5 and loader.report().corrupt == len(BAD)

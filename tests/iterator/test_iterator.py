@@ -108,7 +108,7 @@ def test_sets_smaller_than_the_world(packed: Path, samples: int) -> None:
             assert {int(index[0]) for index, *_ in parts} == set(own)
         exact = world(few, 4, batch_size, drop_last="exact")
         assert sorted(sample for sample, _ in drain(exact)) == list(range(40, 40 + samples))
-    with pytest.raises(gpuload.ArgumentError, match=r"batch_size 1 x world_size 4: is larger than .*drop_last=False"):
+    with pytest.raises(gpuload.ArgumentError, match=r"batch_size=1, world_size=4: .* is larger than .*drop_last=False"):
         load(few, 1, rank=0, world_size=4)
 
 

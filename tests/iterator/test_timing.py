@@ -44,9 +44,9 @@ def test_slow_reading_shows_as_such(packed: Path, decoder: str, monkeypatch: pyt
     """Lower bounds alone: a busy machine takes longer."""
     stream_slices = Stream.slices
 
-    def slow(stream: Any, start: int, stop: int, share: Any = None) -> Any:
+    def slow(stream: Any, start: int, stop: int, *share: Any) -> Any:
         time.sleep(0.004 * (stop - start))
-        return stream_slices(stream, start, stop, share)
+        return stream_slices(stream, start, stop, *share)
 
     monkeypatch.setattr(Stream, "slices", slow)
     with load(packed, decoder, prefetch=1) as loader:
@@ -150,7 +150,7 @@ def tuned(folder: Path, *tunings: Tuning) -> None:
 
 def settings_of(loader: gpuload.DaliIterator) -> tuple[int, int]:
     """Threads and batches ahead that the decoder works with."""
-    runner: Any = loader._decoder.decoder
+    runner: Any = loader._pipeline.decoder.decoder
     stage = runner.stages[-1]
     return stage.threads if loader.decoder == "native" else stage.settings["num_threads"], runner.prefetch
 
@@ -173,7 +173,7 @@ def test_tuned_settings_are_used_where_none_are_given(
         assert settings_of(loader) == (3, 5) and loader.num_threads == 3
         assert [images.numpy().tobytes() for images, _ in loader] == before
         if decoder == "dali":
-            assert loader._decoder.decoder.stages[-1].decoder == {"hw_decoder_load": 0.25}  # type: ignore[attr-defined]
+            assert loader._pipeline.decoder.decoder.stages[-1].decoder == {"hw_decoder_load": 0.25}  # type: ignore[attr-defined]
     with load(folder, decoder, num_threads=1, prefetch=4) as loader:
         assert settings_of(loader) == (1, 4)
     with load(gpuload.mix([(str(folder), 1.0)]), decoder, num_threads=None, prefetch=1) as loader:

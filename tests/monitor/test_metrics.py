@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from loaders import load
 
 import gpuload
+from gpuload import monitor
 from gpuload.decode.native.images import ImageDecoder
-from gpuload.monitor import Metrics, metrics
-from gpuload.monitor.metrics import Meter, Setup, advice, binding_stage
+from gpuload.monitor import Meter, Metrics, Setup, Totals, advice
 from gpuload.order.stream import Stream
 
 
@@ -64,7 +64,7 @@ def test_time_between_loops_and_after_leaving_one_does_not_count(packed: Path, m
         for _ in loader:
             pass
         before, clock = loader.metrics(), time.perf_counter
-        monkeypatch.setattr(metrics, "perf_counter", lambda: clock() + 10_000)
+        monkeypatch.setattr(monitor, "perf_counter", lambda: clock() + 10_000)
         for _ in loader:
             break
         found = loader.metrics()
@@ -125,9 +125,9 @@ def test_hand_over_binds(packed: Path, decoder: str, slow_s: float) -> None:
 def test_reading_binds(packed: Path, decoder: str, slow_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     slices = Stream.slices
 
-    def slow(stream: Any, start: int, stop: int, share: Any = None) -> Any:
+    def slow(stream: Any, start: int, stop: int, *share: Any) -> Any:
         time.sleep(slow_s * (stop - start) / 8)
-        return slices(stream, start, stop, share)
+        return slices(stream, start, stop, *share)
 
     monkeypatch.setattr(Stream, "slices", slow)
     found = run(load(packed, decoder=decoder))
@@ -158,8 +158,8 @@ def test_reading_ahead_counts(packed: Path) -> None:
     with load(packed) as loader:
         for _ in loader:
             pass
-        loader._reader._readers[0].ahead.stop()  # which waits for the thread
-        assert loader._reader.disk_s() > 0
+        loader._pipeline.reader._readers[0].ahead.stop()  # which waits for the thread
+        assert loader._pipeline.reader.disk_s() > 0
 
 
 def test_decoding_nothing_waits_for_reading(packed: Path) -> None:
@@ -205,11 +205,16 @@ def step(meter: Meter) -> None:
 SECONDS = st.floats(0, 1e6)
 
 
+def binding(training: float, for_read: float, for_decode: float, hand_over: float, disk: float, **more: float) -> str:
+    waits = {"wait_read_s": for_read, "wait_decode_s": for_decode, "hand_over_s": hand_over}
+    return Totals(training_s=training, disk_s=disk, **waits, **more).binds
+
+
 @given(SECONDS, SECONDS, SECONDS, SECONDS, st.floats(0, 2))
 def test_the_binding_stage(training: float, for_read: float, for_decode: float, hand_over: float, disk: float) -> None:
     waited = for_read + for_decode + hand_over
     seconds = training + waited
-    stage = binding_stage(seconds, for_read, for_decode, hand_over, disk * seconds)
+    stage = binding(training, for_read, for_decode, hand_over, disk * seconds)
     if seconds == 0:
         assert stage == "none"
     elif waited / seconds < 0.0999:
@@ -225,17 +230,11 @@ def test_the_binding_stage(training: float, for_read: float, for_decode: float, 
 
 @pytest.mark.parametrize(
     ("decode_s", "function_s", "stage"),
-    [
-        (2.0, 1.9, "decode"),
-        (2.0, 2.1, "function"),
-        (math.nan, 0.4, "decode"),
-        (math.nan, 0.6, "function"),
-        (0, 0, "decode"),
-    ],
+    [(2.0, 1.9, "decode"), (2.0, 2.1, "function"), (math.nan, 0.4, "decode"), (math.nan, 0.6, "function")],
 )
 def test_a_function_limits_where_it_takes_longer_than_decoding(decode_s: float, function_s: float, stage: str) -> None:
-    assert binding_stage(1.0, 0.1, 0.5, 0.1, 0.0, decode_s, function_s) == stage
-    assert binding_stage(1.0, 0.6, 0.3, 0.1, 0.0, decode_s, function_s) == "read"
+    assert binding(0.3, 0.1, 0.5, 0.1, 0.0, decode_s=decode_s, function_s=function_s) == stage
+    assert binding(0.0, 0.6, 0.3, 0.1, 0.0, decode_s=decode_s, function_s=function_s) == "read"
 
 
 @pytest.mark.parametrize(
@@ -250,26 +249,26 @@ def test_a_function_limits_where_it_takes_longer_than_decoding(decode_s: float, 
 )
 def test_downloading_binds(for_read: float, for_decode: float, hand_over: float, download: float, stage: str) -> None:
     """Also where the disk is busy, which what is downloaded is written to."""
-    assert binding_stage(8.0, for_read, for_decode, hand_over, 8.0, download_s=download) == stage
+    training = 8 - for_read - for_decode - hand_over
+    assert binding(training, for_read, for_decode, hand_over, 8.0, download_s=download) == stage
+
+
+SETUP = Setup(Path("s"), "native", "cpu", 8, 8, 64)
 
 
 @pytest.mark.parametrize(
     ("stage", "setup", "words"),
     [
-        ("function", Setup(Path("s"), "native", "cpu", 2, 8, 64), r"Function\(f, processes=8\)"),
-        ("decode", Setup(Path("s"), "native", "cpu", 2, 8, 64), "Raise num_threads=2: this process may use 8 cores"),
-        ("decode", Setup(Path("s"), "native", "cpu", 8, 8, 64), "All 8 cores .* decode on a GPU"),
-        ("decode", Setup(Path("s"), "dali", "cpu", 8, 8, 64), "decoder='native' is faster"),
-        ("decode", Setup(Path("s"), "dali", "cuda:0", 8, 8, 64), "gpuload tune s --device cuda"),
-        ("read", Setup(Path("s"), "native", "cpu", 8, 8, 64), "Raise batch_size=64"),
-        (
-            "download",
-            Setup(Path("s"), "native", "cpu", 8, 8, 64),
-            r"use Shuffle\(lanes=\.\.\.\), so that each downloads its share",
-        ),
-        ("disk", Setup(Path("s"), "native", "cpu", 8, 8, 64), "local NVMe"),
-        ("hand_over", Setup(Path("s"), "native", "cpu", 8, 8, 64), "batch_transforms"),
-        ("training", Setup(Path("s"), "native", "cpu", 8, 8, 64), "Nothing needs to be changed"),
+        ("function", SETUP, r"Function\(f, processes=8\)"),
+        ("decode", SETUP._replace(num_threads=2), "Raise num_threads=2: this process may use 8 cores"),
+        ("decode", SETUP, "All 8 cores .* decode on a GPU"),
+        ("decode", SETUP._replace(decoder="dali"), "decoder='native' is faster"),
+        ("decode", SETUP._replace(device="cuda:0"), "gpuload tune s --device cuda"),
+        ("read", SETUP, "Raise batch_size=64"),
+        ("download", SETUP, r"use Shuffle\(lanes=\.\.\.\), so that each downloads its share"),
+        ("disk", SETUP, "local NVMe"),
+        ("hand_over", SETUP, "batch_transforms"),
+        ("training", SETUP, "Nothing needs to be changed"),
     ],
 )
 def test_advice(stage: Any, setup: Setup, words: str) -> None:

@@ -3,41 +3,42 @@
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 from loaders import load
 
-from gpuload.monitor import metrics
+from gpuload import monitor
 
 
-class Domain:
-    """What nvtx has where a tool listens; notes the ranges of each thread."""
+class Nvtx:
+    """The package, where a tool listens; notes the ranges of each thread."""
 
     def __init__(self) -> None:
         self.open: dict[int, list[str]] = {}
         self.seen: list[tuple[str, ...]] = []
         self.threads: dict[str, set[str]] = {}
 
-    def get_event_attributes(self, message: str) -> str:
-        return message
-
-    def push_range(self, name: str) -> None:
+    @contextmanager
+    def annotate(self, name: str, domain: str) -> Iterator[None]:
+        assert domain == "gpuload"
         stack = self.open.setdefault(threading.get_ident(), [])
         stack.append(name)
         self.seen.append(tuple(stack))
         self.threads.setdefault(name, set()).add(threading.current_thread().name)
-
-    def pop_range(self) -> None:
-        self.open[threading.get_ident()].pop()
+        try:
+            yield
+        finally:
+            stack.pop()
 
 
 @pytest.mark.parametrize("decoder", ["native", "dali", "both"])
 def test_nvtx(packed: Path, monkeypatch: pytest.MonkeyPatch, decoder: str) -> None:
-    domain = Domain()
-    monkeypatch.setattr(metrics, "_TOOL", "/some/tool.so")
-    monkeypatch.setattr(metrics, "_nvtx_domain", lambda: domain)
+    domain = Nvtx()
+    monkeypatch.setattr(monitor, "_nvtx", lambda: domain)
     with load(packed, decoder=decoder) as loader:
         for _ in loader:
             assert domain.open[threading.get_ident()] == []  # the training step is in none of them
@@ -67,33 +68,15 @@ def test_torchs_profiler(packed: Path) -> None:
 
 @pytest.mark.parametrize(("variable", "imported"), [("", False), ("/nonexistent.so", True)])
 def test_nvtx_is_imported_only_where_a_tool_listens(variable: str, imported: bool) -> None:
+    """And a range is a range of the real package; without the package, none."""
     pytest.importorskip("nvtx")
     code = (
-        "import sys; from gpuload.monitor.metrics import annotate\n"
-        "with annotate('a'):\n    pass\n"
-        "print('nvtx' in sys.modules, 'torch' in sys.modules)"
+        "import sys; from gpuload import monitor\n"
+        "with monitor.annotate('a'):\n    pass\n"
+        "print('nvtx' in sys.modules, 'torch' in sys.modules)\n"
+        "sys.modules['nvtx'] = None; monitor._nvtx.cache_clear()\n"
+        "with monitor.annotate('a'):\n    pass\n"
     )
     environment = {"NVTX_INJECTION64_PATH": variable, "PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert (done.stdout, done.stderr) == (f"{imported} False\n", "")
-
-
-def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "_TOOL", "/some/tool.so")
-    monkeypatch.setitem(sys.modules, "nvtx", None)
-    metrics._nvtx_domain.cache_clear()
-    try:
-        with metrics.annotate("x"):
-            pass
-    finally:
-        metrics._nvtx_domain.cache_clear()
-
-
-def test_an_error_ends_its_range(monkeypatch: pytest.MonkeyPatch) -> None:
-    domain = Domain()
-    monkeypatch.setattr(metrics, "_TOOL", "/some/tool.so")
-    monkeypatch.setattr(metrics, "_nvtx_domain", lambda: domain)
-
-    with pytest.raises(KeyError), metrics.annotate("wait"):
-        raise KeyError
-    assert domain.seen == [("wait",)] and not any(domain.open.values())

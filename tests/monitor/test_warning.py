@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from loaders import load
 
-from gpuload.monitor import metrics
-from gpuload.monitor.metrics import Meter, Setup
+from gpuload import monitor
+from gpuload.monitor import Meter, Setup
 
 SETUP = Setup(Path("shards/train"), "native", "cpu", 2, 8, 64)
 
@@ -22,7 +22,7 @@ class Run:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        monkeypatch.setattr(metrics, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(monitor, "perf_counter", lambda: self.now)
         self.meter = Meter(lambda: 0.0, SETUP)
 
     def steps(self, count: int, waits: float, trains: float) -> list[str]:
@@ -81,8 +81,8 @@ def test_a_loop_that_does_nothing_does_not_train(run: Run) -> None:
 
 
 def test_it_names_the_line_of_the_loop(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "_STEPS", 4)
-    monkeypatch.setattr(metrics, "_SECONDS", 0.0)
+    monkeypatch.setattr(monitor, "_STEPS", 4)
+    monkeypatch.setattr(monitor, "_SECONDS", 0.0)
     options: Any = {"batch_transforms": [lambda batch: time.sleep(0.01)]}
     message = "training waited for .* in the last 4 steps"
     with load(packed, **options) as loader, pytest.warns(UserWarning, match=message) as said:  # noqa: PT031

@@ -5,15 +5,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuload import ArgumentError, Buckets, Dataset, ShardError
-from gpuload.order.buckets import BucketedStream, BucketPlan, number_samples
-from gpuload.order.mixture import ShuffledBlocks
-from gpuload.order.stream import Epochs, Part, Stream
+from gpuload import ArgumentError, Buckets, Mixture
+from gpuload.order.stream import BucketedStream, BucketPlan, Epochs, Part, Stream
 
 
 def number(sizes: Any, width: int, height: int) -> int:
@@ -48,10 +45,10 @@ def test_sizes_of_an_area() -> None:
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ({}, "expected one of them, found neither"),
-        ({"sizes": [(8, 8)], "area": 64}, "found both"),
-        ({"sizes": [(8, 8)], "step": 8}, "is for area="),
-        ({"sizes": [(8, 8), (16, 8), (8, 8)]}, r"\(8, 8\) is there twice"),
+        ({}, "expected sizes alone, or area"),
+        ({"sizes": [(8, 8)], "area": 64}, "expected sizes alone, or area"),
+        ({"sizes": [(8, 8)], "step": 8}, "expected sizes alone, or area"),
+        ({"sizes": [(8, 8), (16, 8), (8, 8)]}, "has a size twice"),
         ({"sizes": []}, "expected .* pairs"),
         ({"sizes": [8, 8]}, "expected .* pairs"),
         ({"area": 63}, "no size fits"),
@@ -70,7 +67,7 @@ def test_what_buckets_cannot_be(arguments: dict[str, Any], match: str) -> None:
 @pytest.fixture(autouse=True, scope="module")
 def _small_portions() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gpuload.order.buckets._LEAST_PLANNED", 50)
+        patch.setattr("gpuload.order.stream._LEAST_PLANNED", 50)
         yield
 
 
@@ -86,8 +83,8 @@ class Data:
 
 def stream_of(shards: list[list[int]], seed: int = 0) -> Stream:
     datasets: Any = tuple(map(Data, shards))
-    shares = ShuffledBlocks((1 / len(shards),) * len(shards), seed)
-    return Stream(datasets, shares, seed=seed, window=2, shuffle=True)
+    data = datasets[0] if len(shards) == 1 else Mixture(datasets, (1 / len(shards),) * len(shards))
+    return Stream(data, seed=seed, window=2, shuffle=True)
 
 
 def numbers_of(shards: list[list[int]], buckets: int, seed: int = 0) -> tuple[Any, ...]:
@@ -101,12 +98,12 @@ def by_buckets(
     numbers: tuple[Any, ...],
     buckets: int,
     size: int,
-    counts: Any = None,
     totals: Any = None,
+    whole: bool = False,
     epochs: Epochs | None = None,
 ) -> BucketedStream:
     """Global batches of `size` samples, for a single rank unless epochs are given."""
-    plan = BucketPlan(((1, 1),) * buckets, numbers, counts, totals)
+    plan = BucketPlan(((1, 1),) * buckets, numbers, totals, whole)
     return BucketedStream(stream_of(shards), plan, epochs or Epochs(1, size, False, 0, 1))
 
 
@@ -146,8 +143,8 @@ SHARDS = st.lists(st.integers(0, 40), min_size=1, max_size=5).filter(any)
 @given(SHARDS, st.integers(1, 5), st.integers(1, 20), st.booleans())
 def test_batches_are_those_of_the_rule(shards: list[int], buckets: int, size: int, whole: bool) -> None:
     numbers = numbers_of([shards], buckets)
-    counts = np.bincount(numbers[0], minlength=buckets) if whole else None
-    found = by_buckets([shards], numbers, buckets, size, counts)
+    totals = np.bincount(numbers[0], minlength=buckets) if whole else None
+    found = by_buckets([shards], numbers, buckets, size, totals, whole)
     expected = by_a_loop(stream_of([shards]), numbers, size, 3 * sum(shards), sum(shards) if whole else None)
     batches = batch_list(found, 0, sum(len(positions) for _, positions in expected))
     assert [(batch.bucket, batch.members["position"].tolist()) for batch in batches] == expected
@@ -158,7 +155,7 @@ def test_batches_are_those_of_the_rule(shards: list[int], buckets: int, size: in
 def test_mixtures_are_divided_by_the_same_rule(one: list[int], other: list[int], buckets: int, size: int) -> None:
     numbers = numbers_of([one, other], buckets)
     expected = by_a_loop(stream_of([one, other]), numbers, size, 200, None)
-    found = batch_list(by_buckets([one, other], numbers, buckets, size, None), 0, len(expected) * size)
+    found = batch_list(by_buckets([one, other], numbers, buckets, size), 0, len(expected) * size)
     assert [(batch.bucket, batch.members["position"].tolist()) for batch in found] == expected
 
 
@@ -169,8 +166,8 @@ def test_going_to_a_position_is_the_same_as_coming_there(
 ) -> None:
     numbers = numbers_of([shards], buckets)
     totals = np.bincount(numbers[0], minlength=buckets)
-    at_once = by_buckets([shards], numbers, buckets, size, None, totals if knows_passes else None)
-    stepwise = by_buckets([shards], numbers, buckets, size, None)
+    at_once = by_buckets([shards], numbers, buckets, size, totals if knows_passes else None)
+    stepwise = by_buckets([shards], numbers, buckets, size)
     expected = plain(batch_list(stepwise, 0, position + 3 * size))
     after = position // size
     assert plain(batch_list(at_once, position, position + 3 * size)) == expected[after : after + len(expected)]
@@ -183,7 +180,7 @@ def test_going_far_looks_at_the_last_passes(monkeypatch: pytest.MonkeyPatch) -> 
     """Not at all passes before it: what is in the queues came in the last one."""
     shards = [50] * 40
     numbers = numbers_of([shards], 3)
-    stream = by_buckets([shards], numbers, 3, 32, None, np.bincount(numbers[0], minlength=3))
+    stream = by_buckets([shards], numbers, 3, 32, np.bincount(numbers[0], minlength=3))
     read: list[tuple[int, int]] = []
     real = stream._read
     monkeypatch.setattr(stream, "_read", lambda begin, end: read.append((begin, end)) or real(begin, end))  # type: ignore[func-returns-value]
@@ -194,10 +191,12 @@ def test_going_far_looks_at_the_last_passes(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_ranks_wait_for_their_own_rows_alone() -> None:
     numbers = numbers_of([[100, 80, 90]], 3)
-    counts = np.bincount(numbers[0], minlength=3)
-    for whole in (None, counts):
+    totals = np.bincount(numbers[0], minlength=3)
+    for whole in (False, True):
         streams = [
-            by_buckets([[100, 80, 90]], numbers, 3, 24, whole, None, Epochs(270, 24, False, rank, 3))
+            by_buckets(
+                [[100, 80, 90]], numbers, 3, 24, totals if whole else None, whole, Epochs(270, 24, False, rank, 3)
+            )
             for rank in range(3)
         ]
         for position in (0, 48, 240):
@@ -209,7 +208,7 @@ def test_ranks_wait_for_their_own_rows_alone() -> None:
 
 
 def test_what_is_left_comes_from_the_largest_to_the_smallest() -> None:
-    plan = BucketPlan((), (), np.array((26, 7, 3)))  # batches of 12: two whole ones, then 7, 3 and 2
+    plan = BucketPlan((), (), np.array((26, 7, 3)), is_whole=True)  # batches of 12: two whole ones, then 7, 3 and 2
     epochs = [plan.epochs(Epochs(36, 12, False, rank, 4, exact=True)) for rank in range(4)]
     assert [e.batches for e in epochs] == [5] * 4
     start = epochs[0].start(2)
@@ -237,36 +236,5 @@ def test_samples_are_planned_in_portions(monkeypatch: pytest.MonkeyPatch) -> Non
     numbers = numbers_of([[300, 300]], 4)
     make = lambda: by_buckets([[300, 300]], numbers, 4, 16)  # noqa: E731
     expected = plain(batch_list(make(), 0, 1600))
-    monkeypatch.setattr("gpuload.order.buckets._PLANNED", 7)
+    monkeypatch.setattr("gpuload.order.stream._PLANNED", 7)
     assert plain(batch_list(make(), 0, 1600)) == expected
-
-
-class _Sizes:
-    """A data set of one shard, of which only the index is there."""
-
-    tiling, image_sizes = None, Dataset.image_sizes
-
-    def __init__(self, widths: list[int], heights: list[int]) -> None:
-        self.folder, self.shard_paths = "out", [0]
-        self._rows = pa.RecordBatch.from_pydict({"width": widths, "height": heights})
-
-    def __len__(self) -> int:
-        return self._rows.num_rows
-
-    def stored_samples(self, numbers: Any) -> Any:
-        return numbers
-
-    def column(self, name: str) -> pa.ChunkedArray:
-        return pa.chunked_array([self._rows.column(name)])
-
-    def keys(self, numbers: list[int]) -> list[str]:
-        return [f"key {number}" for number in numbers]
-
-
-def test_images_without_a_size() -> None:
-    """One of a single pixel has one."""
-    buckets = Buckets(sizes=[(8, 8), (8, 16)])
-    assert number_samples(_Sizes([1, 16, 1], [1, 8, 1]), buckets).tolist() == [0, 1, 0]  # type: ignore[arg-type]
-    for widths, heights in (([5, 0], [5, 5]), ([5, 5], [5, -1])):
-        with pytest.raises(ShardError, match="^out: sample 'key 1' has no size in the index, which buckets need"):
-            number_samples(_Sizes(widths, heights), buckets)  # type: ignore[arg-type]

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch.utils.data import WeightedRandomSampler
 
 from gpuload.draws import make_key, uniform
-from gpuload.order.drawn import DrawnOrder, choose_order, equal_strata, weighted_stratum
+from gpuload.order.epoch import EpochOrder
+from gpuload.order.sampling import Sampling
 
 shards = st.lists(st.integers(0, 9), min_size=1, max_size=8).filter(any).map(lambda sizes: np.array(sizes, np.int64))
 seeds, windows, draws = st.integers(0, 2**62), st.integers(1, 9), st.integers(1, 200)
@@ -32,14 +33,14 @@ def grouped(draw: Any) -> tuple[np.ndarray, np.ndarray]:
     return sizes, np.unique(numbers, return_inverse=True)[1].astype(np.int32)
 
 
-def make_weighted(data: Any, total: int, seed: int = 0, epoch: int = 0, window: int = 3) -> DrawnOrder:
+def make_weighted(data: Any, total: int, seed: int = 0, epoch: int = 0, window: int = 3) -> EpochOrder:
     sizes, weights = data
-    return DrawnOrder(sizes, weighted_stratum(weights, total), total, seed=seed, epoch=epoch, window=window)
+    return Sampling(total, weights=weights).order(sizes, seed=seed, epoch=epoch, window=window)
 
 
-def make_balanced(data: Any, total: int, seed: int = 0, epoch: int = 0, window: int = 3) -> DrawnOrder:
+def make_balanced(data: Any, total: int, seed: int = 0, epoch: int = 0, window: int = 3) -> EpochOrder:
     sizes, numbers = data
-    return DrawnOrder(sizes, equal_strata(numbers), total, seed=seed, epoch=epoch, window=window)
+    return Sampling(total, groups=numbers).order(sizes, seed=seed, epoch=epoch, window=window)
 
 
 @given(weighted(), draws, seeds, st.integers(0, 1000), windows)
@@ -99,7 +100,7 @@ def test_samples_come_from_the_shards_of_their_window(data: Any, total: int, win
 def test_without_replacement_no_sample_comes_twice(data: Any, total: int, seed: int, window: int) -> None:
     sizes, numbers = data
     total = min(total, int(np.bincount(numbers).min()) * (int(numbers.max()) + 1))
-    order = choose_order(sizes, numbers, None, total, seed=seed, epoch=0, window=window)
+    order = Sampling(total, groups=numbers, replacement=False).order(sizes, seed=seed, epoch=0, window=window)
     found = order[:].tolist()
     assert len(set(found)) == len(found) == len(order) == total
     of_class = np.bincount(numbers[found], minlength=numbers.max() + 1)
@@ -111,7 +112,7 @@ def test_without_replacement_no_sample_comes_twice(data: Any, total: int, seed: 
 def test_without_replacement_those_with_the_smallest_waits_are_chosen(total: int) -> None:
     sizes, weights = np.full(6, 100), np.arange(600.0)
     waits = -np.log1p(-uniform(make_key(4, 3, 6, 2), np.arange(1, 600))) / weights[1:]
-    order = choose_order(sizes, None, weights, total, seed=4, epoch=3, window=2)
+    order = Sampling(total, weights=weights, replacement=False).order(sizes, seed=4, epoch=3, window=2)
     assert sorted(order[:].tolist()) == sorted((1 + np.argsort(waits)[:total]).tolist())
 
 
@@ -151,7 +152,7 @@ def test_without_replacement_samples_are_chosen_as_torch_does() -> None:
     theirs = np.zeros(10, np.int64)
     torch.manual_seed(0)
     for epoch in range(passes):
-        order = choose_order(sizes, None, weights, 4, seed=0, epoch=epoch, window=2)
+        order = Sampling(4, weights=weights, replacement=False).order(sizes, seed=0, epoch=epoch, window=2)
         mine += np.bincount(order[:], minlength=10)
         theirs += np.bincount(list(WeightedRandomSampler(weights.tolist(), 4, replacement=False)), minlength=10)
     assert mine.sum() == theirs.sum() == 4 * passes and mine[8] == 0
@@ -177,4 +178,4 @@ def test_every_pass_draws_otherwise() -> None:
 def test_units_sum_to_the_draws(total: int, count: int) -> None:
     weights = np.geomspace(1e-12, 1, count)
     # Another number of units gives other orders; all of them are to fit into int64.
-    assert int(weighted_stratum(weights, total).units.sum()) == total << 32
+    assert int(Sampling(total, weights=weights).units[1].sum()) == total << 32

@@ -9,14 +9,6 @@ from hypothesis import strategies as st
 from gpuload.order.stream import Epochs
 
 
-@pytest.mark.parametrize(
-    ("samples", "batch", "drop_last", "expected"),
-    [(7, 2, True, 3), (7, 2, False, 4), (6, 2, True, 3), (6, 2, False, 3), (1, 2, True, 0), (1, 2, False, 1)],
-)
-def test_batches_of_an_epoch(samples: int, batch: int, drop_last: bool, expected: int) -> None:
-    assert Epochs(samples, batch, drop_last, 0, 1).batches == expected
-
-
 @given(
     st.integers(1, 300),
     st.integers(1, 20),
@@ -36,7 +28,7 @@ def test_ranks_keep_step_from_any_position(
 ) -> None:
     """Also where a state is further than this epoch is long. No rank gets an empty part, unless it asks for that."""
     step, left = batch * world, max(0, samples - done)
-    ranks = [Epochs(samples, step, drop_last, rank, world, None, exact) for rank in range(world)]
+    ranks = [Epochs(samples, step, drop_last, rank, world, exact=exact) for rank in range(world)]
     position = ranks[0].start(2)._replace(begin=begin, samples=done)
     found = [[*one.parts(position), *one.empty_parts(position)] for one in ranks]
     stops = [part.stop for part in found[0]]

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import gpuload
-from gpuload.order.mixture import ShuffledBlocks, Stratified
+from gpuload.order.stream import ShuffledBlocks, Stratified
 
 BLOCK = 4096  # positions, as the guide promises
 weights = st.lists(st.integers(1, 20), min_size=1, max_size=5)
@@ -83,10 +83,10 @@ def test_any_batch_holds_the_shares(parts: list[int], start: int, batch: int) ->
 @pytest.mark.parametrize(
     ("shares", "message"),
     [
-        ((1 - 1e-5, 1e-5), r"mix: shares .*, expected each at least 1/10000. Raise the smallest weight"),
+        ((1 - 1e-5, 1e-5), r"stratified.*expected each at least 1/10000"),
         (
             (0.38196601, 0.23606797, 0.14589803, 0.23606799),
-            r"mix\(batches='stratified'\): the shares .* have no common denominator below 2\^31. Use weights that are",
+            r"mix\(batches='stratified'\): shares .*a common denominator of at most 2\^31",
         ),
     ],
 )
@@ -97,7 +97,7 @@ def test_shares_that_cannot_be_stratified_are_refused(shares: Any, message: str)
 
 def test_shares_have_a_common_denominator_up_to_2_to_the_31() -> None:
     assert Stratified((1 / 119, 1 / 2001, 1 - 1 / 119 - 1 / 2001)).drawn(2001 * 119)[:2].tolist() == [2001, 119]
-    with pytest.raises(gpuload.ArgumentError, match="have no common denominator below 2.31"):
+    with pytest.raises(gpuload.ArgumentError, match="common denominator of at most 2.31"):
         Stratified((1 / 2032, 1 / 485, 1 - 1 / 2032 - 1 / 485))
     Stratified((1 - 1 / 10_000, 1 / 10_000))
     ShuffledBlocks((1 - 1 / BLOCK, 1 / BLOCK), 0)

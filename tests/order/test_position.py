@@ -68,20 +68,21 @@ def test_positions_are_whole_numbers_from_0(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"seed": 4}, "was made with seed=4, this loader has seed=3. The order would .*: construct it with seed=4$"),
+        (
+            {"seed": 4},
+            "was made with seed=4, this loader has seed=3. The order would differ: construct it with the same",
+        ),
         ({"seed": "3"}, "was made with seed='3', this loader has seed=3"),
         ({"shuffle": False}, "was made with shuffle=False, this loader has shuffle=True"),
         ({"window": 9}, "was made with window=9, this loader has window=8"),
         ({"lanes": 4}, "was made with lanes=4, this loader has lanes=1"),
         ({"samples": 98}, "is 98 samples into its epoch, which has 97 here.*made with steps_per_epoch"),
-        ({"version": 2}, "is of version 2, this gpuload reads 1. Was it made by another loader"),
-        ({"version": 0}, "is of version 0, this gpuload reads 1"),
+        ({"version": 2}, "has version=2 .* expected version 1. Give what"),
         (
             {"fingerprint": "f" * 16, "dataset_samples": 5000},
-            r"is of another data set \(5,000 samples, fingerprint f{16}\); .*train has 97, fingerprint \w{16}. Train on",
+            r"is of another data set \(5000 samples, fingerprint 'f{16}'\); .*train has 97, fingerprint \w{16}. Train on",
         ),
-        ({"fingerprint": "f" * 16, "dataset_samples": -5}, "has dataset_samples=-5, expected a whole number"),
-        ({"sampling": "f0"}, "was made with sampling=, this loader is without it"),
+        ({"sampling": "f0"}, "was made with sampling='f0', this loader has sampling=None"),
     ],
 )
 def test_a_state_of_another_run_is_refused(
@@ -92,20 +93,17 @@ def test_a_state_of_another_run_is_refused(
 
 def test_an_entry_that_is_missing_is_named(loader: gpuload.DaliIterator, state: dict[str, Any]) -> None:
     for name in set(state) - {"version"}:
-        message = f"^state_dict: has no entry '{name}'. Was it made by another loader, or edit"
+        message = f"^state_dict: has .*, expected version 1 with {name}. Give what state_dict"
         refuse(loader, {key: value for key, value in state.items() if key != name}, message)
-    refuse(loader, {"version": 1, "window": 8}, "has no entry 'begin'")  # the first of several
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({}, r"\(it is empty\). Was it made by a model"),
-        ({"weight": 1, "bias": 2}, r"\(its entries are \['weight', 'bias'\]\)"),
-        ({"loader": dict.fromkeys(["version", *POSITION], 1)}, "is a checkpoint that holds one.* Give its entry 'loader'"),
-        ({"model": {"version": 1, "epoch": 3}}, "is not what state_dict.. of a loader returned"),
+        ({}, r"the entries \[\], expected version 1 with .*begin"),
+        ({"loader": dict.fromkeys(["version", *POSITION], 1)}, r"the entries \['loader'\].* that holds it, that entry"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_state_is_told(loader: gpuload.DaliIterator, wrong: Any, message: str) -> None:
     refuse(loader, wrong, message)
 
@@ -130,9 +128,9 @@ def test_batches_of_an_epoch(packed: Path, batch_size: int, options: dict[str, A
 @pytest.mark.parametrize(
     ("batch_size", "options", "message"),
     [
-        (98, {}, r"^batch_size 98: is larger than .*train \(97 samples\), so an epoch has no .*, or drop_last=F"),
-        (49, {"rank": 1, "world_size": 2}, r"^batch_size 49 x world_size 2: is larger than .*train \(97 samples\)"),
-        (8, {"sampling": Balance("label", num_samples=7)}, r"^batch_size 8: is larger than .*train \(7 samples\)"),
+        (98, {}, r"^batch_size=98, .* is larger than .*train \(97 samples\), so an epoch has no .*, or drop_last=F"),
+        (49, {"rank": 1, "world_size": 2}, r"^batch_size=49, world_size=2: .* is larger than .*train \(97 samples\)"),
+        (8, {"sampling": Balance("label", num_samples=7)}, r"^batch_size=8, .* is larger than .*train \(7 samples\)"),
     ],
 )
 def test_an_epoch_without_a_batch_is_refused(

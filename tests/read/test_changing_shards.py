@@ -193,9 +193,9 @@ assert mapped[1].data[9000] == 0  # another mapping of the same file
 assert mapped_file.count() >= 2
 assert mapped_file.take_fault(mine) == (ours, 8192) and mapped_file.take_fault(mine) is None
 assert mapped_file.take_fault(yours)[0] == ours and mapped_file.take_fault(yours) is None
-free = len(mapped_file._table.free)
+free = len(mapped_file._free)
 del mapped, threads
-assert len(mapped_file._table.free) == free + 3 and "data" not in Path("/proc/self/maps").read_text()
+assert len(mapped_file._free) == free + 3 and "data" not in Path("/proc/self/maps").read_text()
 print("fine", flush=True)
 if end == "sent":
     os.kill(os.getpid(), signal.SIGBUS)
@@ -230,7 +230,7 @@ if order == "other":
     loader.close()  # no thread is at work on a truncated shard, whose SIGBUS would end the process before the message
     with open(folder + "/index.arrow", "rb") as file:
         whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    mapped_file._table.numbers[1:] = 0  # nothing is protected any more
+    mapped_file._ranges[1:] = 0  # nothing is protected any more
     os.truncate(folder + "/index.arrow", 10)
     print(whole[5000])
 """

@@ -1,14 +1,20 @@
-"""A disk that answers EIO, which a memory map turns into SIGBUS: an ext2 file system in a file that loses its end."""
+"""A disk that answers EIO, which a memory map turns into SIGBUS: an ext2 file system in a file that loses its end. And
+what cannot be mapped."""
 
+import ctypes
+import errno
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from loaders import drain, load
 
 import gpuload
+from gpuload.read import mapped_file
 
 
 @pytest.fixture
@@ -53,3 +59,22 @@ def test_a_disk_that_fails_is_named_and_a_repaired_one_is_read_on(
         image.write_bytes(content)
         loader.set_epoch(0)
         assert drain([loader]) == drain([undisturbed])
+
+
+def test_the_handler_is_only_installed_where_its_layouts_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert mapped_file.install()
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert not mapped_file.install()
+
+
+def test_a_file_that_cannot_be_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def mmap(*_: object) -> int:
+        ctypes.set_errno(errno.ENOMEM)
+        return 2**64 - 1  # MAP_FAILED, -1
+
+    (tmp_path / "file").write_bytes(b"abc")
+    monkeypatch.setattr(mapped_file, "_libc", SimpleNamespace(mmap=mmap))
+    with pytest.raises(OSError, match="Cannot allocate memory") as raised:
+        mapped_file.MappedFile(tmp_path / "file", None)
+    opened = (os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd"))
+    assert raised.value.errno == errno.ENOMEM and str(tmp_path / "file") not in opened

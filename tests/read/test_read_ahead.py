@@ -15,14 +15,14 @@ from loaders import drain, load
 
 import gpuload
 from gpuload.order.epoch import EpochOrder
-from gpuload.read import read_ahead
+from gpuload.read import reader as reading
 from gpuload.read.reader import Reader
 
 SCRIPT = """
 import os, signal, threading
 from types import SimpleNamespace
 import numpy as np
-from gpuload.read.read_ahead import ReadAhead
+from gpuload.read.reader import ReadAhead
 
 class Data(np.ndarray):
     def max(self):
@@ -108,7 +108,7 @@ def test_each_content_is_hashed_once(packed: Path, monkeypatch: pytest.MonkeyPat
     assert hashed == []
 
 
-def checked_when_read(ahead: Any, shards: Any, numbers: Any, check: Any = read_ahead.ReadAhead.check) -> None:
+def checked_when_read(ahead: Any, shards: Any, numbers: Any, check: Any = reading.ReadAhead.check) -> None:
     """Without checksums, nobody waits for the thread, and its error may come too late for a short loop."""
     for number in numbers:
         with ahead._jobs[number].running:
@@ -126,9 +126,9 @@ def test_an_error_in_the_thread_reaches_the_loop_and_the_next_loop_is_whole(
         gpuload.Dataset(packed, verify=verify), prefetch=1, decoder=decoder, shuffle=gpuload.Shuffle(window=2)
     ) as loader:
         with monkeypatch.context() as patch:
-            patch.setattr(read_ahead, "_PAGE_BYTES", "pages")  # the thread fails where it touches, or hashes
+            patch.setattr(reading, "_PAGE_BYTES", "pages")  # the thread fails where it touches, or hashes
             patch.setattr("gpuload.read.shards._HASHED_BYTES", "pages")
-            patch.setattr(read_ahead.ReadAhead, "check", checked_when_read)
+            patch.setattr(reading.ReadAhead, "check", checked_when_read)
             with pytest.raises(TypeError, match="slice indices must be integers|cannot be interpreted as an integer"):
                 list(loader)
         loader.set_epoch(0)

@@ -14,7 +14,6 @@ import gpuload
 from gpuload import Augment
 from gpuload.draws import BATCH, each_key, make_key
 from gpuload.order.epoch import EpochOrder
-from gpuload.order.mixture import interleave, open_data
 from gpuload.order.sampling import find_samplings
 from gpuload.order.stream import Part, Stream
 from gpuload.read.batch import Batch, MemberViews
@@ -31,12 +30,16 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> gpuload.Dataset:
     return packed_fields.pack(tmp_path_factory.mktemp("set"), samples)
 
 
+def datasets_of(data: Any) -> tuple[gpuload.Dataset, ...]:
+    return data.datasets if isinstance(data, gpuload.Mixture) else (data,)
+
+
 def make(data: Any, weights: Any = None, seed: int = 5, decodes: bool = True) -> tuple[BatchReader, Stream]:
-    mixture = open_data(data)[1]
-    samplings = find_samplings(mixture.datasets, None if weights is None else gpuload.Weights(weights), shuffle=True)
-    stream = Stream(mixture.datasets, interleave(mixture, seed), samplings, seed=seed, window=2, shuffle=True)
+    datasets = datasets_of(data)
+    samplings = find_samplings(datasets, None if weights is None else gpuload.Weights(weights), shuffle=True)
+    stream = Stream(data, samplings, seed=seed, window=2, shuffle=True)
     return BatchReader(
-        mixture.datasets, lambda: stream, ("label", "key", "boxes"), ("features",), ("mask",), decodes=decodes
+        datasets, lambda: stream, ("label", "key", "boxes"), ("features",), ("mask",), decodes=decodes
     ), stream
 
 
@@ -93,7 +96,7 @@ def test_a_batch_holds_what_is_stored(source: Any, dataset: gpuload.Dataset) -> 
         rows
     ):
         (part,) = stream.slices(at, at + 1)
-        expected = open_data(source[0])[1].datasets[part.source].stored_samples(part.order[part.start : part.stop])
+        expected = datasets_of(source[0])[part.source].stored_samples(part.order[part.start : part.stop])
         assert (sample, number) == (int(expected[0]), part.source)
         row, shard = stored[sample], dataset.shard_paths[sample // 4].read_bytes()
         assert (width, height, label, key, boxes) == tuple(

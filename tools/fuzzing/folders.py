@@ -18,7 +18,8 @@ from fuzzing.target import Target, scratch_folder
 from gpuload.disk.index import index_digests
 from gpuload.loader.tuning import VERSION, load_tuning
 from gpuload.order.epoch import EpochOrder
-from gpuload.order.stream import Position, RunIdentity
+from gpuload.order.plan import RunIdentity
+from gpuload.order.stream import Position
 from gpuload.read.reader import Reader
 
 _SAMPLES = 5

@@ -116,7 +116,7 @@ def test_torch_keeps_its_threads(packed: Path) -> None:
         loader = load(packed, 8, decoder="native", num_threads=3)
         next(iter(loader))
         assert torch.get_num_threads() == 2
-        [inside] = {loader._decoder.decoder._pools[0].submit(torch.get_num_threads).result() for _ in range(9)}  # type: ignore[attr-defined]
+        [inside] = {loader._pipeline.decoder.decoder._pools[0].submit(torch.get_num_threads).result() for _ in range(9)}  # type: ignore[attr-defined]
         assert inside == 1
     finally:
         torch.set_num_threads(before)

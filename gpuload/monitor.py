@@ -3,18 +3,21 @@
 import math
 import os
 import sys
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from time import perf_counter
-from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
 from gpuload.checks import check, whole
+from gpuload.machine.limits import count_cores
 from gpuload.store.url import URL
+
+__all__ = ["Metrics"]
 
 # training: the training loop itself, which is the goal. download: downloading shards from a URL. disk: reading shards
 # into memory. read: locating samples in them and drawing their augmentation. decode: pixels. function: a function of
@@ -41,46 +44,7 @@ _STEPS, _SECONDS = 100, 30.0
 _TRAINING_S = 50e-6
 
 
-_NO_RANGE: AbstractContextManager[Any] = nullcontext()
-
-_TOOL = os.environ.get("NVTX_INJECTION64_PATH") or None
-
-
-def binding_stage(
-    seconds: float,
-    wait_read_s: float,
-    wait_decode_s: float,
-    hand_over_s: float,
-    disk_s: float,
-    decode_s: float = 0.0,
-    function_s: float = 0.0,
-    download_s: float = 0.0,
-) -> Stage:
-    """The limiting stage: training, unless it waited for at least 10 % of these seconds.
-
-    Otherwise it is downloading, if training mostly waited for reading and reading for downloads; the disk, if the
-    read-ahead thread was busy for 80 % of the time and training did not mostly wait for its own hand-over; or else the
-    stage that training waited for longest. A function counts as part of decoding: it is the limiting stage if its work
-    took longer than decoding, or, if that is unknown, than half of the time.
-    """
-    waited = wait_read_s + wait_decode_s + hand_over_s
-    if seconds <= 0:
-        return "none"
-    if not waited or waited < WAIT_SHARE * seconds:
-        return "training"
-    if hand_over_s > max(wait_read_s, wait_decode_s):
-        return "hand_over"
-    if wait_read_s > wait_decode_s and download_s > DOWNLOAD_SHARE * wait_read_s:
-        return "download"
-    if disk_s >= DISK_SHARE * seconds:
-        return "disk"
-    if wait_read_s > wait_decode_s:
-        return "read"
-    return "function" if function_s > (0.5 * seconds if math.isnan(decode_s) else decode_s) else "decode"
-
-
-@dataclass(frozen=True)
-class Setup:
+class Setup(NamedTuple):
     """The settings of a loader that advice depends on. cores: that it may use. device: as torch names it."""
 
     folder: Path | URL
@@ -89,6 +53,12 @@ class Setup:
     num_threads: int
     cores: int
     batch_size: int
+
+    @classmethod
+    def of(cls, loader: Any) -> "Setup":
+        """The settings of a `DaliIterator`."""
+        folder, cores = loader.dataset.folder, count_cores()
+        return cls(folder, loader.decoder, loader.device, loader.num_threads, cores, loader.batch_size)
 
 
 _ADVICE: dict[Stage, str] = {
@@ -107,12 +77,8 @@ _ADVICE: dict[Stage, str] = {
 
 def advice(stage: Stage, setup: Setup) -> str:
     """Advice for a limiting stage: one or two sentences."""
-    if stage == "decode":
-        return _advice_on_decoding(setup)
-    return _ADVICE.get(stage, "Nothing needs to be changed in the loader").format(setup)
-
-
-def _advice_on_decoding(setup: Setup) -> str:
+    if stage != "decode":
+        return _ADVICE.get(stage, "Nothing needs to be changed in the loader").format(setup)
     smaller = "pack smaller images (`python -m gpuload pack --encode jpeg --size 256`)"
     if setup.device != "cpu":
         return (
@@ -145,7 +111,7 @@ class Metrics(NamedTuple):
     queue_depth: mean number of batches ready when training requested the next: near `prefetch` if training is the
         bottleneck, near 0 if the loader is. NaN with DALI.
     binds: the limiting stage: "training", "download", "disk", "read", "decode", "function" or "hand_over" (see
-        `gpuload.monitor.metrics`); "none" before the second batch.
+        `gpuload.monitor`); "none" before the second batch.
     download_s: the part of read_s spent waiting for downloads of a set at a URL.
     bad_samples: undecodable samples that were replaced. epoch, position: the epoch, and the number of its samples
         returned on all ranks. function_s: total work of `transforms.Function` in all threads or processes; decode_s
@@ -200,6 +166,51 @@ class Totals(NamedTuple):
     def since(self, then: "Totals") -> "Totals":
         """The sums since `then`."""
         return Totals._make(now - before for now, before in zip(self, then, strict=True))
+
+    @property
+    def binds(self) -> Stage:
+        """The limiting stage: training, unless it waited for at least 10 % of the time.
+
+        Otherwise it is downloading, if training mostly waited for reading and reading for downloads; the disk, if the
+        read-ahead thread was busy for 80 % of the time and training did not mostly wait for its own hand-over; or else
+        the stage that training waited for longest. A function counts as part of decoding: it is the limiting stage if
+        its work took longer than decoding, or, if that is unknown, than half of the time.
+        """
+        seconds = self.training_s + self.wait_s
+        if seconds <= 0:
+            return "none"
+        if self.wait_s < WAIT_SHARE * seconds:
+            return "training"
+        if self.hand_over_s > max(self.wait_read_s, self.wait_decode_s):
+            return "hand_over"
+        if self.wait_read_s > self.wait_decode_s and self.download_s > DOWNLOAD_SHARE * self.wait_read_s:
+            return "download"
+        if self.disk_s >= DISK_SHARE * seconds:
+            return "disk"
+        if self.wait_read_s > self.wait_decode_s:
+            return "read"
+        return (
+            "function"
+            if self.function_s > (0.5 * seconds if math.isnan(self.decode_s) else self.decode_s)
+            else "decode"
+        )
+
+    def metrics(self, epoch: int = 0, position: int = 0) -> Metrics:
+        """These sums, with what follows from them."""
+        seconds = self.training_s + self.wait_s
+        divisor = seconds if seconds > 0 else math.inf  # before the second batch rates are 0
+        return Metrics(
+            **{name: value for name, value in self._asdict().items() if name in Metrics._fields},
+            seconds=seconds,
+            images_per_s=self.images / divisor,
+            bytes_per_s=self.bytes / divisor,
+            wait_s=self.wait_s,
+            wait_share=self.wait_s / divisor,
+            queue_depth=self.ready / self.steps if self.steps else math.nan,
+            binds=self.binds,
+            epoch=epoch,
+            position=position,
+        )
 
 
 _NOTHING = Totals()
@@ -270,7 +281,7 @@ class Meter:
             if type(window) is not int or not 0 < window <= MOST_STEPS:
                 window = check("DaliIterator.metrics", "window", window, _WINDOW)
             then = self._kept[(now.steps - window) % _KEPT] if window < now.steps else _NOTHING
-        return _metrics(now.since(then), *self._place)
+        return now.since(then).metrics(*self._place)
 
     def _look(self, now: Totals) -> None:
         """Warns the first time that training waits for too much of its time, but never in a short run."""
@@ -283,7 +294,7 @@ class Meter:
         if is_first or not trains or since.wait_s < WAIT_SHARE * (since.wait_s + since.training_s):
             return
         self._next_look = math.inf
-        metrics = _metrics(since)
+        metrics = since.metrics()
         # The warning points to the user's loop: it calls two generators of the loader, those `Pipeline`, that
         # `hand_over`, and that this method.
         warnings.warn(
@@ -294,23 +305,7 @@ class Meter:
         )
 
 
-def _metrics(sums: Totals, epoch: int = 0, position: int = 0) -> Metrics:
-    seconds = sums.training_s + sums.wait_s
-    divisor = seconds if seconds > 0 else math.inf  # before the second batch rates are 0
-    works = {name: value for name, value in sums._asdict().items() if name in Metrics._fields}
-    timed = {name: value for name, value in works.items() if name.endswith("_s") and name != "read_s"}
-    return Metrics(
-        **works,
-        seconds=seconds,
-        images_per_s=sums.images / divisor,
-        bytes_per_s=sums.bytes / divisor,
-        wait_s=sums.wait_s,
-        wait_share=sums.wait_s / divisor,
-        queue_depth=sums.ready / sums.steps if sums.steps else math.nan,
-        binds=binding_stage(seconds, **timed),
-        epoch=epoch,
-        position=position,
-    )
+_NO_RANGE: AbstractContextManager[Any] = nullcontext()
 
 
 def annotate(name: str) -> AbstractContextManager[Any]:
@@ -320,42 +315,96 @@ def annotate(name: str) -> AbstractContextManager[Any]:
     installed, and a record function if torch's profiler is active. torch's profiler sees only the thread that started
     it.
     """
-    if is_listening():
-        return _NvtxRange(_nvtx_domain(), name)
+    if (nvtx := _nvtx()) is not None:
+        return nvtx.annotate(name, domain="gpuload")  # type: ignore[no-any-return]
     profiler = sys.modules.get("torch.autograd.profiler")
     if profiler is not None and getattr(profiler, "_is_profiler_enabled", False):
         return profiler.record_function(f"gpuload: {name}")  # type: ignore[no-any-return]
     return _NO_RANGE
 
 
-class _NvtxRange:
-    def __init__(self, domain: Any, name: str) -> None:
-        self._domain, self._name = domain, name
-
-    def __enter__(self) -> None:
-        self._domain.push_range(_attributes(self._domain, self._name))
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._domain.pop_range()
-
-
-def is_listening() -> bool:
-    """Whether a tool listens to NVTX; it sets an environment variable before the process starts."""
-    return _TOOL is not None and _nvtx_domain() is not None
-
-
 @cache
-def _nvtx_domain() -> Any:
-    """The domain of NVTX ranges; None without the package, whose import takes 0.1 s cold."""
+def _nvtx() -> Any:
+    """The package, whose import takes 0.1 s cold, if a tool listens to it; the tool sets an environment variable before
+    the process starts."""
+    if not os.environ.get("NVTX_INJECTION64_PATH"):
+        return None
     try:
         import nvtx
     except ImportError:
         return None
-    return nvtx.get_domain("gpuload") if nvtx.enabled() else None
+    return nvtx
 
 
-@cache
-def _attributes(domain: Any, name: str) -> Any:
-    return domain.get_event_attributes(message=name)
+class Pace(NamedTuple):
+    """A measurement, in seconds of wall time and of processor time (cpu_s).
+
+    first_s: until the first batch. steps, images: the batches measured, and their samples.
+    """
+
+    first_s: float
+    seconds: float
+    cpu_s: float
+    steps: int
+    images: int
+
+    @property
+    def images_per_s(self) -> float:
+        return self.images / self.seconds
+
+
+def pace(
+    batches: Iterator[Any],
+    seconds: float,
+    ahead: int = 0,
+    use: Callable[[Any], None] = lambda images: None,
+    settled: Callable[[], None] = lambda: None,
+) -> Pace:
+    """Takes batches for this many seconds, at least one.
+
+    batches: an endless iterator of arrays whose first dimension is that of the samples. ahead: number of first batches
+    that do not count, since the loader may already have decoded them. use: called with each batch. settled: called
+    after the batches ahead, before the clock starts; it may wait for the device.
+    """
+    begun, first_s = time.perf_counter(), 0.0
+    images: Any = ()
+    for images in islice(batches, ahead):
+        first_s = first_s or time.perf_counter() - begun
+        use(images)
+    _wait_for(images)
+    settled()
+    started, cpu, steps, count = time.perf_counter(), time.process_time(), 0, 0
+    while not steps or time.perf_counter() - started < seconds:
+        images = next(batches)
+        steps, count = steps + 1, count + len(images)
+        use(images)
+    _wait_for(images)
+    return Pace(first_s, time.perf_counter() - started, time.process_time() - cpu, steps, count)
+
+
+class Speed(NamedTuple):
+    """The speed of a loader. metrics: of the last measured batches, 1,000 at most. advice: on the limiting stage."""
+
+    pace: Pace
+    metrics: Metrics
+    advice: str
+
+
+def measure_loader(loader: Any, seconds: float, ahead: int, settled: Callable[[], None] = lambda: None) -> Speed:
+    """Measures a loader in a training loop that takes no time itself; arguments as for `pace`."""
+    measured = pace(forever(loader), seconds, ahead, settled=settled)
+    metrics: Metrics = loader.metrics(min(MOST_STEPS, measured.steps))
+    return Speed(measured, metrics, advice(metrics.binds, Setup.of(loader)))
+
+
+def forever(loader: Any) -> Iterator[Any]:
+    """The first field of each batch, epoch after epoch."""
+    while True:
+        for batch in loader:
+            yield batch[0]
+
+
+def _wait_for(images: Any) -> None:
+    """Waits until a GPU has computed them."""
+    if hasattr(images, "cpu"):
+        images[:1].cpu()
