@@ -401,15 +401,6 @@ def calls(packed: Path, loader: gpuload.DaliIterator) -> dict[str, Call]:
             {"parts": [(dataset, 1)]},
             {"parts": wrong("items", too=PAIRS), "batches": words("shuffled", "stratified")},
         ),
-        "Mixture": Call(
-            gpuload.Mixture,
-            {"datasets": (dataset, dataset), "shares": (0.5, 0.5)},
-            {
-                "datasets": wrong("items", too=st.sampled_from([(), (packed,), [dataset, None]])),
-                "shares": wrong("items", "array", too=tuples(2, 0.5, number(ABOVE_0, 0.4)) | KINDS["items"]),
-                "batches": words("shuffled", "stratified"),
-            },
-        ),
         "Boxes": Call(
             gpuload.Boxes,
             {"as_targets": True},
@@ -634,7 +625,8 @@ def test_values_of_the_right_kind_that_cannot_be_are_refused(
 BY_THE_LOADER = {"BatchForm", "BatchTransform", "FieldBatch", "Dataset.stored_samples", "Dataset.shards_of"}
 BY_THE_LOADER |= {"Dataset.image_sizes", "Dataset.open_store", "Dataset.row", "Dataset.column"}
 ITS_METHODS = {"reach", "draw", "check_pixels", "check_peak", "for_size", "plan", "check", "select", "kernel", "steps"}
-ELSEWHERE = {"pack"}  # its arguments are sources and settings: tests/sources, and PackOptions here
+# The arguments of `pack` are sources and settings: tests/sources, and PackOptions here. `mix` makes a Mixture.
+ELSEWHERE = {"pack", "Mixture"}
 
 
 def public_calls() -> dict[str, Callable[..., Any]]:

@@ -144,11 +144,9 @@ class _DrawnWindows(Windows):
 
     def _units_before(self, window: int) -> I64:
         """int64 (groups,): the units of each group before a window. The last ones are kept, to go on from."""
-        at, units = self._passed
-        if at > window:
-            at, units = 0, np.zeros_like(units)
+        at, passed = self._passed
+        at, units = (at, passed.copy()) if at <= window else (0, np.zeros(len(passed), np.int64))
         inside = self._segments.take(slice(*self._bounds[[at, window]]))
-        units = units.copy()
         for first, count in zip(inside.firsts.tolist(), inside.counts.tolist(), strict=True):
             rows = slice(first, first + count)
             np.add.at(units, self._numbers[rows], self._units[rows])

@@ -1,6 +1,7 @@
 """Which decoder "auto" is on a GPU, and what bounds a GPU's memory: no GPU is at hand, so its counts are pretended."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -96,9 +97,13 @@ def test_auto_is_decided_by_cores_memory_and_what_was_measured(
         rates = {"dali": 900.0, "native": 800.0, "both": 700.0, measured: 1000.0}
         saved = [tuning.Tuning(name, 4, 3, None, 64, rate) for name, rate in rates.items()]
         tuning.save_tuning(tmp_path, device, saved)
-    asked: list[tuple[int, int]] = []
-    found = tuning.prefer_decoder(tmp_path, 0, Ranks(), lambda *given: asked.append(given) or fits)
-    assert found == decoder and asked == [(2 if measured is None else 3, 0)]
+    asked: list[Any] = []
+    monkeypatch.setattr(tuning, "fits", lambda *given: asked.append(given) or fits)
+    monkeypatch.setattr(tuning, "choose_backend", lambda name, device, ranks, decodes, prefer: (prefer(0), 0))
+    data: Any = SimpleNamespace(folder=tmp_path)
+    found, device_id, resources = tuning.choose_decoder("auto", "cuda", Ranks(), [data], tuning.Resources(64, 0, 0))
+    ahead = 2 if measured is None else 3
+    assert (found, device_id, resources.prefetch) == (decoder, 0, ahead) and asked == [([data], 64, ahead, 0)]
 
 
 @pytest.mark.parametrize(
