@@ -43,7 +43,7 @@ Draws = Callable[[int], F64]
 #   (seed, epoch, DRAWN, 2)                      which samples are drawn without replacement      order/drawn.py
 #   (another key, REPEAT), hashed with r         the same draws for the r-th repeat of a sample   draws.each_key
 #   bits number SHARE under the key with BATCH   which decoder of two decodes each sample         decode/share.py
-#   (seed, epoch, FUNCTION, view)                the key of each sample's generator: bits 2i, 2i+1 augment/planned.py
+#   (seed, epoch, FUNCTION, view)                the key of each sample's generator: bits 2i, 2i+1 augment/augment.py
 #   bits number CAPTION under the key with BATCH, then those of the field's name: caption       fields/captions.py
 #   (seed, SHUFFLE)                              stored order                                     packing/run/plan.py
 #   (seed, SPLIT), and a key made of that        which samples of each class go into a split      packing/run/plan.py

@@ -38,7 +38,6 @@ COMMANDS = ["doctor", "report", "commands", "cli", "__main__"]
 # What packing takes of the loading half: the one reader of a JPEG's coded bits.
 CROSSING = {"gpuload.decode.native", "gpuload.decode.native.jpeg"}
 
-_TORCH = {f"transforms/{name}.py" for name in ("apply", "kernels")}
 _NATIVE = "decode/native"
 # Large packages, and the only modules that may import them.
 OWNERS = {
@@ -50,8 +49,8 @@ OWNERS = {
         "functions/torch_draws.py",
         "decode/in_torch.py",
         "packing/image/shrink.py",
-    }
-    | _TORCH,
+        "transforms/apply.py",
+    },
     "simplejpeg": {f"{_NATIVE}/images.py", "packing/image/jpegs.py", "packing/image/shrink.py"},
     "numba": {f"{_NATIVE}/{name}.py" for name in ("cache", "compiled", "intrinsics", "values")}
     | {f"{_NATIVE}/jpeg/{name}.py" for name in ("blocks", "part", "decode")}

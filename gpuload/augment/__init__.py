@@ -1,11 +1,20 @@
 """What is done to each image: crops, flips and transforms, drawn as numbers before images are decoded."""
 
 from gpuload.augment.augment import Augment
-from gpuload.augment.geometries import CenterCrop, Cover, PadOrCrop, RandomResizedCrop, Stretch
-from gpuload.augment.normalize import Normalize
-from gpuload.augment.placed import Letterbox, RandomCrop, Resize, ScaleJitter, ZoomOut
+from gpuload.augment.crops import (
+    CenterCrop,
+    Cover,
+    Letterbox,
+    PadOrCrop,
+    RandomCrop,
+    RandomResizedCrop,
+    Resize,
+    ScaleJitter,
+    Stretch,
+    ZoomOut,
+)
 from gpuload.augment.schedule import Schedule
-from gpuload.augment.views import Form, View
+from gpuload.augment.views import Form, Normalize, View
 
 __all__ = [
     "Augment",

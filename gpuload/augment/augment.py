@@ -1,45 +1,23 @@
 """`Augment`: how images become a batch, and the random numbers for it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 
-from gpuload.augment.crops import Geometry, Images
-from gpuload.augment.geometries import CROP, CropName
-from gpuload.augment.normalize import Normalize
-from gpuload.augment.placed import Resize
+from gpuload import checks
+from gpuload.augment.crops import CROP, CropName, Geometry, Images, Resize
 from gpuload.augment.recipes import Recipes
-from gpuload.augment.views import (
-    DType,
-    Form,
-    Interpolation,
-    Layout,
-    PlannedFunction,
-    View,
-    check_any_size,
-    check_transform,
-)
-from gpuload.checks import (
-    PROBABILITY,
-    SIDES,
-    Rule,
-    as_items,
-    choice,
-    either,
-    instance,
-    member,
-    optional,
-    settings,
-    shown,
-)
+from gpuload.augment.views import DType, Form, Interpolation, Layout, Normalize, PlannedFunction, View
+from gpuload.checks import PROBABILITY, Rule, as_items, instance, member, optional, settings, shown
 from gpuload.draws import AUGMENT, CROP_DRAWS, FUNCTION, TRANSFORM, each_key, make_key, random_bits, uniform
 from gpuload.errors import ArgumentError
-from gpuload.fields.images import MODE, Pixels
+from gpuload.fields.images import GRAY, MODE, Pixels
 from gpuload.functions.function import Function
 from gpuload.order.arguments import Buckets
+from gpuload.transforms.compose import parts_of
 from gpuload.transforms.erasing import RandomErasing
 from gpuload.transforms.steps import Transform, draw_steps, sample_draws
 from gpuload.types import F64, I32, I64, HeightWidth
@@ -54,31 +32,31 @@ _SAMPLES_FOR_OPS = 256  # whose steps tell which operations are compiled with th
 def _as_transforms(value: Any) -> tuple[Any, ...]:
     transforms = as_items(value)
     for place, transform in enumerate(transforms):
-        name = type(transform).__name__
-        if isinstance(transform, Geometry):
-            raise ArgumentError(f"Augment(transforms): {name} is a crop. Give it as Augment(crop={name}(...))")
+        if isinstance(transform, Geometry | type) or not (
+            isinstance(transform, Function) or hasattr(transform, "draw")
+        ):
+            raise ArgumentError(
+                f"Augment(transforms): {shown(transform)} is not one of gpuload.transforms. Crops are for "
+                "Augment(crop=…); Augment.torchvision(...) reads torchvision's; gpuload.transforms.Function(...) calls "
+                "your own function of a sample, and DaliIterator(batch_transforms=[...]) one of whole batches"
+            )
         if isinstance(transform, Function) and place:
             raise ArgumentError(
                 f"Augment(transforms): Function({shown(transform.function)}) is not the first. Flips and all other "
                 "transforms follow a function: put it first, and call several in one"
-            )
-        if not isinstance(transform, Function) and (not hasattr(transform, "draw") or isinstance(transform, type)):
-            raise ArgumentError(
-                f"Augment(transforms): {shown(transform)} is not one of gpuload.transforms. Augment.torchvision(...) "
-                "reads torchvision's; gpuload.transforms.Function(...) calls your own function of a sample, and "
-                "DaliIterator(batch_transforms=[...]) one of whole batches"
             )
     if sum(isinstance(transform, RandomErasing) for transform in transforms) > 1:
         raise ArgumentError("Augment(transforms): expected one RandomErasing at most")
     return transforms
 
 
-_SIZE = optional(either(f"{SIDES.expected}, or gpuload.Buckets(...)", instance("", Buckets), SIDES))
+_SIZE = optional(
+    checks.either(f"{checks.SIDES.expected}, or gpuload.Buckets(...)", instance("", Buckets), checks.SIDES)
+)
 _TRANSFORMS = Rule("a list of gpuload.transforms, such as [RandAugment()]", _as_transforms)
-_NORMALIZE = optional(either("gpuload.Normalize(mean, std), 'image'", instance("", Normalize), choice("image")))
-_CENTER = "Use crop=gpuload.CenterCrop(...)"
-_RANDOM = "Use crop=gpuload.RandomResizedCrop(...)"
-_CONSTANTS = "Use normalize=gpuload.Normalize(mean, std)"
+_NORMALIZE = optional(
+    checks.either("gpuload.Normalize(mean, std), 'image'", instance("", Normalize), checks.choice("image"))
+)
 
 
 @settings
@@ -133,17 +111,6 @@ class Augment(Recipes):
     layout: Annotated[Layout, member(*get_args(Layout))] = "NCHW"
     mode: Annotated[str | None, optional(MODE)] = None
 
-    advice: ClassVar[Mapping[str, str]] = {
-        "scale": _RANDOM,
-        "ratio": _RANDOM,
-        "resize": _CENTER,
-        "fraction": _CENTER,
-        "fill": "Use crop=gpuload.PadOrCrop(fill)",
-        "mean": _CONSTANTS,
-        "std": _CONSTANTS,
-        "function": "Use transforms=[gpuload.transforms.Function(f)]",
-    }
-
     def __post_init__(self) -> None:
         if self.dtype == "uint8" and self.normalize == "image":
             raise ArgumentError("Augment(normalize='image', dtype='uint8'): standardised pixels need a float dtype")
@@ -164,19 +131,21 @@ class Augment(Recipes):
         """Raises ArgumentError for a size where the crop gives each image its own, or none where it does not, and for
         what needs one size of all images."""
         own, name = self._geometry.own_sizes, type(self.crop).__name__
-        if own and self.size is not None:
+        if own != (self.size is None):
             raise ArgumentError(
-                f"Augment(size={shown(self.size)}): {name} gives each image its own size. Use size=None"
+                f"Augment(size={shown(self.size)}, crop={name}(…)): size=None is for crop='keep' or "
+                "gpuload.Resize(...), with which each image has its own size, and for no other crop"
             )
-        if self.size is None and not own:
-            raise ArgumentError(
-                f"Augment(size=None): {name} needs a size. Give one, or crop='keep' or gpuload.Resize(...), with which "
-                "each image has its own"
-            )
-        if own and self.normalize == "image":
+        if not own:
+            return
+        if self.normalize == "image":
             raise ArgumentError("Augment(normalize='image', size=None): needs images of one size. Use Normalize(...)")
-        for transform in self.transforms if own else ():
-            check_any_size(transform)
+        for transform in parts_of(self.transforms):
+            if not getattr(transform, "any_size", False):
+                raise ArgumentError(
+                    f"{type(transform).__name__}: needs images of one size, and with size=None each has its own. Give "
+                    "a size, for instance with crop=gpuload.Letterbox(), or leave it out"
+                )
 
     def check_pixels(self, pixels: Pixels, measured: tuple[Any, Any] = (None, None)) -> None:
         """Checks it against the pixels of a set.
@@ -193,12 +162,16 @@ class Augment(Recipes):
             self.normalize.check_pixels(pixels, are, measured)
         if pixels.is_rgb:
             return
-        if (outside := self._geometry.outside) is not None and isinstance(outside[0], tuple):
-            raise ArgumentError(
-                f"{type(self.crop).__name__}(fill={outside[0]!r}): is for RGB, and {are}. Use one number"
-            )
-        for transform in self.transforms:
-            check_transform(transform, pixels, are)
+        for one in (self._geometry, *parts_of(self.transforms)):
+            for name in ("fill", "value"):
+                if isinstance(fill := getattr(one, name, None), tuple | str):
+                    raise ArgumentError(f"{type(one).__name__}({name}={fill!r}): is for RGB, and {are}. Use one number")
+        defined = (
+            {"any"} | ({"bytes"} if pixels.dtype == "uint8" else set()) | ({"colours"} if pixels == GRAY else set())
+        )
+        for one in parts_of(self.transforms):
+            if not isinstance(one, Function) and getattr(one, "defined_for", "") not in defined:
+                raise ArgumentError(f"{type(one).__name__}: is not defined for such pixels; {are}. Leave it out")
 
     @property
     def sizes(self) -> tuple[HeightWidth, ...]:
@@ -252,9 +225,7 @@ class Augment(Recipes):
         if not isinstance(constants, Normalize):
             channels = 3 if self.mode is None else Pixels.of_mode(self.mode).channels
             constants = Normalize((0.0,) * channels, (1.0,) * channels)
-        geometry = self._geometry
-        fill, padding_mode = geometry.outside or (0, "constant")
-        function = self.function
+        crop, function = self._geometry, self.function
         return Form(
             self.dtype,
             self.layout,
@@ -262,14 +233,14 @@ class Augment(Recipes):
             "image" if self.normalize == "image" else "constants",
             constants.mean,
             constants.std,
-            fill,
-            pads=geometry.outside is not None and not geometry.places,
+            fill=crop.fill or 0,
+            pads=crop.fill is not None and not crop.places,
             flips_vertically=self.vertical_flip > 0,
             transforms=bool(self._pixel_transforms) or self._erasing is not None,
             erases=self._erasing is not None,
-            places=geometry.places,
-            sizes=("list" if self._multiple is None else "padded") if geometry.own_sizes else "one",
-            padding_mode=padding_mode,
+            places=crop.places,
+            sizes=("list" if self._multiple is None else "padded") if crop.own_sizes else "one",
+            padding_mode=crop.padding_mode,
             function="" if function is None else "before_crop" if function.before_crop else "after_crop",
             ops=self._ops,
         )

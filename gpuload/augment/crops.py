@@ -1,17 +1,50 @@
-"""The part of each image that a batch shows: crops and flips, for a whole batch in NumPy, and what draws them."""
+"""The part of each image that a batch shows: the crops of `Augment`, drawn for a whole batch in NumPy.
+
+One class for each crop, with its own arguments alone. Some scale nothing, some take a region and stretch it, and some
+place the scaled image in the output, with padding around it.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from gpuload import checks
+from gpuload.checks import COUNT, FLAG, POSITIVE, SIDE, SIDES, Rule, ascending, either, optional, settings, several
+from gpuload.errors import ArgumentError
 from gpuload.fields.rows import Crops as Crops  # fields move with them
-from gpuload.types import F64, I64
+from gpuload.types import F64, I64, HeightWidth
 
 PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
+PADDING_MODES: tuple[PaddingMode, ...] = get_args(PaddingMode)  # compiled code knows them by their index
 Levels = int | tuple[int, ...]  # of all channels, or of each
+Padding = int | tuple[int, ...]
+
+MOST_PX = 65_535  # along a side, as of a size
+_ATTEMPTS = 10  # as in torchvision's RandomResizedCrop
+_LATER = np.arange(5, 1 + 2 + 2 * _ATTEMPTS)  # draws of all attempts but the first
+
+SHARES = ascending(POSITIVE, 1, "(low, high) with 0 < low <= high <= 1, shares of the image's area")
+_RATIOS = ascending(
+    1 / checks.LARGEST, checks.LARGEST, "(low, high) with 1e-6 <= low <= high <= 1e6, of width / height"
+)
+_FRACTION = checks.number(POSITIVE, 1, "a share of the sides, above 0 and at most 1")
+_BOX = several(COUNT, "(height, width) in pixels", count=2)
+_LEVEL = checks.whole(0, 255, "a level, a whole number in 0..255")
+LEVELS: Rule[Levels] = either(f"{_LEVEL.expected}, or one for each channel", _LEVEL, several(_LEVEL, "", count=3))
+_PIXELS = checks.whole(0, MOST_PX)
+_PADDING: Rule[Padding] = either(
+    "pixels in 0..65,535: one number, (left and right, top and bottom) or (left, top, right, bottom)",
+    _PIXELS,
+    several(_PIXELS, "", count=2),
+    several(_PIXELS, "", count=4),
+)
+_SHORTER = optional(either("pixels, a whole number from 1, or several such numbers", SIDE, several(SIDE, "")))
+_SCALE = ascending(POSITIVE, 100, "(low, high) with 0 < low <= high <= 100")
+_RANGE = optional(ascending(1, MOST_PX, "(low, high) with 1 <= low <= high <= 65,535, in pixels"))
+_CANVAS = ascending(1, 100, "(low, high) with 1 <= low <= high <= 100, multiples of the image's sides")
 
 
 class Images(NamedTuple):
@@ -42,18 +75,16 @@ class Geometry(ABC):
 
     numbers: random numbers that every image needs. flip: probability of a horizontal flip, where `Augment` says none.
     places: whether images are `placed`, so that they may be scaled and padded. own_sizes: whether each output has its
-        own size, which then depends on the image.
+    own size, which then depends on the image. fill, padding_mode: what is shown of a crop that extends beyond its
+    image; fill is None: none does.
     """
 
     numbers: ClassVar[int] = 0
     flip: ClassVar[float] = 0.0
     places: ClassVar[bool] = False
     own_sizes: ClassVar[bool] = False
-
-    @property
-    def outside(self) -> tuple[Levels, PaddingMode] | None:
-        """What is shown of a crop that extends beyond its image: the fill, and the mode of padding. None: none does."""
-        return None
+    fill: Any = None
+    padding_mode: Any = "constant"
 
     @abstractmethod
     def draw(self, images: Images) -> Crops:
@@ -116,3 +147,447 @@ def _crops(start: F64, shape: F64, roi_start: F64, roi_end: F64) -> Crops:
         unflipped,
         unflipped,
     )
+
+
+# ---- crops that stretch a region, or scale nothing
+
+
+@settings
+class RandomResizedCrop(Geometry):
+    """torchvision's RandomResizedCrop, as a `crop` of `Augment`: a random window, stretched to the size.
+
+    Ten attempts to draw an area and a (log-uniform) ratio whose window fits into the image; where none does, the
+    largest central window whose ratio is in range.
+
+    scale, ratio: range of the window's area, as a share of the image's, and of its width / height.
+    """
+
+    scale: Annotated[tuple[float, float], SHARES] = (0.08, 1.0)
+    ratio: Annotated[tuple[float, float], _RATIOS] = (3 / 4, 4 / 3)
+
+    numbers: ClassVar[int] = 4  # position in y and in x; area and ratio of the first attempt: three of four images fit
+    flip: ClassVar[float] = 0.5
+
+    def draw(self, images: Images) -> Crops:
+        """As `Geometry.draw`."""
+        drawn, width, height = images.numbers, images.widths, images.heights
+        (heights,), (widths,), (fits,) = self._windows(drawn[2:], width, height)
+        shape = np.stack([heights, widths])
+        missed = np.flatnonzero(~fits)
+        if len(missed):
+            width_missed, height_missed = width[missed], height[missed]
+            heights, widths, fitting = self._windows(images.more(_LATER, missed), width_missed, height_missed)
+            first = fitting.argmax(axis=0), np.arange(len(missed))
+            fits[missed] = fitting[first]
+            central = self._central_window(width_missed, height_missed)
+            shape[:, missed] = np.where(fitting[first], [heights[first], widths[first]], central)
+        room = np.array([height, width]) - shape
+        start = np.where(fits, np.floor(drawn[:2] * (room + 1)), room // 2)
+        return windows(start.T, shape.T)
+
+    def _windows(self, drawn: F64, width: F64, height: F64) -> tuple[F64, F64, npt.NDArray[np.bool_]]:
+        """Height and width of the window of each attempt, (attempts, N), and whether it fits. drawn: area and ratio of
+        each, (2 * attempts, N)."""
+        low, high = np.log(self.ratio)
+        area = width * height * (self.scale[0] + drawn[::2] * (self.scale[1] - self.scale[0]))
+        aspect = np.exp(low + drawn[1::2] * (high - low))
+        widths, heights = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
+        return heights, widths, (widths > 0) & (widths <= width) & (heights > 0) & (heights <= height)
+
+    def _central_window(self, width: F64, height: F64) -> list[F64]:
+        """Height and width of the largest window whose ratio is in range."""
+        clipped = np.clip(width / height, *self.ratio)
+        return [np.minimum(height, np.rint(width / clipped)), np.minimum(width, np.rint(height * clipped))]
+
+
+@settings
+class CenterCrop(Geometry):
+    """The centre of each image, as a `crop` of `Augment`: torchvision's Resize(resize), then CenterCrop(size).
+
+    resize: shorter side in pixels to which the image is resized first; by default size * 256 / 224. Or
+        (height, width), to which it is stretched.
+    cover: instead of a resize, the (height, width) that the image is scaled to cover, its aspect ratio kept.
+    fraction: instead of a resize, the share of each side that is kept, and stretched to the size (TensorFlow's
+        `tf.image.central_crop`).
+
+    Raises:
+        ArgumentError: a value out of its range, or two of them. From `Augment`: a resize smaller than the size.
+    """
+
+    resize: Annotated[int | tuple[int, int] | None, optional(SIDES)] = None
+    fraction: Annotated[float | None, optional(_FRACTION)] = None
+    cover: Annotated[tuple[int, int] | None, optional(_BOX)] = None
+
+    def __post_init__(self) -> None:
+        if [self.fraction, self.resize, self.cover].count(None) < 2:
+            raise ArgumentError("CenterCrop(resize, fraction, cover): each says what to crop; give one of them")
+
+    def draw(self, images: Images) -> Crops:
+        """As `Geometry.draw`."""
+        source, target = images.sources, np.array(images.size, np.float64)
+        if self.fraction is not None:
+            corner = np.trunc((source - source * self.fraction) / 2)
+            return windows(corner, source - 2 * corner)
+        resize = self.cover or self._resize_px(images.size)
+        if self.cover is not None:
+            resized = np.rint(source / (source / resize).min(axis=1, keepdims=True))
+        elif isinstance(resize, int):
+            resized = np.trunc(resize * source / source.min(axis=1, keepdims=True))
+        else:
+            resized = np.broadcast_to(np.array(resize, np.float64), source.shape)
+        step = source / resized
+        start = np.rint((resized - target) / 2) * step
+        return regions(images, step, start, start + target * step)
+
+    def _resize_px(self, size: HeightWidth) -> int | tuple[int, int]:
+        resize = round(max(size) * 256 / 224) if self.resize is None else self.resize
+        height, width = (resize, resize) if isinstance(resize, int) else resize
+        if height < size[0] or width < size[1]:
+            raise ArgumentError(f"CenterCrop(resize={resize!r}): must be at least size, {size[0]} × {size[1]}")
+        return resize
+
+
+@settings
+class Cover(Geometry):
+    """As a `crop` of `Augment`: the image is scaled, without changing its aspect ratio, until it just covers the
+    output, and cut to it.
+
+    random: at a random position, else in the centre.
+    resize: scaled further, until its shorter side has so many pixels: torchvision's Resize(resize), then
+        RandomCrop(size).
+
+    Raises:
+        ArgumentError: a value out of its range. From `Augment`: a resize smaller than the size.
+    """
+
+    random: Annotated[bool, FLAG] = True
+    resize: Annotated[int | None, optional(COUNT)] = None
+
+    numbers: ClassVar[int] = 2  # position in y and in x
+
+    def draw(self, images: Images) -> Crops:
+        """As `Geometry.draw`."""
+        source, target = images.sources, np.array(images.size, np.float64)
+        if self.resize is None:
+            resized = np.maximum(np.rint(source * (target / source).max(axis=1, keepdims=True)), target)
+        elif self.resize < max(images.size):
+            raise ArgumentError(f"Cover(resize={self.resize}): must be at least size, {max(images.size)}")
+        else:
+            resized = np.trunc(self.resize * source / source.min(axis=1, keepdims=True))
+        room = resized - target
+        offset = np.floor(images.numbers.T * (room + 1)) if self.random else room // 2
+        return placed(images, -offset, resized, target)
+
+
+@settings
+class Stretch(Geometry):
+    """As a `crop` of `Augment`: the whole image, stretched to the size."""
+
+    def draw(self, images: Images) -> Crops:
+        """As `Geometry.draw`."""
+        return whole_images(images.widths, images.heights)
+
+
+@settings
+class PadOrCrop(Geometry):
+    """TensorFlow's `tf.image.resize_with_crop_or_pad`, as a `crop` of `Augment`: nothing is scaled; image and output
+    have the same centre.
+
+    A larger image loses ⌊difference / 2⌋ pixels at its top and left, a smaller one gets as much padding there.
+
+    fill: level 0..255 of all channels of the padding; of 16 bits and floats, that share of 65,535 or 1.
+    """
+
+    fill: Annotated[int, _LEVEL] = 0
+
+    def draw(self, images: Images) -> Crops:
+        """As `Geometry.draw`."""
+        surplus = images.sources - np.array(images.size, np.float64)
+        return unscaled(np.sign(surplus) * np.floor(np.abs(surplus) / 2), images.size)
+
+
+@settings
+class RandomCrop(Geometry):
+    """torchvision's RandomCrop, as a `crop` of `Augment`: the image is padded, then a window of
+    `size` is taken from it at a random position. Nothing is scaled.
+
+    padding: pixels around the image: one number for all sides, (left and right, top and bottom) or (left, top, right,
+        bottom).
+    pad_if_needed: pads an image that is smaller than the crop, after `padding`, on both sides by what it lacks. Without
+        it, such an image is an error.
+    fill: level in 0..255 of all channels, or one for each of RGB, of padding_mode="constant"; of 16 bits and floats,
+        that share of 65,535 or 1.
+    padding_mode: what is in the padding. "constant": `fill`. "edge": the nearest pixel of the image. "reflect": the
+        image mirrored at its outermost pixels, which are not repeated. "symmetric": mirrored at its edge, so that they
+        are. Where the padding is wider than the image, it is mirrored again, as in numpy.pad.
+
+    Raises:
+        ArgumentError: a value out of its range; a `fill` with another padding_mode than "constant".
+    """
+
+    padding: Annotated[Padding | None, optional(_PADDING)] = None
+    pad_if_needed: Annotated[bool, FLAG] = False
+    fill: Annotated[Levels, LEVELS] = 0
+    padding_mode: Annotated[PaddingMode, checks.choice(*PADDING_MODES)] = "constant"
+
+    numbers: ClassVar[int] = 2  # position in y and in x
+    flip: ClassVar[float] = 0.5
+
+    def __post_init__(self) -> None:
+        if self.fill != 0 and self.padding_mode != "constant":
+            raise ArgumentError(
+                f"RandomCrop(fill={self.fill!r}, padding_mode={self.padding_mode!r}): only padding_mode='constant' has "
+                "a fill. Leave out one of them"
+            )
+
+    def draw(self, images: Images) -> Crops:
+        """As `Geometry.draw`."""
+        sides = (self.padding or 0,) if isinstance(self.padding, int | None) else self.padding
+        left, top, right, bottom = sides * (4 // len(sides))
+        size = np.array(images.size, np.float64)
+        before = np.array([top, left], np.float64)
+        padded = images.sources + before + np.array([bottom, right])
+        missing = np.maximum(size - padded, 0)
+        if missing.any() and not self.pad_if_needed:
+            row = int(np.flatnonzero(missing.any(axis=1))[0])
+            raise ArgumentError(
+                f"RandomCrop: sample {images.samples[row]}, {images.widths[row]:.0f} × {images.heights[row]:.0f} "
+                f"pixels, is smaller with its padding than the crop of {images.size[1]} × {images.size[0]}. Use "
+                "RandomCrop(pad_if_needed=True)"
+            )
+        room = padded + 2 * missing - size
+        return unscaled(np.floor(images.numbers.T * (room + 1)) - before - missing, images.size)
+
+
+# ---- crops that scale and pad
+
+
+@settings
+class Resize(Geometry):
+    """Whole images of their own sizes, as a `crop` of `Augment(None, …)`: torchvision's Resize(size, max_size).
+
+    size: shorter side in pixels, to which each image is resized; of several, each image gets one at random, as
+        torchvision's RandomShortestSize does it, to within a pixel. None: the size stays, or with a max_size is such
+        that the longer side is max_size.
+    max_size: longer side in pixels, at most: where it would be longer, the image is made smaller.
+    pad_to_multiple_of: None: images come as a list, each of its own size. A number: they come as one array, padded on
+        the right and at the bottom to the largest height and the largest width of the batch, rounded up to a multiple
+        of it.
+    fill: level 0..255 of the padding, or one for each of RGB; of 16 bits and floats, that share of 65,535 or 1.
+
+    Raises:
+        ArgumentError: a value out of its range. While reading: an image would have a side of more than 65,535 pixels.
+    """
+
+    size: Annotated[int | Sequence[int] | None, _SHORTER] = None
+    max_size: Annotated[int | None, optional(SIDE)] = None
+    pad_to_multiple_of: Annotated[int | None, optional(COUNT)] = None
+    fill: Annotated[Levels, LEVELS] = 0
+
+    places: ClassVar[bool] = True
+    numbers: ClassVar[int] = 1  # which of the sizes
+    own_sizes: ClassVar[bool] = True
+
+    def draw(self, images: Images) -> Crops:
+        """As `Geometry.draw`."""
+        sources = images.sources
+        if self.size is None and self.max_size is None:
+            resized = sources
+        else:
+            resized = self._resized(images, sources.min(axis=1), sources.max(axis=1))
+        if len(large := np.flatnonzero(resized.max(axis=1, initial=0) > MOST_PX)):
+            row = int(large[0])
+            raise ArgumentError(
+                f"Resize(size={self.size!r}): sample {images.samples[row]}, {images.widths[row]:.0f} × "
+                f"{images.heights[row]:.0f} pixels, would have a side of {resized[row].max():,.0f}. Use max_size"
+            )
+        crops = placed(images, np.zeros(2), resized, resized)
+        return crops._replace(sizes=resized.astype(np.int64), padded=self.pad_to_multiple_of is not None)
+
+    def _resized(self, images: Images, short: F64, long: F64) -> F64:
+        """float64 (N, 2): height and width, by torchvision's arithmetic. short, long: the sides of each image."""
+        if self.size is None:
+            assert self.max_size is not None
+            shorter, longer = np.trunc(self.max_size * short / long), np.full(len(long), float(self.max_size))
+        else:
+            choices = np.array(self.size, np.float64).reshape(-1)
+            shorter = choices[np.floor(images.numbers[0] * len(choices)).astype(np.int64)]
+            longer = np.trunc(shorter * long / short)
+            if self.max_size is not None:
+                over = longer > self.max_size
+                shorter[over] = np.trunc(self.max_size * shorter[over] / longer[over])
+                longer[over] = self.max_size
+        return _upright(images, shorter, longer)
+
+
+def _upright(images: Images, shorter: F64, longer: F64) -> F64:
+    """float64 (N, 2): height and width of images with these sides, at least 1."""
+    is_upright = images.heights >= images.widths
+    sides = np.where(is_upright, longer, shorter), np.where(is_upright, shorter, longer)
+    shape: F64 = np.maximum(np.stack(sides, axis=1), 1)
+    return shape
+
+
+@settings
+class Letterbox(Geometry):
+    """As a `crop` of `Augment`: the image is scaled, without changing its aspect ratio, until it just fits into the
+    output, and padded around its centre.
+
+    fill: level 0..255 of the padding, or one for each of RGB; of 16 bits and floats, that share of 65,535 or 1.
+    """
+
+    fill: Annotated[Levels, LEVELS] = 114
+
+    places: ClassVar[bool] = True
+
+    def draw(self, images: Images) -> Crops:
+        """As `Geometry.draw`."""
+        size = np.array(images.size, np.float64)
+        shape = np.rint(images.sources * (size / images.sources).min(axis=1, keepdims=True))
+        shape = np.clip(shape, 1, size)
+        return placed(images, (size - shape) // 2, shape, size)
+
+
+@settings
+class ScaleJitter(Geometry):
+    """Large-scale jittering, as a `crop` of `Augment`: torchvision's ScaleJitter, then FixedSizeCrop.
+
+    The image is scaled, without changing its aspect ratio, to a random share of what just fits into the output. Then a
+    window at a random position is taken of it, which is padded on the right and at the bottom.
+
+    scale: range of that share. shorter: instead, (low, high): so many pixels of the shorter side, high left out, as
+        torchvision's RandomResize does it.
+    fill: level 0..255 of the padding, or one for each of RGB; of 16 bits and floats, that share of 65,535 or 1.
+    """
+
+    scale: Annotated[tuple[float, float], _SCALE] = (0.1, 2.0)
+    fill: Annotated[Levels, LEVELS] = 0
+    shorter: Annotated[tuple[float, float] | None, _RANGE] = None
+
+    places: ClassVar[bool] = True
+    numbers: ClassVar[int] = 3  # position in y and in x, and the scale
+    flip: ClassVar[float] = 0.5
+
+    def draw(self, images: Images) -> Crops:
+        """As `Geometry.draw`."""
+        size = np.array(images.size, np.float64)
+        low, high = self.scale if self.shorter is None else self.shorter
+        drawn = low + images.numbers[2] * (high - low)
+        if self.shorter is None:
+            fitting = (size / images.sources).min(axis=1)
+            shape = np.maximum(np.trunc(images.sources * (fitting * drawn)[:, None]), 1)
+        else:
+            shorter = np.floor(drawn)
+            shape = _upright(
+                images, shorter, np.trunc(shorter * images.sources.max(axis=1) / images.sources.min(axis=1))
+            )
+        room = np.maximum(shape - size, 0)
+        return placed(images, -np.floor(images.numbers[:2].T * (room + 1)), shape, size)
+
+
+@settings
+class ZoomOut(Geometry):
+    """torchvision's RandomZoomOut, as a `crop` of `Augment`: the image lies at a random position of a larger canvas,
+    which is stretched to the output.
+
+    side_range: how many times as high and as wide the canvas is. p: probability of a larger canvas; of the others, the
+        whole image is stretched to the output.
+    fill: level 0..255 of the padding, or one for each of RGB; of 16 bits and floats, that share of 65,535 or 1.
+    """
+
+    side_range: Annotated[tuple[float, float], _CANVAS] = (1.0, 4.0)
+    p: Annotated[float, checks.PROBABILITY] = 0.5
+    fill: Annotated[Levels, LEVELS] = 0
+
+    places: ClassVar[bool] = True
+    numbers: ClassVar[int] = 4  # position in y and in x, how large, and whether
+    flip: ClassVar[float] = 0.5
+
+    def draw(self, images: Images) -> Crops:
+        """As `Geometry.draw`."""
+        size = np.array(images.size, np.float64)
+        times = self.side_range[0] + images.numbers[2] * (self.side_range[1] - self.side_range[0])
+        shape = np.maximum(np.rint(size / np.where(images.numbers[3] < self.p, times, 1)[:, None]), 1)
+        return placed(images, np.floor(images.numbers[:2].T * (size - shape + 1)), shape, size)
+
+
+CropName = Literal["random", "center", "none", "pad_or_crop", "cover", "center_cover", "letterbox", "keep"]
+CROPS: Mapping[CropName, Geometry] = {
+    "random": RandomResizedCrop(),
+    "center": CenterCrop(),
+    "none": Stretch(),
+    "pad_or_crop": PadOrCrop(),
+    "cover": Cover(),
+    "center_cover": Cover(random=False),
+    "letterbox": Letterbox(),
+    "keep": Resize(),
+}
+_NAME = checks.choice(*CROPS)
+
+
+def _as_crop(value: Any) -> Geometry:
+    return value if isinstance(value, Geometry) else CROPS[_NAME.read(value)]
+
+
+CROP: Rule[Geometry] = Rule(f"{_NAME.expected}, or an object such as gpuload.CenterCrop(resize=256)", _as_crop)
+
+
+# ---- padding with pixels of the image
+
+
+def source_of(at: I64, size: I64 | int, mode: PaddingMode) -> I64:
+    """The pixel of a line of `size` pixels that is shown at each place, in 0..size-1; -1 where there is none, which
+    gets the fill. Places outside of 0..size-1 are padding; with size they are broadcast.
+    """
+    if mode == "constant":
+        return np.where((at >= 0) & (at < size), at, -1)
+    if mode == "edge":
+        return np.clip(at, 0, np.asarray(size) - 1)
+    period = 2 * np.asarray(size) - (2 if mode == "reflect" else 0)
+    within = at % np.maximum(period, 1)
+    mirrored: I64 = np.where(within < size, within, period - within - (0 if mode == "reflect" else 1))
+    return mirrored
+
+
+def source_range(start: I64, stop: I64, size: I64, mode: PaddingMode) -> tuple[I64, I64]:
+    """First and last + 1 of the pixels that are shown at places start..stop-1 of lines of `size`, or of some more; at
+    least one.
+    """
+    low, high = start, stop
+    if mode != "constant":
+        low = np.where(stop > size, np.minimum(start, 2 * size - stop - 1), start)
+        high = np.where(start < 0, np.maximum(stop, 1 - start), stop)
+    low = np.clip(low, 0, size - 1)
+    return low, np.maximum(np.clip(high, 0, size), low + 1)
+
+
+# DALI has no operator for padding with the image's own pixels (edge, reflect, symmetric):
+#
+#     DALI ─► a window that holds all pixels the crop shows ─► gathered and flipped (`decode.device`) ─► the crop
+#
+# The windows of a batch have one size, the largest needed, so that they leave the graph as one array.
+
+
+def covering(crops: Crops, size: HeightWidth, sources: I64, mode: PaddingMode) -> tuple[Crops, HeightWidth]:
+    """Windows of one size that hold all pixels shown by crops of this size, and that size.
+
+    sources: int64 (N, 2), height and width of the images.
+    """
+    low, high = _shown(crops, size, sources, mode)
+    height, width = (high - low).max(axis=0, initial=1).tolist()
+    return unscaled(low.astype(np.float64), (height, width)), (height, width)
+
+
+def places_in_windows(crops: Crops, size: HeightWidth, sources: I64, mode: PaddingMode) -> list[I64]:
+    """int64 (N, height) and (N, width): the position in its window of each row and column of the output."""
+    (low, _), places = _shown(crops, size, sources, mode), []
+    for axis, flipped in enumerate((crops.mirror_y, crops.mirror)):
+        at = crops.start[:, axis, None].astype(np.int64) + np.arange(size[axis])
+        shown = source_of(at, sources[:, axis, None], mode) - low[:, axis, None]
+        places.append(np.where(flipped[:, None] != 0, shown[:, ::-1], shown))
+    return places
+
+
+def _shown(crops: Crops, size: HeightWidth, sources: I64, mode: PaddingMode) -> tuple[I64, I64]:
+    start = crops.start.astype(np.int64)
+    return source_range(start, start + size, sources, mode)

@@ -4,17 +4,15 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-from gpuload.augment.crops import Geometry
-from gpuload.augment.from_torchvision import arguments_of
-from gpuload.augment.geometries import SHARES, CenterCrop, RandomResizedCrop
-from gpuload.augment.normalize import Normalize
-from gpuload.augment.placed import MOST_PX, Resize, ScaleJitter
+from gpuload.augment.crops import MOST_PX, SHARES, CenterCrop, Geometry, RandomResizedCrop, Resize, ScaleJitter
+from gpuload.augment.translate import arguments_of
+from gpuload.augment.views import Normalize
 from gpuload.checks import FLAG, SIDE, check, choice, function, instance, number, optional, whole
 from gpuload.transforms.color import ColorJitter, GaussianBlur, RandomGrayscale, RandomSolarize
 from gpuload.transforms.compose import RandomApply
 from gpuload.transforms.erasing import RandomErasing
+from gpuload.transforms.policies import TimmAutoAugment
 from gpuload.transforms.steps import Transform
-from gpuload.transforms.timm import TimmAutoAugment
 
 if TYPE_CHECKING:  # Python 3.10 has none
     from typing_extensions import Self
@@ -166,4 +164,6 @@ class Recipes:
             ArgumentError: a step that has no counterpart here, which the message names.
         """
         config = check("Augment.timm", "data_config", data_config, _CONFIG)
-        return cls.torchvision(import_module("timm.data").create_transform(**{**(config or {}), **options}))
+        given = {**(config or {}), **options}
+        made = import_module("timm.data").create_transform(**given)
+        return cls(**arguments_of(made, given.get("auto_augment") or ""))

@@ -1,123 +1,69 @@
-"""What is done to the images of a batch: `View`, drawn for each batch, and `Form`, the same for all."""
+"""How the images of a batch become its views: `View`, drawn for each batch, and `Form`, the same for all of them."""
 
-from collections.abc import Callable, Iterable
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 
 from gpuload.augment.crops import Crops, Levels, PaddingMode
+from gpuload.checks import LARGEST, POSITIVE, number, settings, several
 from gpuload.errors import ArgumentError
-from gpuload.fields.images import GRAY, RGB, Pixels
+from gpuload.fields.images import Pixels
 from gpuload.functions.function import Function
-from gpuload.transforms.auto import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
-from gpuload.transforms.color import (
-    ColorJitter,
-    GaussianBlur,
-    RandomAdjustSharpness,
-    RandomAutocontrast,
-    RandomEqualize,
-    RandomGrayscale,
-    RandomInvert,
-    RandomPosterize,
-    RandomSolarize,
-)
-from gpuload.transforms.compose import RandomApply, RandomChoice, RandomOrder
-from gpuload.transforms.erasing import ErasedRegions, RandomErasing
-from gpuload.transforms.ops import Op
+from gpuload.transforms.erasing import ErasedRegions
 from gpuload.transforms.steps import Steps
-from gpuload.transforms.timm import TimmAutoAugment
-from gpuload.transforms.warps import RandomAffine, RandomPerspective, RandomRotation
 from gpuload.types import I32, I64, U64, Bools
-
-_POLICIES = (AugMix, AutoAugment, RandAugment, TimmAutoAugment, TrivialAugmentWide)
-_WARPS = (RandomRotation, RandomAffine, RandomPerspective)  # of any pixels
-# Of any number of channels, 8 bits each: they treat each channel by itself.
-_EACH_CHANNEL = (
-    GaussianBlur,
-    RandomSolarize,
-    RandomPosterize,
-    RandomAdjustSharpness,
-    RandomAutocontrast,
-    RandomEqualize,
-    RandomInvert,
-)
-_COLOURS = (ColorJitter, RandomGrayscale, *_EACH_CHANNEL)
 
 Interpolation = Literal["bilinear", "bicubic", "random"]
 DType = Literal["float32", "float16", "bfloat16", "uint8"]
 Layout = Literal["NCHW", "channels_last"]
 
-
-def pixels_of(modes: Iterable[str | None], stored: Pixels, is_raw: bool) -> Pixels:
-    """What the batches have: what augments say, or what is stored.
-
-    modes: of each `Augment`. is_raw: the images are stored as pixels.
-
-    Raises:
-        ArgumentError: they differ, or what is stored is not converted to it.
-    """
-    different = {stored.mode if mode is None else mode for mode in modes}
-    if len(different) > 1:
-        raise ArgumentError(
-            f"augment: its views are for the modes {', '.join(sorted(different))}, expected one. Give all the same mode"
-        )
-    wanted = Pixels.of_mode(different.pop())
-    if wanted == stored or (stored, wanted) == (RGB, GRAY) or ((stored, wanted) == (GRAY, RGB) and not is_raw):
-        return wanted
-    raise ArgumentError(
-        f"Augment(mode={wanted.mode!r}): the images have {stored.in_words} (mode {stored.mode}), which are not "
-        f"converted while loading. Leave mode out, or pack them with --mode {wanted.mode}"
-    )
+_NUMBERS = "three numbers (R, G, B), for pixels in 0..1, or one a channel"
+_MEAN = several(number(-LARGEST, LARGEST, ""), _NUMBERS)
+_STD = several(number(POSITIVE, LARGEST, ""), _NUMBERS.replace("numbers", "numbers above 0"))
 
 
-def check_transform(transform: Any, pixels: Pixels, are: str) -> None:
-    """Checks a transform of an `Augment` for pixels other than RGB. are: what is said of them in the message.
+@settings
+class Normalize:
+    """(pixel - mean) / std, as torchvision's Normalize: for `Augment(size, normalize=Normalize(mean, std))`.
+
+    mean, std: of each channel, for pixels in 0..1: 8 bits divided by 255, 16 bits by 65,535. Floats are taken as they
+        are. ImageNet's by default, for RGB.
 
     Raises:
-        ArgumentError: it is not defined for them.
+        ArgumentError: a std that is not above 0; not as many of one as of the other.
     """
-    if isinstance(transform, Function):
-        return
-    if isinstance(transform, RandomApply | RandomChoice | RandomOrder):
-        for inner in transform.transforms:
-            check_transform(inner, pixels, are)
-        return
-    name = type(transform).__name__
-    if isinstance(transform, RandomErasing):
-        if not isinstance(transform.value, int | float):
-            raise ArgumentError(f"RandomErasing(value={transform.value!r}): is for RGB, and {are}. Use one number")
-        return
-    if isinstance(transform, (*_WARPS, *_POLICIES) if pixels == GRAY else _WARPS):
-        if isinstance(transform.fill, tuple):
-            raise ArgumentError(f"{name}(fill={transform.fill!r}): is for RGB, and {are}. Use one number")
-        return
-    if pixels.dtype != "uint8":
-        raise ArgumentError(f"{name}: is defined for channels of 8 bits, and {are}. Leave it out")
-    if pixels == GRAY and isinstance(transform, ColorJitter | RandomGrayscale):
-        return
-    if isinstance(transform, ColorJitter):
-        other = [op.name.lower() for op, (low, high) in transform.ranges().items() if _needs_rgb(op, low, high)]
-        if other:
-            raise ArgumentError(f"ColorJitter({other[0]}=…): is defined for RGB, and {are}. Use brightness alone")
-        return
-    if not isinstance(transform, _EACH_CHANNEL):
-        raise ArgumentError(f"{name}: is defined for RGB, and {are}. Leave it out")
 
+    mean: Annotated[tuple[float, ...], _MEAN] = (0.485, 0.456, 0.406)
+    std: Annotated[tuple[float, ...], _STD] = (0.229, 0.224, 0.225)
 
-def check_any_size(transform: Any) -> None:
-    """Raises ArgumentError for a transform that is not defined for images that each have their own size."""
-    if isinstance(transform, RandomApply | RandomChoice | RandomOrder):
-        for inner in transform.transforms:
-            check_any_size(inner)
-    elif isinstance(transform, GaussianBlur) or not isinstance(transform, _COLOURS):
-        raise ArgumentError(
-            f"{type(transform).__name__}: needs images of one size, and with size=None each has its own. Give a size, "
-            "for instance with crop=gpuload.Letterbox(), or leave it out"
-        )
+    def __post_init__(self) -> None:
+        if len(self.mean) != len(self.std):
+            raise ArgumentError(
+                f"Normalize(mean={self.mean!r}, std={self.std!r}): expected three numbers (R, G, B), or one a channel, "
+                "as many of one as of the other"
+            )
 
+    def check_pixels(self, pixels: Pixels, are: str, measured: tuple[Any, Any] = (None, None)) -> None:
+        """Raises ArgumentError where they are of another number of channels, or above 1 for pixels that are not floats.
 
-def _needs_rgb(op: Op, low: float, high: float) -> bool:
-    return op is not Op.BRIGHTNESS and not low == high == (0 if op is Op.HUE else 1)
+        are: what is said of the pixels. measured: mean and std of the set, for the message.
+        """
+        if len(self.mean) != pixels.channels:
+            such = f", such as the measured mean={measured[0]}, std={measured[1]}" if all(measured) else ""
+            raise ArgumentError(
+                f"Normalize(mean, std): {len(self.mean)} numbers each, and {are}. Give {pixels.channels} of each{such}"
+            )
+        if pixels.dtype != "float32":
+            self.check_peak(pixels.peak)
+
+    def check_peak(self, peak: int) -> None:
+        """Raises ArgumentError where they are above 1. peak: the largest value of a pixel."""
+        if max(*self.mean, *self.std) > 1:
+            raise ArgumentError(
+                f"Normalize(mean={self.mean!r}, std={self.std!r}): expected values for pixels in 0..1. Divide yours by "
+                f"{peak}"
+            )
 
 
 class PlannedFunction(NamedTuple):

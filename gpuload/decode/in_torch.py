@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from gpuload.augment import Form, View
-from gpuload.augment.placed import places_in_windows
+from gpuload.augment.crops import places_in_windows
 from gpuload.decode.device import Device, as_tensor
 from gpuload.decode.interface import NUMPY_DTYPES, Decoded, Stored
 from gpuload.decode.postprocess import Postprocess, warp_masks
@@ -87,7 +87,7 @@ class Finish(Stage):
     (N, C, height, width).
 
     levels: whether the decoder delivers all views as levels. Otherwise it is DALI, which delivers levels for forms that
-    are not plain, and windows (`gpuload.augment.placed`) for padding that is not constant. device: None for the CPU.
+    are not plain, and windows (`gpuload.augment.crops`) for padding that is not constant. device: None for the CPU.
     """
 
     name = "finish"

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from gpuload.augment import Form, View
-from gpuload.augment.placed import source_of
+from gpuload.augment.crops import source_of
 from gpuload.fields.images import GRAY, RGB, Pixels
 from gpuload.headers import encodings, png
 from gpuload.headers.encodings import MAX_PIXELS

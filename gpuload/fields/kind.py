@@ -417,6 +417,7 @@ def number_classes(where: str, name: str, values: Sequence[Any], classes: ClassN
         SourceError: a number is negative or has no name in `classes`, a name is not in `classes`, or a class is neither
             number nor name.
     """
+
     def refuse(expected: str, wrong: Iterable[Any]) -> SourceError:
         some = some_of(sorted(map(str, wrong)))
         return SourceError(f"{where}: classes of {name!r} must be {expected}; found {some}. Correct them")

@@ -173,7 +173,7 @@ class Crops(NamedTuple):
     """The crop of each image of a batch of N, in pixels of the decoded image, (y, x).
 
     start, shape: int32 (N, 2), the window to decode. It lies within the image, except that of a crop with a
-        `Geometry.outside`, which may extend beyond the image on all sides; what is outside is padding.
+        `Geometry.fill`, which may extend beyond the image on all sides; what is outside is padding.
     roi_start, roi_end: float32 (N, 2), relative to `start`: the region of the window that becomes the output. The
         window is larger where the resize filter may use pixels beyond the region's edge.
     mirror, mirror_y: int32 (N,), 1 where the output is flipped left to right, and top to bottom.

@@ -78,14 +78,20 @@ class ColorJitter:
     hue: Annotated[Range, _HUE] = 0
     p: Annotated[float, PROBABILITY] = 1.0
 
+    any_size: ClassVar[bool] = True
+
+    @property
+    def defined_for(self) -> str:
+        """As `Transform`: brightness alone treats each channel by itself."""
+        return "bytes" if {*self._ranges()} <= {Op.BRIGHTNESS} else "colours"
+
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         # Number 0: whether; 1: the order; 2: brightness, 3: contrast, 4: saturation, 5: hue.
         chosen = draws(0) < self.p
-        changes = []
-        for index, (op, (low, high)) in enumerate(self.ranges().items()):
-            if low == high == (0 if op is Op.HUE else 1):
-                continue  # as in torchvision: no step, so that it has no part in the order either
-            changes.append(one_step(op, len(chosen), low + draws(2 + index) * (high - low)))
+        changes = [
+            one_step(op, len(chosen), low + draws(number) * (high - low))
+            for op, (number, low, high) in self._ranges().items()
+        ]
         if not changes:
             return no_steps(len(chosen))
         orders = np.array(list(permutations(range(len(changes)))))
@@ -93,15 +99,17 @@ class ColorJitter:
         steps, rows = join(changes), np.arange(len(chosen))[:, None]
         return Steps(steps.ops[rows, order], steps.args[rows, order]).only(chosen)
 
-    def ranges(self) -> dict[Op, tuple[float, float]]:
-        """(low, high) of each factor."""
-        factors = {Op.BRIGHTNESS: self.brightness, Op.CONTRAST: self.contrast, Op.SATURATION: self.saturation}
-        ranges = {
-            op: (max(0, 1 - value), 1 + value) if isinstance(value, float | int) else (value[0], value[1])
-            for op, value in factors.items()
-        }
-        hue = (-self.hue, self.hue) if isinstance(self.hue, float | int) else (self.hue[0], self.hue[1])
-        return {**ranges, Op.HUE: hue}
+    def _ranges(self) -> dict[Op, tuple[int, float, float]]:
+        """The random number and (low, high) of each factor. One that changes nothing is left out, as in torchvision, so
+        that it has no part in the order either."""
+        found = {}
+        for index, op in enumerate((Op.BRIGHTNESS, Op.CONTRAST, Op.SATURATION, Op.HUE)):
+            value, still = getattr(self, op.name.lower()), 0 if op is Op.HUE else 1
+            if isinstance(value, float | int):
+                value = (-value if op is Op.HUE else max(0, 1 - value)), still + value
+            if not value[0] == value[1] == still:
+                found[op] = 2 + index, *value
+        return found
 
 
 @settings
@@ -120,13 +128,10 @@ class GaussianBlur:
     sigma: Annotated[Range, _SIGMA] = (0.1, 2.0)
     p: Annotated[float, PROBABILITY] = 1.0
 
-    @property
-    def kernel_xy(self) -> tuple[int, int]:
-        """Width and height of the kernel in pixels."""
-        return (self.kernel_size, self.kernel_size) if isinstance(self.kernel_size, int) else self.kernel_size
+    defined_for: ClassVar[str] = "bytes"
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
-        x, y = self.kernel_xy
+        x, y = (self.kernel_size,) * 2 if isinstance(self.kernel_size, int) else self.kernel_size
         if x // 2 >= width or y // 2 >= height:
             raise ArgumentError(
                 f"GaussianBlur(kernel_size={self.kernel_size!r}): reflects {y // 2} × {x // 2} pixels at the edges, "
@@ -141,6 +146,8 @@ class GaussianBlur:
 class _Random:
     """One step, with probability `p`; its numbers are the other fields."""
 
+    defined_for: ClassVar[str] = "bytes"
+    any_size: ClassVar[bool] = True
     _op: ClassVar[Op]
     p: float
 
@@ -157,6 +164,7 @@ class RandomGrayscale(_Random):
     p: probability that an image is changed.
     """
 
+    defined_for = "colours"
     _op = Op.GRAYSCALE
     p: Annotated[float, PROBABILITY] = 0.1
 

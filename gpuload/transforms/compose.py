@@ -1,7 +1,7 @@
 """Transforms made of others, and the base class of one of your own: steps drawn in NumPy, and a kernel in torch."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from gpuload.draws import Draws
 from gpuload.errors import ArgumentError
 from gpuload.transforms.erasing import RandomErasing
 from gpuload.transforms.ops import ARGS, FIRST_OWN
-from gpuload.transforms.steps import Steps, Transform, join, no_steps
+from gpuload.transforms.steps import Steps, Transform, join, one_step
 from gpuload.types import F64, I64, Bools
 
 __all__ = ["PixelTransform", "RandomApply", "RandomChoice", "RandomOrder"]
@@ -89,14 +89,8 @@ class PixelTransform(ABC):
                 f"{ARGS}, each (N,), a number for each image"
             )
         (count,) = next(iter(sizes))
-        made = no_steps(count)
-        ops = np.full((count, 1), self._code, np.int8)
-        if where is not None:
-            ops[~np.asarray(where, np.bool_)] = 0
-        args = np.zeros((count, 1, ARGS), made.args.dtype)
-        for index, values in enumerate(numbers):
-            args[:, 0, index] = values
-        return Steps(ops, args)
+        made = one_step(self._code, count, *numbers)
+        return made if where is None else made.only(np.asarray(where, np.bool_))
 
 
 def _as_pixel_transform(value: Any) -> Transform:
@@ -181,6 +175,18 @@ class RandomOrder:
         order = _order(draws(0), count)
         made = _drawn(self.transforms, draws, height, width)
         return join([made[index].only(order[:, place] == index) for place in range(count) for index in range(count)])
+
+
+MADE_OF_OTHERS = (RandomApply, RandomChoice, RandomOrder)
+
+
+def parts_of(transforms: Iterable[Any]) -> Iterator[Any]:
+    """The transforms, and in place of those made of others what they are made of."""
+    for transform in transforms:
+        if isinstance(transform, MADE_OF_OTHERS):
+            yield from parts_of(transform.transforms)
+        else:
+            yield transform
 
 
 def _order(drawn: F64, count: int) -> I64:

@@ -1,7 +1,7 @@
 """Random erasing: rectangles of the normalised image are overwritten."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -80,6 +80,8 @@ class RandomErasing:
     ratio: Annotated[tuple[float, float], _RATIO] = (0.3, 3.3)
     value: Annotated[float | tuple[float, float, float] | Literal["random", "color"], _VALUE] = 0
     count: Annotated[tuple[int, int], _COUNT] = (1, 1)
+
+    defined_for: ClassVar[str] = "any"
 
     def draw(self, draws: Draws, height: int, width: int) -> tuple[ErasedRegions, ...]:
         """The regions of N images of `height` × `width` pixels, one after another. draws: gives N random numbers a

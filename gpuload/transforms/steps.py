@@ -36,7 +36,11 @@ class Steps(NamedTuple):
 
 @runtime_checkable
 class Transform(Protocol):
-    """A random change of the pixels, which keeps their number and type: what `Augment(transforms=…)` takes."""
+    """A random change of the pixels, which keeps their number and type: what `Augment(transforms=…)` takes.
+
+    It may say for which images it is defined, by the attributes defined_for: "any" pixels; "bytes": any channels of 8
+    bits; "colours": RGB or gray; else RGB; and any_size: whether images may differ in size, by default not.
+    """
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         """The steps of N images of `height` × `width` pixels. draws: gives N random numbers a call."""
@@ -104,7 +108,7 @@ def no_steps(count: int) -> Steps:
     return Steps(np.empty((count, 0), np.int8), np.empty((count, 0, ARGS), np.float32))
 
 
-def one_step(op: Op, count: int, *args: float | F64) -> Steps:
+def one_step(op: int, count: int, *args: float | F64) -> Steps:
     """The same step for `count` images: K = 1. Each of `args` is one number for all, or (N,)."""
     numbers = np.zeros((count, 1, ARGS), np.float32)
     for index, values in enumerate(args):

@@ -1,6 +1,6 @@
 """Rotations, affine maps and perspectives at random, as in torchvision, and how such a step moves a point."""
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,7 @@ from gpuload.checks import (
     LARGEST,
     PROBABILITY,
     Rule,
+    as_items,
     as_number,
     ascending,
     either,
@@ -37,8 +38,6 @@ WarpInterpolation = Literal["nearest", "bilinear"]
 _STEEPEST = 89.0  # degrees of a shear; at 90 the image is a line
 _ATTEMPTS = 10
 
-_FOUR_SHEARS = several(number(-_STEEPEST, _STEEPEST, ""), "", count=4)
-
 _SHEARS = "degrees in 0..89, (low, high) in -89..89 along x, or (low, high, low, high) along x and y"
 
 _CENTER = optional(
@@ -48,45 +47,9 @@ _SHARES = several(number(0, 1, ""), "two numbers in 0..1, shares of the width an
 _FACTORS = ascending(0.01, 100, "(low, high) with 0.01 <= low <= high <= 100")
 
 
-def shear_x(level: F64, height: int, width: int, fill: Fill) -> Steps:
-    """Shear by (N,) `level` pixels a line, about the image's top left corner, as AutoAugment defines it."""
-    return _affine(1, level, level * (height / 2), 0, 1, 0, fill, len(level))
-
-
-def shear_y(level: F64, height: int, width: int, fill: Fill) -> Steps:
-    """Shear by (N,) `level` pixels a column."""
-    return _affine(1, 0, 0, level, 1, level * (width / 2), fill, len(level))
-
-
-def translate_x(pixels: F64, height: int, width: int, fill: Fill) -> Steps:
-    """To the right by (N,) pixels."""
-    return _affine(1, 0, -pixels, 0, 1, 0, fill, len(pixels))
-
-
-def translate_y(pixels: F64, height: int, width: int, fill: Fill) -> Steps:
-    """Down by (N,) pixels."""
-    return _affine(1, 0, 0, 0, 1, -pixels, fill, len(pixels))
-
-
-def rotate(degrees: F64, height: int, width: int, fill: Fill) -> Steps:
-    """Counter-clockwise about the centre, by (N,) degrees."""
-    turn = np.radians(degrees)
-    cos, sin = np.cos(turn), np.sin(turn)
-    return _affine(cos, -sin, 0, sin, cos, 0, fill, len(degrees))
-
-
-def _affine(
-    a: float | F64,
-    b: float | F64,
-    c: float | F64,
-    d: float | F64,
-    e: float | F64,
-    f: float | F64,
-    fill: Fill,
-    count: int,
-) -> Steps:
-    levels = fill if isinstance(fill, tuple) else (fill or 0.0,) * 3
-    return one_step(Op.AFFINE, count, a, b, c, d, e, f, *levels)
+def rgb(fill: Fill) -> tuple[float, float, float]:
+    """The levels of a fill."""
+    return fill if isinstance(fill, tuple) else (fill or 0.0,) * 3
 
 
 def _is_affine(ops: I8) -> Bools:
@@ -133,40 +96,24 @@ def mask_steps(steps: Steps, fill: int) -> Steps:
 def _range_of(most: float, expected: str) -> Rule[Any]:
     """Two numbers in ascending order, or one, d, that stands for (-d, d)."""
     pair = ascending(-most, most, "")
-
-    def read(value: Any) -> tuple[float, ...]:
-        try:
-            one = as_number(value)
-        except TypeError:
-            return pair.read(value)
-        return pair.read((-one, one))
-
-    return Rule(expected, read)
-
-
-def _as_four_shears(value: Any) -> tuple[float, ...]:
-    found = _FOUR_SHEARS.read(value)
-    if found[0] > found[1] or found[2] > found[3]:
-        raise ValueError
-    return found
+    return either(expected, Rule("", lambda value: pair.read((-as_number(value), as_number(value)))), pair)
 
 
 _DEGREES = _range_of(LARGEST, "degrees of at least 0, which stand for (-degrees, degrees), or (low, high)")
-_SHEAR: Rule[Any] = either(_SHEARS, Rule("", _as_four_shears), _range_of(_STEEPEST, ""))
+_ALONG = ascending(-_STEEPEST, _STEEPEST, "")
+_BOTH = Rule("", lambda value: _ALONG.read(as_items(value)[:2]) + _ALONG.read(as_items(value)[2:]))
+_SHEAR: Rule[Any] = either(_SHEARS, _BOTH, _range_of(_STEEPEST, ""))
+INTERPOLATION = member(*get_args(WarpInterpolation))
 
 
-def _as_interpolation(value: Any) -> str:
-    found = member("nearest", "bilinear", "bicubic").read(value)
-    if found == "bicubic":
-        raise ValueError
-    return found
+class _Warp:
+    """Base class of warps, which are defined for any pixels."""
 
-
-INTERPOLATION = Rule(f"one of {', '.join(map(repr, get_args(WarpInterpolation)))}", _as_interpolation)
+    defined_for: ClassVar[str] = "any"
 
 
 @settings
-class RandomRotation:
+class RandomRotation(_Warp):
     """torchvision's RandomRotation, of the cropped, resized and flipped image, counter-clockwise.
 
     degrees: range of the angle, (low, high); a number d stands for (-d, d).
@@ -202,7 +149,7 @@ class RandomRotation:
 
 
 @settings
-class RandomAffine:
+class RandomAffine(_Warp):
     """torchvision's RandomAffine, of the cropped, resized and flipped image: rotated (clockwise), sheared, scaled and
     translated at once.
 
@@ -242,7 +189,7 @@ class RandomAffine:
 
 
 @settings
-class RandomPerspective:
+class RandomPerspective(_Warp):
     """torchvision's RandomPerspective, of the cropped, resized and flipped image: each corner moves inwards.
 
     distortion_scale: how far, at most, as a share of half the width and half the height. Above 0.5 the four corners may
@@ -354,5 +301,4 @@ def _projections(points: F64, targets: F64) -> F64:
 def _warp(back: F64, interpolation: WarpInterpolation, fill: Fill) -> Steps:
     """A step for each of N maps (N, 3, 3) from output to input, pixels from the centre."""
     op = Op.WARP_NEAREST if interpolation == "nearest" else Op.WARP_BILINEAR
-    levels = fill if isinstance(fill, tuple) else (fill or 0.0,) * 3
-    return one_step(op, len(back), *back.reshape(-1, 9).T, *levels)
+    return one_step(op, len(back), *back.reshape(-1, 9).T, *rgb(fill))

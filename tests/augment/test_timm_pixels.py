@@ -34,9 +34,9 @@ SAME: dict[str, dict[str, Any]] = {
     "never": {**WHOLE, "color_jitter": 0.4, "color_jitter_prob": 0.0, "gaussian_blur_prob": 0.0, "re_prob": 0.0},
 }
 REFUSED = {
-    "border": ({"crop_mode": "border"}, "timm's modes 'border'"),
+    "border": ({"crop_mode": "border"}, "timm's ResizeKeepRatio"),
     "border_pixels": ({"crop_border_pixels": 4}, "timm's TrimBorder has no counterpart"),
-    "rkrc": ({"is_training": True, "train_crop_mode": "rkrc"}, "train_crop_mode='rrc'"),
+    "rkrc": ({"is_training": True, "train_crop_mode": "rkrc"}, "timm's ResizeKeepRatio"),
     "naflex": ({"is_training": True, "naflex": True}, "RandomResizedCropToSequence has no counterpart"),
     "patches": ({"patchify": True}, "Patchify has no counterpart"),
     "splits": ({"is_training": True, "re_prob": 0.5, "re_num_splits": 2}, "num_splits"),

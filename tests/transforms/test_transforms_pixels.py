@@ -16,11 +16,11 @@ from gpuload import transforms as own
 from gpuload.decode.postprocess import transform, warp_masks
 from gpuload.draws import make_key, random_bits
 from gpuload.fields.rows import take
-from gpuload.transforms import RandomErasing, warps
+from gpuload.transforms import RandomErasing
 from gpuload.transforms.apply import _erase_at_once, _erase_each, apply_steps, erase
 from gpuload.transforms.apply import random_bits as torch_bits
-from gpuload.transforms.auto import _levels_of, auto_space, mix_space, one_of, rand_space, trivial_space
 from gpuload.transforms.ops import Op
+from gpuload.transforms.policies import step_of
 from gpuload.transforms.steps import Steps, draw_steps, join, one_step, sample_draws
 from gpuload.transforms.warps import affine_of
 
@@ -156,20 +156,13 @@ def test_policies_change_images_as_torchvisions(
     image, fill, bins = picture(*size), (12.0, 200.0, 77.0), 10 if which in ("AutoAugment", "AugMix") else 31
     reference, policy = getattr(transforms, which)(), getattr(own, which)(fill=fill, interpolation=interpolation)
     mode = transforms.InterpolationMode(interpolation)
-    space = {
-        "RandAugment": rand_space(bins, *size),
-        "TrivialAugmentWide": trivial_space(bins),
-        "AutoAugment": auto_space(*size),
-        "AugMix": mix_space(*size, True),
-    }[which]
     total = compared = 0
-    for place, (name, magnitudes) in enumerate(space.items()):
-        at = [0, 4, 9, 15, 20, bins - 1] if magnitudes else [0]
+    for place, (name, table) in enumerate(policy._space(*size).items()):
+        at = [0, 4, 9, 15, 20, bins - 1] if table is not None else [0]
         for index in {min(i, bins - 1) for i in at}:
-            for negative in (False, True)[: 1 + bool(magnitudes and magnitudes.signed)]:
-                chosen, where = np.array([place]), np.array([index])
-                steps = one_of(space, chosen, _levels_of(space, where, np.array([negative])), *size, policy)
-                level = 0.0 if magnitudes is None else float(magnitudes.table[index])
+            for negative in (False, True)[: 1 + reference._AUGMENTATION_SPACE.get(name, (None, False))[1]]:
+                steps = policy._step(size, np.array([place]), np.array([index]), np.array([negative]))
+                level = 0.0 if table is None else float(table[index])
                 if negative:
                     level *= -1
                 expected = reference._apply_image_or_video_transform(
@@ -327,7 +320,7 @@ def test_masks_move_with_their_images(seed: int) -> None:
 
 def test_fill_of_masks_is_their_own() -> None:
     masks = torch.full((2, 10, 12), 3, dtype=torch.uint8)
-    steps = warps.translate_x(np.array([4.0, -2.0]), 10, 12, (1, 2, 3))
+    steps = step_of("TranslateX", np.array([4.0, -2.0]), 10, 12, (1, 2, 3), "nearest")
     moved = warp_masks(masks, steps, fill=255)
     assert (steps.args[:, 0, 6:9] == [1, 2, 3]).all()
     assert (moved[0, :, :4] == 255).all() and (moved[0, :, 4:] == 3).all()
@@ -362,17 +355,20 @@ def test_affine_of_by_hand() -> None:
         assert matrices is not None
         return np.round(matrices[0], 5).tolist()
 
+    def moved(name: str, level: np.ndarray) -> Steps:
+        return step_of(name, level, 20, 40, None, "nearest")
+
     one = np.ones(1)
     assert affine_of(one_step(Op.INVERT, 1), 20, 40) is None
-    assert of(warps.translate_x(7 * one, 20, 40, None)) == [[1, 0, 7], [0, 1, 0]]
-    assert of(warps.translate_y(-3 * one, 20, 40, None)) == [[1, 0, 0], [0, 1, -3]]
-    assert of(warps.rotate(90 * one, 20, 40, None)) == [[0, 1, 10], [-1, 0, 30]]
-    assert of(warps.shear_x(0.25 * one, 20, 40, None)) == [[1, -0.25, 0], [0, 1, 0]]
-    assert of(warps.shear_y(0.25 * one, 20, 40, None)) == [[1, 0, 0], [-0.25, 1, 0]]
-    both = join([warps.rotate(90 * one, 20, 40, None), warps.translate_x(5 * one, 20, 40, None)])
+    assert of(moved("TranslateX", 7 * one)) == [[1, 0, 7], [0, 1, 0]]
+    assert of(moved("TranslateY", -3 * one)) == [[1, 0, 0], [0, 1, -3]]
+    assert of(moved("Rotate", 90 * one)) == [[0, 1, 10], [-1, 0, 30]]
+    assert of(moved("ShearX", 0.25 * one)) == [[1, -0.25, 0], [0, 1, 0]]
+    assert of(moved("ShearY", 0.25 * one)) == [[1, 0, 0], [-0.25, 1, 0]]
+    both = join([moved("Rotate", 90 * one), moved("TranslateX", 5 * one)])
     assert of(both) == [[0, 1, 15], [-1, 0, 30]]
     # An image with steps beside one without.
-    some = warps.translate_x(7 * np.ones(2), 20, 40, None).only(np.array([False, True]))
+    some = moved("TranslateX", 7 * np.ones(2)).only(np.array([False, True]))
     matrices = affine_of(some, 20, 40)
     assert matrices is not None and matrices.tolist() == [[[1, 0, 0], [0, 1, 0]], [[1, 0, 7], [0, 1, 0]]]
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuload.augment import Form, View
-from gpuload.augment.placed import covering
+from gpuload.augment.crops import covering
 from gpuload.counted import counted
 from gpuload.decode.dali.graph import backend, build_graph, input_names, open_pipeline, tensors
 from gpuload.decode.dali.screen import Screen

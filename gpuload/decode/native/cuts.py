@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from gpuload.augment import Form, View
-from gpuload.augment.placed import PADDING_MODES, source_of, source_range
+from gpuload.augment.crops import PADDING_MODES, source_of, source_range
 from gpuload.decode.native import resample, steps
 from gpuload.decode.native.compiled import load
 from gpuload.decode.native.steps import Step

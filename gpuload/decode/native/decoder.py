@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuload.augment import Augment, Form, View
-from gpuload.augment.geometries import CROPS
+from gpuload.augment.crops import CROPS
 from gpuload.decode.interface import NUMPY_DTYPES, Allocate, Buffers, Decoded, Fault, Stored
 from gpuload.decode.native import jpeg
 from gpuload.decode.native.compiled import cache_folders, count_compiled

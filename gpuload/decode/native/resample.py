@@ -234,7 +234,7 @@ def resample_rows(arguments: int, begin: int, end: int) -> int:
 
 @inlined
 def _source_of(at: int, size: int, mode: int) -> int:
-    """As `gpuload.augment.placed.source_of`; mode: index in PADDING_MODES, but not that of "constant"."""
+    """As `gpuload.augment.crops.source_of`; mode: index in PADDING_MODES, but not that of "constant"."""
     if mode == 1:
         return min(max(at, 0), size - 1)
     period = max(2 * size - (2 if mode == 2 else 0), 1)
@@ -264,7 +264,7 @@ def crop_or_pad(
 
     sizes: int64 (N, 2), height and width of the stored images. fills: uint8 (3,), the level of each channel outside of
     them. mode: index in PADDING_MODES of what is there. A picture must hold what is shown of its image, as
-    `gpuload.augment.placed.source_range` says.
+    `gpuload.augment.crops.source_range` says.
     """
     return Step(crop_or_pad_rows, pictures, windows, flips, sizes, fills, mode, *output_of(target), held=target)
 

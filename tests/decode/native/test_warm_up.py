@@ -18,7 +18,7 @@ from typing import get_args
 
 import gpuload
 from gpuload import cli
-from gpuload.augment.geometries import CROPS
+from gpuload.augment.crops import CROPS
 from gpuload.augment.views import DType, Layout
 from gpuload.decode.native.compiled import _cached
 

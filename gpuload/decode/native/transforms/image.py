@@ -16,7 +16,7 @@ from gpuload.decode.native.compiled import cached, exact, inlined
 from gpuload.decode.native.intrinsics import bytes_at, call, floats_at, longs_at, signed_at
 from gpuload.decode.native.steps import kept, step
 from gpuload.decode.native.values import OUTPUT_FIELDS, Output, output_at
-from gpuload.transforms.ops import ARGS, FIRST_OWN, TRAITS, Op
+from gpuload.transforms.ops import ARGS, FIRST_OWN, Op
 
 IMAGE_FIELDS = 8
 _LEVELS_AT_ONCE = 200_000  # which stay in the cache
@@ -26,11 +26,10 @@ F = np.float32
 
 _KEEP, _MIXED = int(Op.KEEP), int(Op.MIXED)
 
-# By code, as in `Traits`; doing nothing may follow in any table.
+# By code, as in `Op`; doing nothing may follow in any table.
 _IN_TABLES, _ANY_CHANNELS = np.zeros(FIRST_OWN, np.int8), np.zeros(FIRST_OWN, np.bool_)
-_IN_TABLES[Op.NOTHING] = 2
-for _op, _traits in TRAITS.items():
-    _IN_TABLES[_op], _ANY_CHANNELS[_op] = _traits.table, _traits.any_channels
+for _op in Op:
+    _IN_TABLES[_op], _ANY_CHANNELS[_op] = _op.table, _op.any_channels
 
 
 class Image(NamedTuple):

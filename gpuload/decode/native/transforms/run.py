@@ -14,13 +14,13 @@ from gpuload.decode.native.transforms.points import hue, points, saturation
 from gpuload.decode.native.transforms.stencils import blur, sharpness
 from gpuload.decode.native.values import Target, output_of
 from gpuload.machine.installed import paused_collector
-from gpuload.transforms.ops import FIRST_OWN, TRAITS, Op
+from gpuload.transforms.ops import FIRST_OWN, Op
 from gpuload.transforms.steps import Steps
 from gpuload.types import F32, U8
 
 _FUNCTIONS: tuple[Any, ...] = (points, move, transform_rows, blur, hue, sharpness, saturation, mix)
 _NAMED = {one.py_func.__name__: one for one in _FUNCTIONS}
-_OPERATIONS = {op: _NAMED[traits.compiled] for op, traits in TRAITS.items()}
+_OPERATIONS = {op: _NAMED[op.compiled] for op in Op if op.compiled}
 _addresses = np.zeros(FIRST_OWN, np.int64)  # of the operations that are loaded, by code
 
 

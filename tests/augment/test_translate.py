@@ -1,0 +1,549 @@
+"""`Augment.torchvision`: what is read out of torchvision's transforms, old and new, its pixels, and what is refused.
+
+For pixels, transforms are given parameters that leave nothing to chance, so that both do the same.
+"""
+
+import importlib
+import io
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from images import encode, smooth_image
+from PIL import Image
+
+import gpuload
+from gpuload import Augment, CenterCrop, Normalize, RandomCrop
+from gpuload import transforms as own
+
+pytestmark = pytest.mark.filterwarnings("ignore:The transform `ToTensor:UserWarning")
+SIZE = 150, 100  # width, height
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+PLAIN: dict[str, Any] = {"normalize": None, "flip": 0.0}
+Steps = Callable[[Any], list[Any]]
+
+
+def v1() -> Any:
+    return importlib.import_module("torchvision.transforms")
+
+
+@pytest.fixture(params=["v1", "v2"])
+def tv(request: pytest.FixtureRequest, transforms: ModuleType) -> ModuleType:
+    """torchvision's transforms of either kind."""
+    return transforms if request.param == "v2" else v1()
+
+
+def build(tv: ModuleType, *steps: Any) -> Augment:
+    return Augment.torchvision(tv.Compose(list(steps)))
+
+
+# ---- what is read
+
+
+def test_the_usual_training_and_evaluation(tv: ModuleType) -> None:
+    floats = [tv.ToImage(), tv.ToDtype(torch.float32, scale=True)] if hasattr(tv, "ToImage") else [tv.ToTensor()]
+    end = [*floats, tv.Normalize(MEAN, STD)]
+    assert build(tv, tv.RandomResizedCrop(224), tv.RandomHorizontalFlip(), *end) == Augment(
+        224, crop=gpuload.RandomResizedCrop(), flip=0.5
+    )
+    assert build(tv, tv.Resize(256), tv.CenterCrop(224), *end) == Augment(224, crop=CenterCrop(resize=256), flip=0.0)
+    mode = v1().InterpolationMode.BICUBIC
+    cropped = build(
+        tv,
+        tv.RandomVerticalFlip(0.25),
+        tv.RandomResizedCrop((30, 40), scale=(0.2, 0.9), ratio=(0.5, 2), interpolation=mode),
+        tv.RandomHorizontalFlip(0.75),
+    )
+    options: dict[str, Any] = {"interpolation": "bicubic", "vertical_flip": 0.25, "normalize": None, "flip": 0.75}
+    assert cropped == Augment((30, 40), crop=gpuload.RandomResizedCrop((0.2, 0.9), (0.5, 2)), **options)
+
+
+def test_one_transform_and_nested_ones(tv: ModuleType) -> None:
+    assert Augment.torchvision(tv.Resize((30, 40))) == Augment((30, 40), crop="none", **PLAIN)
+    assert Augment.torchvision(tv.RandomResizedCrop(30)) == Augment(30, crop=gpuload.RandomResizedCrop(), **PLAIN)
+    inner = tv.Compose(
+        [tv.Compose([tv.Resize([40])]), torch.nn.Sequential(tv.CenterCrop(32), tv.Normalize([0.5], [0.25]))]
+    )
+    assert Augment.torchvision(inner) == Augment(
+        32, crop=CenterCrop(resize=40), flip=0.0, normalize=Normalize((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+    )
+
+
+def test_changes_take_precedence(tv: ModuleType) -> None:
+    found = Augment.torchvision(tv.Resize((8, 8)), dtype="uint8", flip=0.5)
+    assert found == Augment(8, crop="none", **{**PLAIN, "flip": 0.5}, dtype="uint8")
+
+
+def test_weights_transforms(transforms: ModuleType) -> None:
+    presets = importlib.import_module("torchvision.transforms._presets")
+    mode = v1().InterpolationMode
+    assert Augment.torchvision(presets.ImageClassification(crop_size=224)) == Augment.imagenet_eval(
+        224, crop=CenterCrop(resize=256)
+    )
+    found = Augment.torchvision(
+        presets.ImageClassification(
+            crop_size=299, resize_size=342, mean=(0.5,) * 3, std=(0.25,) * 3, interpolation=mode.BICUBIC
+        )
+    )
+    expected: dict[str, Any] = {"interpolation": "bicubic", "normalize": Normalize((0.5,) * 3, (0.25,) * 3)}
+    assert found == Augment.imagenet_eval(299, crop=CenterCrop(342), **expected)
+
+
+READ_PIXELS: list[tuple[Callable[[Any], Any], Any]] = [
+    (lambda tv: tv.ColorJitter(0.4), own.ColorJitter((0.6, 1.4))),
+    (
+        lambda tv: tv.ColorJitter((0.5, 1.2), 0.3, 0.2, (-0.1, 0.2)),
+        own.ColorJitter((0.5, 1.2), (0.7, 1.3), (0.8, 1.2), (-0.1, 0.2)),
+    ),
+    (lambda tv: tv.RandomGrayscale(0.3), own.RandomGrayscale(0.3)),
+    (lambda tv: tv.GaussianBlur(5), own.GaussianBlur((5, 5))),
+    (lambda tv: tv.GaussianBlur([3, 5], 1.5), own.GaussianBlur((3, 5), (1.5, 1.5))),
+    (lambda tv: tv.RandomInvert(0.2), own.RandomInvert(0.2)),
+    (lambda tv: tv.RandomPosterize(3, 0.2), own.RandomPosterize(3, 0.2)),
+    (lambda tv: tv.RandomSolarize(100, 0.2), own.RandomSolarize(100, 0.2)),
+    (lambda tv: tv.RandomAdjustSharpness(2, 0.2), own.RandomAdjustSharpness(2, 0.2)),
+    (lambda tv: tv.RandomAutocontrast(0.2), own.RandomAutocontrast(0.2)),
+    (lambda tv: tv.RandomEqualize(0.2), own.RandomEqualize(0.2)),
+    (lambda tv: tv.RandAugment(3, 5, 20), own.RandAugment(3, 5, 20)),
+    (lambda tv: tv.RandAugment(fill=[1, 2, 3]), own.RandAugment(fill=(1, 2, 3))),
+    (lambda tv: tv.TrivialAugmentWide(20, fill=128), own.TrivialAugmentWide(20, fill=128)),
+    (lambda tv: tv.AutoAugment(), own.AutoAugment("imagenet")),
+    (lambda tv: tv.AutoAugment(v1().AutoAugmentPolicy("svhn"), fill=9), own.AutoAugment("svhn", fill=9)),
+    (lambda tv: tv.AugMix(), own.AugMix()),
+    (
+        lambda tv: tv.AugMix(2, 4, 2, 0.5, False, tv.InterpolationMode.NEAREST, [1, 2, 3]),
+        own.AugMix(2, 4, 2, 0.5, False, "nearest", (1, 2, 3)),
+    ),
+    (
+        lambda tv: tv.RandomApply([tv.ColorJitter(hue=0.1), tv.RandomInvert(1.0)], p=0.8),
+        own.RandomApply((own.ColorJitter(hue=(-0.1, 0.1)), own.RandomInvert(1.0)), p=0.8),
+    ),
+    (
+        lambda tv: tv.RandomRotation(15, v1().InterpolationMode.BILINEAR, center=[3, 4], fill=7),
+        own.RandomRotation((-15, 15), "bilinear", center=(3, 4), fill=7),
+    ),
+    (
+        lambda tv: tv.RandomAffine((-5, 10), (0.1, 0.2), (0.9, 1.1), [-3, 4, -5, 6], fill=[1, 2, 3]),
+        own.RandomAffine((-5, 10), (0.1, 0.2), (0.9, 1.1), (-3, 4, -5, 6), fill=(1, 2, 3)),
+    ),
+    (lambda tv: tv.RandomAffine(0, shear=8), own.RandomAffine(0, shear=(-8, 8))),
+    (lambda tv: tv.RandomPerspective(0.3, 0.7), own.RandomPerspective(0.3, 0.7)),
+    (lambda tv: tv.RandomErasing(), own.RandomErasing(value=0)),
+    (lambda tv: tv.RandomErasing(0.3, (0.1, 0.2), (0.5, 2), 1.5), own.RandomErasing(0.3, (0.1, 0.2), (0.5, 2), 1.5)),
+    (lambda tv: tv.RandomErasing(value="random"), own.RandomErasing(value="random")),
+    (lambda tv: tv.RandomErasing(value=[1, 2, 3]), own.RandomErasing(value=(1, 2, 3))),
+]
+
+
+@pytest.mark.parametrize(("theirs", "ours"), READ_PIXELS, ids=[str(number) for number in range(len(READ_PIXELS))])
+def test_transforms_of_pixels(tv: ModuleType, theirs: Callable[[Any], Any], ours: Any) -> None:
+    found = build(tv, tv.RandomResizedCrop(64), tv.RandomHorizontalFlip(0), theirs(tv))
+    assert found == Augment(64, transforms=[ours], **PLAIN)
+
+
+READ_CROPS: list[tuple[Callable[[Any], list[Any]], RandomCrop]] = [
+    (lambda tv: [tv.RandomCrop(32)], RandomCrop()),
+    (lambda tv: [tv.RandomCrop(32, padding=4)], RandomCrop(4)),
+    (lambda tv: [tv.RandomCrop([32], (4, 5), fill=9)], RandomCrop((4, 5, 4, 5), fill=9)),
+    (lambda tv: [tv.RandomCrop(32, (1, 2, 3, 4), True)], RandomCrop((1, 2, 3, 4), pad_if_needed=True)),
+    (lambda tv: [tv.RandomCrop(32, 4, padding_mode="reflect")], RandomCrop(4, padding_mode="reflect")),
+    (
+        lambda tv: [tv.RandomCrop(32, pad_if_needed=True, fill=(1, 2, 3))],
+        RandomCrop(pad_if_needed=True, fill=(1, 2, 3)),
+    ),
+    (
+        lambda tv: [tv.Pad((3, 4), padding_mode="symmetric"), tv.RandomHorizontalFlip(0), tv.RandomCrop(32)],
+        RandomCrop((3, 4), padding_mode="symmetric"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("theirs", "ours"), READ_CROPS, ids=[str(number) for number in range(len(READ_CROPS))])
+def test_random_crops_and_their_padding(tv: ModuleType, theirs: Callable[[Any], list[Any]], ours: RandomCrop) -> None:
+    found = build(tv, *theirs(tv)).crop
+    assert isinstance(found, RandomCrop)
+    sides: Any = np.full((2, 50), 40, np.int32)
+    first, second = (Augment(32, crop=crop).draw(0, 0, np.arange(50), *sides).crops for crop in (found, ours))
+    np.testing.assert_array_equal(first.start, second.start)
+    assert (found.fill, found.pad_if_needed, found.padding_mode) == (ours.fill, ours.pad_if_needed, ours.padding_mode)
+
+
+def test_a_fill_of_float_images_is_of_0_to_1(transforms: ModuleType) -> None:
+    for tv in (v1(), transforms):
+        assert build(tv, v1().ToTensor(), tv.RandomCrop(32, 4, fill=0.5)).crop == RandomCrop(4, fill=128)
+
+
+def test_several_keep_their_order(tv: ModuleType) -> None:
+    steps = [tv.RandomInvert(0.1), tv.GaussianBlur(3), tv.RandomInvert(0.2)]
+    found = build(tv, tv.Resize((32, 32)), *steps, tv.Normalize(MEAN, STD), tv.RandomErasing(0.5))
+    assert [type(one).__name__ for one in found.transforms] == [
+        "RandomInvert",
+        "GaussianBlur",
+        "RandomInvert",
+        "RandomErasing",
+    ]
+    assert [found.transforms[number].p for number in (0, 2)] == [0.1, 0.2]  # type: ignore[union-attr]
+
+
+def test_levels_of_float_images_are_of_0_to_1(transforms: ModuleType) -> None:
+    tv = v1()
+    for to_float, to_levels in (
+        (tv.ToTensor(), tv.ToPILImage()),
+        (tv.ConvertImageDtype(torch.float32), tv.ConvertImageDtype(torch.uint8)),
+        (transforms.ToDtype(torch.float16, scale=True), transforms.ToDtype(torch.uint8, scale=True)),
+    ):
+        steps = [transforms.RandomSolarize(0.5), transforms.RandAugment(fill=[0.2, 0.4, 1.0])]
+        found = build(tv, tv.Resize((32, 32)), to_float, *steps, to_levels, tv.RandomSolarize(100)).transforms
+        assert [found[0].threshold, found[2].threshold] == [127.5, 100]  # type: ignore[union-attr]
+        assert found[1].fill == (51, 102, 255)  # type: ignore[union-attr]
+
+
+def test_a_policys_interpolation(tv: ModuleType) -> None:
+    found = build(
+        tv, tv.RandomResizedCrop(32), tv.RandAugment(interpolation=v1().InterpolationMode.BILINEAR)
+    ).transforms
+    assert found == (own.RandAugment(interpolation="bilinear"),)
+
+
+def blur_of_dinov2(tv: ModuleType) -> Any:
+    """A class as DINOv2 has it, which derives from RandomApply."""
+    kind = type("GaussianBlur", (tv.RandomApply,), {"__module__": "dinov2.data.transforms"})
+    return kind([tv.GaussianBlur(9, (0.2, 1.5))], p=0.9)
+
+
+def test_what_may_stand_elsewhere_is_moved(tv: ModuleType) -> None:
+    """Steps that treat each pixel by itself, a resize before a crop, and functions that convert to RGB."""
+    jitter = own.ColorJitter((0.7, 1.3), 0, (0.8, 1.2))
+    early = build(tv, tv.ColorJitter(0.3, 0, 0.2), tv.Grayscale(3), tv.Resize(40), tv.RandomResizedCrop(32))
+    assert early.transforms == (jitter, own.RandomGrayscale(1.0))
+    assert early.crop == gpuload.RandomResizedCrop()
+    cut = build(tv, tv.Lambda(lambda image: image.convert("RGB")), tv.Resize(40), tv.RandomCrop(32))
+    assert cut.crop == gpuload.Cover(resize=40) and cut.output_size == (32, 32)
+
+
+def test_transforms_made_of_others(tv: ModuleType) -> None:
+    made = build(
+        tv,
+        tv.RandomResizedCrop(32),
+        tv.RandomChoice([tv.RandomInvert(1.0), tv.RandomSolarize(9, 1.0)]),
+        tv.RandomOrder([tv.RandomInvert(), tv.RandomGrayscale()]),
+        blur_of_dinov2(tv),
+    )
+    choice, order, blur = made.transforms
+    assert isinstance(choice, own.RandomChoice) and len(choice.transforms) == 2
+    assert order == own.RandomOrder((own.RandomInvert(), own.RandomGrayscale()))
+    assert blur == own.RandomApply((own.GaussianBlur((9, 9), (0.2, 1.5)),), p=0.9)
+
+
+# ---- pixels
+
+
+@pytest.fixture(scope="module")
+def jpeg() -> bytes:
+    return encode(smooth_image(np.random.default_rng(3), *SIZE), quality=95)
+
+
+@pytest.fixture(scope="module")
+def folder(jpeg: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("torchvision")
+    gpuload.pack([{"image": jpeg, "label": 0}], out, workers=1)
+    return out / "train"
+
+
+def ours(folder: Path, transform: Any) -> torch.Tensor:
+    augment = Augment.torchvision(transform)
+    with gpuload.DaliIterator(folder, 1, augment=augment, decoder="native", device="cpu", num_threads=1) as loader:
+        [(images, _)] = loader
+    assert isinstance(images, torch.Tensor)
+    return images[0]
+
+
+def check(folder: Path, jpeg: bytes, transform: Any, peak: float = 1.0) -> None:
+    """peak: what the highest level of the images becomes. Two levels may lie between the results."""
+    theirs = transform(Image.open(io.BytesIO(jpeg)))
+    if isinstance(theirs, Image.Image):  # is to become a tensor: as ToTensor does it
+        theirs = importlib.import_module("torchvision.transforms").ToTensor()(theirs)
+    found = ours(folder, transform)
+    assert (found.dtype, found.shape) == (theirs.dtype, theirs.shape)
+    gap = (found.double() - torch.as_tensor(theirs).double()).abs() * 255 / peak
+    assert gap.max() <= 2.1 and gap.mean() < 0.3, (float(gap.max()), float(gap.mean()))
+
+
+ENDS: dict[str, tuple[Steps, float]] = {
+    "nothing": (lambda tv: [], 1),
+    "ToTensor": (lambda tv: [tv.ToTensor()], 1),
+    "PILToTensor": (lambda tv: [tv.PILToTensor()], 255),
+    "PILToTensor, float": (lambda tv: [tv.PILToTensor(), tv.ConvertImageDtype(torch.float32)], 1),
+    "half": (lambda tv: [tv.ToTensor(), tv.ConvertImageDtype(torch.float16)], 1),
+    "bfloat16": (lambda tv: [tv.PILToTensor(), tv.ConvertImageDtype(torch.bfloat16)], 1),
+    "to and fro": (lambda tv: [tv.ToTensor(), tv.ToPILImage(), tv.PILToTensor()], 255),
+    "levels again": (lambda tv: [tv.ToTensor(), tv.ConvertImageDtype(torch.uint8)], 255),
+    "Normalize": (lambda tv: [tv.ToTensor(), tv.Normalize(MEAN, [0.25] * 3)], 4),
+    "Normalize, half": (lambda tv: [tv.ToTensor(), tv.Normalize([0.5], [0.5]), tv.ConvertImageDtype(torch.half)], 2),
+}
+ENDS_OF_V2: dict[str, tuple[Steps, float]] = {
+    "ToImage": (lambda tv: [tv.ToImage()], 255),
+    "ToPureTensor": (lambda tv: [tv.ToImage(), tv.Identity(), tv.ToPureTensor()], 255),
+    "uint8": (lambda tv: [tv.ToImage(), tv.ToDtype(torch.uint8)], 255),
+    "scaled": (lambda tv: [tv.ToImage(), tv.ToDtype(torch.float32, scale=True)], 1),
+    "unscaled": (lambda tv: [tv.ToImage(), tv.ToDtype(torch.float32)], 255),
+    "unscaled half": (lambda tv: [tv.ToImage(), tv.ToDtype(torch.float16)], 255),
+    "by class": (lambda tv: [tv.ToImage(), tv.ToDtype({type(tv.ToImage()(np.zeros((1, 1, 3)))): torch.float32})], 255),
+    "by none": (lambda tv: [tv.ToImage(), tv.ToDtype({"others": None})], 255),
+    "unscaled, then Normalize": (
+        lambda tv: [tv.ToImage(), tv.ToDtype(torch.float32), tv.Normalize([120.0, 110, 100], [60.0] * 3)],
+        4,
+    ),
+}
+
+
+@pytest.mark.parametrize("end", [*ENDS, *ENDS_OF_V2])
+def test_dtype_and_range_of_values_are_kept(folder: Path, jpeg: bytes, tv: ModuleType, end: str) -> None:
+    if end in ENDS_OF_V2 and not hasattr(tv, "ToImage"):
+        tv = importlib.import_module("torchvision.transforms.v2")
+    steps, peak = {**ENDS, **ENDS_OF_V2}[end]
+    check(folder, jpeg, tv.Compose([tv.Resize((32, 48)), *steps(tv)]), peak)
+
+
+CROPS: dict[str, Steps] = {
+    "RandomResizedCrop": lambda tv: [tv.RandomResizedCrop((40, 60), scale=(1, 1), ratio=(1.5, 1.5))],
+    "Resize": lambda tv: [tv.Resize((30, 40))],
+    "CenterCrop": lambda tv: [tv.Resize(64), tv.CenterCrop(50)],
+    "Resize both, CenterCrop": lambda tv: [tv.Resize((72, 72)), tv.CenterCrop(64)],
+    "Resize both, CenterCrop of them": lambda tv: [tv.Resize((41, 72)), tv.CenterCrop((33, 64))],
+    "RandomCrop": lambda tv: [tv.RandomCrop((100, 150))],
+    "RandomCrop, padding": lambda tv: [tv.RandomCrop((108, 156), padding=(3, 4), fill=9)],
+    "Pad": lambda tv: [tv.Pad(5, padding_mode="reflect"), tv.RandomCrop((110, 160))],
+}
+
+
+@pytest.mark.parametrize("crop", CROPS)
+@pytest.mark.parametrize(("flips", "end"), [((), "PILToTensor"), (("Horizontal", "Vertical"), "Normalize")], ids=str)
+def test_every_crop(folder: Path, jpeg: bytes, tv: ModuleType, crop: str, flips: tuple[str, ...], end: str) -> None:
+    steps, peak = ENDS[end]
+    flipped = [getattr(tv, f"Random{flip}Flip")(1.0) for flip in flips]
+    check(folder, jpeg, tv.Compose([*CROPS[crop](tv), *flipped, *steps(tv)]), peak)
+
+
+PIXELS: dict[str, Steps] = {
+    "ColorJitter": lambda tv: [tv.ColorJitter((1.3, 1.3))],
+    "RandomGrayscale": lambda tv: [tv.RandomGrayscale(1.0)],
+    "GaussianBlur": lambda tv: [tv.GaussianBlur(5, (1.5, 1.5))],
+    "RandomInvert": lambda tv: [tv.RandomInvert(1.0)],
+    "RandomPosterize": lambda tv: [tv.RandomPosterize(4, 1.0)],
+    "RandomSolarize": lambda tv: [tv.RandomSolarize(128, 1.0)],
+    "RandomAdjustSharpness": lambda tv: [tv.RandomAdjustSharpness(2, 1.0)],
+    "RandomAutocontrast": lambda tv: [tv.RandomAutocontrast(1.0)],
+    "RandomEqualize": lambda tv: [tv.RandomEqualize(1.0)],
+    "RandomRotation": lambda tv: [tv.RandomRotation((10, 10), fill=3)],
+    "RandomAffine": lambda tv: [tv.RandomAffine((10, 10), scale=(1.3, 1.3))],
+    "RandomPerspective": lambda tv: [tv.RandomPerspective(0.0, 1.0)],
+    "RandomApply": lambda tv: [tv.RandomApply([tv.RandomInvert(1.0), tv.RandomPosterize(2, 1.0)], p=1.0)],
+    "RandAugment": lambda tv: [tv.RandAugment(1, 0)],
+    "TrivialAugmentWide": lambda tv: [tv.TrivialAugmentWide(2)],
+    "AutoAugment": lambda tv: [tv.AutoAugment()],
+    "AugMix": lambda tv: [tv.AugMix()],
+}
+DRAWN = ("RandAugment", "TrivialAugmentWide", "AutoAugment", "AugMix")  # what they do is compared elsewhere
+AFTER: dict[str, Steps] = {"RandomErasing": lambda tv: [tv.RandomErasing(1.0, (0.5, 0.5), (0.6, 0.6), 0.5)]}
+
+
+@pytest.mark.parametrize("name", [name for name in PIXELS if name not in DRAWN])
+def test_every_transform_of_pixels(folder: Path, jpeg: bytes, tv: ModuleType, name: str) -> None:
+    """Without a resize, whose rounding would count when levels are compared."""
+    check(folder, jpeg, tv.Compose([tv.RandomCrop((100, 150)), tv.PILToTensor(), *PIXELS[name](tv)]), 255)
+
+
+READ = {
+    *("Compose", "Resize", "CenterCrop", "Pad", "RandomCrop", "RandomResizedCrop", "Normalize", "ToPILImage"),
+    *("RandomHorizontalFlip", "RandomVerticalFlip", "ToTensor", "PILToTensor", "ConvertImageDtype", "ToImage"),
+    *("ToDtype", "ToPureTensor", "Identity", "Grayscale", "RandomChoice", "RandomOrder", *PIXELS, *AFTER),
+}
+NEEDS: dict[str, dict[str, Any]] = {
+    "Lambda": {"lambd": abs},
+    "FiveCrop": {"size": 8},
+    "TenCrop": {"size": 8},
+    "JPEG": {"quality": 50},
+    "LinearTransformation": {"transformation_matrix": torch.eye(3), "mean_vector": torch.zeros(3)},
+    "ConvertBoundingBoxFormat": {"format": "XYXY"},
+    "CutMix": {"num_classes": 2},
+    "MixUp": {"num_classes": 2},
+    "RandomResize": {"min_size": 8, "max_size": 9},
+    "RandomShortestSize": {"min_size": 8},
+    "ScaleJitter": {"target_size": (8, 8)},
+    "SetClampingMode": {"clamping_mode": "hard"},
+    "UniformTemporalSubsample": {"num_samples": 2},
+}
+
+
+def test_every_class_is_read_or_refused_by_its_name(tv: ModuleType) -> None:
+    classes = {name: kind for name, kind in vars(tv).items() if isinstance(kind, type) and name[0].isupper()}
+    others = set(classes) - READ - {"InterpolationMode", "AutoAugmentPolicy"}
+    assert len(others) > 4 and len(set(classes) & READ) > 25
+    for name in sorted(others):
+        made = classes[name](**NEEDS.get(name, {}))
+        with pytest.raises(gpuload.ArgumentError, match=rf"^Augment.torchvision: {name} has no.*transforms\.Function"):
+            Augment.torchvision(tv.Compose([tv.RandomResizedCrop(32), made]))
+    for name, steps in {**PIXELS, **AFTER}.items():
+        found = Augment.torchvision(tv.Compose([tv.RandomResizedCrop(32), *steps(tv)]))
+        assert [type(one).__name__ for one in found.transforms] == [name]
+
+
+def test_erasing_writes_its_value(folder: Path, tv: ModuleType) -> None:
+    """Half of the image, wherever it lies, as torchvision's: the value in units of what it is given."""
+    erase = tv.RandomErasing(1.0, (0.5, 0.5), (0.6, 0.6), 0.5)
+    for end, dtype in (
+        ([tv.ToTensor(), erase], torch.float32),
+        ([tv.ToTensor(), tv.Normalize(MEAN, STD), erase], None),
+    ):
+        found = ours(folder, tv.Compose([tv.Resize((64, 96)), *end]))
+        assert found.dtype == (dtype or torch.float32)
+        assert 0.45 < float((found == 0.5).all(dim=0).float().mean()) < 0.55
+
+
+def look_alike(name: str) -> Any:
+    """An object of a class of one's own with the name of one of torchvision's, as dinov2's GaussianBlur."""
+    return type(name, (torch.nn.Module,), {"size": 8, "p": 0.5, "transforms": ()})()
+
+
+@pytest.mark.parametrize("name", sorted(READ))
+def test_look_alikes_and_subclasses_are_refused_by_name(tv: ModuleType, name: str) -> None:
+    refused = pytest.raises(
+        gpuload.ArgumentError, match=rf"(mae.util.crop|{__name__}).{name} is not.*transforms\.Function"
+    )
+    with refused:
+        build(tv, tv.RandomResizedCrop(32), look_alike(name))
+    if (theirs := getattr(tv, name, None)) is not None:
+        changed = type(name, (theirs,), {"__init__": lambda self: None, "__module__": "mae.util.crop"})()
+        for transform in (changed, tv.Compose([tv.RandomResizedCrop(32), tv.RandomApply([changed])])):
+            with refused:
+                Augment.torchvision(transform)
+
+
+# ---- what is refused
+
+
+def shrink(image: Any) -> Any:
+    return image
+
+
+class Preset:
+    """As in torchvision's references: not a transform of theirs, but it holds one."""
+
+    def __init__(self, transforms: Any) -> None:
+        self.transforms = transforms
+
+    def __call__(self, image: Any) -> Any:
+        return self.transforms(image)
+
+
+REFUSED: list[tuple[Steps, str]] = [
+    (lambda tv: [tv.RandomResizedCrop(32), shrink], rf"{__name__}.shrink.*transforms.Function"),
+    (lambda tv: [tv.RandomResizedCrop(32), tv.RandomInvert], "RandomInvert is not an object"),
+    (lambda tv: [tv.RandomResizedCrop(32), Preset(tv.Compose([tv.RandomInvert()]))], "Preset.*holds in `transforms`"),
+    (lambda tv: [tv.RandomResizedCrop(32), tv.RandomApply([tv.ElasticTransform()])], "ElasticTransform has no"),
+    (lambda tv: [tv.RandomResizedCrop(32), tv.RandomRotation(10, expand=True)], "expand=True"),
+    (lambda tv: [tv.RandomResizedCrop(32), tv.Lambda(lambda image: image)], "Lambda"),
+    (lambda tv: [tv.RandomResizedCrop(32), tv.Lambda(lambda image: image.convert("L").convert("RGB"))], "Lambda"),
+    # Another order
+    (lambda tv: [tv.RandomRotation(10), tv.RandomResizedCrop(32)], "RandomResizedCrop comes after RandomRotation"),
+    (lambda tv: [tv.ColorJitter(0.5, 0.5), tv.RandomResizedCrop(32)], "RandomResizedCrop comes after ColorJitter"),
+    (lambda tv: [tv.Resize(40), tv.GaussianBlur(3), tv.CenterCrop(32)], "CenterCrop comes after GaussianBlur"),
+    (lambda tv: [tv.Resize((9, 9)), tv.Normalize(MEAN, STD), tv.RandomInvert()], "RandomInvert comes after Normalize"),
+    (
+        lambda tv: [tv.Resize((9, 9)), tv.RandomErasing(), tv.Normalize(MEAN, STD)],
+        "Normalize comes after RandomErasing",
+    ),
+    (lambda tv: [tv.Resize((9, 9)), tv.Normalize(MEAN, STD), tv.Normalize(MEAN, STD)], "Normalize comes twice"),
+    (lambda tv: [tv.RandomHorizontalFlip(), tv.Resize((9, 9)), tv.RandomHorizontalFlip()], "Flip comes twice"),
+    (lambda tv: [tv.Resize((32, 32)), tv.RandomRotation((0, 20)), tv.RandomHorizontalFlip()], "one side"),
+    (lambda tv: [tv.Resize((32, 32)), tv.RandomAffine(5, center=(3, 4)), tv.RandomHorizontalFlip()], "one side"),
+    (
+        lambda tv: [
+            tv.Resize((32, 32)),
+            tv.RandomApply([tv.RandomAffine(5, shear=(-10, 10, 0, 20))]),
+            tv.RandomVerticalFlip(),
+        ],
+        "one side",
+    ),
+    # Crops and resizes
+    (lambda tv: [tv.Pad(4)], "Pad has no counterpart.*pad_or_crop"),
+    (lambda tv: [tv.Pad(4), tv.RandomCrop(32, padding=4)], "Pad, padded RandomCrop has no"),
+    (lambda tv: [tv.Resize(64), tv.RandomCrop(32, padding=4)], "Resize, padded RandomCrop has no.*--resize"),
+    (lambda tv: [tv.Resize((64, 40)), tv.RandomCrop(32)], r"Resize\(\(height, width\)\), RandomCrop has no.*--resize"),
+    (
+        lambda tv: [tv.RandomResizedCrop(64), tv.Resize((32, 32))],
+        r"RandomResizedCrop, Resize\(\(height, width\)\) has no",
+    ),
+    (lambda tv: [tv.Resize((64, 40)), tv.RandomResizedCrop(32)], r"Resize\(\(height, width\)\), RandomResizedCrop has"),
+    (lambda tv: [tv.CenterCrop(32)], "CenterCrop has no counterpart"),
+    (lambda tv: [tv.Resize(64)], "Resize has no counterpart"),
+    (lambda tv: [tv.RandomHorizontalFlip()], "without crop or resize"),
+    (lambda tv: [tv.Resize(64, max_size=90), tv.CenterCrop(32)], "max_size=90"),
+    (lambda tv: [tv.Resize((32, 64)), tv.CenterCrop(40)], r"resize=\(32, 64\)"),
+    (lambda tv: [tv.Resize(20), tv.CenterCrop(32)], "resize=20"),
+    (lambda tv: [tv.RandomResizedCrop(32, antialias=False)], "antialias"),
+    (lambda tv: [tv.RandomResizedCrop(32, interpolation=v1().InterpolationMode.NEAREST)], "'nearest'"),
+    (
+        lambda tv: [tv.RandomResizedCrop(32), tv.RandAugment(interpolation=v1().InterpolationMode.BICUBIC)],
+        r"RandAugment\(interpolation='bicubic'\)",
+    ),
+    (lambda tv: [tv.ToTensor(), tv.Resize((32, 48), interpolation=v1().InterpolationMode.BICUBIC)], "Resize of floats"),
+    (lambda tv: [tv.Grayscale(), tv.RandomResizedCrop(32)], "Grayscale"),
+]
+# Other dtypes and ranges of values, after a Resize((32, 48)).
+CHANGED: list[tuple[Steps, str]] = [
+    (lambda tv: [tv.PILToTensor(), tv.ConvertImageDtype(torch.float64)], r"ConvertImageDtype\(float64, scale=True\)"),
+    (lambda tv: [tv.PILToTensor(), tv.Normalize(MEAN, STD)], "Normalize gets uint8; expected floats"),
+    (lambda tv: [tv.PILToTensor(), tv.RandomErasing()], "RandomErasing gets uint8; expected floats"),
+    (
+        lambda tv: [tv.ToTensor(), tv.Normalize(MEAN, STD), tv.ConvertImageDtype(torch.uint8)],
+        r"ConvertImageDtype\(uint8, scale=True\) gets normalised floats",
+    ),
+    (lambda tv: [tv.ToTensor(), tv.Normalize(MEAN, STD), tv.ToPILImage()], "ToPILImage gets normalised floats"),
+    (
+        lambda tv: [tv.ToTensor(), tv.RandomErasing(), tv.ConvertImageDtype(torch.float16), tv.ToPILImage()],
+        "ToPILImage comes after RandomErasing",
+    ),
+    (
+        lambda tv: [tv.ToTensor(), tv.ToPILImage(), tv.ConvertImageDtype(torch.float16)],
+        "ConvertImageDtype has no effect on Pillow's images",
+    ),
+    (lambda tv: [tv.ConvertImageDtype(torch.float32), tv.PILToTensor()], "PILToTensor comes after"),
+]
+CHANGED_BY_V2: list[tuple[Steps, str]] = [
+    (
+        lambda tv: [tv.ToImage(), tv.ToDtype(torch.float32, scale=True), tv.ToDtype(torch.uint8)],
+        r"ToDtype\(uint8\) gets float32 in 0\.\.1; expected scale=True",
+    ),
+    (
+        lambda tv: [tv.ToImage(), tv.ToDtype(torch.float32), tv.ToDtype(torch.uint8, scale=True)],
+        r"ToDtype\(uint8, scale=True\) gets float32 in 0\.\.255",
+    ),
+    (
+        lambda tv: [tv.ToImage(), tv.ToDtype(torch.float32), tv.RandomSolarize(100)],
+        r"RandomSolarize gets float32 in 0\.\.255",
+    ),
+]
+
+
+@pytest.mark.parametrize(("steps", "message"), REFUSED)
+def test_what_has_no_counterpart_is_refused(tv: ModuleType, steps: Steps, message: str) -> None:
+    with pytest.raises(gpuload.ArgumentError, match=message):
+        build(tv, *steps(tv))
+
+
+@pytest.mark.parametrize(("steps", "message"), CHANGED)
+def test_other_values_and_dtypes_are_refused(tv: ModuleType, steps: Steps, message: str) -> None:
+    with pytest.raises(gpuload.ArgumentError, match=message):
+        build(tv, tv.Resize((32, 48)), *steps(tv))
+
+
+@pytest.mark.parametrize(("steps", "message"), CHANGED_BY_V2)
+def test_other_values_of_v2_are_refused(transforms: ModuleType, steps: Steps, message: str) -> None:
+    with pytest.raises(gpuload.ArgumentError, match=message):
+        build(transforms, transforms.Resize((32, 48)), *steps(transforms))
