@@ -220,7 +220,7 @@ def test_hdf5_does_not_read_other_files(tmp_path: Path) -> None:
     for name, message in (
         ("virtual", "'images' takes its elements from other files"),
         ("external", "'images' takes its elements from other files"),
-        ("link", "which array holds the images. It has none"),
+        ("link", "which array holds the images, .* It has none"),
         ("blank", "'images' claims 12,288,000,000,000 bytes, of which the file stores 0"),
     ):
         with pytest.raises(SourceError, match=message):

@@ -1,4 +1,4 @@
-"""`.npy`, `.npz` and MNIST's idx: arrays of images and labels, memory-mapped; never a pickle."""
+"""Arrays of images and their fields: `.npy`, `.npz`, MNIST's idx and HDF5 (extra `sources`); never a pickle."""
 
 import gzip
 import math
@@ -7,29 +7,141 @@ import shutil
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from gpuload.counted import counted
 from gpuload.errors import SourceError, some_of
 from gpuload.headers import npy
-from gpuload.sources.at_path import LocalSource
-from gpuload.sources.files import Files, Findings, Ref
+from gpuload.sources.columns import USUAL, check_columns
+from gpuload.sources.files import Files, Findings, Folder, readable
 from gpuload.sources.listing import SPLIT, split_called, without_split
-from gpuload.sources.local_folder import Folder
-from gpuload.sources.named_arrays import NamedArrays, is_in_unit_range
-from gpuload.sources.rows import Names, Row, image_array
-from gpuload.types import Array
+from gpuload.sources.rows import LocalSource, Names, Row, image_array
 
+_CHUNK_BYTES = 32 << 20
+_ENCODED_BYTES = 1 << 20  # assumed for an encoded image, whose size only its row tells
+_LABEL = ("label", "labels")
 _IDX = re.compile(r".*[-.]idx[1-4]-ubyte(\.gz)?")
 _IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}  # by the third byte of a file
 
+# What is not stored in HDF5 reads as zeros: a file of 1 kB can claim any number of images. DEFLATE makes at most 1,032
+# bytes of one, other filters more of what is blank; so a small array may be blank, and a large one must hold something.
+_ASSUMED_BYTES, _MOST_RATIO = 1 << 30, 10_000
 
-class ArraysSource(LocalSource):
+
+class _NamedArrays(LocalSource):
+    """Arrays that can be sliced, each with a row for every sample; images are read chunk by chunk.
+
+    columns: names of arrays by what they hold ("image", "label", "target", "labels", "caption"); without, the array of
+        images is the one with a usual name, or the only one with three or four dimensions, and every other of its
+        length is taken: whole numbers named as labels are, else floats as a target, text as a caption.
+    """
+
+    spools = True
+    takes_columns = True
+
+    def rows_of(self, title: str, arrays: Mapping[str, Any], findings: Findings) -> Iterator[dict[str, Any]]:
+        """Raises SourceError if there is not exactly one array of images, another array differs in length, or labels
+        are not classes."""
+        check_columns(title, list(arrays), self.columns)
+        image = self._image_name(title, arrays)
+        fields = self._fields(title, arrays, image)
+        used = {image, *(name for names in fields.values() for name in names)}
+        if left := [f"{name} {tuple(item.shape)}" for name, item in arrays.items() if name not in used]:
+            findings.notes.append(f"arrays that are not packed: {', '.join(left)}")
+        images, peak = arrays[image], 255.0
+        encoded = _is_encoded(images)
+        for start, stop in _steps(images, encoded):
+            block = images[start:stop]
+            if start == 0 and block.dtype.kind == "f" and float(block.max(initial=0)) <= 1:
+                peak = 1.0
+            values = {role: [arrays[name][start:stop] for name in names] for role, names in fields.items()}
+            for row, pixels in enumerate(block):
+                if encoded:
+                    pixels = pixels.tobytes()
+                elif not self.as_stored:
+                    pixels = image_array(pixels, peak)
+                yield {
+                    "image": pixels,
+                    **{role: _joined(role, [of[row] for of in every]) for role, every in values.items()},
+                }
+
+    def _image_name(self, title: str, arrays: Mapping[str, Any]) -> str:
+        large = [name for name, item in arrays.items() if _are_images(tuple(item.shape)) or _is_encoded(item)]
+        usual = [name for name in large if name.rpartition("/")[2].lower() in USUAL["image"]]
+        names = [name for name in self.columns.get("image", usual or large) if name in large]
+        if len(names) != 1:
+            has = ", ".join(f"{name} {tuple(item.shape)}" for name, item in arrays.items()) or "none"
+            what = f"which array holds the images, (N, height, width) or (N, height, width, 3)? It has {has}"
+            raise SourceError(f"{title}: {what}. Give --column image=NAME")
+        return names[0]
+
+    def _fields(self, title: str, arrays: Mapping[str, Any], image: str) -> dict[str, Names]:
+        """The arrays of each field: those that the user named, else every one with the length of the images, and those
+        with the name of labels."""
+        count = len(arrays[image])
+        fields = {role: names for role, names in self.columns.items() if role != "image"}
+        for name, item in () if fields or self.images_alone else arrays.items():
+            last = name.rpartition("/")[2]
+            is_label = last.lower() in (*USUAL["label"], *_LABEL)
+            if name == image or (len(item) != count and not is_label):
+                continue
+            role = "label" if is_label and (item.dtype.kind != "f" or last.lower() in _LABEL) else last
+            if role in fields:
+                both = f"{fields[role][0]!r} and {name!r}"
+                raise SourceError(f"{title}: {both} would both be the field {role!r}. Give --column ROLE=NAME for one")
+            fields[role] = (name,)
+        for name in (name for names in fields.values() for name in names):
+            if len(arrays[name]) != count:
+                rows = f"{name!r} has {len(arrays[name]):,} rows, {image!r} {count:,}"
+                raise SourceError(f"{title}: {rows}. They must agree: give each image one")
+        for name in fields.get("label", ()):
+            shape, dtype = tuple(arrays[name].shape), arrays[name].dtype
+            if math.prod(shape[1:]) != 1 or dtype.kind == "f":
+                what = f"{name!r} is {shape} of {dtype}, but a label is one whole number for each image"
+                raise SourceError(f"{title}: {what}. Convert them, or give --column target={name} to predict numbers")
+        return fields
+
+
+def _are_images(shape: tuple[int, ...]) -> bool:
+    """Whether this is the shape of images; (height, width, 3) is that of a single one."""
+    return len(shape) == 4 or (len(shape) == 3 and not (shape[0] > 4 and shape[2] in (3, 4)))
+
+
+def _is_encoded(array: Any) -> bool:
+    """Whether each row is bytes of its own length."""
+    return len(array.shape) == 1 and (array.dtype.metadata or {}).get("vlen") == np.uint8
+
+
+def _steps(images: Any, encoded: bool) -> Iterator[tuple[int, int]]:
+    """Start and end of each run of rows that is read at once."""
+    row_bytes = _ENCODED_BYTES if encoded else max(1, math.prod(images.shape[1:]) * images.dtype.itemsize)
+    chunk = (getattr(images, "chunks", None) or (1,))[0]
+    step = max(1, _CHUNK_BYTES // row_bytes // chunk) * chunk
+    return ((start, min(start + step, len(images))) for start in range(0, len(images), step))
+
+
+def _joined(role: str, values: list[Any]) -> Any:
+    """The value of a field out of a row of each of its arrays."""
+    if role == "label" and isinstance(values[0], np.ndarray):
+        return _plain(values[0].reshape(-1)[0])
+    return _plain(values[0]) if len(values) == 1 else [float(_plain(value)) for value in values]
+
+
+def _plain(value: Any) -> Any:
+    """A value of an array as a Python number, text, list of floats, or array."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind == "f":
+        return [float(number) for number in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+class ArraysSource(_NamedArrays):
     """An `.npz` with arrays of images and labels or targets, an `.npy` of images with one of labels beside it, or a
     folder of MNIST's idx files, plain or as .gz.
 
@@ -39,91 +151,56 @@ class ArraysSource(LocalSource):
     """
 
     takes_labels = True
-    takes_columns = True
 
     def __init__(
         self, path: str | Path, labels: str | Path | None = None, columns: Mapping[str, Names] | None = None
     ) -> None:
         super().__init__(path, columns)
         self.labels = None if labels is None else Path(labels)
-        self._paths: dict[str, dict[str, Path]] = {}  # of the arrays of each split, or of "", by their names
-        self._image = ""
-        self._peak: float | None = 255.0
 
     @classmethod
     def fits(cls, files: Files) -> bool:
-        return isinstance(files, Folder) and bool(_idx_files(files.names()))
-
-    def prepare(self, scratch: Path) -> None:
-        super().prepare(scratch)
-        paths = self._unpacked(scratch)
-        if self.labels is not None:
-            if self.labels.suffix.lower() != ".npy":
-                raise SourceError(
-                    f"{self.labels}: labels for an .npy of images are an .npy, too, a class number for each. Save one"
-                )
-            paths["label"] = self.labels
-        self._paths = {} if self.columns else by_split(paths)
-        self._paths = self._paths or {"": paths}
-        arrays = self._arrays()
-        if self.labels is not None and len(arrays["label"]) != len(arrays["image"]):
-            labels, images = counted(len(arrays["label"]), "label"), counted(len(arrays["image"]), "image")
-            raise SourceError(f"{self.labels}: holds {labels}, but {self.path} holds {images}. Give each image one")
-        self._image = NamedArrays(self.title, arrays, self.columns, self.as_stored).image
-        self._peak = None if self.as_stored else 1.0 if is_in_unit_range(arrays[self._image][:64]) else 255.0
-
-    def _unpacked(self, scratch: Path) -> dict[str, Path]:
-        """An `.npy` for each array."""
-        names = _idx_files([path.name for path in self._local.iterdir()]) if self._local.is_dir() else []
-        if not names and not self._local.is_file():
-            what = "is a folder" if self._local.is_dir() else "no such file"
-            raise SourceError(f"{self.path}: {what}. Give an .npy or .npz")
-        if self._local.suffix.lower() == ".npy" and not names:
-            return {"image": self._local}
-        return _unpack_idx(self._local, names, scratch) if names else _unpack_npz(self._local, scratch)
-
-    def _arrays(self, split: str | None = None) -> dict[str, Any]:
-        """Those of a split, by default the first, by name; not those that hold a single number."""
-        first, *_ = self._paths
-        arrays = {}
-        for name, path in self._paths[first if split is None else split].items():
-            arrays[name] = _open_array(str(self.labels) if path == self.labels else self.title, name, path)
-        if self.labels is not None and not arrays["label"].ndim:
-            raise SourceError(f"{self.labels}: holds a single number. Give an array with a class number for each image")
-        return {name: array for name, array in arrays.items() if array.ndim}
+        return isinstance(files, Folder) and any(map(_IDX.fullmatch, files.names()))
 
     def rows(self, findings: Findings) -> Iterator[Row]:
-        findings.origin = "by the names of its arrays" if self.own_splits and "" not in self._paths else ""
-        first = self._arrays()
-        for split in self._paths:
-            arrays, columns = self._arrays(split), self.columns
-            for name, array in arrays.items():
-                if (array.shape[1:], array.dtype.kind) != (first[name].shape[1:], first[name].dtype.kind):
-                    raise SourceError(
-                        f"{self.title}: {name!r} is {array.shape} of {array.dtype} in {split!r}, elsewhere "
-                        f"{first[name].shape} of {first[name].dtype}. Arrays of two splits of one set differ in their "
-                        "lengths only: save them so"
-                    )
-            if self.images_alone:
-                arrays, columns = {self._image: arrays[self._image]}, {}
-            title = f"{self.title} ({split})" if split else self.title
-            named = NamedArrays(title, arrays, columns, self.as_stored)
-            for sample in named.samples(
-                findings if split == next(iter(self._paths)) else Findings(), partial(_refer, split)
-            ):
-                yield {**sample, SPLIT: split} if findings.origin else sample
+        paths = self._unpacked()
+        if self.labels is not None:
+            paths["label"] = self.labels
+        splits = {} if self.columns else _by_split(paths)
+        findings.origin = "by the names of its arrays" if splits and self.own_splits else ""
+        for split, of_split in (splits or {"": paths}).items():
+            arrays = {name: np.atleast_1d(self._open(name, path)) for name, path in of_split.items()}
+            for row in self.rows_of(f"{self.title} ({split})" if split else self.title, arrays, findings):
+                yield {**row, SPLIT: split} if findings.origin else row
+        for path in set(paths.values()) & set(self._scratch.iterdir()):
+            path.unlink()  # what it held is in the spool
 
-    def read(self, address: str) -> Array:
-        split, row, name = address.split(":", 2)
-        array: Array = _open_array(self.title, name, self._paths[split][name])[int(row)]
-        return image_array(array, self._peak) if name == self._image else array
+    def _unpacked(self) -> dict[str, Path]:
+        """An `.npy` for each array."""
+        if self._local.is_dir():
+            return _unpack_idx(self._local, self._scratch)
+        return (
+            {"image": self._local} if self._local.suffix.lower() == ".npy" else _unpack_npz(self._local, self._scratch)
+        )
+
+    def _open(self, name: str, path: Path) -> Any:
+        """An `.npy`, mapped.
+
+        Raises:
+            SourceError: it cannot be.
+        """
+        title = self.labels if path == self.labels else self.title
+        what = f"an array of numbers or texts for {name!r}; of Python objects it would be a pickle, never opened"
+        with readable(title, what, ValueError, OverflowError):
+            with path.open("rb") as file:
+                header = npy.read_header(file.read(1 << 16))
+            order: Literal["F", "C"] = "F" if header.in_fortran_order else "C"
+            if math.prod(header.shape) * header.dtype.itemsize > path.stat().st_size - header.size:
+                raise ValueError(f"it is too short for an array of shape {header.shape}")
+            return np.memmap(path, header.dtype, "r", header.size, header.shape, order)
 
 
-def _refer(split: str, name: str, row: int, value: Array) -> Ref:
-    return Ref("", value.nbytes, f"{split}:{row}:{name}", value.dtype.str)
-
-
-def by_split(arrays: Mapping[str, Path]) -> dict[str, dict[str, Path]]:
+def _by_split(arrays: Mapping[str, Path]) -> dict[str, dict[str, Path]]:
     """The arrays of each split, train, val and test, by their names without it, such as "x" of "x_train".
 
     Nothing unless every array is named after one split, and each split has the same arrays.
@@ -131,96 +208,105 @@ def by_split(arrays: Mapping[str, Path]) -> dict[str, dict[str, Path]]:
     found = {(split, whole): path for name, path in arrays.items() for whole, split in [without_split(name)]}
     splits = [split for split in ("train", "val", "test") if any(split == one for one, _ in found)]
     wholes = dict.fromkeys(whole for _, whole in found)
-    if (
-        len(splits) < 2
-        or len(found) < len(arrays)
-        or set(found) != {(split, one) for split in splits for one in wholes}
-    ):
+    if len(found) < len(arrays) or set(found) != {(split, one) for split in splits for one in wholes}:
         return {}
     return {split: {whole: found[split, whole] for whole in wholes} for split in splits}
 
 
-def _open_array(title: str, name: str, path: Path) -> Array:
-    """An `.npy`, mapped.
-
-    Raises:
-        SourceError: it cannot be.
-    """
-    try:
-        with path.open("rb") as file:
-            header = npy.read_header(file.read(1 << 16))
-        order: Literal["F", "C"] = "F" if header.in_fortran_order else "C"
-        if math.prod(header.shape) * header.dtype.itemsize > path.stat().st_size - header.size:
-            raise ValueError(f"it is too short for an array of shape {header.shape}")
-        array: Array = np.memmap(path, header.dtype, "r", header.size, header.shape, order)
-    except (OSError, ValueError, OverflowError) as error:
-        raise SourceError(
-            f"{title}: {name!r} cannot be mapped ({error}). Arrays of Python objects are pickles, which are never "
-            "opened; save numbers"
-        ) from None
-    return array
-
-
 def _unpack_npz(path: Path, scratch: Path) -> dict[str, Path]:
     files = {}
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
-            needed, free = sum(info.file_size for info in members), shutil.disk_usage(scratch).free
-            if needed > free:
-                raise SourceError(
-                    f"{path}: its arrays take {needed:,} bytes unpacked, and {scratch} has {free:,} free. "
-                    "Free some space, or choose another output folder"
-                )
-            for number, info in enumerate(members):
-                files[info.filename.removesuffix(".npy")] = target = scratch / f"array-{number}.npy"
-                with archive.open(info) as packed, target.open("wb") as file:
-                    shutil.copyfileobj(packed, file, 1 << 20)  # no more than its `file_size`
     # RuntimeError: encrypted, or compressed by what Python does not have.
-    except (OSError, EOFError, ValueError, RuntimeError, struct.error, zlib.error, zipfile.BadZipFile) as error:
-        raise SourceError(f"{path}: cannot be read as .npz ({error}). Save it again") from None
+    errors = (EOFError, ValueError, RuntimeError, struct.error, zlib.error, zipfile.BadZipFile)
+    with readable(path, ".npz", *errors), zipfile.ZipFile(path) as archive:
+        members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+        needed, free = sum(info.file_size for info in members), shutil.disk_usage(scratch).free
+        if needed > free:
+            space = f"its arrays take {needed:,} bytes unpacked, and {scratch} has {free:,} free"
+            raise SourceError(f"{path}: {space}. Free some space, or choose another output folder")
+        for number, info in enumerate(members):
+            files[info.filename.removesuffix(".npy")] = target = scratch / f"array-{number}.npy"
+            with archive.open(info) as packed, target.open("wb") as file:
+                shutil.copyfileobj(packed, file, 1 << 20)  # no more than its `file_size`
     return files
 
 
-def _idx_files(names: Sequence[str]) -> list[str]:
-    """Those of these files that are called as MNIST's are."""
-    return [name for name in names if _IDX.fullmatch(name)]
-
-
-def _unpack_idx(folder: Path, names: Sequence[str], scratch: Path) -> dict[str, Path]:
-    """An `.npy` for each file, by "images" or "labels", and its split where there are several: images_train.
+def _unpack_idx(folder: Path, scratch: Path) -> dict[str, Path]:
+    """An `.npy` for each of MNIST's files, by "images" or "labels" and its split: images_train.
 
     Raises:
-        SourceError: a file is damaged, or there are several sets.
+        SourceError: there is none, one is damaged, or there are several sets.
     """
     found: dict[str, Path] = {}
-    for number, name in enumerate(sorted(names)):
+    names = sorted(path.name for path in folder.iterdir() if _IDX.fullmatch(path.name))
+    for number, name in enumerate(names):
         target = scratch / f"array-{number}.npy"
         role = "labels" if _unpack_one_idx(folder / name, target) == 1 else "images"
         words = ["test" if word == "t10k" else split_called(word) for word in re.split("[^a-z0-9]+", name.lower())]
-        whole = f"{role}_{''.join(words)}"
+        whole = "_".join(filter(None, [role, *words]))
         if whole in found:
-            raise SourceError(f"{folder}: holds several sets ({some_of(sorted(names))}). Move each into its own folder")
+            raise SourceError(f"{folder}: holds several sets ({some_of(names)}). Move each into its own folder")
         found[whole] = target
-    if len({name.partition("_")[2] for name in found}) == 1:
-        return {name.partition("_")[0]: path for name, path in found.items()}
+    if not found:
+        raise SourceError(f"{folder}: is a folder. Give an .npy or .npz")
     return found
 
 
 def _unpack_one_idx(path: Path, target: Path) -> int:
     """Writes one file as an `.npy`; returns the number of its dimensions."""
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file, target.open("wb") as out:
-            zero, code, dimensions = struct.unpack(">HBB", file.read(4))
-            if zero or code not in _IDX_TYPES or dimensions not in (1, 3, 4):
-                raise ValueError("its header is not that of an idx file")
-            dtype, shape = _IDX_TYPES[code], struct.unpack(f">{dimensions}i", file.read(4 * dimensions))
-            np.lib.format.write_array_header_1_0(out, {"descr": dtype, "fortran_order": False, "shape": shape})
-            left = math.prod(shape) * np.dtype(dtype).itemsize + 1  # one more, which must not be there
-            while left > 0 and (part := file.read(min(left, 1 << 20))):
-                left -= out.write(part)
-            if left != 1:
-                raise ValueError(f"it holds {'more' if left < 1 else 'less'} than an array of shape {shape}")
-    except (OSError, EOFError, ValueError, struct.error, zlib.error) as error:
-        raise SourceError(f"{path}: cannot be read as an idx file ({error}). Copy it again") from None
+    with (
+        readable(path, "an idx file", EOFError, ValueError, struct.error, zlib.error),
+        gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file,
+        target.open("wb") as out,
+    ):
+        zero, code, dimensions = struct.unpack(">HBB", file.read(4))
+        if zero or code not in _IDX_TYPES or dimensions not in (1, 3, 4):
+            raise ValueError("its header is not that of an idx file")
+        dtype, shape = _IDX_TYPES[code], struct.unpack(f">{dimensions}i", file.read(4 * dimensions))
+        np.lib.format.write_array_header_1_0(out, {"descr": dtype, "fortran_order": False, "shape": shape})
+        left = math.prod(shape) * np.dtype(dtype).itemsize + 1  # one more, which must not be there
+        while left > 0 and (part := file.read(min(left, 1 << 20))):
+            left -= out.write(part)
+        if left != 1:
+            raise ValueError(f"it holds {'more' if left < 1 else 'less'} than an array of shape {shape}")
     return len(shape)
+
+
+class Hdf5Source(_NamedArrays):
+    """Arrays of equal length in one HDF5 file, wherever in it, as h5py or PyTables write them.
+
+    Images are uint8 or floats, in 0..1 or 0..255 by the largest of the first chunk, (N, H, W, C) or (N, C, H, W); or
+    encoded, each a row of uint8 of its own length (PyTables' VLArray). Chunks may be compressed by what HDF5 itself
+    knows, and by more (PyTables' Blosc) where the package hdf5plugin is installed.
+    """
+
+    needs = ("h5py",)
+    needs_process = True
+
+    def rows(self, findings: Findings) -> Iterator[Row]:
+        import h5py
+
+        with suppress(ImportError):
+            import_module("hdf5plugin")
+        arrays: dict[str, Any] = {}
+
+        def add(name: str, item: Any) -> None:
+            if isinstance(item, h5py.Dataset) and item.shape and not item.dtype.names:  # tables are none
+                if fault := _fault(item):
+                    raise SourceError(f"{self._local}: {name!r} {fault}. Write its elements into the file")
+                arrays[name] = item
+
+        what = "HDF5; if its chunks are compressed by PyTables' Blosc, install hdf5plugin or use `h5repack -f GZIP=1`"
+        with readable(self._local, what, Exception), h5py.File(self._local, "r") as file:
+            file.visititems(add)  # which follows neither soft nor external links
+            yield from self.rows_of(self.title, arrays, findings)
+
+
+def _fault(array: Any) -> str:
+    """Why an array is not read: its elements are those of other files, or of none; "" if it is."""
+    if array.is_virtual or array.external:
+        return "takes its elements from other files, which a file of somebody else could choose"
+    stored = array.id.get_storage_size()
+    needed = math.prod(map(int, array.shape)) * array.dtype.itemsize
+    if needed > _ASSUMED_BYTES and needed > _MOST_RATIO * stored:
+        return f"claims {needed:,} bytes, of which the file stores {stored:,}"
+    return ""

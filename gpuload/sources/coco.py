@@ -7,18 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from gpuload.checks import as_items, as_text, number, several, shown
-from gpuload.errors import SourceError
+from gpuload.errors import SourceError, some_of
 from gpuload.fields.instances import check_outline
 from gpuload.machine.untrusted import parse_json
-from gpuload.sources.annotations import NamedFiles, annotation_files, read_content, with_boxes
-from gpuload.sources.at_path import FilesSource
-from gpuload.sources.files import Files, Findings
-from gpuload.sources.listing import SPLIT, named_splits, one_file_each, some_of
-from gpuload.sources.local_folder import Folder, read_file
-from gpuload.sources.rows import Names, Row
+from gpuload.sources.annotations import NamedFiles, annotation_files, with_boxes
+from gpuload.sources.files import Files, Findings, read_file, readable
+from gpuload.sources.listing import SPLIT, named_splits, one_file_each
+from gpuload.sources.rows import FilesSource, Names, Row
 
 Entry = dict[str, Any]
-Corners = tuple[float, float, float, float]
 
 
 class CocoSource(FilesSource):
@@ -58,25 +55,14 @@ class CocoSource(FilesSource):
             first.check_alike(other)
         findings.classes |= first.classes
         findings.kinds |= {"captions": "json", "image_id": "json"}
+        findings.strict = None if others else False
         if others and self.own_splits:
             findings.origin = "by the names of the files in 'annotations'"
-        findings.strict = None if others else False
         for split, part in parts.items():
             for row in part.rows(findings):
                 yield {**row, SPLIT: split} if findings.origin else row
-        titles = " and ".join(part.title for part in parts.values())
-        named = NamedFiles(self._files, titles, self.root)
-        findings.notes += named.beside([part.name_of(image) for part in parts.values() for image in part.images])
-
-    def _read(self, name: str, findings: Findings) -> "_Document":
-        """name: of the file of annotations in the container, if it lies there."""
-        title = f"{self.root}/{name}" if name else str(self.annotations)
-        document = self._parse(title, name)
-        files = NamedFiles(self._files, title, self.root)
-        place = self._place(title, files, [image["file_name"] for image in document["images"]])
-        findings.notes += [f"annotations are those in {name!r}"] if name else []
-        findings.notes += [f"names in {title} start in the folder {place.rstrip('/')!r}"] if place else []
-        return _Document(title, document, files, place)
+        named = NamedFiles(self._files, " and ".join(part.title for part in parts.values()), self.root)
+        findings.notes += named.beside([name for part in parts.values() for name in part.names])
 
     def _choose(self) -> dict[str, str]:
         """The files of annotations in the container by their splits; a single one by any name.
@@ -85,37 +71,29 @@ class CocoSource(FilesSource):
             SourceError: there is none, or there are several that are not one for each split.
         """
         every = annotation_files(self._files, ".json")
-        if not every:
-            raise SourceError(
-                f"{self.root}: holds no .json in a folder 'annotations'. Give the file of annotations with --labels"
-            )
         chosen = [name for name in every if name.rpartition("/")[2].lower().startswith("instances")] or every
         if len(chosen) == 1:
             return {"": chosen[0]}
         if splits := one_file_each(chosen):
             return splits
-        unpacked = "" if isinstance(self._files, Folder) else ", unpacked,"
-        raise SourceError(
-            f"{self.root}: holds several files of annotations. Give one of them{unpacked} with --labels: "
-            f"{some_of([f'{self.root}/{name}' for name in chosen], 8)}"
-        )
+        found = some_of([f"{self.root}/{name}" for name in chosen], 8) or "none"
+        what = f"expected a .json in a folder 'annotations', or one for each split; found {found}"
+        raise SourceError(f"{self.root}: {what}. Give the file of annotations with --labels")
 
-    def _parse(self, title: str, name: str) -> dict[str, Any]:
-        try:
+    def _read(self, name: str, findings: Findings) -> "_Document":
+        """name: of the file of annotations in the container, if it lies there."""
+        title = f"{self.root}/{name}" if name else str(self.annotations)
+        with readable(title, "COCO's JSON with images and annotations", ValueError):
             if self.annotations is None:
-                content = read_content(self._files, self._files.find(name), str(self.root))
+                content = self._files.read(self._files.find(name).address)
             else:
                 content = read_file(self.annotations)
             document: dict[str, Any] = parse_json(content.decode("utf-8"))
             _check_document(document)
-        except OSError as error:
-            raise SourceError(f"{title}: cannot be read ({error.strerror or error})") from None
-        except ValueError as error:
-            raise SourceError(
-                f"{title}: not COCO's JSON with images and annotations ({error}). Tables of other kinds are CSV, TSV, "
-                "JSONL or Parquet"
-            ) from None
-        return document
+        files = NamedFiles(self._files, title, self.root)
+        place = self._place(title, files, [image["file_name"] for image in document["images"]])
+        findings.notes.append(f"annotations are those in {title}, whose names start in the folder {place or './'!r}")
+        return _Document(title, document, files, place)
 
     def _place(self, title: str, files: NamedFiles, names: list[str]) -> str:
         """The folder that the names in the file are relative to, with a slash after it; "" for the root.
@@ -128,27 +106,25 @@ class CocoSource(FilesSource):
         tops = [name for name in self._files.folders() if name.lower() != "annotations"]
         places = [*tops, *(f"{top}/{name}" for top in tops for name in self._files.folders(top))]
         some = [place for place in places if files.find(f"{place}/{names[0]}")]
-        whole = [place for place in some if all(files.find(f"{place}/{name}") for name in names)]
+        whole = [place for place in some if all(files.find(f"{place}/{name}") for name in names)] or some
         if len(whole) > 1 and (split := named_splits([title])):
             whole = [place for place in whole if named_splits([place]) == split] or whole
         if len(whole) > 1:
-            raise SourceError(
-                f"{title}: all images that it names are in each of {some_of(whole)}. Give one of these folders in "
-                f"{self.root} as SOURCE"
-            )
-        return f"{(whole or some)[0]}/" if len(whole or some) == 1 else ""
+            what = f"the images that it names are in each of {some_of(whole)}"
+            raise SourceError(f"{title}: {what}. Give one of these folders in {self.root} as SOURCE")
+        return f"{whole[0]}/" if whole else ""
 
 
 class _Document:
     """One file of annotations.
 
-    images: its entries of images; place: the folder in which they lie, with a slash after it. classes: names by field;
-    of keypoints those of the points.
+    images: its entries of images. names: of their files. classes: names by field; of keypoints those of the points.
     """
 
     def __init__(self, title: str, document: dict[str, Any], files: NamedFiles, place: str) -> None:
-        self.title, self._files, self._place = title, files, place
+        self.title, self._files = title, files
         self.images: list[Entry] = document["images"]
+        self.names = [f"{place}{image['file_name']}" for image in self.images]
         self._entries: dict[Any, list[Entry]] = defaultdict(list)
         for entry in sorted(document["annotations"], key=lambda entry: entry["id"]):
             self._entries[entry["image_id"]].append(entry)
@@ -172,44 +148,33 @@ class _Document:
         points = [category.get("keypoints") for category in self._categories if category["id"] in used]
         different = {tuple(map(str, named)) for named in points if named and self._has_points}
         if len(different) > 1:
-            lists = some_of([", ".join(named) for named in different])
-            raise SourceError(
-                f"{self.title}: its categories have different keypoints ({lists}). A field has the same points in all "
-                "instances: keep the annotations of one category"
-            )
+            what = "its categories have different keypoints, but all instances have the same points"
+            raise SourceError(f"{self.title}: {what}. Keep the annotations of one category")
         return {"boxes": names, "labels": names, **dict(zip(["keypoints"], different, strict=False))}
 
     def check_alike(self, other: "_Document") -> None:
         """Raises SourceError if this and another file cannot be splits of one set."""
         alike = [(one.classes, one._has_captions, one._has_points, one._has_masks) for one in (self, other)]
-        if alike[0] != alike[1]:
-            raise SourceError(
-                f"{other.title}: has other fields or categories than {self.title}. Give one of them with --labels"
-            )
-        if both := sorted(set(map(self.name_of, self.images)) & set(map(other.name_of, other.images))):
-            raise SourceError(
-                f"{other.title}: names images that {self.title} names, too: {some_of(both)}. Give one of them with "
-                "--labels, or remove them from one"
-            )
-
-    def name_of(self, image: Entry) -> str:
-        return f"{self._place}{image['file_name']}"
+        both = some_of(sorted({*self.names} & {*other.names}))
+        if alike[0] != alike[1] or both:
+            what = f"both name images such as {both}" if both else "have different categories or kinds of annotations"
+            raise SourceError(f"{self.title} and {other.title} {what}. Give one of them with --labels")
 
     def rows(self, findings: Findings) -> Iterator[Row]:
         kept = []
-        for image in self.images:
+        for image, name in zip(self.images, self.names, strict=True):
             if self._has_captions and not any("caption" in entry for entry in self._entries[image["id"]]):
                 findings.reject(image["file_name"], "has no caption")
             else:
-                kept.append(image)
-        files = self._files.find_all([self.name_of(image) for image in kept])
-        for image, file in zip(kept, files, strict=True):
-            yield {"image": file, **self._fields(image["id"])}
+                kept.append((image["id"], name))
+        files = self._files.find_all([name for _, name in kept])
+        for (of_image, _), file in zip(kept, files, strict=True):
+            yield {"image": file, **self._fields(of_image)}
 
-    def _fields(self, number: Any) -> Row:
-        """Those of an image. number: its id."""
+    def _fields(self, of_image: Any) -> Row:
+        """Those of an image. of_image: its id."""
         fields: dict[str, Any] = {}
-        entries = self._entries[number]
+        entries = self._entries[of_image]
         if self._has_captions:
             texts = [entry["caption"].strip() for entry in entries if "caption" in entry]
             fields |= {"caption": texts[0], "captions": texts}
@@ -224,21 +189,18 @@ class _Document:
                 fields["boxes_masks"] = [entry.get("segmentation") or [] for entry in every]
             if self._has_points:
                 fields["keypoints"] = [entry["keypoints"] for entry in instances if "keypoints" in entry]
-            fields["image_id"] = json.dumps(number)
+            fields["image_id"] = json.dumps(of_image)
         return fields
 
-    def _boxes(self, entries: list[Entry]) -> tuple[list[Corners], list[int]]:
+    def _boxes(self, entries: list[Entry]) -> tuple[list[Any], list[int]]:
         """Corners and class numbers."""
-        return [_corners(entry["bbox"]) for entry in entries], [self._number_of[e["category_id"]] for e in entries]
+        sides = [entry["bbox"] for entry in entries]
+        corners = [(x, y, x + width, y + height) for x, y, width, height in sides]
+        return corners, [self._number_of[entry["category_id"]] for entry in entries]
 
 
 def _is_instance(entry: Entry) -> bool:
     return "bbox" in entry and not entry.get("iscrowd")
-
-
-def _corners(box: list[float]) -> Corners:
-    x, y, width, height = box
-    return x, y, x + width, y + height
 
 
 def _id(value: Any) -> None:
@@ -264,50 +226,43 @@ def _texts(value: Any) -> None:
         _text(text)
 
 
-_box = several(number(-1e12, 1e12, ""), "", count=4).read
 Checks = dict[str, Callable[[Any], object]]
 # Keys that each entry of a list must have and may have, and what raises an error for a wrong value.
-_ENTRIES: dict[str, tuple[str, Checks, Checks]] = {
-    "images": ("an image", {"id": _id, "file_name": _text}, {}),
+_ENTRIES: dict[str, tuple[Checks, Checks]] = {
+    "images": ({"id": _id, "file_name": _text}, {}),
     "annotations": (
-        "an annotation",
         {"id": _id, "image_id": _id},
         {
             "caption": _text,
-            "bbox": _box,
+            "bbox": several(number(-1e12, 1e12, ""), "", count=4).read,
             "category_id": _id,
             "keypoints": as_items,
             "area": number(-1e24, 1e24, "").read,
             "segmentation": lambda value: check_outline(value or []),
         },
     ),
-    "categories": ("a category", {"id": _category_id, "name": _name}, {"keypoints": _texts}),
+    "categories": ({"id": _category_id, "name": _name}, {"keypoints": _texts}),
 }
 
 
 def _check_document(found: Any) -> None:
     """Raises ValueError if the document is not COCO's; called before any of its values is used as a key."""
-    if not isinstance(found, dict) or not isinstance(found.get("images"), list) or not found["images"]:
-        raise ValueError("lists no images")
-    if not isinstance(found.get("annotations"), list) or not isinstance(found.get("categories") or [], list):
-        raise ValueError("its annotations or categories are not a list")
-    for name, (what, required, optional) in _ENTRIES.items():
+    if not isinstance(found, dict) or not found.get("images") or not isinstance(found.get("annotations"), list):
+        raise ValueError("it lists no images or no annotations")
+    for name, (required, optional) in _ENTRIES.items():
         entries = found.get(name) or []
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise ValueError(f"its {name} are not a list of objects")
         for entry in entries:
-            if not isinstance(entry, dict):
-                raise ValueError(f"has an entry of {name} that is not an object: {shown(entry)}")
-            if not set(required) <= set(entry):
-                raise ValueError(f"has {what} without {' or '.join(sorted(set(required) - set(entry)))}")
-            for key in sorted(entry.keys() & {**required, **optional}):
+            for key in sorted({*required, *(entry.keys() & optional)}):
                 try:
                     {**required, **optional}[key](entry[key])
                 except (TypeError, ValueError, OverflowError, KeyError):
-                    raise ValueError(f"has {what} whose {key} is {shown(entry[key])}") from None
-            if name == "annotations" and not {"caption", "bbox"} & set(entry):
-                raise ValueError("has an annotation with neither a caption nor a bbox")
+                    raise ValueError(f"an entry of its {name} has the {key} {shown(entry.get(key))}") from None
         if len({type(entry["id"]) for entry in entries}) > 1:
-            raise ValueError(f"has ids in {name} of which some are numbers and some are texts")
-    if found.get("categories") and any("bbox" in e and "category_id" not in e for e in found["annotations"]):
-        raise ValueError("has an annotation with a bbox and without a category_id")
+            raise ValueError(f"ids of its {name} are numbers and texts")
+    needed = {"category_id"} if found.get("categories") else set()
+    if not all((needed if "bbox" in entry else {"caption"}) <= set(entry) for entry in found["annotations"]):
+        raise ValueError("an annotation has neither a caption nor a bbox with a category_id")
     if len({entry["id"] for entry in found["images"]}) < len(found["images"]):
-        raise ValueError("lists two images with one id")
+        raise ValueError("it lists two images with one id")

@@ -43,37 +43,17 @@ def parse_columns(entries: Sequence[str]) -> dict[str, Names]:
         if role not in ROLES or not equals or not names:
             raise ArgumentError(f"--column {entry}: write ROLE=NAME, with one of the roles {', '.join(ROLES)}")
         if role in columns:
-            raise ArgumentError(
-                f"--column {entry}: {role!r} is given twice. Write --column {role}={','.join(columns[role])},{names} "
-                "if both are meant, or leave one out"
-            )
+            raise ArgumentError(f"--column {entry}: {role!r} is given twice. Write all names of it in one --column")
         columns[role] = tuple(name.strip() for name in names.split(","))
     return columns
 
 
-def check_columns(title: str, present: Sequence[str], columns: Mapping[str, Names], what: str = "column") -> None:
-    """what: the word for them in messages, such as "array".
-
-    Raises:
-        SourceError: a column that the user named does not exist, or several are named for a role that takes one.
-    """
+def check_columns(title: str, present: Sequence[str], columns: Mapping[str, Names]) -> None:
+    """Raises SourceError if a column that the user named does not exist, or several are named for a role of one."""
     for role, names in columns.items():
-        if lacking := [name for name in names if name not in present]:
-            raise SourceError(
-                f"{title}: has no {what} {lacking[0]!r}; its {what}s are {list(present)}. Give --column {role}= one of "
-                "them"
-            )
-        if len(names) > 1 and role not in _OF_SEVERAL:
-            raise SourceError(
-                f"{title}: --column {role}={','.join(names)} names {len(names)} {what}s, but takes one. Several are "
-                "for target="
-            )
-
-
-def usual_column(present: Iterable[str], role: str) -> Names:
-    """The column with the first of the usual names for a role, as it is spelled in the table; () if there is none."""
-    named = {name.strip().lower(): name for name in reversed(list(present))}
-    return next(((named[name],) for name in USUAL.get(role, ()) if name in named), ())
+        if not set(names) <= set(present) or (len(names) > 1 and role not in _OF_SEVERAL):
+            given = f"--column {role}={','.join(names)}"
+            raise SourceError(f"{title}: {given}: expected one of {list(present)}, or several for target=. Correct it")
 
 
 class Features(NamedTuple):
@@ -85,10 +65,10 @@ class Features(NamedTuple):
     @classmethod
     def of(cls, features: Any) -> "Features":
         """features: of the package `datasets`, by column: its objects, or their form in metadata."""
-        features = features if isinstance(features, Mapping) else {}
-        single = {column: _names(feature) for column, feature in features.items()}
-        several = {column: _names(_part(feature, "feature")) for column, feature in features.items()}
-        return cls(*({column: names for column, names in known.items() if names} for known in (single, several)))
+        known = features if isinstance(features, Mapping) else {}
+        single = {column: names for column, feature in known.items() if (names := _class_names(feature))}
+        parts = {column: _part(feature, "feature") for column, feature in known.items()}
+        return cls(single, {column: names for column, part in parts.items() if (names := _class_names(part))})
 
     @classmethod
     def of_metadata(cls, metadata: Mapping[bytes, bytes] | None) -> "Features":
@@ -110,9 +90,35 @@ def _part(feature: Any, name: str) -> Any:
     return feature.get(name) if isinstance(feature, Mapping) else getattr(feature, name, None)
 
 
-def _names(feature: Any) -> Names:
+def _class_names(feature: Any) -> Names:
     names = _part(feature, "names")
     return tuple(names) if isinstance(names, list) and all(isinstance(name, str) for name in names) else ()
+
+
+def roles_of(
+    title: str, present: Sequence[str], columns: Mapping[str, Names], known: Sequence[str], features: Features
+) -> dict[str, Names]:
+    """The columns of each role that has one: those that the user named, else the first with a usual name.
+
+    known: the roles that usual names give.
+
+    Raises:
+        SourceError: see `check_columns`.
+    """
+    check_columns(title, present, columns)
+    roles = {role: tuple(names) for role, names in columns.items()}
+    taken = {name for names in columns.values() for name in names}
+    for role in known:
+        free = {name.strip().lower(): name for name in reversed(present) if name not in taken}
+        usual = [free[name] for name in USUAL[role] if name in free]
+        if role == "labels":
+            usual = [name for name in usual if name not in features.single]
+        if role == "label" and not usual:  # one class a row, whatever the name of the column
+            usual = [name for name in features.single if name in free.values()]
+        if role not in roles and usual:
+            roles[role] = (usual[0],)
+            taken.add(usual[0])
+    return roles
 
 
 class Table(NamedTuple):
@@ -129,51 +135,33 @@ class Table(NamedTuple):
         Raises:
             SourceError: a column that the user named does not exist, or no column holds images.
         """
-        roles = self.roles(title, columns)
-        several = [column for column in self.features.all if column not in roles]
+        roles = roles_of(title, self.names, columns, _BY_NAME, self.features)
+        if "image" not in roles:
+            what = f"its columns are {sorted(self.names)}; which holds the image?"
+            raise SourceError(f"{title}: {what} Call it 'image', or give --column image=NAME")
+        role_of = {column: role for role, names in roles.items() for column in names}
+        several = [column for column in self.features.all if column not in role_of]
         findings.kinds |= dict.fromkeys(several, "labels")
-        findings.classes |= {roles.get(column, column): names for column, names in self.features.all.items()}
-        if "image" not in roles.values():
-            raise SourceError(
-                f"{title}: its columns are {sorted(self.names)}; which holds the image? Call it 'image', or give "
-                "--column image=NAME"
-            )
-        wrapped = set(several) & set(self.features.single)
+        findings.classes |= {role_of.get(column, column): names for column, names in self.features.all.items()}
+        wrapped, targets = set(several) & set(self.features.single), roles.get("target", ())
         for row in self.rows:
-            yield {**self._sample(row, roles, wrapped), **_joined(row, columns.get("target", ()))}
+            sample: dict[str, Any] = {}
+            for column, value in row.items():
+                role = role_of.get(column, column)
+                if role in ("image", "mask"):
+                    sample |= self._picture(role, value)
+                else:
+                    sample[role] = [value] if column in wrapped else value
+            yield {**sample, "target": [row[column] for column in targets]} if len(targets) > 1 else sample
 
-    def roles(self, title: str, columns: Mapping[str, Names]) -> dict[str, str]:
-        """The role of each column that has one."""
-        check_columns(title, self.names, columns)
-        roles = {column: role for role, names in columns.items() for column in names}
-        for role in _BY_NAME:
-            free = [name for name in USUAL[role] if name in self.names and name not in roles]
-            if role == "labels":
-                free = [name for name in free if name not in self.features.single]
-            if role not in roles.values() and free:
-                roles[free[0]] = role
-        single = [column for column in self.features.single if column not in roles]
-        if "label" not in roles.values() and single:
-            roles[single[0]] = "label"
-        return roles
-
-    def _sample(self, row: Row, roles: Mapping[str, str], wrapped: set[str]) -> dict[str, Any]:
-        sample: dict[str, Any] = {}
-        for column, value in row.items():
-            role = roles.get(column, column)
-            if role in ("image", "mask"):
-                path = value.get("path") if isinstance(value, dict) else value
-                if isinstance(path, str) and path and role == "image":
-                    sample["name"] = path
-                value = value.get("bytes") if isinstance(value, dict) else value
-                if value is None or isinstance(value, str):
-                    value = self.find(path if isinstance(path, str) else "")
-            sample[role] = [value] if column in wrapped else value
-        return sample
-
-
-def _joined(row: Row, targets: Names) -> dict[str, Any]:
-    return {"target": [row[column] for column in targets]} if len(targets) > 1 else {}
+    def _picture(self, role: str, value: Any) -> dict[str, Any]:
+        """The image or mask, and the name of the image where it has a path."""
+        path = value.get("path") if isinstance(value, dict) else value
+        content = value.get("bytes") if isinstance(value, dict) else value
+        if content is None or isinstance(content, str):
+            content = self.find(path if isinstance(path, str) else "")
+        named = {"name": path} if isinstance(path, str) and path and role == "image" else {}
+        return {role: content, **named}
 
 
 def samples_of(given: Any, findings: Findings) -> Iterable[Row]:
@@ -199,17 +187,16 @@ def samples_of(given: Any, findings: Findings) -> Iterable[Row]:
         table = Table(given.schema.names, (row for batch in given.to_batches() for row in batch.to_pylist()))
     else:
         return given  # type: ignore[no-any-return]
-    paths = () if set(USUAL["image"]) & set(table.names) else usual_column(table.names, "path")
-    return table.samples("samples", {"image": paths} if paths else {}, findings)
+    roles = roles_of("samples", table.names, {}, ("image", "path"), NO_FEATURES)
+    image = roles.get("image") or roles.get("path")
+    return table.samples("samples", {"image": image} if image else {}, findings)
 
 
 def _by_split(given: Mapping[str, Any], findings: Findings) -> Iterator[Row]:
     unknown = [str(name) for name in given if not split_called(name)]
     if unknown or not given:
-        raise ArgumentError(
-            f"pack(samples): a dict with {some_of(unknown) or 'nothing in it'}; expected an iterable of dicts, one per "
-            "sample, or a dict of such by split. Give one split, or keep those called train, val and test"
-        )
+        expected = "expected an iterable of dicts, one per sample, or a dict of such by split: train, val and test"
+        raise ArgumentError(f"pack(samples): a dict with {some_of(unknown) or 'nothing in it'}; {expected}. Give that")
     for name, part in given.items():
         for sample in samples_of(part, findings):
             yield {**sample, SPLIT: split_called(name)} if isinstance(sample, Mapping) else sample

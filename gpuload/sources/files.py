@@ -1,17 +1,24 @@
 """Containers of named files, such as a folder or an archive, from which sources read images.
 
 A source decides what belongs to an image (its class folder, its row of a table, a file beside it) and works on any
-container. A new container is a subclass of `Files`, and a line in `at_path.open_files`.
+container. A new container is a subclass of `Files`, and a line in `rows.open_files`.
 """
 
+import errno
 import os
 import re
+import stat
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import chain, islice
+from pathlib import Path
 from typing import ClassVar, NamedTuple
 
+from gpuload.errors import DecodeError, GpuloadError, SourceError
 from gpuload.fields.field import Field
+from gpuload.machine.untrusted import open_regular
 from gpuload.sources.listing import Rejection, split_called
 
 ARCHIVES = (".zip",)
@@ -42,6 +49,7 @@ _IMAGE = re.compile(
     rb"|(?P<avif>.{4}ftypavi)|(?P<heic>.{4}ftyp(?:he|mif|msf))|(?P<exr>v/1\x01)|(?P<dds>DDS )"
 )
 HEAD_BYTES = 16  # enough for every signature
+PACKED = frozenset(("manifest.json", "index.arrow"))  # in every folder that gpuload packed
 # Folders that systems create beside a user's files: macOS in archives, Python, NAS boxes, Windows, ext4.
 _SYSTEM_FOLDERS = frozenset((
     "__MACOSX", "__pycache__", "@eaDir", "@Recycle", "#recycle", "$RECYCLE.BIN", "System Volume Information",
@@ -53,6 +61,23 @@ _SYSTEM_FOLDERS = frozenset((
 def is_hidden(name: str) -> bool:
     """Whether to skip a file or folder: its name is hidden, or belongs to an operating system."""
     return name.startswith(".") or name in _SYSTEM_FOLDERS
+
+
+@contextmanager
+def readable(title: object, what: str, *errors: type[Exception]) -> Iterator[None]:
+    """Turns errors of reading a file into one that names it; those of gpuload stay as they are.
+
+    what: what the file should be, with the advice for one that is not.
+    """
+    expected: tuple[type[Exception], ...] = (OSError, DecodeError, *errors)
+    try:
+        yield
+    except expected as error:
+        if isinstance(error, GpuloadError) and not isinstance(error, DecodeError):
+            raise
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+        advice = "Correct it, copy it again, or leave it out"
+        raise SourceError(f"{title}: cannot be read as {what} ({reason}). {advice}") from None
 
 
 class Ref(NamedTuple):
@@ -101,7 +126,7 @@ class Findings:
         """
         extension = extension_of(name)
         if extension in extensions:
-            if printable(name) == name:
+            if is_text(name):
                 return True
             self.reject(name, "its name is not UTF-8")
         elif reason := _unread_image(name, extension, head):
@@ -110,12 +135,14 @@ class Findings:
             self.others[f".{printable(extension)}" if extension else "no extension"] += 1
         return False
 
-    def by_extension(self) -> str:
-        return ", ".join(f"{count:,} × {name}" for name, count in sorted(self.others.items()))
-
     def all_notes(self) -> tuple[str, ...]:
         """The notes, with one for files of other extensions."""
-        return (*self.notes, f"passed over, by extension: {self.by_extension()}") if self.others else (*self.notes,)
+        notes = dict.fromkeys(self.notes)
+        return (*notes, f"passed over, by extension: {by_count(self.others)}") if self.others else (*notes,)
+
+
+def by_count(counts: Counter[str]) -> str:
+    return ", ".join(f"{count:,} × {name}" for name, count in sorted(counts.items()))
 
 
 def _unread_image(name: str, extension: str, head: Callable[[str], bytes] | None) -> str:
@@ -132,6 +159,9 @@ def _unread_image(name: str, extension: str, head: Callable[[str], bytes] | None
     return f"is an image by its content, but its name does not end in .{signature.lastgroup}"
 
 
+Scan = tuple[dict[str, str], list[str]]
+
+
 class Files(ABC):
     """A container of named files. It is sent to worker processes, so it must be picklable and hold no open files.
 
@@ -145,12 +175,12 @@ class Files(ABC):
     kind: ClassVar[str] = "folder"
     reads_heads: ClassVar[bool] = True
 
+    @abstractmethod
     def fault(self) -> str:
         """Why it cannot be listed, such as "no such folder"; "" if it can."""
-        return ""
 
     @abstractmethod
-    def scan(self, folder: str) -> tuple[dict[str, str], list[str]]:
+    def scan(self, folder: str) -> Scan:
         """The entries of a folder ("": the first level) that are not hidden: folders, each with the reason for skipping
         it or "", and files. Both are empty if the folder does not exist.
 
@@ -238,7 +268,13 @@ class Files(ABC):
 
         Folders that gpuload packed are included.
         """
-        return split_files(self.scan, suffix)
+        for place in ("", "data/"):
+            splits = [f"{place}{name}/" for name in sorted(self.scan(place.rstrip("/"))[0]) if split_called(name)]
+            for folders in ([place], splits):
+                names = [folder + name for folder in folders for name in self.names(folder.rstrip("/"))]
+                if names := [name for name in names if name.lower().endswith(suffix)]:
+                    return names
+        return []
 
     def expect(self, addresses: Sequence[str]) -> None:  # noqa: B027 -- for containers whose files take long to come
         """Announces what will be read, in this order; replaces earlier announcements."""
@@ -247,17 +283,135 @@ class Files(ABC):
         """Waits until an expected file can be read at once, or has failed."""
 
 
-Scan = Callable[[str], tuple[dict[str, str], list[str]]]  # as `Files.scan`
+class Folder(Files):
+    """A folder on a disk with all that lies below it.
+
+    Links are followed, except those to a folder above them. Entries are in the order of their names. Addresses are
+    names. Folders that gpuload packed are skipped.
+    """
+
+    def __init__(self, path: str | Path, around: str = "", without: os.stat_result | None = None) -> None:
+        self.path = Path(path)
+        self.around = around
+        self._without = without  # the output folder
+        self._top: Scan | None = None  # the first level, which is listed several times
+
+    def inside(self, folder: str) -> "Folder":
+        """A folder at the first level as a container, with names relative to it."""
+        return Folder(self.path / folder, f"{self.around}{folder}/", self._without)
+
+    def leave_out(self, folder: str | Path) -> None:
+        """Skips the output folder from now on, by whatever name it appears."""
+        self._without, self._top = None, None
+        with suppress(OSError):
+            self._without = os.stat(folder)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_top": None}
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def fault(self) -> str:
+        try:
+            return "" if stat.S_ISDIR(os.stat(self.path).st_mode) else "is a file, not a folder"
+        except FileNotFoundError:
+            return "no such folder"
+        except OSError as error:  # such as links in a circle
+            return f"cannot be opened ({error.strerror})"
+
+    def scan(self, folder: str) -> Scan:
+        if folder:
+            return self._scan(folder)
+        self._top = self._top or self._scan("")
+        return self._top
+
+    def _scan(self, folder: str) -> Scan:
+        path = os.path.join(self.path, folder) if folder else str(self.path)
+        try:
+            with os.scandir(path) as scan:
+                entries = [entry for entry in scan if not is_hidden(entry.name)]
+        except (FileNotFoundError, NotADirectoryError):
+            return {}, []
+        except OSError as error:
+            raise SourceError(f"{path}: cannot be listed ({error.strerror}). Correct its permissions") from None
+        folders, files = dict[str, str](), list[str]()
+        for entry in entries:
+            if _is_dir(entry):
+                folders[entry.name] = self._why_passed_over(entry, folder.count("/") + 1 if folder else 0)
+            else:
+                files.append(entry.name)
+        return folders, files
+
+    def _why_passed_over(self, entry: os.DirEntry[str], depth: int) -> str:
+        """depth: the number of folders of this container around it."""
+        if entry.is_symlink() and _leads_back(entry, depth):
+            return "a link to a folder that it lies in"
+        if self._without is not None and os.path.samestat(os.stat(entry.path), self._without):
+            return "the output folder"
+        is_packed = _holds_packed_set(entry.path) or (not depth and _holds_packed_splits(entry.path))
+        return "which gpuload packed" if is_packed else ""
+
+    def find(self, name: str) -> Ref:
+        """A file by a name from a text, which may not lead out of the folder."""
+        if ".." in name or name.startswith("/"):
+            whole = os.path.abspath(self.path)
+            name = os.path.relpath(os.path.normpath(os.path.join(whole, name)), whole)
+            if name.split("/")[0] == "..":
+                raise PermissionError(errno.EPERM, "leads out of the folder", name)
+        status = os.stat(os.path.join(self.path, name))
+        if not stat.S_ISREG(status.st_mode):
+            raise FileNotFoundError(errno.ENOENT, "is not a regular file", name)
+        return Ref(name, status.st_size, name)
+
+    def read(self, address: str) -> bytes:
+        return read_file(os.path.join(self.path, address))
+
+    def head(self, name: str) -> bytes:
+        try:
+            with open_regular(os.path.join(self.path, name), buffering=0) as file:
+                return file.read(HEAD_BYTES)
+        except OSError:
+            return b""
 
 
-def split_files(scan: Scan, suffix: str) -> list[str]:
-    for place in ("", "data/"):
-        splits = [f"{place}{name}/" for name in sorted(scan(place.rstrip("/"))[0]) if split_called(name)]
-        for folders in ([place], splits):
-            names = [folder + name for folder in folders for name in sorted(scan(folder.rstrip("/"))[1])]
-            if names := [name for name in names if name.lower().endswith(suffix)]:
-                return names
-    return []
+def _is_dir(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # such as links in a circle
+        return False
+
+
+def _leads_back(entry: os.DirEntry[str], depth: int) -> bool:
+    """Whether a link leads to a folder above it, of which there are `depth` and the container."""
+    above = islice(Path(entry.path).parents, depth + 1)
+    return any(os.path.samefile(folder, entry.path) for folder in above)
+
+
+def _holds_packed_set(path: str) -> bool:
+    """Whether gpuload packed this folder, or indexed it."""
+    return all(os.path.exists(os.path.join(path, name)) for name in PACKED)
+
+
+def _holds_packed_splits(path: str) -> bool:
+    """Whether this folder holds nothing but packed folders, as the output folder of a run does."""
+    with suppress(OSError), os.scandir(path) as scan:
+        entries = (entry for entry in scan if not entry.name.startswith("."))
+        if first := next(entries, None):
+            return all(entry.is_dir() and _holds_packed_set(entry.path) for entry in chain([first], entries))
+    return False
+
+
+def read_file(path: str | os.PathLike[str]) -> bytes:
+    """A whole file, in less time than `open` and `read` take where it is cached.
+
+    Raises:
+        OSError: it cannot be read, or is not a regular file.
+    """
+    with open_regular(path, buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(size + 1)
+        return data if len(data) == size else data + file.read()  # it grew
 
 
 def extension_of(name: str) -> str:
@@ -285,7 +439,7 @@ class Names:
             if inside:
                 self.folders[place][inside] = ""
 
-    def scan(self, folder: str) -> tuple[dict[str, str], list[str]]:
+    def scan(self, folder: str) -> Scan:
         """As `Files.scan`."""
         return self.folders.get(folder, {}), self.files.get(folder, [])
 

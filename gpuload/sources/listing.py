@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from gpuload.counted import counted
 from gpuload.errors import SourceError
 from gpuload.errors import some_of as some_of
 from gpuload.fields.field import Field
@@ -50,8 +49,7 @@ class SourceSplits:
         if found <= {"train"}:
             return None
         names = tuple(name for name in _ORDER if name in found)
-        place = {name: number for number, name in enumerate(names)}
-        return cls(names, np.array([place[value] for value in values], np.int64), origin)
+        return cls(names, np.array([names.index(value) for value in values], np.int64), origin)
 
     def summary(self) -> str:
         """A sentence for the user."""
@@ -75,10 +73,8 @@ def splits_called(title: str, what: str, names: Iterable[str]) -> dict[str, str]
     for split in _ORDER:
         same = sorted(name for name in found if found[name] == split)
         if len(same) > 1:
-            raise SourceError(
-                f"{title}: {what} {some_of(same)} would both be the split {split!r}. Rename or join them, or give "
-                "--no-splits to ignore its splits"
-            )
+            both = f"{what} {some_of(same)} would both be the split {split!r}"
+            raise SourceError(f"{title}: {both}. Rename or join them, or give --no-splits")
     return found
 
 
@@ -91,15 +87,13 @@ def splits_of_files(title: str, names: Sequence[str]) -> list[str]:
     Raises:
         SourceError: only some of the files are named after splits, or one after two.
     """
-    found = [_split_of_file(title, name) for name in names]
-    lacking = [name for name, split in zip(names, found, strict=True) if not split]
-    if lacking and len(lacking) < len(names):
-        named = [name for name, split in zip(names, found, strict=True) if split]
-        raise SourceError(
-            f"{title}: some of its files are named after splits ({some_of(named, 2)}), others are not "
-            f"({some_of(lacking, 2)}). Rename them, or give --no-splits to pack all as one set"
-        )
-    return [] if lacking or set(found) <= {"train"} else found
+    found = [next(filter(None, map(_splits_in, reversed(name.split("/")[-2:]))), []) for name in names]
+    wrong = [name for name, splits in zip(names, found, strict=True) if len(splits) != 1]
+    if wrong and any(found):
+        what = f"some of its files are named after one split, others after none or two ({some_of(wrong, 2)})"
+        raise SourceError(f"{title}: {what}. Rename them, or give --no-splits")
+    splits = [split for named in found for split in named]
+    return [] if set(splits) <= {"train"} else splits
 
 
 def one_file_each(names: Sequence[str]) -> dict[str, str]:
@@ -131,19 +125,6 @@ def _splits_in(name: str) -> list[str]:
     return sorted({split for word in words if (split := split_called(word))})
 
 
-def _split_of_file(title: str, name: str) -> str:
-    for part in reversed(name.split("/")[-2:]):
-        splits = _splits_in(part)
-        if len(splits) > 1:
-            raise SourceError(
-                f"{title}: the name {name!r} holds those of two splits, {' and '.join(splits)}. Rename the file, or "
-                "give --no-splits to pack all as one set"
-            )
-        if splits:
-            return splits[0]
-    return ""
-
-
 def splits_of_paths(title: str, names: Sequence[str], strict: bool = True) -> SourceSplits | None:
     """Splits of images by the first folder that they do not all share; None if it is not named after a split.
 
@@ -153,8 +134,6 @@ def splits_of_paths(title: str, names: Sequence[str], strict: bool = True) -> So
     Raises:
         SourceError: see `strict`, and `splits_called`.
     """
-    if not names:
-        return None
     depth = _shared_folders(names)
     tops = [parts[depth] if len(parts := name.split("/")) > depth + 1 else "" for name in names]
     found = splits_called(title, "its folders", dict.fromkeys(tops))
@@ -163,40 +142,33 @@ def splits_of_paths(title: str, names: Sequence[str], strict: bool = True) -> So
         return None
     if others:
         beside = some_of(others) if others != [""] else "images in no folder"
-        raise SourceError(ambiguous(title, list(found), beside))
-    return SourceSplits.of([found[top] for top in tops], by_folders(found))
+        raise SourceError(ambiguous(title, sorted(found), beside))
+    return SourceSplits.of([found[top] for top in tops], f"by its folders {some_of(sorted(found))}")
 
 
 def ambiguous(title: str, splits: Sequence[str], beside: str) -> str:
     """The error message for folders named after splits beside other folders with images."""
     return (
-        f"{title}: holds {some_of(sorted(splits))}, as splits are called, beside {beside}. Are they splits? Then move "
-        "the rest elsewhere. If not, give --no-splits"
+        f"{title}: holds {some_of(splits)}, as splits are called, beside {beside}. Are they splits? Then move the rest "
+        "elsewhere. If not, give --no-splits"
     )
-
-
-def by_folders(names: Iterable[str]) -> str:
-    return f"by its folders {some_of(sorted(names))}"
 
 
 def _shared_folders(names: Sequence[str]) -> int:
     """The number of leading folders that all names share and that are not named after splits."""
-    first = names[0].split("/")[:-1]
-    depth = 0
-    while depth < len(first) and not split_called(first[depth]):
-        start = "/".join(first[: depth + 1]) + "/"
-        if not all(name.startswith(start) for name in names):
+    shared = 0
+    first, last = (name.split("/")[:-1] for name in (min(names), max(names)))  # the others lie between them
+    for one, other in zip(first, last, strict=False):
+        if one != other or split_called(one):
             break
-        depth += 1
-    return depth
+        shared += 1
+    return shared
 
 
-def splits_of_column(
-    title: str, column: str, values: Sequence[object], asked: bool = False, origin: str = ""
-) -> SourceSplits | None:
-    """Splits from a column; None if none of its values is the name of a split.
+def splits_of_column(title: str, column: str, values: Sequence[object], asked: bool = False) -> list[str]:
+    """The split of each row, by a column; [] if none of its values is the name of a split.
 
-    asked: whether the user named the column. origin: see `SourceSplits`, where it is not the column.
+    asked: whether the user named the column.
 
     Raises:
         SourceError: only some of the values are names of splits, or none of a column that the user named.
@@ -205,15 +177,9 @@ def splits_of_column(
     found = splits_called(title, f"the values of {column!r}", dict.fromkeys(texts))
     others = sorted(set(texts) - set(found))
     if others and (found or asked):
-        lacking = sum(text not in found for text in texts)
-        raise SourceError(
-            f"{title}: column {column!r} names the split of a sample, such as train, val or test, but "
-            f"{counted(lacking, 'row has', 'rows have')} another value ({some_of(others)}). Correct these, or give "
-            "--no-splits"
-        )
-    if not found:
-        return None
-    return SourceSplits.of([found[text] for text in texts], origin or f"by its column {column!r}")
+        what = f"column {column!r} names splits, such as train, val or test, but also {some_of(others)}"
+        raise SourceError(f"{title}: {what}. Correct these, or give --no-splits")
+    return [found[text] for text in texts] if found else []
 
 
 @dataclass(frozen=True)

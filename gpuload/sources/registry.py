@@ -5,18 +5,15 @@ or archive and is given with --labels.
 """
 
 import re
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
 
 from gpuload.errors import ArgumentError, SourceError
-from gpuload.sources.at_path import FilesSource, open_files
-from gpuload.sources.files import ARCHIVES, COMPRESSED_TARS, ELSEWHERE, IMAGE_EXTENSIONS, Files, extension_of
+from gpuload.sources.files import ARCHIVES, ELSEWHERE, IMAGE_EXTENSIONS, Files, Folder, extension_of
 from gpuload.sources.listing import SPLIT, split_called
-from gpuload.sources.local_folder import Folder
-from gpuload.sources.rows import Names, Source
+from gpuload.sources.rows import FilesSource, Names, Source, open_files
 from gpuload.store.url import URL, as_location, scheme_of, why_not_local, without_secrets
 
 Columns = Mapping[str, Names]
@@ -53,22 +50,16 @@ class Format:
         Raises:
             ArgumentError: labels or columns are given, and it takes none.
         """
-        made = self.made
-        if labels is not None and not made.takes_labels:
-            raise ArgumentError(
-                f"--labels: {root} is packed as {self.name!r}, which takes no labels from elsewhere. "
-                "Leave out --labels, or say with --from folder that its images are meant"
-            )
-        if columns and not made.takes_columns:
-            other = "give it with --labels table.csv" if self == FORMATS[0] else "leave them out"
-            raise ArgumentError(
-                f"--path-column, --label-column and --column name columns of a table; {self.name!r} has none: {other}"
-            )
-        if isinstance(root, URL) and not (self.holds_files or made.suffixes):
-            raise SourceError(f"{root}: is a URL, and {self.name!r} is read from local files alone. {ELSEWHERE}")
+        for option, given, taken in (
+            ("--labels", labels, self.made.takes_labels),
+            ("--column, --path-column and --label-column", columns, self.made.takes_columns),
+        ):
+            if given and not taken:
+                what = f"{root} is packed as {self.name!r}, which takes none"
+                raise ArgumentError(f"{option}: {what}. Leave it out, or give --labels table.csv and --from folder")
         first = files if self.holds_files else files.path if isinstance(files, Folder) else root
-        given = {"columns": columns} if columns else {}
-        return made(first, *([] if labels is None else [labels]), **given)  # type: ignore[call-arg]
+        more = {"columns": columns} if columns else {}
+        return self.made(first, *([] if labels is None else [labels]), **more)  # type: ignore[call-arg]
 
 
 # What SOURCE can be. Without --from or a known suffix, it is the first format that fits, else the first one.
@@ -76,23 +67,24 @@ FORMATS = (
     Format("folder", "folder:FolderSource"),
     Format("sidecar", "folder:SidecarSource"),
     Format("unlabeled", "folder:UnlabeledSource"),
-    Format("voc", "voc:VocSource"),
+    Format("voc", "boxes:VocSource"),
     Format("coco", "coco:CocoSource"),
-    Format("yolo", "yolo:YoloSource"),
-    Format("hdf5", "hdf5:Hdf5Source", (".h5", ".hdf5", ".hdf")),
-    Format("lmdb", "lmdb_store:LmdbSource", (".mdb", ".lmdb")),
+    Format("yolo", "boxes:YoloSource"),
+    Format("hdf5", "arrays:Hdf5Source", (".h5", ".hdf5", ".hdf")),
+    Format("lmdb", "records:LmdbSource", (".mdb", ".lmdb")),
     Format("npy", "arrays:ArraysSource", (".npy", ".npz")),
     Format("tar", "tars:TarsSource", (".tar",)),
-    Format("parquet", "parquet:ParquetSource", (".parquet",)),
+    Format("parquet", "records:ParquetSource", (".parquet",)),
 )
+_BY_NAME = {form.name: form for form in FORMATS}
 TABLE = Format("table", "table:TableSource")
 # What --labels can be, for the images of a folder or archive, by its suffix; else it is a table.
-LABELS = {".json": next(row for row in FORMATS if row.name == "coco")}
+LABELS = {".json": _BY_NAME["coco"]}
 
 
 def format_names() -> list[str]:
     """What --from takes."""
-    return [form.name for form in FORMATS]
+    return list(_BY_NAME)
 
 
 def open_source(
@@ -116,7 +108,12 @@ def open_source(
         ArgumentError: options contradict each other, or this kind of source does not take one.
         SourceError: `root` is a file of unknown kind.
     """
-    if scheme_of(labels) is not None and Path(str(labels)).suffix.lower() in LABELS:
+    if form is not None and form not in _BY_NAME:
+        raise ArgumentError(f"--from is one of {', '.join(_BY_NAME)}; got {form!r}")
+    if no_labels and (labels is not None or set(columns or ()) - {"image", "path", SPLIT}):
+        raise ArgumentError("--no-labels packs images alone, --labels and --column what belongs to them: give one")
+    suffix = "" if labels is None else Path(str(labels)).suffix.lower()
+    if scheme_of(labels) is not None and suffix in LABELS:
         raise SourceError(f"--labels {without_secrets(labels)}: {why_not_local(labels)}. {ELSEWHERE}")
     for given in (root, labels):
         if isinstance(given, str | Path) and scheme_of(given) is None:
@@ -125,16 +122,16 @@ def open_source(
     path = path if isinstance(path, URL) else Path(path)
     if out is not None and isinstance(files, Folder):
         files.leave_out(out)
-    if no_labels:
-        _check_alone(labels, columns)
-    found = _by_name(path) if form is None else _named(form)
+    begin, found = files, _by_name(path) if form is None else _BY_NAME[form]
     if labels is not None and found in (None, FORMATS[0]):
-        found = LABELS.get(Path(labels).suffix.lower(), TABLE)
-    elif no_labels:
-        found, files = _images_alone(found, files)
+        found = LABELS.get(suffix, TABLE)
     elif found is None:
-        found, files = _by_content(files)
-    source = found.open(path, files, labels, columns)
+        begin, found = _by_content(files)
+    if no_labels and found.holds_files:
+        if form not in (None, "folder", "unlabeled"):
+            raise ArgumentError(f"--no-labels packs images alone, --from {form} what lies beside them: give one")
+        begin, found = files, _BY_NAME["unlabeled"]
+    source = found.open(path, begin, labels, columns)
     if form == "folder":
         source.sure = True  # type: ignore[attr-defined]
     if no_splits:
@@ -144,45 +141,16 @@ def open_source(
     return source
 
 
-def _check_alone(labels: object, columns: Columns | None) -> None:
-    """Raises ArgumentError if labels or fields are asked for as well."""
-    if labels is not None:
-        raise ArgumentError("--no-labels packs images alone, --labels says what belongs to them: give one of them")
-    if said := sorted(set(columns or ()) - {"image", "path", SPLIT}):
-        raise ArgumentError(f"--no-labels packs images alone, --column {said[0]}= names a field: give one of them")
-
-
-def _images_alone(found: Format | None, files: Files) -> tuple[Format, Files]:
-    unlabeled = _named("unlabeled")
-    if found is None:
-        inside, begin = _by_content(files)
-        return (unlabeled, files) if inside.holds_files else (inside, begin)
-    if found.holds_files and found not in (FORMATS[0], unlabeled):
-        raise ArgumentError(
-            f"--no-labels packs images alone, --from {found.name} what lies beside them: give one of them"
-        )
-    return (unlabeled if found.holds_files else found), files
-
-
 def _refuse_device(path: Path) -> None:
     """Raises SourceError for a pipe, on which reading would wait for a writer, a device or a socket."""
     try:
-        mode = path.stat().st_mode
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise OSError(None, "is neither a file nor a folder, but a device, pipe or socket")
+        path.stat()
     except FileNotFoundError:
         return  # its source says so
     except OSError as error:  # such as links in a circle
         raise SourceError(f"{path}: cannot be opened ({error.strerror}). Give a folder or a file") from None
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise SourceError(
-            f"{path}: is neither a file nor a folder, but a device, pipe or socket. Give a folder or a file"
-        )
-
-
-def _named(name: str) -> Format:
-    for form in FORMATS:
-        if form.name == name:
-            return form
-    raise ArgumentError(f"--from is one of {', '.join(format_names())}; got {name!r}")
 
 
 def _by_name(path: Path | URL) -> Format | None:
@@ -192,64 +160,42 @@ def _by_name(path: Path | URL) -> Format | None:
         if suffix in form.suffixes:
             return form
     if isinstance(path, Path) and path.is_file() and suffix not in ARCHIVES:
-        raise SourceError(f"{path}: {_about_unknown(path)}")
+        raise SourceError(f"{path}: {_about_unknown(path.name)}")
     return None
 
 
-def _about_unknown(path: Path) -> str:
-    """What kind of unsupported file this is, by its name, and what to do."""
-    for name, advice in _UNKNOWN:
-        if re.fullmatch(name, path.name, re.IGNORECASE):
-            return advice.format(path=path, name=path.name, folder=path.parent, by_program=_BY_PROGRAM)
-    return (
-        f"is of an unknown kind. Name it with --from: {', '.join(format_names())}. Or read it "
-        "in a program of yours: gpuload.pack() takes dicts"
-    )
-
-
 _CIFAR = r"data_batch_\d|test_batch|batches\.meta"
-_BY_PROGRAM = (
-    "Load it in a program, as torchvision.datasets or its library does, and hand the samples to gpuload.pack(), such "
-    'as pack(({"image": image, "label": label} for image, label in loaded), out)'
-)
+_PROGRAM = "load it in a program, and hand the samples to gpuload.pack() as dicts"
 # Names of files that cannot be packed by themselves, and what to do instead.
 _UNKNOWN = (
-    (rf".*\.({'|'.join(sorted(IMAGE_EXTENSIONS))})", "is a single image. Give the folder in which it lies, {folder}"),
+    (r".*\.(csv|tsv|jsonl|ndjson|json|txt|xml)", "describes images. Give their folder, and this with --labels"),
     (
-        r".*\.(csv|tsv|jsonl|ndjson|json|txt|xml)",
-        "describes images but does not hold them. Give the folder of the images, and --labels {path}",
+        rf".*\.(arrow|{'|'.join(sorted(IMAGE_EXTENSIONS))})|.*[-.]idx[1-4]-ubyte(\.gz)?",
+        "is one file of a set. Give the folder in which it lies",
     ),
-    (
-        rf".*({'|'.join(map(re.escape, COMPRESSED_TARS))})",
-        "is a compressed tar, which is not supported. Unpack it, as with `tar xf {name}`, and give the folder",
-    ),
-    (
-        r".*[-.]idx[1-4]-ubyte(\.gz)?",
-        "is one file of a set such as MNIST. Give its folder, {folder}",
-    ),
-    (r".*\.arrow", "is one file of what save_to_disk wrote. Give the folder in which it lies, {folder}"),
     (
         rf"{_CIFAR}|.*\.(pkl|pickle|pt|pth|joblib)",
-        "is a pickle, which could run anything and is never opened. {by_program}",
+        f"is a pickle, which could run anything and is never opened: {_PROGRAM}",
     ),
-    (r".*\.(tfrecords?|beton|mds|mat)", "is of another library (TensorFlow, FFCV, Streaming or MATLAB). {by_program}"),
-    (
-        r".*\.(7z|rar|gz|bz2|xz|zst|lz4)",
-        "is an archive of an unsupported kind. Unpack it, and give the folder; or pack it again as .zip",
-    ),
+    (r".*\.(tar\..*|tgz|tbz2?|txz|7z|rar|gz|bz2|xz|zst|lz4)", "is compressed. Unpack it, and give the folder"),
 )
 
 
-def _by_content(files: Files) -> tuple[Format, Files]:
-    """The format, and the container in which it begins: the given one, or a folder that is alone in it."""
+def _about_unknown(name: str) -> str:
+    """What kind of unsupported file this is, by its name, and what to do."""
+    advice = (advice for pattern, advice in _UNKNOWN if re.fullmatch(pattern, name, re.IGNORECASE))
+    return next(advice, f"is of an unknown kind. Name it with --from ({', '.join(_BY_NAME)}), or {_PROGRAM}")
+
+
+def _by_content(files: Files) -> tuple[Files, Format]:
+    """The container in which the source begins, the given one or a folder that is alone in it, and the format."""
     if files.fault():
-        return FORMATS[0], files  # whose class will say what is wrong
+        return files, FORMATS[0]  # whose class will say what is wrong
     if pickled := [name for name in files.names() if re.fullmatch(_CIFAR, name)]:
-        raise SourceError(f"{files}: {pickled[0]} {_about_unknown(Path(pickled[0]))}")
-    if (form := _held(files)) is None:
-        inner = _unwrapped(files)
-        return _held(inner) or FORMATS[0], inner
-    return form, files
+        raise SourceError(f"{files}: {pickled[0]} {_about_unknown(pickled[0])}")
+    form = _held(files)
+    inner = _unwrapped(files) if form is None else files
+    return inner, form or _held(inner) or FORMATS[0]
 
 
 def _held(files: Files) -> Format | None:
@@ -263,10 +209,10 @@ def _unwrapped(files: Files) -> Files:
     images is a class.
     """
     inner = files
-    for _ in range(_MOST_AROUND):
-        folders = inner.folders() if isinstance(inner, Folder) else []
+    while isinstance(inner, Folder) and inner.around.count("/") < _MOST_AROUND:
+        folders = inner.folders()
         holds_images = any(extension_of(name) in IMAGE_EXTENSIONS for name in inner.names())
-        if len(folders) != 1 or split_called(folders[0]) or holds_images or not isinstance(inner, Folder):
+        if len(folders) != 1 or split_called(folders[0]) or holds_images:
             break
         inner = inner.inside(folders[0])
         if _held(inner) is not None or any(split_called(name) for name in inner.folders()):

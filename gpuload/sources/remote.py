@@ -4,13 +4,13 @@ import asyncio
 import errno
 import os
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import cached_property
 from pathlib import Path
 
 from gpuload.errors import OutputError, RemoteError, SourceError
-from gpuload.sources.files import Files, Findings, Names, Ref, is_hidden, split_files
+from gpuload.sources.files import PACKED, Files, Names, Ref, Scan, is_hidden
 from gpuload.store.hub import pinned
 from gpuload.store.network import background
 from gpuload.store.objects import NoSuchObjectError, Objects, expand_url
@@ -20,7 +20,6 @@ from gpuload.store.url import URL
 _AT_A_TIME = 4  # files, each in ranges
 _ALSO = "manifest.json"  # beside tars that gpuload packed: their fields and classes
 _AHEAD = 16  # files that a worker reads at a time, as many as a process has connections
-_PACKED = {"manifest.json", "index.arrow"}  # in every folder that gpuload packed
 
 
 class RemoteFolder(Files):
@@ -36,18 +35,11 @@ class RemoteFolder(Files):
     def __init__(self, url: URL) -> None:
         self.url = pinned(url)
         self._objects = Objects(self.url)
-        self._start_reading(())
-
-    def _start_reading(self, addresses: Sequence[str]) -> None:
         self._coming: dict[str, Future[bytes]] = {}
-        self._expected = deque(addresses)
+        self._expected = deque[str]()
 
     def __getstate__(self) -> dict[str, object]:
-        return {"url": self.url, "_objects": self._objects}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state)
-        self._start_reading(())
+        return {"url": self.url, "_objects": self._objects, "_coming": {}, "_expected": deque()}
 
     def __str__(self) -> str:
         return str(self.url)
@@ -65,28 +57,20 @@ class RemoteFolder(Files):
         return {name: one.size for name, one in sorted(there.items()) if not any(map(is_hidden, name.split("/")))}
 
     @cached_property
-    def _packed(self) -> list[str]:
-        """Folders that gpuload packed, below this one."""
-        files = Names(self._sizes).files
-        return [folder for folder in files if folder and set(files[folder]) >= _PACKED]
-
-    @cached_property
     def _names(self) -> Names:
-        below = tuple(f"{folder}/" for folder in self._packed)
-        return Names(name for name in self._sizes if not name.startswith(below))
+        return Names(self._sizes)
 
-    def walk(self, extensions: Collection[str], findings: Findings) -> Iterator[Ref]:
-        findings.notes += [f"passed over {folder!r}, which gpuload packed" for folder in self._packed]
-        yield from super().walk(extensions, findings)
+    def scan(self, folder: str) -> Scan:
+        folders, files = self._names.scan(folder)
+        start = f"{folder}/" if folder else ""
+        return {name: "which gpuload packed" if self._is_packed(start + name) else "" for name in folders}, files
 
-    def scan(self, folder: str) -> tuple[dict[str, str], list[str]]:
-        return self._names.scan(folder)
-
-    def split_files(self, suffix: str) -> list[str]:
-        return split_files(Names(self._sizes).scan, suffix)
-
-    def has(self, name: str) -> bool:
-        return name in self._sizes
+    def _is_packed(self, folder: str) -> bool:
+        """Whether gpuload packed this folder; one at the first level also if it holds nothing but such folders."""
+        folders, files = self._names.scan(folder)
+        if files or "/" in folder:
+            return set(files) >= PACKED
+        return bool(folders) and all(self._is_packed(f"{folder}/{name}") for name in folders)
 
     def find(self, name: str) -> Ref:
         if name not in self._sizes:
@@ -105,7 +89,7 @@ class RemoteFolder(Files):
         """Reads these files ahead, in this order, some at a time."""
         for future in self._coming.values():
             future.cancel()
-        self._start_reading(addresses)
+        self._coming, self._expected = {}, deque(addresses)
         self._fill()
 
     def wait(self, address: str) -> None:
@@ -145,22 +129,21 @@ class Copies:
 
     def __init__(self, url: URL, suffixes: Sequence[str]) -> None:
         self.given, self.url = url, pinned(url)
-        self.is_folder = False
+        self.root, self._beside, self._is_folder = URL(self.url.text.rpartition("/")[0]), list[str](), False
         if "*" in url.text or "[" in url.text:
-            found = expand_url(self.url)
             self.root = URL(self.url.text.partition("*")[0].partition("[")[0].rpartition("/")[0])
-            self.names = [one.text.removeprefix(f"{self.root}/") for one in found]
+            self.names = [one.text.removeprefix(f"{self.root}/") for one in expand_url(self.url)]
         elif url.suffix.lower() in suffixes:
-            self.root, self.names = URL(self.url.text.rpartition("/")[0]), [url.name]
+            self.names = [url.name]
         else:
-            self.root, self.is_folder = self.url, True
+            self.root, self._is_folder = self.url, True
             there = RemoteFolder(self.url)
             self.names = there.split_files(suffixes[0])
             folders = sorted({name.rpartition("/")[0] for name in self.names})
-            self.beside = [name for folder in folders if there.has(name := f"{folder}/{_ALSO}".lstrip("/"))]
+            self._beside = [f"{folder}/{_ALSO}".lstrip("/") for folder in folders if _ALSO in there.names(folder)]
         if wrong := [name for name in self.names if {"", ".", ".."} & set(name.split("/"))]:
             raise SourceError(
-                f"{url}: lists {wrong[0]!r}, which is not a path below it. Copy the files to a disk yourself"
+                f"{url}: lists {wrong[0]!r}, which is no path below it. Copy the files to a disk yourself"
             )
         if not self.names:
             raise SourceError(f"{url}: holds no {suffixes[0]}. Give a file, or the folder that holds some")
@@ -185,14 +168,11 @@ class Copies:
 
         async def all_of_them() -> None:
             limit = asyncio.Semaphore(_AT_A_TIME)
-            names = [*self.names, *(self.beside if self.is_folder else ())]
-            await asyncio.gather(*(one(name, limit) for name in names))
+            await asyncio.gather(*(one(name, limit) for name in (*self.names, *self._beside)))
 
         try:
             background().wait(all_of_them())
         except OSError as error:
-            raise OutputError(
-                f"{folder}: cannot be written ({error.strerror}), and what is read from {self.given} is copied there. "
-                "Free some space, or copy it to a disk yourself"
-            ) from None
-        return folder if self.is_folder or len(self.names) > 1 else folder / self.names[0]
+            what = f"cannot be written ({error.strerror}), and what is read from {self.given} is copied there"
+            raise OutputError(f"{folder}: {what}. Free some space, or copy it to a disk yourself") from None
+        return folder if self._is_folder or len(self.names) > 1 else folder / self.names[0]

@@ -6,6 +6,7 @@ as a line of JSON for each row. Workers then read images in any order. So a gene
 is unpacked once, and a resumed run asks for nothing again.
 """
 
+import glob
 import io
 import json
 import os
@@ -20,34 +21,22 @@ from typing import Any, BinaryIO, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from gpuload.errors import SourceError
+from gpuload.errors import SourceError, some_of
 from gpuload.fields.captions import CaptionKind
 from gpuload.fields.field import Field
-from gpuload.fields.kind import Columns
 from gpuload.fields.registry import KINDS
-from gpuload.sources.files import Files, Findings, Ref
-from gpuload.sources.listing import (
-    BYTES,
-    COLUMNS,
-    NAME,
-    SPLIT,
-    WHERE,
-    Listing,
-    SourceSplits,
-    listing_schema,
-    some_of,
-    splits_of_column,
-    splits_of_paths,
-)
-from gpuload.sources.local_folder import read_file
-from gpuload.types import Array, ClassNames
+from gpuload.machine.installed import require
+from gpuload.sources import listing
+from gpuload.sources.files import ARCHIVES, ELSEWHERE, Files, Findings, Folder, Ref, read_file
+from gpuload.store.url import URL, as_location
+from gpuload.types import Array
 
 Row = Mapping[str, Any]
 Names = tuple[str, ...]
 
 _BLOBS, _ROWS, _KINDS = "samples.blobs", "samples.jsonl", "samples.json"
 _NPY = b"\x93NUMPY"
-_RESERVED = (NAME, BYTES, WHERE, "image")
+_RESERVED = (listing.NAME, listing.BYTES, listing.WHERE, "image")
 _CHUNK_ROWS = 65_536  # rows kept as Python objects before they become Arrow columns
 _BY_KEY = {key: kind for kind in KINDS.values() for key in kind.keys}
 
@@ -73,6 +62,7 @@ class Source(ABC):
     spools: whether images are in the rows, or these can be had only once. takes_paths: whether an image or a mask may
         be the path of a file, as a program may give it; a file of somebody else could name any.
     takes_labels, takes_columns: whether the class takes --labels, as its second argument, and --column, as `columns`.
+    advice: what to do where there is no sample.
     needs_process: whether `prepare` runs in a process of its own, since it calls C libraries that trust what they read,
         so that a damaged file may crash them.
     columns: names of columns by what they hold, where they are not the usual ones. suffixes: of the files that it reads
@@ -82,6 +72,7 @@ class Source(ABC):
         channels; else they become uint8.
     """
 
+    advice: ClassVar[str] = "Give at least one"
     takes_labels: ClassVar[bool] = False
     takes_columns: ClassVar[bool] = False
     suffixes: ClassVar[Names] = ()
@@ -134,14 +125,13 @@ class Source(ABC):
         with (scratch / _BLOBS).open("wb") as blobs, (scratch / _ROWS).open("wb") as lines:
             try:
                 reader = _Reader(self, findings, blobs)
-                for number, entry in enumerate(reader.entries(rows)):
-                    lines.write(reader.line(number, entry))
+                lines.writelines(map(reader.line, reader.entries(rows)))
             finally:
                 if isinstance(rows, Generator):  # closes its file now, not when the error is collected
                     rows.close()
         (scratch / _KINDS).write_text(json.dumps([reader.kinds, findings.notes, findings.origin, findings.classes]))
 
-    def list_samples(self) -> Listing:
+    def list_samples(self) -> listing.Listing:
         """Every sample: names and numbers, no pixels; in an order that depends on the source alone.
 
         Raises:
@@ -178,6 +168,132 @@ class Source(ABC):
         return array
 
 
+class FilesSource(Source):
+    """Images, and perhaps masks, that are files of a container.
+
+    root: a folder, a zip archive, a URL, or any other `Files`.
+    """
+
+    advice = "Give a folder of images, which are known by their extensions, such as .jpg, .png or .webp"
+
+    def __init__(self, root: str | Path | URL | Files) -> None:
+        self._files = open_files(root)
+        location = as_location(root) if isinstance(root, (str, os.PathLike)) else root
+        self.root = Path(location) if isinstance(location, str) else location
+
+    @property
+    def title(self) -> str:
+        return str(self.root)
+
+    def leave_out(self, folder: Path) -> None:
+        if isinstance(self._files, Folder):
+            self._files.leave_out(folder)
+
+    def list_samples(self) -> listing.Listing:
+        if fault := self._files.fault():
+            raise SourceError(f"{self.root}: {fault}. {self.advice}")
+        return super().list_samples()
+
+    def expect(self, addresses: Sequence[str]) -> None:
+        self._files.expect(addresses)
+
+    def wait(self, address: str) -> None:
+        self._files.wait(address)
+
+    def read(self, address: str) -> bytes | Array:
+        return self._files.read(address)
+
+
+class LocalSource(Source):
+    """Samples in files that are not images, all at one path.
+
+    path: as given; of a URL, the files that are copied from there. needs: packages.
+
+    Raises:
+        MissingPackageError: one of the packages that it needs cannot be used. SourceError: it is read from local files
+        alone, and the path is a URL.
+    """
+
+    needs: ClassVar[Names] = ()
+
+    def __init__(self, path: str | Path | URL, columns: Mapping[str, Names] | None = None) -> None:
+        require(str(path), *self.needs)
+        location = as_location(path)
+        if isinstance(location, URL):
+            if not self.suffixes:
+                raise SourceError(f"{location}: is a URL, and this kind of source is read from files. {ELSEWHERE}")
+            from gpuload.sources.remote import Copies  # asyncio
+
+            self.path: Any = Copies(location, self.suffixes)
+            self._local = Path()
+        else:
+            self.path = self._local = Path(location)
+        self.columns = dict(columns or {})
+
+    @property
+    def title(self) -> str:
+        return str(self.path if isinstance(self.path, Path) else self.path.given)
+
+    def files_here(self, suffix: str) -> list[Path]:
+        """The files with this suffix, sorted: those of the folder (`Files.split_files`), those that match wildcards, or
+        the one at the path."""
+        if self._local.is_dir():
+            paths = [self._local / name for name in Folder(self._local).split_files(suffix)]
+        elif self._local.exists():
+            return [self._local]
+        else:
+            paths = [Path(name) for name in sorted(glob.glob(str(self._local)))]
+        if not paths:
+            what = f"holds no {suffix}" if self._local.is_dir() else "no such file"
+            raise SourceError(f"{self._local}: {what}. Give a file, or the folder that holds some")
+        return paths
+
+    def name_of(self, path: Path) -> str:
+        """The name of one of its files, relative to its folder."""
+        return path.relative_to(self._local if self._local.is_dir() else path.parent).as_posix()
+
+    def splits_of(self, paths: Sequence[Path], findings: Findings) -> list[str]:
+        """The split of each file; [] where all belong to one, or the path is not a folder.
+
+        Files with the same suffix elsewhere in the folder are told.
+        """
+        if not self._local.is_dir():
+            return []
+        folder, names = Folder(self._local), list(map(self.name_of, paths))
+        inner = [f"{place}/{name}" for place in folder.folders() for name in folder.names(place)]
+        left = {name for name in inner if name.lower().endswith(paths[0].suffix.lower())} - set(names)
+        if left:
+            findings.notes.append(f"passed over {some_of(sorted(left))}: in folders that are not named after splits")
+        splits = listing.splits_of_files(self.title, names) if self.own_splits else []
+        findings.origin = "by the names of its files or their folders" if splits else ""
+        return splits
+
+    def prepare(self, scratch: Path) -> None:
+        if isinstance(self.path, Path):
+            return super().prepare(scratch)
+        self._local = self.path.fetch(scratch)
+        return super().prepare(scratch)
+
+
+def open_files(root: str | Path | URL | Files) -> Files:
+    """The container at a path: an archive by its name, else a folder, perhaps at a URL; a container is given back."""
+    if isinstance(root, Files):
+        return root
+    path = as_location(root)
+    if isinstance(path, URL):
+        if path.suffix.lower() in ARCHIVES:
+            raise SourceError(f"{path}: is an archive at a URL. {ELSEWHERE}")
+        from gpuload.sources.remote import RemoteFolder  # asyncio
+
+        return RemoteFolder(path)
+    path = Path(path)
+    if path.suffix.lower() in ARCHIVES and not path.is_dir():
+        from gpuload.sources.zip_archive import ZipArchive  # imports compression modules that few need
+
+        return ZipArchive(path)
+    return Folder(path)
+
+
 class _Reader:
     """Checks the rows of a source, and finds the kind of each field.
 
@@ -186,8 +302,8 @@ class _Reader:
 
     def __init__(self, source: Source, findings: Findings, blobs: BinaryIO | None = None) -> None:
         self._source, self._told, self._blobs = source, findings, blobs
+        self._number = -1  # of the row
         self._offset = 0
-        self._label_type: type | None = None
         self.kinds: FieldKinds = {}
 
     def entries(self, rows: Iterable[Row]) -> Iterator[list[Any]]:
@@ -195,95 +311,63 @@ class _Reader:
 
         Where nothing is spooled, rows come from one place in the source's code, so only the first is checked.
         """
-        number = -1
-        for number, row in enumerate(rows):
-            if number == 0 or self._source.spools:
-                self._check(number, row)
-                self._check_kinds(number, row)
-            yield self._entry(number, row)
-        if number < 0:
-            raise SourceError(f"{self._source.title}: holds no sample. Give at least one")
+        for self._number, row in enumerate(rows):
+            if self._number == 0 or self._source.spools:
+                self._check(row)
+                self._check_kinds(row)
+            yield self._entry(row)
+        if self._number < 0:
+            left = [f"{rejection.source!r} {rejection.reason}" for rejection in self._told.rejected[:1]]
+            found = "; ".join([*left, *self._told.all_notes()]) or "nothing"
+            raise SourceError(f"{self._source.title}: holds no sample; found: {found}. {self._source.advice}")
 
-    def _check_kinds(self, number: int, row: Row) -> None:
+    def _check_kinds(self, row: Row) -> None:
         """Raises SourceError if a row has other fields than those before."""
         kinds = self._kinds_of(row)
-        if number == 0:
+        if self._number == 0:
             self.kinds.update(kinds)
         elif kinds != self.kinds:
-            differing = sorted({*kinds.items()} ^ {*self.kinds.items()})[0][0]
-            what = f"has {_described(kinds)}, those before have {_described(self.kinds)} (see {differing!r})"
-            raise self._error(number, what, "Give every sample the same fields")
+            names = sorted({name for name, _ in {*kinds.items()} ^ {*self.kinds.items()}})
+            raise self._error(f"differs from those before in {some_of(names)}", "Give every sample the same fields")
 
-    def _entry(self, number: int, row: Row) -> list[Any]:
-        image = self._stored(row["image"], number, "image")
-        name = row.get(NAME)
-        entry: list[Any] = [image.name or f"{number:08d}." if name is None else str(name), image.size, image.address]
+    def _entry(self, row: Row) -> list[Any]:
+        image = self._stored(row["image"], "image")
+        given = row.get(listing.NAME)
+        name = image.name or f"{self._number:08d}." if given is None else str(given)
+        entry: list[Any] = [name, image.size, image.address]
         for field, (kind, _) in self.kinds.items():
             if KINDS[kind].stays_in_shard:
-                entry.append(self._stored(row[field], number, kind).address)
+                entry.append(self._stored(row[field], kind).address)
             else:
                 entry.append(row[field] if self._told.picked else KINDS[kind].pick(field, row))
         return entry
 
-    def line(self, number: int, entry: Sequence[Any]) -> bytes:
+    def line(self, entry: Sequence[Any]) -> bytes:
         """JSON of an entry."""
-        parts = []
-        for name, value in zip((NAME, BYTES, WHERE, *self.kinds), entry, strict=True):
-            try:
-                parts.append(json.dumps(value, ensure_ascii=False, default=_plain).encode())
-            except (TypeError, ValueError) as error:
-                raise SourceError(
-                    f"{self._source.title}: sample {number}: {name!r} cannot be stored ({error}). Give numbers, texts, "
-                    "arrays, or lists and dicts of these"
-                ) from None
-        return b"[%s]\n" % b", ".join(parts)
+        try:
+            return json.dumps(entry, ensure_ascii=False, default=_plain).encode() + b"\n"
+        except (TypeError, ValueError) as error:
+            what = f"has a value that cannot be stored ({error})"
+            raise self._error(what, "Give numbers, texts, arrays, or lists and dicts of these") from None
 
-    def _check(self, number: int, row: Any) -> None:
-        """Raises SourceError if this is not a dict with an image, or its label is invalid."""
-        if not isinstance(row, Mapping):
-            what = f"is a {type(row).__name__}, not a dict"
-            raise self._error(number, what, 'Give such as {"image": image, "label": label}')
-        if "image" not in row:
-            raise self._error(number, f"has no 'image', only {sorted(map(str, row))}", "Give it one")
-        if "label" in row:
-            self._check_label(number, row["label"])
+    def _check(self, row: Any) -> None:
+        """Raises SourceError if this is not a dict with an image, or its labels are invalid."""
+        if not isinstance(row, Mapping) or "image" not in row:
+            what = f"has only {sorted(map(str, row))}" if isinstance(row, Mapping) else f"is a {type(row).__name__}"
+            raise self._error(what, 'Give a dict such as {"image": image, "label": label}')
         labels = row.get("labels", ())
         if not (isinstance(labels, (list, tuple)) or getattr(labels, "ndim", 0) == 1):
-            what = f"has the labels {str(labels)[:60]!r}; they must be a list"
-            raise self._error(number, what, "Give a list, or one 'label'")
+            raise self._error(f"has the labels {str(labels)[:60]!r}", "Give a list, or one 'label'")
 
-    def _check_label(self, number: int, given: Any) -> None:
-        label = given.tolist() if hasattr(given, "tolist") else given
-        kind = str if isinstance(label, str) else int
-        if label is None or label == "":
-            what, advice = f"no label, but {label!r}", (
-                "Give it one or leave it out; for a set without labels leave 'label' out of every sample"
-            )  # fmt: skip
-        elif isinstance(label, float):
-            what, advice = f"the label {label}, a float", (
-                "Give whole numbers or names for classes; for a number to be predicted call it by another name, such "
-                "as 'target'"
-            )  # fmt: skip
-        elif not isinstance(label, (int, str)):
-            what = f"the label {str(label)[:60]}, a {type(given).__name__}"
-            advice = "Give the number of its class, or its name; several of them are 'labels'"
-        elif self._label_type not in (None, kind):
-            what = f"the label {label!r}, those before are {'names' if kind is int else 'numbers'}"
-            advice = "Give numbers or names for all"
-        else:
-            self._label_type = kind
-            return
-        raise self._error(number, f"has {what}", advice)
-
-    def _error(self, number: int, what: str, advice: str) -> SourceError:
-        return SourceError(f"{self._source.title}: sample {number} {what}. {advice}")
+    def _error(self, what: str, advice: str) -> SourceError:
+        return SourceError(f"{self._source.title}: sample {self._number} {what}. {advice}")
 
     def _kinds_of(self, row: Row) -> FieldKinds:
         """The kind of each field of a row: given by the source, by its key, or the first that claims its value."""
         kinds: FieldKinds = {}
         companions: set[str] = set()
         for name, value in row.items():
-            if name in _RESERVED or (self._source.images_alone and name not in COLUMNS):
+            if name in _RESERVED or (self._source.images_alone and name not in listing.COLUMNS):
                 continue
             kind = KINDS[self._told.kinds[name]] if name in self._told.kinds else _BY_KEY.get(name)
             if isinstance(value, Ref):
@@ -295,18 +379,18 @@ class _Reader:
             companions.update(kind.companions(name))
         return {name: kind for name, kind in kinds.items() if name not in companions}
 
-    def _stored(self, value: Any, number: int, kind: str) -> Ref:
+    def _stored(self, value: Any, kind: str) -> Ref:
         """The reference to a value, which is spooled unless it is one already."""
         if isinstance(value, Ref):
             return value
         assert self._blobs is not None
-        blob = self._blob(value, number, kind)
+        blob = self._blob(value, kind)
         self._offset += self._blobs.write(blob)
         return Ref("", len(blob), f"{self._offset - len(blob)}:{len(blob)}")
 
-    def _blob(self, value: Any, number: int, kind: str) -> bytes:
+    def _blob(self, value: Any, kind: str) -> bytes:
         if isinstance(value, (str, os.PathLike)):
-            return self._content(value, number, kind)
+            return self._content(value, kind)
         if isinstance(value, (bytes, bytearray, memoryview)):
             return bytes(value)
         as_stored = self._source.as_stored
@@ -315,31 +399,29 @@ class _Reader:
             value = np.asarray(value if kind != "image" or value.mode in kept else value.convert("RGB"))
         try:
             array = np.asarray(value)
+            if array.dtype.hasobject:
+                raise ValueError("Python objects")
         except (ValueError, TypeError, OverflowError) as error:  # such as lists within lists, 65 deep
-            raise self._error(number, f"has a {kind} that is not an array ({error})", "Give numbers") from None
-        if kind == "image":
-            array = image_array(array, None if as_stored else 1.0)
-        if array.dtype.hasobject:
-            raise self._error(number, f"has a {kind} of Python objects", "Give numbers")
+            raise self._error(f"has a {kind} that is not an array ({error})", "Give numbers") from None
+        if kind == "image" and not as_stored:
+            array = image_array(array)
         file = io.BytesIO()
         np.save(file, np.ascontiguousarray(array), allow_pickle=False)
         return file.getvalue()
 
-    def _content(self, path: str | os.PathLike[str], number: int, kind: str) -> bytes:
+    def _content(self, path: str | os.PathLike[str], kind: str) -> bytes:
         if not self._source.takes_paths:
             what = f"has a text for its {kind}, expected bytes or an array"
-            raise self._error(number, what, "Paths are taken from programs and tables (--labels) alone")
+            raise self._error(what, "Paths are taken from programs and tables (--labels) alone")
         try:
             return read_file(path)
         except OSError as error:
-            raise SourceError(
-                f"{self._source.title}: sample {number}: {path}: cannot be read ({error.strerror}). Correct its path"
-            ) from None
+            raise self._error(f"has the path {path}, which cannot be read ({error.strerror})", "Correct it") from None
 
 
-def _list(source: Source, findings: Findings, kinds: FieldKinds, entries: Iterable[Sequence[Any]]) -> Listing:
+def _list(source: Source, findings: Findings, kinds: FieldKinds, entries: Iterable[Sequence[Any]]) -> listing.Listing:
     """kinds: complete once the first of the entries is there."""
-    schema = listing_schema((), where=True)
+    schema = listing.listing_schema((), where=True)
     chunks, values, rest = list[pa.Table](), list[list[Any]](), iter(entries)
     while some := list(islice(rest, _CHUNK_ROWS)):
         name, size, address, *columns = map(list, zip(*some, strict=True))
@@ -348,74 +430,54 @@ def _list(source: Source, findings: Findings, kinds: FieldKinds, entries: Iterab
         for column, more in zip(values, columns, strict=True):
             column += more
     table = pa.concat_tables(chunks)
-    of_rows, splits = {(name, *kind): column for (name, kind), column in zip(kinds.items(), values, strict=True)}, None
+    of_rows, splits = dict(zip(kinds, values, strict=True)), None
     if source.own_splits:
-        splits, used = _splits_in(source, findings, of_rows)
-        of_rows = {key: column for key, column in of_rows.items() if key[0] not in used}
-        if splits is None and findings.strict is not None:
-            splits = splits_of_paths(source.title, table.column(NAME).to_pylist(), findings.strict)
-    if source.images_alone:
-        of_rows = {}
-    fields, classes, columns = _fields(source.title, findings, of_rows)
-    if alike := names_alike(list(classes or ())):
-        findings.notes.append(f"classes that differ only in case are different classes: {some_of(alike)}")
-    if table.column(WHERE).equals(table.column(NAME)):
-        table = table.drop_columns([WHERE])
-    schema = listing_schema(fields, where=WHERE in table.column_names)
-    rejected = tuple(sorted(findings.rejected, key=lambda rejection: rejection.source))
-    table = pa.table([*table.columns, *columns], schema=schema)
-    return Listing(table, fields, classes, rejected, findings.all_notes(), splits)
-
-
-Values = Mapping[tuple[str, str, str], Sequence[Any]]  # of the fields, by their names, kinds and details
-
-
-def _splits_in(source: Source, findings: Findings, of_rows: Values) -> tuple[SourceSplits | None, set[str]]:
-    """The splits of the rows, and the keys that are not fields because they name splits."""
-    unused = {SPLIT} if findings.origin else set()
-    for (name, kind, _), values in of_rows.items():
-        asked = name == SPLIT and SPLIT in source.columns
-        if asked or (name in COLUMNS and kind == CaptionKind.name):
-            splits = splits_of_column(source.title, name, values, asked, findings.origin)
-            if splits is not None:
-                return splits, {*unused, name}
-    return None, unused
-
-
-def _fields(title: str, findings: Findings, of_rows: Values) -> tuple[tuple[Field, ...], ClassNames, Columns]:
-    """The fields, the class names of the set, and the columns."""
+        splits, used = _splits(source, findings, table.column(listing.NAME), kinds, of_rows)
+        of_rows.pop(used, None)
     fields, columns, classes = list[Field](), list[Any](), None
-    for (name, kind, detail), values in of_rows.items():
-        field, of_field = KINDS[kind].parse(title, name, values, findings.classes.get(name), detail)
+    for field_name, column in () if source.images_alone else of_rows.items():
+        kind, detail = kinds[field_name]
+        given = findings.classes.get(field_name)
+        field, of_field = KINDS[kind].parse(source.title, field_name, column, given, detail)
         if KINDS[kind].names_set_classes:
             classes, field = field.classes, replace(field, classes=None)
-        fields.append(findings.fields.get(name, field))
+        fields.append(findings.fields.get(field_name, field))
         columns += of_field
-    return tuple(fields), classes, columns
+    counts = Counter(name.lower() for name in classes or ())
+    if alike := [name for name in classes or () if counts[name.lower()] > 1]:
+        findings.notes.append(f"classes that differ only in case are different classes: {some_of(alike)}")
+    if table.column(listing.WHERE).equals(table.column(listing.NAME)):
+        table = table.drop_columns([listing.WHERE])
+    schema = listing.listing_schema(tuple(fields), where=listing.WHERE in table.column_names)
+    rejected = tuple(sorted(findings.rejected, key=lambda rejection: rejection.source))
+    table = pa.table([*table.columns, *columns], schema=schema)
+    return listing.Listing(table, tuple(fields), classes, rejected, findings.all_notes(), splits)
 
 
-def names_alike(names: list[str]) -> list[str]:
-    """The names that differ from another one in case alone."""
-    counts = Counter(name.lower() for name in names)
-    return [name for name in names if counts[name.lower()] > 1]
+def _splits(
+    source: Source, findings: Findings, names: pa.ChunkedArray, kinds: FieldKinds, of_rows: Mapping[str, Sequence[Any]]
+) -> tuple[listing.SourceSplits | None, str]:
+    """The splits of the samples, and the field that names them, if one does."""
+    for name, values in of_rows.items():
+        asked = name == listing.SPLIT and listing.SPLIT in source.columns
+        is_meant = asked or (name in listing.COLUMNS and kinds[name][0] == CaptionKind.name)
+        if is_meant and (splits := listing.splits_of_column(source.title, name, values, asked)):
+            return listing.SourceSplits.of(splits, findings.origin or f"by its column {name!r}"), name
+    return (
+        None if findings.strict is None else listing.splits_of_paths(source.title, names.to_pylist(), findings.strict)
+    ), ""
 
 
-def image_array(array: Array, peak: float | None = 1.0) -> Array:
-    """uint8 (H, W, C) out of uint8 or float in 0..peak, with the channels first or last; without a peak as it is.
+def image_array(array: Array, peak: float = 1.0) -> Array:
+    """uint8 (H, W, C) out of uint8 or float in 0..peak, with the channels first or last.
 
     Anything else is returned as it is, and the packer rejects it with its type and shape.
     """
-    if peak is None:
-        return array
     if array.ndim == 3 and array.shape[0] in (1, 3) and array.shape[2] not in (1, 3):
         array = array.transpose(1, 2, 0)
     if array.dtype.kind == "f" and array.size and float(array.min()) >= 0 and float(array.max()) <= peak:
         array = np.round(array.astype(np.float64) * (255 / peak)).astype(np.uint8)
     return array
-
-
-def _described(kinds: FieldKinds) -> dict[str, str]:
-    return {name: f"{kind} {detail}".strip() for name, (kind, detail) in sorted(kinds.items())}
 
 
 def _plain(value: Any) -> Any:

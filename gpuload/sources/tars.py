@@ -7,19 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuload.counted import counted
 from gpuload.disk import Manifest
 from gpuload.disk.tar import Damage, Member, group_members, read_members, split_name
-from gpuload.errors import DecodeError, ShardError, SourceError
+from gpuload.errors import DecodeError, ShardError, SourceError, some_of
 from gpuload.fields.captions import CaptionKind
 from gpuload.fields.field import Field
 from gpuload.fields.registry import KINDS, kind_of
 from gpuload.headers import npy
 from gpuload.sources.annotations import are_boxes, no_captions
-from gpuload.sources.at_path import LocalSource
-from gpuload.sources.files import IMAGE_EXTENSIONS, Findings, Ref, is_text
-from gpuload.sources.listing import SPLIT, some_of
-from gpuload.sources.rows import Row
+from gpuload.sources.files import IMAGE_EXTENSIONS, Findings, Ref, by_count, is_text, readable
+from gpuload.sources.listing import SPLIT
+from gpuload.sources.rows import LocalSource, Row
 from gpuload.types import Array
 
 _UNPACK = "Unpack the tars, and give --from yolo"
@@ -62,34 +60,25 @@ class TarsSource(LocalSource):
         findings.fields = {field.name: field for field in fields}
         findings.kinds = {field.name: field.kind for field in fields}
         splits = self.splits_of(self._paths, findings)
-        wanted, samples, folders, unused = {field.member for field in fields}, 0, set[str](), Counter[str]()
+        wanted, unused = {field.member for field in fields}, Counter[str]()
         for number, path in enumerate(self._paths):
             for sample in self._samples(path, image, findings):
                 name = f"{self.name_of(path)}/{sample.picture.name if sample.picture else sample.key}"
-                lacking = [field.member for field in fields if field.member not in sample.members]
+                lacking = [f".{end}, which most samples have" for end in wanted - set(sample.members)]
                 if not is_text(name):
                     findings.reject(name, "its name is not UTF-8")
                 elif sample.picture is None or lacking:
-                    what = f"no .{lacking[0]}, which most samples have" if sample.picture else "no image"
-                    findings.reject(name, f"has {what}")
+                    findings.reject(name, f"has no {min(lacking) if sample.picture else 'image'}")
                 else:
-                    samples += 1
-                    folders.add(sample.picture.name.rpartition("/")[0])
-                    others = (end for end, member in sample.members.items() if member != sample.picture)
-                    unused.update(end for end in others if end not in wanted)
+                    others = {end for end, member in sample.members.items() if member != sample.picture} - wanted
+                    unused.update(f".{end}" for end in others)
                     row = self._row(number, name, sample, fields)
                     yield {**row, SPLIT: splits[number]} if splits else row
-        if not samples:
-            raise SourceError(f"{self._paths[0]}: no sample with an image in {counted(len(self._paths), 'tar')}")
         if unused:
-            counts = ", ".join(f"{count:,} × .{extension}" for extension, count in sorted(unused.items()))
-            findings.notes.append(
-                f"members that are not packed, by extension: {counts}; fields are what most samples have"
-            )
+            counts = by_count(unused)
+            findings.notes.append(f"members that are not packed: {counts}; fields are what most samples have")
         if not fields and not self.images_alone:
             findings.notes.append("no sample has more than its image, so that the set has no labels")
-            if len(folders) > 1:
-                findings.notes.append(f"if the folders in the tar ({some_of(sorted(folders))}) are classes, unpack it")
 
     def _samples(self, path: Path, image: Field | None, findings: Findings | None = None) -> Iterator["_Sample"]:
         """findings: receives members that belong to no sample."""
@@ -105,20 +94,16 @@ class TarsSource(LocalSource):
 
     def _guess(self, image: Field | None) -> tuple[Field, ...]:
         """The fields of foreign shards: one for each extension that most samples have, in the order of appearance."""
-        counts: Counter[str] = Counter()
-        first: dict[str, list[tuple[Path, Member]]] = {}
-        samples = 0
+        some: dict[str, list[tuple[Path, Member]]] = {}
+        counts, samples = Counter[str](), 0
         for path in self._paths:
             for sample in self._samples(path, image):
-                if sample.picture is not None:
-                    samples += 1
-                    for end, member in sample.members.items():
-                        if member != sample.picture:
-                            counts[end] += 1
-                            if counts[end] <= _LOOKED_INTO:
-                                first.setdefault(end, []).append((path, member))
-        wanted = [end for end in first if counts[end] * 2 > samples]
-        guesses = [_field_of(end, first[end]) for end in wanted]
+                samples += sample.picture is not None
+                for end, member in sample.members.items() if sample.picture else ():
+                    if member != sample.picture:
+                        counts[end] += 1
+                        some.setdefault(end, []).extend([(path, member)] if counts[end] <= _LOOKED_INTO else [])
+        guesses = (_field_of(end, some[end]) for end in some if counts[end] * 2 > samples)
         return tuple(field for field in guesses if field is not None)
 
     def _row(self, number: int, name: str, sample: "_Sample", fields: Sequence[Field]) -> Row:
@@ -144,11 +129,9 @@ class TarsSource(LocalSource):
         first, *others = manifests = [Manifest.read(folder) for folder in folders]
         if not all(manifest.upright for manifest in manifests):  # an index of foreign shards may have fewer fields
             return None, None
-        for folder, other in zip(folders[1:], others, strict=True):
-            if _described(other) != _described(first):
-                raise SourceError(
-                    f"{folder}: has other fields or classes than {folders[0]}. Pack each of them by itself"
-                )
+        if any(_described(other) != _described(first) for other in others):
+            what = f"its folders {some_of([folder.name for folder in folders])} differ in fields or classes"
+            raise SourceError(f"{self.title}: {what}. Pack each of them by itself")
         named = {one.name: kind_of(one).class_names(one, first.classes) for one in first.fields}
         findings.classes |= {name: classes for name, classes in named.items() if classes is not None}
         extensions = {extension for one in manifests for extension in one.fields[0].member.split(";")}
@@ -182,9 +165,8 @@ def by_extension(path: Path, key: str, members: Sequence[Member], fold: bool = F
     found = {(end.lower() if fold else end): member for member in members for end in split_name(member.name)[1:]}
     if len(found) < len(members):
         names = some_of([member.name for member in members], 8)
-        raise ShardError(
-            f"{path}: sample {key!r} has two members of one extension ({names}). Rename one, and pack the tar again"
-        )
+        what = f"sample {key!r} has two members of one extension ({names})"
+        raise ShardError(f"{path}: {what}. Rename one, and pack the tar again")
     return found
 
 
@@ -218,12 +200,8 @@ def _content(path: Path, member: Member) -> bytes:
 
 
 def _value(path: Path, field: Field, member: Member) -> Row:
-    try:
+    with readable(f"{path}: {member.name!r}", f"a {field.kind}", ValueError, KeyError, TypeError):
         return kind_of(field).load(field, _content(path, member))
-    except (ValueError, KeyError, TypeError) as error:
-        raise SourceError(
-            f"{path}: {member.name!r} is no {field.kind} ({error}). Correct it, or leave the shard out"
-        ) from None
 
 
 def _ref(number: int, member: Member, name: str = "") -> Ref:

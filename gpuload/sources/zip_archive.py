@@ -16,20 +16,67 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpuload.errors import DecodeError, SourceError
+from gpuload.errors import DecodeError
 from gpuload.machine.untrusted import open_regular
-from gpuload.sources.files import HEAD_BYTES, IMAGE_EXTENSIONS, Files, Findings, Names, Ref, extension_of, is_hidden
+from gpuload.sources.files import (
+    HEAD_BYTES,
+    IMAGE_EXTENSIONS,
+    Files,
+    Findings,
+    Names,
+    Ref,
+    Scan,
+    extension_of,
+    is_hidden,
+    readable,
+)
 
 _MOST_CHARACTERS = 4096  # of a name, as of a path of Linux
 MAX_MEMBER_BYTES = 1 << 30  # packed or unpacked; Pillow's largest image has 0.5 GB of pixels
 
 _ENCRYPTED, _UTF8 = 0x1, 0x800  # flags of a member (APPNOTE.TXT 4.4.4)
 _FAT = 0  # the host system of a member (4.4.2.2)
-_OTHER_METHODS = {9: "deflate64", 12: "bzip2", 14: "LZMA", 93: "Zstandard", 95: "XZ", 98: "PPMd"}
 # What precedes the data of a member (4.3.7): a signature, and the lengths of a name and of an extra field that follow.
 _LOCAL_HEADER, _SIGNATURE = struct.Struct("<4s22xHH"), b"PK\3\4"
 _BEGIN_BYTES = 512  # packed, of which the first bytes are unpacked
-_NOTHING_THERE = "is damaged in the archive: nothing begins where the directory says"
+
+
+class _Place(NamedTuple):
+    """Where a member's header begins in the archive, its bytes packed and unpacked, and how it is packed."""
+
+    offset: int
+    packed: int
+    size: int
+    method: int
+    flags: int
+    crc: int
+
+    @classmethod
+    def of(cls, info: zipfile.ZipInfo) -> "_Place":
+        return cls(info.header_offset, info.compress_size, info.file_size, info.compress_type, info.flag_bits, info.CRC)
+
+    @classmethod
+    def at(cls, address: str) -> "_Place":
+        return cls(*map(int, address.split(":")))
+
+    def refusal(self) -> str:
+        """Why this member is not read; "" if it is."""
+        if self.flags & _ENCRYPTED:
+            return "is encrypted"
+        if self.method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            return f"is compressed by method {self.method}; only stored and deflated members are read"
+        if max(self.packed, self.size) > MAX_MEMBER_BYTES:
+            return f"is larger than {MAX_MEMBER_BYTES >> 20:,} MiB, the most for a member of an archive"
+        return ""
+
+    def unpack(self, data: bytes, most: int) -> bytes:
+        """The first bytes of the content, `most` of them, from the first packed ones."""
+        if self.method == zipfile.ZIP_STORED:
+            return data[:most]
+        try:
+            return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, most)
+        except zlib.error as error:
+            raise DecodeError(f"is damaged in the archive: {error}") from None
 
 
 class ZipArchive(Files):
@@ -63,153 +110,96 @@ class ZipArchive(Files):
     def around(self) -> str:  # type: ignore[override]
         return self._directory.top
 
-    def scan(self, folder: str) -> tuple[dict[str, str], list[str]]:
-        return self._directory.names.scan(self._directory.place(folder))
+    def scan(self, folder: str) -> Scan:
+        """Of a folder by its name with or without the folders around everything."""
+        plain, names = _plain(folder), self._directory.names
+        whole = f"{self.around}{plain}".rstrip("/")
+        return names.scan(whole if whole in names.folders else plain or "/")
 
     def walk(self, extensions: Collection[str], findings: Findings) -> Iterator[Ref]:
-        directory = self._directory
-        for name, reason in directory.refused:
+        for name, reason in self._directory.refused:
             if extension_of(name) in extensions:
-                findings.reject(name.removeprefix(directory.top), reason)
-        for name in directory.members:
-            if not name.startswith(directory.top):
+                findings.reject(name.removeprefix(self.around), reason)
+        for name in self._directory.members:
+            if not name.startswith(self.around):
                 findings.wants(name, ())
         yield from super().walk(extensions, findings)
 
     def find(self, name: str) -> Ref:
-        directory = self._directory
-        plain = "/".join(part for part in name.split("/") if part not in ("", "."))
-        info = directory.members.get(directory.top + plain) or directory.members.get(plain)
+        plain, members = _plain(name), self._directory.members
+        info = members.get(self.around + plain) or members.get(plain)
         if info is None or name.startswith("/"):
             raise FileNotFoundError(f"{name}: not in {self}")
         place = _Place.of(info)
-        return Ref(name, place.size, place.address())
+        return Ref(name, place.size, ":".join(map(str, place)))
 
     def refusal(self, file: Ref) -> str:
         return _Place.at(file.address).refusal()
 
     def read(self, address: str) -> bytes:
         place = _Place.at(address)
-        if reason := place.refusal():
-            raise DecodeError(reason)
-        return place.unpack(self._stored(place, place.packed))
+        data = place.unpack(self._stored(place, place.packed), place.size + 1)  # no more than the directory says
+        if len(data) != place.size or zlib.crc32(data) != place.crc:
+            raise DecodeError("is damaged in the archive: its size or checksum is not that in the directory")
+        return data
 
     def head(self, name: str) -> bytes:
         place = _Place.at(self.find(name).address)
-        if place.refusal():
-            return b""
         try:
-            return place.begin(self._stored(place, _BEGIN_BYTES))
-        except (DecodeError, OSError, zlib.error):
+            return place.unpack(self._stored(place, _BEGIN_BYTES), HEAD_BYTES)
+        except (DecodeError, OSError):
             return b""
 
-    def _stored(self, place: "_Place", count: int) -> bytes:
+    def _stored(self, place: _Place, count: int) -> bytes:
         """The first packed bytes of a member."""
+        if reason := place.refusal():
+            raise DecodeError(reason)
         with open_regular(self.path, buffering=0) as file:
-            descriptor = file.fileno()
             try:
-                header = os.pread(descriptor, _LOCAL_HEADER.size, place.offset)
+                header = os.pread(file.fileno(), _LOCAL_HEADER.size, place.offset)
                 signature, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(header)
                 if signature != _SIGNATURE:
-                    raise DecodeError(_NOTHING_THERE)
-                return os.pread(descriptor, count, place.offset + len(header) + name_bytes + extra_bytes)
+                    raise OverflowError
+                return os.pread(file.fileno(), count, place.offset + len(header) + name_bytes + extra_bytes)
             except (struct.error, OverflowError):  # the archive ends before, or no file could be so long
-                raise DecodeError(_NOTHING_THERE) from None
+                raise DecodeError("is damaged in the archive: nothing begins where the directory says") from None
 
     @cached_property
     def _directory(self) -> "_Directory":
-        try:
-            with zipfile.ZipFile(self.path) as archive:
-                return _Directory(archive.infolist())
-        except (OSError, EOFError, ValueError, NotImplementedError, zipfile.BadZipFile, struct.error) as error:
-            raise SourceError(
-                f"{self.path}: cannot be read as a zip archive ({error}). "
-                "Copy it again, or unpack it and give the folder"
-            ) from None
-
-
-class _Place(NamedTuple):
-    """Where a member's header begins in the archive, its bytes packed and unpacked, and how it is packed."""
-
-    offset: int
-    packed: int
-    size: int
-    method: int
-    flags: int
-    crc: int
-
-    @classmethod
-    def of(cls, info: zipfile.ZipInfo) -> "_Place":
-        return cls(info.header_offset, info.compress_size, info.file_size, info.compress_type, info.flag_bits, info.CRC)
-
-    @classmethod
-    def at(cls, address: str) -> "_Place":
-        return cls(*map(int, address.split(":")))
-
-    def address(self) -> str:
-        return ":".join(map(str, self))
-
-    def refusal(self) -> str:
-        """Why this member is not read; "" if it is."""
-        if self.flags & _ENCRYPTED:
-            return "is encrypted"
-        if self.method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            method = _OTHER_METHODS.get(self.method, f"method {self.method}")
-            return f"is compressed by {method}; only stored and deflated members are read"
-        if max(self.packed, self.size) > MAX_MEMBER_BYTES:
-            return f"is larger than {MAX_MEMBER_BYTES >> 20:,} MiB, the most for a member of an archive"
-        return ""
-
-    def begin(self, data: bytes) -> bytes:
-        """The first bytes of the content, from the first packed bytes."""
-        if self.method == zipfile.ZIP_DEFLATED:
-            data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, HEAD_BYTES)
-        return data[:HEAD_BYTES]
-
-    def unpack(self, data: bytes) -> bytes:
-        """The member's content; a deflated member is unpacked to no more than the size in the directory."""
-        if self.method == zipfile.ZIP_DEFLATED:
-            try:
-                data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, self.size + 1)
-            except zlib.error as error:
-                raise DecodeError(f"is damaged in the archive: {error}") from None
-        if len(data) != self.size or zlib.crc32(data) != self.crc:
-            raise DecodeError("is damaged in the archive: its size or checksum is not that in the directory")
-        return data
+        errors = (EOFError, ValueError, NotImplementedError, zipfile.BadZipFile, struct.error)
+        with readable(self.path, "a zip archive", *errors), zipfile.ZipFile(self.path) as archive:
+            return _Directory(archive.infolist())
 
 
 class _Directory:
     """The directory of an archive.
 
-    members: by name, without hidden ones. empty: folders with an entry, each with a slash after it. refused: names
-    that do not count as members, and why. names: of all members and folders. top: the folders that wrap everything,
-    each with a slash after it.
+    members: by name, without hidden ones. refused: names that do not count as members, and why. names: of all members
+    and folders. top: the folders that wrap everything, each with a slash after it.
     """
 
     def __init__(self, infos: Iterable[zipfile.ZipInfo]) -> None:
         self.members: dict[str, zipfile.ZipInfo] = {}
-        self.empty: set[str] = set()
         self.refused: list[tuple[str, str]] = []
+        folders = set[str]()
         for info in infos:
-            self._add(info)
+            self._add(info, folders)
         self._refuse_overlaps()
-        self.names = Names((*self.members, *self.empty))
+        self.names = Names((*self.members, *folders))
         self.top = self._find_top()
 
-    def _add(self, info: zipfile.ZipInfo) -> None:
+    def _add(self, info: zipfile.ZipInfo, folders: set[str]) -> None:
         given = _decoded(info)
         parts = [part for part in given.split("/") if part not in ("", ".")]
         name = "/".join(parts)
         if given.startswith("/") or given[1:3] in (":/", ":\\") or ".." in parts:
             self.refused.append((given, "its name leads out of the archive"))
+        elif len(given) > _MOST_CHARACTERS or "\0" in given:
+            self.refused.append((given[:100].replace("\0", "\ufffd"), "its name is none that a file could have"))
         elif not parts or any(map(is_hidden, parts)):
             pass
-        elif len(given) > _MOST_CHARACTERS:
-            self.refused.append((given[:100], "its name is longer than any file's"))
-        elif "\0" in name:
-            self.refused.append((given.replace("\0", "\ufffd"), "its name has a zero byte"))
         elif given.endswith("/"):
-            self.empty.add(f"{name}/")
+            folders.add(f"{name}/")
         elif stat.S_ISLNK(info.external_attr >> 16):
             self.refused.append((name, "is a link, which is not followed in an archive"))
         else:
@@ -235,11 +225,9 @@ class _Directory:
                 return top
             top += f"{next(iter(folders))}/"
 
-    def place(self, folder: str) -> str:
-        """The full name of a folder, from a name that `ZipArchive.find` takes."""
-        plain = "/".join(part for part in folder.split("/") if part not in ("", "."))
-        whole = f"{self.top}{plain}".rstrip("/")
-        return whole if whole in self.names.folders else plain or "/"
+
+def _plain(name: str) -> str:
+    return "/".join(part for part in name.split("/") if part not in ("", "."))
 
 
 def _decoded(info: zipfile.ZipInfo) -> str:

@@ -200,7 +200,7 @@ def test_tables_with_several_captions(photos: Path, name: str, text: str, column
     [
         ({"captions": []}, "a row has no caption"),
         ({"captions": [1]}, "is not a list of captions"),
-        ({"captions": "[1"}, "is not a JSON list of captions"),
+        ({"captions": "[1"}, "is not a list of captions"),
         ({"caption": ["a", "b"]}, "found a list of 2. Several of each image are for --column captions="),
     ],
 )

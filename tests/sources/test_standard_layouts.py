@@ -78,15 +78,11 @@ def test_coco_with_a_file_for_each_split(
 def test_files_of_coco_that_are_no_splits(make_folder: Folder) -> None:
     files = two_of_coco(["0.jpg"], ["3.jpg"])
     other = {**files, "annotations/instances_val2017.json": coco(["3.jpg"], ("ant", "cat"))}
-    with pytest.raises(SourceError, match="instances_val2017.json: has other fields or categories than .*--labels"):
+    with pytest.raises(SourceError, match="instances_val2017.json have different categories .*--labels"):
         open_source(make_folder(other)).list_samples()
     same = {**two_of_coco(["0.jpg"], ["0.jpg"], ("images", "images"))}
-    with pytest.raises(SourceError, match="names images that .*train2017.json names, too: 'images/0.jpg'"):
+    with pytest.raises(SourceError, match="both name images such as 'images/0.jpg'"):
         open_source(make_folder(same)).list_samples()
-    for names in (("train_1", "train_2"), ("a", "train")):
-        files = {f"annotations/{name}.json": coco(["0.jpg"]) for name in names}
-        with pytest.raises(SourceError, match="holds several files of annotations"):
-            open_source(make_folder({**files, "images/0.jpg": PHOTOS[0]})).list_samples()
 
 
 def voc(**lists: str) -> dict[str, bytes]:
@@ -108,18 +104,11 @@ def test_the_lists_of_pascal_voc_are_the_splits(
     assert len(open_source(root, no_splits=True).list_samples()) == 4
 
 
-@pytest.mark.parametrize(
-    ("lists", "why"),
-    [
-        ({"train": "0\n1\n"}, "they list images of fewer than two splits"),
-        ({"train": "0\n1\n", "val": "1\n2\n"}, "'1' are in two lists"),
-        ({"trainval": "0\n"}, "no train.txt, val.txt or test.txt in ImageSets/Main"),
-    ],
-)
-def test_lists_of_pascal_voc_that_are_no_splits(make_folder: Folder, lists: dict[str, str], why: str) -> None:
+@pytest.mark.parametrize("lists", [{"train": "0\n1\n"}, {"train": "0\n1\n", "val": "1\n2\n"}, {"trainval": "0\n"}])
+def test_lists_of_pascal_voc_that_are_no_splits(make_folder: Folder, lists: dict[str, str]) -> None:
     listing = open_source(make_folder(voc(**lists))).list_samples()
     assert (listing.splits, len(listing)) == (None, 4)
-    assert f"the lists of splits in 'ImageSets' are not used ({why})" in listing.notes[0]
+    assert "the lists in 'ImageSets/Main' are not used" in listing.notes[0]
 
 
 def keras(**changes: Any) -> dict[str, Any]:
@@ -157,37 +146,6 @@ def test_words_in_names_of_arrays_are_splits(tmp_path: Path, names: str) -> None
     manifests = packed(tmp_path / "a.npz", tmp_path / "out")
     assert {name: manifest.samples for name, manifest in manifests.items()} == {"train": 5, "val": 2}
     assert manifests["train"].fields[1].name == "label"
-
-
-@pytest.mark.parametrize("names", ["x_train x_test y_test", "x_train x_training x_test y_test"])
-def test_names_of_arrays_that_are_no_splits(tmp_path: Path, names: str) -> None:
-    np.savez(tmp_path / "a.npz", **{name: keras()[f"{name[0]}_train"] for name in names.split()})
-    source = open_source(tmp_path / "a.npz")
-    with pytest.raises(SourceError, match="which array holds the images"):
-        source.prepare(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"x_test": np.zeros((2, 9, 9, 3), np.uint8)},
-            r"'x' is \(2, 9, 9, 3\) of uint8 in 'test', elsewhere \(5, 8, 9, 3\)",
-        ),
-        (
-            {"y_test": np.zeros(3, np.int64)},
-            r"a.npz \(test\): 'y' has 3 rows, 'x' 2. They must agree: give each image one",
-        ),
-        ({"y_test": np.zeros(2)}, r"'y' is \(2,\) of float64 in 'test', elsewhere \(5,\) of int64"),
-        ({"extra": np.zeros(3)}, "which array holds the images"),
-    ],
-)
-def test_arrays_of_splits_that_do_not_fit(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    np.savez(tmp_path / "a.npz", **keras(**changes))
-    source = open_source(tmp_path / "a.npz")
-    with pytest.raises(SourceError, match=message):
-        source.prepare(tmp_path)
-        source.list_samples()
 
 
 def sources_with_labels(folder: Path) -> dict[str, Path]:

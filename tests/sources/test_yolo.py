@@ -11,7 +11,7 @@ from reading import rejected_of, rows_of
 from zips import write_zip
 
 import gpuload
-from gpuload import SourceError, cli
+from gpuload import cli
 from gpuload.disk import Manifest
 from gpuload.sources import open_source
 
@@ -98,55 +98,6 @@ def test_edges(make_folder: Folder, tmp_path: Path) -> None:
     assert listing.fields[0].classes is None
     assert cli.main(["pack", str(root), str(tmp_path / "out"), "--workers", "1"]) == cli.REJECTED
     assert list(rejected_of(tmp_path / "out" / "train")) == ["images/3.jpg"]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (b"0 0.5 0.5 0.2", "1.txt: line 1 is '0 0.5 0.5 0.2'. A line is a class number, then x, y, width and height"),
-        (TEXT + b"0 0.1 0.1 0.2 0.1 0.2 0.3", "1.txt: line 3 has 7 numbers: polygons, keypoints and scores are not read"),
-        (b"0 5 5 12 14", "line 1, '0 5 5 12 14', has a number outside of 0..1"),
-        (b"-1 0.5 0.5 0.2 0.4", "line 1 is '-1 0.5 0.5 0.2 0.4'"),
-        (b"0 nan 0.5 0.2 0.4", "line 1, '0 nan 0.5 0.2 0.4', has a number outside of 0..1"),
-        (b"a photo of a cat", "Correct it; for captions give --from sidecar"),
-        (b"\xff", "1.txt: cannot be read as UTF-8 text"),
-        (b"7 0.5 0.5 0.2 0.4", r"class numbers of 'boxes' must be in 0..1; found 7"),
-    ],
-)  # fmt: skip
-def test_texts_that_are_wrong(make_folder: Folder, text: bytes, message: str) -> None:
-    root = make_folder({"images/1.jpg": PHOTOS[0], "labels/1.txt": text, "data.yaml": YAML})
-    with pytest.raises(SourceError, match=message) as caught:
-        open_source(root, form="yolo").list_samples()
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("yaml", "message"),
-    [
-        (b"names: [", "data.yaml: cannot be read as YAML"),
-        (b"names: {1: ant, 2: bee}", "'names' must number the classes from 0 without a gap"),
-        (b"names: ant", "'names' must be a list of names"),
-        (b"names: [[ant]]", "'names' must be a list of names"),
-        (b"#" * 2_000_000, "data.yaml: 2,000,000 bytes, more than names of classes take"),
-        (b"!!python/object/apply:os.system ['true']", "data.yaml: cannot be read as YAML"),
-    ],
-)
-def test_names_that_are_wrong(make_folder: Folder, yaml: bytes, message: str) -> None:
-    root = make_folder({"images/1.jpg": PHOTOS[0], "labels/1.txt": TEXT, "data.yaml": yaml})
-    with pytest.raises(SourceError, match=message) as caught:
-        open_source(root).list_samples()
-    assert "\n" not in str(caught.value)
-
-
-def test_boxes_are_no_captions(make_folder: Folder) -> None:
-    flat = {f"{n}.{ending}": data for n in range(3) for ending, data in (("jpg", PHOTOS[n]), ("txt", TEXT))}
-    with pytest.raises(SourceError, match=r"hold YOLO's boxes, such as '0 0.5 0.5 0.2 0.4.*Give --from yolo"):
-        open_source(make_folder(flat), form="sidecar").list_samples()
-    assert (
-        open_source(make_folder({**flat, "1.txt": b"a cat"}), form="sidecar").list_samples().fields[0].kind == "caption"
-    )
-    with pytest.raises(SourceError, match="none of its 1 image has a .txt of its name"):
-        open_source(make_folder({"1.jpg": PHOTOS[0]}), form="yolo").list_samples()
 
 
 def test_captions_and_class_folders_are_not_boxes(make_folder: Folder) -> None:

@@ -167,8 +167,6 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     ("field", "value", "reason"),
     [
         (FLAGS, 1, "is encrypted"),
-        (METHOD, 12, "is compressed by bzip2; only stored and deflated members are read"),
-        (METHOD, 14, "is compressed by LZMA; only stored and deflated members are read"),
         (METHOD, 99, "is compressed by method 99; only stored and deflated members are read"),
         (SIZE, (1 << 30) + 1, "is larger than 1,024 MiB, the most for a member of an archive"),
     ],
@@ -241,7 +239,7 @@ def test_damaged_members(tmp_path: Path, method: int) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"no zip", zip_bytes(IMAGES)[:-30]])
 def test_archives_that_are_none(tmp_path: Path, data: bytes) -> None:
-    with pytest.raises(SourceError, match=r"a\.zip: cannot be read as a zip archive \(.*\)\. Copy it again"):
+    with pytest.raises(SourceError, match=r"a\.zip: cannot be read as a zip archive \(.*\)"):
         of_bytes(tmp_path, data)
 
 
@@ -310,7 +308,7 @@ def test_names_from_windows(tmp_path: Path) -> None:
 
 def test_names_with_a_zero_byte(tmp_path: Path) -> None:
     archive = of_bytes(tmp_path, renamed(b"cat/2\0.jpg"))
-    assert archive.rejected == [("cat/2\ufffd.jpg", "its name has a zero byte")]
+    assert archive.rejected == [("cat/2\ufffd.jpg", "its name is none that a file could have")]
 
 
 @needs_zip

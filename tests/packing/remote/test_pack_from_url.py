@@ -46,7 +46,7 @@ def test_a_folder(
     proxy.fault = lambda path, number: "503" if number == 1 and "ant/1" in path else None
     assert main(["pack", SOURCE, str(tmp_path / "out"), "--val", "0.2", "--maxcount", "12", "--workers", "2"]) == 3
     assert files_of(tmp_path / "out") == expected
-    assert "passed over 'old/train', which gpuload packed" in capsys.readouterr().out
+    assert "passed over 'old', which gpuload packed" in capsys.readouterr().out
     assert {count for path, count in proxy.asked.items() if path.endswith("bee/30.jpg")} <= {1, 2}  # hashed, packed
 
 
@@ -118,7 +118,7 @@ def test_parquet(s3: S3, photo_files: dict[str, bytes], tmp_path: Path) -> None:
     [
         ("s3://bucket/sources/none", "^s3://bucket/sources/none: holds no file, or does not exist. Give a fo"),
         ("s3://bucket/x.zip", "^s3://bucket/x.zip: is an archive at a URL. Download what is there, or mount it"),
-        ("s3://bucket/x.h5", "^s3://bucket/x.h5: is a URL, and 'hdf5' is read from local files alone. Download"),
+        ("s3://bucket/x.h5", "^s3://bucket/x.h5: is a URL, and this kind of source is read from files. Download"),
         ("s3://bucket/sources/none/*.tar", "^s3://bucket/sources/none/.*.tar: holds no .tar"),
     ],
 )

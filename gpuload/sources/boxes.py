@@ -1,0 +1,271 @@
+"""Images with boxes in a file for each: Pascal VOC's and ILSVRC's XML, and YOLO's texts."""
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib import import_module
+
+from PIL import Image
+
+from gpuload.counted import counted
+from gpuload.errors import DecodeError, SourceError, some_of
+from gpuload.fields.numbers import BACKGROUND
+from gpuload.headers.jpeg import upright_size
+from gpuload.machine.installed import require
+from gpuload.sources.annotations import Box, annotation_files, are_boxes, parse_boxes, read_text, with_boxes
+from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Findings, Ref, extension_of, readable
+from gpuload.sources.listing import SPLIT, one_file_each, split_called, splits_of_paths
+from gpuload.sources.rows import FilesSource, Row
+
+_IMAGE_FOLDERS = ("data", "jpegimages", "images")  # in any case
+_LISTS = "ImageSets/Main"
+_SIDES = ("xmin", "ymin", "xmax", "ymax")
+
+_NAME_FILES = ("classes.txt", "obj.names", "_darknet.labels")  # LabelImg's, CVAT's and Roboflow's
+_YAML = (".yaml", ".yml")
+_LOOKED_INTO = 8  # folders, and files of each, to tell whether a container is YOLO's
+_MOST_YAML_BYTES = 1 << 20
+
+Boxes = tuple[list[list[float]], list[str]]  # x0 y0 x1 y1, and the class of each
+
+
+class VocSource(FilesSource):
+    """`Annotations/**.xml`, each with the image of the same path below `Data` (ILSVRC), `JPEGImages` (Pascal VOC) or
+    `images`.
+
+    Fields: "label", the class of the largest box, or "background" (number 0) where there is none; "boxes", all of
+    them, x0 y0 x1 y1 as the XML has them. Other classes are numbered from 1 in sorted order. Samples are in the
+    order of their paths. Splits are the folders below `Data` that are named after them (see `splits`), or else the
+    lists of Pascal VOC, `ImageSets/Main/train.txt`, `val.txt` and `test.txt`, if they have no image in common; then
+    images in none of the lists are left out.
+    """
+
+    advice = "Give the folder that holds Annotations"
+
+    @classmethod
+    def fits(cls, files: Files) -> bool:
+        xml, data = _folders(files)
+        return bool(xml and data) and (data.lower() != "images" or bool(annotation_files(files, ".xml")))
+
+    def rows(self, findings: Findings) -> Iterator[Row]:
+        xml, data = _folders(self._files)
+        if not xml or not data:
+            what = "holds no Annotations beside Data (ILSVRC), JPEGImages (Pascal VOC) or images"
+            raise SourceError(f"{self.title}: {what}. {self.advice}")
+        images, annotations = self._pairs(data, xml, findings)
+        objects = {stem: self._objects(annotations[stem]) for stem in images}
+        names = {name for _, names in objects.values() for name in names} - {BACKGROUND}
+        findings.classes["label"] = findings.classes["boxes"] = classes = (BACKGROUND, *sorted(names))
+        findings.strict, split_of = True, dict[str, str]()
+        if self.own_splits and splits_of_paths(self.title, [image.name for image in images.values()]) is None:
+            split_of = self._listed_splits(images, findings)
+        if split_of:
+            findings.origin = f"by the lists in {_LISTS!r}"
+        for stem, image in images.items():
+            boxes, named = objects[stem]
+            row = {"image": image, "label": classes.index(_largest(boxes, named)), "boxes": boxes, "boxes_class": named}
+            if not split_of:
+                yield row
+            elif stem in split_of:
+                yield {**row, SPLIT: split_of[stem]}
+            else:
+                findings.reject(image.name, f"is in no list of {_LISTS}", True)
+
+    def _listed_splits(self, known: dict[str, Ref], findings: Findings) -> dict[str, str]:
+        """The split of each image by the lists of Pascal VOC; {} if there are no lists of two splits or more."""
+        if _LISTS.partition("/")[0] not in self._files.folders():
+            return {}
+        texts = [name for name in self._files.names(_LISTS) if name.lower().endswith(".txt")]
+        lists = one_file_each([f"{_LISTS}/{name}" for name in texts if split_called(name[: -len(".txt")])])
+        split_of, twice = dict[str, str](), False
+        for split, name in lists.items():
+            lines = read_text(self._files, self._files.find(name), self.title).split("\n")
+            listed = [line.split()[0] for line in lines if line.strip()]
+            twice = twice or any(split_of.get(stem, split) != split for stem in listed)
+            split_of.update((stem, split) for stem in listed if stem in known)
+        if not twice and len(set(split_of.values())) > 1:
+            return split_of
+        findings.notes.append(
+            f"the lists in {_LISTS!r} are not used, since they are not lists of different images for two splits or "
+            "more: all images are packed, and --val or --splits draws splits"
+        )
+        return {}
+
+    def _pairs(self, data: str, xml: str, findings: Findings) -> tuple[dict[str, Ref], dict[str, Ref]]:
+        """Images and annotations by their paths below their folders, without extension, sorted."""
+        files: dict[str, dict[str, Ref]] = {data: {}, xml: {}}
+        for file in self._files.walk({*IMAGE_EXTENSIONS, "xml"}, findings):
+            folder, _, below = file.name.partition("/")
+            if folder == (xml if extension_of(below) == "xml" else data):
+                files[folder][below.rpartition(".")[0]] = file
+        alone = [files[data if stem in files[data] else xml][stem].name for stem in set(files[data]) ^ set(files[xml])]
+        if alone:
+            files_have = counted(len(alone), "file has", "files have")
+            what = f"{files_have} no partner of the same path in {xml} or {data}: {some_of(sorted(alone))}"
+            raise SourceError(f"{self.title}: {what}. Add the partner, or remove them")
+        return dict(sorted(files[data].items())), files[xml]
+
+    def _objects(self, file: Ref) -> Boxes:
+        from xml.etree import ElementTree
+
+        boxes, names = list[list[float]](), list[str]()
+        title, what = f"{self.title}/{file.name}", "an annotation in XML"
+        # LookupError: an encoding that Python lacks.
+        with readable(title, what, ElementTree.ParseError, ValueError, LookupError):
+            text = self._files.read(file.address)
+            # Entities are what XML attacks are made of, and no annotation has any; UTF-16, with its zeros, hides them.
+            if b"<!" in text.replace(b"<!--", b"") or b"\0" in text:
+                raise ValueError("it declares entities or is not UTF-8")
+            for entry in ElementTree.fromstring(text).iter("object"):
+                if (box := entry.find("bndbox")) is None or not (name := (entry.findtext("name") or "").strip()):
+                    raise ValueError("an object without a name or a bndbox")
+                boxes.append([float(box.findtext(side, "")) for side in _SIDES])
+                names.append(name)
+        return boxes, names
+
+
+def _largest(boxes: list[list[float]], names: list[str]) -> str:
+    areas = [(x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in boxes]
+    return names[areas.index(max(areas))] if areas else BACKGROUND
+
+
+def _folders(files: Files) -> tuple[str, str]:
+    """Names of the folders of XML and of images; "" for a missing one."""
+    named = {name.lower(): name for name in reversed(files.folders())}
+    data = next((named[name] for name in _IMAGE_FOLDERS if name in named), "")
+    return named.get("annotations", ""), data
+
+
+class YoloSource(FilesSource):
+    """Images, each with its boxes in a `.txt` of its name: beside it, or in a folder `labels` where it lies in a folder
+    `images`; in the layouts of Ultralytics, Roboflow, darknet, CVAT and LabelImg.
+
+    Fields: "boxes", x0 y0 x1 y1 in pixels of the upright image, and "labels", the classes in it. An image without a
+    `.txt` has no object. Names of the classes are those of a `.yaml` with `names`, of `classes.txt`, `obj.names` or
+    `_darknet.labels` at the first level. Folders named after splits (see `splits`) are the splits; paths in the `.yaml`
+    are not used. Samples are in the order of their paths.
+    """
+
+    advice = "Give a folder of images with YOLO's .txt"
+
+    @classmethod
+    def fits(cls, files: Files) -> bool:
+        """Whether the first texts beside images, or in `labels` beside `images`, are boxes."""
+        for place in ("", *files.folders()[:_LOOKED_INTO]):
+            here = f"{place}/" if place else ""
+            names = files.names(place)
+            stems = {name.rpartition(".")[0] for name in names if extension_of(name) in IMAGE_EXTENSIONS}
+            texts = [here + name for name in names if extension_of(name) == "txt" and name[:-4] in stems]
+            inner = {name.lower(): here + name for name in files.folders(place)}
+            if "images" in inner and "labels" in inner:
+                for folder in (inner["labels"], *(f"{inner['labels']}/{n}" for n in files.folders(inner["labels"]))):
+                    texts += [f"{folder}/{name}" for name in files.names(folder) if extension_of(name) == "txt"]
+            if are_boxes(list(_readable(files, sorted(texts)[:_LOOKED_INTO]))):
+                return True
+        return False
+
+    def rows(self, findings: Findings) -> Iterator[Row]:
+        findings.strict = True
+        files = list(self._files.walk({*IMAGE_EXTENSIONS, "txt"}, findings))
+        texts = {file.name.rpartition(".")[0]: file for file in files if extension_of(file.name) == "txt"}
+        images = [file for file in files if extension_of(file.name) != "txt"]
+        text_of = {image.name: _text_of(image, texts) for image in images}
+        if not any(text_of.values()):
+            what = "no image has a .txt of its name, beside it or in a folder 'labels' beside 'images'"
+            raise SourceError(f"{self.title}: {what}. {self.advice}")
+        if names := self._class_names():
+            findings.classes |= {"boxes": names, "labels": names}
+        self.expect([image.address for image in images])
+        for image in images:
+            text = text_of[image.name]
+            boxes = self._boxes(text) if text else []
+            try:
+                size = _upright_size(self._files.read(image.address))
+            except (OSError, DecodeError) as error:
+                findings.reject(image.name, f"its size cannot be read: {error}")
+                continue
+            corners = [_in_pixels(box, *size) for box in boxes]
+            yield {"image": image, **with_boxes(corners, [box[0] for box in boxes])}
+        if alone := [name for name, text in text_of.items() if text is None]:
+            findings.notes.append(
+                f"{counted(len(alone), 'image has', 'images have')} no .txt, so no boxes: {some_of(alone)}"
+            )
+        used = {text.name for text in text_of.values() if text}
+        if left := [text.name for text in texts.values() if text.name not in used and "/" in text.name]:
+            findings.notes.append(f"{counted(len(left), '.txt belongs', '.txt belong')} to no image: {some_of(left)}")
+
+    def _boxes(self, text: Ref) -> list[Box]:
+        what = (
+            "YOLO's boxes, each line a class number, then x, y, width and height in shares of the image (0 to 1), "
+            "without polygons and keypoints; for captions give --from sidecar"
+        )
+        with readable(f"{self.title}/{text.name}", what, ValueError):
+            return list(parse_boxes(read_text(self._files, text, self.title)))
+
+    def _class_names(self) -> tuple[str, ...]:
+        """The names in the first file that has any; () if none has."""
+        yamls = [name for name in self._files.names() if name.endswith(_YAML)]
+        for name in (*yamls, *_NAME_FILES, *(f"{folder}/_darknet.labels" for folder in self._files.folders())):
+            try:
+                file = self._files.find(name)
+            except OSError:
+                continue
+            is_yaml = name.endswith(_YAML)
+            names = (
+                self._in_yaml(file) if is_yaml else read_text(self._files, file, self.title).rstrip("\n").split("\n")
+            )
+            if any(names):
+                return tuple(name.strip() for name in names)
+        return ()
+
+    def _in_yaml(self, file: Ref) -> list[str]:
+        title = f"{self.title}/{file.name}"
+        require(title, "yaml")
+        yaml = import_module("yaml")
+        with readable(title, "YAML with names of classes", yaml.YAMLError, ValueError):
+            if file.size > _MOST_YAML_BYTES:
+                raise ValueError(f"{file.size:,} bytes are more than names of classes take")
+            document = yaml.safe_load(read_text(self._files, file, self.title))
+            names = document.get("names") or [] if isinstance(document, dict) else []
+            if isinstance(names, dict) and set(names) == set(range(len(names))):
+                names = [names[number] for number in range(len(names))]
+            if not isinstance(names, list) or not all(isinstance(name, str | int | float) for name in names):
+                raise ValueError("'names' must list the names of all classes, or number them from 0 without a gap")
+        return list(map(str, names))
+
+
+def _readable(files: Files, names: Sequence[str]) -> Iterator[str]:
+    """The texts of those files that can be read."""
+    for name in names:
+        with suppress(OSError, DecodeError):
+            yield files.read(files.find(name).address).decode("utf-8", "replace")
+
+
+def _in_pixels(box: Box, width: int, height: int) -> tuple[float, ...]:
+    """x0, y0, x1 and y1, within the image."""
+    _, x, y, wide, high = box
+    x0, x1 = (min(max(side, 0), 1) * width for side in (x - wide / 2, x + wide / 2))
+    y0, y1 = (min(max(side, 0), 1) * height for side in (y - high / 2, y + high / 2))
+    return x0, y0, x1, y1
+
+
+def _upright_size(data: bytes) -> tuple[int, int]:
+    """Width and height of the upright image, which boxes refer to."""
+    try:
+        with Image.open(io.BytesIO(data)) as opened:
+            return upright_size(opened.size, opened.getexif())
+    except OSError:
+        raise
+    except Exception as error:  # Pillow's many parsers may raise anything
+        raise DecodeError(str(error)) from None
+
+
+def _text_of(image: Ref, texts: dict[str, Ref]) -> Ref | None:
+    """The text of an image: beside it, or where the last folder `images` of its path is `labels`."""
+    stem = image.name.rpartition(".")[0]
+    folders = stem.split("/")
+    for at in reversed(range(len(folders) - 1)):
+        if folders[at].lower() == "images":
+            labels = {"images": "labels", "Images": "Labels"}.get(folders[at], "LABELS")
+            return texts.get("/".join([*folders[:at], labels, *folders[at + 1 :]])) or texts.get(stem)
+    return texts.get(stem)

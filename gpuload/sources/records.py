@@ -1,0 +1,149 @@
+"""Files of samples that hold their images: Parquet, as Hugging Face writes data sets, what its save_to_disk writes, and
+LMDB (extra `sources`)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from gpuload.errors import SourceError
+from gpuload.sources.columns import Features, Table
+from gpuload.sources.files import Files, Findings, Folder, readable
+from gpuload.sources.listing import SPLIT
+from gpuload.sources.rows import LocalSource, Row
+
+_BATCH_ROWS = 64
+_BATCH_BYTES = 128 << 20
+# Encodings that store a value once for many rows.
+_REPEATING = {"PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY"}
+_SAVED = ("dataset_dict.json", "state.json")  # beside what save_to_disk writes
+_PICKLE = b"\x80"  # and a protocol number: the first byte of every binary pickle
+_IMAGES = (b"\xff", b"\x89", b"R", b"G", b"B", b"I")  # JPEG, PNG, WebP, GIF, BMP, TIFF; no map begins so
+
+
+class ParquetSource(LocalSource):
+    """One file, or all `*.parquet` of a folder in sorted order: those in it, or else in its folder `data`, in folders
+    that are called as splits are (see `splits`), or in such folders of `data`. Likewise the `*.arrow` of a folder that
+    Hugging Face's save_to_disk wrote.
+
+    Files of several splits, by their names or those of their folders, are the splits of the set, and so is a column of
+    these. The image is a struct of `bytes` and `path`, or bytes, or the path of a file in the Parquet file's folder.
+    Class names come from the schema's metadata. Other columns are fields by their type. columns: as in a table, where
+    names are not the usual.
+    """
+
+    suffixes = (".parquet",)
+    spools = True
+    takes_columns = True
+    needs_process = True
+
+    @classmethod
+    def fits(cls, files: Files) -> bool:
+        return super().fits(files) or (isinstance(files, Folder) and _is_saved(files.path))
+
+    def rows(self, findings: Findings) -> Iterator[Row]:
+        paths = self.files_here(".arrow" if _is_saved(self._local) else ".parquet")
+        splits = self.splits_of(paths, findings)
+        for number, path in enumerate(paths):
+            # Arrow's errors, and those of texts that are not UTF-8 and times that Python does not have.
+            with readable(path, path.suffix[1:].capitalize(), Exception):
+                for sample in _table(path).samples(self.title, self.columns, findings):
+                    yield {**sample, SPLIT: splits[number]} if splits else sample
+
+
+def _is_saved(folder: Path) -> bool:
+    """Whether save_to_disk wrote this folder."""
+    is_marked = any((folder / name).is_file() for name in _SAVED)
+    return is_marked and any(path for place in ("*.arrow", "*/*.arrow") for path in folder.glob(place))
+
+
+def _table(path: Path) -> Table:
+    schema, folder = _schema(path), Folder(path.parent)
+
+    def find(name: str) -> bytes:
+        try:
+            return folder.read(folder.find(name).address)
+        except (OSError, ValueError):
+            what = f"a row holds no image but the path {name!r}, and its folder no such file"
+            advice = f"Put the images beside it, or give their folder as SOURCE, and --labels {path.name}"
+            raise SourceError(f"{path}: {what}. {advice}") from None
+
+    rows: Iterator[Any] = (row for batch in _batches(path) for row in batch.to_pylist())
+    return Table(schema.names, rows, Features.of_metadata(schema.metadata), find)
+
+
+def _schema(path: Path) -> pa.Schema:
+    from pyarrow import parquet
+
+    if path.suffix != ".arrow":
+        return parquet.read_schema(path)
+    with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
+        return stream.schema
+
+
+def _batches(path: Path) -> Iterator[pa.RecordBatch]:
+    """Batches of rows that take `_BATCH_BYTES` at most, or are a single row."""
+    from pyarrow import parquet
+
+    if path.suffix == ".arrow":
+        with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
+            for batch in stream:
+                repeats = "dictionary<" in str(batch.schema)
+                step = 1 if repeats else _rows_of(batch.nbytes / max(1, len(batch)))
+                yield from (batch.slice(start, step) for start in range(0, len(batch), step))
+        return
+    with parquet.ParquetFile(path) as file:
+        for number in range(file.metadata.num_row_groups):
+            group = file.metadata.row_group(number)
+            row_bytes = 0.0
+            for column in map(group.column, range(group.num_columns)):
+                repeats = bool(_REPEATING & set(column.encodings))
+                row_bytes += column.total_uncompressed_size / (1 if repeats else max(1, group.num_rows))
+            yield from file.iter_batches(_rows_of(row_bytes), [number])
+
+
+def _rows_of(row_bytes: float) -> int:
+    """The number of rows that are read at once."""
+    return max(1, min(_BATCH_ROWS, int(_BATCH_BYTES / max(1, row_bytes))))
+
+
+class LmdbSource(LocalSource):
+    """A folder with `data.mdb`, in the order of its keys.
+
+    A value is a MessagePack map of what belongs to the sample, such as {"image": bytes, "label": 3}, or an encoded
+    image alone, and the key its name; never a pickle. columns: the names in the map by what they hold, where they are
+    not the usual.
+    """
+
+    needs = ("lmdb", "msgpack")
+    spools = True
+    takes_columns = True
+    needs_process = True
+
+    @classmethod
+    def fits(cls, files: Files) -> bool:
+        return isinstance(files, Folder) and (files.path / "data.mdb").exists()
+
+    def rows(self, findings: Findings) -> Iterator[Row]:
+        import lmdb
+        import msgpack
+
+        with readable(self._local, "LMDB, a folder with data.mdb or that file", lmdb.Error):
+            store = lmdb.open(str(self._local), readonly=True, lock=False, subdir=self._local.is_dir())
+            with store, store.begin() as transaction:
+                for key, value in transaction.cursor():
+                    yield self._sample(msgpack, bytes(key), bytes(value), findings)
+
+    def _sample(self, msgpack: Any, key: bytes, value: bytes, findings: Findings) -> Row:
+        name = key.decode("utf-8", "replace")
+        title = f"{self._local}: key {name!r}"
+        if value[:1] in _IMAGES:
+            return {"image": value, "name": f"{name}."}
+        errors = (ValueError, TypeError, AttributeError, OverflowError, RecursionError, msgpack.UnpackException)
+        with readable(title, "an image or a MessagePack map; gpuload.pack() takes such samples as dicts", *errors):
+            if value[:1] == _PICKLE and len(value) > 1 and value[1] in range(2, 6):
+                raise ValueError("a pickle, which could run anything and is never opened")
+            row = {str(column): entry for column, entry in msgpack.unpackb(value, raw=False).items()}
+        (sample,) = Table(list(row), [row]).samples(title, self.columns, findings)
+        return {**sample, "name": f"{name}."}

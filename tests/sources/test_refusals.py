@@ -1,0 +1,303 @@
+"""What is no source, or contradicts itself: one line that names the fault, before anything is packed."""
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from images import Folder, encode, photo
+from tars import tar_bytes
+from zips import zip_bytes
+
+from gpuload import ArgumentError, GpuloadError, SourceError, cli
+from gpuload.sources import open_source
+
+JPG = encode(photo(0, 40, 20))
+IMAGES = {f"{n}.jpg": JPG for n in range(3)}
+BOX = {"id": 1, "image_id": 1, "bbox": [1, 2, 3, 4], "category_id": 5}
+COCO = {
+    "images": [{"id": n, "file_name": f"{n}.jpg"} for n in range(3)],
+    "annotations": [BOX],
+    "categories": [{"id": 5, "name": "x"}],
+}
+YOLO = b"0 0.5 0.5 0.2 0.4\n1 0.25 0.75 0.5 0.5\n"
+XML = b"<annotation><object><name>%s</name><bndbox>%s</bndbox></object></annotation>"
+IDX = struct.pack(">HBB3i", 0, 8, 3, 3, 2, 2) + bytes(12)
+
+
+def inside(folder: str, files: dict[str, bytes] = IMAGES) -> dict[str, bytes]:
+    return {f"{folder}/{name}": data for name, data in files.items()}
+
+
+def coco(**changes: Any) -> bytes:
+    return json.dumps({**COCO, **changes}).encode()
+
+
+def refused(root: Path, scratch: Path, word: str, at: str = "", **options: Any) -> None:
+    """Opens `at` in a folder, lists it, and looks for the word in the error. labels: relative to the folder."""
+    if "labels" in options:
+        options["labels"] = root / options["labels"]
+    with pytest.raises(GpuloadError, match=word) as caught:
+        source = open_source(root / at, **options)
+        source.prepare(scratch)
+        source.list_samples()
+    assert isinstance(caught.value, SourceError | ArgumentError)
+    assert "\n" not in str(caught.value)
+
+
+# fmt: off
+LAYOUTS: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
+    ({"annotations/instances_a.json": coco(), "annotations/instances_b.json": coco()}, {}, "found '.*_a.json', '.*_b.json'. Give the file"),
+    ({"annotations/a.json": coco(), "annotations/b.json": coco()}, {}, "one for each split; found"),
+    ({"annotations/train_1.json": coco(), "annotations/train_2.json": coco()}, {}, "one for each split; found"),
+    ({"annotations/a.json": b"[]"}, {}, "annotations/a.json: cannot be read as COCO's JSON"),
+    ({"annotations/a.json": coco()}, {}, "names 3 of 3 files that are not in .*'0.jpg', '1.jpg', '2.jpg'"),
+    ({"annotations/a.json": coco(), **inside("images"), **inside("other")}, {}, "in each of 'images', 'other'"),
+    (IMAGES, {"form": "coco"}, r"expected a \.json in a folder 'annotations'.*--labels"),
+    ({"annotations/a.txt": b"", **inside("images")}, {}, "'images' does not look like a class.*--from folder; else give --labels"),
+    ({"Images/a/1.jpg": b"", "Images/b/1.jpg": b"", "parts/x.txt": b""}, {}, "'Images' does not look like a class"),
+    ({**inside("cat"), **inside("masks")}, {}, "'masks' does not look like a class"),
+    ({"train/images/1.jpg": b"", "val/images/2.jpg": b""}, {}, "'images' does not look like a class"),
+    ({"1.jpg": b"", "1.txt": b""}, {}, "holds no sample; found: '1.jpg' lies in no class folder; .*1 × .txt.*--no-labels"),
+    ({"a/x.txt": b"", "b/y.zip": b""}, {}, "holds no sample; found: .*passed over, by extension: 1 × .txt, 1 × .zip. Give a folder of class"),
+    ({"a/x.txt": b""}, {"no_labels": True}, "holds no sample.*1 × .txt. Give a folder of images, which are known by"),
+    ({"train/1.jpg": b"", "test/2.jpg": b""}, {}, "'test/2.jpg' lies in no class folder"),
+    ({"train/a/1.jpg": b"", "val/a/1.jpg": b"", "car/1.jpg": b""}, {}, r"holds 'train', 'val', as splits are called, beside 'car'. Are they splits\?.*--no-splits"),
+    ({"bus/1.jpg": b"", "car/1.jpg": b"", "train/1.jpg": b""}, {}, "holds 'train', as splits are called, beside 'bus'"),
+    ({"traffic/bus/1.jpg": b"", "traffic/train/1.jpg": b""}, {}, "holds 'train', as splits are called, beside 'bus'"),
+    ({"train/a/1.jpg": b"", "val/a/1.jpg": b"", "valid/a/1.jpg": b""}, {}, "'val', 'valid' would both be the split 'val'"),
+    ({"train/1.jpg": b"", "1.jpg": b""}, {"no_labels": True}, "beside images in no folder"),
+    ({}, {"at": "missing"}, "missing: no such folder. Give a folder of class folders"),
+    ({}, {"at": "missing.zip"}, "missing.zip: no such file"),
+    ({"a.zip": b"PK"}, {"at": "a.zip"}, "a.zip: cannot be read as a zip archive"),
+    ({"a.zip": zip_bytes({f"x/{n}": b"" for n in IMAGES})}, {"at": "a.zip"}, "names and classes start inside 'x'"),
+    ({"1.jpg": b""}, {"at": "1.jpg", "form": "folder"}, "is a file, not a folder"),
+    ({f"d/{n}.jpg": b"" for n in range(6)}, {"form": "sidecar"}, "most of its 6 images have no .txt, .json or .png"),
+    ({"1.jpg": b"", "1.txt": b"\xff"}, {"form": "sidecar"}, "1.txt: cannot be read as UTF-8 text"),
+    ({f"{n}.{end}": data for n in range(3) for end, data in (("jpg", JPG), ("txt", YOLO))}, {"form": "sidecar"}, "YOLO's boxes, such as '0 0.5 0.5 0.2 0.4.*Give --from yolo"),
+    ({"1.jpg": JPG}, {"form": "yolo"}, "no image has a .txt of its name"),
+    ({"a/x.txt": b""}, {"form": "voc"}, "holds no Annotations beside Data"),
+    ({"a/x.txt": b""}, {"form": "npy"}, "is a folder. Give an .npy or .npz"),
+    ({"a/x.txt": b""}, {"form": "parquet"}, "holds no .parquet. Give a file, or the folder"),
+    ({"a/x.txt": b""}, {"form": "tar"}, "holds no .tar. Give a file, or the folder"),
+    ({"a/x.txt": b""}, {"form": "hdf5"}, "cannot be read as HDF5"),
+    ({"a/x.txt": b""}, {"form": "lmdb"}, "cannot be read as LMDB, a folder with data.mdb"),
+    ({"dev-test.tar": tar_bytes({"1.jpg": JPG}), "train.tar": tar_bytes({"1.jpg": JPG})}, {}, "none or two .'dev-test.tar'"),
+    ({"test.tar": tar_bytes({"1.jpg": JPG}), "extra.tar": tar_bytes({"1.jpg": JPG})}, {}, "none or two .'extra.tar'"),
+    ({"x.tar": tar_bytes({"1.txt": b"1"})}, {}, "holds no sample; found: 'x.tar/1' has no image"),
+    ({"x.arrow": b""}, {"at": "x.arrow"}, "is one file of a set. Give the folder"),
+    ({"train-images-idx3-ubyte.gz": b""}, {"at": "train-images-idx3-ubyte.gz"}, "is one file of a set. Give the folder"),
+    ({"x.JPG": b""}, {"at": "x.JPG"}, "is one file of a set. Give the folder"),
+    ({"x.csv": b""}, {"at": "x.csv"}, "describes images. Give their folder, and this with --labels"),
+    *(({name: b"x"}, {"at": name}, f"{name}: is compressed. Unpack it") for name in ("x.tar.gz", "x.tgz", "x.7z")),
+    *(({name: b"x"}, {"at": name}, "is a pickle, which .* is never opened.*gpuload.pack") for name in ("x.pkl", "x.pt", "data_batch_1")),
+    ({"data_batch_1": b"x"}, {}, "data_batch_1 is a pickle, which could run anything and is never opened"),
+    ({"x.tfrecord": b"x"}, {"at": "x.tfrecord"}, "unknown kind. Name it with --from .folder, sidecar.*gpuload.pack"),
+    ({"e-letters-train-images-idx3-ubyte": IDX, "e-digits-train-images-idx3-ubyte": IDX}, {}, "holds several sets .*Move each"),
+    ({"t10k-images-idx3-ubyte": IDX[:-1]}, {}, "cannot be read as an idx file .it holds less than"),
+    ({"t10k-images-idx3-ubyte": IDX + b"1"}, {}, r"it holds more than an array of shape \(3, 2, 2\)"),
+    ({"t10k-images-idx3-ubyte": b"\1" + IDX[1:]}, {}, "its header is not that of an idx file"),
+    ({"t10k-images-idx3-ubyte": IDX[:4] + struct.pack(">i", -3) + IDX[8:]}, {}, "cannot be read as an idx file"),
+    ({"t10k-images-idx3-ubyte": IDX[:9]}, {}, "cannot be read as an idx file"),
+]
+OPTIONS: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
+    ({"x.h5": b""}, {"at": "x.h5", "labels": "t.csv"}, "--labels: .*x.h5 is packed as 'hdf5', which takes none"),
+    ({}, {"labels": "t.csv", "form": "sidecar"}, "packed as 'sidecar', which takes none"),
+    ({}, {"labels": "t.csv", "form": "tar"}, "packed as 'tar', which takes none"),
+    ({}, {"columns": {"label": ("x",)}}, "--column, .*'folder', which takes none. .*--labels table.csv"),
+    ({}, {"columns": {"label": ("x",)}, "form": "voc"}, "packed as 'voc', which takes none"),
+    ({}, {"columns": {"label": ("x",)}, "at": "x.tar"}, "packed as 'tar', which takes none"),
+    ({}, {"columns": {"label": ("x",)}, "labels": "t.json"}, "packed as 'coco', which takes none"),
+    ({}, {"no_labels": True, "labels": "t.csv"}, "--no-labels packs images alone"),
+    ({}, {"no_labels": True, "columns": {"label": ("x",)}}, "--no-labels packs images alone"),
+    ({}, {"no_labels": True, "form": "sidecar"}, "images alone, --from sidecar what lies beside them"),
+    ({}, {"form": "zip"}, "--from is one of folder, sidecar, .*; got 'zip'"),
+    (IMAGES, {"labels": "missing.csv"}, "missing.csv: cannot be read as a table.*.No such file"),
+    ({"t.csv": b"path,label\n1.jpg,1\n"}, {"at": "nowhere", "labels": "t.csv"}, "nowhere: no such folder"),
+]
+DOCUMENTS: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
+    *(({**IMAGES, "c.json": coco(**changes)}, {"labels": "c.json"}, word) for changes, word in [
+        ({"images": []}, "COCO's JSON with images and annotations .it lists no images"),
+        ({"images": [{"id": 1}]}, "an entry of its images has the file_name None"),
+        ({"annotations": [{"id": 1, "bbox": [1, 2, 3, 4]}]}, "an entry of its annotations has the image_id None"),
+        ({"annotations": None}, "lists no images or no annotations"),
+        ({"annotations": [{**BOX, "bbox": [1, 2, 3]}]}, "an entry of its annotations has the bbox"),
+        ({"annotations": [{**BOX, "category_id": None}]}, "an entry of its annotations has the category_id"),
+        ({"annotations": [{"id": 1, "image_id": 1, "bbox": [1, 2, 3, 4], "caption": "x"}]}, "neither a caption nor a bbox with a category_id"),
+        ({"annotations": [{"id": 1, "image_id": 1}]}, "an annotation has neither a caption nor a bbox"),
+        ({"images": [{"id": 1, "file_name": "0.jpg"}] * 2}, "lists two images with one id"),
+        ({"images": COCO["images"][2:]}, "annotates images that it does not list: numbers '1'"),
+        ({"images": [*COCO["images"], {"id": 9, "file_name": "x.jpg"}]}, "names 1 of 4 files that are not in .*'x.jpg'"),
+        ({"categories": [{"id": 6, "name": "z"}]}, "uses a category that it does not list: '5'"),
+        ({"categories": [{"id": 5, "name": "a", "keypoints": ["p"]}, {"id": 6, "name": "b", "keypoints": ["q"]}],
+          "annotations": [{**BOX, "keypoints": [1, 1, 2]}, {**BOX, "id": 2, "category_id": 6, "keypoints": [1, 1, 2]}]}, "different keypoints.*Keep the annotations of one"),
+    ]),
+    *(({"Annotations/1.xml": text, "JPEGImages/1.jpg": b""}, {}, f"1.xml: cannot be read as an annotation in XML .*{word}") for text, word in [
+        (b"<!DOCTYPE a [<!ENTITY b 'c'>]><annotation/>", "declares entities"),
+        ("<annotation/>".encode("utf-16"), "declares entities or is not UTF-8"),
+        (b"<annotation>", "no element found"),
+        (b"<annotation><object><name>a</name></object></annotation>", "without a name or a bndbox"),
+        (XML % (b"", b"<xmin>1</xmin><ymin>1</ymin><xmax>1</xmax><ymax>1</ymax>"), "without a name or a bndbox"),
+        (XML % (b"a", b"<xmin>1</xmin>"), "could not convert"),
+    ]),
+    ({"Annotations/1.xml": b"<annotation/>", "Data/1.jpg": b"", "Data/7.jpg": b""}, {}, "1 file has no partner .*: 'Data/7.jpg'"),
+    *(({"images/1.jpg": JPG, "labels/1.txt": text, "data.yaml": b"names: [a, b]"}, {"form": "yolo"}, word) for text, word in [
+        (b"0 0.5 0.5 0.2", "1.txt: cannot be read as YOLO's boxes.*line 1 is '0 0.5 0.5 0.2'"),
+        (YOLO + b"0 0.1 0.1 0.2 0.1 0.2 0.3", "without polygons and keypoints.*line 3 is"),
+        (b"0 5 5 12 14", "line 1 is '0 5 5 12 14'"),
+        (b"-1 0.5 0.5 0.2 0.4", "line 1 is '-1 0.5 0.5 0.2 0.4'"),
+        (b"0 nan 0.5 0.2 0.4", "line 1 is '0 nan"),
+        (b"a photo of a cat", "for captions give --from sidecar"),
+        (b"\xff", "1.txt: cannot be read as UTF-8 text"),
+        (b"7 0.5 0.5 0.2 0.4", "classes of 'boxes' must be in 0..1; found '7'"),
+    ]),
+    *(({"images/1.jpg": JPG, "labels/1.txt": YOLO, "data.yaml": text}, {}, f"data.yaml: cannot be read as YAML.*{word}") for text, word in [
+        (b"names: [", ""),
+        (b"names: {1: ant, 2: bee}", "from 0 without a gap"),
+        (b"names: ant", "must list the names"),
+        (b"names: [[ant]]", "must list the names"),
+        (b"#" * 2_000_000, "2,000,000 bytes are more than"),
+        (b"!!python/object/apply:os.system ['true']", "could not determine a constructor"),
+    ]),
+]
+TABLES: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
+    ({**IMAGES, name: text.encode("latin-1")}, {"labels": name, **options}, word) for name, text, options, word in [
+        ("t.csv", "id,breed\n1,x\n", {}, r"its columns are \['id', 'breed'\].*--path-column, --label-column.*--no-labels"),
+        ("t.csv", "where,label\n1.jpg,2\n", {}, "which holds the paths"),
+        ("t.csv", "id,label\n1,0.5\n", {}, "whole numbers or names; .* are a target .--column target=.*found '0.5'"),
+        ("t.csv", "id,label\n1,1.0\n2,2\n", {}, "found '1.0'"),
+        ("t.csv", "id,label,label\n1,0,1\n", {}, "has several columns called 'label'"),
+        ("t.csv", "1.jpg,0\n2.jpg,0\n", {}, "its first line names no columns but a file, '1.jpg'"),
+        ("t.csv", "1.jpg 0\n2.jpg 0\n", {}, "no columns but a file, '1.jpg 0'"),
+        ("t.csv", "id,label\n7,0\n", {}, "names 1 of 1 files that are not in .*: '7'. Paths start at SOURCE"),
+        ("t.csv", "path,label\n1.jpg,0\nb.jpg,0\nc.jpg,1\nd/e.jpg,1\nf.jpg,1\n", {}, "names 4 of 5 .*'b.jpg', 'c.jpg', 'd/e.jpg' and 1 more"),
+        ("t.csv", "id,label\n1,0\n1.jpg,0\n", {}, "names images in more than one row: '1.jpg'"),
+        ("t.csv", "id,label\n./1.jpg,0\n1.jpg,0\n", {}, "names images in more than one row: '1.jpg'"),
+        ("t.csv", "path,label\n1.jpg,0\n,1\n", {}, "names 1 of 2 files"),
+        ("t.csv", "path,label\n1.jpg,\n", {}, "classes of 'label' must be numbers or names; found ''"),
+        ("t.jsonl", '{"id": 1, "label": 0}\n{"id": 2, "label": null}\n', {}, "classes of 'label' must be numbers or names; found 'None'"),
+        ("t.csv", "path,label\n1.jpg,-1\n", {}, "classes of 'label' must be numbered from 0; found '-1'"),
+        ("t.csv", "path,label\n", {}, "holds no sample"),
+        ("t.csv", "path,label\n1.jpg\n", {}, "cannot be read as a table: CSV"),
+        ("t.csv", "", {}, "cannot be read as a table: CSV"),
+        ("t.csv", "path,label\n\xff\xff.jpg,1\n", {}, "cannot be read as a table: CSV or TSV in UTF-8"),
+        ("t.csv", "path,x\n1.jpg,nan\n", {"columns": {"target": ("x",)}}, "'target' of sample 0 must be a finite number.*found 'nan'"),
+        ("t.csv", "path,x\n1.jpg,a\n", {"columns": {"target": ("x",)}}, "'target' of sample 0 must be a finite number.*found 'a'"),
+        ("t.csv", 'path,boxes\n1.jpg,"[[1,2,3]]"\n', {}, "'boxes' of sample 0 must be boxes x0 y0 x1 y1"),
+        ("t.csv", 'path,boxes\n1.jpg,"[[5,2,3,4]]"\n', {}, "x1 < x0 or y1 < y0, as in boxes of x y width height"),
+        ("t.csv", "path,boxes\n1.jpg,[oops\n", {}, "'.oops' is not a JSON list. Correct the column 'boxes'"),
+        ("t.csv", "path,labels\n1.jpg,-1\n", {}, "classes of 'labels' must be numbered from 0; found '-1'"),
+        ("t.csv", "path,mask\n1.jpg,none.png\n", {}, "names 1 of 1 files that are not in .*'none.png'"),
+        ("t.csv", "path,label\n1.jpg,1\n", {"columns": {"path": ("x",)}}, r"--column path=x: expected one of \['path', 'label'\]"),
+        ("t.csv", "path,label,x\n1.jpg,0,1\n", {"columns": {"json": ("x",)}}, "--column json=: a table holds no such field"),
+        ("t.csv", "path,label,split\n0.jpg,0,train\n1.jpg,0,test\n2.jpg,0,x\n", {}, "column 'split' names splits, .*but also 'x'"),
+        ("t.csv", "path,label,split\n0.jpg,0,train\n1.jpg,0,test\n2.jpg,0,\n", {}, "but also ''"),
+        ("t.csv", "path,label,split\n0.jpg,0,0\n1.jpg,0,1\n", {"columns": {"split": ("split",)}}, "but also '0', '1'.*--no-splits"),
+        ("t.csv", "path,label,split\n0.jpg,0,val\n1.jpg,0,valid\n", {}, "'val', 'valid' would both be the split 'val'"),
+    ]
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("files", "options", "word"), [*LAYOUTS, *OPTIONS, *DOCUMENTS, *TABLES])
+def test_what_is_refused(
+    make_folder: Folder, tmp_path: Path, files: dict[str, bytes], options: dict[str, Any], word: str
+) -> None:
+    pytest.importorskip({"hdf5": "h5py", "lmdb": "lmdb"}.get(options.get("form", ""), "numpy"))
+    refused(make_folder(files), tmp_path, word, **options)
+
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (20, 12, 16, 3), np.uint8)
+NUMBERS = np.arange(20) % 3
+KERAS = {"x_train": PIXELS[:5], "y_train": NUMBERS[:5], "x_test": PIXELS[5:7], "y_test": NUMBERS[:2]}
+
+
+def save(folder: Path, arrays: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Arguments of `refused`: for two arrays, images first, in an `.npz`, HDF5 file, or each in an `.npy`."""
+    if kind == "npz":
+        np.savez(folder / "x.npz", **arrays)
+    elif kind == "h5":
+        h5py = pytest.importorskip("h5py")
+        with h5py.File(folder / "x.h5", "w") as file:
+            for name, array in arrays.items():
+                file[name] = array
+    else:
+        for name, array in zip("xy", arrays.values(), strict=True):
+            np.save(folder / f"{name}.npy", array)
+    return {"at": f"x.{kind}", **({"labels": "y.npy"} if kind == "npy" else {})}
+
+
+@pytest.mark.parametrize("kind", ["npy", "npz", "h5"])
+@pytest.mark.parametrize(
+    ("labels", "word"),
+    [
+        (np.arange(5), "has 5 rows, 'images?' 20. They must agree"),
+        (np.arange(25), "has 25 rows, 'images?' 20. They must agree"),
+        (np.eye(20, dtype=int), r"is \(20, 20\) of int64, but a label is one whole number"),
+        (np.arange(20) / 1.0, "of float64, but a label is one whole number.*--column target="),
+        (NUMBERS - 1, "classes of 'label' must be numbered from 0; found '-1'"),
+    ],
+)
+def test_labels_that_do_not_fit(tmp_path: Path, kind: str, labels: np.ndarray, word: str) -> None:
+    refused(tmp_path, tmp_path, word, **save(tmp_path, {"images": PIXELS, "labels": labels}, kind))
+
+
+@pytest.mark.parametrize("kind", ["npz", "h5"])
+@pytest.mark.parametrize(
+    ("arrays", "columns", "word"),
+    [
+        ({"images": PIXELS, "label": NUMBERS, "y": NUMBERS}, None, "'label' and 'y' would both be the field 'label'"),
+        ({"images": PIXELS, "a": NUMBERS, "b": NUMBERS}, {"label": ("a", "b")}, "--column label=a,b: expected one of"),
+        ({**KERAS, "y_test": PIXELS[:2, 0, 0, 0], "more": NUMBERS}, None, "which array holds the images.*x_train"),
+        ({"images": PIXELS[0]}, None, r"which array holds the images, .*It has images \(12, 16, 3\)"),
+        ({"images": PIXELS.reshape(20, -1)}, None, "which array holds the images.*--column image=NAME"),
+        ({"y": NUMBERS}, None, "which array holds the images"),
+    ],
+)
+def test_arrays_of_unclear_meaning(tmp_path: Path, kind: str, arrays: dict[str, Any], columns: Any, word: str) -> None:
+    refused(tmp_path, tmp_path, word, columns=columns, **save(tmp_path, arrays, kind))
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"y_test": np.zeros(3, np.int64)}, r"x.npz \(test\): 'y' has 3 rows, 'x' 2. They must agree"),
+        ({"y_test": np.zeros(2)}, "sample 5 differs from those before in 'label', 'y'"),
+        ({"x_training": PIXELS[:5]}, "which array holds the images"),
+    ],
+)
+def test_arrays_of_splits_that_do_not_fit(tmp_path: Path, changes: dict[str, Any], word: str) -> None:
+    refused(tmp_path, tmp_path, word, **save(tmp_path, {**KERAS, **changes}, "npz"))
+
+
+def test_labels_that_are_no_array(tmp_path: Path) -> None:
+    options = save(tmp_path, {"images": PIXELS, "labels": np.array(3)}, "npy")
+    refused(tmp_path, tmp_path, "has 1 rows, 'image' 20", **options)
+    (tmp_path / "y.npy").write_bytes(b"no array")
+    refused(tmp_path, tmp_path, "y.npy: cannot be read as an array", **options)
+    np.savez(tmp_path / "y.npz", a=NUMBERS)
+    (tmp_path / "y.npz").rename(tmp_path / "y.npy")
+    refused(tmp_path, tmp_path, "an archive of arrays by another name", **options)
+    refused(tmp_path, tmp_path, r"none.npy: cannot be read.*\(No such file", at="none.npy")
+    np.save(tmp_path / "x.npy", np.array([{}]), allow_pickle=True)
+    refused(tmp_path, tmp_path, "of Python objects it would be a pickle, never opened", at="x.npy")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--label-column", "x", "--column", "label=y"], "--column label=x: 'label' is given twice"),
+        (["--column", "x=y"], "--column x=y: write ROLE=NAME, with one of the roles path, image"),
+        (["--val", "ten"], "--val: expected a share of the images, from 0 to below 1, such as 0.1 or 10%; got 'ten'"),
+        (["--val", "10"], "--val: expected a share of the images, from 0 to below 1, such as 0.1 or 10%; got '10'"),
+    ],
+)
+def test_options_of_the_command(
+    make_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    assert cli.main(["pack", str(make_folder(IMAGES)), str(tmp_path / "out"), *options]) == cli.WRONG
+    said = capsys.readouterr().err
+    assert message in said and said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
