@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from gpuload.loader.iterator import DaliIterator as DaliIterator
     from gpuload.order.arguments import Balance as Balance, Buckets as Buckets, Mixture as Mixture, Repeated as Repeated
     from gpuload.order.arguments import Shuffle as Shuffle, Weights as Weights, mix as mix
-    from gpuload.packing.api import pack as pack
+    from gpuload.packing.packer import pack as pack
 
 __version__ = "0.1.0"
 
@@ -94,7 +94,7 @@ _LAZY = {
     "Weights": "order.arguments",
     "ZoomOut": "augment",
     "mix": "order.arguments",
-    "pack": "packing.api",
+    "pack": "packing.packer",
 }
 
 _LAZY_MODULES = ("batchwise", "functions", "monitor", "transforms")

@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str]) -> int:
     try:
         if argv and argv[0] in ("pack", "verify"):
-            from gpuload.packing.run.workers import start_server
+            from gpuload.packing.workers import start_server
 
             # First, so that the server imports the workers' modules while this process imports the command.
             start_server(_preload(argv))
@@ -127,4 +127,4 @@ def _preload(argv: Sequence[str]) -> tuple[str, ...]:
     """Guesses which other modules workers will import; arguments are parsed later. A wrong guess only costs time."""
     words = " ".join(argv)
     smaller = re.search(r" --en\w*[= ]jpeg( |$)", words) and not re.search(r" --res\w*[= ]pillow( |$)", words)
-    return ("gpuload.packing.image.shrink",) if smaller else ()
+    return ("torch",) if smaller else ()

@@ -45,9 +45,9 @@ Draws = Callable[[int], F64]
 #   bits number SHARE under the key with BATCH   which decoder of two decodes each sample         decode/share.py
 #   (seed, epoch, FUNCTION, view)                the key of each sample's generator: bits 2i, 2i+1 augment/augment.py
 #   bits number CAPTION under the key with BATCH, then those of the field's name: caption       fields/captions.py
-#   (seed, SHUFFLE)                              stored order                                     packing/run/plan.py
-#   (seed, SPLIT), and a key made of that        which samples of each class go into a split      packing/run/plan.py
-#   (seed, MEASURE, split)                       images measured for mean and std                 packing/run/plan.py
+#   (seed, SHUFFLE)                              stored order                                     packing/plan.py
+#   (seed, SPLIT), and a key made of that        which samples of each class go into a split      packing/plan.py
+#   (seed, MEASURE, split)                       images measured for mean and std                 packing/plan.py
 #
 # In a mixture, `seed` and `epoch` of a pass are those of the data set.
 SHARDS, SAMPLES, AUGMENT, MIXTURE, TRANSFORM, BATCH, DRAWN, REPEAT, SHARE, FUNCTION, CAPTION = range(11)

@@ -27,7 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-IMPORTS = ("torch", "numba", "gpuload.loader.iterator", "gpuload.decode.native.decoder", "gpuload.packing.run.packer")
+IMPORTS = ("torch", "numba", "gpuload.loader.iterator", "gpuload.decode.native.decoder", "gpuload.packing.packer")
 
 
 @functools.cache

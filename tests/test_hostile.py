@@ -22,8 +22,8 @@ from gpuload.decode.interface import Stored
 from gpuload.decode.native.images import DecodePlan, ImageDecoder
 from gpuload.disk import Manifest
 from gpuload.headers import npy
-from gpuload.packing.image.check import prepare_image
-from gpuload.packing.run.workers import prepare_source
+from gpuload.packing.image import prepare_image
+from gpuload.packing.workers import prepare_source
 from gpuload.read.batch import EncodedBatch
 from gpuload.sources import Listing, Source, open_source
 

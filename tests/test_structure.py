@@ -48,15 +48,15 @@ OWNERS = {
         "decode/device.py",
         "functions/torch_draws.py",
         "decode/in_torch.py",
-        "packing/image/shrink.py",
+        "packing/jpegs.py",
         "transforms/apply.py",
     },
-    "simplejpeg": {f"{_NATIVE}/images.py", "packing/image/jpegs.py", "packing/image/shrink.py"},
+    "simplejpeg": {f"{_NATIVE}/images.py", "packing/jpegs.py"},
     "numba": {f"{_NATIVE}/{name}.py" for name in ("cache", "compiled", "intrinsics", "values")}
     | {f"{_NATIVE}/jpeg/{name}.py" for name in ("blocks", "part", "decode")}
     | {f"{_NATIVE}/transforms/{name}.py" for name in ("image",)},
     "cupy": {"output/arrays.py"},
-    "ray": {"packing/run/ray_engine.py"},
+    "ray": {"packing/ray_engine.py"},
     "obstore": {"store/objects.py"},
     "huggingface_hub": {"store/hub.py"},
     "boto3": {"store/objects.py"},
@@ -219,7 +219,7 @@ def test_owners_exist() -> None:
 
 def test_the_checks_can_fail(tmp_path: Path) -> None:
     assert backward("order", imports("from gpuload.decode.dali.decoder import DaliDecoder")) == ["decode"]
-    assert backward("read", imports("import gpuload.packing.run.plan")) == ["packing"]
+    assert backward("read", imports("import gpuload.packing.plan")) == ["packing"]
     assert backward("packing", imports("def f():\n from gpuload.order.epoch import EpochOrder")) == ["order"]
     assert backward("read", imports("from gpuload.order.epoch import EpochOrder")) == []
     (tmp_path / "new_room").mkdir()

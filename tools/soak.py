@@ -41,7 +41,7 @@ from PIL import Image
 
 import gpuload
 from gpuload import Augment
-from gpuload.packing.api import pack
+from gpuload.packing.packer import pack
 
 _EACH = 3  # epochs of one loader; in the last of them it is closed and resumed by another
 _MIB = 1 << 20

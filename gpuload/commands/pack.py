@@ -14,9 +14,10 @@ from gpuload.commands.terminal import say, say_table
 from gpuload.counted import counted, progress_bar
 from gpuload.errors import ArgumentError
 from gpuload.fields.field import Field
-from gpuload.packing.image.check import KEPT
+from gpuload.packing import packer
+from gpuload.packing.image import KEPT
 from gpuload.packing.options import PackOptions
-from gpuload.packing.run import packer
+from gpuload.packing.plan import REJECTED_NAME
 from gpuload.sources import open_source
 from gpuload.sources.columns import ROLES, parse_columns
 from gpuload.sources.registry import format_names
@@ -25,7 +26,7 @@ from gpuload.store.url import URL, as_location, scheme_of
 # The fields of `PackOptions` and `Encoding` that are options.
 _SETTINGS = {
     "encode": option("how to store images: keep, jpeg or raw (%(default)s)", "HOW"),
-    "mode": option("L, RGB, RGBA, I;16, F, such as uint16x4, or keep: that of the first image (%(default)s)", "MODE"),
+    "mode": option("L, RGB, RGBA, I;16, F, or such as uint16x4 (%(default)s)", "MODE"),
     "keep": option("encodings to keep, besides jpeg and png: webp,avif,tiff", "LIST", type=str),
     "size": option("256, or 482x415", "PIXELS"),
     "fit": option("shortest, longest, center-crop, stretch or pad (%(default)s)", "HOW"),
@@ -102,7 +103,9 @@ class Pack:
                     raise ArgumentError(f"--skip-damaged applies to tars, and {self.source} is not one. Omit it")
                 source.skip_damaged = True
             with progress_bar("packing", "images") as bar:
-                report = packer.pack(source, out, self.settings, lambda p: bar(p.images, p.total_images, p.bytes))
+                report = packer.pack_source(
+                    source, out, self.settings, lambda p: bar(p.images, p.total_images, p.bytes)
+                )
         except KeyboardInterrupt:
             kept = "finished shards are kept: continue with --resume" if _is_kept(out) else ""
             raise KeyboardInterrupt(kept) from None
@@ -113,10 +116,10 @@ class Pack:
 def _is_kept(out: Path | URL) -> bool:
     """Whether an interrupted run can be continued."""
     if isinstance(out, URL):
-        from gpuload.packing.run.remote_output import is_interrupted
+        from gpuload.packing.remote_output import is_interrupted
 
         return is_interrupted(out)
-    from gpuload.packing.run.output import SCRATCH_NAME
+    from gpuload.packing.output import SCRATCH_NAME
 
     return any((out.parent / name).exists() for name in (out / SCRATCH_NAME, f".{out.name}{SCRATCH_NAME}"))
 
@@ -150,7 +153,7 @@ def _summarise(report: packer.PackReport, out: Path | URL) -> None:
         if counts := Counter(reasons):
             say(f"{word}: {_counts(counts)}")
     if report.rejected:
-        say(*(f"  named in {out / name / packer.REJECTED_NAME}" for name in report.manifests))
+        say(*(f"  named in {out / name / REJECTED_NAME}" for name in report.manifests))
     if report.packed:
         rate = report.packed / max(report.elapsed_s, 1e-9)
         say(f"{counted(report.packed, 'image')} in {report.elapsed_s:.1f} s, {rate:,.0f} images/s")

@@ -53,8 +53,8 @@ class Index:
     def run(self) -> int:
         if self.points and len(self.shards) == 1 and (Path(self.shards[0]) / manifest_file.FILE_NAME).exists():
             return self._add_points(Path(self.shards[0]))
-        from gpuload.packing.foreign.index import index_shards
-        from gpuload.packing.run.plan import REJECTED_NAME
+        from gpuload.packing.index import index_shards
+        from gpuload.packing.plan import REJECTED_NAME
         from gpuload.sources.listing import named_splits
 
         with progress_bar("indexing", "shards") as bar:
@@ -85,7 +85,7 @@ class Index:
         return REJECTED if rejected else DONE
 
     def _add_points(self, folder: Path) -> int:
-        from gpuload.packing.foreign.points import add_points
+        from gpuload.packing.index import add_points
 
         with progress_bar("reading JPEGs", "shards") as bar:
             manifest, found = add_points(folder, lambda n, of: bar(n, of, 0))

@@ -3,10 +3,9 @@
 Sizes and shares may be texts, as on the command line: "482x415", "1GB", "10%", "train=0.8,val=0.2".
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 
@@ -21,28 +20,28 @@ from gpuload.checks import (
     as_number,
     as_text,
     choice,
-    instance,
     number,
     optional,
     parse_size,
+    rules_of,
     several,
     shown,
     whole,
 )
 from gpuload.errors import ArgumentError
-from gpuload.fields.images import EXPECTED, GRAY, RGB, Pixels
+from gpuload.fields.images import GRAY, MODE, RGB, Pixels
 from gpuload.fields.motion import Fit
 from gpuload.headers.encodings import MAX_PIXELS
 from gpuload.machine.limits import count_cores
 from gpuload.types import WidthHeight
 
 Encode = Literal["keep", "jpeg", "raw"]
+Jpeg = Literal["keep", "baseline", "bare-baseline"]
 Check = Literal["full", "header"]
 Dedup = Literal["no", "report", "drop"]
 Resizer = Literal["auto", "pillow", "torch"]
 Engine = Literal["local", "ray"]
 
-KEEP = "keep"  # the mode that is decided by the first image
 # Encodings that may be kept byte for byte, by the extension of their member. JPEGs and PNGs always are, where plain.
 ENCODINGS = {"jpeg": "jpg", "png": "png", "webp": "webp", "avif": "avif", "tiff": "tif"}
 
@@ -64,12 +63,6 @@ def _as_share(value: Any) -> float:
     if isinstance(value, str):
         return float(value.strip().removesuffix("%")) / (100 if value.strip().endswith("%") else 1)
     return as_number(value)
-
-
-def _as_mode(value: Any) -> str:
-    if as_text(value) != KEEP:
-        Pixels.of_mode(value.removeprefix(f"{KEEP}="))
-    return str(value)
 
 
 def _as_encodings(value: Any) -> tuple[str, ...]:
@@ -97,45 +90,38 @@ def _as_val(value: Any) -> float:
     return float(share)
 
 
-def _rule_of(hint: Any) -> Rule[Any]:
-    """The rule in a field's type, `Annotated[int, COUNT]`, or the one that follows from it, as from a Literal or a
-    bool."""
-    if get_origin(hint) is Annotated:
-        rule: Rule[Any] = hint.__metadata__[0]
-        return rule
-    if get_origin(hint) is Literal:
-        return choice(*get_args(hint))
-    if NoneType in get_args(hint):
-        return optional(_rule_of(next(one for one in get_args(hint) if one is not NoneType)))
-    return FLAG if hint is bool else instance(f"an {hint.__name__}", hint)
-
-
-def _check(settings: object, contradictions: Callable[[], Mapping[str, object]]) -> None:
+def _check(settings: object, contradictions: Iterable[tuple[object, str]]) -> None:
     """Sets the fields to the values that their rules return.
 
-    contradictions: returns conditions that must not hold, by message; called after all fields are checked.
+    contradictions: gives conditions that must not hold, with their messages, once all fields are checked.
 
     Raises:
         ArgumentError: a field is not what its rule expects, or two contradict each other.
     """
-    for name, hint in get_type_hints(type(settings), include_extras=True).items():
-        value, rule = getattr(settings, name), _rule_of(hint)
+    for name, rule in rules_of(type(settings)).items():
+        value = getattr(settings, name)
         try:
             object.__setattr__(settings, name, rule.read(value))
         except (TypeError, ValueError, OverflowError):
             option = "--time-limit" if name == "time_limit_s" else f"--{name.replace('_', '-')}"
             raise ArgumentError(f"{option}: expected {rule.expected}; got {shown(value)}") from None
-    for message, is_wrong in contradictions().items():
+    for is_wrong, message in contradictions:
         if is_wrong:
             raise ArgumentError(message)
 
 
-_SIZE = Rule("pixels, one positive whole number or two (width, height), such as 256 or 482x415", _as_size)
+def _words(words: Any) -> Rule[str]:
+    return choice(*get_args(words))
+
+
+_SIZE = optional(Rule("pixels, one positive whole number or two (width, height), such as 256 or 482x415", _as_size))
 _ENCODINGS = Rule(f"encodings, some of {', '.join(ENCODINGS)}", _as_encodings)
-_SPLITS = Rule(
-    'names of folders, each once, with shares that add up to 1, such as (("train", 0.8), ("val", 0.2))', _as_splits
+_SPLITS = optional(
+    Rule(
+        'names of folders, each once, with shares that add up to 1, such as (("train", 0.8), ("val", 0.2))', _as_splits
+    )
 )
-_BYTES = Rule("a positive number of bytes, such as 1GB", _as_bytes)
+_BYTES = optional(Rule("a positive number of bytes, such as 1GB", _as_bytes))
 _REJECTED = Rule("a share from 0 to 1, which is 100%", lambda value: PROBABILITY.read(_as_share(value)))
 _SECONDS = number(POSITIVE, LARGEST, "a number of seconds above 0, up to 1e6")
 
@@ -156,9 +142,8 @@ class Encoding:
     resizer: the library that shrinks plain JPEGs: "torch" (extra `cpu`) or "pillow"; they differ in speed and rounding.
         "auto" is torch if the run shrinks JPEGs and torch is installed; a run decides it once, at its start.
     mode: what every image is stored as: "RGB"; "L" (gray), "RGBA", "I;16" (gray of 16 bits) and "F" (gray, float32), as
-        Pillow calls them; for arrays such as "uint16x4" or "float32x7", type and channels; or "keep": what the first
-        image is, where an image that would lose something by it is rejected. Others are converted as Pillow does.
-        Where the mode is not "RGB" or "L", nothing is stored as JPEG.
+        Pillow calls them; for arrays such as "uint16x4" or "float32x7", type and channels. Others are converted as
+        Pillow does. Where the mode is not "RGB" or "L", nothing is stored as JPEG.
     keep: with encode="keep", encodings that are kept byte for byte besides JPEG and PNG: "webp", "avif", "tiff". As
         these, images are kept if they are upright, a single frame, and of the mode.
     points: "auto" writes seek points of JPEGs of 100,000 pixels or more into the index, where they are decoded as a
@@ -167,58 +152,46 @@ class Encoding:
         "bare-baseline" without their Exif data, ICC profile and comments.
     """
 
-    encode: Encode = "keep"
-    size: Annotated[WidthHeight, _SIZE] | None = None
-    fit: Fit = "shortest"
-    enlarge: bool = False
-    quality: Annotated[int, whole(1, 100)] | None = None
-    lossless: bool = False
-    check: Check = "full"
-    drop_gray: bool = False
+    encode: Annotated[Encode, _words(Encode)] = "keep"
+    size: Annotated[WidthHeight | None, _SIZE] = None
+    fit: Annotated[Fit, _words(Fit)] = "shortest"
+    enlarge: Annotated[bool, FLAG] = False
+    quality: Annotated[int | None, optional(whole(1, 100))] = None
+    lossless: Annotated[bool, FLAG] = False
+    check: Annotated[Check, _words(Check)] = "full"
+    drop_gray: Annotated[bool, FLAG] = False
     min_size: Annotated[int, whole(0)] = 0
     max_pixels: Annotated[int, COUNT] = MAX_PIXELS
-    resizer: Resizer = "auto"
-    mode: Annotated[str, Rule(f"keep, or {EXPECTED}", _as_mode)] = "RGB"
+    resizer: Annotated[Resizer, _words(Resizer)] = "auto"
+    mode: Annotated[str, MODE] = "RGB"
     keep: Annotated[tuple[str, ...], _ENCODINGS] = ()
-    points: Literal["auto", "no"] = "auto"
-    jpeg: Literal["keep", "baseline", "bare-baseline"] = "keep"
+    points: Annotated[Literal["auto", "no"], choice("auto", "no")] = "auto"
+    jpeg: Annotated[Jpeg, _words(Jpeg)] = "keep"
 
     def __post_init__(self) -> None:
-        _check(self, self._contradictions)
+        _check(self, self._contradictions())
 
-    def _contradictions(self) -> dict[str, object]:
-        encode, mode = self.encode, self.mode.removeprefix(f"{KEEP}=")
-        pixels, keeps = RGB if mode == KEEP else Pixels.of_mode(mode), encode == "keep"
-        fits, by_header = self.enlarge or self.fit != "shortest", self.check == "header"
-        as_jpeg, as_raw = "--encode jpeg: JPEGs are RGB or L", "are packed as arrays of pixels alone. Give --encode raw"
-        keep = f"--keep {','.join(self.keep)}"
-        return {
-            "--size resizes images, but --encode keep does not; give --encode jpeg or raw": keeps and self.size,
-            "--fit and --enlarge need --size, to which they fit the images; give it too": not self.size and fits,
-            "--check header decodes no pixels, but --encode jpeg, --encode raw and --drop-gray need them; give --check "
-            "full": by_header and (not keeps or self.drop_gray),
-            "--lossless chooses PNG over JPEG, but --encode raw stores neither; leave one out": self.lossless
-            and encode == "raw",
-            f"{as_jpeg}, and --mode is {mode}. Give --encode keep or raw": encode == "jpeg"
-            and pixels not in (RGB, GRAY),
-            f"--encode keep: images of mode {mode} {as_raw}": keeps and pixels.mode not in ("RGB", "L", "RGBA", "I;16"),
-            f"--drop-gray and --check header are for --mode RGB; got --mode {mode}. Leave them out": mode != "RGB"
-            and (self.drop_gray or by_header),
-            f"{keep}: --encode {encode} keeps no files as they are. Leave one out": self.keep and not keeps,
-            "--resizer torch only shrinks JPEGs: give it with --encode jpeg and --size, or leave it out": (
-                self.resizer == "torch" and not self.shrinks_jpegs
-            ),
-        }
+    def _contradictions(self) -> Iterator[tuple[object, str]]:
+        keeps, raw, rgb = self.encode == "keep", self.encode == "raw", self.mode == "RGB"
+        yield keeps and self.size, "--size needs --encode jpeg or raw, which resize images"
+        yield not self.size and (self.enlarge or self.fit != "shortest"), "--fit and --enlarge need --size"
+        decodes = not keeps or self.drop_gray or not rgb
+        yield (
+            self.check == "header" and decodes,
+            "--check header needs --encode keep and --mode RGB, without --drop-gray",
+        )
+        yield self.drop_gray and not rgb, "--drop-gray needs --mode RGB"
+        yield self.lossless and raw, "--lossless needs --encode keep or jpeg"
+        jpeg = self.encode == "jpeg" and self.pixels not in (RGB, GRAY)
+        yield jpeg, f"--mode {self.mode} needs --encode keep or raw"
+        yield keeps and self.mode not in ("RGB", "L", "RGBA", "I;16"), f"--mode {self.mode} needs --encode raw"
+        yield self.keep and not keeps, "--keep needs --encode keep"
+        yield self.resizer == "torch" and not self.shrinks_jpegs, "--resizer torch needs --encode jpeg and --size"
 
     @property
     def pixels(self) -> Pixels:
-        """What the stored images decode to; with the mode "keep", known once the first image has decided it."""
-        return Pixels.of_mode(self.mode.removeprefix(f"{KEEP}="))
-
-    @property
-    def is_strict(self) -> bool:
-        """Whether images that would lose something by the mode are rejected."""
-        return self.mode.startswith(KEEP)
+        """What the stored images decode to."""
+        return Pixels.of_mode(self.mode)
 
     @property
     def seek_points(self) -> bool:
@@ -257,34 +230,30 @@ class PackOptions:
     """
 
     val: Annotated[float, Rule("a share of the images, from 0 to below 1, such as 0.1 or 10%", _as_val)] = 0.0
-    splits: Annotated[tuple[tuple[str, float], ...], _SPLITS] | None = None
-    shuffle: bool = True
+    splits: Annotated[tuple[tuple[str, float], ...] | None, _SPLITS] = None
+    shuffle: Annotated[bool, FLAG] = True
     seed: Annotated[int, whole()] = 0
     maxcount: Annotated[int, COUNT] = 10_000
-    maxsize: Annotated[int, _BYTES] | None = None
-    dedup: Dedup = "no"
+    maxsize: Annotated[int | None, _BYTES] = None
+    dedup: Annotated[Dedup, _words(Dedup)] = "no"
     max_rejected: Annotated[float, _REJECTED] = 1.0
-    workers: Annotated[int, COUNT] | None = None
+    workers: Annotated[int | None, optional(COUNT)] = None
     time_limit_s: Annotated[float, _SECONDS] = 60.0
     measure: Annotated[int, whole(0)] = 4096
-    engine: Engine = "local"
-    address: Annotated[str, Rule("a text", as_text)] | None = None
-    resume: bool = False
-    append: bool = False
-    overwrite: bool = False
+    engine: Annotated[Engine, _words(Engine)] = "local"
+    address: Annotated[str | None, optional(Rule("a text", as_text))] = None
+    resume: Annotated[bool, FLAG] = False
+    append: Annotated[bool, FLAG] = False
+    overwrite: Annotated[bool, FLAG] = False
     encoding: Encoding = field(default_factory=Encoding)
 
     def __post_init__(self) -> None:
-        _check(self, self._contradictions)
+        _check(self, self._contradictions())
 
-    def _contradictions(self) -> dict[str, object]:
-        needs_ray, both = self.address is not None and self.engine != "ray", self.append and self.overwrite
-        return {
-            "--val stands for splits train and val and excludes --splits; leave one of them out": self.val
-            and self.splits,
-            "--address is the address of a Ray cluster: give it with --engine ray": needs_ray,
-            "--append keeps the existing set, --overwrite replaces it: give only one of them": both,
-        }
+    def _contradictions(self) -> Iterator[tuple[object, str]]:
+        yield self.val and self.splits, "--val stands for splits train and val and excludes --splits"
+        yield self.address is not None and self.engine != "ray", "--address needs --engine ray"
+        yield self.append and self.overwrite, "--append keeps the existing set, --overwrite replaces it: give only one"
 
     @property
     def shares(self) -> tuple[tuple[str, float], ...]:

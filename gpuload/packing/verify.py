@@ -8,8 +8,7 @@ import hashlib
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -26,16 +25,16 @@ from gpuload.disk.sample import Quarantined, write_quarantine
 from gpuload.disk.tar import Damage, Member, group_members, read_members, split_name
 from gpuload.errors import ArgumentError, DecodeError, FormatError, OutputError, RemoteError
 from gpuload.fields.field import Field
-from gpuload.fields.images import RGB, Pixels
+from gpuload.fields.images import Pixels
 from gpuload.fields.registry import kind_of
 from gpuload.headers import encodings
 from gpuload.headers.encodings import MAX_PIXELS
 from gpuload.machine.fork_server import exit_name
 from gpuload.machine.limits import count_cores
 from gpuload.machine.untrusted import open_regular
-from gpuload.packing.image.check import KEPT, prepare_image
-from gpuload.packing.options import ENCODINGS, KEEP, Encoding
-from gpuload.packing.run.workers import NOWHERE, Blamable, Blame, Workers, noted_position
+from gpuload.packing.image import KEPT, prepare_image
+from gpuload.packing.options import ENCODINGS, Encoding
+from gpuload.packing.workers import NOWHERE, Blamable, Blame, Workers, noted_position
 from gpuload.store.url import URL, as_location
 from gpuload.types import WidthHeight
 
@@ -126,7 +125,7 @@ class _Verification:
         found = {path.name for path in folder.glob("*.tar")} - {shard.name for shard in manifest.shards}
         faults += [f"{folder / name}: is not in {manifest_file.FILE_NAME}" for name in sorted(found)]
         faults += [f"{path}: was left by an interrupted run" for path in sorted(folder.glob("*.tmp"))]
-        return faults + self._shards(folder, manifest)
+        return faults + self._shards(folder, folder, manifest)
 
     def at_url(self, url: URL) -> list[str]:
         """Downloads the shards into a temporary folder, some at a time, and verifies them there."""
@@ -141,8 +140,8 @@ class _Verification:
                 faults = _index_faults(pieces.folder / index_file.FILE_NAME, manifest)
             except FormatError as error:
                 return [str(error).replace(scratch, str(url))]
-            faults += self._shards(pieces.folder, manifest, pieces)
-            return [fault.replace(str(pieces.folder), str(url)) for fault in faults]
+            faults += self._shards(pieces.folder, pieces.folder, manifest, pieces)
+            return [fault.replace(scratch, str(url)) for fault in faults]
 
     def _indexed(self, root: URL, folder: Path, manifest: Manifest) -> list[str]:
         """As `at_url`, for shards that are indexed here."""
@@ -150,37 +149,32 @@ class _Verification:
 
         shards = tuple(replace(info, name=info.name.removeprefix(f"{root}/")) for info in manifest.shards)
         with tempfile.TemporaryDirectory(prefix="gpuload-verify-") as scratch:
-            for name in (index_file.FILE_NAME, *(str(dali_index_path(Path(info.name))) for info in shards)):
-                with suppress(FileNotFoundError):
-                    (Path(scratch) / name).parent.mkdir(parents=True, exist_ok=True)
-                    (Path(scratch) / name).symlink_to((folder / name).resolve(strict=True))
             pieces = Pieces(root, Path(scratch))
-            faults = self._shards(pieces.folder, replace(manifest, shards=shards), pieces, has_dali_index=True)
-            return [fault.replace(str(pieces.folder), str(root)) for fault in faults]
+            faults = self._shards(pieces.folder, folder, replace(manifest, shards=shards), pieces)
+            return [fault.replace(scratch, str(root)) for fault in faults]
 
-    def _shards(
-        self, folder: Path, manifest: Manifest, pieces: "Pieces | None" = None, has_dali_index: bool = False
-    ) -> list[str]:
+    def _shards(self, folder: Path, indexes: Path, manifest: Manifest, pieces: "Pieces | None" = None) -> list[str]:
         """The faults of the shards in a folder.
 
-        pieces: downloads the shards there, some at a time. has_dali_index: their DALI indexes are there already.
+        indexes: the folder of their indexes. pieces: downloads the shards, some at a time, and DALI's indexes if these
+        are to be beside them.
         """
         found: dict[int, ShardFaults] = {}
         blame = Blame()
 
         def died(job: VerifyJob, code: int) -> VerifyJob:
-            return blame.find(job, code) or replace(job, died=exit_name(code))
+            return blame.find(job, code) or replace(job, known_bad={NOWHERE: exit_name(code)})
 
         with tempfile.TemporaryDirectory(prefix="gpuload-verify-") as scratch:
-            partial = not manifest.upright and bool(manifest.packing.get("rejected"))
             jobs = [
                 VerifyJob(
-                    folder=folder,
+                    path=folder / shard.name,
+                    indexes=indexes,
                     number=number,
                     shard=shard,
                     fields=manifest.fields,
                     decode=self._decode,
-                    partial=partial,
+                    partial=not manifest.upright and bool(manifest.packing.get("rejected")),
                     position=Path(scratch, f"{number}.position"),
                     time_limit_s=MOST_SECONDS,
                 )
@@ -192,7 +186,8 @@ class _Verification:
                 for first in range(0, len(jobs), at_once):
                     some = jobs[first : first + at_once]
                     names = [job.shard.name for job in some]
-                    names += [] if has_dali_index else [str(dali_index_path(Path(name))) for name in names]
+                    if folder == indexes:
+                        names += [str(dali_index_path(Path(name))) for name in names]
                     if pieces is not None:
                         pieces.get(*names, most=manifest.most_beside)  # `verify_shard` reports what is missing
                     for job, result in workers.run(some, died):
@@ -240,20 +235,20 @@ def _index_faults(path: Path, manifest: Manifest) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyJob(Blamable):
-    """Verifies shard `number` of a packed folder.
+    """Verifies shard `number` of a packed folder, which is at `path`.
 
+    indexes: folder of the index, and of the shard's DALI index.
     decode: besides the check of the packer.
     partial: whether the shard may hold samples that are not indexed, as `index` leaves some out.
-    died: how the last worker ended if no sample is to blame, else "".
     """
 
-    folder: Path
+    path: Path
+    indexes: Path
     number: int
     shard: ShardInfo
     fields: tuple[Field, ...]
     decode: DecodeCheck | None
     partial: bool
-    died: str = ""
 
 
 @dataclass
@@ -266,41 +261,43 @@ class ShardFaults:
 
 def verify_shard(job: VerifyJob) -> ShardFaults:
     """The faults of one shard: in its size, its checksum, its members as indexed, and every image and field."""
-    path = job.folder / job.shard.name
-    if job.died:
-        return ShardFaults([f"{path}: its worker ended ({job.died}), and no sample is to blame"])
+    found = ShardFaults()
     try:
-        return _verify(job, path)
+        found.lines.extend(_verify(job, found.bad))  # those before an error, too
+    except FormatError as error:
+        found.lines.append(str(error))
     except OSError as error:
-        return ShardFaults([f"{error.filename or path}: {error.strerror}"])
+        found.lines.append(f"{error.filename or job.path}: {error.strerror}")
+    return found
 
 
-def _verify(job: VerifyJob, path: Path) -> ShardFaults:
-    size = path.stat().st_size
-    if size != job.shard.bytes:
-        return ShardFaults([f"{path}: is {counted(size, 'byte')}, {manifest_file.FILE_NAME} says {job.shard.bytes:,}"])
-    faults = []
+def _verify(job: VerifyJob, bad: list[Quarantined]) -> Iterator[str]:
+    path, said = job.path, f"{manifest_file.FILE_NAME} says"
+    if code := job.known_bad.get(NOWHERE):
+        yield f"{path}: its worker ended ({code}), and no sample is to blame"
+        return
+    if (size := path.stat().st_size) != job.shard.bytes:
+        yield f"{path}: is {counted(size, 'byte')}, {said} {job.shard.bytes:,}"
+        return
     digest = hashlib.sha256()
     with open_regular(path) as file:
         while block := file.read(_CHUNK_BYTES):
             digest.update(block)
     if digest.hexdigest() != job.shard.sha256:
-        faults.append(f"{path}: its SHA-256 is {digest.hexdigest()}, {manifest_file.FILE_NAME} says {job.shard.sha256}")
-    rows = Index(job.folder / index_file.FILE_NAME, job.fields).shard(job.number)
+        yield f"{path}: its SHA-256 is {digest.hexdigest()}, {said} {job.shard.sha256}"
+    rows = Index(job.indexes / index_file.FILE_NAME, job.fields).shard(job.number)
     keys, damage = rows.column("key").to_pylist(), list[Damage]()
-    try:
-        samples = list(group_members(read_members(path, damage=damage)))
-    except FormatError as error:
-        return ShardFaults([*faults, str(error)])
-    faults += [f"{path}: bytes {part.start:,} to {part.end:,} are damaged: {part.fault}" for part in damage]
+    samples = list(group_members(read_members(path, damage=damage)))
+    yield from (f"{path}: bytes {part.start:,} to {part.end:,} are damaged: {part.fault}" for part in damage)
     if job.partial:
         indexed = set(keys)
         samples = [(key, members) for key, members in samples if key in indexed]
-    faults += _dali_faults(dali_index_path(path), path, dali_index_text(members for _, members in samples).encode())
+    expected = dali_index_text(members for _, members in samples).encode()
+    yield from _dali_faults(dali_index_path(job.indexes / job.shard.name), path, expected)
     if rows.num_rows != job.shard.samples or [key for key, _ in samples] != keys:
-        return ShardFaults([*faults, f"{path}: its samples are not those of {index_file.FILE_NAME}"])
-    found = _verify_samples(job, path, rows, [members for _, members in samples])
-    return ShardFaults(faults + found.lines, found.bad)
+        yield f"{path}: its samples are not those of {index_file.FILE_NAME}"
+        return
+    yield from _verify_samples(job, bad, rows, [members for _, members in samples])
 
 
 def _dali_faults(dali: Path, path: Path, expected: bytes) -> list[str]:
@@ -315,33 +312,31 @@ def _dali_faults(dali: Path, path: Path, expected: bytes) -> list[str]:
 
 
 def _verify_samples(
-    job: VerifyJob, path: Path, rows: pa.RecordBatch, samples: Sequence[Sequence[Member]]
-) -> ShardFaults:
-    found = ShardFaults()
-    with open_regular(path) as file, noted_position(job.position) as note:
+    job: VerifyJob, bad: list[Quarantined], rows: pa.RecordBatch, samples: Sequence[Sequence[Member]]
+) -> Iterator[str]:
+    with open_regular(job.path) as file, noted_position(job.position) as note:
         for number, (row, members) in enumerate(zip(rows.to_pylist(), samples, strict=True)):
             if number in job.known_bad:
                 lines = [job.known_bad[number]]
             else:
                 note(number, 0)
-                signal.setitimer(signal.ITIMER_REAL, job.time_limit_s)  # its action is to end the process, see `_work`
-                lines = _faults(job, row, {split_name(m.name)[1]: m for m in members}, file)
+                signal.setitimer(signal.ITIMER_REAL, job.time_limit_s)  # its action is to end the process
+                lines = _faults(job, row, members, file)
                 signal.setitimer(signal.ITIMER_REAL, 0)
-            found.lines += [f"{path}: sample {row['key']!r}: {line}" for line in lines]
+            yield from (f"{job.path}: sample {row['key']!r}: {line}" for line in lines)
             if lines:
                 at = row["image_offset"], row["image_bytes"]
-                found.bad.append(Quarantined(row["key"], path.name, *at, "; ".join(lines)))
+                bad.append(Quarantined(row["key"], job.path.name, *at, "; ".join(lines)))
         note(NOWHERE, 0)
-    return found
 
 
-def _faults(job: VerifyJob, row: dict[str, Any], found: dict[str, Member], file: BinaryIO) -> list[str]:
+def _faults(job: VerifyJob, row: dict[str, Any], members: Sequence[Member], file: BinaryIO) -> list[str]:
     faults = []
     for one in job.fields:
         offset, size = row[one.offset_column], row[one.bytes_column]
         if not size and row.get(one.name) == "" and offset == row["image_offset"]:
             continue  # a caption that the sample lacks, see `index_shards`
-        member = next((m for m in found.values() if m.offset <= offset and offset + size == m.offset + m.size), None)
+        member = next((m for m in members if m.offset <= offset and offset + size == m.offset + m.size), None)
         if member is None or split_name(member.name)[1] not in one.member.split(";"):
             faults.append(f"there is no {one.name} at the offset in the index (byte {offset:,})")
             continue
@@ -369,7 +364,7 @@ def _image_size(content: bytes, field: Field, max_pixels: int) -> WidthHeight:
     # Loaders refuse it, even where Pillow decodes it.
     if (other := encodings.read_header(memoryview(content))) is not None and other[1].fault:
         raise DecodeError(other[1].fault)
-    mode = "RGB" if field.kind != "image" or pixels == RGB else f"{KEEP}={pixels.mode}"
+    mode = "RGB" if field.kind != "image" else pixels.mode
     stored = prepare_image(content, encoding=Encoding(max_pixels=max_pixels, mode=mode, keep=tuple(ENCODINGS)))
     if mode != "RGB" and stored.kind != KEPT:
         raise DecodeError(f"it is not of mode {pixels.mode}, or not as it was packed")

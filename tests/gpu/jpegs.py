@@ -8,7 +8,7 @@ import numpy as np
 from images import encode, smooth_image
 from PIL import Image
 
-from gpuload.packing.foreign.index import index_shards
+from gpuload.packing.index import index_shards
 
 __all__ = ["KINDS", "encode", "every_kind", "picture", "write_set"]
 

@@ -73,32 +73,18 @@ def test_a_bar_on_a_terminal_and_nothing_elsewhere(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_rate_of_a_bar_leaves_out_what_was_there_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is never negative, where what was done is done again, as after the end of a worker."""
     terminal, now = Terminal(), [0.0]
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr("gpuload.counted.time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setenv("COLUMNS", "120")
-    with progress_bar("packing", "images") as bar:
-        bar(1000, 2000, 0)
-        now[0] = 2.0
-        bar(1010, 2000, 0)
-    assert "5 images/s" in terminal.getvalue() and "505" not in terminal.getvalue()
-
-
-def test_the_rate_of_a_bar_is_never_negative(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where what was done is done again, as after the end of a worker."""
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    with progress_bar("packing", "images") as bar:
-        bar(1000, 2000, 1000)
-        bar(990, 2000, 900)
-    assert " 0 images/s" in terminal.getvalue() and not re.search(r"-\d[\d,]* (images|MB)/s", terminal.getvalue())
-
-
-def test_info_cuts_no_path_where_nobody_looks_at_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / ("long" * 30)
-    gpuload.pack(samples(3), out, workers=1)
-    assert cli.main(["info", str(out / "train")]) == cli.DONE
-    assert f"{out / 'train'}\n" in capsys.readouterr().out
+    for images, rate in ((1010, "5 images/s"), (990, " 0 images/s")):
+        with progress_bar("packing", "images") as bar:
+            bar(1000, 2000, 0)
+            now[0] += 2.0
+            bar(images, 2000, 0)
+        assert rate in terminal.getvalue() and "505" not in terminal.getvalue()
+    assert not re.search(r"-\d[\d,]* (images|MB)/s", terminal.getvalue())
 
 
 def test_the_summary_lists_fields_and_numbers_of_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,18 +169,11 @@ def test_no_room_for_temporary_files_is_said_in_one_line(tmp_path: Path) -> None
         assert run.stderr.count("\n") == 1 and "No space left on device" in run.stderr and "set TMPDIR" in run.stderr
 
 
-@pytest.mark.parametrize("state", ["{", "[]", "{}", '{"fields": [], "classes": null, "rejected": [], "splits": [{}]}'])
+@pytest.mark.parametrize("state", ["{", "[]", '{"fields": [], "classes": null, "rejected": [], "splits": [{}]}'])
 def test_the_state_of_another_version_is_refused(tmp_path: Path, state: str) -> None:
-    def stop(progress: Any) -> None:
-        if progress.images >= 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        gpuload.pack(samples(6), tmp_path / "out", workers=1, maxcount=2, watch=stop)
+    (tmp_path / "out" / ".packing").mkdir(parents=True)
     path = tmp_path / "out" / ".packing" / "state.json"
     path.write_text(state)
-    with pytest.raises(
-        gpuload.OutputError, match="state.json: is of another version of gpuload, or damaged. Delete the"
-    ):
-        gpuload.pack(samples(6), tmp_path / "out", workers=1, maxcount=2, resume=True)
+    with pytest.raises(gpuload.OutputError, match="state.json: is of another version of gpuload, or damaged"):
+        gpuload.pack(samples(6), tmp_path / "out", workers=1, resume=True)
     assert path.read_text() == state

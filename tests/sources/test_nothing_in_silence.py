@@ -78,7 +78,7 @@ def test_heic(make_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert abs(pixels[[0, 24, 47]].mean(axis=1) - [2, 130, 252]).max() < 8
     monkeypatch.setitem(os.sys.modules, "pillow_heif", None)  # type: ignore[attr-defined]
     with pytest.raises(gpuload.DecodeError, match=r"is HEIC, and pillow_heif is not installed: .*pip install"):
-        from gpuload.packing.image.check import prepare_image
+        from gpuload.packing.image import prepare_image
 
         prepare_image(file.getvalue())
 

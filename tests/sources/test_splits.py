@@ -144,7 +144,7 @@ def test_copies_stay_in_their_splits_unless_dropped(
     packed(folder, tmp_path / "2", "--dedup", "drop")
     assert images_of(tmp_path / "2") == expected()
     folder = make_folder({"train/a/0.jpg": PHOTOS[0], "val/a/0.jpg": PHOTOS[0]})
-    assert "--dedup drop leaves no image for the source's split 'val'" in (
+    assert "--dedup drop: no image of 2 is left for 'val'" in (
         refused(folder, tmp_path, capsys, "--dedup", "drop")
     )
 

@@ -17,7 +17,7 @@ import gpuload
 from gpuload import ArgumentError, RemoteError
 from gpuload.cli import main
 from gpuload.disk.fetch import fetch
-from gpuload.packing.foreign.index import index_shards
+from gpuload.packing.index import index_shards
 from gpuload.packing.verify import verify
 
 pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed (extra remote)")

@@ -11,7 +11,7 @@ from loaders import load
 import gpuload
 from gpuload import ArgumentError, SourceError
 from gpuload.cli import main
-from gpuload.packing.foreign.index import index_shards
+from gpuload.packing.index import index_shards
 from gpuload.packing.verify import verify
 from gpuload.sources import open_source
 from gpuload.store.url import scheme_of

@@ -16,7 +16,7 @@ from gpuload.decode.pillow import UndecodableError, decode_mask
 from gpuload.errors import DecodeError
 from gpuload.headers import encodings, jpeg, png
 from gpuload.headers.encodings import MAX_PIXELS
-from gpuload.packing.image.check import NotWantedError, prepare_image
+from gpuload.packing.image import NotWantedError, prepare_image
 from gpuload.packing.options import Encoding
 
 
@@ -87,12 +87,12 @@ class PackedImageTarget(Target):
             Encoding(encode="jpeg", size=(16, 16), resizer="torch"),
             Encoding(encode="raw", min_size=4),
             Encoding(keep=("webp", "avif", "tiff")),
-            Encoding(mode="keep=RGB", keep=("webp", "avif", "tiff")),
+            Encoding(mode="RGB", keep=("webp", "avif", "tiff")),
             Encoding(mode="L", encode="raw"),
             Encoding(mode="RGBA", keep=("webp", "avif", "tiff")),
             Encoding(mode="I;16", keep=("tiff",)),
         ]
-        from gpuload.packing.image.shrink import use_one_thread
+        from gpuload.packing.jpegs import use_one_thread
 
         use_one_thread()
 

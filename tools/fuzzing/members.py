@@ -18,7 +18,7 @@ from fuzzing.target import Target, scratch_folder
 from gpuload.disk.tar import Damage, group_members, read_members
 from gpuload.fields.field import Field
 from gpuload.fields.numbers import ArrayKind, array_fault
-from gpuload.packing.foreign.index import index_shards
+from gpuload.packing.index import index_shards
 
 
 @cache

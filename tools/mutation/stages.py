@@ -24,7 +24,7 @@ STAGES = {
     "order": Stage(("order/*.py",), ("order",)),
     "crops": Stage(("augment/*.py",), ("augment",)),
     "fields": Stage(("fields/*.py",), ("fields", "functions")),
-    "plan": Stage(("packing/run/plan.py",), ("packing/run/test_plan.py", "packing/run/test_packer.py")),
+    "plan": Stage(("packing/plan.py",), ("packing/test_plan.py", "packing/test_packer.py")),
     "read": Stage(("read/*.py",), ("read",)),
     "iterator": Stage(("loader/iterator.py",), ("iterator/test_iterator.py", "iterator/test_contract.py")),
 }

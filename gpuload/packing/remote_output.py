@@ -1,0 +1,261 @@
+"""Packing to a URL: a run packs into a local folder of its own, and uploads its shards from there one by one.
+
+    CACHE/packing-1/<hash of the URL>/            locked by the run
+    CACHE/packing-1/<hash of the URL>/run.json    its name, which its claim and all its objects carry
+    CACHE/packing-1/<hash of the URL>/set/        what `Output` has on disk, without the shards that are uploaded
+    URL/.packing.json                             the claim: written first, deleted last
+
+Everything that a later run needs to continue is local; the claim is the only object at the URL that is not part of the
+set.
+"""
+
+import hashlib
+import json
+import shutil
+import socket
+import time
+import uuid
+from collections.abc import Collection, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from gpuload.disk import manifest as manifest_file
+from gpuload.disk.fetch import Pieces
+from gpuload.disk.manifest import TIMM_NAME, dali_index_path
+from gpuload.errors import ArgumentError, GpuloadError, OutputError
+from gpuload.packing.options import PackOptions
+from gpuload.packing.output import SCRATCH_NAME, Output, check_holds, lock_folder
+from gpuload.packing.plan import BASE_FILES, REJECTED_NAME, base_folder, write_json
+from gpuload.packing.shard import ShardJob
+from gpuload.store.cache import default_folder
+from gpuload.store.network import background
+from gpuload.store.objects import WRITABLE, Bucket, NoSuchObjectError, Stored
+from gpuload.store.url import URL
+
+CLAIM_NAME = ".packing.json"
+
+_MANIFEST = manifest_file.FILE_NAME
+_UPLOADS = 2  # shards at a time, each in parts; others wait, so that few take space on the disk
+
+
+class RemoteOutput(Output):
+    """An output at a URL, see `Output`.
+
+    Raises:
+        ArgumentError: the URL cannot be packed to, or not with these options.
+        RemoteError: it cannot be read or written.
+        OutputError: it holds something, is packed to by another run, or the folder here cannot be written.
+    """
+
+    def __init__(self, url: URL, options: PackOptions) -> None:
+        _check_options(url, options)
+        self.root = scratch_folder(url)
+        self.bucket = Bucket(url)
+        self._uploads: list[Future[None]] = []
+        advice = f"What is packed to {url} lies there until it is uploaded. Set GPULOAD_CACHE to another folder"
+        self._here = lock_folder(self.root, f"{url}: is packed to by another process here", advice)
+        with ExitStack() as undone:
+            undone.callback(self._here.close)
+            self._begin(url, options)
+            undone.pop_all()
+        self.where = url
+
+    def _begin(self, url: URL, options: PackOptions) -> None:
+        found = background().wait(self.bucket.list(self.bucket.first_s))
+        claim = background().wait(self.bucket.read_json(CLAIM_NAME)) if CLAIM_NAME in found else None
+        known = _read_run(self.root)
+        if claim is not None and (not known or claim.get("run") != known["run"]):
+            raise OutputError(_about_claim(url, claim, self.root))
+        if claim is not None and not options.resume:
+            raise OutputError(
+                f"{url}: holds an interrupted run. Continue it with --resume, or delete what is there and pack again"
+            )
+        self.bucket.run = uuid.uuid4().hex if claim is None else str(claim["run"])
+        folder, append = self.root / "set", options.append
+        if claim is None or not (folder / SCRATCH_NAME).exists():
+            shutil.rmtree(folder, ignore_errors=True)  # of a run that ended, or whose claim was deleted
+            splits = _splits_in(found)
+            if splits and options.resume and (not append or self._has_published(known, splits)):
+                self._fetch(folder, splits, (_MANIFEST, REJECTED_NAME))
+                append = False
+            else:
+                check_holds(url, sorted(name for name in found if name != CLAIM_NAME), append, bool(splits))
+                if claim is None:
+                    self._claim(url)
+                if append:
+                    self._fetch(folder, splits, BASE_FILES)
+        super().__init__(folder, resume=options.resume, append=append)
+        with ExitStack() as undone:
+            undone.callback(self._lock.close)
+            self._forget_lost(found)
+            undone.pop_all()
+
+    def _claim(self, url: URL) -> None:
+        """Makes the URL this run's. From now on, only a run that knows its name writes there."""
+        write_json(self.root / "run.json", {"url": url.text, "run": self.bucket.run})
+        begun = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+        claim = {"run": self.bucket.run, "host": socket.gethostname(), "begun": begun}
+        there = background().wait(self.bucket.create(CLAIM_NAME, claim))
+        if there.get("run") != self.bucket.run:
+            raise OutputError(_about_claim(url, there, self.root))
+
+    def _has_published(self, known: dict[str, Any], splits: Collection[str]) -> bool:
+        """Whether the set at the URL is that of a run that was killed after its last step."""
+        published = known.get("published", {})
+        return bool(published) and all(
+            hashlib.sha256(self._manifest(split) or b"").hexdigest() == published[split]
+            for split in splits
+            if split in published
+        )
+
+    def _manifest(self, split: str) -> bytes | None:
+        """The manifest at the URL."""
+        try:
+            return bytes(background().wait(self.bucket.read_whole(f"{split}/{_MANIFEST}")).data)
+        except NoSuchObjectError:
+            return None
+
+    def _fetch(self, folder: Path, splits: Collection[str], names: Sequence[str]) -> None:
+        """Downloads the files that describe the set at the URL."""
+        for split in splits:
+            (folder / split).mkdir(parents=True)
+            Pieces(self.bucket.url / split, folder / split).get(*names)
+
+    def _forget_lost(self, found: dict[str, Stored]) -> None:
+        """Forgets uploaded shards that have changed since, so that they are packed again."""
+        for marker in self.scratch.glob("*.uploaded"):
+            uploaded = {name: Stored(*there) for name, there in json.loads(marker.read_text()).items()}
+            if not all(background().wait(self.bucket.is_same(name, one, found)) for name, one in uploaded.items()):
+                marker.unlink()
+
+    def take(self, job: ShardJob) -> None:
+        if job.note("uploaded").exists() or not job.path.exists():
+            return  # it is there, or all its samples were rejected
+        self._wait(_UPLOADS - 1)
+        self._uploads.append(background().start(self._upload(job)))
+
+    async def _upload(self, job: ShardJob) -> None:
+        uploaded = {}
+        for path in (dali_index_path(job.path), job.path):
+            name = f"{job.folder.name}/{path.name}"
+            uploaded[name] = await self.bucket.upload(name, path)
+        write_json(job.note("uploaded"), uploaded)
+        job.path.unlink()
+
+    def _wait(self, most: int) -> None:
+        """Waits until at most this number of shards is being uploaded."""
+        while len(self._uploads) > most:
+            try:
+                self._uploads[0].result()
+            except OSError as error:
+                raise OutputError(f"{self.root}: cannot be read or written ({error.strerror or error})") from None
+            self._uploads.pop(0)
+
+    def publish(self, splits: Sequence[str]) -> None:
+        self._wait(0)
+        self.keep = True
+        for split in splits:
+            if not self._is_whole(split):
+                for name in (*BASE_FILES, TIMM_NAME):
+                    if name != _MANIFEST and (self.path / split / name).exists():
+                        self._put(split, name)
+        for split in splits:
+            self._put(split, _MANIFEST)
+        manifests = {split: (self.path / split / _MANIFEST).read_bytes() for split in splits}
+        published = {split: hashlib.sha256(data).hexdigest() for split, data in manifests.items()}
+        run = {"url": self.bucket.url.text, "run": self.bucket.run, "published": published}
+        write_json(self.root / "run.json", run)
+
+    def _is_whole(self, split: str) -> bool:
+        """Whether the manifest at the URL is the new one already.
+
+        Raises:
+            OutputError: it is neither that nor the one to which this run appends.
+        """
+        name, there = f"{split}/{_MANIFEST}", self._manifest(split)
+        old = base_folder(self.scratch, split) / _MANIFEST
+        if there == (self.path / name).read_bytes():
+            return True
+        if there != (old.read_bytes() if old.exists() else None):
+            raise OutputError(
+                f"{self.where}/{name}: was changed since this run began, and is left as it is. Pack to another URL"
+            )
+        return False
+
+    def _put(self, split: str, name: str) -> None:
+        background().wait(self.bucket.upload(f"{split}/{name}", self.path / split / name, replaces=self.append))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for upload in self._uploads:
+            upload.cancel()
+        try:
+            super().__exit__(kind, error, trace)
+        finally:
+            self._here.close()
+
+    def _finish(self) -> None:
+        if not self.finished:
+            background().wait(self.bucket.delete([CLAIM_NAME]))
+        self._forget()
+
+    def _undo(self) -> None:
+        with suppress(GpuloadError):  # else the claim stays, and with it what a run with --resume needs
+            found = background().wait(self.bucket.list(self.bucket.first_s))
+            background().wait(self.bucket.delete_own([name for name in found if name != CLAIM_NAME]))
+            background().wait(self.bucket.delete([CLAIM_NAME]))
+            self._forget()
+
+    def _forget(self) -> None:
+        """Removes what is here."""
+        shutil.rmtree(self.root / "set", ignore_errors=True)
+        (self.root / "run.json").unlink(missing_ok=True)
+
+
+def scratch_folder(url: URL) -> Path:
+    """The folder with the state of a run that packs to a URL."""
+    return default_folder() / "packing-1" / hashlib.sha256(url.text.encode()).hexdigest()[:24]
+
+
+def is_interrupted(url: URL) -> bool:
+    """Whether a run that packs to a URL was interrupted here."""
+    return (scratch_folder(url) / "run.json").exists()
+
+
+def _check_options(url: URL, options: PackOptions) -> None:
+    if url.scheme not in WRITABLE:
+        known = " or ".join(f"{name}://" for name in WRITABLE)
+        raise ArgumentError(f"{url}: {url.scheme}:// can only be read. Pack to a URL of {known}, or into a folder")
+    if options.overwrite:
+        raise ArgumentError(f"--overwrite: the set at {url} cannot be replaced in one step. Pack to another URL")
+    if options.engine == "ray":
+        raise ArgumentError(
+            f"--engine ray: packs into a folder that all machines share, and not to {url}. Copy it there"
+        )
+
+
+def _read_run(root: Path) -> dict[str, Any]:
+    """The run that was interrupted here: its name, and the SHA-256 of the manifests that it has published; else {}."""
+    try:
+        found = json.loads((root / "run.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) and isinstance(found.get("run"), str) else {}
+
+
+def _splits_in(found: Collection[str]) -> list[str]:
+    """The splits of a packed set: folders with a manifest, and nothing else."""
+    splits = {name.partition("/")[0] for name in found if name != CLAIM_NAME}
+    return sorted(splits) if all(f"{split}/{_MANIFEST}" in found for split in splits) else []
+
+
+def _about_claim(url: URL, claim: dict[str, Any], root: Path) -> str:
+    begun = f"begun on {claim.get('host', 'an unknown host')!r} at {claim.get('begun', 'an unknown time')}"
+    return (
+        f"{url}: another run packs to it, {begun}, whose state is not in {root}. Wait for it to end; if it was "
+        "interrupted, continue it there with --resume, or delete what is at the URL and pack again"
+    )

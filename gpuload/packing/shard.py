@@ -1,0 +1,279 @@
+"""Packs one shard in one process: reads and checks its samples; writes the tar, its DALI index and its index rows."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import signal
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+
+from gpuload.disk import ShardInfo
+from gpuload.disk.index import POINTS_COLUMN
+from gpuload.disk.manifest import dali_index_path, dali_index_text
+from gpuload.disk.tar import Member, TarWriter
+from gpuload.errors import DecodeError, OutputError
+from gpuload.fields.field import IMAGE, Field
+from gpuload.fields.kind import Member as StoredMember
+from gpuload.fields.registry import index_schema, kind_of
+from gpuload.packing.image import NotWantedError, StoredImage, prepare_image
+from gpuload.packing.jpegs import use_one_thread
+from gpuload.packing.options import Encoding
+from gpuload.packing.plan import MEASURED, ROW, read_plan
+from gpuload.packing.workers import NOWHERE, TORCH, Blamable, noted_position
+from gpuload.sources.listing import NAME, addresses
+from gpuload.sources.rows import Source
+from gpuload.store.files import start_writeback, write_atomically
+
+_NO_SLUG = re.compile(r"[^A-Za-z0-9_]+")
+_WRITE_BACK_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardJob(Blamable):
+    """A worker's task: to pack batch `number` of the plan into a shard.
+
+    folder: of the shard. scratch: of its index rows, its report and the worker's position.
+    fields: all except the image.
+    first_shard, first_row: added to the numbers of shards and samples when shards are appended to a set.
+    """
+
+    source: Source
+    fields: tuple[Field, ...]
+    encoding: Encoding
+    number: int
+    folder: Path
+    scratch: Path
+    first_shard: int = 0
+    first_row: int = 0
+
+    @property
+    def path(self) -> Path:
+        return self.folder / f"shard-{self.first_shard + self.number:06d}.tar"
+
+    def note(self, kind: str) -> Path:
+        """A file about this shard: "rows" of the index; "done", its report; "uploaded", once the shard is at the URL
+        and no longer in `folder`."""
+        return self.scratch / f"{self.folder.name}-{self.number:06d}.{kind}"
+
+    def read_report(self) -> "ShardReport | None":
+        """The report of an earlier run; None unless that run finished the shard and its files still exist."""
+        try:
+            report = ShardReport(**json.loads(self.note("done").read_text()))
+            if report.info is not None and not self.note("uploaded").exists():
+                is_whole = self.path.stat().st_size == report.info["bytes"] and self.note("rows").stat().st_size
+                if not is_whole or not dali_index_path(self.path).exists():
+                    return None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return report
+
+
+@dataclass
+class ShardReport:
+    """The content of a shard, filled while it is packed. As JSON it outlives the process that packed the shard.
+
+    info: `ShardInfo` as a dict; None if every sample was rejected, in which case there is no file.
+    rejected: of each sample its row in the listing, its name, the reason, and whether it was skipped on request.
+    kinds, members: number of images by `StoredImage.kind`, and by their extensions.
+    histogram: 256 C exact counts of the values of each of C channels over the `measured` images; [] where these are not
+        uint8.
+    read_bytes: bytes of the images read from the source.
+    remarks: counts by a sentence for the user, see `Kind.remarks`.
+    """
+
+    info: dict[str, Any] | None = None
+    rejected: list[list[Any]] = dataclasses.field(default_factory=list)
+    kinds: Counter[str] = dataclasses.field(default_factory=Counter)
+    members: Counter[str] = dataclasses.field(default_factory=Counter)
+    histogram: list[int] = dataclasses.field(default_factory=list)
+    measured: int = 0
+    read_bytes: int = 0
+    remarks: Counter[str] = dataclasses.field(default_factory=Counter)
+
+    @property
+    def images(self) -> int:
+        """Images that were read, the rejected ones included."""
+        return sum(self.kinds.values()) + len(self.rejected)
+
+
+def pack_shard(job: ShardJob) -> ShardReport:
+    """Packs one shard. Its tar and `.idx` get their final names once they are complete and on disk.
+
+    The last file written, "done", marks the shard as finished, so that a resumed run keeps it.
+
+    Raises:
+        OutputError: the disk is full, or cannot be written.
+    """
+    if job.encoding.resizer == "torch":
+        use_one_thread()  # imports torch now, so that the time limit of an image does not include it
+    # The name contains the process number: a worker that outlives its killed packer must not write into the file of
+    # the next run.
+    temporary = job.path.with_name(f"{job.path.name}.{os.getpid()}.tmp")
+    try:
+        for left in job.folder.glob(f"{job.path.name}.*.tmp"):
+            left.unlink(missing_ok=True)  # by a worker that died
+        with temporary.open("wb") as file, noted_position(job.position) as note:
+            hashed = _HashedFile(file)
+            packed = _Packing(job, hashed)
+            packed.run(note)
+            packed.tar.finish()
+            file.flush()
+            os.fsync(file.fileno())
+        if packed.members:
+            write_atomically(dali_index_path(job.path), dali_index_text(packed.members).encode("ascii"))
+            write_atomically(job.note("rows"), packed.index_rows())
+            temporary.replace(job.path)
+            digest = hashed.hash.hexdigest()
+            packed.report.info = asdict(ShardInfo(job.path.name, len(packed.members), packed.tar.size, digest))
+        else:
+            temporary.unlink()
+        packed.report.histogram = packed.histogram.tolist()
+        write_atomically(job.note("done"), json.dumps(vars(packed.report)).encode())
+    except OSError as error:
+        raise OutputError(
+            f"{job.path}: cannot be written ({error.strerror or error}). Free some space, or choose another output "
+            "folder"
+        ) from None
+    return packed.report
+
+
+def modules_to_preload(encoding: Encoding) -> tuple[str, ...]:
+    """The modules that `pack_shard` imports for this encoding, in addition to those of this module."""
+    return TORCH if encoding.shrinks_jpegs and encoding.resizer != "pillow" else ()
+
+
+def sample_key(number: int, name: str) -> str:
+    """A key for any name: the number in the listing makes it unique, a part of the name's stem makes it readable.
+
+    >>> sample_key(7, "cats/Élan vital.v2.JPG")
+    '00000007-lan-vital-v2'
+    """
+    stem = name.rpartition("/")[2].rpartition(".")[0]
+    slug = _NO_SLUG.sub("-", stem).strip("-")[:40].rstrip("-")
+    return f"{number:08d}-{slug}" if slug else f"{number:08d}"
+
+
+class _HashedFile:
+    """Hashes what is written to a file, and lets the kernel write it to the disk meanwhile, so that the sync at the end
+    has little to wait for."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.hash = hashlib.sha256()
+        self._file = file
+        self._size = self._written_back = 0
+
+    def write(self, data: bytes) -> None:
+        self.hash.update(data)
+        self._file.write(data)
+        self._size += len(data)
+        if self._size - self._written_back >= _WRITE_BACK_BYTES:
+            self._file.flush()
+            start_writeback(self._file.fileno(), self._written_back, self._size - self._written_back)
+            self._written_back = self._size
+
+
+class _Packing:
+    """A shard while it is being packed."""
+
+    def __init__(self, job: ShardJob, file: _HashedFile) -> None:
+        self.job = job
+        self.samples = read_plan(job.scratch, job.folder.name, job.number)
+        self.schema = index_schema((IMAGE, *job.fields))
+        self.rows: list[dict[str, Any]] = []
+        self.points: list[bytes] = []
+        self.members: list[list[Member]] = []
+        self.tar = TarWriter(file)
+        self.report = ShardReport()
+        pixels = job.encoding.pixels
+        self.histogram = np.zeros(256 * pixels.channels if pixels.dtype == "uint8" else 0, np.int64)
+
+    def run(self, note: Callable[[int, int], None]) -> None:
+        """Packs all samples of the shard, in order."""
+        parent, source = os.getppid(), self.job.source
+        stay = [self.samples.column(field.name) for field in self.job.fields if kind_of(field).stays_in_shard]
+        reads = list(zip(*(column.to_pylist() for column in (addresses(self.samples), *stay)), strict=True))
+        source.expect([address for several in reads for address in several])
+        for position, values in enumerate(self.samples.to_pylist()):
+            if os.getppid() != parent:
+                os._exit(1)  # the packer has died, so this shard would never be finished
+            note(position, self.report.read_bytes)
+            for address in reads[position]:
+                source.wait(address)
+            try:
+                if reason := self.job.known_bad.get(position):
+                    raise DecodeError(reason)
+                image, stored = self._read(reads[position][0], values)
+            except (DecodeError, NotWantedError) as error:
+                rejection = [values[ROW], values[NAME], str(error), isinstance(error, NotWantedError)]
+                self.report.rejected.append(rejection)
+            else:
+                self._add(values, image, stored)
+        note(NOWHERE, self.report.read_bytes)
+
+    def _read(self, address: str, values: dict[str, Any]) -> tuple[StoredImage, list[StoredMember]]:
+        """Reads and checks one sample: returns its image, and the member of each other field."""
+        # SIGALRM's default action ends the process even if C code never returns to Python.
+        signal.setitimer(signal.ITIMER_REAL, self.job.time_limit_s)
+        try:
+            data = self.job.source.read(address)
+            self.report.read_bytes += len(data) if isinstance(data, bytes) else data.nbytes
+            image = prepare_image(data, values[MEASURED], self.job.encoding)
+            stored = []
+            for field in self.job.fields:
+                kind = kind_of(field)
+                value: Any
+                if kind.stays_in_shard:
+                    value = self.job.source.read(values[field.name])
+                else:
+                    value = {column: values[column] for column in kind.columns(field)}
+                stored.append(kind.store(field, value, image.placement))
+        except OSError as error:
+            raise DecodeError(f"cannot be read: {error.strerror or error}") from None
+        except MemoryError:
+            raise DecodeError("does not fit into memory") from None
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        return image, stored
+
+    def _add(self, values: dict[str, Any], image: StoredImage, stored: list[StoredMember]) -> None:
+        key = sample_key(self.job.first_row + values[ROW], values[NAME])
+        row: dict[str, Any] = {"key": key, "source": values[NAME], "width": image.width, "height": image.height}
+        members = []
+        stored = [StoredMember(image.data, image.header, {}), *stored]
+        for field, part in zip((IMAGE, *self.job.fields), stored, strict=True):
+            extension = image.member if field is IMAGE else field.member
+            member = self.tar.append(f"{key}.{extension}", part.content)
+            row[field.offset_column] = member.offset + part.header
+            row[field.bytes_column] = member.size - part.header
+            row.update(part.values)  # the field's other index columns
+            members.append(member)
+        self.rows.append(row)
+        self.members.append(members)
+        self.points.append(image.points)
+        self.report.kinds[image.kind] += 1
+        self.report.members[image.member] += 1
+        self.report.remarks.update(image.remarks)
+        for field in self.job.fields:
+            self.report.remarks.update(kind_of(field).remarks(field, values, image.placement))
+        if image.histogram is not None:
+            self.histogram += image.histogram
+            self.report.measured += 1
+
+    def index_rows(self) -> bytes:
+        """The rows of the index, as an Arrow file of one batch."""
+        columns = [[row[name] for row in self.rows] for name in self.schema.names]
+        batch = pa.record_batch(columns, schema=self.schema)
+        if any(self.points):
+            batch = batch.append_column(POINTS_COLUMN, pa.array(self.points, POINTS_COLUMN.type))
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        return bytes(sink.getvalue())

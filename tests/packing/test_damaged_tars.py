@@ -1,0 +1,284 @@
+"""Damaged tars are an error that names the byte, or are read on behind the damage: never an end without a word."""
+
+import importlib
+import json
+import os
+import struct
+import subprocess
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from images import encode, photo
+from reading import rows_of
+from tars import tar_bytes
+
+from gpuload import ShardError
+from gpuload.cli import main
+from gpuload.disk.tar import read_members
+from gpuload.packing.verify import verify
+
+COUNT = 6
+FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
+IMAGES = [encode(photo(number, 24, 16)) for number in range(COUNT)]
+
+
+def make_tar(format: str, members: dict[str, bytes] | None = None) -> bytes:
+    """Samples of an image and a class. In the formats that can, half of the names are too long for a header."""
+    if members is None:
+        members = {}
+        for number, image in enumerate(IMAGES):
+            folder = "" if format == "ustar" or number % 2 else "ä" * 60 + "/"
+            members |= {f"{folder}{number}.jpg": image, f"{folder}{number}.cls": b"%d" % number}
+    return tar_bytes(members, FORMATS[format])
+
+
+def headers_of(data: bytes) -> list[int]:
+    """Where a header block begins, of members and of what extends the next header."""
+    return [at for at in range(0, len(data), 512) if data[at + 257 : at + 262] == b"ustar"]
+
+
+def sealed(data: bytes, at: int, changes: dict[int, bytes]) -> bytes:
+    """With fields of the header at this byte changed, and its checksum made right."""
+    block = bytearray(data[at : at + 512])
+    for offset, value in changes.items():
+        block[offset : offset + len(value)] = value
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return data[:at] + bytes(block) + data[at + 512 :]
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
+
+
+DAMAGE: dict[str, Callable[[bytes, int], bytes]] = {
+    "bit flipped in the name": lambda data, at: flipped(data, at + 3),
+    "bit flipped in the size": lambda data, at: flipped(data, at + 130),
+    "bit flipped in the checksum": lambda data, at: flipped(data, at + 150),
+    "zeroed": lambda data, at: data[:at] + bytes(512) + data[at + 512 :],
+    "garbage": lambda data, at: data[:at] + bytes(range(1, 256)) * 2 + b"ab" + data[at + 512 :],
+    "cut at": lambda data, at: data[:at],
+    "cut in": lambda data, at: data[: at + 200],
+    "a huge size": lambda data, at: sealed(data, at, {124: b"77777777777\0"}),
+    "a negative size": lambda data, at: sealed(data, at, {124: b"\xff" * 12}),
+    "a size beyond all numbers": lambda data, at: sealed(data, at, {124: b"\x80" + b"\x3f" * 11}),
+    "a size in words": lambda data, at: sealed(data, at, {124: b"many\0"}),
+}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_at_every_header(tmp_path: Path, format: str, kind: str) -> None:
+    """It is an error; read on behind it, what is given is what was there, and all but two members are."""
+    data = make_tar(format)
+    path = tmp_path / "x.tar"
+    path.write_bytes(data)
+    whole = [(member.name, member.offset, member.size) for member in read_members(path)]
+    assert len(whole) == 2 * COUNT
+    headers = headers_of(data)
+    assert len(headers) == {"ustar": 12, "gnu": 18, "pax": 18}[format]
+    for at in headers:
+        path.write_bytes(DAMAGE[kind](data, at))
+        with pytest.raises(ShardError, match=r"x.tar: not a complete, uncompressed tar archive \(.* at byte [0-9,]+\)"):
+            list(read_members(path))
+        if not kind.startswith("cut") or whole[0][1] < at:  # something is left
+            damage = []
+            found = [(member.name, member.offset, member.size) for member in read_members(path, damage=damage)]
+            assert set(found) <= set(whole)
+            assert found == sorted(found, key=lambda member: member[1])
+            lost = len(whole) - len(found)
+            behind = sum(offset + size > at for _, offset, size in whole)
+            assert lost == behind if kind.startswith("cut") else 1 <= lost <= 2
+            assert len(damage) >= 1
+            assert damage[0].start <= at < max(damage[0].end, at + 1)
+
+
+def test_both_doors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`pack --from tar` and `index` refuse it by byte, and pass over the sample with --skip-damaged."""
+    data = make_tar("ustar")
+    at = headers_of(data)[6]
+    shard = tmp_path / "in" / "x.tar"
+    shard.parent.mkdir()
+    shard.write_bytes(flipped(data, at))
+    pack = ["pack", str(shard), str(tmp_path / "out"), "--no-shuffle"]
+    index = ["index", str(shard), "--out", str(tmp_path / "index")]
+    for command in (pack, index):
+        assert main(command) == 2
+        assert (
+            f"{shard}: not a complete, uncompressed tar archive (a damaged header at byte {at:,}). Copy or unpack it "
+            "again, or leave out what is damaged with `python -m gpuload pack --from tar --skip-damaged`"
+        ) in capsys.readouterr().err
+    assert main([*pack, "--skip-damaged"]) == 3
+    assert [row["label"] for row in rows_of(tmp_path / "out" / "train")] == [0, 1, 2, 4, 5]
+    assert [row["image"] for row in rows_of(tmp_path / "out" / "train")] == [*IMAGES[:3], *IMAGES[4:]]
+    lines = (tmp_path / "out" / "train" / "rejected.jsonl").read_text().splitlines()
+    end = headers_of(data)[7]
+    damaged = {"source": f"x.tar, bytes {at:,} to {end:,}", "reason": f"is damaged: a damaged header at byte {at:,}"}
+    assert [json.loads(line) for line in lines] == [damaged, {"source": "x.tar/3", "reason": "has no image"}]
+    assert main([*index, "--skip-damaged"]) == 3
+    assert "left out: 2 samples and damaged parts" in capsys.readouterr().out
+    assert [row["label"] for row in rows_of(tmp_path / "index")] == [0, 1, 2, 4, 5]
+    lines = (tmp_path / "index" / "rejected.jsonl").read_text().splitlines()
+    beside = {"source": "x.tar/3", "reason": "lies beside a damaged part, and has no image"}
+    assert [json.loads(line) for line in lines] == [damaged, beside]
+    assert verify(tmp_path / "index")[0].endswith(
+        f"x.tar: bytes {at:,} to {end:,} are damaged: a damaged header at byte {at:,}"
+    )
+
+
+def test_a_class_that_is_lost_leaves_out_its_sample_alone(tmp_path: Path) -> None:
+    data = make_tar("ustar")
+    shard = tmp_path / "x.tar"
+    shard.write_bytes(flipped(data, headers_of(data)[7]))
+    assert main(["index", str(shard), "--skip-damaged"]) == 3
+    assert [row["label"] for row in rows_of(tmp_path)] == [0, 1, 2, 4, 5]
+    assert json.loads((tmp_path / "rejected.jsonl").read_text().splitlines()[1]) == {
+        "source": "x.tar/3.jpg",
+        "reason": "lies beside a damaged part, and has no .cls",
+    }
+
+
+def test_joined_tars(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As `cat` joins them; the second one begins behind the zeros that end the first."""
+    one = make_tar("pax", {"1.jpg": IMAGES[0], "1.cls": b"1"})
+    two = make_tar("pax", {"2.jpg": IMAGES[1], "2.cls": b"2"})
+    (tmp_path / "x.tar").write_bytes(one + two)
+    assert main(["pack", str(tmp_path / "x.tar"), str(tmp_path / "out")]) == 2
+    assert f"with data from byte {len(one):,} on, as where tars are joined by cat, at" in (capsys.readouterr().err)
+    assert main(["pack", str(tmp_path / "x.tar"), str(tmp_path / "out"), "--skip-damaged", "--no-shuffle"]) == 3
+    assert [row["label"] for row in rows_of(tmp_path / "out" / "train")] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("records", "fault"),
+    [
+        (b"19 size=9999999999\n", "'0.jpg' of 9,999,999,999 bytes, which are more than the file has,"),
+        (b"11 size=12\n", "headers with two sizes, 12 and "),
+        (b"12 size=-12\n", "a damaged extended header"),
+        (b"99 path=a.jpg\n", "a damaged extended header"),
+        (b"5 path=a.jpg\n", "a damaged extended header"),
+        (b"path=a.jpg\n", "a damaged extended header"),
+        (b"14 path=a.jpg\n\xff", "a damaged extended header"),
+    ],
+)
+def test_extended_headers_that_lie(tmp_path: Path, records: bytes, fault: str) -> None:
+    data = make_tar("ustar")
+    head = sealed(make_tar("ustar", {"PaxHeader": b""})[:512], 0, {124: b"%011o\0" % len(records), 156: b"x"})
+    (tmp_path / "x.tar").write_bytes(head + records.ljust(512, b"\0") + data)
+    with pytest.raises(ShardError) as caught:
+        list(read_members(tmp_path / "x.tar"))
+    assert fault in str(caught.value)
+    damage = []
+    found = [member.name for member in read_members(tmp_path / "x.tar", damage=damage)]
+    assert found == [name for number in range(COUNT) for name in (f"{number}.jpg", f"{number}.cls")][1:]
+    assert [part.start for part in damage] == [0]
+
+
+def test_a_path_in_an_extended_header_for_all_members(tmp_path: Path) -> None:
+    records = b"14 path=a.jpg\n"
+    head = sealed(make_tar("ustar", {"PaxHeader": b""})[:512], 0, {124: b"%011o\0" % len(records), 156: b"g"})
+    (tmp_path / "x.tar").write_bytes(head + records.ljust(512, b"\0") + make_tar("ustar"))
+    with pytest.raises(ShardError, match="a header for all members that sets their name or size at byte 0"):
+        list(read_members(tmp_path / "x.tar"))
+
+
+def test_sizes_in_base_256(tmp_path: Path) -> None:
+    data = make_tar("ustar")
+    at = headers_of(data)[0]
+    size = b"\x80" + bytes(3) + struct.pack(">Q", len(IMAGES[0]))
+    (tmp_path / "x.tar").write_bytes(sealed(data, at, {124: size}))
+    assert next(read_members(tmp_path / "x.tar")).size == len(IMAGES[0])
+
+
+def test_a_tar_of_gnu_tar_with_all_that_it_can_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Long names, links, sparse files and pipes; the times that incremental archives have in place of a prefix."""
+    source = tmp_path / "in"
+    for name in ("1.jpg", "ä" * 60 + ".jpg", "x/" * 60 + "3.jpg"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes(IMAGES[0])
+    os.link(source / "1.jpg", source / "hard.jpg")
+    (source / "soft.jpg").symlink_to("1.jpg")
+    with (source / "sparse.jpg").open("wb") as file:
+        file.truncate(1 << 20)
+        file.seek(0, os.SEEK_END)
+        file.write(b"x" * 5000)
+    os.mkfifo(source / "pipe.jpg")
+    for form in ("gnu", "oldgnu", "pax"):
+        for options in ([], ["--sparse"], [f"--listed-incremental={tmp_path / form}"]):
+            path = tmp_path / f"{form}{len(options)}.tar"
+            subprocess.run(
+                ["tar", "--sort=name", f"--format={form}", *options, "-cf", path, "."], cwd=source, check=True
+            )
+            others: list[tuple[str, str]] = []
+            names = {member.name.removeprefix("./") for member in read_members(path, others)}
+            sparse = ["sparse.jpg"] if "--sparse" in options else []
+            links = {"hard.jpg", "soft.jpg"}
+            assert names == {"1.jpg", "ä" * 60 + ".jpg", "x/" * 60 + "3.jpg", *({"sparse.jpg"} - {*sparse})}
+            kinds = {name.rpartition("/")[2]: kind for name, kind in others}
+            assert kinds == dict.fromkeys(links, "link") | dict.fromkeys(sparse, "sparse file") | {"pipe.jpg": "pipe"}
+    (source / "sparse.jpg").unlink()
+    subprocess.run(["tar", "--sort=name", "-cf", tmp_path / "x.tar", "."], cwd=source, check=True)
+    assert main(["pack", str(tmp_path / "x.tar"), str(tmp_path / "out")]) == 3
+    lines = [json.loads(line) for line in (tmp_path / "out" / "train" / "rejected.jsonl").read_text().splitlines()]
+    assert {(line["source"], line["reason"]) for line in lines} == {
+        ("x.tar/./hard.jpg", "is a link, not a regular file"),
+        ("x.tar/./soft.jpg", "is a link, not a regular file"),
+        ("x.tar/./pipe.jpg", "is a pipe, not a regular file"),
+    }
+
+
+def test_names_that_are_paths_stay_texts(tmp_path: Path) -> None:
+    """Absolute ones and those that climb: a key holds a part of them, and no file is written by them."""
+    escape = tmp_path / "escape"
+    members = {f"{escape}.jpg": IMAGES[0], "../../up.jpg": IMAGES[1], "a/../../b.jpg": IMAGES[2]}
+    shard = tmp_path / "in" / "x.tar"
+    shard.parent.mkdir()
+    shard.write_bytes(make_tar("pax", members))
+    assert main(["pack", str(shard), str(tmp_path / "out"), "--no-shuffle"]) == 0
+    assert [row["key"] for row in rows_of(tmp_path / "out" / "train")] == [
+        "00000000-escape",
+        "00000001-up",
+        "00000002-b",
+    ]
+    assert main(["index", str(shard), "--out", str(tmp_path / "index")]) == 0
+    assert [row["key"] for row in rows_of(tmp_path / "index")] == [str(escape), "../../up", "a/../../b"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "index", "out"]
+
+
+@pytest.mark.parametrize("how", ["gzip", "bz2", "lzma"])
+def test_compressed_tars(tmp_path: Path, how: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whole or cut short, by their content and by their name."""
+    data = importlib.import_module(how).compress(make_tar("ustar"))
+    for content in (data, data[: len(data) // 2]):
+        (tmp_path / "x.tar").write_bytes(content)
+        for extra in ([], ["--skip-damaged"]):
+            assert main(["pack", str(tmp_path / "x.tar"), str(tmp_path / "out"), *extra]) == 2
+            assert "x.tar: not a complete, uncompressed tar archive (a " in capsys.readouterr().err
+    (tmp_path / "x.tar.gz").write_bytes(data)
+    assert main(["pack", str(tmp_path / "x.tar.gz"), str(tmp_path / "out")]) == 2
+    assert "is a compressed tar, which is not supported" in capsys.readouterr().err
+
+
+def test_what_is_no_tar_stays_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text.tar").write_bytes(b"no tar" * 1000)
+    (tmp_path / "empty.tar").touch()
+    (tmp_path / "zeros.tar").write_bytes(bytes(10240))
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "folder" / "pipe.tar")
+    for name, fault in (
+        ("text", "not a complete, uncompressed tar archive (a damaged header at byte 0)"),
+        (
+            "empty",
+            "not a complete, uncompressed tar archive (no zero blocks, with which a tar ends, so that it was cut",
+        ),
+        ("zeros", "no sample with an image in 1 tar"),
+        ("folder/pipe", "cannot be read (is not a regular file)"),
+    ):
+        source = tmp_path / "folder" if "/" in name else tmp_path / f"{name}.tar"
+        command = ["pack", str(source), str(tmp_path / "out"), "--skip-damaged", "--from", "tar"]
+        assert main(command) == 2
+        assert f"{name}.tar: {fault}" in capsys.readouterr().err
+    assert main(["pack", str(tmp_path), str(tmp_path / "o"), "--skip-damaged", "--from", "folder"]) == 2
+    assert "--skip-damaged applies to tars, and" in capsys.readouterr().err

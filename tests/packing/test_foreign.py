@@ -1,0 +1,361 @@
+"""Shards that others packed, indexed as they lie."""
+
+import json
+import subprocess
+import sys
+import tarfile
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hostile_images import XMP_ROTATED, exif
+from images import dali_decodes, encode, photo
+from reading import rows_of
+from tars import write_tar
+
+import gpuload
+from gpuload import ArgumentError, OutputError, ShardError, SourceError
+from gpuload.cli import main
+from gpuload.disk import Manifest
+from gpuload.packing.index import index_shards
+from gpuload.packing.verify import verify
+
+WDS2IDX = Path(sys.executable).with_name("wds2idx")
+JPG = encode(photo())
+
+
+def same_as_wds2idx(shard: Path, index: Path) -> bool:
+    if not WDS2IDX.exists():
+        pytest.skip("needs wds2idx, which comes with DALI: pip install -e '.[dali]'")
+    other = index.with_name("wds2idx.txt")
+    subprocess.run([sys.executable, WDS2IDX, shard, other], check=True, stdout=subprocess.DEVNULL)
+    return index.read_text() == other.read_text() != ""
+
+
+def read_by_dali(shard: Path, index: Path, samples: int) -> list[bytes]:
+    fn = pytest.importorskip("nvidia.dali.fn")
+    from nvidia.dali import pipeline_def
+
+    @pipeline_def(batch_size=samples, num_threads=1, device_id=None)
+    def read():
+        return fn.readers.webdataset(paths=[str(shard)], index_paths=[str(index)], ext=["jpg"])
+
+    pipeline = read()
+    pipeline.build()
+    (images,) = pipeline.run()
+    return [np.asarray(image).tobytes() for image in images]
+
+
+def test_shards_by_webdataset(tmp_path: Path) -> None:
+    wds = pytest.importorskip("webdataset")
+    for number in range(2):
+        with wds.TarWriter(str(tmp_path / f"s-{number}.tar")) as sink:
+            for sample in range(3):
+                image = encode(photo(sample, 20 + sample, 10))
+                sink.write(
+                    {
+                        "__key__": f"{number}/{sample:03d}",
+                        "jpg": image,
+                        "cls": sample,
+                        "txt": f"n° {sample}",
+                        "json": {"a": sample},
+                    }
+                )
+    folder, manifest = index_shards([str(tmp_path / "s-{0..1}.tar")])
+    assert folder == tmp_path
+    assert [shard.name for shard in manifest.shards] == ["s-0.tar", "s-1.tar"]
+    assert [field.member for field in manifest.fields] == ["jpg", "cls", "txt", "json"]
+    assert manifest == Manifest.read(tmp_path)
+    rows = rows_of(tmp_path)
+    assert [(row["key"], row["label"], row["caption"]) for row in rows] == [
+        (f"{number}/{sample:03d}", sample, f"n° {sample}") for number in range(2) for sample in range(3)
+    ]
+    assert [json.loads(row["json"]) for row in rows] == [{"a": n} for n in (0, 1, 2, 0, 1, 2)]
+    assert [row["width"] for row in rows] == [20, 21, 22] * 2
+    assert [row["image"] for row in rows] == [encode(photo(n, 20 + n, 10)) for n in (0, 1, 2, 0, 1, 2)]
+    assert all(same_as_wds2idx(tmp_path / f"s-{n}.tar", tmp_path / f"s-{n}.idx") for n in range(2))
+
+
+@pytest.mark.parametrize("format", ["gnu", "pax", "ustar", "v7"])
+def test_shards_by_gnu_tar(tmp_path: Path, format: str) -> None:
+    """With long names, for which GNU and PAX archives have headers before the header."""
+    source = tmp_path / "in"
+    long = "n" * (60 if format == "v7" else 90) + "/" + "x" * (30 if format in ("v7", "ustar") else 120)
+    for name in ("a.jpg", "a.cls", ".hidden", "README", long + ".jpg", long + ".cls"):
+        path = source / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"7\n" if name.endswith("cls") else JPG)
+    (source / "README").unlink()  # wds2idx takes a file without an extension for a sample of its own
+    shard = tmp_path / "t.tar"
+    subprocess.run(["tar", "--sort=name", f"--format={format}", "-cf", shard, "."], cwd=source, check=True)
+    index_shards([str(shard)])
+    rows = rows_of(tmp_path)
+    assert {row["key"] for row in rows} == {"./a", "./" + long}
+    assert [(row["image"], row["label"]) for row in rows] == [(JPG, 7)] * 2
+    # Of a GNU long name, wds2idx (DALI 2.4) takes the name's own block for the data; what DALI reads by ours is right.
+    assert format == "gnu" or same_as_wds2idx(shard, tmp_path / "t.idx")
+    assert read_by_dali(shard, tmp_path / "t.idx", 2) == [JPG, JPG]
+
+
+def test_sizes_are_those_that_dali_decodes(tmp_path: Path) -> None:
+    images = {
+        "plain.jpg": JPG,
+        "turned.JPEG": encode(photo(), exif=exif(6)),
+        "mirrored.jpg": encode(photo(), exif=exif(2)),
+        "png.png": encode(photo(width=30, height=9), "PNG", exif=exif(6)),
+        "xmp.jpg": encode(photo(), xmp=XMP_ROTATED),
+    }
+    write_tar(tmp_path / "t.tar", images)
+    _, manifest = index_shards([str(tmp_path / "t.tar")])
+    assert manifest.fields[0].member == "jpg;JPEG;png"
+
+    assert [(row["height"], row["width"], 3) for row in rows_of(tmp_path)] == [
+        image.shape for image in dali_decodes(list(images.values()))
+    ]
+    assert [(row["width"], row["height"]) for row in rows_of(tmp_path)] == [
+        (48, 32),
+        (32, 48),
+        (48, 32),
+        (9, 30),
+        (48, 32),
+    ]
+
+
+def test_into_another_folder(tmp_path: Path) -> None:
+    for name in ("x/0.tar", "y/0.tar"):
+        write_tar(tmp_path / "in" / name, {"k.jpg": JPG, "k.cls": b"1"})
+    (tmp_path / "classes.txt").write_text("ant\nbee\n")
+    out = tmp_path / "out" / "deep"
+    patterns = [str(tmp_path / "in" / "*" / "0.tar")]
+    with pytest.raises(ArgumentError, match=r"the shards lie in 2 folders. Say with --out where"):
+        index_shards(patterns)
+    _, manifest = index_shards(patterns, out, tmp_path / "classes.txt")
+    assert [shard.name for shard in manifest.shards] == ["../../in/x/0.tar", "../../in/y/0.tar"]
+    assert manifest.classes == ("ant", "bee")
+    assert [row["image"] for row in rows_of(out)] == [JPG, JPG]
+    assert sorted(str(path.relative_to(out)) for path in out.rglob("*.idx")) == ["x/0.idx", "y/0.idx"]
+    assert not list((tmp_path / "in").rglob("*.idx"))
+
+
+def test_an_index_that_is_there(tmp_path: Path) -> None:
+    shard = str(write_tar(tmp_path / "t.tar", {"k.jpg": JPG}))
+    index_shards([shard])
+    with pytest.raises(
+        OutputError,
+        match=r"holds index files already \('t.idx', .*Give --overwrite",
+    ):
+        index_shards([shard])
+    write_tar(tmp_path / "t.tar", {"k.jpg": JPG, "l.jpg": JPG})
+    index_shards([shard], overwrite=True)
+    assert len(rows_of(tmp_path)) == 2
+
+
+def test_a_text_that_only_some_have(tmp_path: Path) -> None:
+    shard = str(write_tar(tmp_path / "t.tar", {"k.jpg": JPG, "k.txt": b"x", "l.jpg": JPG}))
+    with pytest.raises(
+        ShardError,
+        match=r"t.tar: sample 'l' has no .txt, as 1 of 2 samples. Say with --missing what to do: 'skip' leaves them "
+        "out, 'empty' gives them an empty caption, 'drop' leaves out .txt of all",
+    ):
+        index_shards([shard])
+    _, manifest = index_shards([shard], missing="drop")
+    assert [field.name for field in manifest.fields] == ["image"]
+    assert manifest.packing["not_indexed"] == {"txt": 1}
+    assert verify(tmp_path) == []
+    with pytest.raises(ArgumentError, match="--missing all: expected one of 'fail', 'skip', 'empty', 'drop'"):
+        index_shards([shard], missing="all")  # type: ignore[arg-type]
+
+
+def test_samples_without_a_caption_are_left_out_or_get_an_empty_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    members = {"k.jpg": JPG, "k.txt": b"x", "l.jpg": JPG, "m.jpg": JPG, "m.txt": b"y"}
+    shard = str(write_tar(tmp_path / "t.tar", members))
+    assert main(["index", shard, "--missing", "empty"]) == 0
+    assert [(row["key"], row["caption"]) for row in rows_of(tmp_path)] == [("k", "x"), ("l", ""), ("m", "y")]
+    assert verify(tmp_path) == []
+    with gpuload.DaliIterator(
+        tmp_path, 3, augment=gpuload.Augment(8, crop="center"), fields=("caption",), shuffle=False, drop_last=False
+    ) as loader:
+        assert [list(batch[0]) for batch in loader] == [["x", "", "y"]]
+    assert main(["index", shard, "--missing", "skip", "--overwrite"]) == 3
+    assert "left out: 1 sample or damaged part\n" in capsys.readouterr().out
+    assert (tmp_path / "rejected.jsonl").read_text() == '{"source": "t.tar/l.jpg", "reason": "has no .txt"}\n'
+    assert [(row["key"], row["caption"]) for row in rows_of(tmp_path)] == [("k", "x"), ("m", "y")]
+    assert verify(tmp_path) == []
+    assert main(["index", shard, "--missing", "drop", "--overwrite"]) == 0
+    assert not (tmp_path / "rejected.jsonl").exists()
+
+
+def test_a_label_or_document_has_no_empty_value(tmp_path: Path) -> None:
+    shard = str(write_tar(tmp_path / "t.tar", {"k.jpg": JPG, "k.cls": b"1", "l.jpg": JPG}))
+    with pytest.raises(ShardError, match=r"has no .cls, as 1 of 2 .*'skip' leaves them out, 'drop' leaves out .cls of"):
+        index_shards([shard], missing="empty")
+    write_tar(tmp_path / "t.tar", {"k.jpg": JPG, "k.txt": b"1", "l.jpg": JPG, "l.cls": b"1"})
+    with pytest.raises(ShardError, match=r"t.tar: no sample has all of an image, cls, txt"):
+        index_shards([shard], missing="skip")
+
+
+def test_what_is_indexed_is_packed_as_before(tmp_path: Path) -> None:
+    """The index lacks the captions, which most samples have."""
+    members = {f"{n}.jpg": encode(photo(n)) for n in range(3)} | {f"{n}.txt": b"x" for n in range(1, 3)}
+    write_tar(tmp_path / "in" / "t.tar", dict(sorted(members.items())))
+    assert main(["pack", str(tmp_path / "in"), str(tmp_path / "1"), "--from", "tar", "--no-shuffle"]) == 3
+    index_shards([str(tmp_path / "in" / "t.tar")], missing="drop")
+    assert main(["pack", str(tmp_path / "in"), str(tmp_path / "2"), "--from", "tar", "--no-shuffle"]) == 3
+    names = ["shard-000000.tar", "index.arrow", "rejected.jsonl"]
+    assert [(tmp_path / "1" / "train" / name).read_bytes() for name in names] == [
+        (tmp_path / "2" / "train" / name).read_bytes() for name in names
+    ]
+    assert [row["caption"] for row in rows_of(tmp_path / "2" / "train")] == ["x", "x"]
+    rejected = json.loads((tmp_path / "2" / "train" / "rejected.jsonl").read_text())
+    assert rejected == {"source": "t.tar/0.jpg", "reason": "has no .txt, which most samples have"}
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"k.txt": b"x", "k.cls": b"1"}, "sample 'k' has no image"),
+        ({"k.jpg": JPG, "k.cls": b"1", "l.jpg": JPG}, "sample 'l' has no .cls, as 1 of 2 samples"),
+        ({"k x.jpg": JPG}, "the name 'k x.jpg' holds white space"),
+        ({"k.jpg": JPG, "l.jpg": JPG, "k.cls": b"1"}, "key 'k' comes again after other samples"),
+        ({"k.jpg": JPG, "k.cls": b"cat"}, "'k.cls' holds b'cat', expected a class number"),
+        ({"k.jpg": JPG, "k.cls": b"-1"}, "sample 'k' is of class -1, but classes are numbered from 0"),
+        ({"k.jpg": b"garbage"}, r"'k.jpg' is not an image that Pillow reads \(UnidentifiedImageError\)"),
+        ({"k.jpg": b""}, "'k.jpg' is not an image"),
+        ({"k.jpg": JPG, "k.txt": b"\xff\xff"}, "'k.txt' holds .*, expected UTF-8 text"),
+        ({"README": b"x"}, "holds no sample"),
+    ],
+)
+def test_what_cannot_be_indexed(tmp_path: Path, members: dict[str, bytes], message: str) -> None:
+    shard = write_tar(tmp_path / "t.tar", members)
+    with pytest.raises(ShardError, match=message) as caught:
+        index_shards([str(shard)])
+    assert str(caught.value).startswith(str(shard))
+    assert list(tmp_path.iterdir()) == [shard]
+
+
+@pytest.mark.parametrize("kind", [b"L", b"x"], ids=["long-name", "extended-header"])
+def test_a_header_that_claims_gigabytes(tmp_path: Path, kind: bytes) -> None:
+    """No memory is allocated for what the file does not have."""
+    data = bytearray(write_tar(tmp_path / "t.tar", {"a.jpg": JPG, "b.jpg": JPG}).read_bytes())
+    at = data.rindex(b"b.jpg")
+    data[at + 124 : at + 136] = b"77777777777\0"
+    data[at + 156 : at + 157] = kind
+    data[at + 148 : at + 156] = b" " * 8
+    data[at + 148 : at + 156] = b"%06o\0 " % sum(data[at : at + 512])
+    (tmp_path / "t.tar").write_bytes(data)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ShardError, match="t.tar: not a complete, uncompressed tar archive"):
+            index_shards([str(tmp_path / "t.tar")])
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_is_no_plain_tar_is_named(tmp_path: Path) -> None:
+    shard = write_tar(tmp_path / "in" / "k[1].tar", {"k.jpg": JPG, "k.cls": b"5"})
+    (tmp_path / "short.tar").write_bytes(shard.read_bytes()[:700])
+    (tmp_path / "text.tar").write_bytes(b"no tar" * 1000)
+    for name in ("short.tar", "text.tar"):
+        with pytest.raises(ShardError, match=f"{name}: not a complete, uncompressed tar archive"):
+            index_shards([str(tmp_path / name)])
+    for pattern, message in (
+        (tmp_path / "in", r"in: is a folder. Give the tars in it: '.*/in/\*\.tar'"),
+        (tmp_path / "s-{1..2}.tar", "s-1.tar: no such file. Give tars, for instance"),
+        (tmp_path / "z*.tar", r"z\*.tar: no such file"),
+        (tmp_path / "s-{0..2.tar", "s-{0..2.tar: its braces do not match"),
+        ("ftp://example.org/x.tar", "no such file"),
+    ):
+        with pytest.raises(SourceError, match=message) as caught:
+            index_shards([str(pattern)])
+        assert "\n" not in str(caught.value)
+    with pytest.raises(SourceError, match="no shards given"):
+        index_shards([])
+    index_shards([str(shard)])
+
+
+def test_members_that_are_passed_over_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    members = {f"{n}.{end}": JPG for n in range(3) for end in ("jpg", "npy", "seg.png")}
+    shard = write_tar(tmp_path / "t.tar", {**members, "3.JPG": JPG, "3.png": JPG, "README": b"", ".hidden": b""})
+    with tarfile.open(shard, "a") as archive:
+        link = tarfile.TarInfo("4.jpg")
+        link.type, link.linkname = tarfile.LNKTYPE, "3.JPG"
+        archive.addfile(link)
+    assert main(["index", str(shard)]) == 0
+    counts = {".npy": 3, ".png": 1, ".seg.png": 3, "link": 1, "without a name or an extension": 2}
+    assert Manifest.read(tmp_path).packing["passed_over"] == counts
+    assert (
+        "note: members that are not indexed: 3 × .npy, 1 × .png, 3 × .seg.png, 1 × link, 2 × without a name or an "
+        "extension; `python -m gpuload pack --from tar` takes more kinds" in capsys.readouterr().out
+    )
+    write_tar(tmp_path / "t.tar", {"1.jpg": JPG, "1.txt": b"x"})
+    index_shards([str(shard)], overwrite=True)
+    assert "passed_over" not in Manifest.read(tmp_path).packing
+
+
+def test_shards_of_several_splits_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("train-0", "train-1", "val-0"):
+        write_tar(tmp_path / f"{name}.tar", {f"{name}.jpg": JPG})
+    assert main(["index", str(tmp_path / "train-*.tar")]) == 0
+    assert "as one set" not in capsys.readouterr().out
+    assert main(["index", str(tmp_path / "*.tar"), "--out", str(tmp_path / "out")]) == 0
+    assert "note: shards of train and val, by their names, are indexed as one set; index each" in (
+        capsys.readouterr().out
+    )
+
+
+def test_files_of_classes(tmp_path: Path) -> None:
+    shard = write_tar(tmp_path / "t.tar", {"k.jpg": JPG, "k.cls": b"0"})
+    path = tmp_path / "classes.txt"
+    for text, message in (
+        ("ant\n\nbee\n", "classes.txt: has an empty line"),
+        ("\n", "classes.txt: names no class"),
+        ("ant\nbee\nant\n", "classes.txt: names a class twice"),
+    ):
+        path.write_text(text)
+        with pytest.raises(SourceError, match=message):
+            index_shards([str(shard)], classes=path)
+    with pytest.raises(SourceError, match="nowhere: cannot be read .*a class name in each line"):
+        index_shards([str(shard)], classes=tmp_path / "nowhere")
+    path.write_text("\ufeff7 up \n101 dalmatians\nbee\n\n\n", encoding="utf-8")
+    _, manifest = index_shards([str(shard)], classes=path)
+    assert manifest.classes == ("7 up", "101 dalmatians", "bee")
+    write_tar(tmp_path / "t.tar", {"k.jpg": JPG, "k.cls": b"3"})
+    with pytest.raises(ShardError, match="sample 'k' is of class 3, but --classes names 3, numbered from 0"):
+        index_shards([str(shard)], classes=path, overwrite=True)
+    other = write_tar(tmp_path / "x" / "t.tar", {"k.jpg": JPG})
+    with pytest.raises(ArgumentError, match=r"--classes: no sample has a \.cls"):
+        index_shards([str(other)], classes=path)
+
+
+def test_names_are_taken_once_and_in_order(tmp_path: Path) -> None:
+    for number, name in enumerate(("b.tar", "a.tar", "we{ird.tar")):
+        write_tar(tmp_path / name, {f"{number}.jpg": JPG})
+    _, manifest = index_shards([str(tmp_path / name) for name in ("b.tar", "[ab].tar", "we{ird.tar")])
+    assert [shard.name for shard in manifest.shards] == ["b.tar", "a.tar", "we{ird.tar"]
+
+
+@pytest.mark.parametrize(
+    "pattern", ["s-{0..2}.tar", "{a,b}/s-{08..11}.tar", "s-{a,b{1..2}}.tar", "s{x}.tar", "{c..a}{1..5..2}"]
+)
+def test_braces_are_expanded_as_webdataset_does(tmp_path: Path, pattern: str) -> None:
+    shardlists = pytest.importorskip("webdataset.shardlists")
+    names = shardlists.expand_urls(pattern)
+    for number, name in enumerate(names):
+        write_tar(tmp_path / "in" / name, {f"{number}.jpg": JPG})
+    _, manifest = index_shards([str(tmp_path / "in" / pattern)], tmp_path / "out")
+    assert [shard.name.removeprefix("../in/") for shard in manifest.shards] == names
+
+
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shard = write_tar(tmp_path / "t.tar", {"k.jpg": JPG, "k.cls": b"1", "k.txt": b"x", "l.jpg": JPG, "l.cls": b"0"})
+    assert main(["index", str(shard), "--missing", "drop"]) == 0
+    said = capsys.readouterr().out
+    assert "2 samples in 1 shard," in said
+    assert "image (.jpg), label (.cls)" in said
+    assert "only 1 sample has .txt, so it is not indexed" in said
+    assert main(["index", str(shard), "--missing", "drop"]) == 2
+    assert "--overwrite" in capsys.readouterr().err

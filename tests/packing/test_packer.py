@@ -1,0 +1,331 @@
+"""Complete runs of the packer: always the same bytes, no sample lost, no partial output left."""
+
+import hashlib
+import importlib.util
+import io
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from images import Folder, encode, photo, write_files
+from PIL import Image
+from reading import files_of, rejected_of, rows_of
+from stand_ins import FaultySource, TimedSource, die
+
+import gpuload
+from gpuload import ArgumentError, GpuloadError, OutputError, SourceError
+from gpuload.disk import Manifest
+from gpuload.packing.verify import verify
+from gpuload.sources import FolderSource, open_source
+
+SMALL = {"maxcount": 7, "val": 0.1, "seed": 5}
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory, photo_files: dict[str, bytes]) -> FolderSource:
+    root = tmp_path_factory.mktemp("photos")
+    odd = {
+        "ant/odd.gif": encode(photo(99), "GIF"),
+        "bee/bad.jpg": b"garbage",
+        "cat/short.jpg": photo_files["cat/50.jpg"][:300],
+    }
+    write_files(root, {**photo_files, **odd})
+    return FolderSource(root)
+
+
+@pytest.fixture(scope="module")
+def packed(source: FolderSource, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("packed")
+    gpuload.pack(source, out, workers=2, **SMALL)
+    return out
+
+
+def test_every_image_is_in_one_shard(source: FolderSource, packed: Path, photo_files: dict[str, bytes]) -> None:
+    rows = rows_of(packed / "train") + rows_of(packed / "val")
+    assert Counter(row["source"] for row in rows) == Counter([*photo_files, "ant/odd.gif"])
+    kept = {row["source"]: row["image"] for row in rows if row["source"] != "ant/odd.gif"}
+    assert kept == photo_files
+    for row in rows:
+        assert (row["width"], row["height"]) == Image.open(io.BytesIO(row["image"])).size
+        assert row["label"] == ["ant", "bee", "cat"].index(row["source"].split("/")[0])
+    listed = sorted([*photo_files, "ant/odd.gif", "bee/bad.jpg", "cat/short.jpg"])
+    assert all(int(row["key"][:8]) == listed.index(row["source"]) for row in rows)  # unique over both splits
+    rejected = {**rejected_of(packed / "train"), **rejected_of(packed / "val")}
+    assert rejected.keys() == {"bee/bad.jpg", "cat/short.jpg"}
+    assert rejected["bee/bad.jpg"] == "not an image in a format that Pillow reads"
+
+
+def test_val_is_stratified(packed: Path) -> None:
+    found = Counter(row["label"] for row in rows_of(packed / "val"))
+    lost = Counter("abc".index(name[0]) for name in rejected_of(packed / "val"))
+    assert found + lost == {0: 3, 1: 2, 2: 1}
+
+
+def test_files_of_a_packed_folder(packed: Path) -> None:
+    manifest = Manifest.read(packed / "train")
+    assert sorted(path.name for path in packed.iterdir()) == ["train", "val"]
+    names = [shard.name for shard in manifest.shards]
+    assert names == [f"shard-{number:06d}.tar" for number in range(len(names))]
+    assert len(names) == 9
+    expected = {name.replace(".tar", end) for name in names for end in (".tar", ".idx")}
+    assert {path.name for path in (packed / "train").iterdir()} == expected | {
+        "index.arrow", "manifest.json", "rejected.jsonl", "_info.json"
+    }  # fmt: skip
+    for shard in manifest.shards:
+        data = (packed / "train" / shard.name).read_bytes()
+        assert (len(data), hashlib.sha256(data).hexdigest()) == (shard.bytes, shard.sha256)
+    rows = rows_of(packed / "train")
+    assert manifest.samples == len(rows)
+    assert manifest.classes == ("ant", "bee", "cat")
+    assert manifest.width == max(row["width"] for row in rows)
+    assert manifest.height == max(row["height"] for row in rows)
+    assert manifest.image_bytes == max(len(row["image"]) for row in rows)
+    re_encoded = [Counter(Manifest.read(packed / name).packing["stored_anew"]) for name in ("train", "val")]
+    assert re_encoded[0] + re_encoded[1] == {"gif": 1}
+    info = json.loads((packed / "train" / "_info.json").read_text())["splits"]["train"]
+    assert (info["filenames"], info["num_samples"]) == (names, len(rows))
+
+
+def test_mean_and_std(packed: Path) -> None:
+    manifest = Manifest.read(packed / "train")
+    images = [np.asarray(Image.open(io.BytesIO(row["image"])).convert("RGB")) for row in rows_of(packed / "train")]
+    pixels = np.concatenate([image.reshape(-1, 3) for image in images]) / 255
+    assert manifest.pixels_from == len(images)
+    np.testing.assert_allclose(manifest.mean, pixels.mean(axis=0), atol=1e-5)
+    np.testing.assert_allclose(manifest.std, pixels.std(axis=0), atol=1e-5)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_number_of_workers_does_not_change_the_bytes(
+    source: FolderSource, packed: Path, tmp_path: Path, workers: int
+) -> None:
+    gpuload.pack(source, tmp_path / "out", workers=workers, **SMALL)
+    assert files_of(tmp_path / "out") == files_of(packed)
+
+
+def test_progress_reaches_the_end(source: FolderSource, tmp_path: Path) -> None:
+    seen = []
+    report = gpuload.pack(source, tmp_path / "out", workers=2, watch=seen.append)
+    assert (
+        (seen[-1].images, seen[-1].bytes) == (seen[-1].total_images, seen[-1].total_bytes) == (63, seen[-1].total_bytes)
+    )
+    assert report.images == 61
+    assert [rejection.source for rejection in report.rejected] == ["bee/bad.jpg", "cat/short.jpg"]
+
+
+def test_a_worker_that_dies_loses_no_other_image(make_folder: Folder, tmp_path: Path) -> None:
+    good = {f"a/{number:02d}.jpg": encode(photo(number)) for number in range(20)}
+    bad = {
+        "a/abort.jpg": "the decoder crashed: SIGABRT",
+        "a/exit.jpg": "the decoder crashed: exit code 7",
+        "a/hang.jpg": "took longer than 4 s",
+        "a/killed-always.jpg": "the decoder was killed (SIGKILL) twice; out of memory?",
+        "a/memory.jpg": "does not fit into memory",
+        "a/segv.jpg": "the decoder crashed: SIGSEGV",
+    }
+    root = make_folder({**good, "a/killed-once.jpg": encode(photo(50)), **dict.fromkeys(bad, encode(photo(51)))})
+    out = tmp_path / "out"
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    options = {"workers": 2, "maxcount": 9, "time_limit_s": 4}
+    report = gpuload.pack(FaultySource(root, notes), out, **options)
+    assert rejected_of(out / "train") == bad
+    assert [rejection.source for rejection in report.rejected] == sorted(bad)
+    # The shards are the same as if these images were merely unreadable.
+    for name in bad:
+        (root / name).write_bytes(b"unreadable")
+    gpuload.pack(FolderSource(root), tmp_path / "undisturbed", **options)
+    shards, undisturbed = files_of(out / "train"), files_of(tmp_path / "undisturbed" / "train")
+    assert shards.pop("rejected.jsonl") != undisturbed.pop("rejected.jsonl")
+    assert shards == undisturbed
+    assert len([name for name in shards if name.endswith(".tar")]) == 3
+
+
+def test_the_limit_of_time_is_on_reading_and_decoding_alone(source: FolderSource, packed: Path, tmp_path: Path) -> None:
+    gpuload.pack(TimedSource(source.root), tmp_path / "out", workers=2, **SMALL)
+    assert files_of(tmp_path / "out") == files_of(packed)
+
+
+def test_workers_that_die_without_an_image_to_blame(
+    source: FolderSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuload.packing.packer.pack_shard", die)
+    monkeypatch.setattr("gpuload.packing.workers.MOST_DEATHS", 2)
+    with pytest.raises(GpuloadError, match=r"workers died .* with no image to blame.*fewer --workers.*__main__"):
+        gpuload.pack(source, tmp_path / "out", workers=1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_shard_with_no_image_left_is_not_written(make_folder: Folder, tmp_path: Path) -> None:
+    root = make_folder({"a/1.jpg": encode(photo()), "a/2.jpg": b"bad", "a/3.jpg": encode(photo())})
+    gpuload.pack(FolderSource(root), tmp_path / "out", workers=1, maxcount=1, shuffle=False)
+    assert [shard.name for shard in Manifest.read(tmp_path / "out" / "train").shards] == [
+        "shard-000000.tar",
+        "shard-000002.tar",
+    ]
+    assert not list((tmp_path / "out" / "train").glob("shard-000001*"))
+    assert len(rows_of(tmp_path / "out" / "train")) == 2
+
+
+def test_no_readable_image(make_folder: Folder, tmp_path: Path) -> None:
+    root = make_folder({"a/1.jpg": b"bad", "a/2.jpg": b""})
+    with pytest.raises(
+        SourceError, match=r"no readable image for 'train': all 2 were rejected \(1 × .*'a/1.jpg', 'a/2.jpg'. Is"
+    ):
+        gpuload.pack(FolderSource(root), tmp_path / "out" / "deep", workers=1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_output_folder_that_is_not_empty(source: FolderSource, packed: Path, tmp_path: Path) -> None:
+    before = files_of(packed)
+    (tmp_path / "file").touch()
+    (tmp_path / "broken" / ".packing").mkdir(parents=True)
+    for out, message in (
+        (packed, "is not empty, it holds a packed set, to which --append adds"),
+        (tmp_path, "is not empty, it holds 'broken'"),
+        (tmp_path / "file", "file: cannot be created"),
+        (tmp_path / "broken", "holds an interrupted run. Continue it with --resume"),
+    ):
+        with pytest.raises(OutputError, match=message):
+            gpuload.pack(source, out, workers=1)
+    assert files_of(packed) == before
+
+
+def test_an_empty_output_folder_is_accepted_and_kept_after_an_error(make_folder: Folder, tmp_path: Path) -> None:
+    root = make_folder({"a/1.jpg": b"bad"})
+    out = tmp_path / "out"
+    out.mkdir()
+    with pytest.raises(SourceError):
+        gpuload.pack(FolderSource(root), out, workers=1)
+    assert list(out.iterdir()) == []
+    (root / "a" / "2.jpg").write_bytes(encode(photo()))
+    assert gpuload.pack(FolderSource(root), out, workers=1).images == 1
+
+
+def test_a_full_disk(source: FolderSource, tmp_path: Path) -> None:
+    """A limit on the size of files simulates a full disk: writing beyond it fails in the same way."""
+    # A separate process, so that its workers have the limit too: this process may have started its fork server already.
+    command = [sys.executable, "-B", "-m", "gpuload", "pack", source.root, tmp_path / "out", "--workers", "1"]
+    limit = resource.RLIMIT_FSIZE, (20_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+    run = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, preexec_fn=lambda: resource.setrlimit(*limit)
+    )
+    assert run.returncode == 2
+    assert "shard-000000.tar: cannot be written (File too large). Free some space, or" in run.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_split_without_samples(make_folder: Folder, tmp_path: Path) -> None:
+    root = make_folder({"a/1.jpg": encode(photo())})
+    with pytest.raises(
+        ArgumentError, match=r"--val 0.1: no image of 1 is left for 'val'. Change --val, or leave it out"
+    ):
+        gpuload.pack(FolderSource(root), tmp_path / "out", val=0.1, workers=1)
+
+
+@pytest.mark.parametrize("moment", [".packing", "train", "train/*.tmp"])
+def test_ctrl_c(source: FolderSource, tmp_path: Path, moment: str) -> None:
+    """While the packer lists samples, while its workers start, and while they pack."""
+    out = tmp_path / "out"
+    script = ROOT / "tests" / "stand_ins.py"
+    # Of one shard, which is not finished before the signal comes, however late that is noticed here.
+    command = [sys.executable, script, source.root, out, "--workers", "2", "--maxcount", "1000"]
+    hold = {**os.environ, "HOLD": "ant"}
+    run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True, env=hold)
+    while not list(out.glob(moment)):
+        assert run.poll() is None
+        time.sleep(0.01)
+    os.killpg(run.pid, signal.SIGINT)
+    _, said = run.communicate()
+    assert (run.returncode, said) == (130, "gpuload: stopped; no half-written files are left\n")
+    assert not out.exists()
+
+
+def test_ctrl_c_while_the_output_is_opened(
+    source: FolderSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As soon as there is the folder by which an interrupted run is known."""
+    mkdir = Path.mkdir
+
+    def mkdir_interrupted(path: Path, *args: Any, **options: Any) -> None:
+        mkdir(path, *args, **options)
+        if path.name == ".packing":
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir_interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        gpuload.pack(source, tmp_path / "out", workers=1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_second_packer_is_refused(source: FolderSource, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, ROOT / "tests" / "stand_ins.py", source.root, out, "--workers", "1"]
+    with subprocess.Popen(command, start_new_session=True, env={**os.environ, "HOLD": "ant"}) as first:
+        while not (out / "train").exists():
+            assert first.poll() is None
+            time.sleep(0.02)
+        before = sorted(out.rglob("*"))
+        with pytest.raises(OutputError, match="is in use by another packer. Wait for it to end"):
+            gpuload.pack(source, out, workers=1)
+        assert set(before) <= set(out.rglob("*"))
+        first.kill()
+
+
+def test_large_shards_are_whole(tmp_path: Path) -> None:
+    """Their write-back starts before they end."""
+    samples = ({"image": np.full((1800, 1600, 3), number, np.uint8)} for number in range(3))
+    gpuload.pack(samples, tmp_path / "out", workers=1, encode="raw")
+    assert verify(tmp_path / "out", 1) == []
+
+
+@pytest.mark.parametrize("size", [0, 1, 100_000])
+def test_a_file_is_read_whole(tmp_path: Path, size: int) -> None:
+    (tmp_path / "1.jpg").write_bytes(os.urandom(size))
+    assert open_source(tmp_path).read("1.jpg") == (tmp_path / "1.jpg").read_bytes()
+
+
+def test_a_file_that_reports_no_size(tmp_path: Path) -> None:
+    (tmp_path / "1.jpg").symlink_to("/proc/version")
+    assert open_source(tmp_path).read("1.jpg") == Path("/proc/version").read_bytes() != b""
+    (tmp_path / "2.jpg").mkdir()
+    with pytest.raises(OSError, match="not a regular file"):
+        open_source(tmp_path).read("2.jpg")
+
+
+def test_keys_are_numbers_and_what_is_plain_in_names(tmp_path: Path) -> None:
+    names = {
+        "a/n01440764_190.JPEG": "-n01440764_190", "a/two words.v2.jpg": "-two-words-v2", "a/日本.jpg": "",
+        "a/-x-.jpg": "-x", "x" * 99 + ".jpg": "-" + "x" * 40,
+    }  # fmt: skip
+    samples = ({"image": encode(photo()), "name": name} for name in names)
+    gpuload.pack(samples, tmp_path / "out", workers=1, shuffle=False)
+    expected = [f"{number:08d}{rest}" for number, rest in enumerate(names.values())]
+    assert [row["key"] for row in rows_of(tmp_path / "out" / "train")] == expected
+
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def test_golden_shard(tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("regenerate_shard", GOLDEN / "regenerate_shard.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    packed = script.pack_golden(tmp_path / "out")
+    assert sorted(path.name for path in packed.glob("shard-*")) == sorted(script.FILES)
+    for name in script.FILES:
+        assert (packed / name).read_bytes() == (GOLDEN / name).read_bytes(), name
+    assert (GOLDEN / script.FILES[0]).stat().st_size == pytest.approx(20_480, abs=10_240)
