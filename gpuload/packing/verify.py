@@ -69,30 +69,23 @@ def verify(
         OutputError: the file cannot be written, or the folder for temporary files.
     """
     run = _Verification(workers, watch, decode)
-    if quarantine is not None:
-        _write(quarantine, run.bad)  # before the work of hours
     try:
+        if quarantine is not None:
+            write_quarantine(quarantine, [])  # before the work of hours
         if isinstance(where := as_location(folder), URL):
             from gpuload.store.hub import pinned
 
             faults = [fault for split in _splits_at(pinned(where)) for fault in run.at_url(split)]
         else:
             faults = run.folders(Path(where))
+        if quarantine is not None:
+            write_quarantine(quarantine, run.bad)
     except OSError as error:
         raise OutputError(
-            f"{error.filename or tempfile.gettempdir()}: cannot be written or read ({error.strerror}), and verify "
-            "keeps its notes there. Free some space, or set TMPDIR"
+            f"{error.filename or tempfile.gettempdir()}: cannot be written or read ({error.strerror}). Free some space "
+            "for the notes of verify, set TMPDIR, or give another file to --quarantine"
         ) from None
-    if quarantine is not None:
-        _write(quarantine, run.bad)
     return faults
-
-
-def _write(path: str | Path, bad: Sequence[Quarantined]) -> None:
-    try:
-        write_quarantine(path, bad)
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written ({error.strerror}). Give another file to --quarantine") from None
 
 
 class _Verification:

@@ -14,7 +14,7 @@ from gpuload.cli import main
 from gpuload.disk import Manifest
 from gpuload.packing.index import expand_shards, index_shards
 from gpuload.packing.verify import verify
-from gpuload.store.url import URL, root_of
+from gpuload.store.url import URL
 
 pytest.importorskip("obstore", reason="obstore is not installed (extra remote)")
 
@@ -106,21 +106,6 @@ def test_an_index_of_several_places_is_refused(packed: Path, tmp_path: Path) -> 
     replace(manifest, shards=shards, packing={"indexed": "by hand"}).write(tmp_path)
     with pytest.raises(FormatError, match="its shards lie in several places, as s3://one/a.tar and"):
         gpuload.Dataset(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("urls", "root"),
-    [
-        (["s3://b/a.tar"], "s3://b"),
-        (["s3://b/x/a.tar", "s3://b/x/b.tar"], "s3://b/x"),
-        (["s3://b/x/a.tar", "s3://b/xy/b.tar"], "s3://b"),
-        (["s3://b/x/a.tar", "gs://b/x/b.tar"], None),
-        (["hf://datasets/o/n@1/a.tar", "hf://datasets/o/n@1/x/b.tar"], "hf://datasets/o/n@1"),
-        (["hf://datasets/o/n@1/a.tar", "hf://datasets/o/m@1/b.tar"], None),
-    ],
-)
-def test_the_root_of_urls(urls: list[str], root: str | None) -> None:
-    assert root_of([URL(url) for url in urls]) == (None if root is None else URL(root))
 
 
 def test_wildcards_of_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:

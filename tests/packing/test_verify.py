@@ -74,7 +74,7 @@ def test_an_intact_set_gives_an_empty_list_that_excludes_nothing(packed: Path, t
 
 
 def test_a_list_that_cannot_be_written_is_refused_before_the_work(packed: Path, tmp_path: Path) -> None:
-    with pytest.raises(gpuload.OutputError, match=r"cannot be written \(.*\). Give another file to --quarantine"):
+    with pytest.raises(gpuload.OutputError, match=r"list: cannot be written .* another file to --quarantine"):
         verify(packed, 1, quarantine=tmp_path / "no" / "list", watch=lambda *_: pytest.fail("it began"))
 
 
