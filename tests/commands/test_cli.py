@@ -54,7 +54,7 @@ def test_defaults_are_those_of_the_options(monkeypatch: pytest.MonkeyPatch) -> N
         seen.append(options)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pack_command.packer, "pack", pack)
+    monkeypatch.setattr(pack_command.packer, "pack_source", pack)
     assert cli.main(["pack", "a", "b"]) == cli.STOPPED
     assert seen == [PackOptions()]
     changed = ["--val", "0.5", "--no-shuffle", "--seed", "3", "--maxcount", "4", "--maxsize", "5", "--workers", "6"]

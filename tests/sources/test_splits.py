@@ -155,7 +155,7 @@ def test_splits_are_not_drawn_from_such_a_source(
 ) -> None:
     said = refused(make_folder(NEST), tmp_path, capsys, *option)
     assert f"{option[0]} draws splits, but the source has its own (train, val, test, by its folders" in said
-    assert f"Leave out {option[0]} to keep these, give --no-splits" in said
+    assert f"Leave out {option[0]} to keep these, or give --no-splits" in said
 
 
 A = {"a/0.jpg": PHOTOS[0], "b/1.jpg": PHOTOS[1]}
