@@ -248,10 +248,6 @@ class Dataset:
         """int64: converts sample numbers of this data set, which may be a subset, to numbers in the whole set."""
         return numbers if self._selected is None else self._selected[numbers]
 
-    def holds(self, sample: int) -> bool:
-        """Whether this data set, which may be a subset, has the sample of this number in the whole set."""
-        return self._selected is None or bool(np.isin(sample, self._selected))
-
     @property
     def tiling(self) -> Tiles | None:
         """Which parts of their images the samples are; None: they are whole images."""
@@ -332,6 +328,8 @@ class Dataset:
     def column(self, name: str) -> pa.ChunkedArray:
         """A column of the index, of all stored samples, with one chunk for each shard.
 
+        name: one of `schema`.
+
         Raises:
             FormatError, RemoteError: as `rows`.
         """
@@ -348,7 +346,7 @@ class Dataset:
         shards: I64 = np.searchsorted(self.first_samples, samples, side="right") - 1
         return shards
 
-    def locate(self, samples: I64) -> tuple[I64, I64]:
+    def _locate(self, samples: I64) -> tuple[I64, I64]:
         """The shard of each sample, and its row there; samples: as for `shards_of`."""
         shards = self.shards_of(samples)
         rows: I64 = samples - self.first_samples[shards]
@@ -359,7 +357,7 @@ class Dataset:
 
         sample: its number in the stored order of the whole set.
         """
-        (shard,), (row,) = self.locate(np.array([sample]))
+        (shard,), (row,) = self._locate(np.array([sample]))
         return self.rows(int(shard)).slice(int(row), 1)
 
     def first_row(self) -> pa.RecordBatch:
@@ -377,7 +375,7 @@ class Dataset:
         """
         numbers = np.asarray(samples)
         _refuse_outside("keys(samples)", numbers, int(self.first_samples[-1]))
-        shards, rows = self.locate(numbers)
+        shards, rows = self._locate(numbers)
         self.fetch_rows(needed := np.unique(shards))
         keys = {shard: self.rows(shard).column("key") for shard in needed.tolist()}
         return [keys[shard][row].as_py() for shard, row in zip(shards.tolist(), rows.tolist(), strict=True)]

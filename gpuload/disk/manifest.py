@@ -110,10 +110,9 @@ class Manifest:
     @property
     def index_digests(self) -> IndexDigests:
         """What it tells of the index; of parts nothing unless it also tells where they lie."""
-        known = self.index_parts is not None and self.index_offsets is not None
-        return IndexDigests(
-            self.index_sha256, self.index_parts if known else None, self.index_offsets if known else None
-        )
+        if self.index_parts is None or self.index_offsets is None:
+            return IndexDigests(self.index_sha256)
+        return IndexDigests(self.index_sha256, self.index_parts, self.index_offsets)
 
     @property
     def upright(self) -> bool:

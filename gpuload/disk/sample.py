@@ -61,10 +61,9 @@ def _find(dataset: "Dataset", index: Any) -> int:
     """
     if isinstance(index, str):
         for column in ("key", "source"):
-            found = find_keys(dataset, [index], column).get(index, ())
-            for number in found:
-                if dataset.holds(number):
-                    return number
+            found = find_keys(dataset, [index], column).get(index, [])
+            if len(selected := np.intersect1d(found, dataset.stored_samples(np.arange(len(dataset))))):
+                return int(selected[0])
         raise ArgumentError(
             f"Dataset: dataset[{shown(index)}]: {dataset.folder} has no sample of this key or source. "
             "dataset.keys([...]) tells keys by number"

@@ -266,10 +266,7 @@ class Objects:
 
 
 # Environment variables that name another server, by scheme; obstore reads only some of them.
-_ENDPOINTS = {
-    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
-    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
-}
+_ENDPOINTS = {"s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")}
 
 
 class _TooShortError(Exception):
@@ -403,8 +400,6 @@ class Bucket(Objects):
             RemoteError: it cannot be written.
         """
         data = json.dumps(content).encode()
-        with suppress(NoSuchObjectError):
-            return await self.read_json(name)
 
         async def once() -> None:
             failures, more = client().exceptions, {"attributes": {_MARK: self.run}}

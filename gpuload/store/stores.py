@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from gpuload.errors import GpuloadError, RemoteError
 from gpuload.store import Lease, Store
@@ -32,7 +32,6 @@ _AT_A_TIME = 4  # shards: each in ranges, so that this is for small ones
 # network 1.2 times as fast as training, enough is ahead after 18 shards, whatever the window.
 _IN_TURN = 24
 _POLL_S = 0.05  # while something else keeps a shard from being downloaded
-_FRESH_S = 30  # a failure this recent is raised; older ones are retried
 _ROOM_S = 0.05  # by then, a download that is still running has its room
 _IDLE_S = 2.0  # until the next look, where nothing changes
 _NEVER = float("inf")
@@ -46,29 +45,13 @@ _stores: "weakref.WeakValueDictionary[int, CachedStore]" = weakref.WeakValueDict
 _compared: dict[str, tuple[int, ...]] = {}
 
 
-class Part(Protocol):
-    """A shard being downloaded. number: the file descriptor it is written to, valid once there is room."""
-
-    @property
-    def number(self) -> int: ...
-
-    def finish(self) -> None:
-        """Publishes the complete shard: from now on it can be leased."""
-
-    def drop(self) -> None:
-        """Discards an unfinished shard. Idempotent."""
-
-
-class _Failure(NamedTuple):
-    """Why a download failed, and when it began and ended."""
-
-    error: Exception
-    begun: float
-    ended: float
-
-
 class DownloadingStore(Waiter, Store, ABC):
-    """One set's shards for one reader. Subclasses decide where shards are kept and how many fit."""
+    """One set's shards for one reader. Subclasses decide where shards are kept and how many fit.
+
+    A part is a shard being downloaded: `number` is the file descriptor it is written to, valid once there is room;
+    `finish` publishes the complete shard, which can be leased from then on; `drop` discards an unfinished one, perhaps
+    again.
+    """
 
     full_s = 1.0  # until the next look, where there was no room
 
@@ -82,8 +65,7 @@ class DownloadingStore(Waiter, Store, ABC):
         self._starts = 0  # downloads of this loop
         self._arriving: set[int] = set()  # downloads that use the network, or will once there is room
         self._ahead: dict[int, Lease] = {}
-        self._failed: dict[int, _Failure] = {}
-        self._begun = 0.0
+        self._failed: dict[int, Exception] = {}  # why downloads of this loop failed
         self._running: dict[int, asyncio.Task[bool]] = {}
         self._changed = asyncio.Event()
         self._prefetch: Future[None] | None = None
@@ -98,8 +80,8 @@ class DownloadingStore(Waiter, Store, ABC):
         """Shards to prefetch, in the order of need."""
 
     @abstractmethod
-    def _claim(self, number: int) -> Part | None:
-        """The right to download a shard; None if another process holds it."""
+    def _claim(self, number: int) -> Any:
+        """The part, with the right to download it; None if another process holds that."""
 
     @abstractmethod
     async def _make_room(self, number: int, part: Any, urgent: bool) -> bool:
@@ -136,7 +118,7 @@ class DownloadingStore(Waiter, Store, ABC):
 
     def begin(self) -> None:
         super().begin()
-        self._begun, self._in_turn, self._starts = time.monotonic(), _IN_TURN, 0
+        self._failed, self._in_turn, self._starts = {}, _IN_TURN, 0
 
     def plan(self, numbers: Iterable[int], now: int = 0, soon: int = 0) -> None:
         order = list(dict.fromkeys(int(number) for number in numbers))  # the first time each is needed
@@ -184,7 +166,7 @@ class DownloadingStore(Waiter, Store, ABC):
             if len(self._running) >= _AT_A_TIME:
                 await asyncio.wait(list(self._running.values()), return_when=asyncio.FIRST_COMPLETED)
                 return 0
-            if number in self._running or self._is_fresh(number) or (part := self._claim(number)) is None:
+            if number in self._running or number in self._failed or (part := self._claim(number)) is None:
                 continue
             task = self._start(number, part, urgent=False)
             done, _ = await asyncio.wait([task], timeout=_ROOM_S)
@@ -195,15 +177,13 @@ class DownloadingStore(Waiter, Store, ABC):
     async def _get(self, number: int) -> Lease:
         """Waits until this or another process has downloaded the shard."""
         give_up_s, since, progress = self._objects.patience.give_up_s, time.monotonic(), -1.0
+        self._failed.pop(number, None)  # of reading ahead: it is tried again
         while True:
             if (lease := self._lease(number)) is not None:
                 return lease
-            if self._is_fresh(number):
-                error = self._failed[number].error
-                self._drop_plan()  # the next loop tries everything again
-                self._failed.clear()
-                raise error
-            self._failed.pop(number, None)
+            if number in self._failed:
+                self._drop_plan()
+                raise self._failed.pop(number)
             task = self._running.get(number)
             if task is None and (part := self._claim(number)) is not None:
                 task = self._start(number, part, urgent=True)
@@ -219,12 +199,7 @@ class DownloadingStore(Waiter, Store, ABC):
                 raise RemoteError(f"{self._where(number)}: has not arrived after {give_up_s:.0f} s: {why}")
             await asyncio.sleep(_POLL_S)
 
-    def _is_fresh(self, number: int) -> bool:
-        """Whether a download that this loop started failed recently: older failures are retried."""
-        failed = self._failed.get(number)
-        return failed is not None and failed.begun > self._begun and time.monotonic() - failed.ended < _FRESH_S
-
-    def _start(self, number: int, part: Part, urgent: bool) -> "asyncio.Task[bool]":
+    def _start(self, number: int, part: Any, urgent: bool) -> "asyncio.Task[bool]":
         """Starts the download of a shard."""
 
         def ended(_: object) -> None:
@@ -236,24 +211,20 @@ class DownloadingStore(Waiter, Store, ABC):
         task.add_done_callback(ended)
         return task
 
-    async def _download(self, number: int, part: Part, urgent: bool) -> bool:
+    async def _download(self, number: int, part: Any, urgent: bool) -> bool:
         """Returns whether there was room; any other failure is recorded in `_failed`."""
-        begun = time.monotonic()
         NEEDED.set(_needed_by(self, self._shards[number].sha256))
         self._arriving.add(number)
-        failure: Exception | None = None
+        failed = self._failed  # of this loop
         try:
             if not await self._make_room(number, part, urgent):
                 return False
             await self._fill(number, part)
             await asyncio.to_thread(part.finish)
-            self._failed.pop(number, None)
         except OSError as error:
-            failure = self._unwritable(error)
+            failed[number] = self._unwritable(error)
         except (GpuloadError, RuntimeError) as error:  # RuntimeError: after the interpreter has begun to end
-            failure = error
-        if failure is not None:
-            self._failed[number] = _Failure(failure, begun, time.monotonic())
+            failed[number] = error
         return True
 
 
@@ -327,7 +298,7 @@ class CachedStore(DownloadingStore):
             here &= _compared.keys()
         return (number for number in self._order if self._shards[number].sha256 not in here)
 
-    def _claim(self, number: int) -> Part | None:
+    def _claim(self, number: int) -> Any:
         shard = self._shards[number]
         if (lease := self._cache.lease(shard)) is not None:
             return None if self._is_trusted(shard, lease) else _Found(lease)

@@ -106,12 +106,7 @@ async def download(
 
 
 async def _attempt(
-    objects: Objects,
-    name: str,
-    handle: int,
-    begin: Callable[[int], None],
-    hashes: bool,
-    arrived: Callable[[], None],
+    objects: Objects, name: str, handle: int, begin: Callable[[int], None], hashes: bool, arrived: Callable[[], None]
 ) -> str:
     """Downloads an object once, and returns its SHA-256, or "" without `hashes`. begin: called with the size."""
 
@@ -150,16 +145,11 @@ async def _attempt(
             await in_thread(hash_at, found, handle, start, min(start + RANGE_BYTES, first.size))
         return found.hexdigest()
 
-    return max(await together([fetch(), digest()] if hashes else [fetch()]))
+    return (await together([fetch(), digest()] if hashes else [fetch()]))[-1]
 
 
 async def fetch_file(
-    objects: Objects,
-    name: str,
-    path: Path,
-    size: int | None = None,
-    sha256: str | None = None,
-    most: int | None = None,
+    objects: Objects, name: str, path: Path, size: int | None = None, sha256: str | None = None, most: int | None = None
 ) -> None:
     """Downloads an object to a path, where it appears once it is complete and on disk; arguments as for `download`.
 

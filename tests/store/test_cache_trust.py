@@ -100,22 +100,6 @@ def test_each_shard_is_hashed_once_by_a_process(
     assert run(proxy, tmp_path, verify="downloads") == epochs[0] and not hashed
 
 
-def to_link(path: Path, target: Path) -> None:
-    path.symlink_to(target)
-
-
-def to_second_name(path: Path, target: Path) -> None:
-    path.hardlink_to(target)
-
-
-def to_pipe(path: Path, target: Path) -> None:
-    os.mkfifo(path)
-
-
-def to_folder(path: Path, target: Path) -> None:
-    path.mkdir()
-
-
 def to_others_file(path: Path, target: Path) -> None:
     if os.geteuid():
         pytest.skip("only root can give a file to another user")
@@ -123,10 +107,18 @@ def to_others_file(path: Path, target: Path) -> None:
     os.chown(path, 12345, -1)
 
 
-@pytest.mark.parametrize("plant", [to_link, to_pipe, to_folder, to_others_file])
+PLANTED: dict[str, Callable[[Path, Path], object]] = {
+    "a link": lambda path, target: path.symlink_to(target),
+    "a pipe": lambda path, target: os.mkfifo(path),
+    "a folder": lambda path, target: path.mkdir(),
+    "another user's file": to_others_file,
+}
+
+
+@pytest.mark.parametrize("plant", PLANTED.values(), ids=PLANTED)
 @pytest.mark.parametrize("suffix", ["", ".part"])
 def test_what_is_no_file_of_ones_own_is_refused(
-    suffix: str, plant: Callable[[Path, Path], None], proxy: Any, packed: Path, tmp_path: Path
+    suffix: str, plant: Callable[[Path, Path], object], proxy: Any, packed: Path, tmp_path: Path
 ) -> None:
     """At once, and what a link leads to stays as it is."""
     target, cache = tmp_path / "thesis", Cache(tmp_path / "cache")
@@ -142,7 +134,7 @@ def test_what_is_no_file_of_ones_own_is_refused(
 def test_a_part_with_a_second_name_is_not_written(proxy: Any, packed: Path, tmp_path: Path) -> None:
     target, cache = tmp_path / "thesis", Cache(tmp_path / "cache")
     target.write_text("years")
-    to_second_name(cache.shards / f"{gpuload.Dataset(packed).manifest.shards[3].sha256}.part", target)
+    (cache.shards / f"{gpuload.Dataset(packed).manifest.shards[3].sha256}.part").hardlink_to(target)
     with pytest.raises(FormatError, match="is not a regular file of this user but .* a second name"):
         run(proxy, cache.folder)
     assert target.read_text() == "years"
@@ -176,18 +168,16 @@ def test_folders_that_others_can_write(
 
 @pytest.mark.parametrize("when", ["between opening and looping", "in an epoch"])
 def test_a_cache_that_is_deleted_is_made_again(when: str, proxy: Any, tmp_path: Path, epochs: list[Rows]) -> None:
-    with load(
-        gpuload.Dataset(f"{proxy.url}/train", cache=tmp_path), drop_last=False, shuffle=gpuload.Shuffle(window=2)
-    ) as loader:  # type: ignore[arg-type]
+    data = gpuload.Dataset(f"{proxy.url}/train", cache=tmp_path / "cache")
+    with load(data, drop_last=False, shuffle=gpuload.Shuffle(window=2)) as loader:  # type: ignore[arg-type]
+        if when != "in an epoch":
+            (tmp_path / "cache" / "gpuload-1").rename(tmp_path / "deleted")
         rows: Rows = []
-        for step in range(2 if when == "in an epoch" else 1):
-            if step == 0:
-                (tmp_path / "gpuload-1").rename(tmp_path / f"deleted-{len(rows)}")
-            for number, (index, images, _) in enumerate(loader):
-                rows += [(int(i), image.numpy().tobytes()) for i, image in zip(index, images, strict=True)]
-                if (step, number) == (0, 2) and when == "in an epoch":
-                    (tmp_path / "gpuload-1").rename(tmp_path / f"deleted-{len(rows)}")
-        assert rows == [row for epoch in epochs[: 1 + (when == "in an epoch")] for row in epoch]
+        for number, (index, images, _) in enumerate(loader):
+            rows += [(int(i), image.numpy().tobytes()) for i, image in zip(index, images, strict=True)]
+            if number == 2 and when == "in an epoch":
+                (tmp_path / "cache" / "gpuload-1").rename(tmp_path / "deleted")
+        assert rows == epochs[0] and drain([loader]) == epochs[1]
 
 
 def test_a_shard_that_is_deleted_as_it_is_opened_is_the_one_that_was_checked(
@@ -226,15 +216,12 @@ def test_a_cache_that_is_deleted_while_a_shard_is_on_its_way(tmp_path: Path) -> 
 
 
 def test_a_cache_that_cannot_be_written(proxy: Any, tmp_path: Path) -> None:
-    with load(
-        gpuload.Dataset(f"{proxy.url}/train", cache=tmp_path), drop_last=False, shuffle=gpuload.Shuffle(window=2)
-    ) as loader:  # type: ignore[arg-type]
+    data = gpuload.Dataset(f"{proxy.url}/train", cache=tmp_path)
+    with load(data, drop_last=False, shuffle=gpuload.Shuffle(window=2)) as loader:  # type: ignore[arg-type]
         shutil.rmtree(tmp_path / "gpuload-1")
         (tmp_path / "gpuload-1").touch()
-        with pytest.raises(
-            GpuloadError,
-            match=rf"^cache {tmp_path}: cannot be written \(File exists\). Check the folder and its disk",
-        ):
+        message = rf"^cache {tmp_path}: cannot be written \(File exists\). Check the folder and its disk"
+        with pytest.raises(GpuloadError, match=message):
             drain([loader])
 
 
@@ -249,11 +236,8 @@ def test_room_is_made_while_another_thread_opens_stores(tmp_path: Path) -> None:
         while not ended.is_set():
             opened()
 
-    opened_before, part, other = (
-        [opened() for _ in range(3000)],
-        cache.begin(shard),
-        threading.Thread(target=go_on_opening),
-    )
+    opened_before, part = [opened() for _ in range(3000)], cache.begin(shard)
+    other = threading.Thread(target=go_on_opening)
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     other.start()

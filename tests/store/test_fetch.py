@@ -54,8 +54,6 @@ def test_a_folder_that_is_not_for_it(proxy: Any, packed: Path, tmp_path: Path, m
         fetch(packed, other)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="fetch.folder. s3://x: is a URL, expected a path. Give a local folder"):
         fetch(url, "s3://x")
-    with pytest.raises(FormatError, match="holds packed splits; open one of them, for instance"):
-        fetch(proxy.url, tmp_path / "splits")
 
 
 @pytest.mark.parametrize("fault", ["503", "cut"])

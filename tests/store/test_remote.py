@@ -177,11 +177,7 @@ def copied(folder: Path, to: Path) -> Path:
 
 
 def test_without_a_network_the_cache_is_enough(
-    packed: Path,
-    tmp_path: Path,
-    epochs: list[Rows],
-    caplog: pytest.LogCaptureFixture,
-    impatient: None,
+    packed: Path, tmp_path: Path, epochs: list[Rows], caplog: pytest.LogCaptureFixture, impatient: None
 ) -> None:
     with running(file_server(packed)) as server:
         url = server.url
