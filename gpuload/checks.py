@@ -170,8 +170,7 @@ def settings(made: C) -> C:
     frozen: Any = dataclass(frozen=True)(made)
     construct = checked(name, getattr(made, "advice", _NO_ADVICE), **dict.fromkeys(_names(frozen), ANYTHING))
     frozen.__init__ = construct(frozen.__init__)
-    made_frozen: C = frozen
-    return made_frozen
+    return frozen
 
 
 def rules_of(made: type) -> Mapping[str, Rule[Any]]:

@@ -119,8 +119,7 @@ def parser_of(name: str) -> "Parser":
 def load(name: str) -> "type[Command]":
     """The class of a command."""
     module, _, kind = COMMANDS[name][0].partition(".")
-    found: type[Command] = getattr(import_module(f"gpuload.commands.{module}"), kind)
-    return found
+    return getattr(import_module(f"gpuload.commands.{module}"), kind)
 
 
 def _preload(argv: Sequence[str]) -> tuple[str, ...]:

@@ -140,14 +140,12 @@ def random_bits(key: int | U64, counters: npt.NDArray[np.integer]) -> U64:
     bits = np.asarray(key, np.uint64) + (counters.astype(np.uint64) + np.uint64(1)) * _GAMMA
     bits = (bits ^ (bits >> np.uint64(30))) * _MIX_1
     bits = (bits ^ (bits >> np.uint64(27))) * _MIX_2
-    result: U64 = bits ^ (bits >> np.uint64(31))
-    return result
+    return bits ^ (bits >> np.uint64(31))
 
 
 def uniform(key: int | U64, counters: npt.NDArray[np.integer]) -> F64:
     """float64 in [0, 1), in the shape of `counters`: multiples of 2**-53."""
-    result: F64 = (random_bits(key, counters) >> np.uint64(11)) * 2.0**-53
-    return result
+    return (random_bits(key, counters) >> np.uint64(11)) * 2.0**-53
 
 
 def permutation(key: int, count: int) -> I64:

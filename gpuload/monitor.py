@@ -316,10 +316,10 @@ def annotate(name: str) -> AbstractContextManager[Any]:
     it.
     """
     if (nvtx := _nvtx()) is not None:
-        return nvtx.annotate(name, domain="gpuload")  # type: ignore[no-any-return]
+        return nvtx.annotate(name, domain="gpuload")
     profiler = sys.modules.get("torch.autograd.profiler")
     if profiler is not None and getattr(profiler, "_is_profiler_enabled", False):
-        return profiler.record_function(f"gpuload: {name}")  # type: ignore[no-any-return]
+        return profiler.record_function(f"gpuload: {name}")
     return _NO_RANGE
 
 

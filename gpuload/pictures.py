@@ -112,16 +112,14 @@ def as_rgb(pixels: Any) -> U8:
         shown = (shown >> 8).astype(np.uint8)
     elif shown.dtype != np.uint8:
         shown = np.rint(255 * stretched(shown)).astype(np.uint8)
-    contiguous: U8 = np.ascontiguousarray(shown)
-    return contiguous
+    return np.ascontiguousarray(shown)
 
 
 def stretched(images: Array) -> Array:
     """float32 (..., height, width, channels) in 0..1: of each image the smallest value is 0 and the largest 1."""
     levels = np.nan_to_num(images.astype(np.float32), posinf=0, neginf=0)
     low, high = (reduce(levels, axis=(-3, -2, -1), keepdims=True) for reduce in (np.min, np.max))
-    scaled: Array = (levels - low) / np.maximum(high - low, 1e-6)
-    return scaled
+    return (levels - low) / np.maximum(high - low, 1e-6)
 
 
 def decode_image(content: bytes, most_px: int | None = None) -> Image.Image:

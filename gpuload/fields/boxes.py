@@ -345,8 +345,7 @@ def _counts(instances: Instances, count: int) -> I64:
 
 def _areas(boxes: F64) -> F64:
     corners = boxes.reshape(-1, 2, 2)
-    areas: F64 = np.prod(corners[:, 1] - corners[:, 0], axis=1)
-    return areas
+    return np.prod(corners[:, 1] - corners[:, 0], axis=1)
 
 
 def _fraction(part: F64, whole: F64) -> F64:

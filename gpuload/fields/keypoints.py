@@ -30,8 +30,7 @@ def _as_pairs(value: Any) -> Pairs:
     points = [point for both in pairs for point in both]
     if len(set(points)) < len(points):
         raise ValueError
-    found: Pairs = pairs
-    return found
+    return pairs
 
 
 _FLIP_PAIRS = Rule("pairs of point numbers, each number at most once, such as ((1, 2), (3, 4))", _as_pairs)
@@ -245,8 +244,7 @@ def _triples(points: F32, names: ClassNames) -> F32:
 
 
 def _as_points(instances: Any, field: Field) -> F32:
-    points: F32 = np.array(instances, np.float32).reshape(-1, field.size, 3)
-    return points
+    return np.array(instances, np.float32).reshape(-1, field.size, 3)
 
 
 def _visible_at(xy: F64, inside: Bools, points: F32 | F64) -> F64:
@@ -258,8 +256,7 @@ def _visible_at(xy: F64, inside: Bools, points: F32 | F64) -> F64:
 
 def _labelled(points: F32 | F64) -> Bools:
     """bool (T, K): whether each of points (T, K, 3) has a visibility above 0."""
-    labelled: Bools = points[..., 2] > 0
-    return labelled
+    return points[..., 2] > 0
 
 
 def _inside(points: F32 | F64, size: WidthHeight | F64) -> Bools:

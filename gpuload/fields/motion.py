@@ -35,8 +35,7 @@ def extents(view: Crops, size: HeightWidth, images: I64) -> F64:
 
 def flips(view: Crops, images: I64) -> Bools:
     """bool (T, 1, 2): whether each thing's image is flipped left to right, and top to bottom."""
-    flipped: Bools = np.stack([view.mirror, view.mirror_y], axis=1)[images, None] != 0
-    return flipped
+    return np.stack([view.mirror, view.mirror_y], axis=1)[images, None] != 0
 
 
 def crop_and_flip(points: F64, images: I64, view: Crops, size: HeightWidth) -> F64:
@@ -118,8 +117,7 @@ class Placement(NamedTuple):
 
     def move_points(self, points: F32) -> F64:
         """float64: points (..., 2), given as x, y in pixels of the source, in pixels of the canvas or outside it."""
-        moved: F64 = points * (np.array(self.resized, np.float64) / self.source) + self.corner
-        return moved
+        return points * (np.array(self.resized, np.float64) / self.source) + self.corner
 
     def resample(self, image: Image.Image, filter: Image.Resampling) -> Image.Image:
         """Resizes an image of any size, then crops or pads it with black (0) to the canvas."""

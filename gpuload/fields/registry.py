@@ -83,8 +83,7 @@ class Computed(BoundField):
     """A field that is not packed: its values are what the spec, a function, makes of the rows."""
 
     def values(self, rows: Rows) -> Value:
-        computed: Value = self.spec(rows)
-        return computed
+        return self.spec(rows)
 
 
 def _bucket(rows: Rows) -> I64:
@@ -110,8 +109,7 @@ def _top_left(rows: Rows) -> Value:
         flipped = np.stack([view.mirror_y, view.mirror], axis=1) > 0
         before = np.where(flipped, sizes - end, begin)
         own = size if view.sizes is None else view.sizes
-        places: I64 = np.rint(before * own / np.maximum(end - begin, 1e-6)).astype(np.int64)
-        return places
+        return np.rint(before * own / np.maximum(end - begin, 1e-6)).astype(np.int64)
 
     return rows.per_view(of)
 

@@ -15,8 +15,6 @@ from gpuload.types import F64, I32, I64, U64, Array, ClassNames, HeightWidth
 
 T = TypeVar("T")
 
-Scalar = TypeVar("Scalar", bound=np.generic)
-
 # A tuple is a named one, such as PaddedBoxes, or has a value for each view.
 Value = Array | list[Any] | tuple[Any, ...] | dict[str, Any]
 
@@ -45,14 +43,12 @@ def map_tree(function: Callable[..., Any], first: Any, *others: Any) -> Any:
 
 def take(tree: T, rows: npt.NDArray[Any] | slice) -> T:
     """The samples at these rows, in this order, with repetitions. A slice copies nothing."""
-    taken: T = map_tree(lambda values: _take(values, rows), tree)
-    return taken
+    return map_tree(lambda values: _take(values, rows), tree)
 
 
 def merge(parts: Sequence[T], rows: Sequence[I64]) -> T:
     """Joins containers of the same structure; the samples of each go to its rows."""
-    merged: T = map_tree(lambda *values: _merge(values, rows), *parts)
-    return merged
+    return map_tree(lambda *values: _merge(values, rows), *parts)
 
 
 def _take(values: Any, rows: Any) -> Any:
@@ -86,16 +82,14 @@ def _merge(parts: Sequence[Any], rows: Sequence[I64]) -> Any:
 
 def lengths_of(lists: Any) -> I64:
     """int64 (N,): the length of each list of an Arrow list array."""
-    found: I64 = lists.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64)
-    return found
+    return lists.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def flat(lists: Any) -> npt.NDArray[Any]:
     """The numbers in all lists of an Arrow array, nested to any depth, as one array: a read-only view."""
     while hasattr(lists, "flatten") and hasattr(lists.type, "value_type"):
         lists = lists.flatten()
-    numbers: npt.NDArray[Any] = lists.to_numpy()
-    return numbers
+    return lists.to_numpy()
 
 
 def rows_of(counts: I64) -> I64:
@@ -112,24 +106,21 @@ def rows_of_numbers(lists: Any) -> I64:
     return rows
 
 
-def pad(values: npt.NDArray[Scalar], counts: I64, width: int | None, fill: float) -> npt.NDArray[Scalar]:
-    """(N, width, …) from values (sum of counts, …): one row per list, cut off at the width or padded with `fill`.
+def pad_all(counts: I64, width: int | None, *columns: tuple[Array, float]) -> tuple[Array, ...]:
+    """(N, width, …) from the values (sum of counts, …) of each column: one row per list, cut off at the width or padded
+    with what stands beside them; and int64 (N,), the counts of what is left of each list.
 
     counts: int64 (N,), the length of each list. width: by default the largest count, or 0 if there are no lists.
     """
     width = int(counts.max(initial=0)) if width is None else width
-    padded = np.full((len(counts), width, *values.shape[1:]), fill, values.dtype)
     rows = rows_of(counts)
-    columns = np.arange(len(values)) - np.repeat(np.cumsum(counts) - counts, counts)
-    fits = columns < width
-    padded[rows[fits], columns[fits]] = values[fits]
-    return padded
-
-
-def pad_all(counts: I64, width: int | None, *columns: tuple[Array, float]) -> tuple[Array, ...]:
-    """`pad` of each column, values and what they are filled with; and the counts of what is left of each list."""
-    padded = [pad(values, counts, width, fill) for values, fill in columns]
-    return (*padded, counts if width is None else np.minimum(counts, width))
+    places = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    fits, padded = places < width, []
+    for values, fill in columns:
+        whole = np.full((len(counts), width, *values.shape[1:]), fill, values.dtype)
+        whole[rows[fits], places[fits]] = values[fits]
+        padded.append(whole)
+    return (*padded, np.minimum(counts, width))
 
 
 def split_rows(values: Array, counts: I64) -> list[Array]:
@@ -263,8 +254,7 @@ class BoundField:
         Raises:
             DecodeError: a sample's value is damaged or cannot be batched with the others.
         """
-        texts: list[str] = rows.columns[self.name].to_pylist()
-        return texts
+        return rows.columns[self.name].to_pylist()
 
 
 @dataclass(frozen=True)
@@ -280,5 +270,4 @@ class BoundIntegers(BoundField):
     """int64 (N,): class numbers."""
 
     def values(self, rows: Rows) -> I64:
-        numbers: I64 = np.array(rows.columns[self.name], np.int64)
-        return numbers
+        return np.array(rows.columns[self.name], np.int64)

@@ -333,5 +333,4 @@ def make_check(prepare: Callable[[Any], Any], next_marker: Callable[..., int]) -
             at = end
         return NO_END
 
-    prepared: Callable[..., int] = prepare(check)
-    return prepared
+    return prepare(check)

@@ -158,7 +158,7 @@ class _CupyArrays(Arrays):
         return self._on_device()
 
     def _on_device(self) -> AbstractContextManager[Any]:
-        return self._cupy.cuda.Device(self._device_id)  # type: ignore[no-any-return]
+        return self._cupy.cuda.Device(self._device_id)
 
 
 def _in_host_memory(array: Any) -> Any:

@@ -186,7 +186,7 @@ def samples_of(given: Any, findings: Findings) -> Iterable[Row]:
     elif hasattr(given, "to_batches"):
         table = Table(given.schema.names, (row for batch in given.to_batches() for row in batch.to_pylist()))
     else:
-        return given  # type: ignore[no-any-return]
+        return given
     roles = roles_of("samples", table.names, {}, ("image", "path"), NO_FEATURES)
     image = roles.get("image") or roles.get("path")
     return table.samples("samples", {"image": image} if image else {}, findings)
