@@ -51,12 +51,11 @@ class HandledBatch(NamedTuple):
 class _InFlight:
     """A batch on its way through the decoder.
 
-    prepared: for the decoder. given: its input. rows: int64 (N,), the row of `asked` that each row of `given` shows;
-    None if all show a spare sample. spares: spare samples tried so far.
+    asked: as requested, prepared for the decoder. given: its input. rows: int64 (N,), the row of `asked` that each row
+    of `given` shows; None if all show a spare sample. spares: spare samples tried so far.
     """
 
     asked: Batch
-    prepared: Batch
     given: Batch
     rows: I64 | None
     faults: dict[int, Fault] = field(default_factory=dict)
@@ -162,7 +161,7 @@ class _Call:
 
     def _begin(self, batch: Batch) -> _InFlight:
         prepared, faults = self._handler.prepare(batch)
-        flight = _InFlight(batch, prepared, prepared, _each_row(len(batch)))
+        flight = _InFlight(prepared, prepared, _each_row(len(batch)))
         if faults:
             if self._handler.on_corrupt == "raise":
                 raise BatchDecodeError(batch, faults)
@@ -195,11 +194,11 @@ class _Call:
     def _repair(self, flight: _InFlight) -> None:
         """Replaces the samples that do not decode in the decoder's input."""
         if self._handler.on_corrupt == "mark":
-            flight.given = _with_placeholders(flight.prepared, flight.faults, self._handler.pixels)
+            flight.given = _with_placeholders(flight.asked, flight.faults, self._handler.pixels)
             return
         flight.rows = _neighbours(len(flight.asked), flight.faults)
         if flight.rows is not None:
-            flight.given = flight.prepared.take(flight.rows)
+            flight.given = flight.asked.take(flight.rows)
             return
         while flight.spares < _MOST_SPARES:
             spare, faults = self._handler.prepare(self._read_spare(flight.asked.stop + flight.spares))

@@ -33,7 +33,7 @@ from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, FunctionError
 from gpuload.fields.motion import MovingField
 from gpuload.fields.rows import take
-from gpuload.functions.calls import Caller, CallFailedError, Entries, Sample, WrongResultError, name_of
+from gpuload.functions.function import Caller, CallFailedError, Entries, Sample, WrongResultError, name_of
 from gpuload.read.batch import Batch
 from gpuload.types import I64, U8, Array, Bools
 
@@ -45,13 +45,12 @@ MakeLevels = Callable[[Any], None]
 class Functions:
     """A loader's functions, and properties of their samples.
 
-    all: of all epochs and views. processes: their number; 0 calls functions in threads. masks, moving: names of the
-    mask fields, and the moving fields. entries: the same, by name. name_of_sample: for messages.
+    all: of all epochs and views. processes: their number; 0 calls functions in threads. entries: of their samples.
+    moving: the moving fields. name_of_sample: for messages.
     """
 
     all: Sequence[Any]
     processes: int
-    masks: Sequence[str]
     moving: Sequence[MovingField]
     entries: Entries
     name_of_sample: Callable[[Batch, int], str]
@@ -82,7 +81,7 @@ def find_functions(
     boxes = tuple(field.name for field in moving if not field.points)
     keypoints = tuple((field.name, field.points) for field in moving if field.points)
     entries = Entries(boxes, tuple(masks), keypoints)
-    return Functions(schedule.functions, schedule.processes, masks, moving, entries, partial(_name_of_sample, datasets))
+    return Functions(schedule.functions, schedule.processes, moving, entries, partial(_name_of_sample, datasets))
 
 
 def _name_of_sample(datasets: Sequence[Dataset], batch: Batch, row: int) -> str:
@@ -307,7 +306,8 @@ class _View:
         image = image.astype(self._stage.pixels.dtype, copy=False)
         if planned is None:
             return image, list(masks)
-        sample: Sample = {"image": image, **dict(zip(functions.masks, masks, strict=True)), **self._entries[row]}
+        names = functions.entries.masks
+        sample: Sample = {"image": image, **dict(zip(names, masks, strict=True)), **self._entries[row]}
         sample |= {"key": columns["key"][row].as_py(), "index": int(self._batch.encoded.samples[row])}
         own, (first, second) = planned.function, planned.keys[row].tolist()
         begun = time.perf_counter()
@@ -319,7 +319,7 @@ class _View:
         finally:
             self._calls.seconds.append(time.perf_counter() - begun)
         self._entries[row] = {name: found[name] for name in self._entries[row]}
-        return found["image"], [found[name] for name in functions.masks]
+        return found["image"], [found[name] for name in names]
 
     def _flipped(self, row: int, image: Array, masks: list[U8]) -> tuple[Array | MakeLevels, list[U8]]:
         across, down = (-1 if flips[row] else 1 for flips in (self._crops.mirror, self._crops.mirror_y))

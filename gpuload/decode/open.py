@@ -17,7 +17,7 @@ from gpuload.decode.runner import OnPart, Runner, Split, Stage
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, MissingPackageError
 from gpuload.fields.images import GRAY, RGB, Pixels
-from gpuload.functions.calls import Caller, InThreads
+from gpuload.functions.function import Caller, InThreads
 from gpuload.machine.installed import Fault, fault_of, has_driver, paused_collector, require
 from gpuload.machine.ranks import Ranks, find_device
 
@@ -221,6 +221,8 @@ class _Opening(NamedTuple):
             if (fault := native_fault()) is not None:
                 raise MissingPackageError(f"Function(before_crop=True): {fault.reason}. {fault.remedy}")
             self.check_mixed("Function(before_crop=True)", stored.source == GRAY, "gray images")
+        inner = [self._inner(form) for form in forms if form.function != "before_crop"]
+        decoding, prepare = self._replace(device_id=None, device=None).stages(name, inner) if inner else ([], None)
         caller: Caller
         if functions.processes:
             from gpuload.functions.processes import InProcesses
@@ -229,12 +231,8 @@ class _Opening(NamedTuple):
         else:
             caller = InThreads(functions.all, functions.entries, self.resources.num_threads)
         call = CallFunctions(forms, stored, functions, caller, self.buffers, finishes=device is None)
-        inner, prepare = [self._inner(form) for form in forms if form.function != "before_crop"], None
-        stages: list[Stage] = [Split(call.inner)]
-        if inner:
-            decoding, prepare = self._replace(device_id=None, device=None).stages(name, inner)
-            stages += [OnPart(0, stage) for stage in decoding]
-        return [*stages, call, *([] if device is None else [self.finish(forms)])], prepare
+        stages = [Split(call.inner), *(OnPart(0, stage) for stage in decoding), call]
+        return [*stages, *([] if device is None else [self.finish(forms)])], prepare
 
     def _inner(self, form: Form) -> Form:
         """The decoder's output for a view: levels if a function follows, and always levels for a GPU."""

@@ -24,7 +24,6 @@ Transforms of torchvision's v2 and of Albumentations can be passed directly: `Fu
 `Function(Torchvision(v2.ColorJitter(0.4)))`, and draws the sample's random numbers, too.
 """
 
-from gpuload.functions.calls import Sample, SampleFunction
-from gpuload.functions.function import Albumentations, Torchvision
+from gpuload.functions.function import Albumentations, Sample, SampleFunction, Torchvision
 
 __all__ = ["Albumentations", "Sample", "SampleFunction", "Torchvision"]

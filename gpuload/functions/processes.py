@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from gpuload.errors import ArgumentError
-from gpuload.functions.calls import CallFailedError, Entries, Sample, SampleFunction, call, name_of, seed_global
+from gpuload.functions.function import CallFailedError, Entries, Sample, SampleFunction, call, name_of, seed_global
 from gpuload.machine.fork_server import EndedError, Worker, ensure_server, exit_code, exit_name
 from gpuload.types import Array
 
@@ -117,7 +117,7 @@ class InProcesses:
             raise
 
     def call(self, number: int, key: tuple[int, int], sample: Sample, keeps_size: bool) -> Mapping[str, Array]:
-        """As `gpuload.functions.calls.Caller`."""
+        """As `gpuload.functions.function.Caller`."""
         if self._is_closed:
             raise CallFailedError("was not called, since the loader is closed")
         worker: _Process | None = getattr(self._own, "worker", None)

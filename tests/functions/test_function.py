@@ -324,7 +324,7 @@ def test_global_generators_are_told_of(packed: Path, name: str, monkeypatch: pyt
     def fade(sample: Any, rng: np.random.Generator) -> Any:
         return (sample["image"] * draws[name]()).astype(np.uint8)
 
-    monkeypatch.setattr("gpuload.functions.calls._TOLD", set())
+    monkeypatch.setattr("gpuload.functions.function._TOLD", set())
     with load(packed, augment=Augment(12, transforms=[Function(fade)])) as loader:
         message = rf"fade draws from the global generator of {name}, which threads share, .*Draw from rng, or use Func"
         with pytest.warns(UserWarning, match=message) as told:

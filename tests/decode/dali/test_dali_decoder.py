@@ -1,11 +1,25 @@
-"""The DALI graph: that its GPU half can be defined, and what is said where DALI is missing."""
+"""DALI's graph, the memory that it allocates in advance, how it is asked for batches, and errors of the device; none of
+these needs a GPU to be tested."""
 
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 import pytest
-from nvidia.dali import Pipeline
+import torch
+from images import encode, smooth_image
+from made_batches import make_batch
+from nvidia.dali import Pipeline, fn
 
+import gpuload
 from gpuload import Augment
+from gpuload.decode.dali import decoder as dali
 from gpuload.decode.dali.graph import build_graph
+from gpuload.decode.device import Device
 from gpuload.decode.interface import Stored
+from gpuload.decode.runner import Runner
+from gpuload.read.batch import Batch
 
 
 @pytest.mark.parametrize("raw", [False, True])
@@ -24,3 +38,175 @@ def test_the_gpu_graph_can_be_defined(augments: list[Augment], raw: bool) -> Non
         with Pipeline(batch_size=4, num_threads=1, device_id=device_id):
             outputs = build_graph(forms, stored, lambda: ())
             assert [output.device for output in outputs] == [device] * 3 * len(forms)
+
+
+FORMS = [Augment(8).form]
+
+
+@pytest.mark.parametrize(
+    ("sides", "batch_size", "load", "is_told"),
+    [
+        ((640, 480), 256, None, True),  # 0.65 of 256 images of 0.9 MB
+        ((5980, 6430), 256, None, False),  # ImageNet's largest: 19 GB
+        ((5980, 6430), 256, 0.0, True),  # one image
+        ((5980, 6430), 16, 1.0, False),
+        ((1465, 1465), 166, 1.0, True),  # just below 1 GiB
+        ((1467, 1467), 167, 1.0, False),
+        ((0, 0), 256, None, False),  # unknown
+        ((13_377, 13_377), 1, 1.0, True),  # just below what the loader takes by default
+        ((13_378, 13_378), 1, 1.0, False),  # just above
+    ],
+)
+def test_memory_in_advance_has_a_limit(
+    monkeypatch: pytest.MonkeyPatch, sides: tuple[int, int], batch_size: int, load: float | None, is_told: bool
+) -> None:
+    asked: list[dict[str, Any]] = []
+    image = fn.decoders.image
+    monkeypatch.setattr(fn.decoders, "image", lambda *args, **options: asked.append(options) or image(*args, **options))
+    with Pipeline(batch_size=batch_size, num_threads=1, device_id=0):
+        build_graph(FORMS, Stored(*sides), lambda: (), {} if load is None else {"hw_decoder_load": load})
+    (options,) = asked
+    told = {"preallocate_width_hint": sides[0], "preallocate_height_hint": sides[1]}
+    assert {name: value for name, value in options.items() if name in told} == (told if is_told else {})
+    assert options["jpeg_fancy_upsampling"] and options.get("hw_decoder_load") == load
+
+
+MESSAGES = (
+    "CUDA runtime API error cudaErrorMemoryAllocation (2):\nout of memory",
+    "Error in thread 1: nvImageCodec: NVIMGCODEC_STATUS_ALLOCATOR_FAILURE",
+    "std::bad_alloc",
+    "Can't allocate 12884901888 on device 0. CUDA_ERROR_OUT_OF_MEMORY",
+    "CUDA runtime API error cudaErrorIllegalAddress (700):\nan illegal memory access",
+)
+
+
+@pytest.mark.parametrize("said", MESSAGES)
+def test_errors_of_the_device_are_no_images_fault(said: str) -> None:
+    found = dali.find_device_fault(RuntimeError(f"Critical error in pipeline:\n{said}\nCurrent pipeline object"), 1)
+    assert isinstance(found, gpuload.DeviceError) and "\n" not in str(found)
+    assert str(found).startswith(f"cuda:1: DALI failed ({said.splitlines()[0]}). If memory ran out, use a smaller b")
+
+
+def test_other_errors_may_be_an_images() -> None:
+    for said in ("Failed to decode a JPEG", "Unrecognized image format.", "Error while decoding: could not"):
+        assert dali.find_device_fault(RuntimeError(said), 0) is None
+
+
+def test_a_loader_tells_it(packed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("CUDA runtime API error cudaErrorMemoryAllocation (2):\nout of memory")
+
+    with gpuload.DaliIterator(packed, 8, augment=Augment(8), device="cpu", decoder="dali", num_threads=1) as loader:
+        for _ in loader:
+            monkeypatch.setattr(Pipeline, "outputs", fail)
+            break
+        with pytest.raises(
+            gpuload.DeviceError, match="the CPU: DALI failed .CUDA.* use a smaller batch_size or prefetch"
+        ):
+            next(iter(loader))
+        monkeypatch.undo()
+        assert len(list(loader)) == len(loader)
+
+
+AUGMENT, PREFETCH = Augment(4, dtype="uint8"), 2
+
+
+class Stream(Device):
+    """A GPU's stream, by its number alone."""
+
+    def __init__(self, log: list[str]) -> None:
+        super().__init__(None)
+        self.log = log
+
+    @property
+    def stream_number(self) -> int:
+        return 7
+
+    def upload(self, array: Any) -> torch.Tensor:
+        self.log.append("through DLPack")
+        return super().upload(array)
+
+    def leave(self, held: list[Any]) -> None:
+        self.log += [f"{type(one).__name__} of DALI are held" for outputs in held for one in outputs]
+
+
+class Outputs:
+    def as_tensor(self) -> Any:
+        return np.zeros((1, 3, 4, 4), np.uint8)
+
+
+class Asked:
+    """DALI's, which asks for inputs until there are none, and notes what it is asked for. fails: what it says then."""
+
+    def __init__(self, log: list[str], take: Callable[[], Any], fails: str = "") -> None:
+        self._log, self._take, self._fails = log, take, fails
+        self._scheduled: deque[Any] = deque()
+
+    def reset(self) -> None: ...
+
+    def schedule_run(self) -> None:
+        while True:
+            try:
+                self._scheduled.append(self._take())
+            except StopIteration:
+                return
+            self._log.append("scheduled")
+
+    def outputs(self, stream: int | None) -> list[Outputs]:
+        if self._fails:
+            raise RuntimeError(self._fails)
+        self._scheduled.popleft()
+        self._log.append(f"outputs on {stream}")
+        return [Outputs()]
+
+
+def open_dali(monkeypatch: pytest.MonkeyPatch, log: list[str], device: Device | None, fails: str = "") -> Runner:
+    monkeypatch.setattr(dali, "open_pipeline", lambda _, forms, stored, take, *__, **___: Asked(log, take, fails))
+    stage = dali.DaliDecoder(
+        [AUGMENT.form], Stored(), device, batch_size=1, device_id=None, num_threads=1, prefetch_queue_depth=PREFETCH
+    )
+    return Runner([stage.feed, stage], PREFETCH, device)
+
+
+def one_batch() -> Batch:
+    image = np.frombuffer(encode(smooth_image(np.random.default_rng(0), 8, 8)), np.uint8)
+    return make_batch(AUGMENT, [image], [(8, 8)])
+
+
+def test_a_batch_is_handed_over_before_the_next_is_scheduled(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+    runner = open_dali(monkeypatch, log, Stream(log))
+    assert len(list(runner.decode(iter([one_batch() for _ in range(9)])))) == 9
+    runner.close()
+    taken = [number for number, what in enumerate(log) if what == "outputs on 7"]
+    assert len(taken) == 9 and all(log[number + 1] == "through DLPack" for number in taken)
+    assert log.count("Outputs of DALI are held") == 9
+    in_dali = np.cumsum([{"scheduled": 1, "outputs on 7": -1}.get(what, 0) for what in log])
+    assert in_dali.max() <= PREFETCH and in_dali[-1] == 0
+
+
+def test_without_torch_on_the_device_the_thread_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+    runner = open_dali(monkeypatch, log, None)
+    assert len(list(runner.decode(iter([one_batch(), one_batch()])))) == 2
+    runner.close()
+    assert log.count("outputs on None") == 2 and "through DLPack" not in log
+
+
+def test_a_failure_that_no_image_explains_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = open_dali(monkeypatch, [], None, fails='Assert on "x" failed\nStacktrace')
+    message = (
+        r"DALI failed \(Assert on \"x\" failed\), while Pillow decodes each image of the 1 batch .* Use decoder='n"
+    )
+    with pytest.raises(gpuload.DecodeError, match=message):
+        list(runner.decode(iter([one_batch()])))
+    runner.close()
+
+
+@pytest.mark.parametrize(
+    "said", ["cudaErrorStreamCaptureUnsupported (900)", "CUDA error: operation not permitted when stream is capturing"]
+)
+def test_the_capture_of_a_graph_is_recognised(said: str) -> None:
+    found = dali.find_device_fault(RuntimeError(f"CUDA runtime API error {said}"), 0)
+    assert isinstance(found, gpuload.DeviceError) and "captured in mode 'global'" in str(found)
+    assert "capture_error_mode='thread_local'" in str(found)
