@@ -11,37 +11,26 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
+from copy import copy
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 
+from gpuload import checks
 from gpuload.batchwise.transforms import BatchForm, FieldBatch, require_fields
-from gpuload.checks import (
-    COUNT,
-    LARGEST,
-    PROBABILITY,
-    check_fields,
-    choice,
-    instance,
-    number,
-    optional,
-    refuse,
-    settings,
-    several,
-)
-from gpuload.draws import CHOICE_DRAWS, EACH_CHOICE, DrawRange, Draws
+from gpuload.checks import PROBABILITY, check_fields, choice, instance, number, optional, settings, several
+from gpuload.draws import CHOICE_DRAWS, EACH_CHOICE, Draws
 from gpuload.errors import ArgumentError
 from gpuload.types import F64, I64
 
 # Images mixed at a time: one with NumPy, so that it stays in the CPU's caches. On a GPU each kernel launch costs time,
 # while the copy of a block must not fill the memory.
 _BLOCK = {"numpy": 1, "cupy": 64}
-_ALPHA = number(1e-6, LARGEST, "a number in 1e-6..1e6; to mix nothing, remove the transform")
+_ALPHA = number(1e-6, checks.LARGEST, "a number in 1e-6..1e6; to mix nothing, remove the transform")
 
-_CLASSES = optional(COUNT)
-_ALPHA_OR_0 = number(0, LARGEST, "a number from 0 on; 0 is never")
+_CLASSES = optional(checks.COUNT)
+_ALPHA_OR_0 = number(0, checks.LARGEST, "a number from 0 on; 0 is never")
 
 
 class Mix(NamedTuple):
@@ -65,12 +54,15 @@ class Mixer(ABC):
 
     softens: tuple[str, ...] = ("label",)
     mirrored = False
+    mixes = True
     label_smoothing: float = 0.0
     num_classes: int | None
 
     def idle(self) -> "Mixer":
-        """The same transform without mixing: images do not change, and labels become one-hot rows."""
-        return replace(self, p=0.0)  # type: ignore[type-var]
+        """The same transform without mixing: images do not change, and labels become one-hot rows, or smooth ones."""
+        other = copy(self)
+        object.__setattr__(other, "mixes", False)
+        return other
 
     @abstractmethod
     def plan(self, draws: Draws, height: int, width: int) -> Mix:
@@ -80,23 +72,23 @@ class Mixer(ABC):
         """Raises ArgumentError if a batch of this form cannot be mixed."""
         require_fields(self, form, "image", "label")
         if "label" not in form.class_fields:
-            raise ArgumentError(f"{self}: makes soft labels out of class numbers; ask for 'label' by its name alone")
+            raise ArgumentError(
+                f"{self}: makes soft labels out of class numbers; ask for 'label' by its name alone, and mix a batch "
+                "once: RandomChoice([MixUp(), CutMix()]) draws one of them for each sample"
+            )
         if self.num_classes is None and form.num_classes is None:
             raise ArgumentError(f"{self}: the data set's number of classes is unknown. Give num_classes")
         if (self.num_classes or math.inf) < (form.num_classes or 0):
             raise ArgumentError(f"{self}: the data set has {form.num_classes} classes; give as many, or none")
 
     def __call__(self, batch: FieldBatch) -> None:
-        images: Any = batch.fields.get("image")
-        labels: Any = batch.fields.get("label")
-        if getattr(labels, "ndim", 1) != 1:
-            raise ArgumentError(
-                f"{self}: the labels are already soft, of shape {labels.shape}. Mix a batch once: "
-                "RandomChoice([MixUp(), CutMix()]) draws one of them for each sample"
-            )
         self.check(batch.form)
-        mix = self.plan(batch.draws, *images.shape[-2:])
-        (mix_mirrored if self.mirrored else mix_images)(images, mix)
+        images, labels = batch.fields["image"], batch.fields["label"]
+        own = np.ones(len(labels))
+        mix = Mix(np.zeros((len(labels), 4), np.int64), own, own)
+        if self.mixes:
+            mix = self.plan(batch.draws, *images.shape[-2:])
+            (mix_mirrored if self.mirrored else mix_images)(images, mix)
         classes = self.num_classes or batch.num_classes or 0
         # Where the data set names its classes, its labels are among them; asking a GPU would mean waiting for it.
         if batch.num_classes is None and len(labels) and int(labels.max()) >= classes:
@@ -187,8 +179,8 @@ class RandomChoice(Mixer):
     transforms: 1 to 31 of MixUp and CutMix. p: their probabilities, by default equal; they are divided by their sum.
 
     Raises:
-        ArgumentError: no transforms, too many, or other ones; a transform that uses more than its 8 random numbers; a
-            wrong number of probabilities; transforms with different num_classes.
+        ArgumentError: no transforms, too many, or other ones; a wrong number of probabilities; transforms with
+            different num_classes. While reading: a transform that uses more than its 8 random numbers.
     """
 
     transforms: Annotated[Sequence[MixUp | CutMix], _CHOICES]
@@ -199,41 +191,29 @@ class RandomChoice(Mixer):
         if count > most:
             raise ArgumentError(f"RandomChoice(transforms): has {count}, expected at most {most}. Use fewer")
         shares = f"a probability for each of the {count} transforms, which are divided by their sum"
-        check_fields(self, p=optional(several(number(0, LARGEST, ""), shares, count)))
+        check_fields(self, p=optional(several(number(0, checks.LARGEST, ""), shares, count)))
         if self.p is not None and not sum(self.p) > 0:
-            raise refuse("RandomChoice", "p", self.p, "at least one of them above 0")
+            raise checks.refuse("RandomChoice", "p", self.p, "at least one of them above 0")
         if len({one.num_classes for one in self.transforms}) > 1:
             raise ArgumentError(f"{self}: num_classes differ; give all the same")
-        self.plan(_no_sample, 1, 1)  # raises here for a subclass that requests too many random numbers
 
     @property
     def num_classes(self) -> int | None:  # type: ignore[override]
         """The number of classes of the transforms."""
         return self.transforms[0].num_classes
 
-    def idle(self) -> "RandomChoice":
-        """As `Mixer.idle`."""
-        return replace(self, transforms=[replace(one, p=0.0) for one in self.transforms])
-
     def plan(self, draws: Draws, height: int, width: int) -> Mix:
         """As `Mixer.plan`."""
         shares = np.cumsum(self.p if self.p is not None else np.ones(len(self.transforms)))
         # The last share is 1 whatever the rounding, and a draw is less.
         chosen = np.searchsorted(shares[:-1] / shares[-1], draws(0), side="right")
-        plans = [
-            one.plan(_numbers_of(one, index).of(draws), height, width) for index, one in enumerate(self.transforms)
+        numbers = [
+            CHOICE_DRAWS.part(f"{type(one).__name__} in a RandomChoice", 1 + at * EACH_CHOICE, EACH_CHOICE)
+            for at, one in enumerate(self.transforms)
         ]
+        plans = [one.plan(own.of(draws), height, width) for one, own in zip(self.transforms, numbers, strict=True)]
         rows = np.arange(len(chosen))
         return Mix(*(np.stack(parts)[chosen, rows] for parts in zip(*plans, strict=True)))
-
-
-def _numbers_of(transform: MixUp | CutMix, index: int) -> DrawRange:
-    """The draw numbers of transform `index` of a RandomChoice."""
-    return CHOICE_DRAWS.part(f"{type(transform).__name__} in a RandomChoice", 1 + index * EACH_CHOICE, EACH_CHOICE)
-
-
-def _no_sample(number: int) -> F64:
-    return np.empty(0)
 
 
 def _soft_labels(labels: Any, partners: Any, share: F64, classes: int, smoothing: float) -> Any:
@@ -367,10 +347,6 @@ class TimmMixup(Mixer):
     def __post_init__(self) -> None:
         if not (self.mixup_alpha or self.cutmix_alpha):
             raise ArgumentError("TimmMixup(mixup_alpha=0, cutmix_alpha=0): mixes nothing. Give one of them above 0")
-
-    def idle(self) -> "TimmMixup":
-        """As `Mixer.idle`; labels stay smooth."""
-        return replace(self, prob=0.0)
 
     def plan(self, draws: Draws, height: int, width: int) -> Mix:
         """As `Mixer.plan`."""

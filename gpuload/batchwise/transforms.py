@@ -1,16 +1,16 @@
 """The interface of batch transforms, the base class of your own, and the application of a list of them to a batch."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from gpuload.checks import Rule, as_items, shown, unknown_attribute
+from gpuload.checks import Rule, as_items, shown
 from gpuload.draws import BATCH_TRANSFORM_DRAWS, EACH_BATCH_TRANSFORM, Draws
-from gpuload.errors import ArgumentError, CallError
+from gpuload.errors import ArgumentError
 from gpuload.fields.registry import COMPUTED
 from gpuload.types import Array, HeightWidth
 
@@ -47,21 +47,6 @@ class FieldBatch:
     fields: dict[str, Any]
     num_classes: int | None
     draws: Draws
-
-    def __getitem__(self, name: object) -> NoReturn:
-        raise CallError(f"FieldBatch: its fields are in a dict. Write batch.fields[{shown(name)}]")
-
-    def __setitem__(self, name: object, value: object) -> NoReturn:
-        raise CallError(f"FieldBatch: its fields are in a dict. Write batch.fields[{shown(name)}] = …")
-
-    def __len__(self) -> NoReturn:
-        raise CallError("FieldBatch: its fields are in a dict. Write len(batch.fields['image']), or of another field")
-
-    if not TYPE_CHECKING:  # otherwise type checkers would accept any attribute
-
-        def __getattr__(self, name):  # called for missing attributes
-            advice = {field: f"Write batch.fields[{field!r}]" for field in self.__dict__.get("fields", ())}
-            raise AttributeError(unknown_attribute("FieldBatch", name, advice), name=name, obj=self)
 
     @property
     def form(self) -> BatchForm:
@@ -160,9 +145,8 @@ def apply_transforms(transforms: Sequence[BatchTransform], batch: FieldBatch) ->
             returns a new value, or did not set a field that it `adds`.
     """
     for index, transform in enumerate(transforms):
-        own = BATCH_TRANSFORM_DRAWS.part(
-            f"batch_transforms[{index}]", index * EACH_BATCH_TRANSFORM, EACH_BATCH_TRANSFORM
-        )
+        first, name = index * EACH_BATCH_TRANSFORM, f"batch_transforms[{index}]"
+        own = BATCH_TRANSFORM_DRAWS.part(name, first, EACH_BATCH_TRANSFORM)
         result: Any = transform(replace(batch, draws=own.of(batch.draws)))  # type: ignore[func-returns-value]
         if result is not None:
             _check_result(transform, result, batch)
@@ -223,40 +207,39 @@ class Operation(ABC):
 
     def __call__(self, batch: FieldBatch) -> None:
         torch = import_module("torch")
-        height, width = batch.form.image_size
-        drawn = np.asarray(self.draw(batch.draws, height, width))
-        count = len(batch.fields["image"])
+        drawn, count = np.asarray(self.draw(batch.draws, *batch.form.image_size)), len(batch.fields["image"])
         if drawn.ndim not in (1, 2) or len(drawn) != count:
             raise ArgumentError(
                 f"{self}: draw returned numbers of shape {drawn.shape}, expected ({count},) or ({count}, K), for each "
                 "sample"
             )
-        before = [batch.fields[name] for name in self.uses]
         with torch.no_grad():
-            given = [torch.from_dlpack(value) for value in before]
+            given = {name: torch.from_dlpack(batch.fields[name]) for name in self.uses}
             numbers = torch.from_numpy(np.ascontiguousarray(drawn, np.float32 if drawn.dtype == np.float64 else None))
-            device = given[0].device if given else numbers.device
+            device = next((field.device for field in given.values()), numbers.device)
             if device.type == "cuda":
                 numbers = numbers.pin_memory().to(device, non_blocking=True)
-            made = self.kernel(numbers, *given)
+            made = self.kernel(numbers, *given.values())
         after = made if isinstance(made, tuple) else (made,)
-        if len(after) != len(given):
-            raise ArgumentError(
-                f"{self}: kernel returned {shown(made)}, expected {len(given)} tensors: {', '.join(self.uses)}"
-            )
-        for name, array, old, new in zip(self.uses, before, given, after, strict=True):
-            if not isinstance(new, torch.Tensor) or new.dtype != old.dtype or new.device != old.device:
-                what = f"{new.dtype} on {new.device}" if isinstance(new, torch.Tensor) else shown(new)
-                raise ArgumentError(f"{self}: kernel returned {what} as {name!r}, expected {old.dtype} on {old.device}")
-            if len(new) != count or (name == "image" and new.shape != old.shape):
-                raise ArgumentError(
-                    f"{self}: kernel returned {name!r} of shape {tuple(new.shape)}, expected {tuple(old.shape)}"
-                )
+        if len(after) != len(given) or not all(map(_fits, given, given.values(), after)):
+            raise ArgumentError(f"{self}: kernel returned {_described(after)}, expected {_described(given.values())}")
+        for (name, old), new in zip(given.items(), after, strict=True):
             if new is not old:
-                batch.fields[name] = _back(array, new)
+                batch.fields[name] = _back(batch.fields[name], new)
 
     def __str__(self) -> str:
         return type(self).__name__
+
+
+def _fits(name: str, old: Any, new: Any) -> bool:
+    """Whether a kernel may return this in place of a field."""
+    if type(new) is not type(old) or (new.dtype, new.device, len(new)) != (old.dtype, old.device, len(old)):
+        return False
+    return name != "image" or new.shape == old.shape
+
+
+def _described(values: Iterable[Any]) -> str:
+    return ", ".join(f"{v.dtype} {tuple(v.shape)} on {v.device}" if hasattr(v, "device") else shown(v) for v in values)
 
 
 def _back(like: Any, tensor: Any) -> Any:

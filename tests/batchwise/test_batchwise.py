@@ -343,12 +343,10 @@ def test_a_choice_has_eight_random_numbers_for_each_of_31() -> None:
             return super().plan(draws, height, width)
 
     RandomChoice([MixUp()] * 31)
-    with pytest.raises(
-        gpuload.ArgumentError, match=r"RandomChoice\(transforms\): has 32, expected at most 31. Use fewer"
-    ):
+    with pytest.raises(gpuload.ArgumentError, match="has 32, expected at most 31"):
         RandomChoice([MixUp()] * 32)
-    with pytest.raises(gpuload.ArgumentError, match=r"Greedy in a RandomChoice: asks for draw number 8, expected 0..7"):
-        RandomChoice([CutMix(), Greedy()])
+    with pytest.raises(gpuload.ArgumentError, match="Greedy in a RandomChoice: asks for draw number 8, expected 0..7"):
+        RandomChoice([CutMix(), Greedy()]).plan(draws_of(np.arange(3)), 9, 9)
 
 
 FORM = BatchForm(("image", "label"), (24, 32), "float32", 10, ("label",))
@@ -357,7 +355,9 @@ FORM = BatchForm(("image", "label"), (24, 32), "float32", 10, ("label",))
 def test_batches_that_cannot_be_mixed(xp: Any) -> None:
     batch = make_batch(xp)
     MixUp()(batch)
-    with pytest.raises(gpuload.ArgumentError, match=r"CutMix.*: the labels are already soft, of shape \(7, 5\)"):
+    with pytest.raises(
+        gpuload.ArgumentError, match="CutMix.*: makes soft labels out of class numbers.*mix a batch once"
+    ):
         CutMix()(batch)
     unknown = FieldBatch(make_batch(xp).fields, None, batch.draws)
     with pytest.raises(gpuload.ArgumentError, match="a label is 4; give num_classes of at least one more"):

@@ -85,17 +85,13 @@ def test_what_it_makes_is_checked(packed: Path) -> None:
         with pytest.raises(ArgumentError, match=match), load(packed, batch_transforms=[Wrong()], **options) as loader:
             list(loader)
 
-    wrong(
-        r"Wrong: draw returned numbers of shape \(\), expected \(8,\) or \(8, K\), for each sample", lambda draws: 1.0
-    )
-    wrong(r"draw returned numbers of shape \(2,\), expected \(8,\)", lambda draws: draws(0)[:2])
+    wrong(r"Wrong: draw returned .* \(\), expected \(8,\) or \(8, K\)", lambda draws: 1.0)
+    wrong(r"draw returned .* \(2,\), expected \(8,\)", lambda draws: draws(0)[:2])
     wrong(r"batch_transforms\[0\]: asks for draw number 256, expected 0..255", lambda draws: draws(256))
-    wrong(r"Wrong: kernel returned None as 'image', expected torch.uint8 on cpu", kernel=lambda images: None)
-    wrong(
-        r"kernel returned torch.float32 on cpu as 'image', expected torch.uint8", kernel=lambda images: images.float()
-    )
-    wrong(r"kernel returned 'image' of shape \(8, 1, 12, 12\), expected \(8, 3,", kernel=lambda images: images[:, :1])
-    wrong(r"kernel returned .*, expected 1 tensors: image", kernel=lambda images: (images, images))
+    wrong(r"Wrong: kernel returned None, expected torch.uint8 \(8, 3, 12, 12\) on cpu", kernel=lambda images: None)
+    wrong(r"kernel returned torch.float32", kernel=lambda images: images.float())
+    wrong(r"kernel returned torch.uint8 \(8, 1, 12, 12\)", kernel=lambda images: images[:, :1])
+    wrong(r"kernel returned .*, torch.uint8 .*, expected torch", kernel=lambda images: (images, images))
     wrong(r"Wrong: needs the field 'image'; fields are 'index'", fields=("index",))
     with pytest.raises(TypeError, match="abstract"):
         Operation()  # type: ignore[abstract]

@@ -108,18 +108,6 @@ def test_what_a_batch_transform_returns_is_not_ignored(packed: Path, returned: C
         assert int(labels.min()) < 0
 
 
-def test_a_batch_of_fields_is_not_its_dict() -> None:
-    batch: Any = FieldBatch({"image": np.zeros(3)}, None, lambda number: np.zeros(1))
-    with pytest.raises(AttributeError, match=r"no attribute 'image'. Write batch.fields\['image'\]$"):
-        batch.image  # noqa: B018
-    with pytest.raises(TypeError, match=r"in a dict. Write len\(batch.fields\['image'\]\)"):
-        len(batch)
-    with pytest.raises(TypeError, match=r"FieldBatch: its fields are in a dict. Write batch.fields\['image'\]$"):
-        batch["image"]
-    with pytest.raises(gpuload.ArgumentError, match=r"Write batch.fields\['image'\] = …"):
-        batch["image"] = 0
-
-
 def test_a_batch_may_be_larger_than_the_set(packed: Path) -> None:
     for decoder in ("dali", "native"):
         with load(packed, 2**31 - 1, decoder=decoder, drop_last=False) as loader:
