@@ -311,7 +311,8 @@ class Tune:
         gain = found[0].rate / next(one.rate for one in found if one.setting == usual)
         say(f"fastest: {gain:.2f} times the images/s of the defaults. Saved in {saved}")
         _show_beside(resident, beside)
-        say(f"best beside a training step: {advice(beside[0].setting, usual)}")
+        if beside:
+            say(f"best beside a training step: {advice(beside[0].setting, usual)}")
         if output is not None:
             trained = [{**one.figures(), "cores_left": one.cores_left} for one in beside]
             figures: dict[str, Any] = {"made_by": "gpuload tune", "device": name, "saved": str(saved)}

@@ -13,7 +13,7 @@ from report_sets import CLASSES, again, make_report, textured
 import gpuload
 from gpuload.cli import main
 from gpuload.report.facts import histogram
-from gpuload.report.pixels import choose, measure, shares, side_for
+from gpuload.report.pixels import choose, measure
 
 
 @pytest.fixture
@@ -100,7 +100,9 @@ def test_only_some_of_the_images_are_looked_at(tmp_path: Path) -> None:
     assert facts["looked_at"] == {"images": 12, "of": 40} and "those of 12 of 40 images" in page
     assert facts["histograms"][0]["series"][0]["counts"] == [40]
     pack(tmp_path / "other", [{"image": encode(textured(n))} for n in range(3)])
-    assert make_report(folder, tmp_path / "other" / "train", images=1)[0]["looked_at"] == {"images": 1, "of": 43}
+    for images, seen in ((1, [1, 0]), (9, [6, 3])):  # a small split as a whole
+        facts, _ = make_report(folder, tmp_path / "other" / "train", images=images)
+        assert facts["looked_at"] == {"images": images, "of": 43} and [one["of"] for one in facts["gray"]] == seen
 
 
 def test_no_image_decodes(tmp_path: Path) -> None:
@@ -143,9 +145,6 @@ def test_which_images_are_looked_at(packed: Path) -> None:
     assert len(some) == 30 and len(set(some.tolist())) == 30 and (np.diff(some) > 0).all()
     assert len(set((some // 10).tolist())) in (3, 4)  # of ten shards
     assert choose(dataset.subset(np.arange(50)), 20).max() < 50
-    assert list(shares([1000, 10, 100], 60)) == [25, 10, 25]
-    assert list(shares([1000, 10, 100], 5000)) == [1000, 10, 100] and list(shares([5], 3)) == [3]
-    assert side_for(np.array([500, 64, 300], np.int32)) == 96 and side_for(np.array([20], np.int32)) == 32
 
 
 @pytest.mark.parametrize("spread", [0, 1, 1e-3, 1e6])

@@ -60,13 +60,15 @@ def _torchs(name: str, *arguments: Any) -> Callable[[Work], Batches]:
     return make
 
 
-def _warped(name: str, *arguments: Any) -> Callable[[Work], Mapping[str, Any]]:
+def _warps(what: str, *warps: tuple[Any, ...]) -> Variant:
+    """warps: names of transforms and their arguments, which are the same in torchvision."""
+
     def make(work: Work) -> Mapping[str, Any]:
         from gpuload import transforms
 
-        return {"augment": {"transforms": [getattr(transforms, name)(*arguments)]}}
+        return {"augment": {"transforms": [getattr(transforms, name)(*arguments) for name, *arguments in warps]}}
 
-    return make
+    return Variant(what, make, _torchs("warped", *warps), package="torchvision")
 
 
 def _padded(mode: str) -> Callable[[Work], Mapping[str, Any]]:
@@ -76,13 +78,6 @@ def _padded(mode: str) -> Callable[[Work], Mapping[str, Any]]:
         return {"augment": {"crop": RandomCrop(4, pad_if_needed=True, padding_mode=mode), "flip": 0.5}}  # type: ignore[arg-type]
 
     return make
-
-
-def _chain(work: Work) -> Mapping[str, Any]:
-    from gpuload.transforms import RandomAffine, RandomPerspective, RandomRotation
-
-    affine = RandomAffine(0, (0.1, 0.1), (0.9, 1.1), interpolation="bilinear")
-    return {"augment": {"transforms": [RandomRotation(15, "bilinear"), affine, RandomPerspective(p=1.0)]}}
 
 
 def _recipe(work: Work, name: str) -> Mapping[str, Any]:
@@ -182,40 +177,18 @@ FEATURES = {
         )
         for mode in ("constant", "edge", "reflect", "symmetric")
     },
-    "rotation-nearest": Variant(
-        "RandomRotation(15)",
-        _warped("RandomRotation", 15),
-        _torchs("warped", ("RandomRotation", 15)),
-        package="torchvision",
-    ),
-    "rotation": Variant(
-        "RandomRotation(15, 'bilinear')",
-        _warped("RandomRotation", 15, "bilinear"),
-        _torchs("warped", ("RandomRotation", 15, "bilinear")),
-        package="torchvision",
-    ),
-    "affine": Variant(
+    "rotation-nearest": _warps("RandomRotation(15)", ("RandomRotation", 15)),
+    "rotation": _warps("RandomRotation(15, 'bilinear')", ("RandomRotation", 15, "bilinear")),
+    "affine": _warps(
         "RandomAffine(10, (0.1, 0.1), (0.9, 1.1), 5, 'bilinear')",
-        _warped("RandomAffine", 10, (0.1, 0.1), (0.9, 1.1), 5, "bilinear"),
-        _torchs("warped", ("RandomAffine", 10, (0.1, 0.1), (0.9, 1.1), 5, "bilinear")),
-        package="torchvision",
+        ("RandomAffine", 10, (0.1, 0.1), (0.9, 1.1), 5, "bilinear"),
     ),
-    "perspective": Variant(
-        "RandomPerspective(p=1)",
-        _warped("RandomPerspective", 0.5, 1.0),
-        _torchs("warped", ("RandomPerspective", 0.5, 1.0)),
-        package="torchvision",
-    ),
-    "warps": Variant(
+    "perspective": _warps("RandomPerspective(p=1)", ("RandomPerspective", 0.5, 1.0)),
+    "warps": _warps(
         "rotation, affine and perspective, bilinear",
-        _chain,
-        _torchs(
-            "warped",
-            ("RandomRotation", 15, "bilinear"),
-            ("RandomAffine", 0, (0.1, 0.1), (0.9, 1.1), None, "bilinear"),
-            ("RandomPerspective", 0.5, 1.0),
-        ),
-        package="torchvision",
+        ("RandomRotation", 15, "bilinear"),
+        ("RandomAffine", 0, (0.1, 0.1), (0.9, 1.1), None, "bilinear"),
+        ("RandomPerspective", 0.5, 1.0),
     ),
     "buckets": Variant("batches of one of several sizes", _bucketed, _torchs("bucketed"), "stretched", one_size=False),
     "captions": Variant(
