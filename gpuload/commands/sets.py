@@ -222,11 +222,8 @@ class Show:
     size: int = given(224, "side of the training crops (%(default)s)", "PX", rule=whole(1, 4096))
 
     def run(self) -> int:
-        from gpuload.augment import Augment
         from gpuload.disk.dataset import Dataset
         from gpuload.fields.registry import draw_fields
-        from gpuload.pictures import draw_sheet
-        from gpuload.report.samples import epoch_cells
 
         out = Path(self.output)
         if not out.is_dir():
@@ -236,6 +233,10 @@ class Show:
             sample = _find(dataset, key)
             pictures = {"": draw_fields(sample["image"], dataset.fields.values(), lambda _: sample)}  # noqa: B023
             if self.epochs:
+                from gpuload.augment import Augment
+                from gpuload.pictures import draw_sheet
+                from gpuload.report.samples import epoch_cells  # which imports the loader
+
                 cells = epoch_cells(dataset, Augment(self.size), sample["index"], self.epochs)
                 pictures["-epochs"] = draw_sheet(cells)
             say(f"{sample['key']}:", *(f"  {line}" for line in _values(dataset, sample)))
