@@ -58,7 +58,7 @@ def test_samples_are_shown(tmp_path: Path, command: Any) -> None:
     for line in (
         f"{first['key']}:\n  index: 0\n  source: {first['source']}\n  image: {first['image'].width} × {first['image'].height} pixels",
         "  label: class1 (1)",
-        "  boxes_class: class2, class3",
+        "  boxes_class: class2 (0), class3 (1)",
         f"{second['key']}:",
         "  caption: picture 1",
     ):
