@@ -15,48 +15,48 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gpuload.errors import (
-    ArgumentError as ArgumentError,
-    DecodeError as DecodeError,
-    DeviceError as DeviceError,
-    FormatError as FormatError,
-    FunctionError as FunctionError,
-    GpuloadError as GpuloadError,
-    MissingPackageError as MissingPackageError,
-    OutputError as OutputError,
-    RemoteError as RemoteError,
-    ShardError as ShardError,
-    SourceError as SourceError,
-    StateError as StateError,
+    ArgumentError,
+    DecodeError,
+    DeviceError,
+    FormatError,
+    FunctionError,
+    GpuloadError,
+    MissingPackageError,
+    OutputError,
+    RemoteError,
+    ShardError,
+    SourceError,
+    StateError,
 )
 from gpuload.machine.installed import paused_collector
 
 if TYPE_CHECKING:
-    from gpuload import batchwise as batchwise, functions as functions, monitor as monitor, transforms as transforms
+    from gpuload import batchwise, functions, monitor, transforms
     from gpuload.augment import (
-        Augment as Augment,
-        CenterCrop as CenterCrop,
-        Cover as Cover,
-        Letterbox as Letterbox,
-        Normalize as Normalize,
-        PadOrCrop as PadOrCrop,
-        RandomCrop as RandomCrop,
-        RandomResizedCrop as RandomResizedCrop,
-        Resize as Resize,
-        ScaleJitter as ScaleJitter,
-        Stretch as Stretch,
-        ZoomOut as ZoomOut,
+        Augment,
+        CenterCrop,
+        Cover,
+        Letterbox,
+        Normalize,
+        PadOrCrop,
+        RandomCrop,
+        RandomResizedCrop,
+        Resize,
+        ScaleJitter,
+        Stretch,
+        ZoomOut,
     )
-    from gpuload.decode.arguments import Both as Both, Dali as Dali, OnCorrupt as OnCorrupt
-    from gpuload.disk.dataset import Dataset as Dataset
-    from gpuload.fields.boxes import Boxes as Boxes
-    from gpuload.fields.captions import Captions as Captions
-    from gpuload.fields.images import Mask as Mask
-    from gpuload.fields.keypoints import Keypoints as Keypoints
-    from gpuload.fields.numbers import MultiHot as MultiHot, OneHot as OneHot, Target as Target, Tokens as Tokens
-    from gpuload.loader.iterator import DaliIterator as DaliIterator
-    from gpuload.order.arguments import Balance as Balance, Buckets as Buckets, Mixture as Mixture, Repeated as Repeated
-    from gpuload.order.arguments import Shuffle as Shuffle, Weights as Weights, mix as mix
-    from gpuload.packing.packer import pack as pack
+    from gpuload.decode.arguments import Both, Dali, OnCorrupt
+    from gpuload.disk.dataset import Dataset
+    from gpuload.fields.boxes import Boxes
+    from gpuload.fields.captions import Captions
+    from gpuload.fields.images import Mask
+    from gpuload.fields.keypoints import Keypoints
+    from gpuload.fields.numbers import MultiHot, OneHot, Target, Tokens
+    from gpuload.loader.iterator import DaliIterator
+    from gpuload.order.arguments import Balance, Buckets, Mixture, Repeated
+    from gpuload.order.arguments import Shuffle, Weights, mix
+    from gpuload.packing.packer import pack
 
 __version__ = "0.1.0"
 
@@ -99,7 +99,57 @@ _LAZY = {
 
 _LAZY_MODULES = ("batchwise", "functions", "monitor", "transforms")
 
-__all__ = sorted([*_LAZY, *_LAZY_MODULES, *(name for name in globals() if name.endswith("Error"))])
+__all__ = [
+    "ArgumentError",
+    "Augment",
+    "Balance",
+    "Both",
+    "Boxes",
+    "Buckets",
+    "Captions",
+    "CenterCrop",
+    "Cover",
+    "Dali",
+    "DaliIterator",
+    "Dataset",
+    "DecodeError",
+    "DeviceError",
+    "FormatError",
+    "FunctionError",
+    "GpuloadError",
+    "Keypoints",
+    "Letterbox",
+    "Mask",
+    "MissingPackageError",
+    "Mixture",
+    "MultiHot",
+    "Normalize",
+    "OnCorrupt",
+    "OneHot",
+    "OutputError",
+    "PadOrCrop",
+    "RandomCrop",
+    "RandomResizedCrop",
+    "RemoteError",
+    "Repeated",
+    "Resize",
+    "ScaleJitter",
+    "ShardError",
+    "Shuffle",
+    "SourceError",
+    "StateError",
+    "Stretch",
+    "Target",
+    "Tokens",
+    "Weights",
+    "ZoomOut",
+    "batchwise",
+    "functions",
+    "mix",
+    "monitor",
+    "pack",
+    "transforms",
+]
 
 
 def __getattr__(name: str) -> Any:
