@@ -507,9 +507,9 @@ class Config(NamedTuple):
 
 
 def read_config(config: str) -> Config:
-    """Raises ValueError, TypeError or KeyError where timm has no such policy or option."""
+    """Raises ValueError or TypeError where timm has no such policy or option."""
     kind, *sections = config.split("-")
-    options, chosen = dict(_OPTIONS[kind]), ""
+    options, chosen = dict(_OPTIONS.get(kind, {})), ""
     for section in sections:
         if kind == "rand" and section.startswith("t"):
             chosen = section[1:]
@@ -518,19 +518,18 @@ def read_config(config: str) -> Config:
         if found is None or found[1] not in options:
             raise ValueError(config)
         options[found[1]] = float(found[2]) if "." in found[2] else int(found[2])
+    if not options or chosen not in ("", *_CHOSEN):
+        raise ValueError(config)
     if kind == "rand" and options["mstd"] > 100:
         options["mstd"] = np.inf
     for name, rule in _LIMITS.items():
         rule.read(options.get(name, 1))
-    text = _AUGMIX if kind == "augmix" else _CHOSEN[chosen] if chosen else _RAND
+    text = _AUGMIX if kind == "augmix" else _CHOSEN.get(chosen, _RAND)
     return Config(kind, options, _weights(text, growing=text is not _RAND or bool(options.get("inc"))))
 
 
 def _as_config(value: object) -> str:
-    try:
-        read_config(as_text(value))
-    except KeyError:
-        raise ValueError from None
+    read_config(as_text(value))
     return str(value)
 
 

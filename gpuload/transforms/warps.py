@@ -5,21 +5,8 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from gpuload.checks import (
-    FLAG,
-    LARGEST,
-    PROBABILITY,
-    Rule,
-    as_items,
-    as_number,
-    ascending,
-    either,
-    member,
-    number,
-    optional,
-    settings,
-    several,
-)
+from gpuload import checks
+from gpuload.checks import LARGEST, PROBABILITY, Rule, ascending, either, number, optional, settings, several
 from gpuload.draws import Draws
 from gpuload.errors import ArgumentError
 from gpuload.transforms.ops import MAP_ARGS, Op
@@ -96,14 +83,16 @@ def mask_steps(steps: Steps, fill: int) -> Steps:
 def _range_of(most: float, expected: str) -> Rule[Any]:
     """Two numbers in ascending order, or one, d, that stands for (-d, d)."""
     pair = ascending(-most, most, "")
-    return either(expected, Rule("", lambda value: pair.read((-as_number(value), as_number(value)))), pair)
+    return either(
+        expected, Rule("", lambda value: pair.read((-checks.as_number(value), checks.as_number(value)))), pair
+    )
 
 
 _DEGREES = _range_of(LARGEST, "degrees of at least 0, which stand for (-degrees, degrees), or (low, high)")
 _ALONG = ascending(-_STEEPEST, _STEEPEST, "")
-_BOTH = Rule("", lambda value: _ALONG.read(as_items(value)[:2]) + _ALONG.read(as_items(value)[2:]))
+_BOTH = Rule("", lambda value: _ALONG.read(checks.as_items(value)[:2]) + _ALONG.read(checks.as_items(value)[2:]))
 _SHEAR: Rule[Any] = either(_SHEARS, _BOTH, _range_of(_STEEPEST, ""))
-INTERPOLATION = member(*get_args(WarpInterpolation))
+INTERPOLATION = checks.member(*get_args(WarpInterpolation))
 
 
 class _Warp:
@@ -129,7 +118,7 @@ class RandomRotation(_Warp):
 
     degrees: Annotated[float | tuple[float, float], _DEGREES]
     interpolation: Annotated[WarpInterpolation, INTERPOLATION] = "nearest"
-    expand: Annotated[bool, FLAG] = False
+    expand: Annotated[bool, checks.FLAG] = False
     center: Annotated[tuple[float, float] | None, _CENTER] = None
     fill: Annotated[Fill, FILL] = 0
 
