@@ -14,9 +14,9 @@ import mmap
 import os
 import tempfile
 from bisect import bisect_left
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -59,7 +59,6 @@ CAPTION = Field("caption", "caption", "txt")
 VALUE_FIELDS = (LABEL, CAPTION, Field("json", "json", "json"))
 
 _CHUNK_BYTES = 1 << 24
-_AHEAD = 2  # shards that are downloaded while one is scanned
 _WHOLE_SET_FILES = (index_file.FILE_NAME, TIMM_NAME, manifest_file.FILE_NAME, REJECTED_NAME)
 _GIVE = "Give tars, for instance 'shards/train-{000..127}.tar'"
 
@@ -142,8 +141,9 @@ def index_shards(
             "Give --overwrite to replace them, or another folder with --out"
         )
     scanned = []
-    for shard in _scan_all(shards, skip_damaged):
-        scanned.append(shard)
+    for shard in shards:
+        scan = scan_shard(shard, skip_damaged) if isinstance(shard, Path) else _scan_url(shard, skip_damaged)
+        scanned.append(scan)
         watch(len(scanned), len(shards))
     fields = _common_fields(scanned, missing)
     scanned = [_with_all(shard, fields[1:], missing == "empty") for shard in scanned]
@@ -363,39 +363,26 @@ def _write(
     return manifest
 
 
-def _scan_all(shards: Sequence[Path] | Sequence[URL], skip_damaged: bool) -> Iterator[ScannedShard]:
-    """What the shards hold, in their order; those at URLs are downloaded one after the other.
+def _scan_url(url: URL, skip_damaged: bool) -> ScannedShard:
+    """As `scan_shard`, for a shard at a URL, which is downloaded into a temporary folder.
 
     Raises:
-        ShardError: as `scan_shard`. RemoteError: one cannot be read. OutputError: the temporary folder is full.
+        ShardError: as `scan_shard`. RemoteError: it cannot be read. OutputError: the temporary folder is full.
     """
-    yield from (scan_shard(shard, skip_damaged) for shard in shards if isinstance(shard, Path))
-    waiting = deque(enumerate(shard for shard in shards if isinstance(shard, URL)))
-    coming: deque[tuple[URL, Path, Future[None]]] = deque()
-    with tempfile.TemporaryDirectory(prefix="gpuload-index-") as scratch:
-        try:
-            while waiting or coming:
-                while waiting and len(coming) <= _AHEAD:
-                    number, url = waiting.popleft()
-                    path = Path(scratch, str(number), url.name)
-                    path.parent.mkdir()
-                    objects = Objects(URL(url.text.rpartition("/")[0]))
-                    coming.append((url, path, background().start(fetch_file(objects, url.name, path))))
-                url, path, future = coming.popleft()
-                future.result()
-                try:
-                    yield replace(scan_shard(path, skip_damaged), path=url)
-                except ShardError as error:
-                    raise ShardError(str(error).replace(str(path), str(url))) from None
-                path.unlink()
-        except OSError as error:
-            raise OutputError(
-                f"{scratch}: cannot be written ({error.strerror}), and shards lie there while they are scanned. Free "
-                "some space, or set TMPDIR"
-            ) from None
-        finally:
-            for _, _, future in coming:
-                future.cancel()
+    objects = Objects(URL(url.text.rpartition("/")[0]))
+    try:
+        with tempfile.TemporaryDirectory(prefix="gpuload-index-") as scratch:
+            path = Path(scratch, url.name)
+            background().wait(fetch_file(objects, url.name, path))
+            try:
+                return replace(scan_shard(path, skip_damaged), path=url)
+            except ShardError as error:
+                raise ShardError(str(error).replace(str(path), str(url))) from None
+    except OSError as error:
+        raise OutputError(
+            f"{error.filename or tempfile.gettempdir()}: cannot be written ({error.strerror}), and shards lie there "
+            "while they are scanned. Free some space, or set TMPDIR"
+        ) from None
 
 
 def scan_shard(path: Path, skip_damaged: bool = False) -> ScannedShard:

@@ -274,32 +274,30 @@ class _PackingRun:
         self.state, self.options, self.output, self.watch = state, options, output, watch
         self.numbers: dict[str, set[int]] = {}  # class numbers that samples have, by field
         self.packed_now = 0  # images, but for those of the run that this one resumes
-        self._reports: dict[str, dict[int, ShardReport]] = {split.name: {} for split in state.splits}
+        self._reports: dict[Path, ShardReport] = {}
         self._progress = self._done = Progress(0, 0, state.samples, state.bytes)  # now, and of finished shards
         folders = {split.name: output.split_folder(split.name) for split in state.splits if split.shards}
-        self.jobs = {
-            split.name: [
-                ShardJob(
-                    source=source,
-                    fields=state.fields,
-                    encoding=options.encoding,
-                    number=number,
-                    folder=folders[split.name],
-                    scratch=output.scratch,
-                    position=output.scratch / f"{split.name}-{number:06d}.position",
-                    time_limit_s=options.time_limit_s,
-                    first_shard=split.first_shard,
-                    first_row=state.first_row,
-                )
-                for number in range(split.shards)
-            ]
+        self.jobs = [
+            ShardJob(
+                source=source,
+                fields=state.fields,
+                encoding=options.encoding,
+                number=number,
+                folder=folders[split.name],
+                scratch=output.scratch,
+                position=output.scratch / f"{split.name}-{number:06d}.position",
+                time_limit_s=options.time_limit_s,
+                first_shard=split.first_shard,
+                first_row=state.first_row,
+            )
             for split in state.splits
-        }
+            for number in range(split.shards)
+        ]
 
     def pack_shards(self, engine: Any) -> None:
         """Packs the shards of all splits that an earlier run did not finish."""
         waiting = []
-        for job in (job for jobs in self.jobs.values() for job in jobs):
+        for job in self.jobs:
             if self.output.resumed and (report := job.read_report()) is not None:
                 self._take(job, report)
             else:
@@ -316,7 +314,7 @@ class _PackingRun:
     def _take(self, job: ShardJob, report: ShardReport) -> None:
         self.output.keep = True
         self.output.take(job)
-        self._reports[job.folder.name][job.number] = report
+        self._reports[job.path] = report
         done = self._done
         self._done = replace(done, images=done.images + report.images, bytes=done.bytes + report.read_bytes)
 
@@ -357,7 +355,7 @@ class _PackingRun:
             temporary.unlink()
         fields = (_image_field(packed, base, options.encoding), *state.fields)
         files = [old / index_file.FILE_NAME] if base else []
-        files += [job.note("rows") for job, shard in zip(self.jobs[split.name], packed, strict=True) if shard.info]
+        files += [job.note("rows") for job in self._jobs(split) if self._reports[job.path].info]
         largest = _write_index(folder, files, fields)
         write_rejections(folder / REJECTED_NAME, self._rejected(split), read_lines(old / REJECTED_NAME))
         if options.dedup == "report":
@@ -419,8 +417,11 @@ class _PackingRun:
         rejected, where = tuple(self._rejected(*self.state.splits)), self.output.where
         return PackReport(where, manifests, kinds, rejected, notes, labels, self.packed_now, elapsed_s)
 
+    def _jobs(self, split: PlannedSplit) -> list[ShardJob]:
+        return [job for job in self.jobs if job.folder.name == split.name]
+
     def _shards(self, split: PlannedSplit) -> list[ShardReport]:
-        return [report for _, report in sorted(self._reports[split.name].items())]
+        return [self._reports[job.path] for job in self._jobs(split)]
 
     def _rejected(self, *splits: PlannedSplit) -> list[Rejection]:
         """The rejected and skipped samples that splits report.
