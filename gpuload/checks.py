@@ -272,30 +272,31 @@ def parse_size(text: str) -> int:
 
 # Rules
 
+ANYTHING: Rule[Any] = Rule("", lambda value: value)  # the function checks it with its own message
+
+
+def fitting(expected: str, read: Callable[[Any], T], fits: Callable[[T], bool]) -> Rule[T]:
+    """A value that `read` takes, and that fits then."""
+
+    def checked_read(value: Any) -> T:
+        found = read(value)
+        if not fits(found):
+            raise ValueError
+        return found
+
+    return Rule(expected, checked_read)
+
 
 def whole(least: int | None = None, most: int | None = None, expected: str = "") -> Rule[int]:
     """A whole number in least..most."""
-
-    def read(value: Any) -> int:
-        number = as_whole(value)
-        if (least is not None and number < least) or (most is not None and number > most):
-            raise ValueError
-        return number
-
     limits = "" if least is None else f" of at least {least}" if most is None else f" in {least}..{most}"
-    return Rule(expected or f"a whole number{limits}", read)
+    low, high = -math.inf if least is None else least, math.inf if most is None else most
+    return fitting(expected or f"a whole number{limits}", as_whole, lambda number: low <= number <= high)
 
 
 def number(low: float, high: float, expected: str) -> Rule[float]:
     """A finite number in low..high."""
-
-    def read(value: Any) -> float:
-        given = as_number(value)
-        if not low <= given <= high:
-            raise ValueError
-        return given
-
-    return Rule(expected, read)
+    return fitting(expected, as_number, lambda number: low <= number <= high)
 
 
 def choice(*words: Word) -> Rule[Word]:
@@ -326,13 +327,7 @@ def member(*words: str) -> Rule[str]:
 
 def text(expected: str) -> Rule[str]:
     """A non-empty text."""
-
-    def read(value: Any) -> str:
-        if not as_text(value):
-            raise ValueError
-        return str(value)
-
-    return Rule(expected, read)
+    return fitting(expected, as_text, bool)
 
 
 def optional(rule: Rule[T]) -> Rule[T | None]:
@@ -358,47 +353,24 @@ def several(rule: Rule[T], expected: str, count: int | None = None) -> Rule[tupl
     """A tuple of values that fit a rule: `count` of them, or at least one."""
 
     def read(value: Any) -> tuple[T, ...]:
-        found = tuple(map(rule.read, as_items(value)))
-        if len(found) != count and (count is not None or not found):
-            raise ValueError
-        return found
+        return tuple(map(rule.read, as_items(value)))
 
-    return Rule(expected, read)
+    return fitting(expected, read, lambda found: len(found) == count if count is not None else bool(found))
 
 
 def ascending(low: float, high: float, expected: str) -> Rule[tuple[float, ...]]:
     """Two numbers in low..high, the second at least as large as the first."""
-    pair = several(number(low, high, ""), "", count=2)
-
-    def read(value: Any) -> tuple[float, ...]:
-        first, second = pair.read(value)
-        if first > second:
-            raise ValueError
-        return first, second
-
-    return Rule(expected, read)
+    return fitting(expected, several(number(low, high, ""), "", count=2).read, lambda pair: pair[0] <= pair[1])
 
 
 def instance(expected: str, *classes: type) -> Rule[Any]:
     """An object of one of these classes."""
-
-    def read(value: Any) -> Any:
-        if not isinstance(value, classes):
-            raise TypeError
-        return value
-
-    return Rule(expected, read)
+    return fitting(expected, ANYTHING.read, lambda value: isinstance(value, classes))
 
 
 def function(expected: str) -> Rule[Any]:
     """A callable, but not a class, which is usually an instance without its parentheses."""
-
-    def read(value: Any) -> Any:
-        if not callable(value) or isinstance(value, type):
-            raise TypeError
-        return value
-
-    return Rule(expected, read)
+    return fitting(expected, ANYTHING.read, lambda value: callable(value) and not isinstance(value, type))
 
 
 POSITIVE = math.nextafter(0, 1)  # the lower bound of numbers above 0
@@ -410,4 +382,3 @@ COUNT = whole(1)
 SIDE = whole(1, 65_535, "pixels in 1..65,535")
 SIDES = either("a positive side in pixels, or (height, width)", SIDE, several(SIDE, "", count=2))
 PATH: Rule[str | Path] = Rule("a path", _as_path)
-ANYTHING: Rule[Any] = Rule("", lambda value: value)  # the function checks it with its own message

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -322,7 +323,8 @@ def move_boxes(boxes: F64, images: I64, view: Crops, size: HeightWidth, affine: 
         four = np.stack([moved[:, [0, 0, 1, 1], 0], moved[:, [0, 1, 0, 1], 1]], axis=2)
         moved = apply_affine(four, images, affine)
     # Flips and maps change which corner is the upper left one.
-    moved = np.stack([moved.min(axis=1), moved.max(axis=1)], axis=1)
+    points = moved.swapaxes(0, 1)
+    moved = np.stack([reduce(np.minimum, points), reduce(np.maximum, points)], axis=1)
     inside = np.clip(moved, 0, extent)
     if affine is not None:
         visible *= _fraction(_areas(inside), _areas(moved))

@@ -51,8 +51,9 @@ def crop_and_flip(points: F64, images: I64, view: Crops, size: HeightWidth) -> F
 
 def apply_affine(points: F64, images: I64, affine: F64) -> F64:
     """float64 (T, P, 2): points of the cropped images after the map of each image, see `Rows.affines`."""
-    maps = affine[images]
-    moved: F64 = np.einsum("tij,tpj->tpi", maps[:, :, :2], points) + maps[:, None, :, 2]
+    maps = affine[images, None]
+    # A tenth of einsum's time.
+    moved: F64 = points[..., :1] * maps[..., 0] + points[..., 1:] * maps[..., 1] + maps[..., 2]
     return moved if affine.shape[1] == 2 else moved[..., :2] / moved[..., 2:]
 
 
