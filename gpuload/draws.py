@@ -32,15 +32,15 @@ Draws = Callable[[int], F64]
 #   (seed, epoch, SHARDS, lane)                  order of the shards of a lane                    order/epoch.py
 #   (seed, epoch, SAMPLES, lane, window)         order of the samples of a window of a lane       order/epoch.py
 #   (seed, MIXTURE, data set)                    the seed of one data set of a mixture            order/stream.py
-#   (seed, MIXTURE, -1, block)                   which data set each position draws from          order/mixture.py
+#   (seed, MIXTURE, -1, block)                   which data set each position draws from          order/stream.py
 #   (seed, epoch, AUGMENT), the first view       crop and flips: CROP_DRAWS of each sample        augment/augment.py
 #   (seed, epoch, AUGMENT, view), the others     the same
 #   (seed, epoch, TRANSFORM, view, transform)    TRANSFORM_DRAWS of each sample                   augment/augment.py
 #   (seed, epoch, BATCH)                         BATCH_DRAWS of each sample                       read/batches.py
-#   (seed, epoch, DRAWN, 0)                      offset of each group in systematic sampling      order/drawn.py
-#   (seed, epoch, DRAWN, 0, groups)              which groups are drawn once more                 order/drawn.py
-#   (seed, epoch, DRAWN, 1, window)              order of the drawn samples of a window           order/drawn.py
-#   (seed, epoch, DRAWN, 2)                      which samples are drawn without replacement      order/drawn.py
+#   (seed, epoch, DRAWN, 0)                      offset of each group in systematic sampling      order/sampling.py
+#   (seed, epoch, DRAWN, 0, groups)              which groups are drawn once more                 order/sampling.py
+#   (seed, epoch, DRAWN, 1, window)              order of the drawn samples of a window           order/sampling.py
+#   (seed, epoch, DRAWN, 2)                      which samples are drawn without replacement      order/sampling.py
 #   (another key, REPEAT), hashed with r         the same draws for the r-th repeat of a sample   draws.each_key
 #   bits number SHARE under the key with BATCH   which decoder of two decodes each sample         decode/share.py
 #   (seed, epoch, FUNCTION, view)                the key of each sample's generator: bits 2i, 2i+1 augment/augment.py

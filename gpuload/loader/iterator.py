@@ -32,7 +32,7 @@ from gpuload.order.epoch import is_sorted_by_class
 from gpuload.order.plan import plan_order
 from gpuload.order.stream import Position
 from gpuload.output.arrays import Arrays, Output, make_arrays
-from gpuload.output.collate import Collate, make_dict
+from gpuload.output.collate import Collate
 from gpuload.output.drawing import BatchDrawing
 from gpuload.pictures import Cell, draw_sheet
 from gpuload.read.batches import BatchReader, BucketedReader, check_space
@@ -178,9 +178,9 @@ class DaliIterator(NotSupported):
         compare_with_counterparts(self.ranks, self._settings())
         self._output = output
         self._on_corrupt = on_corrupt if isinstance(on_corrupt, OnCorrupt) else None  # None: raises
-        self._make_collate = partial(Collate, self.fields, self._datasets, schedule, batch_transforms, keys)
+        self._make_collate = partial(Collate, self.fields, self._datasets, schedule, batch_transforms)
         marks = self._on_corrupt is not None and self._on_corrupt.action == "mark"
-        self._collate = collate = self._make_collate(marks=marks)
+        self._collate = collate = self._make_collate(keys, marks=marks)
         self._functions = find_functions(schedule, collate.masks, collate.moving, self._datasets)
         moves = self._functions is not None and bool(collate.moving)
         decodes = collate.has_images or bool(collate.masks) or moves
@@ -373,9 +373,8 @@ class DaliIterator(NotSupported):
             for position in (start, self._epochs.following(start)):  # after a finished epoch, the next one is shown
                 left = n
                 for made in self._run(pipeline, position, lambda: True):
-                    shown = make_dict(made.fields) if isinstance(made.fields, tuple) else made.fields
-                    cells += drawing.cells(shown, left)
-                    left -= len(_first_view(shown["image"]))
+                    cells += drawing.cells(made.fields, left)
+                    left = n - len(cells) // len(self._schedule.forms)
                     if left <= 0:
                         break
                 if cells:

@@ -23,31 +23,28 @@ from gpuload.types import U8
 VERSION = 1
 
 
+_USUAL: Mapping[str, Any] = {"lanes": 1, "sampling": None, "buckets": None, "bucket_batch": None}
+
+
 @dataclass(frozen=True)
 class RunIdentity:
-    """The settings that a position depends on, which must be the same when a run is resumed."""
+    """What a position depends on, which must be the same when a run is resumed.
+
+    settings: seed, shuffle, window and lanes; sampling, a fingerprint of the weights or classes that samples are drawn
+    by; buckets, what the order by buckets depends on; bucket_batch, samples in a global batch, where there are buckets.
+    """
 
     data: Dataset | Mixture
-    seed: int
-    shuffle: bool
-    window: int
-    sampling: str | None = None  # a fingerprint of the weights or classes that samples are drawn by
-    buckets: str | None = None  # what the order by buckets depends on
-    bucket_batch: int | None = None  # samples in a global batch, where there are buckets
-    lanes: int = 1
+    settings: Mapping[str, Any]
 
     def state_dict(self, position: Position) -> dict[str, Any]:
-        """Under 1 kB, and JSON: a checkpoint of any kind can hold it."""
-        usual = {"sampling": None, "buckets": None, "bucket_batch": None, "lanes": 1}  # then left out
+        """Under 1 kB, and JSON: a checkpoint of any kind can hold it. Without the settings that are as usual."""
         return {
             "version": VERSION,
             **position._asdict(),
-            "seed": self.seed,
-            "shuffle": self.shuffle,
-            "window": self.window,
+            **{name: value for name, value in self.settings.items() if (name, value) not in _USUAL.items()},
             "fingerprint": self.data.fingerprint,
             "dataset_samples": len(self.data),
-            **{name: getattr(self, name) for name, value in usual.items() if getattr(self, name) != value},
         }
 
     def load(self, state: Mapping[str, Any]) -> Position:
@@ -57,8 +54,7 @@ class RunIdentity:
             StateError: the state is of another data set, of a run with another seed, shuffle, window or lanes, or
                 damaged.
         """
-        expected = {"lanes": 1, **self.state_dict(Position(0, 0, 0))}
-        missing = sorted(set(expected) - set(state) - {"lanes", "sampling", "buckets", "bucket_batch"})
+        missing = sorted(set(self.state_dict(Position(0, 0, 0))) - set(state) - set(_USUAL))
         if missing or state["version"] != VERSION:
             raise StateError(
                 f"state_dict: has version={shown(state.get('version'))} and the entries {shown(list(state))}, expected "
@@ -71,8 +67,8 @@ class RunIdentity:
                 f"{shown(state['fingerprint'])}); {self.data.folder} has {len(self.data)}, fingerprint "
                 f"{self.data.fingerprint}. Train on the set it was made with, or start from the beginning"
             )
-        for name in ("seed", "shuffle", "window", "lanes", "sampling", "buckets", "bucket_batch"):
-            made, has = state.get(name, 1 if name == "lanes" else None), expected.get(name)
+        for name, has in self.settings.items():
+            made = state.get(name, _USUAL.get(name))
             if made != has:
                 raise StateError(
                     f"state_dict: was made with {name}={shown(made)}, this loader has {name}={has!r}. The order would "
@@ -167,18 +163,17 @@ def plan_order(
     make_stream = partial(
         Stream, data, samplings, seed=seed, window=window, shuffle=shuffle is not None, lanes=mixing.lanes
     )
-    identity = RunIdentity(
-        data,
-        seed,
-        shuffle is not None,
-        mixing.window,
-        None if samplings is None else _digest("".join(one.fingerprint for one in samplings)),
-        None if plan is None else plan.identity,
-        None if plan is None else global_batch,
-        mixing.lanes,
-    )
+    settings = {
+        "seed": seed,
+        "shuffle": shuffle is not None,
+        "window": mixing.window,
+        "lanes": mixing.lanes,
+        "sampling": None if samplings is None else _digest("".join(one.fingerprint for one in samplings)),
+        "buckets": None if plan is None else plan.identity,
+        "bucket_batch": None if plan is None else global_batch,
+    }
     node_lanes = mixing.lanes if share == ALL else (share.stop - share.first) * ranks.local_world_size
-    return OrderPlan(make_stream, epochs, plan, window, min(mixing.lanes, node_lanes), identity)
+    return OrderPlan(make_stream, epochs, plan, window, min(mixing.lanes, node_lanes), RunIdentity(data, settings))
 
 
 def _digest(text: str) -> str:

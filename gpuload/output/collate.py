@@ -19,7 +19,7 @@ from gpuload.errors import ArgumentError
 from gpuload.fields.kind import FieldSpec
 from gpuload.fields.motion import MovingField, moving_fields
 from gpuload.fields.registry import Computed, bind_field
-from gpuload.fields.rows import BoundField, BoundIntegers, Each, PixelField, Rows, map_tree
+from gpuload.fields.rows import BoundIntegers, Each, PixelField, Rows, map_tree
 from gpuload.output.arrays import Arrays
 from gpuload.read.batch import Batch
 from gpuload.read.shards import check_first_rows
@@ -45,12 +45,6 @@ def _reduce(batch: Any) -> tuple[Any, ...]:
 def make_batch(names: tuple[str, ...], values: Iterable[Any]) -> Any:
     """The named tuple of a batch."""
     return _batch_type(names)(*values)
-
-
-def make_dict(batch: Any) -> dict[str, Any]:
-    """The fields of a batch by their names."""
-    fields: dict[str, Any] = batch._asdict()
-    return fields
 
 
 class Collate:
@@ -87,7 +81,13 @@ class Collate:
         made = added - {name for dataset in datasets for name in dataset.fields}
         bound = [bind_field(field, datasets) for field, name in zip(fields, names, strict=True) if name not in made]
         self._bound = [field for field in bound if not isinstance(field, PixelField)]
-        _check_padding(self._bound, schedule)
+        # Padding that repeats parts of the image repeats them without their boxes and keypoints.
+        modes = {form.padding_mode for form in schedule.forms} - {"constant"}
+        if modes and (moving := [field.name for field in self._bound if isinstance(field, MovingField)]):
+            raise ArgumentError(
+                f"fields: {moving[0]!r} are not defined with RandomCrop(padding_mode={modes.pop()!r}), whose padding "
+                "shows parts of the image again. Use padding_mode='constant'"
+            )
         masks = [field for field in bound if isinstance(field, PixelField) and field.kind == "mask"]
         self.has_images = any(isinstance(field, PixelField) and field.kind == "image" for field in bound)
         self.masks, self.mask_fills = tuple(m.name for m in masks), tuple(m.fill for m in masks)
@@ -102,14 +102,10 @@ class Collate:
             )
         self._is_single, self._classes = schedule.is_single, datasets[0].classes
         self._lists = [form.sizes == "list" for form in schedule.forms]
-        if transforms and any(self._lists):
+        if transforms and (any(self._lists) or not schedule.is_single):
             raise ArgumentError(
-                "batch_transforms: images come as a list, each of its own size. Use Resize(pad_to_multiple_of=1), "
-                "or transform them in the training loop"
-            )
-        if transforms and not schedule.is_single:
-            raise ArgumentError(
-                "batch_transforms: change one image of each sample, and augment makes several views. Use one view"
+                "batch_transforms: change one view of a batch, of images of one size, not a list of images or several "
+                "views. Use one view, or Resize(pad_to_multiple_of=1), or transform them in the training loop"
             )
         self._asked = tuple(field.name for field in bound)
         classes = tuple(f.name for f in self._bound if isinstance(f, BoundIntegers))
@@ -218,17 +214,6 @@ class Collate:
         """Images, and added fields of that shape, get the batch's dtype; other fields do not change."""
         is_image = name == "image" or (name in self._added and getattr(value, "ndim", 0) == 4)
         return _each(lambda array: arrays.adopt(array, is_image=is_image), value)
-
-
-def _check_padding(bound: Sequence[BoundField], schedule: Schedule) -> None:
-    """Raises ArgumentError for boxes or keypoints with padding that repeats parts of the image without theirs."""
-    modes = {form.padding_mode for form in schedule.forms} - {"constant"}
-    for field in bound:
-        if modes and isinstance(field, MovingField):
-            raise ArgumentError(
-                f"fields: {field.name!r} are not defined with RandomCrop(padding_mode={modes.pop()!r}), whose padding "
-                "shows parts of the image again. Use padding_mode='constant'"
-            )
 
 
 def _rows(batch: Batch, view: int | None = None, changed: Changed | None = None, *, moves: bool = False) -> Rows:

@@ -25,17 +25,15 @@ class BatchDrawing:
     """
 
     def __init__(
-        self,
-        forms: Sequence[Form],
-        specs: Sequence[str | FieldSpec],
-        fields: Mapping[str, Field],
-        classes: ClassNames,
+        self, forms: Sequence[Form], specs: Sequence[str | FieldSpec], fields: Mapping[str, Field], classes: ClassNames
     ) -> None:
         self._forms, self._fields, self._classes = tuple(forms), fields, classes
         self._specs = {spec if isinstance(spec, str) else spec.name: spec for spec in specs}
 
-    def cells(self, batch: Mapping[str, Any], count: int) -> list[Cell]:
-        """The first samples of a batch, a dict of its fields; with several views, one cell for each view."""
+    def cells(self, batch: Any, count: int) -> list[Cell]:
+        """The first samples of a batch, a named tuple or a dict of its fields; with several views, one cell for each
+        view."""
+        batch = batch if isinstance(batch, Mapping) else batch._asdict()
         images = batch["image"] if isinstance(batch["image"], tuple) else (batch["image"],)
         number = min(count, len(images[0]))
         kept = map_tree(_as_numpy, take(dict(batch), slice(number)))

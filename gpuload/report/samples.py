@@ -15,7 +15,6 @@ from gpuload.disk.dataset import Dataset, packed_folders
 from gpuload.disk.sample import stored_picture
 from gpuload.errors import ArgumentError
 from gpuload.machine.untrusted import open_regular, parse_json
-from gpuload.output.collate import make_dict
 from gpuload.output.drawing import BatchDrawing
 from gpuload.pictures import Cell, color_of, jpeg_uri, name_of, thumbnail
 from gpuload.report.pixels import quiet_loader
@@ -143,9 +142,9 @@ def training_batch(dataset: Dataset, augment: Augment) -> dict[str, Any]:
     """Pictures of the first samples of epoch 0, and of one sample in several epochs."""
     augment, fields = _fitted(augment, dataset)
     with quiet_loader(dataset, augment, _SHOWN, [*fields, "index"]) as loader:
-        batch: Any = make_dict(next(iter(loader)))
+        batch: Any = next(iter(loader))
     cells = BatchDrawing([augment.form], fields, dataset.fields, dataset.classes).cells(batch, _SHOWN)
-    chosen = int(batch["index"][0])
+    chosen = int(batch.index[0])
     try:
         original, epochs = _epochs(dataset, augment, chosen)
     except Exception:  # the sample is damaged, of which the page tells elsewhere
@@ -173,7 +172,7 @@ def epoch_cells(dataset: Dataset, augment: Augment, number: int, epochs: int) ->
     augment, fields = _fitted(augment, dataset)
     drawing = BatchDrawing([augment.form], fields, dataset.fields, dataset.classes)
     with quiet_loader(dataset.subset([_place_of(dataset, number)]), augment, 1, fields) as loader:
-        found = [drawing.cells(make_dict(batch), 1)[0] for _ in range(epochs) for batch in loader]
+        found = [drawing.cells(batch, 1)[0] for _ in range(epochs) for batch in loader]
     return [Cell(cell.picture, f"epoch {epoch}") for epoch, cell in enumerate(found)]
 
 

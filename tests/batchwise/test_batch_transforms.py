@@ -196,7 +196,7 @@ def forget(batch: FieldBatch) -> None:
         (
             [MixUp()],
             {"augment": [Augment(16), Augment(16)]},
-            "batch_transforms: change one image of each sample, and augment makes several views",
+            "batch_transforms: change one view of a batch",
         ),
         (
             [MixUp()],

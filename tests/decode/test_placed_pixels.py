@@ -241,7 +241,7 @@ def test_a_preview_shows_images_of_their_own_sizes(painted: Path) -> None:
 def test_what_has_no_equal_is_refused_by_name(painted: Path) -> None:
     with pytest.raises(gpuload.ArgumentError, match="decoder='both': does not scale and pad.*'native' or 'dali'"):
         load(painted, Augment(32, "letterbox"), decoder="both")
-    with pytest.raises(gpuload.ArgumentError, match="batch_transforms: images come as a list.*pad_to_multiple_of=1"):
+    with pytest.raises(gpuload.ArgumentError, match="batch_transforms: change one view .*pad_to_multiple_of=1"):
         load(painted, Augment(None, "keep"), fields=("image", "label"), batch_transforms=[gpuload.batchwise.MixUp()])
     with pytest.raises(gpuload.ArgumentError, match="epochs 0 and 1 differ in sizes"):
         load(painted, {0: Augment(None, "keep"), 1: Augment(None, Resize(pad_to_multiple_of=8))})

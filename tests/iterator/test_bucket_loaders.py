@@ -47,47 +47,6 @@ def test_what_is_left_comes_in_the_next_epoch(packed: Path) -> None:
     assert sum(counts.values()) == 13 * 144 and sum(count >= 12 for count in counts.values()) > 150 - 44
 
 
-def test_both_decoders_get_the_same_samples(packed: Path, three_epochs: list[Step]) -> None:
-    found = steps([load(packed, decoder="dali")], epochs=3)
-    assert [step[:2] for step in found] == [step[:2] for step in three_epochs]
-    pixels = [np.frombuffer(b"".join(step[2] for step in steps_), np.uint8) for steps_ in (found, three_epochs)]
-    assert np.abs(pixels[0].astype(int) - pixels[1]).mean() < 1
-    both = steps([load(packed, decoder=gpuload.Both(cpu=0.5))])
-    assert [step[:2] for step in both] == [step[:2] for step in three_epochs[:12]]
-
-
-@pytest.mark.parametrize("ranks", [4])
-def test_every_sample_once_without_drop_last(packed: Path, ranks: int) -> None:
-    loaders = world(packed, ranks, 12, drop_last=False)
-    for _ in range(2):
-        found = [part for parts in zip(*loaders, strict=True) for part in parts]
-        samples = [int(sample) for _, index, *_ in found for sample in index]
-        assert sorted(samples) == list(range(COUNT))
-        assert {len(loader) for loader in loaders} == {len(found) // ranks}
-    shapes = [tuple(images.shape[1:]) for images, *_ in found]
-    assert all(len(set(shapes[step : step + ranks])) == 1 for step in range(0, len(shapes), ranks))
-    whole = load(packed, 12 * ranks, drop_last=False)
-    state = None
-    for number, _ in enumerate(whole):
-        state = whole.state_dict() if number == len(whole) - 3 else state
-    resumed = world(packed, 2, 6 * ranks, drop_last=False)
-    for loader in resumed:
-        assert state is not None
-        loader.load_state_dict(state)
-    (again, expected) = (load(packed, 12 * ranks, drop_last=False) for _ in range(2))
-    again.load_state_dict(state)
-    assert steps([again]) == steps([expected])[-2:]
-    assert len([0 for _ in zip(*resumed, strict=True)]) == 2
-
-
-def test_in_stored_order(packed: Path) -> None:
-    found = steps([load(packed, shuffle=False)])
-    for bucket in range(4):
-        samples = [sample for number, rows, _ in found if number == bucket for sample in rows]
-        assert samples == sorted(samples)
-    assert sorted(all_samples(found)) == list(range(COUNT))
-
-
 def test_masks_and_views(tmp_path: Path) -> None:
     samples = (
         {**sample, "mask": np.full(SHAPES[int(sample["text"])][::-1], number % 200, np.uint8)}
@@ -178,11 +137,6 @@ def test_samples_that_do_not_decode(tmp_path: Path, on_corrupt: str, decoder: st
 def test_what_is_refused(packed: Path, options: dict[str, Any], match: str) -> None:
     with pytest.raises(ArgumentError, match=match):
         load(packed, **options)
-
-
-def test_mixtures_without_drop_last_are_refused(packed: Path) -> None:
-    with pytest.raises(ArgumentError, match="with a mixture or sampling= each epoch has other samples"):
-        load(gpuload.mix([(packed, 0.5), (packed, 0.5)]), drop_last=False)
 
 
 def test_states_of_other_buckets_and_batches_are_refused(packed: Path) -> None:

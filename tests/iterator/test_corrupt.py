@@ -94,13 +94,6 @@ def test_a_resumed_run_and_its_states_are_exact(packed: Path, bad: Path, decoder
             )
 
 
-@pytest.mark.parametrize(("threads", "prefetch"), [(1, 7), (3, 1)])
-def test_neither_threads_nor_prefetch_matter(bad: Path, decoder: str, threads: int, prefetch: int) -> None:
-    with skipping(bad, decoder) as usual, skipping(bad, decoder, num_threads=threads, prefetch=prefetch) as loader:
-        for one, other in zip(epoch(usual), epoch(loader), strict=True):
-            assert torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
-
-
 def test_ranks_take_the_same_number_of_steps_and_only_bad_samples_differ(packed: Path, bad: Path, decoder: str) -> None:
     """Ranks with batches of one sample, all of whose samples may be bad."""
     for batch_size, drop_last in ((1, True), (3, False)):
@@ -235,19 +228,6 @@ def test_more_than_max_corrupt_ends_the_run(bad: Path, on_corrupt: Any, most: fl
             assert loader.state_dict()["samples"] == 0
 
 
-@pytest.mark.parametrize(("most", "fits"), [(0.2, False), (0.25, True)])
-def test_a_share_is_of_the_samples_of_a_rank(bad: Path, most: float, fits: bool) -> None:
-    """11 of the 48.5 samples of the second of two ranks are bad."""
-    with skipping(
-        bad, "native", rank=1, world_size=2, shuffle=False, on_corrupt=gpuload.OnCorrupt("skip", most=most)
-    ) as loader:
-        if fits:
-            assert len(epoch(loader)) == 7
-            return
-        with pytest.raises(gpuload.DecodeError, match=r"epoch 0: \d+ corrupt samples, more than OnCorrupt\(most=0.2\)"):
-            epoch(loader)
-
-
 @pytest.mark.parametrize("decoder", ["dali", "native"])
 def test_the_error_names_key_shard_byte_and_reason(bad: Path, decoder: str) -> None:
     row = gpuload.Dataset(bad).rows(0).slice(0, 1).to_pylist()[0]
@@ -293,13 +273,3 @@ def test_damage_of_other_kinds_is_skipped_too(
     with skipping(folder, decoder, shuffle=False) as loader:
         epoch(loader)
         assert {sample.index for sample in loader.report().samples} == set(BAD)
-
-
-def test_without_faults_nothing_is_different(packed: Path, decoder: str) -> None:
-    found = []
-    for on_corrupt in ("raise", "skip", "mark"):
-        with skipping(packed, decoder, on_corrupt=on_corrupt) as loader:
-            found.append(epoch(loader))
-            assert loader.report() == (0, ())
-    for one, two, three in zip(*found, strict=True):
-        assert torch.equal(one[1], two[1]) and torch.equal(one[1], three[1]) and not three[4].any()

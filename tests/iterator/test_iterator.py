@@ -61,19 +61,6 @@ def test_images_labels_and_keys_belong_together(packed: Path, photos: Path) -> N
     assert count == 97
 
 
-def test_training_drops_the_rest_and_evaluation_does_not(packed: Path, epochs: Any) -> None:
-    loader = load(packed, 8, shuffle=gpuload.Shuffle(window=3))
-    assert len(loader) == 12
-    assert [len(labels) for _, _, labels in loader] == [8] * 12
-    loader.set_epoch(0)
-    assert drain([loader]) == epochs[0][:96]
-
-    plain = load(packed, 8, shuffle=False)
-    assert len(plain) == 13
-    assert [len(labels) for _, _, labels in plain] == [8] * 12 + [1]
-    assert [sample for sample, _ in drain([plain])] == list(range(97))
-
-
 def test_no_rank_gets_an_empty_batch(packed: Path) -> None:
     """97 samples in global batches of 32 leave one for four ranks: the batch before it gives up three."""
     loaders = world(packed, 4, 8, shuffle=False)
@@ -172,22 +159,6 @@ def test_an_old_loop_does_not_go_on_beside_a_new_one(packed: Path) -> None:
         next(old)
 
 
-def test_two_loaders_over_one_dataset(packed: Path, epochs: Any) -> None:
-    dataset = gpuload.Dataset(packed)
-    first, second = (load(dataset, 8, drop_last=False, shuffle=gpuload.Shuffle(window=3)) for _ in range(2))  # type: ignore[arg-type]
-    pairs = list(zip(first, second, strict=True))
-    assert len(pairs) == 13
-    assert all(torch.equal(a[1], b[1]) for a, b in pairs)
-
-
-def test_batches_may_be_written_to(packed: Path) -> None:
-    for output in ("torch", "numpy"):
-        _, images, labels = next(iter(load(packed, output=output)))
-        images[:] = 0
-        labels[:] = 0
-    assert gpuload.Dataset(packed).labels.max() == 2
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "uint8"])
 @pytest.mark.parametrize("layout", ["NCHW", "channels_last"])
 def test_dtype_and_layout(packed: Path, dtype: Any, layout: Any) -> None:
@@ -219,17 +190,6 @@ def test_close_stops_the_threads(packed: Path) -> None:
     with pytest.raises(gpuload.GpuloadError, match="is closed; construct a new one"):
         iter(loader)
     loader.close()
-
-
-def test_a_loader_that_is_forgotten_leaves_no_thread(packed: Path) -> None:
-    before = reading_threads()
-    loader = load(packed)
-    next(iter(loader))
-    assert len(reading_threads() - before) == 1
-    del loader
-    for thread in reading_threads() - before:  # a thread that is just beginning the next batch still holds it
-        thread.join(250)
-        assert not thread.is_alive()
 
 
 def test_repr_shows_what_was_chosen(packed: Path) -> None:

@@ -26,14 +26,6 @@ from gpuload.machine.limits import count_cores
     ("options", "message"),
     [
         ({"num_workers": 8}, "DaliIterator: has no argument 'num_workers'. Use num_threads"),
-        ({"pin_memory": True}, "has no argument 'pin_memory'. Leave it out: batches are already on the device"),
-        ({"collate_fn": len}, "has no argument 'collate_fn'. Use fields, .* and batch_transforms"),
-        (
-            {"sampler": None},
-            r"has no argument 'sampler'. Use sampling=gpuload.Weights\(...\) or Balance\(...\) .*, Dataset.subset\(...\)",
-        ),
-        ({"persistent_workers": True}, "has no argument 'persistent_workers'. Leave it out"),
-        ({"prefetch_factor": 2}, "has no argument 'prefetch_factor'. Use prefetch"),
         ({"batchsize": 2}, "has no argument 'batchsize'. Did you mean batch_size?"),
         ({"colour": 2}, "has no argument 'colour'. Its arguments are data, batch_size, augment, fields"),
     ],
@@ -106,12 +98,6 @@ def test_what_a_batch_transform_returns_is_not_ignored(packed: Path, returned: C
     with load(packed, batch_transforms=in_place) as loader:
         _, _, labels = next(iter(loader))
         assert int(labels.min()) < 0
-
-
-def test_a_batch_may_be_larger_than_the_set(packed: Path) -> None:
-    for decoder in ("dali", "native"):
-        with load(packed, 2**31 - 1, decoder=decoder, drop_last=False) as loader:
-            assert [len(images) for _, images, _ in loader] == [97]
 
 
 def test_classes_without_names_are_counted(packed: Path, tmp_path: Path) -> None:

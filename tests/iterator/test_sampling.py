@@ -26,45 +26,6 @@ def test_classes_come_equally_often(packed: Path) -> None:
         assert sum(counts.values()) == 97 and max(counts.values()) - min(counts.values()) <= 1
 
 
-def test_the_poorest_class_may_be_drawn_whole(packed: Path) -> None:
-    dataset = gpuload.Dataset(packed)
-    poorest = int(min(np.unique(dataset.labels, return_counts=True)[1]))
-    rows = drain(
-        [
-            load(
-                dataset,
-                6,
-                drop_last=False,
-                sampling=gpuload.Balance("label", replacement=False, num_samples=3 * poorest),
-            )
-        ]
-    )
-    labels = Counter(int(dataset.labels[sample]) for sample, _ in rows)
-    assert list(labels.values()) == [poorest] * 3
-    assert len({sample for sample, _ in rows}) == 3 * poorest
-
-
-def test_an_epoch_has_as_many_samples_as_asked_for(packed: Path) -> None:
-    loader = load(packed, 8, sampling=gpuload.Weights(WEIGHTS, num_samples=200))
-    assert len(loader) == 25 and len(drain([loader])) == 200
-    loader = load(packed, 8, steps_per_epoch=7, sampling=gpuload.Weights(WEIGHTS, num_samples=20))
-    assert len(loader) == 7 and len(drain([loader])) == 56
-
-
-def test_a_sample_that_comes_again_has_another_crop(packed: Path) -> None:
-    plain = dict(drain([load(packed, 8, drop_last=False)]))
-    weights = np.ones(97)
-    weights[[3, 50]] = 20
-    rows = drain([load(packed, 8, drop_last=False, sampling=gpuload.Weights(weights, num_samples=194))])
-    counts = Counter(sample for sample, _ in rows)
-    assert counts[3] >= 28 and counts[50] >= 28
-    for sample in (3, 50):
-        crops = [pixels for number, pixels in rows if number == sample]
-        assert plain[sample] in crops and len(set(crops)) > 0.8 * len(crops)
-    # The first of each is the crop of an order without weights.
-    assert {pixels for sample, pixels in rows if counts[sample] == 1} <= set(plain.values())
-
-
 def test_repeats_differ_in_every_random_number(packed: Path) -> None:
     weights = np.zeros(97)
     weights[[3, 50]] = 1
@@ -183,13 +144,6 @@ def test_a_mixture_takes_no_number_of_samples(packed: Path) -> None:
     mixture = gpuload.mix([(packed, 1), (packed, 1)])
     with pytest.raises(gpuload.ArgumentError, match="num_samples=10.*is for a single data set, found a mixture of 2"):
         load(mixture, 8, sampling=gpuload.Balance("label", num_samples=10))
-
-
-def test_a_pass_has_less_than_2_to_the_31_draws(packed: Path) -> None:
-    with load(packed, 8, sampling=gpuload.Balance("label", num_samples=2**31 - 1)) as loader:
-        assert len(loader) == (2**31 - 1) // 8
-    with pytest.raises(gpuload.ArgumentError, match=r"num_samples=2147483648\): expected a whole number in"):
-        gpuload.Balance("label", num_samples=2**31)
 
 
 @pytest.mark.parametrize("replacement", [True, False])

@@ -73,14 +73,6 @@ def test_time_between_loops_and_after_leaving_one_does_not_count(packed: Path, m
         assert 0 <= trained_s < 5000  # of the last step before, which did nothing
 
 
-def test_every_step_of_every_rank_counts(packed: Path) -> None:
-    """A rank's last batch may be without samples."""
-    for rank in range(3):
-        with load(packed, 32, rank=rank, world_size=3, drop_last=False) as loader:
-            steps = sum(1 for _ in loader)
-            assert (loader.metrics().steps, loader.metrics().position) == (steps, 97)
-
-
 @pytest.fixture
 def slow_s(packed: Path, decoder: str) -> float:
     """Ten times what a batch takes just now, and a machine's hiccups."""
@@ -152,19 +144,6 @@ def test_the_disk_binds(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the thread that reads ahead is always busy."""
     monkeypatch.setattr(gpuload.read.batches.BatchReader, "disk_s", lambda reader: time.perf_counter())
     assert run(load(packed)).binds == "disk"
-
-
-def test_reading_ahead_counts(packed: Path) -> None:
-    with load(packed) as loader:
-        for _ in loader:
-            pass
-        loader._pipeline.reader._readers[0].ahead.stop()  # which waits for the thread
-        assert loader._pipeline.reader.disk_s() > 0
-
-
-def test_decoding_nothing_waits_for_reading(packed: Path) -> None:
-    found = run(load(packed, fields=("label",)))
-    assert found.decode_s == 0 and found.wait_read_s > 0 and found.steps == 12
 
 
 def test_another_thread_may_ask(packed: Path) -> None:

@@ -56,16 +56,6 @@ def test_not_in_the_first_minute_nor_in_the_first_200_steps(run: Run) -> None:
     assert len(run.steps(2, 1.0, 1.0)) == 1
 
 
-def test_not_in_the_first_minute_of_short_steps(run: Run) -> None:
-    assert run.steps(5900, 0.005, 0.005) == []
-    assert len(run.steps(1000, 0.005, 0.005)) == 1
-
-
-def test_a_slow_start_is_forgiven(run: Run) -> None:
-    assert run.steps(99, 3.0, 0.1) == []
-    assert run.steps(5000, 0.01, 0.3) == []
-
-
 def test_a_run_that_becomes_slow_is_told(run: Run) -> None:
     assert run.steps(5000, 0.01, 0.3) == []
     assert len(run.steps(300, 0.05, 0.3)) == 1

@@ -22,11 +22,6 @@ def test_the_nearest_bucket_is_that_of_the_nearest_ratio() -> None:
     assert [number(sizes, width, 100) for width in (50, 100, 141, 142, 200, 282, 283, 900)] == [0, 0, 0, 1, 1, 1, 2, 2]
 
 
-def test_between_two_buckets_is_the_narrower_one() -> None:
-    assert number([(100, 400), (100, 100)], 200, 100) == 1
-    assert number([(200, 100), (100, 200)], 64, 64) == 0
-
-
 def test_of_buckets_of_one_shape_it_is_the_nearest_area() -> None:
     sizes = [(512, 512), (128, 128), (128, 256)]
     assert [number(sizes, side, side) for side in (10, 256, 257, 2000)] == [1, 1, 0, 0]

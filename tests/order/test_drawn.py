@@ -116,21 +116,6 @@ def test_without_replacement_those_with_the_smallest_waits_are_chosen(total: int
     assert sorted(order[:].tolist()) == sorted((1 + np.argsort(waits)[:total]).tolist())
 
 
-def test_windows_without_draws_are_passed_over() -> None:
-    sizes = np.full(4, 3)
-    first = make_weighted((sizes, np.ones(12)), 12, window=1).window_shards(0)[0]
-    order = make_weighted((sizes, (np.arange(12) // 3 == first).astype(float)), 9, window=1)
-    assert order.window_starts[:2].tolist() == [0, 9] and set(order.window_starts[1:].tolist()) == {9}
-    assert order.window_shards(0).tolist() == [first] and (order[:] // 3 == first).all()
-
-
-def test_repeats_are_kept_for_as_long_as_their_windows() -> None:
-    order = make_weighted((np.full(20, 3), np.ones(60)), 90, window=2)
-    for start in range(0, 90, 5):
-        assert len(order.repeats(start, start + 5)) == len(order[start : start + 5]) == 5
-        assert len(order._lanes[0]._repeats) <= 3
-
-
 def test_over_many_passes_counts_are_those_of_the_weights() -> None:
     """Chi-square of homogeneity with torch's WeightedRandomSampler, which draws each sample independently."""
     weights = np.array([0.1, 0.2, 0.3, 1.0, 1.0, 2.5, 0.7, 4.0, 0.0, 0.2])
@@ -145,32 +130,10 @@ def test_over_many_passes_counts_are_those_of_the_weights() -> None:
     assert (np.abs(mine - exact) < 4 * np.sqrt(passes / 4)).all()  # a count differs from its mean by less than one
 
 
-def test_without_replacement_samples_are_chosen_as_torch_does() -> None:
-    weights = np.array([0.1, 0.2, 0.3, 1.0, 1.0, 2.5, 0.7, 4.0, 0.0, 0.2])
-    sizes, passes = np.array([4, 3, 3]), 1500
-    mine = np.zeros(10, np.int64)
-    theirs = np.zeros(10, np.int64)
-    torch.manual_seed(0)
-    for epoch in range(passes):
-        order = Sampling(4, weights=weights, replacement=False).order(sizes, seed=0, epoch=epoch, window=2)
-        mine += np.bincount(order[:], minlength=10)
-        theirs += np.bincount(list(WeightedRandomSampler(weights.tolist(), 4, replacement=False)), minlength=10)
-    assert mine.sum() == theirs.sum() == 4 * passes and mine[8] == 0
-    assert chi_square(mine, theirs) < 21.7
-    # Inclusion is not in proportion to the weights: the heaviest cannot come more than once.
-    assert chi_square(mine, (weights / weights.sum() * 4 * passes).round().astype(int)) > 100
-
-
 def chi_square(one: np.ndarray, two: np.ndarray) -> float:
     """Of homogeneity of two rows of counts with equal sums."""
     mean = (one + two) / 2
     return float((((one - mean) ** 2 + (two - mean) ** 2)[mean > 0] / mean[mean > 0]).sum())
-
-
-def test_every_pass_draws_otherwise() -> None:
-    data = np.array([5, 5]), np.array([1.0, 2.0] * 5)
-    found = [make_weighted(data, 10, seed, epoch)[:].tolist() for seed in range(3) for epoch in range(3)]
-    assert len({tuple(order) for order in found}) == 9
 
 
 @settings(max_examples=20)

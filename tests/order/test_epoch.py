@@ -72,22 +72,6 @@ def test_a_window_holds_whole_shards_and_no_others(sizes: np.ndarray, seed: int,
     assert order.window_shards(len(order.window_starts) - 1).tolist() == []
 
 
-def test_shards_without_samples_have_no_order() -> None:
-    order = make(np.zeros(3, np.int64))
-    assert len(order) == 0 and order[:].tolist() == [] and order.window_shards(0).tolist() == []
-    assert make(np.array([0, 2, 0, 3, 0]), window=1).window_starts.tolist() in ([0, 2, 5], [0, 3, 5])
-
-
-def test_windows_are_cut_evenly() -> None:
-    # 9 shards, windows of 8: 4 + 5, and not 8 + 1, whose last samples would hardly be mixed.
-    order = make(np.full(9, 10), window=8)
-    assert np.diff(order.window_starts).tolist() == [40, 50]
-
-
-def test_without_shuffle_the_order_is_the_stored_one() -> None:
-    assert make(np.array([3, 1, 4]), shuffle=False)[:].tolist() == list(range(8))
-
-
 def test_samples_land_anywhere_in_the_epoch() -> None:
     """Over many epochs each sample's mean place is the middle: no shard or row is favoured."""
     places = np.empty((400, 60))

@@ -50,24 +50,6 @@ def test_ranks_keep_step_from_any_position(
 
 
 @pytest.mark.parametrize(
-    ("samples", "batch", "world", "sizes"),
-    [
-        (33, 16, 2, [(16, 15), (1, 1)]),
-        (34, 16, 2, [(16, 16), (1, 1)]),
-        (97, 8, 4, [(8, 8, 8, 8)] * 2 + [(8, 7, 7, 7), (1, 1, 1, 1)]),
-        (97, 8, 1, [(8,)] * 12 + [(1,)]),
-        (3, 8, 4, [(1, 1, 1, 1)]),  # the last rank repeats a sample
-        (5, 1, 2, [(1, 1), (1, 1), (1, 1)]),
-    ],
-)
-def test_no_rank_gets_an_empty_batch(samples: int, batch: int, world: int, sizes: list[tuple[int, ...]]) -> None:
-    ranks = [Epochs(samples, batch * world, False, rank, world) for rank in range(world)]
-    found = [[part.samples for part in one.parts(one.start(0))] for one in ranks]
-    assert list(zip(*found, strict=True)) == sizes
-    assert {one.rank_samples for one in ranks} == {-(-samples // world)}
-
-
-@pytest.mark.parametrize(
     ("samples", "batch", "world", "parts", "padding"),
     [
         (33, 16, 2, [((0, 16), (16, 32)), ((32, 33), (33, 34))], (0, 1)),

@@ -120,14 +120,6 @@ def test_what_a_lane_holds_is_almost_the_same_in_every_pass(case: Case) -> None:
     assert sum(len(before & after) for before, after in zip(*held, strict=True)) >= total - case.lanes**2
 
 
-def test_few_shards_are_in_two_lanes() -> None:
-    sizes = np.full(100, 37)
-    order = EpochOrder(sizes, seed=1, epoch=0, window=4, lanes=8)
-    for lane in range(8):
-        shards = np.unique(order.serving(Share(lane, lane + 1, 8)).upcoming(0))
-        assert 12 <= len(shards) <= 14  # 12.5, of which the first and the last may be parts
-
-
 def stream(sizes: list[int], lanes: int, seed: int = 0) -> Stream:
     data = type("Sized", (), {"shard_sizes": np.array(sizes), "__len__": lambda self: sum(sizes)})()
     return Stream(data, seed=seed, window=2, shuffle=True, lanes=lanes)

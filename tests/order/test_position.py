@@ -109,23 +109,6 @@ def test_what_is_no_state_is_told(loader: gpuload.DaliIterator, wrong: Any, mess
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "options", "batches"),
-    [
-        (10, {}, 3),
-        (10, {"drop_last": False}, 4),
-        (10, {"steps_per_epoch": 7}, 7),
-        (10, {"sampling": Balance("label", num_samples=95)}, 3),
-        (10, {"sampling": Balance("label", num_samples=95), "steps_per_epoch": 2}, 2),
-        (32, {}, 1),
-    ],
-)
-def test_batches_of_an_epoch(packed: Path, batch_size: int, options: dict[str, Any], batches: int) -> None:
-    """By the second of three ranks."""
-    with load(packed, batch_size, rank=1, world_size=3, **options) as loader:
-        assert len(loader) == batches
-
-
-@pytest.mark.parametrize(
     ("batch_size", "options", "message"),
     [
         (98, {}, r"^batch_size=98, .* is larger than .*train \(97 samples\), so an epoch has no .*, or drop_last=F"),

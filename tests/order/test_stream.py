@@ -68,19 +68,6 @@ def test_every_data_set_is_gone_through_pass_after_pass(parts: Any, seed: int) -
             assert sorted(whole) == [(epoch, sample) for sample in range(total)]
 
 
-def test_one_data_set_is_number_0() -> None:
-    stream = make([([3, 4], 1.0)])
-    assert {(source, epoch) for source, epoch, _ in seen(stream, 0, 14)} == {(0, 0), (0, 1)}
-    assert [(part.source, part.start, part.stop) for part in stream.slices(5, 5)] == [(0, 5, 5)]
-
-
-def test_mixtures_of_other_seeds_differ() -> None:
-    parts = [([50], 0.5), ([50], 0.5)]
-    assert seen(make(parts, 0), 0, 100) != seen(make(parts, 1), 0, 100)
-    first, second = ([s for source, _, s in seen(make(parts), 0, 90) if source == one][:30] for one in (0, 1))
-    assert first != second  # data sets of one size do not walk in step
-
-
 def test_a_subset_is_a_data_set_of_its_own(packed: Path) -> None:
     whole = gpuload.Dataset(packed)
     part = whole.subset([90, 3, 17, 18, 40])
@@ -127,10 +114,7 @@ def test_filter_by_any_column(packed: Path) -> None:
             r"Dataset.filter\(expression\): .*colour.*The columns are key, source, width",
         ),
         (lambda d: gpuload.mix([]), r"mix\(parts\): expected at least one"),
-        (
-            lambda d: gpuload.mix([(d, 0)]),
-            r"mix\(parts=\[.*\): expected pairs of a data set and a weight above 0",
-        ),
+        (lambda d: gpuload.mix([(d, 0)]), r"mix\(parts=\[.*\): expected pairs of a data set and a weight above 0"),
         (lambda d: load(gpuload.mix([(d, 1), (d, 1e-5)])), "expected each at least 1/4096. Raise the smallest weight"),
     ],
 )
@@ -148,16 +132,6 @@ def test_sets_of_other_classes_are_not_mixed(packed: Path, tmp_path: Path) -> No
         gpuload.mix([(dataset, 1), (other, 1)])
 
 
-def test_virtual_epochs_go_on_where_the_last_one_stopped(packed: Path) -> None:
-    passes = [row for epoch in drain_epochs(load(packed, 8, drop_last=False), 3) for row in epoch]
-    loader = load(packed, 8, steps_per_epoch=7)
-    assert len(loader) == 7
-    rows = [row for epoch in drain_epochs(loader, 5) for row in epoch]
-    assert rows == passes[: 5 * 7 * 8]  # whole batches across the ends of passes at 97 and 194
-    loader.set_epoch(2)
-    assert drain([loader]) == passes[2 * 56 : 3 * 56]
-
-
 def drain_epochs(loader: gpuload.DaliIterator, count: int) -> list[list[tuple[int, bytes]]]:
     return [drain([loader]) for _ in range(count)]
 
@@ -170,22 +144,3 @@ def test_a_virtual_epoch_resumed_with_smaller_batches_repeats_nothing(packed: Pa
     smaller.load_state_dict(loader.state_dict())
     assert drain([smaller]) == []
     assert drain([smaller]) == passes[40:68]
-
-
-def test_a_mixture_is_loaded_in_its_shares(packed: Path) -> None:
-    dataset = gpuload.Dataset(packed)
-    bees, others = dataset.filter(pc.field("label") == 1), dataset.filter(pc.field("label") != 1)
-    mixture = gpuload.mix([(bees, 3), (others, 1)])
-    assert len(mixture) == 97 and mixture.classes == ("ant", "bee", "cat")
-    fields = ("index", "image", "label", "dataset", "key")
-    loader = load(mixture, 8, steps_per_epoch=50, fields=fields)
-    batches = list(loader)
-    for index, _, labels, source, keys in batches:
-        assert labels.tolist() == dataset.labels[index].tolist()
-        assert source.tolist() == [0 if label == 1 else 1 for label in labels]
-        assert keys == dataset.keys(index)
-    share = np.concatenate([labels for _, _, labels, *_ in batches]).tolist().count(1) / 400
-    assert abs(share - 0.75) < 0.07
-
-    with pytest.raises(gpuload.StateError, match="is of another data set"):
-        load(gpuload.mix([(bees, 1), (others, 1)])).load_state_dict(loader.state_dict())

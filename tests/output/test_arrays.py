@@ -52,7 +52,6 @@ def test_other_fields_keep_their_dtype_and_memory(output: str) -> None:
 @pytest.mark.parametrize(
     ("output", "dtype", "error", "message"),
     [
-        ("jax", "float32", gpuload.ArgumentError, "output='jax': expected one of 'torch', 'numpy', 'cupy'"),
         (
             "numpy",
             "bfloat16",

@@ -1,10 +1,6 @@
 """Rows of a batch: of arrays, lists and mappings, with all that was drawn for them."""
 
-from typing import Any
-
 import numpy as np
-import pyarrow as pa
-import pytest
 
 from gpuload.fields.rows import take
 from gpuload.read.batch import Batch, EncodedBatch, MemberViews
@@ -16,23 +12,6 @@ def members() -> MemberViews:
     """Of two shards: 1 2, 7, 3."""
     shards = [np.array([1, 2, 3], np.uint8), np.array([7, 8], np.uint8)]
     return MemberViews(shards, np.array([0, 1, 0]), np.array([0, 0, 2]), np.array([2, 1, 3]))
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (np.array([[1], [2], [3]]), [[3], [1], [3]]),
-        (["a", "b", "c"], ["c", "a", "c"]),
-        (pa.array(["a", "b", None]), [None, "a", None]),
-        ({"x": np.array([1, 2, 3]), "y": ["a", "b", "c"]}, {"x": [3, 1, 3], "y": ["c", "a", "c"]}),
-    ],
-)
-def test_rows_are_taken_of_everything(values: Any, expected: Any) -> None:
-    found = take(values, ROWS)
-    assert type(found) is type(values)
-    if isinstance(found, dict):
-        found = {name: part.tolist() if isinstance(part, np.ndarray) else part for name, part in found.items()}
-    assert (found if isinstance(found, dict | list) else found.tolist()) == expected
 
 
 def test_rows_of_members_are_views() -> None:

@@ -126,6 +126,13 @@ def test_fields_that_look_at_the_first_sample_are_refused_at_construction(damage
         gpuload.DaliIterator(folder, 4, augment=gpuload.Augment(8), fields=(gpuload.Tokens("tokens"),), device="cpu")
 
 
+def test_buckets_need_sizes(damage: Callable[..., Path]) -> None:
+    augment = gpuload.Augment(gpuload.Buckets([(8, 8), (8, 16)]), crop="cover")
+    for name in ("width", "height"):
+        with pytest.raises(gpuload.ShardError, match=r"sample '\d+5' has no size in the index, which buckets need"):
+            gpuload.DaliIterator(damage(name, 5, 0), 1, augment=augment, device="cpu", fields=("image",))
+
+
 def test_an_index_with_broken_lists_or_texts_is_refused(sets: dict[str, Path], tmp_path: Path) -> None:
     """Offsets of lists and texts that lead out of their buffers: Arrow would read there."""
     folder = Path(shutil.copytree(sets["jpeg"], tmp_path / "copy"))
@@ -145,8 +152,7 @@ def test_dali_refuses_an_image_that_is_smaller_than_the_index_says(damage: Calla
             damage("width", 5, 34), 4, augment=augment, fields=("image",), device="cpu", decoder="dali", shuffle=False
         ) as loader,
         pytest.raises(
-            gpuload.DecodeError,
-            match=r"sample '\d+5' does not decode .*: it is not of the size that the index says",
+            gpuload.DecodeError, match=r"sample '\d+5' does not decode .*: it is not of the size that the index says"
         ),
     ):
         list(loader)

@@ -17,7 +17,7 @@ from gpuload.order.epoch import EpochOrder
 from gpuload.order.sampling import find_samplings
 from gpuload.order.stream import Part, Stream
 from gpuload.read.batch import Batch, MemberViews
-from gpuload.read.batches import BatchReader, read_alone
+from gpuload.read.batches import BatchReader
 from gpuload.read.reader import Reader
 
 AUGMENTS = [Augment(8), Augment((5, 9), vertical_flip=0.5)]
@@ -146,23 +146,6 @@ def test_batches_are_parts_of_the_stream(source: Any) -> None:
         again.close()
     reader.close()
     assert reader.disk_s() > 0
-
-
-def test_one_sample_is_read_alone(source: Any) -> None:
-    """By a reader of its own, which is closed again."""
-    opened: list[BatchReader] = []
-
-    def open_another() -> BatchReader:
-        opened.append(make(*source)[0])
-        return opened[-1]
-
-    reader, _ = make(*source)
-    for position in (0, 7, 30):
-        batch = read_alone(open_another, AUGMENTS, position)
-        assert rows_of(batch) == rows_of(reader.read([Part(position, position + 1, 0)], AUGMENTS)[0])
-        assert len(batch) == 1 and batch.stop == position
-    assert all(one._readers[0].ahead._thread is None for one in opened) and len(opened) == 3
-    reader.close()
 
 
 def test_some_batches_are_read_at_a_time(dataset: gpuload.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from loaders import drain, load
 
@@ -56,13 +55,3 @@ def test_an_epoch_from_a_store(packed: Path, monkeypatch: pytest.MonkeyPatch) ->
     orders = [EpochOrder(sizes, seed=0, epoch=epoch, window=3) for epoch in (1, 2)]
     assert store.planned == [shard for order in orders for window in range(4) for shard in order.window_shards(window)]
     assert (store.begun, store.closed) == (2, 1)
-
-
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_what_is_needed_from_a_window_on(shuffle: bool) -> None:
-    sizes = np.array([3, 0, 4, 5, 1, 2])  # of the second, nothing is selected
-    order, following = (EpochOrder(sizes, seed=1, epoch=epoch, window=2, shuffle=shuffle) for epoch in (4, 5))
-    passes = [s for one in (order, following) for w in range(3) for s in one.window_shards(w).tolist()]
-    assert len(passes) == 10 and 1 not in passes
-    for window, first in enumerate((0, 1, 3)):  # five shards in three windows
-        assert order.upcoming(window).tolist() == passes[first:]

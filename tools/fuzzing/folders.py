@@ -240,7 +240,7 @@ class StateTarget(FolderTarget):
         )
 
     def seeds(self) -> list[bytes]:
-        identity = RunIdentity(gpuload.Dataset(self.folder), 0, True, 8)
+        identity = RunIdentity(gpuload.Dataset(self.folder), {"seed": 0, "shuffle": True, "window": 8})
         return [json.dumps(identity.state_dict(Position(epoch, 0, 2))).encode() for epoch in (0, 3)]
 
     def mutate(self, rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
