@@ -118,25 +118,13 @@ def choose_decoder(
     name: DecoderName = decoder if isinstance(decoder, str) else "dali" if isinstance(decoder, Dali) else "both"
     backend, device_id = choose_backend(name, device, ranks, decodes, prefer)
     units = Dali() if isinstance(decoder, str) else decoder
-    hardware, cpu = units.hardware, getattr(units, "cpu", None)
-    saved = load_tuning(folder, describe_device(device_id, ranks), backend)
-    if units.deterministic:
-        hardware = ONE_UNIT if hardware is None else hardware
-    elif saved is not None:
-        hardware = saved.hw_decoder_load if hardware is None else hardware
-        cpu = saved.cpu_share if cpu is None else cpu
-    threads, prefetch = (count_threads(ranks), PREFETCH) if saved is None else (saved.num_threads, saved.prefetch)
-    return (
-        backend,
-        device_id,
-        Resources(
-            asked.batch_size,
-            asked.num_threads or threads,
-            asked.prefetch or prefetch,
-            hardware,
-            CPU_SHARE if cpu is None else cpu,
-        ),
-    )
+    place = describe_device(device_id, ranks)
+    saved = load_tuning(folder, place, backend) or Tuning(backend, count_threads(ranks), PREFETCH, None, 1)
+    hardware, cpu = (ONE_UNIT, None) if units.deterministic else (saved.hw_decoder_load, saved.cpu_share)
+    hardware = hardware if units.hardware is None else units.hardware
+    cpu = next(share for share in (getattr(units, "cpu", None), cpu, CPU_SHARE) if share is not None)
+    threads, prefetch = asked.num_threads or saved.num_threads, asked.prefetch or saved.prefetch
+    return backend, device_id, Resources(asked.batch_size, threads, prefetch, hardware, cpu)
 
 
 def save_tuning(folder: str | Path, device: str, tunings: Sequence[Tuning]) -> Path:
