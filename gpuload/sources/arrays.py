@@ -60,15 +60,14 @@ class _NamedArrays(LocalSource):
             if start == 0 and block.dtype.kind == "f" and float(block.max(initial=0)) <= 1:
                 peak = 1.0
             values = {role: [arrays[name][start:stop] for name in names] for role, names in fields.items()}
+            values |= {"label": [of.reshape(-1) for of in values["label"]]} if "label" in values else {}
             for row, pixels in enumerate(block):
                 if encoded:
                     pixels = pixels.tobytes()
                 elif not self.as_stored:
                     pixels = image_array(pixels, peak)
-                yield {
-                    "image": pixels,
-                    **{role: _joined(role, [of[row] for of in every]) for role, every in values.items()},
-                }
+                found = {role: [_plain(of[row]) for of in every] for role, every in values.items()}
+                yield {"image": pixels, **{role: of[0] if len(of) == 1 else list(map(float, of)) for role, of in found.items()}}
 
     def _image_name(self, title: str, arrays: Mapping[str, Any]) -> str:
         large = [name for name, item in arrays.items() if _are_images(tuple(item.shape)) or _is_encoded(item)]
@@ -123,13 +122,6 @@ def _steps(images: Any, encoded: bool) -> Iterator[tuple[int, int]]:
     chunk = (getattr(images, "chunks", None) or (1,))[0]
     step = max(1, _CHUNK_BYTES // row_bytes // chunk) * chunk
     return ((start, min(start + step, len(images))) for start in range(0, len(images), step))
-
-
-def _joined(role: str, values: list[Any]) -> Any:
-    """The value of a field out of a row of each of its arrays."""
-    if role == "label" and isinstance(values[0], np.ndarray):
-        return _plain(values[0].reshape(-1)[0])
-    return _plain(values[0]) if len(values) == 1 else [float(_plain(value)) for value in values]
 
 
 def _plain(value: Any) -> Any:

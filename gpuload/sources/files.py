@@ -119,10 +119,10 @@ class Findings:
     def reject(self, name: str, reason: str, asked: bool = False) -> None:
         self.rejected.append(Rejection(printable(name), reason, asked))
 
-    def wants(self, name: str, extensions: Collection[str], head: Callable[[str], bytes] | None = None) -> bool:
+    def wants(self, name: str, extensions: Collection[str], head: Callable[[str], bytes | None]) -> bool:
         """Whether a file has one of the extensions. Of the others, images are rejected and the rest is counted.
 
-        head: reads the first `HEAD_BYTES` of a file; None where that takes long.
+        head: see `Files.head`.
         """
         extension = extension_of(name)
         if extension in extensions:
@@ -145,16 +145,16 @@ def by_count(counts: Counter[str]) -> str:
     return ", ".join(f"{count:,} × {name}" for name, count in sorted(counts.items()))
 
 
-def _unread_image(name: str, extension: str, head: Callable[[str], bytes] | None) -> str:
+def _unread_image(name: str, extension: str, head: Callable[[str], bytes | None]) -> str:
     """Why a file without a wanted extension is rejected: it is or may be an image; "" if it is none."""
     if extension in _UNREAD:
         return f"is of a format that is not read (.{extension}). Convert it to PNG or JPEG"
     if extension in _NO_IMAGES:
         return ""
-    if head is None:
+    if (content := head(name)) is None:
         is_image = not extension and name.rpartition("/")[2] not in _TEXTS
         return "may be an image: its name has no extension, and content is not checked at URLs" if is_image else ""
-    if (signature := _IMAGE.match(head(name))) is None:
+    if (signature := _IMAGE.match(content)) is None:
         return ""
     return f"is an image by its content, but its name does not end in .{signature.lastgroup}"
 
@@ -168,12 +168,11 @@ class Files(ABC):
     `str()` gives its name in messages and in the identity of a run.
 
     around: the outer folders that hold everything, each with a slash after it; names do not contain them.
-    kind: the word for the container in messages. reads_heads: whether reading the first bytes of a file is fast.
+    kind: the word for the container in messages.
     """
 
     around = ""
     kind: ClassVar[str] = "folder"
-    reads_heads: ClassVar[bool] = True
 
     @abstractmethod
     def fault(self) -> str:
@@ -204,9 +203,9 @@ class Files(ABC):
             OSError: it cannot be read. DecodeError: it is damaged, or is not read for another reason.
         """
 
-    def head(self, name: str) -> bytes:
-        """The first `HEAD_BYTES` of a file; b"" if it cannot be read."""
-        return b""
+    def head(self, name: str) -> bytes | None:
+        """The first `HEAD_BYTES` of a file; b"" if it cannot be read, None where that takes long."""
+        return None
 
     def refusal(self, file: Ref) -> str:
         """Why a file that exists is not read; "" if it is."""
@@ -239,9 +238,7 @@ class Files(ABC):
                 findings.notes.append(f"passed over {name!r}, {passed_over}")
             elif passed_over is not None:
                 levels.append(self._entries(name))
-            elif findings.wants(name, extensions, self.head if self.reads_heads else None) and (
-                file := self._listed(name, findings)
-            ):
+            elif findings.wants(name, extensions, self.head) and (file := self._listed(name, findings)):
                 yield file
 
     def _entries(self, folder: str) -> Iterator[tuple[str, str | None]]:

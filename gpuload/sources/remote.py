@@ -1,6 +1,5 @@
 """Sources at URLs: a folder whose files are read one by one, or files that are copied into a run's scratch folder."""
 
-import asyncio
 import errno
 import os
 from collections import deque
@@ -17,7 +16,6 @@ from gpuload.store.objects import NoSuchObjectError, Objects, expand_url
 from gpuload.store.transfer import fetch_file
 from gpuload.store.url import URL
 
-_AT_A_TIME = 4  # files, each in ranges
 _ALSO = "manifest.json"  # beside tars that gpuload packed: their fields and classes
 _AHEAD = 16  # files that a worker reads at a time, as many as a process has connections
 
@@ -29,8 +27,6 @@ class RemoteFolder(Files):
     packed are skipped. Files that a worker expects to read are read ahead, in parallel. A server that cannot be
     reached ends the run with RemoteError, since a set must not lack images because of the network.
     """
-
-    reads_heads = False
 
     def __init__(self, url: URL) -> None:
         self.url = pinned(url)
@@ -159,19 +155,11 @@ class Copies:
         """
         folder, objects = scratch / "copies", Objects(self.root)
 
-        async def one(name: str, limit: asyncio.Semaphore) -> None:
-            path = folder / name
-            async with limit:
-                if not path.exists():
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    await fetch_file(objects, name, path)
-
-        async def all_of_them() -> None:
-            limit = asyncio.Semaphore(_AT_A_TIME)
-            await asyncio.gather(*(one(name, limit) for name in (*self.names, *self._beside)))
-
         try:
-            background().wait(all_of_them())
+            for name in (*self.names, *self._beside):
+                if not (folder / name).exists():
+                    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                    background().wait(fetch_file(objects, name, folder / name))  # in ranges, several at a time
         except OSError as error:
             what = f"cannot be written ({error.strerror}), and what is read from {self.given} is copied there"
             raise OutputError(f"{folder}: {what}. Free some space, or copy it to a disk yourself") from None

@@ -27,7 +27,7 @@ from gpuload.fields.field import Field
 from gpuload.fields.registry import KINDS
 from gpuload.machine.installed import require
 from gpuload.sources import listing
-from gpuload.sources.files import ARCHIVES, ELSEWHERE, Files, Findings, Folder, Ref, read_file
+from gpuload.sources.files import ARCHIVES, ELSEWHERE, Files, Findings, Folder, Ref, read_file, readable
 from gpuload.store.url import URL, as_location
 from gpuload.types import Array
 
@@ -390,7 +390,11 @@ class _Reader:
 
     def _blob(self, value: Any, kind: str) -> bytes:
         if isinstance(value, (str, os.PathLike)):
-            return self._content(value, kind)
+            if not self._source.takes_paths:
+                advice = "Paths are taken from programs and tables (--labels) alone"
+                raise self._error(f"has a text for its {kind}, expected bytes or an array", advice)
+            with readable(value, f"the {kind} of sample {self._number}"):
+                return read_file(value)
         if isinstance(value, (bytes, bytearray, memoryview)):
             return bytes(value)
         as_stored = self._source.as_stored
@@ -408,15 +412,6 @@ class _Reader:
         file = io.BytesIO()
         np.save(file, np.ascontiguousarray(array), allow_pickle=False)
         return file.getvalue()
-
-    def _content(self, path: str | os.PathLike[str], kind: str) -> bytes:
-        if not self._source.takes_paths:
-            what = f"has a text for its {kind}, expected bytes or an array"
-            raise self._error(what, "Paths are taken from programs and tables (--labels) alone")
-        try:
-            return read_file(path)
-        except OSError as error:
-            raise self._error(f"has the path {path}, which cannot be read ({error.strerror})", "Correct it") from None
 
 
 def _list(source: Source, findings: Findings, kinds: FieldKinds, entries: Iterable[Sequence[Any]]) -> listing.Listing:

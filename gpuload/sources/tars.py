@@ -114,7 +114,9 @@ class TarsSource(LocalSource):
             if kind_of(one).stays_in_shard:
                 row[one.name] = _ref(number, member)._replace(detail=one.dtype or "")
             else:
-                row |= _value(self._paths[number], one, member)
+                path = self._paths[number]
+                with readable(f"{path}: {member.name!r}", f"a {one.kind}", ValueError, KeyError, TypeError):
+                    row |= kind_of(one).load(one, _content(path, member))
         return row
 
     def _known(self, findings: Findings) -> tuple[Field | None, tuple[Field, ...] | None]:
@@ -126,10 +128,11 @@ class TarsSource(LocalSource):
         folders = list(dict.fromkeys(path.parent for path in self._paths))
         if not all((folder / "manifest.json").exists() for folder in folders):
             return None, None
-        first, *others = manifests = [Manifest.read(folder) for folder in folders]
+        first, *_ = manifests = [Manifest.read(folder) for folder in folders]
         if not all(manifest.upright for manifest in manifests):  # an index of foreign shards may have fewer fields
             return None, None
-        if any(_described(other) != _described(first) for other in others):
+        alike = [(one.fields[0].kind, one.fields[1:], one.classes) for one in manifests]
+        if any(one != alike[0] for one in alike):
             what = f"its folders {some_of([folder.name for folder in folders])} differ in fields or classes"
             raise SourceError(f"{self.title}: {what}. Pack each of them by itself")
         named = {one.name: kind_of(one).class_names(one, first.classes) for one in first.fields}
@@ -170,10 +173,6 @@ def by_extension(path: Path, key: str, members: Sequence[Member], fold: bool = F
     return found
 
 
-def _described(manifest: Manifest) -> tuple[object, ...]:
-    return manifest.fields[0].kind, manifest.fields[1:], manifest.classes
-
-
 def _is_image(extension: str, image: Field | None) -> bool:
     return extension in image.member.split(";") if image else extension.lower() in IMAGE_EXTENSIONS
 
@@ -197,11 +196,6 @@ def _field_of(extension: str, some: Sequence[tuple[Path, Member]]) -> Field | No
 def _content(path: Path, member: Member) -> bytes:
     with path.open("rb") as file:
         return os.pread(file.fileno(), member.size, member.offset)
-
-
-def _value(path: Path, field: Field, member: Member) -> Row:
-    with readable(f"{path}: {member.name!r}", f"a {field.kind}", ValueError, KeyError, TypeError):
-        return kind_of(field).load(field, _content(path, member))
 
 
 def _ref(number: int, member: Member, name: str = "") -> Ref:

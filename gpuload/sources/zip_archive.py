@@ -52,10 +52,6 @@ class _Place(NamedTuple):
     crc: int
 
     @classmethod
-    def of(cls, info: zipfile.ZipInfo) -> "_Place":
-        return cls(info.header_offset, info.compress_size, info.file_size, info.compress_type, info.flag_bits, info.CRC)
-
-    @classmethod
     def at(cls, address: str) -> "_Place":
         return cls(*map(int, address.split(":")))
 
@@ -122,7 +118,7 @@ class ZipArchive(Files):
                 findings.reject(name.removeprefix(self.around), reason)
         for name in self._directory.members:
             if not name.startswith(self.around):
-                findings.wants(name, ())
+                findings.wants(name, (), self.head)
         yield from super().walk(extensions, findings)
 
     def find(self, name: str) -> Ref:
@@ -130,8 +126,8 @@ class ZipArchive(Files):
         info = members.get(self.around + plain) or members.get(plain)
         if info is None or name.startswith("/"):
             raise FileNotFoundError(f"{name}: not in {self}")
-        place = _Place.of(info)
-        return Ref(name, place.size, ":".join(map(str, place)))
+        packed = info.header_offset, info.compress_size, info.file_size, info.compress_type, info.flag_bits, info.CRC
+        return Ref(name, info.file_size, ":".join(map(str, packed)))
 
     def refusal(self, file: Ref) -> str:
         return _Place.at(file.address).refusal()

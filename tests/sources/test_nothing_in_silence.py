@@ -108,7 +108,9 @@ def test_only_regular_files_are_read(make_folder: Folder, tmp_path: Path) -> Non
     (tmp_path / "t.csv").write_text("path,label\na/zero.jpg,0\n")
     with pytest.raises(SourceError, match=r"names 1 of 1 files that are not in .*'a/zero.jpg'"):
         open_source(root, tmp_path / "t.csv").list_samples()
-    with pytest.raises(SourceError, match=r"zero.jpg, which cannot be read \(is not a regular file\)"):
+    with pytest.raises(
+        SourceError, match=r"zero.jpg: cannot be read as the image of sample 0 \(is not a regular file\)"
+    ):
         gpuload.pack([{"image": root / "a" / "zero.jpg"}], tmp_path / "2", workers=1)
 
 

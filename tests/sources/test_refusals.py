@@ -1,4 +1,4 @@
-"""What is no source, or contradicts itself: one line that names the fault, before anything is packed."""
+"""What is no source, or contradicts itself: one line that names the fault, before anything is packed. And what fits."""
 
 import json
 import struct
@@ -6,11 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from images import Folder, encode, photo
+from pyarrow import parquet
+from reading import rows_of
 from tars import tar_bytes
 from zips import zip_bytes
 
+import gpuload
 from gpuload import ArgumentError, GpuloadError, SourceError, cli
 from gpuload.sources import open_source
 
@@ -272,6 +276,36 @@ def test_arrays_of_splits_that_do_not_fit(tmp_path: Path, changes: dict[str, Any
     refused(tmp_path, tmp_path, word, **save(tmp_path, {**KERAS, **changes}, "npz"))
 
 
+@pytest.mark.parametrize("kind", ["npy", "npz", "h5"])
+@pytest.mark.parametrize(
+    ("labels", "values", "classes", "role"),
+    [
+        (NUMBERS[:, None], NUMBERS.tolist(), None, "label"),
+        (np.array([b"cat", b"dog"] * 10), [0, 1] * 10, ("cat", "dog"), "label"),
+        (np.arange(20) / 2, [n / 2 for n in range(20)], None, "target"),
+    ],
+)
+def test_labels_of_arrays(
+    tmp_path: Path, kind: str, labels: np.ndarray, values: list[Any], classes: tuple[str, ...] | None, role: str
+) -> None:
+    options = save(tmp_path, {"images": PIXELS, "labels": labels}, kind)
+    given = {"target": ("label" if kind == "npy" else "labels",)} if role == "target" else None
+    source = open_source(tmp_path / options["at"], ("labels" in options and tmp_path / "y.npy") or None, given)
+    before = source.identity
+    source.prepare(tmp_path)
+    listing = source.list_samples()
+    assert (listing.samples.column(role).to_pylist(), listing.classes) == (values, classes)
+    assert source.identity == before  # so that a run is resumed with the same object
+
+
+@pytest.mark.parametrize("kind", ["npz", "h5"])
+def test_arrays_that_are_not_packed_are_told(tmp_path: Path, kind: str) -> None:
+    options = save(tmp_path, {"images": PIXELS, "labels": NUMBERS, "other": np.zeros((3, 2))}, kind)
+    source = open_source(tmp_path / options["at"])
+    source.prepare(tmp_path)
+    assert source.list_samples().notes == ("arrays that are not packed: other (3, 2)",)
+
+
 def test_labels_that_are_no_array(tmp_path: Path) -> None:
     options = save(tmp_path, {"images": PIXELS, "labels": np.array(3)}, "npy")
     refused(tmp_path, tmp_path, "has 1 rows, 'image' 20", **options)
@@ -301,3 +335,100 @@ def test_options_of_the_command(
     said = capsys.readouterr().err
     assert message in said and said.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+class Tensor:
+    """As torch's: a number that is no Python number."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def tolist(self) -> Any:
+        return self.value
+
+
+@pytest.mark.parametrize(
+    ("labels", "word"),
+    [
+        ([0, None, 1], "numbers or names; found 'None'"),
+        (["a", "b", ""], "numbers or names; found ''"),
+        ([0, float("nan")], "numbers to be predicted are a target .*; found 'nan'"),
+        ([np.float32(2)], "numbers to be predicted are a target .*; found '2.0'"),
+        ([[0], [1]], r"numbers or names; found '\[0\]', '\[1\]'"),
+        ([np.array([0, 1])], r"numbers or names; found '\[0, 1\]'"),
+        ([Tensor([1])], r"numbers or names; found '\[1\]'"),
+        ([b"cat"], "sample 0 has a value that cannot be stored .it holds a bytes"),
+    ],
+)
+def test_samples_with_a_label_that_is_none(tmp_path: Path, labels: list[Any], word: str) -> None:
+    with pytest.raises(SourceError, match=f"^samples: .*{word}") as caught:
+        gpuload.pack(({"image": JPG, "label": label} for label in labels), tmp_path / "out", workers=1)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("labels", [[0, 2, 1], [np.int64(0), np.array(2), 1], [Tensor(0), 2, 1]])
+def test_labels_that_are_numbers_of_any_type(tmp_path: Path, labels: list[Any]) -> None:
+    samples = [{"image": JPG, "label": label} for label in labels]
+    report = gpuload.pack(samples, tmp_path / "out", workers=1, shuffle=False)
+    assert [row["label"] for row in rows_of(tmp_path / "out" / "train")] == [0, 2, 1]
+    assert report.manifests["train"].classes is None
+
+
+@pytest.mark.parametrize(
+    ("samples", "word"),
+    [
+        ([], "holds no sample"),
+        ([(JPG, 3)], r"0 is a tuple. Give a dict such as \{\"image\": image, \"label\": label\}"),
+        (["photos"], "0 is a str"),
+        ([{"label": 1}], r"0 has only \['label'\]. Give a dict such as"),
+        ([{"image": JPG, "labels": "cat"}], "0 has the labels 'cat'. Give a list, or one 'label'"),
+        ([{"image": JPG, "labels": 3}], "0 has the labels '3'"),
+        ([{"image": JPG, "more": {1, 2}}], "0 has a value that cannot be stored .it holds a set.. Give numbers, texts"),
+        ([{"image": JPG, "caption": b"text"}], "0 has a value that cannot be stored .it holds a bytes."),
+        ([{"image": JPG, "a": 1.0}, {"image": JPG}], "1 differs from those before in 'a'"),
+        (
+            [{"image": JPG, "a": np.zeros(2)}, {"image": JPG, "a": np.zeros(2, int)}],
+            "1 differs from those before in 'a'",
+        ),
+        ([{"image": "nowhere.jpg"}], "nowhere.jpg: cannot be read as the image of sample 0 .No such file"),
+        ([{"image": JPG, "mask": np.array([{}])}], "0 has a mask that is not an array .Python objects"),
+    ],
+)
+def test_samples_that_are_wrong(tmp_path: Path, samples: Any, word: str) -> None:
+    with pytest.raises(SourceError, match=word) as caught:
+        gpuload.pack(samples, tmp_path / "out", workers=1)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ArgumentError, match="has no setting 'sise'"):
+        gpuload.pack(samples, tmp_path / "out", sise=3)
+
+
+def test_a_path_is_no_samples(tmp_path: Path) -> None:
+    with pytest.raises(
+        gpuload.ArgumentError, match=r"pack\(samples='photos'\): expected dicts.*-m gpuload pack photos"
+    ):
+        gpuload.pack("photos", tmp_path / "out")  # type: ignore[arg-type]
+
+
+def test_a_name_may_be_missing(tmp_path: Path) -> None:
+    gpuload.pack([{"image": JPG, "name": None}], tmp_path / "out", workers=1)
+    assert rows_of(tmp_path / "out" / "train")[0]["source"] == "00000000."
+
+
+@pytest.mark.parametrize("kind", ["parquet", "lmdb"])
+def test_columns_of_samples(tmp_path: Path, kind: str) -> None:
+    rows = [{"image": JPG, "x": n / 2, "y": n / 4, "breed": n % 2} for n in range(4)]
+    path = tmp_path / f"x.{kind}"
+    if kind == "parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        lmdb, msgpack = pytest.importorskip("lmdb"), pytest.importorskip("msgpack")
+        with lmdb.open(str(path), map_size=1 << 22) as store, store.begin(write=True) as transaction:
+            for n, row in enumerate(rows):
+                transaction.put(b"%d" % n, msgpack.packb(row))
+    refused(tmp_path, tmp_path, "--column label=bred: expected one of", at=path.name, columns={"label": ("bred",)})
+    columns = ["--column", "target=x,y", "--column", "label=breed"]
+    assert cli.main(["pack", str(path), str(tmp_path / "out"), "--workers", "1", *columns]) == cli.DONE
+    found = sorted(rows_of(tmp_path / "out" / "train"), key=lambda row: row["key"])
+    assert [(row["target"], row["label"]) for row in found] == [([n / 2, n / 4], n % 2) for n in range(4)]
