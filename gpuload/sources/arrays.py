@@ -67,7 +67,10 @@ class _NamedArrays(LocalSource):
                 elif not self.as_stored:
                     pixels = image_array(pixels, peak)
                 found = {role: [_plain(of[row]) for of in every] for role, every in values.items()}
-                yield {"image": pixels, **{role: of[0] if len(of) == 1 else list(map(float, of)) for role, of in found.items()}}
+                yield {
+                    "image": pixels,
+                    **{role: of[0] if len(of) == 1 else list(map(float, of)) for role, of in found.items()},
+                }
 
     def _image_name(self, title: str, arrays: Mapping[str, Any]) -> str:
         large = [name for name, item in arrays.items() if _are_images(tuple(item.shape)) or _is_encoded(item)]

@@ -291,7 +291,7 @@ class Folder(Files):
         self.path = Path(path)
         self.around = around
         self._without = without  # the output folder
-        self._top: Scan | None = None  # the first level, which is listed several times
+        self._passed_over: dict[str, str] = {}  # of the folders at the first level, which are listed several times
 
     def inside(self, folder: str) -> "Folder":
         """A folder at the first level as a container, with names relative to it."""
@@ -299,12 +299,12 @@ class Folder(Files):
 
     def leave_out(self, folder: str | Path) -> None:
         """Skips the output folder from now on, by whatever name it appears."""
-        self._without, self._top = None, None
+        self._without, self._passed_over = None, {}
         with suppress(OSError):
             self._without = os.stat(folder)
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_top": None}
+        return {**self.__dict__, "_passed_over": {}}
 
     def __str__(self) -> str:
         return str(self.path)
@@ -318,12 +318,6 @@ class Folder(Files):
             return f"cannot be opened ({error.strerror})"
 
     def scan(self, folder: str) -> Scan:
-        if folder:
-            return self._scan(folder)
-        self._top = self._top or self._scan("")
-        return self._top
-
-    def _scan(self, folder: str) -> Scan:
         path = os.path.join(self.path, folder) if folder else str(self.path)
         try:
             with os.scandir(path) as scan:
@@ -333,9 +327,12 @@ class Folder(Files):
         except OSError as error:
             raise SourceError(f"{path}: cannot be listed ({error.strerror}). Correct its permissions") from None
         folders, files = dict[str, str](), list[str]()
+        known, depth = ({}, folder.count("/") + 1) if folder else (self._passed_over, 0)
         for entry in entries:
             if _is_dir(entry):
-                folders[entry.name] = self._why_passed_over(entry, folder.count("/") + 1 if folder else 0)
+                if entry.name not in known:
+                    known[entry.name] = self._why_passed_over(entry, depth)
+                folders[entry.name] = known[entry.name]
             else:
                 files.append(entry.name)
         return folders, files

@@ -36,8 +36,7 @@ class Format:
 
     @property
     def made(self) -> type[Source]:
-        made: type[Source] = resolve_name(f"gpuload.sources.{self.source}")
-        return made
+        return resolve_name(f"gpuload.sources.{self.source}")
 
     @property
     def holds_files(self) -> bool:

@@ -162,10 +162,7 @@ class Source(ABC):
         offset, size = map(int, address.split(":"))
         with (self._scratch / _BLOBS).open("rb") as file:
             blob = os.pread(file.fileno(), size, offset)
-        if not blob.startswith(_NPY):
-            return blob
-        array: Array = np.load(io.BytesIO(blob), allow_pickle=False)
-        return array
+        return np.load(io.BytesIO(blob), allow_pickle=False) if blob.startswith(_NPY) else blob
 
 
 class FilesSource(Source):
