@@ -20,6 +20,7 @@ from gpuload.checks import (
     as_number,
     as_text,
     choice,
+    instance,
     number,
     optional,
     parse_size,
@@ -90,15 +91,16 @@ def _as_val(value: Any) -> float:
     return float(share)
 
 
-def _check(settings: object, contradictions: Iterable[tuple[object, str]]) -> None:
+def _check(settings: object, contradictions: Iterable[tuple[object, str]], **more: Rule[Any]) -> None:
     """Sets the fields to the values that their rules return.
 
     contradictions: gives conditions that must not hold, with their messages, once all fields are checked.
+    more: rules of fields besides those in their annotations.
 
     Raises:
         ArgumentError: a field is not what its rule expects, or two contradict each other.
     """
-    for name, rule in rules_of(type(settings)).items():
+    for name, rule in {**rules_of(type(settings)), **more}.items():
         value = getattr(settings, name)
         try:
             object.__setattr__(settings, name, rule.read(value))
@@ -248,7 +250,7 @@ class PackOptions:
     encoding: Encoding = field(default_factory=Encoding)
 
     def __post_init__(self) -> None:
-        _check(self, self._contradictions())
+        _check(self, self._contradictions(), encoding=instance("an Encoding", Encoding))
 
     def _contradictions(self) -> Iterator[tuple[object, str]]:
         yield self.val and self.splits, "--val stands for splits train and val and excludes --splits"
