@@ -356,9 +356,9 @@ def test_a_function_takes_a_sample_and_a_generator() -> None:
 
 def test_arguments_of_the_loader(packed: Path) -> None:
     elsewhere = Augment(12, dtype="uint8", transforms=[Function(speckle, processes=2)])
-    with pytest.raises(ArgumentError, match=r"has Functions with processes=0 and processes=2. Use the same for all"):
+    with pytest.raises(ArgumentError, match=r"Function\(processes\) differs, 0 and 2. Use the same in all"):
         load(packed, augment=[NOISY, elsewhere])
-    with pytest.raises(ArgumentError, match=r"epochs 0 and 2 differ in Function\(before_crop\), 'after_crop' and"):
+    with pytest.raises(ArgumentError, match=r"Function\(before_crop\) differs, 'after_crop' and"):
         load(packed, augment={0: NOISY, 2: NOISY_BEFORE})
 
 
