@@ -7,6 +7,7 @@
     python tools/bench.py shards/train --against 41da87e --rounds 15
     python tools/bench.py shards/train --with rotation buckets captions --json features.json
     python tools/bench.py small/train --with padding-reflect --size 32 --batch-size 256
+    python tools/bench.py shards/train --lock --batch-size 256
 
 Each loader runs in a separate process, configured as its documentation recommends, and makes the same batches from the
 same stored images: random resized crop, horizontal flip, normalisation. For peers that need another storage format, the
@@ -102,6 +103,11 @@ def main(argv: list[str] | None = None) -> int:
         f"{args.threads} threads or workers, batches of {args.batch_size}, {args.size}×{args.size} {args.dtype}, "
         f"{counted(args.rounds, 'round')} of {args.images:,} images"
     )
+    if args.lock:
+        from benchmark.lock import measure_lock, print_lock
+
+        print_lock(measure_lock(work))
+        return 0
     lines = describe(work, args.folder)
 
     def write(limits: dict[str, Any] | None = None, complete: bool = False) -> None:
@@ -167,6 +173,11 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="FEATURE",
         help=f"instead: what features cost, on the CPU: {', '.join(FEATURES)}",
+    )
+    parser.add_argument(
+        "--lock",
+        action="store_true",
+        help="instead: how long Python's lock is held, and for how many threads it is enough",
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(

@@ -3,6 +3,7 @@
 import json
 import os
 import queue
+import re
 import subprocess
 import sys
 import threading
@@ -133,6 +134,24 @@ def test_a_commit_is_checked_out(packed: Path, capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit, match="2"):
         bench.main([str(packed / "val"), "--against", "no-such-commit"])
     assert "--against no-such-commit: fatal: not a valid object name" in capsys.readouterr().err
+
+
+def test_lock(packed: Path) -> None:
+    """In a process of its own: what else runs in one, such as what other tests have left, would be counted, too."""
+    command = [*python_of_a_fork(), bench.__file__, str(packed / "train"), "--lock", "--size", "192"]
+    done = subprocess.run([*command, "--batch-size", "8", "--images", "128"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert re.search(r"compiled steps take [\d.]+ ms an image, all else [\d.]+ µs", lines[0])
+    assert [line.split(" threads that wait instead: ")[0] for line in lines[1:3]] == ["16", "64"]
+
+
+def test_steps_that_seem_to_take_less_than_nothing(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As beside other threads. To wait as long as they take would be 71 minutes an image, by an unsigned number."""
+    times = iter([1e-5] * 3 + [2e-5] * 3)
+    monkeypatch.setattr("benchmark.lock._rates", lambda work: (next(times), 1.0))
+    with pytest.raises(SystemExit, match="or other threads are at work in this process"):
+        bench.main([str(packed / "train"), "--lock"])
 
 
 def test_features(
