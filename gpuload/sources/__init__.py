@@ -4,11 +4,9 @@ A new kind of source is a file here with a subclass of `Source`, whose `rows` is
 `registry.FORMATS`. A `FilesSource` reads its images from any container in `files`: a folder or an archive.
 """
 
-from gpuload.sources.columns import IterableSource
 from gpuload.sources.folder import FolderSource
 from gpuload.sources.listing import Listing, Rejection
 from gpuload.sources.registry import open_source
 from gpuload.sources.rows import Source
-from gpuload.sources.table import TableSource
 
-__all__ = ["FolderSource", "IterableSource", "Listing", "Rejection", "Source", "TableSource", "open_source"]
+__all__ = ["FolderSource", "Listing", "Rejection", "Source", "open_source"]

@@ -92,7 +92,8 @@ class CocoSource(FilesSource):
             _check_document(document)
         files = NamedFiles(self._files, title, self.root)
         place = self._place(title, files, [image["file_name"] for image in document["images"]])
-        findings.notes.append(f"annotations are those in {title}, whose names start in the folder {place or './'!r}")
+        if name or place:
+            findings.notes.append(f"annotations are those in {title}, with names that start in {place or './'!r}")
         return _Document(title, document, files, place)
 
     def _place(self, title: str, files: NamedFiles, names: list[str]) -> str:

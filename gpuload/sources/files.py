@@ -24,8 +24,6 @@ from gpuload.sources.listing import Rejection, split_called
 ARCHIVES = (".zip",)
 # The advice about a source at a URL.
 ELSEWHERE = "Download what is there, or mount it"
-# Suffixes of tars that are not read.
-COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tbz", ".tar.xz", ".txz", ".tar.zst", ".tar.lz4", ".tar.z")
 
 
 # fmt: off

@@ -47,7 +47,7 @@ def test_annotations_beside_images_are_found(
     source = write_zip(tmp_path / "a.zip", files) if archive else make_folder(files)
     assert cli.main(["pack", str(source), str(tmp_path / "out"), "--workers", "1"]) == cli.DONE
     said = capsys.readouterr().out
-    assert re.search(f"note: annotations are those in .*/instances_val2017.json, .* in the folder '{place}/'", said)
+    assert re.search(f"note: annotations are those in .*/instances_val2017.json, .* start in '{place}/'", said)
     assert fields_of(tmp_path / "out" / "train") == ["image", "boxes", "labels", "image_id"]
     rows = {row["source"]: row for row in rows_of(tmp_path / "out" / "train")}
     assert {name: row["image"] for name, row in rows.items()} == inside(place, IMAGES)

@@ -21,7 +21,6 @@ from gpuload import ArgumentError, SourceError, cli
 from gpuload.disk import Manifest
 from gpuload.packing.verify import verify
 from gpuload.sources import open_source
-from gpuload.sources.listing import split_called, splits_of_column, splits_of_files, splits_of_paths
 
 PHOTOS = [encode(photo(number, 40 + number, 30)) for number in range(12)]
 SPLIT_OF = {0: "train", 1: "train", 2: "train", 3: "train", 4: "train", 5: "val", 6: "val", 7: "test"}
@@ -144,9 +143,7 @@ def test_copies_stay_in_their_splits_unless_dropped(
     packed(folder, tmp_path / "2", "--dedup", "drop")
     assert images_of(tmp_path / "2") == expected()
     folder = make_folder({"train/a/0.jpg": PHOTOS[0], "val/a/0.jpg": PHOTOS[0]})
-    assert "--dedup drop: no image of 2 is left for 'val'" in (
-        refused(folder, tmp_path, capsys, "--dedup", "drop")
-    )
+    assert "--dedup drop: no image of 2 is left for 'val'" in (refused(folder, tmp_path, capsys, "--dedup", "drop"))
 
 
 @pytest.mark.parametrize("option", [("--val", "0.1"), ("--splits", "train=0.5,val=0.5")])
@@ -311,6 +308,13 @@ def test_tars_of_several_splits(make_folder: Folder, tmp_path: Path, names: str)
     assert packed(make_folder(files), tmp_path / "one", "--no-splits").keys() == {"train"}
 
 
+def test_splits_begin_in_the_first_folder_that_images_do_not_share(make_folder: Folder) -> None:
+    for top, names in (("train", None), ("test", ("train", "test"))):
+        files = {f"x/y/{top}/1.jpg": b"", "x/y/train/val/2.jpg": b""}
+        splits = open_source(make_folder(files), no_labels=True).list_samples().splits
+        assert (splits and splits.names) == names
+
+
 def test_names_of_tars_that_are_no_splits(make_folder: Folder, tmp_path: Path) -> None:
     for names in (["a.tar", "latest.tar"], ["trainval.tar", "latest.tar"], ["train-0.tar", "train-1.tar"]):
         source = open_source(make_folder({name: tar_of([n]) for n, name in enumerate(names)}))
@@ -363,20 +367,6 @@ def test_arrays_with_a_split(tmp_path: Path) -> None:
         assert {name: manifest.samples for name, manifest in manifests.items()} == {"train": 5, "val": 2, "test": 1}
 
 
-def test_words_of_names() -> None:
-    assert [split_called(name) for name in ("train", "Dev", " testing ", "trainval", "", None, "train2017")] == [
-        "train", "val", "test", "", "", "", "",
-    ]  # fmt: skip
-    names = ["data/train-00000-of-00002.parquet", "imagenet_val.000.tar", "x/test/0000.parquet", "testing-1.tar"]
-    assert splits_of_files("t", names) == ["train", "val", "test", "test"]
-    assert splits_of_files("t", ["a.tar", "latest.tar"]) == []
-    assert splits_of_paths("t", ["x/y/train/1.jpg", "x/y/train/val/2.jpg"]) is None  # a single one, as any set
-    own = splits_of_paths("t", ["x/y/test/1.jpg", "x/y/train/val/2.jpg"])
-    assert own is not None
-    assert own.names == ("train", "test")
-    assert splits_of_column("t", "c", ["a"] * 3) == []
-
-
 BOXES = b"0 0.5 0.5 0.2 0.4\n"
 
 
@@ -397,15 +387,12 @@ def commands_for(tmp_path: Path, tar: str) -> list[list[str]]:
     return [["pack", tar, str(tmp_path / "out")], ["index", tar, "--out", str(tmp_path / "out")]]
 
 
-@pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("texts", [[BOXES] * 3, [b"", BOXES, b"\n"]])
-def test_boxes_are_no_captions(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int, texts: list[bytes]
-) -> None:
+def test_boxes_are_no_captions(tmp_path: Path, capsys: pytest.CaptureFixture[str], texts: list[bytes]) -> None:
     members = [
         (f"{n}.{end}", data) for n, text in enumerate(texts) for end, data in (("jpg", PHOTOS[0]), ("txt", text))
     ]
-    command = commands_for(tmp_path, tar_at(tmp_path / "x.tar", members))[number]
+    command = commands_for(tmp_path, tar_at(tmp_path / "x.tar", members))[0]
     said = said_of(tmp_path, command, capsys)
     assert "x.tar: its .txt hold YOLO's boxes, such as '0 0.5 0.5 0.2 0.4', and no captions. Unpack the tars" in said
     assert "--from yolo" in said
