@@ -141,7 +141,7 @@ def test_boxes_and_keypoints_with_mirrored_padding_are_refused(tmp_path: Path) -
 
 def test_other_wrong_uses_are_refused(packed: Path) -> None:
     small = load(packed, 4, augment=Augment(64, crop=RandomCrop(2)), decoder="native")
-    with pytest.raises(gpuload.ArgumentError, match="RandomCrop: sample .* smaller .*than the crop of 64 × 64. Use Ran"):
+    with pytest.raises(gpuload.ArgumentError, match="RandomCrop: sample .*than the crop of 64 × 64. Use Ran"):
         list(small)
     augment = Augment(32, crop=RandomCrop(4, pad_if_needed=True, padding_mode="edge"))
     with pytest.raises(gpuload.ArgumentError, match="padding_mode differs"):

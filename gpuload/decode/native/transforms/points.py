@@ -161,7 +161,7 @@ def _corner(turn: np.float32, middle: np.float32) -> np.float32:
 
 @operation
 def hue(arguments: int, begin: int, end: int) -> int:
-    """Turns the hexagon of HSV, as `gpuload.transforms.kernels.hue`."""
+    """Turns the hexagon of HSV, as `gpuload.transforms.apply.hue`."""
     image, result, _channels, height, width, _ops, args, _scratch = image_at(arguments, begin)
     pixels, shift, scale = height * width, F(6) * floats_at(args)[0], F(255.999 / 255)
     red, green, blue = bytes_at(image), bytes_at(image + pixels), bytes_at(image + 2 * pixels)
