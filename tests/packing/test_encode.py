@@ -168,11 +168,3 @@ def test_masks() -> None:
     moved = np.asarray(Image.open(io.BytesIO(store_mask(plain, half))))
     wanted = np.asarray(Image.fromarray(numbers).resize((24, 16), Image.Resampling.NEAREST))[:, 4:20]
     np.testing.assert_array_equal(moved, wanted)
-    for mask, message in [
-        (encode(photo(0, 9, 9).convert("L"), "PNG"), "the mask has 9 x 9 pixels, its image 48 x 32"),
-        (encode(photo(), "PNG"), r"a mask must hold one class number per pixel; found colours \(mode RGB\)"),
-        (numbers.astype(np.uint16) + 300, r"a mask's class numbers must be in 0..255; found \d+..555"),
-        (b"x", "the mask cannot be decoded"),
-    ]:
-        with pytest.raises(DecodeError, match=message):
-            store_mask(mask, unchanged)

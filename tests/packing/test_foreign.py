@@ -304,9 +304,7 @@ def test_shards_of_several_splits_are_told(tmp_path: Path, capsys: pytest.Captur
     assert main(["index", str(tmp_path / "train-*.tar")]) == 0
     assert "as one set" not in capsys.readouterr().out
     assert main(["index", str(tmp_path / "*.tar"), "--out", str(tmp_path / "out")]) == 0
-    assert "note: shards of train and val are indexed as one set; index each" in (
-        capsys.readouterr().out
-    )
+    assert "note: shards of train and val are indexed as one set; index each" in (capsys.readouterr().out)
 
 
 def test_files_of_classes(tmp_path: Path) -> None:
