@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from gpuload.errors import ShardError
 from gpuload.machine.untrusted import open_regular
@@ -60,16 +60,13 @@ def ustar_header(name: str, size: int) -> bytes:
     return b"%b%b%b%b%b%b" % (encoded.ljust(100, b"\0"), _MODE_AND_OWNER, digits, _TIME, checksum, _TAIL)
 
 
-class Writable(Protocol):
-    """A file, as far as `TarWriter` needs one."""
-
-    def write(self, data: bytes, /) -> object: ...
-
-
 class TarWriter:
-    """Writes members to an open file as USTAR, without times or owners: the same input gives the same bytes."""
+    """Writes members to an open file as USTAR, without times or owners: the same input gives the same bytes.
 
-    def __init__(self, file: Writable) -> None:
+    file: anything with `write`.
+    """
+
+    def __init__(self, file: Any) -> None:
         self._file = file
         self.size = 0
 

@@ -18,6 +18,7 @@ from store.servers import Proxy, file_server, no_shards_in_memory, running, shar
 
 import gpuload
 from gpuload import ArgumentError, FormatError, MissingPackageError, RemoteError, ShardError, cli
+from gpuload.packing.verify import verify
 from gpuload.store.objects import Objects
 
 Rows = list[tuple[int, bytes]]
@@ -281,6 +282,9 @@ REFUSED: list[tuple[Any, str]] = [
     ("https://host/set?sig=secret", r"https://host/set\?…: has a user, a query or a fragment"),
     ("s3://", "s3://: names no bucket or host"),
     (Path("s3://bucket/set"), "s3:/bucket/set: pathlib has removed a slash of the URL. Give it as a text$"),
+    ("file:///set", "file:///set: give the path without file://$"),
+    ("S3://", "S3://: names no bucket or host"),
+    ("gopher://me:secret@host/set", "gopher://…@host/set: cannot be read from here, expected a local folder"),
     (
         "ftp://host/set",
         "ftp://host/set: cannot be read from here, expected a local folder, or a URL of s3, .*, http, hf",
@@ -290,9 +294,11 @@ REFUSED: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("url", "message"), REFUSED)
 def test_urls_that_are_refused(url: Any, message: str) -> None:
-    with pytest.raises(ArgumentError, match=f"^{message}") as error:
-        gpuload.Dataset(url)
-    assert "secret" not in str(error.value)
+    doors: list[Callable[[Any], object]] = [gpuload.Dataset, verify, load, lambda url: gpuload.mix([(url, 1.0)])]
+    for door in doors:
+        with pytest.raises(ArgumentError, match=f"^{message}") as error:
+            door(url)
+        assert "secret" not in str(error.value)
 
 
 def test_cache_arguments(packed: Path, tmp_path: Path) -> None:

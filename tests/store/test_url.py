@@ -1,59 +1,16 @@
-"""Paths and URLs: what is refused, wherever a path is taken, and what messages show of a URL."""
+"""URLs that are refused where something is packed or indexed."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from loaders import load
 
 import gpuload
 from gpuload import ArgumentError, SourceError
 from gpuload.cli import main
 from gpuload.packing.index import index_shards
-from gpuload.packing.verify import verify
 from gpuload.sources import open_source
-from gpuload.store.url import scheme_of
-
-
-@pytest.mark.parametrize(
-    ("path", "scheme"),
-    [
-        ("s3://bucket/set", "s3"),
-        ("S3://bucket/set", "s3"),
-        (Path("s3://bucket/set"), "s3"),  # from which pathlib removes a slash
-        ("ftp://host/set", "ftp"),
-        ("file:///set", "file"),
-        ("shards/train", None),
-        ("/shards:/train", None),
-        ("data:/train", None),
-        ("C:/train", None),
-        (3, None),
-        (b"s3://bucket", None),
-    ],
-)
-def test_scheme(path: Any, scheme: str | None) -> None:
-    assert scheme_of(path) == scheme
-
-
-LOCATIONS: dict[str, Callable[[str], object]] = {
-    "Dataset": gpuload.Dataset,
-    "DaliIterator": lambda url: load(url),  # type: ignore[arg-type]
-    "mix": lambda url: gpuload.mix([(url, 1.0)]),
-    "verify": verify,
-}
-
-
-@pytest.mark.parametrize("call", LOCATIONS.values(), ids=LOCATIONS)
-def test_a_scheme_that_is_not_known_is_refused(call: Callable[[str], object]) -> None:
-    with pytest.raises(
-        ArgumentError, match="^gopher://…@host/set: cannot be read from here, expected a local folder"
-    ) as e:
-        call("gopher://me:secret@host/set")
-    assert "secret" not in str(e.value)
-    with pytest.raises(ArgumentError, match="^file:///set: give the path without file://$"):
-        call("file:///set")
 
 
 @pytest.mark.parametrize(
