@@ -60,15 +60,15 @@ CASES = {
     "RGBA": Case(
         lambda n: encode(rgba(n), "PNG") if n % 2 else encode(rgba(n), "WEBP", lossless=True, exact=True),
         as_pixels(rgba),
-        {"mode": "keep", "keep": "webp"},
+        {"mode": "RGBA", "keep": "webp"},
     ),
     "I;16": Case(
         lambda n: encode(Image.fromarray(sixteen(n)), ("PNG", "TIFF")[n % 2]),
         as_pixels(sixteen),
-        {"mode": "keep", "keep": "tiff"},
+        {"mode": "I;16", "keep": "tiff"},
     ),
     "uint16x5": Case(bands("uint16"), bands("uint16"), {"mode": "uint16x5", "encode": "raw"}, "raw"),
-    "float32x5": Case(bands("float32"), bands("float32"), {"mode": "keep", "encode": "raw"}, "raw"),
+    "float32x5": Case(bands("float32"), bands("float32"), {"mode": "float32x5", "encode": "raw"}, "raw"),
 }
 
 
