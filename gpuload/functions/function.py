@@ -21,7 +21,7 @@ from typing import Annotated, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 
-from gpuload.checks import FLAG, Rule, function, settings, shown, whole
+from gpuload.checks import FLAG, Rule, settings, shown, whole
 from gpuload.errors import ArgumentError
 from gpuload.types import Array
 
@@ -400,13 +400,11 @@ class Torchvision:
     """
 
     def __init__(self, transform: Any, boxes: str = "boxes", mask: str = "mask") -> None:
-        try:
-            self._transform = function("").read(transform)
-        except TypeError:
+        if not callable(transform) or isinstance(transform, type):
             raise ArgumentError(
                 f"Torchvision({type(transform).__name__}): expected a transform, such as v2.Compose([...])"
-            ) from None
-        self._boxes, self._mask = boxes, mask
+            )
+        self._transform, self._boxes, self._mask = transform, boxes, mask
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> dict[str, Any]:
         """As `SampleFunction`."""
