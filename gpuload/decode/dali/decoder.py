@@ -96,7 +96,14 @@ class DaliDecoder(Stage):
             raise
         self._scheduled.clear()
         if pipeline is None:
-            pipeline = open_pipeline(build_graph, self._forms, self._stored, self._take, self.decoder, **self.settings)
+            take = weakref.WeakMethod(self._take)  # the garbage collector does not see what DALI holds
+
+            def source() -> tuple[Any, ...]:
+                if (found := take()) is None:
+                    raise StopIteration
+                return found()
+
+            pipeline = open_pipeline(build_graph, self._forms, self._stored, source, self.decoder, **self.settings)
         self._pipeline = pipeline
 
     def begin(self, job: Job) -> None:
