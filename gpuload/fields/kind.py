@@ -7,6 +7,7 @@ that moves with its image, `TargetKind` of one whose values are in the index. Th
 """
 
 import json
+import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ LARGEST = 1e30  # of a coordinate or an area: however far it is zoomed, it is st
 FAULTS = (ValueError, TypeError, KeyError, IndexError, OverflowError)  # of a value that is not of a kind
 
 _NO_CLASSES = (type(None), list, tuple, dict, np.ndarray)
+_WHOLE = re.compile(r"[+-]?\d{1,100}")  # `int` refuses thousands of digits
 
 ImageSize = Callable[[bytes], WidthHeight]
 Columns = list[pa.Array]  # columns of a listing, in the order of `Kind.columns`
@@ -368,7 +370,7 @@ def is_number(value: Any) -> bool:
 def is_whole(value: Any) -> bool:
     """Whether the value is an integer, or text that represents one."""
     if isinstance(value, str):
-        return value.strip().lstrip("+-").isdecimal()
+        return _WHOLE.fullmatch(value.strip()) is not None
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
@@ -419,10 +421,10 @@ def number_classes(where: str, name: str, values: Sequence[Any], classes: ClassN
     """
 
     def refuse(expected: str, wrong: Iterable[Any]) -> SourceError:
-        some = some_of(sorted(map(str, wrong)))
+        some = some_of(sorted(str(one)[:60] for one in wrong))
         return SourceError(f"{where}: classes of {name!r} must be {expected}; found {some}. Correct them")
 
-    if others := [value for value in values if isinstance(value, _NO_CLASSES) or value == ""]:
+    if others := [value for value in values if isinstance(value, _NO_CLASSES) or not str(value).strip()]:
         raise refuse("numbers or names", others)
     different = set(values)
     if all(map(is_whole, different)):
