@@ -435,8 +435,10 @@ def number_classes(where: str, name: str, values: Sequence[Any], classes: ClassN
     elif all(map(is_number, different)):
         wrong = [value for value in different if not is_whole(value)]
         raise refuse("whole numbers or names; numbers to be predicted are a target (--column target=…)", wrong)
+    elif others := [value for value in different if not isinstance(value, str)]:  # NaN is a missing name
+        raise refuse("all numbers or all names", others)
     else:
-        names = {value: str(value).strip() for value in different}
+        names = {value: value.strip() for value in different}
         classes = tuple(sorted(set(names.values()))) if classes is None else classes
         numbers = {known.strip(): number for number, known in enumerate(classes)}
         if unknown := set(names.values()) - set(numbers):

@@ -34,6 +34,8 @@ NUMBERS = np.arange(12).reshape(3, 4) * 23
         ("labels", [[None]], None, "numbers or names"),
         ("class", ["a", ""], None, "numbers or names"),
         ("class", ["a", " "], None, "numbers or names"),
+        ("class", ["a", NAN], None, "all numbers or all names; found 'nan'"),
+        ("class", ["a", 1], NAMES, "all numbers or all names; found '1'"),
         ("class", ["1", "--7"], ("1",), "in the source's list of classes; found '--7'"),
         ("class", ["1", "9" * 5_000], None, "whole numbers or names"),
         ("target", [1.0, NAN, NAN], None, "sample 1 must be .*; found nan"),
