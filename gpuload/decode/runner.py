@@ -190,12 +190,14 @@ class Job:
 
     batch: the batch to decode. decoded: its pixels so far. parts: batches that a stage split off this one, for later
     stages. whole, rows: of a part: the batch that it belongs to, and its rows there, int64; None if it has all of them.
+    The part refers to it weakly: a cycle would keep the pixels until the garbage collector runs.
     taken: int64 (1,), how many rows its shares have taken; compiled code reads it, and `abandon` moves it past the end.
     held: objects that must outlive the work launched on the device so far. state: a stage's own, until its `end`.
     """
 
     def __init__(self, batch: Batch, whole: "Job | None" = None, rows: I64 | None = None) -> None:
-        self.batch, self.whole, self.rows = batch, whole, rows
+        self.batch, self.rows = batch, rows
+        self._whole = None if whole is None else weakref.ref(whole)
         self.decoded = Decoded((), (), 0.0)
         self.parts: tuple[Job, ...] = ()
         self.held: list[Any] = []
@@ -228,11 +230,10 @@ class Job:
         for part in self.parts:
             part.abandon()
 
-    def end(self) -> None:
-        """Waits for its shares, whatever they raise, and drops its parts, which refer to it."""
+    def wait(self) -> None:
+        """Waits for its shares, whatever they raise."""
         if self.shares is not None:
             self.shares.wait()
-        self.parts = ()
 
     def take(self, read_wait_s: float, ready: int) -> tuple[Batch, Decoded]:
         """The batch and its pixels, which only the caller holds from now on."""
@@ -250,9 +251,8 @@ class Job:
 
     def error_of(self, faults: Mapping[int, Fault]) -> BatchDecodeError:
         """The error for these faults of its rows; of a part, as faults of the whole batch."""
-        if self.whole is None:
-            return BatchDecodeError(self.batch, faults)
-        return self.whole.error_of(self.in_whole(faults))
+        whole = None if self._whole is None else self._whole()
+        return BatchDecodeError(self.batch, faults) if whole is None else whole.error_of(self.in_whole(faults))
 
 
 class Stage:
@@ -426,7 +426,7 @@ class Runner:
                 task.value.abandon()  # begun meanwhile; the task of its next stage waits for its shares
         for task in tasks:
             if task.value is not None:
-                task.value.end()
+                task.value.wait()
                 task.value = None  # whoever keeps the generator of an earlier call keeps none of its batches
 
     def _count_ready(self) -> int:

@@ -197,12 +197,15 @@ def _read_image(image: Any, size: tuple[int, ...], dtype: np.dtype[Any], keeps_s
 
 def _read(name: str, value: Any, dtype: str, shape: tuple[int | str, ...]) -> Array:
     """The value as an array of this type and shape, in which a text stands for any number."""
-    with suppress(TypeError, ValueError):
+    with suppress(TypeError, ValueError), np.errstate(over="ignore"):
         found = np.asarray(value)
         if found.size == 0 and shape[0] in ("M", 0):
             return np.empty([0, *(side for side in shape[1:] if isinstance(side, int))], dtype)
-        if np.can_cast(found.dtype, dtype, "same_kind") and _has_shape(found, shape) and np.isfinite(found).all():
-            return found.astype(dtype, copy=False)
+        casting: Any = "safe" if dtype == "uint8" else "same_kind"  # class 300 of uint16 would become 44
+        if np.can_cast(found.dtype, dtype, casting) and _has_shape(found, shape):
+            found = found.astype(dtype, copy=False)
+            if dtype != "float32" or np.isfinite(found).all():  # not sooner: casting may overflow
+                return found
     raise WrongResultError(f"returned {_kind(value)} as {name!r}: expected finite {dtype} {_sides(shape)}")
 
 

@@ -203,8 +203,9 @@ def test_nothing_is_held_by_a_job_that_was_handed_over_or_ended() -> None:
 
         def begin(self, job: Job) -> None:
             job.decoded = Decoded((np.zeros(9),), ((),), 0.0)
-            job.parts = (Job(job.batch, job),)
-            job.parts[0].decoded = job.decoded
+            (part,) = job.parts = (Job(job.batch, job),)
+            part.parts = (Job(job.batch, part),)  # as of two decoders below functions
+            part.decoded = part.parts[0].decoded = job.decoded
             held.append(weakref.ref(job.decoded.images[0]))
 
     runner = Runner([Pixels()], 1)
