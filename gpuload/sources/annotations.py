@@ -96,7 +96,8 @@ class NamedFiles:
         files, missing, several = list[Ref](), list[str](), list[str]()
         for name in names:
             file = self.find(name)
-            if file is None and notes is not None and (images := self._images_called(str(name))):
+            lacks_extension = notes is not None and extension_of(str(name)) not in IMAGE_EXTENSIONS
+            if file is None and lacks_extension and (images := self._images_called(str(name))):
                 file = self.find(images[0])
                 several += [name] if len(images) > 1 else []
             if file is None:

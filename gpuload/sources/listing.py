@@ -134,6 +134,8 @@ def splits_of_paths(title: str, names: Sequence[str], strict: bool = True) -> So
     Raises:
         SourceError: see `strict`, and `splits_called`.
     """
+    if not names:
+        return None
     depth = _shared_folders(names)
     tops = [parts[depth] if len(parts := name.split("/")) > depth + 1 else "" for name in names]
     found = splits_called(title, "its folders", dict.fromkeys(tops))

@@ -44,7 +44,7 @@ class _CaptionLists(JsonKind):
 def _texts(cell: Any) -> list[str]:
     is_json = isinstance(cell, str) and cell.lstrip().startswith("[")
     try:
-        texts = parse_json(cell) if is_json else str(cell or "").splitlines() if not isinstance(cell, list) else cell
+        texts = parse_json(cell) if is_json else cell if isinstance(cell, list) else (cell or "").splitlines()
         return [text.strip() for text in texts if text.strip()]
     except (ValueError, AttributeError, TypeError):
         raise ValueError(f"{str(cell)[:60]!r} is not a list of captions") from None

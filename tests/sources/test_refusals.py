@@ -83,6 +83,7 @@ LAYOUTS: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
     ({f"{n}.{end}": data for n in range(3) for end, data in (("jpg", JPG), ("txt", YOLO))}, {"form": "sidecar"}, "YOLO's boxes, such as '0 0.5 0.5 0.2 0.4.*Give --from yolo"),
     ({"1.jpg": JPG}, {"form": "yolo"}, "no image has a .txt of its name"),
     ({"a/x.txt": b""}, {"form": "voc"}, "holds no Annotations beside Data"),
+    ({"Annotations/a.txt": b"", "Data/a.txt": b""}, {}, "holds no sample"),
     ({"a/x.txt": b""}, {"form": "npy"}, "is a folder. Give an .npy or .npz"),
     ({"a/x.txt": b""}, {"form": "parquet"}, "holds no .parquet. Give a file, or the folder"),
     ({"a/x.txt": b""}, {"form": "tar"}, "holds no .tar. Give a file, or the folder"),
@@ -167,7 +168,7 @@ DOCUMENTS: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
     ]),
 ]
 TABLES: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
-    ({**IMAGES, name: text.encode("latin-1")}, {"labels": name, **options}, word) for name, text, options, word in [
+    ({**IMAGES, "2.png.jpg": JPG, name: text.encode("latin-1")}, {"labels": name, **options}, word) for name, text, options, word in [
         ("t.csv", "id,breed\n1,x\n", {}, r"its columns are \['id', 'breed'\].*--path-column, --label-column.*--no-labels"),
         ("t.csv", "where,label\n1.jpg,2\n", {}, "which holds the paths"),
         ("t.csv", "id,label\n1,0.5\n", {}, "whole numbers or names; .* are a target .--column target=.*found '0.5'"),
@@ -175,12 +176,16 @@ TABLES: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
         ("t.csv", "id,label,label\n1,0,1\n", {}, "has several columns called 'label'"),
         ("t.csv", "1.jpg,0\n2.jpg,0\n", {}, "its first line names no columns but a file, '1.jpg'"),
         ("t.csv", "1.jpg 0\n2.jpg 0\n", {}, "no columns but a file, '1.jpg 0'"),
+        ("t.csv", "path,label\n2.png,0\n", {}, "names 1 of 1 files that are not in .*: '2.png'"),
         ("t.csv", "id,label\n7,0\n", {}, "names 1 of 1 files that are not in .*: '7'. Paths start at SOURCE"),
         ("t.csv", "path,label\n1.jpg,0\nb.jpg,0\nc.jpg,1\nd/e.jpg,1\nf.jpg,1\n", {}, "names 4 of 5 .*'b.jpg', 'c.jpg', 'd/e.jpg' and 1 more"),
         ("t.csv", "id,label\n1,0\n1.jpg,0\n", {}, "names images in more than one row: '1.jpg'"),
         ("t.csv", "id,label\n./1.jpg,0\n1.jpg,0\n", {}, "names images in more than one row: '1.jpg'"),
         ("t.csv", "path,label\n1.jpg,0\n,1\n", {}, "names 1 of 2 files"),
         ("t.csv", "path,label\n1.jpg,\n", {}, "classes of 'label' must be numbers or names; found ''"),
+        ("t.csv", "path,label\n0.jpg,a\n1.jpg, \n", {}, "classes of 'label' must be numbers or names; found ' '"),
+        ("t.csv", f"path,label\n0.jpg,2\n1.jpg,{'9' * 5000}\n", {}, "classes of 'label' must be whole numbers or names"),
+        ("t.jsonl", '{"path": "1.jpg", "captions": {"raw": "a"}}\n', {}, "is not a list of captions. Correct the column"),
         ("t.jsonl", '{"id": 1, "label": 0}\n{"id": 2, "label": null}\n', {}, "classes of 'label' must be numbers or names; found 'None'"),
         ("t.csv", "path,label\n1.jpg,-1\n", {}, "classes of 'label' must be numbered from 0; found '-1'"),
         ("t.csv", "path,label\n", {}, "holds no sample"),
@@ -353,6 +358,8 @@ class Tensor:
         ([0, None, 1], "numbers or names; found 'None'"),
         (["a", "b", ""], "numbers or names; found ''"),
         ([0, float("nan")], "numbers to be predicted are a target .*; found 'nan'"),
+        (["a", 3], "all numbers or all names; found '3'"),
+        (["a", float("nan")], "all numbers or all names; found 'nan'"),
         ([np.float32(2)], "numbers to be predicted are a target .*; found '2.0'"),
         ([[0], [1]], r"numbers or names; found '\[0\]', '\[1\]'"),
         ([np.array([0, 1])], r"numbers or names; found '\[0, 1\]'"),
