@@ -84,16 +84,18 @@ class Objects:
         return type(self), (self.url,)
 
     async def read(
-        self, name: str, start: int, stop: int, tag: str | None = None, give_up_s: float | None = None
-    ) -> Range:
+        self, name: str, start: int, stop: int, tag: str | None = None, give_up_s: float | None = None, *,
+        unless: str | None = None,
+    ) -> Range:  # fmt: skip
         """Bytes start..stop-1 of an object, or fewer where it ends.
 
-        tag: the ETag that it must have. give_up_s: in place of the usual.
+        tag: the ETag that it must have. give_up_s: in place of the usual. unless: the ETag with which it is not wanted.
 
         Raises:
-            RemoteError: it cannot be read. NoSuchObjectError, Replaced, NoRanges.
+            RemoteError: it cannot be read. NoSuchObjectError, Replaced, Unchanged, NoRanges.
         """
-        options: dict[str, Any] = {"range": (start, stop), **({} if tag is None else {"if_match": tag})}
+        options: dict[str, Any] = {"range": (start, stop), "if_match": tag, "if_none_match": unless}
+        options = {option: value for option, value in options.items() if value is not None}
 
         async def once() -> Range:
             found = await client().get_async(self._store(), name, options=options)
@@ -102,7 +104,7 @@ class Objects:
             return Range(data, size, _strong(found.meta.get("e_tag")))
 
         try:
-            return await self._persist(name, once, give_up_s, Replaced if tag else None)
+            return await self._persist(name, once, give_up_s, Replaced if tag else Unchanged if unless else None)
         except EmptyObjectError:
             return Range(b"", 0, None)
 
@@ -110,10 +112,9 @@ class Objects:
         self, name: str, *, unless: str | None = None, give_up_s: float | None = None,
         check: Callable[[bytearray], None] = lambda data: None,
     ) -> Range:  # fmt: skip
-        """Reads a whole object into memory.
+        """Reads a whole object into memory, in ranges: a slow network has its time for each, and loses one at most.
 
-        unless: the ETag with which it is not wanted. give_up_s: in place of the usual. check: called with the bytes
-        received so far.
+        unless, give_up_s: as for `read`. check: called with the bytes received so far.
 
         Raises:
             RemoteError: it cannot be read, or has more than 1 GiB. NoSuchObjectError, Unchanged. What `check` raises.
@@ -131,25 +132,35 @@ class Objects:
             data.extend(piece)
             check(data)
 
-        found = await self.stream(name, begin, take, unless, give_up_s)
-        return Range(bytes(data), *found)
+        try:
+            found = first = await self.read(name, 0, RANGE_BYTES, give_up_s=give_up_s, unless=unless)
+            begin(first.size)
+            while found.size == first.size:
+                await take(len(data), found.data)
+                if len(data) == first.size:
+                    return first._replace(data=bytes(data))
+                found = await self.read(name, len(data), len(data) + RANGE_BYTES, first.tag, give_up_s)
+        except NoRanges:
+            whole = await self.stream(name, begin, take, give_up_s)
+            return Range(bytes(data), *whole)
+        except Replaced:
+            pass
+        raise RemoteError(f"{self.url / name}: was replaced while it was read. Try again")
 
     async def stream(
         self,
         name: str,
         begin: Callable[[int], None],
         take: Callable[[int, Any], Awaitable[None]],
-        unless: str | None = None,
         give_up_s: float | None = None,
     ) -> Stored:
-        """Streams a whole object by one request. unless, give_up_s: as for `read_whole`.
+        """Streams a whole object by one request. give_up_s: as for `read`.
 
         begin: called with the size when an attempt begins. take: called with the position of each piece.
         """
 
         async def once() -> Stored:
-            options = {} if unless is None else {"if_none_match": unless}
-            found = await client().get_async(self._store(), name, options=options)
+            found = await client().get_async(self._store(), name)
             size, at = int(found.meta["size"]), 0
             begin(size)
             pieces: AsyncIterator[Any] = found.stream()
@@ -159,7 +170,7 @@ class Objects:
             _check_length(at, size)
             return Stored(size, _strong(found.meta.get("e_tag")))
 
-        return await self._persist(name, once, give_up_s, Unchanged if unless else None)
+        return await self._persist(name, once, give_up_s)
 
     async def list(self, give_up_s: float | None = None) -> dict[str, Stored]:
         """All objects by their names below the URL, sorted. Leaves out empty objects named like folders, which web

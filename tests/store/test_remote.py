@@ -19,7 +19,9 @@ from store.servers import Proxy, file_server, no_shards_in_memory, running, shar
 import gpuload
 from gpuload import ArgumentError, FormatError, MissingPackageError, RemoteError, ShardError, cli
 from gpuload.packing.verify import verify
+from gpuload.store.network import background
 from gpuload.store.objects import Objects
+from gpuload.store.url import URL
 
 Rows = list[tuple[int, bytes]]
 
@@ -117,6 +119,17 @@ def test_what_goes_wrong_once_is_tried_again(
     again = {path: count - path.endswith(wrong) for path, count in asked.items()}
     once = size is None and fault != "stall"  # else perhaps in the next epoch; or others are slow, too
     assert len(asked) == 10 and set(again.values()) <= ({1} if once else {1, 2})
+
+
+def test_a_file_that_is_read_as_a_whole_comes_in_ranges(
+    proxy: Any, packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a large table, a slow network or one that is cut loses a range."""
+    monkeypatch.setattr("gpuload.store.objects.RANGE_BYTES", 1_000)
+    proxy.fault = lambda path, number: "cut" if number == 2 else None
+    found = background().wait(Objects(URL(f"{proxy.url}/train")).read_whole("index.arrow"))
+    assert found.data == (content := (packed / "index.arrow").read_bytes())
+    assert proxy.asked["/train/index.arrow"] == -(-len(content) // 1_000) + 1
 
 
 LASTING = {
