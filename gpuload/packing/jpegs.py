@@ -13,7 +13,7 @@ from typing import Any
 
 from gpuload.errors import DecodeError
 from gpuload.fields.motion import Placement
-from gpuload.machine.installed import fault_of
+from gpuload.machine.installed import fault_of, require
 from gpuload.types import U8, WidthHeight
 
 try:
@@ -92,7 +92,12 @@ def to_baseline(data: bytes, bare: bool = False) -> bytes:
 
 
 def use_one_thread() -> None:
-    """Limits torch to one thread in this process, since the other cores are for the other workers."""
+    """Limits torch to one thread in this process, since the other cores are for the other workers.
+
+    Raises:
+        MissingPackageError: what shrinks JPEGs cannot be used on this machine, which may be another than the packer's.
+    """
+    require("--resizer torch", "torch", "simplejpeg")
     import torch
 
     torch.set_num_threads(1)

@@ -259,7 +259,8 @@ def _match_listing(listing: Listing, base: Mapping[str, Manifest], encoding: Enc
 
 def _described(image: str, mode: str, fields: Iterable[Field]) -> str:
     """Fields in a message; the same only for those that can be appended to each other."""
-    others = (f"{f.name} ({' '.join(str(part) for part in (f.kind, f.size, f.dtype) if part)})" for f in fields)
+    parts = ((f.name, (f.kind, f.member, f.size, f.dtype)) for f in fields)
+    others = (f"{name} ({' '.join(str(part) for part in described if part)})" for name, described in parts)
     return ", ".join([f"image ({image} {mode})", *others])
 
 

@@ -20,12 +20,13 @@ from images import Folder, encode, photo, write_files
 from PIL import Image
 from reading import files_of, rejected_of, rows_of
 from stand_ins import FaultySource
+from tars import tar_bytes
 
 import gpuload
 from gpuload import ArgumentError, FormatError, OutputError, SourceError, cli
 from gpuload.disk import Manifest
 from gpuload.packing.verify import verify
-from gpuload.sources import FolderSource
+from gpuload.sources import FolderSource, open_source
 
 SETTINGS = {"maxcount": 7, "val": 0.2, "seed": 5}
 ARGUMENTS = ["--maxcount", "7", "--val", "0.2", "--seed", "5", "--workers", "2"]
@@ -226,12 +227,18 @@ def test_append_keeps_class_numbers(make_folder: Folder, tmp_path: Path) -> None
     )
     assert verify(out, 1) == []
     with pytest.raises(
-        SourceError, match=r"--append: train has the fields image \(image RGB\), label \(class\), the new samples"
+        SourceError, match=r"--append: train has the fields image \(image RGB\), label \(class cls\), the new"
     ):
         gpuload.pack([{"image": encode(photo()), "caption": "x"}], out, append=True, workers=1)
     with pytest.raises(SourceError, match=r"'label' has the names .*'bee', .* in the set, and None in the new samples"):
         gpuload.pack([{"image": encode(photo()), "label": 3}], out, append=True, workers=1)
     assert files_of(out) == after
+    numbers = io.BytesIO()
+    np.save(numbers, np.zeros(3))
+    (tmp_path / "x.tar").write_bytes(tar_bytes({"1.jpg": encode(photo()), "1.npy": numbers.getvalue()}))
+    gpuload.pack([{"image": encode(photo()), "array": np.zeros(3)}], tmp_path / "arrays", workers=1)
+    with pytest.raises(SourceError, match=r"array \(array array.npy <f8\), the new .* array \(array npy <f8\)"):
+        gpuload.pack(open_source(tmp_path / "x.tar"), tmp_path / "arrays", append=True, workers=1)
     with pytest.raises(OutputError, match=r"holds no packed set for --append. Pack one first"):
         gpuload.pack(FolderSource(second), tmp_path / "none", append=True)
 

@@ -207,6 +207,12 @@ def test_missing_packages_leave_no_output(photos: Path, tmp_path: Path, monkeypa
     assert not (tmp_path / "out").exists()
 
 
+def test_packages_that_a_worker_lacks_reject_no_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    without(monkeypatch, "simplejpeg")
+    with pytest.raises(MissingPackageError, match="--resizer torch: simplejpeg is not installed"):
+        resizer.use_one_thread()
+
+
 def test_fork_server_imports_torch_once_for_workers_that_resize() -> None:
     code = """
 from gpuload.packing.workers import Workers
