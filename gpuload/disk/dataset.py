@@ -149,6 +149,12 @@ class Dataset:
                 self.cache = Cache(cache, cache_size)
             digests, path = self.manifest.index_digests, self.folder / index_file.FILE_NAME
             self.index = Index(path, self.manifest.fields, digests, len(self.manifest.shards))
+        if verify and self.manifest.index_sha256 is None:
+            _LOG.warning(
+                "%s: its shards are verified, its index cannot be, since manifest.json has no SHA-256 of it. "
+                "`python -m gpuload verify` compares both with each other",
+                self.folder,
+            )
         shards = self.manifest.shards
         self.fields: dict[str, Field] = {field.name: field for field in self.manifest.fields}
         self.shard_paths: tuple[Path | URL, ...] = tuple(joined(self.folder, shard.name) for shard in shards)

@@ -56,7 +56,7 @@ def test_a_folder_that_is_not_for_it(proxy: Any, packed: Path, tmp_path: Path, m
         fetch(url, "s3://x")
 
 
-@pytest.mark.parametrize("fault", ["503", "cut"])
+@pytest.mark.parametrize("fault", ["503", "cut", "truncate"])
 def test_without_a_manifest_nothing_is_left(fault: str, proxy: Any, tmp_path: Path, impatient: None) -> None:
     proxy.fault = lambda path, number: fault
     with pytest.raises(RemoteError):
