@@ -63,18 +63,18 @@ def _try_decoders(driver: Driver | None, datasets: list[Dataset], seconds: float
     if not (found := decoders(driver)):
         said = "neither decoder='native' nor decoder='dali' can be used here, so that nothing can be loaded"
         yield Finding("decoders", "broken", said, f"`pip install 'gpuload[{cuda_extra() or 'cpu'}]'`")
-    with TemporaryDirectory(prefix="gpuload-doctor-") as temporary:
-        folder: Path | URL = datasets[0].folder if datasets else Path(temporary) / "train"
-        if found and not datasets:
-            pixels = np.random.default_rng(0).integers(0, 256, (8, 32, 32, 3), np.uint8)
-            gpuload.pack([{"image": image} for image in pixels], temporary, workers=1)
-        for device, decoder in found:
+    for device, decoder in found:
 
-            def attempt(seconds: float, device: str = device, decoder: str = decoder) -> Answer:
-                return try_decoder(folder, device, decoder, seconds)
+        def attempt(seconds: float, device: str = device, decoder: str = decoder) -> Answer:
+            if datasets:
+                return try_decoder(datasets[0].folder, device, decoder, seconds)
+            with TemporaryDirectory(prefix="gpuload-doctor-") as temporary:
+                pixels = np.random.default_rng(0).integers(0, 256, (8, 32, 32, 3), np.uint8)
+                gpuload.pack([{"image": image} for image in pixels], temporary, workers=1)
+                return try_decoder(Path(temporary) / "train", device, decoder, 0.01)
 
-            for one in _run(f"{decoder} on {device}", attempt, seconds if datasets else 0.01):
-                yield one if datasets or one.grade != "ok" else _without_rate(one)
+        for one in _run(f"{decoder} on {device}", attempt, seconds):
+            yield one if datasets or one.grade != "ok" else _without_rate(one)
 
 
 def _without_rate(found: Finding) -> Finding:

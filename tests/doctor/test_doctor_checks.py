@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 from collections import namedtuple
 from importlib import metadata
 from pathlib import Path
@@ -135,6 +136,16 @@ def test_a_check_that_fails_does_not_end_the_others(monkeypatch: pytest.MonkeyPa
     found = {one.name: one for one in checks.examine(None, 1)}
     assert found["torch"].said == "could not be checked: RuntimeError: something odd more"
     assert found["torch"].grade == "broken" and found["memory"].is_well
+
+
+@pytest.mark.usefixtures("usual_decoders")
+@pytest.mark.parametrize("with_set", [True, False])
+def test_where_no_temporary_file_can_be_written(
+    monkeypatch: pytest.MonkeyPatch, packed: Path, tmp_path: Path, with_set: bool
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    found = {finding.name: finding for finding in checks.examine(packed if with_set else None, 1)}
+    assert found["native on cpu"].grade == ("ok" if with_set else "broken")
 
 
 def test_packages_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
