@@ -97,7 +97,9 @@ class VocSource(FilesSource):
         for file in self._files.walk({*IMAGE_EXTENSIONS, "xml"}, findings):
             folder, _, below = file.name.partition("/")
             if folder == (xml if extension_of(below) == "xml" else data):
-                files[folder][below.rpartition(".")[0]] = file
+                first = files[folder].setdefault(below.rpartition(".")[0], file)
+                if first is not file:
+                    findings.reject(file.name, f"shares its stem with {first.name!r}")
         alone = [files[data if stem in files[data] else xml][stem].name for stem in set(files[data]) ^ set(files[xml])]
         if alone:
             files_have = counted(len(alone), "file has", "files have")

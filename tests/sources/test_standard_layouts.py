@@ -17,7 +17,7 @@ from zips import write_zip
 import gpuload
 from gpuload import SourceError, cli
 from gpuload.disk import Manifest
-from gpuload.sources import open_source
+from gpuload.sources import Rejection, open_source
 
 PHOTOS = [encode(photo(number, 40 + number, 30)) for number in range(6)]
 RNG = np.random.default_rng(0)
@@ -117,6 +117,12 @@ def keras(**changes: Any) -> dict[str, Any]:
     images = RNG.integers(0, 255, (7, 8, 9, 3), np.uint8)
     found = {"x_train": images[:5], "y_train": np.arange(5) % 2, "x_test": images[5:], "y_test": np.arange(2)}
     return {**found, **changes}
+
+
+def test_images_of_pascal_voc_that_share_a_stem(make_folder: Folder) -> None:
+    listing = open_source(make_folder({**voc(), "JPEGImages/0.png": b""})).list_samples()
+    assert "JPEGImages/0.jpg" in listing.samples.column("name").to_pylist()
+    assert listing.rejected == (Rejection("JPEGImages/0.png", "shares its stem with 'JPEGImages/0.jpg'"),)
 
 
 def test_arrays_of_keras_are_splits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
