@@ -167,7 +167,8 @@ class Info:
         """Rows on how epochs are mixed."""
         shards = len(dataset.shard_paths)
         batches, left_out = divmod(len(dataset), self.batch_size)
-        rows = [("window", f"{min(mixing.window, shards)} of {counted(shards, 'shard')} mixed at a time")]
+        each = f", in each of {self.lanes} lanes" if self.lanes > 1 else ""
+        rows = [("window", f"{min(mixing.window, shards)} of {counted(shards, 'shard')} mixed at a time{each}")]
         if left_out:
             each = f"shuffled: {counted(batches, 'batch', 'batches')} of {self.batch_size:,} on one rank"
             rows.append(("epoch", f"{each}, {counted(left_out, 'sample')} left out (drop_last=False keeps them)"))

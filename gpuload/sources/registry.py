@@ -110,7 +110,7 @@ def open_source(
     if form is not None and form not in _BY_NAME:
         raise ArgumentError(f"--from is one of {', '.join(_BY_NAME)}; got {form!r}")
     if no_labels and (labels is not None or set(columns or ()) - {"image", "path", SPLIT}):
-        raise ArgumentError("--no-labels packs images alone, --labels and --column what belongs to them: give one")
+        raise ArgumentError("--no-labels packs images alone; --labels and --column say what belongs to them. Give one")
     suffix = "" if labels is None else Path(str(labels)).suffix.lower()
     if scheme_of(labels) is not None and suffix in LABELS:
         raise SourceError(f"--labels {without_secrets(labels)}: {why_not_local(labels)}. {ELSEWHERE}")

@@ -60,7 +60,7 @@ class TarsSource(LocalSource):
         findings.fields = {field.name: field for field in fields}
         findings.kinds = {field.name: field.kind for field in fields}
         splits = self.splits_of(self._paths, findings)
-        wanted, unused = {field.member for field in fields}, Counter[str]()
+        wanted, unused, is_empty = {field.member for field in fields}, Counter[str](), True
         for number, path in enumerate(self._paths):
             for sample in self._samples(path, image, findings):
                 name = f"{self.name_of(path)}/{sample.picture.name if sample.picture else sample.key}"
@@ -72,12 +72,12 @@ class TarsSource(LocalSource):
                 else:
                     others = {end for end, member in sample.members.items() if member != sample.picture} - wanted
                     unused.update(f".{end}" for end in others)
-                    row = self._row(number, name, sample, fields)
+                    row, is_empty = self._row(number, name, sample, fields), False
                     yield {**row, SPLIT: splits[number]} if splits else row
         if unused:
             counts = by_count(unused)
             findings.notes.append(f"members that are not packed: {counts}; fields are what most samples have")
-        if not fields and not self.images_alone:
+        if not (fields or is_empty or self.images_alone):
             findings.notes.append("no sample has more than its image, so that the set has no labels")
 
     def _samples(self, path: Path, image: Field | None, findings: Findings | None = None) -> Iterator["_Sample"]:

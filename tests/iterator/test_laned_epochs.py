@@ -44,7 +44,7 @@ def test_info_tells_how_lanes_mix(packed: Path, capsys: pytest.CaptureFixture[st
     for lanes in ([], ["--lanes", "4"]):
         assert main(["info", str(packed), "--window", "1", "--batch-size", "8", *lanes]) == 0
         said = " ".join(capsys.readouterr().out.split())
-        assert ("lanes 4, each with its own window" in said) == bool(lanes)
+        assert ("mixed at a time, in each of 4 lanes" in said) == bool(lanes)
         distances.append(float(said.partition("distance ")[2].split()[0]))
     assert distances[1] < 0.7 * distances[0]
     assert main(["info", str(packed), "--lanes", "11"]) == 2

@@ -46,7 +46,7 @@ def test_it_compiles_all_that_loaders_call(packed: Path) -> None:
 @pytest.mark.parametrize(
     ("done", "code", "said"),
     [
-        ({"compiled": 7, "seconds": 3.21}, 0, "compiled the CPU decoder in 3.2 s; it is kept in /one and /two\n"),
+        ({"compiled": 7, "seconds": 3.21}, 0, "the CPU decoder is compiled in 3.2 s, and kept in /one and /two\n"),
         ({"compiled": 0}, 0, "the CPU decoder is compiled already, in /one and /two\n"),
         ({"folders": ()}, cli.WRONG, "no folder can be written to keep it. Set NUMBA_CACHE_DIR to one that can\n"),
     ],
