@@ -78,7 +78,7 @@ class Screen:
     def _transcode(self, batch: Batch, places: Sequence[Place]) -> tuple[Batch, dict[int, Fault]]:
         """The batch with Pillow's pixels at these places, and what does not decode."""
         images, masks = list(batch.encoded.images), [list(field) for field in batch.masks]
-        faults: dict[int, Fault] = {}
+        spans, faults = batch.encoded.spans.copy(), dict[int, Fault]()
         tasks = []
         for row, mask in places:
             data, size = (images if mask is None else masks[mask])[row], batch.encoded.size(row)
@@ -89,9 +89,11 @@ class Screen:
             found = task.result()
             if isinstance(found, np.ndarray):
                 (images if mask is None else masks[mask])[row] = found
+                if mask is None:  # nothing in the batch keeps the stored bytes any more
+                    spans[row] = (found.ctypes.data, found.nbytes)
             else:
                 faults.setdefault(row, Fault(found or _STOPPED, mask))
-        return replace(batch, encoded=replace(batch.encoded, images=images), masks=tuple(masks)), faults
+        return replace(batch, encoded=replace(batch.encoded, images=images, spans=spans), masks=tuple(masks)), faults
 
 
 def _is_sound_png(data: U8, size: HeightWidth) -> bool:

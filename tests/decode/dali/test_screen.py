@@ -211,6 +211,7 @@ def test_an_odd_but_sound_image_becomes_pixels_for_dali(screen: Screen, format: 
     batch = make_batch(AUGMENT, [odd] * 2, [(WIDTH, HEIGHT)] * 2)
     prepared, faults = screen.prepare(batch, np.arange(2))
     assert faults == {} and dalis_size(prepared.encoded.images[1]) == (HEIGHT, WIDTH)
+    assert prepared.encoded.spans[1, 0] == prepared.encoded.images[1].ctypes.data  # where native code reads it
     pixels = np.asarray(Image.open(io.BytesIO(odd.tobytes())).convert("RGB"))
     assert np.array_equal(np.asarray(Image.open(io.BytesIO(prepared.encoded.images[1].tobytes()))), pixels)
 
