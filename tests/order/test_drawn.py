@@ -142,3 +142,9 @@ def test_units_sum_to_the_draws(total: int, count: int) -> None:
     weights = np.geomspace(1e-12, 1, count)
     # Another number of units gives other orders; all of them are to fit into int64.
     assert int(Sampling(total, weights=weights).units[1].sum()) == total << 32
+
+
+def test_other_classes_get_one_more_in_each_pass() -> None:
+    groups = np.arange(40, dtype=np.int32) % 4
+    orders = [Sampling(41, groups=groups).order(np.array([40]), seed=0, epoch=epoch, window=1) for epoch in range(9)]
+    assert {int(np.bincount(groups[order[:]]).argmax()) for order in orders} == {0, 1, 2, 3}

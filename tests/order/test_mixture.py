@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import gpuload
+from gpuload.order.stream import ShuffledBlocks
 
 
 @pytest.fixture
@@ -35,3 +36,7 @@ def test_a_fingerprint_is_of_sets_shares_and_batches(halves: Any) -> None:
     for mixture, more in ((kinds[0], []), (kinds[-1], ["stratified"])):
         content = json.dumps([[first.fingerprint, second.fingerprint], [0.5, 0.5], *more])
         assert mixture.fingerprint == hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def test_shares_are_rounded_to_the_nearest() -> None:
+    assert ShuffledBlocks((0.0003, 0.9997), 0).drawn(4096).tolist() == [1, 4095]
