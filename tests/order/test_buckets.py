@@ -171,6 +171,18 @@ def test_going_to_a_position_is_the_same_as_coming_there(
     assert {p for p in waiting[0].tolist() if p < at_once._next} == {p for p in at_once_known if p < stepwise._next}
 
 
+def test_a_rare_bucket_is_known_again_far_into_a_run() -> None:
+    """Its batches hold samples of many passes: 3 of 300 samples, in batches of 32, wait for eleven."""
+    numbers = np.zeros(300, np.uint8)
+    numbers[:3], numbers[3:40] = 1, 2
+    totals, shards = np.bincount(numbers), [[50] * 6]
+    stepwise = by_buckets(shards, (numbers,), 3, 32, totals)
+    for position in range(0, 32 * 400, 32):
+        batch = stepwise.batch_at(position)
+        if batch.bucket == 1:
+            assert plain([by_buckets(shards, (numbers,), 3, 32, totals).batch_at(position)]) == plain([batch])
+
+
 def test_going_far_looks_at_the_last_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not at all passes before it: what is in the queues came in the last one."""
     shards = [50] * 40
