@@ -156,7 +156,8 @@ class Info:
         mixing = measure_mixing(dataset, self.window, self.batch_size, lanes=self.lanes)
         numbers = class_numbers(dataset.manifest.fields, (rows for _, rows in dataset.all_rows()))
         say_table([*_contents(dataset, numbers, self.batch_size), *self._order(dataset, mixing)], left=2)
-        say(*(f"Note: {note}." for note in notes_on_numbers(numbers, dataset.manifest)))
+        notes = notes_on_numbers(numbers, dataset.manifest.fields, dataset.manifest.classes)
+        say(*(f"Note: {note}." for note in notes))
         if mixing.is_poor:
             window = smallest_good_window(dataset, self.batch_size)
             remedy = f"use gpuload.Shuffle(window={window}), or pack again" if window else "pack again"

@@ -225,7 +225,7 @@ class Dataset:
         if self.classes is not None:
             return len(self.classes)
         found = index_file.class_numbers([self._class_field], (rows for _, rows in self.all_rows()))
-        for note in index_file.notes_on_numbers(found, self.manifest):
+        for note in index_file.notes_on_numbers(found, self.manifest.fields, self.manifest.classes):
             _LOG.warning("%s: %s. Number the classes from 0 without gaps, or give their names", self.folder, note)
         return max(found[self._class_field.name] | {-1}) + 1
 

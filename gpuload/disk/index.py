@@ -25,9 +25,9 @@ from gpuload.fields.images import POINTS
 from gpuload.fields.registry import index_schema, kind_of
 from gpuload.machine.limits import count_cores
 from gpuload.machine.untrusted import open_regular
+from gpuload.types import ClassNames
 
 if TYPE_CHECKING:
-    from gpuload.disk.manifest import Manifest
     from gpuload.store.transfer import Parts  # asyncio
 
 FILE_NAME = "index.arrow"
@@ -252,13 +252,13 @@ def class_numbers(fields: Iterable[Field], rows: Iterable[pa.RecordBatch]) -> di
     return numbers
 
 
-def notes_on_numbers(numbers: Mapping[str, Set[int]], manifest: "Manifest") -> list[str]:
+def notes_on_numbers(numbers: Mapping[str, Set[int]], fields: Iterable[Field], classes: ClassNames) -> list[str]:
     """A sentence for each field that has class numbers without a sample, up to its largest or its last name."""
     notes = []
-    for field in manifest.fields:
+    for field in fields:
         if not (found := {number for number in numbers.get(field.name, ()) if number >= 0}):
             continue
-        names = kind_of(field).class_names(field, manifest.classes)
+        names = kind_of(field).class_names(field, classes)
         count = max(found) + 1 if names is None else len(names)
         lacking = np.setdiff1d(np.arange(min(count, _MOST)), list(found))
         if number := count - len(found):

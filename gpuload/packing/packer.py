@@ -411,7 +411,8 @@ class _PackingRun:
         kinds = sum((Counter(report.kinds) for report in shards), Counter[str]())
         counts = sum((Counter(report.remarks) for report in shards), Counter[str]())
         remarks = (sentence.format(f"{count:,}") for sentence, count in sorted(counts.items()))
-        on_numbers = notes_on_numbers(self.numbers, next(iter(manifests.values())))
+        first = next(iter(manifests.values()))
+        on_numbers = notes_on_numbers(self.numbers, first.fields, first.classes)
         notes = *self.state.notes, *remarks, *on_numbers
         labels = {name: (min(numbers), max(numbers)) for name, numbers in self.numbers.items() if numbers}
         rejected, where = tuple(self._rejected(*self.state.splits)), self.output.where
