@@ -18,13 +18,13 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
 
 @contextmanager
-def progress_bar(what: str, unit: str, wanted: bool = True) -> Iterator[Callable[[int, int, int], None]]:
-    """Shows a bar if stderr is a terminal. Call the value with the number done, the total, and bytes.
+def progress_bar(what: str, unit: str, wanted: bool = True) -> Iterator[Callable[..., None]]:
+    """Shows a bar if stderr is a terminal. Call the value with the number done, the total, and bytes, if they count.
 
     Work done before the first call, by an interrupted run, does not count in the rate.
     """
     if not wanted or not sys.stderr.isatty():
-        yield lambda done, total, read: None
+        yield lambda done, total, read=0: None
         return
     from rich.console import Console  # 60 ms
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -43,4 +43,4 @@ def progress_bar(what: str, unit: str, wanted: bool = True) -> Iterator[Callable
     columns = texts[0], BarColumn(), TaskProgressColumn(), texts[1], TimeRemainingColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(what, total=None, speed="")
-        yield lambda done, total, read: progress.update(task, completed=done, total=total, speed=speed(done, read))
+        yield lambda done, total, read=0: progress.update(task, completed=done, total=total, speed=speed(done, read))

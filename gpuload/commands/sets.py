@@ -3,8 +3,6 @@
 
 import io
 import re
-import shutil
-import textwrap
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +15,11 @@ from gpuload.commands.options import given, place
 from gpuload.commands.terminal import Output, say, say_json, say_table
 from gpuload.counted import counted, progress_bar
 from gpuload.disk import manifest as manifest_file
-from gpuload.errors import ArgumentError, GpuloadError, MissingPackageError, OutputError, printable
+from gpuload.errors import ArgumentError, GpuloadError, MissingPackageError, OutputError
 from gpuload.machine.installed import require
 from gpuload.store.url import as_location
 
 _NAME, _VALUE = 60, 200  # characters of a class name, and of a value, that are shown
-_NAME_WIDTH = 15  # of a check of the doctor
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,7 @@ class Index:
                 self.out,
                 self.classes,
                 self.overwrite,
-                lambda n, of: bar(n, of, 0),
+                bar,
                 missing=self.missing,  # type: ignore[arg-type]
                 skip_damaged=self.skip_damaged,
             )
@@ -88,7 +85,7 @@ class Index:
         from gpuload.packing.index import add_points
 
         with progress_bar("reading JPEGs", "shards") as bar:
-            manifest, found = add_points(folder, lambda n, of: bar(n, of, 0))
+            manifest, found = add_points(folder, bar)
         say(f"{folder}: {found:,} of {counted(manifest.samples, 'image')} with seek points")
         return DONE
 
@@ -129,7 +126,7 @@ class Verify:
         if self.quarantine is not None:
             Output(Path(self.quarantine), "--quarantine", b'{"key": ')
         with progress_bar("verifying", "shards") as bar:
-            faults = verify(self.folder, self.workers, lambda n, of: bar(n, of, 0), quarantine=self.quarantine)
+            faults = verify(self.folder, self.workers, bar, quarantine=self.quarantine)
         say(*map(str, faults))
         say(f"{self.folder}: {counted(len(faults), 'fault')}" if faults else f"{self.folder}: all is well")
         return FAULTY if faults else DONE
@@ -155,7 +152,7 @@ class Info:
         check_option("--lanes", self.lanes, whole(1, max(1, len(dataset.shard_paths))))
         mixing = measure_mixing(dataset, self.window, self.batch_size, lanes=self.lanes)
         numbers = class_numbers(dataset.manifest.fields, (rows for _, rows in dataset.all_rows()))
-        say_table([*_contents(dataset, numbers, self.batch_size), *self._order(dataset, mixing)], left=2)
+        say_table([*self._contents(dataset, numbers), *self._order(dataset, mixing)], left=2)
         notes = notes_on_numbers(numbers, dataset.manifest.fields, dataset.manifest.classes)
         say(*(f"Note: {note}." for note in notes))
         if mixing.is_poor:
@@ -163,6 +160,35 @@ class Info:
             remedy = f"use gpuload.Shuffle(window={window}), or pack again" if window else "pack again"
             say(f"Warning: the shards are sorted. To fix this, {remedy} without --no-shuffle.")
         return DONE
+
+    def _contents(self, dataset: Any, numbers: dict[str, set[int]]) -> list[tuple[str, str]]:
+        """Rows on what a set holds, and what loading it takes. numbers: the class numbers of fields."""
+        from gpuload.decode.dali.memory import USUAL_SIDE, needed
+
+        manifest = dataset.manifest
+        ranges = {name: f" from {min(found):,} to {max(found):,}" for name, found in numbers.items() if found}
+        fields = [f"{field.name} ({field.kind}{ranges.get(field.name, '')})" for field in manifest.fields]
+        rows = [
+            ("folder", str(dataset.folder)),
+            ("samples", f"{len(dataset):,} in {counted(len(manifest.shards), 'shard')}, {decimal(manifest.bytes)}"),
+            ("fields", ", ".join(fields)),
+            ("mode", f"{manifest.pixels.mode}: {manifest.pixels.in_words}"),
+            ("largest", f"{manifest.width} × {manifest.height} pixels, {decimal(manifest.image_bytes)}"),
+            (
+                "GPU memory",
+                f"{needed([dataset], self.batch_size)}, for batches of {self.batch_size:,} crops of {USUAL_SIDE}",
+            ),
+            ("fingerprint", dataset.fingerprint),
+        ]
+        if dataset.classes is not None:
+            names = ", ".join(name[:_NAME] for name in dataset.classes[:6]) + (
+                ", …" if len(dataset.classes) > 6 else ""
+            )
+            rows.append(("classes", f"{len(dataset.classes):,}: {names}"))
+        if manifest.mean is not None and manifest.std is not None:
+            mean, std = (", ".join(f"{value:.3f}" for value in values) for values in (manifest.mean, manifest.std))
+            rows.append(("mean, std", f"({mean}), ({std}), from {counted(manifest.pixels_from, 'image')}"))
+        return rows
 
     def _order(self, dataset: Any, mixing: Any) -> list[tuple[str, str]]:
         """Rows on how epochs are mixed."""
@@ -178,31 +204,6 @@ class Info:
             full = f"{mixing.expected_classes:.1f} by a full shuffle"
             rows.append(("classes", f"{mixing.classes:.1f} in a batch of {mixing.batch_size}, {full}"))
         return rows
-
-
-def _contents(dataset: Any, numbers: dict[str, set[int]], batch_size: int) -> list[tuple[str, str]]:
-    """Rows on what a set holds, and what loading it takes. numbers: the class numbers of fields."""
-    from gpuload.decode.dali.memory import USUAL_SIDE, needed
-
-    manifest = dataset.manifest
-    ranges = {name: f" from {min(found):,} to {max(found):,}" for name, found in numbers.items() if found}
-    fields = [f"{field.name} ({field.kind}{ranges.get(field.name, '')})" for field in manifest.fields]
-    rows = [
-        ("folder", str(dataset.folder)),
-        ("samples", f"{len(dataset):,} in {counted(len(manifest.shards), 'shard')}, {decimal(manifest.bytes)}"),
-        ("fields", ", ".join(fields)),
-        ("mode", f"{manifest.pixels.mode}: {manifest.pixels.in_words}"),
-        ("largest", f"{manifest.width} × {manifest.height} pixels, {decimal(manifest.image_bytes)}"),
-        ("GPU memory", f"{needed([dataset], batch_size)}, for batches of {batch_size:,} crops of {USUAL_SIDE}"),
-        ("fingerprint", dataset.fingerprint),
-    ]
-    if dataset.classes is not None:
-        names = ", ".join(name[:_NAME] for name in dataset.classes[:6]) + (", …" if len(dataset.classes) > 6 else "")
-        rows.append(("classes", f"{len(dataset.classes):,}: {names}"))
-    if manifest.mean is not None and manifest.std is not None:
-        mean, std = (", ".join(f"{value:.3f}" for value in values) for values in (manifest.mean, manifest.std))
-        rows.append(("mean, std", f"({mean}), ({std}), from {counted(manifest.pixels_from, 'image')}"))
-    return rows
 
 
 def size_of(manifest: Any) -> str:
@@ -326,7 +327,7 @@ class Report:
     def run(self) -> int:
         require("report", "jinja2")
         from gpuload.augment import Augment
-        from gpuload.report.build import FACTS_MARK, PAGE_MARK, Options, build, facts_as_json, render
+        from gpuload.report.build import FACTS_MARK, PAGE_MARK, build, facts_as_json, render
         from gpuload.report.samples import open_splits
 
         page = Output(Path(self.output), "-o", PAGE_MARK)
@@ -334,9 +335,8 @@ class Report:
         if facts_output.path.absolute() == page.path.absolute():
             raise OutputError(f"{page.path}: is named for the page and for the facts. Give two names")
         splits = open_splits(self.folders)
-        options = Options(self.images, Augment(self.size), self.batch_size, self.window)
         with progress_bar("looking at images", "images") as bar:
-            facts, thumbnails = build(splits, options, bar)
+            facts, thumbnails = build(splits, self.images, Augment(self.size), self.batch_size, self.window, bar)
         text = render(facts, thumbnails, self.title or ", ".join(self.folders))
         facts_output.write(facts_as_json(facts).encode(errors="surrogateescape"))
         page.write(text.encode(errors="surrogateescape"))
@@ -368,31 +368,17 @@ class Doctor:
         from gpuload.doctor import conclude
         from gpuload.doctor.checks import examine
 
-        width = shutil.get_terminal_size((120, 24)).columns
         where = None if self.folder is None else as_location(self.folder)
         findings = []
         for finding in examine(Path(where) if isinstance(where, str) else where, self.seconds):
             findings.append(finding)
             if not self.json:
-                say(*_lines_of(finding, width))
+                rows = [("" if finding.grade == "ok" else finding.grade, finding.name, finding.said)]
+                rows += [("", "", f"→ {finding.remedy}")] if finding.remedy else []
+                say_table([(f"{grade:<9}", f"{name:<14}", text) for grade, name, text in rows], left=3)
         verdict, is_well = conclude(findings), all(finding.is_well for finding in findings)
         if self.json:
             say_json({"well": is_well, "verdict": verdict, "findings": [asdict(one) for one in findings]})
         else:
-            say("", *(line for text in verdict for line in _wrapped(text, width, "", "")))
+            say("", *verdict)
         return DONE if is_well else FAULTY
-
-
-def _lines_of(finding: Any, width: int) -> list[str]:
-    """The printed lines: the grade if it is not "ok", the name, the finding, and the remedy."""
-    grade = "" if finding.grade == "ok" else finding.grade
-    indent = " " * (11 + _NAME_WIDTH)
-    lines = _wrapped(finding.said, width, f"{grade:<11}{finding.name:<{_NAME_WIDTH}}", indent)
-    return lines + (_wrapped(finding.remedy, width, f"{indent}→ ", f"{indent}  ") if finding.remedy else [])
-
-
-def _wrapped(text: str, width: int, first: str, others: str) -> list[str]:
-    options: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
-    return textwrap.wrap(
-        printable(text[:4000]), max(width, 60), initial_indent=first, subsequent_indent=others, **options
-    )

@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product, repeat
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from gpuload.augment import Augment
@@ -47,7 +47,6 @@ _MARK = b'{\n "made_by": "gpuload tune"'
 
 # Channels of the net: on a GPU about half of a ResNet-50's arithmetic for each image, on a CPU about a hundredth of it.
 _WIDTHS = {"cuda": 256, "cpu": 32}
-_CLASSES = 10
 
 
 @dataclass
@@ -66,85 +65,11 @@ class Measured:
 
     @property
     def cores_left(self) -> float:
-        return max(0.0, affinity() - median(self.cores))
-
-    def take_turn(self, measure: Callable[[Tuning], Pace], may_fail: bool = True) -> None:
-        """A setting that raises GpuloadError or RuntimeError, such as for lack of memory, has failed."""
-        try:
-            found = measure(self.setting)
-        except (GpuloadError, RuntimeError) as error:
-            if not may_fail:
-                raise
-            self.failed = str(error).splitlines()[0]
-        else:
-            self.rates.append(found.images_per_s)
-            self.cores.append(found.cpu_s / found.seconds)
+        return max(0.0, affinity() - median(self.cores)) if self.cores else 0.0
 
     def figures(self) -> dict[str, Any]:
-        return {**asdict(self.setting), "images_per_s": self.rate, "turns": self.rates, "failed": self.failed}
-
-
-@dataclass(frozen=True)
-class TunedLoader:
-    """A loader but for the settings that are tried: random crops, normalised, float16 on a GPU and float32 on a CPU.
-
-    device: as `DaliIterator` takes it. size: side of the crops in pixels.
-    """
-
-    folder: str
-    device: str
-    size: int
-
-    @property
-    def dtype(self) -> Any:
-        return "float32" if self.device == "cpu" else "float16"
-
-    def measure(self, setting: Tuning, turn_s: float, use: Callable[[Any], None] = lambda images: None) -> Pace:
-        """One turn. Batches decoded ahead do not count. use: called with each batch."""
-        decoder: Any = setting.decoder
-        if setting.cpu_share is not None:
-            decoder = Both(setting.cpu_share, setting.hw_decoder_load)
-        elif setting.hw_decoder_load is not None:
-            decoder = Dali(setting.hw_decoder_load)
-        with DaliIterator(
-            self.folder,
-            setting.batch_size,
-            augment=Augment(self.size, dtype=self.dtype),
-            device=self.device,
-            decoder=decoder,
-            fields=("image",),
-            num_threads=setting.num_threads,
-            prefetch=setting.prefetch,
-        ) as loader:
-            return pace(forever(loader), turn_s, setting.prefetch + 1, use)
-
-    def measure_resident(self, setting: Tuning, turn_s: float, use: Callable[[Any], None]) -> Pace:
-        """One turn with a batch that is there already."""
-        shape = (setting.batch_size, 3, self.size, self.size)
-        return pace(repeat(torch.zeros(shape, dtype=getattr(torch, self.dtype), device=self.device)), turn_s, 1, use)
-
-
-def choices_for(tuned: TunedLoader, batch_size: int | None) -> tuple[TunedLoader, dict[str, Sequence[Any]]]:
-    """The loader on its device, and the values that each setting may have there, the default first."""
-    dataset = Dataset(tuned.folder)
-    if not dataset.manifest.pixels.is_rgb:
-        raise ArgumentError(
-            f"{tuned.folder}: tune measures sets of RGB images, and these are of mode {dataset.manifest.pixels.mode}. "
-            "Tune a set of RGB images of the same size"
-        )
-    with DaliIterator(tuned.folder, 1, augment=Augment(8), device=tuned.device, fields=("image",)) as loader:
-        tuned, decoder = replace(tuned, device=loader.device), loader.decoder
-    samples, threads, is_cpu = len(dataset), count_threads(find_ranks(None, None)), tuned.device == "cpu"
-    usual = min(64 if is_cpu else 256, samples)
-    sizes = (batch_size,) if batch_size else (usual,) if is_cpu else (usual, 64, 128, 256, 408)
-    return tuned, {
-        "decoder": list(dict.fromkeys((decoder, "native", "dali"))),
-        "num_threads": (threads, max(1, threads // 2), *([2 * threads] if is_cpu else [])),
-        "prefetch": (2, 1, 4) if is_cpu else (2, 3),
-        "batch_size": [size for size in dict.fromkeys(sizes) if size <= samples or size == batch_size],
-        # The best depends on the number of engines, cores and bytes an image.
-        "hw_decoder_load": (None,) if is_cpu else (DALIS_LOAD, 0.0, 0.12, 0.3, 0.45, 0.8, 1.0),
-    }
+        measured = {"images_per_s": self.rate, "turns": self.rates, "cores_left": self.cores_left}
+        return {**asdict(self.setting), **measured, "failed": self.failed}
 
 
 def candidates(choices: dict[str, Sequence[Any]]) -> list[Tuning]:
@@ -157,14 +82,12 @@ def candidates(choices: dict[str, Sequence[Any]]) -> list[Tuning]:
             setting = replace(setting, hw_decoder_load=None)  # which means nothing to it
         count = sum(one != other for one, other in zip(values, usual, strict=True))
         changes[setting] = min(count, changes.get(setting, count))
-    ordered = sorted(changes, key=lambda one: changes[one])
-    single = [one for one in ordered if changes[one] == 1]
     # Those of the other decoder come first: they are tried however little time there is.
-    single.sort(key=lambda one: one.decoder == usual[0])
-    others = ordered[1 + len(single) :]
-    free = min(max(0, _CANDIDATES - 1 - len(single)), len(others))
-    spread = [others[number * len(others) // free] for number in range(free)]
-    return [ordered[0], *single, *spread][:_CANDIDATES]
+    ordered = sorted(changes, key=lambda one: (changes[one], one.decoder == usual[0]))
+    single = sum(count <= 1 for count in changes.values())
+    others = ordered[single:]
+    free = min(max(0, _CANDIDATES - single), len(others))
+    return [*ordered[:single], *(others[number * len(others) // free] for number in range(free))][:_CANDIDATES]
 
 
 def rounds_of(count: int) -> list[tuple[int, int]]:
@@ -176,10 +99,39 @@ def rounds_of(count: int) -> list[tuple[int, int]]:
     return rounds
 
 
+def take_turns(
+    found: Sequence[Measured],
+    measure: Callable[[Tuning], Pace],
+    turns: int,
+    baseline: Measured | None = None,
+    deadline: float = inf,
+) -> None:
+    """Measures each so many times, in turn. A setting that raises GpuloadError or RuntimeError, such as for lack of
+    memory, has failed.
+
+    baseline: must not fail. deadline: after it only those are measured that never were.
+    """
+    for turn in range(turns):
+        first = turn % len(found)  # whoever follows the pause between two turns: not always the same
+        for one in (*found[first:], *found[:first]):
+            if one.failed or (one.rates and time.monotonic() > deadline):
+                continue
+            try:
+                paced = measure(one.setting)
+            except (GpuloadError, RuntimeError) as error:
+                if one is baseline:
+                    raise
+                one.failed = str(error).splitlines()[0]
+            else:
+                one.rates.append(paced.images_per_s)
+                one.cores.append(paced.cpu_s / paced.seconds)
+
+
 def search(
     settings: Sequence[Tuning], measure: Callable[[Tuning, float], Pace], seconds: float, opening_s: float
 ) -> list[Measured]:
-    """All settings for which there is time, the best first; the first of `settings`, the defaults, must not fail.
+    """All settings for which there is time, and both decoders at once, the best first; the first of `settings`, the
+    defaults, must not fail.
 
     measure: a turn of so many seconds. opening_s: of each turn, what comes before measuring, which is to take no more
     than half of it.
@@ -187,27 +139,30 @@ def search(
     count, deadline = len(settings), time.monotonic() + seconds
     while count > 2 and seconds / _turns(count) < 2 * opening_s:
         count -= 1
-    turn_s = _turn_s(count, seconds, opening_s)
+    turn_s = max(seconds / _turns(count) - opening_s, min(opening_s, seconds))
     everyone = [Measured(setting) for setting in settings[:count]]
     defaults, rivals = everyone[0], everyone[1:]
     for left, turns in rounds_of(count):
         rivals = _best_first(one for one in rivals if not one.failed)[: left - 1]
-        for turn in range(turns):
-            round_ = [defaults, *rivals]
-            first = turn % len(round_)  # whoever follows the pause between two turns: not always the same
-            for one in round_[first:] + round_[:first]:
-                if not one.failed and not (one.rates and time.monotonic() > deadline):
-                    one.take_turn(lambda setting: measure(setting, turn_s), may_fail=one is not defaults)
-    finalists = _best_first([defaults, *rivals])
-    return finalists + _best_first(one for one in everyone if one not in finalists)
+        take_turns([defaults, *rivals], lambda setting: measure(setting, turn_s), turns, defaults, deadline)
+    found, finalists = _best_first([defaults, *rivals]), 1 + len(rivals)
+    found += _best_first(one for one in everyone if one not in found)
+    best = best_of(found)
+    if {"dali", "native"} <= set(best):
+        both = Measured(_both(best["dali"], best["native"]))
+        take_turns([both], lambda setting: measure(setting, turn_s), _ROUNDS)
+        found = _best_first([both, *found[:finalists]]) + found[finalists:]
+    return found
 
 
 def _turns(count: int) -> int:
     return sum(settings * turns for settings, turns in rounds_of(count))
 
 
-def _turn_s(count: int, seconds: float, opening_s: float) -> float:
-    return max(seconds / _turns(count) - opening_s, min(opening_s, seconds))
+def _both(dali: Measured, native: Measured) -> Tuning:
+    """Both decoders at once, as each is set, with shares that take them equally long."""
+    share = min(max(round(native.rate / (native.rate + dali.rate), 2), 0.01), 0.99)  # each decodes some
+    return replace(dali.setting, decoder="both", num_threads=native.setting.num_threads, cpu_share=share)
 
 
 def _best_first(found: Iterable[Measured]) -> list[Measured]:
@@ -223,60 +178,21 @@ def best_of(found: Sequence[Measured]) -> dict[str, Measured]:
     return best
 
 
-def with_both(found: list[Measured], measure: Callable[[Tuning], Pace]) -> list[Measured]:
-    """Adds both decoders at once, as the best of each was set, with shares that take them equally long."""
-    best = best_of(found)
-    if not {"dali", "native"} <= set(best):
-        return found
-    dali, native = best["dali"], best["native"]
-    share = min(max(round(native.rate / (native.rate + dali.rate), 2), 0.01), 0.99)  # each decodes some
-    setting = replace(dali.setting, decoder="both", num_threads=native.setting.num_threads, cpu_share=share)
-    both, finalists = Measured(setting), 1 + _FINALISTS
-    for _ in range(_ROUNDS):
-        if not both.failed:
-            both.take_turn(measure)
-    return _best_first([both, *found[:finalists]]) + found[finalists:]
-
-
-class TrainingStep:
+def training_step(device: str) -> Callable[[torch.Tensor], None]:
     """Forward, backward and update of a small net; mixed precision on a GPU. Does not wait for the GPU."""
+    kind, width = torch.device(device).type, _WIDTHS[torch.device(device).type]
+    layers = nn.Conv2d(3, width, 7, 4, 3), nn.ReLU(), nn.Conv2d(width, 2 * width, 3, 2, 1), nn.ReLU()
+    net = nn.Sequential(*layers).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
 
-    def __init__(self, device: str) -> None:
-        self.device = torch.device(device)
-        width = _WIDTHS[self.device.type]
-        self._net = nn.Sequential(
-            nn.Conv2d(3, width, 7, 4, 3),
-            nn.ReLU(),
-            nn.Conv2d(width, 2 * width, 3, 2, 1),
-            nn.ReLU(),
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-            nn.Linear(2 * width, _CLASSES),
-        ).to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._optimizer = torch.optim.SGD(self._net.parameters(), lr=1e-4)
+    def step(images: torch.Tensor) -> None:
+        with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
+            loss = net(images.to(device, torch.float32, memory_format=torch.channels_last)).square().mean()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
 
-    def __call__(self, images: torch.Tensor) -> None:
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-            values = self._net(images.to(self.device, torch.float32, memory_format=torch.channels_last))
-            loss = F.cross_entropy(values, torch.zeros(len(images), dtype=torch.int64, device=self.device))
-        self._optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._optimizer.step()
-
-
-def measure_beside_training(
-    tuned: TunedLoader, settings: Sequence[Tuning], seconds: float
-) -> tuple[Measured, list[Measured]]:
-    """Measures a training step with a resident batch and with each loader in turn, the best first; loaders that fail
-    are dropped."""
-    step, resident, found = TrainingStep(tuned.device), Measured(settings[0]), [Measured(one) for one in settings]
-    turn_s = seconds / (_ROUNDS * (1 + len(settings)))
-    for _ in range(_ROUNDS):
-        for one in found:
-            if not one.failed:
-                one.take_turn(lambda setting: tuned.measure(setting, turn_s, step))
-        resident.take_turn(lambda setting: tuned.measure_resident(setting, turn_s, step), may_fail=False)
-    return resident, _best_first(one for one in found if not one.failed)
+    return step
 
 
 @dataclass(frozen=True)
@@ -298,61 +214,109 @@ class Tune:
 
     def run(self) -> int:
         output = None if self.json is None else Output(self.json, "--json", _MARK)
-        tuned, choices = choices_for(TunedLoader(self.folder, self.device, self.size), self.batch_size)
+        tuned, choices = self._open()
         gpu = None if tuned.device == "cpu" else int(tuned.device.partition(":")[2])
         name = describe_device(gpu, find_ranks(None, None))
         with progress_bar(f"measuring for {self.seconds:g} s", "turns"):
-            usual, *others = candidates(choices)
-            found = _measure_alone(tuned, [usual, *others], _ALONE * self.seconds)
+            settings = candidates(choices)
+            found = tuned._measure_alone(settings, _ALONE * self.seconds)
             tunings = [replace(one.setting, images_per_s=round(one.rate, 1)) for one in best_of(found).values()]
             saved = save_tuning(self.folder, name, tunings)
-            resident, beside = measure_beside_training(tuned, tunings, (1 - _ALONE) * self.seconds)
-        _show_settings(found, f"{counted(len(found), 'setting')} on {name}")
-        gain = found[0].rate / next(one.rate for one in found if one.setting == usual)
+            resident, beside = tuned._measure_beside_training(tunings, (1 - _ALONE) * self.seconds)
+        _show(found[:_SHOWN], f"{counted(len(found), 'setting')} on {name}")
+        gain = found[0].rate / next(one.rate for one in found if one.setting == settings[0])
         say(f"fastest: {gain:.2f} times the images/s of the defaults. Saved in {saved}")
-        _show_beside(resident, beside)
+        _show(beside, f"beside a training step ({resident:,.0f} images/s with one resident batch)", resident)
         if beside:
-            say(f"best beside a training step: {advice(beside[0].setting, usual)}")
+            say(f"best beside a training step: {advice(beside[0].setting, settings[0])}")
         if output is not None:
-            trained = [{**one.figures(), "cores_left": one.cores_left} for one in beside]
             figures: dict[str, Any] = {"made_by": "gpuload tune", "device": name, "saved": str(saved)}
-            figures |= {"settings": [one.figures() for one in found], "resident_images_per_s": resident.rate}
-            figures["beside_training"] = trained
+            figures |= {"settings": [one.figures() for one in found], "resident_images_per_s": resident}
+            figures["beside_training"] = [one.figures() for one in beside]
             output.write((json.dumps(figures, indent=1) + "\n").encode())
         return DONE
 
+    def _open(self) -> tuple["Tune", dict[str, Sequence[Any]]]:
+        """With the device that "auto" is; and the values that each setting may have there, the default first."""
+        dataset = Dataset(self.folder)
+        if not dataset.manifest.pixels.is_rgb:
+            raise ArgumentError(
+                f"{self.folder}: tune measures sets of RGB images, and these are of mode "
+                f"{dataset.manifest.pixels.mode}. Tune a set of RGB images of the same size"
+            )
+        with DaliIterator(self.folder, 1, augment=Augment(8), device=self.device, fields=("image",)) as loader:
+            device, decoder = loader.device, loader.decoder
+        samples, threads, is_cpu = len(dataset), count_threads(find_ranks(None, None)), device == "cpu"
+        usual = min(64 if is_cpu else 256, samples)
+        sizes = (self.batch_size,) if self.batch_size else (usual,) if is_cpu else (usual, 64, 128, 256, 408)
+        return replace(self, device=device), {
+            "decoder": list(dict.fromkeys((decoder, "native", "dali"))),
+            "num_threads": (threads, max(1, threads // 2), *([2 * threads] if is_cpu else [])),
+            "prefetch": (2, 1, 4) if is_cpu else (2, 3),
+            "batch_size": [size for size in dict.fromkeys(sizes) if size <= samples or size == self.batch_size],
+            # The best depends on the number of engines, cores and bytes an image.
+            "hw_decoder_load": (None,) if is_cpu else (DALIS_LOAD, 0.0, 0.12, 0.3, 0.45, 0.8, 1.0),
+        }
 
-def _measure_alone(tuned: TunedLoader, settings: Sequence[Tuning], seconds: float) -> list[Measured]:
-    """Loaders alone, the best first."""
-    tuned.measure(settings[0], 0)  # warms the page cache, and the libraries
-    started = time.monotonic()
-    tuned.measure(settings[0], 0)
-    opening_s = time.monotonic() - started
-    found = search(settings, tuned.measure, seconds, opening_s)
-    return with_both(found, lambda setting: tuned.measure(setting, _turn_s(len(found), seconds, opening_s)))
+    def _measure_alone(self, settings: Sequence[Tuning], seconds: float) -> list[Measured]:
+        """Loaders alone, the best first."""
+        self.measure(settings[0], 0)  # warms the page cache, and the libraries
+        started = time.monotonic()
+        self.measure(settings[0], 0)
+        return search(settings, self.measure, seconds, time.monotonic() - started)
+
+    def _measure_beside_training(self, settings: Sequence[Tuning], seconds: float) -> tuple[float, list[Measured]]:
+        """The images/s of a training step with a resident batch, and each loader beside it, in turn, the best first;
+        loaders that fail are dropped."""
+        step, resident, found = training_step(self.device), Measured(settings[0]), [Measured(one) for one in settings]
+        turn_s = seconds / (_ROUNDS * (1 + len(settings)))
+        for _ in range(_ROUNDS):
+            take_turns(found, lambda setting: self.measure(setting, turn_s, step), 1)
+            take_turns([resident], lambda setting: self.measure_resident(setting, turn_s, step), 1, resident)
+        return resident.rate, _best_first(one for one in found if not one.failed)
+
+    @property
+    def _dtype(self) -> Any:
+        return "float32" if self.device == "cpu" else "float16"
+
+    def measure(self, setting: Tuning, turn_s: float, use: Callable[[Any], None] = lambda images: None) -> Pace:
+        """One turn: random crops, normalised. Batches decoded ahead do not count. use: called with each batch."""
+        decoder: Any = setting.decoder
+        if setting.cpu_share is not None:
+            decoder = Both(setting.cpu_share, setting.hw_decoder_load)
+        elif setting.hw_decoder_load is not None:
+            decoder = Dali(setting.hw_decoder_load)
+        with DaliIterator(
+            self.folder,
+            setting.batch_size,
+            augment=Augment(self.size, dtype=self._dtype),
+            device=self.device,
+            decoder=decoder,
+            fields=("image",),
+            num_threads=setting.num_threads,
+            prefetch=setting.prefetch,
+        ) as loader:
+            return pace(forever(loader), turn_s, setting.prefetch + 1, use)
+
+    def measure_resident(self, setting: Tuning, turn_s: float, use: Callable[[Any], None]) -> Pace:
+        """One turn with a batch that is there already."""
+        shape = (setting.batch_size, 3, self.size, self.size)
+        return pace(repeat(torch.zeros(shape, dtype=getattr(torch, self._dtype), device=self.device)), turn_s, 1, use)
 
 
-def _show_settings(found: Sequence[Measured], title: str) -> None:
-    """Prints the fastest."""
-    rows = []
-    for one in found[:_SHOWN]:
-        setting = one.setting
-        load = "" if setting.hw_decoder_load is None else f"{setting.hw_decoder_load:g}"
-        figures = (f"{one.rate:,.0f}", f"{min(one.rates):,.0f}–{max(one.rates):,.0f}") if one.rates else ("failed", "")
-        numbers = (setting.num_threads, setting.prefetch, setting.batch_size)
-        rows.append((setting.decoder, *map(str, numbers), load, *figures, str(len(one.rates))))
-    say_table(rows, ("decoder", "threads", "prefetch", "batch", "engines' load", "images/s", "min–max", "turns"), title)
-
-
-def _show_beside(resident: Measured, found: Sequence[Measured]) -> None:
-    """Prints what remains for a training step."""
+def _show(found: Sequence[Measured], title: str, resident: float | None = None) -> None:
+    """Prints these settings. resident: images/s of a training step with a resident batch."""
+    heads = ["decoder", "for the CPU", "engines' load", "threads", "prefetch", "batch", "images/s", "min–max", "turns"]
     rows = []
     for one in found:
-        share = "" if one.setting.cpu_share is None else f"{one.setting.cpu_share:.0%}"
-        figures = (f"{one.rate:,.0f}", f"{one.rate / resident.rate:.0%}", f"{one.cores_left:.1f}")
-        rows.append((one.setting.decoder, share, *figures))
-    heads = ("decoder", "for the CPU", "images/s", "of resident", "cores left")
-    say_table(rows, heads, f"beside a training step ({resident.rate:,.0f} images/s with one resident batch)")
+        setting = one.setting
+        shares = ("" if share is None else f"{share:g}" for share in (setting.cpu_share, setting.hw_decoder_load))
+        figures = (f"{one.rate:,.0f}", f"{min(one.rates):,.0f}–{max(one.rates):,.0f}") if one.rates else ("failed", "")
+        numbers = map(str, (setting.num_threads, setting.prefetch, setting.batch_size))
+        rows.append([setting.decoder, *shares, *numbers, *figures, str(len(one.rates))])
+        if resident is not None:
+            rows[-1] += [f"{one.rate / resident:.0%}", f"{one.cores_left:.1f}"]
+    say_table(rows, heads if resident is None else [*heads, "of resident", "cores left"], title)
 
 
 def advice(best: Tuning, usual: Tuning) -> str:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from rich.filesize import decimal
+
 from gpuload.counted import counted
 
 # ok: as it should be. note: nothing needs to be done, but it explains something. attention: it works, slower or less
@@ -11,7 +13,8 @@ from gpuload.counted import counted
 Grade = Literal["ok", "note", "attention", "broken"]
 
 # What a check returns: the fields of `Finding` but its name. None: there is nothing to check.
-Answer = tuple[Grade, str, str, dict[str, Any]] | None
+Told = tuple[Grade, str, str, dict[str, Any]]
+Answer = Told | None
 
 
 @dataclass(frozen=True)
@@ -34,11 +37,7 @@ class Finding:
 
 def size(count: float) -> str:
     """A number of bytes, in words."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.0f} {unit}" if unit == "bytes" or count >= 10 else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
+    return decimal(int(count))
 
 
 def conclude(findings: Sequence[Finding]) -> list[str]:

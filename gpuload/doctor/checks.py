@@ -1,13 +1,12 @@
 """All checks in the order of their output; the last ones load images in processes of their own, so that a decoder that
 crashes or hangs ends only its process."""
 
-import json
 import os
-import signal
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,9 +16,10 @@ import numpy as np
 import gpuload
 from gpuload.decode.open import native_fault
 from gpuload.disk.dataset import Dataset, packed_folders
-from gpuload.doctor import Answer, Finding, environment, sets, size
+from gpuload.doctor import Answer, Finding, Told, environment, sets, size
 from gpuload.doctor.environment import Driver
-from gpuload.errors import ArgumentError, RemoteError
+from gpuload.errors import ArgumentError, DecodeError, GpuloadError, RemoteError
+from gpuload.machine.fork_server import EndedError, Worker, ensure_server, exit_code, exit_name
 from gpuload.machine.installed import cuda_extra, fault_of
 from gpuload.monitor import measure_loader
 from gpuload.store.url import URL
@@ -50,36 +50,21 @@ def examine(folder: Path | URL | None, seconds: float) -> Iterator[Finding]:
     driver = environment.find_driver()
     for name, check in environment.CHECKS.items():
         yield from _run(name, check, driver)
-    yield from unreachable
     for dataset in datasets:
         for name, check_set in sets.CHECKS.items():
             yield from _run(name, check_set, dataset)
-    if not unreachable:
-        yield from _try_decoders(driver, datasets, seconds)
-
-
-def _try_decoders(driver: Driver | None, datasets: list[Dataset], seconds: float) -> Iterator[Finding]:
-    """Without a set, only whether each decoder loads a few small images."""
-    if not (found := decoders(driver)):
+    if unreachable:
+        yield from unreachable
+        return
+    for device, decoder in (found := decoders(driver)):
+        if datasets:
+            attempt = partial(try_decoder, device=device, decoder=decoder, seconds=seconds)
+            yield from _run(f"{decoder} on {device}", attempt, datasets[0].folder)
+        else:
+            yield from _run(f"{decoder} on {device}", partial(_try_without_set, decoder=decoder), device)
+    if not found:
         said = "neither decoder='native' nor decoder='dali' can be used here, so that nothing can be loaded"
         yield Finding("decoders", "broken", said, f"`pip install 'gpuload[{cuda_extra() or 'cpu'}]'`")
-    for device, decoder in found:
-
-        def attempt(seconds: float, device: str = device, decoder: str = decoder) -> Answer:
-            if datasets:
-                return try_decoder(datasets[0].folder, device, decoder, seconds)
-            with TemporaryDirectory(prefix="gpuload-doctor-") as temporary:
-                pixels = np.random.default_rng(0).integers(0, 256, (8, 32, 32, 3), np.uint8)
-                gpuload.pack([{"image": image} for image in pixels], temporary, workers=1)
-                return try_decoder(Path(temporary) / "train", device, decoder, 0.01)
-
-        for one in _run(f"{decoder} on {device}", attempt, seconds):
-            yield one if datasets or one.grade != "ok" else _without_rate(one)
-
-
-def _without_rate(found: Finding) -> Finding:
-    data = {name: found.data[name] for name in ("device", "decoder", "first_s")}
-    return Finding(found.name, "ok", f"loads images; the first batch came after {data['first_s']:.1f} s", "", data)
 
 
 def decoders(driver: Driver | None) -> list[tuple[str, str]]:
@@ -100,35 +85,52 @@ def _run(name: str, check: Callable[[Any], Answer], subject: Any) -> list[Findin
     return [] if answer is None else [Finding(name, *answer)]
 
 
-def try_decoder(folder: Path | URL, device: str, decoder: str, seconds: float) -> Answer:
+def _try_without_set(device: str, decoder: str) -> Told:
+    """Whether a decoder loads a few small images."""
+    with TemporaryDirectory(prefix="gpuload-doctor-") as temporary:
+        pixels = np.random.default_rng(0).integers(0, 256, (8, 32, 32, 3), np.uint8)
+        gpuload.pack([{"image": image} for image in pixels], temporary, workers=1)
+        grade, said, remedy, data = try_decoder(Path(temporary) / "train", device, decoder, 0.01)
+    if grade == "ok":  # so short a measurement says nothing about speed
+        data = {name: data[name] for name in ("device", "decoder", "first_s")}
+        said = f"loads images; the first batch came after {data['first_s']:.1f} s"
+    return grade, said, remedy, data
+
+
+def try_decoder(folder: Path | URL, device: str, decoder: str, seconds: float) -> Told:
     """How many images/s a decoder makes on a device: random crops of 224, normalised."""
-    where = str(folder.absolute() if isinstance(folder, Path) else folder)
-    command = [sys.executable, "-m", "gpuload.doctor.checks", where, device, decoder, str(seconds)]
-    paths = filter(None, [str(Path(gpuload.__file__).parents[1]), os.environ.get("PYTHONPATH")])
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    worker = Worker(partial(ensure_server, ()), _quietly, measure, name="gpuload-doctor", need_main=False)
+    worker.send((str(folder.absolute() if isinstance(folder, Path) else folder), device, decoder, seconds))
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, env=variables, timeout=_MOST_SECONDS + seconds, check=False
-        )
-    except subprocess.TimeoutExpired:
-        said = f"gave no batch within {_MOST_SECONDS:.0f} s"
-        return "broken", said, "See whether it does with num_threads=1, and report it", {}
-    if done.returncode < 0:
-        died = signal.Signals(-done.returncode).name
+        if not worker.pipe.poll(_MOST_SECONDS + seconds):
+            said = f"gave no batch within {_MOST_SECONDS:.0f} s"
+            return "broken", said, "See whether it does with num_threads=1, and report it", {}
+        told: dict[str, Any] = worker.receive()
+    except EndedError:
+        how = exit_name(exit_code(worker.process))
         remedy = f"`python -m gpuload verify {folder}` finds images that end a decoder. If there are none, report this"
-        return "broken", f"ended its process by {died}", remedy, {"signal": died}
-    if done.returncode or not done.stdout:
-        said = (done.stderr.strip().splitlines() or [f"ended with exit code {done.returncode}"])[-1]
-        return "broken", said, "The line names what is wrong; `python -m gpuload verify` checks the set", {}
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    if "error" in told:
-        return "broken", told["error"], told["remedy"], {}
+        return "broken", f"ended its process by {how}", remedy, {"signal": how}
+    except GpuloadError as error:
+        remedy = f"`python -m gpuload verify {folder}` lists every fault of the set"
+        return "broken", str(error), remedy if isinstance(error, DecodeError) else "", {}
+    finally:
+        worker.process.kill()
+        worker.stop()
     said = f"{told['images_per_s']:,.0f} images/s ({size(told['bytes_per_s'])}/s) with {told['num_threads']} threads, "
     return "ok", f"{said}the first batch after {told['first_s']:.1f} s", "", told
 
 
+def _quietly(pipe: Connection, measure: Callable[..., dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
+    """In the process: what libraries print is not the doctor's."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
+    warnings.simplefilter("ignore")
+    return lambda task: measure(*task)
+
+
 def measure(folder: str, device: str, decoder: str, seconds: float) -> dict[str, Any]:
-    """What the process prints: rates, the stage that binds, and advice."""
+    """Rates, the stage that binds, and advice."""
     dataset = gpuload.Dataset(folder)
     with gpuload.DaliIterator(
         dataset,
@@ -154,19 +156,3 @@ def _wait_for_compilation() -> None:
     background = sys.modules.get("gpuload.decode.native.compiled")
     if background is not None:
         background.wait_for_all()
-
-
-def main() -> None:
-    folder, device, decoder, seconds = sys.argv[1:]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            told = measure(folder, device, decoder, float(seconds))
-        except gpuload.GpuloadError as error:
-            remedy = f"`python -m gpuload verify {folder}` lists every fault of the set"
-            told = {"error": str(error), "remedy": remedy if isinstance(error, gpuload.DecodeError) else ""}
-    sys.stdout.write(json.dumps(told) + "\n")
-
-
-if __name__ == "__main__":
-    main()

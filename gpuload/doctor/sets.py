@@ -1,8 +1,7 @@
-"""Checks of a packed set: what it holds, and how fast its disk, or its server and the disk of its cache, are."""
+"""Checks of a packed set: what it holds, whether it fits into memory and cache, and how fast its disk or server is."""
 
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,7 +22,6 @@ _CHUNK_BYTES = 4 << 20
 _FROM_MEMORY = 10e9  # bytes/s that hardly any disk gives
 _REQUESTS = 5
 _LEAST_RANGE = 1_000_000  # less says nothing of the rate
-_WRITTEN_BYTES, _WRITTEN_SECONDS = 64_000_000, 2.0
 _FAR_S = 0.3  # a request to another continent takes less
 
 
@@ -128,29 +126,18 @@ def check_network(dataset: Dataset) -> Answer:
 
 
 def check_cache(dataset: Dataset) -> Answer:
-    """What the cache has room for, and how fast its disk is written."""
+    """What the cache has room for."""
     if (cache := dataset.cache) is None:
         return None
     stored, room = dataset.manifest.bytes, min(cache.limit, cache.used() + cache.free())
-    rate = _write_rate(str(cache.folder))
-    data = {"folder": str(cache.folder), "limit": cache.limit, "room": room, "written_bytes_per_s": rate}
-    said = f"{cache.folder}: room for {size(room)}, the set takes {size(stored)}; its disk is written at {size(rate)}/s"
+    data = {"folder": str(cache.folder), "limit": cache.limit, "room": room}
+    said = f"{cache.folder}: room for {size(room)}, the set takes {size(stored)}"
     if _windows_bytes(dataset) > room:
         remedy = "Free some, or give another folder by GPULOAD_CACHE. With Dataset(cache_size=0) shards stay in memory"
         return "attention", f"{said}. Two windows of {WINDOW} shards do not fit", remedy, data
     if stored > room:
         return "note", f"{said}: every epoch downloads what does not fit", "", data
     return "ok", f"{said}: the first epoch alone downloads anything", "", data
-
-
-def _write_rate(folder: str) -> float:
-    """Bytes/s of a file that is written to a disk, and deleted."""
-    chunk, written, begun = os.urandom(_CHUNK_BYTES), 0, time.perf_counter()
-    with tempfile.TemporaryFile(dir=folder) as file:
-        while written < _WRITTEN_BYTES and time.perf_counter() - begun < _WRITTEN_SECONDS:
-            written += file.write(chunk)
-            os.fsync(file.fileno())
-    return written / (time.perf_counter() - begun)
 
 
 def _sample_bytes(dataset: Dataset) -> float:

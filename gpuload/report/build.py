@@ -5,7 +5,6 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import zip_longest
 from pathlib import Path
@@ -45,7 +44,7 @@ def render(facts: dict[str, Any], thumbnails: Thumbnails, title: str) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"count": "{:,}".format, "short": in_short, "filesize": decimal, "shares": _shares}
+    environment.filters |= {"count": "{:,}".format, "short": in_short, "filesize": decimal}
     script = (_FOLDER / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("page.html").render(
@@ -62,8 +61,12 @@ def render(facts: dict[str, Any], thumbnails: Thumbnails, title: str) -> str:
 
 def facts_as_json(facts: dict[str, Any]) -> str:
     """The facts without their pictures."""
-    marked = {"made_by": "gpuload report", **_without_pictures(facts)}
-    return json.dumps(marked, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def without_picture(entry: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in entry.items() if name != "picture"}
+
+    plain = json.loads(json.dumps({"made_by": "gpuload report", **facts}), object_hook=without_picture)
+    return json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _data(facts: dict[str, Any], thumbnails: Thumbnails) -> dict[str, Any]:
@@ -88,20 +91,6 @@ def _for_script(data: Any) -> Markup:
     """JSON that cannot end its script element, nor begin a comment or another element in it."""
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
-
-
-def _without_pictures(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(name): _without_pictures(entry) for name, entry in value.items() if name != "picture"}
-    if isinstance(value, list | tuple):
-        return [_without_pictures(entry) for entry in value]
-    return value
-
-
-def _shares(series: dict[str, Any]) -> list[float]:
-    """Of each bin the share of a split's images."""
-    total = sum(series["counts"])
-    return [count / total if total else 0.0 for count in series["counts"]]
 
 
 def find_findings(facts: dict[str, Any]) -> list[dict[str, str]]:
@@ -150,30 +139,19 @@ def _of_duplicates(found: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         yield "good", "No image was found twice, within a split or between splits", "duplicates"
 
 
-@dataclass(frozen=True)
-class Options:
-    """What a report looks at.
-
-    most_images: whose pixels are looked at, over all splits. augment, batch_size, window: of the training that is
-    shown.
-    """
-
-    most_images: int
-    augment: Augment
-    batch_size: int
-    window: int
-
-
-def build(splits: Sequence[Split], options: Options, progress: Progress) -> tuple[dict[str, Any], Thumbnails]:
+def build(
+    splits: Sequence[Split], most_images: int, augment: Augment, batch_size: int, window: int, progress: Progress
+) -> tuple[dict[str, Any], Thumbnails]:
     """The facts, which hold the pictures that are no thumbnails as data URIs under keys "picture", and the thumbnails.
 
-    progress: is called with the number of images that were looked at, of how many, and 0.
+    most_images: whose pixels are looked at, over all splits. augment, batch_size, window: of the training that is
+    shown. progress: is called with the number of images that were looked at, of how many, and 0.
 
     Raises:
         ShardError, RemoteError: a shard cannot be read. MissingPackageError: what loading needs is not installed.
     """
     begun = time.monotonic()
-    parts = look_at_all(splits, options.most_images, progress)
+    parts = look_at_all(splits, most_images, progress)
     trained = training_split(splits)
     facts: dict[str, Any] = {
         "gpuload": __version__,
@@ -197,8 +175,8 @@ def build(splits: Sequence[Split], options: Options, progress: Progress) -> tupl
         },
         "training": {
             "split": trained.name,
-            "batch": training_batch(trained.dataset, options.augment),
-            "mixing": _mixing(trained.dataset, options),
+            "batch": training_batch(trained.dataset, augment),
+            "mixing": _mixing(trained.dataset, window, batch_size),
         },
     }
     facts["findings"] = find_findings(facts)
@@ -236,7 +214,6 @@ def _histograms(parts: Sequence[Part]) -> list[Any]:
         histogram("Height", "pixels", [table.heights for table in tables], names),
         histogram("Aspect", "width : height", [table.aspect for table in tables], names),
         histogram("Stored size", "kB", [table.bytes / 1000 for table in tables], names),
-        histogram("Bits per pixel", "stored", [table.density for table in tables], names),
     ]
     return [entry for entry in found if entry["bins"]]
 
@@ -253,18 +230,18 @@ def _broken(part: Part) -> dict[str, Any]:
     return {"split": part.split.name, "count": part.corrupt_images, "samples": entries}
 
 
-def _mixing(dataset: Dataset, options: Options) -> dict[str, Any]:
+def _mixing(dataset: Dataset, window: int, batch_size: int) -> dict[str, Any]:
     """How well a window of shards mixes."""
-    found = measure_mixing(dataset, options.window, options.batch_size)
+    found = measure_mixing(dataset, window, batch_size)
     return {
-        "window": min(options.window, len(dataset.shard_paths)),
+        "window": min(window, len(dataset.shard_paths)),
         "shards": len(dataset.shard_paths),
         "batch_size": found.batch_size,
         "distance": found.distance,
         "classes_in_batch": found.classes,
         "expected_classes": found.expected_classes,
         "is_poor": found.is_poor,
-        "good_window": smallest_good_window(dataset, options.batch_size) if found.is_poor else None,
+        "good_window": smallest_good_window(dataset, batch_size) if found.is_poor else None,
     }
 
 

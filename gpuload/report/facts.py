@@ -17,11 +17,12 @@ from gpuload.headers import encodings, jpeg, png
 from gpuload.loader.pipeline import CorruptSample
 from gpuload.report.pixels import Looks, choose, look_at, shares, side_for
 from gpuload.report.samples import Split, describe
-from gpuload.types import I32, I64, ClassNames
+from gpuload.types import I64, ClassNames
 
-# Rows whose sizes are kept, 24 bytes each. Of larger splits, those of evenly spaced shards.
+# Rows whose sizes are kept, 32 bytes each. Of larger splits, those of evenly spaced shards.
 MOST_ROWS = 5_000_000
 _EXAMPLES = 24  # kept for each class and split
+_SIZES = ("width", "height", "image_bytes")
 _FIRST_BYTES = 1 << 14  # of an image; enough for most headers
 _BINS = 28
 _FEW = 12  # different values that get a bar each
@@ -30,33 +31,47 @@ _SHOWN = 12  # of a ranking
 
 
 @dataclass(frozen=True)
-class Columns:
-    """Of the samples at `numbers`, int64 (N,), in stored order: int32 widths and heights in pixels, and int64 bytes of
-    the stored image.
+class Classes:
+    """The classes of a field over all samples.
 
-    names: of the classes of each field with classes, "label" first, where they are known. of_samples: whether a sample
-    has one of them. counts: how often each class number comes, and examples: some numbers of samples with it; by field,
-    over all samples.
+    names: where they are known. of_samples: whether a sample has one of them. counts: how often each class number
+    comes. examples: some numbers of samples with it.
     """
 
+    names: ClassNames
+    of_samples: bool
+    counts: Counter[int]
+    examples: dict[int, list[int]]
+
+    def add(self, column: Any, numbers: I64) -> None:
+        """Counts those of some samples. column: of the index."""
+        if hasattr(column, "value_lengths"):
+            values, numbers = flat(column), numbers[rows_of(lengths_of(column))]
+        else:
+            values = column.fill_null(-1).to_numpy(zero_copy_only=False)
+        order = np.argsort(values, kind="stable")
+        classes, starts = np.unique(values[order], return_index=True)
+        for number, samples in zip(classes.tolist(), np.split(numbers[order], starts[1:]), strict=True):
+            self.counts[number] += len(samples)
+            known = self.examples.setdefault(number, [])
+            if len(known) < _EXAMPLES:
+                known += np.unique(samples)[:4].tolist()
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Of the samples at `numbers`, in stored order: widths and heights in pixels, and bytes of the stored image; all
+    int64 (N,). classes: of each field that has some, "label" first."""
+
     numbers: I64
-    widths: I32
-    heights: I32
+    widths: I64
+    heights: I64
     bytes: I64
-    names: dict[str, ClassNames]
-    of_samples: dict[str, bool]
-    counts: dict[str, Counter[int]]
-    examples: dict[str, dict[int, list[int]]]
+    classes: dict[str, Classes]
 
     @property
     def pixels(self) -> I64:
-        """int64 (N,)."""
-        return self.widths.astype(np.int64) * self.heights
-
-    @property
-    def density(self) -> npt.NDArray[Any]:
-        """Stored bits per pixel."""
-        return 8 * self.bytes / np.maximum(self.pixels, 1)
+        return self.widths * self.heights
 
     @property
     def aspect(self) -> npt.NDArray[Any]:
@@ -103,42 +118,22 @@ def read_columns(dataset: Dataset) -> Columns:
     """One pass over the index, shard by shard."""
     dataset.fetch_rows()
     columns = {field: name for field in dataset.fields.values() if (name := kind_of(field).class_column(field))}
-    fields = sorted(columns, key=lambda field: field.name != "label")
-    counts = {field.name: Counter[int]() for field in fields}
-    examples: dict[str, dict[int, list[int]]] = {field.name: {} for field in fields}
+    classes = {
+        field.name: Classes(kind_of(field).class_names(field, dataset.classes), name == field.name, Counter(), {})
+        for field, name in sorted(columns.items(), key=lambda item: item[0].name != "label")
+    }
     selected = dataset.stored_samples(np.arange(len(dataset)))
     kept = selected[choose(dataset, MOST_ROWS)]
-    parts: list[tuple[Any, ...]] = [tuple(np.empty(0, dtype) for dtype in (np.int64, np.int32, np.int32, np.int64))]
+    sizes = [np.empty((3, 0), np.int64)]
     for shard, (first, end) in enumerate(zip(dataset.first_samples[:-1], dataset.first_samples[1:], strict=True)):
-        numbers = selected[slice(*np.searchsorted(selected, [first, end]))]
-        if not len(numbers):
-            continue
-        rows = dataset.rows(shard).take(numbers - first)
-        for field in fields:
-            column = rows.column(columns[field])
-            if hasattr(column, "value_lengths"):
-                values, owners = flat(column), rows_of(lengths_of(column))
-            else:
-                values, owners = column.fill_null(-1).to_numpy(zero_copy_only=False), np.arange(len(numbers))
-            _count(values, numbers[owners], counts[field.name], examples[field.name])
-        mine = np.searchsorted(numbers, kept[slice(*np.searchsorted(kept, [first, end]))])
-        sides = (rows.column(name).to_numpy()[mine] for name in ("width", "height", "image_bytes"))
-        parts.append((numbers[mine], *sides))
-    names = {field.name: kind_of(field).class_names(field, dataset.classes) for field in fields}
-    of_samples = {field.name: columns[field] == field.name for field in fields}
-    numbers, widths, heights, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Columns(numbers, widths, heights, sizes, names, of_samples, counts, examples)
-
-
-def _count(values: I64, numbers: I64, counts: Counter[int], examples: dict[int, list[int]]) -> None:
-    """Adds the classes of one shard. values: class numbers; numbers: the sample of each."""
-    order = np.argsort(values, kind="stable")
-    classes, starts = np.unique(values[order], return_index=True)
-    for number, samples in zip(classes.tolist(), np.split(numbers[order], starts[1:]), strict=True):
-        counts[number] += len(samples)
-        known = examples.setdefault(number, [])
-        if len(known) < _EXAMPLES:
-            known += np.unique(samples)[:4].tolist()
+        numbers, mine = (of[slice(*np.searchsorted(of, [first, end]))] for of in (selected, kept))
+        if len(numbers):
+            rows = dataset.rows(shard)
+            for field, name in columns.items():
+                classes[field.name].add(rows.column(name).take(numbers - first), numbers)
+            sizes.append(np.stack([rows.column(name).to_numpy()[mine - first] for name in _SIZES]))
+    widths, heights, stored = np.concatenate(sizes, axis=1)
+    return Columns(kept, widths, heights, stored, classes)
 
 
 def count_formats(dataset: Dataset, numbers: I64) -> Counter[str]:
@@ -156,18 +151,10 @@ def count_formats(dataset: Dataset, numbers: I64) -> Counter[str]:
             lease = store.open(shard)
             with lease.open(buffering=0) as file:
                 for offset, size in zip(offsets, sizes, strict=True):
-                    found[_format(_read_head(file.fileno(), offset, size))] += 1
+                    found[_format(os.pread(file.fileno(), min(size, _FIRST_BYTES), offset))] += 1
     finally:
         store.close()
     return found
-
-
-def _read_head(descriptor: int, offset: int, size: int) -> bytes:
-    """The first bytes of an image; empty where they cannot be read."""
-    try:
-        return os.pread(descriptor, min(size, _FIRST_BYTES), offset) if offset >= 0 and size > 0 else b""
-    except OSError:
-        return b""
 
 
 def _format(head: bytes) -> str:
@@ -200,7 +187,9 @@ def histogram(title: str, unit: str, values: Sequence[npt.NDArray[Any]], names: 
         places = np.clip(np.searchsorted(edges, part, side="right") - 1, 0, len(labels) - 1)
         middle = np.percentile(part, [0, 50, 100]).tolist() if len(part) else [0, 0, 0]
         told = dict(zip(("smallest", "median", "largest"), middle, strict=True))
-        found["series"].append({"split": name, "counts": np.bincount(places, minlength=len(labels)).tolist(), **told})
+        counts = np.bincount(places, minlength=len(labels))
+        shares = (counts / max(1, len(part))).tolist()
+        found["series"].append({"split": name, "counts": counts.tolist(), "shares": shares, **told})
     return found
 
 
@@ -231,8 +220,10 @@ def in_short(value: float) -> str:
 
 
 class _Ranking(NamedTuple):
-    """What images are ranked by. what: how it is measured. values: of columns or looks, the smallest first."""
+    """What images are ranked by. of: "looks" or "columns", which has the values, the smallest first. what: how it is
+    measured."""
 
+    of: str
     name: str
     title: str
     what: str
@@ -244,33 +235,29 @@ def _in_pixels(count: float) -> str:
     return f"{abs(count) / 1e6:.2f} MP" if abs(count) >= 1e5 else f"{abs(count):,.0f} px"
 
 
-_BY_LOOKS = (
-    _Ranking("darkest", "Darkest", "the level that 95 % of the pixels stay below", lambda f: f.bright_parts,
-             "{:.0%}".format),
-    _Ranking("brightest", "Brightest", "the level that 95 % of the pixels are above", lambda f: -f.dark_parts,
-             lambda v: f"{-v:.0%}"),
-    _Ranking("blurriest", "Most blurred", "deviation of the Laplacian of the small image", lambda f: f.sharpness,
-             "{:.1f}".format),
-    _Ranking("least-informative", "Least informative", "entropy of the brightness, at most 6 bits",
+_RANKINGS = (
+    _Ranking("looks", "darkest", "Darkest", "the level that 95 % of the pixels stay below",
+             lambda f: f.bright_parts, "{:.0%}".format),
+    _Ranking("looks", "brightest", "Brightest", "the level that 95 % of the pixels are above",
+             lambda f: -f.dark_parts, lambda v: f"{-v:.0%}"),
+    _Ranking("looks", "blurriest", "Most blurred", "deviation of the Laplacian of the small image",
+             lambda f: f.sharpness, "{:.1f}".format),
+    _Ranking("looks", "least-informative", "Least informative", "entropy of the brightness, at most 6 bits",
              lambda f: f.entropy, lambda v: f"{abs(v):.2f} bits"),
-)  # fmt: skip
-_BY_COLUMNS = (
-    _Ranking("aspect", "Oddest in aspect", "longer : shorter side", lambda f: -np.abs(np.log(f.aspect)),
-             lambda v: f"{np.exp(-v):.2f} : 1"),
-    _Ranking("smallest", "Smallest", "in pixels", lambda f: f.pixels, _in_pixels),
-    _Ranking("largest", "Largest", "in pixels", lambda f: -f.pixels, _in_pixels),
-    _Ranking("lightest", "Fewest bytes for its pixels", "stored bits per pixel", lambda f: f.density,
-             "{:.2f} bits/px".format),
+    _Ranking("columns", "aspect", "Oddest in aspect", "longer : shorter side",
+             lambda f: -np.abs(np.log(f.aspect)), lambda v: f"{np.exp(-v):.2f} : 1"),
+    _Ranking("columns", "smallest", "Smallest", "in pixels", lambda f: f.pixels, _in_pixels),
+    _Ranking("columns", "largest", "Largest", "in pixels", lambda f: -f.pixels, _in_pixels),
 )  # fmt: skip
 
 
 def find_extremes(parts: Sequence[Part]) -> list[dict[str, Any]]:
     """For each ranking the images at its end, over all splits, the most extreme first."""
     found, images = [], sum(len(part.columns.numbers) for part in parts)
-    for ranking in (*_BY_LOOKS, *_BY_COLUMNS):
+    for ranking in _RANKINGS:
         ends: list[tuple[float, int, int]] = []
         for n, part in enumerate(parts):
-            source: Looks | Columns = part.looks if ranking in _BY_LOOKS else part.columns
+            source = getattr(part, ranking.of)
             values = ranking.values(source)
             rows = np.flatnonzero(np.isfinite(values))
             rows = rows[np.argsort(values[rows], kind="stable")[: _SHOWN + 1]]

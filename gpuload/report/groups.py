@@ -15,7 +15,7 @@ from gpuload.pictures import name_of
 from gpuload.report.facts import Part
 from gpuload.report.pixels import SIGNATURE, close_pairs, join_groups
 from gpuload.report.samples import describe, training_split
-from gpuload.types import I64, U64, Bools, ClassNames
+from gpuload.types import I64, U64, Bools
 
 _EXAMPLES = 900  # of all classes of a table; at most six of each
 _EACH = 6
@@ -32,16 +32,15 @@ Member = tuple[int, int]  # split, and number in its whole set
 
 def class_tables(parts: Sequence[Part]) -> list[dict[str, Any]]:
     """A table for each field with classes, "label" first; fields of one name are one table."""
-    return [_table(name, parts) for name in dict.fromkeys(name for part in parts for name in part.columns.names)]
+    return [_table(name, parts) for name in dict.fromkeys(name for part in parts for name in part.columns.classes)]
 
 
 def _table(field: str, parts: Sequence[Part]) -> dict[str, Any]:
-    columns = [part.columns for part in parts]
-    here = [n for n, found in enumerate(columns) if field in found.names]
-    names: ClassNames = next((found for n in here if (found := columns[n].names[field]) is not None), None)
+    here = {n: part.columns.classes[field] for n, part in enumerate(parts) if field in part.columns.classes}
+    names = next((found.names for found in here.values() if found.names is not None), None)
     counts = {number: [0] * len(parts) for number in range(len(names or ()))}
-    for n in here:
-        for number, count in columns[n].counts[field].items():
+    for n, found in here.items():
+        for number, count in found.counts.items():
             counts.setdefault(number, [0] * len(parts))[n] = count
     order = sorted(counts, key=lambda number: (-sum(counts[number]), number))
     told = {number: name_of(number, names)[:200] if number != -1 else "no class" for number in order}
@@ -61,9 +60,8 @@ def _table(field: str, parts: Sequence[Part]) -> dict[str, Any]:
     in_training = sorted(found[trained] for found in counts.values() if found[trained]) or [0]
     return {
         "field": field,
-        "what": "samples" if all(columns[n].of_samples[field] for n in here) else "boxes",
+        "what": "samples" if all(found.of_samples for found in here.values()) else "boxes",
         "classes": len(order),
-        "left_out": max(0, len(order) - _MOST_CLASSES),
         "smallest": in_training[0],
         "median": in_training[len(in_training) // 2],
         "largest": in_training[-1],
@@ -75,7 +73,7 @@ def _table(field: str, parts: Sequence[Part]) -> dict[str, Any]:
 def _examples(field: str, number: int, parts: Sequence[Part], each: int) -> list[dict[str, Any]]:
     """Some samples of a class, of the first split that has any."""
     for part in parts:
-        if found := part.columns.examples[field].get(number):
+        if found := part.columns.classes[field].examples.get(number):
             return [describe(part.split, sample) for sample in found[:: max(1, len(found) // each)][:each]]
     return []
 

@@ -23,7 +23,7 @@ from gpuload.fields.images import Pixels
 from gpuload.loader.iterator import DaliIterator
 from gpuload.loader.pipeline import CorruptSample
 from gpuload.pictures import as_rgb
-from gpuload.types import F32, I32, I64, U8, U64, Array
+from gpuload.types import F32, I64, U8, U64, Array
 
 _BATCH = 128
 SIDE = 32  # of the gray images that are hashed
@@ -39,14 +39,13 @@ _MOST_NEIGHBOURS = 2_000  # in a band, with which a hash is compared
 class Looks:
     """Of N images, those that decode, by their numbers, int64 (N,), in the whole set.
 
-    brightness: mean luma. bright_parts, dark_parts: the level that 95 % of the pixels stay below, and above. contrast:
+    bright_parts, dark_parts: the level that 95 % of the pixels stay below, and above. contrast:
     standard deviation of luma; all in 0..1. sharpness: standard deviation of the Laplacian, in levels of 255. entropy:
     of the histogram of luma, in bits, 0 to 6. color: mean difference of the channels, in levels. hashes: perceptual,
     uint64. signatures: uint8 (N, 8, 8, 3), the image in 8×8 pixels. All float32 (N,) where nothing else is said.
     """
 
     numbers: I64
-    brightness: F32
     bright_parts: F32
     dark_parts: F32
     contrast: F32
@@ -57,10 +56,10 @@ class Looks:
     signatures: U8
 
 
-def side_for(shorter: I32) -> int:
+def side_for(shorter: I64) -> int:
     """The side to which images are decoded, so that most are not enlarged: a multiple of 32.
 
-    shorter: int32 (N,), their shorter sides in pixels.
+    shorter: (N,), their shorter sides in pixels.
     """
     usual = int(np.percentile(shorter, 10)) if len(shorter) else LARGEST_SIDE
     return max(SIDE, min(LARGEST_SIDE, usual // SIDE * SIDE))
@@ -140,7 +139,6 @@ def measure(images: U8, numbers: I64) -> Looks:
     spread = colors.max(axis=1) - colors.min(axis=1)
     return Looks(
         numbers,
-        flat.mean(axis=1),
         flat[:, -tail].copy(),  # a view would keep all of `flat`: 4 kB an image
         flat[:, tail].copy(),
         flat.std(axis=1),
@@ -179,13 +177,9 @@ def _sharpness(luma: U8) -> F32:
 
 
 def _entropy(luma: U8) -> F32:
-    count = len(luma)
-    if not count:
-        return np.empty(0, np.float32)
-    levels = (luma[:, ::2, ::2] // (256 // _LEVELS)).reshape(count, -1)
-    places = levels + np.arange(count, dtype=np.int32)[:, None] * _LEVELS
-    counts = np.bincount(places.reshape(-1), minlength=count * _LEVELS).reshape(count, _LEVELS)
-    share = counts / levels.shape[1]
+    levels = luma[:, ::2, ::2] // (256 // _LEVELS) + np.arange(len(luma), dtype=np.int32)[:, None, None] * _LEVELS
+    counts = np.bincount(levels.reshape(-1), minlength=len(luma) * _LEVELS).reshape(-1, _LEVELS)
+    share = counts / counts.sum(axis=1, keepdims=True)
     bits: F32 = -(share * np.log2(np.where(share > 0, share, 1))).sum(axis=1)
     return np.abs(bits).astype(np.float32)
 
@@ -238,6 +232,9 @@ def perceptual_hashes(gray: F32) -> U64:
     return hashes
 
 
+_COUNTS: U8 = np.array([bin(byte).count("1") for byte in range(256)], np.uint8)  # of the bits of a byte
+
+
 def close_pairs(hashes: U64, radius: int = RADIUS) -> Iterator[I64]:
     """The rows of hashes that differ in at most `radius` bits, in parts of at most N pairs, int64 (pairs, 2).
 
@@ -256,20 +253,10 @@ def close_pairs(hashes: U64, radius: int = RADIUS) -> Iterator[I64]:
             if not len(begin):
                 break
             one, other = order[begin], order[begin + step]
-            close = _differing_bits(hashes[one] ^ hashes[other]) <= radius
+            different = (hashes[one] ^ hashes[other]).view(np.uint8).reshape(-1, 8)
+            close = _COUNTS[different].sum(axis=1) <= radius
             if close.any():
                 yield np.stack([one[close], other[close]], axis=1)
-
-
-_COUNTS: U8 = np.array([bin(byte).count("1") for byte in range(256)], np.uint8)
-
-
-def _differing_bits(different: U64) -> I64:
-    if hasattr(np, "bitwise_count"):  # NumPy 2
-        bits: I64 = np.bitwise_count(different)
-        return bits
-    counted: I64 = _COUNTS[different.view(np.uint8).reshape(-1, 8)].sum(axis=1)
-    return counted
 
 
 def join_groups(root: I64, pairs: I64) -> I64:

@@ -63,9 +63,9 @@ class Search:
             return SimpleNamespace(images_per_s=rate, cpu_s=1.0, seconds=1.0)
 
         self.patch.setattr(tune, "time", SimpleNamespace(monotonic=lambda: self.now))
-        self.patch.setattr(tune.TunedLoader, "measure", measure)
-        self.patch.setattr(tune.TunedLoader, "measure_resident", lambda *_: paced(500.0))
-        self.patch.setattr(tune, "TrainingStep", lambda device: object())
+        self.patch.setattr(tune.Tune, "measure", measure)
+        self.patch.setattr(tune.Tune, "measure_resident", lambda *_: paced(500.0))
+        self.patch.setattr(tune, "training_step", lambda device: object())
         options = ["--device", device, "--seconds", str(seconds), "--json", str(self.figures)]
         assert run(str(self.folder), *options) == 0
         return json.loads(self.figures.read_text())["settings"]  # type: ignore[no-any-return]
