@@ -352,8 +352,8 @@ class Report:
 class Doctor:
     """Checks driver, packages, cores, memory and disk, and loads a few images with each decoder on each device. With a
     packed folder, it measures reading and decoding, and names the bottleneck. It changes nothing, but asks the
-    kernel to drop up to 256 MB of the shards from its page cache. With a set at a URL, it measures the network and the
-    disk of the cache, into which it downloads some shards."""
+    kernel to drop up to 256 MB of the shards from its page cache. With a set at a URL, it measures the network, and
+    downloads some shards into the cache."""
 
     epilog = "Exit codes: 0 nothing needs attention; 1 something does or is broken; 2 not a packed folder."
 

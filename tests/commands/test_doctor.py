@@ -5,62 +5,49 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stand_ins
 
 from gpuload import cli
 from gpuload.doctor import checks, environment
 
 
-@pytest.mark.usefixtures("quick_python")
-def test_with_a_set(packed: Path, command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One decoder is tried in a process of its own."""
+@pytest.fixture(autouse=True)
+def one_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tried in a process of its own; and of the machine only its memory is checked."""
     monkeypatch.setattr(checks, "decoders", lambda driver: [("cpu", "native")])
     monkeypatch.setattr(environment, "CHECKS", {"memory": environment.CHECKS["memory"]})
+
+
+def test_with_a_set(packed: Path, command: Any) -> None:
     code, said, _ = command("doctor", packed.parent, "--seconds", "0.1")
     assert code == cli.DONE, said
     assert "97 samples in 10 shards" in said and " images/s (" in said
     assert "device='auto' decodes by native on cpu: " in said and said.endswith("\nNothing needs attention.\n")
 
 
-@pytest.mark.usefixtures("quick_python")
-def test_json_and_exit_codes(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    bad = ("broken", "is ill", "Do this", {"version": "2.13.0"})
-    monkeypatch.setitem(environment.CHECKS, "torch", lambda driver: bad)
-    monkeypatch.setattr(checks, "decoders", lambda driver: [("cpu", "native")])
-    code, said, _ = command("doctor", "--json")
-    told = json.loads(said)
-    assert code == cli.FAULTY and told["well"] is False and told["verdict"][-1].startswith("1 thing broken")
-    names = [one["name"] for one in told["findings"]]
-    assert {"system", "driver", "torch", "cores", "memory", "file handles", "CPU decoder"} <= set(names)
-    wanted = dict(zip(("name", "grade", "said", "remedy", "data"), ("torch", *bad), strict=True))
-    assert told["findings"][names.index("torch")] == wanted
-
-
-@pytest.mark.usefixtures("quick_python")
 def test_a_loader_is_constructed_also_without_a_set(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "CHECKS", {})
-    monkeypatch.setattr(checks, "decoders", lambda driver: [("cpu", "native")])
     code, said, _ = command("doctor")
     assert code == cli.DONE and "native on cpu" in said and "loads images; the first batch came after" in said
-    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")  # the packages are there, and nothing can be loaded
-    code, said, _ = command("doctor")
-    assert (
-        code == cli.FAULTY
-        and "broken     native on cpu" in said
-        and "No decoder works here, so nothing can be loaded." in said
-    )
+    monkeypatch.setattr(checks, "measure", stand_ins.trial)
+    monkeypatch.setattr(checks, "decoders", lambda driver: [("cpu", "by an error")])  # the packages are there
+    found = command("doctor")
+    assert found.code == cli.FAULTY and "broken by an error on cpu x: does not decode" in found.words
+    assert "No decoder works here, so nothing can be loaded." in found.out
 
 
-def test_lines(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    answers = {
-        "system": ("ok", "2 can be used", "", {}),
-        "cores": ("attention", "word " * 20, "do this and that " * 6, {}),
-    }
-    found = {name: lambda driver, answer=answer: answer for name, answer in answers.items()}
-    monkeypatch.setattr(environment, "CHECKS", found)
+def test_what_is_told(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a check: its grade, name and finding, and below these what to do; or as JSON. The exit code is the worst."""
+    bad = ("broken", "is ill", "Do this", {"version": "2.13.0"})
+    monkeypatch.setattr(environment, "CHECKS", {"system": lambda _: ("ok", "x" * 200, "", {}), "torch": lambda _: bad})
     monkeypatch.setattr(checks, "decoders", lambda driver: [])
-    short, *found = command("doctor").out.splitlines()
-    assert short == "           system         2 can be used"
-    assert found[0].startswith("attention  cores          word word") and all(len(line) <= 80 for line in found[:5])
-    (first, *_) = [line for line in found if "→" in line]
-    assert first == found[2] and first.startswith(" " * 26 + "→ do this")
+    code, said, _ = command("doctor")
+    assert code == cli.FAULTY
+    rows = [line.split(maxsplit=2) for line in said.splitlines()]
+    assert rows[:3] == [["system", "x" * 200], ["broken", "torch", "is ill"], ["→", "Do", "this"]]
+    places = [line.index(text) for line, text in zip(said.splitlines(), ("xx", "is ill", "→"), strict=False)]
+    assert len(set(places)) == 1
+    told = json.loads(command("doctor", "--json").out)
+    assert told["well"] is False and told["verdict"][-1].startswith("2 things broken")
+    wanted = dict(zip(("name", "grade", "said", "remedy", "data"), ("torch", *bad), strict=True))
+    assert [one["name"] for one in told["findings"]] == ["system", "torch", "decoders"]
+    assert told["findings"][1] == wanted

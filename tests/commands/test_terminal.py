@@ -6,12 +6,10 @@ import json
 import logging
 import re
 import shutil
-import sys
 import tarfile
 import warnings
 from pathlib import Path
 
-import prepared
 import pytest
 from images import encode
 from painted import paint
@@ -86,7 +84,6 @@ def test_a_hostile_set(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(sys, "executable", prepared.executable(tmp_path))
     found = cli.main([arguments[0], str(hostile), *arguments[1:]])
     said = check(capsys)
     assert (found, part in said) == (code, True), said
