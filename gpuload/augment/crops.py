@@ -14,7 +14,7 @@ import numpy.typing as npt
 from gpuload import checks
 from gpuload.checks import COUNT, FLAG, POSITIVE, SIDE, SIDES, Rule, ascending, either, optional, settings, several
 from gpuload.errors import ArgumentError
-from gpuload.fields.rows import Crops as Crops  # fields move with them
+from gpuload.fields.motion import Crops as Crops  # fields move with them
 from gpuload.types import F64, I64, HeightWidth
 
 PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]

@@ -31,8 +31,8 @@ from gpuload.decode.postprocess import Postprocess, has_compiled, level_dtype, w
 from gpuload.decode.runner import Job, Stage, Work
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, FunctionError
-from gpuload.fields.motion import MovingField
-from gpuload.fields.rows import take
+from gpuload.fields.motion import Motion
+from gpuload.fields.rows import MovingField, take
 from gpuload.functions.function import Caller, CallFailedError, Entries, Sample, WrongResultError, name_of
 from gpuload.read.batch import Batch
 from gpuload.types import I64, U8, Array, Bools
@@ -272,14 +272,14 @@ class _View:
         self._images = stage.room(number, batch)
         self._masks = [np.empty((len(batch), *self._view.size), np.uint8) for _ in stage.fills]
         self._crops = crops = Crops(*(part.copy() for part in self._view.crops[:6]))  # of what the function returned
-        before: Crops | None = None
+        before: Motion | None = None
         if cropped is not None:
             height, width = (np.full(len(batch), side, np.float64) for side in self._view.size)
             self._crops = whole_images(width, height)._replace(mirror=crops.mirror, mirror_y=crops.mirror_y)
-            before = _unflipped(self._view).crops
+            before = Motion(_unflipped(self._view).crops, self._view.size)
         self._entries: list[dict[str, Any]] = [{} for _ in range(len(batch))]
         for moving in stage.functions.moving:
-            split = moving.split(batch.encoded.columns, before, self._view.size)
+            split = moving.split(batch.encoded.columns, before)
             for entries, some in zip(self._entries, split, strict=True):
                 entries.update(some)
 

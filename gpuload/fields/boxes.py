@@ -14,10 +14,11 @@ from gpuload.checks import COUNT, FLAG, choice, number, optional, settings
 from gpuload.errors import ArgumentError
 from gpuload.fields.field import Field
 from gpuload.fields.kind import NAME, FieldSpec, Kind, Parsed, describe, number_classes, parse_list, read_each, shortest
-from gpuload.fields.motion import Entry, MovingField, Placement, apply_affine, crop_and_flip, crop_edges, extents
+from gpuload.fields.motion import Motion, Placement
 from gpuload.fields.rows import (
-    Crops,
     Each,
+    Entry,
+    MovingField,
     Rows,
     Value,
     as_lists,
@@ -30,7 +31,7 @@ from gpuload.fields.rows import (
 )
 from gpuload.machine.untrusted import parse_json
 from gpuload.pictures import draw_boxes
-from gpuload.types import F32, F64, I64, Array, ClassNames, HeightWidth, WidthHeight
+from gpuload.types import F32, F64, I64, Array, ClassNames, WidthHeight
 
 _IMAGE_ID = "image_id"  # of a set that was packed from COCO's JSON
 BoxFormat = Literal["xyxy", "xywh", "cxcywh"]  # as torchvision.ops.box_convert names them
@@ -135,19 +136,19 @@ class BoundBoxes(MovingField):
     def values(self, rows: Rows) -> Value:
         stored = self._stored(rows.columns)
 
-        def boxes_in(view: Crops, size: HeightWidth, affine: F64 | None) -> Any:
-            seen = self._visible(stored, view, size, affine)
+        def boxes_in(motion: Motion) -> Any:
+            seen = self._visible(stored, motion)
             boxes = convert_boxes(seen.boxes, self.spec.format)
             if self.spec.normalized:
-                boxes = (boxes.reshape(-1, 2, 2) / extents(view, size, seen.images)).reshape(-1, 4)
+                boxes = (boxes.reshape(-1, 2, 2) / motion.extents(seen.images)).reshape(-1, 4)
             seen, counts = seen._replace(boxes=boxes.astype(np.float32)), _counts(seen, len(rows))
             if self.spec.as_targets:
-                return self._targets(rows, seen, counts, (view, size, affine))
+                return self._targets(rows, seen, counts, motion)
             return PaddedBoxes(*pad_all(counts, self.spec.max_boxes, (seen.boxes, 0), (seen.labels, -1)))
 
         return rows.per_view(boxes_in)
 
-    def _targets(self, rows: Rows, seen: Instances, counts: I64, view: Any) -> Each:
+    def _targets(self, rows: Rows, seen: Instances, counts: I64, motion: Motion) -> Each:
         texts = rows.columns[_IMAGE_ID].to_pylist() if _IMAGE_ID in self.columns else ()
         ids = [parse_json(text) for text in texts] or rows.columns["index"].tolist()
         columns: dict[str, Array] = {
@@ -155,22 +156,16 @@ class BoundBoxes(MovingField):
             "labels": seen.labels + 1,
             "area": seen.areas.astype(np.float32),
             "iscrowd": seen.crowds,
-            "masks": seen.numbers,
         }
         parts = zip(*(split_rows(column, counts) for column in columns.values()), strict=True)
-        targets = Each(
+        return Each(
             {name: part[: self.spec.max_boxes] for name, part in zip(columns, of_sample, strict=True)} | {"image_id": i}
             for of_sample, i in zip(parts, ids, strict=True)
         )
-        numbers = [target.pop("masks") for target in targets]
-        if self.spec.masks:
-            for target, drawn in zip(targets, self._draw(rows, numbers, *view), strict=True):
-                target["masks"] = drawn
-        return targets
 
-    def split(self, columns: Mapping[str, Any], view: Crops | None, size: HeightWidth) -> list[Entry]:
+    def split(self, columns: Mapping[str, Any], motion: Motion | None) -> list[Entry]:
         stored = self._stored(columns)
-        some = stored if view is None else self._visible(stored, view, size)
+        some = stored if motion is None else self._visible(stored, motion)
         counts = _counts(some, len(columns[self.name]))
         parts = [split_rows(column, counts) for column in (some.boxes.astype(np.float32), some.labels)]
         return [dict(zip(self.columns, part, strict=False)) for part in zip(*parts, strict=True)]
@@ -184,20 +179,14 @@ class BoundBoxes(MovingField):
         lists, labels = (columns[name] for name in self.columns[:2])
         boxes = flat(lists).reshape(-1, 4).astype(np.float64)
         numbers, images = np.arange(len(boxes)), rows_of(lengths_of(lists))
-        return Instances(boxes, flat(labels).astype(np.int64), _areas(boxes), np.zeros_like(numbers), numbers, images)
+        return Instances(boxes, flat(labels).astype(np.int64), areas_of(boxes), np.zeros_like(numbers), numbers, images)
 
-    def _visible(self, stored: Instances, view: Crops, size: HeightWidth, affine: F64 | None = None) -> Instances:
+    def _visible(self, stored: Instances, motion: Motion) -> Instances:
         """The boxes of which enough is visible, in pixels of the view's images."""
-        moved, visible = move_boxes(stored.boxes, stored.images, view, size, affine)
-        grown = _fraction(_areas(moved), _areas(stored.boxes))
+        moved, visible = move_boxes(stored.boxes, stored.images, motion)
+        grown = _fraction(areas_of(moved), areas_of(stored.boxes))
         kept = np.flatnonzero((visible >= self.spec.min_visible) & (visible > 0))
         return stored._replace(boxes=moved, areas=stored.areas * grown).take(kept)
-
-    def _draw(
-        self, rows: Rows, numbers: Sequence[I64], view: Crops, size: HeightWidth, affine: F64 | None
-    ) -> Sequence[Array]:
-        """uint8 (n, height, width): the masks of the instances with these numbers, for each sample."""
-        raise NotImplementedError  # of boxes without masks
 
 
 class BoxesKind(Kind):
@@ -306,28 +295,28 @@ def _read_boxes(value: Sequence[Any]) -> F32:
     return boxes
 
 
-def move_boxes(boxes: F64, images: I64, view: Crops, size: HeightWidth, affine: F64 | None = None) -> tuple[F64, F64]:
+def move_boxes(boxes: F64, images: I64, motion: Motion) -> tuple[F64, F64]:
     """Moves a batch's boxes to its output images and clips them.
 
     boxes: float64 (T, 4) x0, y0, x1, y1 in pixels of the stored images. images: int64 (T,), the row in the batch of
-    each box's image. size: (height, width) of the output. affine: float64 (N, 2, 3) or (N, 3, 3) as in `Rows`.
+    each box's image.
 
     Returns the boxes, float64 (T, 4) in pixels of the output images, and the visible fraction of each box's area,
     float64 (T,), which is 0 for an empty box. A rotated box becomes the smallest upright box around it, as in
     torchvision and Albumentations; its fraction is that of the crop times that of the upright box.
     """
-    clipped = np.clip(boxes.reshape(-1, 2, 2), *crop_edges(view, images))
-    visible = _fraction(_areas(clipped), _areas(boxes))
-    moved, extent = crop_and_flip(clipped, images, view, size), extents(view, size, images)
-    if affine is not None:
+    clipped = np.clip(boxes.reshape(-1, 2, 2), *motion.edges(images))
+    visible = _fraction(areas_of(clipped), areas_of(boxes))
+    moved = motion.crop_and_flip(clipped, images)
+    if motion.affine is not None:
         four = np.stack([moved[:, [0, 0, 1, 1], 0], moved[:, [0, 1, 0, 1], 1]], axis=2)
-        moved = apply_affine(four, images, affine)
+        moved = motion.warp(four, images)
     # Flips and maps change which corner is the upper left one.
     points = moved.swapaxes(0, 1)
     moved = np.stack([reduce(np.minimum, points), reduce(np.maximum, points)], axis=1)
-    inside = np.clip(moved, 0, extent)
-    if affine is not None:
-        visible *= _fraction(_areas(inside), _areas(moved))
+    inside = np.clip(moved, 0, motion.extents(images))
+    if motion.affine is not None:
+        visible *= _fraction(areas_of(inside), areas_of(moved))
     # Needed without an affine too: rounding may have moved a side outside by less than a thousandth of a pixel.
     return inside.reshape(-1, 4), visible
 
@@ -345,7 +334,8 @@ def _counts(instances: Instances, count: int) -> I64:
     return np.bincount(instances.images, minlength=count)
 
 
-def _areas(boxes: F64) -> F64:
+def areas_of(boxes: F64) -> F64:
+    """float64 (T,), of boxes (T, 4)."""
     corners = boxes.reshape(-1, 2, 2)
     return np.prod(corners[:, 1] - corners[:, 0], axis=1)
 

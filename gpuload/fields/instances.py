@@ -12,11 +12,11 @@ from PIL import Image
 
 from gpuload.checks import shown
 from gpuload.errors import DecodeError
-from gpuload.fields.boxes import BoundBoxes, Boxes, BoxesKind, Instances, place_boxes
+from gpuload.fields.boxes import BoundBoxes, Boxes, BoxesKind, Instances, areas_of, place_boxes
 from gpuload.fields.field import Field
 from gpuload.fields.kind import FAULTS, LARGEST, Parsed, read_each
-from gpuload.fields.motion import Placement, apply_affine, covered, crop_and_flip, crop_edges, extents, flips
-from gpuload.fields.rows import Crops, Rows, flat, joined_lists, lengths_of
+from gpuload.fields.motion import Crops, Motion, Placement
+from gpuload.fields.rows import Each, Rows, flat, joined_lists, lengths_of, split_rows
 from gpuload.machine.untrusted import parse_json
 from gpuload.pictures import draw_mask
 from gpuload.types import F64, I64, U8, Array, ClassNames, HeightWidth, WidthHeight
@@ -45,9 +45,8 @@ class BoundInstances(BoundBoxes):
             self.columns = (*self.columns[:4], *self.columns[5:])
 
     def join(self, samples: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
-        boxes = [sample[self.name].astype(np.float64) for sample in samples]
-        areas = [(one[:, 2] - one[:, 0]) * (one[:, 3] - one[:, 1]) for one in boxes]
-        crowds = [np.zeros(len(one), np.int64) for one in boxes]
+        areas = [areas_of(sample[self.name].astype(np.float64)) for sample in samples]
+        crowds = [np.zeros(len(one), np.int64) for one in areas]
         area, crowd = self.columns[2:4]
         return {**super().join(samples), area: joined_lists(areas), crowd: joined_lists(crowds)}
 
@@ -56,26 +55,28 @@ class BoundInstances(BoundBoxes):
         stored = super()._stored(columns)._replace(areas=areas.astype(np.float64), crowds=crowds.astype(np.int64))
         return stored if self.spec.crowds else stored.take(np.flatnonzero(stored.crowds == 0))
 
-    def _draw(
-        self, rows: Rows, numbers: Sequence[I64], view: Crops, size: HeightWidth, affine: F64 | None
-    ) -> Sequence[Array]:
-        counts = lengths_of(rows.columns[self.name])
-        first = np.cumsum(counts) - counts
+    def _targets(self, rows: Rows, seen: Instances, counts: I64, motion: Motion) -> Each:
+        targets = super()._targets(rows, seen, counts, motion)
+        if not self.spec.masks:
+            return targets
+        stored = lengths_of(rows.columns[self.name])
+        numbers = seen.numbers - np.repeat(np.cumsum(stored) - stored, counts)  # in their image
         sources = np.stack([rows.columns["height"], rows.columns["width"]], axis=1).astype(np.int64)
-        parts, drawn = covered(view, size, sources), []
-        for row, (text, some) in enumerate(zip(rows.columns[self._masks].to_pylist(), numbers, strict=True)):
+        parts = motion.crops.covered(motion.size, sources)
+        texts, wanted = rows.columns[self._masks].to_pylist(), split_rows(numbers, counts)
+        for row, (text, some, target) in enumerate(zip(texts, wanted, targets, strict=True)):
             try:
-                outlines = _outlines(text, tuple(sources[row].tolist()), (some - first[row]).tolist())
+                outlines = _outlines(text, tuple(sources[row].tolist()), some[: self.spec.max_boxes].tolist())
                 if not all(outlines):
                     raise ValueError("an instance has none")
-                drawn.append(draw_masks(outlines, row, view, size, parts[row], affine))
+                target["masks"] = draw_masks(outlines, row, motion, parts[row])
             except FAULTS as error:
                 sample = rows.sample_name(self.datasets, row)
                 raise DecodeError(
                     f"{sample}: the masks of its {self.name!r} cannot be drawn ({error}). "
                     "Use Boxes(masks=False), or leave the sample out with gpuload.Dataset(exclude=[key])"
                 ) from None
-        return drawn
+        return targets
 
 
 class InstancesKind(BoxesKind):
@@ -100,7 +101,7 @@ class InstancesKind(BoxesKind):
     def pick(self, name: str, sample: Mapping[str, Any]) -> Any:
         boxes, classes = super().pick(name, sample)
         area, crowd, masks = self.companions(name)[1:]
-        own = [(x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in boxes]
+        own = areas_of(np.array(boxes, np.float64)).tolist()
         others = (list(sample.get(area, own)), list(sample.get(crowd, [0] * len(boxes))))
         return [boxes, classes, *others, [outline_of(value) for value in sample[masks]]]
 
@@ -117,9 +118,8 @@ class InstancesKind(BoxesKind):
             DecodeError: the runs of a mask are not those of the image's size.
         """
         area, crowd, masks = self.companions(field.name)[1:]
-        corners = np.array(value[field.name], np.float32).reshape(-1, 4).astype(np.float64)
         moved, kept = place_boxes(value[field.name], placement)
-        before, after = ((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]) for boxes in (corners, moved))
+        before, after = areas_of(np.array(value[field.name], np.float32).astype(np.float64)), areas_of(moved)
         areas, outlines = np.array(value[area], np.float64), parse_json(value[masks])
         if placement.changes:
             areas[kept] *= after[kept] / before[kept]
@@ -147,9 +147,8 @@ class InstancesKind(BoxesKind):
         found = super().look(field, row, read) | {name: np.array(row[name]) for name in (area, crowd)}
         image = (row["height"], row["width"])
         size, none = np.array([image]), np.zeros((1, 2))
-        whole = Crops(none, size, none, size, *(np.zeros(1) for _ in range(2)))  # type: ignore[arg-type]
-        drawn = draw_masks(_outlines(row[masks], image), 0, whole, image, np.array([0, 0, *image]), None)
-        return {**found, masks: drawn}
+        whole = Motion(Crops(none, size, none, size, *(np.zeros(1) for _ in range(2))), image)  # type: ignore[arg-type]
+        return {**found, masks: draw_masks(_outlines(row[masks], image), 0, whole, np.array([0, 0, *image]))}
 
     def look_at_batch(self, field: Field, spec: Any, value: Any, row: int, size: WidthHeight) -> dict[str, Any]:
         found = super().look_at_batch(field, spec, value, row, size)
@@ -233,12 +232,10 @@ def place_outline(outline: Outline, placement: Placement) -> Outline:
     return [points.round(3).reshape(-1).tolist() for points in moved]
 
 
-def draw_masks(
-    outlines: Sequence[Outline], row: int, view: Crops, size: HeightWidth, part: I64, affine: F64 | None
-) -> U8:
+def draw_masks(outlines: Sequence[Outline], row: int, motion: Motion, part: I64) -> U8:
     """uint8 (n, height, width) of an image of a batch: 1 where an instance is, at the places that the view shows.
 
-    outlines: in pixels of the stored image, checked. part: see `covered`. affine: as in `Rows`.
+    outlines: in pixels of the stored image, checked. part: of the output, see `Crops.covered`.
 
     Polygons are moved, then drawn: of the moved points, the pixels are those that pycocotools draws. Run lengths are
     moved by the nearest pixel, as masks are. What was cropped off stays so, even if the affine map moves it back.
@@ -246,26 +243,23 @@ def draw_masks(
     Raises:
         ValueError: they would take too much memory.
     """
-    own = size if view.sizes is None or view.padded else tuple(view.sizes[row].tolist())
+    crops = motion.crops
+    own = motion.size if crops.sizes is None or crops.padded else tuple(crops.sizes[row].tolist())
     if len(outlines) * own[0] * own[1] > _MOST_BYTES:
         raise ValueError(f"{len(outlines):,} masks of {own[1]} x {own[0]} pixels take more than a gigabyte")
     masks, (top, left, bottom, right) = np.zeros((len(outlines), *own), np.uint8), part.tolist()
     at = np.array([row])
-
-    def moved(points: F64) -> F64:
-        return points if affine is None else apply_affine(points, at, affine)
-
     for mask, outline in zip(masks, outlines, strict=True):
         if isinstance(outline, dict):
-            mask[:] = _moved_mask(_decoded(outline), own, at, view, size, affine)
+            mask[:] = _moved_mask(_decoded(outline), own, at, motion)
             continue
         for polygon in outline:
             points = np.array(polygon, np.float64).reshape(1, -1, 2)
-            _fill(mask, moved(crop_and_flip(points, at, view, size))[0])
-    if affine is not None or (top, left, bottom, right) != (0, 0, *own):
+            _fill(mask, motion.warp(motion.crop_and_flip(points, at), at)[0])
+    if motion.affine is not None or (top, left, bottom, right) != (0, 0, *own):
         inside = np.zeros(own, np.uint8)
         frame = np.array([[(left, top), (right, top), (right, bottom), (left, bottom)]], np.float64)
-        _fill(inside, moved(frame)[0])
+        _fill(inside, motion.warp(frame, at)[0])
         masks &= inside
     return masks
 
@@ -317,15 +311,15 @@ def _runs_as_bits(counts: I64) -> U8:
     return np.repeat((np.arange(len(counts)) & 1).astype(np.uint8), counts)
 
 
-def _moved_mask(stored: U8, own: HeightWidth, at: I64, view: Crops, size: HeightWidth, affine: F64 | None) -> U8:
+def _moved_mask(stored: U8, own: HeightWidth, at: I64, motion: Motion) -> U8:
     """uint8 (height, width) of the size `own`: the nearest pixels of a stored mask, 0 beyond it."""
-    low, high = (edge.reshape(2) for edge in crop_edges(view, at))
-    steps, mirrored = (high - low) / extents(view, size, at).reshape(2), flips(view, at).reshape(2)
+    low, high = (edge.reshape(2) for edge in motion.edges(at))
+    steps, mirrored = (high - low) / motion.extents(at).reshape(2), motion.flips(at).reshape(2)
     # From the pixels of the output to those of the stored image.
     back = np.diag([*np.where(mirrored, -steps, steps), 1.0])
     back[:2, 2] = np.where(mirrored, high, low)
-    if affine is not None:
-        back = back @ np.linalg.inv(np.vstack([affine[at[0]], [0, 0, 1]])[:3])
+    if motion.affine is not None:
+        back = back @ np.linalg.inv(np.vstack([motion.affine[at[0]], [0, 0, 1]])[:3])
     numbers = (back / back[2, 2]).reshape(-1)[:8].tolist()
     moved = Image.fromarray(stored).transform(own[::-1], Image.Transform.PERSPECTIVE, numbers, Image.Resampling.NEAREST)
     return np.asarray(moved)

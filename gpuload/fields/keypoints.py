@@ -13,10 +13,21 @@ from gpuload.checks import COUNT, FLAG, Rule, as_items, choice, optional, settin
 from gpuload.errors import ArgumentError, SourceError
 from gpuload.fields.field import Field
 from gpuload.fields.kind import NAME, FieldSpec, Kind, Parsed, describe, parse_list, read_each, shortest
-from gpuload.fields.motion import Entry, MovingField, Placement, apply_affine, crop_and_flip, extents, flips
-from gpuload.fields.rows import Crops, Rows, Value, flat, joined_lists, lengths_of, pad_all, rows_of, split_rows
+from gpuload.fields.motion import Motion, Placement
+from gpuload.fields.rows import (
+    Entry,
+    MovingField,
+    Rows,
+    Value,
+    flat,
+    joined_lists,
+    lengths_of,
+    pad_all,
+    rows_of,
+    split_rows,
+)
 from gpuload.pictures import draw_keypoints
-from gpuload.types import F32, F64, I64, Array, Bools, ClassNames, HeightWidth, WidthHeight
+from gpuload.types import F32, F64, I64, Array, Bools, ClassNames, WidthHeight
 
 KeypointFormat = Literal["xyv", "xy"]
 Pairs = tuple[tuple[int, int], ...]
@@ -101,22 +112,22 @@ class BoundKeypoints(MovingField):
         points, counts_before = self._stored(rows.columns)
         images = rows_of(counts_before)
 
-        def points_in(view: Crops, size: HeightWidth, affine: F64 | None) -> PaddedKeypoints:
-            moved = self._move(points, images, view, size, affine)
+        def points_in(motion: Motion) -> PaddedKeypoints:
+            moved = self._move(points, images, motion)
             kept = np.flatnonzero(_labelled(moved).sum(axis=1) >= self.spec.min_visible)
             instances = moved[kept]
             if self.spec.normalized:
-                instances[..., :2] /= extents(view, size, images[kept])
+                instances[..., :2] /= motion.extents(images[kept])
             counts = np.bincount(images[kept], minlength=len(rows))
             values = instances[..., : len(self.spec.format)].astype(np.float32)
             return PaddedKeypoints(*pad_all(counts, self.spec.max_instances, (values, 0)))
 
         return rows.per_view(points_in)
 
-    def split(self, columns: Mapping[str, Any], view: Crops | None, size: HeightWidth) -> list[Entry]:
+    def split(self, columns: Mapping[str, Any], motion: Motion | None) -> list[Entry]:
         points, counts = self._stored(columns)
-        if view is not None:
-            points = self._move(points, rows_of(counts), view, size, None)
+        if motion is not None:
+            points = self._move(points, rows_of(counts), motion)
         return [{self.name: some} for some in split_rows(points.astype(np.float32), counts)]
 
     def join(self, samples: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
@@ -127,16 +138,16 @@ class BoundKeypoints(MovingField):
         stored = columns[self.name]
         return flat(stored).reshape(-1, self.points, 3).astype(np.float64), lengths_of(stored)
 
-    def _move(self, points: F64, images: I64, view: Crops, size: HeightWidth, affine: F64 | None) -> F64:
+    def _move(self, points: F64, images: I64, motion: Motion) -> F64:
         """float64 (T, K, 3): instances (T, K, 3) moved to the output images, left and right swapped where flipped."""
-        xy, extent = crop_and_flip(points[..., :2], images, view, size), extents(view, size, images)
+        xy, extent = motion.crop_and_flip(points[..., :2], images), motion.extents(images)
         # A point that was cropped off stays invisible even if the affine map moves its position back into the image.
         inside = _inside(xy, extent)
-        if affine is not None:
-            xy = apply_affine(xy, images, affine)
+        if motion.affine is not None:
+            xy = motion.warp(xy, images)
             inside &= _inside(xy, extent)
         moved = _visible_at(xy, inside, points)
-        mirrored = flips(view, images)[:, 0, 0]
+        mirrored = motion.flips(images)[:, 0, 0]
         moved[mirrored] = moved[mirrored][:, self._flipped_order]
         return moved
 

@@ -1,104 +1,110 @@
-"""Places in an image: how they move with it while packing and loading, and their form for functions of the user's."""
+"""How what is in an image moves with it: in a batch by crop, resize, flips and transforms, and in the packer."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from PIL import Image
 
-from gpuload.fields.rows import BoundField, Crops
-from gpuload.types import F32, F64, I64, Array, Bools, HeightWidth, WidthHeight
-
-Entry = dict[str, Array]  # of a sample, by name
+from gpuload.types import F32, F64, I32, I64, Bools, HeightWidth, WidthHeight
 
 Fit = Literal["shortest", "longest", "center-crop", "stretch", "pad"]
 
-# Points move as float64 (T, P, 2), the x and y of P points of each of T things; `images`, int64 (T,), has the row in
-# the batch of each thing's image. Coordinates are measured from the upper left corner: pixel 0 lies between 0 and 1.
 
+class Crops(NamedTuple):
+    """The crop of each image of a batch of N, in pixels of the decoded image, (y, x).
 
-def crop_edges(view: Crops, images: I64) -> tuple[F64, F64]:
-    """Upper left and lower right corner of each thing's crop, each float64 (T, 1, 2) as (x, y)."""
-    low, high = ((view.start + edge)[images, None, ::-1].astype(np.float64) for edge in (view.roi_start, view.roi_end))
-    return low, high
+    start, shape: int32 (N, 2), the window to decode. It lies within the image, except that of a crop with a
+        `Geometry.fill`, which may extend beyond the image on all sides; what is outside is padding.
+    roi_start, roi_end: float32 (N, 2), relative to `start`: the region of the window that becomes the output. The
+        window is larger where the resize filter may use pixels beyond the region's edge.
+    mirror, mirror_y: int32 (N,), 1 where the output is flipped left to right, and top to bottom.
+    sizes: int64 (N, 2), the height and width of each output, where they differ; None where the batch has one size.
+    padded: whether outputs of their own sizes are padded to the largest, instead of in a list.
 
-
-def extents(view: Crops, size: HeightWidth, images: I64) -> F64:
-    """float64 (1, 1, 2), or (T, 1, 2) where output images have their own sizes: width and height of each thing's one.
-
-    size: (height, width) of the batch.
-    """
-    sizes = np.array([size]) if view.sizes is None else view.sizes[images]
-    return sizes[:, None, ::-1].astype(np.float64)
-
-
-def flips(view: Crops, images: I64) -> Bools:
-    """bool (T, 1, 2): whether each thing's image is flipped left to right, and top to bottom."""
-    return np.stack([view.mirror, view.mirror_y], axis=1)[images, None] != 0
-
-
-def crop_and_flip(points: F64, images: I64, view: Crops, size: HeightWidth) -> F64:
-    """float64 (T, P, 2): points in pixels of the stored images, in pixels of the output images or outside them.
-
-    size: (height, width) of the output.
-    """
-    low, high = crop_edges(view, images)
-    extent = extents(view, size, images)
-    moved = (points - low) * (extent / (high - low))
-    return np.where(flips(view, images), extent - moved, moved)
-
-
-def apply_affine(points: F64, images: I64, affine: F64) -> F64:
-    """float64 (T, P, 2): points of the cropped images after the map of each image, see `Rows.affines`."""
-    maps = affine[images, None]
-    # A tenth of einsum's time.
-    moved: F64 = points[..., :1] * maps[..., 0] + points[..., 1:] * maps[..., 1] + maps[..., 2]
-    return moved if affine.shape[1] == 2 else moved[..., :2] / moved[..., 2:]
-
-
-def covered(view: Crops, size: HeightWidth, sources: I64) -> I64:
-    """int64 (N, 4): top, left, bottom and right of the part of each output image that its stored image covers, at least
-    a pixel; around it is padding.
-
-    size: (height, width) of the batch. sources: (N, 2), height and width of the stored images.
-    """
-    own = np.broadcast_to(np.array(size), sources.shape) if view.sizes is None else view.sizes
-    first, last = view.start + view.roi_start.astype(np.float64), view.start + view.roi_end.astype(np.float64)
-    step = (last - first) / own
-    low = np.clip(np.rint(-first / step), 0, own - 1)
-    high = np.clip(np.rint((sources - first) / step), low + 1, own)
-    flipped = np.stack([view.mirror_y, view.mirror], axis=1) > 0
-    low, high = np.where(flipped, own - high, low), np.where(flipped, own - low, high)
-    return np.concatenate([low, high], axis=1).astype(np.int64)
-
-
-class MovingField(BoundField, ABC):
-    """A bound field whose values are places in an image.
-
-    stays: what of it a function of the user's cannot move; "" if that is nothing.
+    The region of an image that is `placed` may extend beyond the image, although the window does not.
     """
 
-    ahead, stays = True, ""
+    start: I32
+    shape: I32
+    roi_start: F32
+    roi_end: F32
+    mirror: I32
+    mirror_y: I32
+    sizes: I64 | None = None
+    padded: bool = False
 
     @property
-    def points(self) -> int:
-        """Of each instance; 0 for boxes."""
-        return self.field.size
+    def edges(self) -> tuple[F64, F64]:
+        """Each float64 (N, 2): where the region that becomes the output begins and ends in the decoded image."""
+        start = self.start.astype(np.float64)
+        return start + self.roi_start, start + self.roi_end
 
-    @abstractmethod
-    def split(self, columns: Mapping[str, Any], view: Crops | None, size: HeightWidth) -> list[Entry]:
-        """The entries of each of N samples, in pixels of the stored images, or with a view, which must not flip, of the
-        cropped ones of this size."""
+    @property
+    def flipped(self) -> Bools:
+        """bool (N, 2): whether an image is flipped top to bottom, and left to right."""
+        return np.stack([self.mirror_y, self.mirror], axis=1) != 0
 
-    @abstractmethod
-    def join(self, samples: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
-        """The columns of N samples, from their entries."""
+    def own_sizes(self, size: HeightWidth) -> I64:
+        """int64 (N, 2): the height and width of each output. size: of the batch."""
+        return np.broadcast_to(np.array(size), self.start.shape) if self.sizes is None else self.sizes
+
+    def covered(self, size: HeightWidth, sources: I64) -> I64:
+        """int64 (N, 4): top, left, bottom and right of the part of each output image that its stored image covers, at
+        least a pixel; around it is padding.
+
+        size: (height, width) of the batch. sources: (N, 2), height and width of the stored images.
+        """
+        own, (first, last), flipped = self.own_sizes(size), self.edges, self.flipped
+        step = (last - first) / own
+        low = np.clip(np.rint(-first / step), 0, own - 1)
+        high = np.clip(np.rint((sources - first) / step), low + 1, own)
+        low, high = np.where(flipped, own - high, low), np.where(flipped, own - low, high)
+        return np.concatenate([low, high], axis=1).astype(np.int64)
 
 
-def moving_fields(bound: Sequence[BoundField]) -> list[MovingField]:
-    """The bound fields whose values move."""
-    return [field for field in bound if isinstance(field, MovingField)]
+class Motion(NamedTuple):
+    """How a view moves what is in the images of a batch of N.
+
+    size: (height, width) of the batch. affine: float64 (N, 2, 3), which maps (x, y, 1) in the cropped, resized and
+    flipped image to (x, y) in the final one; or (N, 3, 3) where a perspective is among them, whose last row gives what
+    the first two are divided by; or None if no transform moves pixels.
+
+    Points move as float64 (T, P, 2), the x and y of P points of each of T things; `images`, int64 (T,), has the row in
+    the batch of each thing's image. Coordinates are measured from the upper left corner: pixel 0 lies between 0 and 1.
+    """
+
+    crops: Crops
+    size: HeightWidth
+    affine: F64 | None = None
+
+    def edges(self, images: I64) -> tuple[F64, F64]:
+        """Upper left and lower right corner of each thing's crop, each float64 (T, 1, 2) as (x, y)."""
+        low, high = (edge[images, None, ::-1] for edge in self.crops.edges)
+        return low, high
+
+    def extents(self, images: I64) -> F64:
+        """float64 (1, 1, 2), or (T, 1, 2) where outputs have their own sizes: width and height of each thing's one."""
+        sizes = np.array([self.size]) if self.crops.sizes is None else self.crops.sizes[images]
+        return sizes[:, None, ::-1].astype(np.float64)
+
+    def flips(self, images: I64) -> Bools:
+        """bool (T, 1, 2): whether each thing's image is flipped left to right, and top to bottom."""
+        return self.crops.flipped[images, None, ::-1]
+
+    def crop_and_flip(self, points: F64, images: I64) -> F64:
+        """float64 (T, P, 2): points in pixels of the stored images, in pixels of the cropped ones or outside them."""
+        (low, high), extent = self.edges(images), self.extents(images)
+        moved = (points - low) * (extent / (high - low))
+        return np.where(self.flips(images), extent - moved, moved)
+
+    def warp(self, points: F64, images: I64) -> F64:
+        """float64 (T, P, 2): points of the cropped images after the transforms."""
+        if self.affine is None:
+            return points
+        maps = self.affine[images, None]
+        # A tenth of einsum's time.
+        moved: F64 = points[..., :1] * maps[..., 0] + points[..., 1:] * maps[..., 1] + maps[..., 2]
+        return moved if self.affine.shape[1] == 2 else moved[..., :2] / moved[..., 2:]
 
 
 class Placement(NamedTuple):

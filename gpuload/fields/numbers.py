@@ -25,7 +25,7 @@ from gpuload.fields.kind import (
     read_each,
     shortest,
 )
-from gpuload.fields.motion import Placement
+from gpuload.fields.motion import Motion, Placement
 from gpuload.fields.rows import BoundField, BoundIntegers, Rows, Value, as_lists, flat, lengths_of, pad_all, rows_of
 from gpuload.headers.npy import read_array
 from gpuload.pictures import name_of
@@ -187,8 +187,8 @@ class BoundTarget(BoundField):
             return np.array(stored, np.float32)
         negated = np.array(self._negated if size else self._negated[0])
 
-        def signed(view: Any, size: Any, affine: Any) -> F32:
-            flipped = view.mirror.astype(bool).reshape(-1, *[1] * (stored.ndim - 1))
+        def signed(motion: Motion) -> F32:
+            flipped = motion.crops.mirror.astype(bool).reshape(-1, *[1] * (stored.ndim - 1))
             return np.where(flipped & negated, -stored, stored).astype(np.float32)
 
         return rows.per_view(signed)

@@ -15,11 +15,11 @@ from gpuload.fields.images import ImageKind, MaskKind, RawKind
 from gpuload.fields.instances import InstancesKind
 from gpuload.fields.keypoints import KeypointsKind
 from gpuload.fields.kind import FieldSpec, Kind, describe
-from gpuload.fields.motion import covered
+from gpuload.fields.motion import Motion
 from gpuload.fields.numbers import ArrayKind, ClassKind, LabelsKind, TargetKind
-from gpuload.fields.rows import BoundField, Crops, DatasetView, PixelField, Rows, Value
+from gpuload.fields.rows import BoundField, DatasetView, PixelField, Rows, Value
 from gpuload.machine.installed import upgrade_command
-from gpuload.types import F64, I64, Bools, HeightWidth
+from gpuload.types import I64, Bools
 
 # In the order in which a table's fields are stored, and in which they are asked whether they claim a value
 # (`Kind.claims`): JSON, which takes any value, is last.
@@ -104,12 +104,10 @@ def _top_left(rows: Rows) -> Value:
     """
     sizes = _original_size(rows)
 
-    def of(view: Crops, size: HeightWidth, affine: F64 | None) -> I64:
-        begin, end = view.start + view.roi_start.astype(np.float64), view.start + view.roi_end.astype(np.float64)
-        flipped = np.stack([view.mirror_y, view.mirror], axis=1) > 0
-        before = np.where(flipped, sizes - end, begin)
-        own = size if view.sizes is None else view.sizes
-        return np.rint(before * own / np.maximum(end - begin, 1e-6)).astype(np.int64)
+    def of(motion: Motion) -> I64:
+        begin, end = motion.crops.edges
+        before = np.where(motion.crops.flipped, sizes - end, begin)
+        return np.rint(before * motion.crops.own_sizes(motion.size) / np.maximum(end - begin, 1e-6)).astype(np.int64)
 
     return rows.per_view(of)
 
@@ -118,9 +116,9 @@ def _pixel_mask(rows: Rows) -> Value:
     """bool (N, height, width): True where the image is, False where it is padded. Transforms do not move it."""
     sources = _original_size(rows)
 
-    def of(view: Crops, size: HeightWidth, affine: F64 | None) -> Bools:
-        shown = np.zeros((len(sources), *size), np.bool_)
-        for row, (top, left, bottom, right) in enumerate(covered(view, size, sources).tolist()):
+    def of(motion: Motion) -> Bools:
+        shown = np.zeros((len(sources), *motion.size), np.bool_)
+        for row, (top, left, bottom, right) in enumerate(motion.crops.covered(motion.size, sources).tolist()):
             shown[row, top:bottom, left:right] = True
         return shown
 

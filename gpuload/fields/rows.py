@@ -1,20 +1,23 @@
 """The rows of a batch: nested containers and ragged arrays of values, and the interface of a bound field to them."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from gpuload.fields.field import Field
+from gpuload.fields.motion import Motion
 from gpuload.store.url import URL
-from gpuload.types import F64, I32, I64, U64, Array, ClassNames, HeightWidth
+from gpuload.types import I64, U64, Array, ClassNames
 
 T = TypeVar("T")
 
+Entry = dict[str, Array]  # of a sample, by name
 # A tuple is a named one, such as PaddedBoxes, or has a value for each view.
 Value = Array | list[Any] | tuple[Any, ...] | dict[str, Any]
 
@@ -160,30 +163,6 @@ class DatasetView(Protocol):
         """The first sample's row of the index, as a batch of one row."""
 
 
-class Crops(NamedTuple):
-    """The crop of each image of a batch of N, in pixels of the decoded image, (y, x).
-
-    start, shape: int32 (N, 2), the window to decode. It lies within the image, except that of a crop with a
-        `Geometry.fill`, which may extend beyond the image on all sides; what is outside is padding.
-    roi_start, roi_end: float32 (N, 2), relative to `start`: the region of the window that becomes the output. The
-        window is larger where the resize filter may use pixels beyond the region's edge.
-    mirror, mirror_y: int32 (N,), 1 where the output is flipped left to right, and top to bottom.
-    sizes: int64 (N, 2), the height and width of each output, where they differ; None where the batch has one size.
-    padded: whether outputs of their own sizes are padded to the largest, instead of in a list.
-
-    The region of an image that is `placed` may extend beyond the image, although the window does not.
-    """
-
-    start: I32
-    shape: I32
-    roi_start: npt.NDArray[np.float32]
-    roi_end: npt.NDArray[np.float32]
-    mirror: I32
-    mirror_y: I32
-    sizes: I64 | None = None
-    padded: bool = False
-
-
 @dataclass(frozen=True)
 class Rows:
     """N samples of a batch, without their pixels.
@@ -191,20 +170,13 @@ class Rows:
     columns: the requested index columns, (N,): numbers as NumPy arrays, others as Arrow arrays. Always includes "index"
         and "dataset", int64 (N,): the number of each sample in stored order, and that of its data set.
     members: for fields that stay in the shard, the bytes of their elements: N views, uint8 (bytes,).
-    views: the crop and flips of each view of the samples, at least one. sizes: (height, width) of each view's output.
-    affines: for each view float64 (N, 2, 3), which maps (x, y, 1) in the cropped, resized and flipped image to (x, y)
-        in the final one; or (N, 3, 3) where a perspective is among them, whose last row gives what the first two are
-        divided by; or None if no transform moves pixels. Both are measured from the upper left corner of the image, so
-        pixel 0 lies between 0 and 1.
-        Fields that do not move get None.
+    views: how each view moves what is in the images, at least one; without its map for fields that do not move.
     bucket: the number of the batch's bucket; None without buckets. keys: uint64 (N,), of the samples' random numbers.
     """
 
     columns: Mapping[str, Any]
     members: Mapping[str, Sequence[npt.NDArray[np.uint8]]]
-    views: Sequence[Crops]
-    sizes: Sequence[HeightWidth]
-    affines: Sequence[F64 | None]
+    views: Sequence[Motion]
     bucket: int | None = None
     keys: U64 | None = None
 
@@ -216,10 +188,9 @@ class Rows:
         dataset = datasets[int(self.columns["dataset"][row])]
         return f"{dataset.folder}: sample {dataset.keys([int(self.columns['index'][row])])[0]!r}"
 
-    def per_view(self, values: "Callable[[Crops, HeightWidth, F64 | None], Value]") -> "Value":
+    def per_view(self, values: "Callable[[Motion], Value]") -> "Value":
         """The function's result for the view; with several views, a tuple of the results."""
-        views = zip(self.views, self.sizes, self.affines, strict=True)
-        results = tuple(values(*view) for view in views)
+        results = tuple(map(values, self.views))
         return results[0] if len(results) == 1 else results
 
 
@@ -255,6 +226,28 @@ class BoundField:
             DecodeError: a sample's value is damaged or cannot be batched with the others.
         """
         return rows.columns[self.name].to_pylist()
+
+
+class MovingField(BoundField, ABC):
+    """A bound field whose values are places in an image.
+
+    stays: what of it a function of the user's cannot move; "" if that is nothing.
+    """
+
+    ahead, stays = True, ""
+
+    @property
+    def points(self) -> int:
+        """Of each instance; 0 for boxes."""
+        return self.field.size
+
+    @abstractmethod
+    def split(self, columns: Mapping[str, Any], motion: Motion | None) -> list[Entry]:
+        """The entries of each of N samples, in pixels of the stored images, or of what a crop without flips gives."""
+
+    @abstractmethod
+    def join(self, samples: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
+        """The columns of N samples, from their entries."""
 
 
 @dataclass(frozen=True)

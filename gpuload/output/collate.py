@@ -17,9 +17,9 @@ from gpuload.decode.interface import Changed, Decoded
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError
 from gpuload.fields.kind import FieldSpec
-from gpuload.fields.motion import MovingField, moving_fields
+from gpuload.fields.motion import Motion
 from gpuload.fields.registry import Computed, bind_field
-from gpuload.fields.rows import BoundIntegers, Each, PixelField, Rows, map_tree
+from gpuload.fields.rows import BoundIntegers, Each, MovingField, PixelField, Rows, map_tree
 from gpuload.output.arrays import Arrays
 from gpuload.read.batch import Batch
 from gpuload.read.shards import check_first_rows
@@ -50,11 +50,12 @@ def make_batch(names: tuple[str, ...], values: Iterable[Any]) -> Any:
 class Collate:
     """Turns decoded batches into named tuples of the user's arrays, or into dicts.
 
-    keys: the names of the fields in dicts; None for named tuples.
+    keys: the names of the fields in dicts, in which added fields keep their own; None for named tuples.
 
     columns, members: the index columns and shard members that the fields need. masks, mask_fills: names of the mask
-    fields, and the class outside the image in each. has_images: whether images are requested. names: of all fields,
-    in the order of a batch. moving: the fields that move with the image.
+    fields, and the class outside the image in each. has_images: whether images are requested. moving: the fields that
+    move with the image. handed_out: the names of all fields, in the order of a batch: those requested, those that
+    transforms add, and the marks.
 
     Raises:
         ArgumentError: a field that was not packed, or a batch transform that cannot work on these fields.
@@ -74,20 +75,12 @@ class Collate:
         self.mixes = True
         self._added = added = {name for transform in transforms for name in getattr(transform, "adds", ())}
         names = [field if isinstance(field, str) else field.name for field in fields]
-        if len(set(names)) < len(names):
-            raise ArgumentError(f"fields={tuple(names)!r}: duplicate field")
         for dataset in datasets:
             check_first_rows(dataset)
         made = added - {name for dataset in datasets for name in dataset.fields}
         bound = [bind_field(field, datasets) for field, name in zip(fields, names, strict=True) if name not in made]
         self._bound = [field for field in bound if not isinstance(field, PixelField)]
-        # Padding that repeats parts of the image repeats them without their boxes and keypoints.
-        modes = {form.padding_mode for form in schedule.forms} - {"constant"}
-        if modes and (moving := [field.name for field in self._bound if isinstance(field, MovingField)]):
-            raise ArgumentError(
-                f"fields: {moving[0]!r} are not defined with RandomCrop(padding_mode={modes.pop()!r}), whose padding "
-                "shows parts of the image again. Use padding_mode='constant'"
-            )
+        self.moving = [field for field in self._bound if isinstance(field, MovingField)]
         masks = [field for field in bound if isinstance(field, PixelField) and field.kind == "mask"]
         self.has_images = any(isinstance(field, PixelField) and field.kind == "image" for field in bound)
         self.masks, self.mask_fills = tuple(m.name for m in masks), tuple(m.fill for m in masks)
@@ -95,47 +88,41 @@ class Collate:
             {column: None for field in self._bound for column in field.columns if column not in _NOT_IN_INDEX}
         )
         self.members = tuple({member: None for field in self._bound for member in field.members})
-        self.moving = moving_fields(self._bound)
-        if schedule.buckets is None and any(isinstance(field, Computed) and field.name == "bucket" for field in bound):
+        self._is_single, self._lists = schedule.is_single, [form.sizes == "list" for form in schedule.forms]
+        self._num_classes = None if datasets[0].classes is None else len(datasets[0].classes)
+        self._asked, self._marks, self._keys = tuple(field.name for field in bound), marks, keys
+        self._names = (*names, *sorted(added - set(names)))
+        self.handed_out = (*self._names, CORRUPT) if marks else self._names
+        given = keys or ()
+        self.keys = (*given, *self.handed_out[len(given) :])
+        self._check(schedule)
+
+    def _check(self, schedule: Schedule) -> None:
+        """Raises ArgumentError where the fields, the views and the batch transforms do not fit together."""
+        for names in (self.handed_out, self.keys):
+            if len(set(names)) < len(names):
+                marks = f", one of which on_corrupt='mark' adds as {CORRUPT!r}" if self._marks else ""
+                raise ArgumentError(f"fields={names!r}: two have the same name{marks}. Rename one or leave it out")
+        # Padding that repeats parts of the image repeats them without their boxes and keypoints.
+        modes = {form.padding_mode for form in schedule.forms} - {"constant"}
+        if modes and self.moving:
+            raise ArgumentError(
+                f"fields: {self.moving[0].name!r} are not defined with RandomCrop(padding_mode={modes.pop()!r}), whose "
+                "padding shows parts of the image again. Use padding_mode='constant'"
+            )
+        if schedule.buckets is None and any(isinstance(f, Computed) and f.name == "bucket" for f in self._bound):
             raise ArgumentError(
                 "fields: 'bucket' is the number of a batch's bucket, and there are none. Give size=Buckets(...)"
             )
-        self._is_single, self._classes = schedule.is_single, datasets[0].classes
-        self._lists = [form.sizes == "list" for form in schedule.forms]
-        if transforms and (any(self._lists) or not schedule.is_single):
+        if self._transforms and (any(self._lists) or not self._is_single):
             raise ArgumentError(
                 "batch_transforms: change one view of a batch, of images of one size, not a list of images or several "
                 "views. Use one view, or Resize(pad_to_multiple_of=1), or transform them in the training loop"
             )
-        self._asked = tuple(field.name for field in bound)
         classes = tuple(f.name for f in self._bound if isinstance(f, BoundIntegers))
         for augment in schedule.all_augments():
             form = BatchForm(self._asked, augment.output_size, augment.dtype, self._num_classes, classes)
             check_transforms(self._transforms, form)
-        self.names = (*names, *sorted(added - set(names)))
-        self._marks, self._keys = marks, keys
-        if marks and CORRUPT in self.names:
-            raise ArgumentError(
-                f"fields={tuple(names)!r}: on_corrupt='mark' adds a field {CORRUPT!r}, which already exists. Leave "
-                "it out, or use on_corrupt='skip'"
-            )
-        if len(set(self.keys)) < len(self.keys):
-            raise ArgumentError(f"fields: two fields would have the same name: {self.keys}. Rename one")
-
-    @property
-    def handed_out(self) -> tuple[str, ...]:
-        """The names of the fields of a batch, including the marks."""
-        return (*self.names, CORRUPT) if self._marks else self.names
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The names of the fields in a dict: fields added by transforms and marks keep their own."""
-        given = self._keys or ()
-        return (*given, *self.handed_out[len(given) :])
-
-    @property
-    def _num_classes(self) -> int | None:
-        return None if self._classes is None else len(self._classes)
 
     @property
     def mixes(self) -> bool:
@@ -173,10 +160,9 @@ class Collate:
             if self._transforms:
                 fields = {name: fields[name] for name in self._asked}  # in the requested order
                 apply_transforms(self._applied, FieldBatch(fields, self._num_classes, batch.draws))
-                for name in self.names:
-                    if name not in fields:
-                        raise ArgumentError(f"batch_transforms: removed the field {name!r}, which was requested")
-                fields = {name: self._adopt(name, fields[name], arrays) for name in self.names}
+                if removed := [name for name in self._names if name not in fields]:
+                    raise ArgumentError(f"batch_transforms: removed the field {removed[0]!r}, which was requested")
+                fields = {name: self._adopt(name, fields[name], arrays) for name in self._names}
         if self._marks:
             marks = np.zeros(len(batch), np.bool_)
             marks[list(broken)] = True
@@ -220,6 +206,8 @@ def _rows(batch: Batch, view: int | None = None, changed: Changed | None = None,
     """The rows of a batch for its fields: with all views, or with one of them and the results of a function. moves:
     with the maps of points by transforms, which take a millisecond for 256 samples."""
     views = batch.views if view is None else batch.views[view : view + 1]
+    crops = [view.crops for view in views] if changed is None else [changed.crops]
+    maps = [affine_of(view.steps, *view.size) if moves and view.steps is not None else None for view in views]
     return Rows(
         {
             **batch.encoded.columns,
@@ -228,9 +216,7 @@ def _rows(batch: Batch, view: int | None = None, changed: Changed | None = None,
             "dataset": batch.sources,
         },
         batch.encoded.members,
-        [view.crops for view in views] if changed is None else [changed.crops],
-        [view.size for view in views],
-        [affine_of(view.steps, *view.size) if moves and view.steps is not None else None for view in views],
+        [Motion(crop, view.size, affine) for crop, view, affine in zip(crops, views, maps, strict=True)],
         batch.bucket,
         batch.keys,
     )

@@ -8,6 +8,7 @@ bucket is. A resumed run fetches them first.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -88,10 +89,10 @@ class BatchReader:
         if some:
             yield from self.read(some, augments)
 
-    def begin(self) -> None:
-        """Starts a loop."""
-        for reader in self._readers:
-            reader.begin()
+    def begin(self) -> bool:
+        """Starts a loop. Returns whether the samples of an earlier one may be used."""
+        usable = [reader.begin() for reader in self._readers]
+        return all(usable)
 
     def read(self, parts: Sequence[Part], augments: Sequence[Augment]) -> list[Batch]:
         """A batch for each of some parts that adjoin, read together and divided afterwards.
@@ -228,11 +229,8 @@ def read_alone(open_reader: Callable[[], BatchReader], augments: Sequence[Augmen
 
     This is rare and may happen in any thread, so it uses a separate reader.
     """
-    reader = open_reader()
-    try:
+    with closing(open_reader()) as reader:
         (batch,) = reader.read([Part(position, position + 1, position)], augments)
-    finally:
-        reader.close()
     return batch
 
 
@@ -257,15 +255,13 @@ class BucketedReader(BatchReader):
         self._held: dict[int, EncodedBatch] = {}  # one sample each, by its position in the stream
         self._position = 0
         self._holds = self._is_first = False
-        self._owners: list[object] = []
         self._sized: tuple[Sequence[Augment], dict[int, tuple[Augment, ...]]] = ((), {})
 
-    def begin(self) -> None:
-        super().begin()
-        owners = [reader.owner for reader in self._readers]
-        if owners != self._owners:
-            self._held, self._owners = {}, owners
+    def begin(self) -> bool:
+        if not (is_usable := super().begin()):
+            self._held = {}
         self._holds = self._is_first = True
+        return is_usable
 
     def _is_downloaded(self, part: Part) -> bool:
         return False  # its windows are unknown before it is drawn

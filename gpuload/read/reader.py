@@ -9,7 +9,8 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
@@ -248,14 +249,16 @@ class Reader:
         """Seconds that reading has waited for downloads of shards and of their rows of the index."""
         return self._store.waited_s + self._rows.waited_s
 
-    def begin(self) -> None:
-        """Starts a loop; results of an earlier one become obsolete."""
+    def begin(self) -> bool:
+        """Starts a loop. Returns whether the samples of an earlier one may be used: False after one that failed."""
         mapped_file.install()  # in case another handler replaced it since the last loop
         self._store.begin()
         self._rows.begin()
         self.ahead.forget_errors()
-        if self._has_failed:
-            self._owner, self._has_failed = object(), False
+        failed, self._has_failed = self._has_failed, False
+        if failed:
+            self._owner = object()
+        return not failed
 
     def interrupt(self) -> None:
         """Cancels a `read` that waits for a download; further calls raise until `begin`."""
@@ -292,21 +295,18 @@ class Reader:
             ShardError: as `read`.
         """
         place = (order, first, last, self._owner)
-        try:
+        with self._explained():
             if self._entered != place:
                 upcoming, needed = order.upcoming(first), _shards_of(order, first, last + 1)
                 windows = 2 * len(_shards_of(order, first, first + 1))
                 self._store.plan(upcoming, len(needed), max(len(needed), windows + self._beside))
                 self._rows.need(needed, upcoming)
                 following = filter(self._is_ready, order.following(last).tolist())
-                self._enter(list(dict.fromkeys([*needed, *following])), place[-1])
+                self._enter(list(dict.fromkeys([*needed, *following])))
                 self._entered, self._needed = place, needed
             elif time.monotonic() - self._looked > _LOOK_S:
                 self._look(self._window)
             self.ahead.check(self._window.shards, self._needed)
-        except ShardError:
-            self._explain()
-            raise
 
     def _is_ready(self, number: int) -> bool:
         return self._store.ready(number) and self._rows.ready(number)
@@ -327,15 +327,12 @@ class Reader:
             self._store.plan(missing)
             self._rows.need(missing)
             self._entered = None  # so that it plans again
-        try:
+        with self._explained():
             self._copy(self._window, stored, np.flatnonzero(~np.isin(shards, missing)), copies)
             for number in missing:
                 window = Window(self._dataset, [number], {}, self._owner, self._store)
                 self.ahead.check_once(window.shards[number])
                 self._copy(window, stored, np.flatnonzero(shards == number), copies)
-        except ShardError:
-            self._explain()
-            raise
         return [copies[row] for row in range(len(samples))]
 
     def _copy(self, window: Window, stored: I64, rows: I64, copies: dict[int, EncodedBatch]) -> None:
@@ -344,11 +341,6 @@ class Reader:
             copies.update(zip(rows.tolist(), window.copy(stored[rows], self._columns, self._members), strict=True))
             self.check()  # before the shards and their faults may be released
             self._look(window)
-
-    @property
-    def owner(self) -> object:
-        """Changes after a failed loop, whose data must not be used."""
-        return self._owner
 
     def check(self, look: bool = False) -> None:
         """Call this before returning samples: 0.3 µs.
@@ -368,20 +360,18 @@ class Reader:
                 self._has_failed = True
                 raise ShardError(_describe(*fault))
         if look:
-            try:
+            with self._explained():
                 self._look(self._window)
-            except ShardError:
-                self._has_failed = True
-                raise
 
-    def _explain(self) -> None:
-        """Called when a shard looks damaged.
-
-        Raises:
-            FormatError: a file could not be read, so the damage may be zeros in place of its bytes.
-        """
-        self._has_failed = True
-        self.check()
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Notes that a shard looks damaged; if a file could not be read, that is the error: zeros replace its bytes."""
+        try:
+            yield
+        except ShardError:
+            self._has_failed = True
+            self.check()
+            raise
 
     def close(self) -> None:
         """Stops the reading thread and releases the shards; views already returned stay valid."""
@@ -390,16 +380,18 @@ class Reader:
         self._entered = None
         self._window = Window(self._dataset, (), {}, self._owner, self._store)
 
-    def _enter(self, numbers: Sequence[int], owner: object) -> None:
+    def _enter(self, numbers: Sequence[int]) -> None:
         """Maps these shards, reads them ahead in this order, and releases all others."""
         self._look(self._window)  # the last check of released shards
         shards = self._window.shards
-        known = {number: shards[number] for number in numbers if number in shards and shards[number].owner is owner}
+        known = {
+            number: shards[number] for number in numbers if number in shards and shards[number].owner is self._owner
+        }
         # The others are released before new ones are opened, so memory need not hold both.
         del shards
-        self._entered, self._window = None, Window(self._dataset, known, known, owner, self._store)
+        self._entered, self._window = None, Window(self._dataset, known, known, self._owner, self._store)
         self.ahead.want(known, known)
-        window = Window(self._dataset, numbers, known, owner, self._store)
+        window = Window(self._dataset, numbers, known, self._owner, self._store)
         self.ahead.want(window.shards, numbers)
         self._window = window
 

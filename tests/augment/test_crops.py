@@ -35,7 +35,6 @@ from gpuload import (
 )
 from gpuload.augment.crops import Images, source_of, source_range
 from gpuload.decode.interface import Stored
-from gpuload.fields.motion import covered
 from gpuload.fields.rows import take
 from gpuload.transforms import Function, RandAugment, RandomApply, RandomErasing, RandomInvert, RandomRotation
 
@@ -408,7 +407,7 @@ def test_images_are_where_their_crops_say(
     view = view_of(Augment(size, crop, flip=flip, vertical_flip=flip), width, height, 8, seed)
     start, shape = view.crops.start, view.crops.shape
     assert (start >= 0).all() and (shape >= 1).all() and (start + shape <= [height, width]).all()
-    top, left, bottom, right = places = covered(view.crops, size, np.full((8, 2), [height, width])).T
+    top, left, bottom, right = places = view.crops.covered(size, np.full((8, 2), [height, width])).T
     assert (places >= 0).all() and (top < bottom).all() and (left < right).all()
     assert (bottom <= size[0]).all() and (right <= size[1]).all()
     if isinstance(crop, Letterbox):  # the whole image, which touches two sides and lies in the middle
@@ -421,7 +420,7 @@ def test_images_are_where_their_crops_say(
 
 def test_half_of_the_images_are_zoomed_out_to_all_extents() -> None:
     view = view_of(Augment(100, ZoomOut()), 60, 60, 4000)
-    top, left, bottom, _ = covered(view.crops, (100, 100), np.full((4000, 2), 60)).T
+    top, left, bottom, _ = view.crops.covered((100, 100), np.full((4000, 2), 60)).T
     zoomed = (bottom - top) < 100
     assert abs(zoomed.mean() - 0.5) < 0.035  # four standard errors, and extents that round to 100
     assert min(bottom - top) in (25, 26) and top[zoomed].std() > 10 and left[zoomed].std() > 10

@@ -203,8 +203,8 @@ def forget(batch: FieldBatch) -> None:
             {"fields": ("image", gpuload.OneHot())},
             r"MixUp\(.*: makes soft labels out of class numbers; ask for 'label'",
         ),
-        ([], {"fields": ("image", "label", "image")}, r"fields=\('image', 'label', 'image'\): duplicate field"),
-        ([], {"fields": ("label", gpuload.OneHot("label"))}, r"fields=\('label', 'label'\): duplicate field"),
+        ([], {"fields": ("image", "label", "image")}, r"fields=\('image', 'label', 'image'\): two have the same"),
+        ([], {"fields": ("label", gpuload.OneHot("label"))}, r"fields=\('label', 'label'\): two have the same name"),
         ([], {"fields": ("image", "middle")}, "has no field 'middle'"),
     ],
 )

@@ -3,10 +3,9 @@ compares them with painted images."""
 
 import importlib
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pytest
 import torch
@@ -16,20 +15,12 @@ from hypothesis import strategies as st
 from gpuload import Boxes
 from gpuload.fields.boxes import move_boxes
 from gpuload.fields.field import Field
+from gpuload.fields.motion import Crops, Motion
 from gpuload.fields.registry import KINDS
 from gpuload.fields.rows import Rows
 
 FIELD = Field("boxes", "boxes", "boxes.json")
 SEEDS = st.integers(0, 2**32 - 1)
-
-
-class Crops(NamedTuple):
-    start: npt.NDArray[np.int32]
-    roi_start: npt.NDArray[np.float32]
-    roi_end: npt.NDArray[np.float32]
-    mirror: npt.NDArray[np.int32]
-    mirror_y: npt.NDArray[np.int32]
-    sizes: None = None
 
 
 def crops(windows: Any, mirror: Any = 0, mirror_y: Any = 0) -> Crops:
@@ -38,7 +29,7 @@ def crops(windows: Any, mirror: Any = 0, mirror_y: Any = 0) -> Crops:
     start = np.floor(windows[:, :2]).astype(np.int32) - 1  # decoded with a margin, as center crops are
     roi = [(windows[:, :2] - start).astype(np.float32), (windows[:, 2:] - start).astype(np.float32)]
     flips = [np.broadcast_to(np.asarray(flip, np.int32), len(windows)) for flip in (mirror, mirror_y)]
-    return Crops(start, *roi, *flips)
+    return Crops(start, start, *roi, *flips)
 
 
 def rows(boxes: list[Any], labels: list[Any], view: Crops, size: tuple[int, int], affine: Any = None) -> Rows:
@@ -49,7 +40,7 @@ def rows(boxes: list[Any], labels: list[Any], view: Crops, size: tuple[int, int]
         "index": np.arange(len(boxes)),
         "dataset": np.zeros(len(boxes), np.int64),
     }
-    return Rows(columns, {}, [view], [size], [affine])
+    return Rows(columns, {}, [Motion(view, size, affine)])
 
 
 def values(spec: Boxes, rows: Rows) -> Any:
@@ -68,7 +59,7 @@ def test_affines_apply_after_crop_and_flip() -> None:
     affines = np.array([[[1, 0, -6], [0, 1, 2]], [[2, 0, 0], [0, 2, 0]]], np.float64)
     boxes = np.array([[0, 0, 4, 4], [10, 0, 16, 8], [0, 0, 4, 4], [6, 2, 10, 6]], np.float64)
     view = crops([[0, 0, 8, 16]] * 2, mirror=[1, 0])
-    moved, visible = move_boxes(boxes, np.array([0, 0, 1, 1]), view, (8, 16), affines)
+    moved, visible = move_boxes(boxes, np.array([0, 0, 1, 1]), Motion(view, (8, 16), affines))
     assert moved.tolist() == [[6, 2, 10, 6], [0, 2, 0, 8], [0, 0, 8, 8], [12, 4, 16, 8]]
     assert visible.tolist() == [1, 0, 1, 0.25]
 
@@ -97,7 +88,7 @@ def test_kept_boxes_are_inside_and_visible_enough(seed: int, min_visible: float)
     labels = [[100 * n + number for number in range(len(row))] for n, row in enumerate(boxes)]
     found = values(Boxes(min_visible=min_visible), rows(boxes, labels, view, size, affine))
     images = np.repeat(np.arange(5), [len(row) for row in boxes])
-    _, visible = move_boxes(np.concatenate(boxes), images, view, size, affine)
+    _, visible = move_boxes(np.concatenate(boxes), images, Motion(view, size, affine))
     kept = (visible >= min_visible) & (visible > 0)
     assert found.counts.tolist() == [int(kept[images == n].sum()) for n in range(5)]
     assert found.boxes.shape == (5, found.counts.max(), 4)
@@ -160,11 +151,7 @@ def test_crop_resize_and_flips_match_torchvision(transforms: ModuleType, seed: i
     expected = functional.horizontal_flip(expected) if mirror else expected
     expected = functional.vertical_flip(expected) if mirror_y else expected
     expected = functional.clamp_bounding_boxes(expected)
-    found, visible = move_boxes(
-        boxes.astype(np.float64),
-        np.zeros(5, np.int64),
-        crops([top, left, top + height, left + width], mirror, mirror_y),
-        size,
-    )
+    motion = Motion(crops([top, left, top + height, left + width], mirror, mirror_y), size)
+    found, visible = move_boxes(boxes.astype(np.float64), np.zeros(5, np.int64), motion)
     shown = visible > 0
     np.testing.assert_allclose(found[shown], expected.numpy()[shown], atol=1e-3)

@@ -12,7 +12,7 @@ import gpuload
 from gpuload import Augment, Keypoints
 from gpuload.fields.field import Field
 from gpuload.fields.keypoints import pairs_by_name
-from gpuload.fields.motion import place
+from gpuload.fields.motion import Motion, place
 from gpuload.fields.registry import KINDS
 
 KIND = KINDS["keypoints"]
@@ -113,10 +113,10 @@ def test_batches_have_the_number_of_instances_that_was_asked_for(tmp_path: Path)
         assert not any(found.keypoints[row, count:].any() for row, count in enumerate(counts))
 
 
-def whole_images(count: int) -> Any:
-    """The crops of images of 20x20 pixels."""
+def whole_images(count: int, size: tuple[int, int] = (20, 20)) -> Motion:
+    """Of images of 20x20 pixels."""
     sides = np.full((2, count), 20, np.int32)
-    return Augment(20, crop="none", flip=0).draw(0, 0, np.arange(count), *sides).crops
+    return Motion(Augment(20, crop="none", flip=0).draw(0, 0, np.arange(count), *sides).crops, size)
 
 
 def test_points_that_were_not_labelled_have_no_place_in_a_crop() -> None:
@@ -124,11 +124,11 @@ def test_points_that_were_not_labelled_have_no_place_in_a_crop() -> None:
     field = Field("keypoints", "keypoints", "keypoints.json", None, 3)
     moving = KINDS["keypoints"].bind(Keypoints(flip_pairs=()), field, ())
     stored = pa.array([[[1, 2, 2, 3, 4, 0, 30, 4, 2]], []], pa.list_(pa.list_(pa.float32(), 9)))
-    first, second = moving.split({"keypoints": stored}, whole_images(2), (20, 20))
+    first, second = moving.split({"keypoints": stored}, whole_images(2))
     assert np.asarray(first["keypoints"]).tolist() == [[[1, 2, 2], [0, 0, 0], [0, 0, 0]]]
     assert np.asarray(second["keypoints"]).shape == (0, 3, 3)
     stored = pa.array([[[4, 8, 2, 4, 24, 2, 24, 4, 2]]], stored.type)  # into half the height
-    (only,) = moving.split({"keypoints": stored}, whole_images(1), (10, 20))
+    (only,) = moving.split({"keypoints": stored}, whole_images(1, (10, 20)))
     assert np.asarray(only["keypoints"]).tolist() == [[[4, 4, 2], [0, 0, 0], [0, 0, 0]]]
     joined = moving.join([only, first])["keypoints"]
     assert joined.to_pylist() == [[[4, 4, 2, 0, 0, 0, 0, 0, 0]], [[1, 2, 2, 0, 0, 0, 0, 0, 0]]]

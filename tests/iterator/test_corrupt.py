@@ -260,7 +260,7 @@ def test_a_field_called_corrupt_is_refused_with_marks(bad: Path) -> None:
         batch.fields["corrupt"] = batch.fields["index"]
 
     add.adds = ("corrupt",)  # type: ignore[attr-defined]
-    with pytest.raises(gpuload.ArgumentError, match="on_corrupt='mark' adds a field 'corrupt'"):
+    with pytest.raises(gpuload.ArgumentError, match="on_corrupt='mark' adds as 'corrupt'"):
         load(bad, on_corrupt="mark", batch_transforms=[add])
 
 

@@ -16,6 +16,7 @@ from gpuload.augment.crops import whole_images
 from gpuload.decode.postprocess import transform, warp_masks
 from gpuload.draws import make_key
 from gpuload.fields.boxes import move_boxes
+from gpuload.fields.motion import Motion
 from gpuload.fields.rows import take
 from gpuload.transforms import RandomAffine, RandomApply, RandomInvert, RandomPerspective, RandomRotation
 from gpuload.transforms.apply import apply_steps
@@ -116,7 +117,7 @@ def test_pixels_masks_boxes_and_keypoints_are_torchvisions(transforms: ModuleTyp
 
     boxes = np.sort(np.random.default_rng(3).uniform(0, 47, (30, 2, 2)), axis=1).reshape(-1, 4)
     size = np.array([WIDTH], np.float64), np.array([HEIGHT], np.float64)
-    placed, _ = move_boxes(boxes, np.zeros(30, np.int64), whole_images(*size), (HEIGHT, WIDTH), matrix)
+    placed, _ = move_boxes(boxes, np.zeros(30, np.int64), Motion(whole_images(*size), (HEIGHT, WIDTH), matrix))
     form = {"format": "XYXY", "canvas_size": (HEIGHT, WIDTH)}
     np.testing.assert_allclose(
         placed, their(functional, tv.BoundingBoxes(torch.from_numpy(boxes), **form), mode).numpy(), atol=1e-3

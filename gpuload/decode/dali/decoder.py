@@ -27,7 +27,6 @@ from gpuload.decode.dali.screen import Screen
 from gpuload.decode.interface import Decoded, Stored, capture_fault
 from gpuload.decode.runner import Job, Stage
 from gpuload.errors import DecodeError, DeviceError
-from gpuload.fields.motion import covered
 from gpuload.read.batch import Batch
 from gpuload.types import Array
 
@@ -216,7 +215,7 @@ class Feed(Stage):
 def _parts(view: View, batch: Batch) -> dict[str, Array]:
     """The inputs of images that are scaled and padded: the region that is shown of each, and where it lies."""
     crops, sources = view.crops, batch.encoded.sizes
-    shown = covered(crops, view.size, sources)
+    shown = crops.covered(view.size, sources)
     return {
         "roi_start": np.maximum(crops.roi_start, -crops.start).astype(np.float32),
         "roi_end": np.minimum(crops.roi_end, sources - crops.start).astype(np.float32),

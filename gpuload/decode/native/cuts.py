@@ -13,7 +13,6 @@ from gpuload.decode.native.steps import Step
 from gpuload.decode.native.transforms.run import functions_of
 from gpuload.decode.native.values import HEIGHT, TOP, Target
 from gpuload.fields.images import RGB, Pixels
-from gpuload.fields.motion import covered
 from gpuload.machine.installed import paused_collector
 from gpuload.types import I64
 
@@ -72,7 +71,7 @@ class Cuts:
             self.factors = np.select([gap >= 8, gap >= 4, gap >= 2], [8, 4, 2], 1)
         if form.places:
             sources = np.stack([heights, widths], axis=1).astype(np.int64)
-            self._places = covered(crops, view.size, sources)
+            self._places = crops.covered(view.size, sources)
             self._regions = np.clip(self._regions, 0, np.tile(sources, 2)).astype(np.float64)
 
     def make(self, pictures: I64, rows: slice, target: Target, bands: Any = None) -> None:
