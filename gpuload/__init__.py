@@ -48,11 +48,10 @@ if TYPE_CHECKING:
     )
     from gpuload.decode.arguments import Both, Dali, OnCorrupt
     from gpuload.disk.dataset import Dataset
-    from gpuload.fields.boxes import Boxes
     from gpuload.fields.captions import Captions
     from gpuload.fields.images import Mask
-    from gpuload.fields.keypoints import Keypoints
     from gpuload.fields.numbers import MultiHot, OneHot, Target, Tokens
+    from gpuload.fields.places import Boxes, Keypoints
     from gpuload.loader.iterator import DaliIterator
     from gpuload.order.arguments import Balance, Buckets, Mixture, Repeated
     from gpuload.order.arguments import Shuffle, Weights, mix
@@ -65,7 +64,7 @@ _LAZY = {
     "Augment": "augment",
     "Balance": "order.arguments",
     "Both": "decode.arguments",
-    "Boxes": "fields.boxes",
+    "Boxes": "fields.places",
     "Buckets": "order.arguments",
     "Captions": "fields.captions",
     "CenterCrop": "augment",
@@ -73,7 +72,7 @@ _LAZY = {
     "Dali": "decode.arguments",
     "DaliIterator": "loader.iterator",
     "Dataset": "disk.dataset",
-    "Keypoints": "fields.keypoints",
+    "Keypoints": "fields.places",
     "Letterbox": "augment",
     "Mask": "fields.images",
     "Mixture": "order.arguments",

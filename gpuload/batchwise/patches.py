@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import Annotated, Any
 
+import numpy as np
+
 from gpuload.batchwise.transforms import BatchForm, FieldBatch, require_fields
 from gpuload.checks import LARGEST, SIDE, SIDES, Rule, checked, number, settings, several, text
 from gpuload.errors import ArgumentError
@@ -61,12 +63,8 @@ def _as_tiles(value: Any) -> Any:
 
 
 def _as_corners(value: Any) -> Any:
-    torch = import_module("torch")
-    try:
-        corners = torch.as_tensor(value)
-    except (ValueError, RuntimeError):
-        raise TypeError from None
-    if corners.ndim != 2 or corners.shape[1] != 2 or corners.dtype not in (torch.int64, torch.int32):
+    corners = np.asarray(value.tolist() if hasattr(value, "tolist") else value)
+    if corners.ndim != 2 or corners.shape[1] != 2 or corners.dtype.kind != "i":
         raise TypeError
     return corners
 
@@ -97,13 +95,11 @@ def join_tiles(tiles: Any, corners: Any, size: tuple[int, int]) -> Any:
     dtype = tiles.dtype if tiles.is_floating_point() else torch.float32
     image = torch.zeros((*tiles.shape[1:-2], *size), dtype=dtype, device=tiles.device)
     shown = torch.zeros(size, dtype=dtype, device=tiles.device)
-    for tile, place in zip(tiles, corners.tolist(), strict=True):
-        ranges = [
-            (max(at, 0), min(at + side, whole)) for at, side, whole in zip(place, tile.shape[-2:], size, strict=True)
-        ]
-        inside = ..., *(slice(low, max(low, high)) for low, high in ranges)
-        own = ..., *(slice(low - at, max(low, high) - at) for at, (low, high) in zip(place, ranges, strict=True))
-        image[inside] += tile[own]
+    for tile, (top, left) in zip(tiles, corners.tolist(), strict=True):
+        bottom, right = top + tile.shape[-2], left + tile.shape[-1]
+        inside = ..., slice(max(top, 0), max(bottom, 0)), slice(max(left, 0), max(right, 0))
+        part = image[inside]
+        part += tile[..., max(-top, 0) :, max(-left, 0) :][..., : part.shape[-2], : part.shape[-1]]
         shown[inside] += 1
     if not shown.all():
         row, column = torch.nonzero(shown == 0)[0].tolist()

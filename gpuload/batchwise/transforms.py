@@ -14,8 +14,6 @@ from gpuload.errors import ArgumentError
 from gpuload.fields.registry import COMPUTED
 from gpuload.types import Array, HeightWidth
 
-MOST_TRANSFORMS = BATCH_TRANSFORM_DRAWS.count // EACH_BATCH_TRANSFORM
-
 
 class BatchForm(NamedTuple):
     """The properties of every batch, known before the first.
@@ -93,12 +91,6 @@ def _as_transforms(value: Any) -> tuple[BatchTransform, ...]:
                 f"batch_transforms: {shown(transform)} is not a function of a batch. Expected functions, or instances "
                 "such as MixUp()"
             )
-        for attribute in ("adds", "softens"):
-            names = getattr(transform, attribute, ())
-            if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-                raise ArgumentError(
-                    f"batch_transforms: {shown(transform)} has {attribute} = {shown(names)}. Expected a tuple of names"
-                )
     return transforms
 
 
@@ -109,14 +101,9 @@ def check_transforms(transforms: Sequence[BatchTransform], form: BatchForm) -> t
     """The names of the fields that these transforms in turn add to those of `form`.
 
     Raises:
-        ArgumentError: a fault known before the first batch: too many transforms, a missing or duplicate field, labels
+        ArgumentError: a fault known before the first batch: a missing or duplicate field, labels
             that would be mixed twice, unknown classes, a hole larger than the images.
     """
-    if len(transforms) > MOST_TRANSFORMS:
-        raise ArgumentError(
-            f"batch_transforms: there are {len(transforms)}, expected at most {MOST_TRANSFORMS}. Combine some of them "
-            "in one function"
-        )
     known, classes = form.fields, form.class_fields
     softened: dict[str, BatchTransform] = {}
     for transform in transforms:

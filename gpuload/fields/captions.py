@@ -152,21 +152,14 @@ class CaptionKind(Kind):
     def claims(self, value: Any) -> bool:
         return isinstance(value, str)
 
-    def parse_cell(self, cell: Any) -> Any:
-        if isinstance(cell, list):
-            raise ValueError(
-                f"a caption is one text, found a list of {len(cell)}. Several of each image are for --column captions="
-            )
-        return cell
-
     def parse(self, where: str, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
         texts = read_each(where, name, values, self._text, "a text")
         member = self.members[0] if name == self.name else f"{name}.{self.members[0]}"
         return Field(name, self.name, member), [pa.array(texts, pa.large_string())]
 
     def _text(self, value: Any) -> str:
-        if value is None:
-            raise ValueError("it is missing")
+        if value is None or isinstance(value, list):
+            raise ValueError("it is missing, or a list; several of each image are for --column captions=")
         return str(value)
 
     def dump(self, field: Field, values: Mapping[str, Any]) -> bytes:

@@ -161,15 +161,13 @@ class RawKind(ImageKind):
             rows.column(name).to_numpy().astype(np.int64)
             for name in (field.offset_column, field.bytes_column, "height", "width")
         )
-        needed = pixels.bytes * height * width
+        needed, each = pixels.bytes * height * width, np.dtype(pixels.dtype).itemsize
         yield BadRows(
-            np.flatnonzero(size != needed),
-            lambda row: f"its pixels as {size[row]:,} bytes, but height x width x {pixels.bytes} are {needed[row]:,}",
-        )
-        each = np.dtype(pixels.dtype).itemsize
-        yield BadRows(
-            np.flatnonzero(offset % each),
-            lambda row: f"its pixels at byte {offset[row]:,}, which is no multiple of {each}",
+            np.flatnonzero((size != needed) | (offset % each != 0)),
+            lambda row: (
+                f"its pixels as {size[row]:,} bytes at byte {offset[row]:,}, expected height x width x {pixels.bytes}, "
+                f"{needed[row]:,}, at a multiple of {each}"
+            ),
         )
 
     def find_fault(self, field: Field, row: Mapping[str, Any], content: bytes, header: int, image_size: Any) -> str:

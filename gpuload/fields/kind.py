@@ -33,7 +33,7 @@ NAME = text("the name of a packed field")  # the rule for `FieldSpec.name`
 LARGEST = 1e30  # of a coordinate or an area: however far it is zoomed, it is still a float32
 FAULTS = (ValueError, TypeError, KeyError, IndexError, OverflowError)  # of a value that is not of a kind
 
-_NO_CLASSES = (type(None), list, tuple, dict, np.ndarray)
+_CLASSES = (str, int, float, np.number)
 _WHOLE = re.compile(r"[+-]?\d{1,100}")  # `int` refuses thousands of digits
 
 ImageSize = Callable[[bytes], WidthHeight]
@@ -424,7 +424,7 @@ def number_classes(where: str, name: str, values: Sequence[Any], classes: ClassN
         some = some_of(sorted(str(one)[:60] for one in wrong))
         return SourceError(f"{where}: classes of {name!r} must be {expected}; found {some}. Correct them")
 
-    if others := [value for value in values if isinstance(value, _NO_CLASSES) or not str(value).strip()]:
+    if others := [value for value in values if not isinstance(value, _CLASSES) or not str(value).strip()]:
         raise refuse("numbers or names", others)
     different = set(values)
     if all(map(is_whole, different)):

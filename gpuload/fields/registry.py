@@ -8,15 +8,14 @@ import pyarrow as pa
 from PIL import Image
 
 from gpuload.errors import ArgumentError, FormatError
-from gpuload.fields.boxes import BoxesKind
 from gpuload.fields.captions import CaptionKind, JsonKind
 from gpuload.fields.field import Field
 from gpuload.fields.images import ImageKind, MaskKind, RawKind
 from gpuload.fields.instances import InstancesKind
-from gpuload.fields.keypoints import KeypointsKind
 from gpuload.fields.kind import FieldSpec, Kind, describe
 from gpuload.fields.motion import Motion
 from gpuload.fields.numbers import ArrayKind, ClassKind, LabelsKind, TargetKind
+from gpuload.fields.places import BoxesKind, KeypointsKind
 from gpuload.fields.rows import BoundField, DatasetView, PixelField, Rows, Value
 from gpuload.machine.installed import upgrade_command
 from gpuload.types import I64, Bools
@@ -67,15 +66,11 @@ def draw_fields(
 
 def index_schema(fields: tuple[Field, ...]) -> pa.Schema:
     """The columns of `index.arrow` for these fields: key, source, width, height, then those of each field."""
-    columns = [
-        pa.field("key", pa.large_string()),
-        pa.field("source", pa.large_string()),
-        pa.field("width", pa.int32()),
-        pa.field("height", pa.int32()),
-    ]
+    text, side = pa.large_string(), pa.int32()
+    columns = [("key", text), ("source", text), ("width", side), ("height", side)]
     for field in fields:
-        columns += [pa.field(field.offset_column, pa.int64()), pa.field(field.bytes_column, pa.int64())]
-        columns += [pa.field(name, type_) for name, type_ in kind_of(field).columns(field).items()]
+        columns += [(field.offset_column, pa.int64()), (field.bytes_column, pa.int64())]
+        columns += kind_of(field).columns(field).items()
     return pa.schema(columns)
 
 
@@ -154,9 +149,13 @@ def bind_field(spec: str | FieldSpec, datasets: Sequence[DatasetView]) -> BoundF
             values mean different things in the data sets.
     """
     name = spec if isinstance(spec, str) else spec.name
-    _check_own_name(name, datasets)
-    is_packed = any(name in dataset.fields for dataset in datasets)
-    if isinstance(spec, str) and (computed := (COMPUTED if is_packed else COMPUTED | _UNLESS_PACKED).get(spec)):
+    packed = [dataset for dataset in datasets if name in dataset.fields]
+    if packed and name in COMPUTED:
+        raise ArgumentError(
+            f"{packed[0].folder}: has a packed field {name!r}, a name that gpuload reserves for the {name} of each "
+            "sample. Pack it under another name"
+        )
+    if isinstance(spec, str) and (computed := (COMPUTED if packed else COMPUTED | _UNLESS_PACKED).get(spec)):
         make, columns = computed
         return Computed(Field(name, "computed", ""), columns, make)
     field = _common_field(name, datasets)
@@ -172,15 +171,6 @@ def _check_kind(spec: FieldSpec, field: Field, datasets: Sequence[DatasetView]) 
             f"{describe(spec)}: expected a field of kind {spec.kind!r}, {field.name!r} in {datasets[0].folder} has "
             f"kind {field.kind!r}. Request {field.name!r} by its name, or a field of kind {spec.kind!r} "
             f"({', '.join(fitting) or 'there is none'})"
-        )
-
-
-def _check_own_name(name: str, datasets: Sequence[DatasetView]) -> None:
-    packed = [dataset for dataset in datasets if name in COMPUTED and name in dataset.fields]
-    if packed:
-        raise ArgumentError(
-            f"{packed[0].folder}: has a packed field {name!r}, a name that gpuload reserves for the {name} of each "
-            "sample. Pack it under another name"
         )
 
 

@@ -32,33 +32,6 @@ def load(packed: Path, decoder: str, transforms: Any, **options: Any) -> gpuload
     return gpuload.DaliIterator(packed, 12, decoder=decoder, batch_transforms=transforms, **{**usual, **options})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("which", ["mixup", "cutmix", "choice"])
-def test_labels_and_images_are_mixed_alike(packed: Path, decoder: str, which: str) -> None:
-    with load(packed, decoder, EVERY[which]) as loader, load(packed, decoder, []) as plain:
-        shares = []
-        for (images, soft, index), (own, labels, expected) in zip(loader, plain, strict=True):
-            assert torch.equal(index, expected)
-            assert soft.dtype == torch.float32 and soft.shape == (12, 3)
-            torch.testing.assert_close(soft.sum(dim=1), torch.ones(12))
-            partner = own.roll(1, 0)
-            one_hot = torch.eye(3)[labels], torch.eye(3)[labels.roll(1)]
-            for row in range(12):
-                # The share of its own pixels, as least squares find it, is that of its label.
-                apart = (own[row] - partner[row]).flatten()
-                share = float((images[row] - partner[row]).flatten() @ apart / (apart @ apart))
-                if which == "mixup":
-                    torch.testing.assert_close(
-                        soft[row], share * one_hot[0][row] + (1 - share) * one_hot[1][row], atol=1e-4, rtol=0
-                    )
-                else:
-                    is_own, is_partner = (images[row] == own[row]).all(dim=0), (images[row] == partner[row]).all(dim=0)
-                    assert which == "choice" or (is_own | is_partner).all()
-                    share = float(is_own.float().mean()) if (is_own | is_partner).all() else share
-                    assert abs(float(soft[row] @ one_hot[0][row]) - share) < 1e-4 or labels[row] == labels.roll(1)[row]
-                shares.append(share)
-    assert len(shares) == 96 and len(set(np.round(shares, 4))) > 40
-
-
 @pytest.mark.parametrize("which", ["choice", "all"])
 def test_a_resumed_run_draws_the_same(packed: Path, decoder: str, which: str) -> None:
     with load(packed, decoder, EVERY[which]) as loader:

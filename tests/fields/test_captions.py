@@ -28,29 +28,20 @@ def texts_of(number: int) -> list[str]:
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("captions")
     image = encode(photo(0, 16, 16))
-    samples = [
-        {
-            "image": image,
-            "caption": "\n".join(texts_of(n)),
-            "captions": texts_of(n),
-            "about": {"n": n},
-            "name": f"{n:02d}",
-        }
-        for n in range(COUNT)
-    ]
-    gpuload.pack(samples, folder, workers=1, maxcount=7, shuffle=False)
+    texts = [{"caption": "\n".join(texts_of(n)), "captions": texts_of(n), "about": {"n": n}} for n in range(COUNT)]
+    gpuload.pack([{"image": image, **fields} for fields in texts], folder, workers=1, maxcount=7, shuffle=False)
     return folder / "train"
 
 
 def load(data: Any, spec: Any, *more: Any, batch_size: int = 8, **options: Any) -> gpuload.DaliIterator:
+    """Without images, whatever the decoder, since texts are made before it."""
     usual = {"augment": gpuload.Augment(8, dtype="uint8"), "device": "cpu", "num_threads": 1, "decoder": "native"}
-    return gpuload.DaliIterator(data, batch_size, fields=("image", "index", spec, *more), **{**usual, **options})
+    return gpuload.DaliIterator(data, batch_size, fields=("index", spec, *more), **{**usual, **options})
 
 
 def drawn(loader: Any, epochs: int = 1) -> list[tuple[int, Any]]:
-    return [
-        pair for _ in range(epochs) for _, index, texts in loader for pair in zip(index.tolist(), texts, strict=True)
-    ]
+    batches = (batch for _ in range(epochs) for batch in loader)
+    return [pair for index, texts in batches for pair in zip(index.tolist(), texts, strict=True)]
 
 
 @pytest.mark.parametrize("spec", [Captions("captions"), Captions("caption", lines=True)])
@@ -76,7 +67,7 @@ def test_dropout_leaves_out_its_share(packed: Path) -> None:
 
 def test_two_fields_draw_independently(packed: Path) -> None:
     loader = load(packed, Captions("captions"), Captions("caption", lines=True), drop_last=False)
-    same = [one == other for _, _, ones, others in loader for one, other in zip(ones, others, strict=True)]
+    same = [one == other for _, ones, others in loader for one, other in zip(ones, others, strict=True)]
     assert 0 < sum(same) < len(same) / 2
 
 
@@ -86,7 +77,6 @@ def test_what_is_drawn_is_a_function_of_seed_epoch_and_sample(packed: Path) -> N
     expected = [dict(drawn(loader)) for loader in [load(packed, spec, drop_last=False)] for _ in range(2)]
     assert expected[0] != expected[1]
     assert dict(drawn(load(packed, spec, drop_last=False, seed=1))) != expected[0]
-    assert dict(drawn(load(packed, spec, decoder="dali", drop_last=False))) == expected[0]
     part = gpuload.Dataset(packed).subset(range(0, COUNT, 3))
     assert dict(drawn(load(part, spec, drop_last=False, batch_size=5))).items() <= expected[0].items()
     often = drawn(load(packed, Captions("captions"), sampling=gpuload.Weights(np.arange(COUNT) == 3)))
@@ -103,12 +93,10 @@ def test_a_tokenizer_is_called_while_reading(packed: Path) -> None:
         return {"input_ids": torch.from_numpy(ids), "words": [text.split() for text in texts], "mask": ids > 0}
 
     for decoder in ("native", "dali"):
-        for _, index, tokens in load(packed, Captions("captions", tokenizer=tokenize), decoder=decoder):
+        for index, tokens, _ in load(packed, Captions("captions", tokenizer=tokenize), "image", decoder=decoder):
             assert torch.equal(tokens["input_ids"][:, 1], index) and tokens["input_ids"].dtype == torch.int64
-            assert (
-                tokens["mask"].dtype == torch.bool
-                and [int(words[0][:-1]) for words in tokens["words"]] == index.tolist()
-            )
+            assert tokens["mask"].dtype == torch.bool
+            assert [int(words[0][:-1]) for words in tokens["words"]] == index.tolist()
     assert threading.current_thread().name not in threads and set(calls) == {8}
 
 
@@ -116,7 +104,7 @@ def test_a_tokenizer_gets_no_empty_list(packed: Path) -> None:
     """A rank without samples in the last batch has arrays of the same form."""
     spec = Captions("captions", tokenizer=lambda texts: np.ones((len(texts), 5 if texts else 0), np.int32))
     loaders = [load(packed, spec, rank=rank, world_size=3, batch_size=1, drop_last="exact") for rank in range(3)]
-    last = [list(loader)[-1][2] for loader in loaders]
+    last = [list(loader)[-1][1] for loader in loaders]
     assert [tuple(tokens.shape) for tokens in last] == [(1, 5), (0, 5), (0, 5)]
 
 
@@ -124,8 +112,8 @@ def test_a_tokenizer_gets_no_empty_list(packed: Path) -> None:
 def test_tokens_follow_samples_that_replace_others(packed: Path, tmp_path: Path, on_corrupt: str) -> None:
     folder = damage(packed, tmp_path / "damaged", [2])
     spec = Captions("captions", tokenizer=lambda texts: np.array([int(text.split(":")[0]) for text in texts]))
-    with load(folder, spec, shuffle=False, on_corrupt=gpuload.OnCorrupt(on_corrupt, most=1)) as loader:
-        _, index, tokens, *_ = next(iter(loader))
+    with load(folder, spec, "image", shuffle=False, on_corrupt=gpuload.OnCorrupt(on_corrupt, most=1)) as loader:
+        index, tokens, *_ = next(iter(loader))
     assert tokens.tolist() == index.tolist() == [0, 1, 3 if on_corrupt == "skip" else 2, 3, 4, 5, 6, 7]
 
 
@@ -149,7 +137,7 @@ def test_what_a_tokenizer_may_not_do(packed: Path, tokenizer: Any, match: str) -
 def test_what_is_refused(packed: Path) -> None:
     with pytest.raises(ArgumentError, match=r"Captions\('image'\): expected a field of kind 'caption'"):
         gpuload.DaliIterator(packed, 8, augment=gpuload.Augment(8), fields=[Captions("image")])
-    with pytest.raises(DecodeError, match="sample '00000000': its field 'about' is no text and no list of texts"):
+    with pytest.raises(DecodeError, match="sample '00000000-00000000': its field 'about' is no text and no list of texts"):
         list(load(packed, Captions("about"), shuffle=False))
 
 
@@ -201,7 +189,7 @@ def test_tables_with_several_captions(photos: Path, name: str, text: str, column
         ({"captions": []}, "a row has no caption"),
         ({"captions": [1]}, "is not a list of captions"),
         ({"captions": "[1"}, "is not a list of captions"),
-        ({"caption": ["a", "b"]}, "found a list of 2. Several of each image are for --column captions="),
+        ({"caption": ["a", "b"]}, r"found \['a', 'b'\] .*several of each image are for --column captions="),
     ],
 )
 def test_tables_whose_captions_are_none(photos: Path, row: Any, match: str) -> None:

@@ -3,6 +3,7 @@
 A new kind only needs an `Example` here; a kind without one fails.
 """
 
+import csv
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,10 +16,10 @@ import pytest
 from fuzzing.loader import write_value
 from images import encode
 from PIL import Image
+from pyarrow import parquet
 
 import gpuload
 from gpuload.cli import main
-from gpuload.disk.tar import read_members
 from gpuload.fields.registry import KINDS, kind_of
 from gpuload.packing.verify import verify
 
@@ -194,7 +195,7 @@ def loader(data: Any, kind: str, batch_size: int = 3, **options: Any) -> gpuload
     size = options.pop("size", (HEIGHT, WIDTH))
     augment = gpuload.Augment(size, crop="none", dtype="uint8", flip=options.pop("flip", 0.0))
     usual = {"shuffle": False, "device": "cpu", "decoder": "native", "num_threads": 1, "drop_last": False}
-    fields = [spec_of(kind), "index", "dataset"]
+    fields = [*options.pop("fields", [spec_of(kind)]), "index", "dataset"]
     return gpuload.DaliIterator(data, batch_size, augment=augment, fields=fields, **{**usual, **options})
 
 
@@ -229,23 +230,6 @@ def test_values_survive_packing_and_loading(kind: str, packed: gpuload.Dataset) 
         check(kind, drain(batches, kind), range(SAMPLES))
 
 
-def test_member_and_index_agree(kind: str, packed: gpuload.Dataset) -> None:
-    field = packed.fields[field_name(kind)]
-    seen = 0
-    for number, path in enumerate(packed.shard_paths):
-        members = {m.name: m for m in read_members(path) if m.name.partition(".")[2] in field.member.split(";")}
-        content = path.read_bytes()
-        for row in packed.rows(number).to_pylist():
-            (member,) = (m for name, m in members.items() if name.partition(".")[0] == row["key"])
-            loaded = kind_of(field).load(field, content[member.offset : member.offset + member.size])
-            columns = kind_of(field).columns(field)
-            assert {name: pa.array([loaded[name]], columns[name]) for name in columns} == {
-                name: pa.array([row[name]], columns[name]) for name in columns
-            }
-            seen += 1
-    assert seen == SAMPLES
-
-
 def test_values_move_with_a_flip(kind: str, packed: gpuload.Dataset) -> None:
     with loader(packed, kind, flip=1.0) as batches:
         check(kind, drain(batches, kind), range(SAMPLES), EXAMPLES[kind].mirror)
@@ -265,37 +249,12 @@ def test_values_move_with_resizing_by_the_packer(kind: str, tmp_path: Path) -> N
         check(kind, found, range(SAMPLES), EXAMPLES[kind].half)
 
 
-def test_a_subset_has_the_values_of_its_samples(kind: str, packed: gpuload.Dataset) -> None:
-    with loader(packed.subset([1, 4, 5]), kind, 2) as batches:
-        check(kind, drain(batches, kind), [1, 4, 5])
-
-
 def test_samples_keep_their_values_in_a_mixture(kind: str, packed: gpuload.Dataset) -> None:
     both = gpuload.mix([(packed.subset([0, 1, 2, 3]), 0.5), (packed.subset([4, 5, 6]), 0.5)])
     with loader(both, kind, 2, shuffle=True, steps_per_epoch=9, drop_last=True) as batches:
         found = drain(batches, kind)
     check(kind, found, [number for number, _ in found])
     assert {number for number, _ in found} == set(range(SAMPLES))
-
-
-def test_every_sample_comes_once_over_all_ranks(kind: str, packed: gpuload.Dataset) -> None:
-    found = []
-    for rank in range(2):
-        with loader(packed, kind, 2, rank=rank, world_size=2, shuffle=True) as batches:
-            found += drain(batches, kind)
-    check(kind, found, [number for number, _ in found])
-    assert sorted(number for number, _ in found) == list(range(SAMPLES))
-
-
-def test_a_resumed_run_delivers_the_rest(kind: str, packed: gpuload.Dataset) -> None:
-    with loader(packed, kind, 2, shuffle=True) as batches:
-        whole = drain(batches, kind)
-    with loader(packed, kind, 2, shuffle=True) as batches:
-        next(iter(batches))
-        state = batches.state_dict()
-    with loader(packed, kind, 3, shuffle=True) as batches:
-        batches.load_state_dict(json.loads(json.dumps(state)))
-        check(kind, drain(batches, kind), [number for number, _ in whole[2:]])
 
 
 def other(value: Any) -> Any:
@@ -323,41 +282,49 @@ def test_verify_notices_every_changed_value(kind: str, tmp_path: Path) -> None:
         assert any(repr(rows[number]["key"]) in one and field.name in one for one in faults), (column, faults)
 
 
-@pytest.mark.parametrize("form", ["jsonl", "parquet", "csv"])
-def test_values_from_a_table_are_the_same(kind: str, packed: gpuload.Dataset, tmp_path: Path, form: str) -> None:
-    cell = EXAMPLES[kind].cell
-    assert (cell is not None) == KINDS[kind].in_tables
-    if cell is None:
-        pytest.skip(f"tables have no columns of kind {kind!r}")
-    folder, role = tmp_path / "photos", KINDS[kind].role or kind
-    (folder / "masks").mkdir(parents=True)
+def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
+    """As JSON lines, Parquet, or CSV, whose lists are JSON."""
+    if path.suffix == ".parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        cells = [json.dumps(value) if isinstance(value := row["value"], list) else value for row in rows]
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows([("path", "value"), *zip((row["path"] for row in rows), cells, strict=True)])
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The images of all samples, and their masks."""
+    folder = tmp_path_factory.mktemp("photos")
+    (folder / "masks").mkdir()
     for number in range(SAMPLES):
         (folder / f"{number:02d}.jpg").write_bytes(image.give(number)["image"])
         (folder / "masks" / f"{number}.png").write_bytes(encode(Image.fromarray(mask(number)), "PNG"))
-    rows = [{"path": f"{number:02d}.jpg", "value": cell(number)} for number in range(SAMPLES)]
-    table = tmp_path / f"table.{form}"
-    if form == "parquet":
-        from pyarrow import parquet
+    return folder
 
-        parquet.write_table(pa.Table.from_pylist(rows), table)
-    elif form == "jsonl":
-        table.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    else:
-        import csv
 
-        with table.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["path", "value"])
-            for row in rows:
-                value = row["value"]
-                writer.writerow([row["path"], json.dumps(value) if isinstance(value, list) else value])
-    arguments = ["--labels", str(table), "--column", f"{role}=value", "--no-shuffle", "--workers", "1"]
-    assert main(["pack", str(folder), str(tmp_path / "out"), *arguments]) == 0
+@pytest.mark.parametrize("form", ["jsonl", "parquet", "csv"])
+@pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if kind.in_tables], scope="module")
+def test_values_from_a_table_are_the_same(kind: str, photos: Path, tmp_path: Path, form: str) -> None:
+    cell = EXAMPLES[kind].cell
+    assert cell is not None
+    write_table(
+        tmp_path / f"t.{form}", [{"path": f"{number:02d}.jpg", "value": cell(number)} for number in range(SAMPLES)]
+    )
+    arguments = [
+        "--labels",
+        str(tmp_path / f"t.{form}"),
+        "--column",
+        f"{KINDS[kind].role or kind}=value",
+        "--no-shuffle",
+    ]
+    assert main(["pack", str(photos), str(tmp_path / "out"), *arguments, "--workers", "1"]) == 0
     data = gpuload.Dataset(tmp_path / "out" / "train")
     (field,) = data.manifest.fields[1:]
     assert field.kind == kind
-    spec = gpuload.Keypoints(flip_pairs=()) if kind == "keypoints" else field.name
-    augment = gpuload.Augment((HEIGHT, WIDTH), crop="none", dtype="uint8", flip=0.0)
-    options: Any = {"shuffle": False, "device": "cpu", "decoder": "native", "num_threads": 1}
-    with gpuload.DaliIterator(data, 4, augment=augment, fields=[spec, "index", "dataset"], **options) as batches:
+    with loader(
+        data, kind, 4, fields=[gpuload.Keypoints(flip_pairs=()) if kind == "keypoints" else field.name]
+    ) as batches:
         check(kind, drain(batches, kind), range(SAMPLES))

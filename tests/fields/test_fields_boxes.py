@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuload import Boxes
-from gpuload.fields.boxes import move_boxes
 from gpuload.fields.field import Field
 from gpuload.fields.motion import Crops, Motion
+from gpuload.fields.places import move_boxes
 from gpuload.fields.registry import KINDS
 from gpuload.fields.rows import Rows
 
@@ -62,19 +62,6 @@ def test_affines_apply_after_crop_and_flip() -> None:
     moved, visible = move_boxes(boxes, np.array([0, 0, 1, 1]), Motion(view, (8, 16), affines))
     assert moved.tolist() == [[6, 2, 10, 6], [0, 2, 0, 8], [0, 0, 8, 8], [12, 4, 16, 8]]
     assert visible.tolist() == [1, 0, 1, 0.25]
-
-
-@given(SEEDS)
-def test_identity_crops_leave_boxes_as_they_are(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    width, height = rng.integers(1, 3000, 2).tolist()
-    boxes = (rng.random((7, 2, 2)) * [width, height]).astype(np.float32)
-    boxes = np.sort(boxes, axis=1).reshape(7, 4)
-    assume((boxes[:, :2] < boxes[:, 2:]).all())
-    found = values(Boxes(min_visible=1.0), rows([boxes], [[*range(7)]], crops([0, 0, height, width]), (height, width)))
-    assert found.boxes[0].tolist() == boxes.tolist()
-    assert found.labels.tolist() == [[*range(7)]]
-    assert found.counts.tolist() == [7]
 
 
 @given(SEEDS, st.floats(0, 1))

@@ -11,8 +11,8 @@ from images import encode, photo
 import gpuload
 from gpuload import Augment, Keypoints
 from gpuload.fields.field import Field
-from gpuload.fields.keypoints import pairs_by_name
 from gpuload.fields.motion import Motion, place
+from gpuload.fields.places import pairs_by_name
 from gpuload.fields.registry import KINDS
 
 KIND = KINDS["keypoints"]
