@@ -137,7 +137,9 @@ def test_what_a_tokenizer_may_not_do(packed: Path, tokenizer: Any, match: str) -
 def test_what_is_refused(packed: Path) -> None:
     with pytest.raises(ArgumentError, match=r"Captions\('image'\): expected a field of kind 'caption'"):
         gpuload.DaliIterator(packed, 8, augment=gpuload.Augment(8), fields=[Captions("image")])
-    with pytest.raises(DecodeError, match="sample '00000000-00000000': its field 'about' is no text and no list of texts"):
+    with pytest.raises(
+        DecodeError, match="sample '00000000-00000000': its field 'about' is no text and no list of texts"
+    ):
         list(load(packed, Captions("about"), shuffle=False))
 
 
