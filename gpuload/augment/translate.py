@@ -6,7 +6,9 @@ its name.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields
+from importlib import import_module
 from typing import Any, get_args
 
 import numpy as np
@@ -16,7 +18,8 @@ from gpuload import transforms
 from gpuload.augment.crops import CenterCrop, Cover, RandomCrop, RandomResizedCrop, Stretch
 from gpuload.augment.views import DType, Normalize
 from gpuload.errors import ArgumentError
-from gpuload.transforms.compose import MADE_OF_OTHERS
+from gpuload.transforms.compose import parts_of
+from gpuload.transforms.timm import OPTIONS
 
 # Whose transforms are known. Of some classes, the name that torchvision has for the same.
 _KNOWN = ("torchvision.", "timm.data.", "open_clip.transform", "dinov2.data.", "torch.nn.modules.container.Sequential")
@@ -29,7 +32,7 @@ _NOTHING = ("Identity", "ToPureTensor", "MaybeConvertMode")
 _TO_TENSOR = ("ToTensor", "PILToTensor", "ToImage")
 _TO_DTYPE = ("ToDtype", "ConvertImageDtype")
 _FLIPS = {"RandomHorizontalFlip": "flip", "RandomVerticalFlip": "vertical_flip"}
-_TIMM_POLICIES = ("timm's RandAugment", "timm's AutoAugment", "timm's AugMixAugment")
+_MADE_OF_OTHERS = ("RandomApply", "RandomChoice", "RandomOrder")
 # Of floats in 0..255, which torchvision's other transforms take for floats in 0..1.
 _OF_ANY_RANGE = ("GaussianBlur", "RandomRotation", "RandomAffine", "RandomPerspective", "RandomErasing")
 _STAGES = ("crop and resize", "transforms of pixels", "Normalize", "RandomErasing")
@@ -56,26 +59,32 @@ _CROPS: dict[tuple[str, ...], Callable[..., Any]] = {
 # What gpuload's transforms have beside the arguments of torchvision's.
 _OURS = {"ColorJitter": "p", "GaussianBlur": "p", "RandomErasing": "count"}
 _SAME_NAME = sorted({*transforms.__all__} - {"Function", "PixelTransform", "TimmAutoAugment"})
-_MADE_OF_OTHERS = {kind.__name__: kind for kind in MADE_OF_OTHERS}
+# Of timm's policies: the functions that make them of texts, and the beginnings and ends of these; and where an object
+# has the options that are between.
+_TIMM: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    "timm's RandAugment": ("rand_augment_transform", ("rand",), ("", "-inc1", "-tweights", "-t3aw", "-t3a")),
+    "timm's AutoAugment": ("auto_augment_transform", ("original", "originalr", "v0", "v0r", "3a"), ("",)),
+    "timm's AugMixAugment": ("augment_and_mix_transform", ("augmix",), ("",)),
+}
+_TIMM_OPTIONS = {"m": "magnitude", "n": "num_layers", "w": "width", "d": "depth", "a": "alpha", "p": "prob"}
+_TIMM_OPTIONS |= {"mstd": "magnitude_std", "mmax": "magnitude_max"}
 
 
-def arguments_of(transform: Any, auto_augment: str = "") -> dict[str, Any]:
+def arguments_of(transform: Any) -> dict[str, Any]:
     """Arguments with which `Augment` does what a torchvision transform does: a `Compose` (of `transforms` or
     `transforms.v2`), one transform, or what `weights.transforms()` returns.
-
-    auto_augment: the text that a policy of timm's was made of.
 
     Raises:
         ArgumentError: something that is none of these libraries' own; a transform, or an argument of one, that has no
             counterpart here; another order than this: one crop and resize, then what changes pixels, then Normalize,
             then RandomErasing; or a dtype or range of values that `Augment` does not make.
     """
-    pipeline = _Pipeline(auto_augment)
+    pipeline = _Pipeline()
     _check_known(transform)
     if _name(transform) == "ImageClassification":  # torchvision.transforms._presets
         return {
-            "size": _side(transform.crop_size),
-            "crop": CenterCrop(_side(transform.resize_size)),
+            "size": _size(transform.crop_size),
+            "crop": CenterCrop(_size(transform.resize_size)),
             "normalize": Normalize(transform.mean, transform.std),
             "interpolation": pipeline.interpolation(transform),
         }
@@ -87,17 +96,15 @@ def arguments_of(transform: Any, auto_augment: str = "") -> dict[str, Any]:
 class _Pipeline:
     """What the steps of a pipeline do that are read so far, and what images are after them.
 
-    crops: what crops and resizes are, by their names. stage: the furthest one of `_STAGES`, and what is at it.
+    crops: names of crops and resizes, and what these are. stage: the furthest one of `_STAGES`, and what is at it.
     kind: of images, "given": nothing has said it yet, they may be Pillow's or tensors; "pil" or "tensor".
     unit: the levels of 0..255 to which a value of 1 corresponds: 255 for floats in 0..1, else 1.
     """
 
-    def __init__(self, auto_augment: str) -> None:
-        self.auto_augment = auto_augment
-        self.arguments: dict[str, Any] = {"flip": 0.0, "normalize": None}
+    def __init__(self) -> None:
+        self.arguments: dict[str, Any] = {"normalize": None}
         self.transforms: list[Any] = []
-        self.crops: dict[str, Any] = {}
-        self.names: set[str] = set()
+        self.crops: list[tuple[str, Any]] = []
         self.stage, self.latest = _CROP, ""
         self.kind, self.dtype, self.unit, self.is_normalized = "given", "uint8", 1, False
 
@@ -109,15 +116,14 @@ class _Pipeline:
         if name in (*_TO_TENSOR, *_TO_DTYPE, "ToPILImage"):
             self.convert(step, name)
         elif name in _FLIPS:
-            self.once(name)
             _check_flip(name, self.transforms)
+            if _FLIPS[name] in self.arguments:
+                raise _error(f"{name} comes twice; here it is done once")
             self.arguments[_FLIPS[name]] = float(step.p)
         elif name in ("RandomResizedCrop", _RESIZE, _COVER, "CenterCrop", "Pad", "RandomCrop"):
-            self.once(name)
             self.come_to(_CROP, name)
             self.read_crop(step, name)
         elif name == "Normalize":
-            self.once(name)
             self.come_to(_NORMALIZE, name)
             self.read_normalize(step)
         else:
@@ -126,11 +132,6 @@ class _Pipeline:
             made = self.pixels(step, name)
             self.come_to(_ERASE if name == "RandomErasing" else _PIXELS, name, _is_pointwise(made))
             self.transforms.append(made)
-
-    def once(self, name: str) -> None:
-        if name in self.names:
-            raise _error(f"{name} comes twice; here it is done once")
-        self.names.add(name)
 
     def come_to(self, stage: int, name: str, stays: bool = False) -> None:
         """Raises ArgumentError where a step does not come in the order in which `Augment` does things. stays: it may
@@ -142,19 +143,20 @@ class _Pipeline:
 
     def result(self) -> dict[str, Any]:
         """The arguments of `Augment`. Pillow's images become what ToTensor makes of them."""
-        if (make := _CROPS.get(tuple(self.crops))) is None:
-            found = ", ".join(self.crops) or "a pipeline without crop or resize, which gives the size,"
+        names = tuple(name for name, _ in self.crops)
+        if (make := _CROPS.get(names)) is None:
+            found = ", ".join(names) or "a pipeline without crop or resize, which gives the size,"
             known = "; ".join(map(", ".join, _CROPS))
             raise _error(
                 f"{found} has no counterpart. Known are {known}, Augment(crop='pad_or_crop'), and images packed at a "
                 "size (--resize)"
             )
-        crop = make(*self.crops.values())
+        crop = make(*(crop for _, crop in self.crops))
         is_given = self.kind == "pil" or (self.kind == "given" and self.dtype == "uint8")
         dtype = "float32" if is_given and not self.is_normalized else self.dtype
         if not is_given and not self.is_normalized and self.dtype != "uint8" and self.unit == 1:
             self.arguments["normalize"] = Normalize((0.0,) * 3, (1 / 255,) * 3)
-        return {**self.arguments, "crop": crop, "transforms": tuple(self.transforms), "dtype": dtype}
+        return {"flip": 0.0, **self.arguments, "crop": crop, "transforms": tuple(self.transforms), "dtype": dtype}
 
     # Dtype and range of values
 
@@ -214,22 +216,22 @@ class _Pipeline:
             self.arguments["interpolation"] = self.interpolation(step)
         if name != "Pad":
             self.arguments["size"] = _size(step.size)
+        crop: Any = None
         if name == "RandomResizedCrop":
-            self.crops[name] = RandomResizedCrop(tuple(step.scale), tuple(step.ratio))
+            crop = RandomResizedCrop(tuple(step.scale), tuple(step.ratio))
         elif name in ("Pad", "RandomCrop"):
             crop = self.random_crop(step, name)
-            self.crops[_PADDED if name == "RandomCrop" and crop != RandomCrop() else name] = crop
+            name = _PADDED if name == "RandomCrop" and crop != RandomCrop() else name
         elif name == _RESIZE:
             if step.max_size is not None:
                 raise _error(f"Resize(max_size={step.max_size!r}) has no counterpart")
             is_shorter = isinstance(step.size, int) or len(step.size) == 1
-            self.crops[_RESIZE if is_shorter else _STRETCH] = _side(step.size) if is_shorter else tuple(step.size)
+            name, crop = (_RESIZE, _size(step.size)) if is_shorter else (_STRETCH, tuple(step.size))
         elif name == _COVER:
             if step.longest or step.random_scale_prob or step.random_aspect_prob:
                 raise _error(f"{name}(longest, random_scale_prob, random_aspect_prob) has no counterpart")
-            self.crops[name] = tuple(step.size)
-        else:
-            self.crops[name] = None
+            crop = tuple(step.size)
+        self.crops.append((name, crop))
 
     def random_crop(self, step: Any, name: str) -> RandomCrop:
         padding, fill, mode = _plain(step.padding), self.levels(_plain(step.fill)) or 0, step.padding_mode
@@ -246,6 +248,8 @@ class _Pipeline:
 
     def read_normalize(self, step: Any) -> None:
         """One number stands for all three channels, as in torchvision."""
+        if self.is_normalized:
+            raise _error("Normalize comes twice; here it is done once")
         self.become_floats("Normalize")
         self.is_normalized = True
         # timm's are float32, in tensors.
@@ -266,26 +270,20 @@ class _Pipeline:
     def pixels(self, step: Any, name: str) -> Any:
         """The transform of the same name in `gpuload.transforms`."""
         _check_known(step)
-        if (kind := _MADE_OF_OTHERS.get(name)) is not None:
-            inner = tuple(self.pixels(one, _name(one)) for one in step.transforms)
-            return kind(inner, **({} if name == "RandomOrder" else {"p": _plain(step.p)}))
         if name == "Grayscale":
             if step.num_output_channels != 3:
                 raise _error("Grayscale(1) gives images of one channel. Use Grayscale(3), or Augment(mode='L')")
             return transforms.RandomGrayscale(1.0)
         if name == "RandomErasing" and type(step).__module__.startswith("timm."):
             return _erasing(step)
-        if name in _TIMM_POLICIES:
-            if not self.auto_augment:
-                raise _error(f"{name} is known by its text alone: Augment.timm(..., auto_augment='rand-m9-mstd0.5')")
-            first = step.policy[0][0] if hasattr(step, "policy") else step.ops[0]
-            return transforms.TimmAutoAugment(self.auto_augment, tuple(first.kwargs["fillcolor"]))
+        if name in _TIMM:
+            return _timm_policy(step, name)
         if name not in _SAME_NAME:
             raise _error(
                 f"{name} has no counterpart. Known: crops, flips, Normalize, Grayscale, {', '.join(_SAME_NAME)}. "
                 f"{_WAY_OUT}"
             )
-        if self.dtype != "uint8" and self.unit == 1 and name not in _OF_ANY_RANGE:
+        if self.dtype != "uint8" and self.unit == 1 and name not in (*_OF_ANY_RANGE, *_MADE_OF_OTHERS):
             raise _error(
                 f"{name} gets {self.in_words}; expected 0..1. Put ToDtype(torch.float32, scale=True) before it"
             )
@@ -293,6 +291,8 @@ class _Pipeline:
         given = {one.name: _plain(getattr(step, one.name)) for one in fields(kind) if one.name != _OURS.get(name)}
         if "fill" in given:
             given["fill"] = self.levels(given["fill"])
+        elif "transforms" in given:
+            given["transforms"] = tuple(self.pixels(one, _name(one)) for one in step.transforms)
         elif name == "RandomSolarize":
             given["threshold"] *= self.unit
         elif name == "RandomErasing" and step.value is None:  # so v2 stores "random"
@@ -320,6 +320,42 @@ def _erasing(step: Any) -> transforms.RandomErasing:
     return transforms.RandomErasing(step.probability, (step.min_area, step.max_area), ratio, value, count)
 
 
+def _timm_policy(step: Any, name: str) -> transforms.TimmAutoAugment:
+    """One of timm's policies, by the text of which timm itself makes an object with the same parts.
+
+    Raises:
+        ArgumentError: it was made by hand, or with options that no text has.
+    """
+    function, kinds, ends = _TIMM[name]
+    first = step.policy[0][0] if hasattr(step, "policy") else step.ops[0]
+    found = {**vars(step), **vars(first)}
+    for kind in kinds if first.kwargs["resample"] != Image.Resampling.NEAREST else ():
+        values = {option: found.get(_TIMM_OPTIONS.get(option, "")) for option in OPTIONS[kind]}
+        chosen = {option: value for option, value in values.items() if value not in (None, OPTIONS[kind][option])}
+        sections = "".join(f"-{option}{101 if value == np.inf else value}" for option, value in chosen.items())
+        from_text = {"translate_pct", *(_TIMM_OPTIONS[option] for option in chosen)}
+        given = {key: value for key, value in first.hparams.items() if key not in from_text}
+        given |= {"translate_pct": 0.3} if kind == "augmix" else {}  # as `create_transform` has it
+        for text in (f"{kind}{sections}{end}" for end in ends):
+            with suppress(ValueError):  # of a number that no text has
+                theirs = getattr(import_module(type(step).__module__), function)(text, dict(given))
+                if _plainly(theirs) == _plainly(step):
+                    return transforms.TimmAutoAugment(text, tuple(first.kwargs["fillcolor"]))
+    raise _error(
+        f"{name} has no counterpart: timm makes no such policy of a text (without augmix's b1). Use one such as "
+        "auto_augment='rand-m9-mstd0.5-inc1'"
+    )
+
+
+def _plainly(value: Any) -> Any:
+    """An object of timm's as the parts that it is made of, which can be compared."""
+    if type(value).__module__.startswith("timm."):
+        return {name: _plainly(part) for name, part in vars(value).items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_plainly(part) for part in value]
+    return value
+
+
 def _error(message: str) -> ArgumentError:
     return ArgumentError(f"Augment.torchvision: {message}")
 
@@ -339,11 +375,11 @@ def _check_known(step: Any) -> None:
 def _is_pointwise(transform: Any) -> bool:
     """Whether it does the same to each pixel of an image, whatever the others are, and nearly in proportion: then it
     may as well change the pixels of a resized crop."""
-    if isinstance(transform, MADE_OF_OTHERS):
-        return all(map(_is_pointwise, transform.transforms))
-    if isinstance(transform, transforms.ColorJitter):
-        return transform.contrast in (0, (1.0, 1.0))
-    return isinstance(transform, transforms.RandomGrayscale | transforms.RandomInvert)
+    return all(
+        isinstance(one, transforms.RandomGrayscale | transforms.RandomInvert)
+        or (isinstance(one, transforms.ColorJitter) and one.contrast in (0, (1.0, 1.0)))
+        for one in parts_of([transform])
+    )
 
 
 def _converts(step: Any) -> bool:
@@ -361,10 +397,8 @@ def _converts(step: Any) -> bool:
 
 def _check_flip(name: str, before: Any) -> None:
     """Raises ArgumentError where a flip would change what comes before it: flips are first here."""
-    for transform in before:
-        if isinstance(transform, MADE_OF_OTHERS):
-            _check_flip(name, transform.transforms)
-        elif isinstance(transform, transforms.RandomRotation | transforms.RandomAffine):
+    for transform in parts_of(before):
+        if isinstance(transform, transforms.RandomRotation | transforms.RandomAffine):
             shear: Any = getattr(transform, "shear", None) or ()
             ranges: Any = [transform.degrees, shear[:2], shear[2:]]
             if transform.center is not None or any(limits and limits[0] != -limits[1] for limits in ranges):
@@ -397,10 +431,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return value[0] if len(value) == 1 else tuple(value)
     return getattr(value, "value", value)
-
-
-def _side(size: Any) -> int:
-    return int(size if isinstance(size, int) else size[0])
 
 
 def _size(size: Any) -> int | tuple[int, int]:

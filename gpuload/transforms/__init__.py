@@ -6,14 +6,15 @@ Each module lists in `__all__` what users use.
 """
 
 from gpuload.functions.function import Function
-from gpuload.transforms import color, compose, erasing, policies, warps
+from gpuload.transforms import color, compose, erasing, policies, timm, warps
 from gpuload.transforms.color import *
 from gpuload.transforms.compose import *
 from gpuload.transforms.erasing import *
 from gpuload.transforms.policies import *
+from gpuload.transforms.timm import *
 from gpuload.transforms.warps import *
 
-_MODULES = (color, compose, erasing, policies, warps)
+_MODULES = (color, compose, erasing, policies, timm, warps)
 __all__ = ["Function"]
 __all__ += [name for module in _MODULES for name in module.__all__]
 __all__.sort()

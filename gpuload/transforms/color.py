@@ -5,7 +5,8 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from gpuload.checks import LARGEST, POSITIVE, PROBABILITY, Rule, ascending, either, number, settings, several, whole
+from gpuload import checks
+from gpuload.checks import LARGEST, POSITIVE, PROBABILITY, Rule, either, fitting, number, settings, whole
 from gpuload.draws import Draws
 from gpuload.errors import ArgumentError
 from gpuload.transforms.ops import Op
@@ -26,24 +27,17 @@ __all__ = [
 Range = float | tuple[float, float]
 
 
-def _as_odd(value: Any) -> int:
-    found = whole(1, 999).read(value)
-    if not found % 2:
-        raise ValueError
-    return found
-
-
 def _one_or_two(expected: str, low: float, least: float, high: float) -> Rule[Any]:
     """A number in low..high, or two in least..high in ascending order."""
-    return either(expected, number(low, high, ""), ascending(least, high, ""))
+    return either(expected, number(low, high, ""), checks.ascending(least, high, ""))
 
 
 _FACTOR = _one_or_two("a number in 0..1e6, or (low, high) with 0 <= low <= high <= 1e6", 0, 0, LARGEST)
 _HUE = _one_or_two("a number in 0..0.5, or (low, high) with -0.5 <= low <= high <= 0.5", 0, -0.5, 0.5)
 _PIXELS = "pixels above 0 and up to 1e6, or (low, high) with 0 < low <= high <= 1e6"
 _SIGMA = _one_or_two(_PIXELS, POSITIVE, POSITIVE, LARGEST)
-_ODD = Rule("an odd number of pixels below 1,000", _as_odd)
-_KERNEL = either("an odd number of pixels below 1,000, or two (x, y)", _ODD, several(_ODD, "", count=2))
+_ODD = fitting("an odd number of pixels below 1,000", whole(1, 999).read, lambda pixels: pixels % 2 == 1)
+_KERNEL = either("an odd number of pixels below 1,000, or two (x, y)", _ODD, checks.several(_ODD, "", count=2))
 
 
 @settings

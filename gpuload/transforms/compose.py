@@ -106,7 +106,22 @@ _TRANSFORMS = several(
 
 
 @settings
-class RandomApply:
+class _OfOthers:
+    """Base class of transforms made of others."""
+
+    transforms: Annotated[Sequence[Transform], _TRANSFORMS]
+
+    def _drawn(self, draws: Draws, height: int, width: int) -> list[Steps]:
+        """The steps of each. Number 0 is for all; then come, in turn, those of each."""
+
+        def own(index: int) -> Draws:
+            return lambda number: draws(1 + index + number * len(self.transforms))
+
+        return [one.draw(own(index), height, width) for index, one in enumerate(self.transforms)]
+
+
+@settings
+class RandomApply(_OfOthers):
     """torchvision's RandomApply: all of `transforms`, in their order, with probability `p`, else none.
 
     transforms: of this module, without RandomErasing.
@@ -116,18 +131,16 @@ class RandomApply:
         ArgumentError: no transforms, or others than gpuload's; a probability out of its range.
     """
 
-    transforms: Annotated[Sequence[Transform], _TRANSFORMS]
     p: Annotated[float, PROBABILITY] = 0.5
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         """As `Transform`."""
-        # Number 0: whether; then, in turn, those of each transform.
         chosen = draws(0) < self.p
-        return join([made.only(chosen) for made in _drawn(self.transforms, draws, height, width)])
+        return join([made.only(chosen) for made in self._drawn(draws, height, width)])
 
 
 @settings
-class RandomChoice:
+class RandomChoice(_OfOthers):
     """torchvision's RandomChoice: one of `transforms`.
 
     transforms: as for `RandomApply`.
@@ -137,7 +150,6 @@ class RandomChoice:
         ArgumentError: as `RandomApply`; not one probability for each.
     """
 
-    transforms: Annotated[Sequence[Transform], _TRANSFORMS]
     p: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
@@ -147,17 +159,13 @@ class RandomChoice:
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         """As `Transform`."""
-        # Number 0: which; then, in turn, those of each transform.
-        count = len(self.transforms)
-        shares = np.cumsum(self.p if self.p is not None else np.ones(count))
+        shares = np.cumsum(self.p if self.p is not None else np.ones(len(self.transforms)))
         chosen = np.searchsorted(shares[:-1] / shares[-1], draws(0), side="right")
-        return join(
-            [made.only(chosen == index) for index, made in enumerate(_drawn(self.transforms, draws, height, width))]
-        )
+        return join([made.only(chosen == index) for index, made in enumerate(self._drawn(draws, height, width))])
 
 
 @settings
-class RandomOrder:
+class RandomOrder(_OfOthers):
     """torchvision's RandomOrder: all of `transforms`, in an order that is drawn.
 
     transforms: as for `RandomApply`.
@@ -166,24 +174,17 @@ class RandomOrder:
         ArgumentError: as `RandomApply`.
     """
 
-    transforms: Annotated[Sequence[Transform], _TRANSFORMS]
-
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         """As `Transform`."""
-        # Number 0: the order of all; then, in turn, those of each transform.
-        count = len(self.transforms)
-        order = _order(draws(0), count)
-        made = _drawn(self.transforms, draws, height, width)
-        return join([made[index].only(order[:, place] == index) for place in range(count) for index in range(count)])
-
-
-MADE_OF_OTHERS = (RandomApply, RandomChoice, RandomOrder)
+        made = self._drawn(draws, height, width)
+        order = _order(draws(0), len(made))
+        return join([one.only(places == index) for places in order.T for index, one in enumerate(made)])
 
 
 def parts_of(transforms: Iterable[Any]) -> Iterator[Any]:
     """The transforms, and in place of those made of others what they are made of."""
     for transform in transforms:
-        if isinstance(transform, MADE_OF_OTHERS):
+        if isinstance(transform, _OfOthers):
             yield from parts_of(transform.transforms)
         else:
             yield transform
@@ -200,14 +201,3 @@ def _order(drawn: F64, count: int) -> I64:
         order.append(left[rows, at])
         left = left[np.arange(remaining) != at[:, None]].reshape(len(rows), remaining - 1)
     return np.stack(order, axis=1)
-
-
-def _drawn(transforms: Sequence[Transform], draws: Draws, height: int, width: int) -> list[Steps]:
-    """The steps of each, whose random numbers are those after the one that is for all."""
-    count = len(transforms)
-    return [one.draw(_own_draws(draws, index, count), height, width) for index, one in enumerate(transforms)]
-
-
-def _own_draws(draws: Draws, index: int, count: int) -> Draws:
-    """The random numbers of transform `index` of `count`: every count-th, after the one that is for all."""
-    return lambda number: draws(1 + index + number * count)

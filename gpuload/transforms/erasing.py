@@ -1,14 +1,13 @@
 """Random erasing: rectangles of the normalised image are overwritten."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from gpuload.checks import LARGEST, PROBABILITY, Rule, ascending, choice, either, number, settings, several, whole
+from gpuload.checks import LARGEST, PROBABILITY, ascending, choice, either, fitting, number, settings, several, whole
 from gpuload.draws import Draws
-from gpuload.types import F32, F64, Bools
+from gpuload.types import F32, F64, I32, U64, Bools
 
 __all__ = ["RandomErasing"]
 
@@ -28,14 +27,11 @@ _VALUE = either(
 _HOW_MANY, _COLOR, _EACH = 24, 25, 32
 
 
-def _as_count(value: Any) -> tuple[int, ...]:
-    least, most = several(whole(1, 100), "", count=2).read(value)
-    if least > most:
-        raise ValueError
-    return least, most
-
-
-_COUNT: Rule[tuple[int, ...]] = Rule("(least, most), two whole numbers with 1 <= least <= most <= 100", _as_count)
+_COUNT = fitting(
+    "(least, most), two whole numbers with 1 <= least <= most <= 100",
+    several(whole(1, 100), "", count=2).read,
+    lambda pair: pair[0] <= pair[1],
+)
 
 
 class ErasedRegions(NamedTuple):
@@ -47,10 +43,10 @@ class ErasedRegions(NamedTuple):
     key: uint64 (N,), of that noise.
     """
 
-    box: npt.NDArray[np.int32]
+    box: I32
     value: F32
     noise: F32
-    key: npt.NDArray[np.uint64]
+    key: U64
 
     def in_levels(self, mean: Sequence[float], std: Sequence[float]) -> "ErasedRegions":
         """The same for a batch that is not normalised: levels of 0..255 for `mean` and `std` of pixels in 0..1."""
@@ -91,10 +87,8 @@ class RandomErasing:
         counts = low + np.floor(draws(_HOW_MANY) * (high - low + 1)) if high > 1 else np.ones(len(erased))
 
         def rectangle(number: int) -> ErasedRegions:
-            def own(k: int) -> F64:
-                return draws(number * _EACH + k)
-
-            return self._rectangle(own, erased & (number < counts), counts, height, width)
+            left = erased & (number < counts)
+            return self._rectangle(lambda k: draws(number * _EACH + k), left, counts, height, width)
 
         return tuple(map(rectangle, range(high)))
 

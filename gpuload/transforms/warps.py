@@ -3,12 +3,10 @@
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from gpuload import checks
 from gpuload.checks import LARGEST, PROBABILITY, Rule, ascending, either, number, optional, settings, several
 from gpuload.draws import Draws
-from gpuload.errors import ArgumentError
 from gpuload.transforms.ops import MAP_ARGS, Op
 from gpuload.transforms.steps import Steps, is_mixed, is_warp, one_step
 from gpuload.types import F64, I8, Bools
@@ -93,6 +91,7 @@ _ALONG = ascending(-_STEEPEST, _STEEPEST, "")
 _BOTH = Rule("", lambda value: _ALONG.read(checks.as_items(value)[:2]) + _ALONG.read(checks.as_items(value)[2:]))
 _SHEAR: Rule[Any] = either(_SHEARS, _BOTH, _range_of(_STEEPEST, ""))
 INTERPOLATION = checks.member(*get_args(WarpInterpolation))
+_NO_EXPAND = checks.fitting("False: images of different sizes make no batch", checks.as_flag, lambda value: not value)
 
 
 class _Warp:
@@ -118,16 +117,9 @@ class RandomRotation(_Warp):
 
     degrees: Annotated[float | tuple[float, float], _DEGREES]
     interpolation: Annotated[WarpInterpolation, INTERPOLATION] = "nearest"
-    expand: Annotated[bool, checks.FLAG] = False
+    expand: Annotated[bool, _NO_EXPAND] = False
     center: Annotated[tuple[float, float] | None, _CENTER] = None
     fill: Annotated[Fill, FILL] = 0
-
-    def __post_init__(self) -> None:
-        if self.expand:
-            raise ArgumentError(
-                "RandomRotation(expand=True): gives images of different sizes, which make no batch. Use expand=False; "
-                "RandomAffine(scale=...) makes the rotated image smaller"
-            )
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         """As `Transform`."""
@@ -264,7 +256,7 @@ def _back(angle: F64, shift: F64, scale: F64, shear: F64) -> F64:
     return np.asarray(np.linalg.inv(forth), np.float64)
 
 
-def _is_convex(corners: F64) -> npt.NDArray[np.bool_]:
+def _is_convex(corners: F64) -> Bools:
     """bool (N,): whether quadrilaterals (N, 4, 2), given clockwise, turn right at each corner."""
     after = corners[:, [1, 2, 3, 0]] - corners
     before = after[:, [3, 0, 1, 2]]

@@ -1,7 +1,6 @@
 """Crops and flips: their distributions and arithmetic against torchvision's and TensorFlow's, what views have in common,
 and what an Augment refuses."""
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -79,7 +78,7 @@ def at(crop: Any, width: int, height: int, size: tuple[int, int], share: float) 
 def test_random_crops_are_distributed_as_torchvisions(
     transforms: ModuleType, width: int, height: int, options: dict[str, Any]
 ) -> None:
-    count = 10_000
+    count = 4000
     torch.manual_seed(0)
     image = torch.empty((3, height, width), device="meta")
     reference = transforms.RandomResizedCrop(224, **options)
@@ -88,10 +87,10 @@ def test_random_crops_are_distributed_as_torchvisions(
     crops = draw(Augment(224, crop=RandomResizedCrop(**options)), width, height, count)
     found = np.concatenate([crops.start, crops.shape], axis=1)
     assert (crops.roi_start == 0).all() and (crops.roi_end == crops.shape).all()
-    # Two samples of 10,000 from one distribution are further apart than 0.0276 once in 1,000 draws.
+    # Two samples of 4,000 from one distribution are further apart than this once in 1,000 draws.
     for column in range(4):
-        assert largest_gap(expected[:, column], found[:, column]) < 0.0276
-    assert largest_gap(expected[:, 2] * expected[:, 3], found[:, 2] * found[:, 3]) < 0.0276
+        assert largest_gap(expected[:, column], found[:, column]) < 0.0436
+    assert largest_gap(expected[:, 2] * expected[:, 3], found[:, 2] * found[:, 3]) < 0.0436
 
 
 def test_place_size_and_flip_are_independent() -> None:
@@ -157,25 +156,6 @@ def resize_with_crop_or_pad(image: np.ndarray, height: int, width: int, fill: in
     return image
 
 
-def window(image: np.ndarray, crops: Any, fill: int) -> np.ndarray:
-    """The window of a plain crop, pixel by pixel, with `fill` outside of the image."""
-    assert (crops.roi_start == 0).all() and (crops.roi_end == crops.shape).all()
-    (top, left), (height, width) = crops.start[0].tolist(), crops.shape[0].tolist()
-    shown = np.full((height, width), fill)
-    for y in range(height):
-        for x in range(width):
-            if 0 <= top + y < image.shape[0] and 0 <= left + x < image.shape[1]:
-                shown[y, x] = image[top + y, left + x]
-    return shown
-
-
-@given(side, side, side, side)
-def test_pad_or_crop_is_tensorflows(width: int, height: int, to_width: int, to_height: int) -> None:
-    image = np.arange(width * height).reshape(height, width)
-    crops = draw(Augment((to_height, to_width), crop="pad_or_crop"), width, height)
-    np.testing.assert_array_equal(window(image, crops, -1), resize_with_crop_or_pad(image, to_height, to_width, -1))
-
-
 @given(st.integers(1, 5000), st.integers(1, 5000), st.floats(0.01, 1))
 def test_a_central_fraction_is_tensorflows(width: int, height: int, fraction: float) -> None:
     crops = draw(Augment(8, crop=CenterCrop(fraction=fraction)), width, height)
@@ -184,44 +164,6 @@ def test_a_central_fraction_is_tensorflows(width: int, height: int, fraction: fl
         start = int((length - length * fraction) / 2)
         assert (crops.start[0, axis], crops.shape[0, axis]) == (start, length - 2 * start)
         assert (crops.roi_start[0, axis], crops.roi_end[0, axis]) == (0, crops.shape[0, axis])
-
-
-def torchvisions_window(
-    drawn: np.ndarray, width: int, height: int, scale: tuple[float, float], ratio: tuple[float, float]
-) -> tuple[int, int, int, int]:
-    """RandomResizedCrop.get_params with given random numbers: top, left, height, width."""
-    for area_drawn, ratio_drawn in drawn[2:].reshape(-1, 2):
-        area = width * height * (scale[0] + area_drawn * (scale[1] - scale[0]))
-        aspect = math.exp(math.log(ratio[0]) + ratio_drawn * (math.log(ratio[1]) - math.log(ratio[0])))
-        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
-        if 0 < w <= width and 0 < h <= height:
-            return int(drawn[0] * (height - h + 1)), int(drawn[1] * (width - w + 1)), h, w
-    if width / height < min(ratio):
-        w, h = width, round(width / min(ratio))
-    elif width / height > max(ratio):
-        w, h = round(height * max(ratio)), height
-    else:
-        w, h = width, height
-    return (height - h) // 2, (width - w) // 2, h, w
-
-
-@given(
-    st.tuples(st.integers(1, 60), st.integers(1, 60)),
-    st.sampled_from([(0.08, 1.0), (0.9, 1.0), (0.001, 0.01)]),
-    st.sampled_from([(3 / 4, 4 / 3), (1.0, 1.0), (0.2, 0.3), (2.0, 5.0)]),
-    st.integers(0, 2**32),
-)
-def test_random_crops_are_torchvisions(
-    size: tuple[int, int], scale: tuple[float, float], ratio: tuple[float, float], seed: int
-) -> None:
-    drawn = np.random.default_rng(seed).random((2 + 2 * 10, 6))  # a position, and ten attempts
-    width, height = (np.full(6, float(side)) for side in size)
-    draw = lambda numbers, rows: drawn[numbers - 1][:, rows]  # noqa: E731
-    images = Images(np.arange(6), width, height, (8, 8), 1, drawn[:4], draw)
-    crops = RandomResizedCrop(scale, ratio).draw(images)
-    found = np.concatenate([crops.start, crops.shape], axis=1).tolist()
-    assert found == [list(torchvisions_window(numbers, *size, scale, ratio)) for numbers in drawn.T]
-    assert all(part.flags.c_contiguous for part in crops[:6])
 
 
 @pytest.mark.parametrize(
@@ -516,11 +458,9 @@ def test_impossible_augments_are_refused(call: Callable[[], Any], message: str) 
 def test_a_word_is_the_crop_without_arguments() -> None:
     words = {"random": RandomResizedCrop(), "center": CenterCrop(), "none": Stretch(), "pad_or_crop": PadOrCrop()}
     words |= {"cover": Cover(), "center_cover": Cover(random=False)}
-    for word, crop in words.items():
-        for size in (40, (30, 200)):
-            first, second = (draw(Augment(size, crop=one), 90, 70, 50) for one in (word, crop))  # type: ignore[arg-type]
-            for one, other in zip(first, second, strict=True):
-                np.testing.assert_array_equal(one, other)
+    words |= {"letterbox": Letterbox()}
+    assert all(Augment(40, word).crop == crop for word, crop in words.items())  # type: ignore[arg-type]
+    assert Augment(None, "keep").crop == Resize()
 
 
 def test_dtypes_and_filters_of_other_libraries_are_known() -> None:

@@ -109,7 +109,10 @@ READ_PIXELS: list[tuple[Callable[[Any], Any], Any]] = [
     (lambda tv: tv.RandomAutocontrast(0.2), own.RandomAutocontrast(0.2)),
     (lambda tv: tv.RandomEqualize(0.2), own.RandomEqualize(0.2)),
     (lambda tv: tv.RandAugment(3, 5, 20), own.RandAugment(3, 5, 20)),
-    (lambda tv: tv.RandAugment(fill=[1, 2, 3]), own.RandAugment(fill=(1, 2, 3))),
+    (
+        lambda tv: tv.RandAugment(interpolation=v1().InterpolationMode.BILINEAR, fill=[1, 2, 3]),
+        own.RandAugment(interpolation="bilinear", fill=(1, 2, 3)),
+    ),
     (lambda tv: tv.TrivialAugmentWide(20, fill=128), own.TrivialAugmentWide(20, fill=128)),
     (lambda tv: tv.AutoAugment(), own.AutoAugment("imagenet")),
     (lambda tv: tv.AutoAugment(v1().AutoAugmentPolicy("svhn"), fill=9), own.AutoAugment("svhn", fill=9)),
@@ -180,13 +183,8 @@ def test_a_fill_of_float_images_is_of_0_to_1(transforms: ModuleType) -> None:
 def test_several_keep_their_order(tv: ModuleType) -> None:
     steps = [tv.RandomInvert(0.1), tv.GaussianBlur(3), tv.RandomInvert(0.2)]
     found = build(tv, tv.Resize((32, 32)), *steps, tv.Normalize(MEAN, STD), tv.RandomErasing(0.5))
-    assert [type(one).__name__ for one in found.transforms] == [
-        "RandomInvert",
-        "GaussianBlur",
-        "RandomInvert",
-        "RandomErasing",
-    ]
-    assert [found.transforms[number].p for number in (0, 2)] == [0.1, 0.2]  # type: ignore[union-attr]
+    erasing = own.RandomErasing(0.5, value=0)
+    assert found.transforms == (own.RandomInvert(0.1), own.GaussianBlur((3, 3)), own.RandomInvert(0.2), erasing)
 
 
 def test_levels_of_float_images_are_of_0_to_1(transforms: ModuleType) -> None:
@@ -200,13 +198,6 @@ def test_levels_of_float_images_are_of_0_to_1(transforms: ModuleType) -> None:
         found = build(tv, tv.Resize((32, 32)), to_float, *steps, to_levels, tv.RandomSolarize(100)).transforms
         assert [found[0].threshold, found[2].threshold] == [127.5, 100]  # type: ignore[union-attr]
         assert found[1].fill == (51, 102, 255)  # type: ignore[union-attr]
-
-
-def test_a_policys_interpolation(tv: ModuleType) -> None:
-    found = build(
-        tv, tv.RandomResizedCrop(32), tv.RandAugment(interpolation=v1().InterpolationMode.BILINEAR)
-    ).transforms
-    assert found == (own.RandAugment(interpolation="bilinear"),)
 
 
 def blur_of_dinov2(tv: ModuleType) -> Any:
@@ -494,9 +485,7 @@ REFUSED: list[tuple[Steps, str]] = [
     ),
     (lambda tv: [tv.ToTensor(), tv.Resize((32, 48), interpolation=v1().InterpolationMode.BICUBIC)], "Resize of floats"),
     (lambda tv: [tv.Grayscale(), tv.RandomResizedCrop(32)], "Grayscale"),
-]
-# Other dtypes and ranges of values, after a Resize((32, 48)).
-CHANGED: list[tuple[Steps, str]] = [
+    # Other dtypes and ranges of values
     (lambda tv: [tv.PILToTensor(), tv.ConvertImageDtype(torch.float64)], r"ConvertImageDtype\(float64, scale=True\)"),
     (lambda tv: [tv.PILToTensor(), tv.Normalize(MEAN, STD)], "Normalize gets uint8; expected floats"),
     (lambda tv: [tv.PILToTensor(), tv.RandomErasing()], "RandomErasing gets uint8; expected floats"),
@@ -514,8 +503,6 @@ CHANGED: list[tuple[Steps, str]] = [
         "ConvertImageDtype has no effect on Pillow's images",
     ),
     (lambda tv: [tv.ConvertImageDtype(torch.float32), tv.PILToTensor()], "PILToTensor comes after"),
-]
-CHANGED_BY_V2: list[tuple[Steps, str]] = [
     (
         lambda tv: [tv.ToImage(), tv.ToDtype(torch.float32, scale=True), tv.ToDtype(torch.uint8)],
         r"ToDtype\(uint8\) gets float32 in 0\.\.1; expected scale=True",
@@ -533,17 +520,7 @@ CHANGED_BY_V2: list[tuple[Steps, str]] = [
 
 @pytest.mark.parametrize(("steps", "message"), REFUSED)
 def test_what_has_no_counterpart_is_refused(tv: ModuleType, steps: Steps, message: str) -> None:
+    if {"ToImage", "ToDtype"} & {*steps.__code__.co_names} and not hasattr(tv, "ToImage"):
+        return  # of v2 alone
     with pytest.raises(gpuload.ArgumentError, match=message):
         build(tv, *steps(tv))
-
-
-@pytest.mark.parametrize(("steps", "message"), CHANGED)
-def test_other_values_and_dtypes_are_refused(tv: ModuleType, steps: Steps, message: str) -> None:
-    with pytest.raises(gpuload.ArgumentError, match=message):
-        build(tv, tv.Resize((32, 48)), *steps(tv))
-
-
-@pytest.mark.parametrize(("steps", "message"), CHANGED_BY_V2)
-def test_other_values_of_v2_are_refused(transforms: ModuleType, steps: Steps, message: str) -> None:
-    with pytest.raises(gpuload.ArgumentError, match=message):
-        build(transforms, transforms.Resize((32, 48)), *steps(transforms))

@@ -202,14 +202,6 @@ def draw(*transforms: Any, count: int, height: int = 40, width: int = 56, seed: 
     return draw_steps(transforms, lambda i: sample_draws(make_key(seed, i), np.arange(count)), height, width)
 
 
-def test_many_steps_are_one_after_another(transforms: ModuleType) -> None:
-    steps = join([one_step(Op.POSTERIZE, 1, 3), one_step(Op.NOTHING, 1), one_step(Op.SOLARIZE, 1, 90)])
-    image, functional = picture(30, 40), transforms.functional
-    expected = functional.solarize(functional.posterize(image, 3), 90)
-    assert torch.equal(transform(image[None], steps)[0], expected)
-    assert not torch.equal(functional.posterize(functional.solarize(image, 90), 3), expected)
-
-
 def test_a_batch_is_its_images_one_by_one() -> None:
     images, steps = batch(12), draw(*MANY, count=12)
     assert set(np.unique(steps.ops)) > {Op.HUE, Op.AFFINE, Op.GAUSSIAN_BLUR, Op.EQUALIZE, Op.SHARPNESS}
@@ -230,6 +222,7 @@ def test_grouped_as_on_a_gpu_it_is_the_same() -> None:
         own.RandAugment(1, interpolation="bilinear", fill=30),
         own.TimmAutoAugment("v0"),
         own.AugMix(alpha=0.3),
+        own.RandomApply([own.RandomPerspective(fill=(1, 2, 3)), own.RandomRotation(40), own.RandomAffine(5)]),
     ):
         bilinear = draw(one, count=24)
         assert (apply_steps(images, bilinear) != transform(images, bilinear)).float().mean() < 0.005
@@ -347,30 +340,6 @@ def test_affine_of_tells_where_a_point_goes(seed: int, x: float, y: float) -> No
         if (expected > 8).all() and (expected < [width - 8, height - 8]).all():
             # Nearest pixels are up to half a pixel off at each step, and a spot's centre less.
             assert np.abs(expected - [columns.mean() + 0.5, rows.mean() + 0.5]).max() < 1
-
-
-def test_affine_of_by_hand() -> None:
-    def of(steps: Steps) -> list[list[float]]:
-        matrices = affine_of(steps, 20, 40)
-        assert matrices is not None
-        return np.round(matrices[0], 5).tolist()
-
-    def moved(name: str, level: np.ndarray) -> Steps:
-        return step_of(name, level, 20, 40, None, "nearest")
-
-    one = np.ones(1)
-    assert affine_of(one_step(Op.INVERT, 1), 20, 40) is None
-    assert of(moved("TranslateX", 7 * one)) == [[1, 0, 7], [0, 1, 0]]
-    assert of(moved("TranslateY", -3 * one)) == [[1, 0, 0], [0, 1, -3]]
-    assert of(moved("Rotate", 90 * one)) == [[0, 1, 10], [-1, 0, 30]]
-    assert of(moved("ShearX", 0.25 * one)) == [[1, -0.25, 0], [0, 1, 0]]
-    assert of(moved("ShearY", 0.25 * one)) == [[1, 0, 0], [-0.25, 1, 0]]
-    both = join([moved("Rotate", 90 * one), moved("TranslateX", 5 * one)])
-    assert of(both) == [[0, 1, 15], [-1, 0, 30]]
-    # An image with steps beside one without.
-    some = moved("TranslateX", 7 * np.ones(2)).only(np.array([False, True]))
-    matrices = affine_of(some, 20, 40)
-    assert matrices is not None and matrices.tolist() == [[[1, 0, 0], [0, 1, 0]], [[1, 0, 7], [0, 1, 0]]]
 
 
 # ---- erasing

@@ -11,7 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import gpuload
 from gpuload.augment.crops import whole_images
 from gpuload.decode.postprocess import transform, warp_masks
 from gpuload.draws import make_key
@@ -19,7 +18,6 @@ from gpuload.fields.motion import Motion
 from gpuload.fields.places import move_boxes
 from gpuload.fields.rows import take
 from gpuload.transforms import RandomAffine, RandomApply, RandomInvert, RandomPerspective, RandomRotation
-from gpuload.transforms.apply import apply_steps
 from gpuload.transforms.ops import Op
 from gpuload.transforms.steps import Steps, draw_steps, sample_draws
 from gpuload.transforms.warps import affine_of
@@ -182,12 +180,6 @@ def test_warps_that_differ_stay_apart(parts: list[Any]) -> None:
     assert draw(parts).ops.shape == (40, len(parts))
 
 
-def test_on_a_gpu_it_is_the_same_but_for_rounding() -> None:
-    parts = [RandomPerspective(fill=(1, 2, 3)), RandomInvert(0.3), RandomApply((RandomRotation(40),)), RandomAffine(5)]
-    steps, images = draw(parts, 12), torch.stack([picture(seed) for seed in range(12)])
-    assert (apply_steps(images, steps) != transform(images, steps)).float().mean() < 0.005
-
-
 @given(share=st.floats(0, 1), seed=st.integers(0, 1000), height=st.integers(1, 40), width=st.integers(1, 40))
 @settings(max_examples=60)
 def test_a_perspective_never_folds_the_image(share: float, seed: int, height: int, width: int) -> None:
@@ -202,10 +194,3 @@ def test_a_perspective_never_folds_the_image(share: float, seed: int, height: in
         assert (moved[..., 2] * moved[:, :1, 2] > 0).all()
         places = moved[..., :2] / moved[..., 2:]
         assert (places > -0.01).all() and (places < [width, height]).all()
-
-
-def test_images_do_not_grow() -> None:
-    with pytest.raises(
-        gpuload.ArgumentError, match=r"expand=True\): gives images of different sizes, which make no batch"
-    ):
-        RandomRotation(5, expand=True)
