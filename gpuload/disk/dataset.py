@@ -5,7 +5,7 @@ import hashlib
 import logging
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -26,6 +26,7 @@ from gpuload.checks import (
     choice,
     either,
     optional,
+    shown,
     text,
     whole,
 )
@@ -33,13 +34,14 @@ from gpuload.counted import counted
 from gpuload.disk import Index, Manifest
 from gpuload.disk import index as index_file
 from gpuload.disk.manifest import FILE_NAME
-from gpuload.disk.sample import find_excluded, read_sample
+from gpuload.disk.sample import StoredSample, read_quarantine
 from gpuload.disk.tiles import Grid, Tiles
-from gpuload.errors import ArgumentError, CallError, FormatError, ShardError, StateError
+from gpuload.errors import ArgumentError, CallError, FormatError, ShardError, StateError, some_of
 from gpuload.fields.field import Field
 from gpuload.fields.registry import kind_of
 from gpuload.fields.rows import flat, lengths_of, rows_of
 from gpuload.headers.encodings import MAX_PIXELS
+from gpuload.machine.untrusted import NotRegularError
 from gpuload.store import FolderStore, Store
 from gpuload.store.cache import CACHE_SIZE, Cache, Wanted
 from gpuload.store.url import LOCATION, URL, as_location, joined, root_of
@@ -128,7 +130,7 @@ class Dataset:
         assert not isinstance(cache_size, str)  # the rule gives a number
         self.verify, self.max_pixels = verify, max_pixels
         self._selected: I64 | None = None
-        self._tiles: Tiles | None = None
+        self.tiling: Tiles | None = None  # which parts of their images the samples are; None: they are whole images
         self.folder: Path | URL = folder if isinstance(folder, URL) else Path(folder)
         self.cache: Cache | None = None  # of downloaded shards; None where they are files in the folder
         self.index: Index  # memory-mapped; of a large set at a URL, what fetches its parts
@@ -161,7 +163,7 @@ class Dataset:
         self.shard_times: I64 = np.array(times or [0] * len(shards), np.int64)  # of modification, in ns; 0: unknown
         self.shard_sizes: I64 = np.array([shard.samples for shard in shards], np.int64)
         self.first_samples: I64 = np.concatenate([[0], np.cumsum(self.shard_sizes)])
-        if exclude is not None and len(excluded := find_excluded(self, exclude)):
+        if exclude is not None and len(excluded := _find_excluded(self, exclude)):
             self._select(np.setdiff1d(np.arange(len(self)), excluded))
             if not len(self):
                 raise ArgumentError(f"Dataset(exclude): leaves out all samples of {self.folder}. Is it the right list?")
@@ -172,7 +174,7 @@ class Dataset:
 
     def __repr__(self) -> str:
         total = counted(int(self.first_samples[-1]), "sample")
-        samples = total if self._selected is None else f"{len(self):,}{' tiles' * (self._tiles is not None)} of {total}"
+        samples = total if self._selected is None else f"{len(self):,}{' tiles' * (self.tiling is not None)} of {total}"
         return f"Dataset({str(self.folder)!r}: {samples} in {counted(len(self.shard_paths), 'shard')})"
 
     def __getitem__(self, index: int | str) -> dict[str, Any]:
@@ -188,7 +190,12 @@ class Dataset:
             ArgumentError: there is no such key or number.
             DecodeError: the image or a mask does not decode. ShardError: the shard cannot be read.
         """
-        return read_sample(self, index)
+        number = _find(self, index)
+        stored = stored_sample(self, number)
+        sample: dict[str, Any] = {"key": stored.row["key"], "index": number, "source": stored.row["source"]}
+        for field in self.fields.values():
+            sample |= stored.look(field)
+        return sample
 
     def __iter__(self) -> NoReturn:  # else Python would loop by `__getitem__`, also for `in`
         raise CallError(
@@ -201,7 +208,7 @@ class Dataset:
         folder = str(self.folder if isinstance(self.folder, URL) else self.folder.absolute())
         cache = (None, None) if self.cache is None else (self.cache.folder, self.cache.given)
         options = (*cache, self.verify, self.max_pixels)
-        return _reopen, (folder, self.manifest.fingerprint, self._selected, self._tiles, options)
+        return _reopen, (folder, self.manifest.fingerprint, self._selected, self.tiling, options)
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -241,23 +248,18 @@ class Dataset:
         if self._selected is None:
             return self.manifest.fingerprint
         content = self.manifest.fingerprint.encode() + self._selected.tobytes()
-        if self._tiles is not None:
-            content += repr(self._tiles.grid).encode() + self._tiles.numbers.tobytes()
+        if self.tiling is not None:
+            content += repr(self.tiling.grid).encode() + self.tiling.numbers.tobytes()
         return hashlib.sha256(content).hexdigest()[:16]
 
     def _select(self, stored: I64, tiles: Tiles | None = None) -> None:
         """stored: int64 (len,), ascending; with tiles, a number may be repeated."""
-        self._selected, self._tiles = stored, tiles
+        self._selected, self.tiling = stored, tiles
         self.shard_sizes = np.diff(np.searchsorted(stored, self.first_samples))
 
     def stored_samples(self, numbers: I64) -> I64:
         """int64: converts sample numbers of this data set, which may be a subset, to numbers in the whole set."""
         return numbers if self._selected is None else self._selected[numbers]
-
-    @property
-    def tiling(self) -> Tiles | None:
-        """Which parts of their images the samples are; None: they are whole images."""
-        return self._tiles
 
     def image_sizes(self, samples: I64, needed_by: str) -> I64:
         """int64 (N, 2): heights and widths of images, by the index. Costs O(stored samples).
@@ -308,10 +310,7 @@ class Dataset:
             FormatError: the index and the manifest disagree on the number of samples in the shard.
             RemoteError: they lie at a URL, and cannot be read.
         """
-        if shard >= len(self.shard_paths):
-            raise ArgumentError(
-                f"Dataset.rows(shard={shard}): {self.folder} has {counted(len(self.shard_paths), 'shard')}"
-            )
+        _refuse_outside("rows(shard)", np.array([shard]), len(self.shard_paths))
         rows = self.index.shard(shard)
         expected = self.manifest.shards[shard].samples
         if rows.num_rows != expected:
@@ -439,16 +438,15 @@ class Dataset:
                     f"Dataset.subset(samples): the mask has shape {chosen.shape}, expected ({len(self)},)"
                 )
             chosen = np.flatnonzero(chosen)
-        chosen = np.sort(chosen)
+        _refuse_outside("subset(samples)", chosen, len(self))
+        chosen, counts = np.unique(chosen, return_counts=True)
         if not len(chosen):
             raise ArgumentError(f"Dataset.subset(samples): no sample of {self.folder} is selected. Loosen the filter")
-        repeated = (np.diff(chosen) == 0).any()
-        if chosen[0] < 0 or chosen[-1] >= len(self) or repeated:
+        if counts.max() > 1:
             raise ArgumentError(
-                f"Dataset.subset(samples): sample numbers must be in 0..{len(self) - 1}, each at most once; found "
-                f"{chosen[0]}..{chosen[-1]}{', some of them repeated' if repeated else ''}"
+                f"Dataset.subset(samples): {chosen[counts.argmax()]} is repeated. Give each number once"
             )
-        tiles = None if self._tiles is None else self._tiles._replace(numbers=self._tiles.numbers[chosen])
+        tiles = None if self.tiling is None else self.tiling._replace(numbers=self.tiling.numbers[chosen])
         return self._part(self.stored_samples(chosen), tiles)
 
     def _part(self, stored: I64, tiles: Tiles | None) -> "Dataset":
@@ -510,7 +508,7 @@ class Dataset:
         sides = (size, size) if isinstance(size, int) else size
         if overlap >= min(sides):
             raise ArgumentError(f"Dataset.tiles(overlap={overlap}): must be smaller than size={size!r}")
-        if self._tiles is not None:
+        if self.tiling is not None:
             raise ArgumentError("Dataset.tiles: the samples are tiles already. Use the data set that these are of")
         stored, grid = self.stored_samples(np.arange(len(self))), Grid(sides, overlap)
         images = self.image_sizes(stored, "tiles")
@@ -530,6 +528,93 @@ class Dataset:
             if not len(rows):
                 raise ArgumentError(f"Dataset.tiles(holding={holding!r}): no sample of {self.folder} has a box")
         return self._part(stored[rows], Tiles(grid, numbers.astype(np.int32)))
+
+
+def stored_sample(dataset: Dataset, number: int) -> StoredSample:
+    """One sample, by its number in the whole set, to look at."""
+    (shard,), row = dataset.shards_of(np.array([number])).tolist(), dataset.row(number).to_pylist()[0]
+    store = dataset.open_store()
+    return StoredSample(f"{dataset.shard_paths[shard]}: sample {row['key']!r}", row, lambda: store.open(shard))
+
+
+def _find(dataset: Dataset, index: Any) -> int:
+    """The number of a sample in the whole set.
+
+    Raises:
+        ArgumentError: there is no such key, or number. CallError: it is neither.
+    """
+    if isinstance(index, str):
+        for column in ("key", "source"):
+            found = _find_keys(dataset, [index], column).get(index, [])
+            if len(selected := np.intersect1d(found, dataset.stored_samples(np.arange(len(dataset))))):
+                return int(selected[0])
+        raise ArgumentError(
+            f"Dataset: dataset[{shown(index)}]: {dataset.folder} has no sample of this key or source. "
+            "dataset.keys([...]) tells keys by number"
+        )
+    if not isinstance(index, int | np.integer) or isinstance(index, bool):
+        advice = "dataset.subset([...]) chooses several; for batches use gpuload.DaliIterator(dataset, ...)"
+        raise CallError(f"Dataset: dataset[{shown(index)}]: expected a key or a whole number. {advice}")
+    if not -len(dataset) <= index < len(dataset):
+        raise ArgumentError(
+            f"Dataset: dataset[{int(index)}]: {dataset.folder} has samples 0 to {len(dataset) - 1}. Use one of these"
+        )
+    return int(dataset.stored_samples(np.array([index % len(dataset)]))[0])
+
+
+def _find_keys(dataset: Dataset, keys: Sequence[str], column: str = "key") -> dict[str, list[int]]:
+    """The numbers, in the stored order of the whole set, of the samples with these keys, or these values of another
+    column.
+
+    Raises:
+        ArgumentError: a key is not text, but holds lone surrogates.
+    """
+    import pyarrow.compute as pc
+
+    try:
+        wanted = pa.array(keys, pa.large_string())
+    except (pa.ArrowException, ValueError):
+        raise ArgumentError(f"Dataset: {shown(list(keys))} is not text. Use keys of the set") from None
+    found: dict[str, list[int]] = {}
+    for first, rows in dataset.all_rows():
+        values = rows.column(column)
+        for at in np.flatnonzero(pc.is_in(values, value_set=wanted).to_numpy(zero_copy_only=False)).tolist():
+            found.setdefault(values[at].as_py(), []).append(first + at)
+    return found
+
+
+def _find_excluded(dataset: Dataset, exclude: str | Path | Sequence[str]) -> I64:
+    """int64 (n,): the numbers of these samples in the stored order of the whole set.
+
+    exclude: path of a quarantine list, whose samples need not be in this set; or keys, each of which must be. With
+    keys, the keys of all shards are read.
+
+    Raises:
+        ArgumentError: there is no such key, or the list cannot be read.
+    """
+    if isinstance(exclude, str | Path):
+        return _find_listed(dataset, read_quarantine(exclude))
+    found = _find_keys(dataset, exclude)
+    if missing := [key for key in exclude if key not in found]:
+        raise ArgumentError(
+            f"Dataset(exclude): {dataset.folder} has no sample with the key {some_of(missing)}. Keys are those of the "
+            'field "key"'
+        )
+    return np.array([number for numbers in found.values() for number in numbers], np.int64)
+
+
+def _find_listed(dataset: Dataset, listed: Set[tuple[str, str, int, int]]) -> I64:
+    """The same for a list that `read_quarantine` has read."""
+    names = {one[0] for one in listed}
+    needed = [shard for shard, path in enumerate(dataset.shard_paths) if path.name in names]
+    dataset.fetch_rows(needed)
+    image, found = dataset.require_field("image"), []
+    for shard in needed:
+        rows, name = dataset.rows(shard), dataset.shard_paths[shard].name
+        columns = (rows.column(column).to_pylist() for column in ("key", image.offset_column, image.bytes_column))
+        first = int(dataset.first_samples[shard])
+        found += [first + row for row, place in enumerate(zip(*columns, strict=True)) if (name, *place) in listed]
+    return np.array(found, np.int64)
 
 
 def _reopen(
@@ -564,10 +649,10 @@ def _manifest_of(folder: Path) -> Manifest:
     Raises:
         FormatError: it is no packed folder, or its manifest is damaged.
     """
-    if os.path.isfile(folder):  # unlike Path.is_file, False also for a path that cannot be one
-        raise FormatError(f"{folder}: is a file. Give the packed folder, which holds manifest.json and the shards")
-    if not os.path.isdir(folder):
-        raise FormatError(f"{folder}: no such folder. Pack images into one with `python -m gpuload pack`")
+    if not os.path.isdir(folder):  # unlike Path.is_dir, False also for a path that cannot be one
+        raise FormatError(
+            f"{folder}: no such folder. Give the folder that holds {FILE_NAME}, which `python -m gpuload pack` makes"
+        )
     if not (folder / FILE_NAME).exists() and (folder / "train" / FILE_NAME).exists():
         raise FormatError(f"{folder}: holds packed splits; open one of them, for instance {folder / 'train'}")
     return Manifest.read(folder)
@@ -581,10 +666,10 @@ def _checked_time(path: Path, size: int) -> int:
     """
     try:
         found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for its other end
+            raise NotRegularError(None, "is not a regular file")
     except OSError as error:
         raise ShardError(f"{path}: cannot be read ({error.strerror}). Copy the folder again") from None
-    if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for its other end
-        raise ShardError(f"{path}: is not a regular file. Copy the folder again")
     if found.st_size != size:
         raise ShardError(
             f"{path}: is {counted(found.st_size, 'byte')}, manifest.json says {size:,}. It was truncated or replaced: "

@@ -11,11 +11,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
 from gpuload.counted import counted
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
 FILE_NAME = "index.arrow"
 _HEAD_BYTES = 8  # "ARROW1" and its padding, before the schema
+_END = -1  # in place of a shard's number: what follows the rows of the last one
 
 POINTS_COLUMN = pa.field(POINTS, pa.large_binary())
 
@@ -105,32 +105,42 @@ class Index:
         shards: int | None = None,
         parts: "Parts | None" = None,
     ) -> None:
-        self.path, self.parts, self._digests = path, parts, digests
-        self._compared: set[int] = set()  # numbers of the parts that have the right SHA-256
+        self.path, self.parts = path, parts
+        self._compared: set[int] = set()  # those of `_told` that have the right SHA-256
         try:
             if parts is None:
                 with open_regular(path) as file:
                     self._stamp = os.fstat(file.fileno())
                     self.bytes = pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-                self._compare_end()
+                self._told = self._spans(digests)
+                self._compare([_END])
             else:
-                assert digests.index_parts is not None
-                self.bytes = pa.py_buffer(parts.read(len(digests.index_parts) - 1))
+                self.bytes = pa.py_buffer(parts.read(parts.last))
             self._reader = pa.ipc.open_file(self.bytes)  # its schema and footer are at the end
             self.schema: pa.Schema = self._reader.schema
-            columns = list(zip(self.schema.names, self.schema.types, strict=True))
+            columns = [(column.name, column.type) for column in self.schema]
         except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: names that are not UTF-8
             raise FormatError(
                 f"{path}: cannot be read as an Arrow file ({_first_line(error)}). Copy the folder again, or index its "
                 "shards: python -m gpuload index"
             ) from None
         for column in index_schema(fields):
-            if columns.count((column.name, column.type)) != 1 or self.schema.names.count(column.name) != 1:
+            if [one for one in columns if one[0] == column.name] != [(column.name, column.type)]:
                 raise self._damaged(f"has not one column {column.name!r} of type {column.type}, as manifest.json says")
         if shards not in (None, len(self)):
             raise self._damaged(
                 f"indexes {counted(len(self), 'shard')}, manifest.json lists {shards:,}: they are of different runs"
             )
+
+    def _spans(self, digests: IndexDigests) -> dict[int, tuple[int, int, str]]:
+        """Where the rows of each shard begin and end, and their SHA-256; by _END, of what follows them, or of all."""
+        size, offsets = self.bytes.size, digests.index_offsets
+        if offsets is None or digests.index_parts is None:
+            return {_END: (0, size, digests.index_sha256)} if digests.index_sha256 else {}
+        if offsets[-1] != size:
+            raise self._damaged(f"is {size:,} bytes, manifest.json says {offsets[-1]:,}")
+        *rows, end = [(a, b, sha256) for (a, b), sha256 in zip(pairwise(offsets), digests.index_parts, strict=True)]
+        return {**dict(enumerate(rows)), _END: end}
 
     def _damaged(self, fault: str) -> FormatError:
         return FormatError(f"{self.path}: {fault}. Copy the folder again")
@@ -186,43 +196,27 @@ class Index:
         known = self._stamp
         if (found.st_ino, found.st_dev) == (known.st_ino, known.st_dev) and found.st_mtime_ns != known.st_mtime_ns:
             numbers, self._compared, self._stamp = sorted(self._compared), set(), found
-            self._compare_end()
             self._compare(numbers)
 
-    def _compare_end(self) -> None:
-        """Compares what follows the record batches; the whole, where the manifest tells nothing of parts."""
-        size, offsets = self.bytes.size, self._digests.index_offsets
-        if offsets is not None and offsets[-1] != size:
-            raise self._damaged(f"is {size:,} bytes, manifest.json says {offsets[-1]:,}")
-        if offsets is not None:
-            self._compare([len(offsets) - 2])
-        elif self._digests.index_sha256 is not None:
-            self._refuse_unless(self._digests.index_sha256, 0, size)
-
     def _compare(self, numbers: Iterable[int]) -> None:
-        """Compares these parts with their SHA-256s, unless they were compared before."""
-        parts, offsets = self._digests.index_parts, self._digests.index_offsets
-        if parts is None or offsets is None:
-            return
+        """Compares what `_told` tells of these with their SHA-256s, unless they were compared before."""
 
         def compare(number: int) -> None:
-            self._refuse_unless(parts[number], *offsets[number : number + 2])
+            begin, end, expected = self._told[number]
+            found = hashlib.sha256(memoryview(self.bytes)[begin:end]).hexdigest()
+            if found != expected:
+                raise self._damaged(
+                    f"is damaged: the SHA-256 of bytes {begin:,} to {end - 1:,} is {found[:16]}…, manifest.json says "
+                    f"{expected[:16]}…"
+                )
             self._compared.add(number)
 
-        new = [number for number in numbers if number not in self._compared]
+        new = [number for number in numbers if number in self._told and number not in self._compared]
         if len(new) == 1:
             compare(new[0])
         elif new:
             with ThreadPoolExecutor(min(len(new), count_cores())) as pool:  # hashing takes no lock of Python's
                 list(pool.map(compare, new))
-
-    def _refuse_unless(self, expected: str, begin: int, end: int) -> None:
-        found = hashlib.sha256(memoryview(self.bytes)[begin:end]).hexdigest()
-        if found != expected:
-            raise self._damaged(
-                f"is damaged: the SHA-256 of bytes {begin:,} to {end - 1:,} is {found[:16]}…, manifest.json says "
-                f"{expected[:16]}…"
-            )
 
 
 def _count_nulls(column: pa.Array) -> int:
@@ -234,7 +228,6 @@ def _first_line(error: Exception) -> str:
     return " ".join(str(getattr(error, "strerror", None) or error).splitlines()[:1])
 
 
-_MOST = 1_000_000  # class numbers that are looked through for examples
 _NAME = 60  # characters of a class name that are shown
 
 
@@ -260,8 +253,8 @@ def notes_on_numbers(numbers: Mapping[str, Set[int]], fields: Iterable[Field], c
             continue
         names = kind_of(field).class_names(field, classes)
         count = max(found) + 1 if names is None else len(names)
-        lacking = np.setdiff1d(np.arange(min(count, _MOST)), list(found))
+        lacking = islice((one for one in range(count) if one not in found), 3)
         if number := count - len(found):
-            shown = some_of([one if names is None else names[one][:_NAME] for one in lacking[:3].tolist()])
+            shown = some_of([one if names is None else names[one][:_NAME] for one in lacking])
             notes.append(f"{field.name}: {number:,} of {counted(count, 'class', 'classes')} have no sample, as {shown}")
     return notes

@@ -3,14 +3,13 @@
 import hashlib
 import json
 import mmap
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from gpuload.checks import Rule, as_items, as_text, number, optional, rules_of, several, shown, whole
+from gpuload.checks import Rule, as_items, as_text, fitting, instance, number, optional, rules_of, several, shown, whole
 from gpuload.counted import counted
 from gpuload.disk.index import IndexDigests
 from gpuload.disk.tar import Member, split_name
@@ -33,26 +32,13 @@ VERSION = 2
 _MOST_BYTES, _SCANNED = 1 << 30, 1 << 20
 _FREE_BYTES, _FREE_CONTAINERS, _FREE_ENTRIES = 64 << 20, 100_000, 4_000_000
 _SHARD = re.compile(rb'"sha256":\s?"[0-9a-f]{64}"')
-_SHARD_BYTES, _SHARD_CONTAINERS, _SHARD_ENTRIES = 1024, 1, 8
 _FIRST_ENCODINGS = frozenset(("jpg", "jpeg", "png", "npy"))
-
-
-def _as_sha256(value: Any) -> str:
-    digest = as_text(value)  # the cache names files by it
-    if not re.fullmatch("[0-9a-f]{64}", digest):
-        raise ValueError
-    return digest
-
-
-def _as_object(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError
-    return value
 
 
 _SIDE, _BYTES = whole(0, 2**31 - 1), whole(0, 2**62)
 _LEVELS = optional(several(number(0, 1, ""), "numbers in 0..1, one for each channel"))
-_SHA256 = Rule("64 hexadecimal digits", _as_sha256)
+# The cache names files by it.
+_SHA256 = fitting("64 hexadecimal digits", as_text, lambda text: re.fullmatch("[0-9a-f]{64}", text) is not None)
 _DIGESTS = optional(several(_SHA256, "a list of 64 hexadecimal digits each"))
 _OFFSETS = optional(several(_BYTES, "a list of whole numbers"))
 _LIST = Rule("a list", as_items)
@@ -89,7 +75,7 @@ class Manifest:
     mean: Annotated[tuple[float, ...] | None, _LEVELS] = None
     std: Annotated[tuple[float, ...] | None, _LEVELS] = None
     pixels_from: Annotated[int, _BYTES] = 0
-    packing: Annotated[dict[str, Any], Rule("an object", _as_object)] = field(default_factory=dict)
+    packing: Annotated[dict[str, Any], instance("an object", dict)] = field(default_factory=dict)
     index_sha256: Annotated[str | None, optional(_SHA256)] = None
     index_parts: Annotated[tuple[str, ...] | None, _DIGESTS] = None
     index_offsets: Annotated[tuple[int, ...] | None, _OFFSETS] = None
@@ -134,30 +120,22 @@ class Manifest:
         return Pixels.of_field(self.image)
 
     @property
-    def has_others(self) -> bool:
-        """Whether images may be stored in other encodings than JPEG and PNG."""
-        return not {member.lower() for member in self.image.member.split(";")} <= _FIRST_ENCODINGS
-
-    @property
     def version(self) -> int:
         """The first version of the format that has what this set holds."""
-        return 1 if self.pixels == RGB and not self.has_others else 2
+        encodings = {member.lower() for member in self.image.member.split(";")}
+        return 1 if self.pixels == RGB and encodings <= _FIRST_ENCODINGS else 2
 
     @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change when any stored sample or the stored order changes."""
-        content: list[Any] = [self.version, [(shard.samples, shard.bytes, shard.sha256) for shard in self.shards]]
-        if self.version > 1:
-            content.append(self.pixels.mode)
+        shards = [(shard.samples, shard.bytes, shard.sha256) for shard in self.shards]
+        content = [self.version, shards, *([self.pixels.mode] if self.version > 1 else [])]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
     def write(self, folder: Path) -> None:
         """Writes the file under a temporary name and renames it once it is complete."""
         head = {"format": FORMAT, "version": self.version, "samples": self.samples, "bytes": self.bytes}
-        values = asdict(self)
-        for name in OPTIONAL:
-            if values[name] is None:
-                del values[name]
+        values = {name: value for name, value in asdict(self).items() if value is not None or name not in OPTIONAL}
         text = json.dumps({**head, "fingerprint": self.fingerprint, **values}, indent=1, ensure_ascii=False)
         with replaced(folder / FILE_NAME) as temporary:
             temporary.write_text(text + "\n", encoding="utf-8")
@@ -174,12 +152,9 @@ class Manifest:
         """
         path = folder / FILE_NAME
         try:
-            with open_regular(path) as file:
-                size = os.fstat(file.fileno()).st_size
-                if size:
-                    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                        check_length(content)
-                text = file.read(size)
+            with open_regular(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                check_length(content)
+                text = content[:]
         except FileNotFoundError:
             raise FormatError(
                 f"{folder}: no {FILE_NAME}, so this is not a packed folder. Pack images with `python -m gpuload pack`, "
@@ -239,10 +214,10 @@ def parse_manifest(text: bytes, where: Path | URL, is_local: bool) -> Manifest:
             f"{where}: is damaged: {error}. {'Copy' if is_local else 'Upload'} the folder again"
         ) from None
     for shard in manifest.shards:
-        if fault := shard_name_fault(shard.name, not manifest.upright and is_local):
+        if not is_shard_name(shard.name, not manifest.upright and is_local):
             raise FormatError(
-                f"{where}: its shard {shard.name!r} {fault}. Shards lie in the folder of their manifest, unless "
-                "`python -m gpuload index` has written it. Do not use this one"
+                f"{where}: its shard {shard.name!r} is not below the folder of the manifest, where shards lie unless "
+                "`python -m gpuload index` has written it. Do not use this set"
             )
     return manifest
 
@@ -260,13 +235,14 @@ def check_length(text: bytes | bytearray | mmap.mmap) -> None:
         piece = text[at : at + _SCANNED]
         containers += piece.count(b"[") + piece.count(b"{")
         entries += piece.count(b",")
-    if size > _FREE_BYTES or containers > _FREE_CONTAINERS or entries > _FREE_ENTRIES:
+    counts = (
+        (size, _FREE_BYTES, 1024, "bytes"),
+        (containers, _FREE_CONTAINERS, 1, "lists and objects"),
+        (entries, _FREE_ENTRIES, 8, "entries"),
+    )
+    if any(count > free for count, free, _, _ in counts):
         shards = sum(1 for _ in _SHARD.finditer(text))
-        for count, free, each, what in (
-            (size, _FREE_BYTES, _SHARD_BYTES, "bytes"),
-            (containers, _FREE_CONTAINERS, _SHARD_CONTAINERS, "lists and objects"),
-            (entries, _FREE_ENTRIES, _SHARD_ENTRIES, "entries"),
-        ):
+        for count, free, each, what in counts:
             if count > free + each * shards:
                 raise ValueError(f"{count:,} {what} are too many for the manifest of {counted(shards, 'shard')}")
 
@@ -303,36 +279,28 @@ def write_timm_info(folder: Path, manifest: Manifest) -> None:
     (folder / TIMM_NAME).write_text(json.dumps({"splits": {folder.name: split}}, indent=1) + "\n", encoding="utf-8")
 
 
-_URL_PATH = re.compile(r"(?:https?|s3|gs|az|hf)://[^/?#@]+/[^?#]+")  # without a user or a signature
+# Before the path of a shard that `gpuload index` left where it is: a host without a user, or folders up. The path has
+# no signature.
+_ELSEWHERE = re.compile(r"(?:https?|s3|gs|az|hf)://(?!\.{1,2}/)[^/?#@]+/(?=[^?#]+$)|(?:\.\./)+")
 _DRIVE_OR_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")  # of Windows, and of webdataset, as in pipe:
 # What lies beside the shards: a copy of a set must not let a shard take its place.
 _OWN_FILES = ("manifest.json", "index.arrow", "rejected.jsonl", "duplicates.jsonl", "_info.json")
 OPTIONAL = ("index_sha256", "index_parts", "index_offsets")  # what older sets lack
 
 
-def shard_name_fault(name: str, may_be_elsewhere: bool) -> str:
-    """Why a shard cannot have this name; "" where it can.
+def is_shard_name(name: str, may_be_elsewhere: bool) -> bool:
+    """Whether a shard can have this name: the path of a file below the folder of the manifest.
 
     may_be_elsewhere: whether it may be a URL, or lead out of the folder by leading "..", as `gpuload index` names the
-    shards that it leaves where they are. All other shards lie below their manifest.
+    shards that it leaves where they are.
     """
-    if UNPRINTABLE.search(name):
-        return "has a backslash or a control character"
-    if may_be_elsewhere and _URL_PATH.fullmatch(name):
-        rest = name.partition("://")[2].split("/")
-    else:
-        if name.startswith("/") or _DRIVE_OR_SCHEME.match(name):
-            return "is not a relative path"
-        rest = name.split("/")
-        while may_be_elsewhere and rest[:1] == [".."]:
-            rest = rest[1:]
-    if ".." in rest:
-        return "leads out of the folder"
-    if not rest or not {"", "."}.isdisjoint(rest):
-        return "is not the path of a file"
-    if rest[-1] in _OWN_FILES or (not may_be_elsewhere and any(part.startswith(".") for part in rest)):
-        return "is a name that gpuload uses for other files"
-    return ""
+    place = _ELSEWHERE.match(name) if may_be_elsewhere else None
+    parts = name[place.end() if place else 0 :].split("/")
+    if UNPRINTABLE.search(name) or (place is None and _DRIVE_OR_SCHEME.match(name)):
+        return False
+    if parts[-1] in _OWN_FILES or not {"", ".", ".."}.isdisjoint(parts):
+        return False
+    return may_be_elsewhere or not any(part.startswith(".") for part in parts)
 
 
 _RULES: dict[type, Mapping[str, Rule[Any]]] = {kind: rules_of(kind) for kind in (Manifest, ShardInfo, Field)}

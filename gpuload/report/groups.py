@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpuload.disk.sample import stored_image
+from gpuload.disk.dataset import stored_sample
 from gpuload.errors import GpuloadError
 from gpuload.pictures import name_of
 from gpuload.report.facts import Part
@@ -175,7 +175,8 @@ def _same_bytes(parts: Sequence[Part], split: I64, numbers: I64, hashes: U64) ->
     found: dict[bytes, list[int]] = {}
     for row in np.flatnonzero(counts[which] > 1)[:_MOST_HASHED].tolist():
         try:
-            content = stored_image(parts[int(split[row])].split.dataset, int(numbers[row]))
+            dataset = parts[int(split[row])].split.dataset
+            content = stored_sample(dataset, int(numbers[row])).read(dataset.fields["image"])
         except GpuloadError:  # it is told among those that do not decode
             continue
         found.setdefault(hashlib.sha256(content).digest(), []).append(row)

@@ -11,8 +11,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from gpuload.augment import Augment
-from gpuload.disk.dataset import Dataset, packed_folders
-from gpuload.disk.sample import stored_picture
+from gpuload.disk.dataset import Dataset, packed_folders, stored_sample
 from gpuload.errors import ArgumentError
 from gpuload.machine.untrusted import open_regular, parse_json
 from gpuload.output.drawing import BatchDrawing
@@ -99,7 +98,8 @@ class Thumbnails:
         if place in self.uris or self._left <= 0 or sample["bytes"] > _LARGEST:
             return
         try:
-            image = stored_picture(self._splits[place[0]], place[1], 2 * max(width, height))
+            dataset = self._splits[place[0]]
+            image = stored_sample(dataset, place[1]).picture(dataset.fields["image"], 2 * max(width, height))
             uri = jpeg_uri(thumbnail(image, width, height))
         except Exception:  # a damaged image, of which the page tells elsewhere
             uri = ""

@@ -14,7 +14,7 @@ from gpuload.errors import ArgumentError, SourceError
 from gpuload.sources.files import ARCHIVES, ELSEWHERE, IMAGE_EXTENSIONS, Files, Folder, extension_of
 from gpuload.sources.listing import SPLIT, split_called
 from gpuload.sources.rows import FilesSource, Names, Source, open_files
-from gpuload.store.url import URL, as_location, scheme_of, why_not_local, without_secrets
+from gpuload.store.url import URL, as_location, scheme_of, without_secrets
 
 Columns = Mapping[str, Names]
 
@@ -113,7 +113,7 @@ def open_source(
         raise ArgumentError("--no-labels packs images alone; --labels and --column say what belongs to them. Give one")
     suffix = "" if labels is None else Path(str(labels)).suffix.lower()
     if scheme_of(labels) is not None and suffix in LABELS:
-        raise SourceError(f"--labels {without_secrets(labels)}: {why_not_local(labels)}. {ELSEWHERE}")
+        raise SourceError(f"--labels {without_secrets(labels)}: is a URL, expected a path. {ELSEWHERE}")
     for given in (root, labels):
         if isinstance(given, str | Path) and scheme_of(given) is None:
             _refuse_device(Path(given))

@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from gpuload.checks import PATH, Rule, as_text, as_whole, parse_size, shown
+from gpuload.checks import PATH, Rule, as_text, either, fitting, parse_size, shown, whole
 from gpuload.errors import ArgumentError, FormatError, RemoteError
 from gpuload.machine.limits import available_memory, memory_limit
 from gpuload.store import Lease
@@ -40,17 +40,11 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FREE_SHARE = 0.9  # of what is free on the disk, where no limit is given
 
 
-def _as_bytes(value: Any) -> int:
-    try:
-        found = parse_size(as_text(value)) if isinstance(value, str) else as_whole(value)
-    except ArgumentError:  # which does not say what the value is for
-        raise ValueError from None
-    if found < 0:
-        raise ValueError
-    return found
-
-
-CACHE_SIZE = Rule("bytes, such as '200GB', or 0 for no shards on disk", _as_bytes)
+CACHE_SIZE: Rule[int] = either(
+    "bytes, such as '200GB', or 0 for no shards on disk",
+    fitting("", lambda value: parse_size(as_text(value)), lambda size: size >= 0),
+    whole(0),
+)
 
 
 def default_folder() -> Path:
@@ -230,7 +224,8 @@ class Cache:
                 return False
             while True:
                 try:
-                    _allocate(part.number, size)
+                    os.ftruncate(part.number, 0)
+                    os.posix_fallocate(part.number, 0, size)
                 except OSError as error:
                     os.ftruncate(part.number, 0)
                     if error.errno not in _FULL:
@@ -332,18 +327,6 @@ class Part:
 def _warn(message: str) -> None:
     """Once in a process."""
     _LOG.warning("%s", message)
-
-
-def _allocate(handle: int, size: int) -> None:
-    os.ftruncate(handle, 0)
-    try:
-        os.posix_fallocate(handle, 0, size)
-    except AttributeError:  # macOS
-        os.ftruncate(handle, size)
-    except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
-            raise
-        os.ftruncate(handle, size)  # a file system that cannot; it will say so while it is written
 
 
 def _bytes_in(folder: Path) -> int:

@@ -1,49 +1,28 @@
 """Files that several processes share: locked, trusted only if they are the user's own, and replaced atomically.
 
-Locks are those of `flock`, which end with the process that holds them, however it ends. On a system without them
-(Windows) each lock is an OSError: compiled code is then compiled by each process that needs it, and sets at URLs, whose
-cache several processes share, cannot be opened.
+Locks are those of `flock`, which end with the process that holds them, however it ends.
 """
 
 import ctypes
 import errno
+import fcntl
 import os
 import stat
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
 
 from gpuload.errors import FormatError
 
 _POLL_S = 0.01
-_DESCRIPTORS = Path("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd")
+_DESCRIPTORS = Path("/proc/self/fd")
 _START_WRITE = 2  # SYNC_FILE_RANGE_WRITE in linux/fs.h: starts writing and does not wait
 
 
 class NotOwnError(FormatError):
     """The file is not a regular file of this user."""
-
-
-class _NoLocks:
-    """The part of `fcntl` that gpuload uses."""
-
-    LOCK_SH, LOCK_EX, LOCK_NB, LOCK_UN = 1, 2, 4, 8
-
-    def flock(self, handle: int, kind: int) -> NoReturn:
-        raise OSError(errno.ENOTSUP, "this system has no locks on files")
-
-    lockf = flock
-
-
-fcntl: Any
-try:
-    import fcntl
-except ImportError:
-    fcntl = _NoLocks()
 
 
 class Handle:
@@ -85,9 +64,8 @@ def open_own(path: Path, flags: int = os.O_RDONLY) -> Handle:
         NotOwnError: it is something else or another user's; for writing, also a file with a second name.
         OSError: it cannot be opened.
     """
-    more = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
     try:
-        handle = Handle(os.open(path, flags | more, 0o600))
+        handle = Handle(os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600))
         found = os.fstat(handle.number)
         is_own = stat.S_ISREG(found.st_mode) and found.st_uid in (0, os.geteuid())
         if is_own and not (flags & os.O_RDWR and found.st_nlink > 1):
@@ -108,7 +86,7 @@ def open_new(path: Path) -> Handle:
         OSError: it cannot be opened.
     """
     path.unlink(missing_ok=True)
-    return Handle(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666))
+    return Handle(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
 
 
 def why_not_own(folder: Path) -> str:
@@ -199,23 +177,18 @@ def write_at(handle: int, at: int, data: memoryview) -> None:
 
 
 def start_writeback(handle: int, at: int, size: int) -> None:
-    """Starts writing bytes at..at+size-1 of an open file to its disk, on systems that can.
+    """Starts writing bytes at..at+size-1 of an open file to its disk.
 
     So a disk writes while more data arrives, and the sync at the file's end finds little left to do: four shards of 128
     MiB from the loopback are in the cache after 0.50 s and not 0.65, of which the syncs took 0.2 (2 cores, 2026-11).
     Only a sync promises that the bytes are on the disk, and reports errors.
     """
-    if (call := _sync_file_range()) is not None:
-        call(handle, at, size, _START_WRITE)
+    _sync_file_range()(handle, at, size, _START_WRITE)
 
 
 @cache
-def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
-    """Linux's; Python has none of its own."""
-    if not sys.platform.startswith("linux"):
-        return None
-    call = getattr(ctypes.CDLL(None), "sync_file_range", None)  # which musl before 1.1 has not
-    if call is not None:
-        call.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
-        call.restype = ctypes.c_int
+def _sync_file_range() -> Callable[[int, int, int, int], int]:
+    call = ctypes.CDLL(None).sync_file_range  # Python has none of its own
+    call.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+    call.restype = ctypes.c_int
     return call

@@ -70,7 +70,7 @@ class EmptyObjectError(RemoteError):
 
 
 class Objects:
-    """Objects below a URL. Survives pickling and fork: each process opens its own connections."""
+    """Objects below a URL. Survives pickling: each process opens its own connections."""
 
     patience = Patience()
     retries = 0  # by obstore: `_persist` tries again, also after a body that was cut
@@ -78,7 +78,7 @@ class Objects:
 
     def __init__(self, url: URL) -> None:
         self.url = url
-        self._opened: tuple[int, Any] | None = None
+        self._opened: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.url,)
@@ -190,10 +190,7 @@ class Objects:
             files = await asyncio.to_thread(hub_files, self.url)
             found = {name: Stored(size, None) for name, size in files.items()}
         else:
-            try:
-                found = await self._persist("", self._list, give_up_s)
-            except NoSuchObjectError:
-                raise RemoteError(f"{self.url}: its bucket does not exist. Create it, or check the URL") from None
+            found = await self._persist("", self._list, give_up_s)
             folders = {name.rpartition("/")[0] for name in found} | {""}
             found = {name: one for name, one in found.items() if one.size or name.rstrip("/") not in folders}
         for name in found:
@@ -206,14 +203,9 @@ class Objects:
 
     async def _list(self) -> dict[str, Stored]:
         found: dict[str, Stored] = {}
-        try:
-            pages: AsyncIterator[Any] = client().list(self._store(), chunk_size=1000)
-            async for page in pages:
-                found.update((one["path"], Stored(int(one["size"]), one["e_tag"])) for one in page)
-        except client().exceptions.GenericError as error:
-            if "status code: 404" in str(error):
-                raise FileNotFoundError from None
-            raise
+        pages: AsyncIterator[Any] = client().list(self._store(), chunk_size=1000)
+        async for page in pages:
+            found.update((one["path"], Stored(int(one["size"]), one["e_tag"])) for one in page)
         return found
 
     async def _persist(
@@ -240,29 +232,26 @@ class Objects:
         return await persist(f"{self.url / name}".rstrip("/"), connected, explain, self.patience, give_up_s)
 
     def _store(self) -> Any:
-        """obstore's store, opened by the process that uses it."""
-        if self._opened is None or self._opened[0] != os.getpid():
+        """obstore's store, opened when it is first used."""
+        if self._opened is None:
             try:
-                self._opened = os.getpid(), self._open()
+                self._opened = self._open()
             except (client().exceptions.BaseError, ValueError) as error:
                 said = re.sub(r"\?\S*", "?…", " ".join(str(error).splitlines()[:1])) or type(error).__name__
                 raise RemoteError(f"{self.url}: cannot be opened ({said}). Check the URL") from None
-        return self._opened[1]
+        return self._opened
 
     def _open(self) -> Any:
         from obstore.store import from_url
 
         given = (os.environ.get(name) for name in _ENDPOINTS.get(self.url.scheme, ()))
         endpoint = next(filter(None, given), "")
-        more: dict[str, Any] = {}
-        address, headers = self.url.text, {}
+        address, headers, more = self.url.text, dict[str, str](), dict[str, Any]()
         if self.url.scheme == "hf":
             address, headers = web_address(self.url), web_headers(self.url)
         if self.url.scheme == "s3":
-            if (credentials := _boto3_credentials()) is not None:
-                more["credential_provider"] = credentials
-            if endpoint:
-                more["endpoint"] = endpoint
+            options = {"endpoint": endpoint, "credential_provider": _boto3_credentials()}
+            more = {name: value for name, value in options.items() if value}
         return from_url(
             address,
             client_options={
@@ -301,23 +290,19 @@ _CREDENTIALS = {
 _NO_CREDENTIALS = "No credentials are sent to web servers: check that everybody may read the URL, or copy the set"
 _ACCESS = "the credentials of the scheme"  # in place of an advice
 _SERVER = "Check the server, and what lies between it and here, such as a proxy"
-_REDIRECTS = "Check the URL, and the server's redirects"
 # Permanent failures, by the words of obstore's errors; the first that fits counts.
 _FAILURES: tuple[tuple[str, str, str, type[RemoteError]], ...] = (
     ("^NotSupportedError.*Range", "the server gives no ranges of it",
      "Use one that does, or copy the set by `python -m gpuload fetch`", NoRanges),
-    ("^(FileNotFound|NotFound)Error", "does not exist", "Check the URL", NoSuchObjectError),
+    ("^(FileNotFound|NotFound)Error|status code: 404", "does not exist", "Check the URL", NoSuchObjectError),
     (r"169\.254\.169\.254|metadata\.google\.internal", "no credentials were found", _ACCESS, RemoteError),
     ("status code: 40[13]|^PermissionDenied|^Unauthenticated", "access was denied", _ACCESS, RemoteError),
     ("ExpiredToken", "the credentials have expired", _ACCESS, RemoteError),
     ("status code: 416", "has no such bytes", "Check the URL", EmptyObjectError),
     ("^(NotModified|Precondition)Error", "the server answered 304 or 412 unasked", _SERVER, RemoteError),
-    ("MissingContentLength", "the server does not say how long it is",
-     "Use one that sends Content-Length with files", RemoteError),
-    ("UnexpectedRange", "the server sent other bytes than were asked for", _SERVER, RemoteError),
-    ("ContentRange", "the server does not say which bytes it sent", _SERVER, RemoteError),
-    ("error following redirect", "it is redirected in a circle", _REDIRECTS, RemoteError),
-    ("builder error", "it is redirected to what is no web address", _REDIRECTS, RemoteError),
+    ("MissingContentLength|UnexpectedRange|ContentRange",
+     "the server does not send the bytes that were asked for, and says how many they are", _SERVER, RemoteError),
+    ("error following redirect|builder error", "its redirects lead to no file", _SERVER, RemoteError),
 )  # fmt: skip
 _KINDS = {"Timeout": "timed out", "Interrupted": "the connection was cut", "Connect": "no connection"}
 
@@ -400,9 +385,6 @@ class Bucket(Objects):
     def first_s(self) -> float:
         """How long requests before and after the work are retried: the URL may be mistyped."""
         return min(30, self.patience.give_up_s)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        raise TypeError("a Bucket belongs to the process that writes")
 
     async def create(self, name: str, content: dict[str, Any]) -> dict[str, Any]:
         """Writes a small JSON object unless the name exists. Returns the object that is there afterwards.

@@ -1,19 +1,19 @@
 """The shards of a remote set, downloaded before they are needed: into the cache, or into memory (`cache_size=0`).
 
-A shard in memory lies in a file that has no name: Linux's memfd, elsewhere a deleted temporary file. Decoders map it as
-any other, and it goes with its process, however that ends.
+A shard in memory lies in a file that has no name (memfd). Decoders map it as any other, and it goes with its process,
+however that ends.
 """
 
 import asyncio
 import logging
 import os
-import tempfile
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from gpuload.errors import GpuloadError, RemoteError
@@ -49,8 +49,7 @@ class DownloadingStore(Waiter, Store, ABC):
     """One set's shards for one reader. Subclasses decide where shards are kept and how many fit.
 
     A part is a shard being downloaded: `number` is the file descriptor it is written to, valid once there is room;
-    `finish` publishes the complete shard, which can be leased from then on; `drop` discards an unfinished one, perhaps
-    again.
+    `finish` publishes the complete shard, which can be leased from then on; `drop` discards an unfinished one.
     """
 
     full_s = 1.0  # until the next look, where there was no room
@@ -69,7 +68,7 @@ class DownloadingStore(Waiter, Store, ABC):
         self._running: dict[int, asyncio.Task[bool]] = {}
         self._changed = asyncio.Event()
         self._prefetch: Future[None] | None = None
-        weakref.finalize(self, _cancel, self._running)
+        weakref.finalize(self, _cancel, self._running.values())
 
     @abstractmethod
     def _lease(self, number: int) -> Lease | None:
@@ -80,8 +79,11 @@ class DownloadingStore(Waiter, Store, ABC):
         """Shards to prefetch, in the order of need."""
 
     @abstractmethod
-    def _claim(self, number: int) -> Any:
-        """The part, with the right to download it; None if another process holds that."""
+    def _claim(self, number: int, urgent: bool) -> "Callable[[], Coroutine[Any, Any, bool]] | None":
+        """What downloads a shard, and returns whether there was room; None if another process has the right to it.
+
+        urgent: a reader waits for it.
+        """
 
     @abstractmethod
     async def _make_room(self, number: int, part: Any, urgent: bool) -> bool:
@@ -91,30 +93,42 @@ class DownloadingStore(Waiter, Store, ABC):
             OSError, GpuloadError: it cannot be written.
         """
 
-    @abstractmethod
     def _obstacle(self, number: int, claimed: bool) -> tuple[str, float | None]:
         """Why there is no room (claimed), or no claim; and what changes while the other process makes progress."""
+        return "there is no memory for it", None
 
     @abstractmethod
     def _unwritable(self, error: OSError) -> GpuloadError:
         """The error for a shard that cannot be written."""
 
-    async def _fill(self, number: int, part: Any) -> None:
-        """Downloads a shard, and compares it with its SHA-256.
+    def _finish(self, number: int, part: Any) -> None:
+        """Publishes a shard that was compared with its SHA-256."""
+        part.finish()
+
+    async def _download(self, number: int, part: Any, urgent: bool) -> bool:
+        """Downloads a shard, and compares it with its SHA-256. Returns whether there was room.
 
         Raises:
             OSError, GpuloadError: as `download`.
         """
         shard = self._shards[number]
-        self._starts += 1
-        await download(
-            self._objects,
-            shard.name,
-            part.number,
-            size=shard.bytes,
-            sha256=shard.sha256,
-            arrived=lambda: self._arriving.discard(number),
-        )
+        try:
+            self._arriving.add(number)
+            if not await self._make_room(number, part, urgent):
+                return False
+            self._starts += 1
+            await download(
+                self._objects,
+                shard.name,
+                part.number,
+                size=shard.bytes,
+                sha256=shard.sha256,
+                arrived=lambda: self._arriving.discard(number),
+            )
+            await asyncio.to_thread(self._finish, number, part)
+        finally:
+            part.drop()
+        return True
 
     def begin(self) -> None:
         super().begin()
@@ -148,7 +162,7 @@ class DownloadingStore(Waiter, Store, ABC):
 
     def _drop_plan(self) -> None:
         self._order, self._ranks, self._windows, self._ahead = [], {}, {}, {}
-        _cancel(self._running)
+        _cancel(self._running.values())
 
     def _where(self, number: int) -> str:
         return f"{self._objects.url / self._shards[number].name}"
@@ -166,9 +180,9 @@ class DownloadingStore(Waiter, Store, ABC):
             if len(self._running) >= _AT_A_TIME:
                 await asyncio.wait(list(self._running.values()), return_when=asyncio.FIRST_COMPLETED)
                 return 0
-            if number in self._running or number in self._failed or (part := self._claim(number)) is None:
+            if number in self._running or number in self._failed or (work := self._claim(number, urgent=False)) is None:
                 continue
-            task = self._start(number, part, urgent=False)
+            task = self._start(number, work)
             done, _ = await asyncio.wait([task], timeout=_ROOM_S)
             if done and not task.cancelled() and not task.result():
                 return self.full_s  # there is no room; what is in use now will be needed later
@@ -185,8 +199,8 @@ class DownloadingStore(Waiter, Store, ABC):
                 self._drop_plan()
                 raise self._failed.pop(number)
             task = self._running.get(number)
-            if task is None and (part := self._claim(number)) is not None:
-                task = self._start(number, part, urgent=True)
+            if task is None and (work := self._claim(number, urgent=True)) is not None:
+                task = self._start(number, work)
             if task is not None:
                 await asyncio.wait([task])
                 if task.cancelled() or task.result():
@@ -199,28 +213,23 @@ class DownloadingStore(Waiter, Store, ABC):
                 raise RemoteError(f"{self._where(number)}: has not arrived after {give_up_s:.0f} s: {why}")
             await asyncio.sleep(_POLL_S)
 
-    def _start(self, number: int, part: Any, urgent: bool) -> "asyncio.Task[bool]":
-        """Starts the download of a shard."""
+    def _start(self, number: int, work: Callable[[], Coroutine[Any, Any, bool]]) -> "asyncio.Task[bool]":
+        """Starts what `_claim` has returned."""
 
         def ended(_: object) -> None:
             self._running.pop(number, None)
             self._arriving.discard(number)
-            part.drop()  # also where it was cancelled before it had begun
 
-        task = self._running[number] = asyncio.create_task(self._download(number, part, urgent))
+        task = self._running[number] = asyncio.create_task(self._run(number, work))
         task.add_done_callback(ended)
         return task
 
-    async def _download(self, number: int, part: Any, urgent: bool) -> bool:
+    async def _run(self, number: int, work: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
         """Returns whether there was room; any other failure is recorded in `_failed`."""
         NEEDED.set(_needed_by(self, self._shards[number].sha256))
-        self._arriving.add(number)
         failed = self._failed  # of this loop
         try:
-            if not await self._make_room(number, part, urgent):
-                return False
-            await self._fill(number, part)
-            await asyncio.to_thread(part.finish)
+            return await work()
         except OSError as error:
             failed[number] = self._unwritable(error)
         except (GpuloadError, RuntimeError) as error:  # RuntimeError: after the interpreter has begun to end
@@ -256,11 +265,8 @@ async def _prefetch(of: "weakref.ref[DownloadingStore]", changed: asyncio.Event)
             await asyncio.wait_for(changed.wait(), wait_s)
 
 
-def _cancel(running: "dict[int, asyncio.Task[bool]]", numbers: Iterable[int] | None = None) -> None:
-    """Cancels the downloads of these shards, or of all."""
-    for task in [running.get(number) for number in (list(running) if numbers is None else numbers)]:
-        if task is None:
-            continue
+def _cancel(tasks: "Iterable[asyncio.Task[bool]]") -> None:
+    for task in list(tasks):
         with suppress(RuntimeError):  # the loop has ended
             task.get_loop().call_soon_threadsafe(task.cancel)
 
@@ -298,15 +304,14 @@ class CachedStore(DownloadingStore):
             here &= _compared.keys()
         return (number for number in self._order if self._shards[number].sha256 not in here)
 
-    def _claim(self, number: int) -> Any:
+    def _claim(self, number: int, urgent: bool) -> "Callable[[], Coroutine[Any, Any, bool]] | None":
         shard = self._shards[number]
         if (lease := self._cache.lease(shard)) is not None:
-            return None if self._is_trusted(shard, lease) else _Found(lease)
-        return self._cache.begin(shard)
+            return None if self._is_trusted(shard, lease) else partial(self._verify, shard, lease)
+        part = self._cache.begin(shard)
+        return None if part is None else partial(self._download, number, part, urgent)
 
     async def _make_room(self, number: int, part: Any, urgent: bool) -> bool:
-        if isinstance(part, _Found):
-            return True
         shard = self._shards[number]
         stores = [store for reference in _stores.valuerefs() if (store := reference()) is not None]
 
@@ -316,17 +321,21 @@ class CachedStore(DownloadingStore):
         needed = -1 if urgent else rank(shard.sha256)
         return await asyncio.to_thread(self._cache.make_room, part, shard.bytes, lambda sha256: rank(sha256) - needed)
 
-    async def _fill(self, number: int, part: Any) -> None:
-        shard = self._shards[number]
-        if isinstance(part, _Found):
-            self._arriving.discard(number)  # it needs no network
-            if (sha256 := await sha256_of(part.number, shard.bytes)) != shard.sha256:
-                _LOG.warning("%s: is damaged: its SHA-256 is %s…. It is downloaded again", part.path, sha256[:16])
-                part.delete()
-                return
-        else:
-            await super()._fill(number, part)
-        _compared[shard.sha256] = _stamp(part.number)
+    def _finish(self, number: int, part: Any) -> None:
+        _compared[self._shards[number].sha256] = _stamp(part.number)
+        part.finish()
+
+    async def _verify(self, shard: Wanted, lease: Lease) -> bool:
+        """Hashes a shard that was found in the cache, and deletes it if it is damaged."""
+        handle = lease.holder.number
+        if (sha256 := await sha256_of(handle, shard.bytes)) == shard.sha256:
+            _compared[sha256] = _stamp(handle)
+            return True
+        _LOG.warning("%s: is damaged: its SHA-256 is %s…. It is downloaded again", lease.path, sha256[:16])
+        with suppress(FileNotFoundError):
+            if os.lstat(lease.path).st_ino == os.fstat(handle).st_ino:
+                lease.path.unlink()
+        return True
 
     def _obstacle(self, number: int, claimed: bool) -> tuple[str, float | None]:
         shard, place = self._shards[number], f"the cache {self._cache.folder}"
@@ -340,25 +349,6 @@ class CachedStore(DownloadingStore):
 
     def _unwritable(self, error: OSError) -> RemoteError:
         return self._cache.unwritable(error)
-
-
-class _Found:
-    """A shard that this process found in the cache and has to verify."""
-
-    def __init__(self, lease: Lease) -> None:
-        self.path, self._holder = lease.path, lease.holder
-        self.number: int = lease.holder.number
-
-    def finish(self) -> None:
-        """It is there."""
-
-    def drop(self) -> None:
-        """It stays."""
-
-    def delete(self) -> None:
-        with suppress(FileNotFoundError):
-            if os.lstat(self.path).st_ino == os.fstat(self.number).st_ino:
-                self.path.unlink()
 
 
 def _stamp(handle: int) -> tuple[int, ...]:
@@ -376,10 +366,6 @@ class MemoryFile(Handle):
     def __init__(self, size: int, kept: "Callable[[MemoryFile], None]") -> None:
         super().__init__(-1)
         self.size, self._kept = size, kept
-
-    def open(self) -> None:
-        """Takes the memory."""
-        self.number = _open_unnamed()
 
     def finish(self) -> None:
         self._is_whole = True
@@ -425,7 +411,7 @@ class MemoryStore(DownloadingStore):
         for number in set(self._unopened).difference(self._soon):
             self._unopened.pop(number, None)
         if self._soon:
-            _cancel(self._running, set(self._running).difference(self._soon))
+            _cancel([task for number, task in list(self._running.items()) if number not in self._soon])
         super().plan(order, now, soon)
 
     def open(self, number: int) -> Lease:
@@ -454,12 +440,12 @@ class MemoryStore(DownloadingStore):
     def _missing(self) -> Iterator[int]:
         return (number for number in self._soon if self._lease(number) is None)
 
-    def _claim(self, number: int) -> MemoryFile:
+    def _claim(self, number: int, urgent: bool) -> "Callable[[], Coroutine[Any, Any, bool]]":
         def kept(file: MemoryFile) -> None:
             unopened[number] = _files[shard.sha256] = file
 
         shard, unopened = self._shards[number], self._unopened
-        return MemoryFile(shard.bytes, kept)
+        return partial(self._download, number, MemoryFile(shard.bytes, kept), urgent)
 
     async def _make_room(self, number: int, part: Any, urgent: bool) -> bool:
         size, until = self._shards[number].bytes, time.monotonic() + _RELEASE_S
@@ -470,16 +456,13 @@ class MemoryStore(DownloadingStore):
             self._awaited -= size
         elif not urgent and not self._fits(size):
             return False
-        part.open()
+        part.number = os.memfd_create("gpuload-shard")
         self._count(part)
         return True
 
     def _fits(self, size: int) -> bool:
         """Whether this many bytes fit beside those that readers wait for."""
         return self.taken() + self._awaited + size <= sum(self._shards[one].bytes for one in self._soon)
-
-    def _obstacle(self, number: int, claimed: bool) -> tuple[str, float | None]:
-        return "it was begun ahead of its use, where there was no memory for it", None  # and is urgent now
 
     def _unwritable(self, error: OSError) -> GpuloadError:
         return RemoteError(
@@ -489,12 +472,3 @@ class MemoryStore(DownloadingStore):
 
     def _count(self, file: MemoryFile) -> None:
         self._had.add(file)
-
-
-def _open_unnamed() -> int:
-    """An unnamed file, in memory if the system supports that."""
-    try:
-        return os.memfd_create("gpuload-shard")
-    except (AttributeError, OSError):  # another system, or a sandbox
-        with tempfile.TemporaryFile(prefix="gpuload-") as file:
-            return os.dup(file.fileno())

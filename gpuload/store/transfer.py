@@ -56,10 +56,6 @@ _KEPT_S = 3600  # old versions are kept this long: another process may be openin
 _OTHERS_S = 900  # to wait for another process that is fetching a manifest
 
 
-class WrongBytesError(ShardError):
-    """The downloaded bytes are not those of the manifest."""
-
-
 async def download(
     objects: Objects,
     name: str,
@@ -68,16 +64,15 @@ async def download(
     size: int | None = None,
     most: int | None = None,
     sha256: str | None = None,
-    allocates: bool = False,
     arrived: Callable[[], None] = lambda: None,
 ) -> None:
     """Writes an object into the file at `handle`.
 
-    size, sha256: those that it must have. most: bytes that it may have. allocates: whether the file gets the size of
-    the object first. arrived: called when all of it is here; it is checked then.
+    size, sha256: those that it must have. most: bytes that it may have. arrived: called when all of it is here; it is
+    checked then.
 
     Raises:
-        RemoteError: it cannot be read, or is too long. WrongBytesError: it has another size or SHA-256, also when it is
+        RemoteError: it cannot be read, or is too long. ShardError: it has another size or SHA-256, also when it is
         read again. OSError: the file cannot be written.
     """
     fault = ""
@@ -87,8 +82,7 @@ async def download(
             raise RemoteError(f"{objects.url / name}: is {found:,} bytes, expected {most:,} at most. Check the URL")
         if size not in (None, found):
             raise Replaced(f"is {found:,} bytes, manifest.json says {size:,}")
-        if allocates:
-            os.ftruncate(handle, found)
+        os.ftruncate(handle, found)  # a longer one may have been there
 
     for _ in range(_TRIES):
         try:
@@ -99,7 +93,7 @@ async def download(
         if sha256 in (None, found):
             return
         fault = f"its SHA-256 is {found[:16]}…, manifest.json says {(sha256 or '')[:16]}…"
-    raise WrongBytesError(
+    raise ShardError(
         f"{objects.url / name}: {fault}, at {_TRIES} attempts. It was damaged or replaced: upload it again, with "
         "manifest.json last, or open the set anew if it was packed anew"
     )
@@ -154,12 +148,12 @@ async def fetch_file(
     """Downloads an object to a path, where it appears once it is complete and on disk; arguments as for `download`.
 
     Raises:
-        RemoteError, WrongBytesError: as `download`. OSError: it cannot be written.
+        RemoteError, ShardError: as `download`. OSError: it cannot be written.
     """
     part = path.with_name(f"{path.name}.part")
     file = open_new(part)
     try:
-        await download(objects, name, file.number, size=size, most=most, sha256=sha256, allocates=True)
+        await download(objects, name, file.number, size=size, most=most, sha256=sha256)
         await asyncio.to_thread(os.fdatasync, file.number)
         part.rename(path)
     finally:
@@ -228,7 +222,7 @@ class Parts:
     ) -> None:
         self.where = f"{objects.url / name}"
         self._objects, self._name, self._folder = objects, name, folder
-        self._bounds, self._digests = bounds, digests
+        self._bounds, self._digests, self.last = bounds, digests, len(digests) - 1
         self._turn = asyncio.Lock()
 
     def has(self, number: int) -> bool:
@@ -312,10 +306,8 @@ class Parts:
         for _ in range(_TRIES):
             starts = range(begin, end, RANGE_BYTES)
             found = await together(self._objects.read(self._name, at, min(at + RANGE_BYTES, end)) for at in starts)
-            if any(one.size != self._bounds[-1] for one in found):
-                raise FormatError(f"{self.where}: was replaced since the set was opened. Open it anew")
-            data = found[0].data if len(found) == 1 else b"".join(one.data for one in found)
-            if not (wrong := await asyncio.to_thread(self._keep, run, memoryview(data))):
+            data = memoryview(found[0].data if len(found) == 1 else b"".join(one.data for one in found))
+            if not (wrong := await asyncio.to_thread(self._keep, run, data)):
                 return
         begin, end = self._bounds[wrong[0] : wrong[0] + 2]
         raise FormatError(

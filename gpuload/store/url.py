@@ -77,17 +77,10 @@ def root_of(urls: Sequence[URL]) -> URL | None:
     return URL("/".join(level[0] for level in same)) if len(same) >= least else None
 
 
-def why_not_local(path: Any) -> str:
-    """For places that take local paths alone: what is wrong with a URL, after a colon; "" for a path."""
-    if (scheme := scheme_of(path)) is None:
-        return ""
-    return "is a URL, expected a path" + (f". Leave out {scheme}://" if scheme == "file" else "")
-
-
 def refuse_urls(name: str, path: Any, instead: str) -> None:
     """Raises ArgumentError for a URL. name: of the argument. instead: what to do."""
-    if fault := why_not_local(path):
-        raise ArgumentError(f"{name} {without_secrets(path)}: {fault}. {instead}")
+    if scheme_of(path) is not None:
+        raise ArgumentError(f"{name} {without_secrets(path)}: is a URL, expected a path. {instead}")
 
 
 def as_location(value: Any) -> Path | URL | Any:
@@ -104,12 +97,9 @@ def as_location(value: Any) -> Path | URL | Any:
     if scheme is None:
         return path
     subject = without_secrets(path)
-    if scheme == "file":
-        raise ArgumentError(f"{subject}: give the path without file://")
     if scheme not in SCHEMES:
         raise ArgumentError(
-            f"{subject}: cannot be read from here, expected a local folder, or a URL of {', '.join(SCHEMES)}. Copy the "
-            "set to a local disk, or mount it"
+            f"{subject}: cannot be read from here, expected a path, or a URL of {', '.join(SCHEMES)}. Copy it to a disk"
         )
     text = os.fspath(path)
     if not _URL.match(text):

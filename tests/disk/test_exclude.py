@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from loaders import load
+from loaders import load, same
+from reading import rows_of
 
 import gpuload
 
@@ -17,16 +17,9 @@ OUT = (3, 17, 50, 96)
 
 def entries(folder: Path, samples: tuple[int, ...]) -> list[dict[str, Any]]:
     """What `verify --quarantine` writes of samples."""
-    rows = [
-        (row, path.name)
-        for number, path in enumerate(gpuload.Dataset(folder).shard_paths)
-        for row in gpuload.Dataset(folder).rows(number).to_pylist()
-    ]
-    chosen = [rows[sample] for sample in samples]
-    return [
-        {"key": row["key"], "shard": name, "offset": row["image_offset"], "bytes": row["image_bytes"], "reason": "ü"}
-        for row, name in chosen
-    ]
+    rows = [rows_of(folder)[sample] for sample in samples]
+    names = {"key": "key", "shard": "shard", "offset": "image_offset", "bytes": "image_bytes"}
+    return [{**{name: row[column] for name, column in names.items()}, "reason": "ü"} for row in rows]
 
 
 def write(path: Path, samples: list[dict[str, Any]], more: str = "") -> Path:
@@ -34,10 +27,10 @@ def write(path: Path, samples: list[dict[str, Any]], more: str = "") -> Path:
     return path
 
 
-def same(first: gpuload.DaliIterator, second: gpuload.DaliIterator) -> None:
-    assert len(first) == len(second) and first.state_dict() == second.state_dict()
-    for one, other in zip(first, second, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+def assert_same(first: Any, second: Any) -> None:
+    with load(first) as found, load(second) as expected:
+        assert len(found) == len(expected) and found.state_dict() == expected.state_dict()
+        assert same(found, expected)
 
 
 @pytest.mark.parametrize("form", ["file", "keys"])
@@ -45,22 +38,14 @@ def test_it_is_the_same_as_a_subset(packed: Path, tmp_path: Path, form: str) -> 
     dataset = gpuload.Dataset(packed)
     exclude: Any = write(tmp_path / "list", entries(packed, OUT)) if form == "file" else np.array(dataset.keys(OUT))
     rest = dataset.subset([n for n in range(97) if n not in OUT])
-    with load(gpuload.Dataset(packed, exclude=exclude)) as found, load(rest) as expected:
-        same(found, expected)
     part = gpuload.Dataset(packed, exclude=exclude)
+    assert_same(part, rest)
     assert pickle.loads(pickle.dumps(part)).fingerprint == part.fingerprint == rest.fingerprint
     few, fewer = part.subset(range(40)), rest.subset(range(40))
-    with load(few) as found, load(fewer) as expected:
-        same(found, expected)
-    with (
-        load(gpuload.mix([(part, 0.6), (few, 0.4)])) as found,
-        load(gpuload.mix([(rest, 0.6), (fewer, 0.4)])) as expected,
-    ):
-        same(found, expected)
-    with load(packed) as whole, load(gpuload.Dataset(packed, exclude=exclude)) as part:
-        state = whole.state_dict()
-        with pytest.raises(gpuload.StateError, match="is of another data set"):
-            part.load_state_dict(state)
+    assert_same(few, fewer)
+    assert_same(gpuload.mix([(part, 0.6), (few, 0.4)]), gpuload.mix([(rest, 0.6), (fewer, 0.4)]))
+    with load(packed) as whole, load(part) as loader, pytest.raises(gpuload.StateError, match="is of another data set"):
+        loader.load_state_dict(whole.state_dict())
 
 
 def test_a_list_of_another_set_leaves_out_nothing(packed: Path, tmp_path: Path) -> None:
@@ -68,35 +53,27 @@ def test_a_list_of_another_set_leaves_out_nothing(packed: Path, tmp_path: Path) 
     (sample,) = entries(packed, (3,))
     changes: list[dict[str, Any]] = [{"bytes": sample["bytes"] + 1}, {"shard": "shard-000099.tar"}, {"key": "x"}]
     others = write(tmp_path / "list", [{**sample, **change} for change in changes])
-    with load(gpuload.Dataset(packed, exclude=others)) as loader:
-        assert len(loader.dataset) == 97 and loader.dataset.fingerprint == gpuload.Dataset(packed).fingerprint
+    assert gpuload.Dataset(packed, exclude=others).fingerprint == gpuload.Dataset(packed).fingerprint
 
 
 def test_what_cannot_be_left_out_is_named(packed: Path, tmp_path: Path) -> None:
     keys = gpuload.Dataset(packed).keys(range(97))
-    with pytest.raises(
-        gpuload.ArgumentError, match=r"Dataset\(exclude\): .*train has no sample with the key 'no', 'none'. K"
-    ):
-        load(gpuload.Dataset(packed, exclude=[keys[0], "no", "none"]))
-    with pytest.raises(gpuload.ArgumentError, match=r"Dataset\(exclude\): leaves out all samples of .*train\. Is it"):
-        load(gpuload.Dataset(packed, exclude=keys))
-    with pytest.raises(gpuload.ArgumentError, match=r"nowhere: cannot be read as a quarantine list \(.*No such file"):
-        load(gpuload.Dataset(packed, exclude=tmp_path / "nowhere"))
+    for exclude, message in [
+        ([keys[0], "no", "none"], r"Dataset\(exclude\): .*train has no sample with the key 'no', 'none'. K"),
+        (keys, r"Dataset\(exclude\): leaves out all samples of .*train\. Is it"),
+        (tmp_path / "nowhere", r"nowhere: cannot be read as a quarantine list \(.*No such file"),
+    ]:
+        with pytest.raises(gpuload.ArgumentError, match=message):
+            gpuload.Dataset(packed, exclude=exclude)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "{",
-        "[1]",
-        "{}",
-        '"text"',
-        "[" * 100_000,
-        '{"key": 1, "shard": "s", "offset": 1, "bytes": 1}',
-        '{"key": "k", "shard": "s", "offset": 1.5, "bytes": 1}',
-        '{"key": "k", "shard": "s", "offset": true, "bytes": 1}',
-    ],
-)
+LINES = [
+    "{", "[1]", "{}", '"text"', "[" * 100_000, '{"key": 1, "shard": "s", "offset": 1, "bytes": 1}',
+    '{"key": "k", "shard": "s", "offset": 1.5, "bytes": 1}', '{"key": "k", "shard": "s", "offset": true, "bytes": 1}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", LINES)
 def test_a_line_that_is_no_sample_is_named(packed: Path, tmp_path: Path, line: str) -> None:
     path = write(tmp_path / "list", entries(packed, (1,)), f"{line}\n")
     with pytest.raises(gpuload.ArgumentError, match="line 2 is no sample of a quarantine list"):

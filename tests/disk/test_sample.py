@@ -59,22 +59,6 @@ def test_samples_of_a_subset(packed: Path) -> None:
     part = whole.subset([3, 50, 96])
     assert [part[n]["index"] for n in range(3)] == [3, 50, 96] == [part[n]["index"] for n in (-3, -2, -1)]
     assert part[whole[50]["key"]]["index"] == 50
-    with pytest.raises(gpuload.ArgumentError, match=r"has samples 0 to 2. Use one of these"):
-        part[3]
-    with pytest.raises(gpuload.ArgumentError, match="has no sample of this key"):
-        part[whole[51]["key"]]
-
-
-def test_keys_that_are_not_there(packed: Path) -> None:
-    dataset = gpuload.Dataset(packed)
-    wrong = dataset[5]["key"] + "0"
-    message = rf"\[{wrong!r}\]: .*no sample of this key or source. dataset.keys\(\[...\]\) tells keys by number"
-    with pytest.raises(gpuload.ArgumentError, match=message):
-        dataset[wrong]
-    with pytest.raises(gpuload.ArgumentError, match="is not text"):
-        dataset["\udcff"]
-    with pytest.raises(gpuload.ArgumentError, match=r"dataset\[97\]: .* has samples 0 to 96"):
-        dataset[97]
 
 
 def test_raw_images(tmp_path: Path) -> None:

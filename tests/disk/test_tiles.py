@@ -27,12 +27,8 @@ def boxes_of(number: int) -> list[list[int]]:
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> gpuload.Dataset:
     samples = [
-        {
-            "image": encode(photo(number, width, height), quality=90),
-            "boxes": boxes_of(number),
-            "boxes_class": [0] * number,
-        }
-        for number, (height, width) in enumerate(SIZES)
+        {"image": encode(photo(n, w, h), quality=90), "boxes": boxes_of(n), "boxes_class": [0] * n}
+        for n, (h, w) in enumerate(SIZES)
     ]
     out = tmp_path_factory.mktemp("large")
     gpuload.pack(samples, out, workers=1, maxcount=2, shuffle=False)
@@ -56,8 +52,7 @@ def joined(tiles: list[tuple[int, tuple[int, ...], torch.Tensor]], sample: int) 
     return whole
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize(("size", "overlap"), [(32, 0), (32, 8), ((20, 32), 17)])
+@pytest.mark.parametrize(("size", "overlap", "shuffle"), [(32, 0, False), (32, 8, True), ((20, 32), 17, True)])
 def test_each_tile_comes_once_over_all_ranks(data: gpuload.Dataset, size: Any, overlap: int, shuffle: bool) -> None:
     tiled = data.tiles(size, overlap)
     usual = {**WHOLE, "augment": gpuload.Augment(size, crop="pad_or_crop", dtype="uint8"), "fields": FIELDS}
@@ -108,7 +103,7 @@ def test_sampling_mixtures_and_subsets_are_of_tiles(data: gpuload.Dataset) -> No
     assert repr(tiled).endswith(f"{len(tiled)} tiles of 5 samples in 3 shards)")
 
 
-@pytest.mark.parametrize(("size", "overlap"), [(32, 0), (32, 24), ((20, 32), 7)])
+@pytest.mark.parametrize(("size", "overlap"), [(32, 24), ((20, 32), 7)])
 def test_tiles_that_hold_a_box(data: gpuload.Dataset, size: Any, overlap: int) -> None:
     every, held = data.tiles(size, overlap), data.tiles(size, overlap, holding="boxes")
     height, width = (size, size) if isinstance(size, int) else size
@@ -128,6 +123,7 @@ def test_tiles_that_hold_a_box(data: gpuload.Dataset, size: Any, overlap: int) -
 
 def test_what_cannot_be_tiled(data: gpuload.Dataset, packed: Path) -> None:
     tiled = data.tiles(32)
+    before = gpuload.transforms.Function(lambda s, r: s, before_crop=True)
     for make, message in [
         (lambda: data.tiles((32, 16), 16), r"overlap=16\): must be smaller than size=\(32, 16\)"),
         (lambda: tiled.tiles(8), "are tiles already"),
@@ -136,12 +132,7 @@ def test_what_cannot_be_tiled(data: gpuload.Dataset, packed: Path) -> None:
         (lambda: data.subset([0]).tiles(8, holding="boxes"), "no sample of .* has a box"),
         (lambda: load(tiled, 2, augment=gpuload.Augment(gpuload.Buckets([(8, 8)]))), "Buckets: are for whole images"),
         (
-            lambda: load(
-                tiled,
-                2,
-                fields=("image",),
-                augment=gpuload.Augment(8, transforms=[gpuload.transforms.Function(lambda s, r: s, before_crop=True)]),
-            ),
+            lambda: load(tiled, 2, fields=("image",), augment=gpuload.Augment(8, transforms=[before])),
             "gets whole images, and the samples are tiles",
         ),
     ]:

@@ -3,9 +3,7 @@ with a cache is in test_remote.py."""
 
 import contextvars
 import itertools
-import os
 import resource
-import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -174,17 +172,6 @@ def test_memory_that_does_not_suffice(proxy: Any, tmp_path: Path, monkeypatch: p
                 drain([loader])
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
-def test_without_memfd(proxy: Any, tmp_path: Path, epochs: list[Rows], monkeypatch: pytest.MonkeyPatch) -> None:
-    """On other systems, and in a sandbox."""
-    monkeypatch.delattr(os, "memfd_create")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    (tmp_path / "temporary").mkdir()
-    with in_ram(proxy, tmp_path / "cache") as loader:
-        assert drain([loader]) == epochs[0]
-        assert os.readlink(next(iter(stores._files.values())).path).startswith(str(tmp_path / "temporary"))
-        assert files_below(tmp_path / "temporary") == set()
 
 
 def test_a_loader_that_is_closed_or_dropped_holds_no_shard(proxy: Any, tmp_path: Path) -> None:

@@ -295,12 +295,12 @@ REFUSED: list[tuple[Any, str]] = [
     ("https://host/set?sig=secret", r"https://host/set\?…: has a user, a query or a fragment"),
     ("s3://", "s3://: names no bucket or host"),
     (Path("s3://bucket/set"), "s3:/bucket/set: pathlib has removed a slash of the URL. Give it as a text$"),
-    ("file:///set", "file:///set: give the path without file://$"),
+    ("file:///set", "file:///set: cannot be read from here, expected a path"),
     ("S3://", "S3://: names no bucket or host"),
-    ("gopher://me:secret@host/set", "gopher://…@host/set: cannot be read from here, expected a local folder"),
+    ("gopher://me:secret@host/set", "gopher://…@host/set: cannot be read from here, expected a path"),
     (
         "ftp://host/set",
-        "ftp://host/set: cannot be read from here, expected a local folder, or a URL of s3, .*, http, hf",
+        "ftp://host/set: cannot be read from here, expected a path, or a URL of s3, .*, http, hf",
     ),
 ]
 

@@ -47,14 +47,6 @@ def test_a_shard_is_there_once_it_is_whole(tmp_path: Path) -> None:
     assert cache.begin(wanted) is None and here(cache) == {wanted.sha256}
 
 
-def test_room_on_a_system_without_posix_fallocate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("os.posix_fallocate")
-    cache = Cache(tmp_path, 10_000)
-    part = cache.begin(shard(1)[0])
-    assert part is not None and cache.make_room(part, 1000, lambda name: 0)
-    assert cache.used() == os.fstat(part.number).st_size == 1000
-
-
 def test_what_is_needed_last_makes_room(tmp_path: Path) -> None:
     cache = Cache(tmp_path, 3_500)
     first, second, third = (put(cache, number) for number in range(3))

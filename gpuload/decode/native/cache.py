@@ -4,6 +4,7 @@ With numba's own cache, several processes compile the same functions, and a dama
 Here such a cache is only slower, and a damaged file is replaced.
 """
 
+import fcntl
 import functools
 import hashlib
 import logging
@@ -27,8 +28,6 @@ from numba.core.caching import (
     NullCache,
     UserProvidedCacheLocator,
 )
-
-from gpuload.store.files import fcntl
 
 _LOG = logging.getLogger(__name__)
 _NOTICE = "gpuload compiles its CPU decoder, once on this machine, or waits for a process that does"

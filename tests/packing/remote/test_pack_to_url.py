@@ -224,7 +224,7 @@ def test_refused_before_anything_is_read(
         return str(error.value)
 
     out = "s3://bucket/refused"
-    assert refused("s3://nobucket/x").startswith("s3://nobucket/x: its bucket does not exist. Create it, or check")
+    assert refused("s3://nobucket/x").startswith("s3://nobucket/x: does not exist. Check the URL")
     assert "https:// can only be read. Pack to a URL of s3:// or gs:// or az://" in refused("https://host/set")
     assert "cannot be replaced in one step" in refused(out, overwrite=True)
     pytest.importorskip("ray")
