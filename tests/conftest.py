@@ -11,6 +11,7 @@ from types import ModuleType
 
 import check_torchvision
 import numpy as np
+import packed_fields
 import pytest
 from hypothesis import settings
 from images import Folder, encode, photo, smooth_image, write_files
@@ -18,6 +19,7 @@ from reading import pytest_assertrepr_compare  # noqa: F401
 from shuffled import pytest_addoption, pytest_collection_modifyitems  # noqa: F401
 from skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
 
+import gpuload
 from gpuload.cli import main
 
 CLASSES = ("ant", "bee", "cat")
@@ -100,6 +102,14 @@ def packed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("packed")
     assert main(["pack", str(photos), str(out), "--maxcount", "10", "--workers", "2"]) == 0
     return out / "train"
+
+
+@pytest.fixture(scope="session")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> gpuload.Dataset:
+    """Every kind of field: eleven samples in this order, in shards of 4, 4 and 3."""
+    points = {"keypoints": [[1, 1, 2, 3, 3, 2]]}
+    samples = [{**packed_fields.sample(number), **points} for number in range(packed_fields.COUNT)]
+    return packed_fields.pack(tmp_path_factory.mktemp("fields"), samples)
 
 
 @pytest.fixture(params=["native", "dali"])

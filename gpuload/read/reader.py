@@ -9,7 +9,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -47,7 +47,7 @@ class ReadAhead:
         self._verified: set[tuple[int, int]] = set()  # number and modification time of verified shards
         # No lock is shared with the thread: Ctrl-C between acquiring a lock and entering its `with` would leave it
         # locked, and a forked child would inherit it.
-        self._jobs: dict[int, _Job] = {}
+        self._jobs: dict[MappedShard, _Job] = {}
         self._queue: SimpleQueue[_Job | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
@@ -60,36 +60,28 @@ class ReadAhead:
 
     def forget_errors(self) -> None:
         """Makes the next request of a failed shard retry it."""
-        self._jobs = {number: job for number, job in self._jobs.items() if job.error is None}
+        self._jobs = {shard: job for shard, job in self._jobs.items() if job.error is None}
 
-    def want(self, shards: Mapping[int, MappedShard], order: Iterable[int]) -> None:
-        """Reads the shards with these numbers in this order, after those requested before; cancels all others."""
-        jobs = {}
-        for number in order:
-            known = self._jobs.get(number)
-            if known is None or known.shard is not shards[number]:
-                known = self._submit(shards[number])
-            jobs[number] = known
-        for number, job in self._jobs.items():
-            if jobs.get(number) is not job:
-                job.wanted = False
+    def want(self, shards: Iterable[MappedShard]) -> None:
+        """Reads these shards in this order, after those requested before; cancels all others."""
+        jobs = {shard: self._job(shard) for shard in shards}
+        for shard in self._jobs.keys() - jobs.keys():
+            self._jobs[shard].wanted = False
         self._jobs = jobs
 
-    def check(self, shards: Mapping[int, MappedShard], numbers: Iterable[int]) -> None:
+    def check(self, shards: Iterable[MappedShard]) -> None:
         """Raises the thread's errors for these shards; with `verify`, waits until it has checked them.
 
         Raises:
             ShardError: the SHA-256 of a shard differs from the manifest's.
         """
-        for number in numbers:
-            job = self._jobs.get(number)
-            if job is None or job.shard is not shards[number]:
-                job = self._jobs[number] = self._submit(shards[number])
+        for shard in shards:
+            job = self._job(shard)
             if self._verify:
                 with job.running:
                     pass
             if job.error is not None:
-                del self._jobs[number]  # the next call tries again
+                del self._jobs[shard]  # the next call tries again
                 raise job.error
 
     def check_once(self, shard: MappedShard) -> None:
@@ -115,8 +107,11 @@ class ReadAhead:
             if thread is not threading.current_thread() and thread.is_alive():
                 thread.join()
 
-    def _submit(self, shard: MappedShard) -> "_Job":
-        job = _Job(shard, self._verify and (shard.number, shard.changed_ns) not in self._verified)
+    def _job(self, shard: MappedShard) -> "_Job":
+        """The job of a shard, which is requested now if it was not before."""
+        if (known := self._jobs.get(shard)) is not None:
+            return known
+        job = self._jobs[shard] = _Job(shard, self._verify and (shard.number, shard.changed_ns) not in self._verified)
         self._queue.put(job)
         if self._thread is None:
             self._thread = threading.Thread(
@@ -306,7 +301,7 @@ class Reader:
                 self._entered, self._needed = place, needed
             elif time.monotonic() - self._looked > _LOOK_S:
                 self._look(self._window)
-            self.ahead.check(self._window.shards, self._needed)
+            self.ahead.check([self._window.shards[number] for number in self._needed])
 
     def _is_ready(self, number: int) -> bool:
         return self._store.ready(number) and self._rows.ready(number)
@@ -390,9 +385,9 @@ class Reader:
         # The others are released before new ones are opened, so memory need not hold both.
         del shards
         self._entered, self._window = None, Window(self._dataset, known, known, self._owner, self._store)
-        self.ahead.want(known, known)
+        self.ahead.want(known.values())
         window = Window(self._dataset, numbers, known, self._owner, self._store)
-        self.ahead.want(window.shards, numbers)
+        self.ahead.want([window.shards[number] for number in numbers])
         self._window = window
 
     def _look(self, window: Window) -> None:

@@ -8,20 +8,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from packed_fields import COUNT, open_loader, pack, sample, unnamed, values_of
+from packed_fields import open_loader, pack, sample, unnamed, values_of
 
 import gpuload
 from gpuload import Augment, Boxes, MultiHot, OneHot, Target, Tokens
 from gpuload.fields.field import Field
 from gpuload.fields.images import Pixels
 from gpuload.fields.registry import KINDS, kind_of
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> gpuload.Dataset:
-    """Eleven samples in shards of four, in this order."""
-    return pack(tmp_path_factory.mktemp("fields") / "packed", [sample(number) for number in range(COUNT)])
-
 
 SOME = [0, 3, 7, 10]
 ANGLE = [-0.5, -0.125, 0.375, 0.75]

@@ -232,21 +232,6 @@ def with_value(pairs: Path, folder: Path, column: str, value: Any) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "message"),
-    [
-        ("boxes_area", [], "1 entries in 'boxes' and 0 in 'boxes_area'"),
-        ("boxes_crowd", [], "1 entries in 'boxes' and 0 in 'boxes_crowd'"),
-        ("boxes_crowd", [-1], "its 'boxes_crowd' as .* expected numbers from 0"),
-        ("boxes_area", [1e39], r"its 'boxes_area' as \[1e\+39\], expected numbers up to 1e\+30"),
-    ],
-)
-def test_an_index_that_cannot_be_right(pairs: Path, tmp_path: Path, column: str, value: Any, message: str) -> None:
-    folder = with_value(pairs, tmp_path / "set", column, value)
-    with pytest.raises(gpuload.ShardError, match=message):
-        next(iter(gpuload.DaliIterator(folder, 40, augment=gpuload.Augment(8), fields=("boxes",))))
-
-
-@pytest.mark.parametrize(
     ("outline", "message"),
     [
         ({"size": [10**6, 10**6], "counts": [10**12]}, r"its size is \[1000000, 1000000\], its image's"),

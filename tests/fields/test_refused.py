@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from images import encode, photo
-from packed_fields import COUNT, open_loader, pack, sample, unnamed, values_of
+from packed_fields import open_loader, pack, unnamed, values_of
 from PIL import Image
 
 import gpuload
@@ -115,14 +115,6 @@ def test_most_kinds_take_one_column_of_a_table() -> None:
 def test_a_kind_that_is_not_known() -> None:
     with pytest.raises(gpuload.FormatError, match="field 'clip' has kind 'video'; this gpuload knows image, .*newer"):
         kind_of(Field("clip", "video", "mp4"))
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> gpuload.Dataset:
-    """Eleven samples in shards of four, in this order."""
-    points = {"keypoints": [[1, 1, 2, 3, 3, 2]]}
-    samples = [{**sample(number), **points} for number in range(COUNT)]
-    return pack(tmp_path_factory.mktemp("fields") / "packed", samples)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
-"""An index that says what cannot be: refused with the sample's name, and never a crash."""
+"""An index that says what cannot be, and where a shard ends: refused with the sample's name, and never a crash."""
 
+import os
 import shutil
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import packed_fields
+import pyarrow as pa
 import pytest
 from fuzzing.folders import tell_index
 from fuzzing.loader import write_value
@@ -17,18 +19,14 @@ import gpuload
 from gpuload.order.epoch import EpochOrder
 from gpuload.read.reader import Reader
 
-SAMPLES = [packed_fields.sample(number) for number in range(packed_fields.COUNT)]
-
 
 @pytest.fixture(scope="module")
-def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def sets(dataset: gpuload.Dataset, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Every kind of field in three shards, with encoded images and with raw ones."""
-    packed = {}
-    for encode, options in (("jpeg", {}), ("raw", {"encode": "raw"})):
-        folder = tmp_path_factory.mktemp(encode)
-        gpuload.pack(SAMPLES, folder, workers=1, maxcount=4, shuffle=False, **options)
-        packed[encode] = folder / "train"
-    return packed
+    folder = tmp_path_factory.mktemp("raw")
+    samples = map(packed_fields.sample, range(packed_fields.COUNT))
+    gpuload.pack(samples, folder, workers=1, maxcount=4, shuffle=False, encode="raw")
+    return {"jpeg": Path(dataset.folder), "raw": folder / "train"}
 
 
 @pytest.fixture
@@ -52,8 +50,8 @@ def test_any_value_in_any_column_is_refused_or_harms_that_sample_alone(tmp_path:
     assert result["inputs"] == 60 * len(targets) and min(result["accepted"], result["refused"]) > 3 * len(targets)
 
 
-def read_all(folder: Path) -> None:
-    dataset = gpuload.Dataset(folder)
+def read_all(data: Path | gpuload.Dataset) -> None:
+    dataset = data if isinstance(data, gpuload.Dataset) else gpuload.Dataset(data)
     order = EpochOrder(dataset.shard_sizes, seed=0, epoch=0, window=8, shuffle=False)
     Reader(dataset, [], ["mask"]).read(order, 0, len(order))
 
@@ -71,6 +69,7 @@ def read_all(folder: Path) -> None:
         ("image_bytes", -7, r"its 'image' as -7 bytes at byte"),
         ("image_bytes", 2**62, r"its 'image' as 4,611,686,018,427,387,904 bytes at byte"),
         ("mask_offset", -(2**63), r"its 'mask' as [\d,]+ bytes at byte -9,223,372,036,854,775,808"),
+        ("image_bytes", 10**6, r"its 'image' as 1,000,000 bytes at byte"),
         ("mask_bytes", 10**9, r"its 'mask' as 1,000,000,000 bytes at byte"),
         ("features_offset", 10**9, r"its 'features' as 24 bytes at byte 1,000,000,000"),
         ("features_bytes", 20, r"its 'features' as 20 bytes for an array of shape \(2, 3\)"),
@@ -158,3 +157,36 @@ def test_dali_refuses_an_image_that_is_smaller_than_the_index_says(damage: Calla
         ),
     ):
         list(loader)
+
+
+@pytest.fixture
+def copy(sets: dict[str, Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sets["jpeg"], tmp_path / "copy"))
+
+
+@pytest.mark.parametrize("missing", [1, 512, 4095, 4096])
+def test_a_shard_that_was_truncated_since_it_was_opened_is_refused(copy: Path, missing: int) -> None:
+    shard, dataset = copy / "shard-000001.tar", gpuload.Dataset(copy)
+    size = shard.stat().st_size
+    os.truncate(shard, size - missing)
+    message = rf"{shard.name}: is {size - missing:,} bytes, manifest.json says {size:,}. It was truncated"
+    with pytest.raises(gpuload.ShardError, match=message):
+        read_all(dataset)
+
+
+@pytest.mark.parametrize(("name", "row"), [("mask", 5), ("image", 10)])
+def test_members_may_reach_the_end_of_their_shard_and_no_further(copy: Path, name: str, row: int) -> None:
+    pristine = (copy / "index.arrow").read_bytes()
+    end = (copy / f"shard-{row // 4:06d}.tar").stat().st_size
+    size = pa.ipc.open_file(pristine).get_batch(row // 4).column(f"{name}_bytes")[row % 4].as_py()
+    for past in (1, 511, 512, 4096):
+        write_value(copy, pristine, f"{name}_offset", row, end - size + past)
+        message = rf"its '{name}' as {size:,} bytes at byte {end - size + past:,}, and the shard has {end:,}. Copy"
+        with pytest.raises(gpuload.ShardError, match=message):
+            read_all(copy)
+    write_value(copy, pristine, f"{name}_offset", row, end - size)
+    if name == "image":  # is in the shard, but there is no header before it
+        with pytest.raises(gpuload.ShardError, match="its index does not match it"):
+            read_all(copy)
+    else:
+        read_all(copy)

@@ -20,7 +20,6 @@ from gpuload.read.reader import Reader
 
 SCRIPT = """
 import os, signal, threading
-from types import SimpleNamespace
 import numpy as np
 from gpuload.read.reader import ReadAhead
 
@@ -29,9 +28,12 @@ class Data(np.ndarray):
         started.set()
         threading.Event().wait()  # as if the disk did not answer
 
+class Shard:
+    number, changed_ns, data = 0, 0, np.zeros(9, np.uint8).view(Data)
+
 started = threading.Event()
 ahead = ReadAhead()
-ahead.want({0: SimpleNamespace(number=0, changed_ns=0, data=np.zeros(9, np.uint8).view(Data))}, [0])
+ahead.want([Shard()])
 started.wait()
 if (process := os.fork()) == 0:
     signal.alarm(800)  # it would wait for ever
@@ -108,12 +110,12 @@ def test_each_content_is_hashed_once(packed: Path, monkeypatch: pytest.MonkeyPat
     assert hashed == []
 
 
-def checked_when_read(ahead: Any, shards: Any, numbers: Any, check: Any = reading.ReadAhead.check) -> None:
+def checked_when_read(ahead: Any, shards: Any, check: Any = reading.ReadAhead.check) -> None:
     """Without checksums, nobody waits for the thread, and its error may come too late for a short loop."""
-    for number in numbers:
-        with ahead._jobs[number].running:
+    for shard in shards:
+        with ahead._jobs[shard].running:
             pass
-    check(ahead, shards, numbers)
+    check(ahead, shards)
 
 
 @pytest.mark.parametrize("verify", [None, "sha256"])

@@ -3,11 +3,11 @@
 import ctypes
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import packed_fields
 import pytest
 
 import gpuload
@@ -21,13 +21,6 @@ from gpuload.read.batches import BatchReader
 from gpuload.read.reader import Reader
 
 AUGMENTS = [Augment(8), Augment((5, 9), vertical_flip=0.5)]
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> gpuload.Dataset:
-    """Every kind of field, in shards of 4, 4 and 3 samples."""
-    samples = [packed_fields.sample(number) for number in range(packed_fields.COUNT)]
-    return packed_fields.pack(tmp_path_factory.mktemp("set"), samples)
 
 
 def datasets_of(data: Any) -> tuple[gpuload.Dataset, ...]:
@@ -119,10 +112,13 @@ def test_samples_of_a_batch_are_taken_with_all_that_is_theirs(source: Any) -> No
     """In any order, and more than once; from a part of what was read at once, and from one that was merged."""
     reader, _ = make(*source)
     for batch in reader.read([Part(2, 9, 9), Part(9, 20, 20)], AUGMENTS):
+        whole = replace(batch, bucket=3, prepared={"p": list(range(len(batch))), "q": {"r": np.arange(len(batch))}})
         wanted = np.array([3, 0, 3, len(batch) - 1])
-        taken, rows = batch.take(wanted), rows_of(batch)
+        taken, rows = whole.take(wanted), rows_of(batch)
         assert rows_of(taken) == [rows[row] for row in wanted]
-        assert taken.stop == batch.stop
+        assert (taken.stop, taken.read_s, taken.bucket) == (batch.stop, batch.read_s, 3)
+        assert taken.prepared["p"] == taken.prepared["q"]["r"].tolist() == wanted.tolist()
+        assert taken.draws(0).tolist() == batch.draws(0)[wanted].tolist()
     reader.close()
 
 
@@ -194,7 +190,9 @@ def test_shards_of_two_windows_are_mapped(packed: Path) -> None:
         assert batch.samples.tolist() == order[first:last].tolist()
         assert batch.columns["key"].to_pylist() == dataset.keys(batch.samples)
         found = reader._window.shards
-        assert sorted(found) == sorted(expected) and list(reader.ahead._jobs) == expected  # read in this order
+        assert (
+            sorted(found) == sorted(expected) and [shard.number for shard in reader.ahead._jobs] == expected
+        )  # read in this order
         assert all(found[number] is mapped[number] for number in found.keys() & mapped.keys())  # mapped once
         mapped = dict(found)
     assert len(reader.read(order, 97, 97)) == 0
