@@ -7,7 +7,7 @@ from typing import Any
 from gpuload.counted import counted
 from gpuload.errors import SourceError, some_of
 from gpuload.fields.kind import is_number
-from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Ref, extension_of, readable
+from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Findings, Ref, extension_of, readable
 
 _ANNOTATIONS = "annotations"
 _TOLERANCE = 1e-3  # of a coordinate beyond the image, as rounding leaves it
@@ -21,6 +21,18 @@ def annotation_files(files: Files, extension: str) -> list[str]:
     return [
         f"{folder}/{name}" for folder in folders for name in files.names(folder) if name.lower().endswith(extension)
     ]
+
+
+def by_stem(files: Files, extensions: Sequence[str], findings: Findings) -> dict[str, dict[str, Ref]]:
+    """The files of each path without extension: an image as "image", others by their extension, one of these."""
+    stems: dict[str, dict[str, Ref]] = {}
+    for file in files.walk({*IMAGE_EXTENSIONS, *extensions}, findings):
+        extension = extension_of(file.name)
+        kind = extension if extension in extensions else "image"
+        first = stems.setdefault(file.name.rpartition(".")[0], {}).setdefault(kind, file)
+        if first is not file:
+            findings.reject(file.name, f"shares its stem with {first.name!r}")
+    return stems
 
 
 def read_text(files: Files, file: Ref, title: str) -> str:

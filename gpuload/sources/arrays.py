@@ -17,15 +17,18 @@ import numpy as np
 
 from gpuload.errors import SourceError, some_of
 from gpuload.headers import npy
+from gpuload.machine.untrusted import open_regular
 from gpuload.sources.columns import USUAL, check_columns
 from gpuload.sources.files import Files, Findings, Folder, readable
 from gpuload.sources.listing import SPLIT, split_called, without_split
-from gpuload.sources.rows import LocalSource, Names, Row, image_array
+from gpuload.sources.rows import Names, Row, SpooledSource, image_array
+from gpuload.types import Array
 
 _CHUNK_BYTES = 32 << 20
 _ENCODED_BYTES = 1 << 20  # assumed for an encoded image, whose size only its row tells
 _LABEL = ("label", "labels")
 _IDX = re.compile(r".*[-.]idx[1-4]-ubyte(\.gz)?")
+_MOST_IDX_BYTES = 1 << 30  # read into memory at once; EMNIST has 0.55 GB
 _IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}  # by the third byte of a file
 
 # What is not stored in HDF5 reads as zeros: a file of 1 kB can claim any number of images. DEFLATE makes at most 1,032
@@ -33,16 +36,13 @@ _IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}  # b
 _ASSUMED_BYTES, _MOST_RATIO = 1 << 30, 10_000
 
 
-class _NamedArrays(LocalSource):
+class _NamedArrays(SpooledSource):
     """Arrays that can be sliced, each with a row for every sample; images are read chunk by chunk.
 
     columns: names of arrays by what they hold ("image", "label", "target", "labels", "caption"); without, the array of
         images is the one with a usual name, or the only one with three or four dimensions, and every other of its
         length is taken: whole numbers named as labels are, else floats as a target, text as a caption.
     """
-
-    spools = True
-    takes_columns = True
 
     def rows_of(self, title: str, arrays: Mapping[str, Any], findings: Findings) -> Iterator[dict[str, Any]]:
         """Raises SourceError if there is not exactly one array of images, another array differs in length, or labels
@@ -140,12 +140,10 @@ class ArraysSource(_NamedArrays):
     """An `.npz` with arrays of images and labels or targets, an `.npy` of images with one of labels beside it, or a
     folder of MNIST's idx files, plain or as .gz.
 
-    labels: an `.npy` of class numbers, for an `.npy` of images. columns: as in HDF5. Compressed arrays are unpacked
-    into the packer's scratch folder and mapped there. Where all names of arrays are those of splits, as Keras has them
-    (x_train, y_train, x_test, y_test), these are the splits; so are MNIST's train and t10k.
+    labels: an `.npy` of class numbers, for an `.npy` of images. columns: as in HDF5. The arrays of an `.npz` are
+    unpacked into the packer's scratch folder and mapped there. Where all names of arrays are those of splits, as Keras
+    has them (x_train, y_train, x_test, y_test), these are the splits; so are MNIST's train and t10k.
     """
-
-    takes_labels = True
 
     def __init__(
         self, path: str | Path, labels: str | Path | None = None, columns: Mapping[str, Names] | None = None
@@ -158,27 +156,26 @@ class ArraysSource(_NamedArrays):
         return isinstance(files, Folder) and any(map(_IDX.fullmatch, files.names()))
 
     def rows(self, findings: Findings) -> Iterator[Row]:
-        paths = self._unpacked()
+        unpacked = self._scratch / "arrays"
+        arrays = self._arrays(unpacked)
+        splits = {} if self.columns else _by_split(arrays)
+        findings.origin = "by the names of its arrays" if splits and self.own_splits else ""
+        for split, of_split in (splits or {"": arrays}).items():
+            for row in self.rows_of(f"{self.title} ({split})" if split else self.title, of_split, findings):
+                yield {**row, SPLIT: split} if findings.origin else row
+        shutil.rmtree(unpacked, ignore_errors=True)  # what it held is in the spool
+
+    def _arrays(self, unpacked: Path) -> dict[str, Array]:
+        """The arrays by their names; those of an `.npz` are mapped from files in a folder."""
+        if self._local.is_dir():
+            return _read_idx_files(self._local)
+        is_npy = self._local.suffix.lower() == ".npy"
+        paths = {"image": self._local} if is_npy else _unpack_npz(self._local, unpacked)
         if self.labels is not None:
             paths["label"] = self.labels
-        splits = {} if self.columns else _by_split(paths)
-        findings.origin = "by the names of its arrays" if splits and self.own_splits else ""
-        for split, of_split in (splits or {"": paths}).items():
-            arrays = {name: np.atleast_1d(self._open(name, path)) for name, path in of_split.items()}
-            for row in self.rows_of(f"{self.title} ({split})" if split else self.title, arrays, findings):
-                yield {**row, SPLIT: split} if findings.origin else row
-        for path in set(paths.values()) & set(self._scratch.iterdir()):
-            path.unlink()  # what it held is in the spool
+        return {name: np.atleast_1d(self._open(name, path)) for name, path in paths.items()}
 
-    def _unpacked(self) -> dict[str, Path]:
-        """An `.npy` for each array."""
-        if self._local.is_dir():
-            return _unpack_idx(self._local, self._scratch)
-        return (
-            {"image": self._local} if self._local.suffix.lower() == ".npy" else _unpack_npz(self._local, self._scratch)
-        )
-
-    def _open(self, name: str, path: Path) -> Any:
+    def _open(self, name: str, path: Path) -> Array:
         """An `.npy`, mapped.
 
         Raises:
@@ -195,12 +192,12 @@ class ArraysSource(_NamedArrays):
             return np.memmap(path, header.dtype, "r", header.size, header.shape, order)
 
 
-def _by_split(arrays: Mapping[str, Path]) -> dict[str, dict[str, Path]]:
+def _by_split(arrays: Mapping[str, Array]) -> dict[str, dict[str, Array]]:
     """The arrays of each split, train, val and test, by their names without it, such as "x" of "x_train".
 
     Nothing unless every array is named after one split, and each split has the same arrays.
     """
-    found = {(split, whole): path for name, path in arrays.items() for whole, split in [without_split(name)]}
+    found = {(split, whole): array for name, array in arrays.items() for whole, split in [without_split(name)]}
     splits = [split for split in ("train", "val", "test") if any(split == one for one, _ in found)]
     wholes = dict.fromkeys(whole for _, whole in found)
     if len(found) < len(arrays) or set(found) != {(split, one) for split in splits for one in wholes}:
@@ -208,62 +205,57 @@ def _by_split(arrays: Mapping[str, Path]) -> dict[str, dict[str, Path]]:
     return {split: {whole: found[split, whole] for whole in wholes} for split in splits}
 
 
-def _unpack_npz(path: Path, scratch: Path) -> dict[str, Path]:
-    files = {}
+def _unpack_npz(path: Path, folder: Path) -> dict[str, Path]:
     # RuntimeError: encrypted, or compressed by what Python does not have.
     errors = (EOFError, ValueError, RuntimeError, struct.error, zlib.error, zipfile.BadZipFile)
     with readable(path, ".npz", *errors), zipfile.ZipFile(path) as archive:
         members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
-        needed, free = sum(info.file_size for info in members), shutil.disk_usage(scratch).free
+        needed, free = sum(info.file_size for info in members), shutil.disk_usage(folder.parent).free
         if needed > free:
-            space = f"its arrays take {needed:,} bytes unpacked, and {scratch} has {free:,} free"
+            space = f"its arrays take {needed:,} bytes unpacked, and {folder.parent} has {free:,} free"
             raise SourceError(f"{path}: {space}. Free some space, or choose another output folder")
-        for number, info in enumerate(members):
-            files[info.filename.removesuffix(".npy")] = target = scratch / f"array-{number}.npy"
-            with archive.open(info) as packed, target.open("wb") as file:
-                shutil.copyfileobj(packed, file, 1 << 20)  # no more than its `file_size`
-    return files
+        # Each in a folder of its own, by a name that does not lead out of it, and no longer than its `file_size`.
+        return {
+            info.filename.removesuffix(".npy"): Path(archive.extract(info, folder / str(number)))
+            for number, info in enumerate(members)
+        }
 
 
-def _unpack_idx(folder: Path, scratch: Path) -> dict[str, Path]:
-    """An `.npy` for each of MNIST's files, by "images" or "labels" and its split: images_train.
+def _read_idx_files(folder: Path) -> dict[str, Array]:
+    """MNIST's arrays, by "images" or "labels" and their split: images_train.
 
     Raises:
         SourceError: there is none, one is damaged, or there are several sets.
     """
-    found: dict[str, Path] = {}
+    found: dict[str, Array] = {}
     names = sorted(path.name for path in folder.iterdir() if _IDX.fullmatch(path.name))
-    for number, name in enumerate(names):
-        target = scratch / f"array-{number}.npy"
-        role = "labels" if _unpack_one_idx(folder / name, target) == 1 else "images"
+    for name in names:
+        array = _read_idx(folder / name)
         words = ["test" if word == "t10k" else split_called(word) for word in re.split("[^a-z0-9]+", name.lower())]
-        whole = "_".join(filter(None, [role, *words]))
+        whole = "_".join(filter(None, ["labels" if array.ndim == 1 else "images", *words]))
         if whole in found:
             raise SourceError(f"{folder}: holds several sets ({some_of(names)}). Move each into its own folder")
-        found[whole] = target
+        found[whole] = array
     if not found:
         raise SourceError(f"{folder}: is a folder. Give an .npy or .npz")
     return found
 
 
-def _unpack_one_idx(path: Path, target: Path) -> int:
-    """Writes one file as an `.npy`; returns the number of its dimensions."""
+def _read_idx(path: Path) -> Array:
     with (
         readable(path, "an idx file", EOFError, ValueError, struct.error, zlib.error),
-        gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file,
-        target.open("wb") as out,
+        open_regular(path) as stored,
+        gzip.GzipFile(fileobj=stored) if path.suffix == ".gz" else stored as file,
     ):
         zero, code, dimensions = struct.unpack(">HBB", file.read(4))
         if zero or code not in _IDX_TYPES or dimensions not in (1, 3, 4):
             raise ValueError("its header is not that of an idx file")
-        dtype, shape = _IDX_TYPES[code], struct.unpack(f">{dimensions}i", file.read(4 * dimensions))
-        np.lib.format.write_array_header_1_0(out, {"descr": dtype, "fortran_order": False, "shape": shape})
-        left = math.prod(shape) * np.dtype(dtype).itemsize + 1  # one more, which must not be there
-        while left > 0 and (part := file.read(min(left, 1 << 20))):
-            left -= out.write(part)
-        if left != 1:
-            raise ValueError(f"it holds {'more' if left < 1 else 'less'} than an array of shape {shape}")
-    return len(shape)
+        dtype, shape = np.dtype(_IDX_TYPES[code]), struct.unpack(f">{dimensions}i", file.read(4 * dimensions))
+        needed = math.prod(shape) * dtype.itemsize
+        data = file.read(needed + 1) if 0 <= needed <= _MOST_IDX_BYTES else b""
+        if len(data) != needed:
+            raise ValueError(f"it holds {'more' if len(data) > needed else 'less'} than an array of shape {shape}")
+        return np.frombuffer(data, dtype).reshape(shape)
 
 
 class Hdf5Source(_NamedArrays):

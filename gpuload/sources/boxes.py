@@ -1,6 +1,7 @@
 """Images with boxes in a file for each: Pascal VOC's and ILSVRC's XML, and YOLO's texts."""
 
 import io
+import posixpath
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -8,11 +9,11 @@ from importlib import import_module
 from PIL import Image
 
 from gpuload.counted import counted
-from gpuload.errors import DecodeError, SourceError, some_of
+from gpuload.errors import DecodeError, RemoteError, SourceError, some_of
 from gpuload.fields.numbers import BACKGROUND
 from gpuload.headers.jpeg import upright_size
 from gpuload.machine.installed import require
-from gpuload.sources.annotations import Box, annotation_files, are_boxes, parse_boxes, read_text, with_boxes
+from gpuload.sources.annotations import Box, annotation_files, are_boxes, by_stem, parse_boxes, read_text, with_boxes
 from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Findings, Ref, extension_of, readable
 from gpuload.sources.listing import SPLIT, one_file_each, split_called, splits_of_paths
 from gpuload.sources.rows import FilesSource, Row
@@ -93,19 +94,20 @@ class VocSource(FilesSource):
 
     def _pairs(self, data: str, xml: str, findings: Findings) -> tuple[dict[str, Ref], dict[str, Ref]]:
         """Images and annotations by their paths below their folders, without extension, sorted."""
-        files: dict[str, dict[str, Ref]] = {data: {}, xml: {}}
-        for file in self._files.walk({*IMAGE_EXTENSIONS, "xml"}, findings):
-            folder, _, below = file.name.partition("/")
-            if folder == (xml if extension_of(below) == "xml" else data):
-                first = files[folder].setdefault(below.rpartition(".")[0], file)
-                if first is not file:
-                    findings.reject(file.name, f"shares its stem with {first.name!r}")
-        alone = [files[data if stem in files[data] else xml][stem].name for stem in set(files[data]) ^ set(files[xml])]
-        if alone:
+        stems = by_stem(self._files, ("xml",), findings)
+        images, texts = (
+            {
+                stem.removeprefix(f"{top}/"): of[kind]
+                for stem, of in stems.items()
+                if stem.startswith(f"{top}/") and kind in of
+            }
+            for top, kind in ((data, "image"), (xml, "xml"))
+        )
+        if alone := sorted((images.get(stem) or texts[stem]).name for stem in images.keys() ^ texts.keys()):
             files_have = counted(len(alone), "file has", "files have")
-            what = f"{files_have} no partner of the same path in {xml} or {data}: {some_of(sorted(alone))}"
+            what = f"{files_have} no partner of the same path in {xml} or {data}: {some_of(alone)}"
             raise SourceError(f"{self.title}: {what}. Add the partner, or remove them")
-        return dict(sorted(files[data].items())), files[xml]
+        return dict(sorted(images.items())), texts
 
     def _objects(self, file: Ref) -> Boxes:
         from xml.etree import ElementTree
@@ -154,14 +156,13 @@ class YoloSource(FilesSource):
     def fits(cls, files: Files) -> bool:
         """Whether the first texts beside images, or in `labels` beside `images`, are boxes."""
         for place in ("", *files.folders()[:_LOOKED_INTO]):
-            here = f"{place}/" if place else ""
             names = files.names(place)
             stems = {name.rpartition(".")[0] for name in names if extension_of(name) in IMAGE_EXTENSIONS}
-            texts = [here + name for name in names if extension_of(name) == "txt" and name[:-4] in stems]
-            inner = {name.lower(): here + name for name in files.folders(place)}
-            if "images" in inner and "labels" in inner:
-                for folder in (inner["labels"], *(f"{inner['labels']}/{n}" for n in files.folders(inner["labels"]))):
-                    texts += [f"{folder}/{name}" for name in files.names(folder) if extension_of(name) == "txt"]
+            texts = [posixpath.join(place, name) for name in _texts(names) if name[:-4] in stems]
+            inner = {name.lower(): posixpath.join(place, name) for name in files.folders(place)}
+            if "images" in inner and (labels := inner.get("labels")):
+                folders = [labels, *(f"{labels}/{name}" for name in files.folders(labels))]
+                texts += [f"{folder}/{name}" for folder in folders for name in _texts(files.names(folder))]
             if are_boxes(list(_readable(files, sorted(texts)[:_LOOKED_INTO]))):
                 return True
         return False
@@ -182,8 +183,11 @@ class YoloSource(FilesSource):
             text = text_of[image.name]
             boxes = self._boxes(text) if text else []
             try:
-                size = _upright_size(self._files.read(image.address))
-            except (OSError, DecodeError) as error:
+                with Image.open(io.BytesIO(self._files.read(image.address))) as opened:
+                    size = upright_size(opened.size, opened.getexif())
+            except RemoteError:
+                raise
+            except Exception as error:  # Pillow's many parsers may raise anything
                 findings.reject(image.name, f"its size cannot be read: {error}")
                 continue
             corners = [_in_pixels(box, *size) for box in boxes]
@@ -208,17 +212,15 @@ class YoloSource(FilesSource):
         """The names in the first file that has any; () if none has."""
         yamls = [name for name in self._files.names() if name.endswith(_YAML)]
         for name in (*yamls, *_NAME_FILES, *(f"{folder}/_darknet.labels" for folder in self._files.folders())):
-            try:
+            with suppress(OSError):  # there is no such file
                 file = self._files.find(name)
-            except OSError:
-                continue
-            is_yaml = name.endswith(_YAML)
-            names = (
-                self._in_yaml(file) if is_yaml else read_text(self._files, file, self.title).rstrip("\n").split("\n")
-            )
-            if any(names):
-                return tuple(name.strip() for name in names)
+                names = self._in_yaml(file) if name in yamls else self._in_lines(file)
+                if any(names):
+                    return tuple(name.strip() for name in names)
         return ()
+
+    def _in_lines(self, file: Ref) -> list[str]:
+        return read_text(self._files, file, self.title).rstrip("\n").split("\n")
 
     def _in_yaml(self, file: Ref) -> list[str]:
         title = f"{self.title}/{file.name}"
@@ -236,6 +238,10 @@ class YoloSource(FilesSource):
         return list(map(str, names))
 
 
+def _texts(names: Sequence[str]) -> list[str]:
+    return [name for name in names if extension_of(name) == "txt"]
+
+
 def _readable(files: Files, names: Sequence[str]) -> Iterator[str]:
     """The texts of those files that can be read."""
     for name in names:
@@ -249,17 +255,6 @@ def _in_pixels(box: Box, width: int, height: int) -> tuple[float, ...]:
     x0, x1 = (min(max(side, 0), 1) * width for side in (x - wide / 2, x + wide / 2))
     y0, y1 = (min(max(side, 0), 1) * height for side in (y - high / 2, y + high / 2))
     return x0, y0, x1, y1
-
-
-def _upright_size(data: bytes) -> tuple[int, int]:
-    """Width and height of the upright image, which boxes refer to."""
-    try:
-        with Image.open(io.BytesIO(data)) as opened:
-            return upright_size(opened.size, opened.getexif())
-    except OSError:
-        raise
-    except Exception as error:  # Pillow's many parsers may raise anything
-        raise DecodeError(str(error)) from None
 
 
 def _text_of(image: Ref, texts: dict[str, Ref]) -> Ref | None:

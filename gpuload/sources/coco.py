@@ -21,8 +21,8 @@ Entry = dict[str, Any]
 class CocoSource(FilesSource):
     """Images that a file such as `instances_train2017.json` or `captions_train2017.json` names.
 
-    annotations: the file; None: the one in the folder `annotations` of the container, see `annotation_files`, or one
-        for each split, such as `instances_train2017.json` and `instances_val2017.json`.
+    labels: the file of annotations; None: the one in the folder `annotations` of the container, see `annotation_files`,
+        or one for each split, such as `instances_train2017.json` and `instances_val2017.json`.
 
     Instances give the fields "boxes" (x0 y0 x1 y1), "labels" (the classes in the image) and "image_id" as JSON; an
     image without any keeps empty ones. Where they have areas or segmentations, the boxes have these, too, and those of
@@ -33,11 +33,10 @@ class CocoSource(FilesSource):
     """
 
     advice = "Give the folder of the images as SOURCE"
-    takes_labels = True
 
-    def __init__(self, root: str | Path | Files, annotations: str | Path | None = None) -> None:
+    def __init__(self, root: str | Path | Files, labels: str | Path | None = None) -> None:
         super().__init__(root)
-        self.annotations = None if annotations is None else Path(annotations)
+        self.annotations = None if labels is None else Path(labels)
 
     @classmethod
     def fits(cls, files: Files) -> bool:
@@ -222,43 +221,41 @@ def _name(value: Any) -> None:
     (_id if isinstance(value, int) else _text)(value)
 
 
-def _texts(value: Any) -> None:
-    for text in as_items(value or ()):
-        _text(text)
-
-
-Checks = dict[str, Callable[[Any], object]]
-# Keys that each entry of a list must have and may have, and what raises an error for a wrong value.
-_ENTRIES: dict[str, tuple[Checks, Checks]] = {
-    "images": ({"id": _id, "file_name": _text}, {}),
-    "annotations": (
-        {"id": _id, "image_id": _id},
-        {
-            "caption": _text,
-            "bbox": several(number(-1e12, 1e12, ""), "", count=4).read,
-            "category_id": _id,
-            "keypoints": as_items,
-            "area": number(-1e24, 1e24, "").read,
-            "segmentation": lambda value: check_outline(value or []),
-        },
-    ),
-    "categories": ({"id": _category_id, "name": _name}, {"keypoints": _texts}),
+# For the keys of each list's entries, what raises an error for a wrong value, and the keys that must be there.
+_CHECKS: dict[str, dict[str, Callable[[Any], object]]] = {
+    "images": {"id": _id, "file_name": _text},
+    "annotations": {
+        "id": _id,
+        "image_id": _id,
+        "caption": _text,
+        "bbox": several(number(-1e12, 1e12, ""), "", count=4).read,
+        "category_id": _id,
+        "keypoints": as_items,
+        "area": number(-1e24, 1e24, "").read,
+        "segmentation": lambda value: check_outline(value or []),
+    },
+    "categories": {
+        "id": _category_id,
+        "name": _name,
+        "keypoints": lambda value: list(map(_text, as_items(value or ()))),
+    },
 }
+_NEEDED = ("id", "file_name", "image_id", "name")
 
 
 def _check_document(found: Any) -> None:
     """Raises ValueError if the document is not COCO's; called before any of its values is used as a key."""
     if not isinstance(found, dict) or not found.get("images") or not isinstance(found.get("annotations"), list):
         raise ValueError("it lists no images or no annotations")
-    for name, (required, optional) in _ENTRIES.items():
+    for name, checks in _CHECKS.items():
         entries = found.get(name) or []
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise ValueError(f"its {name} are not a list of objects")
         for entry in entries:
-            for key in sorted({*required, *(entry.keys() & optional)}):
+            for key in (key for key in checks if key in entry or key in _NEEDED):
                 try:
-                    {**required, **optional}[key](entry[key])
-                except (TypeError, ValueError, OverflowError, KeyError):
+                    checks[key](entry.get(key))
+                except (TypeError, ValueError, OverflowError):
                     raise ValueError(f"an entry of its {name} has the {key} {shown(entry.get(key))}") from None
         if len({type(entry["id"]) for entry in entries}) > 1:
             raise ValueError(f"ids of its {name} are numbers and texts")

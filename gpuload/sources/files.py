@@ -205,9 +205,8 @@ class Files(ABC):
         """The first `HEAD_BYTES` of a file; b"" if it cannot be read, None where that takes long."""
         return None
 
-    def refusal(self, file: Ref) -> str:
-        """Why a file that exists is not read; "" if it is."""
-        return ""
+    def leave_out(self, folder: str | Path) -> None:  # noqa: B027 -- for containers in which it could lie
+        """Skips the output folder from now on, by whatever name it appears."""
 
     def folders(self, below: str = "") -> list[str]:
         """The folders directly in a folder, sorted, empty ones too."""
@@ -248,13 +247,9 @@ class Files(ABC):
 
     def _listed(self, name: str, findings: Findings) -> Ref | None:
         try:
-            file = self.find(name)
-            reason = self.refusal(file)
+            return self.find(name)
         except OSError as error:
-            reason = f"cannot be read: {error.strerror}"
-        if not reason:
-            return file
-        findings.reject(name, reason)
+            findings.reject(name, f"cannot be read: {error.strerror}")
         return None
 
     def split_files(self, suffix: str) -> list[str]:
@@ -296,7 +291,6 @@ class Folder(Files):
         return Folder(self.path / folder, f"{self.around}{folder}/", self._without)
 
     def leave_out(self, folder: str | Path) -> None:
-        """Skips the output folder from now on, by whatever name it appears."""
         self._without, self._passed_over = None, {}
         with suppress(OSError):
             self._without = os.stat(folder)

@@ -7,9 +7,8 @@ from typing import Any
 
 from gpuload.counted import counted
 from gpuload.errors import SourceError, some_of
-from gpuload.machine.untrusted import parse_json
-from gpuload.sources.annotations import are_boxes, no_captions, read_text
-from gpuload.sources.files import IMAGE_EXTENSIONS, Findings, Ref, by_count, extension_of, is_text, printable
+from gpuload.sources.annotations import are_boxes, by_stem, no_captions, read_text
+from gpuload.sources.files import IMAGE_EXTENSIONS, Findings, Ref, by_count, is_text, printable
 from gpuload.sources.listing import ambiguous, splits_called
 from gpuload.sources.rows import FilesSource, Row
 
@@ -47,8 +46,7 @@ class FolderSource(FilesSource):
         for image in self._files.walk(IMAGE_EXTENSIONS | ({"npy"} if self.as_stored else set()), findings):
             folders = tuple(image.name.split("/")[:-1])
             if splits and folders and folders[0] not in splits:
-                beside = some_of([folders[0]])
-                raise SourceError(ambiguous(self.title, sorted(splits), beside))
+                raise ambiguous(self.title, sorted(splits), repr(folders[0]))
             if len(folders) <= depth:
                 findings.reject(image.name, "lies in no class folder")
             else:
@@ -95,7 +93,7 @@ _FIELDS = {"txt": "caption", "json": "json", "png": "mask"}  # of the files besi
 
 class SidecarSource(FilesSource):
     """Images anywhere below a folder or in an archive: `.txt` beside one is its caption, `.json` its JSON, and a `.png`
-    beside an image of another kind its mask. Where all documents are objects with "keypoints", these are a field, too.
+    beside an image of another kind its mask.
 
     What most images have, all must have: one that lacks it is left out with that reason. Samples are in the order of
     their paths.
@@ -104,8 +102,12 @@ class SidecarSource(FilesSource):
     advice = "Give a folder of images with files of the same name"
 
     def rows(self, findings: Findings) -> Iterator[Row]:
-        samples = self._samples(findings)
-        counts = Counter(extension for beside in samples for extension in beside)
+        stems = by_stem(self._files, tuple(_FIELDS), findings)
+        for found in stems.values():
+            if "image" not in found and "png" in found:
+                found["image"] = found.pop("png")
+        samples = [found for _, found in sorted(stems.items()) if "image" in found]
+        counts = Counter(extension for found in samples for extension in found)
         wanted = [extension for extension in _FIELDS if counts[extension] * 2 > len(samples)]
         if samples and not wanted:
             what = f"most of its {counted(len(samples), 'image')} have no .txt, .json or .png beside them"
@@ -113,32 +115,15 @@ class SidecarSource(FilesSource):
         if left := Counter({f".{end}": counts[end] for end in _FIELDS if counts[end] and end not in wanted}):
             findings.notes.append(f"passed over {by_count(left)}, which most images do not have")
         whole = []
-        for beside in samples:
-            if lacking := [extension for extension in wanted if extension not in beside]:
-                findings.reject(beside["image"].name, f"has no .{lacking[0]} beside it, though most images do")
+        for found in samples:
+            if lacking := [extension for extension in wanted if extension not in found]:
+                findings.reject(found["image"].name, f"has no .{lacking[0]} beside it, though most images do")
             else:
-                whole.append(beside)
+                whole.append(found)
         findings.kinds["json"], findings.strict = "json", True
-        columns = {_FIELDS[end]: self._values([beside[end] for beside in whole], end) for end in wanted}
-        documents = [_parsed(text) for text in columns.get("json", ())]
-        if documents and all(isinstance(document, dict) and "keypoints" in document for document in documents):
-            columns["keypoints"] = [document["keypoints"] for document in documents]
-        for number, beside in enumerate(whole):
-            yield {"image": beside["image"], **{name: column[number] for name, column in columns.items()}}
-
-    def _samples(self, findings: Findings) -> list[dict[str, Ref]]:
-        """Each image by its path without extension: itself as "image", and what lies beside it by extension."""
-        stems: dict[str, dict[str, Ref]] = {}
-        for file in self._files.walk({*IMAGE_EXTENSIONS, *_FIELDS}, findings):
-            extension = extension_of(file.name)
-            kind = extension if extension in _FIELDS else "image"
-            first = stems.setdefault(file.name.rpartition(".")[0], {}).setdefault(kind, file)
-            if first is not file:
-                findings.reject(file.name, f"shares its stem with {first.name!r}")
-        for beside in stems.values():
-            if "image" not in beside and "png" in beside:
-                beside["image"] = beside.pop("png")
-        return [beside for _, beside in sorted(stems.items()) if "image" in beside]
+        columns = {_FIELDS[end]: self._values([found[end] for found in whole], end) for end in wanted}
+        for number, found in enumerate(whole):
+            yield {"image": found["image"], **{name: column[number] for name, column in columns.items()}}
 
     def _values(self, files: list[Ref], extension: str) -> list[Any]:
         if extension == "png":
@@ -147,11 +132,3 @@ class SidecarSource(FilesSource):
         if extension == "txt" and are_boxes(texts):
             raise no_captions(self.title, texts[0], "Give --from yolo")
         return [text.strip() for text in texts] if extension == "txt" else texts
-
-
-def _parsed(text: str) -> Any:
-    """The document; None where it is not JSON, which the loader reports when the field is requested."""
-    try:
-        return parse_json(text)
-    except ValueError:
-        return None

@@ -87,7 +87,7 @@ def splits_of_files(title: str, names: Sequence[str]) -> list[str]:
     Raises:
         SourceError: only some of the files are named after splits, or one after two.
     """
-    found = [next(filter(None, map(_splits_in, reversed(name.split("/")[-2:]))), []) for name in names]
+    found = [next(filter(None, map(_splits_in, reversed(name.split("/")[-2:]))), set[str]()) for name in names]
     wrong = [name for name, splits in zip(names, found, strict=True) if len(splits) != 1]
     if wrong and any(found):
         what = f"some of its files are named after one split, others after none or two ({some_of(wrong, 2)})"
@@ -99,30 +99,29 @@ def splits_of_files(title: str, names: Sequence[str]) -> list[str]:
 def one_file_each(names: Sequence[str]) -> dict[str, str]:
     """The file of each split, by words in their names, in the order train, val, test; {} unless each file belongs to
     one split, and no two to the same."""
-    found = [(_splits_in(name.rpartition("/")[2]), name) for name in names]
-    splits = {called[0]: name for called, name in found if len(called) == 1}
-    return {split: splits[split] for split in _ORDER if split in splits} if len(splits) == len(names) else {}
+    files = {tuple(named_splits([name])): name for name in names}
+    is_each = len(files) == len(names) and all(len(splits) == 1 for splits in files)
+    return {split: files[split,] for split in _ORDER if (split,) in files} if is_each else {}
 
 
 def without_split(name: str) -> tuple[str, str]:
     """A name without the one word that is a split, and that split: "x_train" gives "x" and "train"; else the name and
     ""."""
     words = re.split("[^A-Za-z0-9]+", name)
-    found = [word for word in words if split_called(word)]
-    if len(found) != 1:
+    splits = [split for word in words if (split := split_called(word))]
+    if len(splits) != 1:
         return name, ""
-    return "_".join(word for word in words if word != found[0]), split_called(found[0])
+    return "_".join(word for word in words if not split_called(word)), splits[0]
 
 
 def named_splits(names: Sequence[str]) -> list[str]:
     """The splits that are words in these files' names, in the order train, val, test."""
     found = {split for name in names for split in _splits_in(name.rpartition("/")[2])}
-    return [split for split in _ORDER if split in found]
+    return sorted(found, key=_ORDER.index)
 
 
-def _splits_in(name: str) -> list[str]:
-    words = re.split(r"[^a-z]+", name.lower())
-    return sorted({split for word in words if (split := split_called(word))})
+def _splits_in(name: str) -> set[str]:
+    return {split for word in re.split("[^a-z]+", name.lower()) if (split := split_called(word))}
 
 
 def splits_of_paths(title: str, names: Sequence[str], strict: bool = True) -> SourceSplits | None:
@@ -143,17 +142,14 @@ def splits_of_paths(title: str, names: Sequence[str], strict: bool = True) -> So
     if not found or (not strict and (others or len(found) < 2)):
         return None
     if others:
-        beside = some_of(others) if others != [""] else "images in no folder"
-        raise SourceError(ambiguous(title, sorted(found), beside))
+        raise ambiguous(title, sorted(found), some_of(others) if others != [""] else "images in no folder")
     return SourceSplits.of([found[top] for top in tops], f"by its folders {some_of(sorted(found))}")
 
 
-def ambiguous(title: str, splits: Sequence[str], beside: str) -> str:
-    """The error message for folders named after splits beside other folders with images."""
-    return (
-        f"{title}: holds {some_of(splits)}, as splits are called, beside {beside}. Are they splits? Then move the rest "
-        "elsewhere. If not, give --no-splits"
-    )
+def ambiguous(title: str, splits: Sequence[str], beside: str) -> SourceError:
+    """The error for folders named after splits beside other folders with images."""
+    what = f"holds {some_of(splits)}, as splits are called, beside {beside}. Are they splits?"
+    return SourceError(f"{title}: {what} Then move the rest elsewhere. If not, give --no-splits")
 
 
 def _shared_folders(names: Sequence[str]) -> int:

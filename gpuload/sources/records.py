@@ -11,7 +11,7 @@ from gpuload.errors import SourceError
 from gpuload.sources.columns import Features, Table
 from gpuload.sources.files import Files, Findings, Folder, readable
 from gpuload.sources.listing import SPLIT
-from gpuload.sources.rows import LocalSource, Row
+from gpuload.sources.rows import Row, SpooledSource
 
 _BATCH_ROWS = 64
 _BATCH_BYTES = 128 << 20
@@ -22,7 +22,7 @@ _PICKLE = b"\x80"  # and a protocol number: the first byte of every binary pickl
 _IMAGES = (b"\xff", b"\x89", b"R", b"G", b"B", b"I")  # JPEG, PNG, WebP, GIF, BMP, TIFF; no map begins so
 
 
-class ParquetSource(LocalSource):
+class ParquetSource(SpooledSource):
     """One file, or all `*.parquet` of a folder in sorted order: those in it, or else in its folder `data`, in folders
     that are called as splits are (see `splits`), or in such folders of `data`. Likewise the `*.arrow` of a folder that
     Hugging Face's save_to_disk wrote.
@@ -34,8 +34,6 @@ class ParquetSource(LocalSource):
     """
 
     suffixes = (".parquet",)
-    spools = True
-    takes_columns = True
     needs_process = True
 
     @classmethod
@@ -108,7 +106,7 @@ def _rows_of(row_bytes: float) -> int:
     return max(1, min(_BATCH_ROWS, int(_BATCH_BYTES / max(1, row_bytes))))
 
 
-class LmdbSource(LocalSource):
+class LmdbSource(SpooledSource):
     """A folder with `data.mdb`, in the order of its keys.
 
     A value is a MessagePack map of what belongs to the sample, such as {"image": bytes, "label": 3}, or an encoded
@@ -117,8 +115,6 @@ class LmdbSource(LocalSource):
     """
 
     needs = ("lmdb", "msgpack")
-    spools = True
-    takes_columns = True
     needs_process = True
 
     @classmethod

@@ -4,17 +4,17 @@ A new kind is a file with its class and a row in `FORMATS`, and one in `LABELS`,
 or archive and is given with --labels.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from pkgutil import resolve_name
 
 from gpuload.errors import ArgumentError, SourceError
 from gpuload.sources.files import ARCHIVES, ELSEWHERE, IMAGE_EXTENSIONS, Files, Folder, extension_of
 from gpuload.sources.listing import SPLIT, split_called
-from gpuload.sources.rows import FilesSource, Names, Source, open_files
-from gpuload.store.url import URL, as_location, scheme_of, without_secrets
+from gpuload.sources.rows import FilesSource, Names, Source, located, open_files
+from gpuload.store.url import URL, scheme_of, without_secrets
 
 Columns = Mapping[str, Names]
 
@@ -49,16 +49,13 @@ class Format:
         Raises:
             ArgumentError: labels or columns are given, and it takes none.
         """
-        for option, given, taken in (
-            ("--labels", labels, self.made.takes_labels),
-            ("--column, --path-column and --label-column", columns, self.made.takes_columns),
-        ):
-            if given and not taken:
-                what = f"{root} is packed as {self.name!r}, which takes none"
-                raise ArgumentError(f"{option}: {what}. Leave it out, or give --labels table.csv and --from folder")
+        more = {name: given for name, given in (("labels", labels), ("columns", columns)) if given}
+        if refused := sorted(more.keys() - signature(self.made).parameters.keys()):
+            option = {"labels": "--labels", "columns": "--column, --path-column and --label-column"}[refused[0]]
+            what = f"{root} is packed as {self.name!r}, which takes none"
+            raise ArgumentError(f"{option}: {what}. Leave it out, or give --labels table.csv and --from folder")
         first = files if self.holds_files else files.path if isinstance(files, Folder) else root
-        more = {"columns": columns} if columns else {}
-        return self.made(first, *([] if labels is None else [labels]), **more)  # type: ignore[call-arg]
+        return self.made(first, **more)  # type: ignore[call-arg]
 
 
 # What SOURCE can be. Without --from or a known suffix, it is the first format that fits, else the first one.
@@ -117,9 +114,8 @@ def open_source(
     for given in (root, labels):
         if isinstance(given, str | Path) and scheme_of(given) is None:
             _refuse_device(Path(given))
-    files, path = open_files(root), as_location(root)
-    path = path if isinstance(path, URL) else Path(path)
-    if out is not None and isinstance(files, Folder):
+    files, path = open_files(root), located(root)
+    if out is not None:
         files.leave_out(out)
     begin, found = files, _by_name(path) if form is None else _BY_NAME[form]
     if labels is not None and found in (None, FORMATS[0]):
@@ -159,39 +155,20 @@ def _by_name(path: Path | URL) -> Format | None:
         if suffix in form.suffixes:
             return form
     if isinstance(path, Path) and path.is_file() and suffix not in ARCHIVES:
-        raise SourceError(f"{path}: {_about_unknown(path.name)}")
+        what = (
+            f"is not a file that is packed by itself. Name its kind with --from ({', '.join(_BY_NAME)}); of a table, "
+        )
+        advice = (
+            "or one file of several, give the folder; unpack an archive; load a pickle in a program for gpuload.pack()"
+        )
+        raise SourceError(f"{path}: {what}{advice}")
     return None
-
-
-_CIFAR = r"data_batch_\d|test_batch|batches\.meta"
-_PROGRAM = "load it in a program, and hand the samples to gpuload.pack() as dicts"
-# Names of files that cannot be packed by themselves, and what to do instead.
-_UNKNOWN = (
-    (r".*\.(csv|tsv|jsonl|ndjson|json|txt|xml)", "describes images. Give their folder, and this with --labels"),
-    (
-        rf".*\.(arrow|{'|'.join(sorted(IMAGE_EXTENSIONS))})|.*[-.]idx[1-4]-ubyte(\.gz)?",
-        "is one file of a set. Give the folder in which it lies",
-    ),
-    (
-        rf"{_CIFAR}|.*\.(pkl|pickle|pt|pth|joblib)",
-        f"is a pickle, which could run anything and is never opened: {_PROGRAM}",
-    ),
-    (r".*\.(tar\..*|tgz|tbz2?|txz|7z|rar|gz|bz2|xz|zst|lz4)", "is compressed. Unpack it, and give the folder"),
-)
-
-
-def _about_unknown(name: str) -> str:
-    """What kind of unsupported file this is, by its name, and what to do."""
-    advice = (advice for pattern, advice in _UNKNOWN if re.fullmatch(pattern, name, re.IGNORECASE))
-    return next(advice, f"is of an unknown kind. Name it with --from ({', '.join(_BY_NAME)}), or {_PROGRAM}")
 
 
 def _by_content(files: Files) -> tuple[Files, Format]:
     """The container in which the source begins, the given one or a folder that is alone in it, and the format."""
     if files.fault():
         return files, FORMATS[0]  # whose class will say what is wrong
-    if pickled := [name for name in files.names() if re.fullmatch(_CIFAR, name)]:
-        raise SourceError(f"{files}: {pickled[0]} {_about_unknown(pickled[0])}")
     form = _held(files)
     inner = _unwrapped(files) if form is None else files
     return inner, form or _held(inner) or FORMATS[0]

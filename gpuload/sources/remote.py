@@ -74,7 +74,8 @@ class RemoteFolder(Files):
         return Ref(name, self._sizes[name], name)
 
     def read(self, address: str) -> bytes:
-        future = self._coming.pop(address, None) or self._start(address)
+        future = self._arriving(address)
+        del self._coming[address]
         self._fill()
         try:
             return future.result()
@@ -94,20 +95,18 @@ class RemoteFolder(Files):
         Raises:
             RemoteError: it cannot be read.
         """
-        if address not in self._coming:  # expected twice, or behind files that were never read
-            self._coming[address] = self._start(address)
-        error = self._coming[address].exception()
+        error = self._arriving(address).exception()
         if isinstance(error, RemoteError) and not isinstance(error, NoSuchObjectError):
             raise error
 
     def _fill(self) -> None:
         while self._expected and len(self._coming) < _AHEAD:
-            address = self._expected.popleft()
-            if address not in self._coming:
-                self._coming[address] = self._start(address)
+            self._arriving(self._expected.popleft())
 
-    def _start(self, address: str) -> "Future[bytes]":
-        return background().start(_read(self._objects, address))
+    def _arriving(self, address: str) -> "Future[bytes]":
+        if address not in self._coming:
+            self._coming[address] = background().start(_read(self._objects, address))
+        return self._coming[address]
 
 
 async def _read(objects: Objects, name: str) -> bytes:

@@ -57,11 +57,11 @@ class Source(ABC):
     Any other key by the type of its value: a float or a list of floats is a target, a str a caption, an array stays
         one, an int a target too, and a dict or another list JSON.
 
-    It is sent to worker processes, so it must be picklable and hold no open files.
+    It is sent to worker processes, so it must be picklable and hold no open files. A class whose constructor has the
+    argument `labels` takes --labels, one with `columns` --column.
 
     spools: whether images are in the rows, or these can be had only once. takes_paths: whether an image or a mask may
         be the path of a file, as a program may give it; a file of somebody else could name any.
-    takes_labels, takes_columns: whether the class takes --labels, as its second argument, and --column, as `columns`.
     advice: what to do where there is no sample.
     needs_process: whether `prepare` runs in a process of its own, since it calls C libraries that trust what they read,
         so that a damaged file may crash them.
@@ -73,8 +73,6 @@ class Source(ABC):
     """
 
     advice: ClassVar[str] = "Give at least one"
-    takes_labels: ClassVar[bool] = False
-    takes_columns: ClassVar[bool] = False
     suffixes: ClassVar[Names] = ()
     spools: ClassVar[bool] = False
     takes_paths: ClassVar[bool] = False
@@ -175,16 +173,14 @@ class FilesSource(Source):
 
     def __init__(self, root: str | Path | URL | Files) -> None:
         self._files = open_files(root)
-        location = as_location(root) if isinstance(root, (str, os.PathLike)) else root
-        self.root = Path(location) if isinstance(location, str) else location
+        self.root = root if isinstance(root, Files) else located(root)
 
     @property
     def title(self) -> str:
         return str(self.root)
 
     def leave_out(self, folder: Path) -> None:
-        if isinstance(self._files, Folder):
-            self._files.leave_out(folder)
+        self._files.leave_out(folder)
 
     def list_samples(self) -> listing.Listing:
         if fault := self._files.fault():
@@ -213,19 +209,18 @@ class LocalSource(Source):
 
     needs: ClassVar[Names] = ()
 
-    def __init__(self, path: str | Path | URL, columns: Mapping[str, Names] | None = None) -> None:
+    def __init__(self, path: str | Path | URL) -> None:
         require(str(path), *self.needs)
-        location = as_location(path)
-        if isinstance(location, URL):
-            if not self.suffixes:
-                raise SourceError(f"{location}: is a URL, and this kind of source is read from files. {ELSEWHERE}")
+        self.path: Any = located(path)
+        self._local = Path()
+        if isinstance(self.path, Path):
+            self._local = self.path
+        elif self.suffixes:
             from gpuload.sources.remote import Copies  # asyncio
 
-            self.path: Any = Copies(location, self.suffixes)
-            self._local = Path()
+            self.path = Copies(self.path, self.suffixes)
         else:
-            self.path = self._local = Path(location)
-        self.columns = dict(columns or {})
+            raise SourceError(f"{self.path}: is a URL, and this kind of source is read from files. {ELSEWHERE}")
 
     @property
     def title(self) -> str:
@@ -266,24 +261,38 @@ class LocalSource(Source):
         return splits
 
     def prepare(self, scratch: Path) -> None:
-        if isinstance(self.path, Path):
-            return super().prepare(scratch)
-        self._local = self.path.fetch(scratch)
-        return super().prepare(scratch)
+        if not isinstance(self.path, Path):
+            self._local = self.path.fetch(scratch)
+        super().prepare(scratch)
+
+
+class SpooledSource(LocalSource):
+    """Files whose rows hold the images. columns: names of columns, arrays or keys by what they hold."""
+
+    spools = True
+
+    def __init__(self, path: str | Path | URL, columns: Mapping[str, Names] | None = None) -> None:
+        super().__init__(path)
+        self.columns = dict(columns or {})
+
+
+def located(path: Any) -> Path | URL:
+    """A path, or a URL that can be read here; raises as `as_location`."""
+    location = as_location(path)
+    return location if isinstance(location, URL) else Path(location)
 
 
 def open_files(root: str | Path | URL | Files) -> Files:
     """The container at a path: an archive by its name, else a folder, perhaps at a URL; a container is given back."""
     if isinstance(root, Files):
         return root
-    path = as_location(root)
+    path = located(root)
     if isinstance(path, URL):
         if path.suffix.lower() in ARCHIVES:
             raise SourceError(f"{path}: is an archive at a URL. {ELSEWHERE}")
         from gpuload.sources.remote import RemoteFolder  # asyncio
 
         return RemoteFolder(path)
-    path = Path(path)
     if path.suffix.lower() in ARCHIVES and not path.is_dir():
         from gpuload.sources.zip_archive import ZipArchive  # imports compression modules that few need
 
@@ -311,21 +320,11 @@ class _Reader:
         for self._number, row in enumerate(rows):
             if self._number == 0 or self._source.spools:
                 self._check(row)
-                self._check_kinds(row)
             yield self._entry(row)
         if self._number < 0:
             left = [f"{rejection.source!r} {rejection.reason}" for rejection in self._told.rejected[:1]]
             found = "; ".join([*left, *self._told.all_notes()]) or "nothing"
             raise SourceError(f"{self._source.title}: holds no sample; found: {found}. {self._source.advice}")
-
-    def _check_kinds(self, row: Row) -> None:
-        """Raises SourceError if a row has other fields than those before."""
-        kinds = self._kinds_of(row)
-        if self._number == 0:
-            self.kinds.update(kinds)
-        elif kinds != self.kinds:
-            names = sorted({name for name, _ in {*kinds.items()} ^ {*self.kinds.items()}})
-            raise self._error(f"differs from those before in {some_of(names)}", "Give every sample the same fields")
 
     def _entry(self, row: Row) -> list[Any]:
         image = self._stored(row["image"], "image")
@@ -348,13 +347,20 @@ class _Reader:
             raise self._error(what, "Give numbers, texts, arrays, or lists and dicts of these") from None
 
     def _check(self, row: Any) -> None:
-        """Raises SourceError if this is not a dict with an image, or its labels are invalid."""
+        """Raises SourceError if this is not a dict with an image, its labels are invalid, or it has other fields than
+        the rows before."""
         if not isinstance(row, Mapping) or "image" not in row:
             what = f"has only {sorted(map(str, row))}" if isinstance(row, Mapping) else f"is a {type(row).__name__}"
             raise self._error(what, 'Give a dict such as {"image": image, "label": label}')
         labels = row.get("labels", ())
         if not (isinstance(labels, (list, tuple)) or getattr(labels, "ndim", 0) == 1):
             raise self._error(f"has the labels {str(labels)[:60]!r}", "Give a list, or one 'label'")
+        kinds = self._kinds_of(row)
+        if self._number == 0:
+            self.kinds.update(kinds)
+        elif kinds != self.kinds:
+            names = sorted({name for name, _ in kinds.items() ^ self.kinds.items()})
+            raise self._error(f"differs from those before in {some_of(names)}", "Give every sample the same fields")
 
     def _error(self, what: str, advice: str) -> SourceError:
         return SourceError(f"{self._source.title}: sample {self._number} {what}. {advice}")

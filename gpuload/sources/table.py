@@ -20,8 +20,8 @@ from gpuload.sources.annotations import NamedFiles
 from gpuload.sources.columns import Features, roles_of
 from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Findings, readable
 from gpuload.sources.listing import SPLIT, splits_of_column
-from gpuload.sources.rows import FilesSource, Names, Row
-from gpuload.store.url import URL, as_location
+from gpuload.sources.rows import FilesSource, Names, Row, located
+from gpuload.store.url import URL
 
 _FILE = re.compile(rf"\.({'|'.join(sorted(IMAGE_EXTENSIONS))})(\s|$)", re.IGNORECASE)  # in what should be a header
 _ERRORS = (pa.ArrowException, UnicodeDecodeError)
@@ -59,7 +59,8 @@ _ROLES = ("path", *_KINDS, SPLIT)
 class TableSource(FilesSource):
     """Images named by a CSV, TSV, JSONL or Parquet table.
 
-    root: the folder, or archive, that paths in the table are relative to. They may lack the extension.
+    root: the folder, or archive, that paths in the table are relative to. They may lack the extension. labels: the
+        table.
     columns: names of columns by what they hold: "path", "label" (a class), "target" (one or more columns of floats),
         "labels" (several classes), "caption", "boxes" (x0 y0 x1 y1 and perhaps a class, as a list of lists),
         "keypoints" (a list of instances), "mask" (the path of one), "split". A role without a name takes the first of
@@ -70,13 +71,11 @@ class TableSource(FilesSource):
     if each is named after a split.
     """
 
-    takes_labels = True
-    takes_columns = True
-
-    def __init__(self, root: str | Path | Files, table: str | Path, columns: Mapping[str, Names] | None = None) -> None:
+    def __init__(
+        self, root: str | Path | Files, labels: str | Path, columns: Mapping[str, Names] | None = None
+    ) -> None:
         super().__init__(root)
-        location = as_location(table)
-        self.table: Path | URL = location if isinstance(location, URL) else Path(location)
+        self.table = located(labels)
         self.columns = dict(columns or {})
         if "path" not in self.columns and "image" in self.columns:  # in a table an image is its path
             self.columns["path"] = self.columns.pop("image")

@@ -129,9 +129,6 @@ class ZipArchive(Files):
         packed = info.header_offset, info.compress_size, info.file_size, info.compress_type, info.flag_bits, info.CRC
         return Ref(name, info.file_size, ":".join(map(str, packed)))
 
-    def refusal(self, file: Ref) -> str:
-        return _Place.at(file.address).refusal()
-
     def read(self, address: str) -> bytes:
         place = _Place.at(address)
         data = place.unpack(self._stored(place, place.packed), place.size + 1)  # no more than the directory says

@@ -160,14 +160,6 @@ def test_coco_keypoints(make_folder: Folder, tmp_path: Path) -> None:
     assert [row["keypoints"] for row in rows] == [[[2, 1, 2, 4, 3, 1, 0, 0, 0], [1, 1, 2, 2, 2, 2, 3, 3, 2]], [], []]
 
 
-def test_keypoints_in_documents_beside_images(make_folder: Folder, tmp_path: Path) -> None:
-    documents = {f"{n}.json": json.dumps({"keypoints": [[[1, 2, 2], [n, 4, 1]]], "who": n}).encode() for n in range(3)}
-    root = make_folder({f"{n}.jpg": PHOTOS[n] for n in range(3)} | documents)
-    manifest, rows = packed(tmp_path, root, "--from", "sidecar")
-    assert [(field.name, field.kind) for field in manifest.fields[1:]] == [("json", "json"), ("keypoints", "keypoints")]
-    assert [row["keypoints"] for row in rows] == [[[1, 2, 2, n, 4, 1]] for n in range(3)]
-
-
 def xml(*objects: tuple[str, int, int, int, int]) -> bytes:
     parts = [
         f"<object><name>{name}</name><bndbox><xmin>{a}</xmin><ymin>{b}</ymin><xmax>{c}</xmax><ymax>{d}</ymax></bndbox></object>"

@@ -7,7 +7,6 @@ import tracemalloc
 import zipfile
 from pathlib import Path
 
-import digits
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -15,13 +14,13 @@ from images import Folder, encode, photo
 from PIL import Image
 from pyarrow import parquet
 from reading import rejected_of, rows_of
+from sources_read import PHOTOS, listed, names_of, packed, reasons_of
 from zips import write_zip
 
 import gpuload
 from gpuload import SourceError, cli
 from gpuload.sources import open_source
 
-PHOTOS = [encode(photo(number, 40 + number, 30)) for number in range(6)]
 CLASSES = {"a/1.jpg": PHOTOS[0], "b/2.jpg": PHOTOS[1]}
 # The first bytes of formats, by the ending that such files have.
 BEGINNINGS = {
@@ -31,37 +30,24 @@ BEGINNINGS = {
 }  # fmt: skip
 
 
-def pack(source: Path, out: Path, *options: object, code: int = cli.DONE) -> Path:
-    assert cli.main(["pack", str(source), str(out), "--workers", "1", *map(str, options)]) == code
-    return out / "train"
-
-
 @pytest.mark.parametrize("archive", [False, True])
-@pytest.mark.parametrize("options", [(), ("--no-labels",)])
-def test_an_image_by_another_name_is_named(
-    make_folder: Folder, tmp_path: Path, archive: bool, options: tuple[str, ...]
-) -> None:
-    odd = {"a/3": PHOTOS[2], "a/4.JPG_large": PHOTOS[3], "b/5.cr2": b"raw", "b/6.dat": BEGINNINGS["png"]}
+@pytest.mark.parametrize("alone", [False, True])
+def test_an_image_by_another_name_is_named(make_folder: Folder, tmp_path: Path, archive: bool, alone: bool) -> None:
+    odd = {"a/3": PHOTOS[2], "a/4.JPG_large": PHOTOS[3], "b/5.cr2": b"raw"}
+    odd |= {f"b/6{ending}.dat": start for ending, start in BEGINNINGS.items()}
     other = {"README": b"", "a/Thumbs.db": b"\xd0\xcf\x11\xe0", "a/7.txt": PHOTOS[2], "b/notes": b"text", ".x.jpg": b""}
     files = {**CLASSES, **odd, **other}
     root = write_zip(tmp_path / "a.zip", files, zipfile.ZIP_DEFLATED) if archive else make_folder(files)
-    out = pack(root, tmp_path / "out", *options, code=cli.REJECTED)
-    assert rejected_of(out) == {
-        "a/3": "is an image by its content, but its name does not end in .jpg",
-        "a/4.JPG_large": "is an image by its content, but its name does not end in .jpg",
+    listing = listed(root, no_labels=alone)
+    by_content = "is an image by its content, but its name does not end in ."
+    assert dict(reasons_of(listing)) == {
+        "a/3": f"{by_content}jpg",
+        "a/4.JPG_large": f"{by_content}jpg",
         "b/5.cr2": "is of a format that is not read (.cr2). Convert it to PNG or JPEG",
-        "b/6.dat": "is an image by its content, but its name does not end in .png",
+        **{f"b/6{ending}.dat": by_content + ending for ending in BEGINNINGS},
     }
-    notes = open_source(root, no_labels=bool(options)).list_samples().notes
-    assert "passed over, by extension: 1 × .db, 1 × .txt, 2 × no extension" in notes
-
-
-@pytest.mark.parametrize("ending", BEGINNINGS)
-def test_every_format_is_known_by_its_content(make_folder: Folder, ending: str) -> None:
-    listing = open_source(make_folder({**CLASSES, "a/x": BEGINNINGS[ending]})).list_samples()
-    assert [r.reason for r in listing.rejected] == [
-        f"is an image by its content, but its name does not end in .{ending}"
-    ]
+    assert "passed over, by extension: 1 × .db, 1 × .txt, 2 × no extension" in listing.notes
+    assert names_of(listing) == list(CLASSES)
 
 
 def test_heic(make_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +56,8 @@ def test_heic(make_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     file = io.BytesIO()
     Image.linear_gradient("L").convert("RGB").resize((64, 48)).save(file, "HEIF")
     root = make_folder({**CLASSES, "b/3.HEIC": file.getvalue(), "b/4.heic": file.getvalue()[:200]})
-    out = pack(root, tmp_path / "out", code=cli.REJECTED)
+    packed(root, tmp_path / "out", code=cli.REJECTED)
+    out = tmp_path / "out" / "train"
     assert list(rejected_of(out)) == ["b/4.heic"]
     found = {row["source"]: row for row in rows_of(out)}
     pixels = np.asarray(Image.open(io.BytesIO(found["b/3.HEIC"]["image"])).convert("L")).astype(int)
@@ -88,8 +75,8 @@ def test_heic(make_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_folders_of_systems_are_no_classes(make_folder: Folder, tmp_path: Path, folder: str, archive: bool) -> None:
     files = {**CLASSES, f"{folder}/1.jpg": b"", f"a/{folder}/1.jpg": b"", "a/._1.jpg": b""}
     root = write_zip(tmp_path / "a.zip", files) if archive else make_folder(files)
-    listing = open_source(root).list_samples()
-    assert (listing.classes, listing.samples.column("name").to_pylist()) == (("a", "b"), list(CLASSES))
+    listing = listed(root)
+    assert (listing.classes, names_of(listing)) == (("a", "b"), list(CLASSES))
 
 
 def test_only_regular_files_are_read(make_folder: Folder, tmp_path: Path) -> None:
@@ -99,8 +86,7 @@ def test_only_regular_files_are_read(make_folder: Folder, tmp_path: Path) -> Non
     (root / "a" / "loop").symlink_to("loop")
     os.mkfifo(root / "b" / "pipe.jpg")
     os.mkfifo(root / "b" / "pipe")
-    out = pack(root, tmp_path / "out", code=cli.REJECTED)
-    assert rejected_of(out) == {
+    assert dict(reasons_of(listed(root))) == {
         "a/loop.jpg": "cannot be read: Too many levels of symbolic links",
         "a/zero.jpg": "cannot be read: is not a regular file",
         "b/pipe.jpg": "cannot be read: is not a regular file",
@@ -138,39 +124,31 @@ def test_paths_in_texts_do_not_lead_out(make_folder: Folder, tmp_path: Path, pat
     (tmp_path / "secret.jpg").write_bytes(PHOTOS[2])
     root = write_zip(tmp_path / "a.zip", CLASSES) if archive else make_folder(CLASSES)
     path = path.format(outside=tmp_path)
-    (tmp_path / "t.csv").write_text(f"path,label\na/1.jpg,0\n{path},1\n")
-    with pytest.raises(SourceError, match=r"names 1 of 2 files that are not in .*do not lead out of it"):
-        open_source(root, tmp_path / "t.csv").list_samples()
-    (tmp_path / "m.csv").write_text(f"path,mask\na/1.jpg,{path}\n")
-    with pytest.raises(SourceError, match=r"names 1 of 1 files that are not in .*do not lead out of it"):
-        open_source(root, tmp_path / "m.csv").list_samples()
-    found = {"images": [{"id": 1, "file_name": path}], "annotations": [{"id": 1, "image_id": 1, "caption": "x"}]}
-    (tmp_path / "c.json").write_text(json.dumps(found))
-    with pytest.raises(SourceError, match=r"names 1 of 1 files that are not in "):
-        open_source(root, tmp_path / "c.json").list_samples()
+    texts = {
+        "t.csv": f"path,label\n{path},1\n",
+        "m.csv": f"path,mask\na/1.jpg,{path}\n",
+        "c.json": json.dumps({
+            "images": [{"id": 1, "file_name": path}],
+            "annotations": [{"id": 1, "image_id": 1, "caption": "x"}],
+        }),
+    }  # fmt: skip
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+        with pytest.raises(SourceError, match=r"names 1 of 1 files that are not in .*do not lead out of it"):
+            listed(root, tmp_path / name)
 
 
 def test_paths_that_stay_inside(make_folder: Folder, tmp_path: Path) -> None:
     root = make_folder(CLASSES)
     (tmp_path / "t.csv").write_text(f"path,label\n{root}/a/1.jpg,0\na/../b/2.jpg,1\n")
-    assert open_source(root, tmp_path / "t.csv").list_samples().samples.column("name").to_pylist() == list(CLASSES)
-
-
-def test_digits_do_not_mix_with_other_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("sklearn")
-    (tmp_path / "photo.jpg").write_bytes(b"mine")
-    with pytest.raises(SystemExit) as ended:
-        digits.main([str(tmp_path)])
-    assert ended.value.code == 2
-    assert "holds files already" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["photo.jpg"]
+    assert names_of(listed(root, tmp_path / "t.csv")) == list(CLASSES)
 
 
 @pytest.mark.parametrize("store_schema", [False, True])
 def test_one_large_image_many_times_takes_the_memory_of_a_few(tmp_path: Path, store_schema: bool) -> None:
     """A Parquet dictionary holds it once; 64 rows of it at a time would take 64 times as much."""
     image = encode(photo(), "BMP") + bytes(8_000_000)
-    column = pa.DictionaryArray.from_arrays(pa.array([0] * 100, pa.int32()), pa.array([image]))
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 70, pa.int32()), pa.array([image]))
     parquet.write_table(pa.table({"image": column}), tmp_path / "x.parquet", store_schema=store_schema)
     source, usual = open_source(tmp_path / "x.parquet"), pa.default_memory_pool()
     pool = pa.proxy_memory_pool(usual)
@@ -183,4 +161,4 @@ def test_one_large_image_many_times_takes_the_memory_of_a_few(tmp_path: Path, st
         tracemalloc.stop()
         pa.set_memory_pool(usual)
     assert peak < 450_000_000
-    assert len(source.list_samples()) == 100
+    assert len(source.list_samples()) == 70

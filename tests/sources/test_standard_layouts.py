@@ -12,20 +12,13 @@ from images import Folder, encode, photo
 from PIL import Image
 from pyarrow import parquet
 from reading import rejected_of, rows_of
+from sources_read import PHOTOS, listed, names_of, packed, reasons_of, splits_of
 from zips import write_zip
 
 import gpuload
 from gpuload import SourceError, cli
-from gpuload.disk import Manifest
-from gpuload.sources import Rejection, open_source
 
-PHOTOS = [encode(photo(number, 40 + number, 30)) for number in range(6)]
 RNG = np.random.default_rng(0)
-
-
-def packed(source: object, out: Path, *options: str, code: int = cli.DONE) -> dict[str, Manifest]:
-    assert cli.main(["pack", str(source), str(out), "--workers", "1", *options]) == code
-    return {folder.name: Manifest.read(folder) for folder in sorted(out.iterdir())}
 
 
 def coco(names: list[str], categories: tuple[str, ...] = ("ant", "bee")) -> bytes:
@@ -61,30 +54,25 @@ def two_of_coco(
     ],
 )
 def test_coco_with_a_file_for_each_split(
-    make_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    train: list[str], val: list[str], folders: tuple[str, str],
-) -> None:  # fmt: skip
+    make_folder: Folder, train: list[str], val: list[str], folders: tuple[str, str]
+) -> None:
     root = make_folder(two_of_coco(train, val, folders))
-    manifests = packed(root, tmp_path / "out")
-    said = capsys.readouterr().out
-    assert "the splits are the source's own, by the names of the files in 'annotations'" in said
-    assert "left out" not in said
-    assert list(manifests) == ["train", "val"]
-    assert [manifest.samples for manifest in manifests.values()] == [2, 1]
-    assert [row["image"] for row in rows_of(tmp_path / "out" / "val")] == [PHOTOS[3]]
-    [boxes] = [field for field in manifests["val"].fields if field.name == "boxes"]
-    assert boxes.classes == ("ant", "bee")
-    assert open_source(root, no_splits=True).list_samples().splits is None
+    listing = listed(root)
+    assert listing.splits is not None and listing.splits.origin == "by the names of the files in 'annotations'"
+    assert not any("left out" in note for note in listing.notes)
+    assert splits_of(listing) == ["train"] * len(train) + ["val"] * len(val)
+    assert names_of(listing) == [f"{folders[0]}/{name}" for name in train] + [f"{folders[1]}/{name}" for name in val]
+    assert listing.fields[0].classes == ("ant", "bee")
+    assert listed(root, no_splits=True).splits is None
 
 
 def test_files_of_coco_that_are_no_splits(make_folder: Folder) -> None:
     files = two_of_coco(["0.jpg"], ["3.jpg"])
     other = {**files, "annotations/instances_val2017.json": coco(["3.jpg"], ("ant", "cat"))}
     with pytest.raises(SourceError, match="instances_val2017.json have different categories .*--labels"):
-        open_source(make_folder(other)).list_samples()
-    same = {**two_of_coco(["0.jpg"], ["0.jpg"], ("images", "images"))}
+        listed(make_folder(other))
     with pytest.raises(SourceError, match="both name images such as 'images/0.jpg'"):
-        open_source(make_folder(same)).list_samples()
+        listed(make_folder(two_of_coco(["0.jpg"], ["0.jpg"], ("images", "images"))))
 
 
 def voc(**lists: str) -> dict[str, bytes]:
@@ -93,24 +81,27 @@ def voc(**lists: str) -> dict[str, bytes]:
     return files | {f"ImageSets/Main/{name}.txt": text.encode() for name, text in lists.items()}
 
 
-def test_the_lists_of_pascal_voc_are_the_splits(
-    make_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_lists_of_pascal_voc_are_the_splits(make_folder: Folder) -> None:
     root = make_folder(voc(train="0\n1 \n", val="2\r\n", trainval="0\n1\n2\n", ant_train="0 1\n1 -1\n", test="9\n"))
-    manifests = packed(root, tmp_path / "out")
-    said = capsys.readouterr().out
-    assert "the splits are the source's own, by the lists in 'ImageSets/Main'" in said
-    assert "dropped, as requested: 1 × is in no list of ImageSets/Main" in said
-    assert {name: manifest.samples for name, manifest in manifests.items()} == {"train": 2, "val": 1}
-    assert rejected_of(tmp_path / "out" / "train") == {"JPEGImages/3.jpg": "is in no list of ImageSets/Main"}
-    assert len(open_source(root, no_splits=True).list_samples()) == 4
+    listing = listed(root)
+    assert listing.splits is not None and listing.splits.origin == "by the lists in 'ImageSets/Main'"
+    assert splits_of(listing) == ["train", "train", "val"]
+    assert reasons_of(listing) == [("JPEGImages/3.jpg", "is in no list of ImageSets/Main")]
+    assert listing.rejected[0].asked
+    assert len(listed(root, no_splits=True)) == 4
 
 
 @pytest.mark.parametrize("lists", [{"train": "0\n1\n"}, {"train": "0\n1\n", "val": "1\n2\n"}, {"trainval": "0\n"}])
 def test_lists_of_pascal_voc_that_are_no_splits(make_folder: Folder, lists: dict[str, str]) -> None:
-    listing = open_source(make_folder(voc(**lists))).list_samples()
+    listing = listed(make_folder(voc(**lists)))
     assert (listing.splits, len(listing)) == (None, 4)
     assert "the lists in 'ImageSets/Main' are not used" in listing.notes[0]
+
+
+def test_images_of_pascal_voc_that_share_a_stem(make_folder: Folder) -> None:
+    listing = listed(make_folder({**voc(), "JPEGImages/0.png": b""}))
+    assert "JPEGImages/0.jpg" in names_of(listing)
+    assert reasons_of(listing) == [("JPEGImages/0.png", "shares its stem with 'JPEGImages/0.jpg'")]
 
 
 def keras(**changes: Any) -> dict[str, Any]:
@@ -119,26 +110,17 @@ def keras(**changes: Any) -> dict[str, Any]:
     return {**found, **changes}
 
 
-def test_images_of_pascal_voc_that_share_a_stem(make_folder: Folder) -> None:
-    listing = open_source(make_folder({**voc(), "JPEGImages/0.png": b""})).list_samples()
-    assert "JPEGImages/0.jpg" in listing.samples.column("name").to_pylist()
-    assert listing.rejected == (Rejection("JPEGImages/0.png", "shares its stem with 'JPEGImages/0.jpg'"),)
-
-
 def test_arrays_of_keras_are_splits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arrays = keras()
     np.savez(tmp_path / "a.npz", **arrays)
-    manifests = packed(tmp_path / "a.npz", tmp_path / "out", "--no-shuffle", "--encode", "raw")
+    packed(tmp_path / "a.npz", tmp_path / "out", "--no-shuffle", "--encode", "raw")
     assert "the splits are the source's own, by the names of its arrays" in capsys.readouterr().out
-    assert {name: manifest.samples for name, manifest in manifests.items()} == {"test": 2, "train": 5}
-    augment = gpuload.Augment((8, 9), crop="none", dtype="uint8", layout="channels_last")
     for name in ("train", "test"):
-        with gpuload.DaliIterator(tmp_path / "out" / name, 8, augment=augment, device="cpu", shuffle=False) as loader:
-            [(images, labels)] = loader
-        assert (images.permute(0, 2, 3, 1).numpy() == arrays[f"x_{name}"]).all()
-        assert labels.tolist() == arrays[f"y_{name}"].tolist()
-    whole = packed(tmp_path / "a.npz", tmp_path / "one", "--no-splits")
-    assert {name: manifest.samples for name, manifest in whole.items()} == {"train": 7}
+        rows = rows_of(tmp_path / "out" / name)
+        assert [row["image"] for row in rows] == [image.tobytes() for image in arrays[f"x_{name}"]]
+        assert [row["label"] for row in rows] == arrays[f"y_{name}"].tolist()
+    whole = listed(tmp_path / "a.npz", no_splits=True)
+    assert (whole.splits, len(whole)) == (None, 7)
 
 
 @pytest.mark.parametrize("names", ["{1}_{0}", "{0}-{1}"])
@@ -151,9 +133,9 @@ def test_words_in_names_of_arrays_are_splits(tmp_path: Path, names: str) -> None
         for what, split in [name.split("_")]
     }
     np.savez(tmp_path / "a.npz", **arrays)
-    manifests = packed(tmp_path / "a.npz", tmp_path / "out")
-    assert {name: manifest.samples for name, manifest in manifests.items()} == {"train": 5, "val": 2}
-    assert manifests["train"].fields[1].name == "label"
+    listing = listed(tmp_path / "a.npz")
+    assert splits_of(listing) == ["train"] * 5 + ["val"] * 2
+    assert [field.name for field in listing.fields] == ["label"]
 
 
 def sources_with_labels(folder: Path) -> dict[str, Path]:
@@ -177,9 +159,8 @@ def sources_with_labels(folder: Path) -> dict[str, Path]:
 
 def test_images_alone_out_of_every_kind_of_source(tmp_path: Path) -> None:
     for kind, source in sources_with_labels(tmp_path).items():
-        manifest = packed(source, tmp_path / f"out-{kind}", "--no-labels")["train"]
-        assert ([field.name for field in manifest.fields], manifest.samples) == (["image"], 5), kind
-        assert manifest.classes is None
+        listing = listed(source, no_labels=True)
+        assert (listing.fields, listing.classes, len(listing)) == ((), None, 5), kind
 
 
 SMALL = [encode(photo(number, 40, 20)) for number in range(4)]
@@ -214,23 +195,19 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("archive", [False, True])
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_layouts(make_folder: Folder, tmp_path: Path, capsys: Any, name: str, archive: bool) -> None:
-    source = write_zip(tmp_path / "a.zip", LAYOUTS[name]) if archive else make_folder(LAYOUTS[name])
-    assert cli.main(["pack", str(source), str(tmp_path / "out"), "--workers", "1"]) == cli.DONE
-    assert "note: 1 image has no .txt, so no boxes: '" in capsys.readouterr().out
-    folders = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert folders == (["train"] if name in ("cvat", "labelimg") else ["train", "val"])
-    for folder in folders:
-        manifest = Manifest.read(tmp_path / "out" / folder)
-        assert [(field.name, field.classes) for field in manifest.fields[1:]] == [
-            ("boxes", ("ant", "bee")),
-            ("labels", ("ant", "bee")),
-        ]
-        for row in rows_of(tmp_path / "out" / folder):
-            assert row["image"] == SMALL[int(Path(row["source"]).stem)]
-            is_empty = row["source"].endswith("0.jpg")
-            assert row["boxes"] == ([] if is_empty else BOXES)
-            assert (row["boxes_class"], row["labels"]) == (([], []) if is_empty else ([0, 1], [0, 1]))
+def test_layouts(make_folder: Folder, tmp_path: Path, name: str, archive: bool) -> None:
+    listing = listed(write_zip(tmp_path / "a.zip", LAYOUTS[name]) if archive else make_folder(LAYOUTS[name]))
+    assert sum(note.startswith("1 image has no .txt, so no boxes: '") for note in listing.notes) == 1
+    splits = None if name in ("cvat", "labelimg") else ["train", "train", "val", "val"]
+    assert splits_of(listing) == splits
+    assert [(field.name, field.classes) for field in listing.fields] == [
+        ("boxes", ("ant", "bee")),
+        ("labels", ("ant", "bee")),
+    ]
+    rows = listing.samples.to_pylist()
+    assert [Path(row["name"]).name for row in rows] == ["0.jpg", "1.jpg", "2.jpg", "3.jpg"]
+    assert [row["boxes"] for row in rows] == [[], BOXES, BOXES, BOXES]
+    assert [(row["boxes_class"], row["labels"]) for row in rows] == [([], []), *[([0, 1], [0, 1])] * 3]
 
 
 def test_an_image_that_lies_on_its_side(make_folder: Folder) -> None:
@@ -238,7 +215,7 @@ def test_an_image_that_lies_on_its_side(make_folder: Folder) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     turned = encode(photo(0, 40, 20), exif=exif)
-    listing = open_source(make_folder({"1.jpg": turned, "1.txt": b"0 0.5 0.5 1 0.5"})).list_samples()
+    listing = listed(make_folder({"1.jpg": turned, "1.txt": b"0 0.5 0.5 1 0.5"}))
     assert listing.samples.column("boxes").to_pylist() == [[[0, 10, 20, 30]]]
 
 
@@ -248,7 +225,7 @@ def test_edges(make_folder: Folder, tmp_path: Path) -> None:
         "images/1.jpg": SMALL[0], "labels/1.txt": b"0 0.1 0.5 0.2000002 1.0005\r\n", "images/2.jpg": SMALL[1],
         "labels/2.txt": b"\n", "images/3.jpg": b"no image", "labels/3.txt": TEXT, "labels/4.txt": TEXT,
     })  # fmt: skip
-    listing = open_source(root).list_samples()
+    listing = listed(root)
     assert listing.samples.column("boxes").to_pylist() == [[[0, 0, pytest.approx(8, abs=1e-4), 20]], []]
     assert [(r.source, r.reason.partition(":")[0]) for r in listing.rejected] == [
         ("images/3.jpg", "its size cannot be read")
@@ -261,10 +238,10 @@ def test_edges(make_folder: Folder, tmp_path: Path) -> None:
 
 def test_captions_and_class_folders_are_not_boxes(make_folder: Folder) -> None:
     captions = {"a/1.jpg": SMALL[0], "a/1.txt": b"5 cats", "b/2.jpg": SMALL[1], "b/2.txt": b""}
-    assert open_source(make_folder(captions)).list_samples().classes == ("a", "b")
+    assert listed(make_folder(captions)).classes == ("a", "b")
     boxes = {name: TEXT if name.endswith("txt") else data for name, data in captions.items()}
-    assert [f.name for f in open_source(make_folder(boxes)).list_samples().fields] == ["boxes", "labels"]
-    assert open_source(make_folder(boxes), form="folder").list_samples().classes == ("a", "b")
+    assert [f.name for f in listed(make_folder(boxes)).fields] == ["boxes", "labels"]
+    assert listed(make_folder(boxes), form="folder").classes == ("a", "b")
     coco = {"images": [{"id": 1, "file_name": "1.jpg"}], "annotations": [{"id": 1, "image_id": 1, "caption": "x"}]}
     both = {"images/1.jpg": SMALL[0], "labels/1.txt": TEXT, "annotations/a.json": json.dumps(coco).encode()}
-    assert open_source(make_folder(both)).list_samples().fields[0].name == "caption"
+    assert listed(make_folder(both)).fields[0].name == "caption"

@@ -9,22 +9,19 @@ import subprocess
 import tempfile
 import tracemalloc
 import zipfile
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from images import Folder, encode, photo, write_files
+from images import Folder, encode, write_files
 from PIL import Image
 from reading import files_of, rejected_of, rows_of
+from sources_read import PHOTOS, packed, reasons_of
 from zips import FLAGS, METHOD, SIZE, patched, write_zip, zip_bytes
 
-import gpuload
 from gpuload import DecodeError, SourceError, cli
 from gpuload.disk import Manifest
-from gpuload.packing.verify import verify
 from gpuload.sources import open_source
 
 IMAGES = {"cat/1.jpg": b"one", "cat/deep/2.PNG": b"zwei" * 100, "dog/10.webp": b"", "dog/9.jpg": b"\0" * 5000}
@@ -41,7 +38,7 @@ class Opened:
         rows = listing.samples.to_pylist()
         self.sizes = {row["name"]: row["bytes"] for row in rows}
         self.addresses = {row["name"]: row.get("where", row["name"]) for row in rows}
-        self.rejected = [(rejection.source, rejection.reason) for rejection in listing.rejected]
+        self.rejected = reasons_of(listing)
         self.notes = listing.notes
 
     def read(self, name: str) -> object:
@@ -177,12 +174,15 @@ def test_encrypted_by_zip(tmp_path: Path) -> None:
     (tmp_path / "2.jpg").write_bytes(b"2")
     for name, options in (("1.jpg", ["-P", "secret"]), ("2.jpg", [])):
         subprocess.run(["zip", "-q", *options, "a.zip", name], cwd=tmp_path, check=True)
-    assert Opened(tmp_path / "a.zip").rejected == [("1.jpg", "is encrypted")]
+    archive = Opened(tmp_path / "a.zip")
+    assert archive.read("2.jpg") == b"2"
+    with pytest.raises(DecodeError, match="is encrypted"):
+        archive.read("1.jpg")
 
 
 def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
-    """300 MB of zeros that claim to be 1,000: no more than that is unpacked."""
-    data = zip_bytes({"1.jpg": bytes(300_000_000)}, zipfile.ZIP_DEFLATED)
+    """50 MB of zeros that claim to be 1,000: no more than that is unpacked."""
+    data = zip_bytes({"1.jpg": bytes(50_000_000)}, zipfile.ZIP_DEFLATED)
     archive = of_bytes(tmp_path, patched(data, "1.jpg", SIZE, 1000))
     tracemalloc.start()
     with pytest.raises(
@@ -202,8 +202,10 @@ def test_a_stored_member_has_the_size_it_claims(tmp_path: Path) -> None:
 
 def test_the_limit_counts_unpacked_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuload.sources.zip_archive.MAX_MEMBER_BYTES", 1000)
-    path = write_zip(tmp_path / "a.zip", {"1.jpg": bytes(1001), "2.jpg": bytes(1000)}, zipfile.ZIP_DEFLATED)
-    assert list(Opened(path).sizes) == ["2.jpg"]
+    archive = of_bytes(tmp_path, zip_bytes({"1.jpg": bytes(1001), "2.jpg": bytes(1000)}, zipfile.ZIP_DEFLATED))
+    assert archive.read("2.jpg") == bytes(1000)
+    with pytest.raises(DecodeError, match="is larger than"):
+        archive.read("1.jpg")
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
@@ -316,19 +318,12 @@ def test_what_info_zip_packs(tmp_path: Path) -> None:
         assert all(archive.read(image) == unpacked.read(image) for image in archive.sizes)
 
 
-PHOTOS = [encode(photo(number, 40 + number, 30)) for number in range(8)]
-CLASSES = {f"{'ba'[n % 2]}/{'deep/' * (n % 3 == 0)}{n}.jpg": data for n, data in enumerate(PHOTOS)}
-FLAT = {f"{n}.jpg": data for n, data in enumerate(PHOTOS)}
+CLASSES = {f"{'ba'[n % 2]}/{'deep/' * (n % 3 == 0)}{n}.jpg": data for n, data in enumerate(PHOTOS[:8])}
+FLAT = {f"{n}.jpg": data for n, data in enumerate(PHOTOS[:8])}
 
 
-def mask(number: int) -> bytes:
-    return encode(Image.new("L", (40 + number, 30), number), "PNG")
-
-
-def pack(source: Path, out: Path, *options: object, code: int = cli.DONE) -> dict[str, bytes]:
-    """Every file that packing makes."""
-    assert cli.main(["pack", str(source), str(out), "--workers", "2", *map(str, options)]) == code
-    assert verify(out, workers=1) == []
+def files_packed(source: Path, out: Path, *options: object, code: int = cli.DONE) -> dict[str, bytes]:
+    packed(source, out, *options, code=code)
     return files_of(out)
 
 
@@ -344,72 +339,67 @@ def test_an_archive_gives_the_bytes_of_the_unpacked_folder(
     members = {f"{wrap}{name}": data for name, data in {**files, "empty/": b"", ".hidden/1.jpg": b""}.items()}
     archive = write_zip(tmp_path / "photos.zip", {**members, "__MACOSX/1.jpg": b""}, method)
     options = ("--val", "0.3", "--maxcount", "3")
-    expected = pack(folder, tmp_path / "1", *options, code=cli.REJECTED)
-    assert pack(archive, tmp_path / "2", *options, code=cli.REJECTED) == expected
+    expected = files_packed(folder, tmp_path / "1", *options, code=cli.REJECTED)
+    assert files_packed(archive, tmp_path / "2", *options, code=cli.REJECTED) == expected
     assert Manifest.read(tmp_path / "2" / "train").classes == ("a", "b", "empty", "ü")
     assert "train/shard-000001.tar" in expected
 
 
-Files = Mapping[str, bytes]
+MASKS = {f"m{n}.png": encode(Image.new("L", (40 + n, 30), n), "PNG") for n in range(8)}
+BOX = b"<object><name>c%d</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>9</xmax><ymax>9</ymax></bndbox></object>"
+XML = {f"Annotations/{n}.xml": b"<annotation>%b</annotation>" % (BOX % (n % 3)) for n in range(8)}
+COCO = {
+    "images": [{"id": n, "file_name": f"{n}.jpg"} for n in range(8)],
+    "annotations": [{"id": n, "image_id": n, "bbox": [1, 2, 3, 4 + n], "category_id": n % 2} for n in range(8)],
+    "categories": [{"id": 0, "name": "x"}, {"id": 1, "name": "y"}],
+}
+TEXTS = {
+    "t.csv": "path,label,mask\n" + "".join(f"{n}.jpg,c{n % 3},m{n}.png\n" for n in range(8)),
+    "train.csv": "path,label\n" + "".join(f"train/{n}.jpg,{n % 2}\n" for n in range(8)),
+    "c.json": json.dumps(COCO),
+}
 
 
-def with_table(folder: Path) -> tuple[Files, list[object]]:
-    (folder / "t.csv").write_text("path,label,mask\n" + "".join(f"{n}.jpg,c{n % 3},m{n}.png\n" for n in range(8)))
-    return {**FLAT, **{f"m{n}.png": mask(n) for n in range(8)}}, ["--labels", folder / "t.csv"]
-
-
-def with_coco(folder: Path) -> tuple[Files, list[object]]:
-    images = [{"id": n, "file_name": f"{n}.jpg"} for n in range(8)]
-    boxes = [{"id": n, "image_id": n, "bbox": [1, 2, 3, 4 + n], "category_id": n % 2} for n in range(8)]
-    categories = [{"id": 0, "name": "x"}, {"id": 1, "name": "y"}]
-    (folder / "c.json").write_text(json.dumps({"images": images, "annotations": boxes, "categories": categories}))
-    return FLAT, ["--labels", folder / "c.json"]
-
-
-def with_sidecars(folder: Path) -> tuple[Files, list[object]]:
-    texts = {f"{n}.txt": f"text {n}\r\n".encode() for n in range(8)}
-    return {**FLAT, **texts, **{f"{n}.png": mask(n) for n in range(7)}}, ["--from", "sidecar"]
-
-
-def with_xml(folder: Path) -> tuple[Files, list[object]]:
-    box = b"<object><name>c%d</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>9</xmax><ymax>9</ymax></bndbox></object>"
-    found = {f"Annotations/{n}.xml": b"<annotation>%b</annotation>" % (box % (n % 3)) for n in range(8)}
-    return {**found, **{f"Data/{name}": data for name, data in FLAT.items()}}, ["--from", "voc"]
-
-
-def without_labels(folder: Path) -> tuple[Files, list[object]]:
-    return CLASSES, ["--no-labels", "--val", "0.25"]
-
-
-@pytest.mark.parametrize("kind", [with_table, with_coco, with_sidecars, with_xml, without_labels])
+@pytest.mark.parametrize(
+    ("files", "top", "labels", "form"),
+    [
+        ({**FLAT, **MASKS}, "top/", "t.csv", None),
+        ({f"train/{name}": data for name, data in FLAT.items()}, "", "train.csv", None),  # around everything
+        (FLAT, "top/", "c.json", None),
+        ({**FLAT, **{f"{n}.txt": b"text %d\r\nb\rc" % n for n in range(8)}}, "top/", None, "sidecar"),
+        ({**XML, **{f"Data/{name}": data for name, data in FLAT.items()}}, "top/", None, "voc"),
+        (CLASSES, "top/", None, "unlabeled"),
+    ],
+)
 def test_annotations_of_an_archive(
-    make_folder: Folder, tmp_path: Path, kind: Callable[[Path], tuple[Files, list[object]]]
+    make_folder: Folder, tmp_path: Path, files: dict[str, bytes], top: str, labels: str | None, form: str | None
 ) -> None:
-    files, options = kind(tmp_path)
-    code = cli.REJECTED if kind is with_sidecars else cli.DONE  # one image has no mask
-    archive = write_zip(tmp_path / "a.zip", {f"top/{name}": data for name, data in files.items()})
-    expected = pack(make_folder(files), tmp_path / "1", *options, code=code)
-    assert pack(archive, tmp_path / "2", *options, code=code) == expected
-    assert Manifest.read(tmp_path / "2" / "train").samples >= 6
-
-
-def test_a_table_may_name_the_folder_around_everything(make_folder: Folder, tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("path,label\n" + "".join(f"train/{n}.jpg,{n % 2}\n" for n in range(8)))
-    files = {f"train/{name}": data for name, data in FLAT.items()}
-    expected = pack(make_folder(files), tmp_path / "1", "--labels", tmp_path / "t.csv")
-    assert pack(write_zip(tmp_path / "train.zip", files), tmp_path / "2", "--labels", tmp_path / "t.csv") == expected
+    folder = make_folder(files)
+    archive = write_zip(tmp_path / "a.zip", {f"{top}{name}": data for name, data in files.items()})
+    if labels:
+        (tmp_path / labels).write_text(TEXTS[labels])
+    sources = [open_source(root, labels and tmp_path / labels, form=form) for root in (folder, archive)]
+    expected, found = (source.list_samples() for source in sources)
+    assert (found.fields, found.classes, len(found)) == (expected.fields, expected.classes, 8)
+    for column in expected.samples.column_names:
+        values = [listing.samples.column(column).to_pylist() for listing in (expected, found)]
+        if column == "mask":  # by its address
+            values = [list(map(source.read, of)) for source, of in zip(sources, values, strict=True)]
+        assert values[0] == values[1]
+    if form == "sidecar":
+        assert found.samples.column("caption").to_pylist()[0] == "text 0\nb\nc"  # as text files are read
 
 
 def test_members_that_are_not_read_are_named(make_folder: Folder, tmp_path: Path) -> None:
     """Each in `rejected.jsonl` with its reason; the rest is packed."""
-    files = {f"{'ab'[n % 2]}/{n}.jpg": data for n, data in enumerate(PHOTOS)}
+    files = {f"{'ab'[n % 2]}/{n}.jpg": data for n, data in enumerate(PHOTOS[:8])}
     data = zip_bytes({**files, "../out.jpg": PHOTOS[0], "a/in.zip": zip_bytes(FLAT)})
     data = patched(data, "a/0.jpg", FLAGS, 1)
     data = patched(data, "b/1.jpg", METHOD, 9)
     data = patched(data, "a/2.jpg", SIZE, 0xFFFF_FFF0)
     data = data.replace(PHOTOS[3], PHOTOS[3][:-9] + b"X" + PHOTOS[3][-8:])
     (tmp_path / "a.zip").write_bytes(data)
-    pack(tmp_path / "a.zip", tmp_path / "out", code=cli.REJECTED)
+    packed(tmp_path / "a.zip", tmp_path / "out", code=cli.REJECTED)
     assert rejected_of(tmp_path / "out" / "train") == {
         "../out.jpg": "its name leads out of the archive",
         "a/0.jpg": "is encrypted",
@@ -419,45 +409,11 @@ def test_members_that_are_not_read_are_named(make_folder: Folder, tmp_path: Path
     }
     assert sorted(row["source"] for row in rows_of(tmp_path / "out" / "train")) == sorted(list(files)[4:])
     assert not (tmp_path / "out.jpg").exists()
-    # A table names members as well; those that are not read are rejected in the same words.
-    (tmp_path / "t.csv").write_text("path,label\na/0.jpg,0\nb/1.jpg,0\na/4.jpg,0\n")
-    pack(tmp_path / "a.zip", tmp_path / "out2", "--labels", tmp_path / "t.csv", code=cli.REJECTED)
-    assert rejected_of(tmp_path / "out2" / "train") == {
-        "a/0.jpg": "is encrypted",
-        "b/1.jpg": "is compressed by method 9; only stored and deflated members are read",
-    }
 
 
-def test_a_run_with_an_archive_is_resumed(tmp_path: Path) -> None:
-    archive = write_zip(tmp_path / "a.zip", {f"top/{name}": data for name, data in CLASSES.items()})
-    options = ("--maxcount", "2")
-    expected = pack(archive, tmp_path / "whole", *options)
-
-    def stop(progress: Any) -> None:
-        if progress.images >= 4:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        gpuload.pack(open_source(archive), tmp_path / "out", maxcount=2, workers=1, watch=stop)
-    assert (tmp_path / "out" / ".packing").exists()
-    assert pack(archive, tmp_path / "out", *options, "--resume") == expected
-
-
-def test_texts_are_read_as_text_files_are(make_folder: Folder, tmp_path: Path) -> None:
-    files = {"1.jpg": b"", "1.txt": "ü\r\nb\rc\n".encode()}
-    for root in (make_folder(files), write_zip(tmp_path / "a.zip", files)):
-        assert open_source(root, form="sidecar").list_samples().samples.column("caption").to_pylist() == ["ü\nb\nc"]
-    wrong = write_zip(tmp_path / "a.zip", {"1.jpg": b"", "1.txt": b"\xff"})
-    with pytest.raises(SourceError, match=r"a\.zip/1\.txt: cannot be read as UTF-8 text"):
-        open_source(wrong, form="sidecar").list_samples()
-
-
-def test_the_identity_of_a_source_names_its_container(tmp_path: Path) -> None:
+def test_the_identity_of_a_source_names_its_container(make_folder: Folder, tmp_path: Path) -> None:
     """As it has been before there were containers, so that a run begun then can be resumed."""
     assert open_source(tmp_path).identity == f"FolderSource(root={tmp_path})"
     assert open_source("a.zip", "t.csv").identity == "TableSource(columns={}, root=a.zip, table=t.csv)"
-
-
-def test_a_folder_may_have_an_archives_name(make_folder: Folder, tmp_path: Path) -> None:
-    make_folder(CLASSES).rename(tmp_path / "a.zip")
+    make_folder(CLASSES).rename(tmp_path / "a.zip")  # a folder may have an archive's name
     assert len(open_source(tmp_path / "a.zip").list_samples()) == len(CLASSES)

@@ -1,0 +1,43 @@
+"""What sources list, and what the command packs of them, for the tests."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from images import encode, photo
+
+from gpuload import cli
+from gpuload.disk import Manifest
+from gpuload.packing.verify import verify
+from gpuload.sources import Listing, open_source
+
+PHOTOS = [encode(photo(number, 40 + number, 30)) for number in range(12)]
+
+
+def listed(root: Path, *arguments: Any, **options: Any) -> Listing:
+    """The listing of what `open_source` opens with these arguments."""
+    source = open_source(root, *arguments, **options)
+    with tempfile.TemporaryDirectory() as scratch:
+        source.prepare(Path(scratch))
+        return source.list_samples()
+
+
+def names_of(listing: Listing) -> list[str]:
+    return listing.samples.column("name").to_pylist()
+
+
+def reasons_of(listing: Listing) -> list[tuple[str, str]]:
+    return [(rejection.source, rejection.reason) for rejection in listing.rejected]
+
+
+def splits_of(listing: Listing) -> list[str] | None:
+    """The split of each sample; None where the source has none."""
+    splits = listing.splits
+    return splits and [splits.names[number] for number in splits.numbers]
+
+
+def packed(source: object, out: Path, *options: object, code: int = cli.DONE) -> dict[str, Manifest]:
+    """Packs by the command and verifies: the manifest of each split."""
+    assert cli.main(["pack", str(source), str(out), "--workers", "1", *map(str, options)]) == code
+    assert verify(out, workers=1) == []
+    return {folder.name: Manifest.read(folder) for folder in sorted(out.iterdir())}
