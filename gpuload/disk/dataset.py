@@ -545,7 +545,7 @@ def _find(dataset: Dataset, index: Any) -> int:
     """
     if isinstance(index, str):
         for column in ("key", "source"):
-            found = _find_keys(dataset, [index], column).get(index, [])
+            found = _find_keys(dataset, [index], column)
             if len(selected := np.intersect1d(found, dataset.stored_samples(np.arange(len(dataset))))):
                 return int(selected[0])
         raise ArgumentError(
@@ -562,9 +562,9 @@ def _find(dataset: Dataset, index: Any) -> int:
     return int(dataset.stored_samples(np.array([index % len(dataset)]))[0])
 
 
-def _find_keys(dataset: Dataset, keys: Sequence[str], column: str = "key") -> dict[str, list[int]]:
-    """The numbers, in the stored order of the whole set, of the samples with these keys, or these values of another
-    column.
+def _find_keys(dataset: Dataset, keys: Sequence[str], column: str = "key") -> I64:
+    """int64 (n,): the numbers, in the stored order of the whole set, of the samples with one of these keys, or of these
+    values of another column.
 
     Raises:
         ArgumentError: a key is not text, but holds lone surrogates.
@@ -575,12 +575,8 @@ def _find_keys(dataset: Dataset, keys: Sequence[str], column: str = "key") -> di
         wanted = pa.array(keys, pa.large_string())
     except (pa.ArrowException, ValueError):
         raise ArgumentError(f"Dataset: {shown(list(keys))} is not text. Use keys of the set") from None
-    found: dict[str, list[int]] = {}
-    for first, rows in dataset.all_rows():
-        values = rows.column(column)
-        for at in np.flatnonzero(pc.is_in(values, value_set=wanted).to_numpy(zero_copy_only=False)).tolist():
-            found.setdefault(values[at].as_py(), []).append(first + at)
-    return found
+    found = [first + np.flatnonzero(pc.is_in(rows.column(column), wanted)) for first, rows in dataset.all_rows()]
+    return np.concatenate(found, dtype=np.int64)
 
 
 def _find_excluded(dataset: Dataset, exclude: str | Path | Sequence[str]) -> I64:
@@ -595,12 +591,13 @@ def _find_excluded(dataset: Dataset, exclude: str | Path | Sequence[str]) -> I64
     if isinstance(exclude, str | Path):
         return _find_listed(dataset, read_quarantine(exclude))
     found = _find_keys(dataset, exclude)
-    if missing := [key for key in exclude if key not in found]:
+    there = set(dataset.keys(found))
+    if missing := [key for key in exclude if key not in there]:
         raise ArgumentError(
             f"Dataset(exclude): {dataset.folder} has no sample with the key {some_of(missing)}. Keys are those of the "
             'field "key"'
         )
-    return np.array([number for numbers in found.values() for number in numbers], np.int64)
+    return found
 
 
 def _find_listed(dataset: Dataset, listed: Set[tuple[str, str, int, int]]) -> I64:

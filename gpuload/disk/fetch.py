@@ -1,8 +1,23 @@
 """Sets at URLs: opened through the cache; copied into a local folder, complete, verified, and resumable after any
-interruption; or single files of them."""
+interruption; or single files of them.
+
+    CACHE/gpuload-1/sets/<hash of the URL>/...
+        current.json      the manifest's ETag, and the version that it belongs to
+        <version>/        manifest.json, and index.arrow or, of a large one, the parts of it that were needed; a version
+                          is the hash of its manifest
+        commit            of hf://, the commit that it was when it was opened last
+
+A manifest is fetched once per node. If the server cannot be reached, the version in the cache is used.
+"""
 
 import asyncio
+import hashlib
+import json
+import logging
 import os
+import re
+import shutil
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -11,18 +26,27 @@ from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
 from gpuload.disk.index import Index
 from gpuload.disk.manifest import Manifest, ShardInfo, check_length, dali_index_path, write_timm_info
-from gpuload.errors import ArgumentError, OutputError
+from gpuload.errors import ArgumentError, FormatError, OutputError, RemoteError
 from gpuload.store.cache import Cache
-from gpuload.store.files import Handle, open_own
-from gpuload.store.hub import pinned
+from gpuload.store.files import Handle, NotOwnError, locked, open_own, read_own, write_atomically
+from gpuload.store.hub import is_pinned, pinned, place_of
 from gpuload.store.network import background
-from gpuload.store.objects import NoRanges, NoSuchObjectError, Objects
-from gpuload.store.transfer import Parts, fetch_file, fetch_set, pin, read_manifest, sha256_of, together
+from gpuload.store.objects import NoRanges, NoSuchObjectError, Objects, Range, Unchanged
+from gpuload.store.transfer import Parts, fetch_file, sha256_of, together
 from gpuload.store.url import URL, as_location, refuse_urls, without_secrets
+
+_LOG = logging.getLogger(__name__)
 
 WHOLE_BYTES = 16 << 20  # an index at a URL of up to this size is downloaded as a whole
 _SCRATCH = ".fetching"
 _AT_A_TIME = 4  # shards: each in ranges, so that this is for small ones
+
+_MANIFEST = manifest_file.FILE_NAME
+_VERSION, _COMMIT = re.compile("[0-9a-f]{24}"), re.compile("[0-9a-f]{40}")
+_OFFLINE_S = 5  # to reach the server, where there is a copy
+_OPEN_S = 30  # else: the URL may be mistyped, and nothing is lost yet
+_KEPT_S = 3600  # old versions are kept this long: another process may be opening one
+_OTHERS_S = 900  # to wait for another process that is fetching a manifest
 
 Watch = Callable[[int, int, int], None]
 
@@ -30,16 +54,122 @@ Watch = Callable[[int, int, int], None]
 def open_url(url: URL, cache: Cache) -> tuple[URL, Manifest, Index]:
     """A set at a URL: the URL with its commit, its manifest and its index.
 
+    A copy in the cache that is damaged, and what was fetched by it, is downloaded again.
+
     Raises:
         FormatError, RemoteError: as `Dataset`.
     """
-    url = pin(url, cache)
+    url = _pin(url, cache)
+    folder, objects = _folder_of(url, cache), Objects(url)
+    stuck = RemoteError(
+        f"{url}: another process has been fetching its manifest and index for {_OTHERS_S} s; it may be suspended"
+    )
+    with cache.writing(), locked(folder / "lock", _OTHERS_S, stuck):
+        while True:
+            version, is_new = background().wait(_version(objects, folder))
+            try:
+                manifest = Manifest.read(version, url)
+                return url, manifest, _remote_index(objects, version, manifest)
+            except NotOwnError:
+                raise
+            except FormatError as error:
+                shutil.rmtree(version, ignore_errors=True)
+                if is_new or version.exists():  # as it is at the URL, or a copy that cannot be deleted
+                    text = str(error).replace(str(version), str(url))
+                    raise type(error)(text.replace("Copy the folder again", "Upload the folder again")) from None
 
-    def opens(objects: Objects, folder: Path) -> tuple[URL, Manifest, Index]:
-        manifest = Manifest.read(folder, url)
-        return url, manifest, _remote_index(objects, folder, manifest)
 
-    return fetch_set(url, cache, check_length, opens)
+def _pin(url: URL, cache: Cache) -> URL:
+    """The URL with its revision resolved to a commit; if the Hub cannot be reached, to the commit last opened.
+
+    Raises:
+        ArgumentError, RemoteError: as `hub.pinned`, or the cache cannot be written.
+    """
+    if is_pinned(url):
+        return url
+    path = _folder_of(url, cache) / "commit"
+    last = read_own(path).decode(errors="replace")
+    last = last if _COMMIT.fullmatch(last) else ""
+    try:
+        found = pinned(url, _OFFLINE_S if last else Objects.patience.give_up_s)
+    except RemoteError as error:
+        if not last:
+            raise
+        _LOG.warning("%s. Using the commit that it was when it was opened last", error)
+        return place_of(url)._replace(revision=last).url
+    with cache.writing():
+        write_atomically(path, str(place_of(found).revision).encode())
+    return found
+
+
+def _folder_of(url: URL, cache: Cache) -> Path:
+    with cache.writing():
+        folder = cache.sets / hashlib.sha256(url.text.encode()).hexdigest()[:24]
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder
+
+
+async def _version(objects: Objects, folder: Path) -> tuple[Path, bool]:
+    """The folder of the version that is current, and whether it was fetched now."""
+    known, tag = _current(folder)
+    try:
+        found = await _read_manifest(objects, tag, None if known is None else _OFFLINE_S)
+    except (RemoteError, Unchanged) as error:
+        if known is None:
+            raise
+        if isinstance(error, RemoteError):
+            _LOG.warning("%s. Using the copy of its manifest and index in the cache", error)
+        return known, False
+    current = folder / _version_of(found.data)
+    if current != known:
+        current.mkdir(mode=0o700, exist_ok=True)
+        write_atomically(current / _MANIFEST, found.data)
+        for old in folder.iterdir():
+            if old.is_dir() and old != current and time.time() - old.stat().st_mtime > _KEPT_S:
+                shutil.rmtree(old, ignore_errors=True)
+    text = json.dumps({"url": objects.url.text, "tag": found.tag, "version": current.name}, indent=1)
+    write_atomically(folder / "current.json", text.encode())
+    return current, current != known
+
+
+def _version_of(manifest: bytes) -> str:
+    return hashlib.sha256(manifest).hexdigest()[:24]
+
+
+def _current(folder: Path) -> tuple[Path | None, str | None]:
+    """The folder of the version that was fetched last, and its manifest's ETag; None where it is not there, or
+    damaged."""
+    with suppress(ValueError):
+        state = json.loads(read_own(folder / "current.json"))
+        state = state if isinstance(state, dict) else {}
+        version, tag = str(state.get("version")), state.get("tag")
+        if _VERSION.fullmatch(version) and _version_of(read_own(folder / version / _MANIFEST)) == version:
+            return folder / version, tag if isinstance(tag, str) else None
+    return None, None
+
+
+async def _read_manifest(objects: Objects, unless: str | None = None, give_up_s: float | None = None) -> Range:
+    """The manifest's text; arguments as for `Objects.read_whole`.
+
+    Raises:
+        FormatError: there is none, so it is no packed set, or it is too long. RemoteError: it cannot be read.
+        Unchanged.
+    """
+    give_up_s = min(_OPEN_S, objects.patience.give_up_s) if give_up_s is None else give_up_s
+    try:
+        return await objects.read_whole(_MANIFEST, unless=unless, give_up_s=give_up_s, check=check_length)
+    except ValueError as error:
+        raise FormatError(f"{objects.url / _MANIFEST}: {error}. Check the URL, or upload the folder again") from None
+    except NoSuchObjectError:
+        with suppress(RemoteError):
+            await objects.read(f"train/{_MANIFEST}", 0, 1, give_up_s=_OFFLINE_S)
+            raise FormatError(
+                f"{objects.url}: holds packed splits; open one of them, for instance {objects.url / 'train'}"
+            ) from None
+        raise FormatError(
+            f"{objects.url}: no {_MANIFEST} there, so this is not a packed set. Check the URL, or upload the set, with "
+            f"{_MANIFEST} last"
+        ) from None
 
 
 def _remote_index(objects: Objects, folder: Path, manifest: Manifest) -> Index:
@@ -81,7 +211,7 @@ def fetch(url: str | URL, folder: str | Path, watch: Watch = lambda done, of, si
     try:
         folder.mkdir(parents=True, exist_ok=True)
         found = {path.name for path in folder.iterdir()}
-        if found and not found & {_SCRATCH, manifest_file.FILE_NAME}:
+        if found and not found & {_SCRATCH, _MANIFEST}:
             raise OutputError(f"{folder}: is not empty, it holds {min(found)!r}. Give a new folder")
         scratch.mkdir(exist_ok=True)
         lock = Handle(os.open(scratch, os.O_RDONLY | os.O_CLOEXEC))
@@ -100,16 +230,16 @@ def fetch(url: str | URL, folder: str | Path, watch: Watch = lambda done, of, si
 
 
 async def _copy(objects: Objects, folder: Path, scratch: Path, watch: Watch) -> Manifest:
-    data = (await read_manifest(objects, check_length)).data
-    manifest = manifest_file.parse_manifest(data, objects.url / manifest_file.FILE_NAME, is_local=False)
-    if (folder / manifest_file.FILE_NAME).exists():
+    data = (await _read_manifest(objects)).data
+    manifest = manifest_file.parse_manifest(data, objects.url / _MANIFEST, is_local=False)
+    if (folder / _MANIFEST).exists():
         other = Manifest.read(folder).fingerprint
         if other != manifest.fingerprint:
             raise OutputError(
                 f"{folder}: holds another set (fingerprint {other}) than {objects.url} ({manifest.fingerprint}). "
                 "Give a new folder"
             )
-    (scratch / manifest_file.FILE_NAME).write_bytes(data)
+    (scratch / _MANIFEST).write_bytes(data)
     limit, done = asyncio.Semaphore(_AT_A_TIME), list[int]()
 
     async def one(info: ShardInfo) -> None:
@@ -121,11 +251,9 @@ async def _copy(objects: Objects, folder: Path, scratch: Path, watch: Watch) -> 
     await together(map(one, manifest.shards))
     path = folder / index_file.FILE_NAME
     await fetch_file(objects, path.name, path, sha256=manifest.index_sha256, most=manifest.most_beside)
-    for name in ("rejected.jsonl", "duplicates.jsonl"):
-        with suppress(NoSuchObjectError):
-            await fetch_file(objects, name, folder / name, most=manifest.most_beside)
+    await _fetch_files(objects, folder, "rejected.jsonl", "duplicates.jsonl", most=manifest.most_beside)
     write_timm_info(folder, manifest)  # a stranger's could name any file, which timm would open
-    os.replace(scratch / manifest_file.FILE_NAME, folder / manifest_file.FILE_NAME)
+    os.replace(scratch / _MANIFEST, folder / _MANIFEST)
     scratch.rmdir()
     return manifest
 
@@ -135,9 +263,16 @@ async def _copy_shard(objects: Objects, folder: Path, info: ShardInfo) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if not await _is_whole(path, info):
         await fetch_file(objects, info.name, path, info.bytes, info.sha256)
-    with suppress(NoSuchObjectError):  # sets that are read where they were indexed have none beside the shard
-        name = str(dali_index_path(Path(info.name)))
-        await fetch_file(objects, name, dali_index_path(path), most=info.bytes)
+    # Sets that are read where they were indexed have none beside the shard.
+    await _fetch_files(objects, folder, str(dali_index_path(Path(info.name))), most=info.bytes)
+
+
+async def _fetch_files(objects: Objects, folder: Path, *names: str, most: int | None) -> None:
+    """Downloads these files without verifying them; skips those that do not exist. most: bytes of each."""
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        with suppress(NoSuchObjectError):
+            await fetch_file(objects, name, folder / name, most=most)
 
 
 async def _is_whole(path: Path, info: ShardInfo) -> bool:
@@ -162,7 +297,7 @@ class Pieces:
         Raises:
             FormatError: there is none. RemoteError: it cannot be read.
         """
-        return bytes(background().wait(read_manifest(self.objects, check_length)).data)
+        return bytes(background().wait(_read_manifest(self.objects)).data)
 
     def get(self, *names: str, most: int | None = None) -> None:
         """Downloads these files without verifying them; skips those that do not exist. most: bytes of each.
@@ -170,14 +305,7 @@ class Pieces:
         Raises:
             RemoteError: one cannot be read.
         """
-
-        async def each() -> None:
-            for name in names:
-                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
-                with suppress(NoSuchObjectError):
-                    await fetch_file(self.objects, name, self.folder / name, most=most)
-
-        background().wait(each())
+        background().wait(_fetch_files(self.objects, self.folder, *names, most=most))
 
     def remove(self, *names: str) -> None:
         for name in names:

@@ -3,7 +3,7 @@
     CACHE/gpuload-1/lock                     held while room is made
     CACHE/gpuload-1/shards/<SHA-256>         a whole shard, of whichever set: locked (shared) by each of its readers
     CACHE/gpuload-1/shards/<SHA-256>.part    one on its way: locked by who downloads it
-    CACHE/gpuload-1/sets/<URL's hash>/       manifests and indexes, see `transfer`
+    CACHE/gpuload-1/sets/<URL's hash>/       manifests and indexes, see `gpuload.disk.fetch`
 
 A shard's name is the SHA-256 of its bytes, which its manifest says, so that it cannot be mistaken for another one.
 Locks are those of `flock`, which end with the process that holds them, however it ends.

@@ -68,5 +68,5 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr(Objects, "patience", replace(Objects.patience, **changes))
 
     set_patience(give_up_s=2, first_wait_s=0.02, longest_wait_s=0.1)
-    monkeypatch.setattr("gpuload.store.transfer._OFFLINE_S", 0.3)
+    monkeypatch.setattr("gpuload.disk.fetch._OFFLINE_S", 0.3)
     return set_patience

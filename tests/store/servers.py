@@ -6,6 +6,7 @@ import http.client
 import os
 import re
 import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -201,6 +202,18 @@ def start_script(name: str, *arguments: str, warnings: str = "ignore") -> "subpr
     """A script of this folder, in a process of its own."""
     command = [*prepared.python(), "-W", warnings, str(Path(__file__).with_name(name)), *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run_code(code: str, *arguments: str, when: Callable[[], object] = lambda: None) -> tuple[str, str, int]:
+    """What a program prints, and its exit code. when: is called once it has printed a first line and waits for input."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
+    command, pipe = [*prepared.python(), "-W", "error", "-c", code, *arguments], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        when()
+        out, err = process.communicate("\n")
+    return first + out, err, process.returncode
 
 
 def finish(process: "subprocess.Popen[str]") -> set[str]:

@@ -28,12 +28,14 @@ NAMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_no_other_name_becomes_a_path(name: str, tmp_path: Path) -> None:
+def test_no_other_name_becomes_a_path(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "cache", 10_000)
-    for use in (cache.lease, cache.begin):
-        with pytest.raises(FormatError, match=r"^a shard's SHA-256 is .*, expected 64 lower-case hexadecimal digits"):
-            use(Wanted(name, 1000))
+    for name in NAMES:
+        for use in (cache.lease, cache.begin):
+            with pytest.raises(
+                FormatError, match=r"^a shard's SHA-256 is .*, expected 64 lower-case hexadecimal digits"
+            ):
+                use(Wanted(name, 1000))
     assert {path.name for path in tmp_path.rglob("*")} == {"cache", "gpuload-1", "lock", "shards", "sets"}
 
 
@@ -58,8 +60,7 @@ def flip(path: Path, keeps_time: bool) -> None:
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-@pytest.mark.parametrize("verify", [None, "sha256"])
-@pytest.mark.parametrize("by", ["this process", "another process"])
+@pytest.mark.parametrize(("by", "verify"), [("this process", None), ("another process", "sha256")])
 def test_damaged_shards_are_downloaded_again(
     by: str, verify: str | None, proxy: Any, tmp_path: Path, epochs: list[Rows], caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -100,44 +101,32 @@ def test_each_shard_is_hashed_once_by_a_process(
     assert run(proxy, tmp_path, verify="downloads") == epochs[0] and not hashed
 
 
-def to_others_file(path: Path, target: Path) -> None:
-    if os.geteuid():
-        pytest.skip("only root can give a file to another user")
-    path.write_bytes(target.read_bytes())
-    os.chown(path, 12345, -1)
-
-
 PLANTED: dict[str, Callable[[Path, Path], object]] = {
     "a link": lambda path, target: path.symlink_to(target),
     "a pipe": lambda path, target: os.mkfifo(path),
     "a folder": lambda path, target: path.mkdir(),
-    "another user's file": to_others_file,
+    "another user's file": lambda path, target: (path.write_bytes(target.read_bytes()), os.chown(path, 12345, -1)),
+    "a second name": lambda path, target: path.hardlink_to(target),
 }
 
 
-@pytest.mark.parametrize("plant", PLANTED.values(), ids=PLANTED)
-@pytest.mark.parametrize("suffix", ["", ".part"])
-def test_what_is_no_file_of_ones_own_is_refused(
-    suffix: str, plant: Callable[[Path, Path], object], proxy: Any, packed: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("plant", PLANTED)
+def test_what_is_no_file_of_ones_own_is_refused(plant: str, proxy: Any, packed: Path, tmp_path: Path) -> None:
     """At once, and what a link leads to stays as it is."""
+    if plant == "another user's file" and os.geteuid():
+        pytest.skip("only root can give a file to another user")
     target, cache = tmp_path / "thesis", Cache(tmp_path / "cache")
     target.write_bytes((packed / "shard-000003.tar").read_bytes())
     info = gpuload.Dataset(packed).manifest.shards[3]
-    path = cache.shards / f"{info.sha256}{suffix}"
-    plant(path, target)
-    with pytest.raises(FormatError, match=f"^{path}: is not a regular file of this user but .*Delete it, or give an"):
-        run(proxy, cache.folder)
-    assert target.read_bytes() == (packed / "shard-000003.tar").read_bytes() and os.path.lexists(path)
-
-
-def test_a_part_with_a_second_name_is_not_written(proxy: Any, packed: Path, tmp_path: Path) -> None:
-    target, cache = tmp_path / "thesis", Cache(tmp_path / "cache")
-    target.write_text("years")
-    (cache.shards / f"{gpuload.Dataset(packed).manifest.shards[3].sha256}.part").hardlink_to(target)
-    with pytest.raises(FormatError, match="is not a regular file of this user but .* a second name"):
-        run(proxy, cache.folder)
-    assert target.read_text() == "years"
+    for suffix in ("", ".part")[plant == "a second name" :]:  # a whole shard is read alone
+        path = cache.shards / f"{info.sha256}{suffix}"
+        PLANTED[plant](path, target)
+        with pytest.raises(
+            FormatError, match=f"^{path}: is not a regular file of this user but .*Delete it, or give an"
+        ):
+            run(proxy, cache.folder)
+        assert target.read_bytes() == (packed / "shard-000003.tar").read_bytes() and os.path.lexists(path)
+        path.rename(tmp_path / f"removed{suffix}")
 
 
 def test_folders_that_others_can_write(
@@ -166,18 +155,15 @@ def test_folders_that_others_can_write(
             Cache(outer)
 
 
-@pytest.mark.parametrize("when", ["between opening and looping", "in an epoch"])
-def test_a_cache_that_is_deleted_is_made_again(when: str, proxy: Any, tmp_path: Path, epochs: list[Rows]) -> None:
-    data = gpuload.Dataset(f"{proxy.url}/train", cache=tmp_path / "cache")
-    with load(data, drop_last=False, shuffle=gpuload.Shuffle(window=2)) as loader:  # type: ignore[arg-type]
-        if when != "in an epoch":
-            (tmp_path / "cache" / "gpuload-1").rename(tmp_path / "deleted")
-        rows: Rows = []
-        for number, (index, images, _) in enumerate(loader):
-            rows += [(int(i), image.numpy().tobytes()) for i, image in zip(index, images, strict=True)]
-            if number == 2 and when == "in an epoch":
-                (tmp_path / "cache" / "gpuload-1").rename(tmp_path / "deleted")
-        assert rows == epochs[0] and drain([loader]) == epochs[1]
+@pytest.mark.parametrize("after", [0, 2])
+def test_a_cache_that_is_deleted_is_made_again(after: int, proxy: Any, tmp_path: Path, epochs: list[Rows]) -> None:
+    """Before the loop, or in an epoch."""
+    data: Any = gpuload.Dataset(f"{proxy.url}/train", cache=tmp_path / "cache")
+    with load(data, drop_last=False, shuffle=gpuload.Shuffle(window=2)) as loader:
+        begun = drain([loader], steps=after) if after else []
+        (tmp_path / "cache" / "gpuload-1").rename(tmp_path / "deleted")
+        loader.load_state_dict(loader.state_dict())
+        assert begun + drain([loader]) == epochs[0] and drain([loader]) == epochs[1]
 
 
 def test_a_shard_that_is_deleted_as_it_is_opened_is_the_one_that_was_checked(

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from reading import files_of
-from store.servers import file_server, running
 
 from gpuload import ArgumentError, FormatError, OutputError, RemoteError, ShardError
 from gpuload.cli import main
@@ -39,43 +38,30 @@ def test_a_copy_goes_on(proxy: Any, packed: Path, tmp_path: Path, impatient: Non
     assert not kept & set(proxy.asked)
 
 
-def test_a_folder_that_is_not_for_it(proxy: Any, packed: Path, tmp_path: Path, make_folder: Any) -> None:
-    url = f"{proxy.url}/train"
-    with pytest.raises(OutputError, match=f"^{tmp_path}: is not empty, it holds 'notes'. Give a new folder"):
-        (tmp_path / "notes").touch()
-        fetch(url, tmp_path)
-    other = tmp_path / "other"
+def test_a_folder_that_is_not_for_it(proxy: Any, packed: Path, tmp_path: Path) -> None:
+    url, other = f"{proxy.url}/train", tmp_path / "other"
     other.mkdir()
     manifest = Manifest.read(packed)
     type(manifest)(shards=manifest.shards[:1], fields=manifest.fields).write(other)
-    with pytest.raises(OutputError, match=f"{other}: holds another set .fingerprint .* than {url}"):
-        fetch(url, other)
-    with pytest.raises(ArgumentError, match="is a path, expected a URL such as s3://bucket/set/train"):
-        fetch(packed, other)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="fetch.folder. s3://x: is a URL, expected a path. Give a local folder"):
-        fetch(url, "s3://x")
+    asks: list[tuple[Any, Any, type[Exception], str]] = [
+        (url, tmp_path, OutputError, f"^{tmp_path}: is not empty, it holds 'other'. Give a new folder"),
+        (url, other, OutputError, f"{other}: holds another set .fingerprint .* than {url}"),
+        (packed, other, ArgumentError, "is a path, expected a URL such as s3://bucket/set/train"),
+        (url, "s3://x", ArgumentError, "fetch.folder. s3://x: is a URL, expected a path. Give a local folder"),
+    ]
+    for source, folder, error, message in asks:
+        with pytest.raises(error, match=message):
+            fetch(source, folder)
 
 
-@pytest.mark.parametrize("fault", ["503", "cut", "truncate"])
-def test_without_a_manifest_nothing_is_left(fault: str, proxy: Any, tmp_path: Path, impatient: None) -> None:
-    proxy.fault = lambda path, number: fault
+def test_without_a_manifest_nothing_is_left(proxy: Any, tmp_path: Path, impatient: Any) -> None:
+    impatient(give_up_s=0.5)
+    proxy.fault = lambda path, number: "cut"
     with pytest.raises(RemoteError):
         fetch(f"{proxy.url}/train", tmp_path)
     assert list(tmp_path.iterdir()) == []
     proxy.reset()
     fetch(f"{proxy.url}/train", tmp_path)
-
-
-def test_a_manifest_that_is_damaged_is_not_kept(packed: Path, tmp_path: Path) -> None:
-    bad = tmp_path / "bad"
-    bad.mkdir()
-    (bad / "manifest.json").write_bytes((packed / "manifest.json").read_bytes()[:-9])
-    with (
-        running(file_server(bad)) as server,
-        pytest.raises(FormatError, match="manifest.json: is damaged: .*Upload the folder again"),
-    ):
-        fetch(server.url, tmp_path / "out")
-    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_a_copied_index_is_compared_with_the_manifest(proxy: Any, tmp_path: Path) -> None:
