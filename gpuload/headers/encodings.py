@@ -61,9 +61,9 @@ def _read_webp(data: memoryview) -> Sized:
             frame = 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
         elif kind == b"EXIF":
             segment = bytes(data[body : body + length])
-            upright = upright and exif_orientation(b"Exif\0\0" + segment.removeprefix(b"Exif\0\0")) == 1
+            upright &= exif_orientation(b"Exif\0\0" + segment.removeprefix(b"Exif\0\0")) == 1
         elif kind == b"XMP ":
-            upright = upright and b"rientation" not in bytes(data[body : body + length])
+            upright &= b"rientation" not in bytes(data[body : body + length])
         at = body + length + (length & 1)
     if stop > len(data):
         raise ValueError(_TRUNCATED)

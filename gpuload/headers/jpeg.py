@@ -70,11 +70,10 @@ def read_header(data: bytes) -> JpegHeader:
     orientation, xmp = -1, False
     at, size = 2, len(data)
     while not scan:
-        if at + 4 > size or data[at] != 0xFF or (marker := data[at + 1]) not in _SEGMENTS:
-            return JpegHeader(width, height, "jpeg-odd-header")
-        length = data[at + 2] << 8 | data[at + 3]
+        marker = data[at + 1] if at + 4 <= size and data[at] == 0xFF else 0
+        length = data[at + 2] << 8 | data[at + 3] if marker else 0
         body, end = at + 4, at + 2 + length
-        if length < 2 or end > size:
+        if marker not in _SEGMENTS or length < 2 or end > size:
             return JpegHeader(width, height, "jpeg-odd-header")
         if marker in _FRAMES:
             frame = data[body:end]

@@ -20,7 +20,7 @@ _TEXTS = frozenset({b"tEXt", b"zTXt", b"iTXt"})
 
 
 class PngHeader(NamedTuple):
-    """Width and height in pixels; whether the file is plain.
+    """Width and height in pixels.
 
     depth, color: bits of a sample, and colour type: 0 gray, 2 RGB, 3 palette, 4 and 6 with alpha. alike: whether all
     decoders decode it alike at this depth and colour: it is not interlaced, has a single frame, and nothing rotates it
@@ -29,29 +29,30 @@ class PngHeader(NamedTuple):
 
     width: int
     height: int
-    plain: bool
     depth: int = 0
     color: int = 0
     alike: bool = False
+
+    @property
+    def plain(self) -> bool:
+        return self.alike and self.depth == 8 and self.color in (_GRAY, _RGB)
 
 
 def read_header(data: bytes) -> PngHeader:
     """Reads all chunks without decompressing their pixels; `data` must start with `START`."""
     width, height = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
-    not_plain = PngHeader(width, height, False, *data[24:26])
+    header = PngHeader(width, height, *data[24:26])
     # Bit depth, colour type, compression, filter, interlacing: PNG specification, 11.2.2.
     if len(data) < _HEADER_BYTES or data[12:16] != b"IHDR" or data[26:29] != bytes(3):
-        return not_plain
+        return header
     for kind, at, end in _chunks(data):
         if kind in _NOT_PLAIN:
-            return not_plain
+            break
         if kind in _TEXTS and (b"rientation" in data[at:end] or (kind != b"tEXt" and b"xmp" in data[at:end].lower())):
-            return not_plain  # XMP may rotate the image, which Pillow applies
+            break  # XMP may rotate the image, which Pillow applies
         if kind == b"IEND":
-            alike = end == len(data)
-            plain = alike and data[24] == 8 and data[25] in (_GRAY, _RGB)
-            return PngHeader(width, height, plain, data[24], data[25], alike)
-    return not_plain
+            return header._replace(alike=end == len(data))
+    return header
 
 
 def _chunks(data: bytes | memoryview) -> Iterator[tuple[bytes, int, int]]:

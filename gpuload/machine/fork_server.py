@@ -214,10 +214,8 @@ def _serve(
             reply: tuple[Any, Exception | None, str] = (answer(task), None, "")
         except Exception as error:
             reply = (None, _sendable(error), traceback.format_exc())
-        try:
+        with suppress(OSError):  # the next `recv` ends the process
             pipe.send(reply)
-        except OSError:
-            return
 
 
 def _sendable(error: Exception) -> Exception:

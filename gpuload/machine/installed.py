@@ -92,15 +92,13 @@ def _print_of_builtins() -> Iterator[None]:
     """Makes `builtins.print` look like Python's own. numba looks it up by module and name during its import,
     and training scripts replace it by a function that prints only on rank 0."""
     replaced = builtins.print
-    if getattr(replaced, "__module__", None) == "builtins":
-        yield
-        return
 
     def stand_in(*values: Any, **options: Any) -> None:
         replaced(*values, **options)
 
     stand_in.__module__, stand_in.__name__ = "builtins", "print"
-    builtins.print = stand_in
+    if getattr(replaced, "__module__", None) != "builtins":
+        builtins.print = stand_in
     try:
         yield
     finally:

@@ -32,34 +32,27 @@ def cpu_quota(root: Path = _ROOT) -> float | None:
     root: the root of the file system, for tests.
     """
     quotas = []
-    for folder in _groups("cpu", root):
-        with suppress(OSError, ValueError):
-            if (folder / "cpu.max").exists():
-                limit, period = (folder / "cpu.max").read_text().split()
-            else:
-                limit, period = ((folder / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
-            if limit not in ("max", "-1"):
-                quotas.append(int(limit) / int(period))
+    version_1 = _told("cpu", root, "cpu.cfs_quota_us", "cpu.cfs_period_us")
+    for words in (*_told("cpu", root, "cpu.max"), *version_1):
+        with suppress(ValueError):  # "max": no limit; so is -1 in version 1
+            limit, period = map(int, words)
+            quotas.append(limit / period)
     return min((quota for quota in quotas if quota > 0), default=None)
 
 
 def throttled(root: Path = _ROOT) -> float | None:
     """Share of the scheduler's periods so far in which this container was throttled; None if there is no quota."""
-    for folder in _groups("cpu", root):
-        with suppress(OSError, ValueError):
-            told = dict(line.split() for line in (folder / "cpu.stat").read_text().splitlines())
-            if int(told.get("nr_periods", 0)) > 0:
-                return int(told["nr_throttled"]) / int(told["nr_periods"])
+    for words in _told("cpu", root, "cpu.stat"):
+        told = dict(zip(words[::2], map(int, words[1::2]), strict=True))
+        if told.get("nr_periods", 0) > 0:
+            return told["nr_throttled"] / told["nr_periods"]
     return None
 
 
 def memory_limit(root: Path = _ROOT) -> int | None:
     """The memory limit of this process's control groups in bytes; None if they set none below the machine's memory."""
-    limits = []
-    for folder in _groups("memory", root):
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            with suppress(OSError, ValueError):
-                limits.append(int((folder / name).read_text()))  # "max": no limit
+    told = (words for name in ("memory.max", "memory.limit_in_bytes") for words in _told("memory", root, name))
+    limits = [int(word) for words in told for word in words if word.isdecimal()]  # "max": no limit
     total = machine_memory(root)
     return min((limit for limit in limits if total is None or limit < total), default=None)
 
@@ -82,13 +75,22 @@ def _meminfo(name: str, root: Path) -> int | None:
     return None
 
 
+def _told(controller: str, root: Path, *names: str) -> Iterator[list[str]]:
+    """The words of these files of a controller, for each of this process's control groups that has them."""
+    for folder in _groups(controller, root):
+        with suppress(OSError):
+            yield " ".join((folder / name).read_text() for name in names).split()
+
+
 def _groups(controller: str, root: Path) -> Iterator[Path]:
     """The folders of this process's control group of a controller and of those above it, in either version."""
     try:
-        own = dict(_own_groups(root))
+        groups = [line.split(":", 2) for line in (root / "proc/self/cgroup").read_text().splitlines()]
         mounts = (root / "proc/self/mountinfo").read_text().splitlines()
     except OSError:
         return
+    # By controllers; version 2 has one group, without a controller's name.
+    own = {name: path for _, controllers, path in groups for name in controllers.split(",")}
     for line in mounts:
         # proc(5): id, parent, device, root of the mount, mount point, options, optional fields, "-", type, source,
         # options of the file system, where version 1 names its controllers.
@@ -96,26 +98,12 @@ def _groups(controller: str, root: Path) -> Iterator[Path]:
         places, kinds = before.split(), after.split()
         if len(places) < 5 or not kinds or kinds[0] not in ("cgroup", "cgroup2"):
             continue
-        if kinds[0] == "cgroup" and controller not in kinds[-1].split(","):
-            continue
-        path = own.get("" if kinds[0] == "cgroup2" else controller)
-        if path is None:
+        name = "" if kinds[0] == "cgroup2" else controller
+        if name not in own or name not in ["", *kinds[-1].split(",")]:
             continue
         # In a container the group's path may be the host's, of which the mount shows a part.
         mount = root / places[4].lstrip("/")
-        relative = path.removeprefix(places[3].rstrip("/")).strip("/")
+        relative = own[name].removeprefix(places[3].rstrip("/")).strip("/")
         is_below = ".." not in relative.split("/") and (mount / relative).is_dir()
         folder = mount / relative if is_below else mount
-        while True:
-            yield folder
-            if folder == mount:
-                break
-            folder = folder.parent
-
-
-def _own_groups(root: Path) -> Iterator[tuple[str, str]]:
-    """(controller, path) of each control group of this process; version 2 has one, without a controller's name."""
-    for line in (root / "proc/self/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        for controller in controllers.split(","):
-            yield controller, path
+        yield from (one for one in (folder, *folder.parents) if one.is_relative_to(mount))

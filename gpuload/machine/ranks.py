@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -62,21 +63,15 @@ def find_ranks(rank: int | None, world_size: int | None) -> Ranks:
         raise ArgumentError(f"rank={rank}, world_size={world_size}: expected 0 <= rank < world_size")
     if world_size == 1:  # other launchers' variables may belong to a job that this process is not part of
         return Ranks(rank, world_size, from_environment("LOCAL_RANK", 0), from_environment("LOCAL_WORLD_SIZE", 1, 1))
-    known = next((name for name in _LOCAL_RANK if name in os.environ), None)
-    size = next((name for name in _LOCAL_SIZE if name in os.environ), None)
-    return Ranks(
-        rank,
-        world_size,
-        from_environment(known, 0) if known else None,
-        from_environment(size, 1, 1) if size else _slurm_tasks(),
-    )
+    local_rank = next((from_environment(name, 0) for name in _LOCAL_RANK if name in os.environ), None)
+    sizes = (from_environment(name, 1, least=1) for name in _LOCAL_SIZE if name in os.environ)
+    return Ranks(rank, world_size, local_rank, next(sizes, None) or _slurm_tasks())
 
 
 def _slurm_tasks() -> int:
     """The tasks of this Slurm step on this node; 1 outside of one. Slurm writes "4(x2),3" for nodes of 4, 4 and 3."""
-    counts = []
-    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", os.environ.get("SLURM_STEP_TASKS_PER_NODE", "")):
-        counts += [int(count)] * int(times or 1)
+    told = re.findall(r"(\d+)(?:\(x(\d+)\))?", os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    counts = [int(count) for count, times in told for _ in range(int(times or 1))]
     node = from_environment("SLURM_NODEID", 0)
     return max(1, counts[node]) if node < len(counts) else 1
 
@@ -172,12 +167,8 @@ def compare_with_counterparts(ranks: Ranks, settings: Mapping[str, Any]) -> None
     place = _calling_lines(sys._getframe(1))
     _constructed[place] += 1
     try:
-        first = _compare(
-            distributed.distributed_c10d._get_default_store(),
-            f"{place}/{_constructed[place]}",
-            place,
-            (ranks.rank, dict(settings)),
-        )
+        store = distributed.distributed_c10d._get_default_store()
+        first = _compare(store, f"{place}/{_constructed[place]}", place, (ranks.rank, dict(settings)))
     except Exception as error:  # a lost or incompatible store; training will report it better
         _say_once(f"the data and settings of the ranks are not compared ({type(error).__name__}: {error})")
         return
@@ -234,25 +225,18 @@ def _difference(told: Sequence[tuple[int, Mapping[str, Any]]]) -> str:
     for name in told[0][1]:
         # Only the first rank with each value, so the message stays readable with a thousand ranks.
         firsts = {repr(settings[name]): rank for rank, settings in reversed(told)}
-        if len(firsts) > 1:
-            values = sorted((rank, value) for value, rank in firsts.items())
-            differing.append(f"{name} " + ", ".join(f"{value} on rank {rank}" for rank, value in values))
+        values = [f"{value} on rank {rank}" for value, rank in sorted(firsts.items(), key=lambda first: first[1])]
+        differing += [f"{name} {', '.join(values)}"] if len(values) > 1 else []
     if not differing:
         return ""
-    return (
-        f"ranks differ: {'; '.join(differing)}. All ranks must open the same data set with the same settings; a loader "
-        "of one rank alone needs rank=0, world_size=1"
-    )
+    advice = "All ranks must open the same data set with the same settings; a loader of one rank alone needs rank=0"
+    return f"ranks differ: {'; '.join(differing)}. {advice}, world_size=1"
 
 
-def _calling_lines(frame: FrameType | None) -> str:
+def _calling_lines(frame: FrameType) -> str:
     """A digest of the call stack's lines, without folders, which may differ among machines."""
-    lines = []
-    while frame is not None:
-        code = frame.f_code
-        lines.append((os.path.basename(code.co_filename), frame.f_lineno, code.co_name))
-        frame = frame.f_back
-    return _digest(repr(lines))
+    lines = [(frame.f_code, number) for frame, number in traceback.walk_stack(frame)]
+    return _digest(repr([(os.path.basename(code.co_filename), number, code.co_name) for code, number in lines]))
 
 
 def _digest(text: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from images import Folder, encode, photo
 from reading import rows_of
+from sources_read import listed, names_of, reasons_of
 from zips import write_zip
 
 from gpuload import SourceError, cli
@@ -16,14 +17,10 @@ from gpuload.sources import open_source
 IMAGES = {f"{n}.jpg": b"%d" % n for n in range(4)}
 
 
-def listed(root: Path, text: str | bytes, columns: dict[str, tuple[str, ...]] | None = None, name: str = "t.csv") -> Any:  # fmt: skip
-    table = root.with_suffix(f".{name}")
-    table.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return open_source(root, table, columns).list_samples()
-
-
-def names(listing: Any) -> list[str]:
-    return listing.samples.column("name").to_pylist()
+def of_table(root: Path, text: str, columns: dict[str, tuple[str, ...]] | None = None) -> Any:
+    table = root.with_suffix(".t.csv")
+    table.write_text(text)
+    return listed(root, table, columns)
 
 
 @pytest.mark.parametrize(
@@ -34,21 +31,21 @@ def names(listing: Any) -> list[str]:
 def test_ids_without_an_extension(make_folder: Folder, tmp_path: Path, column: str, archive: bool) -> None:
     files = {"x/1.jpg": b"1", "x/2.PNG": b"22", "x/0.3.jpeg": b"333"}
     root = write_zip(tmp_path / "a.zip", files) if archive else make_folder(files)
-    listing = listed(root, f"{column},label\nx/2,0\nx/1,1\nx/0.3,1\n")
-    assert names(listing) == ["x/2.PNG", "x/1.jpg", "x/0.3.jpeg"]
+    listing = of_table(root, f"{column},label\nx/2,0\nx/1,1\nx/0.3,1\n")
+    assert names_of(listing) == ["x/2.PNG", "x/1.jpg", "x/0.3.jpeg"]
     assert listing.samples.column("bytes").to_pylist() == [2, 1, 3]
 
 
 def test_ids_with_files_of_several_extensions(make_folder: Folder) -> None:
-    listing = listed(make_folder({"1.jpg": b"", "1.png": b"", "2.webp": b"", "2.png": b""}), "id,label\n1,0\n2,0\n")
-    assert names(listing) == ["1.jpg", "2.png"]
+    listing = of_table(make_folder({"1.jpg": b"", "1.png": b"", "2.webp": b"", "2.png": b""}), "id,label\n1,0\n2,0\n")
+    assert names_of(listing) == ["1.jpg", "2.png"]
     assert listing.notes[0] == (
         "2 names without an extension, such as '1', fit several files: the first by extension is taken"
     )
 
 
 def test_masks_without_an_extension(make_folder: Folder) -> None:
-    listing = listed(make_folder({"1.jpg": b"", "m/1.png": b""}), "id,mask\n1,m/1\n")
+    listing = of_table(make_folder({"1.jpg": b"", "m/1.png": b""}), "id,mask\n1,m/1\n")
     assert listing.samples.column("mask").to_pylist() == ["m/1.png"]
 
 
@@ -67,33 +64,15 @@ def test_through_the_packer(make_folder: Folder, tmp_path: Path, capsys: pytest.
 
 def test_images_that_the_table_does_not_name_are_told(make_folder: Folder) -> None:
     root = make_folder({**IMAGES, "x/5.jpg": b"", "m/1.png": b"", "notes.txt": b""})
-    assert listed(root, "path,label\n1.jpg,0\n./2.jpg,0\n").notes == (
+    assert of_table(root, "path,label\n1.jpg,0\n./2.jpg,0\n").notes == (
         f"left out 2 images that {root.with_suffix('.t.csv')} does not name",
     )
-    assert listed(root, "path,mask\n1.jpg,m/1.png\n0.jpg,2.jpg\n3.jpg,m/1.png\n").notes == ()
-
-
-def test_classes_that_differ_in_case_are_told(make_folder: Folder) -> None:
-    listing = listed(make_folder({"1.jpg": b"", "2.jpg": b""}), "path,label\n1.jpg,cat\n2.jpg,Cat\n")
-    assert listing.notes == ("classes that differ only in case are different classes: 'Cat', 'cat'",)
-
-
-@pytest.mark.parametrize("text", ["\ufeffpath;label\n1.jpg;1\n", '\ufeff"path"\t"label"\n"1.jpg"\t1\n'])
-def test_byte_order_marks_and_other_separators(make_folder: Folder, text: str) -> None:
-    assert listed(make_folder({"1.jpg": b""}), text).samples.column("label").to_pylist() == [1]
+    assert of_table(root, "path,mask\n1.jpg,m/1.png\n0.jpg,2.jpg\n3.jpg,m/1.png\n").notes == ()
 
 
 def test_roles_that_a_table_has_not(make_folder: Folder) -> None:
     root = make_folder({"1.jpg": b""})
-    assert names(listed(root, "photo,path,label\n1.jpg,2.jpg,0\n", {"image": ("photo",)})) == ["1.jpg"]
-
-
-def labels(listing) -> list[int]:
-    return listing.samples.column("label").to_pylist()
-
-
-def rejected(listing) -> list[tuple[str, str]]:
-    return [(rejection.source, rejection.reason) for rejection in listing.rejected]
+    assert names_of(of_table(root, "photo,path,label\n1.jpg,2.jpg,0\n", {"image": ("photo",)})) == ["1.jpg"]
 
 
 def test_folder(make_folder: Folder) -> None:
@@ -111,12 +90,12 @@ def test_folder(make_folder: Folder) -> None:
         }
     )
     (root / "empty").mkdir()
-    listing = open_source(root).list_samples()
+    listing = listed(root)
     assert listing.classes == ("a", "b", "empty")
-    assert names(listing) == ["a/ü n.d.webp", "b/10.jpeg", "b/2.JPG", "b/deep/er/x.PnG"]
+    assert names_of(listing) == ["a/ü n.d.webp", "b/10.jpeg", "b/2.JPG", "b/deep/er/x.PnG"]
     assert listing.samples.column("bytes").to_pylist() == [3, 1, 5, 2]
-    assert labels(listing) == [0, 1, 1, 1]
-    assert rejected(listing) == [("lone.jpg", "lies in no class folder")]
+    assert listing.samples.column("label").to_pylist() == [0, 1, 1, 1]
+    assert reasons_of(listing) == [("lone.jpg", "lies in no class folder")]
     assert listing.notes == (
         "class folders without an image, which keep their class numbers: 'empty'",
         "passed over, by extension: 1 × .txt, 1 × no extension",
@@ -134,21 +113,21 @@ def test_links_are_followed_but_not_in_circles(make_folder: Folder) -> None:
     (root / "c").symlink_to(elsewhere)
     (root / "c" / "4.jpg").symlink_to(root / "a" / "1.jpg")
     (root / "c" / "5.jpg").symlink_to("nowhere")
-    listing = open_source(root).list_samples()
-    assert names(listing) == ["a/1.jpg", "a/b/2.jpg", "b/2.jpg", "b/a/1.jpg", "c/3.jpg", "c/4.jpg"]
-    assert rejected(listing) == [("c/5.jpg", "cannot be read: No such file or directory")]
+    listing = listed(root)
+    assert names_of(listing) == ["a/1.jpg", "a/b/2.jpg", "b/2.jpg", "b/a/1.jpg", "c/3.jpg", "c/4.jpg"]
+    assert reasons_of(listing) == [("c/5.jpg", "cannot be read: No such file or directory")]
     assert [note for note in listing.notes if "'a/up', a link to a folder that it lies in" in note]
 
 
 def test_names_that_are_not_utf8(make_folder: Folder) -> None:
     root = make_folder({"a/1.jpg": b"1"})
     Path(os.fsdecode(os.fsencode(root) + b"/a/\xff.jpg")).write_bytes(b"1")
-    listing = open_source(root).list_samples()
-    assert names(listing) == ["a/1.jpg"]
-    assert rejected(listing) == [("a/\ufffd.jpg", "its name is not UTF-8")]
+    listing = listed(root)
+    assert names_of(listing) == ["a/1.jpg"]
+    assert reasons_of(listing) == [("a/\ufffd.jpg", "its name is not UTF-8")]
     os.mkdir(os.fsencode(root) + b"/\xff")
     with pytest.raises(SourceError, match=r"class folder '\ufffd' has a name that is not UTF-8. Rename it"):
-        open_source(root).list_samples()
+        listed(root)
 
 
 @pytest.mark.parametrize(
@@ -159,13 +138,14 @@ def test_names_that_are_not_utf8(make_folder: Folder) -> None:
         ("target\timage\n 7 \tx/1.jpg\n7\t2.png\n", [7, 7], None),
         ("path;label\nx/1.jpg;1a\n2.png;2\n", [0, 1], ("1a", "2")),
         ('\ufeff"path","label"\n"x/1.jpg","a, b"\n2.png,a\n', [1, 0], ("a", "a, b")),
+        ('\ufeff"path"\t"label"\n"x/1.jpg"\t1\n2.png\t0\n', [1, 0], None),
     ],
 )
 def test_table(make_folder: Folder, table: str, expected_labels: list[int], classes: tuple[str, ...] | None) -> None:
     root = make_folder({"x/1.jpg": b"123", "2.png": b"4", "t.csv": table.encode()})
     source = open_source(root, root / "t.csv")
     listing = source.list_samples()
-    assert names(listing) == ["x/1.jpg", "2.png"]
+    assert names_of(listing) == ["x/1.jpg", "2.png"]
     assert listing.samples.column("bytes").to_pylist() == [3, 1]
-    assert (labels(listing), listing.classes) == (expected_labels, classes)
+    assert (listing.samples.column("label").to_pylist(), listing.classes) == (expected_labels, classes)
     assert source.read("x/1.jpg") == b"123"
