@@ -23,7 +23,7 @@ from llvmlite.binding import ffi
 from numba import config, njit, types
 from numba.core.compiler_lock import global_compiler_lock
 
-from gpuload.decode.native.cache import open_cache
+from gpuload.decode.native.cache import Cache
 from gpuload.machine.limits import count_cores
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -82,7 +82,7 @@ def cached(function: F, by_address: bool = False, is_exact: bool = False) -> F:
     """
     options = {**_OPTIONS, "fastmath": False} if is_exact else _OPTIONS
     made: F = njit(no_cfunc_wrapper=not by_address, **options)(function)
-    made._cache = open_cache(function, _stamp(Path(function.__code__.co_filename)))  # type: ignore[attr-defined]
+    made._cache = Cache(function, _stamp(Path(function.__code__.co_filename)))  # type: ignore[attr-defined]
     _cached.append(made)
     return made
 
@@ -117,8 +117,8 @@ def sources_of(path: Path) -> list[Path]:
     return [*shared, header, *codes, *own]
 
 
-def _stamp(path: Path) -> str:
-    return hashlib.sha256(b"\0".join(source.read_bytes() for source in sources_of(path))).hexdigest()
+def _stamp(path: Path) -> bytes:
+    return hashlib.sha256(b"\0".join(source.read_bytes() for source in sources_of(path))).digest()
 
 
 # Loading from the cache takes 0.2 s; waiting slightly longer costs less than decoding without it.

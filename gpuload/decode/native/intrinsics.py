@@ -1,11 +1,13 @@
 """Access to memory by address, and vectors of integers, in compiled functions: numba has neither."""
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
 from numba import carray, types
 from numba.core import cgutils
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 INT8, INT16, INT32, INT64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
@@ -131,125 +133,102 @@ def _pointer_to(kind: types.Type) -> Any:
     return intrinsic(make)
 
 
-bytes_at, signed_at, halves_at, entries_at, numbers_at, longs_at, words_at, floats_at, doubles_at = (
-    _pointer_to(kind)
-    for kind in (
-        types.uint8,
-        types.int8,
-        types.uint16,
-        types.uint32,
-        types.int32,
-        types.int64,
-        types.uint64,
-        types.float32,
-        types.float64,
-    )
-)
+bytes_at, signed_at, halves_at = _pointer_to(types.uint8), _pointer_to(types.int8), _pointer_to(types.uint16)
+entries_at, numbers_at = _pointer_to(types.uint32), _pointer_to(types.int32)
+longs_at, words_at = _pointer_to(types.int64), _pointer_to(types.uint64)
+floats_at, doubles_at = _pointer_to(types.float32), _pointer_to(types.float64)
 
 
-def _load_word(_: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        word = ir.IntType(64)
-        return builder.bswap(builder.load(builder.inttoptr(args[0], word.as_pointer()), align=1))
+def emitted(*kinds: Any) -> Callable[[Callable[..., Any]], Any]:
+    """An intrinsic of a function that emits LLVM's instructions: of a builder and of the arguments' values.
 
-    return types.uint64(address), generate
+    kinds: of the result, void by default, and of the arguments, which are converted to them; as given by default.
+    """
+    result, *parameters = kinds or (types.void,)
 
+    def make(emit: Callable[..., Any]) -> Any:
+        def typed(_: Any, *given: Any) -> Any:
+            def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+                made = emit(builder, *args)
+                return context.get_dummy_value() if made is None else made
 
-def _store_word(_: Any, address: Any, value: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store(args[1], builder.inttoptr(args[0], args[1].type.as_pointer()), align=1)
-        return context.get_dummy_value()
+            return result(*(parameters or given)), generate
 
-    return types.void(address, value), generate
+        typed.__signature__ = inspect.signature(emit)  # type: ignore[attr-defined]
+        return intrinsic(typed)
 
-
-def _swap(_: Any, word: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bswap(args[0])
-
-    return word(word), generate
+    return make
 
 
-def _markers(_: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        vector = ir.VectorType(ir.IntType(8), MARKER_BYTES)
-
-        def load(after: int) -> Any:
-            at = builder.add(args[0], ir.Constant(args[0].type, after))
-            return builder.load(builder.inttoptr(at, vector.as_pointer()), align=1)
-
-        def all_of(number: int) -> Any:
-            return ir.Constant(vector, [number] * MARKER_BYTES)
-
-        code = load(1)
-        is_restart = builder.icmp_unsigned("==", builder.and_(code, all_of(0xF8)), all_of(0xD0))
-        is_other = builder.or_(is_restart, builder.icmp_unsigned("==", code, all_of(0)))
-        begins = builder.icmp_unsigned("==", load(0), all_of(0xFF))
-        return builder.bitcast(builder.and_(begins, builder.not_(is_other)), ir.IntType(MARKER_BYTES))
-
-    return types.uint64(address), generate
+@emitted(types.uint64)
+def load_word(builder: Any, address: Any) -> Any:
+    """uint64: the 8 bytes at an address, big-endian."""
+    return builder.bswap(builder.load(builder.inttoptr(address, INT64.as_pointer()), align=1))
 
 
-def _add(_: Any, address: Any, value: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.atomic_rmw("add", builder.inttoptr(args[0], args[1].type.as_pointer()), args[1], "monotonic")
-
-    return types.int64(types.int64, types.int64), generate
-
-
-def _call(_: Any, function: Any, arguments: Any, begin: Any, end: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        long = ir.IntType(64)
-        return builder.call(builder.inttoptr(args[0], ir.FunctionType(long, [long] * 3).as_pointer()), args[1:])
-
-    return types.int64(*[types.int64] * 4), generate
+@emitted()
+def store_word(builder: Any, address: Any, value: Any) -> None:
+    """Stores a word at an address, in the machine's byte order."""
+    builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=1)
 
 
-def _look_up(_: Any, table: Any, source: Any, target: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        if "+avx512vbmi" not in context.codegen().magic_tuple()[-1]:
-            entries, levels, to = (builder.inttoptr(address, INT8.as_pointer()) for address in args)
-            for at in range(TABLE_BYTES):
-                place = [ir.Constant(INT64, at)]
-                level = builder.zext(builder.load(builder.gep(levels, place)), INT64)
-                builder.store(builder.load(builder.gep(entries, [level])), builder.gep(to, place))
-            return context.get_dummy_value()
-        vector = ir.VectorType(INT8, TABLE_BYTES)
-        kind, name = ir.FunctionType(vector, [vector] * 3), "llvm.x86.avx512.vpermi2var.qi.512"
-        of_half = cgutils.get_or_insert_function(builder.module, kind, name)
-        parts = [Lanes.load(builder, args[0], INT8, TABLE_BYTES, TABLE_BYTES * part).value for part in range(4)]
-        levels = Lanes.load(builder, args[1], INT8, TABLE_BYTES)
-        low, high = (builder.call(of_half, [parts[part], levels.value, parts[part + 1]]) for part in (0, 2))
-        is_high = builder.icmp_signed("<", levels.value, levels.all(0).value)
-        Lanes(builder, builder.select(is_high, high, low)).store(args[2])
-        return context.get_dummy_value()
-
-    return types.void(table, source, target), generate
+@emitted(types.uint64)
+def swapped(builder: Any, word: Any) -> Any:
+    """A word with its bytes in reverse order."""
+    return builder.bswap(word)
 
 
-def _copy_some(_: Any, target: Any, source: Any, first: Any, last: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        of, to = (Lanes.load(builder, address, INT8, SOME_BYTES) for address in (args[1], args[0]))
-        numbers = Lanes(builder, ir.Constant(to.value.type, list(range(SOME_BYTES))))
-        from_first, to_last = (numbers.filled(builder.trunc(number, INT8)) for number in args[2:])
-        begun = builder.icmp_signed(">=", numbers.value, from_first)
-        chosen = builder.and_(begun, builder.icmp_signed("<", numbers.value, to_last))
-        Lanes(builder, builder.select(chosen, of.value, to.value)).store(args[0])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64, types.int64), generate
+@emitted(types.uint64)
+def find_markers(builder: Any, address: Any) -> Any:
+    """uint64: a bit for each of MARKER_BYTES bytes at an address, whether a JPEG's marker begins there that is neither
+    a stuffed byte nor a restart marker; the byte after them is read, too."""
+    here, code = (Lanes.load(builder, address, INT8, MARKER_BYTES, after) for after in (0, 1))
+    is_restart = builder.icmp_unsigned("==", (code & 0xF8).value, code.all(0xD0).value)
+    is_other = builder.or_(is_restart, builder.icmp_unsigned("==", code.value, code.all(0).value))
+    begins = builder.icmp_unsigned("==", here.value, here.all(0xFF).value)
+    return builder.bitcast(builder.and_(begins, builder.not_(is_other)), ir.IntType(MARKER_BYTES))
 
 
-# uint64: a bit for each of MARKER_BYTES bytes at an address, whether a JPEG's marker begins there that is neither a
-# stuffed byte nor a restart marker; the byte after them is read, too.
-find_markers: Any = intrinsic(_markers)
-# Stores what a table of 256 bytes has for each of TABLE_BYTES bytes; at three addresses. One by one they take six times
-# as long, where the processor has no instruction for it (AVX-512 VBMI).
-look_up: Any = intrinsic(_look_up)
-# Copies, of SOME_BYTES bytes, those from one number to before another to an address from another.
-copy_some: Any = intrinsic(_copy_some)
-add: Any = intrinsic(_add)  # adds to the int64 at an address, whatever other threads do, and returns what it was before
-call: Any = intrinsic(_call)  # calls the function at an address with three int64, see `gpuload.decode.native.steps`
-swapped: Any = intrinsic(_swap)  # a word with its bytes in reverse order
-load_word: Any = intrinsic(_load_word)  # uint64: the 8 bytes at an address, big-endian
-store_word: Any = intrinsic(_store_word)  # stores a word at an address, in the machine's byte order
+@emitted(*[types.int64] * 3)
+def add(builder: Any, address: Any, value: Any) -> Any:
+    """Adds to the int64 at an address, whatever other threads do, and returns what it was before."""
+    return builder.atomic_rmw("add", builder.inttoptr(address, value.type.as_pointer()), value, "monotonic")
+
+
+@emitted(*[types.int64] * 5)
+def call(builder: Any, function: Any, arguments: Any, begin: Any, end: Any) -> Any:
+    """Calls the function at an address with three int64, see `gpuload.decode.native.steps`."""
+    kind = ir.FunctionType(INT64, [INT64] * 3)
+    return builder.call(builder.inttoptr(function, kind.as_pointer()), [arguments, begin, end])
+
+
+@emitted()
+def look_up(builder: Any, table: Any, source: Any, target: Any) -> None:
+    """Stores what a table of 256 bytes has for each of TABLE_BYTES bytes; at three addresses. One by one they take six
+    times as long, where the processor has no instruction for it (AVX-512 VBMI)."""
+    if "+avx512vbmi" not in cpu_target.target_context.codegen().magic_tuple()[-1]:
+        entries, levels, to = (builder.inttoptr(address, INT8.as_pointer()) for address in (table, source, target))
+        for at in range(TABLE_BYTES):
+            place = [ir.Constant(INT64, at)]
+            level = builder.zext(builder.load(builder.gep(levels, place)), INT64)
+            builder.store(builder.load(builder.gep(entries, [level])), builder.gep(to, place))
+        return
+    vector = ir.VectorType(INT8, TABLE_BYTES)
+    kind, name = ir.FunctionType(vector, [vector] * 3), "llvm.x86.avx512.vpermi2var.qi.512"
+    of_half = cgutils.get_or_insert_function(builder.module, kind, name)
+    parts = [Lanes.load(builder, table, INT8, TABLE_BYTES, TABLE_BYTES * part).value for part in range(4)]
+    levels = Lanes.load(builder, source, INT8, TABLE_BYTES)
+    low, high = (builder.call(of_half, [parts[part], levels.value, parts[part + 1]]) for part in (0, 2))
+    is_high = builder.icmp_signed("<", levels.value, levels.all(0).value)
+    Lanes(builder, builder.select(is_high, high, low)).store(target)
+
+
+@emitted(types.void, *[types.int64] * 4)
+def copy_some(builder: Any, target: Any, source: Any, first: Any, last: Any) -> None:
+    """Copies, of SOME_BYTES bytes, those from one number to before another to an address from another."""
+    of, to = (Lanes.load(builder, address, INT8, SOME_BYTES) for address in (source, target))
+    numbers = Lanes(builder, ir.Constant(to.value.type, list(range(SOME_BYTES))))
+    from_first, to_last = (numbers.filled(builder.trunc(number, INT8)) for number in (first, last))
+    begun = builder.icmp_signed(">=", numbers.value, from_first)
+    chosen = builder.and_(begun, builder.icmp_signed("<", numbers.value, to_last))
+    Lanes(builder, builder.select(chosen, of.value, to.value)).store(target)

@@ -5,17 +5,15 @@ which took 5 of 15 s. The vectors are written out: LLVM takes longer for loops t
 for each row whether memory overlaps, which took 1.4 of 8.5 µs for 64×64 pixels.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from gpuload.decode.native.compiled import inlined
-from gpuload.decode.native.intrinsics import INT8, INT32, INT64, Lanes, bytes_at, floats_at, longs_at
+from gpuload.decode.native.intrinsics import INT8, INT32, INT64, Lanes, bytes_at, emitted, floats_at, longs_at
 from gpuload.types import F32, F64, I64
 
 # A word holds B, G and R from its top, 21 bits each: a level (8 bits) times weights that sum to 1 << 13. Those of a
@@ -130,10 +128,6 @@ def _levels(sums: Lanes, lane: int, bits: int, bias: int) -> Lanes:
     return ((levels & 511) - (bias >> bits)).level()
 
 
-def _normalised(levels: Lanes, mean: Any, factor: Any) -> Lanes:
-    return levels.as_floats().minus(mean).times(factor)
-
-
 def _interleaved(channels: Sequence[Lanes]) -> Lanes:
     red, green, blue = channels
     # Shuffled vectors must have equally many lanes; the second half of `blue` is never taken.
@@ -141,67 +135,45 @@ def _interleaved(channels: Sequence[Lanes]) -> Lanes:
     return two.shuffled(three, [pixel + PIXELS * channel for pixel in range(PIXELS) for channel in range(3)])
 
 
-def _make_store(bits: int, bias: int, floats: bool, planar: bool) -> Any:
-    """A function that stores the values of `PIXELS` words, each with the sums of three channels.
+def _branch(builder: ir.IRBuilder, flags: Sequence[Any], emit: Callable[..., None], *known: bool) -> None:
+    """Emits the same for each combination of flags, which are told apart while it runs."""
+    if not flags:
+        emit(*known)
+        return
+    with builder.if_else(flags[0]) as branches:
+        for value, branch in zip((True, False), branches, strict=True):
+            with branch:
+                _branch(builder, flags[1:], emit, *known, value)
 
-    Its arguments: address of the words; mean and factor of each channel, tuples of float32; address of the first value;
-    bytes from channel to channel.
+
+@emitted()
+def _store(
+    builder: ir.IRBuilder,
+    words: Any,
+    flags: Any,
+    mean: Any,
+    factor: Any,
+    address: Any,
+    apart: Any,
+) -> None:
+    """Stores the values of `PIXELS` words, each with the sums of three channels.
+
+    flags: whether values are floats, planar, and sums those of a cubic filter. mean, factor: of each channel. address:
+    of the first value. apart: bytes from channel to channel.
     """
 
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        words, mean, factor, address, apart = args
-        sums = Lanes.load(builder, words, INT64, PIXELS)
+    def emit(floats: bool, planar: bool, cubic: bool) -> None:
+        bits, bias = (CUBIC_BITS, CUBIC_BIAS) if cubic else (LINEAR_BITS, LINEAR_BIAS)
+        sums, at = Lanes.load(builder, words, INT64, PIXELS), address
         values = [_levels(sums, LANE * channel, bits, bias) for channel in range(3)]
-        if floats:
-            values = [
-                _normalised(level, builder.extract_value(mean, channel), builder.extract_value(factor, channel))
-                for channel, level in enumerate(values)
-            ]
-        else:
-            values = [level.narrow(INT8) for level in values]
-        if not planar:
-            _interleaved(values).store(address)
-            return context.get_dummy_value()
-        for value in values:
-            value.store(address)
-            address = builder.add(address, apart)
-        return context.get_dummy_value()
+        for channel, level in enumerate(values):
+            less, times = (builder.extract_value(of, channel) for of in (mean, factor))
+            values[channel] = level.as_floats().minus(less).times(times) if floats else level.narrow(INT8)
+        for value in values if planar else [_interleaved(values)]:
+            value.store(at)
+            at = builder.add(at, apart)
 
-    def make(_: Any, words: Any, mean: Any, factor: Any, address: Any, apart: Any) -> Any:
-        return types.void(words, mean, factor, address, apart), generate
-
-    return intrinsic(make)
-
-
-_linear, _cubic = (LINEAR_BITS, LINEAR_BIAS), (CUBIC_BITS, CUBIC_BIAS)
-_linear_planar_floats, _linear_pixel_floats = _make_store(*_linear, True, True), _make_store(*_linear, True, False)
-_linear_planar_levels, _linear_pixel_levels = _make_store(*_linear, False, True), _make_store(*_linear, False, False)
-_cubic_planar_floats, _cubic_pixel_floats = _make_store(*_cubic, True, True), _make_store(*_cubic, True, False)
-_cubic_planar_levels, _cubic_pixel_levels = _make_store(*_cubic, False, True), _make_store(*_cubic, False, False)
-
-
-@inlined
-def _store(words: int, cubic: bool, mean: Any, factor: Any, output: Output, address: int, apart: int) -> None:
-    """The values of `PIXELS` words."""
-    if output.floats and output.planar:
-        if cubic:
-            _cubic_planar_floats(words, mean, factor, address, apart)
-        else:
-            _linear_planar_floats(words, mean, factor, address, apart)
-    elif output.floats:
-        if cubic:
-            _cubic_pixel_floats(words, mean, factor, address, apart)
-        else:
-            _linear_pixel_floats(words, mean, factor, address, apart)
-    elif output.planar:
-        if cubic:
-            _cubic_planar_levels(words, mean, factor, address, apart)
-        else:
-            _linear_planar_levels(words, mean, factor, address, apart)
-    elif cubic:
-        _cubic_pixel_levels(words, mean, factor, address, apart)
-    else:
-        _linear_pixel_levels(words, mean, factor, address, apart)
+    _branch(builder, [builder.extract_value(flags, number) for number in range(3)], emit)
 
 
 SPARE_BYTES = 3 * PIXELS * 4
@@ -215,13 +187,14 @@ def store_row(words: int, cubic: bool, mean: Any, factor: Any, output: Output, r
     float32; without effect on uint8. spare: address of SPARE_BYTES.
     """
     width, step, apart = output.width, pixel_step(output), channel_step(output)
+    flags = output.floats, output.planar, cubic
     if width >= PIXELS:
         for x in range(0, width, PIXELS):
             begin = min(x, width - PIXELS)  # the last vector overlaps the previous one
-            _store(words + 8 * begin, cubic, mean, factor, output, row + begin * step, apart)
+            _store(words + 8 * begin, flags, mean, factor, row + begin * step, apart)
         return
     near = PIXELS * step if output.planar else value_bytes(output)
-    _store(words, cubic, mean, factor, output, spare, near)
+    _store(words, flags, mean, factor, spare, near)
     for channel in range(3):
         for x in range(width):
             source, target = bytes_at(spare + channel * near + x * step), bytes_at(row + channel * apart + x * step)

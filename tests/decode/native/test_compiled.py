@@ -54,7 +54,7 @@ compiled.count_cores = lambda: 2
 compile_free, start = compiled._compile_free, compiled._start
 
 def wait(missing):
-    while helper.poll() is None and len(list(Path("cache").rglob("*.nbi"))) < 3:
+    while helper.poll() is None and len(list(Path("cache").rglob("*.nbc"))) < 3:
         time.sleep(0.01)
     return compile_free(missing)
 

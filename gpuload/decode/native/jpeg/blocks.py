@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from gpuload.decode.native.compiled import compiled, inlined
-from gpuload.decode.native.intrinsics import INT32, Lanes, load_word
+from gpuload.decode.native.intrinsics import INT32, Lanes, emitted, load_word
 
 # One in 200 to 400 codes is longer. A table takes 4 kB.
 LOOKUP_BITS = 10
@@ -254,8 +252,8 @@ def _make(transform: Callable[[Sequence[Lanes]], list[Lanes]], size: int) -> Any
     """A function of the address of int32 (8, 8), coefficients by row, and of samples, and their bytes per row."""
     less = {8: 0, 4: 1, 2: 2}[size]
 
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        coefficients, pixels, stride = args
+    @emitted()
+    def inverse_dct(builder: ir.IRBuilder, coefficients: Any, pixels: Any, stride: Any) -> None:
         rows = [Lanes.load(builder, coefficients, INT32, 8, 32 * row) for row in range(8)]
         kept = [row.rounded(_BITS - _KEPT_BITS + less) for row in transform(rows)]
         kept += [kept[0].all(0)] * (8 - size)
@@ -271,12 +269,8 @@ def _make(transform: Callable[[Sequence[Lanes]], list[Lanes]], size: int) -> Any
             for number, word in enumerate(words):
                 word.store_lane(row, ir.IntType(8 * step), pixels, step * number)
             pixels = builder.add(pixels, stride)
-        return context.get_dummy_value()
 
-    def make(_: Any, coefficients: Any, pixels: Any, stride: Any) -> Any:
-        return types.void(coefficients, pixels, stride), generate
-
-    return intrinsic(make)
+    return inverse_dct
 
 
 inverse_dct_8: Any = _make(_transform_8, 8)

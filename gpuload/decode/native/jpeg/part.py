@@ -4,11 +4,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from gpuload.decode.native.compiled import inlined
-from gpuload.decode.native.intrinsics import INT8, INT16, INT32, Lanes, bytes_at
+from gpuload.decode.native.intrinsics import INT8, INT16, INT32, Lanes, bytes_at, emitted
 from gpuload.decode.native.jpeg.frame import Frame
 from gpuload.types import I64
 
@@ -80,36 +78,30 @@ def _store_rgb(red: Lanes, green: Lanes, blue: Lanes, address: Any) -> None:
 def _make(chroma: _Chroma) -> Any:
     """A function of addresses: luma of the first pixel; Cb of its row and of the next nearest row; Cr likewise; RGB."""
 
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        luma, near_blue, far_blue, near_red, far_red, rgb = args
+    @emitted()
+    def convert(
+        builder: ir.IRBuilder, luma: Any, near_blue: Any, far_blue: Any, near_red: Any, far_red: Any, rgb: Any
+    ) -> None:
         level = Lanes.load(builder, luma, INT8, PIXELS).wide(INT16)
         b, r = chroma(builder, near_blue, far_blue) - 128, chroma(builder, near_red, far_red) - 128
         red, blue = level + _times(r, _RED_OF_RED), level + _times(b, _BLUE_OF_BLUE)
         both = b.signed(INT32) * _GREEN_OF_BLUE + r.signed(INT32) * _GREEN_OF_RED
         green = level + both.rounded(_BITS).narrow(INT16)
         _store_rgb(red.level(), green.level(), blue.level(), rgb)
-        return context.get_dummy_value()
 
-    def make(_: Any, luma: Any, near_blue: Any, far_blue: Any, near_red: Any, far_red: Any, rgb: Any) -> Any:
-        return types.void(luma, near_blue, far_blue, near_red, far_red, rgb), generate
-
-    return intrinsic(make)
+    return convert
 
 
-def _make_gray(_: Any, luma: Any, rgb: Any) -> Any:
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        level = Lanes.load(builder, args[0], INT8, PIXELS)
-        _store_rgb(level, level, level, args[1])
-        return context.get_dummy_value()
-
-    return types.void(luma, rgb), generate
+@emitted()
+def gray(builder: ir.IRBuilder, luma: Any, rgb: Any) -> None:
+    level = Lanes.load(builder, luma, INT8, PIXELS)
+    _store_rgb(level, level, level, rgb)
 
 
 same: Any = _make(_same)
 repeated: Any = _make(_repeated)
 between_two: Any = _make(_between_two)
 between_four: Any = _make(_between_four)
-gray: Any = intrinsic(_make_gray)
 
 
 class Plane(NamedTuple):

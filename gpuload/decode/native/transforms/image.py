@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import types
-from numba.extending import intrinsic
 
 from gpuload.decode.native.compiled import cached, exact, inlined
-from gpuload.decode.native.intrinsics import bytes_at, call, floats_at, longs_at, signed_at
+from gpuload.decode.native.intrinsics import bytes_at, call, emitted, floats_at, longs_at, signed_at
 from gpuload.decode.native.steps import kept, step
 from gpuload.decode.native.values import OUTPUT_FIELDS, Output, output_at
 from gpuload.transforms.ops import ARGS, FIRST_OWN, Op
@@ -65,14 +64,10 @@ def scratch_bytes(height: int, width: int) -> int:
     return 8 * (height + 2) * (width + 2) + 64 * (height + width) + 16_384
 
 
-def _fused(_: Any, factor: Any, value: Any, other: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.fma(*args)
-
-    return types.float32(types.float32, types.float32, types.float32), generate
-
-
-fused: Any = intrinsic(_fused)  # factor * value + other, rounded once
+@emitted(*[types.float32] * 4)
+def fused(builder: Any, factor: Any, value: Any, other: Any) -> Any:
+    """factor * value + other, rounded once."""
+    return builder.fma(factor, value, other)
 
 
 @exact
