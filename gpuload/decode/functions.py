@@ -376,7 +376,7 @@ def _write(levels: Array | MakeLevels, out: Any) -> None:
 
 def _as_it_is(image: U8, flips: Bools) -> MakeLevels:
     """Copies an RGB image, (height, width, 3) in C order. flips: bool (1, 2), vertical and horizontal."""
-    from gpuload.decode.native.resample import crop_or_pad
+    from gpuload.decode.native.cuts import crop_or_pad
 
     height, width, _ = image.shape
     picture = np.array([(image.ctypes.data, height, width, image.strides[0], 0, 0, 1)], np.int64)
@@ -399,14 +399,12 @@ class WholeImages:
 
     def __init__(self, forms: list[Form], stored: Stored) -> None:
         from gpuload.decode.native.cuts import load_compiled
-        from gpuload.decode.native.images import ImageDecoder, picture_kind
+        from gpuload.decode.native.images import ImageDecoder, bands_of, picture_kind
 
         load_compiled(forms, stored.pixels)
         self._images, self._source, self._pixels = ImageDecoder(stored), stored.source, stored.pixels
         self._decoded, self._own = picture_kind(stored), None
         if self._decoded is not None:
-            from gpuload.decode.native.bands import bands_of  # compiled only if needed
-
             self._own = bands_of(stored.pixels)
             load_compiled([forms[0]._replace(pads=True)], stored.pixels)
 
@@ -449,18 +447,18 @@ class WholeImages:
         cuts = Cuts(form.levels(self._pixels), view, np.array([height]), np.array([width]))
 
         def make(target: Any, image: Array = image) -> None:  # it stays alive
-            cuts.make(pictures, slice(0, 1), target, self._own)
+            cuts.make(pictures, slice(0, 1), target._replace(bands=self._own))
 
         return make
 
     def _in_mode(self, pictures: I64, height: int, width: int) -> Array:
         """The decoded pixels in the mode of the batch, such as gray from three channels."""
-        from gpuload.decode.native.bands import crop_or_pad_bands
+        from gpuload.decode.native.cuts import crop_or_pad
         from gpuload.decode.native.values import as_levels
 
         out = np.empty((1, height, width, self._pixels.channels), level_dtype(self._pixels))
-        rows, columns = np.arange(height)[None], np.arange(width)[None]
-        target = as_levels(out.transpose(0, 3, 1, 2))
-        crop_or_pad_bands(pictures, rows, columns, 0.0, self._decoded, target)(0, 1)
+        whole, size, none = np.array([(0, 0, height, width)]), np.array([(height, width)]), np.zeros((1, 2), np.bool_)
+        target = as_levels(out.transpose(0, 3, 1, 2), self._decoded)
+        crop_or_pad(pictures, whole, none, size, np.zeros(1), 0, target)(0, 1)
         pixels: Array = out[0].astype(self._pixels.dtype, copy=False)
         return pixels

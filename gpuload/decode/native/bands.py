@@ -5,40 +5,17 @@ are rounded after each pass, as in Pillow; floats never, as in torch. It is a se
 compile it.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gpuload.decode.native.compiled import inlined
 from gpuload.decode.native.intrinsics import array_at, bytes_at, doubles_at, floats_at, halves_at, longs_at
-from gpuload.decode.native.steps import Step, step
-from gpuload.decode.native.values import Output, Target, fill_taps, output_at, output_of, room_for, span_of
-from gpuload.types import F32, F64, I64, Bools
-
-if TYPE_CHECKING:
-    from gpuload.fields.images import Pixels  # whose file nothing compiled depends on
+from gpuload.decode.native.steps import step
+from gpuload.decode.native.values import Bands, Output, fill_taps, output_at, place_of, room_for, span_of
+from gpuload.types import F32, F64, I64
 
 _BYTES, _HALVES, _FLOATS = 1, 2, 4  # kinds of values, by their size
-
-
-class Bands(NamedTuple):
-    """The kind of decoded pixels.
-
-    kind: bytes of a value. channels: that are needed. step: values from one pixel to the next. peak: the largest value,
-    to which integers are clamped. luma: whether the single channel is computed from RGB.
-    """
-
-    kind: int
-    channels: int
-    step: int
-    peak: int
-    luma: bool
-
-
-def bands_of(pixels: "Pixels", step: int | None = None, luma: bool = False) -> Bands:
-    """step: values from one pixel to the next, if more than the channels. luma: gray is computed from RGB."""
-    kind = np.dtype(pixels.dtype).itemsize
-    return Bands(kind, pixels.channels, step or pixels.channels, int(pixels.peak), luma)
 
 
 @inlined
@@ -125,17 +102,6 @@ def _store(values: F32, channels: int, to: Output, at: int, channel: int) -> Non
             numbers[begin + x * step] = (values[x] - mean) * factor
 
 
-def resample_bands(
-    pictures: I64, windows: I64, regions: F64, flips: Bools, cubic: bool, bands: Bands, target: Target
-) -> Step:
-    """As `gpuload.decode.native.resample.resample`, for other pixels.
-
-    pictures: of `bands`; pixels need not be adjacent. target: uint8 only for uint8 pixels.
-    """
-    settings = (*bands, *output_of(target))
-    return Step(resample_rows, pictures, windows, regions, flips, cubic, *settings, held=target)
-
-
 @step
 def resample_rows(arguments: int, begin: int, end: int) -> int:
     of, bands, to = longs_at(arguments), _bands_at(arguments + 5 * 8), output_at(arguments + 10 * 8)
@@ -191,40 +157,34 @@ def resample_rows(arguments: int, begin: int, end: int) -> int:
     return 1
 
 
-def crop_or_pad_bands(pictures: I64, rows: I64, columns: I64, fill: float, bands: Bands, target: Target) -> Step:
-    """As `resample_bands`, without scaling.
-
-    rows: int64 (N, height), the row of its picture for each row of the output. columns: int64 (N, width), the same for
-    the columns. Both are -1 for `fill`.
-    """
-    settings = (*bands, *output_of(target))
-    return Step(crop_or_pad_rows, pictures, rows, columns, np.array([fill]), *settings, held=target)
-
-
 @step
 def crop_or_pad_rows(arguments: int, begin: int, end: int) -> int:
-    of, bands, to = longs_at(arguments), _bands_at(arguments + 4 * 8), output_at(arguments + 9 * 8)
-    pictures, rows = array_at(longs_at(of[0]), (end, 7)), array_at(longs_at(of[1]), (end, to.height))
-    columns, fill = array_at(longs_at(of[2]), (end, to.width)), doubles_at(of[3])[0]
+    of, bands, to = longs_at(arguments), _bands_at(arguments + 6 * 8), output_at(arguments + 11 * 8)
+    pictures, windows = array_at(longs_at(of[0]), (end, 7)), array_at(longs_at(of[1]), (end, 4))
+    flips, sizes, mode = array_at(bytes_at(of[2]), (end, 2)), array_at(longs_at(of[3]), (end, 2)), of[5]
+    fill, places = doubles_at(of[4])[0], np.empty(to.width, np.int64)
     most_columns = 1
     for image in range(begin, end):
         most_columns = max(most_columns, pictures[image, 2])
     values, line = np.empty(to.width, np.float32), np.empty(most_columns, np.float32)
     for image in range(begin, end):
-        stored, stride = pictures[image, 0], pictures[image, 3]
+        stored, rows, columns, stride, y, x, _ = pictures[image]
         if stored == 0:
             continue
-        low, high = most_columns, 0  # what is shown of each row
+        low, high = columns, 0  # what is shown of each row
         for column in range(to.width):
-            if columns[image, column] >= 0:
-                low, high = min(low, columns[image, column]), max(high, columns[image, column] + 1)
+            at_x = windows[image, 1] + (to.width - 1 - column if flips[image, 1] != 0 else column)
+            at = places[column] = place_of(at_x, x, columns, sizes[image, 1], mode)
+            if at >= 0:
+                low, high = min(low, at), max(high, at + 1)
         for row in range(to.height):
-            shown = rows[image, row]
+            at_y = windows[image, 0] + (to.height - 1 - row if flips[image, 0] != 0 else row)
+            shown = place_of(at_y, y, rows, sizes[image, 0], mode)
             for channel in range(bands.channels):
                 if shown >= 0 and low < high:
                     _load(stored + shown * stride, bands, low * bands.step + channel, high - low, line)
                 for column in range(to.width):
-                    at = columns[image, column]
+                    at = places[column]
                     values[column] = line[at - low] if shown >= 0 and at >= 0 else fill
                 _store(values, bands.channels, to, image * to.height + row, channel)
     return 1

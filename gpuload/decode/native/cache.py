@@ -105,7 +105,7 @@ class Cache(NullCache):  # type: ignore[misc]
         if self._lock is not None or self._own is None:
             return self._own is not None
         try:
-            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             descriptor = os.open(self._own / f"{self._name}.lock", flags, 0o600)
         except OSError:
             return False

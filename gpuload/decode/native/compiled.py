@@ -133,9 +133,9 @@ class BackgroundCompilation:
     """
 
     def __init__(self, load: Callable[[], None]) -> None:
-        self._done = threading.Event()
+        self.is_done = False
         self._load = load
-        self._thread = threading.Thread(target=self._run, name="gpuload-compile")
+        self.thread = threading.Thread(target=self._run, name="gpuload-compile")
         self._first = threading.Lock()
 
     def start(self, wait: bool = True) -> None:
@@ -143,32 +143,23 @@ class BackgroundCompilation:
         immediately."""
         if not self._first.acquire(blocking=False):
             return
-        _running.add(self)
-        self._thread.start()
+        self.thread.start()
+        _running.add(self.thread)
         if wait:
-            self._done.wait(_WAIT_S)
-
-    @property
-    def is_done(self) -> bool:
-        return self._done.is_set()
-
-    def wait(self) -> None:
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+            self.thread.join(_WAIT_S)
 
     def _run(self) -> None:
         self._load()
-        self._done.set()
+        self.is_done = True
 
 
-_running: "weakref.WeakSet[BackgroundCompilation]" = weakref.WeakSet()
+_running: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
 
 
 def wait_for_all() -> None:
     """Waits for all compilations in progress."""
-    for compilation in list(_running):
-        if not compilation.is_done and compilation._thread.is_alive():
-            compilation.wait()
+    for thread in _running - {threading.current_thread()}:
+        thread.join()
 
 
 # Decoding threads may load functions, for which numba and llvmlite hold a lock each. A child forked meanwhile would

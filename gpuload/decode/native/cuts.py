@@ -1,20 +1,25 @@
-"""A view's cuts from decoded pixels: their windows, scale and flips."""
+"""Views from decoded pixels: their windows, scale and flips, and the steps that make them."""
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gpuload.augment import Form, View
-from gpuload.augment.crops import PADDING_MODES, source_of, source_range
-from gpuload.decode.native import resample, steps
+from gpuload.augment.crops import PADDING_MODES, source_range
+from gpuload.decode.native import resample as rgb
+from gpuload.decode.native import steps
 from gpuload.decode.native.compiled import load
 from gpuload.decode.native.steps import Step
-from gpuload.decode.native.transforms.run import functions_of
-from gpuload.decode.native.values import HEIGHT, TOP, Target
+from gpuload.decode.native.transforms.run import functions_of, transform
+from gpuload.decode.native.values import Target, as_levels, settings_of
+from gpuload.decode.postprocess import Postprocess, has_own
 from gpuload.fields.images import RGB, Pixels
+from gpuload.fields.rows import take
 from gpuload.machine.installed import paused_collector
-from gpuload.types import I64
+from gpuload.types import F64, I64, Bools
 
 # Images are decoded at 1/2, 1/4 or 1/8 of their size as long as the crop keeps this many pixels per output pixel along
 # each side. Pillow calls this the reducing gap and finds no visible difference from 3 on. On 12-megapixel photos to 224
@@ -23,12 +28,41 @@ from gpuload.types import I64
 REDUCING_GAP = 3.0
 
 
+def _compiled_for(bands: Any) -> Any:
+    """The module that resizes RGB, or other pixels."""
+    return rgb if bands is None else import_module("gpuload.decode.native.bands")  # compiled only if needed
+
+
+def resample(pictures: I64, windows: I64, regions: F64, flips: Bools, cubic: bool, target: Target) -> Step:
+    """The step that resizes a region of each of N images to the size of the output.
+
+    pictures: int64 (N, 7), the decoded pixels of each image: address of its values (height, width, channels), height,
+        width, bytes from row to row, position of the first pixel in the stored image (top, left), and how many pixels
+        of the stored image along each side make one of these. Where the address is 0, nothing is done.
+    windows: int64 (N, 4), top, left, bottom, right in the stored image: the filter's inputs.
+    regions: float64 (N, 4), top, left, bottom, right in the stored image: the part that becomes the output.
+    flips: bool (N, 2), top to bottom and left to right. cubic: whether the filter is bicubic, else bilinear.
+    """
+    function = _compiled_for(target.bands).resample_rows
+    return Step(function, pictures, windows, regions, flips, cubic, *settings_of(target), held=target)
+
+
+def crop_or_pad(
+    pictures: I64, windows: I64, flips: Bools, sizes: I64, fills: npt.NDArray[Any], mode: int, target: Target
+) -> Step:
+    """As `resample`, without scaling: a window of each image, as large as the output.
+
+    sizes: int64 (N, 2), height and width of the stored images. fills: outside of them, of RGB uint8 (3,), the level of
+    each channel, else float64 (1,). mode: index in PADDING_MODES of what is there. A picture must hold what is shown of
+    its image, as `gpuload.augment.crops.source_range` says.
+    """
+    function = _compiled_for(target.bands).crop_or_pad_rows
+    return Step(function, pictures, windows, flips, sizes, fills, mode, *settings_of(target), held=target)
+
+
 def load_compiled(forms: Sequence[Form], pixels: Pixels = RGB) -> None:
     """Loads or compiles the code for views of these forms; otherwise the first batch would."""
-    made: Any = resample
-    if not pixels.is_rgb:
-        from gpuload.decode.native import bands as made  # compiled only if needed
-
+    made = _compiled_for(None if pixels.is_rgb else pixels)
     cuts = [made.crop_or_pad_rows if form.pads else made.resample_rows for form in forms]
     ops = {op for form in forms for op in form.ops} if pixels.dtype == "uint8" else ()
     with paused_collector():
@@ -46,7 +80,7 @@ class Cuts:
         # Column by column: each of NumPy's functions that join or choose arrays costs as much as ten of these. And for
         # more than 500 numbers NumPy releases the GIL, which other threads then take: in a batch of 256, that is two
         # columns.
-        self._form, crops, number = form, view.crops, len(heights)
+        self.form, self.view, crops, number = form, view, view.crops, len(heights)
         self._cubic = view.cubic
         self._unclipped, self._regions = np.empty((number, 4), np.int64), np.empty((number, 4), np.float64)
         for axis in (0, 1):
@@ -74,23 +108,46 @@ class Cuts:
             self._places = crops.covered(view.size, sources)
             self._regions = np.clip(self._regions, 0, np.tile(sources, 2)).astype(np.float64)
 
-    def make(self, pictures: I64, rows: slice, target: Target, bands: Any = None) -> None:
-        """Makes the views of the images at these rows, each with its own filter; the arguments are those of `step`."""
-        if self._form.places:
-            self._place(pictures, rows, target, bands)
+    def step_of(self, pictures: I64, target: Target, postprocess: Postprocess) -> Step | None:
+        """The step that makes the whole view of all pictures; None if it cannot be compiled as a whole."""
+        view, rows = self.view, slice(0, len(pictures))
+        if self.form.places or view.erased is not None or view.cubic is not None or not postprocess.linear:
+            return None
+        if view.steps is None:
+            return self._step(pictures, rows, target)
+        if postprocess.level_dtype != "uint8" or has_own(view.steps):
+            return None
+        nowhere = np.empty((1, *target.out.shape[1:]), np.uint8)  # compiled code sets the address
+        return transform(view.steps, target, self._step(pictures, rows, as_levels(nowhere, target.bands)))
+
+    def fill(self, pictures: I64, rows: slice, target: Target, postprocess: Postprocess) -> None:
+        """Writes the whole view of these pictures to these rows of the target."""
+        out, view = target.out[rows], take(self.view, rows)
+        if postprocess.is_linear(view):
+            self.make(pictures, rows, target._replace(out=out))
+            postprocess.erase(out, view)
+        else:
+            block = np.empty(out.shape, postprocess.level_dtype)
+            self.make(pictures, rows, as_levels(block, target.bands))
+            postprocess(block, out, view)
+
+    def make(self, pictures: I64, rows: slice, target: Target) -> None:
+        """Makes the cuts of the images at these rows, each with its own filter; the arguments are those of `_step`."""
+        if self.form.places:
+            self._place(pictures, rows, target)
             return
-        if self._cubic is None or self._form.pads:
-            self.step(pictures, rows, target, bands)(0, len(pictures))
+        if self._cubic is None or self.form.pads:
+            self._step(pictures, rows, target)(0, len(pictures))
             return
         for cubic in (False, True):
             chosen = pictures.copy()
             chosen[self._cubic[rows] != cubic, 0] = 0  # nothing is made for an address of 0
-            self.step(chosen, rows, target, bands, cubic)(0, len(pictures))
+            self._step(chosen, rows, target, cubic)(0, len(pictures))
 
-    def _place(self, pictures: I64, rows: slice, target: Target, bands: Any) -> None:
+    def _place(self, pictures: I64, rows: slice, target: Target) -> None:
         """As `make`, one by one: each image has its own size, and the rest of its output is padding."""
-        each = 1.0 if bands is None else bands.peak / 255
-        levels = np.array(self._form.fills(target.out.shape[1]), np.float32) * np.float32(each)
+        each = 1.0 if target.bands is None else target.bands.peak / 255
+        levels = np.array(self.form.fills(target.out.shape[1]), np.float32) * np.float32(each)
         fills = ((levels - target.mean) * target.factor).astype(target.out.dtype)
         for picture, row in zip(pictures[:, None], range(*rows.indices(len(self._regions))), strict=True):
             if not picture[0, 0]:
@@ -98,46 +155,20 @@ class Cuts:
             out, (top, left, bottom, right) = target.out[row - rows.start], self._places[row].tolist()
             shown = np.empty((1, len(out), bottom - top, right - left), target.out.dtype)
             cubic = None if self._cubic is None else bool(self._cubic[row])
-            self.step(picture, slice(row, row + 1), target._replace(out=shown), bands, cubic)(0, 1)
+            self._step(picture, slice(row, row + 1), target._replace(out=shown), cubic)(0, 1)
             for channel, (plane, fill) in enumerate(zip(out, fills, strict=True)):
                 plane[:top], plane[bottom:] = fill, fill
                 plane[top:bottom, :left], plane[top:bottom, right:] = fill, fill
                 plane[top:bottom, left:right] = shown[0, channel]
 
-    def step(self, pictures: I64, rows: slice, target: Target, bands: Any = None, cubic: bool | None = None) -> Step:
-        """The step that makes the views of the images at these rows.
+    def _step(self, pictures: I64, rows: slice, target: Target, cubic: bool | None = None) -> Step:
+        """The step that makes the cuts of the images at these rows.
 
-        pictures: of these rows, as `gpuload.decode.native.resample.resample` takes them. bands: the kind of pixels, if
-            not RGB. cubic: the filter, if not the form's.
+        pictures: of these rows, as `gpuload.decode.native.resample` takes them. cubic: the filter, if not the form's.
         """
-        flips, cubic = self._flips[rows], self._form.interpolation == "bicubic" if cubic is None else cubic
-        if bands is not None:
-            return self._step_for_bands(pictures, rows, target, bands, cubic)
-        if self._form.pads:
-            sizes, fills = self._sizes[rows], np.array(self._form.fills(3), np.uint8)
-            return resample.crop_or_pad(pictures, self._unclipped[rows], flips, sizes, fills, self._mode, target)
-        return resample.resample(pictures, self.windows[rows], self._regions[rows], flips, cubic, target)
-
-    def _step_for_bands(self, pictures: I64, rows: slice, target: Target, bands: Any, cubic: bool) -> Step:
-        from gpuload.decode.native.bands import crop_or_pad_bands, resample_bands
-
-        if self._form.pads:
-            fill = self._form.fills(1)[0] / 255 * bands.peak
-            lines, columns = (self._lines(pictures, rows, axis, target.out.shape[2 + axis]) for axis in (0, 1))
-            return crop_or_pad_bands(pictures, lines, columns, fill, bands, target)
-        flips = self._flips[rows]
-        return resample_bands(pictures, self.windows[rows], self._regions[rows], flips, cubic, bands, target)
-
-    def _lines(self, pictures: I64, rows: slice, axis: int, length: int) -> I64:
-        """int64 (n, length): the line of its picture that each line of a padded crop shows, -1 for the fill.
-
-        axis: 0 for rows, 1 for columns.
-        """
-        at = self._unclipped[rows, axis, None] + np.arange(length)
-        at = np.where(self._flips[rows, axis, None], at[:, ::-1], at)
-        first, held = pictures[:, TOP + axis, None], pictures[:, HEIGHT + axis, None]
-        if self._form.padding_mode == "constant":
-            return np.where((at >= first) & (at < first + held), at - first, -1)
-        shown = source_of(at, self._sizes[rows, axis, None], self._form.padding_mode) - first
-        within: I64 = np.clip(shown, 0, held - 1)  # none outside, even with a wrong index
-        return within
+        form, flips, bands = self.form, self._flips[rows], target.bands
+        if form.pads:
+            fills = np.array(form.fills(3), np.uint8) if bands is None else np.array(form.fills(1)) / 255 * bands.peak
+            return crop_or_pad(pictures, self._unclipped[rows], flips, self._sizes[rows], fills, self._mode, target)
+        cubic = form.interpolation == "bicubic" if cubic is None else cubic
+        return resample(pictures, self.windows[rows], self._regions[rows], flips, cubic, target)

@@ -9,23 +9,20 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from gpuload.augment import Augment, Form, View
+from gpuload.augment import Augment, Form
 from gpuload.augment.crops import CROPS
 from gpuload.decode.interface import NUMPY_DTYPES, Allocate, Buffers, Decoded, Fault, Stored
 from gpuload.decode.native import jpeg
 from gpuload.decode.native.compiled import cache_folders, count_compiled
 from gpuload.decode.native.cuts import Cuts, load_compiled
 from gpuload.decode.native.images import DecodePlan, ImageDecoder, picture_kind
-from gpuload.decode.native.steps import Blocks, Step
-from gpuload.decode.native.transforms.run import transform
-from gpuload.decode.native.values import Target, as_levels
+from gpuload.decode.native.steps import Blocks
+from gpuload.decode.native.values import Target
 from gpuload.decode.pillow import UndecodableError, crop_and_resize_mask, decode_mask
-from gpuload.decode.postprocess import Postprocess, has_own, warp_masks
+from gpuload.decode.postprocess import Postprocess, warp_masks
 from gpuload.decode.runner import Job, Stage, Work
 from gpuload.fields.rows import take
 from gpuload.machine.installed import paused_collector
@@ -70,24 +67,23 @@ class NativeDecoder(Stage):
     def begin(self, job: Job) -> Work:
         """As `Stage.begin`: the pixels are complete after all threads have done their share."""
         batch, channels = job.batch, self._pixels.channels
-        views, images, masks = [], [], []
-        for form, view, buffers in zip(self._forms, batch.views, self._buffers, strict=True):
+        views, targets, images, masks = [], [], [], []
+        for form, view, buffers, values in zip(self._forms, batch.views, self._buffers, self._postprocess, strict=True):
             view = view if form.transforms else view.without_transforms()
-            shape = (channels, *view.size) if form.layout == "NCHW" else (*view.size, channels)
-            images.append(buffers.take(len(batch), shape))
+            is_planar = form.layout == "NCHW"
+            out = buffers.take(len(batch), (channels, *view.size) if is_planar else (*view.size, channels))
+            images.append(out)
+            targets.append(
+                Target(out if is_planar else out.transpose(0, 3, 1, 2), values.mean, values.factor, self._bands)
+            )
             masks.append(tuple(self._mask_buffers.take(len(batch), view.size) for _ in self._fills))
-            cuts = Cuts(form, view, batch.encoded.heights, batch.encoded.widths)
-            views.append(_View(form, view, cuts))
-        windows, factors = _needed(views)
-        plan = DecodePlan(batch.encoded, windows, factors, self._source)
+            views.append(Cuts(form, view, batch.encoded.heights, batch.encoded.widths))
+        plan = DecodePlan(batch.encoded, *_needed(views), self._source)
         broken: dict[int, Fault] = {}
         job.decoded = Decoded(tuple(images), tuple(masks), 0.0, broken=broken)
         block = max(1, min(_BLOCK_BYTES // plan.largest_bytes, -(-len(batch) // self.threads)))
-        whole = slice(0, len(batch))
-        fills = [
-            one.step(plan.pictures, self._bands, whole, postprocess, out)
-            for one, postprocess, out in zip(views, self._postprocess, images, strict=True)
-        ]
+        made = list(zip(views, targets, self._postprocess, strict=True))
+        fills = [view.step_of(plan.pictures, target, values) for view, target, values in made]
         in_python = bool(self._fills) or None in fills
         decode = self._images.step(plan)  # after what the views need
         blocks = Blocks(block, plan.pictures, decode, [fill for fill in fills if fill is not None], in_python)
@@ -98,9 +94,9 @@ class NativeDecoder(Stage):
                 rows = slice(begin, min(begin + block, len(batch)))
                 _owners, found = self._images.decode_others(plan, range(rows.start, rows.stop))
                 broken.update(found)
-                for fill, one, postprocess, out in zip(fills, views, self._postprocess, images, strict=True):
+                for fill, (view, target, values) in zip(fills, made, strict=True):
                     if fill is None:
-                        one.fill(plan.pictures[rows], self._bands, rows, postprocess, out)
+                        view.fill(plan.pictures[rows], rows, target, values)
                     else:
                         fill(rows.start, rows.stop)
                 for row in range(rows.start, rows.stop) if self._fills else ():
@@ -109,7 +105,7 @@ class NativeDecoder(Stage):
         return work
 
     def _decode_masks(
-        self, batch: Batch, row: int, views: "list[_View]", masks: list[tuple[U8, ...]], broken: dict[int, Fault]
+        self, batch: Batch, row: int, views: list[Cuts], masks: list[tuple[U8, ...]], broken: dict[int, Fault]
     ) -> None:
         size = batch.encoded.size(row)
         for number, fill in enumerate(self._fills):
@@ -125,56 +121,14 @@ class NativeDecoder(Stage):
                     moved[:] = warp_masks(moved, take(one.view.steps, slice(row, row + 1)), fill)
 
 
-def _needed(views: "Sequence[_View]") -> tuple[I64, I64]:
+def _needed(views: Sequence[Cuts]) -> tuple[I64, I64]:
     """The part of each image that all views need: as `Cuts.windows` and `Cuts.factors`."""
-    windows, factors = views[0].cuts.windows, views[0].cuts.factors
+    windows, factors = views[0].windows, views[0].factors
     for one in views[1:]:
-        low = np.minimum(windows, one.cuts.windows)[:, :2]
-        high = np.maximum(windows, one.cuts.windows)[:, 2:]
-        windows, factors = np.concatenate([low, high], axis=1), np.minimum(factors, one.cuts.factors)
+        low = np.minimum(windows, one.windows)[:, :2]
+        high = np.maximum(windows, one.windows)[:, 2:]
+        windows, factors = np.concatenate([low, high], axis=1), np.minimum(factors, one.factors)
     return windows, factors
-
-
-class _View(NamedTuple):
-    """A view of a batch and its construction."""
-
-    form: Form
-    view: View
-    cuts: Cuts
-
-    def step(
-        self, pictures: I64, bands: Any, rows: slice, postprocess: Postprocess, images: npt.NDArray[Any]
-    ) -> Step | None:
-        """The step that makes the view of these pictures; None if it cannot be compiled as a whole.
-
-        bands: their kind, if not RGB. rows: of the batch. images: of the whole batch.
-        """
-        view, after_decoding = self.view, self.form.places or (bands is not None and self.form.pads)
-        if after_decoding or view.erased is not None or view.cubic is not None or not postprocess.linear:
-            return None
-        target = Target(self._planes(images), postprocess.mean, postprocess.factor)
-        if view.steps is None:
-            return self.cuts.step(pictures, rows, target, bands)
-        if postprocess.level_dtype != "uint8" or has_own(view.steps):
-            return None
-        nowhere = np.empty((1, *target.out.shape[1:]), np.uint8)  # compiled code sets the address
-        return transform(view.steps, target, self.cuts.step(pictures, rows, as_levels(nowhere), bands))
-
-    def fill(self, pictures: I64, bands: Any, rows: slice, postprocess: Postprocess, images: npt.NDArray[Any]) -> None:
-        """Writes the view of these pictures to these rows of its batch."""
-        out = self._planes(images)[rows]
-        if postprocess.is_linear(self.view):
-            target = Target(out, postprocess.mean, postprocess.factor)
-            self.cuts.make(pictures, rows, target, bands)
-            if self.view.erased is not None:
-                postprocess.erase(out, take(self.view, rows))
-            return
-        block = np.empty(out.shape, postprocess.level_dtype)
-        self.cuts.make(pictures, rows, as_levels(block), bands)
-        postprocess(block, out, take(self.view, rows))
-
-    def _planes(self, images: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return images if self.form.layout == "NCHW" else images.transpose(0, 3, 1, 2)
 
 
 @dataclass(frozen=True)

@@ -1,37 +1,36 @@
 """Decodes stored images on the CPU: whole, at a fraction of their size, or in part."""
 
-import io
 import threading
 from typing import Any
 
 import numpy as np
 import simplejpeg
-from PIL import ExifTags, Image
 
 from gpuload.decode.interface import Fault, Stored
 from gpuload.decode.native import jpeg
 from gpuload.decode.native.compiled import BackgroundCompilation, count_compiled
 from gpuload.decode.native.steps import Step
+from gpuload.decode.native.values import Bands
 from gpuload.decode.pillow import UndecodableError, decode_pixels, refuse_larger
 from gpuload.fields.images import GRAY, POINTS, RGB, Pixels
-from gpuload.headers.jpeg import read_header
+from gpuload.headers import jpeg as jpegs
 from gpuload.read.batch import EncodedBatch
 from gpuload.types import I64, U8, HeightWidth
 
 Picture = tuple[int, int, int, int, int, int, int]  # a row of DecodePlan.pictures
 
-_JPEG_START = b"\xff\xd8"
+
+def bands_of(pixels: Pixels, step: int | None = None, luma: bool = False) -> Bands:
+    """step: values from one pixel to the next, if more than the channels. luma: gray is computed from RGB."""
+    kind = np.dtype(pixels.dtype).itemsize
+    return Bands(kind, pixels.channels, step or pixels.channels, int(pixels.peak), luma)
 
 
-def picture_kind(stored: Stored) -> Any:
-    """The `Bands` of decoded pixels, from which the batch's are made; None if both are RGB."""
-    if stored.pixels.is_rgb:
-        return None
-    from gpuload.decode.native.bands import bands_of  # compiled only if needed
-
+def picture_kind(stored: Stored) -> Bands | None:
+    """The kind of decoded pixels, from which the batch's are made; None if both are RGB."""
     is_rgb = stored.source == RGB
     step = 3 if is_rgb or (stored.source == GRAY and not stored.raw) else None
-    return bands_of(stored.pixels, step, is_rgb)
+    return None if stored.pixels.is_rgb else bands_of(stored.pixels, step, is_rgb)
 
 
 class DecodePlan:
@@ -125,22 +124,20 @@ class ImageDecoder:
 
     def _decode_one(self, plan: DecodePlan, row: int) -> tuple[Picture, Any]:
         """The picture, and the owner of its memory."""
-        data = plan.images[row]
-        height, width = plan.pictures[row, 1:3].tolist()
+        data, size = plan.images[row], (int(plan.pictures[row, 1]), int(plan.pictures[row, 2]))
         try:
-            if self._has_jpegs and self._is_jpeg(data):
-                refuse_larger(_size_of_jpeg(data), (height, width))
-                factor = int(plan.factors[row])
-                whole = _decode_whole(data, (height, width), factor)
-                return _picture_of(whole, factor), whole
+            if self._has_jpegs and data[:2].tobytes() == jpegs.START:
+                header = jpegs.read_header(data.tobytes())
+                # libjpeg-turbo decodes it to the right pixels: a gray or RGB JPEG that is upright.
+                if header.width and (self._plain or header.plain):
+                    refuse_larger((header.height, header.width), size)
+                    factor = int(plan.factors[row])
+                    whole = _decode_whole(data, size, factor)
+                    return _picture_of(whole, factor), whole
         except (ValueError, KeyError):  # Pillow tolerates some of these faults; KeyError: an unnamed sampling
             pass
-        other = decode_pixels(data, (height, width), self._pixels)
+        other = decode_pixels(data, size, self._pixels)
         return _picture_of(other), other
-
-    def _is_jpeg(self, data: U8) -> bool:
-        """Whether libjpeg-turbo decodes it to the right pixels: a gray or RGB JPEG that is upright."""
-        return data[:2].tobytes() == _JPEG_START and (self._plain or _is_plain(data))
 
 
 class _Thread(threading.local):
@@ -176,33 +173,3 @@ def _decode_whole(data: U8, size: HeightWidth, factor: int) -> Any:
     return simplejpeg.decode_jpeg(
         data, min_height=-(-height // factor), min_width=-(-width // factor), min_factor=factor
     )
-
-
-def _is_plain(data: U8) -> bool:
-    """Whether a JPEG is gray or RGB, and upright as it is stored. Exif data are among the first segments.
-
-    Raises:
-        ValueError: it is not a JPEG, or its Exif data cannot be read.
-    """
-    _, _, colorspace, _ = simplejpeg.decode_jpeg_header(data, strict=False)
-    if colorspace in ("CMYK", "YCCK"):
-        return False
-    if b"Exif\0\0" not in data.tobytes():
-        return True
-    try:
-        with Image.open(io.BytesIO(data.tobytes())) as image:
-            return bool(image.getexif().get(ExifTags.Base.Orientation, 1) == 1)
-    except Exception as error:  # Pillow raises many types
-        raise ValueError(f"its Exif data cannot be read: {error}") from None
-
-
-def _size_of_jpeg(data: U8) -> HeightWidth:
-    """The size in a JPEG's header. Raises ValueError if it has none."""
-    try:
-        height, width = simplejpeg.decode_jpeg_header(data, strict=False)[:2]
-    except KeyError:  # a sampling without a name
-        header = read_header(data.tobytes())
-        height, width = header.height, header.width
-        if not height:
-            raise ValueError("no size in its header") from None
-    return height, width

@@ -15,7 +15,7 @@ import numpy as np
 
 from gpuload.decode.native.compiled import inlined
 from gpuload.decode.native.intrinsics import array_at, bytes_at, doubles_at, longs_at
-from gpuload.decode.native.steps import Step, kept, step
+from gpuload.decode.native.steps import kept, step
 from gpuload.decode.native.values import (
     CUBIC_BIAS,
     CUBIC_BITS,
@@ -24,18 +24,17 @@ from gpuload.decode.native.values import (
     LINEAR_BITS,
     PIXELS,
     SPARE_BYTES,
-    Target,
     constants_of,
     fill_taps,
     output_at,
-    output_of,
+    place_of,
     room_for,
     row_of,
     span_of,
     store_row,
     word_at,
 )
-from gpuload.types import F64, I64, U8, U64, Bools
+from gpuload.types import F64, I64, U8, U64
 
 _ONES = (1 << 2 * LANE) | (1 << LANE) | 1
 _LEVELS = 255 * _ONES
@@ -158,20 +157,6 @@ def _round(sums: U64, cubic: bool, words: U64, row: int) -> None:
         words[row, x] = r | g << np.uint64(LANE) | b << np.uint64(2 * LANE)
 
 
-def resample(pictures: I64, windows: I64, regions: F64, flips: Bools, cubic: bool, target: Target) -> Step:
-    """The step that resizes a region of each of N images to the size of the output.
-
-    pictures: int64 (N, 7), the decoded pixels of each image: address of uint8 (height, width, 3), height, width, bytes
-        from row to row, position of the first pixel in the stored image (top, left), and how many pixels of the stored
-        image along each side make one of these. Where the address is 0, nothing is done.
-    windows: int64 (N, 4), top, left, bottom, right in the stored image: the filter's inputs.
-    regions: float64 (N, 4), top, left, bottom, right in the stored image: the part that becomes the output.
-    flips: bool (N, 2), top to bottom and left to right.
-    cubic: whether the filter is bicubic, else bilinear. target: of three channels.
-    """
-    return Step(resample_rows, pictures, windows, regions, flips, cubic, *output_of(target), held=target)
-
-
 @step
 def resample_rows(arguments: int, begin: int, end: int) -> int:
     of, output = longs_at(arguments), output_at(arguments + 5 * 8)
@@ -232,43 +217,6 @@ def resample_rows(arguments: int, begin: int, end: int) -> int:
     return kept(all_sums, spare)
 
 
-@inlined
-def _source_of(at: int, size: int, mode: int) -> int:
-    """As `gpuload.augment.crops.source_of`; mode: index in PADDING_MODES, but not that of "constant"."""
-    if mode == 1:
-        return min(max(at, 0), size - 1)
-    period = max(2 * size - (2 if mode == 2 else 0), 1)
-    within = at % period
-    return within if within < size else period - within - (0 if mode == 2 else 1)
-
-
-@inlined
-def _place(at: int, first: int, held: int, size: int, mode: int) -> int:
-    """The position in a line of a picture, which holds `held` pixels from `first` on, of pixel `at` of the image's
-    line; -1 outside."""
-    if mode == 0:
-        return at - first if 0 <= at - first < held else -1
-    return min(max(_source_of(at, size, mode) - first, 0), held - 1)  # none outside, whatever the index says
-
-
-def crop_or_pad(
-    pictures: I64,
-    windows: I64,
-    flips: Bools,
-    sizes: I64,
-    fills: U8,
-    mode: int,
-    target: Target,
-) -> Step:
-    """As `resample`, without scaling: a window of each image, as large as the output.
-
-    sizes: int64 (N, 2), height and width of the stored images. fills: uint8 (3,), the level of each channel outside of
-    them. mode: index in PADDING_MODES of what is there. A picture must hold what is shown of its image, as
-    `gpuload.augment.crops.source_range` says.
-    """
-    return Step(crop_or_pad_rows, pictures, windows, flips, sizes, fills, mode, *output_of(target), held=target)
-
-
 @step
 def crop_or_pad_rows(arguments: int, begin: int, end: int) -> int:
     of, output = longs_at(arguments), output_at(arguments + 6 * 8)
@@ -286,10 +234,10 @@ def crop_or_pad_rows(arguments: int, begin: int, end: int) -> int:
             continue
         for column in range(width):
             at_x = windows[image, 1] + (width - 1 - column if flips[image, 1] != 0 else column)
-            places[column] = _place(at_x, x, columns, sizes[image, 1], mode)
+            places[column] = place_of(at_x, x, columns, sizes[image, 1], mode)
         for row in range(height):
             at_y = windows[image, 0] + (height - 1 - row if flips[image, 0] != 0 else row)
-            line = _place(at_y, y, rows, sizes[image, 0], mode)
+            line = place_of(at_y, y, rows, sizes[image, 0], mode)
             pixels = bytes_at(address + max(line, 0) * stride)
             for column in range(width):
                 if line >= 0 and places[column] >= 0:

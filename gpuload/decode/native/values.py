@@ -28,16 +28,31 @@ PIXELS = 16  # at a time
 ADDRESS, HEIGHT, WIDTH, STRIDE, TOP, LEFT, FACTOR = range(7)
 
 
+class Bands(NamedTuple):
+    """The kind of decoded pixels that are not RGB.
+
+    kind: bytes of a value. channels: that are needed. step: values from one pixel to the next. peak: the largest value,
+    to which integers are clamped. luma: whether the single channel is computed from RGB.
+    """
+
+    kind: int
+    channels: int
+    step: int
+    peak: int
+    luma: bool
+
+
 class Target(NamedTuple):
     """The destination of views of images, as (level - mean) * factor.
 
-    out: float32 (N, C, height, width), or uint8 for the levels themselves; contiguous in this order or with channels
-    last. mean, factor: float32 (C,).
+    out: float32 (N, C, height, width), or uint8 for the levels themselves, then of uint8 pixels; contiguous in this
+    order or with channels last. mean, factor: float32 (C,). bands: of the images; None for RGB.
     """
 
     out: npt.NDArray[Any]
     mean: F32
     factor: F32
+    bands: Bands | None = None
 
 
 class Output(NamedTuple):
@@ -59,10 +74,10 @@ class Output(NamedTuple):
 OUTPUT_FIELDS = len(Output._fields)
 
 
-def as_levels(out: npt.NDArray[Any]) -> Target:
+def as_levels(out: npt.NDArray[Any], bands: Bands | None = None) -> Target:
     """The levels themselves."""
     channels = out.shape[1]
-    return Target(out, np.zeros(channels, np.float32), np.ones(channels, np.float32))
+    return Target(out, np.zeros(channels, np.float32), np.ones(channels, np.float32), bands)
 
 
 def output_of(target: Target) -> Output:
@@ -72,6 +87,11 @@ def output_of(target: Target) -> Output:
     is_planar = out.strides[3] == out.itemsize
     constants = target.mean.ctypes.data, target.factor.ctypes.data
     return Output(out.ctypes.data, height, width, is_planar, out.itemsize == 4, *constants)
+
+
+def settings_of(target: Target) -> tuple[int, ...]:
+    """The same with the bands, if any, before it."""
+    return *(target.bands or ()), *output_of(target)
 
 
 @inlined
@@ -261,3 +281,22 @@ def span_of(
     low = min(max((window[axis] - at) // reduced, 0), held - 1)
     high = max(min(-((at - window[axis + 2]) // reduced), held), low + 1)
     return low, high, (region[axis] - at) / reduced, (region[axis + 2] - region[axis]) / reduced / length
+
+
+@inlined
+def _source_of(at: int, size: int, mode: int) -> int:
+    """As `gpuload.augment.crops.source_of`; mode: index in PADDING_MODES, but not that of "constant"."""
+    if mode == 1:
+        return min(max(at, 0), size - 1)
+    period = max(2 * size - (2 if mode == 2 else 0), 1)
+    within = at % period
+    return within if within < size else period - within - (0 if mode == 2 else 1)
+
+
+@inlined
+def place_of(at: int, first: int, held: int, size: int, mode: int) -> int:
+    """The position in a line of a picture, which holds `held` pixels from `first` on, of pixel `at` of the image's
+    line; -1 outside."""
+    if mode == 0:
+        return at - first if 0 <= at - first < held else -1
+    return min(max(_source_of(at, size, mode) - first, 0), held - 1)  # none outside, whatever the index says

@@ -176,7 +176,7 @@ def screen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> S
         monkeypatch.setattr(screens, "fault_of", lambda _: installed.Fault("not here", ""))
     made = Screen(Stored(), 2)
     if request.param == "compiled":
-        made._check._compilation.wait()
+        made._check._compilation.thread.join()
     assert (made._check._compiled is None) == (request.param == "Python")
     return made
 

@@ -38,25 +38,17 @@ def test_batches_are_the_same_before_and_after(packed: Path, views: int, monkeyp
         assert all(torch.equal(one, other) for one, other in pairs)
 
 
-def test_it_is_waited_for_only_briefly() -> None:
-    go = threading.Event()
+@pytest.mark.parametrize("wait", [True, False])
+def test_it_is_waited_for_briefly_or_not_at_all(wait: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    go, waited = threading.Event(), list[float]()
     compilation = BackgroundCompilation(go.wait)
-    compilation.start()
-    assert not compilation.is_done
+    with monkeypatch.context() as patch:
+        patch.setattr(compilation.thread, "join", waited.append)
+        compilation.start(wait)
+    assert not compilation.is_done and waited == [0.5] * wait
     go.set()
-    compilation.wait()
+    compilation.thread.join()
     assert compilation.is_done
-
-
-def test_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    waited: list[float] = []
-    go = threading.Event()
-    compilation = BackgroundCompilation(go.wait)
-    monkeypatch.setattr(compilation._done, "wait", waited.append)
-    compilation.start(wait=False)
-    assert not waited and not compilation.is_done
-    go.set()
-    compilation.wait()
 
 
 def test_a_fork_and_the_end_of_the_interpreter_wait_for_it() -> None:

@@ -12,7 +12,8 @@ from PIL import Image
 from torch.nn import functional
 
 import gpuload
-from gpuload.decode.native.bands import bands_of, crop_or_pad_bands, resample_bands
+from gpuload.decode.native.cuts import crop_or_pad, resample
+from gpuload.decode.native.images import bands_of
 from gpuload.decode.native.values import Target
 from gpuload.fields.images import Pixels
 
@@ -40,14 +41,18 @@ def run(
     if out is None:
         out = np.empty((1, channels, *size), np.float32)
     whole = (0, 0, height, width)
-    resample_bands(
+    resample(
         np.array([[pixels.ctypes.data, height, width, pixels.strides[0], 0, 0, 1]]),
         np.array([window or whole]),
         np.array([region or whole], np.float64),
         np.array([flips]),
         cubic,
-        bands_of(Pixels(channels, pixels.dtype.name)),
-        Target(out, np.full(channels, mean, np.float32), np.full(channels, factor, np.float32)),
+        Target(
+            out,
+            np.full(channels, mean, np.float32),
+            np.full(channels, factor, np.float32),
+            bands_of(Pixels(channels, pixels.dtype.name)),
+        ),
     )(0, 1)
     return np.asarray(out[0].transpose(1, 2, 0))
 
@@ -118,16 +123,9 @@ def test_gray_is_made_of_rgb_as_pillow_does() -> None:
     pictures, sides_ = np.array([[pixels.ctypes.data, 20, 30, 90, 0, 0, 1]]), np.array([[0, 0, 20, 30]])
     constants = np.zeros(1, np.float32), np.ones(1, np.float32)
     flips = np.zeros((1, 2), bool)
-    resample_bands(pictures, sides_, sides_ * 1.0, flips, False, bands_of(Pixels(1), 3, True), Target(out, *constants))(
-        0, 1
-    )
+    target = Target(out, *constants, bands_of(Pixels(1), 3, True))
+    resample(pictures, sides_, sides_ * 1.0, flips, False, target)(0, 1)
     np.testing.assert_array_equal(out[0, 0], np.asarray(Image.fromarray(pixels).convert("L")))
-
-
-def places(start: int, length: int, size: int, flipped: bool) -> np.ndarray:
-    """(1, length): what each place shows of a line, -1 outside of it."""
-    at = np.arange(start, start + length)[:: -1 if flipped else 1]
-    return np.where((at >= 0) & (at < size), at, -1)[None]
 
 
 @settings(max_examples=60)
@@ -149,13 +147,14 @@ def test_a_window_is_cut_and_padded(
     expected = padded[60 + top : 60 + top + rows, 60 + left : 60 + left + columns]
     expected = expected[:: -1 if flips[0] else 1, :: -1 if flips[1] else 1]
     out = np.empty((1, 2, rows, columns), np.float32)
-    crop_or_pad_bands(
+    crop_or_pad(
         np.array([[pixels.ctypes.data, height, width, pixels.strides[0], 0, 0, 1]]),
-        places(top, rows, height, flips[0]),
-        places(left, columns, width, flips[1]),
-        float(fill),
-        bands_of(Pixels(2, dtype)),
-        Target(out, np.zeros(2, np.float32), np.ones(2, np.float32)),
+        np.array([[top, left, top + rows, left + columns]]),
+        np.array([flips]),
+        np.array([[height, width]]),
+        np.array([float(fill)]),
+        0,
+        Target(out, np.zeros(2, np.float32), np.ones(2, np.float32), bands_of(Pixels(2, dtype))),
     )(0, 1)
     np.testing.assert_array_equal(out[0].transpose(1, 2, 0), expected)
 

@@ -11,7 +11,7 @@ from images import smooth_image
 from PIL import Image
 from torch.nn import functional
 
-from gpuload.decode.native.resample import crop_or_pad, resample
+from gpuload.decode.native.cuts import crop_or_pad, resample
 from gpuload.decode.native.values import Target
 
 ZEROS, ONES = np.zeros(3, np.float32), np.ones(3, np.float32)

@@ -10,7 +10,7 @@ import pytest
 from numba import njit
 
 from gpuload.decode.native import jpeg
-from gpuload.decode.native.resample import crop_or_pad
+from gpuload.decode.native.cuts import crop_or_pad
 from gpuload.decode.native.steps import Blocks, Step, kept
 from gpuload.decode.native.values import Target
 
