@@ -19,7 +19,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from PIL import Image
 
-from gpuload.decode.interface import BatchDecodeError, Decoded, Decoder, Fault
+from gpuload.decode.interface import BatchDecodeError, Decoded, Fault
+from gpuload.decode.runner import Runner
 from gpuload.errors import DecodeError
 from gpuload.fields.images import GRAY, RGB, Pixels
 from gpuload.fields.rows import take
@@ -71,7 +72,7 @@ class FaultHandler:
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: Runner,
         on_corrupt: OnCorrupt = "raise",
         prepare: Prepare | None = None,
         pixels: Pixels = RGB,

@@ -3,10 +3,10 @@
 import math
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -76,16 +76,6 @@ class Decoded(NamedTuple):
 NUMPY_DTYPES = {"float32": "float32", "float16": "float16", "bfloat16": "float32", "uint8": "uint8"}
 
 
-class Decoder(Protocol):
-    """Decodes batches in order: a `Runner`, or `NoDecoder`."""
-
-    def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
-        """As `Runner.decode`."""
-
-    def close(self) -> None:
-        """As `Runner.close`."""
-
-
 @dataclass(frozen=True)
 class Stored:
     """What the manifests say about all stored images.
@@ -121,18 +111,6 @@ def capture_fault(device: str) -> DeviceError:
         f"{device}: a CUDA graph was captured in mode 'global' while batches were decoded, which forbids that to all "
         "threads. Capture before the first batch, or use torch.cuda.graph(..., capture_error_mode='thread_local')"
     )
-
-
-class NoDecoder:
-    """Decodes nothing, for loaders that request neither images nor masks."""
-
-    def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
-        """As `Decoder`."""
-        for batch in batches:
-            yield batch, Decoded((), (), 0.0, read_wait_s=batch.read_s)
-
-    def close(self) -> None:
-        """Nothing to stop."""
 
 
 def no_pixels(batch: Batch, forms: Sequence[Form], masks: int) -> Decoded:

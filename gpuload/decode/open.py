@@ -12,7 +12,7 @@ from gpuload.augment import Form
 from gpuload.decode.arguments import Backend, DecoderName
 from gpuload.decode.faults import FaultHandler, OnCorrupt, Prepare
 from gpuload.decode.functions import CallFunctions, Functions
-from gpuload.decode.interface import Allocate, Buffers, NoDecoder, Stored
+from gpuload.decode.interface import Buffers, Stored
 from gpuload.decode.runner import OnPart, Runner, Split, Stage
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, MissingPackageError
@@ -49,9 +49,9 @@ def choose_backend(
     """
     uploads = decoder == "both" or (device != "cpu" and has_driver())
     native = native_fault(uploads) if decodes and decoder != "dali" else None
-    if decoder in ("native", "both") and native is not None:
-        raise _missing(decoder, native)
     by_torch = decoder == "native" or (decoder == "auto" and decodes and native is None)
+    if native is not None and decoder != "auto":
+        raise _missing(decoder, native)
     device_id = find_device(device, ranks, _count_gpus(device, by_torch, by_dali=decoder != "native"))
     if decoder == "native" or (decoder == "auto" and native is None and device_id is None):
         return "native", device_id
@@ -60,16 +60,17 @@ def choose_backend(
         if dali is not None:
             raise _missing(decoder, dali)
         return decoder, device_id
-    if native is None and dali is None:
-        return ("dali" if device_id is None or not decodes else prefer(device_id)), device_id
     if native is not None and dali is not None:
         raise MissingPackageError(
             f"decoder='auto': no decoder can be used. 'native': {native.reason}; 'dali': {dali.reason}. {native.remedy}"
         )
-    found, unusable = ("dali", native) if native is not None else ("native", dali)
-    assert unusable is not None
-    _log(unusable, f"decoder={found!r} is used")
-    return found, device_id  # type: ignore[return-value]
+    if native is not None:
+        _log(native, "decoder='dali' is used")
+        return "dali", device_id
+    if dali is not None:
+        _log(dali, "decoder='native' is used")
+        return "native", device_id
+    return ("dali" if device_id is None or not decodes else prefer(device_id)), device_id
 
 
 def _missing(decoder: str, fault: Fault) -> MissingPackageError:
@@ -89,12 +90,12 @@ def _count_gpus(device: str, by_torch: bool, by_dali: bool) -> int:
         return gpus
     if not by_dali:
         return 0
-    if (fault := dali_fault()) is not None:
-        if device != "auto":
-            raise _missing("dali", fault)
-        _log(fault, "the CPU decodes, although there is an NVIDIA driver")
-        return 0
-    return _count_dalis_gpus()
+    if (fault := dali_fault()) is None:
+        return _count_dalis_gpus()
+    if device != "auto":
+        raise _missing("dali", fault)
+    _log(fault, "the CPU decodes, although there is an NVIDIA driver")
+    return 0
 
 
 def _count_torchs_gpus() -> int:
@@ -170,7 +171,7 @@ def open_decoder(
         ArgumentError: both encoded and raw images for DALI.
     """
     if stored is None:
-        return FaultHandler(NoDecoder())
+        return FaultHandler(Runner([Split(lambda job: ())], resources.prefetch))
     opening = _Opening(device_id, open_device(device_id), stored, resources)
     with paused_collector():
         stages, prepare = opening.around(functions, name, forms) if functions else opening.stages(name, forms)
@@ -245,10 +246,7 @@ class _Opening(NamedTuple):
         from gpuload.decode.native.decoder import NativeDecoder
 
         made = forms if self.device is None else [form.levels(self.stored.pixels) for form in forms]
-        size, threads = self.resources.batch_size, self.resources.num_threads
-        decoder = NativeDecoder(
-            made, self.stored, batch_size=size, threads=threads, kept=self.kept, allocate=self.allocate
-        )
+        decoder = NativeDecoder(made, self.stored, self.resources.num_threads, self.buffers)
         return [decoder] if self.device is None else [decoder, self.finish(forms)]
 
     def dali(self, forms: Sequence[Form]) -> "tuple[list[Stage], Screen]":
@@ -276,19 +274,10 @@ class _Opening(NamedTuple):
 
         return Finish(forms, self.stored, self.device, levels=levels)
 
-    @property
-    def kept(self) -> int:
-        """Batches whose memory is kept: those ahead, and three more."""
-        return self.resources.prefetch + 3
-
-    @property
-    def allocate(self) -> Allocate:
-        """Makes memory, from which copies to the GPU are asynchronous."""
-        return np.empty if self.device is None else self.device.allocate
-
     def buffers(self, dtype: str) -> Buffers:
-        """Memory for batches of this dtype."""
-        return Buffers(self.resources.batch_size, dtype, self.kept, self.allocate)
+        """Memory for batches of a dtype, those ahead and three more, from which copies to a GPU are asynchronous."""
+        allocate = np.empty if self.device is None else self.device.allocate
+        return Buffers(self.resources.batch_size, dtype, self.resources.prefetch + 3, allocate)
 
     def check_mixed(self, subject: str, refuses: bool, what: str, remedy: str = "") -> None:
         """Raises ArgumentError if some images are raw and others encoded, where that `refuses`."""

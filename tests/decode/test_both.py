@@ -10,12 +10,10 @@ import pytest
 import torch
 from damaged import damage
 from loaders import drain, load
-from painted import pack_painted
 from PIL import Image
 
 import gpuload
 from gpuload import Augment
-from gpuload.cli import main
 from gpuload.transforms import ColorJitter, RandomErasing
 
 SHARE = 0.4
@@ -27,19 +25,6 @@ AUGMENTS: dict[str, Any] = {
     "bfloat16": Augment(12, dtype="bfloat16", interpolation="bicubic"),
     "views": [Augment(12, dtype="uint8"), Augment(20, dtype="uint8")],
 }
-
-
-@pytest.fixture(scope="module")
-def painted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_painted(tmp_path_factory.mktemp("painted"), count=40)
-
-
-@pytest.fixture(scope="module")
-def raw(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("raw")
-    options = ["--encode", "raw", "--size", "24", "--fit", "stretch", "--workers", "1"]
-    assert main(["pack", str(photos), str(out), *options]) == 0
-    return out / "train"
 
 
 def of_cpu(packed: Path, share: float, seed: int = 0, epoch: int = 0) -> set[int]:
@@ -187,8 +172,3 @@ def test_two_units_are_not_deterministic(decoder: Any, share: float) -> None:
         gpuload.ArgumentError, match=rf"{name}\(hardware={share:g}, deterministic=True\): which unit decodes"
     ):
         decoder(hardware=share, deterministic=True)
-
-
-def test_encoded_and_raw_images_together_are_refused(packed: Path, raw: Path) -> None:
-    with pytest.raises(gpuload.ArgumentError, match="decoder='both': one of the data sets holds encoded images and"):
-        load(gpuload.mix([(packed, 0.5), (raw, 0.5)]), decoder="both", fields=("image",))  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from images import encode, photo
 from loaders import load
-from mode_sets import CASES, COUNT, HEIGHT, WIDTH, constants, images_of, pack_sets, peak, pixels_of
+from mode_sets import CASES, COUNT, HEIGHT, WIDTH, constants, images_of, peak, pixels_of
 from opened import pretend_gpu
 from PIL import Image
 
@@ -20,11 +20,6 @@ from gpuload.transforms import Function, RandomAffine, RandomPerspective, Random
 
 OTHERS = ["I;16", "uint16x5", "float32x5"]
 WHOLE: dict[str, Any] = {"size": (HEIGHT, WIDTH), "crop": "none"}
-
-
-@pytest.fixture(scope="module")
-def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return pack_sets(tmp_path_factory.mktemp("modes"))
 
 
 def levels_of(name: str, found: np.ndarray) -> np.ndarray:

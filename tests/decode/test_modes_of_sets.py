@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from loaders import load
-from mode_sets import CASES, COUNT, HEIGHT, WIDTH, bands, constants, images_of, pack_sets, peak, pixels_of
+from mode_sets import CASES, COUNT, HEIGHT, WIDTH, bands, constants, images_of, peak, pixels_of
 from opened import pretend_gpu
 from PIL import Image
 
@@ -25,11 +25,6 @@ from gpuload.transforms import (
     RandomRotation,
     RandomSolarize,
 )
-
-
-@pytest.fixture(scope="module")
-def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return pack_sets(tmp_path_factory.mktemp("modes"))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -13,15 +13,6 @@ from loaders import drain, load
 
 import gpuload
 from gpuload import Augment
-from gpuload.cli import main
-
-
-@pytest.fixture(scope="module")
-def raw(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("raw")
-    options = ["--encode", "raw", "--size", "24", "--fit", "stretch", "--maxcount", "20", "--workers", "1"]
-    assert main(["pack", str(photos), str(out), *options]) == 0
-    return out / "train"
 
 
 def stored(folder: Path) -> dict[str, np.ndarray]:
@@ -46,19 +37,11 @@ def test_pixels_come_out_as_they_were_packed(raw: Path, decoder: str) -> None:
     assert seen == len(expected) == 97
 
 
-@pytest.mark.parametrize("crop", ["random", "center"])
-def test_decoders_agree_on_crops_of_pixels(raw: Path, crop: str) -> None:
-    augment = Augment(16, crop=crop, dtype="uint8")
-    rows = [drain([load(raw, 10, augment=augment, decoder=decoder)]) for decoder in ("dali", "native")]
-    assert [sample for sample, _ in rows[0]] == [sample for sample, _ in rows[1]]
-    pixels = [np.frombuffer(b"".join(data for _, data in row), np.uint8).astype(int) for row in rows]
-    assert np.abs(pixels[0] - pixels[1]).max() <= 2
-
-
 def test_pixels_and_encoded_images_mix_in_the_cpu_decoder_only(raw: Path, packed: Path) -> None:
     mixture = gpuload.mix([(raw, 1), (packed, 1)])
-    with pytest.raises(gpuload.ArgumentError, match=r"encoded images and another raw ones.*decoder='native'"):
-        load(mixture, decoder="dali")
+    for decoder in ("dali", "both"):
+        with pytest.raises(gpuload.ArgumentError, match=r"encoded images and another raw ones.*decoder='native'"):
+            load(mixture, decoder=decoder)
     assert len(drain([load(mixture, 10, decoder="native")])) == 190
 
 

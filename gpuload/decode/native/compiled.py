@@ -132,8 +132,9 @@ class BackgroundCompilation:
     thread that holds it could never compile anything.
     """
 
+    is_done = False
+
     def __init__(self, load: Callable[[], None]) -> None:
-        self.is_done = False
         self._load = load
         self.thread = threading.Thread(target=self._run, name="gpuload-compile")
         self._first = threading.Lock()

@@ -6,7 +6,7 @@ The threads hold the GIL only between calls.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from gpuload.augment import Augment, Form
 from gpuload.augment.crops import CROPS
-from gpuload.decode.interface import NUMPY_DTYPES, Allocate, Buffers, Decoded, Fault, Stored
+from gpuload.decode.interface import NUMPY_DTYPES, Buffers, Decoded, Fault, Stored
 from gpuload.decode.native import jpeg
 from gpuload.decode.native.compiled import cache_folders, count_compiled
 from gpuload.decode.native.cuts import Cuts, load_compiled
@@ -38,21 +38,14 @@ _BLOCK_BYTES = 800_000
 class NativeDecoder(Stage):
     """Decodes batches into NumPy arrays.
 
-    forms: if one has no transforms, a later stage applies the batch's. threads: number that decode.
-    kept: batches whose memory is kept. allocate: makes that memory.
+    forms: if one has no transforms, a later stage applies the batch's. threads: number that decode. make_buffers: makes
+    the memory for a dtype.
     """
 
     name = "decode"
 
     def __init__(
-        self,
-        forms: Sequence[Form],
-        stored: Stored,
-        *,
-        batch_size: int,
-        threads: int,
-        kept: int,
-        allocate: Allocate = np.empty,
+        self, forms: Sequence[Form], stored: Stored, threads: int, make_buffers: Callable[[str], Buffers]
     ) -> None:
         self.threads = threads
         self._forms, self._fills = tuple(forms), stored.mask_fills
@@ -61,14 +54,15 @@ class NativeDecoder(Stage):
         load_compiled(forms, stored.pixels)
         self._bands = picture_kind(stored)
         self._images = ImageDecoder(stored)
-        self._buffers = [Buffers(batch_size, NUMPY_DTYPES[form.dtype], kept, allocate) for form in forms]
-        self._mask_buffers = Buffers(batch_size, "uint8", kept * len(forms) * len(self._fills), allocate)
+        self._buffers = [make_buffers(NUMPY_DTYPES[form.dtype]) for form in forms]
+        self._mask_buffers = [[make_buffers("uint8") for _ in self._fills] for _ in forms]
 
     def begin(self, job: Job) -> Work:
         """As `Stage.begin`: the pixels are complete after all threads have done their share."""
         batch, channels = job.batch, self._pixels.channels
         views, targets, images, masks = [], [], [], []
-        for form, view, buffers, values in zip(self._forms, batch.views, self._buffers, self._postprocess, strict=True):
+        settings = zip(self._forms, self._buffers, self._mask_buffers, self._postprocess, strict=True)
+        for (form, buffers, of_masks, values), view in zip(settings, batch.views, strict=True):
             view = view if form.transforms else view.without_transforms()
             is_planar = form.layout == "NCHW"
             out = buffers.take(len(batch), (channels, *view.size) if is_planar else (*view.size, channels))
@@ -76,7 +70,7 @@ class NativeDecoder(Stage):
             targets.append(
                 Target(out if is_planar else out.transpose(0, 3, 1, 2), values.mean, values.factor, self._bands)
             )
-            masks.append(tuple(self._mask_buffers.take(len(batch), view.size) for _ in self._fills))
+            masks.append(tuple(one.take(len(batch), view.size) for one in of_masks))
             views.append(Cuts(form, view, batch.encoded.heights, batch.encoded.widths))
         plan = DecodePlan(batch.encoded, *_needed(views), self._source)
         broken: dict[int, Fault] = {}

@@ -23,33 +23,47 @@ def make(size: tuple[int, int], seed: int = 0, **options: Any) -> bytes:
     return encode(smooth_image(np.random.default_rng(seed), *size), **options)
 
 
-def decode(
-    data: bytes, size: tuple[int, int], window: Any = None, factor: int = 1, upright: bool = True, points: bytes = b""
-) -> tuple[np.ndarray, tuple[int, int]] | None:
-    """What is wanted of one image of (width, height), and the place of its first pixel; None if it is left to others."""
+def decode_all(
+    files: list[bytes],
+    size: tuple[int, int],
+    window: Any = None,
+    factor: int = 1,
+    upright: bool = True,
+    points: bytes = b"",
+) -> list[tuple[np.ndarray, tuple[int, int]] | None]:
+    """What is wanted of images of (width, height), and the place of its first pixel; None for what is left to others."""
     width, height = size
-    file = np.frombuffer(data, np.uint8)
-    windows = np.array([window or (0, 0, height, width)], np.int64)
-    factors = np.array([factor], np.int64)
+    arrays, number = [np.frombuffer(data or b"\0", np.uint8) for data in (*files, points)], len(files)
+    spans = np.array(
+        [(one.ctypes.data, len(data)) for one, data in zip(arrays, (*files, points), strict=True)], np.int64
+    )
+    windows = np.tile(np.array([window or (0, 0, height, width)], np.int64), (number, 1))
+    factors = np.full(number, factor, np.int64)
     rooms, spare_bytes = jpeg.room_for(windows, factors)
     room = int(rooms.sum()) + spare_bytes
     memory = np.full(room + 64, 171, np.uint8)  # the last bytes are not the decoder's
-    pictures = np.array([[0, height, width, 3 * width, 0, 0, 1]], np.int64)
-    before = pictures.copy()
-    spans = np.array([[file.ctypes.data, len(file)]], np.int64)
-    known = np.frombuffer(points or b"\0", np.uint8)
-    seek = np.array([[known.ctypes.data, len(points)]], np.int64)
-    scratch = jpeg.Scratch()
+    before = np.array([0, height, width, 3 * width, 0, 0, 1], np.int64)
+    pictures, scratch = np.tile(before, (number, 1)), jpeg.Scratch()
     own = jpeg.own_arguments(memory.ctypes.data, scratch)
-    jpeg.decode(spans, seek, windows, factors, upright, rooms, pictures)(0, len(spans), own)
+    seek = np.repeat(spans[number:], number, axis=0)
+    jpeg.decode(spans[:number].copy(), seek, windows, factors, upright, rooms, pictures)(0, number, own)
     assert (memory[room:] == 171).all()
-    address, rows, columns, stride, top, left, shown_factor = pictures[0].tolist()
-    if address == 0:
-        assert (pictures == before).all()
-        return None
-    assert shown_factor == factor and stride == 3 * columns and top % factor == left % factor == 0
-    pixels = memory[address - memory.ctypes.data :][: rows * stride].reshape(rows, columns, 3)
-    return pixels, (top // factor, left // factor)
+    found: list[tuple[np.ndarray, tuple[int, int]] | None] = []
+    for picture in pictures:
+        address, rows, columns, stride, top, left, shown_factor = picture.tolist()
+        if address == 0:
+            assert (picture == before).all()
+            found.append(None)
+            continue
+        assert shown_factor == factor and stride == 3 * columns and top % factor == left % factor == 0
+        pixels = memory[address - memory.ctypes.data :][: rows * stride].reshape(rows, columns, 3)
+        found.append((pixels, (top // factor, left // factor)))
+    return found
+
+
+def decode(data: bytes, *args: Any, **options: Any) -> tuple[np.ndarray, tuple[int, int]] | None:
+    (found,) = decode_all([data], *args, **options)
+    return found
 
 
 def reference(data: bytes, size: tuple[int, int], factor: int = 1) -> np.ndarray:
@@ -143,22 +157,10 @@ def test_many_images_one_after_the_other_with_the_same_tables_and_others() -> No
         {"progressive": True},
     ]
     files = [make(size, number, **options[int(rng.integers(len(options)))]) for number in range(60)]
-    arrays = [np.frombuffer(data, np.uint8) for data in files]
-    spans = np.array([(file.ctypes.data, len(file)) for file in arrays], np.int64)
-    windows = np.tile(np.array([0, 0, 50, 70], np.int64), (len(files), 1))
-    factors = np.ones(len(files), np.int64)
-    rooms, spare_bytes = jpeg.room_for(windows, factors)
-    memory = np.empty(int(rooms.sum()) + spare_bytes, np.uint8)
-    pictures = np.tile(np.array([0, 50, 70, 210, 0, 0, 1], np.int64), (len(files), 1))
-    scratch = jpeg.Scratch()
-    own = jpeg.own_arguments(memory.ctypes.data, scratch)
-    jpeg.decode(spans, np.zeros_like(spans), windows, factors, True, rooms, pictures)(0, len(spans), own)
-    for data, (address, rows, columns, *_) in zip(files, pictures.tolist(), strict=True):
-        is_progressive = b"\xff\xc2" in data
-        assert (address == 0) == is_progressive
-        if not is_progressive:
-            pixels = memory[address - memory.ctypes.data :][: 3 * rows * columns].reshape(rows, columns, 3)
-            np.testing.assert_array_equal(pixels, reference(data, size))
+    for data, found in zip(files, decode_all(files, size), strict=True):
+        assert (found is None) == (b"\xff\xc2" in data)  # progressive
+        if found is not None:
+            np.testing.assert_array_equal(found[0], reference(data, size))
 
 
 def _without(data: bytes, marker: int) -> bytes:
@@ -174,16 +176,7 @@ def _without(data: bytes, marker: int) -> bytes:
 @pytest.mark.parametrize("marker", [0xC4, 0xDB])
 def test_tables_of_one_file_are_not_those_of_the_next(marker: int) -> None:
     data = make((40, 30))
-    files = [np.frombuffer(data, np.uint8), np.frombuffer(_without(data, marker), np.uint8)]
-    spans = np.array([(file.ctypes.data, len(file)) for file in files], np.int64)
-    windows, factors = np.tile(np.array([0, 0, 30, 40], np.int64), (2, 1)), np.ones(2, np.int64)
-    rooms, spare_bytes = jpeg.room_for(windows, factors)
-    memory = np.empty(int(rooms.sum()) + spare_bytes, np.uint8)
-    pictures = np.tile(np.array([0, 30, 40, 120, 0, 0, 1], np.int64), (2, 1))
-    scratch = jpeg.Scratch()
-    own = jpeg.own_arguments(memory.ctypes.data, scratch)
-    jpeg.decode(spans, np.zeros_like(spans), windows, factors, True, rooms, pictures)(0, len(spans), own)
-    assert (pictures[:, 0] != 0).tolist() == [True, False]
+    assert [found is not None for found in decode_all([data, _without(data, marker)], (40, 30))] == [True, False]
 
 
 def _with_adobe(transform: int) -> bytes:
@@ -210,44 +203,28 @@ def _with_wide_scales() -> bytes:
     return data[:at] + b"\xff\xdb" + (len(segment) + 2).to_bytes(2, "big") + segment + data[at + 69 :]
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        make((40, 30), progressive=True),
-        _with_wide_scales(),
-        encode(smooth_image(np.random.default_rng(0), 40, 30).convert("CMYK")),
-        simplejpeg.encode_jpeg(np.zeros((30, 40, 3), np.uint8), colorsubsampling="440"),
-        simplejpeg.encode_jpeg(np.zeros((30, 40, 3), np.uint8), colorsubsampling="411"),
-        encode(smooth_image(np.random.default_rng(0), 40, 30), "PNG"),
-        make((41, 30)),
-        make((40, 31)),
-        make((40, 30))[:-2],
-        make((40, 30))[:-2] + b"\xff\xd8",
-        make((40, 30))[:-40],
-        make((40, 30))[:300],
-        b"\xff\xd8",
-        b"",
-    ],
-    ids=[
-        "progressive",
-        "wide scales",
-        "CMYK",
-        "4:4:0",
-        "4:1:1",
-        "PNG",
-        "wider",
-        "higher",
-        "no end",
-        "other end",
-        "cut",
-        "header",
-        "start",
-        "empty",
-    ],
-)
-def test_what_is_left_to_others(data: bytes) -> None:
+OTHERS = {
+    "progressive": make((40, 30), progressive=True),
+    "wide scales": _with_wide_scales(),
+    "CMYK": encode(smooth_image(np.random.default_rng(0), 40, 30).convert("CMYK")),
+    "4:4:0": simplejpeg.encode_jpeg(np.zeros((30, 40, 3), np.uint8), colorsubsampling="440"),
+    "4:1:1": simplejpeg.encode_jpeg(np.zeros((30, 40, 3), np.uint8), colorsubsampling="411"),
+    "PNG": encode(smooth_image(np.random.default_rng(0), 40, 30), "PNG"),
+    "wider": make((41, 30)),
+    "higher": make((40, 31)),
+    "no end": make((40, 30))[:-2],
+    "other end": make((40, 30))[:-2] + b"\xff\xd8",
+    "cut": make((40, 30))[:-40],
+    "header": make((40, 30))[:300],
+    "start": b"\xff\xd8",
+    "empty": b"",
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_is_left_to_others(name: str) -> None:
     """Other kinds, another size than the index says, and faults."""
-    assert decode(data, (40, 30)) is None
+    assert decode(OTHERS[name], (40, 30)) is None
 
 
 def _with_a_code_of_ones() -> bytes:
@@ -267,18 +244,18 @@ def _gray_with_frame(size: tuple[int, int], width: int, sampling: int) -> bytes:
     return bytes(data)
 
 
-@pytest.mark.parametrize(
-    ("data", "size"),
-    [
-        (_with_a_code_of_ones(), (40, 30)),
-        (_gray_with_frame((40, 30), 40, 0x00), (40, 30)),
-        (_gray_with_frame((40, 30), 40, 0x10), (40, 30)),
-        (_gray_with_frame((40, 30), 40, 0x15), (40, 30)),
-        (_gray_with_frame((65_500, 8), 65_501, 0x11), (65_501, 8)),
-    ],
-    ids=["a code of ones", "sampling 0x0", "sampling 1x0", "sampling 1x5", "too wide"],
-)
-def test_what_libjpeg_refuses_is_refused(data: bytes, size: tuple[int, int]) -> None:
+REFUSED = {
+    "a code of ones": (_with_a_code_of_ones(), (40, 30)),
+    "sampling 0x0": (_gray_with_frame((40, 30), 40, 0x00), (40, 30)),
+    "sampling 1x0": (_gray_with_frame((40, 30), 40, 0x10), (40, 30)),
+    "sampling 1x5": (_gray_with_frame((40, 30), 40, 0x15), (40, 30)),
+    "too wide": (_gray_with_frame((65_500, 8), 65_501, 0x11), (65_501, 8)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_libjpeg_refuses_is_refused(name: str) -> None:
+    data, size = REFUSED[name]
     with pytest.raises(ValueError, match="Bogus|sampling|too big|dimension"):
         simplejpeg.decode_jpeg(data)
     assert decode(data, size) is None

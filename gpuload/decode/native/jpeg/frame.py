@@ -254,36 +254,27 @@ def read_frame(file: File, scratch: Addresses) -> Frame:
         if marker == 0xFF:
             at += 1
             continue
-        begin, end = at + 4, at + 2 + _two(data, at + 2)
+        begin, end, good = at + 4, at + 2 + _two(data, at + 2), True
         if end > size or end < begin:
             return _NOT_HERE
         length = end - begin
         if marker == 0xDB:
-            if not _define_quantization(data, begin, end, scratch):
-                return _NOT_HERE
+            good = _define_quantization(data, begin, end, scratch)
         elif marker == 0xC4:
             found = _define_codes(data, file.address, begin, end, scratch)
-            if found == 0:
-                return _NOT_HERE
+            good = found != 0
             defined |= found
         elif marker == 0xC0 or marker == 0xC1:
+            components = _define_components(data, begin, length, scratch) if components == 0 else 0
             if components != 0:
-                return _NOT_HERE
-            components = _define_components(data, begin, length, scratch)
-            if components == 0:
-                return _NOT_HERE
-            height, width = _two(data, begin + 1), _two(data, begin + 3)
-            if not 1 <= height <= _MAX_SIDE or not 1 <= width <= _MAX_SIDE:
-                return _NOT_HERE
+                height, width = _two(data, begin + 1), _two(data, begin + 3)
+            good = components != 0 and 1 <= height <= _MAX_SIDE and 1 <= width <= _MAX_SIDE
         elif marker == 0xDD:
-            if length != 2:
-                return _NOT_HERE
-            restart = _two(data, begin)
+            good = length == 2
+            restart = _two(data, begin) if good else 0
         elif marker == 0xE0:
             if length >= 14 and _starts(data, begin, (74, 70, 73, 70, 0)):
-                if data[begin + 5] != 1:  # the version; libjpeg warns of others
-                    return _NOT_HERE
-                has_jfif = True
+                has_jfif, good = True, data[begin + 5] == 1  # the version; libjpeg warns of others
         elif marker == 0xE1:
             # Where Exif data give no orientation, another APP1 segment may: XMP.
             is_first = orientation == UPRIGHT and length >= 6 and _starts(data, begin, (69, 120, 105, 102, 0))
@@ -300,7 +291,9 @@ def read_frame(file: File, scratch: Addresses) -> Frame:
             across, down = luma[ACROSS], luma[DOWN]
             rows, columns = -(-height // (8 * down)), -(-width // (8 * across))
             return Frame(end, height, width, components, across, down, rows, columns, restart, orientation)
-        elif marker < 0xE0 or (marker > 0xEF and marker != 0xFE):
+        else:
+            good = 0xE0 <= marker <= 0xEF or marker == 0xFE
+        if not good:
             return _NOT_HERE
         at = end
     return _NOT_HERE

@@ -76,14 +76,14 @@ def _store_rgb(red: Lanes, green: Lanes, blue: Lanes, address: Any) -> None:
 
 
 def _make(chroma: _Chroma) -> Any:
-    """A function of addresses: luma of the first pixel; Cb of its row and of the next nearest row; Cr likewise; RGB."""
+    """A function of addresses: luma of the first pixel; Cb and Cr of its row, and of the next nearest row; RGB."""
 
     @emitted()
-    def convert(
-        builder: ir.IRBuilder, luma: Any, near_blue: Any, far_blue: Any, near_red: Any, far_red: Any, rgb: Any
-    ) -> None:
+    def convert(builder: ir.IRBuilder, luma: Any, near: Any, far: Any, rgb: Any) -> None:
         level = Lanes.load(builder, luma, INT8, PIXELS).wide(INT16)
-        b, r = chroma(builder, near_blue, far_blue) - 128, chroma(builder, near_red, far_red) - 128
+        b, r = (
+            chroma(builder, builder.extract_value(near, of), builder.extract_value(far, of)) - 128 for of in range(2)
+        )
         red, blue = level + _times(r, _RED_OF_RED), level + _times(b, _BLUE_OF_BLUE)
         both = b.signed(INT32) * _GREEN_OF_BLUE + r.signed(INT32) * _GREEN_OF_RED
         green = level + both.rounded(_BITS).narrow(INT16)
@@ -176,25 +176,13 @@ def make_part(frame: Frame, window: I64, factor: int, address: int) -> Part:
     size = 8 // factor
     # Chroma is decoded at twice the size where that saves its interpolation.
     other = 2 * size if frame.across == 2 and frame.down == 2 and size < 8 else size
-    mcus = first_row, first_column, end_column - first_column
-    luma = _plane(frame, address, size, frame.across, frame.down, mcus)
-    blue = _plane(frame, address + luma.rows * luma.stride, other, 1, 1, mcus)
-    red = _plane(frame, blue.address - _PAD + blue.rows * blue.stride, other, 1, 1, mcus)
-    return Part(
-        first_row,
-        first_column,
-        end_row,
-        end_column,
-        top,
-        left,
-        bottom - top,
-        right - left,
-        frame.across * size // other,
-        frame.down * size // other,
-        luma,
-        blue,
-        red,
-    )
+    place = first_row, first_column, end_column - first_column
+    luma = _plane(frame, address, size, frame.across, frame.down, place)
+    blue = _plane(frame, address + luma.rows * luma.stride, other, 1, 1, place)
+    red = _plane(frame, blue.address - _PAD + blue.rows * blue.stride, other, 1, 1, place)
+    across, down = frame.across * size // other, frame.down * size // other
+    height, width = bottom - top, right - left
+    return Part(first_row, first_column, end_row, end_column, top, left, height, width, across, down, luma, blue, red)
 
 
 def plane_bytes(widths: I64) -> int:
@@ -231,15 +219,16 @@ def convert_rows(frame: Frame, part: Part, begin: int, end: int, address: int) -
         blue_near, blue_far = _row(blue, near) + skip, _row(blue, far) + skip
         red_near, red_far = _row(red, near) + skip, _row(red, far) + skip
         for x in range(0, part.width, PIXELS):
-            c = x // part.across
+            c, to = x // part.across, rgb + 3 * x
+            these, others = (blue_near + c, red_near + c), (blue_far + c, red_far + c)
             if part.across == 1:
-                same(luma_at + x, blue_near + c, blue_far + c, red_near + c, red_far + c, rgb + 3 * x)
+                same(luma_at + x, these, others, to)
             elif not smooth:
-                repeated(luma_at + x, blue_near + c, blue_far + c, red_near + c, red_far + c, rgb + 3 * x)
+                repeated(luma_at + x, these, others, to)
             elif part.down == 1:
-                between_two(luma_at + x, blue_near + c, blue_far + c, red_near + c, red_far + c, rgb + 3 * x)
+                between_two(luma_at + x, these, others, to)
             else:
-                between_four(luma_at + x, blue_near + c, blue_far + c, red_near + c, red_far + c, rgb + 3 * x)
+                between_four(luma_at + x, these, others, to)
 
 
 @inlined

@@ -28,7 +28,6 @@ from gpuload.decode.native.jpeg.frame import UPRIGHT, Addresses, File, Frame, Sc
 from gpuload.decode.native.jpeg.part import Part
 from gpuload.decode.native.jpeg.scan import (
     BEHIND,
-    any_ff,
     begin_scan,
     ends_well,
     has_read_up_to,
@@ -49,21 +48,17 @@ _FINEST, _COARSEST = 4, 128  # columns from point to point
 class Points(NamedTuple):
     """The points of a file; `apart` is 0 where it has none.
 
-    apart: columns from one to the next. number: in a row. at: address of the numbers. row_bits, step_bits, first_bits,
-    second_bits, third_bits: of a number.
+    apart: columns from one to the next. number: in a row. at: address of the numbers. bits: of a number, by its kind.
     """
 
     apart: int
     number: int
     at: int
-    row_bits: int
-    step_bits: int
-    first_bits: int
-    second_bits: int
-    third_bits: int
+    bits: tuple[int, int, int, int, int]
 
 
-NO_POINTS = Points(0, 0, 0, 0, 0, 0, 0, 0)
+_ROW, _STEP, _COEFFICIENT = range(3)  # kinds of numbers; a coefficient of each component
+NO_POINTS = Points(0, 0, 0, (0, 0, 0, 0, 0))
 
 
 @inlined
@@ -72,21 +67,10 @@ def read_points(address: int, size: int, frame: Frame) -> Points:
     data = bytes_at(address)
     if size < _HEAD_BYTES or data[0] == 0 or not _can_be_entered(frame):
         return NO_POINTS
-    apart, most = np.int64(data[0]), 0
-    number = -(-frame.columns // apart)
-    found = Points(
-        apart,
-        number,
-        address + _HEAD_BYTES,
-        np.int64(data[1]),
-        np.int64(data[2]),
-        np.int64(data[3]),
-        np.int64(data[4]),
-        np.int64(data[5]),
-    )
-    for index in range(1, _HEAD_BYTES):
-        most = max(most, np.int64(data[index]))
-    return NO_POINTS if most > _MOST_BITS or size != _bytes(found, frame) else found
+    apart = np.int64(data[0])
+    bits = np.int64(data[1]), np.int64(data[2]), np.int64(data[3]), np.int64(data[4]), np.int64(data[5])
+    found = Points(apart, -(-frame.columns // apart), address + _HEAD_BYTES, bits)
+    return NO_POINTS if max(found.bits) > _MOST_BITS or size != _bytes(found, frame) else found
 
 
 @inlined
@@ -97,17 +81,17 @@ def _can_be_entered(frame: Frame) -> bool:
 
 @inlined
 def _point_bits(points: Points) -> int:
-    return points.first_bits + points.second_bits + points.third_bits
+    return points.bits[_COEFFICIENT] + points.bits[_COEFFICIENT + 1] + points.bits[_COEFFICIENT + 2]
 
 
 @inlined
 def _steps_at(points: Points, frame: Frame) -> int:
-    return (frame.rows - 1) * points.row_bits
+    return (frame.rows - 1) * points.bits[_ROW]
 
 
 @inlined
 def _coefficients_at(points: Points, frame: Frame) -> int:
-    return _steps_at(points, frame) + frame.rows * (points.number - 1) * points.step_bits
+    return _steps_at(points, frame) + frame.rows * (points.number - 1) * points.bits[_STEP]
 
 
 @inlined
@@ -137,15 +121,15 @@ def row_begin(points: Points, frame: Frame, row: int) -> int:
 @inlined
 def row_bits(points: Points, row: int) -> int:
     """From the beginning of a row to that of the next, which there must be for it to be of use."""
-    return _number(points, row * points.row_bits, points.row_bits)
+    return _number(points, row * points.bits[_ROW], points.bits[_ROW])
 
 
 @inlined
 def _point(points: Points, frame: Frame, row: int, row_at: int, index: int) -> int:
     """The bit of the file of a point. row_at: of the row."""
-    at, found = _steps_at(points, frame) + row * (points.number - 1) * points.step_bits, row_at
+    at, found = _steps_at(points, frame) + row * (points.number - 1) * points.bits[_STEP], row_at
     for before in range(index):
-        found += _number(points, at + before * points.step_bits, points.step_bits)
+        found += _number(points, at + before * points.bits[_STEP], points.bits[_STEP])
     return found
 
 
@@ -163,12 +147,9 @@ def _next_point(points: Points, frame: Frame, row: int, row_at: int, column: int
 def _coefficient(points: Points, frame: Frame, row: int, index: int, component: int) -> int:
     """The DC coefficient before a point."""
     at = _coefficients_at(points, frame) + (row * points.number + index) * _point_bits(points)
-    bits = points.first_bits
-    if component == 1:
-        at, bits = at + bits, points.second_bits
-    elif component == 2:
-        at, bits = at + bits + points.second_bits, points.third_bits
-    found = _number(points, at, bits)
+    for before in range(component):
+        at += points.bits[_COEFFICIENT + before]
+    found = _number(points, at, points.bits[_COEFFICIENT + component])
     return found >> 1 ^ -(found & 1)
 
 
@@ -222,23 +203,32 @@ def find_points(data: bytes, height: int, width: int, most_share: float = 0.01) 
 
     All of its coded pixels are read. None where it is not decoded here, or has a fault.
     """
-    file, found = np.frombuffer(data, np.uint8), np.zeros(int(most_share * len(data)), np.uint8)
+    file, room = np.frombuffer(data, np.uint8), int(most_share * len(data))
     table: I64 = np.empty((-(-height // 8) * -(-width // (8 * _FINEST)), 4), np.int64)
-    number = _find(file.ctypes.data, len(file), _memory.scratch.addresses, height, width, table, found)
-    return None if number < 0 else found[:number].tobytes()
+    begin, rows, columns = _find(file.ctypes.data, len(file), _memory.scratch.addresses, height, width, table)
+    if begin == 0:
+        return None
+    in_row, step = -(-columns // _FINEST), 1
+    points = table[: rows * in_row].reshape(rows, in_row, 4)
+    points[:, :, 0] = begin * 8 + _in_file(file[begin:], points[:, :, 0])
+    while columns and step * _FINEST <= _COARSEST:
+        if len(found := _as_bytes(points[:, ::step], step * _FINEST)) <= room:
+            return found
+        step = max(step * len(found) // max(room, 1), step + 1)  # as many times fewer as there are too many bytes
+    return b""
 
 
 @cached
-def _find(address: int, size: int, scratch: Addresses, height: int, width: int, table: I64, found: U8) -> int:
-    """Writes the points into `found`, as dense as there is room for. Returns the bytes written; -1 where the file has a
-    fault or is not decoded here.
+def _find(address: int, size: int, scratch: Addresses, height: int, width: int, table: I64) -> tuple[int, int, int]:
+    """Where in the file the scan begins, 0 where it has a fault or is not decoded here; rows and columns of MCUs, none
+    where they cannot be entered.
 
-    table: int64 (n, 4), filled with a point every `_FINEST` columns: the bit of the file, and three DC coefficients.
+    table: int64 (n, 4), filled with a point every `_FINEST` columns: the bit of the scan, and three DC coefficients.
     """
     file = File(address, size)
     frame = read_frame(file, scratch)
     if frame.at == 0 or frame.height != height or frame.width != width or frame.orientation != UPRIGHT:
-        return -1
+        return 0, 0, 0
     position, state, number = longs_at(scratch.position), words_at(scratch.state), 0
     begin_scan(file, frame, scratch)
     for mcu in range(frame.rows * frame.columns):
@@ -248,85 +238,31 @@ def _find(address: int, size: int, scratch: Addresses, height: int, width: int, 
                 table[number, 1 + component] = np.int64(state[BEFORE + component])
             number += 1
         if is_low(frame, scratch) and not supply(file, frame, scratch, mcu):
-            return -1
+            return 0, 0, 0
         if not skip_mcu(frame, scratch):
-            return -1
+            return 0, 0, 0
     if not ends_well(file, scratch, True):
-        return -1
-    if not _can_be_entered(frame):
-        return 0
-    _to_file(file, frame, table[:number])
-    apart = _FINEST
-    while apart <= _COARSEST:
-        written = _write(table, frame, apart, found)
-        if written <= len(found):
-            return written
-        # About as many times fewer points as there are too many bytes.
-        apart = max(apart * written // max(len(found), 1) // _FINEST, apart // _FINEST + 1) * _FINEST
-    return 0
+        return 0, 0, 0
+    return (frame.at, frame.rows, frame.columns) if _can_be_entered(frame) else (frame.at, 0, 0)
 
 
-@inlined
-def _write(table: I64, frame: Frame, apart: int, found: U8) -> int:
-    """Writes the points that lie so many columns apart. Returns how many bytes they take; nothing is written where
-    there is no room for them."""
-    number, most, bytes_in_all = -(-frame.columns // apart), np.zeros(5, np.int64), 0
-    for is_written in (False, True):
-        bit = _HEAD_BYTES * 8
-        for part in range(3):  # in the order of the file
-            for row in range(frame.rows - 1 if part == 0 else frame.rows):
-                for index in range(1 if part == 0 else number - 1 if part == 1 else number):
-                    for kind in range(part, 5 if part == 2 else part + 1):
-                        value = _told(table, frame, row, index * apart, apart, kind)
-                        if is_written:
-                            bit = _put(found, bit, value, most[kind])
-                        while value >> most[kind] != 0:
-                            most[kind] += 1
-        if not is_written:
-            points = Points(apart, number, 0, most[0], most[1], most[2], most[3], most[4])
-            bytes_in_all = _bytes(points, frame)
-            if bytes_in_all > len(found):
-                return bytes_in_all
-            found[0] = apart
-            for kind in range(5):
-                found[1 + kind] = most[kind]
-    return bytes_in_all
+def _in_file(scan: U8, bits: I64) -> I64:
+    """Bits of a scan with the stuffed bytes and markers that the file has between them. scan: to the file's end."""
+    behind_ff, kept = scan[:-1] == 0xFF, np.ones(len(scan), np.bool_)
+    kept[1:] &= ~behind_ff
+    kept[:-1] &= ~(behind_ff & (scan[1:] != 0))  # a marker
+    last = np.flatnonzero(kept)[np.maximum(bits >> 3, 1) - 1]  # the byte before
+    begin: I64 = np.where(bits >= 8, last + 1 + (scan[last] == 0xFF), 0)
+    return begin * 8 + (bits & 7)
 
 
-@inlined
-def _told(table: I64, frame: Frame, row: int, column: int, apart: int, kind: int) -> int:
-    """A number that the index holds of a point: the distance to that of the next row, to the next one of its row, or a
-    coefficient."""
-    in_row = -(-frame.columns // _FINEST)
-    at = row * in_row + column // _FINEST
-    if kind == 0:
-        return int(table[at + in_row, 0] - table[at, 0])
-    if kind == 1:
-        return int(table[at + apart // _FINEST, 0] - table[at, 0])
-    before = table[at, kind - 1]
-    return int(before << 1 ^ before >> 63)
-
-
-@inlined
-def _put(found: U8, at: int, value: int, bits: int) -> int:
-    """Writes the lowest bits of a number from a bit on, and returns the bit after them."""
-    for number in range(bits):
-        bit = at + number
-        found[bit >> 3] |= np.uint8((value >> (bits - 1 - number) & 1) << (7 - (bit & 7)))
-    return at + bits
-
-
-@inlined
-def _to_file(file: File, frame: Frame, table: I64) -> None:
-    """Adds the stuffed bytes and markers that the file has between the bits of the scan, which has no fault."""
-    data, at, read = bytes_at(file.address), frame.at, 0
-    for point in range(len(table)):
-        while read < table[point, 0] >> 3:
-            if read + 8 <= table[point, 0] >> 3 and not any_ff(load_word(file.address + at)):
-                at, read = at + 8, read + 8
-                continue
-            if data[at] == 0xFF and data[at + 1] != 0:
-                at += 2
-                continue
-            at, read = at + (2 if data[at] == 0xFF else 1), read + 1
-        table[point, 0] = at * 8 + (table[point, 0] & 7)
+def _as_bytes(points: I64, apart: int) -> bytes:
+    """What the index holds of points, (rows, number, 4), that lie so many columns apart."""
+    at, before = points[:, :, 0], points[:, :, 1:].reshape(-1, 3)
+    numbers = [np.diff(at[:, 0]), np.diff(at, axis=1).ravel(), *(before << 1 ^ before >> 63).T]
+    most = [int(kind.max(initial=0)).bit_length() for kind in numbers]
+    row, step, *coefficients = (
+        (kind[:, None] >> np.arange(bits)[::-1] & 1).astype(np.uint8) for kind, bits in zip(numbers, most, strict=True)
+    )
+    told = np.concatenate([row.ravel(), step.ravel(), np.hstack(coefficients).ravel()])
+    return bytes([apart, *most]) + np.packbits(told).tobytes() + bytes(_SPARE_BYTES)
