@@ -179,8 +179,6 @@ def _is_writable(folder: Path) -> bool:
 def _temporary_folder(name: str) -> Path | None:
     """One that only this user can write to, since its contents are unpickled and run; None if there cannot be one."""
     try:
-        if not hasattr(os, "getuid"):  # Windows, where a user's temporary folder is private
-            raise OSError("this system has no user numbers")
         folder = Path(tempfile.gettempdir()) / f"gpuload-{os.getuid()}"
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)

@@ -194,17 +194,23 @@ def read_row(file: File, frame: Frame, scratch: Addresses, part: Part, row: int,
     for column in range(columns[0], columns[1]):
         if is_low(frame, scratch) and not supply(file, frame, scratch, row * frame.columns + column):
             return False
-        if not (row_is_wanted and part.first_column <= column and column < part.end_column):
-            if not skip_mcu(frame, scratch):
-                return False
-            continue
+        wanted = row_is_wanted and part.first_column <= column and column < part.end_column
         for block in range(blocks):
             number = max(block - luma + 1, 0)
             component = component_of(scratch, number)
             dc, ac = component[DC], component[AC]
-            first, more = lookup_of(scratch, dc), lookup_of(scratch, ac)
-            codes, quant = (codes_of(scratch, dc), codes_of(scratch, ac)), quantization_of(scratch, component[QUANT])
-            found = read_block(state, number, first, codes[0], more, codes[1], quant, coefficients)
+            first, more, first_codes, more_codes = (
+                lookup_of(scratch, dc),
+                lookup_of(scratch, ac),
+                codes_of(scratch, dc),
+                codes_of(scratch, ac),
+            )
+            if not wanted:
+                if skip_block(state, number, first, first_codes, more, more_codes) == FAULT:
+                    return False
+                continue
+            quant = quantization_of(scratch, component[QUANT])
+            found = read_block(state, number, first, first_codes, more, more_codes, quant, coefficients)
             if found == FAULT:
                 return False
             y, x = row - part.first_row, column - part.first_column
