@@ -253,9 +253,8 @@ def mix_images(images: Any, mix: Mix) -> None:
     last = images[-1:].copy()
     for stop in range(len(images), 0, -block):
         start = max(stop - block, 0)
-        rows = slice(start, stop)
-        before = [last] if start == 0 else []
-        _mix_block(xp, images[rows], [*before, images[max(start - 1, 0) : stop - 1]], mix, rows)
+        partners = images[start - 1 : stop - 1] if start else xp.concatenate([last, images[: stop - 1]])
+        _mix_block(xp, images[start:stop], partners, mix, slice(start, stop))
 
 
 def mix_mirrored(images: Any, mix: Mix) -> None:
@@ -267,19 +266,18 @@ def mix_mirrored(images: Any, mix: Mix) -> None:
         rows = slice(start, stop)
         mirrored = slice(count - 1 - start, count - 1 - stop if stop < count else None, -1)
         own = images[rows].copy()
-        _mix_block(xp, images[rows], [images[mirrored]], mix, rows)
-        _mix_block(xp, images[mirrored], [own], mix, mirrored)
+        _mix_block(xp, images[rows], images[mirrored], mix, rows)
+        _mix_block(xp, images[mirrored], own, mix, mirrored)
 
 
-def _mix_block(xp: Any, images: Any, partners: Sequence[Any], mix: Mix, rows: slice) -> None:
-    """Mixes images, which are these rows of a batch, with their partners, given in parts."""
+def _mix_block(xp: Any, images: Any, partners: Any, mix: Mix, rows: slice) -> None:
+    """Mixes images, which are these rows of a batch, with their partners."""
     boxes, shares = mix.box[rows], mix.in_box[rows]
     (top, left), (bottom, right) = boxes[:, :2].min(0), boxes[:, 2:].max(0)
     part = images[..., top:bottom, left:right]
     if not part.size:
         return
-    found = [partner[..., top:bottom, left:right] for partner in partners]
-    partner = found[0] if len(found) == 1 else xp.concatenate(found)
+    partner = partners[..., top:bottom, left:right]
     if len(part) == 1 and shares[0] == 0:
         part[...] = partner  # a copy costs half as much as a sum
     else:

@@ -39,7 +39,7 @@ from gpuload.disk.tiles import Grid, Tiles
 from gpuload.errors import ArgumentError, CallError, FormatError, ShardError, StateError, some_of
 from gpuload.fields.field import Field
 from gpuload.fields.registry import kind_of
-from gpuload.fields.rows import flat, lengths_of, rows_of
+from gpuload.fields.rows import flat, rows_of
 from gpuload.headers.encodings import MAX_PIXELS
 from gpuload.machine.untrusted import NotRegularError
 from gpuload.store import FolderStore, Store
@@ -514,14 +514,15 @@ class Dataset:
         images = self.image_sizes(stored, "tiles")
         if holding is None:
             counts = grid.counts(images).prod(axis=1)
-            rows, numbers = rows_of(counts), np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+            rows = np.repeat(np.arange(len(counts)), counts)
+            numbers = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         else:
             if (kind := self.require_field(holding).kind) not in ("boxes", "instances"):
                 raise ArgumentError(
                     f"Dataset.tiles(holding={holding!r}): expected a field of boxes, it is of kind {kind!r}"
                 )
             boxes = self.column(holding).take(pa.array(stored)).combine_chunks()
-            image = rows_of(lengths_of(boxes))
+            image = rows_of(boxes)
             centers = flat(boxes).reshape(-1, 2, 2).mean(axis=1, dtype=np.float64)[:, ::-1]
             box, number = grid.holding(centers, images[image])
             rows, numbers = np.unique(np.stack([image[box], number]), axis=1)

@@ -12,7 +12,7 @@ from gpuload.checks import FLAG, PROBABILITY, Rule, as_text, function, optional,
 from gpuload.draws import CAPTION, random_bits, uniform
 from gpuload.errors import ArgumentError, DecodeError
 from gpuload.fields.field import Field
-from gpuload.fields.kind import NAME, FieldSpec, Kind, Parsed, describe, read_each
+from gpuload.fields.kind import NAME, FieldSpec, Kind, Parsed, read_each
 from gpuload.fields.rows import BoundField, Rows
 from gpuload.machine.untrusted import parse_json
 from gpuload.types import F64, ClassNames
@@ -116,7 +116,7 @@ class BoundCaptions(BoundJson):
             made = tokenizer(texts or [self.spec.empty])
         except Exception as error:
             raise ArgumentError(
-                f"{describe(self.spec)}: its tokenizer raised {type(error).__name__} for {len(texts):,} texts: {error}"
+                f"{self.spec}: its tokenizer raised {type(error).__name__} for {len(texts):,} texts: {error}"
             ) from error
         if isinstance(made, Mapping):
             return {str(name): self._checked(part, len(texts)) for name, part in made.items()}
@@ -129,7 +129,7 @@ class BoundCaptions(BoundJson):
         is_array = isinstance(made, np.ndarray) and made.ndim > 0 and made.dtype.kind in "biuf"
         if not (is_array or isinstance(made, list | tuple)) or len(made) != max(count, 1):
             raise ArgumentError(
-                f"{describe(self.spec)}: its tokenizer returned {type(made).__name__} {shown(made)} for {count:,} "
+                f"{self.spec}: its tokenizer returned {type(made).__name__} {shown(made)} for {count:,} "
                 "texts, expected an array of numbers or a list with as many rows, or a dict of these"
             )
         return made[:count] if is_array else list(made[:count])

@@ -118,9 +118,6 @@ class ImageKind(Kind):
     stays_in_shard = True
     usual_names = ("image", "images", "img", "imgs", "x", "input_image", "data", "pixels")
 
-    def columns(self, field: Field) -> dict[str, pa.DataType]:
-        return {}
-
     def field_fault(self, field: Field) -> str:
         try:
             Pixels.of_field(field)
@@ -207,9 +204,6 @@ class MaskKind(Kind):
     members = ("mask.png", "seg.png", "mask")
     in_tables = True
     lies_beneath = True
-
-    def columns(self, field: Field) -> dict[str, pa.DataType]:
-        return {}
 
     def parse(self, where: str, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
         return Field(name, self.name, f"{name}.png"), [pa.array(values, pa.large_string())]

@@ -8,13 +8,11 @@ that moves with its image, `TargetKind` of one whose values are in the index. Th
 
 import json
 import re
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from PIL import Image
 
@@ -70,13 +68,11 @@ class FieldSpec:
     kind: ClassVar[str]
     other_kinds: ClassVar[tuple[str, ...]] = ()
 
-
-def describe(spec: "str | FieldSpec") -> str:
-    """A field in messages: 'caption', Boxes('boxes')."""
-    return repr(spec) if isinstance(spec, str) else f"{type(spec).__name__}({spec.name!r})"
+    def __str__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
 
 
-class Kind(ABC):
+class Kind:
     """One kind of field. Instances have no state; the registry holds one of each kind.
 
     name: its name in manifests.
@@ -114,9 +110,9 @@ class Kind(ABC):
 
     # On disk
 
-    @abstractmethod
     def columns(self, field: Field) -> dict[str, pa.DataType]:
         """Names and types of the field's index columns, apart from the offset and size of its member."""
+        return {}
 
     def field_fault(self, field: Field) -> str:
         """What is impossible about a field's description in the manifest, such as a size of 0; "" if nothing is."""
@@ -224,7 +220,7 @@ class Kind(ABC):
 
     def dump(self, field: Field, values: Mapping[str, Any]) -> bytes:
         """The content of a tar member, from the values of the index columns; by default it is JSON."""
-        columns = [values[name] for name in self.columns(field)]
+        columns = [_shortest(values[name], type_) for name, type_ in self.columns(field).items()]
         return json.dumps(dict(zip(self.json_names, columns, strict=True)) if self.json_names else columns[0]).encode()
 
     def load(self, field: Field, content: bytes) -> dict[str, Any]:
@@ -351,9 +347,11 @@ def _plain(value: Any) -> str:
     return str(value)
 
 
-def shortest(values: npt.NDArray[np.float32]) -> Any:
-    """Nested lists of the float32 numbers, each as the shortest decimal that reads back as the same number."""
-    return [shortest(value) for value in values] if values.ndim else float(str(np.float32(values)))
+def _shortest(value: Any, of: pa.DataType) -> Any:
+    """A column's value, in which each float32 is the shortest decimal that reads back as it."""
+    if pa.types.is_nested(of):
+        return [_shortest(one, of.value_type) for one in value]
+    return float(str(np.float32(value))) if of == pa.float32() else value
 
 
 # Values as people write them

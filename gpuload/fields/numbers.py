@@ -12,21 +12,20 @@ from gpuload.checks import COUNT, FLAG, either, optional, settings, several, sho
 from gpuload.counted import counted
 from gpuload.errors import ArgumentError, DecodeError, SourceError
 from gpuload.fields.field import LABEL, Field
-from gpuload.fields.kind import (
-    NAME,
-    BadRows,
-    FieldSpec,
-    Kind,
-    Member,
-    Parsed,
-    describe,
-    number_classes,
-    parse_list,
-    read_each,
-    shortest,
-)
+from gpuload.fields.kind import NAME, BadRows, FieldSpec, Kind, Member, Parsed, number_classes, parse_list, read_each
 from gpuload.fields.motion import Motion, Placement
-from gpuload.fields.rows import BoundField, BoundIntegers, Rows, Value, as_lists, flat, lengths_of, pad_all, rows_of
+from gpuload.fields.rows import (
+    BoundField,
+    BoundIntegers,
+    Rows,
+    Value,
+    flat,
+    joined_lists,
+    lengths_of,
+    pad_all,
+    rows_of,
+    split_rows,
+)
 from gpuload.headers.npy import read_array
 from gpuload.pictures import name_of
 from gpuload.types import F32, Array, ClassNames
@@ -139,7 +138,7 @@ class BoundHot(BoundField):
         self._count = needed if spec.num_classes is None else spec.num_classes
         if self._count < needed or (spec.num_classes is None and not names):
             raise ArgumentError(
-                f"{describe(spec)}: num_classes={spec.num_classes}, expected at least {needed}, since "
+                f"{spec}: num_classes={spec.num_classes}, expected at least {needed}, since "
                 f"{self.datasets[0].folder} has {counted(len(names), 'class', 'classes')} with names. Give a larger "
                 "num_classes"
             )
@@ -150,7 +149,7 @@ class BoundHot(BoundField):
     def values(self, rows: Rows) -> F32:
         numbers, of_rows = rows.columns[self.name], np.arange(len(rows))
         if isinstance(numbers, pa.Array):
-            numbers, of_rows = flat(numbers), rows_of(lengths_of(numbers))
+            numbers, of_rows = flat(numbers), rows_of(numbers)
         known = len(self._column_of) - 1
         if numbers.max(initial=-1) >= known:
             wrong = int(np.argmax(numbers >= known))
@@ -206,7 +205,7 @@ class BoundArray(BoundField):
             )
         if self.spec is not None and self._stored.kind not in "iu":
             raise ArgumentError(
-                f"{describe(self.spec)}: tokens must be integers, the packed arrays have dtype {self._stored}. Request "
+                f"{self.spec}: tokens must be integers, the packed arrays have dtype {self._stored}. Request "
                 f"{self.name!r} by its name"
             )
 
@@ -299,7 +298,7 @@ class LabelsKind(ClassKind):
         """Class numbers from lists of integers or of names."""
         rows = read_each(where, name, values, list, "a list of classes")
         numbers, names = number_classes(where, name, [value for row in rows for value in row], classes)
-        return Field(name, self.name, f"{name}.json", names), [as_lists(numbers, list(map(len, rows)))]
+        return Field(name, self.name, f"{name}.json", names), [joined_lists(split_rows(numbers, list(map(len, rows))))]
 
     def load(self, field: Field, content: bytes) -> dict[str, Any]:
         return Kind.load(self, field, content)
@@ -336,9 +335,6 @@ class TargetKind(Kind):
         size, numbers = arrays[0].size * arrays[0].ndim, pa.array(np.stack(arrays).reshape(-1))
         field = Field(name, self.name, f"{name}.json", size=size)
         return field, [pa.FixedSizeListArray.from_arrays(numbers, size) if size else numbers]
-
-    def move(self, field: Field, value: Mapping[str, Any], placement: Placement) -> Mapping[str, Any]:
-        return {field.name: shortest(np.array(value[field.name], np.float32))}
 
     def look(self, field: Field, row: Mapping[str, Any], read: Any) -> dict[str, Any]:
         return {field.name: np.array(row[field.name], np.float32) if field.size else row[field.name]}
@@ -403,7 +399,7 @@ class ArrayKind(Kind):
         sides = flat(shapes).astype(np.float64)
         # Products in float64, which do not overflow: exact up to 2**53, and larger than any shard beyond.
         needed = np.full(len(size), float(np.dtype(field.dtype).itemsize))
-        np.multiply.at(needed, rows_of(lengths_of(shapes)), np.where(sides < 0, np.nan, sides))
+        np.multiply.at(needed, rows_of(shapes), np.where(sides < 0, np.nan, sides))
         yield BadRows(
             np.flatnonzero(~(needed == size)),
             lambda row: f"its {field.name!r} as {size[row]:,} bytes for an array of shape {tuple(shapes[row].as_py())}",

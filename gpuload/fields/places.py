@@ -14,22 +14,9 @@ from PIL import Image
 from gpuload.checks import COUNT, FLAG, Rule, as_items, choice, number, optional, settings, several, whole
 from gpuload.errors import ArgumentError, SourceError
 from gpuload.fields.field import Field
-from gpuload.fields.kind import NAME, FieldSpec, Kind, Parsed, describe, number_classes, parse_list, read_each, shortest
+from gpuload.fields.kind import NAME, FieldSpec, Kind, Parsed, number_classes, parse_list, read_each
 from gpuload.fields.motion import Motion, Placement
-from gpuload.fields.rows import (
-    Each,
-    Entry,
-    MovingField,
-    Rows,
-    Value,
-    as_lists,
-    flat,
-    joined_lists,
-    lengths_of,
-    pad_all,
-    rows_of,
-    split_rows,
-)
+from gpuload.fields.rows import Each, MovingField, Rows, Value, flat, joined_lists, pad_all, rows_of, split_rows
 from gpuload.machine.untrusted import parse_json
 from gpuload.pictures import draw_boxes, draw_keypoints
 from gpuload.types import F32, F64, I64, Array, Bools, ClassNames, WidthHeight
@@ -130,7 +117,7 @@ class BoundBoxes(MovingField):
             self.columns = (*self.columns, _IMAGE_ID)
         if self.field.kind == "boxes" and (self.spec.masks or self.spec.crowds):
             raise ArgumentError(
-                f"{describe(self.spec)}: were packed without masks and crowds. Pack them again from COCO's JSON with "
+                f"{self.spec}: were packed without masks and crowds. Pack them again from COCO's JSON with "
                 f"segmentations, or with {self.name}_masks"
             )
 
@@ -164,7 +151,7 @@ class BoundBoxes(MovingField):
             for of_sample, i in zip(parts, ids, strict=True)
         )
 
-    def split(self, columns: Mapping[str, Any], motion: Motion | None) -> list[Entry]:
+    def split(self, columns: Mapping[str, Any], motion: Motion | None) -> list[dict[str, Array]]:
         stored = self._stored(columns)
         some = stored if motion is None else self._visible(stored, motion)
         counts = _counts(some, len(columns[self.name]))
@@ -179,7 +166,7 @@ class BoundBoxes(MovingField):
     def _stored(self, columns: Mapping[str, Any]) -> Instances:
         lists, labels = (columns[name] for name in self.columns[:2])
         boxes = flat(lists).reshape(-1, 4).astype(np.float64)
-        numbers, images = np.arange(len(boxes)), rows_of(lengths_of(lists))
+        numbers, images = np.arange(len(boxes)), rows_of(lists)
         return Instances(boxes, flat(labels).astype(np.int64), areas_of(boxes), np.zeros_like(numbers), numbers, images)
 
     def _visible(self, stored: Instances, motion: Motion) -> Instances:
@@ -228,14 +215,17 @@ class BoxesKind(Kind):
         boxes = read_each(where, name, values, _read_boxes, "boxes x0 y0 x1 y1 in pixels, each with a class")
         numbers, names = number_classes(where, name, [one for _, of_row, *_ in values for one in of_row], classes)
         counts = list(map(len, boxes))
-        return Field(name, self.name, f"{name}.json", names), [joined_lists(boxes, 4), as_lists(numbers, counts)]
+        return Field(name, self.name, f"{name}.json", names), [
+            joined_lists(boxes, 4),
+            joined_lists(split_rows(numbers, counts)),
+        ]
 
     def move(self, field: Field, value: Mapping[str, Any], placement: Placement) -> Mapping[str, Any]:
         """Clips the boxes to the canvas and drops those of which nothing is left on it."""
         moved, kept = place_boxes(value[field.name], placement)
         classes = value[self.class_column(field)]
         return {
-            field.name: shortest(moved[kept].astype(np.float32)),
+            field.name: moved[kept].astype(np.float32).tolist(),
             self.class_column(field): [classes[number] for number in kept.tolist()],
         }
 
@@ -417,7 +407,7 @@ class BoundKeypoints(MovingField):
         largest = max((point for pair in pairs for point in pair), default=-1)
         if largest >= size:
             raise ArgumentError(
-                f"{describe(spec)[:-1]}, flip_pairs={spec.flip_pairs!r}): names point {largest}; {self.name!r} was "
+                f"{spec}: flip_pairs={spec.flip_pairs!r} names point {largest}; {self.name!r} was "
                 f"packed with {size} points, numbered from 0"
             )
         self._flipped_order = np.arange(size)
@@ -425,8 +415,7 @@ class BoundKeypoints(MovingField):
             self._flipped_order[[one, other]] = other, one
 
     def values(self, rows: Rows) -> Value:
-        points, counts_before = self._stored(rows.columns)
-        images = rows_of(counts_before)
+        points, images = self._stored(rows.columns)
 
         def points_in(motion: Motion) -> PaddedKeypoints:
             moved = self._move(points, images, motion)
@@ -440,19 +429,20 @@ class BoundKeypoints(MovingField):
 
         return rows.per_view(points_in)
 
-    def split(self, columns: Mapping[str, Any], motion: Motion | None) -> list[Entry]:
-        points, counts = self._stored(columns)
+    def split(self, columns: Mapping[str, Any], motion: Motion | None) -> list[dict[str, Array]]:
+        points, images = self._stored(columns)
         if motion is not None:
-            points = self._move(points, rows_of(counts), motion)
+            points = self._move(points, images, motion)
+        counts = np.bincount(images, minlength=len(columns[self.name]))
         return [{self.name: some} for some in split_rows(points.astype(np.float32), counts)]
 
     def join(self, samples: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
         return {self.name: joined_lists([sample[self.name] for sample in samples], 3 * self.points)}
 
     def _stored(self, columns: Mapping[str, Any]) -> tuple[F64, I64]:
-        """float64 (T, K, 3) instances of all samples, and int64 (N,) how many each sample has."""
+        """float64 (T, K, 3) instances of all samples, and int64 (T,) the row of each one's sample."""
         stored = columns[self.name]
-        return flat(stored).reshape(-1, self.points, 3).astype(np.float64), lengths_of(stored)
+        return flat(stored).reshape(-1, self.points, 3).astype(np.float64), rows_of(stored)
 
     def _move(self, points: F64, images: I64, motion: Motion) -> F64:
         """float64 (T, K, 3): instances (T, K, 3) moved to the output images, left and right swapped where flipped."""
@@ -513,7 +503,7 @@ class KeypointsKind(Kind):
         points = _as_points(value[field.name], field)
         moved = placement.move_points(points[..., :2])
         stored = _visible_at(moved, _inside(moved, placement.canvas), points).astype(np.float32)
-        return {field.name: shortest(stored.reshape(-1, 3 * field.size))}
+        return {field.name: stored.reshape(-1, 3 * field.size).tolist()}
 
     def remarks(self, field: Field, value: Mapping[str, Any], placement: Placement) -> Counter[str]:
         points = _as_points(value[field.name], field)

@@ -12,7 +12,7 @@ from gpuload.fields.captions import CaptionKind, JsonKind
 from gpuload.fields.field import Field
 from gpuload.fields.images import ImageKind, MaskKind, RawKind
 from gpuload.fields.instances import InstancesKind
-from gpuload.fields.kind import FieldSpec, Kind, describe
+from gpuload.fields.kind import FieldSpec, Kind
 from gpuload.fields.motion import Motion
 from gpuload.fields.numbers import ArrayKind, ClassKind, LabelsKind, TargetKind
 from gpuload.fields.places import BoxesKind, KeypointsKind
@@ -168,7 +168,7 @@ def _check_kind(spec: FieldSpec, field: Field, datasets: Sequence[DatasetView]) 
     if field.kind not in (spec.kind, *spec.other_kinds):
         fitting = [repr(other.name) for other in datasets[0].fields.values() if other.kind == spec.kind]
         raise ArgumentError(
-            f"{describe(spec)}: expected a field of kind {spec.kind!r}, {field.name!r} in {datasets[0].folder} has "
+            f"{spec}: expected a field of kind {spec.kind!r}, {field.name!r} in {datasets[0].folder} has "
             f"kind {field.kind!r}. Request {field.name!r} by its name, or a field of kind {spec.kind!r} "
             f"({', '.join(fitting) or 'there is none'})"
         )

@@ -17,7 +17,6 @@ from gpuload.types import I64, U64, Array, ClassNames
 
 T = TypeVar("T")
 
-Entry = dict[str, Array]  # of a sample, by name
 # A tuple is a named one, such as PaddedBoxes, or has a value for each view.
 Value = Array | list[Any] | tuple[Any, ...] | dict[str, Any]
 
@@ -95,14 +94,14 @@ def flat(lists: Any) -> npt.NDArray[Any]:
     return lists.to_numpy()
 
 
-def rows_of(counts: I64) -> I64:
-    """int64 (sum of counts,): the number of the list that each entry is in. (2, 0, 1) gives 0, 0, 2."""
-    return np.repeat(np.arange(len(counts)), counts)
+def rows_of(lists: Any) -> I64:
+    """int64 (n,): the row of each entry of an Arrow list array. [[5, 6], [], [7]] gives 0, 0, 2."""
+    return np.repeat(np.arange(len(lists)), lengths_of(lists))
 
 
 def rows_of_numbers(lists: Any) -> I64:
     """int64 (n,): the row of each of the numbers that `flat` gives."""
-    rows, inner = rows_of(lengths_of(lists)), lists.flatten()
+    rows, inner = rows_of(lists), lists.flatten()
     while hasattr(inner.type, "value_type"):
         each = inner.type.list_size if pa.types.is_fixed_size_list(inner.type) else lengths_of(inner)
         rows, inner = np.repeat(rows, each), inner.flatten()
@@ -116,7 +115,7 @@ def pad_all(counts: I64, width: int | None, *columns: tuple[Array, float]) -> tu
     counts: int64 (N,), the length of each list. width: by default the largest count, or 0 if there are no lists.
     """
     width = int(counts.max(initial=0)) if width is None else width
-    rows = rows_of(counts)
+    rows = np.repeat(np.arange(len(counts)), counts)
     places = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
     fits, padded = places < width, []
     for values, fill in columns:
@@ -126,23 +125,19 @@ def pad_all(counts: I64, width: int | None, *columns: tuple[Array, float]) -> tu
     return (*padded, np.minimum(counts, width))
 
 
-def split_rows(values: Array, counts: I64) -> list[Array]:
-    """The values (sum of counts, …) of each list. counts: int64 (N,)."""
+def split_rows(values: Array, counts: Sequence[int] | I64) -> list[Array]:
+    """The values (sum of counts, …) of each list. counts: of each."""
     return np.split(values, np.cumsum(counts)[:-1]) if len(counts) else []
 
 
-def as_lists(values: Array, counts: Sequence[int] | I64, size: int = 0) -> pa.ListArray:
-    """An Arrow array of N lists of values, or with a `size` of lists of so many float32 numbers. counts: of each."""
-    offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
+def joined_lists(rows: Sequence[Array], size: int = 0) -> pa.ListArray:
+    """An Arrow array of a list of each row's values, or with a `size` of lists of so many float32 numbers."""
+    values, ends = np.concatenate(rows), np.cumsum([0, *map(len, rows)])
+    offsets = pa.array(ends.astype(np.int32))
     if not size:
         return pa.ListArray.from_arrays(offsets, pa.array(values))
     numbers = pa.array(values.reshape(-1).astype(np.float32))
     return pa.ListArray.from_arrays(offsets, pa.FixedSizeListArray.from_arrays(numbers, size))
-
-
-def joined_lists(rows: Sequence[Array], size: int = 0) -> pa.ListArray:
-    """`as_lists` of each row's values."""
-    return as_lists(np.concatenate(rows), list(map(len, rows)), size)
 
 
 class DatasetView(Protocol):
@@ -242,7 +237,7 @@ class MovingField(BoundField, ABC):
         return self.field.size
 
     @abstractmethod
-    def split(self, columns: Mapping[str, Any], motion: Motion | None) -> list[Entry]:
+    def split(self, columns: Mapping[str, Any], motion: Motion | None) -> list[dict[str, Array]]:
         """The entries of each of N samples, in pixels of the stored images, or of what a crop without flips gives."""
 
     @abstractmethod

@@ -75,10 +75,8 @@ class MappedShard:
             current = os.stat(self._lease.path)
         except OSError:
             return
-        known = self._stamp
-        if (current.st_ino, current.st_dev) == (known.st_ino, known.st_dev) and (
-            (current.st_size, current.st_mtime_ns) != (known.st_size, known.st_mtime_ns)
-        ):
+        known = self._stamp.st_size, self._stamp.st_mtime_ns
+        if os.path.samestat(current, self._stamp) and (current.st_size, current.st_mtime_ns) != known:
             self._check_size(current.st_size)
             self._accept_or_refuse(current, "was changed while it was being read")
 

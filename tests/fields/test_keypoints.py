@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from images import encode, photo
+from packed_fields import pack, values_of
 
 import gpuload
 from gpuload import Augment, Keypoints
@@ -92,25 +93,14 @@ def test_what_lies_outside_of_its_image_is_counted_and_becomes_invisible(tmp_pat
 
 def test_batches_have_the_number_of_instances_that_was_asked_for(tmp_path: Path) -> None:
     """The first ones of an image with more, and zeros after those of one with fewer."""
-    counts, image = (0, 1, 3), encode(photo(0, 16, 16), "PNG")
-    of = [[[4 * row + n, 2, 2, 3, 4, 1] for n in range(count)] for row, count in enumerate(counts)]
-    samples = [{"image": image, "keypoints": instances} for instances in of]
-    gpuload.pack(samples, tmp_path / "out", workers=1, shuffle=False)
-    shown: list[list[Any]] = [[[[0.0] * 3] * 2] * 2 for _ in counts]
-    for row, instances in enumerate(of):
-        for n, (x, y, v, *other) in enumerate(instances[:2]):
-            shown[row] = [*shown[row][:n], [[x, y, v], other], *shown[row][n + 1 :]]
-    for most in (None, 2):
-        spec = gpuload.Keypoints(flip_pairs=(), max_instances=most)
-        with gpuload.DaliIterator(
-            tmp_path / "out" / "train", 3, augment=gpuload.Augment(16, crop="none"),
-            fields=("index", spec), shuffle=False, device="cpu", output="numpy",
-        ) as loader:  # fmt: skip
-            _, found = next(iter(loader))
-        assert found.keypoints.shape == (3, most or 3, 2, 3)
-        assert found.counts.tolist() == [min(count, most or 3) for count in counts]
-        assert found.keypoints[:, :2].tolist() == shown
-        assert not any(found.keypoints[row, count:].any() for row, count in enumerate(counts))
+    image = encode(photo(0, 20, 20), "PNG")
+    instances = [[[n, 2, 2, 3, 4, 1] for n in range(count)] for count in (0, 1, 3)]
+    data = pack(tmp_path, [{"image": image, "keypoints": some} for some in instances])
+    for most, counts in ((None, [0, 1, 3]), (2, [0, 1, 2])):
+        found = values_of(Keypoints(flip_pairs=(), max_instances=most), data, [0, 1, 2])
+        assert found.keypoints.shape == (3, counts[2], 2, 3) and found.counts.tolist() == counts
+        for shown, some, count in zip(found.keypoints, instances, counts, strict=True):
+            assert shown[:count].reshape(-1, 6).tolist() == some[:count] and not shown[count:].any()
 
 
 def whole_images(count: int, size: tuple[int, int] = (20, 20)) -> Motion:

@@ -45,9 +45,9 @@ def test_any_value_in_any_column_is_refused_or_harms_that_sample_alone(tmp_path:
     """By either decoder, and of raw images."""
     dali = [] if find_spec("nvidia") is None or find_spec("nvidia.dali") is None else ["loader-dali"]
     targets = ["loader", "loader-raw", "instances", *dali]  # in one process, which imports all once
-    result = fuzz(",".join(targets), 0, 60 * len(targets), 400, tmp_path)
+    result = fuzz(",".join(targets), 0, 40 * len(targets), 400, tmp_path)
     assert result["findings"] == []
-    assert result["inputs"] == 60 * len(targets) and min(result["accepted"], result["refused"]) > 3 * len(targets)
+    assert result["inputs"] == 40 * len(targets) and min(result["accepted"], result["refused"]) > 3 * len(targets)
 
 
 def read_all(data: Path | gpuload.Dataset) -> None:
@@ -60,45 +60,31 @@ def read_all(data: Path | gpuload.Dataset) -> None:
     ("name", "value", "message"),
     [
         ("image_offset", -1, r"its 'image' as [\d,]+ bytes at byte -1, and the shard has [\d,]+"),
-        (
-            "image_offset",
-            2**63 - 1,
-            r"its 'image' as [\d,]+ bytes at byte 9,223,372,036,854,775,807, and the shard has",
-        ),
+        ("image_offset", 2**63 - 1, r"its 'image' as [\d,]+ bytes at byte 9,223,372,036,854,775,807, and the shard"),
         ("image_bytes", -1, r"its 'image' as -1 bytes at byte"),
         ("image_bytes", -7, r"its 'image' as -7 bytes at byte"),
         ("image_bytes", 2**62, r"its 'image' as 4,611,686,018,427,387,904 bytes at byte"),
         ("mask_offset", -(2**63), r"its 'mask' as [\d,]+ bytes at byte -9,223,372,036,854,775,808"),
-        ("image_bytes", 10**6, r"its 'image' as 1,000,000 bytes at byte"),
         ("mask_bytes", 10**9, r"its 'mask' as 1,000,000,000 bytes at byte"),
         ("features_offset", 10**9, r"its 'features' as 24 bytes at byte 1,000,000,000"),
         ("features_bytes", 20, r"its 'features' as 20 bytes for an array of shape \(2, 3\)"),
         ("features_shape", [2, -3], r"its 'features' as 24 bytes for an array of shape \(2, -3\)"),
-        (
-            "features_shape",
-            [2**31 - 1] * 4,
-            r"its 'features' as 24 bytes for an array of shape \(2147483647, 2147483647, 2147483647, 2147483647\)",
-        ),
+        ("features_shape", [2**31 - 1] * 4, r"its 'features' as 24 bytes for an array of shape \(2147483647, 2147.*\)"),
         ("features_shape", [], r"its 'features' as 24 bytes for an array of shape \(\)"),
         ("width", 0, r"an image of 0 × 22 pixels, expected 1 × 1 to 34 × 22"),
         ("width", -(2**31), r"an image of -2147483648 × 22 pixels, expected"),
         ("height", 0, r"an image of 29 × 0 pixels, expected 1 × 1 to 34 × 22"),
         ("height", 2**31 - 1, r"an image of 29 × 2147483647 pixels, expected 1 × 1 to 34 × 22"),
         ("labels", [1, -1], r"its 'labels' as \[1, -1\], expected numbers from 0"),
-        (
-            "boxes",
-            [[0, 0, float("nan"), 9]] * 2,
-            r"its 'boxes' as \[\[0.0, 0.0, nan, 9.0\], .*, expected numbers up to",
-        ),
+        ("boxes", [[0, 0, float("nan"), 9]] * 2, r"its 'boxes' as \[\[0.0, 0.0, nan, 9.0\], .*, expected numbers up"),
         ("boxes_class", [0], r"2 entries in 'boxes' and 1 in 'boxes_class'"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_samples_name(
     damage: Callable[..., Path], name: str, value: Any, message: str
 ) -> None:
-    with pytest.raises(
-        gpuload.ShardError, match=rf"shard-000001.tar: its index gives sample '\d+5' {message}.*Copy the"
-    ):
+    match = rf"shard-000001.tar: its index gives sample '\d+5' {message}.*Copy the"
+    with pytest.raises(gpuload.ShardError, match=match):
         read_all(damage(name, 5, value))
 
 
