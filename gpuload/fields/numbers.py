@@ -14,21 +14,10 @@ from gpuload.errors import ArgumentError, DecodeError, SourceError
 from gpuload.fields.field import LABEL, Field
 from gpuload.fields.kind import NAME, BadRows, FieldSpec, Kind, Member, Parsed, number_classes, parse_list, read_each
 from gpuload.fields.motion import Motion, Placement
-from gpuload.fields.rows import (
-    BoundField,
-    BoundIntegers,
-    Rows,
-    Value,
-    flat,
-    joined_lists,
-    lengths_of,
-    pad_all,
-    rows_of,
-    split_rows,
-)
+from gpuload.fields.rows import BoundField, Rows, Value, flat, joined_lists, lengths_of, pad_all, rows_of, split_rows
 from gpuload.headers.npy import read_array
 from gpuload.pictures import name_of
-from gpuload.types import F32, Array, ClassNames
+from gpuload.types import F32, I64, Array, ClassNames
 
 BACKGROUND = "background"  # the packer's name for the class of images without an object
 
@@ -124,6 +113,13 @@ class PaddedTokens(NamedTuple):
 
     values: Any
     lengths: Any
+
+
+class BoundIntegers(BoundField):
+    """int64 (N,): class numbers."""
+
+    def values(self, rows: Rows) -> I64:
+        return np.array(rows.columns[self.name], np.int64)
 
 
 class BoundHot(BoundField):

@@ -252,10 +252,3 @@ class PixelField:
     name: str
     kind: str
     fill: int = 0
-
-
-class BoundIntegers(BoundField):
-    """int64 (N,): class numbers."""
-
-    def values(self, rows: Rows) -> I64:
-        return np.array(rows.columns[self.name], np.int64)

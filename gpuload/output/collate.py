@@ -18,8 +18,9 @@ from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError
 from gpuload.fields.kind import FieldSpec
 from gpuload.fields.motion import Motion
+from gpuload.fields.numbers import BoundIntegers
 from gpuload.fields.registry import Computed, bind_field
-from gpuload.fields.rows import BoundIntegers, Each, MovingField, PixelField, Rows, map_tree
+from gpuload.fields.rows import Each, MovingField, PixelField, Rows, map_tree
 from gpuload.output.arrays import Arrays
 from gpuload.read.batch import Batch
 from gpuload.read.shards import check_first_rows
