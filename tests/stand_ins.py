@@ -96,7 +96,7 @@ def resizes(package: str) -> tuple[bool, int]:
     preloaded = package in sys.modules
     import torch
 
-    from gpuload.packing import jpegs as resizer
+    from gpuload.packing import image as resizer
 
     resizer.use_one_thread()
     resizer.resize(np.zeros((512, 512, 3), np.uint8), (64, 64))

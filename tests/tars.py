@@ -23,3 +23,13 @@ def write_tar(path: Path, members: Members, format: int = tarfile.PAX_FORMAT) ->
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(tar_bytes(members, format))
     return path
+
+
+def sealed(data: bytes, at: int, changes: Mapping[int, bytes]) -> bytes:
+    """With fields of the header at this byte changed, and its checksum made right."""
+    block = bytearray(data[at : at + 512])
+    for offset, value in changes.items():
+        block[offset : offset + len(value)] = value
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return data[:at] + bytes(block) + data[at + 512 :]

@@ -49,15 +49,14 @@ def huge_icon() -> bytes:
     return struct.pack("<HHH", 0, 1, 1) + struct.pack("<BBBBHHII", 16, 16, 0, 0, 1, 24, len(png), 22) + png
 
 
-@pytest.mark.parametrize("data", [huge_jpeg(), huge_png()], ids=["jpeg", "png"])
-def test_the_packer_rejects_a_header_of_too_many_pixels(data: bytes) -> None:
-    with pytest.raises(DecodeError, match=r"^\d+000 x \d+000 pixels, more than --max-pixels 178956970$"):
+@pytest.mark.parametrize(
+    ("data", "size"),
+    [(huge_jpeg(), "65000 x 65000 pixels,"), (huge_png(), "100000 x 100000 pixels,"), (huge_icon(), "has")],
+)
+def test_the_packer_rejects_a_header_of_too_many_pixels(data: bytes, size: str) -> None:
+    """Also in an icon, which is smaller by its directory."""
+    with pytest.raises(DecodeError, match=f"^{size} more than --max-pixels 178956970$"):
         prepare_image(data)
-
-
-def test_an_icon_cannot_hold_a_larger_image_than_it_says() -> None:
-    with pytest.raises(DecodeError, match="^10000000000 pixels, more than --max-pixels 178956970$"):
-        prepare_image(huge_icon())
 
 
 @pytest.mark.parametrize("data", [huge_jpeg(), huge_png(), huge_icon()], ids=["jpeg", "png", "icon"])
@@ -81,6 +80,11 @@ def pack(folder: Path, images: list[Any]) -> Path:
     return folder / "train"
 
 
+@pytest.fixture(scope="module")
+def one_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack(tmp_path_factory.mktemp("one"), [JPG])
+
+
 def test_the_loader_refuses_images_with_more_than_max_pixels(tmp_path: Path, decoder: Any) -> None:
     if decoder == "dali":
         pytest.importorskip("nvidia.dali")
@@ -92,14 +96,11 @@ def test_the_loader_refuses_images_with_more_than_max_pixels(tmp_path: Path, dec
             return sum(len(labels) for _, labels in loader)
 
     assert read() == read(max_pixels=1800) == 3
-    with pytest.raises(
-        ShardError,
-        match=r"sample '00000001-00000001' has 90 × 20 pixels, more than max_pixels=1,799. Give gpuload.Dataset a",
-    ):
+    message = r"sample '00000001-00000001' has 90 × 20 pixels, more than max_pixels=1,799. Give gpuload.Dataset a"
+    with pytest.raises(ShardError, match=message):
         read(max_pixels=1799)
-    with gpuload.DaliIterator(
-        gpuload.Dataset(folder, max_pixels=1), 2, augment=gpuload.Augment(8), fields=("label",)
-    ) as loader:
+    dataset = gpuload.Dataset(folder, max_pixels=1)
+    with gpuload.DaliIterator(dataset, 2, augment=gpuload.Augment(8), fields=("label",)) as loader:
         assert len(list(loader)) == 1  # nothing is decoded
 
 
@@ -160,13 +161,12 @@ def test_arrays_are_read_as_numpy_reads_them(dtype: str, order: Any) -> None:
         (lambda found: found["fields"][1].update(kind="array", dtype="%"), "there is no dtype '%'"),
     ],
 )
-def test_manifests_are_checked_value_by_value(tmp_path: Path, change: Any, message: str) -> None:
-    folder = pack(tmp_path, [JPG])
-    found = json.loads((folder / "manifest.json").read_text())
+def test_manifests_are_checked_value_by_value(one_image: Path, tmp_path: Path, change: Any, message: str) -> None:
+    found = json.loads((one_image / "manifest.json").read_text())
     change(found)
-    (folder / "manifest.json").write_text(json.dumps(found))
+    (tmp_path / "manifest.json").write_text(json.dumps(found))
     with pytest.raises(FormatError, match=message):
-        Manifest.read(folder)
+        Manifest.read(tmp_path)
 
 
 def test_a_manifest_that_is_nested_deeply_is_refused(tmp_path: Path) -> None:

@@ -48,10 +48,10 @@ OWNERS = {
         "decode/device.py",
         "functions/torch_draws.py",
         "decode/in_torch.py",
-        "packing/jpegs.py",
+        "packing/image.py",
         "transforms/apply.py",
     },
-    "simplejpeg": {f"{_NATIVE}/images.py", "packing/jpegs.py"},
+    "simplejpeg": {f"{_NATIVE}/images.py", "packing/image.py"},
     "numba": {f"{_NATIVE}/{name}.py" for name in ("cache", "compiled", "intrinsics", "values")}
     | {f"{_NATIVE}/jpeg/{name}.py" for name in ("blocks", "part", "decode")}
     | {f"{_NATIVE}/transforms/{name}.py" for name in ("image",)},

@@ -30,7 +30,7 @@ _STORED = {"uint8": "|u1", "uint16": "<u2", "float32": "<f4"}  # as NumPy writes
 MOST_CHANNELS = 256
 EXPECTED = "one of L, RGB, RGBA, I;16, F, or for arrays type and channels, such as uint16x4 or float32x7"
 
-# Index column of a set that has it, large_binary: where the image may be decoded from, see packing/jpegs.py.
+# Index column of a set that has it, large_binary: where the image may be decoded from, see packing/image.py.
 POINTS = "image_points"
 
 

@@ -27,13 +27,12 @@ from braceexpand import braceexpand
 from PIL import Image
 
 from gpuload.checks import check_option, choice
-from gpuload.counted import counted
-from gpuload.disk import Manifest, ShardInfo, write_index
+from gpuload.disk import Manifest, ShardInfo
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
 from gpuload.disk.dataset import Dataset
 from gpuload.disk.index import POINTS_COLUMN
-from gpuload.disk.manifest import TIMM_NAME, dali_index_path, dali_index_text, write_timm_info
+from gpuload.disk.manifest import TIMM_NAME, dali_index_path, dali_index_text
 from gpuload.disk.tar import Damage, Member, group_members, read_members, split_name
 from gpuload.errors import ArgumentError, OutputError, ShardError, SourceError
 from gpuload.fields.field import IMAGE, LABEL, Field
@@ -42,12 +41,11 @@ from gpuload.fields.registry import index_schema
 from gpuload.headers.jpeg import upright_size
 from gpuload.machine.limits import count_cores
 from gpuload.machine.untrusted import open_regular
-from gpuload.packing.jpegs import find_points
-from gpuload.packing.plan import REJECTED_NAME, write_rejections
+from gpuload.packing.image import find_points
+from gpuload.packing.output import REJECTED_NAME, as_line, cannot_write, describe, write_lines
 from gpuload.sources.files import is_text
 from gpuload.sources.listing import Rejection, some_of
 from gpuload.sources.tars import by_extension
-from gpuload.store.files import replaced
 from gpuload.store.hub import is_pinned, pinned, place_of
 from gpuload.store.network import background
 from gpuload.store.objects import Objects, expand_url
@@ -58,8 +56,8 @@ IMAGE_MEMBERS = ("jpg", "jpeg", "png", "webp", "avif", "tif", "tiff")
 CAPTION = Field("caption", "caption", "txt")
 VALUE_FIELDS = (LABEL, CAPTION, Field("json", "json", "json"))
 
-_CHUNK_BYTES = 1 << 24
 _WHOLE_SET_FILES = (index_file.FILE_NAME, TIMM_NAME, manifest_file.FILE_NAME, REJECTED_NAME)
+_KEPT = ("shards", "classes", "mean", "std", "pixels_from", "packing")  # of a manifest that gets another index
 _GIVE = "Give tars, for instance 'shards/train-{000..127}.tar'"
 
 Missing = Literal["fail", "skip", "empty", "drop"]
@@ -77,8 +75,8 @@ class IndexedSample(NamedTuple):
     row: dict[str, Any]
     damaged: bool
 
-    def lacks(self, field: Field) -> bool:
-        return self.row[field.name] is None
+    def lacking(self, fields: Sequence[Field]) -> list[Field]:
+        return [field for field in fields if self.row[field.name] is None]
 
 
 @dataclass(frozen=True)
@@ -142,22 +140,15 @@ def index_shards(
         )
     scanned = []
     for shard in shards:
-        scan = scan_shard(shard, skip_damaged) if isinstance(shard, Path) else _scan_url(shard, skip_damaged)
-        scanned.append(scan)
+        more = skip_damaged, names
+        scanned.append(scan_shard(shard, *more) if isinstance(shard, Path) else _scan_url(shard, *more))
         watch(len(scanned), len(shards))
-    fields = _common_fields(scanned, missing)
-    scanned = [_with_all(shard, fields[1:], missing == "empty") for shard in scanned]
-    if LABEL in fields:
-        _check_labels(scanned, names)
-    elif names is not None:
+    fields = _fields(scanned, missing)
+    scanned = [_with_all(shard, fields[1:], missing) for shard in scanned]
+    if LABEL not in fields and names is not None:
         raise ArgumentError(f"--classes: no sample has a .cls, so {classes} names classes of nothing. Leave it out")
-    try:
-        manifest = _write(folder, scanned, indexes, fields, names)
-    except OSError as error:
-        raise OutputError(
-            f"{folder}: the index cannot be written ({error.strerror or error}). Give another folder with --out"
-        ) from None
-    return folder, manifest
+    with cannot_write("Give another folder with --out", folder):
+        return folder, _write(folder, scanned, indexes, fields, names)
 
 
 def expand_shards(patterns: Sequence[str]) -> list[Path] | list[URL]:
@@ -261,56 +252,42 @@ def _read_classes(path: str | Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _common_fields(scanned: Sequence[ScannedShard], missing: Missing) -> tuple[Field, ...]:
-    """The image, and what samples have besides.
+def _fields(scanned: Sequence[ScannedShard], missing: Missing) -> tuple[Field, ...]:
+    """The image, and what samples have besides."""
+    every = [sample for shard in scanned for sample in shard.samples]
+    ends = sorted({sample.image for sample in every}, key=lambda name: (IMAGE_MEMBERS.index(name.lower()), name))
+    # A sample beside damage may have lost a member, and is left out in any case.
+    lost = {field for sample in every if not sample.damaged for field in sample.lacking(VALUE_FIELDS)}
+    found = (field for field in VALUE_FIELDS if missing != "drop" or field not in lost)
+    return (
+        Field("image", "image", ";".join(ends)),
+        *(field for field in found if any(sample.row[field.name] is not None for sample in every)),
+    )
+
+
+def _with_all(shard: ScannedShard, fields: Sequence[Field], missing: Missing) -> ScannedShard:
+    """The shard with the samples that have all fields; with "empty", a caption may be lacking.
 
     Raises:
-        ShardError: some samples lack what others have, and it is not said what to do.
+        ShardError: a sample lacks what others have, and it is not said what to do; or none is left.
     """
-    every = [(shard, sample) for shard in scanned for sample in shard.samples]
-    extensions = {sample.image for _, sample in every}
-    order = sorted(extensions, key=lambda name: (IMAGE_MEMBERS.index(name.lower()), name))
-    fields = [Field("image", "image", ";".join(order))]
-    for field in VALUE_FIELDS:
-        # A sample beside damage may have lost it, and is left out in any case.
-        lacking = [pair for pair in every if pair[1].lacks(field) and not pair[1].damaged]
-        if all(sample.lacks(field) for _, sample in every) or (lacking and missing == "drop"):
-            continue
-        if lacking and (missing == "fail" or (missing == "empty" and field != CAPTION)):
-            shard, sample = lacking[0]
-            empty = ", 'empty' gives them an empty caption" if field == CAPTION else ""
-            raise ShardError(
-                f"{shard.path}: sample {sample.row['key']!r} has no .{field.member}, as {len(lacking):,} of "
-                f"{counted(len(every), 'sample')}. Say with --missing what to do: 'skip' leaves them out{empty}, "
-                f"'drop' leaves out .{field.member} of all"
-            )
-        fields.append(field)
-    return tuple(fields)
-
-
-def _with_all(shard: ScannedShard, fields: Sequence[Field], keeps_empty: bool) -> ScannedShard:
-    """The shard with the samples that have all fields. keeps_empty: whether a caption may be lacking."""
     whole, rejected = [], list(shard.rejected)
     for sample in shard.samples:
-        lacking = [one for one in fields if sample.lacks(one) and (sample.damaged or not keeps_empty or one != CAPTION)]
-        if lacking:
+        lacking, key = sample.lacking(fields), sample.row["key"]
+        if not lacking or (missing == "empty" and lacking == [CAPTION] and not sample.damaged):
+            whole.append(sample)
+        elif sample.damaged or missing == "skip":
             why = "lies beside a damaged part, and " if sample.damaged else ""
             rejected.append(Rejection(sample.row["source"], f"{why}has no .{lacking[0].member}"))
         else:
-            whole.append(sample)
+            member, empty = lacking[0].member, ", 'empty' gives them an empty caption" * (lacking == [CAPTION])
+            raise ShardError(
+                f"{shard.path}: sample {key!r} has no .{member}, which others have. Say with --missing what to do: "
+                f"'skip' leaves such samples out{empty}, 'drop' leaves out .{member} of all"
+            )
     if not whole:
         raise ShardError(f"{shard.path}: no sample has all of {', '.join(['an image', *(f.member for f in fields)])}")
     return replace(shard, samples=whole, rejected=rejected)
-
-
-def _check_labels(scanned: Sequence[ScannedShard], classes: tuple[str, ...] | None) -> None:
-    known = f"--classes names {len(classes)}, numbered from 0" if classes else "classes are numbered from 0"
-    for shard in scanned:
-        for label, key in ((sample.row[LABEL.name], sample.row["key"]) for sample in shard.samples):
-            if label < 0 or (classes is not None and label >= len(classes)):
-                raise ShardError(
-                    f"{shard.path}: sample {key!r} is of class {label}, but {known}. Correct one or the other"
-                )
 
 
 def _write(
@@ -324,68 +301,51 @@ def _write(
     folder.mkdir(parents=True, exist_ok=True)
     for name in (manifest_file.FILE_NAME, REJECTED_NAME):
         (folder / name).unlink(missing_ok=True)
-    infos, schema, path = [], index_schema(fields), folder / index_file.FILE_NAME
-    with replaced(path) as temporary, write_index(temporary, fields) as write:
-        for shard, dali_path in zip(scanned, indexes, strict=True):
-            # A missing caption is stored as an empty one, as its member is.
-            rows = [{name: sample.row[name] for name in schema.names} for sample in shard.samples]
-            full = [{name: "" if value is None else value for name, value in row.items()} for row in rows]
-            write(pa.RecordBatch.from_pylist(full, schema=schema))
-            dali_path.parent.mkdir(parents=True, exist_ok=True)
-            dali_path.write_text(dali_index_text(sample.members for sample in shard.samples), encoding="utf-8")
-            is_url = isinstance(shard.path, URL)
-            name = str(shard.path) if is_url else os.path.relpath(Path(str(shard.path)).absolute(), folder.absolute())
-            infos.append(ShardInfo(name, len(shard.samples), shard.bytes, shard.sha256))
+    infos, schema = [], index_schema(fields)
+    for shard, dali_path in zip(scanned, indexes, strict=True):
+        dali_path.parent.mkdir(parents=True, exist_ok=True)
+        dali_path.write_text(dali_index_text(sample.members for sample in shard.samples), encoding="utf-8")
+        here = None if isinstance(shard.path, URL) else os.path.relpath(shard.path.absolute(), folder.absolute())
+        infos.append(ShardInfo(here or str(shard.path), len(shard.samples), shard.bytes, shard.sha256))
     samples = [sample for shard in scanned for sample in shard.samples]
-    rejected = [rejection for shard in scanned for rejection in shard.rejected]
+    if rejected := [rejection for shard in scanned for rejection in shard.rejected]:
+        write_lines(folder / REJECTED_NAME, map(as_line, rejected))
     passed_over = sum((shard.passed_over for shard in scanned), Counter[str]())
-    left = {one.member: sum(not sample.lacks(one) for sample in samples) for one in VALUE_FIELDS if one not in fields}
-    width, height, image_bytes = (max(s.row[name] for s in samples) for name in ("width", "height", "image_bytes"))
-    manifest = Manifest(
-        shards=tuple(infos),
-        fields=fields,
-        classes=classes,
-        width=width,
-        height=height,
-        image_bytes=image_bytes,
-        packing={
-            "indexed": "shards packed by others",
-            "not_indexed": {member: count for member, count in left.items() if count},
-            **({"passed_over": dict(sorted(passed_over.items()))} if passed_over else {}),
-            **({"rejected": len(rejected)} if rejected else {}),
-        },
-        **index_file.index_digests(path)._asdict(),
-    )
-    if rejected:
-        write_rejections(folder / REJECTED_NAME, rejected)
-    write_timm_info(folder, manifest)
-    manifest.write(folder)
-    return manifest
+    left = Counter(field.member for sample in samples for field in VALUE_FIELDS if sample.row[field.name] is not None)
+    packing = {
+        "indexed": "shards packed by others",
+        "not_indexed": {one.member: left[one.member] for one in VALUE_FIELDS if one not in fields and left[one.member]},
+        **({"passed_over": dict(sorted(passed_over.items()))} if passed_over else {}),
+        **({"rejected": len(rejected)} if rejected else {}),
+    }
+    rows = (_batch(shard.samples, schema) for shard in scanned)
+    return describe(folder, fields, rows, shards=tuple(infos), classes=classes, packing=packing)
 
 
-def _scan_url(url: URL, skip_damaged: bool) -> ScannedShard:
+def _batch(samples: Sequence[IndexedSample], schema: pa.Schema) -> pa.RecordBatch:
+    """The rows of the index. A missing caption is stored as an empty one, as its member is."""
+    rows = [{name: "" if sample.row[name] is None else sample.row[name] for name in schema.names} for sample in samples]
+    return pa.RecordBatch.from_pylist(rows, schema=schema)
+
+
+def _scan_url(url: URL, skip_damaged: bool, classes: tuple[str, ...] | None) -> ScannedShard:
     """As `scan_shard`, for a shard at a URL, which is downloaded into a temporary folder.
 
     Raises:
         ShardError: as `scan_shard`. RemoteError: it cannot be read. OutputError: the temporary folder is full.
     """
     objects = Objects(URL(url.text.rpartition("/")[0]))
-    try:
-        with tempfile.TemporaryDirectory(prefix="gpuload-index-") as scratch:
-            path = Path(scratch, url.name)
-            background().wait(fetch_file(objects, url.name, path))
-            try:
-                return replace(scan_shard(path, skip_damaged), path=url)
-            except ShardError as error:
-                raise ShardError(str(error).replace(str(path), str(url))) from None
-    except OSError as error:
-        raise OutputError(
-            f"{error.filename or tempfile.gettempdir()}: cannot be written ({error.strerror}), and shards lie there "
-            "while they are scanned. Free some space, or set TMPDIR"
-        ) from None
+    advice = "Shards lie there while they are scanned: free some space, or set TMPDIR"
+    with cannot_write(advice), tempfile.TemporaryDirectory(prefix="gpuload-index-") as scratch:
+        path = Path(scratch, url.name)
+        background().wait(fetch_file(objects, url.name, path))
+        try:
+            return replace(scan_shard(path, skip_damaged, classes), path=url)
+        except ShardError as error:
+            raise ShardError(str(error).replace(str(path), str(url))) from None
 
 
-def scan_shard(path: Path, skip_damaged: bool = False) -> ScannedShard:
+def scan_shard(path: Path, skip_damaged: bool, classes: tuple[str, ...] | None) -> ScannedShard:
     """Reads a shard: its checksum, its samples, the size of each image, classes and texts.
 
     skip_damaged: whether damaged parts are left out; else the first is an error.
@@ -396,23 +356,21 @@ def scan_shard(path: Path, skip_damaged: bool = False) -> ScannedShard:
     others: list[tuple[str, str]] = []
     damage: list[Damage] = []
     stored = list(read_members(path, others, damage if skip_damaged else None))
-    beside, used = _beside(stored, damage), set[Member]()
+    beside, used, keys = _beside(stored, damage), set[Member](), set[str]()
     rejected = [
         Rejection(f"{path.name}, bytes {part.start:,} to {part.end:,}", f"is damaged: {part.fault}") for part in damage
     ]
     samples = []
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        digest, size = hashlib.sha256(), len(data)
-        for start in range(0, size, _CHUNK_BYTES):
-            digest.update(data[start : start + _CHUNK_BYTES])
-        _check_names(path, stored)
+        digest, size = hashlib.sha256(data).hexdigest(), len(data)
         for key, members in group_members(stored):
-            damaged = not beside.isdisjoint(members)
+            _check_names(path, key, members, keys)
             by_end = by_extension(path, key, members, fold=True)
             image = next((by_end[name] for name in IMAGE_MEMBERS if name in by_end), None)
+            damaged = not beside.isdisjoint(members)
             if image is not None:
                 used |= {image, *(by_end[field.member] for field in VALUE_FIELDS if field.member in by_end)}
-                row = _row(path, key, image, by_end, data)
+                row = _row(path, key, image, by_end, data, classes)
                 samples.append(IndexedSample(members, split_name(image.name)[1], row, damaged))
             elif damaged:
                 rejected.append(Rejection(f"{path.name}/{key}", "lies beside a damaged part, and has no image"))
@@ -425,7 +383,7 @@ def scan_shard(path: Path, skip_damaged: bool = False) -> ScannedShard:
         raise ShardError(f"{path}: holds no sample. Leave it out")
     passed_over = Counter(_extension(member) for member in stored if member not in used)
     passed_over.update(kind for _, kind in others)
-    return ScannedShard(path, samples, rejected, digest.hexdigest(), size, passed_over)
+    return ScannedShard(path, samples, rejected, digest, size, passed_over)
 
 
 def _beside(members: Sequence[Member], damage: Sequence[Damage]) -> set[Member]:
@@ -441,25 +399,30 @@ def _extension(member: Member) -> str:
     return f".{extension}" if extension and key and not key.endswith("/") else "without a name or an extension"
 
 
-def _check_names(path: Path, members: Sequence[Member]) -> None:
-    """Raises ShardError if DALI's index cannot hold a name, or a key comes again later."""
-    seen: set[str] = set()
-    for key, sample in group_members(members):
-        for member in sample:
-            if not is_text(member.name) or any(character.isspace() or character == "\0" for character in member.name):
-                raise ShardError(
-                    f"{path}: the name {member.name!r} holds white space, at which DALI's index splits, or is not "
-                    "UTF-8. Rename its file and pack the shard again"
-                )
-        if key in seen:
+def _check_names(path: Path, key: str, members: Sequence[Member], keys: set[str]) -> None:
+    """Raises ShardError if DALI's index cannot hold a name, or the key is one of `keys`, to which it is added."""
+    for member in members:
+        if not is_text(member.name) or any(character.isspace() or character == "\0" for character in member.name):
             raise ShardError(
-                f"{path}: key {key!r} comes again after other samples. Members of a sample must lie together: "
-                "sort the names when packing, as in `tar --sort=name`, and keep keys unique"
+                f"{path}: the name {member.name!r} holds white space, at which DALI's index splits, or is not UTF-8. "
+                "Rename its file and pack the shard again"
             )
-        seen.add(key)
+    if key in keys:
+        raise ShardError(
+            f"{path}: key {key!r} comes again after other samples. Members of a sample must lie together: sort the "
+            "names when packing, as in `tar --sort=name`, and keep keys unique"
+        )
+    keys.add(key)
 
 
-def _row(path: Path, key: str, image: Member, by_end: Mapping[str, Member], data: mmap.mmap) -> dict[str, Any]:
+def _row(
+    path: Path,
+    key: str,
+    image: Member,
+    by_end: Mapping[str, Member],
+    data: mmap.mmap,
+    classes: tuple[str, ...] | None,
+) -> dict[str, Any]:
     def content(member: Member) -> bytes:
         return data[member.offset : member.offset + member.size]
 
@@ -471,7 +434,7 @@ def _row(path: Path, key: str, image: Member, by_end: Mapping[str, Member], data
         # A missing text is stored as an empty one at the start of the image.
         row[field.offset_column] = (member or image).offset
         row[field.bytes_column] = member.size if member else 0
-        row[field.name] = _value(path, member, field, content(member)) if member else None
+        row[field.name] = _value(path, member, field, content(member), classes) if member else None
     return row
 
 
@@ -489,15 +452,19 @@ def _image_size(path: Path, member: Member, content: bytes) -> tuple[int, int]:
         ) from None
 
 
-def _value(path: Path, member: Member, field: Field, content: bytes) -> int | str:
+def _value(path: Path, member: Member, field: Field, content: bytes, classes: tuple[str, ...] | None) -> int | str:
     is_class = field.kind == "class"
     try:
-        return int(content) if is_class else content.decode()
+        value = int(content) if is_class else content.decode()
+        if isinstance(value, int) and not 0 <= value < (2**63 if classes is None else len(classes)):
+            raise ValueError
     except ValueError:
-        expected = "a class number, such as 17" if is_class else "UTF-8 text"
+        numbers = "from 0" if classes is None else f"from 0 to {len(classes) - 1}, as --classes names them"
+        expected = f"a class number {numbers}" if is_class else "UTF-8 text"
         raise ShardError(
             f"{path}: {member.name!r} holds {content[:40]!r}, expected {expected}. Pack the set again with such"
         ) from None
+    return value
 
 
 def add_points(
@@ -510,29 +477,27 @@ def add_points(
     Raises:
         ArgumentError: its shards lie at URLs. FormatError, ShardError: as `Dataset`.
     """
-    dataset, found = Dataset(folder), 0
-    image, path = dataset.fields["image"], Path(folder) / index_file.FILE_NAME
+    dataset, found = Dataset(folder), list[bool]()
+    image, shards = dataset.fields["image"], len(dataset.shard_paths)
     names = image.offset_column, image.bytes_column, "width", "height"
-    with (
-        ThreadPoolExecutor(count_cores()) as pool,
-        replaced(path) as temporary,
-        write_index(temporary, dataset.manifest.fields, points=True) as write,
-    ):
-        for number, shard in enumerate(dataset.shard_paths):
-            if not isinstance(shard, Path):
-                raise ArgumentError(f"{shard}: lies at a URL. Copy the set with `python -m gpuload fetch`")
-            rows = dataset.rows(number)
-            with open_regular(shard) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
 
-                def find(offset: int, size: int, width: int, height: int, data: mmap.mmap = data) -> bytes:
-                    return find_points(data[offset : offset + size], width, height) or b""
+    def rows_of(number: int, shard: Path | URL) -> pa.RecordBatch:
+        if not isinstance(shard, Path):
+            raise ArgumentError(f"{shard}: lies at a URL. Copy the set with `python -m gpuload fetch`")
+        rows = dataset.rows(number)
+        with open_regular(shard) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
 
-                points = list(pool.map(find, *(rows.column(name).to_pylist() for name in names)))
-            if POINTS in rows.schema.names:
-                rows = rows.drop_columns([POINTS])
-            write(rows.append_column(POINTS_COLUMN, pa.array(points, POINTS_COLUMN.type)))
-            found += sum(map(bool, points))
-            watch(number + 1, len(dataset.shard_paths))
-    manifest = replace(dataset.manifest, **index_file.index_digests(path)._asdict())
-    manifest.write(Path(folder))
-    return manifest, found
+            def find(offset: int, size: int, width: int, height: int) -> bytes:
+                return find_points(data[offset : offset + size], width, height) or b""
+
+            points = list(pool.map(find, *(rows.column(name).to_pylist() for name in names)))
+        found.extend(map(bool, points))
+        watch(number + 1, shards)
+        rows = rows.drop_columns([POINTS]) if POINTS in rows.schema.names else rows
+        return rows.append_column(POINTS_COLUMN, pa.array(points, POINTS_COLUMN.type))
+
+    about = {name: getattr(dataset.manifest, name) for name in _KEPT}
+    with ThreadPoolExecutor(count_cores()) as pool:
+        rows = (rows_of(*pair) for pair in enumerate(dataset.shard_paths))
+        manifest = describe(Path(folder), dataset.manifest.fields, rows, points=True, **about)
+    return manifest, sum(found)

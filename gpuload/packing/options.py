@@ -4,7 +4,7 @@ Sizes and shares may be texts, as on the command line: "482x415", "1GB", "10%", 
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
@@ -20,7 +20,6 @@ from gpuload.checks import (
     as_number,
     as_text,
     choice,
-    instance,
     number,
     optional,
     parse_size,
@@ -91,16 +90,15 @@ def _as_val(value: Any) -> float:
     return float(share)
 
 
-def _check(settings: object, contradictions: Iterable[tuple[object, str]], **more: Rule[Any]) -> None:
+def _check(settings: object, contradictions: Iterable[tuple[object, str]]) -> None:
     """Sets the fields to the values that their rules return.
 
     contradictions: gives conditions that must not hold, with their messages, once all fields are checked.
-    more: rules of fields besides those in their annotations.
 
     Raises:
         ArgumentError: a field is not what its rule expects, or two contradict each other.
     """
-    for name, rule in {**rules_of(type(settings)), **more}.items():
+    for name, rule in [pair for made in type(settings).__mro__ for pair in rules_of(made).items()]:
         value = getattr(settings, name)
         try:
             object.__setattr__(settings, name, rule.read(value))
@@ -211,8 +209,9 @@ class Encoding:
 
 
 @dataclass(frozen=True)
-class PackOptions:
-    """Settings of `packer.pack`. The same settings and images give the same bytes, whatever the number of workers.
+class PackOptions(Encoding):
+    """Settings of `packer.pack`, with those of `Encoding`. The same settings and images give the same bytes, whatever
+    the number of workers.
 
     val: share of each class's images that goes into a validation split; an abbreviation for splits train and val.
     splits: names and shares, which add up to 1; instead of val.
@@ -228,7 +227,6 @@ class PackOptions:
     measure: approximate number of images from which mean and std are computed (see `plan.choose_measured`).
     engine, address: "local" processes, or "ray" on the cluster at this address (None: a running one, else a new one).
     resume: continue an interrupted run. append: add shards to a set. overwrite: replace a set.
-    encoding: how images are stored.
     """
 
     val: Annotated[float, Rule("a share of the images, from 0 to below 1, such as 0.1 or 10%", _as_val)] = 0.0
@@ -247,12 +245,9 @@ class PackOptions:
     resume: Annotated[bool, FLAG] = False
     append: Annotated[bool, FLAG] = False
     overwrite: Annotated[bool, FLAG] = False
-    encoding: Encoding = field(default_factory=Encoding)
-
-    def __post_init__(self) -> None:
-        _check(self, self._contradictions(), encoding=instance("an Encoding", Encoding))
 
     def _contradictions(self) -> Iterator[tuple[object, str]]:
+        yield from super()._contradictions()
         yield self.val and self.splits, "--val stands for splits train and val and excludes --splits"
         yield self.address is not None and self.engine != "ray", "--address needs --engine ray"
         yield self.append and self.overwrite, "--append keeps the existing set, --overwrite replaces it: give only one"

@@ -1,18 +1,34 @@
-"""The packer's output folder: locked for one run, and never left half-filled."""
+"""The packer's output folder: locked for one run, and never left half-filled; and the files that describe shards."""
 
 import ctypes
+import json
 import os
 import shutil
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
+import pyarrow as pa
+
+from gpuload.disk import Manifest, write_index
+from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
+from gpuload.disk.manifest import TIMM_NAME, write_timm_info
 from gpuload.errors import OutputError
-from gpuload.packing.shard import ShardJob
-from gpuload.store.files import Handle
+from gpuload.fields.field import Field
+from gpuload.packing.options import PackOptions
+from gpuload.sources.listing import Rejection
+from gpuload.store.files import Handle, replaced, write_atomically
 from gpuload.store.url import URL
+
+REJECTED_NAME = "rejected.jsonl"
+DUPLICATES_NAME = "duplicates.jsonl"
+
+# The files of a split that are saved while shards are appended to it.
+BASE_FILES = (manifest_file.FILE_NAME, index_file.FILE_NAME, REJECTED_NAME, DUPLICATES_NAME)
 
 SCRATCH_NAME = ".packing"
 _DONE_NAME = ".packing-done"  # the scratch folder while it is being removed
@@ -23,9 +39,9 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 class Output:
     """An output folder locked for one run of the packer, with a scratch folder inside.
 
-    where: its name in messages. resume: continue an interrupted run if there is one; `resumed` tells whether there was,
-        `finished` whether the folder already holds a complete set. append: the folder holds a set, which is kept.
-    overwrite: the folder may hold a set; `path` is then a folder beside it, which replaces it at the end.
+    where: its name in messages. resumed: whether there is an interrupted run, which is continued. finished: whether the
+        folder already holds a complete set. append: whether the folder holds a set, which is kept. path: the folder, or
+        the one beside it that replaces it at the end.
 
     Leaving the `with` block without an error removes the scratch folder. After an error everything that the run wrote
     is removed too, so that the folder is as it was, unless `keep` was set, which lets a later run continue.
@@ -34,44 +50,40 @@ class Output:
         OutputError: the folder is not empty, is in use by another packer, or cannot be created or written.
     """
 
-    def __init__(self, path: str | Path, *, resume: bool = False, append: bool = False, overwrite: bool = False):
-        self.final = self.path = Path(path)
-        self.where: Path | URL = self.final
-        self.append, self.keep, self.finished = append, False, False
-        self._created = [folder for folder in (self.final, *self.final.parents) if not folder.exists()]
-        advice = "Choose another output folder"
-        with ExitStack() as undone:
-            self._lock = lock_folder(self.final, f"{self.final}: is in use by another packer", advice)
+    advice = "Choose another output folder"
+
+    def __init__(self, folder: Path, options: PackOptions, where: Path | URL | None = None) -> None:
+        self.final = self.path = folder
+        self.where: Path | URL = where or folder
+        self.append, self.keep, self.finished = options.append, False, False
+        self._created = [one for one in (folder, *folder.parents) if not one.exists()]
+        with ExitStack() as undone, cannot_write(self.advice, folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = Handle(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
             undone.callback(self._lock.close)
-            try:
-                self._open(resume, overwrite)
-            except OSError as error:
-                raise OutputError(f"{self.final}: cannot be written ({error.strerror}). {advice}") from None
+            if not self._lock.lock():
+                raise OutputError(f"{self.where}: is in use by another packer. Wait for it to end. {self.advice}")
+            self._open(options)
             undone.pop_all()
 
-    def _open(self, resume: bool, overwrite: bool) -> None:
-        shutil.rmtree(self.final / _DONE_NAME, ignore_errors=True)
-        if overwrite and self._holds_set():
+    def _open(self, options: PackOptions) -> None:
+        shutil.rmtree(self.path / _DONE_NAME, ignore_errors=True)
+        is_set = self._holds_set()
+        if options.overwrite and is_set:
             self.path = self.final.absolute().with_name(f".{self.final.name}{SCRATCH_NAME}")
             self.path.mkdir(exist_ok=True)
         self.scratch = self.path / SCRATCH_NAME
-        self.resumed = resume and self.scratch.exists()
-        self.finished = resume and not self.resumed and not self.append and not overwrite and self._holds_set()
+        self.resumed = options.resume and self.scratch.exists()
+        self.finished = options.resume and not (self.resumed or self.append or options.overwrite) and is_set
         if self.resumed or self.finished:
             return
         if self.scratch.exists():
             raise OutputError(
-                f"{self.final}: holds an interrupted run. Continue it with --resume, or delete the folder and pack "
+                f"{self.where}: holds an interrupted run. Continue it with --resume, or delete the folder and pack "
                 "again"
             )
-        check_holds(self.final, sorted(entry.name for entry in self.path.iterdir()), self.append, self._holds_set())
+        check_holds(self.where, sorted(entry.name for entry in self.path.iterdir()), self.append, is_set)
         self.scratch.mkdir()
-
-    def split_folder(self, name: str) -> Path:
-        """The folder of a split, created if it does not exist."""
-        folder = self.path / name
-        folder.mkdir(exist_ok=self.resumed or self.append)
-        return folder
 
     def packed_splits(self) -> dict[str, Path]:
         """Name and folder of each complete split, sorted by name."""
@@ -84,16 +96,36 @@ class Output:
         self.scratch.mkdir()
         self.resumed = False
 
-    def take(self, job: ShardJob) -> None:
-        """Called when a shard is finished, in this run or an earlier one; may block while earlier shards are
-        uploaded."""
+    def base_folder(self, split: str) -> Path:
+        """Where `save_base` saves the files of a split."""
+        return self.scratch / f"{split}.base"
+
+    def save_base(self, split: str) -> None:
+        """Saves hard links to the files that describe a split, before shards are appended to it."""
+        base = self.base_folder(split)
+        shutil.rmtree(base, ignore_errors=True)
+        base.mkdir()
+        for name in BASE_FILES:
+            if (self.path / split / name).exists():
+                os.link(self.path / split / name, base / name)
+
+    def read_base(self, split: str) -> Manifest:
+        """The saved manifest of a split to which shards are appended; an empty one of a new split."""
+        folder = self.base_folder(split)
+        return Manifest.read(folder) if (folder / manifest_file.FILE_NAME).exists() else Manifest((), ())
+
+    def take(self, shard: Path, marker: Path) -> None:
+        """Called when a shard is finished, in this run or an earlier one; may block while earlier shards are uploaded.
+
+        marker: the file that says of an uploaded one what it was.
+        """
 
     def publish(self, splits: Sequence[str]) -> None:
         """Called when these splits are complete in `path`."""
 
     def _holds_set(self) -> bool:
         """Whether the folder holds splits, each with a manifest, and nothing else."""
-        entries = [entry for entry in self.final.iterdir() if entry.name != SCRATCH_NAME]
+        entries = [entry for entry in self.path.iterdir() if entry.name != SCRATCH_NAME]
         return bool(entries) and all((entry / manifest_file.FILE_NAME).exists() for entry in entries)
 
     def __enter__(self) -> "Output":
@@ -131,21 +163,15 @@ class Output:
                 folder.rmdir()
 
 
-def lock_folder(folder: Path, busy: str, advice: str) -> Handle:
-    """Creates a folder if it does not exist, and takes its lock.
-
-    Raises:
-        OutputError: it cannot be created, or another process holds the lock, which `busy` says.
-    """
+@contextmanager
+def cannot_write(advice: str, where: object = None) -> Iterator[None]:
+    """Raises OutputError for each OSError in the block. where: what is written; None: the file of the error, or the
+    folder for temporary files."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = Handle(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        yield
     except OSError as error:
-        raise OutputError(f"{folder}: cannot be created ({error.strerror}). {advice}") from None
-    if not lock.lock():
-        lock.close()
-        raise OutputError(f"{busy}. Wait for it to end. {advice}")
-    return lock
+        named = where or error.filename or tempfile.gettempdir()
+        raise OutputError(f"{named}: cannot be written ({error.strerror or error}). {advice}") from None
 
 
 def check_holds(where: object, names: Sequence[str], append: bool, is_set: bool) -> None:
@@ -170,3 +196,53 @@ def _exchange(one: Path, other: Path) -> None:
     if libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+def describe(
+    folder: Path, fields: tuple[Field, ...], rows: Iterable[pa.RecordBatch], points: bool = False, **about: Any
+) -> Manifest:
+    """Writes the files that describe the shards of a folder: their index, and last, once all else is on disk, their
+    manifest, which is returned.
+
+    rows: of each shard. points: see `write_index`. about: what else the manifest says.
+    """
+    path, largest = folder / index_file.FILE_NAME, dict.fromkeys(("width", "height", "image_bytes"), 0)
+    with replaced(path) as temporary, write_index(temporary, fields, points) as write:
+        for batch in rows:
+            write(batch)
+            largest = {name: int(batch.column(name).to_numpy().max(initial=most)) for name, most in largest.items()}
+    about |= {**largest, **index_file.index_digests(path)._asdict()}
+    manifest = Manifest(fields=fields, **about)
+    write_timm_info(folder, manifest)
+    _sync(folder)
+    manifest.write(folder)
+    _sync(folder)
+    return manifest
+
+
+def _sync(folder: Path) -> None:
+    """Syncs the files that describe a split, and their folder, to disk."""
+    names = (name for name in (*BASE_FILES, TIMM_NAME, ".") if (folder / name).exists())
+    for name in names:
+        descriptor = os.open(folder / name, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+
+def write_json(path: Path, content: object) -> None:
+    write_atomically(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def write_lines(path: Path, entries: Iterable[Mapping[str, Any]], before: Path | None = None) -> None:
+    """Writes the lines that the file `before` has, if there is one, then each entry as a line of JSON.
+
+    Never in place: `save_base` may have linked the existing file.
+    """
+    kept = before.read_bytes() if before is not None and before.exists() else b""
+    write_atomically(path, kept + "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in entries).encode())
+
+
+def as_line(rejection: Rejection) -> dict[str, Any]:
+    """A sample that was left out, as an entry of `rejected.jsonl`."""
+    asked = {"asked": True} if rejection.asked else {}
+    return {"source": rejection.source, "reason": rejection.reason, **asked}

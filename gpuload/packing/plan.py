@@ -1,47 +1,57 @@
-"""Decides which sample goes into which shard: a pure function of the listing and a seed, which reads no images. And
-what a run writes down in its scratch folder, so that a later one can continue it.
+"""Prepares a run: lists samples, finds duplicates, checks fields, and decides which sample goes into which shard.
 
-A plan is stored as one Arrow file per split with one record batch per shard, so that workers share its pages and read
-their shard's part without the parent sending it.
+The plan is a pure function of the listing and a seed, which reads no images. It is stored as one Arrow file per split
+with one record batch per shard, so that workers share its pages and read their shard's part without the parent sending
+it; what else a run decides is `RunState`, so that a later run can continue it.
 """
 
+import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from gpuload.checks import shown
+from gpuload.counted import counted
 from gpuload.disk import Manifest
-from gpuload.disk import index as index_file
-from gpuload.disk import manifest as manifest_file
 from gpuload.disk.tar import BLOCK_BYTES, RECORD_BYTES
 from gpuload.draws import MEASURE, SHUFFLE, SPLIT, make_key, permutation, random_bits
-from gpuload.errors import ArgumentError, OutputError
-from gpuload.fields.field import Field
+from gpuload.errors import ArgumentError, DecodeError, MissingPackageError, OutputError, SourceError
+from gpuload.fields.field import IMAGE, Field
+from gpuload.fields.images import POINTS
 from gpuload.fields.registry import kind_of
+from gpuload.machine.installed import remedy, require
 from gpuload.packing.options import Encoding, PackOptions, Resizer
-from gpuload.sources import Rejection
-from gpuload.sources.listing import BYTES, Listing
-from gpuload.store.files import write_atomically
-from gpuload.types import I64, Bools
+from gpuload.packing.output import Output, write_json
+from gpuload.packing.workers import Workers
+from gpuload.sources.listing import BYTES, NAME, WHERE, Listing, Rejection, addresses
+from gpuload.sources.rows import Source
+from gpuload.types import I64, Bools, ClassNames
 
 ROW = "row"
 MEASURED = "measured"
 
-STATE_NAME = "state.json"
-REJECTED_NAME = "rejected.jsonl"
-DUPLICATES_NAME = "duplicates.jsonl"
-
-# The files of a split that are saved while shards are appended to it.
-BASE_FILES = (manifest_file.FILE_NAME, index_file.FILE_NAME, REJECTED_NAME, DUPLICATES_NAME)
+_STATE_NAME = "state.json"
 
 OWN_SPLITS = "the source's own"
 _RECORDED_ALONE = ("encode", "size", "fit", "resizer")  # by a manifest; other settings of `Encoding` if not the default
+
+_UNRECORDED = ("the source", "append", "measure", "resizer")
+
+_BATCH_ROWS = 1024
+
+_TORCH_NEEDS = ("simplejpeg", "torch")
+
+# Names of the columns that every index, listing and plan has, and of the fields that every batch can have.
+_RESERVED = ("key", "source", "width", "height", "index", "dataset", POINTS, NAME, BYTES, WHERE, ROW, MEASURED)
+
+_MOST_CHARACTERS = 4096  # of a text in a manifest
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,322 @@ class Split:
     rows: I64
     ends: I64
     measured: Bools
+
+
+@dataclass(frozen=True)
+class PlannedSplit:
+    """One split of the plan: its name, and its new shards, whose files are numbered from `first_shard`."""
+
+    name: str
+    shards: int
+    first_shard: int = 0
+
+
+@dataclass(frozen=True)
+class RunState:
+    """The decisions of a run, apart from the rows of its plan.
+
+    settings: those that must be the same in a run that resumes this one, by the names that messages use.
+    notes: from listing, for the user.
+    rejected: samples rejected while listing or skipped as duplicates; the first split reports them.
+    duplicates: name of each duplicate, name of the first sample with the same image, and split of the duplicate.
+    samples, bytes: number of listed samples, and size of their images. first_row: samples listed by earlier runs.
+    own_splits: whether the splits are the source's own.
+    """
+
+    settings: dict[str, Any]
+    fields: tuple[Field, ...]
+    classes: tuple[str, ...] | None
+    notes: list[str]
+    rejected: list[Rejection]
+    duplicates: list[tuple[str, str, str]]
+    splits: list[PlannedSplit]
+    samples: int
+    bytes: int
+    first_row: int
+    own_splits: bool
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """The settings that a manifest records, see `recorded_settings`."""
+        recorded = {name: value for name, value in self.settings.items() if name not in _UNRECORDED}
+        return {**recorded, "splits": OWN_SPLITS} if self.own_splits else recorded
+
+    @classmethod
+    def read(cls, scratch: Path) -> "RunState | None":
+        """The state, or None if the run was interrupted before it was written.
+
+        Raises:
+            OutputError: it is of another version, or damaged.
+        """
+        path = scratch / _STATE_NAME
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            found["fields"] = tuple(map(Field.from_json, found["fields"]))
+            found["classes"] = None if found["classes"] is None else tuple(found["classes"])
+            found["rejected"] = [Rejection(**entry) for entry in found["rejected"]]
+            found["splits"] = [PlannedSplit(**entry) for entry in found["splits"]]
+            return cls(**found)
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError):
+            raise OutputError(
+                f"{path}: is of another version of gpuload, or damaged. Delete the output folder and pack again"
+            ) from None
+
+
+def recorded_settings(options: PackOptions, no_splits: bool) -> dict[str, Any]:
+    """The settings that a manifest records, by their names there; "options" holds others if not the defaults.
+
+    no_splits: whether splits of the source are ignored.
+    """
+    given = {one.name: (getattr(options, one.name), one.default) for one in fields(Encoding)}
+    others = {name: now for name, (now, usual) in given.items() if now != usual and name not in _RECORDED_ALONE}
+    if options.dedup != "no":
+        others["dedup"] = options.dedup
+    if no_splits:
+        others["no_splits"] = True
+    return {
+        "splits": dict(options.shares),
+        **{name: getattr(options, name) for name in ("shuffle", "seed", "maxcount", "maxsize", "encode", "size")},
+        "fit": options.fit if options.size else None,
+        **({"options": others} if others else {}),
+    }
+
+
+def settings_of(source: Source, options: PackOptions) -> dict[str, Any]:
+    """All settings that affect the bytes of the shards, by the names that messages use."""
+    alone = {"the source": source.identity, "append": options.append, "measure": options.measure}
+    return {**alone, "resizer": options.resizer, **recorded_settings(options, not source.own_splits)}
+
+
+def refuse_change(subject: str, before: Mapping[str, Any], now: Mapping[str, Any], advice: str) -> None:
+    """Raises ArgumentError if a run is resumed with another setting. subject: what had those `before`."""
+    now = json.loads(json.dumps(now))
+    for name in sorted({*now, "options"}):
+        if before.get(name) != now.get(name):
+            raise ArgumentError(
+                f"--resume: {subject} had {name} {before.get(name)!r}, this run has {now.get(name)!r}. {advice}"
+            )
+
+
+def check_packages(options: PackOptions) -> None:
+    """Raises MissingPackageError if an option needs a package that cannot be used; called before anything is
+    written."""
+    if options.engine == "ray":
+        require("--engine ray", "ray")
+    if options.jpeg != "keep":
+        require(f"--jpeg {options.jpeg}", "jpeglib")
+    if options.resizer == "torch":
+        choose_resizer(options, None)
+
+
+def choose_resizer(options: PackOptions, before: Resizer | None) -> PackOptions:
+    """The options with the resizer "auto" replaced: by `before`, that of the run to resume, else by what is installed.
+
+    Raises:
+        MissingPackageError: the resizer is torch, which is not installed.
+    """
+    missing = " and ".join(name for name in _TORCH_NEEDS if find_spec(name) is None)
+    resizer = options.resizer
+    if resizer == "auto":
+        resizer = before or ("torch" if options.shrinks_jpegs and not missing else "pillow")
+    if resizer == "torch" and missing:
+        raise MissingPackageError(f"--resizer torch needs {missing}, not installed here. {remedy('torch')}")
+    return replace(options, resizer=resizer)
+
+
+def plan_run(source: Source, options: PackOptions, output: Output) -> RunState:
+    """Lists the samples, plans their shards, and writes the plan and the state of the run to the scratch folder."""
+    listing = source.list_samples()
+    check_names(listing.fields, listing.classes)
+    drawn = "--val" if options.val else "--splits" if options.splits else ""
+    if drawn and listing.splits is not None:
+        raise ArgumentError(
+            f"{drawn} draws splits, but the source has its own ({', '.join(listing.splits.names)}, "
+            f"{listing.splits.origin}). Leave out {drawn} to keep these, or give --no-splits to ignore them"
+        )
+    base = {name: Manifest.read(folder) for name, folder in output.packed_splits().items()} if options.append else {}
+    listing = _match_listing(listing, base, options)
+    firsts = _find_firsts(source, options, listing)
+    copies = np.flatnonzero(firsts != np.arange(len(listing)))
+    is_dropped = options.dedup == "drop"
+    splits = make_plan(listing, options, firsts, np.isin(np.arange(len(listing)), copies) if is_dropped else None)
+    planned = [_write_split_plan(split, listing, options, output, base.get(split.name)) for split in splits]
+    duplicates = _name_copies(listing, firsts, copies, splits)
+    dropped = [
+        Rejection(name, f"has the same bytes as {first!r}", True) for name, first, split in duplicates if not split
+    ]
+    notes = [*([listing.splits.summary()] if listing.splits else []), *listing.notes]
+    if len(copies) and options.dedup != "no":
+        outcome = "skipped" if is_dropped else "--dedup drop skips them"
+        notes.append(f"{counted(len(copies), 'image has', 'images have')} the same bytes as earlier ones; {outcome}")
+    listed = (int(manifest.packing.get("listed", manifest.samples)) for manifest in base.values())
+    state = RunState(
+        settings=settings_of(source, options),
+        fields=listing.fields,
+        classes=listing.classes,
+        notes=notes,
+        rejected=[*listing.rejected, *dropped],
+        duplicates=duplicates,
+        splits=planned,
+        samples=len(listing),
+        bytes=int(np.sum(listing.samples.column(BYTES).to_numpy())),
+        first_row=max(listed, default=0),
+        own_splits=listing.splits is not None,
+    )
+    write_json(output.scratch / _STATE_NAME, asdict(state))
+    return state
+
+
+def check_names(fields: Sequence[Field], classes: ClassNames = None) -> None:
+    """Raises SourceError if two fields, or a field and the index, would have columns of the same name; or if the name
+    of a class is longer than a manifest may have it."""
+    for name, names in [("label", classes), *((field.name, field.classes) for field in fields)]:
+        if long := [one for one in names or () if len(one) > _MOST_CHARACTERS]:
+            raise SourceError(
+                f"field {name!r}: the class {long[0][:40]!r}… has a name of {len(long[0]):,} characters, more than "
+                f"{_MOST_CHARACTERS:,}. Shorten it; texts are captions, not classes"
+            )
+    owners = dict.fromkeys(_RESERVED, "gpuload reserves for every set")
+    for field in (IMAGE, *fields):
+        columns = {field.name, field.offset_column, field.bytes_column, *kind_of(field).columns(field)}
+        for name in sorted(columns & set(owners)):
+            problem = "has a name" if name == field.name else f"needs a column {name!r}, a name"
+            raise SourceError(f"field {field.name!r}: {problem} that {owners[name]}. Rename the field")
+        owners |= dict.fromkeys(columns, f"field {field.name!r} uses already")
+
+
+def hash_images(task: tuple[Source, pa.RecordBatch]) -> list[tuple[int, bytes]]:
+    """Row and BLAKE2 hash of each of these images, given by their rows and addresses, except for those that cannot be
+    read."""
+    source, images = task
+    rows, addresses = (column.to_pylist() for column in images.columns)
+    hashes, parent = [], os.getppid()
+    source.expect(addresses)
+    for row, address in zip(rows, addresses, strict=True):
+        if os.getppid() != parent:
+            os._exit(1)  # the packer has died
+        try:
+            data = source.read(address)
+        except (OSError, DecodeError, MemoryError):
+            continue
+        if isinstance(data, np.ndarray):
+            data = str(data.shape).encode() + data.tobytes()
+        if data:
+            hashes.append((row, hashlib.blake2b(data, digest_size=16).digest()))
+    return hashes
+
+
+def _find_firsts(source: Source, options: PackOptions, listing: Listing) -> I64:
+    """int64 (N,): for each sample the row of the first one with the same image, usually its own.
+
+    Images are compared if the options ask for it, or if duplicates could go into different splits.
+    """
+    firsts, first_of = np.arange(len(listing)), dict[bytes, int]()
+    if options.dedup == "no" and len(options.shares) == 1:
+        return firsts
+    # Only images of equal size can be duplicates.
+    _, number, counts = np.unique(listing.samples.column(BYTES).to_numpy(), return_inverse=True, return_counts=True)
+    rows = pa.array(np.flatnonzero(counts[number] > 1))
+    images = pa.table({"row": rows, "address": addresses(listing.samples).take(rows)}).combine_chunks()
+    # A slice is pickled with the whole of its table, what is taken from it is not.
+    tasks = [(source, batch.take(np.arange(len(batch)))) for batch in images.to_batches(_BATCH_ROWS)]
+    with Workers[Any, list[tuple[int, bytes]]](min(options.worker_count, len(tasks)), hash_images) as workers:
+        results = workers.run(tasks, died=lambda task, _: (task[0], task[1][:0]))  # one of them killed the worker
+        for row, digest in sorted(hashed for _, batch in results for hashed in batch):
+            firsts[row] = first_of.setdefault(digest, row)
+    return firsts
+
+
+def _name_copies(listing: Listing, firsts: I64, copies: I64, splits: Sequence[Split]) -> list[tuple[str, str, str]]:
+    """Name of each duplicate, name of the sample that it duplicates, and its split, or "" if it is skipped."""
+    names = listing.samples.column(NAME)
+    split_of = {row: split.name for split in splits for row in np.intersect1d(split.rows, copies).tolist()}
+    pairs = zip(copies.tolist(), firsts[copies].tolist(), strict=True)
+    return [(names[row].as_py(), names[first].as_py(), split_of.get(row, "")) for row, first in pairs]
+
+
+def _write_split_plan(
+    split: Split, listing: Listing, options: PackOptions, output: Output, base: Manifest | None
+) -> PlannedSplit:
+    """Writes the plan of one split. base: the manifest of the split to which shards are appended.
+
+    Raises:
+        ArgumentError: the split would be empty.
+    """
+    if not len(split.rows) and not (base or options.append):
+        drawn = f"--val {options.val}" if options.val else "--splits"
+        what = "--dedup drop" if listing.splits else drawn
+        raise ArgumentError(
+            f"{what}: no image of {len(listing):,} is left for {split.name!r}. Change {what.split()[0]}, or leave it "
+            "out"
+        )
+    first_shard = 0
+    if base is not None:
+        first_shard = 1 + max(int(shard.name.rpartition("-")[2].removesuffix(".tar")) for shard in base.shards)
+        output.save_base(split.name)
+    write_plan(output.scratch, split, listing.samples)
+    return PlannedSplit(split.name, len(split.ends), first_shard)
+
+
+def _match_listing(listing: Listing, base: Mapping[str, Manifest], encoding: Encoding) -> Listing:
+    """The listing, with the class numbers of the set to which it is appended.
+
+    base: manifest of each split of the set, by name.
+
+    Raises:
+        SourceError: its fields differ from those of the set, or only one of the two names its classes.
+    """
+    samples, fields, classes = listing.samples, listing.fields, listing.classes
+    for split, manifest in base.items():
+        old, kind = manifest.fields[1:], "raw" if manifest.is_raw else "image"
+        before = _described(kind, manifest.pixels.mode, old)
+        now = _described("raw" if encoding.encode == "raw" else "image", encoding.pixels.mode, fields)
+        if before != now:
+            raise SourceError(
+                f"--append: {split} has the fields {before}, the new samples have {now}. Append samples with the same "
+                "fields, or pack them into another folder"
+            )
+        merged = []
+        for field, old_field in zip(fields, old, strict=True):
+            if kind_of(field).names_set_classes:
+                classes, samples = _merge_classes(samples, field, manifest.classes, classes)
+            else:
+                names, samples = _merge_classes(samples, field, old_field.classes, field.classes)
+                field = replace(field, classes=names)
+            merged.append(field)
+        fields = tuple(merged)
+    return replace(listing, samples=samples, fields=fields, classes=classes)
+
+
+def _described(image: str, mode: str, fields: Iterable[Field]) -> str:
+    """Fields in a message; the same only for those that can be appended to each other."""
+    parts = ((f.name, (f.kind, f.member, f.size, f.dtype)) for f in fields)
+    others = (f"{name} ({' '.join(str(part) for part in described if part)})" for name, described in parts)
+    return ", ".join([f"image ({image} {mode})", *others])
+
+
+def _merge_classes(samples: pa.Table, field: Field, old: ClassNames, new: ClassNames) -> tuple[ClassNames, pa.Table]:
+    """The names of both, old ones first, and the samples with the field's class numbers changed accordingly."""
+    column = kind_of(field).class_column(field)
+    if (old is None) != (new is None) or (column is None and old != new):
+        raise SourceError(
+            f"--append: {field.name!r} has the names {shown(old)} in the set, and {shown(new)} in the new samples. "
+            "Give names in both, or numbers in both; points in the same order"
+        )
+    if old is None or new is None or column is None:
+        return old, samples
+    merged = old + tuple(name for name in new if name not in set(old))
+    number_of = {name: number for number, name in enumerate(merged)}
+    mapping = np.array([number_of[name] for name in new], np.int64)
+    values = pa.concat_arrays(samples.column(column).chunks)
+    if pa.types.is_list(values.type):
+        renumbered = pa.ListArray.from_arrays(values.offsets, pa.array(mapping[values.values.to_numpy()]))
+    else:
+        renumbered = pa.array(mapping[values.to_numpy()])
+    position = samples.column_names.index(column)
+    return merged, samples.set_column(position, samples.schema.field(position), renumbered)
 
 
 def make_plan(
@@ -191,140 +517,3 @@ def plan_path(scratch: Path, split: str) -> Path:
 def read_plan(scratch: Path, split: str, shard: int) -> pa.RecordBatch:
     """The samples of one shard; the columns are views of the memory-mapped file."""
     return pa.ipc.open_file(pa.memory_map(str(plan_path(scratch, split)), "r")).get_batch(shard)
-
-
-@dataclass(frozen=True)
-class PlannedSplit:
-    """One split of the plan: its name, and its new shards, whose files are numbered from `first_shard`."""
-
-    name: str
-    shards: int
-    first_shard: int = 0
-
-
-@dataclass(frozen=True)
-class RunState:
-    """The decisions of a run, apart from the rows of its plan.
-
-    settings: those that must be the same in a run that resumes this one. resizer: that of `Encoding`, decided.
-    notes: from listing, for the user.
-    rejected: samples rejected while listing or skipped as duplicates; the first split reports them.
-    duplicates: name of each duplicate, name of the first sample with the same image, and split of the duplicate.
-    samples, bytes: number of listed samples, and size of their images. first_row: samples listed by earlier runs.
-    own_splits: whether the splits are the source's own.
-    """
-
-    settings: dict[str, Any]
-    resizer: Resizer
-    fields: tuple[Field, ...]
-    classes: tuple[str, ...] | None
-    notes: list[str]
-    rejected: list[Rejection]
-    duplicates: list[tuple[str, str, str]]
-    splits: list[PlannedSplit]
-    samples: int
-    bytes: int
-    first_row: int
-    own_splits: bool
-
-    def write(self, scratch: Path) -> None:
-        write_json(scratch / STATE_NAME, asdict(self))
-
-    @classmethod
-    def read(cls, scratch: Path) -> "RunState | None":
-        """The state, or None if the run was interrupted before it was written.
-
-        Raises:
-            OutputError: it is of another version, or damaged.
-        """
-        path = scratch / STATE_NAME
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            found["fields"] = tuple(map(Field.from_json, found["fields"]))
-            found["classes"] = None if found["classes"] is None else tuple(found["classes"])
-            found["rejected"] = [Rejection(**entry) for entry in found["rejected"]]
-            found["splits"] = [PlannedSplit(**entry) for entry in found["splits"]]
-            return cls(**found)
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError, TypeError):
-            raise OutputError(
-                f"{path}: is of another version of gpuload, or damaged. Delete the output folder and pack again"
-            ) from None
-
-
-def recorded_settings(options: PackOptions, own_splits: bool, no_splits: bool) -> dict[str, Any]:
-    """The settings that a manifest records, by their names there; "options" holds others if not the defaults.
-
-    own_splits: whether the splits are the source's own. no_splits: whether such splits are ignored.
-    """
-    encoding = options.encoding
-    given = {one.name: (getattr(encoding, one.name), one.default) for one in fields(Encoding)}
-    others = {name: now for name, (now, usual) in given.items() if now != usual and name not in _RECORDED_ALONE}
-    if options.dedup != "no":
-        others["dedup"] = options.dedup
-    if no_splits:
-        others["no_splits"] = True
-    return {
-        "splits": OWN_SPLITS if own_splits else dict(options.shares),
-        **{name: getattr(options, name) for name in ("shuffle", "seed", "maxcount", "maxsize")},
-        "encode": encoding.encode,
-        "size": encoding.size,
-        "fit": encoding.fit if encoding.size else None,
-        **({"options": others} if others else {}),
-    }
-
-
-def refuse_change(
-    subject: str, before: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str], advice: str
-) -> None:
-    """Raises ArgumentError if a run is resumed with another setting. subject: what had those `before`."""
-    now = json.loads(json.dumps(now))
-    for name in names:
-        if before.get(name) != now.get(name):
-            raise ArgumentError(
-                f"--resume: {subject} had {name} {before.get(name)!r}, this run has {now.get(name)!r}. {advice}"
-            )
-
-
-def save_base(scratch: Path, folder: Path) -> None:
-    """Saves hard links to the files that describe a split, before shards are appended to it."""
-    base = base_folder(scratch, folder.name)
-    shutil.rmtree(base, ignore_errors=True)
-    base.mkdir()
-    for name in BASE_FILES:
-        if (folder / name).exists():
-            os.link(folder / name, base / name)
-
-
-def base_folder(scratch: Path, split: str) -> Path:
-    """Where `save_base` saves the files of a split."""
-    return scratch / f"{split}.base"
-
-
-def read_base(scratch: Path, split: str) -> Manifest | None:
-    """The saved manifest of a split to which shards are appended; None for a new split."""
-    folder = base_folder(scratch, split)
-    return Manifest.read(folder) if (folder / manifest_file.FILE_NAME).exists() else None
-
-
-def write_json(path: Path, content: object) -> None:
-    write_atomically(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
-
-
-def read_lines(path: Path) -> list[str]:
-    """The lines of a file, each with its line end; none if the file does not exist."""
-    return [f"{line}\n" for line in path.read_text(encoding="utf-8").split("\n")[:-1]] if path.exists() else []
-
-
-def write_lines(path: Path, entries: Iterable[Mapping[str, Any]], before: Sequence[str] = ()) -> None:
-    """Writes the lines `before`, then each entry as one line of JSON."""
-    # Never in place: `save_base` may have linked the existing file.
-    lines = [*before, *(json.dumps(one, ensure_ascii=False) + "\n" for one in entries)]
-    write_atomically(path, "".join(lines).encode())
-
-
-def write_rejections(path: Path, rejected: Iterable[Rejection], before: Sequence[str] = ()) -> None:
-    """Writes samples that were left out, one a line, behind the lines `before`."""
-    lines = ({"source": r.source, "reason": r.reason, **({"asked": True} if r.asked else {})} for r in rejected)
-    write_lines(path, lines, before)

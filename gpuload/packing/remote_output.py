@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Collection, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,9 +27,15 @@ from gpuload.disk.fetch import Pieces
 from gpuload.disk.manifest import TIMM_NAME, dali_index_path
 from gpuload.errors import ArgumentError, GpuloadError, OutputError
 from gpuload.packing.options import PackOptions
-from gpuload.packing.output import SCRATCH_NAME, Output, check_holds, lock_folder
-from gpuload.packing.plan import BASE_FILES, REJECTED_NAME, base_folder, write_json
-from gpuload.packing.shard import ShardJob
+from gpuload.packing.output import (
+    BASE_FILES,
+    REJECTED_NAME,
+    SCRATCH_NAME,
+    Output,
+    cannot_write,
+    check_holds,
+    write_json,
+)
 from gpuload.store.cache import default_folder
 from gpuload.store.network import background
 from gpuload.store.objects import WRITABLE, Bucket, NoSuchObjectError, Stored
@@ -50,57 +56,50 @@ class RemoteOutput(Output):
         OutputError: it holds something, is packed to by another run, or the folder here cannot be written.
     """
 
+    advice = "What is packed to a URL lies here until it is uploaded. Set GPULOAD_CACHE to another folder"
+
     def __init__(self, url: URL, options: PackOptions) -> None:
         _check_options(url, options)
-        self.root = scratch_folder(url)
         self.bucket = Bucket(url)
         self._uploads: list[Future[None]] = []
-        advice = f"What is packed to {url} lies there until it is uploaded. Set GPULOAD_CACHE to another folder"
-        self._here = lock_folder(self.root, f"{url}: is packed to by another process here", advice)
-        with ExitStack() as undone:
-            undone.callback(self._here.close)
-            self._begin(url, options)
-            undone.pop_all()
-        self.where = url
+        super().__init__(scratch_folder(url), options, url)
 
-    def _begin(self, url: URL, options: PackOptions) -> None:
-        found = background().wait(self.bucket.list(self.bucket.first_s))
+    def _open(self, options: PackOptions) -> None:
+        url, found = self.bucket.url, background().wait(self.bucket.list(self.bucket.first_s))
         claim = background().wait(self.bucket.read_json(CLAIM_NAME)) if CLAIM_NAME in found else None
-        known = _read_run(self.root)
+        known = _read_run(self.final)
         if claim is not None and (not known or claim.get("run") != known["run"]):
-            raise OutputError(_about_claim(url, claim, self.root))
+            raise OutputError(_about_claim(url, claim, self.final))
         if claim is not None and not options.resume:
             raise OutputError(
                 f"{url}: holds an interrupted run. Continue it with --resume, or delete what is there and pack again"
             )
         self.bucket.run = uuid.uuid4().hex if claim is None else str(claim["run"])
-        folder, append = self.root / "set", options.append
-        if claim is None or not (folder / SCRATCH_NAME).exists():
-            shutil.rmtree(folder, ignore_errors=True)  # of a run that ended, or whose claim was deleted
+        self.path = self.final / "set"
+        if claim is None or not (self.path / SCRATCH_NAME).exists():
+            shutil.rmtree(self.path, ignore_errors=True)  # of a run that ended, or whose claim was deleted
+            self.path.mkdir()
             splits = _splits_in(found)
-            if splits and options.resume and (not append or self._has_published(known, splits)):
-                self._fetch(folder, splits, (_MANIFEST, REJECTED_NAME))
-                append = False
+            if splits and options.resume and (not self.append or self._has_published(known, splits)):
+                self._fetch(splits, (_MANIFEST, REJECTED_NAME))
+                self.append = False
             else:
-                check_holds(url, sorted(name for name in found if name != CLAIM_NAME), append, bool(splits))
+                check_holds(url, sorted(name for name in found if name != CLAIM_NAME), self.append, bool(splits))
                 if claim is None:
                     self._claim(url)
-                if append:
-                    self._fetch(folder, splits, BASE_FILES)
-        super().__init__(folder, resume=options.resume, append=append)
-        with ExitStack() as undone:
-            undone.callback(self._lock.close)
-            self._forget_lost(found)
-            undone.pop_all()
+                if self.append:
+                    self._fetch(splits, BASE_FILES)
+        super()._open(options)
+        self._forget_lost(found)
 
     def _claim(self, url: URL) -> None:
         """Makes the URL this run's. From now on, only a run that knows its name writes there."""
-        write_json(self.root / "run.json", {"url": url.text, "run": self.bucket.run})
+        write_json(self.final / "run.json", {"url": url.text, "run": self.bucket.run})
         begun = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         claim = {"run": self.bucket.run, "host": socket.gethostname(), "begun": begun}
         there = background().wait(self.bucket.create(CLAIM_NAME, claim))
         if there.get("run") != self.bucket.run:
-            raise OutputError(_about_claim(url, there, self.root))
+            raise OutputError(_about_claim(url, there, self.final))
 
     def _has_published(self, known: dict[str, Any], splits: Collection[str]) -> bool:
         """Whether the set at the URL is that of a run that was killed after its last step."""
@@ -118,11 +117,11 @@ class RemoteOutput(Output):
         except NoSuchObjectError:
             return None
 
-    def _fetch(self, folder: Path, splits: Collection[str], names: Sequence[str]) -> None:
+    def _fetch(self, splits: Collection[str], names: Sequence[str]) -> None:
         """Downloads the files that describe the set at the URL."""
         for split in splits:
-            (folder / split).mkdir(parents=True)
-            Pieces(self.bucket.url / split, folder / split).get(*names)
+            (self.path / split).mkdir()
+            Pieces(self.bucket.url / split, self.path / split).get(*names)
 
     def _forget_lost(self, found: dict[str, Stored]) -> None:
         """Forgets uploaded shards that have changed since, so that they are packed again."""
@@ -131,27 +130,25 @@ class RemoteOutput(Output):
             if not all(background().wait(self.bucket.is_same(name, one, found)) for name, one in uploaded.items()):
                 marker.unlink()
 
-    def take(self, job: ShardJob) -> None:
-        if job.note("uploaded").exists() or not job.path.exists():
+    def take(self, shard: Path, marker: Path) -> None:
+        if marker.exists() or not shard.exists():
             return  # it is there, or all its samples were rejected
         self._wait(_UPLOADS - 1)
-        self._uploads.append(background().start(self._upload(job)))
+        self._uploads.append(background().start(self._upload(shard, marker)))
 
-    async def _upload(self, job: ShardJob) -> None:
+    async def _upload(self, shard: Path, marker: Path) -> None:
         uploaded = {}
-        for path in (dali_index_path(job.path), job.path):
-            name = f"{job.folder.name}/{path.name}"
+        for path in (dali_index_path(shard), shard):
+            name = f"{shard.parent.name}/{path.name}"
             uploaded[name] = await self.bucket.upload(name, path)
-        write_json(job.note("uploaded"), uploaded)
-        job.path.unlink()
+        write_json(marker, uploaded)
+        shard.unlink()
 
     def _wait(self, most: int) -> None:
         """Waits until at most this number of shards is being uploaded."""
         while len(self._uploads) > most:
-            try:
+            with cannot_write("Free some space", self.final):
                 self._uploads[0].result()
-            except OSError as error:
-                raise OutputError(f"{self.root}: cannot be read or written ({error.strerror or error})") from None
             self._uploads.pop(0)
 
     def publish(self, splits: Sequence[str]) -> None:
@@ -167,7 +164,7 @@ class RemoteOutput(Output):
         manifests = {split: (self.path / split / _MANIFEST).read_bytes() for split in splits}
         published = {split: hashlib.sha256(data).hexdigest() for split, data in manifests.items()}
         run = {"url": self.bucket.url.text, "run": self.bucket.run, "published": published}
-        write_json(self.root / "run.json", run)
+        write_json(self.final / "run.json", run)
 
     def _is_whole(self, split: str) -> bool:
         """Whether the manifest at the URL is the new one already.
@@ -176,7 +173,7 @@ class RemoteOutput(Output):
             OutputError: it is neither that nor the one to which this run appends.
         """
         name, there = f"{split}/{_MANIFEST}", self._manifest(split)
-        old = base_folder(self.scratch, split) / _MANIFEST
+        old = self.base_folder(split) / _MANIFEST
         if there == (self.path / name).read_bytes():
             return True
         if there != (old.read_bytes() if old.exists() else None):
@@ -193,10 +190,7 @@ class RemoteOutput(Output):
     ) -> None:
         for upload in self._uploads:
             upload.cancel()
-        try:
-            super().__exit__(kind, error, trace)
-        finally:
-            self._here.close()
+        super().__exit__(kind, error, trace)
 
     def _finish(self) -> None:
         if not self.finished:
@@ -212,8 +206,8 @@ class RemoteOutput(Output):
 
     def _forget(self) -> None:
         """Removes what is here."""
-        shutil.rmtree(self.root / "set", ignore_errors=True)
-        (self.root / "run.json").unlink(missing_ok=True)
+        shutil.rmtree(self.path, ignore_errors=True)
+        (self.final / "run.json").unlink(missing_ok=True)
 
 
 def scratch_folder(url: URL) -> Path:

@@ -9,6 +9,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,13 +20,14 @@ from gpuload.disk import ShardInfo
 from gpuload.disk.index import POINTS_COLUMN
 from gpuload.disk.manifest import dali_index_path, dali_index_text
 from gpuload.disk.tar import Member, TarWriter
-from gpuload.errors import DecodeError, OutputError
+from gpuload.errors import DecodeError
 from gpuload.fields.field import IMAGE, Field
+from gpuload.fields.images import POINTS
 from gpuload.fields.kind import Member as StoredMember
 from gpuload.fields.registry import index_schema, kind_of
-from gpuload.packing.image import NotWantedError, StoredImage, prepare_image
-from gpuload.packing.jpegs import use_one_thread
+from gpuload.packing.image import NotWantedError, StoredImage, prepare_image, use_one_thread
 from gpuload.packing.options import Encoding
+from gpuload.packing.output import cannot_write
 from gpuload.packing.plan import MEASURED, ROW, read_plan
 from gpuload.packing.workers import NOWHERE, TORCH, Blamable, noted_position
 from gpuload.sources.listing import NAME, addresses
@@ -67,8 +69,8 @@ class ShardJob(Blamable):
         """The report of an earlier run; None unless that run finished the shard and its files still exist."""
         try:
             report = ShardReport(**json.loads(self.note("done").read_text()))
-            if report.info is not None and not self.note("uploaded").exists():
-                is_whole = self.path.stat().st_size == report.info["bytes"] and self.note("rows").stat().st_size
+            for info in report.shards if not self.note("uploaded").exists() else ():
+                is_whole = self.path.stat().st_size == info["bytes"] and self.note("rows").stat().st_size
                 if not is_whole or not dali_index_path(self.path).exists():
                     return None
         except (OSError, ValueError, KeyError, TypeError):
@@ -78,9 +80,10 @@ class ShardJob(Blamable):
 
 @dataclass
 class ShardReport:
-    """The content of a shard, filled while it is packed. As JSON it outlives the process that packed the shard.
+    """The content of a shard, filled while it is packed, or of several. As JSON it outlives the process that packed the
+    shard.
 
-    info: `ShardInfo` as a dict; None if every sample was rejected, in which case there is no file.
+    shards: `ShardInfo`s as dicts; none if every sample was rejected, in which case there is no file.
     rejected: of each sample its row in the listing, its name, the reason, and whether it was skipped on request.
     kinds, members: number of images by `StoredImage.kind`, and by their extensions.
     histogram: 256 C exact counts of the values of each of C channels over the `measured` images; [] where these are not
@@ -89,7 +92,7 @@ class ShardReport:
     remarks: counts by a sentence for the user, see `Kind.remarks`.
     """
 
-    info: dict[str, Any] | None = None
+    shards: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     rejected: list[list[Any]] = dataclasses.field(default_factory=list)
     kinds: Counter[str] = dataclasses.field(default_factory=Counter)
     members: Counter[str] = dataclasses.field(default_factory=Counter)
@@ -97,6 +100,17 @@ class ShardReport:
     measured: int = 0
     read_bytes: int = 0
     remarks: Counter[str] = dataclasses.field(default_factory=Counter)
+
+    def add(self, other: "ShardReport") -> None:
+        """Adds what another one says."""
+        self.shards += other.shards
+        self.rejected += other.rejected
+        self.kinds += other.kinds
+        self.members += other.members
+        self.histogram = [sum(counts) for counts in zip_longest(self.histogram, other.histogram, fillvalue=0)]
+        self.measured += other.measured
+        self.read_bytes += other.read_bytes
+        self.remarks += other.remarks
 
     @property
     def images(self) -> int:
@@ -117,7 +131,8 @@ def pack_shard(job: ShardJob) -> ShardReport:
     # The name contains the process number: a worker that outlives its killed packer must not write into the file of
     # the next run.
     temporary = job.path.with_name(f"{job.path.name}.{os.getpid()}.tmp")
-    try:
+    with cannot_write("Free some space, or choose another output folder", job.path):
+        job.folder.mkdir(exist_ok=True)
         for left in job.folder.glob(f"{job.path.name}.*.tmp"):
             left.unlink(missing_ok=True)  # by a worker that died
         with temporary.open("wb") as file, noted_position(job.position) as note:
@@ -132,16 +147,12 @@ def pack_shard(job: ShardJob) -> ShardReport:
             write_atomically(job.note("rows"), packed.index_rows())
             temporary.replace(job.path)
             digest = hashed.hash.hexdigest()
-            packed.report.info = asdict(ShardInfo(job.path.name, len(packed.members), packed.tar.size, digest))
+            info = ShardInfo(job.path.name, len(packed.members), packed.tar.size, digest)
+            packed.report.shards.append(asdict(info))
         else:
             temporary.unlink()
         packed.report.histogram = packed.histogram.tolist()
         write_atomically(job.note("done"), json.dumps(vars(packed.report)).encode())
-    except OSError as error:
-        raise OutputError(
-            f"{job.path}: cannot be written ({error.strerror or error}). Free some space, or choose another output "
-            "folder"
-        ) from None
     return packed.report
 
 
@@ -186,9 +197,7 @@ class _Packing:
     def __init__(self, job: ShardJob, file: _HashedFile) -> None:
         self.job = job
         self.samples = read_plan(job.scratch, job.folder.name, job.number)
-        self.schema = index_schema((IMAGE, *job.fields))
         self.rows: list[dict[str, Any]] = []
-        self.points: list[bytes] = []
         self.members: list[list[Member]] = []
         self.tar = TarWriter(file)
         self.report = ShardReport()
@@ -246,6 +255,7 @@ class _Packing:
     def _add(self, values: dict[str, Any], image: StoredImage, stored: list[StoredMember]) -> None:
         key = sample_key(self.job.first_row + values[ROW], values[NAME])
         row: dict[str, Any] = {"key": key, "source": values[NAME], "width": image.width, "height": image.height}
+        row[POINTS] = image.points
         members = []
         stored = [StoredMember(image.data, image.header, {}), *stored]
         for field, part in zip((IMAGE, *self.job.fields), stored, strict=True):
@@ -257,7 +267,6 @@ class _Packing:
             members.append(member)
         self.rows.append(row)
         self.members.append(members)
-        self.points.append(image.points)
         self.report.kinds[image.kind] += 1
         self.report.members[image.member] += 1
         self.report.remarks.update(image.remarks)
@@ -269,10 +278,10 @@ class _Packing:
 
     def index_rows(self) -> bytes:
         """The rows of the index, as an Arrow file of one batch."""
-        columns = [[row[name] for row in self.rows] for name in self.schema.names]
-        batch = pa.record_batch(columns, schema=self.schema)
-        if any(self.points):
-            batch = batch.append_column(POINTS_COLUMN, pa.array(self.points, POINTS_COLUMN.type))
+        schema = index_schema((IMAGE, *self.job.fields))
+        if any(row[POINTS] for row in self.rows):
+            schema = schema.append(POINTS_COLUMN)
+        batch = pa.record_batch([[row[name] for row in self.rows] for name in schema.names], schema=schema)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, batch.schema) as writer:
             writer.write_batch(batch)

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
@@ -23,7 +23,7 @@ from gpuload.disk.dataset import shards_root
 from gpuload.disk.manifest import dali_index_path, dali_index_text
 from gpuload.disk.sample import Quarantined, write_quarantine
 from gpuload.disk.tar import Damage, Member, group_members, read_members, split_name
-from gpuload.errors import ArgumentError, DecodeError, FormatError, OutputError, RemoteError
+from gpuload.errors import ArgumentError, DecodeError, FormatError, RemoteError
 from gpuload.fields.field import Field
 from gpuload.fields.images import Pixels
 from gpuload.fields.registry import kind_of
@@ -34,12 +34,10 @@ from gpuload.machine.limits import count_cores
 from gpuload.machine.untrusted import open_regular
 from gpuload.packing.image import KEPT, prepare_image
 from gpuload.packing.options import ENCODINGS, Encoding
+from gpuload.packing.output import cannot_write
 from gpuload.packing.workers import NOWHERE, Blamable, Blame, Workers, noted_position
 from gpuload.store.url import URL, as_location
 from gpuload.types import WidthHeight
-
-if TYPE_CHECKING:
-    from gpuload.disk.fetch import Pieces  # asyncio
 
 _CHUNK_BYTES = 1 << 24
 MOST_SECONDS = 60.0  # for one sample; a decoder that takes longer is killed
@@ -68,143 +66,117 @@ def verify(
         FormatError: it is not a packed folder.
         OutputError: the file cannot be written, or the folder for temporary files.
     """
-    run = _Verification(workers, watch, decode)
-    try:
+    run = _Verification(workers or count_cores(), watch, decode)
+    advice = "Free some space for the notes of verify, set TMPDIR, or give another file to --quarantine"
+    with cannot_write(advice):
         if quarantine is not None:
             write_quarantine(quarantine, [])  # before the work of hours
-        if isinstance(where := as_location(folder), URL):
-            from gpuload.store.hub import pinned
-
-            faults = [fault for split in _splits_at(pinned(where)) for fault in run.at_url(split)]
-        else:
-            faults = run.folders(Path(where))
+        where = as_location(folder)
+        splits, faults = _splits_at(where) if isinstance(where, URL) else _splits_in(Path(where))
+        faults += [fault for split in splits for fault in run.split(split)]
         if quarantine is not None:
             write_quarantine(quarantine, run.bad)
-    except OSError as error:
-        raise OutputError(
-            f"{error.filename or tempfile.gettempdir()}: cannot be written or read ({error.strerror}). Free some space "
-            "for the notes of verify, set TMPDIR, or give another file to --quarantine"
-        ) from None
     return faults
 
 
 class _Verification:
-    """Verifies folders and sets at URLs; `bad` collects the samples that have a fault of their own."""
+    """Verifies packed sets; `bad` collects the samples that have a fault of their own."""
 
-    def __init__(self, workers: int | None, watch: Callable[[int, int], None], decode: DecodeCheck | None) -> None:
-        self._workers, self._watch, self._decode = workers or count_cores(), watch, decode
+    def __init__(self, workers: int, watch: Callable[[int, int], None], decode: DecodeCheck | None) -> None:
+        self._workers, self._watch, self._decode = workers, watch, decode
         self.bad: list[Quarantined] = []
 
-    def folders(self, root: Path) -> list[str]:
-        """The faults of a split, or of all splits in a folder."""
-        splits = sorted(path.parent for path in root.glob(f"*/{manifest_file.FILE_NAME}"))
-        if (root / manifest_file.FILE_NAME).exists() or not splits:
-            if not (root / manifest_file.FILE_NAME).exists():
-                Manifest.read(root)  # raises the error that says what is wrong
-            return self._split(root)
-        others = (path for path in root.iterdir() if path.is_dir() and path not in splits)
-        lone = sorted(path for path in others if any(path.glob("*.tar")))
-        faults = [f"{path}: holds shards but no {manifest_file.FILE_NAME}" for path in lone]
-        return faults + [fault for split in splits for fault in self._split(split)]
-
-    def _split(self, folder: Path) -> list[str]:
-        try:
-            manifest = Manifest.read(folder)
-            faults = _index_faults(folder / index_file.FILE_NAME, manifest)
-        except FormatError as error:
-            return [str(error)]
-        if (root := shards_root(manifest, folder)) is not None:
-            return faults + self._indexed(root, folder, manifest)
-        found = {path.name for path in folder.glob("*.tar")} - {shard.name for shard in manifest.shards}
-        faults += [f"{folder / name}: is not in {manifest_file.FILE_NAME}" for name in sorted(found)]
-        faults += [f"{path}: was left by an interrupted run" for path in sorted(folder.glob("*.tmp"))]
-        return faults + self._shards(folder, folder, manifest)
-
-    def at_url(self, url: URL) -> list[str]:
-        """Downloads the shards into a temporary folder, some at a time, and verifies them there."""
-        from gpuload.disk.fetch import Pieces  # asyncio
-
-        with tempfile.TemporaryDirectory(prefix="gpuload-verify-") as scratch:
-            pieces = Pieces(url, Path(scratch))
-            data = pieces.manifest_bytes()
+    def split(self, where: Path | URL) -> list[str]:
+        """The faults of one set. What lies at URLs is downloaded into a temporary folder, and verified there."""
+        with tempfile.TemporaryDirectory(prefix="gpuload-verify-") as name:
+            scratch, url = Path(name), where if isinstance(where, URL) else None
+            folder = where if isinstance(where, Path) else scratch
             try:
-                manifest = manifest_file.parse_manifest(data, url / manifest_file.FILE_NAME, is_local=False)
-                pieces.get(index_file.FILE_NAME, most=manifest.most_beside)
-                faults = _index_faults(pieces.folder / index_file.FILE_NAME, manifest)
+                manifest = Manifest.read(where) if isinstance(where, Path) else _fetched(where, scratch)
+                faults = _index_faults(folder / index_file.FILE_NAME, manifest)
             except FormatError as error:
-                return [str(error).replace(scratch, str(url))]
-            faults += self._shards(pieces.folder, pieces.folder, manifest, pieces)
-            return [fault.replace(scratch, str(url)) for fault in faults]
+                return [str(error).replace(name, str(where))]
+            if url is None and (url := shards_root(manifest, folder)) is None:
+                found = {path.name for path in folder.glob("*.tar")} - {shard.name for shard in manifest.shards}
+                faults += [f"{folder / one}: is not in {manifest_file.FILE_NAME}" for one in sorted(found)]
+                faults += [f"{path}: was left by an interrupted run" for path in sorted(folder.glob("*.tmp"))]
+            return [fault.replace(name, str(url)) for fault in faults + self._shards(folder, manifest, scratch, url)]
 
-    def _indexed(self, root: URL, folder: Path, manifest: Manifest) -> list[str]:
-        """As `at_url`, for shards that are indexed here."""
-        from gpuload.disk.fetch import Pieces
-
-        shards = tuple(replace(info, name=info.name.removeprefix(f"{root}/")) for info in manifest.shards)
-        with tempfile.TemporaryDirectory(prefix="gpuload-verify-") as scratch:
-            pieces = Pieces(root, Path(scratch))
-            faults = self._shards(pieces.folder, folder, replace(manifest, shards=shards), pieces)
-            return [fault.replace(scratch, str(root)) for fault in faults]
-
-    def _shards(self, folder: Path, indexes: Path, manifest: Manifest, pieces: "Pieces | None" = None) -> list[str]:
-        """The faults of the shards in a folder.
-
-        indexes: the folder of their indexes. pieces: downloads the shards, some at a time, and DALI's indexes if these
-        are to be beside them.
-        """
+    def _shards(self, folder: Path, manifest: Manifest, scratch: Path, url: URL | None) -> list[str]:
+        """The faults of the shards. folder: of their index. url: below which they lie; None: in the folder."""
         found: dict[int, ShardFaults] = {}
         blame = Blame()
 
         def died(job: VerifyJob, code: int) -> VerifyJob:
             return blame.find(job, code) or replace(job, known_bad={NOWHERE: exit_name(code)})
 
-        with tempfile.TemporaryDirectory(prefix="gpuload-verify-") as scratch:
-            jobs = [
-                VerifyJob(
-                    path=folder / shard.name,
-                    indexes=indexes,
-                    number=number,
-                    shard=shard,
-                    fields=manifest.fields,
-                    decode=self._decode,
-                    partial=not manifest.upright and bool(manifest.packing.get("rejected")),
-                    position=Path(scratch, f"{number}.position"),
-                    time_limit_s=MOST_SECONDS,
-                )
-                for number, shard in enumerate(manifest.shards)
-            ]
-            count = max(1, min(self._workers, len(jobs)))
-            at_once = len(jobs) if pieces is None else count
-            with Workers[VerifyJob, ShardFaults](count, verify_shard, False) as workers:
-                for first in range(0, len(jobs), at_once):
-                    some = jobs[first : first + at_once]
-                    names = [job.shard.name for job in some]
-                    if folder == indexes:
-                        names += [str(dali_index_path(Path(name))) for name in names]
-                    if pieces is not None:
-                        pieces.get(*names, most=manifest.most_beside)  # `verify_shard` reports what is missing
-                    for job, result in workers.run(some, died):
-                        found[job.number] = result
-                        self._watch(len(found), len(jobs))
-                    if pieces is not None:
-                        pieces.remove(*names)
+        names = [shard.name.removeprefix(f"{url}/") for shard in manifest.shards]
+        jobs = [
+            VerifyJob(
+                path=(scratch if url else folder) / name,
+                folder=folder,
+                number=number,
+                shard=shard,
+                fields=manifest.fields,
+                decode=self._decode,
+                partial=not manifest.upright and bool(manifest.packing.get("rejected")),
+                url=url,
+                scratch=scratch,
+                most=manifest.most_beside,
+                position=scratch / f"{number}.position",
+                time_limit_s=MOST_SECONDS,
+            )
+            for number, (name, shard) in enumerate(zip(names, manifest.shards, strict=True))
+        ]
+        with Workers[VerifyJob, ShardFaults](max(1, min(self._workers, len(jobs))), verify_shard, False) as workers:
+            for job, result in workers.run(jobs, died):
+                found[job.number] = result
+                self._watch(len(found), len(jobs))
         results = [found[number] for number in sorted(found)]
         self.bad += [one for result in results for one in result.bad]
         return [line for result in results for line in result.lines]
 
 
-def _splits_at(url: URL) -> list[URL]:
-    """The packed splits in a folder at a URL; the URL itself where it is one, or cannot be listed."""
+def _splits_in(root: Path) -> tuple[list[Path | URL], list[str]]:
+    """The split that a folder is, or all splits in it; and a fault for each folder of shards without a manifest."""
+    splits = sorted(path.parent for path in root.glob(f"*/{manifest_file.FILE_NAME}"))
+    if not splits and not (root / manifest_file.FILE_NAME).exists():
+        Manifest.read(root)  # raises the error that says what is wrong
+    if not splits or (root / manifest_file.FILE_NAME).exists():
+        return [root], []
+    others = (path for path in root.iterdir() if path.is_dir() and path not in splits)
+    lone = sorted(path for path in others if any(path.glob("*.tar")))
+    return [*splits], [f"{path}: holds shards but no {manifest_file.FILE_NAME}" for path in lone]
+
+
+def _splits_at(url: URL) -> tuple[list[Path | URL], list[str]]:
+    """As `_splits_in`, at a URL; the URL itself where it cannot be listed."""
+    from gpuload.store.hub import pinned
     from gpuload.store.network import background
     from gpuload.store.objects import Objects
 
+    url = pinned(url)
     try:
         found = background().wait(Objects(url).list())
     except (ArgumentError, RemoteError):
-        return [url]
+        return [url], []
     ends = [name.removesuffix(f"/{manifest_file.FILE_NAME}") for name in found]
     splits = [one for one, name in zip(ends, found, strict=True) if one != name and "/" not in one]
-    return [url] if manifest_file.FILE_NAME in found or not splits else [url / split for split in splits]
+    return [url] if manifest_file.FILE_NAME in found or not splits else [url / split for split in splits], []
+
+
+def _fetched(url: URL, scratch: Path) -> Manifest:
+    """The manifest of a set, whose index is downloaded into a folder.
+
+    Raises:
+        FormatError: it is no packed set, or has no index. RemoteError: it cannot be read.
+    """
+    from gpuload.disk.fetch import Pieces  # asyncio
+
+    pieces = Pieces(url, scratch)
+    manifest = manifest_file.parse_manifest(pieces.manifest_bytes(), url / manifest_file.FILE_NAME, is_local=False)
+    pieces.get(index_file.FILE_NAME, most=manifest.most_beside)
+    return manifest
 
 
 def _index_faults(path: Path, manifest: Manifest) -> list[str]:
@@ -214,34 +186,36 @@ def _index_faults(path: Path, manifest: Manifest) -> list[str]:
         FormatError: it cannot be read, or belongs to other shards.
     """
     Index(path, manifest.fields, shards=len(manifest.shards))
-    if manifest.index_sha256 is None:
+    found, told = index_file.index_digests(path), manifest.index_digests
+    if told.index_sha256 is None or told in (found, index_file.IndexDigests(found.index_sha256)):
         return []
-    found, said = index_file.index_digests(path), manifest_file.FILE_NAME
-    if found.index_sha256 != manifest.index_sha256:
-        fault = f"its SHA-256 is {found.index_sha256}, {said} says {manifest.index_sha256}"
-    elif manifest.index_digests not in (found, index_file.IndexDigests(found.index_sha256)):
-        fault = f"its parts, or their SHA-256s, are not those in {said}"
-    else:
-        return []
-    return [f"{path}: {fault}"]
+    return [f"{path}: its SHA-256, or those of its parts, are not those in {manifest_file.FILE_NAME}"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyJob(Blamable):
     """Verifies shard `number` of a packed folder, which is at `path`.
 
-    indexes: folder of the index, and of the shard's DALI index.
-    decode: besides the check of the packer.
+    folder: of the index, and of the shard's DALI index. url: below which the shard lies, if it is to be downloaded.
+    decode: besides the check of the packer. most: bytes that may be downloaded.
     partial: whether the shard may hold samples that are not indexed, as `index` leaves some out.
     """
 
     path: Path
-    indexes: Path
+    folder: Path
     number: int
     shard: ShardInfo
     fields: tuple[Field, ...]
     decode: DecodeCheck | None
     partial: bool
+    url: URL | None
+    scratch: Path
+    most: int
+
+    @property
+    def dali(self) -> Path:
+        """The shard's DALI index."""
+        return dali_index_path(self.folder / self.shard.name)
 
 
 @dataclass
@@ -254,14 +228,29 @@ class ShardFaults:
 
 def verify_shard(job: VerifyJob) -> ShardFaults:
     """The faults of one shard: in its size, its checksum, its members as indexed, and every image and field."""
-    found = ShardFaults()
+    found, copies = ShardFaults(), list[Path]()
     try:
+        if job.url is not None:
+            copies = _fetch_shard(job, job.url)
         found.lines.extend(_verify(job, found.bad))  # those before an error, too
     except FormatError as error:
         found.lines.append(str(error))
     except OSError as error:
         found.lines.append(f"{error.filename or job.path}: {error.strerror}")
+    for copy in copies:
+        copy.unlink(missing_ok=True)
     return found
+
+
+def _fetch_shard(job: VerifyJob, url: URL) -> list[Path]:
+    """Downloads a shard, with its DALI index if that lies beside it, and returns the files. What is missing there is
+    missing here; what the worker before this one has downloaded is kept."""
+    from gpuload.disk.fetch import Pieces  # asyncio
+
+    copies = [job.path, job.dali] if job.folder == job.scratch else [job.path]
+    names = [str(copy.relative_to(job.scratch)) for copy in copies if not copy.exists()]
+    Pieces(url, job.scratch).get(*names, most=job.most)
+    return copies
 
 
 def _verify(job: VerifyJob, bad: list[Quarantined]) -> Iterator[str]:
@@ -278,30 +267,27 @@ def _verify(job: VerifyJob, bad: list[Quarantined]) -> Iterator[str]:
             digest.update(block)
     if digest.hexdigest() != job.shard.sha256:
         yield f"{path}: its SHA-256 is {digest.hexdigest()}, {said} {job.shard.sha256}"
-    rows = Index(job.indexes / index_file.FILE_NAME, job.fields).shard(job.number)
+    rows = Index(job.folder / index_file.FILE_NAME, job.fields).shard(job.number)
     keys, damage = rows.column("key").to_pylist(), list[Damage]()
     samples = list(group_members(read_members(path, damage=damage)))
     yield from (f"{path}: bytes {part.start:,} to {part.end:,} are damaged: {part.fault}" for part in damage)
     if job.partial:
         indexed = set(keys)
         samples = [(key, members) for key, members in samples if key in indexed]
-    expected = dali_index_text(members for _, members in samples).encode()
-    yield from _dali_faults(dali_index_path(job.indexes / job.shard.name), path, expected)
+    yield from _dali_faults(job, dali_index_text(members for _, members in samples).encode())
     if rows.num_rows != job.shard.samples or [key for key, _ in samples] != keys:
         yield f"{path}: its samples are not those of {index_file.FILE_NAME}"
         return
     yield from _verify_samples(job, bad, rows, [members for _, members in samples])
 
 
-def _dali_faults(dali: Path, path: Path, expected: bytes) -> list[str]:
+def _dali_faults(job: VerifyJob, expected: bytes) -> list[str]:
     try:
-        with open_regular(dali) as file:
+        with open_regular(job.dali) as file:
             found = file.read(len(expected) + 1)
-    except FileNotFoundError:
-        return [f"{dali}: is missing"]
     except OSError as error:
-        return [f"{dali}: cannot be read ({error.strerror})"]
-    return [] if found == expected else [f"{dali}: does not describe {path.name}"]
+        return [f"{job.dali}: cannot be read ({error.strerror})"]
+    return [] if found == expected else [f"{job.dali}: does not describe {job.path.name}"]
 
 
 def _verify_samples(

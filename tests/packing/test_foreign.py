@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hostile_images import XMP_ROTATED, exif
 from images import dali_decodes, encode, photo
-from reading import rows_of
-from tars import write_tar
+from reading import files_of, rejected_of, rows_of
+from tars import sealed, write_tar
 
 import gpuload
 from gpuload import ArgumentError, OutputError, ShardError, SourceError
@@ -49,31 +49,19 @@ def read_by_dali(shard: Path, index: Path, samples: int) -> list[bytes]:
 
 def test_shards_by_webdataset(tmp_path: Path) -> None:
     wds = pytest.importorskip("webdataset")
+    keys = [(f"{number}/{sample:03d}", sample) for number in range(2) for sample in range(3)]
     for number in range(2):
         with wds.TarWriter(str(tmp_path / f"s-{number}.tar")) as sink:
-            for sample in range(3):
-                image = encode(photo(sample, 20 + sample, 10))
-                sink.write(
-                    {
-                        "__key__": f"{number}/{sample:03d}",
-                        "jpg": image,
-                        "cls": sample,
-                        "txt": f"n° {sample}",
-                        "json": {"a": sample},
-                    }
-                )
+            for key, n in keys[3 * number : 3 * number + 3]:
+                fields = {"jpg": encode(photo(n, 20 + n, 10)), "cls": n, "txt": f"n° {n}", "json": {"a": n}}
+                sink.write({"__key__": key, **fields})
     folder, manifest = index_shards([str(tmp_path / "s-{0..1}.tar")])
-    assert folder == tmp_path
+    assert folder == tmp_path and manifest == Manifest.read(tmp_path)
     assert [shard.name for shard in manifest.shards] == ["s-0.tar", "s-1.tar"]
     assert [field.member for field in manifest.fields] == ["jpg", "cls", "txt", "json"]
-    assert manifest == Manifest.read(tmp_path)
-    rows = rows_of(tmp_path)
-    assert [(row["key"], row["label"], row["caption"]) for row in rows] == [
-        (f"{number}/{sample:03d}", sample, f"n° {sample}") for number in range(2) for sample in range(3)
-    ]
-    assert [json.loads(row["json"]) for row in rows] == [{"a": n} for n in (0, 1, 2, 0, 1, 2)]
-    assert [row["width"] for row in rows] == [20, 21, 22] * 2
-    assert [row["image"] for row in rows] == [encode(photo(n, 20 + n, 10)) for n in (0, 1, 2, 0, 1, 2)]
+    for row, (key, n) in zip(rows_of(tmp_path), keys, strict=True):
+        assert (row["key"], row["label"], row["caption"], json.loads(row["json"])) == (key, n, f"n° {n}", {"a": n})
+        assert (row["width"], row["image"]) == (20 + n, encode(photo(n, 20 + n, 10)))
     assert all(same_as_wds2idx(tmp_path / f"s-{n}.tar", tmp_path / f"s-{n}.idx") for n in range(2))
 
 
@@ -109,17 +97,9 @@ def test_sizes_are_those_that_dali_decodes(tmp_path: Path) -> None:
     write_tar(tmp_path / "t.tar", images)
     _, manifest = index_shards([str(tmp_path / "t.tar")])
     assert manifest.fields[0].member == "jpg;JPEG;png"
-
-    assert [(row["height"], row["width"], 3) for row in rows_of(tmp_path)] == [
-        image.shape for image in dali_decodes(list(images.values()))
-    ]
-    assert [(row["width"], row["height"]) for row in rows_of(tmp_path)] == [
-        (48, 32),
-        (32, 48),
-        (48, 32),
-        (9, 30),
-        (48, 32),
-    ]
+    sizes = [(row["height"], row["width"], 3) for row in rows_of(tmp_path)]
+    assert sizes == [image.shape for image in dali_decodes(list(images.values()))]
+    assert sizes == [(32, 48, 3), (48, 32, 3), (32, 48, 3), (30, 9, 3), (32, 48, 3)]
 
 
 def test_into_another_folder(tmp_path: Path) -> None:
@@ -141,39 +121,24 @@ def test_into_another_folder(tmp_path: Path) -> None:
 def test_an_index_that_is_there(tmp_path: Path) -> None:
     shard = str(write_tar(tmp_path / "t.tar", {"k.jpg": JPG}))
     index_shards([shard])
-    with pytest.raises(
-        OutputError,
-        match=r"holds index files already \('t.idx', .*Give --overwrite",
-    ):
+    with pytest.raises(OutputError, match=r"holds index files already \('t.idx', .*Give --overwrite"):
         index_shards([shard])
     write_tar(tmp_path / "t.tar", {"k.jpg": JPG, "l.jpg": JPG})
     index_shards([shard], overwrite=True)
     assert len(rows_of(tmp_path)) == 2
 
 
-def test_a_text_that_only_some_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shard = str(write_tar(tmp_path / "t.tar", {"k.jpg": JPG, "k.txt": b"x", "l.jpg": JPG}))
-    with pytest.raises(
-        ShardError,
-        match=r"t.tar: sample 'l' has no .txt, as 1 of 2 samples. Say with --missing what to do: 'skip' leaves them "
-        "out, 'empty' gives them an empty caption, 'drop' leaves out .txt of all",
-    ):
-        index_shards([shard])
-    assert main(["index", shard, "--missing", "drop"]) == 0
-    said = capsys.readouterr().out
-    assert "2 samples in 1 shard," in said and "image (.jpg)" in said
-    assert "only 1 sample has .txt, so it is not indexed" in said
-    assert [field.name for field in Manifest.read(tmp_path).fields] == ["image"]
-    assert verify(tmp_path) == []
-    with pytest.raises(ArgumentError, match="--missing all: expected one of 'fail', 'skip', 'empty', 'drop'"):
-        index_shards([shard], missing="all")  # type: ignore[arg-type]
-
-
-def test_samples_without_a_caption_are_left_out_or_get_an_empty_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_caption_that_only_some_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     members = {"k.jpg": JPG, "k.txt": b"x", "l.jpg": JPG, "m.jpg": JPG, "m.txt": b"y"}
     shard = str(write_tar(tmp_path / "t.tar", members))
+    message = (
+        r"t.tar: sample 'l' has no .txt, which others have. Say with --missing what to do: 'skip' leaves such samples "
+        "out, 'empty' gives them an empty caption, 'drop' leaves out .txt of all"
+    )
+    with pytest.raises(ShardError, match=message):
+        index_shards([shard])
+    with pytest.raises(ArgumentError, match="--missing all: expected one of 'fail', 'skip', 'empty', 'drop'"):
+        index_shards([shard], missing="all")  # type: ignore[arg-type]
     assert main(["index", shard, "--missing", "empty"]) == 0
     assert [(row["key"], row["caption"]) for row in rows_of(tmp_path)] == [("k", "x"), ("l", ""), ("m", "y")]
     assert verify(tmp_path) == []
@@ -187,12 +152,18 @@ def test_samples_without_a_caption_are_left_out_or_get_an_empty_one(
     assert [(row["key"], row["caption"]) for row in rows_of(tmp_path)] == [("k", "x"), ("m", "y")]
     assert verify(tmp_path) == []
     assert main(["index", shard, "--missing", "drop", "--overwrite"]) == 0
+    said = capsys.readouterr().out
+    assert "3 samples in 1 shard," in said and "only 2 samples have .txt, so it is not indexed" in said
     assert not (tmp_path / "rejected.jsonl").exists()
+    assert [field.name for field in Manifest.read(tmp_path).fields] == ["image"]
+    assert verify(tmp_path) == []
 
 
 def test_a_label_or_document_has_no_empty_value(tmp_path: Path) -> None:
     shard = str(write_tar(tmp_path / "t.tar", {"k.jpg": JPG, "k.cls": b"1", "l.jpg": JPG}))
-    with pytest.raises(ShardError, match=r"has no .cls, as 1 of 2 .*'skip' leaves them out, 'drop' leaves out .cls of"):
+    with pytest.raises(
+        ShardError, match=r"has no .cls, which .*'skip' leaves such samples out, 'drop' leaves out .cls"
+    ):
         index_shards([shard], missing="empty")
     write_tar(tmp_path / "t.tar", {"k.jpg": JPG, "k.txt": b"1", "l.jpg": JPG, "l.cls": b"1"})
     with pytest.raises(ShardError, match=r"t.tar: no sample has all of an image, cls, txt"):
@@ -202,28 +173,24 @@ def test_a_label_or_document_has_no_empty_value(tmp_path: Path) -> None:
 def test_what_is_indexed_is_packed_as_before(tmp_path: Path) -> None:
     """The index lacks the captions, which most samples have."""
     members = {f"{n}.jpg": encode(photo(n)) for n in range(3)} | {f"{n}.txt": b"x" for n in range(1, 3)}
-    write_tar(tmp_path / "in" / "t.tar", dict(sorted(members.items())))
+    shard = write_tar(tmp_path / "in" / "t.tar", dict(sorted(members.items())))
     assert main(["pack", str(tmp_path / "in"), str(tmp_path / "1"), "--from", "tar", "--no-shuffle"]) == 3
-    index_shards([str(tmp_path / "in" / "t.tar")], missing="drop")
+    index_shards([str(shard)], missing="drop")
     assert main(["pack", str(tmp_path / "in"), str(tmp_path / "2"), "--from", "tar", "--no-shuffle"]) == 3
-    names = ["shard-000000.tar", "index.arrow", "rejected.jsonl"]
-    assert [(tmp_path / "1" / "train" / name).read_bytes() for name in names] == [
-        (tmp_path / "2" / "train" / name).read_bytes() for name in names
-    ]
+    assert files_of(tmp_path / "1") == files_of(tmp_path / "2")
     assert [row["caption"] for row in rows_of(tmp_path / "2" / "train")] == ["x", "x"]
-    rejected = json.loads((tmp_path / "2" / "train" / "rejected.jsonl").read_text())
-    assert rejected == {"source": "t.tar/0.jpg", "reason": "has no .txt, which most samples have"}
+    assert rejected_of(tmp_path / "2" / "train") == {"t.tar/0.jpg": "has no .txt, which most samples have"}
 
 
 @pytest.mark.parametrize(
     ("members", "message"),
     [
         ({"k.txt": b"x", "k.cls": b"1"}, "sample 'k' has no image"),
-        ({"k.jpg": JPG, "k.cls": b"1", "l.jpg": JPG}, "sample 'l' has no .cls, as 1 of 2 samples"),
+        ({"k.jpg": JPG, "k.cls": b"1", "l.jpg": JPG}, "sample 'l' has no .cls, which others have"),
         ({"k x.jpg": JPG}, "the name 'k x.jpg' holds white space"),
         ({"k.jpg": JPG, "l.jpg": JPG, "k.cls": b"1"}, "key 'k' comes again after other samples"),
         ({"k.jpg": JPG, "k.cls": b"cat"}, "'k.cls' holds b'cat', expected a class number"),
-        ({"k.jpg": JPG, "k.cls": b"-1"}, "sample 'k' is of class -1, but classes are numbered from 0"),
+        ({"k.jpg": JPG, "k.cls": b"-1"}, "'k.cls' holds b'-1', expected a class number from 0"),
         ({"k.jpg": b"garbage"}, r"'k.jpg' is not an image that Pillow reads \(UnidentifiedImageError\)"),
         ({"k.jpg": b""}, "'k.jpg' is not an image"),
         ({"k.jpg": JPG, "k.txt": b"\xff\xff"}, "'k.txt' holds .*, expected UTF-8 text"),
@@ -241,13 +208,8 @@ def test_what_cannot_be_indexed(tmp_path: Path, members: dict[str, bytes], messa
 @pytest.mark.parametrize("kind", [b"L", b"x"], ids=["long-name", "extended-header"])
 def test_a_header_that_claims_gigabytes(tmp_path: Path, kind: bytes) -> None:
     """No memory is allocated for what the file does not have."""
-    data = bytearray(write_tar(tmp_path / "t.tar", {"a.jpg": JPG, "b.jpg": JPG}).read_bytes())
-    at = data.rindex(b"b.jpg")
-    data[at + 124 : at + 136] = b"77777777777\0"
-    data[at + 156 : at + 157] = kind
-    data[at + 148 : at + 156] = b" " * 8
-    data[at + 148 : at + 156] = b"%06o\0 " % sum(data[at : at + 512])
-    (tmp_path / "t.tar").write_bytes(data)
+    data = write_tar(tmp_path / "t.tar", {"a.jpg": JPG, "b.jpg": JPG}).read_bytes()
+    (tmp_path / "t.tar").write_bytes(sealed(data, data.rindex(b"b.jpg"), {124: b"77777777777\0", 156: kind}))
     tracemalloc.start()
     try:
         with pytest.raises(ShardError, match="t.tar: not a complete, uncompressed tar archive"):
@@ -260,10 +222,8 @@ def test_a_header_that_claims_gigabytes(tmp_path: Path, kind: bytes) -> None:
 def test_what_is_no_plain_tar_is_named(tmp_path: Path) -> None:
     shard = write_tar(tmp_path / "in" / "k[1].tar", {"k.jpg": JPG, "k.cls": b"5"})
     (tmp_path / "short.tar").write_bytes(shard.read_bytes()[:700])
-    (tmp_path / "text.tar").write_bytes(b"no tar" * 1000)
-    for name in ("short.tar", "text.tar"):
-        with pytest.raises(ShardError, match=f"{name}: not a complete, uncompressed tar archive"):
-            index_shards([str(tmp_path / name)])
+    with pytest.raises(ShardError, match="short.tar: not a complete, uncompressed tar archive"):
+        index_shards([str(tmp_path / "short.tar")])
     for pattern, message in (
         (tmp_path / "in", r"in: is a folder. Give the tars in it: '.*/in/\*\.tar'"),
         (tmp_path / "s-{1..2}.tar", "s-1.tar: no such file. Give tars, for instance"),
@@ -324,27 +284,22 @@ def test_files_of_classes(tmp_path: Path) -> None:
     _, manifest = index_shards([str(shard)], classes=path)
     assert manifest.classes == ("7 up", "101 dalmatians", "bee")
     write_tar(tmp_path / "t.tar", {"k.jpg": JPG, "k.cls": b"3"})
-    with pytest.raises(ShardError, match="sample 'k' is of class 3, but --classes names 3, numbered from 0"):
+    with pytest.raises(ShardError, match="'k.cls' holds b'3', expected a class number from 0 to 2, as --classes"):
         index_shards([str(shard)], classes=path, overwrite=True)
     other = write_tar(tmp_path / "x" / "t.tar", {"k.jpg": JPG})
     with pytest.raises(ArgumentError, match=r"--classes: no sample has a \.cls"):
         index_shards([str(other)], classes=path)
 
 
-def test_names_are_taken_once_and_in_order(tmp_path: Path) -> None:
-    for number, name in enumerate(("b.tar", "a.tar", "we{ird.tar")):
-        write_tar(tmp_path / name, {f"{number}.jpg": JPG})
-    _, manifest = index_shards([str(tmp_path / name) for name in ("b.tar", "[ab].tar", "we{ird.tar")])
-    assert [shard.name for shard in manifest.shards] == ["b.tar", "a.tar", "we{ird.tar"]
-
-
 @pytest.mark.parametrize(
     "pattern", ["s-{0..2}.tar", "{a,b}/s-{08..11}.tar", "s-{a,b{1..2}}.tar", "s{x}.tar", "{c..a}{1..5..2}"]
 )
 def test_braces_are_expanded_as_webdataset_does(tmp_path: Path, pattern: str) -> None:
+    """Each name is taken once, in this order."""
     shardlists = pytest.importorskip("webdataset.shardlists")
     names = shardlists.expand_urls(pattern)
     for number, name in enumerate(names):
         write_tar(tmp_path / "in" / name, {f"{number}.jpg": JPG})
-    _, manifest = index_shards([str(tmp_path / "in" / pattern)], tmp_path / "out")
+    again = [str(tmp_path / "in" / name.translate({ord("{"): "[{]"})) for name in names[:1]]  # as a wildcard
+    _, manifest = index_shards([str(tmp_path / "in" / pattern), *again], tmp_path / "out")
     assert [shard.name.removeprefix("../in/") for shard in manifest.shards] == names

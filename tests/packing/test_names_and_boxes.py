@@ -10,7 +10,7 @@ from reading import rows_of
 import gpuload
 from gpuload import SourceError
 from gpuload.fields.field import Field
-from gpuload.packing.prepare import check_names
+from gpuload.packing.plan import check_names
 
 
 def samples(*boxes: list[list[float]]) -> list[dict[str, Any]]:
@@ -63,11 +63,11 @@ def test_notes_count_boxes_outside_their_images(tmp_path: Path) -> None:
     assert [len(row["boxes_class"]) for row in rows] == [1, 2, 0]
 
 
-def test_boxes_that_a_crop_cuts_off_are_not_noted(tmp_path: Path) -> None:
-    settings = {"encode": "jpeg", "size": (16, 16), "fit": "center-crop", "workers": 1}
-    report = gpuload.pack(samples([[0, 0, 3, 3], [0, 0, 48, 32]]), tmp_path / "out", **settings)
+def test_boxes_move_with_their_image_and_those_that_a_crop_cuts_off_are_not_noted(tmp_path: Path) -> None:
+    settings = {"encode": "jpeg", "size": (16, 16), "fit": "center-crop", "workers": 1}  # 24x16, without 4 at each side
+    report = gpuload.pack(samples([[0, 0, 3, 3], [0, 0, 48, 32], [24, 0, 32, 16]]), tmp_path / "out", **settings)
     assert tuple(note for note in report.notes if "have no sample" not in note) == ()
-    assert len(rows_of(tmp_path / "out" / "train")[0]["boxes"]) == 1
+    assert rows_of(tmp_path / "out" / "train")[0]["boxes"] == [[0, 0, 16, 16], [8, 0, 12, 8]]
 
 
 def test_a_resumed_run_counts_the_boxes_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_a_resumed_run_counts_the_boxes_of_the_first(tmp_path: Path, monkeypatch
 
     source = samples([[50, 0, 60, 9]], [[0, 0, 9, 9]])
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("gpuload.packing.packer.write_timm_info", stop)
+        patch.setattr("gpuload.packing.output.write_timm_info", stop)
         gpuload.pack(source, tmp_path / "out", workers=1)
     report = gpuload.pack(source, tmp_path / "out", workers=1, resume=True)
     assert tuple(note for note in report.notes if "have no sample" not in note) == (

@@ -27,8 +27,8 @@ def listing(sizes: Any, labels: Any = None, kind: str = "class") -> Listing:
     return Listing(pa.table([names, sizes, labels], schema=listing_schema(fields)), fields)
 
 
-def plan(source: Listing, skipped: Any = None, **options: Any) -> Any:
-    return make_plan(source, PackOptions(**{"measure": 8, **options}), skipped=skipped)
+def plan(source: Listing, **options: Any) -> Any:
+    return make_plan(source, PackOptions(**{"measure": 8, **options}))
 
 
 def tar_bytes(sizes: list[int], labels: bool) -> int:
@@ -122,12 +122,6 @@ def test_without_class_numbers_samples_are_of_one_class(labels: Any) -> None:
     """Each value of a target would else be a class of its own, of which none can leave train."""
     splits = plan(listing([100] * 10, labels, "target"), val=0.3, seed=2, maxcount=9)
     assert [len(split.rows) for split in splits] == [7, 3]
-
-
-def test_skipped_samples_are_in_no_split() -> None:
-    skipped = np.arange(50) % 5 == 3
-    splits = plan(listing([100] * 50, np.arange(50) % 2), skipped, val=0.2, seed=2, maxcount=9)
-    assert sorted(row for split in splits for row in split.rows.tolist()) == np.flatnonzero(~skipped).tolist()
 
 
 def test_the_seed_changes_order_and_split() -> None:

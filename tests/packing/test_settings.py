@@ -59,14 +59,8 @@ def test_settings_may_be_texts_as_on_the_command_line() -> None:
     assert (Encoding("raw", "256").size, Encoding("raw", "482x415").size) == ((256, 256), (482, 415))  # type: ignore[arg-type]
     texts = PackOptions(splits="train=0.8, val=20%", max_rejected="1%", maxsize="1MB")  # type: ignore[arg-type]
     assert (texts.splits, texts.max_rejected, texts.maxsize) == ((("train", 0.8), ("val", 0.2)), 0.01, 1_000_000)
-    for text, size in (
-        ("3T", 3 * 10**12),
-        ("256 MiB", 2**28),
-        ("1e6", 10**6),
-        ("500", 500),
-        ("1.5k", 1500),
-        ("2Ki", 2048),
-    ):
+    sizes = {"3T": 3 * 10**12, "256 MiB": 2**28, "1e6": 10**6, "500": 500, "1.5k": 1500, "2Ki": 2048}
+    for text, size in sizes.items():
         assert PackOptions(maxsize=text).maxsize == size  # type: ignore[arg-type]
     for text in ("", "GB", "1XB", "1 G B", "-", "nan", "1BB"):
         with pytest.raises(ArgumentError, match="--maxsize: expected a positive number of bytes, such as 1GB, or None"):

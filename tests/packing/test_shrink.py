@@ -28,7 +28,7 @@ TESTS = Path(__file__).parents[1]
 
 pytest.importorskip("simplejpeg")
 pytest.importorskip("torch")
-resizer = importlib.import_module("gpuload.packing.jpegs")  # imports both
+resizer = importlib.import_module("gpuload.packing.image")  # imports both
 
 FITS = ("shortest", "longest", "center-crop", "stretch", "pad")
 LARGE = smooth_image(np.random.default_rng(1), 500, 375)
@@ -53,17 +53,6 @@ def test_resizes_as_pillow_does(sides: tuple[int, int, int, int], gray: bool, se
     wanted = np.asarray(image.resize(size, Image.Resampling.BICUBIC))
     assert (found.shape, found.dtype, found.flags["C_CONTIGUOUS"]) == (wanted.shape, np.uint8, True)
     assert np.abs(found.astype(int) - wanted).max() <= 2  # of 255: the libraries round their weights differently
-
-
-@pytest.mark.parametrize("mode", ["RGB", "L"])
-@pytest.mark.parametrize("factor", [1, 2, 4, 8])
-def test_decodes_as_pillow_does(mode: str, factor: int) -> None:
-    image = Image.open(io.BytesIO(encode(LARGE.convert(mode))))
-    size = image.size
-    image.draft(mode, (size[0] // factor, size[1] // factor))
-    found = resizer.decode(encode(LARGE.convert(mode)), mode == "L", size, factor)
-    assert found is not None
-    np.testing.assert_array_equal(found, np.asarray(image))
 
 
 @given(st.integers(1, 9000), st.integers(1, 9000), st.sampled_from(FITS))
@@ -126,15 +115,12 @@ def test_judges_damage_as_pillow_does(cut: int) -> None:
 
 
 def test_images_that_do_not_shrink_are_left_to_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resizer, "decode", lambda *_: pytest.fail("decoded without Pillow"))
-    data = encode(LARGE)
-    for size, fit, enlarge in (
-        ((500, 500), "longest", False),
-        ((900, 900), "longest", True),
-        ((300, 900), "stretch", True),
-    ):
-        prepare_image(data, encoding=Encoding("jpeg", size, fit, enlarge, resizer="torch"))
-    prepare_image(encode(LARGE, "PNG"), encoding=Encoding("jpeg", (64, 64), resizer="torch"))
+    monkeypatch.setattr(resizer, "decode_jpeg", lambda *_: pytest.fail("decoded without Pillow"))
+    for format, size, fit, enlarge in (
+        ("JPEG", (500, 500), "longest", False), ("JPEG", (900, 900), "longest", True),
+        ("JPEG", (300, 900), "stretch", True), ("PNG", (64, 64), "shortest", False),
+    ):  # fmt: skip
+        prepare_image(encode(LARGE, format), encoding=Encoding("jpeg", size, fit, enlarge, resizer="torch"))
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
@@ -153,63 +139,45 @@ def options(name: str = "auto", **more: Any) -> dict[str, Any]:
     return {"maxcount": 4, "encode": "jpeg", "size": (32, 32), "resizer": name, **more}
 
 
-def test_more_workers_give_the_same_bytes_and_the_manifest_names_the_resizer(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = FolderSource(photos)
-    for name, chosen in (
-        ("1", options(workers=1)),
-        ("2", options(workers=2)),
-        ("pillow", options("pillow", workers=1)),
-    ):
-        gpuload.pack(source, tmp_path / name, **chosen)
-    assert files_of(tmp_path / "1") == files_of(tmp_path / "2")
-    assert Manifest.read(tmp_path / "1" / "train").packing["resizer"] == "torch"
-    assert Manifest.read(tmp_path / "pillow" / "train").packing["resizer"] == "pillow"
-    shard = Path("train", "shard-000000.tar")
-    assert (tmp_path / "1" / shard).read_bytes() != (tmp_path / "pillow" / shard).read_bytes()
+def test_the_same_bytes_by_the_same_resizer(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With more workers, and in a run that is resumed where the other one would be chosen."""
+    source, out, wanted = FolderSource(photos), tmp_path / "out", dict[str, dict[str, bytes]]()
+    for name in ("torch", "pillow"):
+        gpuload.pack(source, tmp_path / name, **options(name, workers=1))
+        wanted[name] = files_of(tmp_path / name)
+        assert Manifest.read(tmp_path / name / "train").packing["resizer"] == name
+    assert wanted["torch"]["train/shard-000000.tar"] != wanted["pillow"]["train/shard-000000.tar"]
+    gpuload.pack(source, tmp_path / "2", **options(workers=2))
+    assert files_of(tmp_path / "2") == wanted["torch"]
+    for before, other in (("pillow", "torch"), ("torch", "pillow")):
+        with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+            patch.setattr(Manifest, "write", stop)
+            gpuload.pack(source, out / before, **options(before, workers=1))
+        (out / before / "train" / "shard-000001.tar").unlink()
+        with pytest.raises(ArgumentError, match=f"had resizer '{before}', this run has '{other}'. Give the same"):
+            gpuload.pack(source, out / before, **options(other, workers=1, resume=True))
     without(monkeypatch, "simplejpeg")
+    with pytest.raises(MissingPackageError, match="--resizer torch needs simplejpeg, not installed here"):
+        gpuload.pack(source, out / "torch", **options(workers=1, resume=True))
     gpuload.pack(source, tmp_path / "lacking", **options(workers=1))
-    assert files_of(tmp_path / "lacking") == files_of(tmp_path / "pillow")
+    assert files_of(tmp_path / "lacking") == wanted["pillow"]
+    monkeypatch.undo()
+    for before in ("pillow", "torch"):
+        gpuload.pack(source, out / before, **options(workers=1, resume=True))
+        assert files_of(out / before) == wanted[before]
 
 
-@pytest.mark.parametrize("before", ["pillow", "torch"])
-def test_resume_uses_the_same_resizer(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
-) -> None:
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    out, source = tmp_path / "out", FolderSource(photos)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Manifest, "write", stop)
-        gpuload.pack(source, out, **options(before, workers=1))
-    (out / "train" / "shard-000001.tar").unlink()
-    other = {"pillow": "torch", "torch": "pillow"}[before]
-    with pytest.raises(ArgumentError, match=f"had resizer '{before}', this run has '{other}'. Give the same"):
-        gpuload.pack(source, out, **options(other, workers=1, resume=True))
-    if before == "torch":
-        with (
-            monkeypatch.context() as patch,
-            pytest.raises(MissingPackageError, match="had --resizer torch, which needs"),
-        ):
-            without(patch, "simplejpeg")
-            gpuload.pack(source, out, **options(workers=1, resume=True))
-    gpuload.pack(source, out, **options(workers=1, resume=True))
-    gpuload.pack(source, tmp_path / "uninterrupted", **options(before, workers=1))
-    assert files_of(out) == files_of(tmp_path / "uninterrupted")
+def stop(*_: object) -> None:
+    raise RuntimeError
 
 
 def test_missing_packages_leave_no_output(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that a worker alone lacks reject no image."""
     without(monkeypatch, "torch")
     with pytest.raises(MissingPackageError, match="--resizer torch needs torch, not installed here"):
         gpuload.pack(FolderSource(photos), tmp_path / "out", **options("torch"))
     assert not (tmp_path / "out").exists()
-
-
-def test_packages_that_a_worker_lacks_reject_no_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    without(monkeypatch, "simplejpeg")
-    with pytest.raises(MissingPackageError, match="--resizer torch: simplejpeg is not installed"):
+    with pytest.raises(MissingPackageError, match="--resizer torch: torch is not installed"):
         resizer.use_one_thread()
 
 

@@ -19,6 +19,7 @@ from gpuload.cli import main
 from gpuload.packing.verify import verify
 
 BAD = (0, 15, 25, 96)
+OTHER = "its SHA-256, or those of its parts, are not those in manifest.json"
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +107,7 @@ def test_a_label_that_was_changed(copied: Path) -> None:
     assert verify(copied) == []
     change_label(copied)
     first, *_ = found = verify(copied)
-    assert first.startswith(f"{copied}/index.arrow: its SHA-256 is ") and "manifest.json says " in first
+    assert first == f"{copied}/index.arrow: {OTHER}"
     with running(file_server(copied)) as server:
         assert verify(server.url) == [line.replace(str(copied), server.url) for line in found]
     change_manifest(copied, index_sha256=None)  # as of older sets
@@ -117,4 +118,4 @@ def test_digests_of_parts_that_are_others(copied: Path) -> None:
     """With those, a loader could not fetch the parts of a set at a URL."""
     parts = json.loads((copied / "manifest.json").read_text())["index_parts"]
     change_manifest(copied, index_parts=[*parts[1:], parts[0]])
-    assert verify(copied) == [f"{copied}/index.arrow: its parts, or their SHA-256s, are not those in manifest.json"]
+    assert verify(copied) == [f"{copied}/index.arrow: {OTHER}"]

@@ -92,7 +92,7 @@ class PackedImageTarget(Target):
             Encoding(mode="RGBA", keep=("webp", "avif", "tiff")),
             Encoding(mode="I;16", keep=("tiff",)),
         ]
-        from gpuload.packing.jpegs import use_one_thread
+        from gpuload.packing.image import use_one_thread
 
         use_one_thread()
 

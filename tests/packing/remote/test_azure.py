@@ -1,9 +1,6 @@
 """Sets in a container of Azure's, behind the proxy: what holds of S3 holds here."""
 
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,9 +80,11 @@ def test_a_wrong_key_and_what_is_not_there(
 
 
 def test_packing(azure: Azure, images: Path, settings: Settings, on_disk: dict[str, bytes], tmp_path: Path) -> None:
-    """Packed, appended to, verified, and packed again from there: the bytes are those of a disk."""
+    """Packed from there, verified, and appended to: the bytes are those of a disk."""
     out = "az://sets/same/set"
-    gpuload.pack(FolderSource(images), out, **settings)
+    for name, data in files_of(images).items():
+        azure.put("sets", f"raw/{name}", data)
+    gpuload.pack(open_source("az://sets/raw"), out, **settings)
     assert azure.files("sets", "same/set/") == on_disk and verify(out) == []
     gpuload.pack(FolderSource(images), out, **settings, append=True)
     write_files(tmp_path / "local", on_disk)
@@ -95,30 +94,3 @@ def test_packing(azure: Azure, images: Path, settings: Settings, on_disk: dict[s
         gpuload.pack(FolderSource(images), out, **settings)
     azure.delete("sets", "same/set/val/shard-000000.tar")
     assert verify(out) == [f"{out}/val/shard-000000.tar: No such file or directory"]
-
-
-def test_a_folder_of_images(azure: Azure, images: Path, settings: Settings, on_disk: dict[str, bytes]) -> None:
-    for name, data in files_of(images).items():
-        azure.put("sets", f"raw/{name}", data)
-    gpuload.pack(open_source("az://sets/raw"), "az://sets/from-raw", **settings)
-    assert azure.files("sets", "from-raw/") == on_disk
-
-
-def test_killed(azure: Azure, images: Path, settings: Settings, on_disk: dict[str, bytes]) -> None:
-    out, at, seen = "az://sets/killed", 17, 0
-    arguments = [str(images), out, "--val", "0.2", "--maxcount", "12", "--seed", "5", "--workers", "2"]
-
-    def fault(path: str, number: int) -> None:
-        nonlocal seen
-        seen += 1
-        if seen == at:
-            os.kill(run.pid, signal.SIGKILL)
-
-    with running(Proxy(azure.url)) as own:
-        own.daemon_threads = False  # it ends once all that the packer had sent has reached the server
-        command = [sys.executable, "-m", "gpuload", "pack", *arguments]
-        run = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, **azure.environment(own.url)})
-        own.fault = fault
-        assert run.wait() == -signal.SIGKILL
-    gpuload.pack(FolderSource(images), out, **settings, resume=True)
-    assert azure.files("sets", "killed/") == on_disk
