@@ -182,7 +182,7 @@ def test_a_pipe_in_place_of_a_shard_is_not_opened(tmp_path: Path) -> None:
     os.mkfifo(shard)
     manifest = Manifest.read(folder)
     replace(manifest, shards=(replace(manifest.shards[0], samples=0, bytes=0),)).write(folder)
-    with pytest.raises(ShardError, match=r"shard-000000.tar: is not a regular file. Copy"):
+    with pytest.raises(ShardError, match=r"shard-000000.tar: cannot be read \(is not a regular file\). Copy"):
         gpuload.Dataset(folder)
 
 

@@ -5,6 +5,7 @@ Sizes and shares may be texts, as on the command line: "482x415", "1GB", "10%", 
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from inspect import get_annotations
 from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
@@ -23,7 +24,6 @@ from gpuload.checks import (
     number,
     optional,
     parse_size,
-    rules_of,
     several,
     shown,
     whole,
@@ -35,12 +35,7 @@ from gpuload.headers.encodings import MAX_PIXELS
 from gpuload.machine.limits import count_cores
 from gpuload.types import WidthHeight
 
-Encode = Literal["keep", "jpeg", "raw"]
-Jpeg = Literal["keep", "baseline", "bare-baseline"]
-Check = Literal["full", "header"]
-Dedup = Literal["no", "report", "drop"]
 Resizer = Literal["auto", "pillow", "torch"]
-Engine = Literal["local", "ray"]
 
 # Encodings that may be kept byte for byte, by the extension of their member. JPEGs and PNGs always are, where plain.
 ENCODINGS = {"jpeg": "jpg", "png": "png", "webp": "webp", "avif": "avif", "tiff": "tif"}
@@ -91,14 +86,16 @@ def _as_val(value: Any) -> float:
 
 
 def _check(settings: object, contradictions: Iterable[tuple[object, str]]) -> None:
-    """Sets the fields to the values that their rules return.
+    """Sets the fields to the values that the rules in their annotations return. Words and flags need none.
 
     contradictions: gives conditions that must not hold, with their messages, once all fields are checked.
 
     Raises:
         ArgumentError: a field is not what its rule expects, or two contradict each other.
     """
-    for name, rule in [pair for made in type(settings).__mro__ for pair in rules_of(made).items()]:
+    for name, kind in [pair for made in type(settings).__mro__ for pair in get_annotations(made).items()]:
+        usual = FLAG if kind is bool else choice(*get_args(kind))
+        rule = kind.__metadata__[0] if hasattr(kind, "__metadata__") else usual
         value = getattr(settings, name)
         try:
             object.__setattr__(settings, name, rule.read(value))
@@ -108,10 +105,6 @@ def _check(settings: object, contradictions: Iterable[tuple[object, str]]) -> No
     for is_wrong, message in contradictions:
         if is_wrong:
             raise ArgumentError(message)
-
-
-def _words(words: Any) -> Rule[str]:
-    return choice(*get_args(words))
 
 
 _SIZE = optional(Rule("pixels, one positive whole number or two (width, height), such as 256 or 482x415", _as_size))
@@ -152,21 +145,21 @@ class Encoding:
         "bare-baseline" without their Exif data, ICC profile and comments.
     """
 
-    encode: Annotated[Encode, _words(Encode)] = "keep"
+    encode: Literal["keep", "jpeg", "raw"] = "keep"
     size: Annotated[WidthHeight | None, _SIZE] = None
-    fit: Annotated[Fit, _words(Fit)] = "shortest"
-    enlarge: Annotated[bool, FLAG] = False
+    fit: Fit = "shortest"
+    enlarge: bool = False
     quality: Annotated[int | None, optional(whole(1, 100))] = None
-    lossless: Annotated[bool, FLAG] = False
-    check: Annotated[Check, _words(Check)] = "full"
-    drop_gray: Annotated[bool, FLAG] = False
+    lossless: bool = False
+    check: Literal["full", "header"] = "full"
+    drop_gray: bool = False
     min_size: Annotated[int, whole(0)] = 0
     max_pixels: Annotated[int, COUNT] = MAX_PIXELS
-    resizer: Annotated[Resizer, _words(Resizer)] = "auto"
+    resizer: Resizer = "auto"
     mode: Annotated[str, MODE] = "RGB"
     keep: Annotated[tuple[str, ...], _ENCODINGS] = ()
-    points: Annotated[Literal["auto", "no"], choice("auto", "no")] = "auto"
-    jpeg: Annotated[Jpeg, _words(Jpeg)] = "keep"
+    points: Literal["auto", "no"] = "auto"
+    jpeg: Literal["keep", "baseline", "bare-baseline"] = "keep"
 
     def __post_init__(self) -> None:
         _check(self, self._contradictions())
@@ -231,20 +224,20 @@ class PackOptions(Encoding):
 
     val: Annotated[float, Rule("a share of the images, from 0 to below 1, such as 0.1 or 10%", _as_val)] = 0.0
     splits: Annotated[tuple[tuple[str, float], ...] | None, _SPLITS] = None
-    shuffle: Annotated[bool, FLAG] = True
+    shuffle: bool = True
     seed: Annotated[int, whole()] = 0
     maxcount: Annotated[int, COUNT] = 10_000
     maxsize: Annotated[int | None, _BYTES] = None
-    dedup: Annotated[Dedup, _words(Dedup)] = "no"
+    dedup: Literal["no", "report", "drop"] = "no"
     max_rejected: Annotated[float, _REJECTED] = 1.0
     workers: Annotated[int | None, optional(COUNT)] = None
     time_limit_s: Annotated[float, _SECONDS] = 60.0
     measure: Annotated[int, whole(0)] = 4096
-    engine: Annotated[Engine, _words(Engine)] = "local"
+    engine: Literal["local", "ray"] = "local"
     address: Annotated[str | None, optional(Rule("a text", as_text))] = None
-    resume: Annotated[bool, FLAG] = False
-    append: Annotated[bool, FLAG] = False
-    overwrite: Annotated[bool, FLAG] = False
+    resume: bool = False
+    append: bool = False
+    overwrite: bool = False
 
     def _contradictions(self) -> Iterator[tuple[object, str]]:
         yield from super()._contradictions()

@@ -202,7 +202,7 @@ def _open_output(out: str | Path | URL, options: PackOptions, stack: ExitStack) 
 
         return stack.enter_context(RemoteOutput(where, options))
     with sigint_deferred():
-        return stack.enter_context(Output(where, options))
+        return stack.enter_context(Output(Path(where), options))
 
 
 def _engine(source: Source, options: PackOptions) -> Any:  # `Workers`, or its equivalent on a cluster

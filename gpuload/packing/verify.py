@@ -88,19 +88,25 @@ class _Verification:
 
     def split(self, where: Path | URL) -> list[str]:
         """The faults of one set. What lies at URLs is downloaded into a temporary folder, and verified there."""
-        with tempfile.TemporaryDirectory(prefix="gpuload-verify-") as name:
-            scratch, url = Path(name), where if isinstance(where, URL) else None
+        with tempfile.TemporaryDirectory(prefix="gpuload-verify-") as notes:
+            scratch, url = Path(notes, "set"), where if isinstance(where, URL) else None
+            scratch.mkdir()
             folder = where if isinstance(where, Path) else scratch
+            if url is not None:  # where there is no manifest, that is an error, and no fault
+                (scratch / manifest_file.FILE_NAME).write_bytes(_pieces(url, scratch).manifest_bytes())
             try:
-                manifest = Manifest.read(where) if isinstance(where, Path) else _fetched(where, scratch)
+                manifest = Manifest.read(folder, url)
+                if url is not None:
+                    _pieces(url, scratch).get(index_file.FILE_NAME, most=manifest.most_beside)
                 faults = _index_faults(folder / index_file.FILE_NAME, manifest)
             except FormatError as error:
-                return [str(error).replace(name, str(where))]
+                return [str(error).replace(str(scratch), str(where))]
             if url is None and (url := shards_root(manifest, folder)) is None:
                 found = {path.name for path in folder.glob("*.tar")} - {shard.name for shard in manifest.shards}
                 faults += [f"{folder / one}: is not in {manifest_file.FILE_NAME}" for one in sorted(found)]
                 faults += [f"{path}: was left by an interrupted run" for path in sorted(folder.glob("*.tmp"))]
-            return [fault.replace(name, str(url)) for fault in faults + self._shards(folder, manifest, scratch, url)]
+            faults += self._shards(folder, manifest, scratch, url)
+            return [fault.replace(str(scratch), str(url)) for fault in faults]
 
     def _shards(self, folder: Path, manifest: Manifest, scratch: Path, url: URL | None) -> list[str]:
         """The faults of the shards. folder: of their index. url: below which they lie; None: in the folder."""
@@ -116,14 +122,14 @@ class _Verification:
                 path=(scratch if url else folder) / name,
                 folder=folder,
                 number=number,
-                shard=shard,
+                shard=replace(shard, name=name),
                 fields=manifest.fields,
                 decode=self._decode,
                 partial=not manifest.upright and bool(manifest.packing.get("rejected")),
                 url=url,
                 scratch=scratch,
                 most=manifest.most_beside,
-                position=scratch / f"{number}.position",
+                position=scratch.with_name(f"{number}.position"),
                 time_limit_s=MOST_SECONDS,
             )
             for number, (name, shard) in enumerate(zip(names, manifest.shards, strict=True))
@@ -165,18 +171,10 @@ def _splits_at(url: URL) -> tuple[list[Path | URL], list[str]]:
     return [url] if manifest_file.FILE_NAME in found or not splits else [url / split for split in splits], []
 
 
-def _fetched(url: URL, scratch: Path) -> Manifest:
-    """The manifest of a set, whose index is downloaded into a folder.
-
-    Raises:
-        FormatError: it is no packed set, or has no index. RemoteError: it cannot be read.
-    """
+def _pieces(url: URL, folder: Path) -> Any:
     from gpuload.disk.fetch import Pieces  # asyncio
 
-    pieces = Pieces(url, scratch)
-    manifest = manifest_file.parse_manifest(pieces.manifest_bytes(), url / manifest_file.FILE_NAME, is_local=False)
-    pieces.get(index_file.FILE_NAME, most=manifest.most_beside)
-    return manifest
+    return Pieces(url, folder)
 
 
 def _index_faults(path: Path, manifest: Manifest) -> list[str]:
@@ -245,11 +243,9 @@ def verify_shard(job: VerifyJob) -> ShardFaults:
 def _fetch_shard(job: VerifyJob, url: URL) -> list[Path]:
     """Downloads a shard, with its DALI index if that lies beside it, and returns the files. What is missing there is
     missing here; what the worker before this one has downloaded is kept."""
-    from gpuload.disk.fetch import Pieces  # asyncio
-
     copies = [job.path, job.dali] if job.folder == job.scratch else [job.path]
     names = [str(copy.relative_to(job.scratch)) for copy in copies if not copy.exists()]
-    Pieces(url, job.scratch).get(*names, most=job.most)
+    _pieces(url, job.scratch).get(*names, most=job.most)
     return copies
 
 

@@ -35,7 +35,10 @@ def public() -> dict[str, Any]:
 
 
 def described(value: Any, names: set[str]) -> set[str]:
-    return set(re.findall(r"^    (\w+): \S", with_sections(inspect.getdoc(value) or "", names), re.MULTILINE))
+    """Also by what a class inherits its fields from."""
+    made = [one for one in getattr(value, "__mro__", [value]) if one is not object]
+    texts = (with_sections(inspect.getdoc(one) or "", names) for one in made)
+    return {name for text in texts for name in re.findall(r"^    (\w+): \S", text, re.MULTILINE)}
 
 
 def parameters(value: Any) -> set[str]:
