@@ -69,7 +69,7 @@ class StoredImage:
     kind: "kept", or what the image was before it was re-encoded.
     member: extension of the tar member. header: number of bytes of an `.npy` before the first pixel, else 0.
     placement: how it was resized. histogram: counts of the 256 values of each channel; None unless measured, and where
-        pixels are not uint8. points: its seek points. remarks: as `Kind.remarks`.
+        pixels are not uint8. points: its seek points; None: not looked for. remarks: as `Kind.remarks`.
     """
 
     data: bytes
@@ -80,7 +80,7 @@ class StoredImage:
     placement: Placement
     header: int = 0
     histogram: list[int] | None = None
-    points: bytes = b""
+    points: bytes | None = None
     remarks: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -106,7 +106,7 @@ def prepare_image(
         stored = _check(data, measured, encoding)
         if stored.kind == KEPT and stored.member == "jpg" and jpeg.read_header(stored.data).progressive:
             stored = _from_progressive(stored, encoding)
-        if stored.member == "jpg" and not stored.points and encoding.seek_points:
+        if stored.member == "jpg" and stored.points is None and encoding.seek_points:
             stored = replace(stored, points=find_points(stored.data, stored.width, stored.height) or b"")
         return stored
     except (DecodeError, NotWantedError):
@@ -150,7 +150,7 @@ def _check(data: bytes, measured: bool, encoding: Encoding) -> StoredImage:
             return stored
         points = find_points(data, stored.width, stored.height) if stored and encoding.seek_points else None
         if stored is not None and (points is not None or decodes_cleanly(data)):
-            return replace(stored, points=points or b"")
+            return replace(stored, points=points)
     return _check_with_pillow(data, measured and not by_header, encoding)
 
 

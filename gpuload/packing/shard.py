@@ -255,7 +255,7 @@ class _Packing:
     def _add(self, values: dict[str, Any], image: StoredImage, stored: list[StoredMember]) -> None:
         key = sample_key(self.job.first_row + values[ROW], values[NAME])
         row: dict[str, Any] = {"key": key, "source": values[NAME], "width": image.width, "height": image.height}
-        row[POINTS] = image.points
+        row[POINTS] = image.points or b""
         members = []
         stored = [StoredMember(image.data, image.header, {}), *stored]
         for field, part in zip((IMAGE, *self.job.fields), stored, strict=True):

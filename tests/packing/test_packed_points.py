@@ -10,6 +10,8 @@ from PIL import Image
 
 import gpuload
 from gpuload.cli import main
+from gpuload.packing.image import prepare_image
+from gpuload.packing.options import Encoding
 
 POINTS = "image_points"
 SIZES = [(400, 300), (640, 450), (96, 64)]  # the last one is too small
@@ -54,6 +56,13 @@ def test_shards_are_the_same_and_large_images_have_points(sets: tuple[Path, Path
     heights = [int(row["height"]) for row in gpuload.Dataset(sets[0]).rows(0).to_pylist()]
     assert [bool(points) for points in points_of(sets[0])] == [height >= 300 for height in heights]
     assert POINTS not in gpuload.Dataset(sets[1]).schema.names
+
+
+def test_a_progressive_jpeg_that_becomes_baseline_has_points() -> None:
+    pytest.importorskip("jpeglib", reason="needs the extra 'sources'")
+    data = encode(Image.effect_noise((640, 450), 60).convert("RGB"), progressive=True)
+    kept, made = prepare_image(data), prepare_image(data, encoding=Encoding(jpeg="baseline"))
+    assert not kept.points and made.points and made.points == prepare_image(made.data).points
 
 
 @pytest.mark.parametrize(

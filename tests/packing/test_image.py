@@ -1,12 +1,15 @@
-"""How images are stored: sizes, fits, gray and huge images, boxes and masks, and that DALI decodes the images."""
+"""What becomes of an image: it is kept, re-encoded, resized or rejected, and DALI decodes everything that is stored."""
 
 import io
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import simplejpeg
+from hostile_images import BASE, ODD, PHOTO
 from images import dali_decodes, encode, photo
-from PIL import Image
+from PIL import Image, ImageOps
 
 from gpuload import DecodeError
 from gpuload.fields.field import Field
@@ -16,6 +19,77 @@ from gpuload.packing.image import prepare_image
 from gpuload.packing.options import Encoding
 
 WIDE = photo(1, 500, 375)
+
+
+def shown(data: bytes) -> np.ndarray:
+    """RGB as Pillow decodes it, computed in the simplest way: upright, over white, 16 bits scaled to 8."""
+    image = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+    if image.mode.startswith("I;16"):
+        return np.repeat(np.asarray(image)[..., None] / 257, 3, axis=2)
+    if image.has_transparency_data:
+        rgba = np.asarray(image.convert("RGBA")).astype(float)
+        alpha = rgba[..., 3:] / 255
+        return rgba[..., :3] * alpha + 255 * (1 - alpha)
+    return np.asarray(image.convert("RGB")).astype(float)
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_image_is_kept_or_re_encoded(name: str) -> None:
+    data, kind = ODD[name]
+    stored = prepare_image(data)
+    assert stored.kind == kind
+    assert (stored.data == data) == (kind == "kept")
+    image = Image.open(io.BytesIO(stored.data))
+    assert (stored.width, stored.height) == image.size and image.getexif().get(274, 1) == 1
+    assert (stored.member == "png") == (image.format == "PNG") and stored.member in ("jpg", "png")
+    wanted = shown(data)
+    assert wanted.shape == (stored.height, stored.width, 3)
+    assert np.abs(np.asarray(image.convert("RGB")) - wanted).mean() < 3
+
+
+def test_dali_decodes_everything_stored() -> None:
+    stored = [prepare_image(data) for data, _ in ODD.values()]
+    decoded = dali_decodes([image.data for image in stored])
+    assert len(decoded) == len(ODD) > 30
+    for name, image, pixels in zip(ODD, stored, decoded, strict=True):
+        wanted = np.asarray(Image.open(io.BytesIO(image.data)).convert("RGB")).astype(int)
+        found = pixels.astype(int)
+        assert found.shape == (image.height, image.width, 3), name
+        assert np.abs(found - wanted).max() <= 2, name
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "the file is empty"),
+        (b"garbage" * 100, "not an image in a format that Pillow reads"),
+        (BASE[:-2], "cannot be decoded: image file is truncated"),
+        (BASE[:-200], "cannot be decoded: image file is truncated"),
+        (encode(PHOTO, "PNG")[:-300], "it is truncated"),
+        (encode(PHOTO, "PNG")[:-2000] + bytes(2000), "it is truncated|the checksum of its chunk at byte \\d+ is wrong"),
+        (BASE[:100], "cannot be decoded: |not an image"),
+        (encode(Image.new("I", (3, 3)), "TIFF"), "32-bit integers of unknown range; convert it to 8"),
+        (encode(Image.new("F", (3, 3)), "TIFF"), "floating-point numbers of unknown range; convert"),
+        (b"P6 50000 50000 255\n" + bytes(99), "50000 x 50000 pixels, more than --max-pixels"),
+    ],
+)  # fmt: skip
+def test_rejected(data: bytes, reason: str) -> None:
+    with pytest.raises(DecodeError, match=reason):
+        prepare_image(data)
+
+
+def test_reasons_contain_no_memory_addresses() -> None:
+    with pytest.raises(DecodeError) as caught:
+        prepare_image(b"BM" + bytes(60))
+    assert "0x" not in str(caught.value)
+
+
+@pytest.mark.parametrize("cut", range(200, len(BASE) - 2, 37))
+def test_quick_check_notices_truncation_as_a_full_decode_does(cut: int) -> None:
+    """Kept images are decoded at an eighth of their size; truncation must be noticed at any length."""
+    for measured in (False, True):
+        with pytest.raises(DecodeError):
+            prepare_image(BASE[:cut], measured)
 
 
 @pytest.mark.parametrize(
@@ -143,3 +217,51 @@ def test_masks() -> None:
     moved = np.asarray(Image.open(io.BytesIO(store_mask(plain, half))))
     wanted = np.asarray(Image.fromarray(numbers).resize((24, 16), Image.Resampling.NEAREST))[:, 4:20]
     np.testing.assert_array_equal(moved, wanted)
+
+
+def make_progressive(mode: str = "RGB", **options: object) -> bytes:
+    exif = Image.Exif()
+    exif[0x010E] = "a description"
+    extra = {"exif": exif, "icc_profile": bytes(200), "comment": b"a comment"}
+    return encode(photo(3).convert(mode), progressive=True, **extra, **options)
+
+
+def baseline(data: bytes, how: Any = "baseline") -> bytes:
+    pytest.importorskip("jpeglib", reason="needs the extra 'sources'")
+    return prepare_image(data, encoding=Encoding(jpeg=how)).data
+
+
+def coefficients(data: bytes, path: Path) -> list[np.ndarray]:
+    import jpeglib
+
+    path.write_bytes(data)
+    image = jpeglib.read_dct(str(path))
+    return [one for one in (image.Y, image.Cb, image.Cr, image.qt) if one is not None]
+
+
+@pytest.mark.parametrize(("mode", "subsampling"), [("RGB", 0), ("RGB", 1), ("RGB", 2), ("L", 0)])
+def test_progressive_jpegs_become_baseline_without_a_loss(mode: str, subsampling: int, tmp_path: Path) -> None:
+    """The same coefficients and metadata, unless these are to be left out."""
+    data = make_progressive(mode, subsampling=subsampling)
+    made = baseline(data)
+    for one, other in zip(coefficients(data, tmp_path / "a"), coefficients(made, tmp_path / "b"), strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(simplejpeg.decode_jpeg(data), simplejpeg.decode_jpeg(made))
+    was, now = Image.open(io.BytesIO(data)), Image.open(io.BytesIO(made))
+    assert "progressive" in was.info and "progressive" not in now.info
+    for name in ("exif", "icc_profile", "comment"):
+        assert now.info[name] == was.info[name]
+    bare = Image.open(io.BytesIO(baseline(data, "bare-baseline")))
+    assert {"exif", "icc_profile", "comment"}.isdisjoint(bare.info)
+
+
+def test_the_packer_keeps_them_with_a_remark_or_makes_them_baseline() -> None:
+    data = make_progressive()
+    kept, made = prepare_image(data), prepare_image(data, encoding=Encoding(jpeg="baseline"))
+    assert kept.data == data and list(kept.remarks.values()) == [1]
+    assert "JPEGs are progressive, and crops of these load at half the rate" in next(iter(kept.remarks))
+    assert made.kind == "jpeg-progressive"
+    assert sum(made.remarks.values()) == abs(len(made.data) - len(data))
+    assert all("progressive JPEGs became baseline, and take {} bytes" in remark for remark in made.remarks)
+    plain = encode(photo(3))
+    assert prepare_image(plain, encoding=Encoding(jpeg="baseline")).data == plain
