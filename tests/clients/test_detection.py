@@ -91,6 +91,20 @@ def train_one_epoch(model: Any, optimizer: Any, data_loader: Any, device: str) -
 TARGETS = gpuload.Boxes(as_targets=True)
 
 
+def evaluated(truth: Any, found: list[Any], what: str) -> Any:
+    """COCO's figures, by pycocotools."""
+    evaluation = importlib.import_module("pycocotools.cocoeval").COCOeval(truth, truth.loadRes(found), what)
+    for step in (evaluation.evaluate, evaluation.accumulate, evaluation.summarize):
+        step()
+    return evaluation.stats
+
+
+def coco_boxes(target: Any) -> torch.Tensor:
+    """As COCO has them: x, y, width, height."""
+    corners = target["boxes"]
+    return torch.cat([corners[:, :2], corners[:, 2:] - corners[:, :2]], dim=1)
+
+
 def test_torchvisions_training_takes_lists_of_images_and_targets(coco: Path) -> None:
     model = Detector()
     augment = gpuload.Augment(None, "keep", flip=0.5, normalize=None)
@@ -113,8 +127,7 @@ def test_torchvisions_training_takes_lists_of_images_and_targets(coco: Path) -> 
 def test_what_it_shows_is_what_pycocotools_expects(coco: Path, crop: Any, capsys: Any) -> None:
     """A model that finds each object of the batches where they show it reaches the best score, once its boxes are those
     of the stored image again."""
-    tools = importlib.import_module("pycocotools.coco"), importlib.import_module("pycocotools.cocoeval")
-    truth = tools[0].COCO(str(coco / "instances.json"))
+    truth = importlib.import_module("pycocotools.coco").COCO(str(coco / "instances.json"))
     fields = ("image", gpuload.Boxes(as_targets=True, min_visible=0), "key", "original_size", "pixel_mask")
     found = []
     for rank in range(2):
@@ -125,119 +138,38 @@ def test_what_it_shows_is_what_pycocotools_expects(coco: Path, crop: Any, capsys
             for images, targets, keys, original, real in loader:
                 for image, target, key, (height, _), mask in zip(images, targets, keys, original, real, strict=True):
                     assert target["image_id"] == int(key.split("-")[-1])
-                    assert (
-                        mask.shape[0] >= image.shape[1]
-                        if crop.pad_to_multiple_of is None
-                        else mask.shape == image.shape[1:]
-                    )
+                    assert mask.shape[0] >= image.shape[1] and (crop.size != 70 or mask.shape == image.shape[1:])
                     scale = float(height) / int(mask.any(1).sum())
-                    for (x0, y0, x1, y1), label in zip(
-                        target["boxes"].tolist(), target["labels"].tolist(), strict=True
-                    ):
-                        box = [x0 * scale, y0 * scale, (x1 - x0) * scale, (y1 - y0) * scale]
-                        found.append(
-                            {
-                                "image_id": target["image_id"],
-                                "category_id": [0, 3, 7][label],
-                                "bbox": box,
-                                "score": 1.0,
-                            }
-                        )
+                    same = {"image_id": target["image_id"], "score": 1.0}
+                    for box, label in zip(coco_boxes(target) * scale, target["labels"], strict=True):
+                        found.append({**same, "category_id": [0, 3, 7][label], "bbox": box.tolist()})
     assert len(found) == len(truth.getAnnIds(iscrowd=False)) < len(truth.anns)
-    evaluation = tools[1].COCOeval(truth, truth.loadRes(found), "bbox")
-    for step in (evaluation.evaluate, evaluation.accumulate, evaluation.summarize):
-        step()
+    stats = evaluated(truth, found, "bbox")
     assert "Average Precision" in capsys.readouterr().out
     best = 1.0 if crop.size is None else 0.95  # sides are whole numbers of pixels
-    assert evaluation.stats[0] >= best and evaluation.stats[1] == 1.0
+    assert stats[0] >= best and stats[1] == 1.0
 
 
-def plain_roi_align(
-    input: torch.Tensor, boxes: Any, output_size: Any, spatial_scale: float = 1.0, *others: Any, **more: Any
-) -> torch.Tensor:
-    """torchvision's with one sample in each bin, where its compiled operators are missing."""
-    module = importlib.import_module("torchvision.ops.roi_align")
-    rois = module.convert_boxes_to_roi_format(boxes) if isinstance(boxes, list | tuple) else boxes
-    rows, columns = (output_size, output_size) if isinstance(output_size, int) else output_size
-    low, sides = rois[:, 1:3] * spatial_scale, (rois[:, 3:] - rois[:, 1:3]) * spatial_scale
-    bins = torch.stack(
-        torch.meshgrid((torch.arange(columns) + 0.5) / columns, (torch.arange(rows) + 0.5) / rows, indexing="xy"),
-        dim=-1,
-    )
-    places = low[:, None, None] + bins * sides[:, None, None]
-    grid = 2 * places / torch.tensor(input.shape[:1:-1]) - 1
-    return torch.nn.functional.grid_sample(input[rois[:, 0].long()], grid, align_corners=False)
-
-
-def plain_nms(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torch.Tensor:
-    overlaps = importlib.import_module("torchvision.ops").box_iou(boxes, boxes) > iou_threshold
-    kept: list[int] = []
-    for number in scores.argsort(descending=True).tolist():
-        if not overlaps[number, kept].any():
-            kept.append(number)
-    return torch.tensor(kept, dtype=torch.int64)
-
-
-@pytest.fixture
-def mask_rcnn(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """torchvision's Mask R-CNN with three classes, on a small backbone."""
+def test_torchvisions_mask_rcnn_resizes_images_boxes_and_masks_alike(coco: Path) -> None:
+    """Its own transform, the first thing that it does with a batch."""
     importlib.import_module("torchvision_anywhere")
-    for module, name, function in [
-        ("torchvision.ops.poolers", "roi_align", plain_roi_align),
-        ("torchvision.models.detection.roi_heads", "roi_align", plain_roi_align),
-        ("torchvision.ops.boxes", "nms", plain_nms),
-    ]:
-        monkeypatch.setattr(importlib.import_module(module), name, function)
-    rcnn, faster = (importlib.import_module(f"torchvision.models.detection.{one}_rcnn") for one in ("mask", "faster"))
-    backbone: Any = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 8, 8), torch.nn.ReLU())
-    backbone.out_channels = 16
-    anchors = importlib.import_module("torchvision.models.detection.anchor_utils").AnchorGenerator(
-        ((16, 32),), ((1.0,),)
-    )
-    pools = [importlib.import_module("torchvision.ops").MultiScaleRoIAlign(["0"], size, 1) for size in (4, 8)]
-    heads = {
-        "box_head": faster.TwoMLPHead(16 * 4 * 4, 32),
-        "box_predictor": faster.FastRCNNPredictor(32, 3),
-        "mask_head": rcnn.MaskRCNNHeads(16, (16,), 1),
-        "mask_predictor": rcnn.MaskRCNNPredictor(16, 16, 3),
-    }
-    few = {"rpn_pre_nms_top_n_train": 40, "rpn_post_nms_top_n_train": 20, "box_batch_size_per_image": 16}
-    return rcnn.MaskRCNN(
-        backbone,
-        min_size=48,
-        max_size=96,
-        rpn_anchor_generator=anchors,
-        box_roi_pool=pools[0],
-        mask_roi_pool=pools[1],
-        **heads,
-        **few,
-    )
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_torchvisions_mask_rcnn_trains(coco: Path, mask_rcnn: Any) -> None:
-    """Its transform resizes images, boxes and masks, and its losses compare masks with boxes."""
+    module = importlib.import_module("torchvision.models.detection.transform")
+    resize = module.GeneralizedRCNNTransform(48, 96, [0.5] * 3, [0.25] * 3)
     targets = gpuload.Boxes(as_targets=True, masks=True)
     augment = gpuload.Augment(None, gpuload.Resize([48, 60], 90), flip=0.5, normalize=None)
-    loader = load(coco / "set/train", 4, augment=augment, fields=("image", targets), drop_last=False)
-    names = set()
-
-    def model(images: Any, found: Any) -> Any:
-        for image, target in zip(images, found, strict=True):
+    shown = 0
+    for batch in load(coco / "set/train", 4, augment=augment, fields=("image", targets), drop_last=False):
+        resized, moved = resize(*batch)
+        sizes = [*(image.shape[1:] for image in batch[0]), *resized.image_sizes]
+        for size, target in zip(sizes, (*batch[1], *moved), strict=True):
             masks, boxes = target["masks"], target["boxes"]
-            assert masks.dtype == torch.uint8 and masks.shape == (len(boxes), *image.shape[1:])
+            assert masks.dtype == torch.uint8 and masks.shape == (len(boxes), *size)
             for mask, (x0, y0, x1, y1) in zip(masks, boxes.tolist(), strict=True):
                 rows, columns = torch.nonzero(mask).T
-                assert abs(columns.min() - x0) < 1.5 and abs(columns.max() + 1 - x1) < 1.5
-                assert abs(rows.min() - y0) < 1.5 and abs(rows.max() + 1 - y1) < 1.5
-        losses = mask_rcnn(images, found)
-        names.update(losses)
-        assert all(torch.isfinite(loss) for loss in losses.values())
-        return losses
-
-    optimizer = torch.optim.SGD(mask_rcnn.parameters(), 1e-3)
-    assert train_one_epoch(model, optimizer, loader, "cpu") == 5
-    assert {"loss_mask", "loss_box_reg", "loss_classifier", "loss_objectness"} <= names
+                assert abs(columns.min() - x0) < 2 and abs(columns.max() + 1 - x1) < 2
+                assert abs(rows.min() - y0) < 2 and abs(rows.max() + 1 - y1) < 2
+                shown += 1
+    assert shown > 40
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -246,7 +178,6 @@ def test_evaluation_with_crowds_is_that_of_the_original(coco: Path, what: str, c
     """torchvision's references make the truth of what the loader gives; detections that lie in crowds count for
     neither."""
     tools, masks_of = (importlib.import_module(f"pycocotools.{name}") for name in ("coco", "mask"))
-    evaluate = importlib.import_module("pycocotools.cocoeval").COCOeval
     original, given = tools.COCO(str(coco / "instances.json")), tools.COCO()
     spec = gpuload.Boxes(as_targets=True, masks=True, crowds=True, min_visible=0)
     document: dict[str, Any] = {"images": [], "annotations": [], "categories": original.dataset["categories"]}
@@ -255,21 +186,13 @@ def test_evaluation_with_crowds_is_that_of_the_original(coco: Path, what: str, c
         for image, target in zip(images, targets, strict=True):
             height, width = image.shape[1:]
             document["images"].append({"id": target["image_id"], "height": height, "width": width})
-            corners = target["boxes"]
-            sides = torch.cat([corners[:, :2], corners[:, 2:] - corners[:, :2]], dim=1).tolist()
-            rows = zip(sides, *(target[name] for name in ("labels", "area", "iscrowd", "masks")), strict=True)
+            boxes = coco_boxes(target).tolist()
+            rows = zip(boxes, *(target[name] for name in ("labels", "area", "iscrowd", "masks")), strict=True)
             for box, label, area, crowd, mask in rows:
-                document["annotations"].append(
-                    {
-                        "id": len(document["annotations"]) + 1,
-                        "image_id": target["image_id"],
-                        "bbox": box,
-                        "area": float(area),
-                        "iscrowd": int(crowd),
-                        "category_id": [0, 3, 7][label],
-                        "segmentation": masks_of.encode(np.asfortranarray(mask.numpy())),
-                    }
-                )
+                same = {"id": len(document["annotations"]) + 1, "image_id": target["image_id"], "bbox": box}
+                runs = masks_of.encode(np.asfortranarray(mask.numpy()))
+                kinds = {"iscrowd": int(crowd), "category_id": [0, 3, 7][label]}
+                document["annotations"].append({**same, **kinds, "area": float(area), "segmentation": runs})
     given.dataset = document
     given.createIndex()
     rng, detections = np.random.default_rng(2), []
@@ -284,10 +207,7 @@ def test_evaluation_with_crowds_is_that_of_the_original(coco: Path, what: str, c
 
     def stats(truth: Any) -> Any:
         truth.createIndex()
-        evaluation = evaluate(truth, truth.loadRes([{**one} for one in detections]), what)
-        for step in (evaluation.evaluate, evaluation.accumulate, evaluation.summarize):
-            step()
-        return evaluation.stats.tolist()
+        return evaluated(truth, [{**one} for one in detections], what).tolist()
 
     expected = stats(original)
     assert stats(given) == pytest.approx(expected) and 0.2 < expected[0] < 0.95

@@ -6,10 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-import torch.nn.functional as F
-from small import BATCHES, EPOCHS, load
-from torch import nn
+from small import BATCHES, EPOCHS, lightning_model, load
 
 
 @pytest.fixture(scope="module")
@@ -24,23 +21,6 @@ def lightning(pl: Any, packed: Path) -> Any:
 
     It saves after every batch and every epoch.
     """
-
-    class Tiny(pl.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net, self.seen = nn.Linear(3 * 8 * 8, 3), []
-
-        def training_step(self, batch: Any, number: int) -> torch.Tensor:
-            images, labels, keys = batch
-            self.seen.append(keys)
-            assert number == (self.global_step % BATCHES)
-            return F.cross_entropy(self.net(images.flatten(1)), labels)
-
-        def validation_step(self, batch: Any, _: int) -> None:
-            self.validated = getattr(self, "validated", 0) + len(batch[1])
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), 0.1)
 
     def train(folder: Path, checkpoint: str | None = None) -> list[list[str]]:
         every: dict[str, Any] = {"dirpath": folder, "save_top_k": -1, "auto_insert_metric_name": False}
@@ -57,7 +37,7 @@ def lightning(pl: Any, packed: Path) -> Any:
             enable_progress_bar=False,
             enable_model_summary=False,
         )
-        model = Tiny()
+        model = lightning_model(pl)
         train_loader, val_loader = load(packed, fields=("image", "label", "key")), load(packed, shuffle=False)
         with train_loader as loader, val_loader, warnings.catch_warnings():
             # Lightning 2.6 is behind torch 2.13; and on purpose, runs resumed from its checkpoints save beside them.

@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from small import load
+from small import lightning_model, load
 from torch import distributed, nn
+from torch.utils.data import DataLoader, IterableDataset
 
 import gpuload
 
@@ -40,10 +41,63 @@ def accelerate(data: Path, folder: Path) -> dict[str, Any]:
     return found
 
 
+FIELDS = {"pixel_values": "image", "labels": "label"}
+
+
+class Net(nn.Module):
+    """Notes the keys of what it is trained with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.seen = nn.Linear(3 * 8 * 8, 3), []
+
+    def forward(self, pixel_values: Any, labels: Any, key: Any = ()) -> dict[str, Any]:
+        if self.training:
+            self.seen.append(list(key))
+        logits = self.net(pixel_values.flatten(1))
+        return {"loss": F.cross_entropy(logits, labels), "logits": logits}
+
+
+class Batches(IterableDataset):
+    """A loader as the data set of a DataLoader, of which Trainer skips the first batches where it resumes."""
+
+    def __init__(self, loader: gpuload.DaliIterator) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Any:
+        return iter(self.loader)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+
+def make_trainer(train: gpuload.DaliIterator, val: gpuload.DaliIterator, folder: Path, **options: Any) -> Any:
+    transformers = importlib.import_module("transformers")
+
+    class Trainer(transformers.Trainer):
+        def get_train_dataloader(self) -> Any:
+            return DataLoader(Batches(train), batch_size=None)
+
+        def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+            return val
+
+    class SetEpoch(transformers.TrainerCallback):
+        def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            train.set_epoch(int(state.epoch))
+
+    fixed = {"use_cpu": True, "report_to": [], "disable_tqdm": True, "logging_strategy": "no"}
+    saving = {"save_strategy": "steps", "save_steps": 7}
+    arguments = transformers.TrainingArguments(str(folder), num_train_epochs=2, **fixed, **saving, **options)
+    return Trainer(
+        Net(),
+        arguments,
+        callbacks=[SetEpoch()],
+        compute_metrics=lambda found: {"labels": found.label_ids.tolist()},
+    )
+
+
 def transformers(data: Path, folder: Path) -> dict[str, Any]:
     """Trainer: trains, and resumes from a checkpoint in mid-epoch; then it evaluates."""
-    from test_transformers import FIELDS, make_trainer
-
     found: dict[str, Any] = {"seen": []}
     for checkpoint in (None, folder / "checkpoint-7"):
         train = load(data, fields={**FIELDS, "key": "key"})
@@ -54,20 +108,8 @@ def transformers(data: Path, folder: Path) -> dict[str, Any]:
     return {**found, "labels": trainer.evaluate()["eval_labels"]}
 
 
-def torchmetrics(data: Path, folder: Path) -> dict[str, Any]:
-    """Metrics that add up over ranks."""
-    classification = importlib.import_module("torchmetrics.classification")
-    metric = classification.MulticlassAccuracy(num_classes=3, average="micro")
-    count = torch.zeros(1)
-    for _, labels in load(data, shuffle=False):
-        metric.update(torch.zeros_like(labels), labels)
-        count += len(labels)
-    distributed.all_reduce(count)
-    return {"zeros": float(metric.compute()), "count": int(count)}
-
-
 def timm(data: Path, folder: Path) -> dict[str, Any]:
-    """Its train.py: DistributedDataParallel, `validate` and statistics over ranks; then again from the second epoch."""
+    """Its train.py: DistributedDataParallel, `validate` and statistics over ranks, as torchmetrics adds them up, too; then again from the second epoch."""
     from test_timm import timm_set_epoch
 
     model_of, utils = (importlib.import_module(f"timm.{name}") for name in ("models", "utils"))
@@ -89,36 +131,20 @@ def timm(data: Path, folder: Path) -> dict[str, Any]:
     utils.distribute_bn(net, 2, True)
     net.eval()
     counts, right = torch.zeros(3), torch.zeros(1)
+    accuracy = importlib.import_module("torchmetrics.classification").MulticlassAccuracy(3, average="micro")
     with torch.inference_mode():
         for images, labels in val:
             guesses = net(images.repeat_interleave(4, 2).repeat_interleave(4, 3))
             right += utils.accuracy(guesses, labels)[0] * len(labels) / 100
+            accuracy.update(guesses, labels)
             counts += labels.bincount(minlength=3)
     return {
         **found,
         "loss": float(utils.reduce_tensor(loss.detach(), 2)),
         "counts": (utils.reduce_tensor(counts, 1)).tolist(),
         "right": float(utils.reduce_tensor(right, 1)),
+        "accuracy": float(accuracy.compute()),
     }
-
-
-def keras(data: Path, folder: Path) -> dict[str, Any]:
-    """Its guide to several GPUs with torch: a loop of one's own, since `fit` does nothing about ranks there."""
-    os.environ["KERAS_BACKEND"] = "torch"
-    keras = importlib.import_module("keras")
-    assert keras.backend.backend() == "torch"
-    model = keras.Sequential([keras.Input((3, 8, 8)), keras.layers.Flatten(), keras.layers.Dense(3)])
-    net = nn.parallel.DistributedDataParallel(model)
-    optimizer, loss_of = torch.optim.SGD(net.parameters(), 0.1), nn.CrossEntropyLoss()
-    seen = []
-    train = load(data, fields=("image", "label", "key"))
-    for _ in range(2):
-        for images, labels, keys in train:
-            seen.append(keys)
-            optimizer.zero_grad()
-            loss_of(net(images), labels).backward()
-            optimizer.step()
-    return {"seen": seen, "weights": [float(value.detach().sum()) for value in net.parameters()]}
 
 
 def open_clip(data: Path, folder: Path) -> dict[str, Any]:
@@ -158,22 +184,6 @@ def lightning(data: Path, folder: Path) -> dict[str, Any]:
     """Its Trainer with DDP, from the start and from a checkpoint in mid-epoch."""
     pl = importlib.import_module("pytorch_lightning")
 
-    class Tiny(pl.LightningModule):  # type: ignore[name-defined, misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.net, self.seen, self.validated = nn.Linear(3 * 8 * 8, 3), [], 0
-
-        def training_step(self, batch: Any, number: int) -> torch.Tensor:
-            images, labels, keys = batch
-            self.seen.append(keys)
-            return F.cross_entropy(self.net(images.flatten(1)), labels)
-
-        def validation_step(self, batch: Any, number: int) -> None:
-            self.validated += len(batch[1])
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), 0.1)
-
     found: dict[str, Any] = {"seen": [], "validated": []}
     quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
     for checkpoint in (None, folder / "step4.ckpt"):
@@ -187,7 +197,7 @@ def lightning(data: Path, folder: Path) -> dict[str, Any]:
             "use_distributed_sampler": False,
         }
         trainer = pl.Trainer(max_epochs=2, callbacks=[saving], num_sanity_val_steps=0, **ranks, **quiet)
-        model, train = Tiny(), load(data, fields=("image", "label", "key"))
+        model, train = lightning_model(pl), load(data, fields=("image", "label", "key"))
         trainer.fit(model, train, load(data, shuffle=False), ckpt_path=checkpoint, weights_only=True)
         found["seen"].append(model.seen)
         found["validated"].append(model.validated)
@@ -195,7 +205,7 @@ def lightning(data: Path, folder: Path) -> dict[str, Any]:
 
 
 PROGRAMS: dict[str, Callable[[Path, Path], dict[str, Any]]] = {
-    program.__name__: program for program in (accelerate, transformers, torchmetrics, timm, keras, open_clip, lightning)
+    program.__name__: program for program in (accelerate, transformers, timm, open_clip, lightning)
 }
 
 

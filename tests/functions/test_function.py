@@ -47,6 +47,11 @@ def upload(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
     return prepare
 
 
+def moving(function: Any, at: str, **options: Any) -> Augment:
+    own = Function(function, before_crop=at == "before_crop")
+    return Augment(64, dtype="uint8", crop=RandomResizedCrop(scale=(0.5, 1)), transforms=[own], **options)
+
+
 @pytest.mark.parametrize(
     ("decoder", "function", "at"),
     [
@@ -61,13 +66,7 @@ def test_masks_boxes_and_keypoints_go_with_the_image(
     painted: Path, decoder: str, function: Any, at: Any, upload: Callable[[str], str]
 ) -> None:
     decoder = upload(decoder)
-    augment = Augment(
-        64,
-        dtype="uint8",
-        crop=RandomResizedCrop(scale=(0.5, 1)),
-        vertical_flip=0.3,
-        transforms=[Function(function, before_crop=at == "before_crop")],
-    )
+    augment = moving(function, at, vertical_flip=0.3)
     fields = (*FIELDS, KEYPOINTS)
     options: dict[str, Any] = {"fields": fields, "decoder": decoder, "drop_last": False}
     with load(painted, 5, augment=augment, **options) as loader:
@@ -130,17 +129,13 @@ def test_a_function_that_changes_nothing_changes_nothing(
 
 
 def test_a_function_before_the_crop_that_changes_nothing_changes_nothing(packed: Path) -> None:
-    expected = plain(packed, Augment(12, crop=RandomResizedCrop(scale=(0.9, 1)), vertical_flip=0.5))
-    augment = Augment(
-        12,
-        crop=RandomResizedCrop(scale=(0.9, 1)),
-        vertical_flip=0.5,
-        transforms=[Function(lambda s, _: s, before_crop=True)],
-    )
-    found = plain(packed, augment)
+    augment = Augment(12, crop=RandomResizedCrop(scale=(0.9, 1)), vertical_flip=0.5)
+    same = [Function(lambda s, _: s, before_crop=True)]
+    expected, found = (plain(packed, one) for one in (augment, dataclasses.replace(augment, transforms=same)))
     assert (found - expected).abs().mean() < 0.01  # large images are decoded in a part of their size without it
 
 
+@pytest.mark.parametrize("decoder", ["native", "both"])
 def test_threads_and_batches_ahead_change_nothing(packed: Path, decoder: str) -> None:
     """As ranks, batch size and a resume, see tests/iterator/test_ways.py."""
     options: dict[str, Any] = {"augment": NOISY, "decoder": decoder, "drop_last": False}
@@ -162,10 +157,7 @@ def test_each_repeat_has_random_numbers_of_its_own(packed: Path) -> None:
 
 
 def test_views_have_functions_of_their_own(packed: Path, decoder: str) -> None:
-    options: dict[str, Any] = {
-        "dtype": "uint8",
-        "crop": RandomResizedCrop((0.5, 1)),
-    }  # decodes no image in a part of its size
+    options: dict[str, Any] = {"dtype": "uint8", "crop": RandomResizedCrop((0.5, 1))}  # decoded in their full size
     plainly = Augment(40, **options)
     noisy = Augment(40, transforms=[Function(speckle)], **options)
     augments = [noisy, plainly, Augment(40, transforms=[Function(speckle, before_crop=True)], **options), noisy]
@@ -195,12 +187,10 @@ def test_samples_that_do_not_decode(
     packed: Path, tmp_path: Path, decoder: str, on_corrupt: Any, augment: Augment
 ) -> None:
     """They are not given to the function; what takes their place, or is marked, is as it is without it."""
-    bad = damage(packed, tmp_path / "train", (0, 15, 25, 26, *range(40, 48), 96))
-    options: dict[str, Any] = {
-        "decoder": decoder,
-        "shuffle": False,
-        "on_corrupt": gpuload.OnCorrupt(on_corrupt, most=1.0),
-    }
+    broken = (0, 15, 25, 26, *range(40, 48), 96)
+    bad = damage(packed, tmp_path / "train", broken)
+    report_all = gpuload.OnCorrupt(on_corrupt, most=1.0)
+    options: dict[str, Any] = {"decoder": decoder, "shuffle": False, "on_corrupt": report_all}
     fields = ("index", "image", "label")
     with load(bad, augment=augment, fields=fields, drop_last=False, **options) as loader:
         found = [(index.clone(), images.clone()) for index, images, *_ in loader]
@@ -212,7 +202,7 @@ def test_samples_that_do_not_decode(
     last = -1 if on_corrupt == "skip" else None  # in place of the last one comes one of the next pass
     for index, images in found[:last]:
         for sample, image in zip(index.tolist(), images, strict=True):
-            if on_corrupt == "mark" and sample in (0, 15, 25, 26, *range(40, 48), 96):
+            if on_corrupt == "mark" and sample in broken:
                 assert not image.any()
             elif clean is not None:
                 assert torch.equal(image, clean[sample])
@@ -374,26 +364,11 @@ def test_fields_without_images(painted: Path) -> None:
     assert all(torch.equal(one, other) for one, other in zip(*boxes, strict=True))
 
 
-def test_metrics_tell_its_time(packed: Path) -> None:
-    with load(packed, augment=NOISY) as loader:
-        list(loader)
-        found = loader.metrics()
-    assert found.function_s > 0 and found.decode_s > 0
-    with load(packed) as loader:
-        list(loader)
-        assert loader.metrics().function_s == 0
-
-
 @pytest.mark.parametrize(("function", "at"), [(swap_sides, "after_crop"), (turn, "before_crop")])
 def test_boxes_of_what_takes_another_ones_place(painted: Path, tmp_path: Path, function: Any, at: Any) -> None:
     """They go with its image, as the function made both."""
     bad = damage(painted, tmp_path / "train", (1, 7, 8))
-    augment = Augment(
-        64,
-        dtype="uint8",
-        crop=RandomResizedCrop(scale=(0.5, 1)),
-        transforms=[Function(function, before_crop=at == "before_crop")],
-    )
+    augment = moving(function, at)
     options: dict[str, Any] = {"on_corrupt": gpuload.OnCorrupt("skip", most=1.0), "shuffle": False, "drop_last": False}
     with load(bad, 6, augment=augment, fields=FIELDS, decoder="native", **options) as loader:
         compared = 0
