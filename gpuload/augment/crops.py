@@ -17,6 +17,9 @@ from gpuload.errors import ArgumentError
 from gpuload.fields.motion import Crops as Crops  # fields move with them
 from gpuload.types import F64, I64, HeightWidth
 
+__all__ = ["CenterCrop", "Cover", "Letterbox", "PadOrCrop", "RandomCrop", "RandomResizedCrop", "Resize"]
+__all__ += ["ScaleJitter", "Stretch", "ZoomOut"]
+
 PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
 PADDING_MODES: tuple[PaddingMode, ...] = get_args(PaddingMode)  # compiled code knows them by their index
 Levels = int | tuple[int, ...]  # of all channels, or of each

@@ -14,11 +14,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,8 +41,7 @@ from gpuload.types import I64, U8, Array, Bools
 MakeLevels = Callable[[Any], None]
 
 
-@dataclass(frozen=True)
-class Functions:
+class Functions(NamedTuple):
     """A loader's functions, and properties of their samples.
 
     all: of all epochs and views. processes: their number; 0 calls functions in threads. entries: of their samples.
@@ -70,14 +69,10 @@ def find_functions(
     if not schedule.functions:
         return None
     if stays := [field for field in moving if field.stays]:
-        raise ArgumentError(
-            f"Boxes({stays[0].name!r}, {stays[0].stays}=True): functions of samples do not move {stays[0].stays}. Use "
-            "a crop, or transform them in the training loop"
-        )
+        name, what = stays[0].name, stays[0].stays
+        raise ArgumentError(f"Boxes({name!r}, {what}=True): functions of samples do not move {what}. Use a crop")
     if any(dataset.tiling for dataset in datasets) and any(form.function == "before_crop" for form in schedule.forms):
-        raise ArgumentError(
-            "Function(before_crop=True): gets whole images, and the samples are tiles. Use before_crop=False"
-        )
+        raise ArgumentError("Function(before_crop=True): gets whole images, and the samples are tiles")
     boxes = tuple(field.name for field in moving if not field.points)
     keypoints = tuple((field.name, field.points) for field in moving if field.points)
     entries = Entries(boxes, tuple(masks), keypoints)
@@ -139,7 +134,7 @@ class CallFunctions(Stage):
     def begin(self, job: Job) -> Work:
         """As `Stage.begin`."""
         batch, decoded = job.batch, job.parts[0].decoded
-        job.state = calls = _Calls(dict(decoded.broken))
+        job.state = calls = _Calls(dict(decoded.broken), [], {}, [])
         inner = iter(zip(decoded.images, decoded.masks, strict=True))
         for number, form in enumerate(self.forms):
             cropped: Any = None
@@ -169,7 +164,7 @@ class CallFunctions(Stage):
         """
         calls, job.state, inner = job.state, None, job.parts[0].decoded
         if calls.failed:
-            raise self._explain(calls, job.batch)
+            raise FunctionError(str(failed := calls.failed[min(calls.failed)])) from failed.__cause__
         made = [view.result() if isinstance(view, _View) else (*view, None) for view in calls.views]
         images, masks, changed = zip(*made, strict=True)
         seconds = sum(calls.seconds)
@@ -209,17 +204,6 @@ class CallFunctions(Stage):
         except _FailedError as failed:
             calls.failed[row] = failed
 
-    def _explain(self, calls: "_Calls", batch: Batch) -> FunctionError:
-        """The error for the user, for the first failed sample of the batch."""
-        row = min(calls.failed)
-        error, function = calls.failed[row].error, calls.failed[row].function
-        is_ours = isinstance(error, WrongResultError | CallFailedError)
-        what = str(error) if is_ours else f"raised {type(error).__name__}: {error}"
-        name = self.functions.name_of_sample(batch, row)
-        found = FunctionError(f"{name}: the function {name_of(function)} {what}")
-        found.__cause__ = None if is_ours else error
-        return found
-
 
 def _end(is_ended: threading.Event, close: Callable[[], None], process: int) -> None:
     """At the interpreter's exit, or if the stage is garbage collected: threads take no further samples."""
@@ -235,8 +219,7 @@ def _in_memory(array: Any) -> Any:
     return np.asarray(import_module("gpuload.decode.device").as_tensor(array))
 
 
-@dataclass
-class _Calls:
+class _Calls(NamedTuple):
     """The calls for one batch.
 
     broken: by row, undecodable samples. views: those with a function, and images and masks of the others. failed: by
@@ -244,17 +227,13 @@ class _Calls:
     """
 
     broken: dict[int, Fault]
-    views: list[Any] = field(default_factory=list)
-    failed: "dict[int, _FailedError]" = field(default_factory=dict)
-    seconds: list[float] = field(default_factory=list)
+    views: list[Any]
+    failed: "dict[int, _FailedError]"
+    seconds: list[float]
 
 
 class _FailedError(Exception):
-    """A call failed; errors of gpuload's own code reach the loop unchanged."""
-
-    def __init__(self, error: Exception, function: Any) -> None:
-        super().__init__(str(error))
-        self.error, self.function = error, function
+    """A call failed, as the message tells the user; errors of gpuload's own code reach the loop unchanged."""
 
 
 class _View:
@@ -315,7 +294,10 @@ class _View:
             number = self._stage.numbers[id(own.function)]
             found = self._stage.caller.call(number, (first, second), sample, keeps_size=not own.before_crop)
         except Exception as error:
-            raise _FailedError(error, own.function) from error
+            is_ours = isinstance(error, WrongResultError | CallFailedError)
+            what = str(error) if is_ours else f"raised {type(error).__name__}: {error}"
+            name = functions.name_of_sample(self._batch, row)
+            raise _FailedError(f"{name}: the function {name_of(own.function)} {what}") from None if is_ours else error
         finally:
             self._calls.seconds.append(time.perf_counter() - begun)
         self._entries[row] = {name: found[name] for name in self._entries[row]}

@@ -91,7 +91,6 @@ def apply_steps(images: Tensor, steps: Steps, pixels: Pixels = RGB) -> Tensor:
     another, each on all images that have it. The numbers, and which images have which operation, are copied to the
     device at once, and nothing waits for it.
     """
-    steps = _without_gaps(steps)
     order = np.argsort(steps.ops, axis=0, kind="stable")  # (n, K): by operation
     args, rows = on_device(images.device, steps.args), on_device(images.device, np.ascontiguousarray(order.T))
     result = images.contiguous()
@@ -165,12 +164,6 @@ def _rounded(values: Tensor, dtype: torch.dtype) -> Tensor:
     return values.round().clamp(0, 255) if dtype == torch.uint8 else values
 
 
-def _without_gaps(steps: Steps) -> Steps:
-    """The same without the steps that are nothing for all images."""
-    used = (steps.ops != Op.NOTHING).any(axis=0)
-    return steps if used.all() else Steps(steps.ops[:, used], steps.args[:, used])
-
-
 def _groups(codes: I8) -> list[tuple[int, int, int]]:
     """(code, begin, end) of each group of equal codes in sorted ones, without those that do nothing."""
     found, begins = np.unique(codes, return_index=True)
@@ -206,18 +199,15 @@ def _mix(code: int, images: Tensor, args: Tensor, rows: Tensor, kept: Tensor, mi
     return levels(mixture.index_select(0, rows)) if code == Op.MIXED else kept.index_select(0, rows)
 
 
-def _checked(made: object, images: Tensor, kernel: Callable[[Tensor, Tensor], object]) -> Tensor:
+def _checked(made: Any, images: Tensor, kernel: Callable[[Tensor, Tensor], object]) -> Tensor:
     """What a kernel of the user's has made."""
-    if isinstance(made, Tensor) and (made.shape, made.dtype, made.device) == (
-        images.shape,
-        images.dtype,
-        images.device,
-    ):
-        return made.contiguous()
-    found = f"{made.dtype} {tuple(made.shape)} on {made.device}" if isinstance(made, Tensor) else type(made).__name__
-    raise ArgumentError(
-        f"{kernel.__qualname__}: returned {found}, expected {images.dtype} {tuple(images.shape)} on {images.device}"
+    found, expected = (
+        f"{one.dtype} {tuple(one.shape)} on {one.device}" if isinstance(one, Tensor) else type(one).__name__
+        for one in (made, images)
     )
+    if found != expected:
+        raise ArgumentError(f"{kernel.__qualname__}: returned {found}, expected {expected}")
+    return made.contiguous()
 
 
 # ---- kernels
@@ -270,7 +260,7 @@ def hue(images: Tensor, args: Tensor) -> Tensor:
     r, g, b = (images[:, i : i + 1] for i in range(3))
     largest = torch.maximum(torch.maximum(r, g), b)
     smallest = torch.minimum(torch.minimum(r, g), b)
-    not_r, not_g = ((largest - channel).clamp_(max=1).to(torch.int16) for channel in (r, g))
+    not_r, not_g = (r < largest).to(torch.int16), (g < largest).to(torch.int16)
     r, g, b = (channel.to(torch.int16) for channel in (r, g, b))
     difference = (b - r).mul_(1 - not_g).add_((r - g).mul_(not_g)).mul_(not_r).add_((g - b).mul_(1 - not_r))
     chroma = (largest - smallest).float()
@@ -431,18 +421,18 @@ def warp(images: Tensor, args: Tensor, numbers: F32, bilinear: bool, pixels: Pix
     return values if pixels.dtype == "float32" else values.round_().clamp_(0, pixels.peak)
 
 
+_OF_COLORS = (
+    brightness,
+    contrast,
+    saturation,
+    hue,
+    grayscale,
+    solarize,
+    solarize_add,
+    posterize,
+    autocontrast,
+    equalize,
+)
 _KERNELS: dict[int, Kernel] = {
-    Op.BRIGHTNESS: brightness,
-    Op.CONTRAST: contrast,
-    Op.SATURATION: saturation,
-    Op.HUE: hue,
-    Op.GRAYSCALE: grayscale,
-    Op.SOLARIZE: solarize,
-    Op.SOLARIZE_ADD: solarize_add,
-    Op.POSTERIZE: posterize,
-    Op.AUTOCONTRAST: autocontrast,
-    Op.EQUALIZE: equalize,
-    Op.INVERT: invert,
-    Op.SHARPNESS: sharpness,
-    Op.AFFINE: affine,
+    Op[kernel.__name__.upper()]: kernel for kernel in (*_OF_COLORS, invert, sharpness, affine)
 }

@@ -57,9 +57,23 @@ def sample_draws(key: int | U64, samples: npt.NDArray[np.int64]) -> Draws:
 
 
 def is_warp(ops: I8) -> Bools:
-    """Which steps move pixels by a matrix; codes above are those of `PixelTransform`."""
-    warps: Bools = (ops >= Op.WARP_NEAREST) & (ops <= Op.WARP_BILINEAR)
-    return warps
+    """Which steps move pixels by a matrix (3, 3); codes above are those of `PixelTransform`."""
+    return np.asarray((ops >= Op.WARP_NEAREST) & (ops <= Op.WARP_BILINEAR))
+
+
+def is_affine(ops: I8) -> Bools:
+    """Which steps move pixels by a matrix (2, 3)."""
+    return np.asarray((ops == Op.AFFINE) | (ops == Op.AFFINE_BILINEAR))
+
+
+def maps_of(steps: Steps) -> F64:
+    """float64 (N, K, 3, 3): the matrix of each step, from output to input, pixels from the centre; of those that move
+    no pixels, that which moves none."""
+    maps = np.tile(np.eye(3), (*steps.ops.shape, 1, 1))
+    warps, affines = is_warp(steps.ops), is_affine(steps.ops)
+    maps[warps] = steps.args[warps, :MAP_ARGS].reshape(-1, 3, 3)
+    maps[affines, :2] = steps.args[affines, :6].reshape(-1, 2, 3)
+    return maps
 
 
 def draw_steps(transforms: Sequence[Transform], draws_of: Callable[[int], Draws], height: int, width: int) -> Steps:
@@ -86,8 +100,7 @@ def _merge_warps(steps: Steps, at: int) -> Steps:
     alike = np.unique(ops[~idle])
     if len(alike) > 1 or not is_warp(alike).all() or (fills[:, 0] != fills[:, 1])[~idle.any(axis=1)].any():
         return steps
-    maps = args[:, :, :MAP_ARGS].reshape(-1, 2, 3, 3).astype(np.float64)
-    maps[idle] = np.eye(3)
+    maps = maps_of(Steps(ops, args))
     merged = np.concatenate(
         [(maps[:, 0] @ maps[:, 1]).reshape(-1, MAP_ARGS), np.where(idle[:, :1], fills[:, 1], fills[:, 0])], axis=1
     )

@@ -8,8 +8,8 @@ from gpuload import checks
 from gpuload.checks import LARGEST, PROBABILITY, Rule, ascending, either, number, optional, settings, several
 from gpuload.draws import Draws
 from gpuload.transforms.ops import MAP_ARGS, Op
-from gpuload.transforms.steps import Steps, is_mixed, is_warp, one_step
-from gpuload.types import F64, I8, Bools
+from gpuload.transforms.steps import Steps, is_affine, is_mixed, is_warp, maps_of, one_step
+from gpuload.types import F64, Bools
 
 __all__ = ["RandomAffine", "RandomPerspective", "RandomRotation"]
 
@@ -37,11 +37,6 @@ def rgb(fill: Fill) -> tuple[float, float, float]:
     return fill if isinstance(fill, tuple) else (fill or 0.0,) * 3
 
 
-def _is_affine(ops: I8) -> Bools:
-    found: Bools = (ops == Op.AFFINE) | (ops == Op.AFFINE_BILINEAR)
-    return found
-
-
 def affine_of(steps: Steps, height: int, width: int) -> F64 | None:
     """How the geometric steps of each image move a point: float64 (N, 2, 3), or (N, 3, 3) if there is a perspective
     among them, or None if there are none.
@@ -50,26 +45,21 @@ def affine_of(steps: Steps, height: int, width: int) -> F64 | None:
     the image before the steps moves to `matrix[:2, :2] @ point + matrix[:2, 2]`, with a perspective divided by
     `matrix[2, :2] @ point + matrix[2, 2]`.
     """
-    geometric = (is_warp(steps.ops) | _is_affine(steps.ops)) & ~is_mixed(steps.ops)
+    geometric = (is_warp(steps.ops) | is_affine(steps.ops)) & ~is_mixed(steps.ops)
     if not geometric.any():
         return None
-    whole, has_perspective = np.tile(np.eye(3), (len(steps.ops), 1, 1)), False
+    maps = np.where(geometric[:, :, None, None], maps_of(steps), np.eye(3))
+    whole = np.tile(np.eye(3), (len(maps), 1, 1))
     for step in np.flatnonzero(geometric.any(axis=0)):
-        chosen = geometric[:, step]
-        back = np.tile(np.eye(3), (int(chosen.sum()), 1, 1))
-        args, by_matrix = steps.args[chosen, step], is_warp(steps.ops[chosen, step])
-        back[~by_matrix, :2] = args[~by_matrix, :6].reshape(-1, 2, 3)
-        back[by_matrix] = args[by_matrix, :MAP_ARGS].reshape(-1, 3, 3)
-        has_perspective |= bool(args[by_matrix, 6:8].any())
-        whole[chosen] = np.linalg.inv(back) @ whole[chosen]
+        whole = np.linalg.inv(maps[:, step]) @ whole
     to_centre = np.array([[1, 0, -width / 2], [0, 1, -height / 2], [0, 0, 1]])
     moved: F64 = np.linalg.inv(to_centre) @ whole @ to_centre
-    return moved if has_perspective else moved[:, :2] / moved[:, 2:, 2:]
+    return moved if maps[:, :, 2, :2].any() else moved[:, :2] / moved[:, 2:, 2:]
 
 
 def mask_steps(steps: Steps, fill: int) -> Steps:
     """The geometric steps of images as those of their masks, by nearest pixel; `fill` from outside."""
-    ops = np.where(_is_affine(steps.ops), np.int8(Op.AFFINE), np.int8(Op.NOTHING))
+    ops = np.where(is_affine(steps.ops), np.int8(Op.AFFINE), np.int8(Op.NOTHING))
     ops[is_warp(steps.ops)] = Op.WARP_NEAREST
     ops[is_mixed(steps.ops)] = Op.NOTHING
     geometric = Steps(ops, steps.args.copy())

@@ -26,7 +26,7 @@ from images import encode, smooth_image
 from PIL import Image
 
 import gpuload
-from gpuload import Augment, CenterCrop, RandomResizedCrop
+from gpuload import Augment, CenterCrop
 
 SIZES = [(375, 250), (250, 375), (300, 300), (640, 200), (120, 500), (700, 600)]
 MEAN = {"native": 0.02, "dali": 0.25}
@@ -149,19 +149,12 @@ def test_inceptions_training_distorts_colours_and_reaches_from_minus_1_to_1(fold
         assert torch.corrcoef(torch.stack([one, other]))[0, 1] > 0.7
 
 
-@pytest.mark.parametrize(
-    ("preset", "expected"),
-    [
-        (Augment.imagenet_train(), Augment(224, crop="random")),
-        (Augment.imagenet_train(64, dtype="uint8", flip=0.1), Augment(64, dtype="uint8", flip=0.1)),
-        (Augment.imagenet_eval(), Augment(224, crop="center")),
-        (Augment.imagenet_eval(112, crop=CenterCrop(resize=120)), Augment(112, crop=CenterCrop(resize=120))),
-        (Augment.inception(train=False, crop=CenterCrop(fraction=0.5)).crop, CenterCrop(fraction=0.5)),
-        (Augment.inception(train=True, crop=RandomResizedCrop(scale=(0.1, 1.0))).crop, RandomResizedCrop((0.1, 1.0))),
-    ],
-)
-def test_presets_can_be_changed(preset: Any, expected: Any) -> None:
-    assert preset == expected
+def test_presets_can_be_changed() -> None:
+    assert Augment.imagenet_train() == Augment(224, crop="random")
+    assert Augment.imagenet_train(64, dtype="uint8", flip=0.1) == Augment(64, dtype="uint8", flip=0.1)
+    crop = CenterCrop(resize=120)
+    assert Augment.imagenet_eval(112, crop=crop) == Augment(112, crop=crop)
+    assert Augment.inception(train=False, crop=crop, size=100).crop == crop
 
 
 def test_the_views_of_simclr(transforms: ModuleType) -> None:

@@ -10,7 +10,7 @@ from nvidia.dali import pipeline_def
 
 import gpuload
 from gpuload import Augment, Buckets, CenterCrop, Normalize
-from gpuload.transforms import RandomGrayscale, RandomInvert
+from gpuload.transforms import Function, RandomGrayscale, RandomInvert
 
 
 def load(packed: Path, decoder: str, augment: Any, **options: Any) -> gpuload.DaliIterator:
@@ -20,6 +20,10 @@ def load(packed: Path, decoder: str, augment: Any, **options: Any) -> gpuload.Da
 
 def sized(size: Any, **options: Any) -> Augment:
     return Augment(size, **{"dtype": "uint8", **options})
+
+
+def len_of(sample: Any, rng: Any) -> Any:
+    return len(sample)
 
 
 @pytest.fixture
@@ -132,6 +136,14 @@ def test_views_of_different_normalisation(packed: Path, decoder: str) -> None:
         ({0: sized(8), 1: sized(8, crop="pad_or_crop")}, "pads differs, False and True.*crops that do not pad"),
         ({0: sized(8), 1: sized(8, interpolation="bicubic")}, "interpolation differs"),
         ([sized(8), Augment(8)], "dtype differs"),
+        (
+            [sized(8, transforms=[Function(len_of)]), sized(8, transforms=[Function(len_of, processes=2)])],
+            "0 and 2. Use",
+        ),
+        (
+            {0: sized(8, transforms=[Function(len_of)]), 2: sized(8, transforms=[Function(len_of, True)])},
+            "before_crop.*",
+        ),
         ([sized(8), sized(Buckets([(8, 8)]))], "Buckets differs"),
         ([sized(8), sized(8, layout="channels_last")], "layout differs"),
     ],

@@ -320,39 +320,11 @@ def test_every_crop(folder: Path, jpeg: bytes, tv: ModuleType, crop: str, flips:
     check(folder, jpeg, tv.Compose([*CROPS[crop](tv), *flipped, *steps(tv)]), peak)
 
 
-PIXELS: dict[str, Steps] = {
-    "ColorJitter": lambda tv: [tv.ColorJitter((1.3, 1.3))],
-    "RandomGrayscale": lambda tv: [tv.RandomGrayscale(1.0)],
-    "GaussianBlur": lambda tv: [tv.GaussianBlur(5, (1.5, 1.5))],
-    "RandomInvert": lambda tv: [tv.RandomInvert(1.0)],
-    "RandomPosterize": lambda tv: [tv.RandomPosterize(4, 1.0)],
-    "RandomSolarize": lambda tv: [tv.RandomSolarize(128, 1.0)],
-    "RandomAdjustSharpness": lambda tv: [tv.RandomAdjustSharpness(2, 1.0)],
-    "RandomAutocontrast": lambda tv: [tv.RandomAutocontrast(1.0)],
-    "RandomEqualize": lambda tv: [tv.RandomEqualize(1.0)],
-    "RandomRotation": lambda tv: [tv.RandomRotation((10, 10), fill=3)],
-    "RandomAffine": lambda tv: [tv.RandomAffine((10, 10), scale=(1.3, 1.3))],
-    "RandomPerspective": lambda tv: [tv.RandomPerspective(0.0, 1.0)],
-    "RandomApply": lambda tv: [tv.RandomApply([tv.RandomInvert(1.0), tv.RandomPosterize(2, 1.0)], p=1.0)],
-    "RandAugment": lambda tv: [tv.RandAugment(1, 0)],
-    "TrivialAugmentWide": lambda tv: [tv.TrivialAugmentWide(2)],
-    "AutoAugment": lambda tv: [tv.AutoAugment()],
-    "AugMix": lambda tv: [tv.AugMix()],
-}
-DRAWN = ("RandAugment", "TrivialAugmentWide", "AutoAugment", "AugMix")  # what they do is compared elsewhere
-AFTER: dict[str, Steps] = {"RandomErasing": lambda tv: [tv.RandomErasing(1.0, (0.5, 0.5), (0.6, 0.6), 0.5)]}
-
-
-@pytest.mark.parametrize("name", [name for name in PIXELS if name not in DRAWN])
-def test_every_transform_of_pixels(folder: Path, jpeg: bytes, tv: ModuleType, name: str) -> None:
-    """Without a resize, whose rounding would count when levels are compared."""
-    check(folder, jpeg, tv.Compose([tv.RandomCrop((100, 150)), tv.PILToTensor(), *PIXELS[name](tv)]), 255)
-
-
+CHANGES = {type(ours).__name__ for _, ours in READ_PIXELS}
 READ = {
     *("Compose", "Resize", "CenterCrop", "Pad", "RandomCrop", "RandomResizedCrop", "Normalize", "ToPILImage"),
     *("RandomHorizontalFlip", "RandomVerticalFlip", "ToTensor", "PILToTensor", "ConvertImageDtype", "ToImage"),
-    *("ToDtype", "ToPureTensor", "Identity", "Grayscale", "RandomChoice", "RandomOrder", *PIXELS, *AFTER),
+    *("ToDtype", "ToPureTensor", "Identity", "Grayscale", "RandomChoice", "RandomOrder", *CHANGES),
 }
 NEEDS: dict[str, dict[str, Any]] = {
     "Lambda": {"lambd": abs},
@@ -379,9 +351,7 @@ def test_every_class_is_read_or_refused_by_its_name(tv: ModuleType) -> None:
         made = classes[name](**NEEDS.get(name, {}))
         with pytest.raises(gpuload.ArgumentError, match=rf"^Augment.torchvision: {name} has no.*transforms\.Function"):
             Augment.torchvision(tv.Compose([tv.RandomResizedCrop(32), made]))
-    for name, steps in {**PIXELS, **AFTER}.items():
-        found = Augment.torchvision(tv.Compose([tv.RandomResizedCrop(32), *steps(tv)]))
-        assert [type(one).__name__ for one in found.transforms] == [name]
+    assert set(own.__all__) - {"Function", "PixelTransform", "TimmAutoAugment"} <= READ
 
 
 def test_erasing_writes_its_value(folder: Path, tv: ModuleType) -> None:

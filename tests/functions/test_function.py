@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -344,24 +344,6 @@ def test_what_a_function_raises_is_the_cause(packed: Path, decoder: str) -> None
 def test_a_function_takes_a_sample_and_a_generator() -> None:
     with pytest.raises(ArgumentError, match=r"must accept \(sample, rng\), but takes \(image\)"):
         Function(lambda image: image)  # type: ignore[misc, arg-type]
-
-
-def test_arguments_of_the_loader(packed: Path) -> None:
-    elsewhere = Augment(12, dtype="uint8", transforms=[Function(speckle, processes=2)])
-    with pytest.raises(ArgumentError, match=r"Function\(processes\) differs, 0 and 2. Use the same in all"):
-        load(packed, augment=[NOISY, elsewhere])
-    with pytest.raises(ArgumentError, match=r"Function\(before_crop\) differs, 'after_crop' and"):
-        load(packed, augment={0: NOISY, 2: NOISY_BEFORE})
-
-
-def test_fields_without_images(painted: Path) -> None:
-    """Boxes alone are those that come with the images."""
-    augment = Augment(40, transforms=[Function(swap_sides)])
-    boxes: list[Sequence[Any]] = []
-    for fields in ((FIELDS[2],), ("image", FIELDS[2])):
-        with load(painted, 6, augment=augment, fields=fields) as loader:
-            boxes.append([batch[-1].boxes for batch in loader])
-    assert all(torch.equal(one, other) for one, other in zip(*boxes, strict=True))
 
 
 @pytest.mark.parametrize(("function", "at"), [(swap_sides, "after_crop"), (turn, "before_crop")])

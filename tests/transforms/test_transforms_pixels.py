@@ -218,12 +218,13 @@ def test_grouped_as_on_a_gpu_it_is_the_same() -> None:
         steps = draw(one, one, count=24)
         largest, mean = apart(apply_steps(images, steps), transform(images, steps))
         assert largest <= 1 and mean < 1e-3, one
-    for one in (
+    warps = own.RandomApply([own.RandomPerspective(fill=(1, 2, 3)), own.RandomRotation(40), own.RandomAffine(5)])
+    bilinear_ones = (
         own.RandAugment(1, interpolation="bilinear", fill=30),
         own.TimmAutoAugment("v0"),
         own.AugMix(alpha=0.3),
-        own.RandomApply([own.RandomPerspective(fill=(1, 2, 3)), own.RandomRotation(40), own.RandomAffine(5)]),
-    ):
+    )
+    for one in (*bilinear_ones, warps):
         bilinear = draw(one, count=24)
         assert (apply_steps(images, bilinear) != transform(images, bilinear)).float().mean() < 0.005
     # A blur's kernel is as large as those need that are blurred, wherever they are.
@@ -378,17 +379,6 @@ def test_noise_is_normal_and_each_pixels_own() -> None:
     assert abs(shifted) < 5 / np.sqrt(planes.shape[1])
 
 
-def test_noise_of_an_image_is_the_same_in_any_batch() -> None:
-    (regions,) = RandomErasing(p=0.8, value="random").draw(sample_draws(1, np.arange(9)), 20, 30)
-    together = torch.zeros((9, 3, 20, 30))
-    erase(together, regions)
-    for i in range(9):
-        alone = torch.zeros((1, 3, 20, 30))
-        erase(alone, take(regions, slice(i, i + 1)))
-        assert torch.equal(alone[0], together[i])
-    assert together.abs().sum() > 0
-
-
 def test_noise_of_levels_is_rounded_and_cut_off() -> None:
     values = torch.full((30, 3, 40, 50), 7, dtype=torch.uint8)
     (regions,) = RandomErasing(p=1, scale=(0.3, 0.6), value="random").draw(sample_draws(1, np.arange(30)), 40, 50)
@@ -411,14 +401,16 @@ def test_noise_of_levels_is_rounded_and_cut_off() -> None:
 @pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("value", [(1.5, 2.0, 3.0), "random"])
 def test_regions_at_once_are_those_of_each(dtype: torch.dtype, memory: torch.memory_format, value: Any) -> None:
-    """What a GPU executes, on a CPU: the same values, to the bit."""
+    """What a GPU executes, on a CPU: the same values, to the bit, and in any company."""
     (regions,) = RandomErasing(p=0.7, value=value).draw(sample_draws(2, np.arange(20)), 24, 30)
     chosen = np.flatnonzero(regions.box[:, 2])
-    both = [torch.full((20, 3, 24, 30), 50).to(dtype).contiguous(memory_format=memory) for _ in range(2)]
-    for erase_by, values in zip((_erase_each, _erase_at_once), both, strict=True):
-        erase_by(values, chosen, take(regions, chosen))
-    assert torch.equal(*both) and 5 < len(chosen) < 20
-    assert (both[0] != 50).flatten(1).any(1).nonzero().flatten().tolist() == chosen.tolist()
+    each, at_once, alone = (torch.full((20, 3, 24, 30), 50).to(dtype, memory_format=memory) for _ in range(3))
+    _erase_each(each, chosen, take(regions, chosen))
+    _erase_at_once(at_once, chosen, take(regions, chosen))
+    for row in range(20):
+        erase(alone[row : row + 1], take(regions, slice(row, row + 1)))
+    assert torch.equal(each, at_once) and torch.equal(each, alone) and 5 < len(chosen) < 20
+    assert (each != 50).flatten(1).any(1).nonzero().flatten().tolist() == chosen.tolist()
 
 
 class Counting(TorchDispatchMode):

@@ -143,20 +143,13 @@ def test_draws_are_a_function_of_the_key_and_cover_the_ranges() -> None:
 
 
 def test_warps_in_a_row_become_one() -> None:
-    """In the middle of an image the pixels are those of one after the other, but for what that blurs."""
+    """Each point of an image goes where one after the other would move it."""
     parts = [RandomRotation(20, "bilinear"), RandomAffine(0, (0.05, 0.05), interpolation="bilinear")]
     parts += [RandomApply((RandomPerspective(0.2, 0.5),), p=0.5)]
-    merged, images = draw(parts), torch.stack([picture()] * 40)
+    merged = draw(parts)
     assert merged.ops.shape == (40, 1)
     alone = [part.draw(sample_draws(make_key(0, i), np.arange(40)), HEIGHT, WIDTH) for i, part in enumerate(parts)]
-    one_by_one = images
-    for steps in alone:
-        one_by_one = transform(one_by_one, steps)
-    middle = (slice(None), slice(None), slice(20, 40), slice(15, 32))
-    difference = (transform(images, merged)[middle].int() - one_by_one[middle].int()).abs().float()
-    assert difference.mean() < 1.5 and difference.max() < 40
     points = np.array([20.0, 30.0, 1.0])
-    expected = points
     for row in range(40):
         expected = points
         for steps in alone:
