@@ -15,7 +15,6 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from itertools import count
 from typing import Any, NamedTuple
@@ -45,14 +44,20 @@ class Functions(NamedTuple):
     """A loader's functions, and properties of their samples.
 
     all: of all epochs and views. processes: their number; 0 calls functions in threads. entries: of their samples.
-    moving: the moving fields. name_of_sample: for messages.
+    moving: the moving fields. datasets: of which samples are.
     """
 
     all: Sequence[Any]
     processes: int
     moving: Sequence[MovingField]
     entries: Entries
-    name_of_sample: Callable[[Batch, int], str]
+    datasets: Sequence[Dataset]
+
+    def name_of_sample(self, batch: Batch, row: int) -> str:
+        """For messages."""
+        dataset, sample = self.datasets[int(batch.sources[row])], int(batch.encoded.samples[row])
+        shard = dataset.shard_paths[int(dataset.shards_of(sample))]
+        return f"{shard}: sample {batch.encoded.columns['key'][row].as_py()!r}"
 
 
 def find_functions(
@@ -76,13 +81,7 @@ def find_functions(
     boxes = tuple(field.name for field in moving if not field.points)
     keypoints = tuple((field.name, field.points) for field in moving if field.points)
     entries = Entries(boxes, tuple(masks), keypoints)
-    return Functions(schedule.functions, schedule.processes, moving, entries, partial(_name_of_sample, datasets))
-
-
-def _name_of_sample(datasets: Sequence[Dataset], batch: Batch, row: int) -> str:
-    dataset, sample = datasets[int(batch.sources[row])], int(batch.encoded.samples[row])
-    shard = int(dataset.shards_of(sample))
-    return f"{dataset.shard_paths[shard]}: sample {batch.encoded.columns['key'][row].as_py()!r}"
+    return Functions(schedule.functions, schedule.processes, moving, entries, datasets)
 
 
 class CallFunctions(Stage):

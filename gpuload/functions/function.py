@@ -13,10 +13,10 @@ import random
 import sys
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
@@ -268,8 +268,7 @@ class InThreads:
         drawn = [name for name, state in before.items() if state != after[name]]
         told = (
             f"Function(function): {name_of(function)} draws from the global generator of {' and '.join(drawn)}, which "
-            "threads share, so that its results differ from run to run. Draw from rng, or use "
-            "Function(processes=...), where that generator is seeded for each sample"
+            "threads share, so results differ from run to run. Draw from rng, or use Function(processes=...)"
         )
         if drawn and told not in _TOLD:
             _TOLD.add(told)
@@ -283,7 +282,21 @@ class InThreads:
 _BOXES = ("pascal_voc", ["classes"])  # what Albumentations must know of them
 
 
-class Albumentations:
+class _Adapter:
+    """Base class of adapters for transforms of other libraries. names: of the fields to pass."""
+
+    def __init__(self, transform: Any, is_one: bool, example: str, *names: str) -> None:
+        if not is_one:
+            raise ArgumentError(
+                f"{type(self).__name__}({type(transform).__name__}): expected a transform, such as {example}"
+            )
+        self._transform, self._names = transform, names
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({type(self._transform).__name__})"
+
+
+class Albumentations(_Adapter):
     """An adapter for a transform of Albumentations, such as a `Compose`, made by `transforms.Function`.
 
     The transform gets the image as "image", "mask" as "mask", "boxes" as "bboxes" in the pascal_voc format, and the
@@ -300,12 +313,8 @@ class Albumentations:
     """
 
     def __init__(self, transform: Any, boxes: str = "boxes", mask: str = "mask", keypoints: str = "keypoints") -> None:
-        if not callable(transform) or not callable(getattr(transform, "set_random_seed", None)):
-            raise ArgumentError(
-                f"Albumentations({type(transform).__name__}): expected a transform of Albumentations 2, such as "
-                "A.Compose([...])"
-            )
-        self._transform, self._names = transform, (boxes, mask, keypoints)
+        is_one = callable(transform) and callable(getattr(transform, "set_random_seed", None))
+        super().__init__(transform, is_one, "A.Compose([...]) of Albumentations 2", boxes, mask, keypoints)
         self._own = threading.local()
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> dict[str, Any]:
@@ -317,10 +326,9 @@ class Albumentations:
         given: dict[str, Any] = {"image": sample["image"]}
         if mask in sample:
             given["mask"] = sample[mask]
-        if boxes in sample:
-            given |= {"bboxes": sample[boxes], "classes": sample[class_entry(boxes)]}
-        elif _params(transform, "bboxes") is not None:  # a transform for boxes, in a loader without any
-            given |= {"bboxes": np.empty((0, 4), np.float32), "classes": np.empty(0, np.int64)}
+        if boxes in sample or _params(transform, "bboxes") is not None:  # a loader may have no boxes
+            empty = np.empty((0, 4), np.float32), np.empty(0, np.int64)
+            given |= {"bboxes": sample.get(boxes, empty[0]), "classes": sample.get(class_entry(boxes), empty[1])}
         if keypoints in sample:
             given["keypoints"] = sample[keypoints][..., :2].reshape(-1, 2)
         transformed = transform(**given)
@@ -333,9 +341,6 @@ class Albumentations:
         if keypoints in sample:
             result[keypoints] = _points(sample[keypoints], transformed["keypoints"], result["image"].shape)
         return result
-
-    def __repr__(self) -> str:
-        return f"Albumentations({type(self._transform).__name__})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_transform": self._transform, "_names": self._names}
@@ -388,7 +393,7 @@ def _points(before: Any, moved: Any, shape: tuple[int, ...]) -> Any:
     return result
 
 
-class Torchvision:
+class Torchvision(_Adapter):
     """An adapter for a transform of `torchvision.transforms.v2`, made by `transforms.Function`.
 
     The transform gets the image as a `tv_tensors.Image` (channels × height × width, of the set's type). If the loader's
@@ -403,17 +408,14 @@ class Torchvision:
     """
 
     def __init__(self, transform: Any, boxes: str = "boxes", mask: str = "mask") -> None:
-        if not callable(transform) or isinstance(transform, type):
-            raise ArgumentError(
-                f"Torchvision({type(transform).__name__}): expected a transform, such as v2.Compose([...])"
-            )
-        self._transform, self._boxes, self._mask = transform, boxes, mask
+        is_one = callable(transform) and not isinstance(transform, type)
+        super().__init__(transform, is_one, "v2.Compose([...])", boxes, mask)
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> dict[str, Any]:
         """As `SampleFunction`."""
         torch, tv = import_module("torch"), import_module("torchvision.tv_tensors")
         seeded = import_module("gpuload.functions.torch_draws").seeded
-        boxes, mask, image = self._boxes, self._mask, sample["image"]
+        (boxes, mask), image = self._names, sample["image"]
         given: dict[str, Any] = {"image": tv.Image(torch.from_numpy(image).permute(2, 0, 1))}
         if mask in sample:
             given["mask"] = tv.Mask(torch.from_numpy(sample[mask]))
@@ -424,10 +426,9 @@ class Torchvision:
         with seeded(int(rng.integers(1 << 63))):
             transformed = self._transform(given) if len(given) > 1 else {"image": self._transform(given["image"])}
         moved = transformed["image"]
-        if not isinstance(moved, torch.Tensor) or moved.dtype != given["image"].dtype:
-            what = f"{moved.dtype}" if isinstance(moved, torch.Tensor) else type(moved).__name__
+        if (made := getattr(moved, "dtype", type(moved).__name__)) != given["image"].dtype:
             raise ValueError(
-                f"the transform made {what} of the image, expected a {image.dtype} tensor: leave ToDtype, ToTensor and "
+                f"the transform made {made} of the image, expected a {image.dtype} tensor: leave ToDtype, ToTensor and "
                 "Normalize to Augment"
             )
         result: dict[str, Any] = {"image": np.ascontiguousarray(moved.permute(1, 2, 0).numpy())}
@@ -437,11 +438,8 @@ class Torchvision:
             result |= {boxes: transformed["boxes"].numpy(), class_entry(boxes): transformed["labels"].numpy()}
         return result
 
-    def __repr__(self) -> str:
-        return f"Torchvision({type(self._transform).__name__})"
 
-
-_ADAPTERS: dict[str, type[Any]] = {"albumentations": Albumentations, "torchvision": Torchvision}
+_ADAPTERS: dict[str, Callable[[Any], SampleFunction]] = {"albumentations": Albumentations, "torchvision": Torchvision}
 
 
 def _as_function(value: Any) -> SampleFunction:
@@ -454,21 +452,17 @@ def _as_function(value: Any) -> SampleFunction:
         raise TypeError
     if isinstance(value, Albumentations | Torchvision):
         return value
-    adapter = _ADAPTERS.get(type(value).__module__.partition(".")[0])
-    if adapter is not None:
-        adapted: SampleFunction = adapter(value)
-        return adapted
+    if (adapter := _ADAPTERS.get(type(value).__module__.partition(".")[0])) is not None:
+        return adapter(value)
     try:
         inspect.signature(value).bind({}, None)
     except TypeError:
         raise ArgumentError(
-            f"Function(function): {name_of(value)} must accept (sample, rng), but takes "
-            f"{inspect.signature(value)}. Give it these two arguments"
+            f"Function(function): {name_of(value)} must accept (sample, rng), but takes {inspect.signature(value)}"
         ) from None
     except ValueError:  # no signature, as some built-in functions
         pass
-    function: SampleFunction = value
-    return function
+    return cast(SampleFunction, value)
 
 
 _FUNCTION = Rule("a function f(sample, rng), or a transform of torchvision or Albumentations", _as_function)

@@ -99,7 +99,7 @@ class InProcesses:
             names = ", ".join(map(name_of, functions))
             raise ArgumentError(
                 f"{self._subject}: {names} cannot be sent to a process ({type(error).__name__}: {error}). Give a "
-                "function at the top level of a module, or an object that can be pickled; or use processes=0"
+                "function at the top level of a module, or use processes=0"
             ) from None
         self._need_main = b"__main__" in self._payload
         modules = {getattr(one, "__module__", None) or type(one).__module__ for one in functions}
@@ -166,9 +166,8 @@ class InProcesses:
         current: Any = multiprocessing.current_process()
         if current.daemon or getattr(current, "_inheriting", False):
             raise ArgumentError(
-                f"{self._subject}: this process is a daemon, or a process of another loader that imports the main "
-                "module: it cannot start processes. Put the code that constructs loaders under if __name__ == "
-                "'__main__':, or use processes=0"
+                f"{self._subject}: this process is a daemon, or imports the main module for another loader, and cannot "
+                "start processes. Construct loaders under if __name__ == '__main__':, or use processes=0"
             )
 
 
