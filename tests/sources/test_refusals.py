@@ -11,6 +11,7 @@ import pytest
 from images import Folder, encode, photo
 from pyarrow import parquet
 from reading import rows_of
+from sources_read import listed
 from tars import tar_bytes
 from zips import zip_bytes
 
@@ -39,14 +40,12 @@ def coco(**changes: Any) -> bytes:
     return json.dumps({**COCO, **changes}).encode()
 
 
-def refused(root: Path, scratch: Path, word: str, at: str = "", **options: Any) -> None:
-    """Opens `at` in a folder, lists it, and looks for the word in the error. labels: relative to the folder."""
+def refused(root: Path, word: str, at: str = "", **options: Any) -> None:
+    """Lists what is `at` in a folder, and looks for the word in the error. labels: relative to the folder."""
     if "labels" in options:
         options["labels"] = root / options["labels"]
     with pytest.raises(GpuloadError, match=word) as caught:
-        source = open_source(root / at, **options)
-        source.prepare(scratch)
-        source.list_samples()
+        listed(root / at, **options)
     assert isinstance(caught.value, SourceError | ArgumentError)
     assert "\n" not in str(caught.value)
 
@@ -206,11 +205,9 @@ TABLES: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("files", "options", "word"), [*LAYOUTS, *OPTIONS, *DOCUMENTS, *TABLES])
-def test_what_is_refused(
-    make_folder: Folder, tmp_path: Path, files: dict[str, bytes], options: dict[str, Any], word: str
-) -> None:
+def test_what_is_refused(make_folder: Folder, files: dict[str, bytes], options: dict[str, Any], word: str) -> None:
     pytest.importorskip({"hdf5": "h5py", "lmdb": "lmdb"}.get(options.get("form", ""), "numpy"))
-    refused(make_folder(files), tmp_path, word, **options)
+    refused(make_folder(files), word, **options)
 
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (20, 12, 16, 3), np.uint8)
@@ -233,47 +230,32 @@ def save(folder: Path, arrays: dict[str, Any], kind: str) -> dict[str, Any]:
     return {"at": f"x.{kind}", **({"labels": "y.npy"} if kind == "npy" else {})}
 
 
-@pytest.mark.parametrize("kind", ["npy", "npz", "h5"])
-@pytest.mark.parametrize(
-    ("labels", "word"),
-    [
-        (np.arange(5), "has 5 rows, 'images?' 20. They must agree"),
-        (np.arange(25), "has 25 rows, 'images?' 20. They must agree"),
-        (np.eye(20, dtype=int), r"is \(20, 20\) of int64, but a label is one whole number"),
-        (np.arange(20) / 1.0, "of float64, but a label is one whole number.*--column target="),
-        (NUMBERS - 1, "classes of 'label' must be numbered from 0; found '-1'"),
-    ],
-)
-def test_labels_that_do_not_fit(tmp_path: Path, kind: str, labels: np.ndarray, word: str) -> None:
-    refused(tmp_path, tmp_path, word, **save(tmp_path, {"images": PIXELS, "labels": labels}, kind))
+LABELS = [
+    (np.arange(5), "has 5 rows, 'images?' 20. They must agree"),
+    (np.arange(25), "has 25 rows, 'images?' 20. They must agree"),
+    (np.eye(20, dtype=int), r"is \(20, 20\) of int64, but a label is one whole number"),
+    (np.arange(20) / 1.0, "of float64, but a label is one whole number.*--column target="),
+    (NUMBERS - 1, "classes of 'label' must be numbered from 0; found '-1'"),
+]
+ARRAYS: list[tuple[str, dict[str, Any], Any, str]] = [
+    *(("npy npz h5", {"images": PIXELS, "labels": labels}, None, word) for labels, word in LABELS),
+    ("npy", {"images": PIXELS, "labels": np.array(3)}, None, "has 1 rows, 'image' 20"),
+    ("npz h5", {"images": PIXELS, "label": NUMBERS, "y": NUMBERS}, None, "'label' and 'y' would both be the field 'label'"),
+    ("npz h5", {"images": PIXELS, "a": NUMBERS, "b": NUMBERS}, {"label": ("a", "b")}, "--column label=a,b: expected one of"),
+    ("npz h5", {**KERAS, "y_test": PIXELS[:2, 0, 0, 0], "more": NUMBERS}, None, "which array holds the images.*x_train"),
+    ("npz h5", {"images": PIXELS[0]}, None, r"which array holds the images, .*It has images \(12, 16, 3\)"),
+    ("npz h5", {"images": PIXELS.reshape(20, -1)}, None, "which array holds the images.*--column image=NAME"),
+    ("npz h5", {"y": NUMBERS}, None, "which array holds the images"),
+    ("npz", {**KERAS, "y_test": np.zeros(3, np.int64)}, None, r"x.npz \(test\): 'y' has 3 rows, 'x' 2. They must agree"),
+    ("npz", {**KERAS, "y_test": np.zeros(2)}, None, "sample 5 differs from those before in 'label', 'y'"),
+    ("npz", {**KERAS, "x_training": PIXELS[:5]}, None, "which array holds the images"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["npz", "h5"])
-@pytest.mark.parametrize(
-    ("arrays", "columns", "word"),
-    [
-        ({"images": PIXELS, "label": NUMBERS, "y": NUMBERS}, None, "'label' and 'y' would both be the field 'label'"),
-        ({"images": PIXELS, "a": NUMBERS, "b": NUMBERS}, {"label": ("a", "b")}, "--column label=a,b: expected one of"),
-        ({**KERAS, "y_test": PIXELS[:2, 0, 0, 0], "more": NUMBERS}, None, "which array holds the images.*x_train"),
-        ({"images": PIXELS[0]}, None, r"which array holds the images, .*It has images \(12, 16, 3\)"),
-        ({"images": PIXELS.reshape(20, -1)}, None, "which array holds the images.*--column image=NAME"),
-        ({"y": NUMBERS}, None, "which array holds the images"),
-    ],
-)
-def test_arrays_of_unclear_meaning(tmp_path: Path, kind: str, arrays: dict[str, Any], columns: Any, word: str) -> None:
-    refused(tmp_path, tmp_path, word, columns=columns, **save(tmp_path, arrays, kind))
-
-
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
-        ({"y_test": np.zeros(3, np.int64)}, r"x.npz \(test\): 'y' has 3 rows, 'x' 2. They must agree"),
-        ({"y_test": np.zeros(2)}, "sample 5 differs from those before in 'label', 'y'"),
-        ({"x_training": PIXELS[:5]}, "which array holds the images"),
-    ],
-)
-def test_arrays_of_splits_that_do_not_fit(tmp_path: Path, changes: dict[str, Any], word: str) -> None:
-    refused(tmp_path, tmp_path, word, **save(tmp_path, {**KERAS, **changes}, "npz"))
+@pytest.mark.parametrize(("kinds", "arrays", "columns", "word"), ARRAYS)
+def test_arrays_that_are_refused(tmp_path: Path, kinds: str, arrays: dict[str, Any], columns: Any, word: str) -> None:
+    for kind in kinds.split():
+        refused(tmp_path, word, columns=columns, **save(tmp_path, arrays, kind))
 
 
 @pytest.mark.parametrize("kind", ["npy", "npz", "h5"])
@@ -298,25 +280,21 @@ def test_labels_of_arrays(
     assert source.identity == before  # so that a run is resumed with the same object
 
 
-@pytest.mark.parametrize("kind", ["npz", "h5"])
-def test_arrays_that_are_not_packed_are_told(tmp_path: Path, kind: str) -> None:
-    options = save(tmp_path, {"images": PIXELS, "labels": NUMBERS, "other": np.zeros((3, 2))}, kind)
-    source = open_source(tmp_path / options["at"])
-    source.prepare(tmp_path)
-    assert source.list_samples().notes == ("arrays that are not packed: other (3, 2)",)
+def test_arrays_that_are_not_packed_are_told(tmp_path: Path) -> None:
+    options = save(tmp_path, {"images": PIXELS, "labels": NUMBERS, "other": np.zeros((3, 2))}, "npz")
+    assert listed(tmp_path / options["at"]).notes == ("arrays that are not packed: other (3, 2)",)
 
 
 def test_labels_that_are_no_array(tmp_path: Path) -> None:
-    options = save(tmp_path, {"images": PIXELS, "labels": np.array(3)}, "npy")
-    refused(tmp_path, tmp_path, "has 1 rows, 'image' 20", **options)
+    options = save(tmp_path, {"images": PIXELS, "labels": NUMBERS}, "npy")
     (tmp_path / "y.npy").write_bytes(b"no array")
-    refused(tmp_path, tmp_path, "y.npy: cannot be read as an array", **options)
+    refused(tmp_path, "y.npy: cannot be read as an array", **options)
     np.savez(tmp_path / "y.npz", a=NUMBERS)
     (tmp_path / "y.npz").rename(tmp_path / "y.npy")
-    refused(tmp_path, tmp_path, "an archive of arrays by another name", **options)
-    refused(tmp_path, tmp_path, r"none.npy: cannot be read.*\(No such file", at="none.npy")
+    refused(tmp_path, "an archive of arrays by another name", **options)
+    refused(tmp_path, r"none.npy: cannot be read.*\(No such file", at="none.npy")
     np.save(tmp_path / "x.npy", np.array([{}]), allow_pickle=True)
-    refused(tmp_path, tmp_path, "of Python objects it would be a pickle, never opened", at="x.npy")
+    refused(tmp_path, "of Python objects it would be a pickle, never opened", at="x.npy")
 
 
 @pytest.mark.parametrize(
@@ -347,9 +325,8 @@ class Tensor:
         return self.value
 
 
-@pytest.mark.parametrize(
-    ("labels", "word"),
-    [
+SAMPLES: list[tuple[Any, str]] = [
+    *(([{"image": JPG, "label": label} for label in labels], f"^samples: .*{word}") for labels, word in [
         ([0, None, 1], "numbers or names; found 'None'"),
         (["a", "b", ""], "numbers or names; found ''"),
         ([0, float("nan")], "numbers to be predicted are a target .*; found 'nan'"),
@@ -360,11 +337,26 @@ class Tensor:
         ([np.array([0, 1])], r"numbers or names; found '\[0, 1\]'"),
         ([Tensor([1])], r"numbers or names; found '\[1\]'"),
         ([b"cat"], "sample 0 has a value that cannot be stored .it holds a bytes"),
-    ],
-)
-def test_samples_with_a_label_that_is_none(tmp_path: Path, labels: list[Any], word: str) -> None:
-    with pytest.raises(SourceError, match=f"^samples: .*{word}") as caught:
-        gpuload.pack(({"image": JPG, "label": label} for label in labels), tmp_path / "out", workers=1)
+    ]),
+    ([], "holds no sample"),
+    ([(JPG, 3)], r"0 is a tuple. Give a dict such as \{\"image\": image, \"label\": label\}"),
+    (["photos"], "0 is a str"),
+    ([{"label": 1}], r"0 has only \['label'\]. Give a dict such as"),
+    ([{"image": JPG, "labels": "cat"}], "0 has the labels 'cat'. Give a list, or one 'label'"),
+    ([{"image": JPG, "labels": 3}], "0 has the labels '3'"),
+    ([{"image": JPG, "more": {1, 2}}], "0 has a value that cannot be stored .it holds a set.. Give numbers, texts"),
+    ([{"image": JPG, "caption": b"text"}], "0 has a value that cannot be stored .it holds a bytes."),
+    ([{"image": JPG, "a": 1.0}, {"image": JPG}], "1 differs from those before in 'a'"),
+    ([{"image": JPG, "a": np.zeros(2)}, {"image": JPG, "a": np.zeros(2, int)}], "1 differs from those before in 'a'"),
+    ([{"image": "nowhere.jpg"}], "nowhere.jpg: cannot be read as the image of sample 0 .No such file"),
+    ([{"image": JPG, "mask": np.array([{}])}], "0 has a mask that is not an array .Python objects"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("samples", "word"), SAMPLES)
+def test_samples_that_are_wrong(tmp_path: Path, samples: Any, word: str) -> None:
+    with pytest.raises(SourceError, match=word) as caught:
+        gpuload.pack(samples, tmp_path / "out", workers=1)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
 
@@ -377,40 +369,11 @@ def test_labels_that_are_numbers_of_any_type(tmp_path: Path, labels: list[Any]) 
     assert report.manifests["train"].classes is None
 
 
-@pytest.mark.parametrize(
-    ("samples", "word"),
-    [
-        ([], "holds no sample"),
-        ([(JPG, 3)], r"0 is a tuple. Give a dict such as \{\"image\": image, \"label\": label\}"),
-        (["photos"], "0 is a str"),
-        ([{"label": 1}], r"0 has only \['label'\]. Give a dict such as"),
-        ([{"image": JPG, "labels": "cat"}], "0 has the labels 'cat'. Give a list, or one 'label'"),
-        ([{"image": JPG, "labels": 3}], "0 has the labels '3'"),
-        ([{"image": JPG, "more": {1, 2}}], "0 has a value that cannot be stored .it holds a set.. Give numbers, texts"),
-        ([{"image": JPG, "caption": b"text"}], "0 has a value that cannot be stored .it holds a bytes."),
-        ([{"image": JPG, "a": 1.0}, {"image": JPG}], "1 differs from those before in 'a'"),
-        (
-            [{"image": JPG, "a": np.zeros(2)}, {"image": JPG, "a": np.zeros(2, int)}],
-            "1 differs from those before in 'a'",
-        ),
-        ([{"image": "nowhere.jpg"}], "nowhere.jpg: cannot be read as the image of sample 0 .No such file"),
-        ([{"image": JPG, "mask": np.array([{}])}], "0 has a mask that is not an array .Python objects"),
-    ],
-)
-def test_samples_that_are_wrong(tmp_path: Path, samples: Any, word: str) -> None:
-    with pytest.raises(SourceError, match=word) as caught:
-        gpuload.pack(samples, tmp_path / "out", workers=1)
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "out").exists()
-    with pytest.raises(ArgumentError, match="has no setting 'sise'"):
-        gpuload.pack(samples, tmp_path / "out", sise=3)
-
-
-def test_a_path_is_no_samples(tmp_path: Path) -> None:
-    with pytest.raises(
-        gpuload.ArgumentError, match=r"pack\(samples='photos'\): expected dicts.*-m gpuload pack photos"
-    ):
+def test_arguments_of_pack(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"pack\(samples='photos'\): expected dicts.*-m gpuload pack photos"):
         gpuload.pack("photos", tmp_path / "out")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="has no setting 'sise'"):
+        gpuload.pack([], tmp_path / "out", sise=3)
 
 
 def test_a_name_may_be_missing(tmp_path: Path) -> None:
@@ -429,7 +392,7 @@ def test_columns_of_samples(tmp_path: Path, kind: str) -> None:
         with lmdb.open(str(path), map_size=1 << 22) as store, store.begin(write=True) as transaction:
             for n, row in enumerate(rows):
                 transaction.put(b"%d" % n, msgpack.packb(row))
-    refused(tmp_path, tmp_path, "--column label=bred: expected one of", at=path.name, columns={"label": ("bred",)})
+    refused(tmp_path, "--column label=bred: expected one of", at=path.name, columns={"label": ("bred",)})
     columns = ["--column", "target=x,y", "--column", "label=breed"]
     assert cli.main(["pack", str(path), str(tmp_path / "out"), "--workers", "1", *columns]) == cli.DONE
     found = sorted(rows_of(tmp_path / "out" / "train"), key=lambda row: row["key"])
