@@ -400,6 +400,12 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
         return data if len(data) == size else data + file.read()  # it grew
 
 
+def read_at(path: Path, offset: int, size: int) -> bytes:
+    """Some bytes of a file; fewer where it ends before."""
+    with open_regular(path, buffering=0) as file:
+        return os.pread(file.fileno(), size, offset)
+
+
 def extension_of(name: str) -> str:
     """Of a file's name, in lower case and without the dot; "" without."""
     return os.path.splitext(name)[1][1:].lower()

@@ -57,7 +57,8 @@ def _is_saved(folder: Path) -> bool:
 
 
 def _table(path: Path) -> Table:
-    schema, folder = _schema(path), Folder(path.parent)
+    folder = Folder(path.parent)
+    schema, batches = _open(path)
 
     def find(name: str) -> bytes:
         try:
@@ -67,38 +68,35 @@ def _table(path: Path) -> Table:
             advice = f"Put the images beside it, or give their folder as SOURCE, and --labels {path.name}"
             raise SourceError(f"{path}: {what}. {advice}") from None
 
-    rows: Iterator[Any] = (row for batch in _batches(path) for row in batch.to_pylist())
+    rows: Iterator[Any] = (row for batch in batches for row in batch.to_pylist())
     return Table(schema.names, rows, Features.of_metadata(schema.metadata), find)
 
 
-def _schema(path: Path) -> pa.Schema:
+def _open(path: Path) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """The columns, and batches of rows that take `_BATCH_BYTES` at most, or are a single row."""
     from pyarrow import parquet
 
     if path.suffix != ".arrow":
-        return parquet.read_schema(path)
-    with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
-        return stream.schema
+        file = parquet.ParquetFile(path)
+        return file.schema_arrow, _of_parquet(file)
+    stream = pa.ipc.open_stream(pa.memory_map(str(path)))
+    return stream.schema, _of_arrow(stream)
 
 
-def _batches(path: Path) -> Iterator[pa.RecordBatch]:
-    """Batches of rows that take `_BATCH_BYTES` at most, or are a single row."""
-    from pyarrow import parquet
+def _of_arrow(stream: Any) -> Iterator[pa.RecordBatch]:
+    for batch in stream:
+        step = 1 if "dictionary<" in str(batch.schema) else _rows_of(batch.nbytes / max(1, len(batch)))
+        yield from (batch.slice(start, step) for start in range(0, len(batch), step))
 
-    if path.suffix == ".arrow":
-        with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
-            for batch in stream:
-                repeats = "dictionary<" in str(batch.schema)
-                step = 1 if repeats else _rows_of(batch.nbytes / max(1, len(batch)))
-                yield from (batch.slice(start, step) for start in range(0, len(batch), step))
-        return
-    with parquet.ParquetFile(path) as file:
-        for number in range(file.metadata.num_row_groups):
-            group = file.metadata.row_group(number)
-            row_bytes = 0.0
-            for column in map(group.column, range(group.num_columns)):
-                repeats = bool(_REPEATING & set(column.encodings))
-                row_bytes += column.total_uncompressed_size / (1 if repeats else max(1, group.num_rows))
-            yield from file.iter_batches(_rows_of(row_bytes), [number])
+
+def _of_parquet(file: Any) -> Iterator[pa.RecordBatch]:
+    for number in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(number)
+        row_bytes = 0.0
+        for column in map(group.column, range(group.num_columns)):
+            repeats = bool(_REPEATING & set(column.encodings))
+            row_bytes += column.total_uncompressed_size / (1 if repeats else max(1, group.num_rows))
+        yield from file.iter_batches(_rows_of(row_bytes), [number])
 
 
 def _rows_of(row_bytes: float) -> int:

@@ -27,7 +27,7 @@ from gpuload.fields.field import Field
 from gpuload.fields.registry import KINDS
 from gpuload.machine.installed import require
 from gpuload.sources import listing
-from gpuload.sources.files import ARCHIVES, ELSEWHERE, Files, Findings, Folder, Ref, read_file, readable
+from gpuload.sources.files import ARCHIVES, ELSEWHERE, Files, Findings, Folder, Ref, read_at, read_file, readable
 from gpuload.store.url import URL, as_location
 from gpuload.types import Array
 
@@ -158,8 +158,7 @@ class Source(ABC):
             DecodeError: the same, with the reason as its message.
         """
         offset, size = map(int, address.split(":"))
-        with (self._scratch / _BLOBS).open("rb") as file:
-            blob = os.pread(file.fileno(), size, offset)
+        blob = read_at(self._scratch / _BLOBS, offset, size)
         return np.load(io.BytesIO(blob), allow_pickle=False) if blob.startswith(_NPY) else blob
 
 

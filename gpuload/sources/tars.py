@@ -1,6 +1,5 @@
 """Existing WebDataset tars, to repack into other shards, in another order or encoding."""
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from gpuload.fields.field import Field
 from gpuload.fields.registry import KINDS, kind_of
 from gpuload.headers import npy
 from gpuload.sources.annotations import are_boxes, no_captions
-from gpuload.sources.files import IMAGE_EXTENSIONS, Findings, Ref, by_count, is_text, readable
+from gpuload.sources.files import IMAGE_EXTENSIONS, Findings, Ref, by_count, is_text, read_at, readable
 from gpuload.sources.listing import SPLIT
 from gpuload.sources.rows import LocalSource, Row
 from gpuload.types import Array
@@ -112,11 +111,11 @@ class TarsSource(LocalSource):
         for one in fields:
             member = sample.members[one.member]
             if kind_of(one).stays_in_shard:
-                row[one.name] = _ref(number, member)._replace(detail=one.dtype or "")
+                row[one.name] = _ref(number, member, detail=one.dtype or "")
             else:
                 path = self._paths[number]
                 with readable(f"{path}: {member.name!r}", f"a {one.kind}", ValueError, KeyError, TypeError):
-                    row |= kind_of(one).load(one, _content(path, member))
+                    row |= kind_of(one).load(one, read_at(path, member.offset, member.size))
         return row
 
     def _known(self, findings: Findings) -> tuple[Field | None, tuple[Field, ...] | None]:
@@ -142,7 +141,7 @@ class TarsSource(LocalSource):
 
     def read(self, address: str) -> bytes | Array:
         number, offset, size = map(int, address.split(":"))
-        data = _content(self._paths[number], Member("", offset, size))
+        data = read_at(self._paths[number], offset, size)
         if not data.startswith(npy.START):
             return data
         try:
@@ -184,19 +183,14 @@ def _field_of(extension: str, some: Sequence[tuple[Path, Member]]) -> Field | No
         SourceError: they hold boxes instead of captions.
     """
     path, member = some[0]
-    guesses = (kind.guess(extension, lambda: _content(path, member)) for kind in KINDS.values())
+    guesses = (kind.guess(extension, lambda: read_at(path, member.offset, member.size)) for kind in KINDS.values())
     guess = next((field for field in guesses if field is not None), None)
     if guess is not None and guess.kind == CaptionKind.name:
-        texts = [_content(*one).decode("utf-8", "replace") for one in some]
+        texts = [read_at(path, one.offset, one.size).decode("utf-8", "replace") for path, one in some]
         if are_boxes(texts):
             raise no_captions(str(path), next(filter(str.strip, texts)), _UNPACK)
     return guess
 
 
-def _content(path: Path, member: Member) -> bytes:
-    with path.open("rb") as file:
-        return os.pread(file.fileno(), member.size, member.offset)
-
-
-def _ref(number: int, member: Member, name: str = "") -> Ref:
-    return Ref(name, member.size, f"{number}:{member.offset}:{member.size}")
+def _ref(number: int, member: Member, name: str = "", detail: str = "") -> Ref:
+    return Ref(name, member.size, f"{number}:{member.offset}:{member.size}", detail)
