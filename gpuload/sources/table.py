@@ -2,7 +2,6 @@
 
 import csv
 import posixpath
-import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,12 +17,11 @@ from gpuload.fields.registry import KINDS
 from gpuload.machine.untrusted import parse_json
 from gpuload.sources.annotations import NamedFiles
 from gpuload.sources.columns import Features, roles_of
-from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Findings, readable
+from gpuload.sources.files import Files, Findings, readable
 from gpuload.sources.listing import SPLIT, splits_of_column
 from gpuload.sources.rows import FilesSource, Names, Row, located
 from gpuload.store.url import URL
 
-_FILE = re.compile(rf"\.({'|'.join(sorted(IMAGE_EXTENSIONS))})(\s|$)", re.IGNORECASE)  # in what should be a header
 _ERRORS = (pa.ArrowException, UnicodeDecodeError)
 _JSON_LINES, _PARQUET = (".jsonl", ".ndjson"), (".parquet", ".pq")
 
@@ -145,7 +143,7 @@ def read_table(path: Path | URL) -> pa.Table:
     """All rows of a CSV, TSV, JSONL or Parquet table, by its name; cells of the first two are text.
 
     Raises:
-        SourceError: it cannot be read, or its columns have no names, or two the same.
+        SourceError: it cannot be read, or two columns have the same name.
     """
     if isinstance(path, URL):
         return _read_remote(path)
@@ -153,9 +151,6 @@ def read_table(path: Path | URL) -> pa.Table:
         table = _read(path)
         table.validate(full=True)  # whether texts are UTF-8
         names = table.column_names
-    if data := [name for name in names if _FILE.search(name)]:
-        what = f"its first line names no columns but a file, {data[0]!r}"
-        raise SourceError(f"{path}: {what}. Put a line such as path,label before it")
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise SourceError(f"{path}: has several columns called {some_of(twice)}. Rename all but one of them")
     return table

@@ -45,12 +45,15 @@ def refused(source: object, tmp_path: Path, capsys: pytest.CaptureFixture[str], 
 
 @pytest.mark.parametrize("wrap", ["", "deep/imagenet/"])
 @pytest.mark.parametrize("archive", [False, True])
-def test_folders_of_splits(
-    make_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str], wrap: str, archive: bool
-) -> None:
+def test_folders_of_splits_in_others(make_folder: Folder, tmp_path: Path, wrap: str, archive: bool) -> None:
     files = {f"{wrap}{name}": data for name, data in NEST.items()}
-    source = write_zip(tmp_path / "a.zip", files) if archive else make_folder(files)
-    manifests = packed(source, tmp_path / "out")
+    listing = listed(write_zip(tmp_path / "a.zip", files) if archive else make_folder(files))
+    assert sorted(splits_of(listing) or ()) == sorted(SPLIT_OF.values())
+    assert listing.classes == ("a", "b")
+
+
+def test_folders_of_splits(make_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifests = packed(make_folder(NEST), tmp_path / "out")
     assert f"{OWN}by its folders 'test', 'train', 'val'; --no-splits packs it as one set" in capsys.readouterr().out
     assert images_of(tmp_path / "out") == expected()
     assert {manifest.classes for manifest in manifests.values()} == {("a", "b")}
