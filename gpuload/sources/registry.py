@@ -4,7 +4,7 @@ A new kind is a file with its class and a row in `FORMATS`, and one in `LABELS`,
 or archive and is given with --labels.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
@@ -155,42 +155,32 @@ def _by_name(path: Path | URL) -> Format | None:
         if suffix in form.suffixes:
             return form
     if isinstance(path, Path) and path.is_file() and suffix not in ARCHIVES:
-        what = (
-            f"is not a file that is packed by itself. Name its kind with --from ({', '.join(_BY_NAME)}); of a table, "
-        )
-        advice = (
-            "or one file of several, give the folder; unpack an archive; load a pickle in a program for gpuload.pack()"
-        )
-        raise SourceError(f"{path}: {what}{advice}")
+        what = f"is not a file that is packed by itself. Name its kind with --from ({', '.join(_BY_NAME)})"
+        raise SourceError(f"{path}: {what}, give its folder, or pass its samples to gpuload.pack() from a program")
     return None
 
 
 def _by_content(files: Files) -> tuple[Files, Format]:
-    """The container in which the source begins, the given one or a folder that is alone in it, and the format."""
-    if files.fault():
-        return files, FORMATS[0]  # whose class will say what is wrong
-    form = _held(files)
-    inner = _unwrapped(files) if form is None else files
-    return inner, form or _held(inner) or FORMATS[0]
-
-
-def _held(files: Files) -> Format | None:
-    return next((form for form in FORMATS if form.made.fits(files)), None)
-
-
-def _unwrapped(files: Files) -> Files:
-    """The folder in which a data set begins, inside folders that hold nothing else; else the container.
+    """The container in which the source begins, the given one or a folder inside it, and the format.
 
     A folder with folders of splits is a data set, too; one with class folders is not, since a single folder around
     images is a class.
     """
-    inner = files
-    while isinstance(inner, Folder) and inner.around.count("/") < _MOST_AROUND:
-        folders = inner.folders()
-        holds_images = any(extension_of(name) in IMAGE_EXTENSIONS for name in inner.names())
+    for inner in () if files.fault() else _nested(files):  # the class of the first format will say what is wrong
+        if form := next((form for form in FORMATS if form.made.fits(inner)), None):
+            return inner, form
+        if inner is not files and any(map(split_called, inner.folders())):
+            return inner, FORMATS[0]
+    return files, FORMATS[0]
+
+
+def _nested(files: Files) -> Iterator[Files]:
+    """The container, then each folder that is alone, but for files that are no images, in the one around it."""
+    yield files
+    while isinstance(files, Folder) and files.around.count("/") < _MOST_AROUND:
+        folders = files.folders()
+        holds_images = any(extension_of(name) in IMAGE_EXTENSIONS for name in files.names())
         if len(folders) != 1 or split_called(folders[0]) or holds_images:
             break
-        inner = inner.inside(folders[0])
-        if _held(inner) is not None or any(split_called(name) for name in inner.folders()):
-            return inner
-    return files
+        files = files.inside(folders[0])
+        yield files
