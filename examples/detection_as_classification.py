@@ -13,31 +13,20 @@ pauses between two batches.
 
 import argparse
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-import made_up
 import measure
 import torch
 import torch.nn.functional as F
-from torch import nn
 from tqdm import tqdm
 
 import gpuload
-from gpuload.cli import REJECTED
-from gpuload.cli import main as gpuload_command
 
 
 def pack(folder: Path, shards: Path) -> None:
     """Packs the pairs of image and XML into shards, a tenth for validation, unless the shards exist."""
-    if (shards / "train" / "manifest.json").exists():
-        print(f"Reusing {shards}; delete it to pack again")
-        return
-    command = ["pack", str(folder), str(shards), "--from", "voc", "--no-splits", "--val", "0.1", "--resume"]
-    print("$ python -m gpuload", *command)
-    if (code := gpuload_command(command)) not in (0, REJECTED):
-        raise SystemExit(code)
+    measure.pack(folder, shards, "--from", "voc", "--no-splits", "--val", "0.1")
 
 
 def open_loader(data: Path, args: argparse.Namespace, *, train: bool) -> gpuload.DaliIterator:
@@ -52,16 +41,6 @@ def open_loader(data: Path, args: argparse.Namespace, *, train: bool) -> gpuload
     )
 
 
-def make_net(classes: int) -> nn.Module:
-    """A net with 0.1 million weights. The first strides are 4 and 2, since the images are large."""
-    layers: list[nn.Module] = []
-    channels = 3
-    for width, kernel, stride in ((16, 7, 4), (32, 3, 2), (64, 3, 2), (128, 3, 2)):
-        layers += [nn.Conv2d(channels, width, kernel, stride, kernel // 2), nn.GroupNorm(8, width), nn.ReLU()]
-        channels = width
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
-
-
 class Trainer:
     """The net, its optimizer and the two loaders."""
 
@@ -71,7 +50,9 @@ class Trainer:
         self.val = open_loader(shards / "val", args, train=False)
         self.classes = len(self.train.classes or ())
         self.device = self.train.device
-        self.net = make_net(self.classes).to(self.device)
+        # The first strides are 4 and 2, since the images are large.
+        layers = ((16, 7, 4), (32, 3, 2), (64, 3, 2), (128, 3, 2))
+        self.net = measure.make_net(self.classes, layers, 1, norm=True).to(self.device)
         self.optimizer = torch.optim.AdamW(self.net.parameters(), args.lr)
 
     def logits(self, images: torch.Tensor) -> torch.Tensor:
@@ -118,7 +99,7 @@ def sums(loss: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor) -> torc
     return torch.stack([loss, (logits.argmax(1) == labels.argmax(1)).sum()])
 
 
-def run(args: argparse.Namespace, folder: Path) -> int:
+def run(args: argparse.Namespace, folder: Path) -> None:
     shards = args.shards or folder.with_name(folder.name + "-packed")
     pack(folder, shards)
     trainer = Trainer(shards, args)
@@ -155,7 +136,7 @@ def run(args: argparse.Namespace, folder: Path) -> int:
                     if args.checkpoint:
                         trainer.save(args.checkpoint)
                     print(f"Stopped after {args.stop_after} batches, as --stop-after says; --resume continues")
-                    return 0
+                    return
         done = 0
         if args.checkpoint:
             trainer.save(args.checkpoint)
@@ -168,7 +149,6 @@ def run(args: argparse.Namespace, folder: Path) -> int:
         size=args.size,
         validations=history,
     )
-    return 0
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -199,12 +179,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
-    try:
-        with tempfile.TemporaryDirectory() as scratch:
-            return run(args, args.folder or made_up.make("detection", Path(scratch) / "made-up"))
-    except gpuload.GpuloadError as error:
-        print(error, file=sys.stderr)
-        return 2
+    return measure.run_on(run, args, args.folder, "detection", "made-up")
 
 
 if __name__ == "__main__":

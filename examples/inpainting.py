@@ -17,13 +17,11 @@ prints how long a batch takes:
 import argparse
 import random
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import made_up
 import measure
 import numpy as np
 import torch
@@ -33,8 +31,6 @@ from rich.console import Console
 from rich.table import Table
 
 import gpuload
-from gpuload.cli import REJECTED
-from gpuload.cli import main as gpuload_command
 
 SIDE_PX, HOLE_PX, SHARD_IMAGES = 64, 32, 15_000
 
@@ -44,14 +40,8 @@ ROUNDS = {1: (20, 3, 2000, 50), 128: (10, 3, 200, 20), 10_000: (2, 2, 10, 6)}
 
 def pack(images: Path, shards: Path) -> None:
     """Packs the folder into shards of raw pixels, unless they exist."""
-    if (shards / "train" / "manifest.json").exists():
-        print(f"Reusing {shards}; delete it to pack again")
-        return
     form = ["--from", "sidecar", "--encode", "raw", "--size", str(SIDE_PX), "--fit", "center-crop", "--drop-gray"]
-    command = ["pack", str(images), str(shards), *form, "--maxcount", str(SHARD_IMAGES), "--maxsize", "1GB", "--resume"]
-    print("$ python -m gpuload", *command)
-    if (code := gpuload_command(command)) not in (0, REJECTED):
-        raise SystemExit(code)
+    measure.pack(images, shards, *form, "--maxcount", str(SHARD_IMAGES), "--maxsize", "1GB")
 
 
 def open_loader(shards: Path, batch_size: int, batches: int, decoder: str) -> gpuload.DaliIterator:
@@ -175,13 +165,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--decoder", choices=["auto", "dali", "native"], default="auto")
     parser.add_argument("--json", type=Path, help="file for the figures")
     args = parser.parse_args(argv)
-    try:
-        with tempfile.TemporaryDirectory() as scratch:
-            run(args, args.images or made_up.make("captions", Path(scratch) / "captioned"))
-    except gpuload.GpuloadError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+    return measure.run_on(run, args, args.images, "captions", "captioned")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,62 @@
-"""Helpers of the examples for measuring: memory of this process, the page cache, times, and the machine."""
+"""Helpers of the examples: packing a set once, memory of this process, the page cache, times, and the machine."""
 
+import argparse
 import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Iterable
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+import made_up
+from torch import nn
+
+import gpuload
+from gpuload.cli import REJECTED
+from gpuload.cli import main as gpuload_command
+
 _PACKAGES = ("gpuload", "torch", "nvidia-dali-cuda130", "nvidia-dali-cuda120", "simplejpeg", "numba", "pillow", "numpy")
+
+
+Run = Callable[[argparse.Namespace, Path], object]
+
+
+def run_on(run: Run, args: argparse.Namespace, given: Path | None, form: str, name: str) -> int:
+    """Runs an example on the set that is given, or on a generated one of this form. Returns the exit code."""
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            run(args, given or made_up.make(form, Path(scratch) / name))
+    except gpuload.GpuloadError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def pack(source: Path, shards: Path, *options: str) -> None:
+    """Packs a set, shuffled, unless the shards exist."""
+    if (shards / "train" / "manifest.json").exists():
+        print(f"Reusing {shards}; delete it to pack again")
+        return
+    command = ["pack", str(source), str(shards), *options, "--resume"]
+    print("$ python -m gpuload", *command)
+    if (code := gpuload_command(command)) not in (0, REJECTED):
+        raise SystemExit(code)
+
+
+def make_net(outputs: int, layers: Sequence[tuple[int, int, int]], pool: int, norm: bool = False) -> nn.Module:
+    """A small net. layers: width, kernel and stride of each convolution. pool: side of what the last layer gets."""
+    parts: list[nn.Module] = []
+    channels = 3
+    for width, kernel, stride in layers:
+        parts.append(nn.Conv2d(channels, width, kernel, stride, kernel // 2))
+        parts += [nn.GroupNorm(8, width), nn.ReLU()] if norm else [nn.ReLU()]
+        channels = width
+    last = nn.Linear(channels * pool**2, outputs)
+    return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(pool), nn.Flatten(), last)
 
 
 class Memory(NamedTuple):

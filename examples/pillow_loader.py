@@ -36,18 +36,18 @@ class PackedImages(Dataset[tuple[torch.Tensor, int]]):
         self._shards = np.repeat(np.arange(len(rows)), packed.shard_sizes)
         self._offsets = np.concatenate([part.column("image_offset").to_numpy() for part in rows])
         self._sizes = np.concatenate([part.column("image_bytes").to_numpy() for part in rows])
-        self._labels = np.concatenate([part.column("label").to_numpy() for part in rows])
+        self.labels = np.concatenate([part.column("label").to_numpy() for part in rows])
         self._transform = transform
         self._files: dict[int, int] = {}
         self._mean = torch.tensor(MEAN).view(3, 1, 1)
         self._std = torch.tensor(STD).view(3, 1, 1)
 
     def __len__(self) -> int:
-        return len(self._labels)
+        return len(self.labels)
 
     def __getitem__(self, number: int) -> tuple[torch.Tensor, int]:
         pixels = self.pixels(number).to(torch.float32)
-        return pixels.div_(255).sub_(self._mean).div_(self._std), int(self._labels[number])
+        return pixels.div_(255).sub_(self._mean).div_(self._std), int(self.labels[number])
 
     def pixels(self, number: int) -> torch.Tensor:
         """uint8 (3, height, width), before normalisation."""

@@ -20,7 +20,6 @@ spin, and give `--threads` the number of cores that the net leaves free. A horiz
 
 import argparse
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from itertools import islice
@@ -29,16 +28,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-import made_up
 import measure
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 import gpuload
-from gpuload.cli import REJECTED
-from gpuload.cli import main as gpuload_command
 
 MAX_SHARD = "32MB"
 STEPS, RESIDENT_STEPS = 100, 50  # steps of training, then of the net alone, in turn
@@ -46,14 +41,8 @@ STEPS, RESIDENT_STEPS = 100, 50  # steps of training, then of the net alone, in 
 
 def pack(store: Path, shards: Path, encode: str, size: int) -> None:
     """Packs the file into shards, shuffled, unless they exist."""
-    if (shards / "train" / "manifest.json").exists():
-        print(f"Reusing {shards}; delete it to pack again")
-        return
     form = ["--encode", encode, "--size", str(size), "--fit", "center-crop"]
-    command = ["pack", str(store), str(shards), *form, "--maxsize", MAX_SHARD, "--resume"]
-    print("$ python -m gpuload", *command)
-    if (code := gpuload_command(command)) not in (0, REJECTED):
-        raise SystemExit(code)
+    measure.pack(store, shards, *form, "--maxsize", MAX_SHARD)
 
 
 def open_loader(data: gpuload.Dataset, args: argparse.Namespace) -> gpuload.DaliIterator:
@@ -76,12 +65,7 @@ class Trainer:
 
     def __init__(self, device: str) -> None:
         torch.manual_seed(0)
-        layers: list[nn.Module] = []
-        channels = 3
-        for width, kernel, stride in ((16, 5, 4), (32, 3, 2), (64, 3, 2)):
-            layers += [nn.Conv2d(channels, width, kernel, stride, kernel // 2), nn.ReLU()]
-            channels = width
-        self.net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(16 * channels, 1)).to(device)
+        self.net = measure.make_net(1, ((16, 5, 4), (32, 3, 2), (64, 3, 2)), 4).to(device)
         self.optimizer = torch.optim.AdamW(self.net.parameters(), 1e-3)
 
     def step(self, images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -228,13 +212,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--json", type=Path, help="file for the figures")
     args = parser.parse_args(argv)
-    try:
-        with tempfile.TemporaryDirectory() as scratch:
-            run(args, args.store or made_up.make("hdf5", Path(scratch) / "road.h5"))
-    except gpuload.GpuloadError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+    return measure.run_on(run, args, args.store, "hdf5", "road.h5")
 
 
 if __name__ == "__main__":

@@ -18,12 +18,10 @@ from the page cache, so that they are read from the disk.
 import argparse
 import resource
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-import made_up
 import measure
 import torch
 import torch.nn.functional as F
@@ -31,37 +29,16 @@ from torch import nn
 
 import gpuload
 from gpuload.checks import parse_size
-from gpuload.cli import REJECTED
-from gpuload.cli import main as gpuload_command
 
 SHARD_BYTES = 32_000_000  # small, since the loader maps two windows of them at a time
 
 
 def pack(store: Path, shards: Path, encode: str, size: int | None) -> None:
     """Packs the store into shards, shuffled, unless they exist."""
-    if (shards / "train" / "manifest.json").exists():
-        print(f"Reusing {shards}; delete it to pack again")
-        return
     form = ["--encode", encode, *(["--size", str(size), "--fit", "center-crop"] if size else [])]
     # --maxsize counts the bytes in the store; raw pixels take many times the bytes of a JPEG.
     largest = ["--maxcount", str(max(1, SHARD_BYTES // (3 * size**2)))] if size and encode == "raw" else []
-    command = ["pack", str(store), str(shards), "--val", "0.1", *form, "--maxsize", str(SHARD_BYTES), *largest]
-    command.append("--resume")
-    print("$ python -m gpuload", *command)
-    if (code := gpuload_command(command)) not in (0, REJECTED):
-        raise SystemExit(code)
-
-
-def make_net(outputs: int) -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(3, 16, 5, 4, 2),
-        nn.ReLU(),
-        nn.Conv2d(16, 32, 3, 2, 1),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(4),
-        nn.Flatten(),
-        nn.Linear(512, outputs),
-    )
+    measure.pack(store, shards, "--val", "0.1", *form, "--maxsize", str(SHARD_BYTES), *largest)
 
 
 def train_epoch(loader: gpuload.DaliIterator, net: nn.Module, every: int) -> dict[str, Any]:
@@ -114,7 +91,8 @@ def run(args: argparse.Namespace, store: Path) -> None:
     with gpuload.DaliIterator(packed, args.batch_size, augment=augment) as loader:
         limited = f"; this process may have {args.memory} of anonymous memory" if args.memory else ""
         print(f"{len(packed):,} images in {measure.in_bytes(stored)} of shards{limited}")
-        net = make_net(len(packed.classes or ()) or int(packed.labels.max()) + 1)
+        classes = len(packed.classes or ()) or int(packed.labels.max()) + 1
+        net = measure.make_net(classes, ((16, 5, 4), (32, 3, 2)), 4)
         epochs = []
         for epoch in range(args.epochs):
             measure.evict(shards)
@@ -146,13 +124,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--every", type=int, default=1, help="print every so many batches")
     parser.add_argument("--json", type=Path, help="file for the figures")
     args = parser.parse_args(argv)
-    try:
-        with tempfile.TemporaryDirectory() as scratch:
-            run(args, args.store or made_up.make("lmdb", Path(scratch) / "pictures.lmdb"))
-    except gpuload.GpuloadError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+    return measure.run_on(run, args, args.store, "lmdb", "pictures.lmdb")
 
 
 if __name__ == "__main__":

@@ -22,10 +22,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from statistics import mean, median
+from typing import Any
 
 import numpy as np
+import pillow_loader
 import torch
 import torch.nn.functional as F
 from PIL import Image, ImageDraw
@@ -77,69 +80,28 @@ def make_set(folder: Path, images: int) -> None:
         (folder / f"{split}-set" / "train").rename(folder / split)
 
 
-class Stored(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
-    """The packed images for a DataLoader: Pillow decodes them, and a transform makes the tensor."""
-
-    def __init__(self, folder: Path, transform: Callable[[Image.Image], torch.Tensor]) -> None:
-        packed = gpuload.Dataset(folder)
-        rows = [packed.rows(shard) for shard in range(len(packed.shard_paths))]
-        self.labels = np.concatenate([part.column("label").to_numpy() for part in rows])
-        self._files: list[bytes] = []
-        for path, part in zip(packed.shard_paths, rows, strict=True):
-            data = path.read_bytes()
-            spans = zip(part.column("image_offset").to_pylist(), part.column("image_bytes").to_pylist(), strict=True)
-            self._files += [data[offset : offset + size] for offset, size in spans]
-        self._transform = transform
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, number: int) -> tuple[torch.Tensor, int]:
-        image = Image.open(io.BytesIO(self._files[number])).convert("RGB")
-        return self._transform(image), int(self.labels[number])
-
-
 def open_dataloader(folder: Path, batch_size: int, seed: int) -> Loader:
-    """What is switched from."""
+    """What is switched from. The data set makes normalised tensors of what the transform returns."""
     transform = v2.Compose(
-        [
-            v2.ToImage(),
-            v2.RandomResizedCrop(SIZE, SCALE, antialias=True),
-            v2.RandomHorizontalFlip(),
-            v2.ColorJitter(*JITTER),
-            v2.ToDtype(torch.float32, scale=True),
-            v2.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
-        ]
+        [v2.RandomResizedCrop(SIZE, SCALE, antialias=True), v2.RandomHorizontalFlip(), v2.ColorJitter(*JITTER)]
     )
-    data = Stored(folder, transform)
+    data = pillow_loader.PackedImages(folder, transform)
     weights = (1 / np.bincount(data.labels))[data.labels]
     order = torch.Generator().manual_seed(seed)
     sampler = WeightedRandomSampler(weights.tolist(), len(data), generator=order)
     return DataLoader(data, batch_size, sampler=sampler, drop_last=True, num_workers=2, persistent_workers=True)
 
 
-def open_gpuload(folder: Path, batch_size: int, seed: int) -> Loader:
-    """The same with what gpuload has for it."""
-    augment = gpuload.Augment(
-        SIZE, crop=gpuload.RandomResizedCrop(scale=SCALE), transforms=[gpuload.transforms.ColorJitter(*JITTER)]
-    )
-    return gpuload.DaliIterator(folder, batch_size, augment=augment, seed=seed, sampling=gpuload.Balance("label"))
-
-
-def open_function(folder: Path, batch_size: int, seed: int) -> Loader:
-    """The same with torchvision's transform as it is."""
-    augment = gpuload.Augment(
-        SIZE,
-        crop=gpuload.RandomResizedCrop(scale=SCALE),
-        transforms=[gpuload.transforms.Function(v2.ColorJitter(*JITTER))],
-    )
+def open_gpuload(folder: Path, batch_size: int, seed: int, jitter: Any) -> Loader:
+    """The same with gpuload, and this ColorJitter."""
+    augment = gpuload.Augment(SIZE, crop=gpuload.RandomResizedCrop(scale=SCALE), transforms=[jitter])
     return gpuload.DaliIterator(folder, batch_size, augment=augment, seed=seed, sampling=gpuload.Balance("label"))
 
 
 WAYS: dict[str, Callable[[Path, int, int], Loader]] = {
     "dataloader": open_dataloader,
-    "gpuload": open_gpuload,
-    "function": open_function,
+    "gpuload": partial(open_gpuload, jitter=gpuload.transforms.ColorJitter(*JITTER)),
+    "function": partial(open_gpuload, jitter=gpuload.transforms.Function(v2.ColorJitter(*JITTER))),
 }
 
 

@@ -5,7 +5,7 @@ import functools
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
@@ -69,19 +69,24 @@ def modules(root: Path = PACKAGE) -> list[Path]:
     return sorted(root.rglob("*.py"))
 
 
-def imports(source: str) -> set[str]:
+parse = functools.cache(ast.parse)  # of all modules, for several tests
+
+
+@functools.cache
+def imports(source: str) -> frozenset[str]:
     """Full names of the modules imported anywhere in a source text, except for those under `if TYPE_CHECKING`."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(parse(source)))
+    for node in nodes:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            node.body = []
+            hidden = {inner for part in node.body for inner in ast.walk(part)}
+            nodes = [inner for inner in nodes if inner not in hidden]
     names: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
+    return frozenset(names)
 
 
 def rooms(root: Path) -> set[str]:
@@ -90,7 +95,7 @@ def rooms(root: Path) -> set[str]:
     return found - {"__init__"}
 
 
-def backward(room: str, imported: set[str]) -> list[str]:
+def backward(room: str, imported: Set[str]) -> list[str]:
     """Rooms imported by a module of `room` that come after it, or belong to the other half."""
     line = COMMON + PACKING + LOADING + COMMANDS
     if room not in COMMANDS:
@@ -181,21 +186,25 @@ def test_large_packages_have_one_owner() -> None:
 MAY_PRINT = {"cli.py", "__main__.py", "counted.py"}
 
 
+def dotted(node: ast.AST) -> str:
+    """A name, or one and its attribute, as it is written."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return f"{node.value.id}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+PRINTS = re.compile(r"(builtins\.)?print|pprint|logging\.(debug|info|warning|error|critical|exception|log|basicConfig)")
+
+
 def outputs(source: str) -> list[str]:
     """Calls of `print`, uses of sys.stdout, and loggers that are not named after their module."""
     found = []
-    for node in ast.walk(ast.parse(source)):
-        text = ast.unparse(node) if isinstance(node, ast.Call | ast.Attribute) else ""
-        is_print = isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "builtins.print", "pprint")
-        is_logger = isinstance(node, ast.Call) and ast.unparse(node.func).endswith("getLogger")
-        if is_print or text in ("sys.stdout", "sys.stderr", "sys.__stdout__", "logging.root"):
-            found.append(text)
-        if is_logger and text != "logging.getLogger(__name__)":
-            found.append(text)
-        if isinstance(node, ast.Call) and re.fullmatch(
-            r"logging\.(debug|info|warning|error|critical|exception|log|basicConfig)", ast.unparse(node.func)
-        ):
-            found.append(text)
+    for node in ast.walk(parse(source)):
+        name = dotted(node.func) if isinstance(node, ast.Call) else ""
+        is_logger = name.endswith("getLogger") and ast.unparse(node) != "logging.getLogger(__name__)"
+        is_stream = dotted(node) in ("sys.stdout", "sys.stderr", "sys.__stdout__", "logging.root")
+        if is_logger or is_stream or PRINTS.fullmatch(name):
+            found.append(ast.unparse(node))
     return found
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpuload import cli
+from gpuload import Dataset, cli
+from gpuload.monitor import Pace
 
 REPORT = ["report", "SET", "--images", "4", "--size", "16", "--batch-size", "4"]
 TUNE = ["tune", "SET", "--device", "cpu", "--seconds", "0.5", "--size", "16", "--batch-size", "4"]
@@ -40,8 +41,6 @@ KEPT: dict[str, Callable[[Path], object]] = {
 
 def prepare(packed: Path, folder: Path, name: str) -> tuple[list[str], list[Path]]:
     """The command, and the files that it is to write in this folder."""
-    from gpuload import Dataset
-
     key = Dataset(packed)[0]["key"]
     arguments, files = COMMANDS[name]
     command = [str(packed) if word == "SET" else word for word in arguments]
@@ -76,6 +75,8 @@ def test_own_files_are_replaced(
     packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Any, name: str
 ) -> None:
     monkeypatch.setattr("gpuload.commands.tune.save_tuning", lambda *_: tmp_path / "tuning.json")
+    for name in ("measure", "measure_resident"):  # which take their time
+        monkeypatch.setattr(f"gpuload.commands.tune.Tune.{name}", lambda *_: Pace(0.0, 1.0, 1.0, 1, 10))
     words, files = prepare(packed, tmp_path, name)
     files[-1].touch()
     assert command(*words).code == cli.DONE

@@ -5,7 +5,7 @@ import io
 import json
 import tarfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -35,65 +35,50 @@ def png(pixels: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-def fields_of(number: int, kind: str) -> list[tuple[dict[str, Any], bytes, int, dict[str, tuple[pa.DataType, Any]]]]:
-    """For each field: its entry in the manifest, the member's content, where its data begins, and its columns."""
-    tokens, pixels = np.arange(number + 1, dtype=np.int64), np.full((HEIGHT, WIDTH, 3), 40 * number, np.uint8)
-    raw, skip = npy(pixels)
-    array, header = npy(tokens)
+class Written(NamedTuple):
+    """A field of a sample: its entry in the manifest, the member's content, where its data begins, its columns."""
+
+    entry: dict[str, Any]
+    content: bytes
+    begin: int
+    columns: dict[str, tuple[pa.DataType, Any]]
+
+
+def fields_of(number: int, kind: str) -> list[Written]:
+    """kind: "image" or "raw"."""
+    found = []
+
+    def field(
+        name: str, kind: str, member: str, content: Any, /, begin: int = 0, more: Any = None, **columns: Any
+    ) -> None:
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        found.append(Written({"name": name, "kind": kind, "member": member, **(more or {})}, data, begin, columns))
+
     box, points, triangle = [1.0, 2.5, 20.0, 22.0], [1.0, 2.0, 2.0, 3.5, 4.0, 1.0], [1.0, 2.5, 20.0, 2.5, 20.0, 22.0]
-    image = (raw, skip) if kind == "raw" else (encode(photo(number, WIDTH, HEIGHT)), 0)
-    return [
-        ({"name": "image", "kind": kind, "member": "npy" if kind == "raw" else "jpg"}, *image, {}),
-        ({"name": "label", "kind": "class", "member": "cls"}, b"1", 0, {"label": (LONG, 1)}),
-        ({"name": "caption", "kind": "caption", "member": "txt"}, "ö".encode(), 0, {"caption": (TEXT, "ö")}),
-        ({"name": "meta", "kind": "json", "member": "meta.json"}, b'{"a": 1}', 0, {"meta": (TEXT, '{"a": 1}')}),
-        ({"name": "angle", "kind": "target", "member": "angle.json"}, b"0.5", 0, {"angle": (F4, 0.5)}),
-        (
-            {"name": "xy", "kind": "target", "member": "xy.json", "size": 2},
-            b"[0.5, 2]",
-            0,
-            {"xy": (pa.list_(F4, 2), [0.5, 2.0])},
-        ),
-        (
-            {"name": "labels", "kind": "labels", "member": "labels.json", "classes": ["p", "q"]},
-            b"[0, 1]",
-            0,
-            {"labels": (pa.list_(LONG), [0, 1])},
-        ),
-        (
-            {"name": "boxes", "kind": "boxes", "member": "boxes.json", "classes": ["x"]},
-            json.dumps({"boxes": [box], "classes": [0]}).encode(),
-            0,
-            {"boxes": (pa.list_(pa.list_(F4, 4)), [box]), "boxes_class": (pa.list_(LONG), [0])},
-        ),
-        (
-            {"name": "things", "kind": "instances", "member": "things.json", "classes": ["x"]},
-            json.dumps(
-                {"boxes": [box], "classes": [0], "areas": [40.5], "crowds": [0], "masks": [[triangle]]}
-            ).encode(),
-            0,
-            {
-                "things": (pa.list_(pa.list_(F4, 4)), [box]),
-                "things_class": (pa.list_(LONG), [0]),
-                "things_area": (pa.list_(pa.float64()), [40.5]),
-                "things_crowd": (pa.list_(LONG), [0]),
-                "things_masks": (TEXT, json.dumps([[triangle]])),
-            },
-        ),
-        (
-            {"name": "keypoints", "kind": "keypoints", "member": "keypoints.json", "size": 2},
-            json.dumps([points]).encode(),
-            0,
-            {"keypoints": (pa.list_(pa.list_(F4, 6)), [points])},
-        ),
-        ({"name": "mask", "kind": "mask", "member": "mask.png"}, png(np.eye(HEIGHT, WIDTH, dtype=np.uint8)), 0, {}),
-        (
-            {"name": "tokens", "kind": "array", "member": "tokens.npy", "dtype": "<i8"},
-            array,
-            header,
-            {"tokens_shape": (pa.list_(pa.int32()), [number + 1])},
-        ),
-    ]
+    boxes, longs = pa.list_(pa.list_(F4, 4)), pa.list_(LONG)
+    if kind == "raw":
+        field("image", "raw", "npy", *npy(np.full((HEIGHT, WIDTH, 3), 40 * number, np.uint8)))
+    else:
+        field("image", "image", "jpg", encode(photo(number, WIDTH, HEIGHT)))
+    field("label", "class", "cls", b"1", label=(LONG, 1))
+    field("caption", "caption", "txt", "ö".encode(), caption=(TEXT, "ö"))
+    field("meta", "json", "meta.json", b'{"a": 1}', meta=(TEXT, '{"a": 1}'))
+    field("angle", "target", "angle.json", b"0.5", angle=(F4, 0.5))
+    field("xy", "target", "xy.json", b"[0.5, 2]", more={"size": 2}, xy=(pa.list_(F4, 2), [0.5, 2.0]))
+    field("labels", "labels", "labels.json", [0, 1], more={"classes": ["p", "q"]}, labels=(longs, [0, 1]))
+    content = {"boxes": [box], "classes": [0]}
+    columns: dict[str, Any] = {"boxes": (boxes, [box]), "boxes_class": (longs, [0])}
+    field("boxes", "boxes", "boxes.json", content, more={"classes": ["x"]}, **columns)
+    content = {**content, "areas": [40.5], "crowds": [0], "masks": [[triangle]]}
+    columns = {"things": (boxes, [box]), "things_class": (longs, [0]), "things_area": (pa.list_(pa.float64()), [40.5])}
+    columns |= {"things_crowd": (longs, [0]), "things_masks": (TEXT, json.dumps([[triangle]]))}
+    field("things", "instances", "things.json", content, more={"classes": ["x"]}, **columns)
+    columns = {"keypoints": (pa.list_(pa.list_(F4, 6)), [points])}
+    field("keypoints", "keypoints", "keypoints.json", [points], more={"size": 2}, **columns)
+    field("mask", "mask", "mask.png", png(np.eye(HEIGHT, WIDTH, dtype=np.uint8)))
+    columns = {"tokens_shape": (pa.list_(pa.int32()), [number + 1])}
+    field("tokens", "array", "tokens.npy", *npy(np.arange(number + 1, dtype=np.int64)), {"dtype": "<i8"}, **columns)
+    return found
 
 
 def write(folder: Path, kind: str) -> None:

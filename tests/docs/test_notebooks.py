@@ -21,6 +21,7 @@ def load_script() -> Any:
     return module
 
 
+IN_JUPYTER = "quickstart.ipynb"
 NAMES = sorted(path.name for path in FOLDER.glob("*.ipynb"))
 
 
@@ -32,14 +33,30 @@ def test_they_are_what_the_script_makes() -> None:
         assert all(not cell.get("outputs") for cell in json.loads(text)["cells"])
 
 
-@pytest.mark.filterwarnings("ignore:Jupyter is migrating its paths:DeprecationWarning")
-@pytest.mark.parametrize("name", NAMES)
+def cells_of(name: str) -> list[str]:
+    """The programs of a notebook."""
+    cells = json.loads((FOLDER / name).read_text())["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != IN_JUPYTER])
 def test_it_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cell after cell, without a kernel, whose start takes longer."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for number, cell in enumerate(cells_of(name)):
+        exec(compile(cell, f"{name}[{number}]", "exec"), names)
+
+
+@pytest.mark.filterwarnings("ignore:Jupyter is migrating its paths:DeprecationWarning")
+def test_one_runs_in_jupyter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     pytest.importorskip("ipykernel")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    notebook = nbformat.read(FOLDER / name, as_version=4)
+    notebook = nbformat.read(FOLDER / IN_JUPYTER, as_version=4)
     nbformat.validate(notebook)
     resources = {"metadata": {"path": str(tmp_path)}}
     # Not by ports, which Jupyter looks for before its kernel takes them: another process may take one meanwhile. Files

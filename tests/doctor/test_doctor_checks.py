@@ -122,6 +122,12 @@ def test_without_a_package(monkeypatch: pytest.MonkeyPatch, package: str, packed
     assert {"system", "cores", "memory", "disk", "set"} <= set(found)
 
 
+@pytest.fixture
+def few_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "CHECKS", {"memory": environment.CHECKS["memory"]})
+
+
+@pytest.mark.usefixtures("few_checks")
 @pytest.mark.parametrize("with_set", [True, False])
 def test_without_any_decoder(monkeypatch: pytest.MonkeyPatch, packed: Path, with_set: bool) -> None:
     for package in ("numba", "nvidia.dali"):
@@ -131,25 +137,20 @@ def test_without_any_decoder(monkeypatch: pytest.MonkeyPatch, packed: Path, with
     assert conclude(found)[0].startswith("No decoder works here")
 
 
-@pytest.mark.usefixtures("usual_decoders")
-def test_a_check_that_fails_does_not_end_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("few_checks", "usual_decoders")
+def test_a_check_that_fails_does_not_end_the_others(
+    monkeypatch: pytest.MonkeyPatch, packed: Path, tmp_path: Path
+) -> None:
     def fail(driver: object) -> Any:
         raise RuntimeError("\nsomething odd\nmore")
 
-    monkeypatch.setitem(environment.CHECKS, "torch", fail)
-    found = {one.name: one for one in checks.examine(None, 1)}
-    assert found["torch"].said == "could not be checked: RuntimeError: something odd more"
-    assert found["torch"].grade == "broken" and found["memory"].is_well
-
-
-@pytest.mark.usefixtures("usual_decoders")
-@pytest.mark.parametrize("with_set", [True, False])
-def test_where_no_temporary_file_can_be_written(
-    monkeypatch: pytest.MonkeyPatch, packed: Path, tmp_path: Path, with_set: bool
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
-    found = {finding.name: finding for finding in checks.examine(packed if with_set else None, 1)}
-    assert found["native on cpu"].grade == ("ok" if with_set else "broken")
+    monkeypatch.setattr(environment, "CHECKS", {"torch": fail, **environment.CHECKS})
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))  # in which the images without a set are packed
+    for folder, grade in ((packed, "ok"), (None, "broken")):
+        found = {one.name: one for one in checks.examine(folder, 1)}
+        assert found["torch"].said == "could not be checked: RuntimeError: something odd more"
+        assert found["torch"].grade == "broken" and found["memory"].is_well
+        assert found["native on cpu"].grade == grade
 
 
 def test_packages_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,10 +229,10 @@ def test_memory(monkeypatch: pytest.MonkeyPatch, free: Any, of: Any, limit: Any,
     assert found.grade == grade and words in found.said
 
 
-@pytest.mark.parametrize(("soft", "grade"), [(100, "attention"), (1024, "ok"), (resource.RLIM_INFINITY, "ok")])
-def test_file_handles(monkeypatch: pytest.MonkeyPatch, soft: int, grade: str) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, 4096))
-    assert look("file handles").grade == grade
+def test_file_handles(monkeypatch: pytest.MonkeyPatch) -> None:
+    for soft, grade in ((100, "attention"), (1024, "ok"), (resource.RLIM_INFINITY, "ok")):
+        monkeypatch.setattr(resource, "getrlimit", lambda which, soft=soft: (soft, 4096))
+        assert look("file handles").grade == grade
 
 
 def test_windows_larger_than_memory(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,20 +1,28 @@
-"""Clocks, page cache, summary, and how a contender's process fails."""
+"""Parts of tools/bench.py: the summary, the page cache, contenders that fail, and the look at what one delivers: it finds
+what is missing, what came twice, and other pixels."""
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, ClassVar
 
+import bench
 import pytest
+import torch
 from benchmark import page_cache
 from benchmark.course import Course, Result
 from benchmark.crops import random_window
+from benchmark.examine import Examined, describe, examine, faults
 from benchmark.process import ContenderError, ContenderProcess, First, Round
 from benchmark.report import make_table, summarise
 from benchmark.stored import stored_samples
-from benchmark.work import Work
+from benchmark.work import Contender, Work
 
 import gpuload
 
@@ -56,7 +64,7 @@ def test_a_process_ends_with_the_benchmark(tmp_path: Path) -> None:
 import subprocess, sys
 from pathlib import Path
 from benchmark.process import ContenderProcess
-from benchmark.work import Work
+from benchmark.work import Contender, Work
 from PIL import Image
 process = ContenderProcess("webdataset", Work(Path(sys.argv[1]), 8, 32, 1, 8))
 # Holds the pipe of its orders open, as if it were busy with a turn and did not look whether they end.
@@ -117,38 +125,52 @@ def test_windows_are_those_of_random_resized_crop() -> None:
     assert random_window(10, 1000) == (0, (1000 - 13) // 2, 10, 13)  # none fits: the largest, in the middle
 
 
-class Failing:
-    """Stands in for a contender's process: its second round fails, and so does every cold one."""
+class StandIn:
+    """In the place of a contender's process, whose rounds fail as `fails` says, and all that are cold."""
+
+    pid = os.getpid()
+    versions: ClassVar[dict[str, str]] = {}
+    fails: ClassVar[dict[tuple[str, int], BaseException]] = {}
 
     def __init__(self, name: str, work: Work, python: str) -> None:
-        self.name, self.versions, self.rounds = name, {}, 0
+        self.name, self.rounds = name, 0
+
+    def __enter__(self) -> "StandIn":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def prepare(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def examine(self) -> dict[str, object]:
+        return Examined(8, False, {}, 8, [0.0] * 3, [1.0] * 3, 1)._asdict()
 
     def open(self) -> First:
         return First(0.1, (8, 3, 4, 4), "float32")
 
     def round(self) -> Round:
         self.rounds += 1
-        if self.name == "torch" and self.rounds == 2:
-            raise ContenderError("torch: it broke")
-        return rounds(1)[0]
+        if (self.name, self.rounds) in self.fails:
+            raise self.fails[self.name, self.rounds]
+        return Round(1024, 2.0, 1.0, 10**6)
 
     def cold(self) -> Round:
         raise ContenderError(f"{self.name}: its epoch has one batch only")
 
-    def close(self) -> None:
-        pass
 
-    def __enter__(self) -> "Failing":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> type[StandIn]:
+    monkeypatch.setattr(StandIn, "fails", {})
+    monkeypatch.setattr("benchmark.course.ContenderProcess", StandIn)
+    return StandIn
 
 
 def test_who_fails_in_a_round_is_left_out_and_the_others_go_on(
-    packed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    packed: Path, stand_in: type[StandIn], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("benchmark.course.ContenderProcess", Failing)
+    stand_in.fails["torch", 2] = ContenderError("torch: it broke")
     course = Course(Work(packed / "val", 8, 32, 1, 8), {}, {})
     course.take(["torch", "gpuload"])
     course.run_warm(3, None)
@@ -158,3 +180,86 @@ def test_who_fails_in_a_round_is_left_out_and_the_others_go_on(
     said = capsys.readouterr().err
     assert "left out: torch: it broke" in said
     assert said.count("no cold figure: gpuload: its epoch has one batch only") == 1
+
+
+def test_a_run_that_is_interrupted_leaves_its_rounds(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stand_in: type[StandIn]
+) -> None:
+    stand_in.fails["torch", 2] = KeyboardInterrupt()
+    figures = tmp_path / "figures.json"
+    monkeypatch.setattr("bench.Ceiling.measure", lambda self: self._rates.append(1.0))
+    options = ["--rounds", "3", "--images", "1024", "--loaders", "gpuload", "torch", "--json", str(figures)]
+    with pytest.raises(KeyboardInterrupt):
+        bench.main([str(packed / "train"), *options])
+    record = json.loads(figures.read_text())
+    assert not record["complete"]
+    found = [(row["name"], len(row["rounds"]), row["images_per_s"]) for row in record["loaders"]]
+    assert found == [("gpuload", 1, 512), ("torch", 1, 512)]
+
+
+TRUTH = {"0": 128, "1": 128}
+WORK = Work(folder=None, batch_size=32, size=16, threads=2, images=1024, samples=256)  # type: ignore[arg-type]
+ANY = Contender("any", "any", open=None)  # type: ignore[arg-type]
+
+
+class Loader:
+    """256 images whose red is brighter than their blue; labels 0 and 1 in turn."""
+
+    def __init__(self, batches: int = 8, channels: tuple[int, ...] = (0, 1, 2), labels: int = 2) -> None:
+        self.batches, self.channels, self.labels = batches, list(channels), labels
+        self.given = 0
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        random = torch.Generator().manual_seed(0)
+        for number in range(1, self.batches + 1):
+            self.given = number
+            images = torch.randn(32, 3, 16, 16, generator=random) + torch.tensor([0.5, 0.0, -0.5]).view(3, 1, 1)
+            yield images[:, self.channels], torch.arange(32) % self.labels
+
+
+class Resumable(Loader):
+    def state_dict(self) -> dict[str, int]:
+        return {"given": self.given}
+
+
+def found(loader: Loader) -> Examined:
+    return examine(loader, ANY, WORK)[0]
+
+
+def test_a_whole_epoch_is_counted_and_weighed() -> None:
+    result = found(Loader())
+    assert (result.images, result.whole, result.labels) == (256, True, TRUTH)
+    assert result.mean == pytest.approx([0.5, 0.0, -0.5], abs=0.02)
+    assert result.std == pytest.approx([1.0, 1.0, 1.0], abs=0.02)
+    assert faults(result, TRUTH, result, WORK) is None
+    assert faults(found(Loader(batches=6)), TRUTH, None, WORK) is None  # a last batch of each worker may be missing
+    assert examine(Loader(), ANY, WORK)[1] is None
+    result, state = examine(Resumable(), ANY, WORK)
+    assert (result.middle, state) == (4, {"given": 4})
+
+
+@pytest.mark.parametrize(
+    ("loader", "fault"),
+    [
+        (Loader(batches=5), "its epoch has 160 of 256 images"),
+        (Loader(batches=9), "label 0 occurs 144 times in an epoch, but 128 times in the set"),
+        (Loader(labels=3), "but 0 times in the set"),
+        (Loader(channels=(2, 1, 0)), r"its images differ from the first loader's: mean -0\.\d+, .* in red, green"),
+    ],
+)
+def test_what_is_wrong_is_said(loader: Loader, fault: str) -> None:
+    assert re.search(fault, str(faults(found(loader), TRUTH, found(Loader()), WORK)))
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "message"),
+    [
+        (torch.zeros(32, 3, 16, 8), torch.zeros(32), r"its batches are \(32, 3, 16, 8\), torch.float32 on cpu"),
+        (torch.zeros(32, 3, 16, 16, dtype=torch.uint8), torch.zeros(32), "torch.uint8 on cpu; expected"),
+        (torch.full((32, 3, 16, 16), torch.nan), torch.zeros(32), "a pixel is not finite"),
+        (torch.zeros(32, 3, 16, 16), torch.zeros(31), "a label is missing"),
+    ],
+)
+def test_batches_of_another_form_are_refused(images: torch.Tensor, labels: torch.Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        describe((images, labels), ANY, WORK)

@@ -110,22 +110,14 @@ def test_no_step_stops_the_others(
     host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(gpu_check, "GRACE_S", 1)
-    host.lines = [
-        ("fails", 20, "echo it broke >&2; exit 3"),
-        # Its child would outlive it, and what it has written by then is kept.
-        (
-            "hangs",
-            1,
-            "echo '{\"rows\": [1]}' >hangs.json; sleep 60 & echo $! >child; trap 'touch caught; exit 1' INT; wait",
-        ),
-        ("stays", 0.3, "trap '' INT; sleep 60"),
-        ("works", 20, "echo done"),
-    ]
+    # The child of the second would outlive it, and what that has written by then is kept.
+    hangs = "echo '{\"rows\": [1]}' >hangs.json; sleep 60 & echo $! >child; trap 'touch caught; exit 1' INT; wait"
+    host.lines = [("fails", 20, "echo it broke >&2; exit 3"), ("hangs", 1, hangs)]
+    host.lines += [("stays", 0.3, "trap '' INT; sleep 60"), ("works", 20, "echo done")]
     assert host.call("--seconds", "100") == 1
     found = host.recorded()
     assert [step["exit"] for step in found.values()] == [3, 124, 124, 0] and found["works"]["ok"]
-    assert found["fails"]["output"] == ["it broke"]
-    assert found["hangs"]["figures"] == {"rows": [1]}
+    assert found["fails"]["output"] == ["it broke"] and found["hangs"]["figures"] == {"rows": [1]}
     assert (host.out / "caught").exists()  # it was asked to end before it was made to
     with contextlib.suppress(FileNotFoundError):  # a process that has ended may wait for its new parent
         state = Path(f"/proc/{(host.out / 'child').read_text().strip()}/stat").read_text().rpartition(")")[2].split()[0]
@@ -138,37 +130,32 @@ def test_no_step_stops_the_others(
 
 def test_the_next_call_goes_on(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
     host.lines = [("first", 5, "test -e mended"), ("second", 5, "true"), ("third", 500, "true"), ("fourth", 5, "true")]
-    assert host.call("--seconds", "400") == 1
-    assert host.order() == ["first", "second", "fourth"]
+    assert host.call("--seconds", "400") == 1 and host.order() == ["first", "second", "fourth"]
     assert "Not run yet: third. Repeat the command to continue." in capsys.readouterr().out
     (host.out / "mended").touch()
-    assert host.call("--seconds", "600") == 0  # what failed comes after what is new
-    assert host.order() == ["third", "first"]
+    assert host.call("--seconds", "600") == 0 and host.order() == ["third", "first"]  # failed ones after new ones
     assert "no step failed" in capsys.readouterr().out
     assert host.call() == 0 and host.order() == []
     assert host.call("--steps", "fourth", "first") == 0 and host.order() == ["first", "fourth"]
 
 
-def test_on_another_host_only_the_data_are_made_again(host: Host, tmp_path: Path) -> None:
+def test_on_another_host_only_the_data_are_made_again(host: Host) -> None:
     host.makes = {"cut": "images", "pack": "shards"}
     host.lines = [("cut", 5, "mkdir images"), ("pack", 5, "mkdir shards")]
     host.lines += [("needs-a", 5, "true"), ("needs-b", 500, "true")]
-    assert host.call("--seconds", "400") == 1
-    assert host.order() == ["cut", "pack", "needs-a"]
+    assert host.call("--seconds", "400") == 1 and host.order() == ["cut", "pack", "needs-a"]
     carried = (host.out / "summary.json").read_bytes()
     shutil.rmtree(host.out)
     host.out.mkdir()
     (host.out / "summary.json").write_bytes(carried)
-    assert host.call("--seconds", "600") == 0
-    assert host.order() == ["cut", "pack", "needs-b"]
+    assert host.call("--seconds", "600") == 0 and host.order() == ["cut", "pack", "needs-b"]
 
 
 def test_without_data_nothing_that_needs_them_runs(host: Host) -> None:
     host.makes = {"pack": "shards"}
     host.lines = [("pack", 5, "test -e mended && mkdir shards"), ("needs-a", 5, "true"), ("other", 5, "true")]
-    assert host.call() == 1
-    assert host.order() == ["pack", "other"]
+    assert host.call() == 1 and host.order() == ["pack", "other"]
     (host.out / "mended").touch()
     host.lines.append(("new", 5, "true"))
-    assert host.call() == 0
-    assert host.order() == ["pack", "needs-a", "new"]  # data that failed come before the new, which may need them
+    # Data that failed come before the new, which may need them.
+    assert host.call() == 0 and host.order() == ["pack", "needs-a", "new"]

@@ -1,9 +1,11 @@
-"""examples/train.py with both loaders, and what its checkpoints promise."""
+"""examples/train.py, ddp.py and lightning.py, by python and by torchrun: they learn, and what checkpoints promise."""
 
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
+import ddp
 import prepared
 import pytest
 import torch
@@ -14,83 +16,111 @@ import gpuload
 # Beside decoding threads, torch's own get in each other's way on two cores.
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-SMALL = ["--size", "24", "--batch-size", "64", "--min-scale", "0.5", "--flip", "0", "--device", "cpu"]
+SMALL = ["--epochs", "2", "--size", "24", "--batch-size", "32", "--min-scale", "0.5", "--flip", "0", "--device", "cpu"]
+RUN_EXAMPLE = str(Path(__file__).with_name("run_example.py"))
+
+
+@pytest.fixture(scope="module")
+def few(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """180 images to train with, 5 batches of 32, which are those to validate, too."""
+    folder = tmp_path_factory.mktemp("few")
+    for split in ("train", "val"):
+        (folder / split).symlink_to(packed / "val")
+    return folder
+
+
+def launch(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.parametrize("loader", ["dali", "torch"])
 def test_trains_to_better_than_chance(packed: Path, loader: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert train.main([str(packed), "--loader", loader, "--epochs", "2", *SMALL]) == 0
+    assert train.main([str(packed), "--loader", loader, *SMALL, "--batch-size", "64"]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
-    found = re.fullmatch(
-        r"Trained 2 epochs in \d+ s: validation accuracy ([\d.]+)% \((\d+) of (\d+); chance is 10.0%\)", last
-    )
+    accuracy = r"validation accuracy ([\d.]+)% \((\d+) of (\d+); chance is 10.0%\)"
+    found = re.fullmatch(rf"Trained 2 epochs in \d+ s: {accuracy}", last)
     assert found, last
     images = len(gpuload.Dataset(packed / "val"))
     assert int(found[3]) == images  # each once
     assert int(found[2]) / images > 0.3  # chance is 0.1
 
 
-def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
-    return torch.load(checkpoint, weights_only=True)["net"]
+# At the end of an epoch, and in the middle of the last. A DataLoader starts that again.
+@pytest.mark.parametrize(
+    ("loader", "stop", "told"), [("dali", 5, "1, after 5"), ("dali", 8, "2, after 8"), ("torch", 8, "2, after 5")]
+)
+def test_resumed_equals_undisturbed(
+    few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], loader: str, stop: int, told: str
+) -> None:
+    def run(name: str, *more: object) -> Any:
+        options = [*SMALL, "--loader", loader, "--checkpoint", str(tmp_path / name), *map(str, more)]
+        assert train.main([str(few), *options]) == 0
+        weights = torch.load(tmp_path / name, weights_only=True)["net"]
+        return {name: value.tolist() for name, value in weights.items()}
 
-
-@pytest.fixture(scope="module")
-def whole(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
-    """The weights after a run of two epochs that was never interrupted."""
-    checkpoint = tmp_path_factory.mktemp("whole") / "run.pt"
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as `one_thread`, which is there for a test only
-    assert train.main([str(packed), "--epochs", "2", *SMALL, "--checkpoint", str(checkpoint)]) == 0
-    torch.set_num_threads(threads)
-    return weights(checkpoint)
-
-
-# 25 batches an epoch: at the end of one, and in the middle of the last.
-@pytest.mark.parametrize("stop", [25, 40])
-def test_resumed_equals_undisturbed(packed: Path, tmp_path: Path, whole: dict[str, torch.Tensor], stop: int) -> None:
-    parts = tmp_path / "parts.pt"
-    run = [str(packed), "--epochs", "2", *SMALL, "--checkpoint", str(parts)]
-    assert train.main([*run, "--max-batches", str(stop)]) == 0
-    assert any(not torch.equal(value, whole[name]) for name, value in weights(parts).items())
-    assert train.main([*run, "--resume"]) == 0
-    assert {name: value.tolist() for name, value in weights(parts).items()} == {
-        name: value.tolist() for name, value in whole.items()
-    }
+    stopped, parts = run("parts", "--max-batches", stop), run("parts", "--resume")
+    assert f"in epoch {told} of 10 batches" in capsys.readouterr().out
+    assert stopped != parts and (loader == "torch" or parts == run("whole"))
     assert not list(tmp_path.glob("*.tmp"))
 
 
 def test_under_torchrun_and_resumed_by_one_process(
-    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = [str(packed), "--epochs", "2", *SMALL, "--batch-size", "32", "--checkpoint", str(tmp_path / "run.pt")]
-    done = subprocess.run(
-        [*prepared.torchrun(2), train.__file__, *options, "--max-batches", "35"], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    images = len(gpuload.Dataset(packed / "val"))
-    assert len(re.findall(rf"validation accuracy [\d.]+% \(\d+ of {images}\)", done.stdout)) == 1  # rank 0 alone speaks
-    assert "Stopped after 35 of 50 batches" in done.stdout
+    options = [str(few), *SMALL, "--batch-size", "8", "--checkpoint", str(tmp_path / "run.pt")]
+    said = launch(*prepared.torchrun(2), train.__file__, *options, "--max-batches", "15")
+    images = len(gpuload.Dataset(few / "val"))
+    assert len(re.findall(rf"validation accuracy [\d.]+% \(\d+ of {images}\)", said)) == 1  # rank 0 alone speaks
+    assert "Stopped after 15 of 22 batches" in said
 
     assert train.main([*options, "--resume"]) == 0
     said = capsys.readouterr().out
-    # 35 batches of 64 are 25 and 640 images: 977 remain, 30 batches of 32, with which the epoch of 50 ends.
-    assert "in epoch 2, after 70 of 100 batches" in said
-    found = re.search(rf"validation accuracy [\d.]+% \((\d+) of {images}; chance is 10.0%\)", said)
-    assert found and int(found[1]) / images > 0.3
+    # Four batches of 16 of the second epoch: 116 of 180 images remain, 14 batches of 8, with which the epoch of 22 ends.
+    assert "in epoch 2, after 30 of 44 batches" in said
+    assert re.search(rf"validation accuracy [\d.]+% \(\d+ of {images}; chance is 10.0%\)", said)
 
 
 def test_a_dataloader_is_for_one_process(
     packed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LOCAL_RANK", "0")
-    with pytest.raises(SystemExit) as caught:
+    with pytest.raises(SystemExit, match="2"):
         train.main([str(packed), "--loader", "torch"])
-    assert caught.value.code == 2
     assert "--loader torch: runs in one process only" in capsys.readouterr().err
 
 
-def test_a_dataloader_starts_the_epoch_again(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = [str(packed), "--loader", "torch", "--epochs", "2", *SMALL, "--checkpoint", str(tmp_path / "run.pt")]
-    assert train.main([*run, "--max-batches", "30"]) == 0
-    assert train.main([*run, "--resume"]) == 0
-    assert "in epoch 2, after 25 of 50 batches" in capsys.readouterr().out
+def test_lightning_on_two_ranks(few: Path, tmp_path: Path) -> None:
+    options = ["--size", "24", "--batch-size", "8", "--accelerator", "cpu", "--runs", str(tmp_path), "--epochs", "1"]
+    command = prepared.torchrun(2, "torchvision_anywhere", "pytorch_lightning")
+    command += [RUN_EXAMPLE, "lightning.py", str(few), *options]
+    images = len(gpuload.Dataset(few / "val"))
+    accuracy = re.compile(rf"epoch 1: validation accuracy [\d.]+% \((\d+) of {images}\)")  # each image once
+    found = accuracy.findall(launch(*command, "--save-every", "7"))
+    assert len(found) == 1  # one rank speaks
+
+    saved = torch.load(tmp_path / "last.ckpt", weights_only=True)["loops"]["fit_loop"]["state_dict"]
+    assert saved["combined_loader"][0]["samples"] == 7 * 16  # of 11 batches
+    # The same four batches again, from the same weights.
+    assert accuracy.findall(launch(*command, "--resume", str(tmp_path / "last.ckpt"))) == found
+
+
+def test_ddp_resumes(
+    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = tmp_path / "run.pt"
+    said = launch(*prepared.torchrun(2), ddp.__file__, str(few), str(checkpoint))
+    assert said.splitlines() == ["epoch 1 of 2 done", "epoch 2 of 2 done"]
+    state = torch.load(checkpoint, weights_only=True)["loader"]
+    assert (state["epoch"], state["samples"]) == (2, 0)
+
+    # One process resumes what two have saved: nothing is left to do, but for one epoch more that is asked for.
+    port = "0"  # any, since there is nobody to be told
+    environment = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    ddp.main(few, checkpoint)
+    assert capsys.readouterr().out == ""
+    ddp.main(few, checkpoint, epochs=3)
+    assert capsys.readouterr().out == "epoch 3 of 3 done\n"

@@ -77,10 +77,13 @@ def pack(folder: Path, samples: list[Any], **options: Any) -> Path:
 
 def test_sets_of_every_kind(tmp_path: Path) -> None:
     """One image; no labels; raw pixels; JPEG and PNG; all images alike."""
+    image = textured(1)
+    mixed = [encode(image), encode(image.convert("L")), encode(photo(), "PNG")]
+    mixed += [encode(image, comment=bytes(range(65, 90)) * 500, progressive=True)]  # a header of 12 kB
     kinds = {
         "one": pack(tmp_path / "one", [{"image": encode(photo())}]),
         "raw": pack(tmp_path / "raw", [{"image": encode(photo(n)), "label": "x"} for n in range(5)], encode="raw"),
-        "mixed": pack(tmp_path / "mixed", [{"image": encode(photo(n), "PNG" if n % 2 else "JPEG")} for n in range(5)]),
+        "mixed": pack(tmp_path / "mixed", [{"image": file} for file in mixed]),
         "alike": pack(tmp_path / "alike", [{"image": encode(photo())}] * 5),
     }
     found = {name: make_report(folder) for name, folder in kinds.items()}
@@ -89,7 +92,8 @@ def test_sets_of_every_kind(tmp_path: Path) -> None:
     assert facts["raw"]["formats"] == [{"what": "raw pixels", "counts": [5]}]
     assert facts["raw"]["classes"][0]["rows"][0]["counts"] == [5]
     formats = {row["what"]: row["counts"] for row in facts["mixed"]["formats"]}
-    assert formats == {"JPEG": [3], "PNG": [2]}
+    assert formats == {"JPEG": [2], "PNG": [1], "JPEG, progressive": [1]}
+    assert "JPEG, progressive" in found["mixed"][1] and "50.0 %" in found["mixed"][1]
     assert facts["alike"]["duplicates"]["exact_groups"] == 1 and facts["alike"]["duplicates"]["images"] == 4
     assert all("Nothing was rejected" in page for _, page in found.values())
 
@@ -127,14 +131,13 @@ def test_a_sorted_set_is_told(tmp_path: Path) -> None:
     assert "<code>shuffle=gpuload.Shuffle(window=16)</code>" in page
 
 
-def test_names_of_splits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_of_splits(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("val", "train", "extra"):
-        pack(tmp_path / "all" / f"{name}-made", [{"image": encode(photo())}])
-        (tmp_path / "all" / f"{name}-made" / "train").rename(tmp_path / "all" / name)
-    splits = make_report(tmp_path / "all")[0]["splits"]
+        (tmp_path / name).symlink_to(packed)
+    splits = make_report(tmp_path, images=10)[0]["splits"]
     assert [split["name"] for split in splits] == ["train", "val", "extra"]
-    assert splits[0]["given"] == str(tmp_path / "all" / "train")
-    assert main(["report", str(tmp_path / "all"), str(tmp_path / "all" / "val")]) == 2
+    assert splits[0]["given"] == str(tmp_path / "train")
+    assert main(["report", str(tmp_path), str(tmp_path / "val")]) == 2
     assert "report: a packed set is there twice" in capsys.readouterr().err
 
 
@@ -160,7 +163,8 @@ def test_histograms_count_every_value(spread: float) -> None:
 
 
 def test_near_duplicates_are_near(tmp_path: Path) -> None:
-    """Scaled, recompressed and brightened images are found; other images, and flat ones of different colours, are not."""
+    """Scaled, recompressed and brightened images are found; other images, and flat ones of different colours, are not.
+    Of a group with many images of one split, some of the others are shown."""
     image = textured(1, 200, 150)
     samples = [
         image, image.resize((100, 75)), image.point(lambda v: min(255, v + 6)), textured(2, 200, 150),
@@ -168,20 +172,14 @@ def test_near_duplicates_are_near(tmp_path: Path) -> None:
     ]  # fmt: skip
     flats = [photo(0, 1, 1).resize((80, 60)).point(lambda v, n=n: n * 60) for n in range(4)]
     files = [again(sample, quality) for sample, quality in zip(samples, (95, 90, 40, 90, 90, 90), strict=True)]
-    named = [{"image": file, "name": f"{n}"} for n, file in enumerate([*files, *map(encode, flats)])]
-    folder = pack(tmp_path / "set", named)
-    found = make_report(folder)[0]["duplicates"]
-    assert [sorted(sample["source"] for sample in group["members"]) for group in found["shown"]] == [["0", "1", "2"]]
+    files += [*map(encode, flats), *[encode(textured(3))] * 43]
+    named = [{"image": file, "name": f"{n}", "split": "val" if n > 50 else "train"} for n, file in enumerate(files)]
+    gpuload.pack(named, tmp_path, workers=1)
+    found = make_report(tmp_path)[0]["duplicates"]
+    same, near = found["shown"]
+    assert same["count"] == 43 and {sample["split"] for sample in same["members"]} == {"train", "val"}
+    assert sorted(sample["source"] for sample in near["members"]) == ["0", "1", "2"]
     assert found["not_compared"] == 4
-
-
-def test_a_group_with_many_images_of_one_split_shows_the_others(tmp_path: Path) -> None:
-    same = encode(textured(0))
-    samples = [{"image": same, "split": "val" if number > 40 else "train"} for number in range(43)]
-    gpuload.pack(samples, tmp_path / "sets", workers=1, progress=False)
-    facts, _ = make_report(tmp_path / "sets")
-    (group,) = facts["duplicates"]["shown"]
-    assert group["count"] == 43 and {sample["split"] for sample in group["members"]} == {"train", "val"}
 
 
 def test_what_is_kept_of_an_image_is_small() -> None:
@@ -189,14 +187,3 @@ def test_what_is_kept_of_an_image_is_small() -> None:
     looks = measure(np.zeros((64, 3, 64, 64), np.uint8), np.arange(64))
     values = [getattr(looks, field.name) for field in dataclasses.fields(looks)]
     assert sum((value if value.base is None else value.base).nbytes for value in values) < 400 * 64
-
-
-def test_formats_of_every_kind(tmp_path: Path) -> None:
-    image = textured(1)
-    files = [encode(image), encode(image.convert("L")), encode(image, "PNG")]
-    files += [encode(image, comment=bytes(range(65, 90)) * 500, progressive=True)]  # a header of 12 kB
-    folder = pack(tmp_path / "set", [{"image": file} for file in files])
-    facts, page = make_report(folder)
-    found = {row["what"]: row["counts"] for row in facts["formats"]}
-    assert found == {"JPEG": [2], "PNG": [1], "JPEG, progressive": [1]}
-    assert "JPEG, progressive" in page and "50.0 %" in page

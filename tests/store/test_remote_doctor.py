@@ -25,7 +25,7 @@ def test_a_set_at_a_url(proxy: Any, quick: None, capsys: pytest.CaptureFixture[s
     said = " ".join(capsys.readouterr().out.split())
     assert code == cli.DONE, said
     assert f"set {proxy.url}/train: 97 samples in 10 shards" in said
-    assert f"network {proxy.url}/train: the first request took " in said and "are too small to measure how fast" in said
+    assert f"network {proxy.url}/train: a request takes " in said and "are too small to measure how fast" in said
     assert f"cache {tmp_path / 'cache'}: room for " in said and "the first epoch alone downloads anything" in said
     assert "native on cpu" in said and "disk" not in said.partition("native on cpu")[0]
     assert {count for path, count in proxy.asked.items() if path.endswith(".tar")} <= {1, 1 + 6}  # 6 to measure

@@ -41,7 +41,7 @@ class Images(pillow_loader.PackedImages):
         columns = ([part.column(side).to_numpy() for part in rows] for side in ("height", "width"))
         self.sizes = np.stack([np.concatenate(column) for column in columns], axis=1)
         self._raw, self._mode = packed.fields["image"].kind == "raw", mode
-        self._second = second or (lambda number: int(self._labels[number]))
+        self._second = second or (lambda number: int(self.labels[number]))
         self._peak = 65_535 if mode == "I;16" else 255
         if mode != "RGB":
             self._mean = self._std = torch.tensor([0.5]).view(1, 1, 1)
@@ -78,7 +78,7 @@ def with_function(work: Work) -> Batches:
 
 def balanced(work: Work) -> Batches:
     images = Images(work.folder, _crop(work))
-    weights = (1 / np.bincount(images._labels).clip(1))[images._labels]
+    weights = (1 / np.bincount(images.labels).clip(1))[images.labels]
     return _load(images, work, sampler=WeightedRandomSampler(weights.tolist(), len(images)))
 
 

@@ -184,7 +184,7 @@ def open_albumentations(work: Work, name: str = "") -> Iterator[Batches]:
         def __getitem__(self, number: int) -> tuple[Any, int]:
             pixels = whole(image=simplejpeg.decode_jpeg(self.read(number)))["image"]
             planes = np.ascontiguousarray(pixels.transpose(2, 0, 1))
-            return torch.from_numpy(planes), int(self._labels[number])
+            return torch.from_numpy(planes), int(self.labels[number])
 
     images = Images(work.folder, lambda image: image)
     yield torch.utils.data.DataLoader(

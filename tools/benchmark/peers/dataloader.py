@@ -38,7 +38,7 @@ def open_opencv(work: Work, device: str = "cpu") -> Iterator[Batches]:
 
     class Images(pillow_loader.PackedImages):
         def __getitem__(self, number: int) -> tuple[Any, int]:
-            return crop(simplejpeg.decode_jpeg(self.read(number))), int(self._labels[number])
+            return crop(simplejpeg.decode_jpeg(self.read(number))), int(self.labels[number])
 
     cv2.setNumThreads(0)  # the workers already use all cores
     yield from _load(Images(work.folder, None), work, device)

@@ -60,7 +60,7 @@ def _run(decode: Callable[[bytes], Any], work: Work, device: str) -> Iterator[Ba
     torch.set_num_threads(1)  # the pipeline's threads do the work
 
     def load(number: int) -> tuple[Any, int]:
-        return decode(images.read(number)), int(images._labels[number])
+        return decode(images.read(number)), int(images.labels[number])
 
     def collate(samples: list[tuple[Any, int]]) -> tuple[Any, Any]:
         pixels, labels = zip(*samples, strict=True)
