@@ -75,8 +75,8 @@ def test_own_files_are_replaced(
     packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Any, name: str
 ) -> None:
     monkeypatch.setattr("gpuload.commands.tune.save_tuning", lambda *_: tmp_path / "tuning.json")
-    for name in ("measure", "measure_resident"):  # which take their time
-        monkeypatch.setattr(f"gpuload.commands.tune.Tune.{name}", lambda *_: Pace(0.0, 1.0, 1.0, 1, 10))
+    for method in ("measure", "measure_resident"):  # which take their time
+        monkeypatch.setattr(f"gpuload.commands.tune.Tune.{method}", lambda *_: Pace(0.0, 1.0, 1.0, 1, 10))
     words, files = prepare(packed, tmp_path, name)
     files[-1].touch()
     assert command(*words).code == cli.DONE
