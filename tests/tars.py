@@ -1,9 +1,13 @@
 """Tar archives by Python's own module, for the tests."""
 
 import io
+import subprocess
+import sys
 import tarfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+import pytest
 
 Members = Mapping[str, bytes] | Iterable[tuple[str, bytes]]
 
@@ -33,3 +37,11 @@ def sealed(data: bytes, at: int, changes: Mapping[int, bytes]) -> bytes:
     block[148:156] = b" " * 8
     block[148:156] = b"%06o\0 " % sum(block)
     return data[:at] + bytes(block) + data[at + 512 :]
+
+
+def same_as_wds2idx(shard: Path, index: Path, other: Path) -> bool:
+    """Whether DALI's own tool writes the same index, to `other`."""
+    if not (program := Path(sys.executable).with_name("wds2idx")).exists():
+        pytest.skip("needs wds2idx, which comes with DALI: pip install -e '.[dali]'")
+    subprocess.run([sys.executable, program, shard, other], check=True, stdout=subprocess.DEVNULL)
+    return index.read_text() == other.read_text() != ""
