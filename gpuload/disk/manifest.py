@@ -179,11 +179,10 @@ class Manifest:
             raise ValueError(
                 f"a set has one field 'image' of kind image or raw, and no two of one name; found {some_of(names, 8)}"
             )
-        count, parts, offsets = len(self.shards), self.index_parts, self.index_offsets
-        if (parts and len(parts) != count + 1) or (offsets and len(offsets) != count + 2):
-            raise ValueError(f"index_parts and index_offsets are not those of {counted(count, 'shard')}")
-        if offsets and (list(offsets) != sorted(offsets) or offsets[-1] > self.most_beside):
-            raise ValueError("index_offsets do not grow, or are larger than the set")
+        count, parts, offsets = len(self.shards), self.index_parts or (), self.index_offsets or ()
+        sizes_fit = len(parts) in (0, count + 1) and len(offsets) in (0, count + 2)
+        if not sizes_fit or list(offsets) != sorted(offsets) or max(offsets, default=0) > self.most_beside:
+            raise ValueError(f"index_parts and index_offsets are not those of an index of {counted(count, 'shard')}")
 
 
 def parse_manifest(text: bytes, where: Path | URL, is_local: bool) -> Manifest:

@@ -38,31 +38,27 @@ class Connections:
         self._waiting: list[tuple[Callable[[], float], asyncio.Future[None]]] = []  # in order of arrival
 
     async def __aenter__(self) -> None:
-        if self._free:
-            self._free -= 1
-            return
-        waiting = NEEDED.get(), asyncio.get_running_loop().create_future()
-        self._waiting.append(waiting)
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append((NEEDED.get(), turn))
+        self._admit()
         try:
-            await waiting[1]
+            await turn
         except asyncio.CancelledError:
-            if waiting in self._waiting:
-                self._waiting.remove(waiting)
-            else:  # its turn came at the same moment
-                self._give_back()
+            if not turn.cancelled():  # its turn came at the same moment
+                await self.__aexit__()
             raise
 
     async def __aexit__(self, *_: object) -> None:
-        self._give_back()
+        self._free += 1
+        self._admit()
 
-    def _give_back(self) -> None:
-        waiting = [one for one in self._waiting if not one[1].done()]  # others were cancelled
-        if not waiting:
-            self._free += 1
-            return
-        first = min(waiting, key=lambda one: one[0]())
-        self._waiting.remove(first)
-        first[1].set_result(None)
+    def _admit(self) -> None:
+        self._waiting = [one for one in self._waiting if not one[1].done()]  # others were cancelled
+        while self._free and self._waiting:
+            first = min(self._waiting, key=lambda one: one[0]())
+            self._waiting.remove(first)
+            self._free -= 1
+            first[1].set_result(None)
 
 
 class Background:
@@ -80,12 +76,7 @@ class Background:
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine and returns its result. Ctrl-C cancels it."""
-        future = self.start(coroutine)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        return Waiter().wait(coroutine, "the request")
 
     def stop(self) -> None:
         """Cancels all tasks and ends the thread."""

@@ -100,7 +100,9 @@ def test_members_are_no_paths(copy: Path) -> None:
 def test_parts_of_an_index_are_no_larger_than_its_set(copy: Path, change: Callable[[list[int]], list[int]]) -> None:
     """At a URL, a part is read into memory."""
     change_manifest(copy, lambda found: found.update(index_offsets=change(found["index_offsets"])))
-    with pytest.raises(gpuload.FormatError, match="index_offsets do not grow, or are larger than the set"):
+    with pytest.raises(
+        gpuload.FormatError, match="index_parts and index_offsets are not those of an index of 10 shards"
+    ):
         gpuload.Dataset(copy)
 
 

@@ -70,3 +70,20 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     set_patience(give_up_s=2, first_wait_s=0.02, longest_wait_s=0.1)
     monkeypatch.setattr("gpuload.disk.fetch._OFFLINE_S", 0.3)
     return set_patience
+
+
+@pytest.fixture
+def hub(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A server that answers as the Hub, whose token and address the environment has."""
+    pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed (extra remote)")
+    from store.hub_server import TOKEN, CdnServer, HubServer
+    from store.servers import running
+
+    from gpuload.store import hub
+
+    with running(CdnServer(packed.parent)) as cdn, running(HubServer(packed.parent, cdn)) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        monkeypatch.setenv("GPULOAD_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(hub, "_PATIENCE", replace(hub._PATIENCE, first_wait_s=0.01))
+        yield server

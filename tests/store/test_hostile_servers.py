@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from loaders import drain, load
-from store.hub_server import COMMIT, CdnServer, HubServer
+from store.hub_server import COMMIT, HubServer
 from store.servers import _Files, _Server, running
 
 import gpuload
@@ -215,15 +215,6 @@ def test_links_in_the_cache_are_not_followed(name: str, proxy: Any, tmp_path: Pa
     with pytest.raises(FormatError, match=f"{name}: .*not a regular file"):
         gpuload.Dataset(url, cache)
     assert target.read_bytes() == before
-
-
-@pytest.fixture
-def hub(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
-    pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed (extra remote)")
-    with running(CdnServer(packed.parent)) as cdn, running(HubServer(packed.parent, cdn)) as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.url)
-        monkeypatch.setenv("GPULOAD_CACHE", str(tmp_path / "cache"))
-        yield server
 
 
 def test_what_the_hub_answers(hub: HubServer, tmp_path: Path, impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import contextvars
 import itertools
 import resource
 import threading
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,7 @@ Rows = list[tuple[int, bytes]]
 
 def in_ram(proxy: Any, cache: Path, **options: Any) -> gpuload.DaliIterator:
     url: Any = f"{proxy.url}/train"
-    data = gpuload.Dataset(url, cache, 0, options.pop("verify", None))
-    return load(data, **{"shuffle": gpuload.Shuffle(window=2), "drop_last": False, **options})  # type: ignore[arg-type]
+    return load(gpuload.Dataset(url, cache, 0), **{"shuffle": gpuload.Shuffle(window=2), "drop_last": False, **options})  # type: ignore[arg-type]
 
 
 def files_below(folder: Path) -> set[str]:
@@ -33,11 +33,10 @@ def files_below(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"verify": "sha256"}, {"decoder": "dali"}, {"shuffle": gpuload.Shuffle(window=1, lanes=2), "drop_last": True}],
+    [{}, {"decoder": "dali"}, {"shuffle": gpuload.Shuffle(window=1, lanes=2), "drop_last": True}],
 )
 def test_epochs_are_those_of_the_folder(proxy: Any, packed: Path, tmp_path: Path, options: dict[str, Any]) -> None:
-    kept = {name: value for name, value in options.items() if name != "verify"}
-    with load(packed, **{"shuffle": gpuload.Shuffle(window=2), "drop_last": False, **kept}) as loader:
+    with load(packed, **{"shuffle": gpuload.Shuffle(window=2), "drop_last": False, **options}) as loader:
         expected = [drain([loader]) for _ in range(2)]
     no_shards_in_memory()  # of earlier tests, which would not be downloaded
     with in_ram(proxy, tmp_path, **options) as loader:
@@ -99,19 +98,14 @@ def test_memory_holds_two_windows(
     no_shards_in_memory()  # of earlier tests, which would not be downloaded
     with load(packed, 2, shuffle=gpuload.Shuffle(window=window)) as local:
         expected = [drain([local]) for _ in range(3)]
-    with in_ram(
-        proxy, tmp_path, batch_size=2, drop_last=True, prefetch=1, shuffle=gpuload.Shuffle(window=window)
-    ) as loader:
+    options: dict[str, Any] = {"batch_size": 2, "drop_last": True, "prefetch": 1}
+    with in_ram(proxy, tmp_path, **options, shuffle=gpuload.Shuffle(window=window)) as loader:
         assert [drain([loader]) for _ in range(3)] == expected
     assert sum(sizes[-window - 1 :]) <= watched.most <= sum(sizes[: 2 * window + 1])
     watched.most, asked = 0, sum(shards_asked(proxy).values())
-    with in_ram(
-        proxy, tmp_path, batch_size=2, drop_last=True, prefetch=1, shuffle=gpuload.Shuffle(window=window)
-    ) as loader:
+    with in_ram(proxy, tmp_path, **options, shuffle=gpuload.Shuffle(window=window)) as loader:
         for _ in range(8):
-            for step, _ in enumerate(loader):
-                if step == 3:
-                    break
+            assert sum(1 for _ in islice(loader, 4)) == 4
     assert watched.most <= sum(sizes[: 2 * window + 1])
     # Once in each epoch, and those with which the next one would begin.
     assert 30 - 2 * window <= asked <= 30 + 2 * window + 1
@@ -127,20 +121,11 @@ def test_shards_that_all_fit_are_downloaded_once(proxy: Any, tmp_path: Path, epo
         assert set(shards_asked(proxy).values()) == {1}
 
 
-def test_single_samples(proxy: Any, packed: Path, tmp_path: Path) -> None:
-    no_shards_in_memory()  # of earlier tests, which would not be downloaded
-    dataset, local = gpuload.Dataset(f"{proxy.url}/train", tmp_path, 0), gpuload.Dataset(packed)
-    for number in (3, 4, 5):  # of one shard, which is kept
-        assert dataset[number]["image"].tobytes() == local[number]["image"].tobytes()
-    assert shards_asked(proxy) == {"/train/shard-000000.tar": 1}
-    assert dataset[-1]["key"] == local[-1]["key"] and len(stores._files) == 1
-    del dataset
-    assert becomes(0, lambda: len(stores._files))
-
-
-def test_the_context_of_a_request_that_obstore_keeps_holds_no_shard(
-    proxy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("size", [None, 0], ids=["cached", "in memory"])
+def test_single_samples(
+    size: int | None, proxy: Any, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The shard of the last one is kept; the context of a request, which obstore keeps, holds none."""
     contexts, finish = [], stores.MemoryFile.finish
 
     def keeps_context(file: stores.MemoryFile) -> None:
@@ -148,8 +133,13 @@ def test_the_context_of_a_request_that_obstore_keeps_holds_no_shard(
         finish(file)
 
     monkeypatch.setattr(stores.MemoryFile, "finish", keeps_context)
-    dataset = gpuload.Dataset(f"{proxy.url}/train", tmp_path, 0)
-    assert dataset[3]["key"] and contexts
+    no_shards_in_memory()  # of earlier tests, which would not be downloaded
+    dataset, local = gpuload.Dataset(f"{proxy.url}/train", tmp_path, size), gpuload.Dataset(packed)
+    for number in (3, 4, 5, 96):
+        one, other = dataset[number], local[number]
+        assert one.pop("image").tobytes() == other.pop("image").tobytes() and one == other
+    assert shards_asked(proxy) == {"/train/shard-000000.tar": 1, "/train/shard-000009.tar": 1}
+    assert len(stores._files) == (size == 0) and len(contexts) == 2 * (size == 0)
     del dataset
     assert becomes(0, lambda: len(stores._files))
 

@@ -246,15 +246,6 @@ def test_downloads_are_told_apart_from_the_disk(proxy: Any, tmp_path: Path) -> N
             assert loader.metrics().download_s == pytest.approx(sum(told))
 
 
-def test_the_first_batch_does_not_wait_for_later_shards(proxy: Any, tmp_path: Path, impatient: None) -> None:
-    proxy.fault = lambda path, number: "503" if path.endswith(".tar") and len(shards_asked(proxy)) > 3 else None
-    with load(
-        gpuload.Dataset(f"{proxy.url}/train", cache=tmp_path), 4, prefetch=1, shuffle=gpuload.Shuffle(window=1)
-    ) as loader:  # type: ignore[arg-type]
-        index, *_ = next(iter(loader))
-        assert len(index) == 4
-
-
 def test_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(
@@ -311,15 +302,6 @@ def test_a_forked_child_is_told_so(proxy: Any, tmp_path: Path) -> None:
     os.waitpid(process, 0)
     assert os.read(read, 1000).startswith(b"this process was forked from one that had opened a set at a URL")
     os.close(read), os.close(write)
-
-
-def test_single_samples_at_a_url(proxy: Any, packed: Path, tmp_path: Path) -> None:
-    here, there = gpuload.Dataset(packed), gpuload.Dataset(f"{proxy.url}/train", cache=tmp_path)
-    for number in (0, 5, 96):
-        one, other = here[number], there[number]
-        assert one.pop("image").tobytes() == other.pop("image").tobytes() and one == other
-    asked = {path: count for path, count in proxy.asked.items() if path.endswith(".tar")}
-    assert asked == {"/train/shard-000000.tar": 1, "/train/shard-000009.tar": 1}
 
 
 def test_a_report_at_a_url(proxy: Any, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,16 +9,19 @@ from typing import Any
 
 import pytest
 from loaders import load
-from store.servers import becomes, shards_asked
+from store.servers import shards_asked
 
 import gpuload
 from gpuload.order.epoch import EpochOrder
 from gpuload.read.batches import BatchReader
-from gpuload.store import stores
 from gpuload.store.cache import Cache
 from gpuload.store.network import NEEDED, Connections
 
-SIZES = {"cached": None, "in memory": 0}
+EITHER = pytest.mark.parametrize("size", [None, 0], ids=["cached", "in memory"])
+
+
+def remote(proxy: Any, cache: Path, size: int | None, **options: Any) -> gpuload.DaliIterator:
+    return load(gpuload.Dataset(f"{proxy.url}/train", cache, size), 2, **options)  # type: ignore[arg-type]
 
 
 async def take(connections: Connections, needed: dict[int, float], number: int, order: list[int]) -> None:
@@ -58,17 +61,16 @@ def test_no_connection_is_lost_by_cancelling() -> None:
         asyncio.run(run(seed))
 
 
-@pytest.mark.parametrize("kind", SIZES)
+@EITHER
 @pytest.mark.parametrize("in_turn", [24, 2])
 def test_the_first_windows_have_the_network_one_after_the_other(
-    proxy: Any, tmp_path: Path, kind: str, in_turn: int, monkeypatch: pytest.MonkeyPatch
+    proxy: Any, tmp_path: Path, size: int | None, in_turn: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where a slow disk makes room for a shard while the next one is looked at."""
     monkeypatch.setattr("gpuload.store.stores._IN_TURN", in_turn)
     monkeypatch.setattr("gpuload.store.stores._ROOM_S", 0.001)
     make_room = Cache.make_room
     monkeypatch.setattr(Cache, "make_room", lambda *args: (time.sleep(0.1), make_room(*args))[1])
-    url: Any = f"{proxy.url}/train"
     beside: dict[str, set[str]] = {}  # what was asked for until a shard was sent
     give_up = time.monotonic() + 250
 
@@ -86,9 +88,7 @@ def test_the_first_windows_have_the_network_one_after_the_other(
         return set(shards_asked(proxy))
 
     proxy.fault = fault
-    with load(
-        gpuload.Dataset(url, cache=tmp_path, cache_size=SIZES[kind]), 2, shuffle=gpuload.Shuffle(window=2)
-    ) as loader:
+    with remote(proxy, tmp_path, size, shuffle=gpuload.Shuffle(window=2)) as loader:
         order = EpochOrder(loader.dataset.shard_sizes, seed=0, epoch=0, window=2)
         windows = [{f"/train/shard-{number:06d}.tar" for number in order.window_shards(at)} for at in range(5)]
         for _ in loader:
@@ -101,14 +101,11 @@ def test_the_first_windows_have_the_network_one_after_the_other(
     assert any(early) == (in_turn == 2), early
 
 
-@pytest.mark.parametrize("kind", SIZES)
-def test_batches_that_are_here_are_handed_out(proxy: Any, tmp_path: Path, kind: str) -> None:
+@EITHER
+def test_batches_that_are_here_are_handed_out(proxy: Any, tmp_path: Path, size: int | None) -> None:
     """Several are read at a time, but none waits for the shards of later ones."""
-    url: Any = f"{proxy.url}/train"
     goes_on, late = threading.Event(), list[str]()
-    with load(
-        gpuload.Dataset(url, cache=tmp_path, cache_size=SIZES[kind]), 2, prefetch=1, shuffle=gpuload.Shuffle(window=1)
-    ) as loader:
+    with remote(proxy, tmp_path, size, prefetch=1, shuffle=gpuload.Shuffle(window=1)) as loader:
         shards = EpochOrder(loader.dataset.shard_sizes, seed=0, epoch=0, window=1).upcoming(0)[:4].tolist()
 
         def fault(path: str, number: int) -> None:
@@ -125,12 +122,11 @@ def test_batches_that_are_here_are_handed_out(proxy: Any, tmp_path: Path, kind: 
         assert batches == 48 and not late
 
 
-@pytest.mark.parametrize("kind", SIZES)
+@EITHER
 def test_a_loop_that_is_closed_as_it_begins_downloads_nothing(
-    proxy: Any, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+    proxy: Any, tmp_path: Path, size: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or `close` would wait for that."""
-    url: Any = f"{proxy.url}/train"
     beginning, interrupted = threading.Event(), threading.Event()
     begin, interrupt = BatchReader.begin, BatchReader.interrupt
 
@@ -146,7 +142,7 @@ def test_a_loop_that_is_closed_as_it_begins_downloads_nothing(
 
     monkeypatch.setattr(BatchReader, "begin", begin_late)
     monkeypatch.setattr(BatchReader, "interrupt", interrupt_before)
-    with load(gpuload.Dataset(url, cache=tmp_path, cache_size=SIZES[kind]), 2) as loader:
+    with remote(proxy, tmp_path, size) as loader:
         found: list[str] = []
 
         def train() -> None:
@@ -161,40 +157,3 @@ def test_a_loop_that_is_closed_as_it_begins_downloads_nothing(
         loader.close()
         thread.join()
     assert len(found) == 1 and "by close()" in found[0] and shards_asked(proxy) == {}
-
-
-@pytest.mark.parametrize("kind", SIZES)
-@pytest.mark.parametrize("ends", ["close", "another loop"])
-def test_who_waits_for_a_download_is_not_waited_for(proxy: Any, tmp_path: Path, kind: str, ends: str) -> None:
-    """Neither by `close` nor by the next loop, whatever the server does."""
-    url: Any = f"{proxy.url}/train"
-    hangs, waiting, found = threading.Event(), threading.Event(), list[tuple[type, str]]()
-
-    def fault(path: str, number: int) -> None:
-        if path.endswith(".tar") and not hangs.is_set():
-            waiting.set()
-            hangs.wait()
-
-    proxy.fault = fault
-    with load(
-        gpuload.Dataset(url, cache=tmp_path, cache_size=SIZES[kind]), 2, shuffle=gpuload.Shuffle(window=1)
-    ) as loader:
-
-        def train() -> None:
-            try:
-                next(iter(loader))
-            except BaseException as error:
-                found.append((type(error), str(error)))
-
-        thread = threading.Thread(target=train)
-        thread.start()
-        assert waiting.wait(250)
-        if ends == "close":
-            loader.close()
-        else:
-            threading.Timer(1.0, hangs.set).start()
-            assert len(next(iter(loader))[0]) == 2
-        thread.join()
-        hangs.set()
-    assert len(found) == 1 and issubclass(found[0][0], gpuload.GpuloadError), found
-    assert becomes(0, lambda: len(stores._files))  # nothing holds a shard any more
