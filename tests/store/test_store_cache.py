@@ -3,6 +3,7 @@
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ def shard(number: int, size: int = 1000) -> tuple[Wanted, bytes]:
 
 
 def put(cache: Cache, number: int, size: int = 1000, order: dict[str, float] | None = None) -> Wanted | None:
-    """Downloads a shard, as it were. order: when others are needed."""
+    """Downloads a shard, as it were; None where there is no room. order: when others are needed."""
     wanted, data = shard(number, size)
     part = cache.begin(wanted)
     assert part is not None
@@ -26,6 +27,12 @@ def put(cache: Cache, number: int, size: int = 1000, order: dict[str, float] | N
     os.pwrite(part.number, data, 0)
     part.finish()
     return wanted
+
+
+def filled(folder: Path, limit: int, count: int) -> tuple[Any, ...]:
+    """A cache, and the shards in it."""
+    cache = Cache(folder, limit)
+    return cache, *(put(cache, number) for number in range(1, count + 1))
 
 
 def here(cache: Cache) -> set[str]:
@@ -48,25 +55,19 @@ def test_a_shard_is_there_once_it_is_whole(tmp_path: Path) -> None:
 
 
 def test_what_is_needed_last_makes_room(tmp_path: Path) -> None:
-    cache = Cache(tmp_path, 3_500)
-    first, second, third = (put(cache, number) for number in range(3))
-    assert first and second and third
-    put(cache, 3, order={first.sha256: 5, second.sha256: 7, third.sha256: 6})
-    assert here(cache) == {first.sha256, third.sha256, shard(3)[0].sha256}
+    cache, first, second, third = filled(tmp_path, 3_500, 3)
+    put(cache, 4, order={first.sha256: 5, second.sha256: 7, third.sha256: 6})
+    assert here(cache) == {first.sha256, third.sha256, shard(4)[0].sha256}
 
 
 def test_what_is_needed_earlier_stays(tmp_path: Path) -> None:
-    cache = Cache(tmp_path, 2_500)
-    first, second = put(cache, 1), put(cache, 2)
-    assert first and second
+    cache, first, second = filled(tmp_path, 2_500, 2)
     assert put(cache, 3, order={first.sha256: 0, second.sha256: -1}) is None
     assert here(cache) == {first.sha256, second.sha256} and cache.used() == 2000
 
 
 def test_what_no_plan_knows_goes_by_its_last_use(tmp_path: Path) -> None:
-    cache = Cache(tmp_path, 2_500)
-    first, second = put(cache, 1), put(cache, 2)
-    assert first and second
+    cache, first, second = filled(tmp_path, 2_500, 2)
     os.utime(cache.shards / second.sha256, ns=(1, os.stat(cache.shards / second.sha256).st_mtime_ns))
     assert cache.lease(first) is not None  # and given back at once
     put(cache, 3)
@@ -74,9 +75,7 @@ def test_what_no_plan_knows_goes_by_its_last_use(tmp_path: Path) -> None:
 
 
 def test_what_is_in_use_is_not_deleted(tmp_path: Path) -> None:
-    cache = Cache(tmp_path, 2_500)
-    first, second = put(cache, 1), put(cache, 2)
-    assert first and second
+    cache, first, second = filled(tmp_path, 2_500, 2)
     leases = [cache.lease(first), Cache(tmp_path).lease(first), cache.lease(second)]
     assert put(cache, 3) is None
     del leases[0]
@@ -117,18 +116,13 @@ def test_the_default_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_is_needed_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = Cache(tmp_path, 3_000)
-    put(cache, 1)
+    cache, _ = filled(tmp_path, 3_000, 1)
     cache.require(3_000, "a window", True)
-    with pytest.raises(
-        ArgumentError, match="^cache .*: a window take 4,000 bytes, and it has room for 3,000. Raise cache_size, or"
-    ):
+    message = "^cache .*: a window take {} bytes, and it has room for {}, or"
+    with pytest.raises(ArgumentError, match=message.format("4,000", "3,000. Raise cache_size")):
         cache.require(4_000, "a window", True)
     monkeypatch.setattr(Cache, "free", lambda cache: 1_999)
-    with pytest.raises(
-        ArgumentError,
-        match="^cache .*: a window take 3,000 bytes, and it has room for 2,999. Free some of its disk, or",
-    ):
+    with pytest.raises(ArgumentError, match=message.format("3,000", "2,999. Free some of its disk")):
         cache.require(3_000, "a window", True)
     with pytest.raises(ArgumentError, match="Free some of its disk, or give a set that was packed into smaller sh"):
         cache.require(3_000, "a window", False)
