@@ -17,6 +17,7 @@ import pytest
 from fuzzing.folders import tell_index
 
 import gpuload
+from gpuload import ArgumentError, FormatError, ShardError, StateError
 from gpuload.disk import Manifest
 from gpuload.order.epoch import EpochOrder
 from gpuload.read.reader import Reader
@@ -111,7 +112,7 @@ DAMAGES: list[tuple[Callable[[Path], object], str]] = [
 def test_messages_name_the_damage(packed: Path, copy: Path, damage: Callable[[Path], object], message: str) -> None:
     (copy.parent / "whole").symlink_to(packed)
     damage(copy)
-    error = gpuload.ShardError if message.startswith("shard") else gpuload.FormatError
+    error = ShardError if message.startswith("shard") else FormatError
     with pytest.raises(error, match=message):
         read_all(copy)
 
@@ -125,7 +126,7 @@ def test_messages_name_the_damage(packed: Path, copy: Path, damage: Callable[[Pa
     ],
 )
 def test_what_is_no_packed_folder(packed: Path, place: str, message: str) -> None:
-    with pytest.raises(gpuload.FormatError, match=message):
+    with pytest.raises(FormatError, match=message):
         gpuload.Dataset(packed.parent / place)
 
 
@@ -165,12 +166,10 @@ def test_a_pickled_data_set_refuses_another_in_its_folder(copy: Path) -> None:
     pickled = pickle.dumps(gpuload.Dataset(copy).subset([1, 2]))
     edited = Manifest(Manifest.read(copy).shards[::-1], ())
     edit_manifest(copy, lambda m: m["shards"].reverse() or m.update(fingerprint=edited.fingerprint))
-    with pytest.raises(
-        gpuload.StateError, match=r"train: holds another data set \(fingerprint .* than the pickled one"
-    ):
+    with pytest.raises(StateError, match=r"train: holds another data set \(fingerprint .* than the pickled one"):
         pickle.loads(pickled)
     shutil.rmtree(copy)
-    with pytest.raises(gpuload.FormatError, match="no such folder"):
+    with pytest.raises(FormatError, match="no such folder"):
         pickle.loads(pickled)
 
 
@@ -198,6 +197,6 @@ def test_a_pickled_data_set_refuses_another_in_its_folder(copy: Path) -> None:
     ],
 )
 def test_what_cannot_be_asked_of_a_data_set(packed: Path, ask: Callable[[Any], object], message: str) -> None:
-    with pytest.raises(gpuload.ArgumentError, match=message):
+    with pytest.raises(ArgumentError, match=message):
         ask(gpuload.Dataset(packed))
     assert gpuload.Dataset(packed).keys([]) == []

@@ -11,6 +11,7 @@ from loaders import load, same
 from reading import rows_of
 
 import gpuload
+from gpuload import ArgumentError, StateError
 
 OUT = (3, 17, 50, 96)
 
@@ -44,7 +45,7 @@ def test_it_is_the_same_as_a_subset(packed: Path, tmp_path: Path, form: str) -> 
     few, fewer = part.subset(range(40)), rest.subset(range(40))
     assert_same(few, fewer)
     assert_same(gpuload.mix([(part, 0.6), (few, 0.4)]), gpuload.mix([(rest, 0.6), (fewer, 0.4)]))
-    with load(packed) as whole, load(part) as loader, pytest.raises(gpuload.StateError, match="is of another data set"):
+    with load(packed) as whole, load(part) as loader, pytest.raises(StateError, match="is of another data set"):
         loader.load_state_dict(whole.state_dict())
 
 
@@ -63,7 +64,7 @@ def test_what_cannot_be_left_out_is_named(packed: Path, tmp_path: Path) -> None:
         (keys, r"Dataset\(exclude\): leaves out all samples of .*train\. Is it"),
         (tmp_path / "nowhere", r"nowhere: cannot be read as a quarantine list \(.*No such file"),
     ]:
-        with pytest.raises(gpuload.ArgumentError, match=message):
+        with pytest.raises(ArgumentError, match=message):
             gpuload.Dataset(packed, exclude=exclude)  # type: ignore[arg-type]
 
 
@@ -76,5 +77,5 @@ LINES = [
 @pytest.mark.parametrize("line", LINES)
 def test_a_line_that_is_no_sample_is_named(packed: Path, tmp_path: Path, line: str) -> None:
     path = write(tmp_path / "list", entries(packed, (1,)), f"{line}\n")
-    with pytest.raises(gpuload.ArgumentError, match="line 2 is no sample of a quarantine list"):
+    with pytest.raises(ArgumentError, match="line 2 is no sample of a quarantine list"):
         gpuload.Dataset(packed, exclude=path)

@@ -14,6 +14,7 @@ from loaders import load
 from store.servers import file_server, running
 
 import gpuload
+from gpuload import FormatError, ShardError
 from gpuload.disk.fetch import fetch
 from gpuload.loader.tuning import describe_device, load_tuning
 from gpuload.machine.ranks import Ranks
@@ -43,9 +44,7 @@ def test_a_shards_sha256_is_no_path(copy: Path, tmp_path: Path) -> None:
         for sha256 in DIGESTS:
             change_manifest(copy, lambda found, sha256=sha256: found["shards"][3].update(sha256=sha256))
             for place in (copy, server.url):
-                with pytest.raises(
-                    gpuload.FormatError, match=r"shards\[3\].sha256 is .*, expected 64 hexadecimal digits"
-                ):
+                with pytest.raises(FormatError, match=r"shards\[3\].sha256 is .*, expected 64 hexadecimal digits"):
                     gpuload.Dataset(place, cache=tmp_path / "cache")
 
 
@@ -63,7 +62,7 @@ def test_names_that_no_shard_has(copy: Path, indexed: bool) -> None:
         change_manifest(copy, lambda found: found["packing"].update(indexed="yes"))
     for name in NEVER:
         change_manifest(copy, lambda found, name=name: found["shards"][3].update(name=name))
-        with pytest.raises(gpuload.FormatError, match="its shard .* is not below the .* Do not use this set"):
+        with pytest.raises(FormatError, match="its shard .* is not below the .* Do not use this set"):
             gpuload.Dataset(copy)
 
 
@@ -81,9 +80,7 @@ def test_shards_lie_below_their_manifest_unless_they_were_indexed(copy: Path, tm
                     copy, lambda found, indexed=indexed: found.update(packing={"indexed": 1} if indexed else {})
                 )
                 for door in doors[indexed:]:
-                    with pytest.raises(
-                        gpuload.FormatError, match="its shard .* is not below the folder of the manifest"
-                    ):
+                    with pytest.raises(FormatError, match="its shard .* is not below the folder of the manifest"):
                         door()
     assert not list((tmp_path / "fetched").glob("*"))
 
@@ -92,7 +89,7 @@ def test_members_are_no_paths(copy: Path) -> None:
     """Sets that are packed from this one would have them in the names of their members."""
     for member in ("../../x", "a/b", "a\\b", "jpg\n"):
         change_manifest(copy, lambda found, member=member: found["fields"][1].update(member=member))
-        with pytest.raises(gpuload.FormatError, match=r"fields\[1\].member is .*expected extensions of file names"):
+        with pytest.raises(FormatError, match=r"fields\[1\].member is .*expected extensions of file names"):
             gpuload.Dataset(copy)
 
 
@@ -100,9 +97,7 @@ def test_members_are_no_paths(copy: Path) -> None:
 def test_parts_of_an_index_are_no_larger_than_its_set(copy: Path, change: Callable[[list[int]], list[int]]) -> None:
     """At a URL, a part is read into memory."""
     change_manifest(copy, lambda found: found.update(index_offsets=change(found["index_offsets"])))
-    with pytest.raises(
-        gpuload.FormatError, match="index_parts and index_offsets are not those of an index of 10 shards"
-    ):
+    with pytest.raises(FormatError, match="index_parts and index_offsets are not those of an index of 10 shards"):
         gpuload.Dataset(copy)
 
 
@@ -128,7 +123,7 @@ def test_a_label_that_was_changed_in_the_index_is_not_trained_on(copy: Path, ver
         lambda: dataset[96],
         lambda: dataset.rows(9),
     ):
-        with pytest.raises(gpuload.FormatError, match=r"index.arrow: is damaged: the SHA-256 of bytes .*Copy the fold"):
+        with pytest.raises(FormatError, match=r"index.arrow: is damaged: the SHA-256 of bytes .*Copy the fold"):
             ask()
     assert dataset[0]["key"] and dataset.keys([3, 80])  # other shards' rows are sound
     path = copy / "manifest.json"
@@ -151,7 +146,7 @@ def test_an_index_that_is_changed_while_it_is_read_is_noticed(copy: Path) -> Non
         next(iter(loader))
         with_other_label(copy)
         os.utime(copy / "index.arrow", ns=(1, 1))  # as a change some time later; the clock of files may be coarse
-        with pytest.raises(gpuload.FormatError, match="the SHA-256 of bytes"):
+        with pytest.raises(FormatError, match="the SHA-256 of bytes"):
             for _ in range(3):
                 list(loader)
 
@@ -170,9 +165,7 @@ def replaced(path: Path, by: str) -> None:
 @pytest.mark.parametrize("name", ["manifest.json", "index.arrow", "shard-000003.tar"])
 def test_what_is_no_file_is_refused_at_once(copy: Path, name: str, by: str) -> None:
     replaced(copy / name, by)
-    with pytest.raises(
-        gpuload.FormatError, match=rf"{name}: .*(s not a regular file|oo many levels of symbolic links)"
-    ):
+    with pytest.raises(FormatError, match=rf"{name}: .*(s not a regular file|oo many levels of symbolic links)"):
         gpuload.Dataset(copy)
 
 
@@ -223,7 +216,7 @@ def test_a_shard_that_becomes_something_else_after_opening(copy: Path, by: str) 
     dataset = gpuload.Dataset(copy)
     replaced(copy / "shard-000003.tar", by)
     for ask in (lambda: dataset[35], lambda: read_all(dataset)):
-        with pytest.raises(gpuload.ShardError, match="shard-000003.tar: .*(not a regular file|symbolic links)"):
+        with pytest.raises(ShardError, match="shard-000003.tar: .*(not a regular file|symbolic links)"):
             ask()
 
 
@@ -236,7 +229,7 @@ def test_a_folder_that_is_deleted_after_opening_is_an_error_of_a_shard(copy: Pat
         shutil.rmtree(copy)
         assert len(list(batches)) == 8  # of shards that are open
     for ask in (lambda: dataset[0], lambda: read_all(dataset)):
-        with pytest.raises(gpuload.ShardError, match=r"shard-0000\d\d.tar.*: cannot be read \(No such file"):
+        with pytest.raises(ShardError, match=r"shard-0000\d\d.tar.*: cannot be read \(No such file"):
             ask()
 
 
@@ -244,7 +237,7 @@ def test_a_folder_that_is_deleted_after_opening_is_an_error_of_a_shard(copy: Pat
 def test_a_manifest_is_no_longer_than_its_shards_need(copy: Path, size: int) -> None:
     with (copy / "manifest.json").open("r+b") as file:
         file.truncate(size)  # zeros, which take no room on the disk; in a text they would be lists in lists
-    with pytest.raises(gpuload.FormatError, match=rf"manifest.json: cannot be read \({size:,} bytes are too many for"):
+    with pytest.raises(FormatError, match=rf"manifest.json: cannot be read \({size:,} bytes are too many for"):
         gpuload.Dataset(copy)
 
 
@@ -258,7 +251,7 @@ def test_a_manifest_holds_no_more_than_its_shards_need(
     monkeypatch.setattr("gpuload.disk.manifest._FREE_ENTRIES", 150_000)
     path = copy / "manifest.json"
     path.write_text(path.read_text().replace("{", '{"x": [' + ",".join([entry] * 200_000) + "],", 1))
-    with pytest.raises(gpuload.FormatError, match=rf"200,\d\d\d {what}.* are too many for the manifest of 10 shards\)"):
+    with pytest.raises(FormatError, match=rf"200,\d\d\d {what}.* are too many for the manifest of 10 shards\)"):
         gpuload.Dataset(copy)
 
 

@@ -10,6 +10,7 @@ from packed_fields import pack, sample
 from painted import COLOURS, pack_painted
 
 import gpuload
+from gpuload import DecodeError, ShardError
 
 
 @pytest.fixture(scope="module")
@@ -79,15 +80,13 @@ def test_damaged_samples_are_named(tmp_path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(row["image_offset"])
         file.write(b"\0" * row["image_bytes"])
-    with pytest.raises(
-        gpuload.DecodeError, match=rf"shard-000000.tar: sample {row['key']!r}: does not decode: .*verify"
-    ):
+    with pytest.raises(DecodeError, match=rf"shard-000000.tar: sample {row['key']!r}: does not decode: .*verify"):
         dataset[1]
     assert dataset[0]["image"].size == dataset[2]["image"].size == (48, 32)
     with path.open("r+b") as file:
         file.truncate(row["image_offset"] + 5)
-    with pytest.raises(gpuload.ShardError, match="its 'image' does not lie within the shard, which was truncated"):
+    with pytest.raises(ShardError, match="its 'image' does not lie within the shard, which was truncated"):
         dataset[1]
     path.unlink()
-    with pytest.raises(gpuload.ShardError, match="cannot be read"):
+    with pytest.raises(ShardError, match="cannot be read"):
         dataset[0]

@@ -12,7 +12,7 @@ from images import encode, photo
 from loaders import load
 
 import gpuload
-from gpuload import ArgumentError
+from gpuload import ArgumentError, StateError
 from gpuload.batchwise import join_tiles
 
 SIZES = [(64, 64), (100, 130), (40, 200), (65, 257), (17, 9)]  # height, width
@@ -68,7 +68,7 @@ def test_a_state_belongs_to_its_tiles(data: gpuload.Dataset) -> None:
     options = {**WHOLE, "fields": FIELDS}
     state = load(data.tiles(32, 8), 6, **options).state_dict()
     load(pickle.loads(pickle.dumps(data.tiles(32, 8))), 6, **options).load_state_dict(state)
-    with pytest.raises(gpuload.StateError, match="another data set"):
+    with pytest.raises(StateError, match="another data set"):
         load(data.tiles(32, 9), 6, **options).load_state_dict(state)
 
 

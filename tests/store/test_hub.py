@@ -10,7 +10,7 @@ from reading import files_of
 from store.hub_server import COMMIT, TOKEN, HubServer
 
 import gpuload
-from gpuload import ArgumentError, RemoteError
+from gpuload import ArgumentError, FormatError, RemoteError
 from gpuload.cli import main
 from gpuload.disk.fetch import fetch
 from gpuload.packing.index import index_shards
@@ -73,7 +73,7 @@ REFUSED = [
     ("hf://models/me/photos", ArgumentError, "names no data set of the Hub, expected hf://datasets/OWNER/NAME"),
     ("hf://datasets/photos", ArgumentError, "names no data set of the Hub"),
     ("hf://datasets/me/others/train", RemoteError, "the Hub answered 404, there is no such data set.*set HF_TOKEN"),
-    ("hf://datasets/me/photos/none", gpuload.FormatError, "no manifest.json there, so this is not a packed set"),
+    ("hf://datasets/me/photos/none", FormatError, "no manifest.json there, so this is not a packed set"),
 ]
 
 

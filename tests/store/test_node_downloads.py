@@ -8,6 +8,7 @@ from loaders import load
 from store.servers import Proxy, file_server, running
 
 import gpuload
+from gpuload import ArgumentError
 
 LANES = 8
 
@@ -61,5 +62,5 @@ def test_a_cache_holds_the_windows_of_the_lanes_of_a_node(many: Path, tmp_path: 
         remote: Any = gpuload.Dataset(server.url, tmp_path, 60 * size)
         load(remote, 8, shuffle=gpuload.Shuffle(window=4, lanes=4)).close()
         small: Any = gpuload.Dataset(server.url, tmp_path, 20 * size)
-        with pytest.raises(gpuload.ArgumentError, match="two windows of 1 shard in each of 4 lanes take .* Raise c"):
+        with pytest.raises(ArgumentError, match="two windows of 1 shard in each of 4 lanes take .* Raise c"):
             load(small, 8, shuffle=gpuload.Shuffle(window=1, lanes=4))

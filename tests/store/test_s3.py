@@ -13,7 +13,7 @@ from s3_server import S3, s3_server
 from store.servers import Proxy, running
 
 import gpuload
-from gpuload import RemoteError
+from gpuload import FormatError, RemoteError
 from gpuload.disk.fetch import fetch
 
 pytest.importorskip("moto", reason="moto is not installed (extra dev)")
@@ -76,7 +76,7 @@ def test_credentials_of_a_profile(reader: Proxy, tmp_path: Path, monkeypatch: py
 
 
 def test_a_bucket_that_is_not_there(reader: Proxy, tmp_path: Path) -> None:
-    with pytest.raises(gpuload.FormatError, match="^s3://no/set: no manifest.json there, so this is not a packed set"):
+    with pytest.raises(FormatError, match="^s3://no/set: no manifest.json there, so this is not a packed set"):
         gpuload.Dataset("s3://no/set", tmp_path)
 
 

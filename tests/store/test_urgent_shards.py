@@ -12,6 +12,7 @@ from loaders import load
 from store.servers import shards_asked
 
 import gpuload
+from gpuload import GpuloadError
 from gpuload.order.epoch import EpochOrder
 from gpuload.read.batches import BatchReader
 from gpuload.store.cache import Cache
@@ -148,7 +149,7 @@ def test_a_loop_that_is_closed_as_it_begins_downloads_nothing(
         def train() -> None:
             try:
                 next(iter(loader))
-            except gpuload.GpuloadError as error:
+            except GpuloadError as error:
                 found.append(str(error))
 
         thread = threading.Thread(target=train)
