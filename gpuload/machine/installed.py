@@ -16,21 +16,16 @@ from gpuload.errors import MissingPackageError
 
 _CUDA_13 = (13, 0)
 
-# The extra of a package on any machine; packages that are not here come with "cuda13", "cuda12" or "cpu".
-_EXTRAS = {
-    "h5py": "sources",
-    "lmdb": "sources",
-    "msgpack": "sources",
-    "pillow_heif": "sources",
-    "jpeglib": "sources",
-    "yaml": "sources",
-    "ray": "ray",
-    "obstore": "remote",
-    "huggingface_hub": "remote",
-    "sklearn": "examples",
-    "matplotlib": "bench",
-    "jinja2": "report",
+# The packages of extras for any machine; others come with "cuda13", "cuda12" or "cpu".
+_PACKAGES = {
+    "sources": ("h5py", "lmdb", "msgpack", "pillow_heif", "jpeglib", "yaml"),
+    "ray": ("ray",),
+    "remote": ("obstore", "huggingface_hub"),
+    "examples": ("sklearn",),
+    "bench": ("matplotlib",),
+    "report": ("jinja2",),
 }
+_EXTRAS = {package: extra for extra, packages in _PACKAGES.items() for package in packages}
 # The extra without an NVIDIA driver, if it is not "cpu".
 _WITHOUT_GPU = {"nvidia.dali": "dali", "cupy": "cuda13"}
 # pip's names of packages, if they differ; {} stands for the extra of the driver.

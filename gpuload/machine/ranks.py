@@ -95,22 +95,20 @@ def find_device(device: str, ranks: Ranks, gpus: int) -> int | None:
     kind, _, number = device.partition(":")
     if kind == "cpu" or (kind == "auto" and gpus == 0):
         return None
+    chosen = _torch_device()
     if number:
         wanted, why = int(number), ""
     elif gpus == 1:
         wanted, why = 0, ""
+    elif ranks.local_rank is not None and not chosen:  # 0 is also torch's default device
+        wanted, why = ranks.local_rank, " (its local rank)"
+    elif chosen is not None:
+        wanted, why = chosen, " (torch's current device)"
     else:
-        chosen = _torch_device()
-        if chosen is None and ranks.local_rank is None:
-            raise DeviceError(
-                f"device={device!r}: rank {ranks.rank} of {ranks.world_size} can use {gpus} GPUs, and nothing tells "
-                "which is its own. Call torch.cuda.set_device before, set LOCAL_RANK, or give a number, as in 'cuda:1'"
-            )
-        # 0 is also torch's default device, so a local rank takes precedence.
-        if chosen or ranks.local_rank is None:
-            wanted, why = chosen or 0, " (torch's current device)"
-        else:
-            wanted, why = ranks.local_rank, " (its local rank)"
+        raise DeviceError(
+            f"device={device!r}: rank {ranks.rank} of {ranks.world_size} can use {gpus} GPUs, and nothing tells which "
+            "is its own. Call torch.cuda.set_device before, set LOCAL_RANK, or give a number, as in 'cuda:1'"
+        )
     if wanted >= gpus:
         raise DeviceError(
             f"device={device!r}: needs GPU {wanted}{why if gpus else ''}, and {gpus or 'none'} can be used here (see "

@@ -95,6 +95,7 @@ def test_train_alone_may_be_divided(make_folder: Folder, tmp_path: Path, capsys:
 def test_appending_to_each_split(make_folder: Folder, tmp_path: Path) -> None:
     """A split alone keeps its name, so that adding it to a set does not put test images into train."""
     parts = [{name: data for name, data in NEST.items() if name.startswith(split)} for split in ("t", "val")]
+    assert splits_of(listed(make_folder(parts[1]))) == ["val", "val"]
     more = {"train/c/8.jpg": PHOTOS[8], "val/a/9.jpg": PHOTOS[9], **parts[1]}
     packed(make_folder(parts[0]), tmp_path / "out")
     manifests = packed(make_folder(more), tmp_path / "out", "--append")
