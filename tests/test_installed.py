@@ -10,6 +10,7 @@ import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import made_up
@@ -73,45 +74,39 @@ def command(line: str) -> str:
 LOADER = "import gpuload\ngpuload.DaliIterator('shards', 4, augment=gpuload.Augment(8{}), device='cpu'{})"
 
 
-MISSING = [
-    ("h5py", command("pack images.h5 out"), "images.h5: h5py is not installed. `{sources}` brings it"),
-    (
-        "lmdb msgpack",
+# Packages, a program that needs them, and the end of its message.
+MISSING = {
+    "h5py": (command("pack images.h5 out"), "images.h5: h5py is not installed. `{sources}` brings it"),
+    "lmdb msgpack": (
         command("pack store.lmdb out"),
         "store.lmdb: lmdb is not installed; msgpack is not installed. `{sources}` brings it",
     ),
-    ("msgpack", command("pack store.lmdb out"), "store.lmdb: msgpack is not installed. `{sources}` brings it"),
-    ("ray", command("pack photos out --engine ray"), "--engine ray: ray is not installed. `{ray}` brings it"),
-    (
-        "torch simplejpeg",
+    "ray": (command("pack photos out --engine ray"), "--engine ray: ray is not installed. `{ray}` brings it"),
+    "torch simplejpeg": (
         command("pack photos out --encode jpeg --size 16 --resizer torch"),
         "--resizer torch needs simplejpeg and torch, not installed here. `{cpu}` brings it",
     ),
-    ("numba", command("warm-up"), "warm-up compiles the CPU decoder: numba is not installed. `{cpu}` brings it"),
-    (
-        "numba nvidia.dali",
+    "numba": (command("warm-up"), "warm-up compiles the CPU decoder: numba is not installed. `{cpu}` brings it"),
+    "numba nvidia.dali": (
         command("tune shards --device cpu"),
         "decoder='auto': no decoder can be used. 'native': numba is not installed; 'dali': nvidia.dali is not "
         "installed. `{cpu}` brings it",
     ),
-    (
-        "torch",
+    "torch": (
         LOADER.format(", normalize='image'", ", decoder='dali', output='numpy'"),
-        "decoder='dali': transforms, normalize='image', erasing and padding_mode need torch: torch is not installed. `{cpu}` "
-        "brings it",
+        "decoder='dali': transforms, normalize='image', erasing and padding_mode need torch: torch is not installed. "
+        "`{cpu}` brings it",
     ),
-    (
-        "sklearn",
+    "sklearn": (
         "import made_up\nmade_up.main(['lmdb', 'out'])",
         "out: sklearn is not installed. `{examples}` brings it",
     ),
-]
+}
 
 
-@pytest.mark.parametrize(("missing", "code", "message"), MISSING, ids=[missing for missing, *_ in MISSING])
-def test_what_is_missing_is_named_before_anything_is_done(
-    here: Path, tmp_path: Path, missing: str, code: str, message: str
-) -> None:
+@pytest.mark.parametrize("missing", MISSING)
+def test_what_is_missing_is_named_before_anything_is_done(here: Path, tmp_path: Path, missing: str) -> None:
+    code, message = MISSING[missing]
     before = sorted(here.rglob("*"))
     done = run_without(missing, code, here, tmp_path)
     commands = {extra: install_command(extra) for extra in ("sources", "ray", "examples")}
@@ -229,46 +224,30 @@ def test_every_extra_that_a_message_names_exists() -> None:
         assert all(f'"{name.format(extra)}' in text for extra in ("cuda12", "cuda13"))
 
 
-class Distribution:
-    """Of pip's. origin: where it came from; None: a package index. Raises what it is given instead."""
-
-    def __init__(self, origin: Any) -> None:
-        if isinstance(origin, Exception):
-            raise origin
-        self.origin = origin
-
-    def read_text(self, name: str) -> str | None:
-        assert name == "direct_url.json"
-        return None if self.origin is None else json.dumps(self.origin)
-
-
-COMMIT = {"vcs": "git", "commit_id": "abc123"}
+HOME = {"url": "file:///home/me/gpuload", "dir_info": {}}
+GIT = {"url": "https://example.org/gpuload", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}
 
 
 @pytest.mark.parametrize(
-    ("origin", "install", "upgrade"),
-    [
-        (None, "pip install 'gpuload[cpu]'", "pip install -U gpuload"),
-        (PackageNotFoundError("gpuload"), "pip install 'gpuload[cpu]'", "pip install -U gpuload"),
-        (
-            {"url": "file:///home/me/gpuload", "dir_info": {}},
-            "pip install 'gpuload[cpu] @ file:///home/me/gpuload'",
-            "pip install -U 'gpuload @ file:///home/me/gpuload'",
-        ),
-        (
-            {"url": "https://example.org/gpuload", "vcs_info": COMMIT},
-            "pip install 'gpuload[cpu] @ git+https://example.org/gpuload@abc123'",
-            "pip install -U 'gpuload @ git+https://example.org/gpuload@abc123'",
-        ),
-    ],
+    ("origin", "place"),
+    [(None, ""), (HOME, "file:///home/me/gpuload"), (GIT, "git+https://example.org/gpuload@abc123"), ("", "")],
 )
 def test_the_command_is_for_where_gpuload_came_from(
-    origin: Any, install: str, upgrade: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    origin: Any, place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """origin: what pip notes of it; None: nothing, since it came from a package index; "": it is not installed."""
+
+    def distribution(name: str) -> Any:
+        if origin == "":
+            raise PackageNotFoundError(name)
+        return SimpleNamespace(read_text={"direct_url.json": origin and json.dumps(origin)}.__getitem__)
+
     assert install_command("cpu") == f"pip install -e '{ROOT}[cpu]'"
     assert installed.upgrade_command() == f"git -C {ROOT} pull"
     monkeypatch.setattr(installed, "__file__", str(tmp_path / "gpuload" / "installed.py"))
-    monkeypatch.setattr("importlib.metadata.distribution", lambda name: Distribution(origin))
+    monkeypatch.setattr("importlib.metadata.distribution", distribution)
+    install = f"pip install 'gpuload[cpu] @ {place}'" if place else "pip install 'gpuload[cpu]'"
+    upgrade = f"pip install -U 'gpuload @ {place}'" if place else "pip install -U gpuload"
     assert (install_command("cpu"), installed.upgrade_command()) == (install, upgrade)
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "another"\n')  # some packages install theirs
     assert install_command("cpu") == install

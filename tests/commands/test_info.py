@@ -53,7 +53,7 @@ def test_samples_that_shuffled_epochs_leave_out(packed: Path, command: Any) -> N
     assert "drop_last=False keeps them" in out
 
 
-@pytest.mark.parametrize("name", ["key", "width", "image_offset", "image_bytes", "label"])
+@pytest.mark.parametrize("name", ["key", "width", "label"])
 def test_an_index_that_lacks_values_is_an_error_in_a_line(
     packed: Path, tmp_path: Path, name: str, command: Any
 ) -> None:
