@@ -147,12 +147,10 @@ def test_the_same_bytes_by_the_same_resizer(photos: Path, tmp_path: Path, monkey
         wanted[name] = files_of(tmp_path / name)
         assert Manifest.read(tmp_path / name / "train").packing["resizer"] == name
     assert wanted["torch"]["train/shard-000000.tar"] != wanted["pillow"]["train/shard-000000.tar"]
-    gpuload.pack(source, tmp_path / "2", **options(workers=2))
-    assert files_of(tmp_path / "2") == wanted["torch"]
     for before, other in (("pillow", "torch"), ("torch", "pillow")):
         with monkeypatch.context() as patch, pytest.raises(RuntimeError):
             patch.setattr(Manifest, "write", stop)
-            gpuload.pack(source, out / before, **options(before, workers=1))
+            gpuload.pack(source, out / before, **options(before, workers=2))
         (out / before / "train" / "shard-000001.tar").unlink()
         with pytest.raises(ArgumentError, match=f"had resizer '{before}', this run has '{other}'. Give the same"):
             gpuload.pack(source, out / before, **options(other, workers=1, resume=True))
