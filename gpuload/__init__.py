@@ -14,38 +14,14 @@ Importing gpuload imports neither DALI nor torch nor CuPy; `DaliIterator` import
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gpuload.errors import (
-    ArgumentError,
-    DecodeError,
-    DeviceError,
-    FormatError,
-    FunctionError,
-    GpuloadError,
-    MissingPackageError,
-    OutputError,
-    RemoteError,
-    ShardError,
-    SourceError,
-    StateError,
-)
+from gpuload.errors import ArgumentError, DecodeError, DeviceError, FormatError, FunctionError, GpuloadError
+from gpuload.errors import MissingPackageError, OutputError, RemoteError, ShardError, SourceError, StateError
 from gpuload.machine.installed import paused_collector
 
 if TYPE_CHECKING:
     from gpuload import batchwise, functions, monitor, transforms
-    from gpuload.augment import (
-        Augment,
-        CenterCrop,
-        Cover,
-        Letterbox,
-        Normalize,
-        PadOrCrop,
-        RandomCrop,
-        RandomResizedCrop,
-        Resize,
-        ScaleJitter,
-        Stretch,
-        ZoomOut,
-    )
+    from gpuload.augment import Augment, CenterCrop, Cover, Letterbox, Normalize, PadOrCrop, RandomCrop
+    from gpuload.augment import RandomResizedCrop, Resize, ScaleJitter, Stretch, ZoomOut
     from gpuload.decode.arguments import Both, Dali, OnCorrupt
     from gpuload.disk.dataset import Dataset
     from gpuload.fields.captions import Captions
@@ -59,44 +35,21 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Imported on first use, so that the packer's workers need not wait for them. Name -> module below gpuload.
+# Imported on first use, so that the packer's workers need not wait for them: names by their module below gpuload.
 _LAZY = {
-    "Augment": "augment",
-    "Balance": "order.arguments",
-    "Both": "decode.arguments",
-    "Boxes": "fields.places",
-    "Buckets": "order.arguments",
-    "Captions": "fields.captions",
-    "CenterCrop": "augment",
-    "Cover": "augment",
-    "Dali": "decode.arguments",
-    "DaliIterator": "loader.iterator",
-    "Dataset": "disk.dataset",
-    "Keypoints": "fields.places",
-    "Letterbox": "augment",
-    "Mask": "fields.images",
-    "Mixture": "order.arguments",
-    "MultiHot": "fields.numbers",
-    "Normalize": "augment",
-    "OnCorrupt": "decode.arguments",
-    "OneHot": "fields.numbers",
-    "PadOrCrop": "augment",
-    "RandomCrop": "augment",
-    "RandomResizedCrop": "augment",
-    "Repeated": "order.arguments",
-    "Resize": "augment",
-    "ScaleJitter": "augment",
-    "Shuffle": "order.arguments",
-    "Stretch": "augment",
-    "Target": "fields.numbers",
-    "Tokens": "fields.numbers",
-    "Weights": "order.arguments",
-    "ZoomOut": "augment",
-    "mix": "order.arguments",
-    "pack": "packing.packer",
+    "augment": "Augment CenterCrop Cover Letterbox Normalize PadOrCrop RandomCrop RandomResizedCrop Resize ScaleJitter "
+    "Stretch ZoomOut",
+    "decode.arguments": "Both Dali OnCorrupt",
+    "disk.dataset": "Dataset",
+    "fields.captions": "Captions",
+    "fields.images": "Mask",
+    "fields.numbers": "MultiHot OneHot Target Tokens",
+    "fields.places": "Boxes Keypoints",
+    "loader.iterator": "DaliIterator",
+    "order.arguments": "Balance Buckets Mixture Repeated Shuffle Weights mix",
+    "packing.packer": "pack",
 }
-
-_LAZY_MODULES = ("batchwise", "functions", "monitor", "transforms")
+_MODULES = {name: module for module, names in _LAZY.items() for name in names.split()}
 
 __all__ = [
     "ArgumentError",
@@ -152,8 +105,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY_MODULES or name in _LAZY:
-        with paused_collector():
-            module = import_module(f"gpuload.{_LAZY.get(name, name)}")
-        return getattr(module, name) if name in _LAZY else module
-    raise AttributeError(f"module 'gpuload' has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module 'gpuload' has no attribute {name!r}")
+    with paused_collector():
+        module = import_module(f"gpuload.{_MODULES.get(name, name)}")
+    return getattr(module, name) if name in _MODULES else module

@@ -103,7 +103,7 @@ def check_fields(owner: object, **rules: Rule[Any]) -> None:
 
 
 def checked(
-    subject: str, advice: Mapping[str, str] = _NO_ADVICE, **rules: Rule[Any]
+    subject: str, advice: Mapping[str, str] = _NO_ADVICE, /, **rules: Rule[Any]
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """A decorator that checks the arguments of a function or method. Each argument must have a rule; defaults are not
     checked.
@@ -152,8 +152,6 @@ def settings(made: C) -> C:
     """A decorator that turns a class of settings into a frozen dataclass. Each field that is `Annotated` with a `Rule`
     is checked and set to the value that the rule returns, before `__post_init__` checks combinations of fields.
 
-    The attribute `advice` of the class gives replacements for arguments that people may expect.
-
     Constructing an object raises:
         ArgumentError: a field is not what its rule expects.
         CallError: an unknown or a missing argument.
@@ -168,7 +166,7 @@ def settings(made: C) -> C:
 
     made.__post_init__ = check_all
     frozen: Any = dataclass(frozen=True)(made)
-    construct = checked(name, getattr(made, "advice", _NO_ADVICE), **dict.fromkeys(_names(frozen), ANYTHING))
+    construct = checked(name, **dict.fromkeys(inspect.signature(frozen).parameters, ANYTHING))
     frozen.__init__ = construct(frozen.__init__)
     return frozen
 
@@ -177,15 +175,6 @@ def rules_of(made: type) -> Mapping[str, Rule[Any]]:
     """The rules that the annotations of a class give its fields."""
     annotations = inspect.get_annotations(made)
     return {field: kind.__metadata__[0] for field, kind in annotations.items() if hasattr(kind, "__metadata__")}
-
-
-def _names(function: Callable[..., Any]) -> list[str]:
-    return list(inspect.signature(function).parameters)
-
-
-def unknown_attribute(subject: str, name: str, advice: Mapping[str, str]) -> str:
-    """The message of an AttributeError. advice: replacements for attributes that people may expect."""
-    return f"{subject} has no attribute {name!r}" + (f". {advice[name]}" if name in advice else "")
 
 
 def check_option(option: str, value: Any, rule: Rule[Any]) -> None:

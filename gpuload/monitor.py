@@ -13,7 +13,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, NamedTuple
 
-from gpuload.checks import check, whole
 from gpuload.machine.limits import count_cores
 from gpuload.store.url import URL
 
@@ -36,7 +35,6 @@ DOWNLOAD_SHARE = 0.5
 MOST_STEPS = 1000  # in a window
 # Records are replaced while another thread reads them, so more are kept than a window needs.
 _KEPT = 1024
-_WINDOW = whole(1, MOST_STEPS)
 # Steps and seconds between two checks of a run. The first check never warns: code is still compiling, the page cache is
 # cold, and torch is choosing kernels. So there is no warning in the first 200 steps, nor in the first minute.
 _STEPS, _SECONDS = 100, 30.0
@@ -45,10 +43,9 @@ _TRAINING_S = 50e-6
 
 
 class Setup(NamedTuple):
-    """The settings of a loader that advice depends on. cores: that it may use. device: as torch names it."""
+    """The settings of a loader that advice names. cores: that it may use. device: as torch names it."""
 
     folder: Path | URL
-    decoder: str
     device: str
     num_threads: int
     cores: int
@@ -57,42 +54,29 @@ class Setup(NamedTuple):
     @classmethod
     def of(cls, loader: Any) -> "Setup":
         """The settings of a `DaliIterator`."""
-        folder, cores = loader.dataset.folder, count_cores()
-        return cls(folder, loader.decoder, loader.device, loader.num_threads, cores, loader.batch_size)
+        return cls(loader.dataset.folder, loader.device, loader.num_threads, count_cores(), loader.batch_size)
 
 
+_SMALLER = "pack smaller images (`python -m gpuload pack --encode jpeg --size 256`)"
 _ADVICE: dict[Stage, str] = {
     "download": "Shards do not come from the URL any faster. On several nodes use Shuffle(lanes=...), so that each "
     "downloads its share; otherwise use a nearby server, a cache that holds the set, or `python -m gpuload fetch`",
     "disk": "The shards do not come from the disk any faster. Put them on a faster one, such as a local NVMe drive, or "
-    "pack smaller images (`python -m gpuload pack --encode jpeg --size 256`)",
+    + _SMALLER,
     "read": "One thread finds the samples and draws their augmentation. Raise batch_size={0.batch_size}, ask for fewer "
     "fields, or use fewer views and transforms",
     "hand_over": "Fields and batch_transforms are computed in the training loop's own thread. Leave out those that are "
     "not used, or do their work on the device",
     "function": "The function of an Augment takes most of the time. Raise num_threads; where it holds Python's "
     "lock, use Function(f, processes={0.cores}); or use one of gpuload.transforms in its place",
+    "decode": "Decoding has num_threads={0.num_threads} of the {0.cores} cores that this process may use. `python -m "
+    "gpuload tune {0.folder} --device {0.device}` finds the best num_threads, prefetch and decoder. Or " + _SMALLER,
 }
 
 
 def advice(stage: Stage, setup: Setup) -> str:
     """Advice for a limiting stage: one or two sentences."""
-    if stage != "decode":
-        return _ADVICE.get(stage, "Nothing needs to be changed in the loader").format(setup)
-    smaller = "pack smaller images (`python -m gpuload pack --encode jpeg --size 256`)"
-    if setup.device != "cpu":
-        return (
-            f"`python -m gpuload tune {setup.folder} --device cuda` finds the best num_threads, prefetch and "
-            f"decoder; or {smaller}"
-        )
-    if setup.decoder != "native":
-        return f"On a CPU decoder='native' is faster; or {smaller}"
-    if setup.num_threads < setup.cores:
-        return f"Raise num_threads={setup.num_threads}: this process may use {setup.cores} cores; or {smaller}"
-    return (
-        f"All {setup.cores} cores that this process may use decode. Give it more, decode on a GPU, or {smaller}; "
-        "OMP_NUM_THREADS=1 keeps torch's threads from competing with the decoder"
-    )
+    return _ADVICE.get(stage, "Nothing needs to be changed in the loader").format(setup)
 
 
 class Metrics(NamedTuple):
@@ -277,10 +261,8 @@ class Meter:
     def metrics(self, window: int | None = None) -> Metrics:
         """As `DaliIterator.metrics`."""
         now, then = self._totals, _NOTHING
-        if window is not None:
-            if type(window) is not int or not 0 < window <= MOST_STEPS:
-                window = check("DaliIterator.metrics", "window", window, _WINDOW)
-            then = self._kept[(now.steps - window) % _KEPT] if window < now.steps else _NOTHING
+        if window is not None and window < now.steps:
+            then = self._kept[(now.steps - window) % _KEPT]
         return now.since(then).metrics(*self._place)
 
     def _look(self, now: Totals) -> None:
@@ -380,21 +362,6 @@ def pace(
         use(images)
     _wait_for(images)
     return Pace(first_s, time.perf_counter() - started, time.process_time() - cpu, steps, count)
-
-
-class Speed(NamedTuple):
-    """The speed of a loader. metrics: of the last measured batches, 1,000 at most. advice: on the limiting stage."""
-
-    pace: Pace
-    metrics: Metrics
-    advice: str
-
-
-def measure_loader(loader: Any, seconds: float, ahead: int, settled: Callable[[], None] = lambda: None) -> Speed:
-    """Measures a loader in a training loop that takes no time itself; arguments as for `pace`."""
-    measured = pace(forever(loader), seconds, ahead, settled=settled)
-    metrics: Metrics = loader.metrics(min(MOST_STEPS, measured.steps))
-    return Speed(measured, metrics, advice(metrics.binds, Setup.of(loader)))
 
 
 def forever(loader: Any) -> Iterator[Any]:

@@ -63,30 +63,16 @@ def test_the_table_is_as_it_always_was() -> None:
     ranges = (draws.CROP_DRAWS, draws.TRANSFORM_DRAWS, draws.BATCH_DRAWS, draws.BATCH_TRANSFORM_DRAWS)
     assert [one.first for one in (*ranges, draws.CHOICE_DRAWS)] == [0] * 5
     assert (draws.BATCH_TRANSFORM_DRAWS.count, draws.CHOICE_DRAWS.count) == (8192, 256)
-
-
-def test_the_parts_of_the_table_fit() -> None:
-    part = draws.BATCH_TRANSFORM_DRAWS
-    assert 0 <= part.first < part.first + part.count <= draws.BATCH_DRAWS.count
     # Of Augment.draw: 0 is a flip's, then come those of the crop, 23 is the other flip's.
-    assert draws.CROP_DRAWS.count > 23
+    assert draws.BATCH_DRAWS.count >= 8192 and draws.CROP_DRAWS.count > 23
 
 
-def test_a_range_begins_at_0() -> None:
-    whole = draws.DrawRange("all", 5, 10)
-    with pytest.raises(ArgumentError, match=r"mine: needs draw numbers up to 3, expected 0..9 of all"):
-        whole.part("mine", -1, 5)
-    with pytest.raises(ArgumentError, match=r"all: asks for draw number -1, expected 0..9. Use fewer"):
-        whole.number(-1)
-
-
-@given(st.integers(0, 100), st.integers(1, 100), st.integers(0, 120), st.integers(1, 120), st.integers(-3, 130))
+@given(st.integers(0, 100), st.integers(1, 100), st.integers(-3, 120), st.integers(1, 120), st.integers(-3, 130))
 def test_a_range_gives_nobody_the_numbers_of_another(first: int, count: int, start: int, size: int, k: int) -> None:
     whole = draws.DrawRange("all", first, count)
-    if start + size > count:
-        with pytest.raises(
-            ArgumentError, match=rf"mine: needs draw numbers up to {start + size - 1}, expected 0..{count - 1} of all"
-        ):
+    if start < 0 or start + size > count:
+        message = rf"mine: needs draw numbers up to {start + size - 1}, expected 0..{count - 1} of all"
+        with pytest.raises(ArgumentError, match=message):
             whole.part("mine", start, size)
         return
     part = whole.part("mine", start, size)

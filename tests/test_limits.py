@@ -11,6 +11,7 @@ from gpuload.machine.ranks import Ranks, count_threads
 from gpuload.packing.options import PackOptions
 
 V2 = "31 23 0:28 {root} /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n"
+QUOTA = {"cpu,cpuacct/cpu.cfs_quota_us": "150000\n", "cpu,cpuacct/cpu.cfs_period_us": "100000\n"}
 V1 = "32 31 0:29 {root} /sys/fs/cgroup/cpu,cpuacct rw shared:9 - cgroup cgroup rw,cpu,cpuacct\n"
 V1 += "35 31 0:32 {root} /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
 
@@ -42,11 +43,7 @@ def machine(root: Path, groups: str, mounts: str, files: dict[str, str]) -> Path
         (
             "5:memory:/docker/x\n4:cpu,cpuacct:/docker/x\n",
             V1.format(root="/docker/x"),
-            {
-                "cpu,cpuacct/cpu.cfs_quota_us": "150000\n",
-                "cpu,cpuacct/cpu.cfs_period_us": "100000\n",
-                "memory/memory.limit_in_bytes": "300000\n",
-            },
+            {**QUOTA, "memory/memory.limit_in_bytes": "300000\n"},
             1.5,
             300_000,
         ),
@@ -55,10 +52,9 @@ def machine(root: Path, groups: str, mounts: str, files: dict[str, str]) -> Path
             "4:cpu,cpuacct:/docker/x/sub\n",
             V1.format(root="/docker/x"),
             {
+                **QUOTA,
                 "cpu,cpuacct/sub/cpu.cfs_quota_us": "50000\n",
                 "cpu,cpuacct/sub/cpu.cfs_period_us": "100000\n",
-                "cpu,cpuacct/cpu.cfs_quota_us": "150000\n",
-                "cpu,cpuacct/cpu.cfs_period_us": "100000\n",
             },
             0.5,
             None,
@@ -68,8 +64,8 @@ def machine(root: Path, groups: str, mounts: str, files: dict[str, str]) -> Path
             "5:memory:/\n4:cpu,cpuacct:/\n",
             V1.format(root="/"),
             {
+                **QUOTA,
                 "cpu,cpuacct/cpu.cfs_quota_us": "-1\n",
-                "cpu,cpuacct/cpu.cfs_period_us": "100000\n",
                 "memory/memory.limit_in_bytes": "9223372036854771712\n",
             },
             None,

@@ -1,6 +1,7 @@
 """Which rank a process has, and which GPU it takes. The GPUs are counted by others, so any number can be pretended."""
 
 from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -39,16 +40,12 @@ def torch_uses(monkeypatch: pytest.MonkeyPatch) -> Pretend:
 def test_a_rank_takes_its_own_gpu(
     torch_uses: Pretend, device: str, local_rank: int, gpus: int, current: int | None, expected: int
 ) -> None:
+    """A number means that GPU, and the CPU none."""
     torch_uses(current)
-    assert find_device(device, Ranks(local_rank, 8, local_rank, 8), gpus) == expected
-
-
-def test_a_number_means_that_gpu_and_the_cpu_none(torch_uses: Pretend) -> None:
-    torch_uses(2)
-    ranks = Ranks(3, 8, 3, 8)
+    ranks = Ranks(local_rank, 8, local_rank, 8)
+    assert find_device(device, ranks, gpus) == expected
     assert find_device("cuda:1", ranks, 8) == 1
-    assert find_device("cpu", ranks, 8) is None
-    assert find_device("auto", ranks, 0) is None
+    assert find_device("cpu", ranks, gpus) is find_device("auto", ranks, 0) is None
 
 
 @pytest.mark.parametrize(
@@ -71,15 +68,13 @@ def test_a_gpu_that_is_not_there(torch_uses: Pretend, device: str, gpus: int, me
     [("RANK", "three"), ("RANK", "-2"), ("RANK", ""), ("WORLD_SIZE", "0"), ("LOCAL_RANK", "0.5"), ("LOCAL_WORLD_SIZE", "0")],
 )  # fmt: skip
 def test_environments_that_cannot_be(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    """-1 means a single process."""
+    for variable in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(variable, "-1")
+    assert find_ranks(None, None) == Ranks()
     monkeypatch.setenv(name, value)
     with pytest.raises(gpuload.ArgumentError, match=f"environment variable {name}='{value}': expected a whole number"):
         find_ranks(None, None)
-
-
-def test_minus_one_means_a_single_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
-        monkeypatch.setenv(name, "-1")
-    assert find_ranks(None, None) == Ranks()
 
 
 LOCAL = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
@@ -105,21 +100,15 @@ def test_the_local_rank_is_that_of_the_launcher(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert find_ranks(5, 8) == Ranks(5, 8, local_rank, local_world_size)
-
-
-def test_of_a_single_process_only_torchrun_tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A script in a Slurm job that was not started by srun sees the job's variables."""
-    monkeypatch.setenv("SLURM_LOCALID", "3")
-    monkeypatch.setenv("SLURM_STEP_TASKS_PER_NODE", "8")
-    assert find_ranks(None, None) == Ranks()
+    if "LOCAL_RANK" not in environment:  # of a single process only torchrun tells: a script may run inside a Slurm job
+        assert find_ranks(None, None) == Ranks()
 
 
 def test_ranks_whose_gpu_nobody_tells_do_not_share_the_first_one(torch_uses: Pretend) -> None:
     ranks = Ranks(3, 8, None, 1)
     torch_uses(None)
-    with pytest.raises(
-        gpuload.DeviceError, match="rank 3 of 8 can use 4 GPUs, and nothing tells which is its own. Call"
-    ):
+    message = "rank 3 of 8 can use 4 GPUs, and nothing tells which is its own. Call"
+    with pytest.raises(gpuload.DeviceError, match=message):
         find_device("auto", ranks, 4)
     assert find_device("cuda:2", ranks, 4) == 2 and find_device("auto", ranks, 1) == 0
     assert find_device("auto", ranks, 0) is None
@@ -129,10 +118,7 @@ def test_ranks_whose_gpu_nobody_tells_do_not_share_the_first_one(torch_uses: Pre
 
 
 def test_a_gpu_that_torch_cannot_use_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(device: int) -> str:
-        raise AssertionError("Torch not compiled with CUDA enabled")
-
-    monkeypatch.setattr(torch.cuda, "get_device_name", refuse)
+    monkeypatch.setattr(torch.cuda, "get_device_name", Mock(side_effect=AssertionError("no CUDA")))
     assert describe_device(0, Ranks()).endswith(" cores")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU number {device}")
     assert describe_device(1, Ranks()).startswith("GPU number 1, ")

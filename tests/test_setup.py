@@ -18,10 +18,9 @@ BASH = shutil.which("bash") or "bash"
 TEST_EXTRAS = "sources,ray,monitor,remote,report,docs,examples,frameworks,bench,dev"
 
 
-def bash(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["bash", script, *arguments], capture_output=True, text=True, env={**os.environ, **environment}
-    )
+def bash(script: Path, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = ["bash", str(script), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, cwd="/")
 
 
 @pytest.fixture
@@ -49,10 +48,11 @@ def fake_program(folder: Path, name: str, body: str) -> None:
         "chmod",
         "tr",
         "sort",
+        "cp",
     ]:
         if not (folder / program).exists():
             (folder / program).symlink_to(shutil.which(program) or program)
-        (folder / name).write_text(f"#!{BASH}\n{body}\n")
+    (folder / name).write_text(f"#!{BASH}\n{body}\n")
     (folder / name).chmod(0o755)
 
 
@@ -108,14 +108,11 @@ esac
 
 
 def test_all_scripts_parse() -> None:
+    ci = ROOT / ".ci" / "run"
     assert [script.name for script in SCRIPTS] == ["demo.sh", "mutate.sh", "setup.sh", "test.sh"]
-    for script in [*SCRIPTS, ROOT / ".ci" / "run"]:
+    for script in [*SCRIPTS, ci]:
         assert subprocess.run(["bash", "-n", str(script)], capture_output=True, text=True).stderr == ""
-
-
-def test_ci_runs_the_command_of_the_readme() -> None:
-    assert "tools/test.sh" in (ROOT / ".ci" / "run").read_text()
-    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+    assert "tools/test.sh" in ci.read_text() and os.access(ci, os.X_OK)  # the command of the README
 
 
 @pytest.mark.parametrize(
@@ -123,31 +120,25 @@ def test_ci_runs_the_command_of_the_readme() -> None:
 )
 def test_demo_of_an_invalid_folder(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "loose.jpg").write_bytes(b"")
-    done = bash(str(ROOT / "tools" / "demo.sh"), str(tmp_path / name))
+    done = bash(ROOT / "tools" / "demo.sh", tmp_path / name)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1) and message in done.stderr
 
 
-def test_no_python(repository: Path) -> None:
-    programs = repository / "bin"
-    fake_program(programs, "python3", "exit 1")  # too old, or a version manager's stand-in with nothing behind it
-    done = bash(str(repository / "tools" / "test.sh"), PATH=str(programs))
-    assert done.returncode == 2
-    assert done.stderr.splitlines() == [
-        "gpuload needs Python 3.10, 3.11, 3.12 or 3.13 and found none as python3 or python3.10 … 3.13. "
-        "On Debian or Ubuntu: sudo apt install python3.13 python3.13-venv"
-    ]
-    assert not (repository / ".venv").exists()
+OWN = f"python3.{sys.version_info[1]}"
+_NO_PYTHON = {  # too old, or a version manager's stand-in with nothing behind it; a Python without ensurepip
+    "exit 1": "^gpuload needs Python 3.10, 3.11, 3.12 or 3.13 and found none as python3 or python3.10 … 3.13. "
+    "On Debian or Ubuntu: sudo apt install python3.13 python3.13-venv\n$",
+    f'case "$2" in *ensurepip*) exit 1;; esac; exec {sys.executable} "$@"': f"{OWN} cannot make a virtual environment"
+    rf"(.|\n)*sudo apt install {OWN}-venv",
+}
 
 
-def test_python_without_ensurepip(repository: Path) -> None:
-    programs = repository / "bin"
-    body = f'case "$2" in *ensurepip*) exit 1;; esac; exec {sys.executable} "$@"'
-    fake_program(programs, "python3", body)
-    done = bash(str(repository / "tools" / "test.sh"), PATH=str(programs))
-    assert done.returncode == 2
-    version = f"python3.{sys.version_info[1]}"
-    assert f"{version} cannot make a virtual environment" in done.stderr
-    assert f"sudo apt install {version}-venv" in done.stderr
+@pytest.mark.parametrize("body", _NO_PYTHON)
+def test_no_python(repository: Path, body: str) -> None:
+    fake_program(repository / "bin", "python3", body)
+    done = bash(repository / "tools" / "test.sh", PATH=str(repository / "bin"))
+    assert done.returncode == 2 and re.search(_NO_PYTHON[body], done.stderr), done.stderr
+    assert body != "exit 1" or not (repository / ".venv").exists()
 
 
 # Where .venv is new, where the one before was interrupted, and where its Python is gone.
@@ -267,34 +258,32 @@ case "$2" in
 esac
 exit 0"""
     fake_program(repository / "bin", "python3", body)
-    (repository / "bin" / "cp").symlink_to(shutil.which("cp") or "cp")
-    done = bash(str(repository / "tools" / "setup.sh"), "demo", PATH=str(repository / "bin"))
+    done = bash(repository / "tools" / "setup.sh", "demo", PATH=str(repository / "bin"))
     assert ("Making .venv with" in done.stdout) == fits
     assert ("gpuload needs Python 3.10, 3.11, 3.12 or 3.13 and found none" in done.stderr) == (not fits)
 
 
-def test_a_driver_that_does_not_answer_is_none(repository: Path) -> None:
-    machine = Machine(repository)
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+
+
+@pytest.mark.parametrize(
+    ("own", "pytorch", "index", "said"),
+    [
+        ("2.13.0+cpu", None, "", "0.4 GB to download"),
+        ("2.13.0", "2.14.1+cpu, 2.13.0+cpu", CPU_INDEX, f"torch comes from {CPU_INDEX}, as its build for cpu."),
+        ("2.13.0", "2.14.1+cpu, 2.13.0+cpu", CPU_INDEX, "0.4 GB to download"),
+        ("2.13.0", "2.14.1+cpu", "", "torch comes as its CUDA build"),
+        ("2.13.0", None, "", "2.9 GB to download, 5.6 GB on disk"),
+    ],
+)
+def test_where_torch_for_the_cpu_comes_from(
+    repository: Path, own: str, pytorch: str | None, index: str, said: str
+) -> None:
+    """Also where a driver does not answer, which is none."""
+    machine = Machine(repository, (own, pytorch and f"torch (2.14.1), Available versions: {pytorch}"))
     fake_program(machine.programs, "nvidia-smi", "echo 'CUDA Version: 13.0 could not be asked for'; exit 9")
-    machine.set_up("demo")
-    assert machine.installs() == ["--editable .[cpu,demo]"]
-
-
-def test_where_torch_for_the_cpu_comes_from(repository: Path) -> None:
-    machine = Machine(repository, indexes=("2.13.0", "torch (2.14.1), Available versions: 2.14.1+cpu, 2.13.0+cpu"))
-    done = machine.set_up("demo")
-    index = "https://download.pytorch.org/whl/cpu"
-    assert "0.4 GB to download" in done.stdout and f"torch comes from {index}, as its build for cpu." in done.stdout
-    assert machine.installs() == [f"--extra-index-url {index} --editable .[cpu,demo]"]
-
-
-@pytest.mark.parametrize("pytorch", [None, "torch (2.14.1), Available versions: 2.14.1+cpu"])
-def test_torch_for_cuda_without_a_gpu_is_said_to_be_large(repository: Path, pytorch: str | None) -> None:
-    machine = Machine(repository, indexes=("2.13.0", pytorch))
-    done = machine.set_up("demo")
-    assert "2.9 GB to download" in done.stdout and "5.6 GB on disk" in done.stdout
-    assert "torch comes as its CUDA build" in done.stdout
-    assert machine.installs() == ["--editable .[cpu,demo]"]
+    assert said in machine.set_up("demo").stdout
+    assert machine.installs() == [f"--extra-index-url {index} " * bool(index) + "--editable .[cpu,demo]"]
 
 
 def test_a_failed_installation_is_said_and_mended(repository: Path) -> None:
@@ -310,10 +299,10 @@ def test_a_failed_installation_is_said_and_mended(repository: Path) -> None:
 
 def test_packages_that_do_not_fit_end_the_tests_alone(repository: Path) -> None:
     machine = Machine(repository, body='case "$*" in *check_torchvision*) echo "they do not fit" >&2; exit 1;; esac')
-    assert machine.set_up("demo").returncode == 0
-    for _ in range(2):  # also where nothing has to be installed: torch may have been replaced since
-        done = machine.set_up("test")
-        assert (done.returncode, done.stderr) == (2, "they do not fit\n")
+    codes = [
+        machine.set_up(level).returncode for level in ("demo", "test", "test")
+    ]  # torch may have been replaced since
+    assert codes == [0, 2, 2] and machine.set_up("test").stderr == "they do not fit\n"
 
 
 def test_torch_and_torchvision_that_do_not_fit(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> None:
@@ -326,36 +315,32 @@ def test_torch_and_torchvision_that_do_not_fit(monkeypatch: pytest.MonkeyPatch, 
     assert header is not None and header.pytest_report_header() == problem
 
 
-def run_setup(repository: Path, *arguments: str) -> tuple[int, str, str]:
-    programs = {"PATH": str(repository / "bin"), "HOME": os.environ.get("HOME", "/")}
-    command = [BASH, str(repository / "tools" / "setup.sh"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=programs, cwd="/")
-    return done.returncode, done.stdout, done.stderr
-
-
 def test_alone_it_says_what_there_is_and_installs_a_level(repository: Path) -> None:
     machine = Machine(repository)
-    code, said, wrong = run_setup(repository)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        done = bash(repository / "tools" / "setup.sh", *arguments, PATH=str(machine.programs))
+        return done.returncode, done.stdout, done.stderr
+
+    code, said, wrong = run()
     assert (code, wrong) == (0, "") and not machine.venv.exists()
     assert "demo   for tools/demo.sh and examples/train.py: 0.4 GB to download, 1.6 GB on disk\n" in said
     assert "test   for tools/test.sh, all examples and all tools: 0.9 GB to download, 3.1 GB on disk\n" in said
     assert "There is no NVIDIA driver" in said and str(machine.venv) in said
     for arguments in (["both"], ["demo", "test"]):
-        assert run_setup(repository, *arguments) == (2, "", said)
-    code, said, _ = run_setup(repository, "demo")
+        assert run(*arguments) == (2, "", said)
+    code, said, _ = run("demo")
     assert code == 0 and "Installing what the demo uses" in said
     assert machine.installs() == ["--editable .[cpu,demo]"]
     machine.has_driver("13.0")
-    assert "0.4 GB" not in run_setup(repository)[1] and "3.3 GB to download, 6.5 GB on disk" in run_setup(repository)[1]
+    assert "0.4 GB" not in run()[1] and "3.3 GB to download, 6.5 GB on disk" in run()[1]
 
 
 def test_constraints_pin_the_dependencies() -> None:
     lines = (ROOT / "tools" / "constraints.txt").read_text().splitlines()
-    pins = [line for line in lines if not line.startswith("#")]
-    assert "torch==2.13.0" in pins
-    assert all("==" in line for line in pins)
-    for name in ("numpy", "pyarrow", "nvidia-dali-cuda130", "nvidia-dali-cuda120", "pytest", "hatchling"):
-        assert any(line.startswith(f"{name}==") for line in pins), name
+    pins = dict(line.partition("==")[::2] for line in lines if not line.startswith("#"))
+    assert pins["torch"] == "2.13.0"
+    assert {"numpy", "pyarrow", "nvidia-dali-cuda130", "nvidia-dali-cuda120", "pytest", "hatchling"} <= set(pins)
 
 
 @pytest.mark.parametrize(
@@ -379,7 +364,7 @@ def test_demo_packs_a_set_with_validation(tmp_path: Path, folders: list[str], ar
     (tools / "setup.sh").write_text(f"root={tmp_path}\nset_up() {{ :; }}\n")
     # Notes what it is called with, and stops the demo after packing.
     fake_program(programs, "python", f'echo "$*" >"{tmp_path}/called"; exit 9')
-    assert bash(str(tools / "demo.sh"), str(tmp_path / "photos")).returncode == 1
+    assert bash(tools / "demo.sh", tmp_path / "photos").returncode == 1
     program, *called = (tmp_path / "called").read_text().split()
     shards = next(word for word in called if word.startswith("demo/photos-"))
     assert program == "tools/pack.py"

@@ -21,7 +21,7 @@ from gpuload.doctor.environment import Driver
 from gpuload.errors import ArgumentError, DecodeError, GpuloadError, RemoteError
 from gpuload.machine.fork_server import EndedError, Worker, ensure_server, exit_code, exit_name
 from gpuload.machine.installed import cuda_extra, fault_of
-from gpuload.monitor import measure_loader
+from gpuload.monitor import MOST_STEPS, Setup, advice, forever, pace
 from gpuload.store.url import URL
 
 SIDE = 224
@@ -143,12 +143,12 @@ def measure(folder: str, device: str, decoder: str, seconds: float) -> dict[str,
         rank=0,  # whatever the environment says
         world_size=1,
     ) as loader:
-        found, last, advice = measure_loader(loader, seconds, _AHEAD, _wait_for_compilation)
+        found = pace(forever(loader), seconds, _AHEAD, settled=_wait_for_compilation)
+        last = loader.metrics(min(MOST_STEPS, found.steps))
         told = {name: getattr(loader, name) for name in ("device", "decoder", "num_threads", "batch_size")}
         told |= {name: getattr(found, name) for name in ("images", "seconds", "images_per_s", "first_s")}
-        return {
-            **told, "bytes_per_s": found.images_per_s * last.bytes / last.images, "binds": last.binds, "advice": advice
-        }  # fmt: skip
+        told |= {"binds": last.binds, "advice": advice(last.binds, Setup.of(loader))}
+        return {**told, "bytes_per_s": found.images_per_s * last.bytes / last.images}
 
 
 def _wait_for_compilation() -> None:

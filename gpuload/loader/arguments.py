@@ -3,26 +3,14 @@
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn, get_args
+from typing import Any, get_args
 
+from gpuload import checks
 from gpuload.batchwise.transforms import TRANSFORMS
-from gpuload.checks import (
-    ANYTHING,
-    COUNT,
-    FLAG,
-    Rule,
-    as_items,
-    as_text,
-    choice,
-    either,
-    instance,
-    optional,
-    unknown_attribute,
-    whole,
-)
+from gpuload.checks import ANYTHING, COUNT, FLAG, Rule, choice, either, instance, optional, whole
 from gpuload.decode.arguments import Both, Dali, DecoderName, OnCorrupt
 from gpuload.disk.dataset import Dataset
-from gpuload.errors import CallError, GpuloadError
+from gpuload.errors import GpuloadError
 from gpuload.fields.kind import FieldSpec
 from gpuload.order.arguments import Balance, Mixture, Repeated, Shuffle, Weights
 from gpuload.output.arrays import Output
@@ -31,15 +19,15 @@ from gpuload.store.url import LOCATION
 
 def _as_fields(value: Any) -> Any:
     """A tuple of fields, or a dict of them by their new names."""
-    fields = tuple(value.values()) if isinstance(value, Mapping) else as_items(value)
+    fields = tuple(value.values()) if isinstance(value, Mapping) else checks.as_items(value)
     if not fields or not all(isinstance(field, str | FieldSpec) for field in fields):
         raise TypeError
-    return {as_text(name): field for name, field in value.items()} if isinstance(value, Mapping) else fields
+    return {checks.as_text(name): field for name, field in value.items()} if isinstance(value, Mapping) else fields
 
 
 def _as_device(value: Any) -> str:
     is_torchs = (type(value).__module__, type(value).__name__) == ("torch", "device")
-    device = str(value) if is_torchs else as_text(value)
+    device = str(value) if is_torchs else checks.as_text(value)
     if not re.fullmatch("auto|cpu|cuda(:[0-9]+)?", device):
         raise ValueError
     return device
@@ -90,7 +78,14 @@ ARGUMENTS: dict[str, Rule[Any]] = {
 }
 STATE: Rule[Mapping[str, Any]] = instance("what state_dict returned", Mapping)
 
-_NO_WORKERS = "Leave it out: there are no workers, threads of this process decode (num_threads)"
+_LEFT_OUT = "Leave it out: threads decode (num_threads), there are no workers; batches come in order and on the device"
+_CHOSEN = (
+    "Use sampling=gpuload.Weights(...) or Balance(...) in place of a WeightedRandomSampler, Dataset.subset(...) or "
+)
+_CHOSEN += (
+    "filter(...) to choose samples, gpuload.mix for shares, and shuffle, seed and drop_last for the order. Ranks get "
+)
+_CHOSEN += "their shares by rank and world_size"
 
 # For arguments of torch's DataLoader.
 ADVICE = {
@@ -98,15 +93,11 @@ ADVICE = {
     "transform": "Use augment=gpuload.Augment(...); Augment.torchvision(transform) reads torchvision's",
     "num_workers": "Use num_threads: threads of this process decode images, there are no workers",
     "prefetch_factor": "Use prefetch: the batches decoded ahead, of all threads together",
-    **dict.fromkeys(("pin_memory", "pin_memory_device"), "Leave it out: batches are already on the device"),
     "collate_fn": "Use fields, which selects the fields of a batch, and batch_transforms, functions of a whole batch",
-    "sampler": "Use sampling=gpuload.Weights(...) or Balance(...) in place of a WeightedRandomSampler, "
-    "Dataset.subset(...) or filter(...) to choose samples, gpuload.mix for shares, and shuffle and seed for the order. "
-    "Ranks get their shares by rank and world_size",
-    "batch_sampler": "Use batch_size, drop_last and shuffle; Dataset.subset(...) and gpuload.mix choose samples",
     "generator": "Use seed, which with the epoch determines the order and all other random numbers",
-    "in_order": "Leave it out: batches always come in order",
-    **dict.fromkeys(("persistent_workers", "timeout", "worker_init_fn", "multiprocessing_context"), _NO_WORKERS),
+    **dict.fromkeys(("sampler", "batch_sampler"), _CHOSEN),
+    **dict.fromkeys(("pin_memory", "pin_memory_device", "in_order", "persistent_workers", "timeout"), _LEFT_OUT),
+    **dict.fromkeys(("worker_init_fn", "multiprocessing_context"), _LEFT_OUT),
 }
 
 
@@ -122,40 +113,6 @@ class Sampler:
 
     def __len__(self) -> int:
         return self._samples
-
-
-def _not_supported(what: str, instead: str) -> Callable[..., NoReturn]:
-    def refuse(self: object, *_: object) -> NoReturn:
-        raise CallError(f"DaliIterator: {what}. {instead}")
-
-    return refuse
-
-
-class NotSupported:
-    """Operations that a loader does not support: their errors name the replacement."""
-
-    __next__ = _not_supported(
-        "next(loader) does not exist, since each loop is an epoch", "Use a loop, or next(iter(loader))"
-    )
-    __getitem__ = _not_supported(
-        "loader[...] does not exist, since batches come in the order of the epoch",
-        "Use a loop over it, or data=Dataset.subset([...]) with batch_size=1, shuffle=False for single samples",
-    )
-    __contains__ = _not_supported("`in` does not exist, since it would decode a whole epoch", "Use a loop")
-    __reduce_ex__ = _not_supported(
-        "cannot be pickled or copied, since it holds threads and the device's memory",
-        "Construct one in each process; state_dict() saves its position, and a gpuload.Dataset can be pickled",
-    )
-
-    if not TYPE_CHECKING:  # otherwise type checkers would accept any attribute
-
-        def __getattr__(self, name):  # called for missing attributes
-            raise AttributeError(unknown_attribute("DaliIterator", name, ADVICE), name=name, obj=self)
-
-        def __setattr__(self, name, value):
-            if name in ARGUMENTS and name in self.__dict__:
-                raise CallError(f"DaliIterator: {name} cannot be changed after construction. Construct a new one")
-            object.__setattr__(self, name, value)
 
 
 def check_process(process: int) -> None:

@@ -3,30 +3,30 @@
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from gpuload.augment.schedule import Augments, Schedule
 from gpuload.batchwise import BatchTransform
 from gpuload.checks import ANYTHING, FLAG, POSITIVE, check, checked, number, optional, whole
 from gpuload.counted import counted
-from gpuload.decode.arguments import Backend, Both, Dali, DecoderName, OnCorrupt
+from gpuload.decode.arguments import Both, Dali, DecoderName, OnCorrupt
 from gpuload.decode.dali.memory import check_whole_images
 from gpuload.decode.functions import find_functions
 from gpuload.decode.interface import no_pixels
 from gpuload.decode.open import Resources, find_stored, native_fault, open_decoder
 from gpuload.disk.dataset import Dataset
-from gpuload.errors import ArgumentError, GpuloadError, StateError
+from gpuload.errors import ArgumentError, CallError, GpuloadError, StateError
 from gpuload.fields.kind import FieldSpec
-from gpuload.loader.arguments import ADVICE, ARGUMENTS, STATE, NotSupported, Sampler, check_process
-from gpuload.loader.pipeline import CorruptSamples, Pipeline, Report, Timing, TrainingBatch, check_current, followed
-from gpuload.loader.tuning import choose_decoder
+from gpuload.loader.arguments import ADVICE, ARGUMENTS, STATE, Sampler, check_process
+from gpuload.loader.pipeline import CorruptSamples, Pipeline, Report, Timing, check_current, followed
+from gpuload.loader.tuning import Chosen, choose_decoder
 from gpuload.machine.ranks import compare_ranks, compare_with_counterparts, find_ranks
-from gpuload.monitor import Metrics, Setup
+from gpuload.monitor import MOST_STEPS, Metrics, Setup
 from gpuload.order.arguments import Balance, Mixture, Repeated, Shuffle, Weights
 from gpuload.order.epoch import is_sorted_by_class
 from gpuload.order.plan import plan_order
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 
-class DaliIterator(NotSupported):
+class DaliIterator:
     """Batches of decoded, cropped images on the device; each `for` loop is one epoch.
 
         loader = gpuload.DaliIterator("shards/train", batch_size=256, augment=gpuload.Augment(224))
@@ -124,6 +124,7 @@ class DaliIterator(NotSupported):
 
     # DataLoader attributes that timm's and Lightning's training loops use, besides `dataset`, `sampler` and `len`.
     batch_sampler = None
+    __contains__ = None  # `in` would decode a whole epoch
 
     _closed = True  # until it is constructed
 
@@ -167,8 +168,7 @@ class DaliIterator(NotSupported):
             batch_size,
             self._mixing,
             seed,
-            drop_last=self.drop_last,
-            rest=drop_last if isinstance(drop_last, str) else "",
+            drop_last=self.shuffle if drop_last is None else drop_last,
             steps_per_epoch=steps_per_epoch,
             sampling=sampling,
             buckets=schedule.buckets,
@@ -193,9 +193,8 @@ class DaliIterator(NotSupported):
         if (self._functions is not None or places) and decoder == "auto" and native_fault() is None:
             decoder = "native"  # even on a GPU: functions run on the CPU; DALI was not measured at scaling and padding
         asked = Resources(min(batch_size, self._epochs.samples), num_threads or 0, prefetch or 0)
-        self.decoder, device_id, resources = choose_decoder(
-            decoder, device, self.ranks, self._datasets, asked, decodes=decodes
-        )
+        chosen = choose_decoder(decoder, device, self.ranks, self._datasets, asked, decodes=decodes)
+        self.decoder, device_id, resources = chosen
         self.num_threads = resources.num_threads
         self.cpu_share = resources.cpu_share if self.decoder == "both" else None
         if (
@@ -219,7 +218,7 @@ class DaliIterator(NotSupported):
             decodes=decodes,
             prepare=collate.prepare,
         )
-        self._pipeline = self._open(self.decoder, device_id, resources, arrays, collate, self._on_corrupt)
+        self._pipeline = self._open(chosen, arrays, collate, self._on_corrupt)
         if self._mixing is not None:
             self._warn_of_sorted_shards(self._mixing.window * self._mixing.lanes)
         self._over = threading.Event()  # set where the current loop is ended by another one, or by `close`
@@ -230,15 +229,8 @@ class DaliIterator(NotSupported):
         self.end_of_dataloader, self.remainder = False, -1
         self._closed = False
 
-    def _open(
-        self,
-        decoder: Backend,
-        device_id: int | None,
-        resources: Resources,
-        arrays: Arrays,
-        collate: Collate,
-        on_corrupt: OnCorrupt | None,
-    ) -> Pipeline:
+    def _open(self, chosen: Chosen, arrays: Arrays, collate: Collate, on_corrupt: OnCorrupt | None) -> Pipeline:
+        decoder, device_id, resources = chosen
         forms, action = self._schedule.forms, "raise" if on_corrupt is None else on_corrupt.action
         epoch_samples = self._epochs.samples / self.ranks.world_size
         return Pipeline(
@@ -329,6 +321,7 @@ class DaliIterator(NotSupported):
         """
         compare_ranks(self.ranks, self._settings(), timeout_s)
 
+    @checked("DaliIterator.metrics", window=optional(whole(1, MOST_STEPS)))
     def metrics(self, window: int | None = None) -> Metrics:
         """The time of each stage, images/s, the share of time that training waited, and the limiting stage.
 
@@ -372,7 +365,8 @@ class DaliIterator(NotSupported):
         with closing(self._open_preview()) as pipeline:
             for position in (start, self._epochs.following(start)):  # after a finished epoch, the next one is shown
                 left = n
-                for made in self._run(pipeline, position, lambda: True):
+                augments = self._schedule.at(position.epoch)
+                for made in pipeline.epoch(position, self._epochs, augments, lambda: True):
                     cells += drawing.cells(made.fields, left)
                     left = n - len(cells) // len(self._schedule.forms)
                     if left <= 0:
@@ -388,12 +382,11 @@ class DaliIterator(NotSupported):
         collate = self._make_collate(marks=not skips)
         collate.mixes = self.mixup_enabled
         asked = Resources(min(self.batch_size, self._epochs.samples), min(self.num_threads, 4), 1)
-        decoder, _, resources = choose_decoder(
-            "auto", "cpu", self.ranks, self._datasets, asked, decodes=self._stored is not None
-        )
+        decodes = self._stored is not None
+        chosen = choose_decoder("auto", "cpu", self.ranks, self._datasets, asked, decodes=decodes)
         arrays = make_arrays(self._output if self._output == "torch" else "numpy", None, self._schedule.first.form)
         on_corrupt = OnCorrupt("skip" if skips else "mark", most=1.0)
-        return self._open(decoder, None, resources, arrays, collate, on_corrupt)
+        return self._open(chosen, arrays, collate, on_corrupt)
 
     def close(self) -> None:
         """Stops the threads and frees the memory. Batches already returned stay valid."""
@@ -411,6 +404,19 @@ class DaliIterator(NotSupported):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise CallError(
+            "DaliIterator: cannot be pickled or copied, since it holds threads and the device's memory. Construct one "
+            "in each process; state_dict() saves its position, and a gpuload.Dataset can be pickled"
+        )
+
+    if not TYPE_CHECKING:  # otherwise type checkers would accept any attribute
+
+        def __setattr__(self, name, value):
+            if name in ARGUMENTS and name in self.__dict__:
+                raise CallError(f"DaliIterator: {name} cannot be changed after construction. Construct a new one")
+            object.__setattr__(self, name, value)
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -465,8 +471,9 @@ class DaliIterator(NotSupported):
         self._check_usable()  # afterwards: `close`, called by another thread at any moment, is noticed
         position = self._handed_out = self._next
         self._next = self._epochs.following(position)
+        augments = self._schedule.at(position.epoch)
         with followed(self):
-            for made in self._run(self._pipeline, position, lambda: not over.is_set()):
+            for made in self._pipeline.epoch(position, self._epochs, augments, lambda: not over.is_set()):
                 start, stop = (position.begin + at.samples for at in (self._handed_out, made.position))
                 self.padding, self.remainder = self._epochs.padding(start, stop), stop - start
                 self.end_of_dataloader = self._epochs.is_last(made.position)
@@ -476,11 +483,6 @@ class DaliIterator(NotSupported):
                 check_process(self._process)
                 check_current(not over.is_set())
         self._handed_out = self._epochs.following(position)
-
-    def _run(self, pipeline: Pipeline, position: Position, is_current: Callable[[], bool]) -> Iterator[TrainingBatch]:
-        """The batches of the rest of an epoch."""
-        parts, empty = self._epochs.parts(position), self._epochs.empty_parts(position)
-        return pipeline.epoch(position, parts, empty, self._schedule.at(position.epoch), is_current)
 
     def _settings(self) -> dict[str, Any]:
         """Settings that must be the same on all ranks."""

@@ -21,7 +21,7 @@ from gpuload.decode.interface import BatchDecodeError, Decoded, Fault
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, DecodeError, GpuloadError, ShardError
 from gpuload.monitor import Meter, Setup, annotate
-from gpuload.order.stream import Part, Position
+from gpuload.order.stream import Epochs, Position
 from gpuload.read.batch import Batch
 from gpuload.read.batches import BatchReader, read_alone
 
@@ -231,15 +231,13 @@ class Pipeline:
     def epoch(
         self,
         start: Position,
-        parts: Iterator[Part],
-        empty: Sequence[Part],
+        epochs: Epochs,
         augments: Sequence[Augment],
         is_current: Callable[[], bool],
     ) -> Iterator[TrainingBatch]:
         """Yields the batches of an epoch, or of the rest of one.
 
-        start: its first position. parts, empty: this rank's parts of the global batches, and the following parts
-            without samples.
+        start: its first position. epochs: this rank's parts of the global batches.
         is_current: False if another loop or `close` ended this one, possibly in another thread.
 
         Raises:
@@ -251,7 +249,7 @@ class Pipeline:
             self.meter.start()
             asked = time.perf_counter()
             # After the reader has begun, which then no longer knows that it was interrupted.
-            current = takewhile(lambda _: is_current(), parts)
+            current = takewhile(lambda _: is_current(), epochs.parts(start))
             read_spare = partial(read_alone, self._open_reader, augments)
             decoding = self.decoder.decode(self.reader.batches(current, augments), read_spare)
             while True:
@@ -276,7 +274,7 @@ class Pipeline:
             if isinstance(error, BatchDecodeError):
                 raise self.corrupt.explain(error) from None
             raise
-        for part in empty:
+        for part in epochs.empty_parts(start):
             asked = time.perf_counter()
             (last,) = self.reader.read([part], augments)
             yield self._finish(HandledBatch(last, self._no_pixels(last), last, {}), start, asked, is_current)

@@ -87,6 +87,9 @@ def load_tuning(folder: str | Path | URL, device: str, decoder: str = "auto") ->
 NATIVE_CORES = 6
 
 
+Chosen = tuple[Backend, int | None, Resources]
+
+
 def choose_decoder(
     decoder: DecoderName | Dali | Both,
     device: str,
@@ -95,7 +98,7 @@ def choose_decoder(
     asked: Resources,
     *,
     decodes: bool = True,
-) -> tuple[Backend, int | None, Resources]:
+) -> Chosen:
     """The decoder, the number of the GPU for the batches (None: the CPU), and the decoder's resources.
 
     asked: the resources that are given; 0 for threads or batches ahead that are not. decodes: whether anything needs

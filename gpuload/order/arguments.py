@@ -11,33 +11,20 @@ from typing import Annotated, Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from gpuload.checks import (
-    COUNT,
-    FLAG,
-    LARGEST,
-    POSITIVE,
-    SIDE,
-    Rule,
-    as_items,
-    as_numbers,
-    checked,
-    choice,
-    number,
-    optional,
-    settings,
-    several,
-    shown,
-    text,
-    whole,
-)
-from gpuload.counted import counted
+from gpuload import checks
+from gpuload.checks import COUNT, POSITIVE, checked, settings
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError
 from gpuload.store.url import LOCATION
 from gpuload.types import F64, U8, HeightWidth
 
 MOST_DRAWS = (1 << 31) - 1  # in a pass: see `gpuload.order.sampling`
-_DRAWS = optional(whole(1, MOST_DRAWS))
+_DRAWS = checks.optional(checks.whole(1, MOST_DRAWS))
+
+
+def digest(content: bytes) -> str:
+    """16 hexadecimal digits that change with the content."""
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 @settings
@@ -59,8 +46,22 @@ class Shuffle:
     lanes: Annotated[int, COUNT] = 1
 
 
+class _Drawn:
+    """What `Balance` and `Weights` have in common."""
+
+    replacement: bool
+    num_samples: int | None
+
+    def __post_init__(self) -> None:
+        if not self.replacement and self.num_samples is None:
+            raise ArgumentError(
+                f"{type(self).__name__}(replacement=False): draws each sample once at most, and so needs num_samples, "
+                "the number of samples in a pass"
+            )
+
+
 @settings
-class Balance:
+class Balance(_Drawn):
     """Draws each class equally often: `DaliIterator(sampling=Balance("label"))`. A pass has as many samples of each
     class, or one more.
 
@@ -76,12 +77,9 @@ class Balance:
         ArgumentError: a value out of its range; replacement=False without num_samples.
     """
 
-    field: Annotated[str, text("the name of a field of classes, such as 'label'")]
-    replacement: Annotated[bool, FLAG] = True
+    field: Annotated[str, checks.text("the name of a field of classes, such as 'label'")]
+    replacement: Annotated[bool, checks.FLAG] = True
     num_samples: Annotated[int | None, _DRAWS] = None
-
-    def __post_init__(self) -> None:
-        _check_draws(self)
 
 
 def _as_weights(value: Any) -> Any:
@@ -93,7 +91,7 @@ def _as_weights(value: Any) -> Any:
 
 
 @settings
-class Weights:
+class Weights(_Drawn):
     """Draws samples in proportion to weights: `DaliIterator(sampling=Weights("weight"))`. A sample of which 2.3 are
     expected in a pass comes 2 or 3 times.
 
@@ -105,17 +103,11 @@ class Weights:
         ArgumentError: a value out of its range; replacement=False without num_samples.
     """
 
-    weights: Annotated[Any, Rule("the name of a field of numbers, or one number for each sample", _as_weights)]
-    replacement: Annotated[bool, FLAG] = True
+    weights: Annotated[Any, checks.Rule("the name of a field of numbers, or one number for each sample", _as_weights)]
+    replacement: Annotated[bool, checks.FLAG] = True
     num_samples: Annotated[int | None, _DRAWS] = None
 
-    def __post_init__(self) -> None:
-        _check_draws(self)
-
     __eq__, __hash__ = object.__eq__, object.__hash__  # arrays have no truth value
-
-    def __repr__(self) -> str:
-        return f"Weights({shown(self.weights)}, replacement={self.replacement}, num_samples={self.num_samples})"
 
 
 @settings
@@ -132,7 +124,7 @@ class Repeated:
         ArgumentError: a value that is not in 2..64.
     """
 
-    times: Annotated[int, whole(2, 64)] = 3
+    times: Annotated[int, checks.whole(2, 64)] = 3
 
     num_samples = None  # in an epoch: as many as the data has
 
@@ -140,30 +132,24 @@ class Repeated:
 AnySampling = Balance | Weights | Repeated
 
 
-def _check_draws(sampling: Balance | Weights) -> None:
-    if not sampling.replacement and sampling.num_samples is None:
-        raise ArgumentError(
-            f"{type(sampling).__name__}(replacement=False): draws each sample once at most, and so needs num_samples, "
-            "the number of samples in a pass"
-        )
-
-
 MOST_BUCKETS = 256  # the number of a sample's bucket takes one byte
 STEP, MAX_ASPECT = 64, 2.0
 
-_SIZES = several(several(SIDE, "", count=2), "(height, width) pairs in pixels, such as [(1024, 1024), (832, 1216)]")
-_AREA = optional(whole(1, 65_535**2, "pixels, a whole number such as 1024 * 1024"))
-_ASPECT = optional(number(1, 65_535, "the longer side over the shorter one, a number from 1"))
+_SIZES = checks.several(
+    checks.several(checks.SIDE, "", count=2), "(height, width) pairs in pixels, such as [(1024, 1024), (832, 1216)]"
+)
+_AREA = checks.optional(checks.whole(1, 65_535**2, "pixels, a whole number such as 1024 * 1024"))
+_ASPECT = checks.optional(checks.number(1, 65_535, "the longer side over the shorter one, a number from 1"))
 
 
 def _as_pixels(value: Any) -> npt.NDArray[Any]:
-    found = as_numbers(value)
+    found = checks.as_numbers(value)
     if found.dtype == bool or found.min(initial=1) < 1:
         raise TypeError
     return found
 
 
-_PIXELS = Rule("pixels, whole numbers (n,) from 1", _as_pixels)
+_PIXELS = checks.Rule("pixels, whole numbers (n,) from 1", _as_pixels)
 
 
 @settings
@@ -179,37 +165,26 @@ class Buckets:
         ArgumentError: neither sizes nor area, or both; a size that is there twice; more than 256; no size fits.
     """
 
-    sizes: Annotated[Sequence[HeightWidth] | None, optional(_SIZES)] = None
+    sizes: Annotated[Sequence[HeightWidth] | None, checks.optional(_SIZES)] = None
     area: Annotated[int | None, _AREA] = None
-    step: Annotated[int | None, optional(SIDE)] = None
+    step: Annotated[int | None, checks.optional(checks.SIDE)] = None
     max_aspect: Annotated[float | None, _ASPECT] = None
 
     def __post_init__(self) -> None:
         if (self.sizes is None) == (self.area is None) or (self.sizes and (self.step or self.max_aspect)):
+            raise ArgumentError(f"{self}: expected sizes alone, or area, with step and max_aspect if needed")
+        sizes = self.sizes if self.area is None else self._make_sizes(self.area)
+        if not 0 < len(set(sizes or ())) == len(sizes or ()) <= MOST_BUCKETS:
             raise ArgumentError(
-                f"Buckets(sizes={self.sizes}, area={self.area}, step={self.step}, max_aspect={self.max_aspect}): "
-                "expected sizes alone, or area, with step and max_aspect if needed"
+                f"{self}: expected 1 to {MOST_BUCKETS} sizes, each once. Use other sizes, or another step or max_aspect"
             )
-        if self.area is not None:
-            object.__setattr__(self, "sizes", self._make_sizes(self.area))
-        sizes = self.all_sizes
-        if len(set(sizes)) < len(sizes):
-            raise ArgumentError(f"Buckets(sizes={sizes}): has a size twice. Leave one of them out")
-        if len(sizes) > MOST_BUCKETS:
-            raise ArgumentError(
-                f"Buckets: {counted(len(sizes), 'size')}, expected at most {MOST_BUCKETS}. Use a larger step"
-            )
+        object.__setattr__(self, "sizes", sizes)
 
     def _make_sizes(self, area: int) -> tuple[HeightWidth, ...]:
         step, most = self.step or STEP, self.max_aspect or MAX_ASPECT
         sides = [(short, area // short // step * step) for short in range(step, math.isqrt(area) + 1, step)]
         fitting = [(short, long) for short, long in sides if short <= long <= min(short * most, 65_535)]
         found = {size for short, long in fitting for size in ((short, long), (long, short))}
-        if not found:
-            raise ArgumentError(
-                f"Buckets(area={area}, step={step}, max_aspect={most:g}): no size fits. Use a smaller step or a larger "
-                "max_aspect"
-            )
         return tuple(sorted(found, key=lambda size: (size[1] / size[0], size)))
 
     def __len__(self) -> int:
@@ -218,13 +193,12 @@ class Buckets:
     @property
     def all_sizes(self) -> tuple[HeightWidth, ...]:
         """(height, width) of each bucket, by its number."""
-        assert self.sizes is not None
-        return tuple((height, width) for height, width in self.sizes)
+        return tuple(self.sizes or ())
 
     @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change with the sizes or their numbers."""
-        return hashlib.sha256(repr(self.all_sizes).encode()).hexdigest()[:16]
+        return digest(repr(self.all_sizes).encode())
 
     @checked("Buckets.numbers", widths=_PIXELS, heights=_PIXELS)
     def numbers(self, widths: npt.ArrayLike, heights: npt.ArrayLike) -> U8:
@@ -240,18 +214,16 @@ class Buckets:
         wide, high = np.asarray(widths, np.float64), np.asarray(heights, np.float64)
         if wide.shape != high.shape:
             raise ArgumentError(f"Buckets.numbers(widths, heights): {len(wide):,} and {len(high):,}, expected as many")
-        shapes: dict[float, list[int]] = {}
         sizes = self.all_sizes
-        for bucket, (height, width) in enumerate(sizes):
-            shapes.setdefault(width / height, []).append(bucket)
-        aspects = sorted(shapes)
+        aspects = sorted({width / height for height, width in sizes})
         shape = np.searchsorted(_middles(aspects), wide / high, side="left")
         found = np.empty(wide.shape, np.uint8)
         for place, aspect in enumerate(aspects):
+            same = sorted((h * w, bucket) for bucket, (h, w) in enumerate(sizes) if w / h == aspect)
+            areas, buckets = zip(*same, strict=True)
             rows = shape == place
-            same = sorted(shapes[aspect], key=lambda bucket: sizes[bucket])
-            areas = [float(math.prod(sizes[bucket])) for bucket in same]
-            found[rows] = np.array(same, np.uint8)[np.searchsorted(_middles(areas), (wide * high)[rows], side="left")]
+            nearest = np.searchsorted(_middles(areas), (wide * high)[rows], side="left")
+            found[rows] = np.array(buckets, np.uint8)[nearest]
         return found
 
 
@@ -264,6 +236,7 @@ def _middles(values: Sequence[float]) -> F64:
 
 
 Batches = Literal["shuffled", "stratified"]
+DropLast = bool | Literal["exact", "even"]
 
 
 @dataclass(frozen=True)
@@ -299,7 +272,7 @@ class Mixture:
         content: list[Any] = [[dataset.fingerprint for dataset in self.datasets], self.shares]
         if self.batches != "shuffled":  # sets that were mixed before there was a choice keep their fingerprints
             content.append(self.batches)
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+        return digest(json.dumps(content).encode())
 
     @property
     def folder(self) -> str:
@@ -308,18 +281,20 @@ class Mixture:
 
 
 def _as_parts(value: Any) -> tuple[tuple[Any, float], ...]:
-    weight = number(POSITIVE, LARGEST, "")
-    pairs = map(as_items, as_items(value))
+    weight = checks.number(POSITIVE, checks.LARGEST, "")
+    pairs = list(map(checks.as_items, checks.as_items(value)))
+    if not pairs:
+        raise ValueError
     return tuple((data if isinstance(data, Dataset) else LOCATION.read(data), weight.read(w)) for data, w in pairs)
 
 
 @checked(
     "mix",
-    parts=Rule(
+    parts=checks.Rule(
         'pairs of a data set and a weight above 0 and up to 1e6, such as [("shards/a", 0.7), ("shards/b", 0.3)]',
         _as_parts,
     ),
-    batches=choice(*get_args(Batches)),
+    batches=checks.choice(*get_args(Batches)),
 )
 def mix(parts: Sequence[tuple[str | Path | Dataset, float]], *, batches: Batches = "shuffled") -> Mixture:
     """Mixes data sets by weights: `mix([("shards/a", 0.7), ("shards/b", 0.3)])`.
@@ -333,8 +308,6 @@ def mix(parts: Sequence[tuple[str | Path | Dataset, float]], *, batches: Batches
     Raises:
         ArgumentError: no data sets, a weight that is not above 0, or data sets whose classes differ.
     """
-    if not parts:
-        raise ArgumentError("mix(parts): expected at least one (data set, weight)")
     datasets = tuple(part if isinstance(part, Dataset) else Dataset(part) for part, _ in parts)
     weights = [weight for _, weight in parts]
     for dataset in datasets[1:]:

@@ -95,7 +95,7 @@ class Windows:
         windows = -(-count // window)
         self._bounds: I64 = np.arange(windows + 1) * count // max(windows, 1)
         self.starts: I64 = np.concatenate([[0], np.cumsum(self._segments.counts)])[self._bounds]
-        self._computed: dict[int, I64] = {}
+        self._computed: dict[int, tuple[I64, I64 | None]] = {}
 
     def shards(self, window: int) -> I64:
         """The shards of a window; empty past the last."""
@@ -107,25 +107,24 @@ class Windows:
         starts = np.repeat(self.starts[window:-1], np.diff(self._bounds[window:]))
         return self._segments.shards[self._bounds[window] :], starts
 
-    def samples(self, window: int) -> I64:
-        """The samples of a window, in order. The last two windows are cached, since a batch may span both."""
+    def samples(self, window: int) -> tuple[I64, I64 | None]:
+        """The samples of a window, in order, and how often each came before in this pass (None: never). The last two
+        windows are cached, since a batch may span both."""
         if window not in self._computed:
             while len(self._computed) > 1:
                 del self._computed[next(iter(self._computed))]
             self._computed[window] = self._compute(window)
         return self._computed[window]
 
-    def repeats(self, window: int) -> I64 | None:
-        """How often the samples of a window came before in this pass; None: never."""
-        return None
-
-    def _compute(self, window: int) -> I64:
+    def _compute(self, window: int) -> tuple[I64, I64 | None]:
         inside = self._segments.take(slice(*self._bounds[window : window + 2]))
         runs = zip(inside.firsts.tolist(), inside.counts.tolist(), strict=True)
         samples = np.concatenate([np.arange(first, first + count) for first, count in runs])
-        if not self._shuffle:
-            return samples
-        return samples[permutation(make_key(self._seed, self._epoch, SAMPLES, *self._words, window), len(samples))]
+        if self._shuffle:
+            samples = samples[
+                permutation(make_key(self._seed, self._epoch, SAMPLES, *self._words, window), len(samples))
+            ]
+        return samples, None
 
 
 class EpochOrder:
@@ -174,7 +173,7 @@ class EpochOrder:
     def __getitem__(self, positions: slice) -> I64:
         """int64: the samples at positions start..stop-1 of the epoch."""
         start, stop, _ = positions.indices(len(self))
-        found = self._gather(start, stop, Windows.samples)
+        found = self._gather(start, stop, 0)
         return found if self._numbers is None else self._numbers[found]
 
     def serving(self, share: Share) -> "EpochOrder":
@@ -189,12 +188,7 @@ class EpochOrder:
         """int64: how often the samples at positions start..stop-1 came before in this pass; None: never."""
         if self._make_windows is Windows:
             return None
-        return self._gather(start, stop, lambda lane, window: lane.repeats(window))
-
-    @property
-    def rounds(self) -> I64:
-        """Where the first lane enters each of its windows, and the end: in between, all lanes mix about one window."""
-        return np.append(self._lanes[0].starts[:-1] * len(self._lanes), len(self))
+        return self._gather(start, stop, 1)
 
     def window_at(self, position: int) -> int:
         """Number of the window that contains a position."""
@@ -248,9 +242,8 @@ class EpochOrder:
         """The shards of a window of each lane; past the last of a lane, none of it."""
         return np.concatenate([lane.shards(w) for lane, w in zip(self._lanes, windows.tolist(), strict=True)])
 
-    def _gather(self, start: int, stop: int, values_of: Callable[[Any, int], I64]) -> I64:
-        """The values at positions start..stop-1, of all lanes in turn. values_of: those of a window of a lane's
-        `Windows`."""
+    def _gather(self, start: int, stop: int, which: int) -> I64:
+        """The values at positions start..stop-1, of all lanes in turn. which: of those that `Windows.samples` gives."""
         parts, width, window = [np.empty(0, np.int64)], len(self._lanes), self.window_at(start)
         while start < stop:
             end = min(stop, int(self.window_starts[window + 1]))
@@ -258,7 +251,8 @@ class EpochOrder:
             table = np.zeros((last - first, width), np.int64)
             for column, (lane, entered) in enumerate(zip(self._lanes, self._entered[window].tolist(), strict=True)):
                 begin = int(lane.starts[entered])
-                values = values_of(lane, entered)[first - begin : last - begin]
+                values: Any = lane.samples(entered)[which]
+                values = values[first - begin : last - begin]
                 table[: len(values), column] = values  # at the end, the first lanes may have one more
             parts.append(table.reshape(-1)[start - first * width : end - first * width])
             start, window = end, window + 1
@@ -304,7 +298,8 @@ class Mixing:
 def measure_mixing(dataset: Dataset, window: int, batch_size: int, *, lanes: int = 1) -> Mixing:
     """Measures an epoch's order, on at most 32 windows, of all lanes together, and 64 batches of it."""
     order = EpochOrder(dataset.shard_sizes, seed=0, epoch=0, window=window, lanes=lanes)
-    starts = order.rounds
+    # Where the first lane enters each of its windows, and the end: in between, all lanes mix about one window.
+    starts = np.append(order._lanes[0].starts[:-1] * lanes, len(order))
     windows = np.unique(np.linspace(0, len(starts) - 2, _WINDOWS).astype(int))
     distances = [_distance(order[starts[w] : starts[w + 1]], len(order)) for w in windows]
     classes = expected = None

@@ -1,6 +1,5 @@
 """The order that a loader's arguments describe: its stream, its epochs, and the identity that a state holds."""
 
-import hashlib
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from gpuload.counted import counted
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, StateError
 from gpuload.machine.ranks import Ranks
-from gpuload.order.arguments import AnySampling, Buckets, Mixture, Repeated, Shuffle
+from gpuload.order.arguments import AnySampling, Buckets, DropLast, Mixture, Repeated, Shuffle, digest
 from gpuload.order.epoch import ALL, Share
 from gpuload.order.sampling import find_samplings
 from gpuload.order.stream import BucketPlan, Epochs, Position, Stream
@@ -61,18 +60,12 @@ class RunIdentity:
                 f"version {VERSION}{' with ' if missing else ''}{', '.join(missing)}. Give what state_dict() of a "
                 "loader returned; of a checkpoint that holds it, that entry"
             )
-        if state["fingerprint"] != self.data.fingerprint:
-            raise StateError(
-                f"state_dict: is of another data set ({shown(state['dataset_samples'])} samples, fingerprint "
-                f"{shown(state['fingerprint'])}); {self.data.folder} has {len(self.data)}, fingerprint "
-                f"{self.data.fingerprint}. Train on the set it was made with, or start from the beginning"
-            )
-        for name, has in self.settings.items():
+        for name, has in {"fingerprint": self.data.fingerprint, **self.settings}.items():
             made = state.get(name, _USUAL.get(name))
             if made != has:
                 raise StateError(
                     f"state_dict: was made with {name}={shown(made)}, this loader has {name}={has!r}. The order would "
-                    "differ: construct it with the same settings"
+                    "differ: construct it with the same data and settings"
                 )
         return Position(*(_count(name, state[name]) for name in Position._fields))
 
@@ -109,15 +102,14 @@ def plan_order(
     shuffle: Shuffle | None,
     seed: int,
     *,
-    drop_last: bool,
-    rest: str = "",
+    drop_last: DropLast,
     steps_per_epoch: int | None = None,
     sampling: AnySampling | None = None,
     buckets: Buckets | None = None,
 ) -> OrderPlan:
     """The plan of a loader, of those of `DaliIterator`'s arguments that decide the order and its epochs.
 
-    shuffle: None is stored order. rest: "exact", "even" or "", where drop_last is a flag.
+    shuffle: None is stored order.
 
     Raises:
         ArgumentError: the arguments contradict each other, or do not fit the data.
@@ -127,7 +119,7 @@ def plan_order(
     samplings = find_samplings(datasets, sampling, shuffle=shuffle is not None)
     mixing = shuffle or Shuffle()
     repeated = isinstance(sampling, Repeated)
-    if (rest == "even" and (mixing.lanes > 1 or buckets or repeated)) or (buckets and (mixing.lanes > 1 or repeated)):
+    if sum((drop_last == "even", buckets is not None, repeated, mixing.lanes > 1)) > 1:
         raise ArgumentError(
             "DaliIterator: each of drop_last='even', Buckets, Repeated and Shuffle(lanes=...) divides batches in a way "
             "of its own. Use one of them"
@@ -144,8 +136,6 @@ def plan_order(
         ranks.rank,
         ranks.world_size,
         share,
-        exact=rest == "exact",
-        even=rest == "even",
     )
     if not epochs.batches:
         raise ArgumentError(
@@ -155,7 +145,7 @@ def plan_order(
         )
     plan = None
     if buckets is not None:
-        plan = _plan_buckets(buckets, datasets, samplings is None, not drop_last and steps_per_epoch is None)
+        plan = _plan_buckets(buckets, datasets, samplings is None, drop_last is not True and steps_per_epoch is None)
         epochs = plan.epochs(epochs)
     # Stored order mixes nothing: of a set at a URL, a batch waits for its own shard alone.
     is_remote = any(dataset.cache is not None for dataset in datasets)
@@ -168,17 +158,15 @@ def plan_order(
         "shuffle": shuffle is not None,
         "window": mixing.window,
         "lanes": mixing.lanes,
-        "sampling": None if samplings is None else _digest("".join(one.fingerprint for one in samplings)),
-        "buckets": None if plan is None else plan.identity,
-        "bucket_batch": None if plan is None else global_batch,
+        "sampling": None if samplings is None else digest("".join(one.fingerprint for one in samplings).encode()),
+        "buckets": None,
+        "bucket_batch": None,
     }
+    if buckets is not None and plan is not None:
+        how = "whole" if plan.is_whole else "carried"
+        settings |= {"buckets": f"{buckets.fingerprint}-{how}", "bucket_batch": global_batch}
     node_lanes = mixing.lanes if share == ALL else (share.stop - share.first) * ranks.local_world_size
     return OrderPlan(make_stream, epochs, plan, window, min(mixing.lanes, node_lanes), RunIdentity(data, settings))
-
-
-def _digest(text: str) -> str:
-    """16 hexadecimal digits that change with a text."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _plan_buckets(buckets: Buckets, datasets: tuple[Dataset, ...], is_pass: bool, is_whole: bool) -> BucketPlan:
@@ -195,8 +183,7 @@ def _plan_buckets(buckets: Buckets, datasets: tuple[Dataset, ...], is_pass: bool
         )
     numbers = tuple(_number_samples(dataset, buckets) for dataset in datasets)
     totals = np.bincount(numbers[0], minlength=len(buckets)) if is_pass else None
-    identity = f"{buckets.fingerprint}-{'whole' if is_whole else 'carried'}"
-    return BucketPlan(buckets.all_sizes, numbers, totals, is_whole, identity)
+    return BucketPlan(buckets.all_sizes, numbers, totals, is_whole)
 
 
 def _number_samples(dataset: Dataset, buckets: Buckets) -> U8:

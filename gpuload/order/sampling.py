@@ -21,7 +21,6 @@ Repeated, each sample comes several times in a row, for views of it on several r
 That is the division of DeiT's and torchvision's `RASampler`: the stream does not depend on the number of ranks.
 """
 
-import hashlib
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -30,11 +29,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gpuload.checks import shown
 from gpuload.disk.dataset import Dataset
 from gpuload.draws import DRAWN, make_key, permutation, uniform
 from gpuload.errors import ArgumentError, some_of
-from gpuload.order.arguments import MOST_DRAWS, AnySampling, Balance, Repeated, Weights
+from gpuload.order.arguments import MOST_DRAWS, AnySampling, Balance, Repeated, Weights, digest
 from gpuload.order.epoch import ALL, EpochOrder, Segments, Share, Windows
 from gpuload.types import F64, I32, I64
 
@@ -65,7 +63,7 @@ class Sampling:
         if values is None:
             return f"repeated-{self.times}"
         content = repr((self.draws, values.dtype.str, not self.replacement)).encode() + values.tobytes()
-        return hashlib.sha256(content).hexdigest()[:16]
+        return digest(content)
 
     @cached_property
     def units(self) -> tuple[I32, I64]:
@@ -136,11 +134,6 @@ class _DrawnWindows(Windows):
         self.starts = np.concatenate(
             [[0], [self._drawn(self._units_before(window + 1)).sum() for window in range(len(self._bounds) - 1)]]
         )
-        self._repeats: dict[int, I64] = {}
-
-    def repeats(self, window: int) -> I64:
-        self.samples(window)
-        return self._repeats[window]
 
     def _units_before(self, window: int) -> I64:
         """int64 (groups,): the units of each group before a window. The last ones are kept, to go on from."""
@@ -158,8 +151,8 @@ class _DrawnWindows(Windows):
         drawn: I64 = (units * self._each[groups] + self._offsets[groups]) // self._unit[groups]
         return drawn
 
-    def _compute(self, window: int) -> I64:
-        samples = super()._compute(window)
+    def _compute(self, window: int) -> tuple[I64, I64 | None]:
+        samples, _ = super()._compute(window)
         groups = self._numbers[samples]
         by_group = np.argsort(groups, kind="stable")
         samples, groups = samples[by_group], groups[by_group]
@@ -171,10 +164,7 @@ class _DrawnWindows(Windows):
         drawn = np.repeat(samples, times)
         repeats = np.arange(len(drawn)) - np.repeat(np.cumsum(times) - times, times)
         mixed = permutation(make_key(self._seed, self._epoch, DRAWN, _ORDER, window), len(drawn))
-        self._repeats = {number: self._repeats[number] for number in self._computed}
-        self._repeats[window] = repeats[mixed]
-        result: I64 = drawn[mixed]
-        return result
+        return drawn[mixed], repeats[mixed]
 
 
 class RepeatedOrder(EpochOrder):
@@ -228,51 +218,44 @@ def find_samplings(
         raise ArgumentError(f"DaliIterator(sampling={given}, shuffle=False): samples are drawn at random. Use True")
     if len(datasets) > 1 and (isinstance(sampled, Repeated) or sampled.num_samples is not None):
         raise ArgumentError(
-            f"{sampled}: is for a single data set, found a mixture of {len(datasets)}. Use Balance or Weights without "
+            f"{given}: is for a single data set, found a mixture of {len(datasets)}. Use Balance or Weights without "
             "num_samples, and steps_per_epoch for the length of an epoch"
         )
     if isinstance(sampled, Repeated):
         return (Sampling(sampled.times * len(datasets[0]), times=sampled.times),)
+    make = _balanced if isinstance(sampled, Balance) else _weighted
     found = []
-    values = _values(datasets, sampled)
-    for dataset, of_samples in zip(datasets, values, strict=True):
+    for dataset, values in zip(datasets, _values(datasets, sampled), strict=True):
         draws = sampled.num_samples or len(dataset)
         if draws > MOST_DRAWS:
             raise ArgumentError(f"{given}: {draws:,} draws in a pass, expected at most {MOST_DRAWS:,}")
-        make = _balanced if isinstance(sampled, Balance) else _weighted
-        found.append(make(dataset, given, of_samples, draws, sampled.replacement))
+        found.append(make(f"{given}: {dataset.folder}", values, draws, sampled.replacement))
     return tuple(found)
 
 
-def _balanced(dataset: Dataset, given: str, values: npt.NDArray[Any], draws: int, replacement: bool) -> Sampling:
-    if values.dtype.kind not in "biu":
+def _balanced(subject: str, values: npt.NDArray[Any], draws: int, replacement: bool) -> Sampling:
+    found, inverse, sizes = np.unique(values, return_inverse=True, return_counts=True)
+    most = len(found) * int(sizes.min())
+    if not replacement and draws > most:
         raise ArgumentError(
-            f"{given}: {dataset.folder} holds numbers with fractions there, expected classes. Use Weights"
+            f"{subject} has {len(found)} classes, the smallest of {sizes.min():,} samples. Use num_samples of at most "
+            f"{most:,}, or replacement=True"
         )
-    found, inverse = np.unique(values, return_inverse=True)
-    groups: I32 = inverse.astype(np.int32)
-    smallest = int(np.bincount(groups).min())
-    if not replacement and smallest < -(-draws // len(found)):
-        raise ArgumentError(
-            f"{given}(replacement=False, num_samples={draws}): {len(found)} classes, of which one has {smallest:,} "
-            f"samples. Use num_samples of at most {len(found) * smallest}, or replacement=True"
-        )
-    return Sampling(draws, groups=groups, replacement=replacement)
+    return Sampling(draws, groups=inverse.astype(np.int32), replacement=replacement)
 
 
-def _weighted(dataset: Dataset, given: str, values: npt.NDArray[Any], draws: int, replacement: bool) -> Sampling:
+def _weighted(subject: str, values: npt.NDArray[Any], draws: int, replacement: bool) -> Sampling:
     weights = values.astype(np.float64)
     wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
     if len(wrong):
         raise ArgumentError(
-            f"{given}: sample {wrong[0]} of {dataset.folder} has the weight {weights[wrong[0]]}, "
-            "expected a finite number of at least 0"
+            f"{subject}: sample {wrong[0]} has the weight {weights[wrong[0]]}, expected a finite number of at least 0"
         )
     drawable, least = int(np.count_nonzero(weights)), 1 if replacement else draws
     if drawable < least:
         raise ArgumentError(
-            f"{given}: {dataset.folder} has {drawable:,} samples with a weight above 0, expected at least {least:,}. "
-            "Use other weights, a smaller num_samples, or replacement=True"
+            f"{subject} has {drawable:,} samples with a weight above 0, expected at least {least:,}. Use other "
+            "weights, a smaller num_samples, or replacement=True"
         )
     weights /= weights.max()  # so that no sum of them overflows
     return Sampling(draws, weights=weights, replacement=replacement)
@@ -282,36 +265,36 @@ def _values(datasets: tuple[Dataset, ...], sampled: Balance | Weights) -> list[n
     """For each data set (len,): the classes or weights of its samples."""
     given = sampled.field if isinstance(sampled, Balance) else sampled.weights
     if isinstance(given, str):
-        return [_column(dataset, f"{type(sampled).__name__}({given!r})", given) for dataset in datasets]
+        return [_column(dataset, sampled, given) for dataset in datasets]
     try:
         values = np.asarray(given)
     except Exception:  # lists of unequal length, tensors on a GPU
         values = np.empty(0, object)
     total = sum(map(len, datasets))
     if values.dtype.kind not in "biuf" or values.shape != (total,):
-        found = f"an array of {values.dtype}, shape {values.shape}" if values.dtype != object else shown(given)
         raise ArgumentError(
-            f"Weights: expected the name of a field, or one number for each of {total:,} samples, found {found}"
+            f"Weights: expected the name of a field, or one number for each of {total:,} samples, found {values.dtype} "
+            f"of shape {values.shape}"
         )
     return np.split(values, np.cumsum([len(dataset) for dataset in datasets])[:-1])
 
 
-def _column(dataset: Dataset, subject: str, name: str) -> npt.NDArray[Any]:
+def _column(dataset: Dataset, sampled: Balance | Weights, name: str) -> npt.NDArray[Any]:
     """(len,): the numbers of an index column of the samples of a data set, which may be a subset."""
-    numeric = [field.name for field in dataset.schema if pa.types.is_primitive(field.type)]
-    names = [column for column in numeric if not column.endswith(("_offset", "_bytes"))]
+    subject, fits = f"{type(sampled).__name__}({name!r}): {dataset.folder}", pa.types.is_primitive
+    if isinstance(sampled, Balance):
+        fits = lambda kind: pa.types.is_integer(kind) or pa.types.is_boolean(kind)  # noqa: E731
+    names = [column.name for column in dataset.schema if fits(column.type)]
+    names = [column for column in names if not column.endswith(("_offset", "_bytes"))]
     if name not in names:
-        raise ArgumentError(
-            f"{subject}: {dataset.folder} has no numbers of that name for each sample, expected one of "
-            f"{some_of(names, 10)}"
-        )
+        raise ArgumentError(f"{subject} has no such numbers for each sample, expected one of {some_of(names, 10)}")
     values = dataset.column(name)
     stored = dataset.stored_samples(np.arange(len(dataset)))
     missing = np.flatnonzero(values.is_null().to_numpy()[stored]) if values.null_count else np.empty(0, np.int64)
     if len(missing):
         raise ArgumentError(
-            f"{subject}: {len(missing):,} samples of {dataset.folder} have none, the first is sample {missing[0]}. "
-            "Leave them out: dataset.filter(pyarrow.compute.is_valid(pyarrow.compute.field(...)))"
+            f"{subject} has {len(missing):,} samples without one, the first is sample {missing[0]}. Leave them out: "
+            "dataset.filter(pyarrow.compute.is_valid(pyarrow.compute.field(...)))"
         )
     found: npt.NDArray[Any] = (values.fill_null(0) if values.null_count else values).to_numpy()[stored]
     return found

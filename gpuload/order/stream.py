@@ -16,7 +16,7 @@ import numpy.typing as npt
 from gpuload.disk.dataset import Dataset
 from gpuload.draws import MIXTURE, make_key, permutation
 from gpuload.errors import ArgumentError
-from gpuload.order.arguments import Mixture
+from gpuload.order.arguments import DropLast, Mixture
 from gpuload.order.epoch import ALL, EpochOrder, Share
 from gpuload.order.sampling import Sampling
 from gpuload.types import I64, U8, Bools, HeightWidth
@@ -103,13 +103,15 @@ class Stratified:
                 f"mix(batches='stratified'): shares {shares}, expected each at least 1/{_MOST_PARTS}, with a common "
                 "denominator of at most 2^31. Use weights that are whole numbers, and raise the smallest"
             )
-        self._weights = [int(part * whole) for part in parts]
+        weights = [int(part * whole) for part in parts]
+        # Of each data set but the last: its weight, and that of it and those after it.
+        self._turns = [(weight, sum(weights[source:])) for source, weight in enumerate(weights[:-1])]
 
     def sources(self, start: int, stop: int) -> I64:
         """As of `ShuffledBlocks`."""
-        sources = np.full(stop - start, len(self._weights) - 1)
+        sources = np.full(stop - start, len(self._turns))
         rows, first = np.arange(stop - start), start
-        for source, (weight, rest) in enumerate(self._turns()):
+        for source, (weight, rest) in enumerate(self._turns):
             passed = _turns_before(np.arange(first, first + len(rows) + 1), weight, rest)
             is_turn = np.diff(passed) > 0
             sources[rows[is_turn]] = source
@@ -119,14 +121,10 @@ class Stratified:
     def drawn(self, start: int) -> I64:
         """As of `ShuffledBlocks`."""
         drawn, left = [], start
-        for weight, rest in self._turns():
+        for weight, rest in self._turns:
             drawn.append(int(_turns_before(np.array([left]), weight, rest)[0]))
             left -= drawn[-1]
         return np.array([*drawn, left])
-
-    def _turns(self) -> list[tuple[int, int]]:
-        """Of each data set but the last: its weight, and that of it and those after it."""
-        return [(weight, sum(self._weights[source:])) for source, weight in enumerate(self._weights[:-1])]
 
 
 def _turns_before(positions: I64, weight: int, total: int) -> I64:
@@ -236,10 +234,10 @@ class Epochs:
 
     samples: from the beginning of one epoch to that of the next, over all ranks. batch_size: of a global batch.
     share: the rank's lanes; of all lanes, ranks divide each global batch evenly into consecutive parts, of which the
-    first ones take the remainder. exact: no sample is repeated, so that a rank's last part may be empty. even: the
-    parts of a batch are equally long; those of the last one extend into the next epoch where its samples cannot be
-    divided. ends: where the global batches of an epoch end, from its beginning; None: after batch_size samples each,
-    and at its end.
+    first ones take the remainder. drop_last: as of `DaliIterator`. "exact": no sample is repeated, so that a rank's
+    last part may be empty. "even": the parts of a batch are equally long; those of the last one extend into the next
+    epoch where its samples cannot be divided. ends: where the global batches of an epoch end, from its beginning; None:
+    after batch_size samples each, and at its end.
 
     Every rank gets a sample of every global batch. Where a few would be left for the last one, the global batch before
     it gives some up; where that is not possible, a rank repeats one sample (`padding`).
@@ -249,12 +247,10 @@ class Epochs:
 
     samples: int
     batch_size: int
-    drop_last: bool
+    drop_last: DropLast
     rank: int
     world_size: int
     share: Share = ALL
-    exact: bool = False
-    even: bool = False
     ends: tuple[int, ...] | None = None
 
     @property
@@ -262,7 +258,7 @@ class Epochs:
         """Batches in a whole epoch, the same on every rank."""
         if self.ends is not None:
             return len(self.ends)
-        return self.samples // self.batch_size if self.drop_last else -(-self.samples // self.batch_size)
+        return self.samples // self.batch_size if self.drop_last is True else -(-self.samples // self.batch_size)
 
     @property
     def rank_samples(self) -> int:
@@ -289,13 +285,13 @@ class Epochs:
 
     def empty_parts(self, position: Position) -> list[Part]:
         """This rank's parts without samples, which are its last ones: with `exact`, so that it keeps step."""
-        return [part for part in self._parts(position) if not part.samples] if self.exact else []
+        return [part for part in self._parts(position) if not part.samples] if self.drop_last == "exact" else []
 
     def part(self, start: int, stop: int) -> Part:
         """This rank's part of global batch [start, stop). By lanes, those of a short last one may differ by as many
         samples as a rank has lanes."""
         own = self._own_part(start, stop)
-        if own.samples or self.exact:
+        if own.samples or self.drop_last == "exact":
             return own
         if self.share == ALL:
             return Part(stop - 1, stop, stop)
@@ -306,9 +302,9 @@ class Epochs:
         """How many samples at the end of this rank's part of global batch [start, stop) another rank has, too, or the
         next epoch: they are handed out only so that this rank keeps step."""
         own = self._own_part(start, stop)
-        if self.even:
+        if self.drop_last == "even":
             return min(max(own.last - stop, 0), own.samples)
-        return 0 if self.exact or own.samples else 1
+        return 0 if self.drop_last == "exact" or own.samples else 1
 
     def is_last(self, position: Position) -> bool:
         """Whether no batch of its epoch follows."""
@@ -318,7 +314,7 @@ class Epochs:
         if self.share != ALL:
             return Part(start, stop, stop, self.share)
         each, rest = divmod(stop - start, self.world_size)
-        if self.even:
+        if self.drop_last == "even":
             each, rest = each + (rest > 0), 0
         first = start + self.rank * each + min(self.rank, rest)
         return Part(first, first + each + (self.rank < rest), stop)
@@ -333,10 +329,10 @@ class Epochs:
             return
         least = self.world_size if self.share == ALL else self.share.lanes  # so many give each rank a sample
         start = position.samples
-        while self.samples - start >= (self.batch_size if self.drop_last else 1):
+        while self.samples - start >= (self.batch_size if self.drop_last is True else 1):
             stop = min(start + self.batch_size, self.samples)
             missing = least - (self.samples - stop)
-            if 0 < missing < least and stop - start - missing >= least and not (self.drop_last or self.even):
+            if 0 < missing < least and stop - start - missing >= least and self.drop_last in (False, "exact"):
                 stop -= missing
             yield start, stop
             start = stop
@@ -344,16 +340,7 @@ class Epochs:
 
 # A sample in a queue. position: in the stream of all samples, before they are divided. source: number of the data set.
 # epoch, place: the pass over it, and the position in that. repeat: how often it came before in this pass.
-MEMBER = np.dtype(
-    [
-        ("position", np.int64),
-        ("epoch", np.int64),
-        ("place", np.int64),
-        ("sample", np.int64),
-        ("source", np.int32),
-        ("repeat", np.int32),
-    ]
-)
+MEMBER = np.dtype([(name, np.int64) for name in ("position", "epoch", "place", "sample", "source", "repeat")])
 Members = npt.NDArray[np.void]  # of MEMBER
 
 # Samples that are put into the queues at a time: a pass, if that is between these.
@@ -376,15 +363,13 @@ class BucketPlan:
     sizes: (height, width) of each bucket. numbers: for each data set uint8 (len,), the bucket of each sample.
     totals: int64 (buckets,), samples of each in a pass that has each sample of one data set once; else None.
     is_whole: each sample comes in its own epoch, and what is left is handed out at its end as smaller batches; else it
-    stays in the queues and comes in the next epoch. identity: what the order depends on, beside the size of a global
-    batch.
+    stays in the queues and comes in the next epoch.
     """
 
     sizes: tuple[HeightWidth, ...]
     numbers: tuple[U8, ...]
     totals: I64 | None = None
     is_whole: bool = False
-    identity: str = ""
 
     def epochs(self, epochs: Epochs) -> Epochs:
         """The epochs of the same loader without buckets, with them."""

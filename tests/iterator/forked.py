@@ -4,6 +4,7 @@ Prints what became of each, as JSON. They are forked from one process that has i
 most of the time of a process of its own.
 """
 
+import gc
 import json
 import os
 import select
@@ -121,10 +122,49 @@ def train(folder: str, decoder: str, checkpoint: Path, steps: int = 0) -> None:
     print(seen["samples"], flush=True)
 
 
+def refused(take: Callable[[], object]) -> bool:
+    try:
+        take()
+    except gpuload.GpuloadError as error:
+        return "inherited over fork" in str(error) and "Construct it in the child" in str(error)
+    return False
+
+
+def inherit(folder: str, decoder: str, loader: Any, batches: Any, number: int) -> None:
+    """The threads of this loader are the parent's, so that a child must not wait for them."""
+    assert len(loader) == 12 and loader.state_dict()["samples"] > 0
+    assert all(map(refused, (lambda: list(loader), lambda: iter(loader), lambda: next(batches))))
+    loader.set_epoch(3)
+    loader.close()
+    loader.close()
+    assert refused(lambda: list(loader))
+    if number == 0:  # one that is constructed here works
+        with load(Path(folder), decoder=decoder) as own:
+            assert len(list(own)) == 12
+    if number % 2:  # the end of the interpreter waits for no thread, either
+        os._exit(0)
+
+
+def fork_again_and_again(folder: str, decoder: str) -> None:
+    gc.disable()  # so that what is dropped is still there at the fork, and goes in the child
+    begin(folder, decoder)
+    ended = [Child(gc.collect).end()]
+    gc.enable()
+    loader, batches = begin(folder, decoder)
+    for number in range(12):  # what the parent's threads do at the moment of a fork differs from one to the next
+        if next(batches, None) is None:
+            batches = iter(loader)
+            next(batches)
+        ended.append(Child(inherit, folder, decoder, loader, batches, number).end())
+    assert len(list(loader)) == 12  # the parent's is as it was
+    assert ended == [(0, "")] * 13, ended
+
+
 def main(folder: str, decoder: str, checkpoint: str) -> None:
     ways = [close, leave, forget]
     if decoder == "native":  # DALI's own shutdown aborts while another thread is in a pipeline
         ways.append(iterate_in_a_thread)
+    forked = Child(fork_again_and_again, folder, decoder).end()
     ends = {how.__name__: Child(end, folder, decoder, how).end() for how in ways}
 
     stopped = Child(stop_meanwhile, folder, decoder)
@@ -139,7 +179,11 @@ def main(folder: str, decoder: str, checkpoint: str) -> None:
         os.kill(run.process, signal.SIGTERM)
         codes.append(run.end()[0])
     code, output = Child(train, folder, decoder, Path(checkpoint)).end()
-    print(json.dumps({"ends": ends, "stopped": stopped.end(), "killed": [*codes, code], "samples": output}))
+    print(
+        json.dumps(
+            {"forked": forked, "ends": ends, "stopped": stopped.end(), "killed": [*codes, code], "samples": output}
+        )
+    )
 
 
 if __name__ == "__main__":

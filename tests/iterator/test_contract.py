@@ -7,11 +7,13 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from loaders import load
 from torch.utils.data import DataLoader, TensorDataset
 from torchdata.stateful_dataloader import Stateful, StatefulDataLoader
 from tqdm import tqdm
@@ -27,31 +29,24 @@ Make = Callable[..., Any]  # (batch_size, shuffle, drop_last) -> a loader of (im
 
 def make_torch(cls: type[DataLoader[Any]], _: Path) -> Make:
     data = TensorDataset(torch.zeros(SAMPLES, 3, SIZE, SIZE), torch.arange(SAMPLES))
-
-    def make(batch_size: int, shuffle: bool, drop_last: bool) -> Any:
-        order = torch.Generator().manual_seed(0)
-        return cls(data, batch_size=batch_size, shuffle=shuffle, drop_last=drop_last, generator=order)
-
-    return make
+    return lambda batch_size, shuffle, drop_last: cls(
+        data, batch_size, shuffle, drop_last=drop_last, generator=torch.Generator().manual_seed(0)
+    )
 
 
-def make_gpuload(decoder: str, packed: Path) -> Make:
-    def make(batch_size: int, shuffle: bool, drop_last: bool) -> Any:
-        options: dict[str, Any] = {"decoder": decoder, "device": "cpu", "fields": ("image", "index")}
-        augment = gpuload.Augment(SIZE)
-        return gpuload.DaliIterator(
-            packed, batch_size, augment=augment, shuffle=shuffle, drop_last=drop_last, **options
-        )
-
-    return make
+def make_gpuload(decoder: Any, packed: Path) -> Make:
+    options: dict[str, Any] = {"decoder": decoder, "augment": gpuload.Augment(SIZE), "fields": ("image", "index")}
+    return lambda batch_size, shuffle, drop_last: load(
+        packed, batch_size, shuffle=shuffle, drop_last=drop_last, **options
+    )
 
 
 LOADERS: dict[str, Callable[[Path], Make]] = {
-    "DataLoader": lambda packed: make_torch(DataLoader, packed),
-    "StatefulDataLoader": lambda packed: make_torch(StatefulDataLoader, packed),
-    "gpuload-dali": lambda packed: make_gpuload("dali", packed),
-    "gpuload-turbo": lambda packed: make_gpuload("native", packed),
-    "gpuload-both": lambda packed: make_gpuload("both", packed),
+    "DataLoader": partial(make_torch, DataLoader),
+    "StatefulDataLoader": partial(make_torch, StatefulDataLoader),
+    "gpuload-dali": partial(make_gpuload, "dali"),
+    "gpuload-turbo": partial(make_gpuload, "native"),
+    "gpuload-both": partial(make_gpuload, "both"),
 }
 STATEFUL = [name for name in LOADERS if name != "DataLoader"]
 
@@ -126,8 +121,8 @@ def check_batches_are_ones_own(make: Make) -> None:
 
 def check_attributes(make: Make) -> None:
     """What training loops ask of a loader beside its batches."""
-    loader = make(16, True, True)
-    assert all(hasattr(loader, name) for name in ("dataset", "sampler", "batch_sampler", "batch_size", "drop_last"))
+    names = ("dataset", "sampler", "batch_sampler", "batch_size", "drop_last")
+    assert all(hasattr(make(16, True, True), name) for name in names)
 
 
 def check_resume(make: Make) -> None:
@@ -165,9 +160,10 @@ def check_end(make: Make) -> None:
     assert images.isfinite().all()  # a batch outlives its loader
 
 
-@pytest.mark.parametrize(
-    "check", [check_epochs, check_shuffle, check_loops, check_batches_are_ones_own, check_attributes, check_end]
-)
+CHECKS = [check_epochs, check_shuffle, check_loops, check_batches_are_ones_own, check_attributes, check_end]
+
+
+@pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("name", LOADERS)
 def test_contract(packed: Path, name: str, check: Callable[[Make], None]) -> None:
     check(LOADERS[name](packed))

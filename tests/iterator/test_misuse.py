@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import os
 import pickle
 import re
 import subprocess
@@ -22,20 +23,6 @@ from gpuload.machine.installed import cuda_extra, install_command
 from gpuload.machine.limits import count_cores
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_workers": 8}, "DaliIterator: has no argument 'num_workers'. Use num_threads"),
-        ({"batchsize": 2}, "has no argument 'batchsize'. Did you mean batch_size?"),
-        ({"colour": 2}, "has no argument 'colour'. Its arguments are data, batch_size, augment, fields"),
-    ],
-)
-def test_arguments_of_a_dataloader(packed: Path, options: dict[str, Any], message: str) -> None:
-    for kind in (gpuload.ArgumentError, TypeError):
-        with pytest.raises(kind, match=message):
-            load(packed, **options)
-
-
 @pytest.mark.parametrize("name", sorted(set(inspect.signature(DataLoader).parameters) - {"self", "dataset"}))
 def test_every_argument_of_a_dataloader_is_known_or_explained(packed: Path, name: str) -> None:
     with pytest.raises(gpuload.ArgumentError) as caught:
@@ -43,43 +30,41 @@ def test_every_argument_of_a_dataloader_is_known_or_explained(packed: Path, name
     assert not re.search("Its arguments are|Did you mean", str(caught.value))
 
 
-def test_calls_with_too_few_or_too_many_arguments(packed: Path) -> None:
-    with pytest.raises(
-        TypeError, match="DaliIterator: missing a required argument: 'augment'. Its arguments are data,"
-    ):
-        gpuload.DaliIterator(packed, 8)  # type: ignore[call-arg]
-    with pytest.raises(gpuload.ArgumentError, match="DaliIterator: too many positional arguments"):
-        gpuload.DaliIterator(packed, 8, gpuload.Augment(8))  # type: ignore[misc]
-    with pytest.raises(TypeError, match="mix: too many positional arguments. Its arguments are parts"):
-        gpuload.mix(packed, packed)  # type: ignore[call-arg]
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda packed: load(packed, num_workers=8), "DaliIterator: has no argument 'num_workers'. Use num_threads"),
+        (lambda packed: load(packed, batchsize=2), "has no argument 'batchsize'. Did you mean batch_size?"),
+        (lambda packed: load(packed, colour=2), "has no argument 'colour'. Its arguments are data, batch_size, augment"),
+        (lambda packed: gpuload.DaliIterator(packed, 8), "missing a required argument: 'augment'. Its arguments are data,"),  # type: ignore[call-arg]
+        (lambda packed: gpuload.DaliIterator(packed, 8, gpuload.Augment(8)), "DaliIterator: too many positional arguments"),  # type: ignore[misc]
+    ],
+)  # fmt: skip
+def test_calls_that_do_not_exist(packed: Path, call: Callable[[Path], object], message: str) -> None:
+    for kind in (gpuload.ArgumentError, TypeError):
+        with pytest.raises(kind, match=message):
+            call(packed)
 
 
 @pytest.mark.parametrize(
     ("do", "message"),
     [
-        (lambda loader: next(loader), r"next\(loader\) does not exist.*next\(iter\(loader\)\)"),
-        (lambda loader: loader[0], r"loader\[...\] does not exist.*Use a loop"),
+        (lambda loader: next(loader), "not an iterator"),
+        (lambda loader: loader[0], "not subscriptable"),
+        (lambda loader: 3 in loader, "not a container"),
         (pickle.dumps, "cannot be pickled or copied.*Construct one in each process"),
         (copy.copy, "cannot be pickled or copied"),
         (copy.deepcopy, "cannot be pickled or copied"),
-        (lambda loader: 3 in loader, "`in` does not exist, since it would decode a whole epoch"),
         (lambda loader: setattr(loader, "batch_size", 2), "batch_size cannot be changed after construction"),
     ],
 )
 def test_what_a_loader_does_not_do(packed: Path, do: Callable[[Any], object], message: str) -> None:
     with load(packed) as loader:
-        for kind in (gpuload.GpuloadError, TypeError):
-            with pytest.raises(kind, match=message):
-                do(loader)
+        with pytest.raises(TypeError, match=message) as raised:
+            do(loader)
+        assert isinstance(raised.value, gpuload.GpuloadError) or message.startswith("not ")  # else Python's own
         assert len(list(loader)) == len(loader)
-
-
-def test_attributes_of_a_dataloader(packed: Path) -> None:
-    with load(packed) as loader:
-        for name in ("num_workers", "pin_memory", "reset"):
-            assert not hasattr(loader, name)
-        with pytest.raises(AttributeError, match="DaliIterator has no attribute 'num_workers'. Use num_threads"):
-            loader.num_workers  # type: ignore[attr-defined]  # noqa: B018
+        assert not any(hasattr(loader, name) for name in ("num_workers", "pin_memory", "reset"))
 
 
 @pytest.mark.parametrize(
@@ -102,43 +87,43 @@ def test_what_a_batch_transform_returns_is_not_ignored(packed: Path, returned: C
 
 def test_classes_without_names_are_counted(packed: Path, tmp_path: Path) -> None:
     """`classes` is then None, of which there is no len()."""
-    for name, labels in (("few", range(3)), ("many", range(7))):
-        samples = [{"image": np.zeros((8, 8, 3), np.uint8), "label": label} for label in labels]
-        gpuload.pack(samples, tmp_path / name, workers=1)
-    few, many = (tmp_path / name / "train" for name in ("few", "many"))
-    with load(few, 2) as loader:
-        assert loader.classes is None and loader.num_classes == 3
-    assert load(gpuload.mix([(few, 1), (many, 1)]), 2).num_classes == 7  # type: ignore[arg-type]
+    for count in (0, 3, 7):
+        samples = [
+            {"image": np.zeros((8, 8, 3), np.uint8), **({"label": label} if count else {})}
+            for label in range(count or 3)
+        ]
+        gpuload.pack(samples, tmp_path / str(count), workers=1, progress=False)
+    none, few, many = (load(tmp_path / name / "train", 2, fields=("image",)) for name in ("0", "3", "7"))
+    both = load(gpuload.mix([(few.dataset, 1), (many.dataset, 1)]), 2)  # type: ignore[arg-type, list-item]
+    assert [loader.num_classes for loader in (none, few, many, both)] == [None, 3, 7, 7] and few.classes is None
     assert load(packed).num_classes == 3 == len(load(packed).classes)  # type: ignore[arg-type]
-    gpuload.pack([{"image": np.zeros((8, 8, 3), np.uint8)}] * 3, tmp_path / "none", workers=1)
-    assert load(tmp_path / "none/train", 2, fields=("image",)).num_classes is None
 
 
 DELETED = """
 import builtins, sys, gpuload
+from loaders import load
 
 class Ends(gpuload.DaliIterator):
     def __del__(self):
         self.close()
 
 class Holds:
-    def __init__(self, loader):
-        self.loader, self.batches = loader, iter(loader)
+    def __init__(self):
+        self.loader = load(sys.argv[1])
+        self.batches = iter(self.loader)
         next(self.batches)
 
     def __del__(self):
         self.loader.close()
 
-def load(folder, kind=gpuload.DaliIterator):
-    return kind(folder, 8, augment=gpuload.Augment(8), device="cpu")
-
+gpuload.DaliIterator = Ends
 for folder in (sys.argv[1] + "/none", sys.argv[1]):
     try:
-        ends = load(folder, Ends)
+        ends = load(folder)
     except gpuload.FormatError:
         print("no such folder")
-builtins.kept = Holds(load(sys.argv[1]))  # goes when modules have gone
-kept = Holds(load(sys.argv[1]))
+builtins.kept = Holds()  # goes when modules have gone
+kept = Holds()
 kept.itself = kept
 """
 
@@ -147,8 +132,9 @@ def test_a_loader_is_closed_by_a_del(packed: Path) -> None:
     """Whether it was constructed or not, and at the end of the interpreter: without a traceback."""
     with load(packed, 8) as loader:
         next(iter(loader))  # compiles, which the other process would tell of
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     command = [sys.executable, "-W", "ignore", "-c", DELETED, str(packed)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stdout, done.stderr) == (0, "no such folder\n", "")
 
 

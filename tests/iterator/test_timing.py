@@ -4,9 +4,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import loaders
 import numpy as np
 import pytest
 import torch
+from damaged import damage
 from painted import pack_painted
 
 import gpuload
@@ -16,13 +18,8 @@ from gpuload.machine.ranks import find_ranks
 
 
 def load(folder: Any, decoder: str, **options: Any) -> gpuload.DaliIterator:
-    usual = {
-        "augment": Augment(12, dtype="uint8"),
-        "device": "cpu",
-        "num_threads": 1,
-        "shuffle": gpuload.Shuffle(window=3),
-    }
-    return gpuload.DaliIterator(folder, 8, decoder=decoder, **{**usual, **options})  # type: ignore[arg-type]
+    usual = {"fields": ("image", "label"), "shuffle": gpuload.Shuffle(window=3)}
+    return loaders.load(folder, decoder=decoder, **{**usual, **options})
 
 
 def test_timing_tells_of_each_batch(packed: Path, decoder: str) -> None:
@@ -39,16 +36,6 @@ def test_timing_tells_of_each_batch(packed: Path, decoder: str) -> None:
     assert timing._fields == ("read_s", "decode_s", "wait_s", "download_s")
 
 
-def blank_images(folder: Path) -> None:
-    """Zeros in place of every encoded image."""
-    dataset = gpuload.Dataset(folder)
-    for shard, path in enumerate(dataset.shard_paths):
-        with path.open("r+b") as file:
-            for row in dataset.rows(shard).to_pylist():
-                file.seek(row["image_offset"])
-                file.write(b"\0" * row["image_bytes"])
-
-
 def same(first: Any, second: Any) -> bool:
     if isinstance(first, torch.Tensor):
         return torch.equal(first, second)
@@ -63,7 +50,7 @@ def test_without_images_nothing_is_decoded_and_all_else_is_the_same(tmp_path: Pa
     augment = Augment(32, vertical_flip=0.5)
     with load(folder, decoder, fields=("image", *rest), augment=augment) as loader:
         expected = [[batch[1:] for batch in loader] for _ in range(2)]
-    blank_images(folder)
+    folder = damage(folder, tmp_path / "blank", range(21))
     with load(folder, decoder, fields=rest, augment=augment) as loader:
         batches = iter(loader)
         begun = [next(batches)]
@@ -86,14 +73,11 @@ def test_without_images_a_mask_alone_still_follows_its_crop(tmp_path: Path, deco
             assert torch.equal(masks, expected)
 
 
-def forms_of(values: Any) -> list[Any]:
+def forms_of(values: Any) -> Any:
     """The dtype and the shape of each array of a batch, but for the number of samples and of boxes."""
-    if isinstance(values, torch.Tensor):
-        return [(values.dtype, values.shape[2:])]
     if isinstance(values, tuple):
-        return [form for one in values for form in forms_of(one)]
-    assert isinstance(values, list)
-    return [list]
+        return [forms_of(one) for one in values]
+    return (values.dtype, values.shape[2:]) if isinstance(values, torch.Tensor) else type(values)
 
 
 @pytest.mark.parametrize("several", [True, False])
@@ -108,10 +92,6 @@ def test_a_rank_without_samples_has_empty_fields_of_each_kind(tmp_path: Path, de
         (none,) = empty
         assert (len(last[-1]), len(none[-1]), none[-2]) == (2, 0, [])  # nine over four ranks
         assert forms_of(last) == forms_of(none)
-
-
-def tuned(folder: Path, *tunings: Tuning) -> None:
-    save_tuning(folder, describe_device(None, find_ranks(None, None)), tunings)
 
 
 def settings_of(loader: gpuload.DaliIterator) -> tuple[int, int]:
@@ -131,10 +111,11 @@ def test_tuned_settings_are_used_where_none_are_given(
         untuned = settings_of(loader)
         assert untuned[1] == 2
         before = [images.numpy().tobytes() for images, _ in loader]
-    tuned(folder, Tuning(other, 7, 9, None, 64, 100.0))
+    here = describe_device(None, find_ranks(None, None))
+    save_tuning(folder, here, [Tuning(other, 7, 9, None, 64, 100.0)])
     with load(folder, decoder, num_threads=None) as loader:
         assert settings_of(loader) == untuned  # it is the other decoder's
-    tuned(folder, Tuning(decoder, 3, 5, 0.25, 64, 50.0))
+    save_tuning(folder, here, [Tuning(decoder, 3, 5, 0.25, 64, 50.0)])
     with load(folder, decoder, num_threads=None) as loader:
         assert settings_of(loader) == (3, 5) and loader.num_threads == 3
         assert [images.numpy().tobytes() for images, _ in loader] == before

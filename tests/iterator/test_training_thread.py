@@ -6,6 +6,7 @@ from types import FrameType
 
 import pytest
 import torch
+from damaged import damage
 from painted import pack_painted
 
 import gpuload
@@ -51,13 +52,7 @@ def test_transforms_cost_the_training_nothing(tmp_path: Path, fields: tuple[obje
 
 def test_targets_of_replaced_samples_stay_dicts_of_tensors(tmp_path: Path) -> None:
     """Boxes are made where batches are read, before it is known which images do not decode."""
-    folder = pack_painted(tmp_path / "set", 5)
-    dataset = gpuload.Dataset(folder)
-    row = dataset.rows(0).slice(2, 1)
-    begin, size = (row.column(f"image_{what}")[0].as_py() for what in ("offset", "bytes"))
-    with open(dataset.shard_paths[0], "r+b") as file:
-        file.seek(begin + 64)
-        file.write(bytes(size - 64))
+    folder = damage(pack_painted(tmp_path / "set", 5), tmp_path / "damaged", [2])
     usual = {"fields": ("image", Boxes(as_targets=True)), "shuffle": False, "device": "cpu", "num_threads": 1}
     augment = Augment(24, crop="none", flip=0)
     with DaliIterator(folder, 5, augment=augment, on_corrupt=gpuload.OnCorrupt("skip", most=1.0), **usual) as loader:  # type: ignore[arg-type]

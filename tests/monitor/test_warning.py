@@ -11,7 +11,7 @@ from loaders import load
 from gpuload import monitor
 from gpuload.monitor import Meter, Setup
 
-SETUP = Setup(Path("shards/train"), "native", "cpu", 2, 8, 64)
+SETUP = Setup(Path("shards/train"), "cpu", 2, 8, 64)
 
 
 class Run:
@@ -43,31 +43,34 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def test_it_comes_once_and_says_what_to_do(run: Run) -> None:
+    """Not in the first minute nor in the first 200 steps."""
+    assert run.steps(199, 0.1, 0.3) == []
     (said,) = run.steps(5000, 0.1, 0.3)
     assert said == (
         "DaliIterator('shards/train'): training waited for 25% of its time in the last 100 steps; the bottleneck is "
-        "decode. Raise num_threads=2: this process may use 8 cores; or pack smaller images (`python -m gpuload pack "
+        "decode. Decoding has num_threads=2 of the 8 cores that this process may use. `python -m gpuload tune shards/train "
+        "--device cpu` finds the best num_threads, prefetch and decoder. Or pack smaller images (`python -m gpuload pack "
         "--encode jpeg --size 256`). See loader.metrics()"
     )
 
 
-def test_not_in_the_first_minute_nor_in_the_first_200_steps(run: Run) -> None:
-    assert run.steps(199, 1.0, 1.0) == []
-    assert len(run.steps(2, 1.0, 1.0)) == 1
+@pytest.mark.parametrize(
+    ("steps", "waits", "trains", "count"),
+    [
+        (199, 1.0, 1.0, 0),
+        (201, 1.0, 1.0, 1),
+        (3000, 0.0099, 0.0901, 0),  # ten percent
+        (3000, 0.0102, 0.0898, 1),
+        (100_000, 0.002, 0.00001, 0),  # a loop that does nothing does not train
+    ],
+)
+def test_when_it_comes(run: Run, steps: int, waits: float, trains: float, count: int) -> None:
+    assert len(run.steps(steps, waits, trains)) == count
 
 
 def test_a_run_that_becomes_slow_is_told(run: Run) -> None:
     assert run.steps(5000, 0.01, 0.3) == []
     assert len(run.steps(300, 0.05, 0.3)) == 1
-
-
-@pytest.mark.parametrize(("waits", "count"), [(0.0099, 0), (0.0102, 1)])
-def test_ten_percent(run: Run, waits: float, count: int) -> None:
-    assert len(run.steps(3000, waits, 0.1 - waits)) == count
-
-
-def test_a_loop_that_does_nothing_does_not_train(run: Run) -> None:
-    assert run.steps(100_000, 0.002, 0.00001) == []
 
 
 def test_it_names_the_line_of_the_loop(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ class Recorder:
         self.told: dict[str, list[Any]] = {}
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
-        self.told.setdefault(tag, []).append(float(scalar_value))
+        self.log({tag: float(scalar_value)}, global_step)
 
     def log(self, data: dict[str, Any], step: int) -> None:
         for name, value in data.items():
@@ -63,9 +63,7 @@ def test_prometheus(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("prometheus_client")
     assert SNIPPETS[2].count("(9464)") == 1
     read = "urllib.request.urlopen(f'http://127.0.0.1:{server.server_port}/metrics').read()"
-    text = (
-        SNIPPETS[2].replace("(9464)", "(0)")
-        + f"\nrecorder.told['page'] = [{read}]\nserver.shutdown(); server.server_close()"
-    )
+    end = f"\nrecorder.told['page'] = [{read}]\nserver.shutdown(); server.server_close()"
+    text = SNIPPETS[2].replace("(9464)", "(0)") + end
     (page,) = run(text, packed, monkeypatch).told["page"]
     assert re.search(rb"gpuload_images_per_s [1-9]", page) and b"gpuload_wait_share 0." in page

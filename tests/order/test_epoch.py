@@ -1,89 +1,133 @@
-"""The order of an epoch, by properties over any sizes, seeds, windows and ranks, and by value."""
+"""The order of an epoch, also by weights and classes: by properties over any sizes, seeds and windows, by statistics and
+by value."""
 
 import json
 import runpy
+from collections import Counter
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+import torch
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from torch.utils.data import WeightedRandomSampler
 
+from gpuload.draws import make_key, uniform
 from gpuload.order.epoch import EpochOrder
+from gpuload.order.sampling import Sampling
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-
-shard_sizes = st.lists(st.integers(1, 9), min_size=1, max_size=12).map(lambda sizes: np.array(sizes, np.int64))
-seeds = st.integers(0, 2**63)
+TENTH = [0.1, 0.2, 0.3, 1.0, 1.0, 2.5, 0.7, 4.0, 0.0, 0.2]
 
 
-def make(sizes: np.ndarray, seed: int = 0, epoch: int = 0, window: int = 3, shuffle: bool = True) -> EpochOrder:
-    return EpochOrder(sizes, seed=seed, epoch=epoch, window=window, shuffle=shuffle)
+@dataclass
+class Case:
+    """sampling: None, each sample comes once."""
+
+    sizes: Any
+    seed: int = 0
+    epoch: int = 0
+    window: int = 3
+    sampling: Sampling | None = None
+
+    def order(self, **changes: Any) -> EpochOrder:
+        case = replace(self, **changes)
+        make = EpochOrder if case.sampling is None else case.sampling.order
+        return make(np.array(case.sizes), seed=case.seed, epoch=case.epoch, window=case.window)
+
+    @property
+    def total(self) -> int:
+        return int(sum(self.sizes))
 
 
-@given(shard_sizes, seeds, st.integers(0, 1000), st.integers(1, 15))
-def test_an_epoch_is_a_permutation_of_the_samples(sizes: np.ndarray, seed: int, epoch: int, window: int) -> None:
-    order = make(sizes, seed, epoch, window)
-    assert len(order) == sizes.sum()
-    assert sorted(order[:].tolist()) == list(range(sizes.sum()))
+@st.composite
+def cases(draw: Any, *kinds: str) -> Case:
+    kind = draw(st.sampled_from(kinds or ("once", "weights", "groups", "chosen")))
+    sizes = draw(st.lists(st.integers(0, 9), min_size=1, max_size=12).filter(any))
+    case = Case(sizes, draw(st.integers(0, 2**62)), draw(st.integers(0, 1000)), draw(st.integers(1, 15)))
+    values = st.sampled_from([0.0, 1e-9, 0.5, 1.0, 7.0, 1e6]) if kind == "weights" else st.integers(0, 4)
+    found = np.array(draw(st.lists(values, min_size=case.total, max_size=case.total).filter(any)))
+    draws = draw(st.integers(1, 200))
+    if kind == "weights":
+        case.sampling = Sampling(draws, weights=found)
+    elif kind != "once":
+        groups = np.unique(found, return_inverse=True)[1].astype(np.int32)
+        fewest = int(np.bincount(groups).min()) * (int(groups.max()) + 1)
+        draws = draws if kind == "groups" else min(draws, fewest)
+        case.sampling = Sampling(draws, groups=groups, replacement=kind == "groups")
+    return case
 
 
-@given(shard_sizes, seeds, st.integers(1, 15), st.data())
-def test_any_slice_is_the_slice_of_the_whole(sizes: np.ndarray, seed: int, window: int, data: st.DataObject) -> None:
-    whole = make(sizes, seed, 0, window)[:].tolist()
-    start = data.draw(st.integers(0, len(whole)))
-    stop = data.draw(st.integers(start, len(whole)))
-    assert make(sizes, seed, 0, window)[start:stop].tolist() == whole[start:stop]
+@given(cases("once"))
+def test_an_epoch_is_a_permutation_of_the_samples(case: Case) -> None:
+    assert len(case.order()) == case.total
+    assert sorted(case.order()[:].tolist()) == list(range(case.total))
+    assert case.order().repeats(0, case.total) is None
 
 
-@given(shard_sizes, seeds, st.integers(0, 9), st.integers(1, 15), st.booleans())
-def test_after_the_shards_of_a_pass_come_those_of_the_next(
-    sizes: np.ndarray, seed: int, epoch: int, window: int, shuffle: bool
-) -> None:
+@given(cases(), st.data())
+def test_any_slice_is_the_slice_of_the_whole(case: Case, data: st.DataObject) -> None:
+    order, again = case.order(), case.order()
+    start = data.draw(st.integers(0, len(order)))
+    stop = data.draw(st.integers(start, len(order)))
+    repeats, some = order.repeats(0, len(order)), again.repeats(start, stop)
+    assert some is repeats is None or some.tolist() == repeats[start:stop].tolist()  # type: ignore[union-attr, index]
+    assert again[start:stop].tolist() == order[:].tolist()[start:stop]
+
+
+@given(cases())
+def test_samples_come_from_the_shards_of_their_window(case: Case) -> None:
+    """Each shard is whole in one window; where each sample comes once, so are its samples."""
+    order, ends, seen = case.order(), np.cumsum(case.sizes), []
+    for number, (start, stop) in enumerate(zip(order.window_starts[:-1], order.window_starts[1:], strict=True)):
+        shards, samples = order.window_shards(number).tolist(), order[start:stop].tolist()
+        assert 1 <= len(shards) <= case.window
+        assert set(np.searchsorted(ends, samples, side="right").tolist()) <= set(shards)
+        assert case.sampling is not None or len(samples) == sum(case.sizes[shard] for shard in shards)
+        seen += shards
+    assert len(seen) == len(set(seen))
+    assert len(order.window_starts) <= -(-np.count_nonzero(case.sizes) // case.window) + 1
+    assert case.sampling is not None or sorted(seen) == np.flatnonzero(case.sizes).tolist()
+    assert order.window_shards(len(order.window_starts) - 1).tolist() == []
+
+
+@given(cases("once"), st.booleans())
+def test_after_the_shards_of_a_pass_come_those_of_the_next(case: Case, shuffle: bool) -> None:
     """Where downloads look ahead."""
-    order, after = (make(sizes, seed, number, window, shuffle) for number in (epoch, epoch + 1))
-    windows = range(-(-len(sizes) // window))
+    options: Any = {"seed": case.seed, "window": case.window, "shuffle": shuffle}
+    order, after = (
+        EpochOrder(np.array(case.sizes), epoch=number, **options) for number in (case.epoch, case.epoch + 1)
+    )
+    windows = range(len(order.window_starts) - 1)
     shards, following = ([one.window_shards(number).tolist() for number in windows] for one in (order, after))
     for number in windows:
         assert order.upcoming(number).tolist() == [*chain(*shards[number:], *following)]
         assert order.following(number).tolist() == [*chain(*shards[number + 1 : number + 2])]
 
 
-@given(shard_sizes, seeds, st.integers(0, 50), st.integers(0, 50))
-def test_seed_and_epoch_each_change_the_order(sizes: np.ndarray, seed: int, first: int, second: int) -> None:
-    assume(first != second and sizes.sum() >= 16)  # 16! orders: a chance meeting is out of the question
-    assert make(sizes, seed, first)[:].tolist() != make(sizes, seed, second)[:].tolist()
-    assert make(sizes, seed + 1, first)[:].tolist() != make(sizes, seed, first + 1)[:].tolist()
-
-
-@given(shard_sizes, seeds, st.integers(1, 15))
-def test_a_window_holds_whole_shards_and_no_others(sizes: np.ndarray, seed: int, window: int) -> None:
-    order = make(sizes, seed, 0, window)
-    starts = np.concatenate([[0], np.cumsum(sizes)])
-    seen: list[int] = []
-    for number in range(len(order.window_starts) - 1):
-        shards = order.window_shards(number).tolist()
-        assert 1 <= len(shards) <= window
-        expected = sorted(s for shard in shards for s in range(starts[shard], starts[shard + 1]))
-        assert sorted(order[order.window_starts[number] : order.window_starts[number + 1]].tolist()) == expected
-        seen += shards
-    assert sorted(seen) == list(range(len(sizes)))
-    assert order.window_shards(len(order.window_starts) - 1).tolist() == []
+@given(cases("once"), st.integers(0, 50))
+def test_seed_and_epoch_each_change_the_order(case: Case, second: int) -> None:
+    assume(case.epoch != second and case.total >= 16)  # 16! orders: a chance meeting is out of the question
+    assert case.order()[:].tolist() != case.order(epoch=second)[:].tolist()
+    assert case.order(seed=case.seed + 1)[:].tolist() != case.order(epoch=case.epoch + 1)[:].tolist()
 
 
 def test_samples_land_anywhere_in_the_epoch() -> None:
     """Over many epochs each sample's mean place is the middle: no shard or row is favoured."""
     places = np.empty((400, 60))
     for epoch in range(400):
-        places[epoch, make(np.full(6, 10), 7, epoch, window=2)[:]] = np.arange(60)
+        places[epoch, Case([10] * 6, 7, epoch, 2).order()[:]] = np.arange(60)
     # The mean of 400 places spread over 0..59 is 29.5 with a standard error of 0.87; 60 samples, so allow 4.5 of them.
     assert np.abs(places.mean(axis=0) - 29.5).max() < 4.5 * 0.87
 
 
 def test_two_windows_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch may extend from one into the next, and neither is computed again; more would be memory."""
-    order = make(np.full(9, 10), window=3)
+    order = Case([10] * 9).order()
     computed: list[int] = []
     (lane,) = order._lanes
     compute = lane._compute
@@ -104,3 +148,59 @@ def test_golden_orders(file: str, made_by: str, count: int) -> None:
     golden = json.loads((GOLDEN / file).read_text())
     assert len(golden) == count
     assert runpy.run_path(str(GOLDEN / "regenerate_order.py"))[made_by]() == golden
+
+
+@given(cases("weights", "groups", "chosen"))
+def test_each_sample_comes_as_often_as_its_weight_or_class_says(case: Case) -> None:
+    order, sampling, counts = case.order(), case.sampling, np.bincount(case.order()[:], minlength=case.total)
+    assert sampling is not None and len(order) == counts.sum() == sampling.draws
+    if sampling.weights is not None:
+        exact = sampling.weights / sampling.weights.sum() * sampling.draws
+        assert (np.abs(counts - exact) < 1 + 1e-6).all() and not counts[sampling.weights == 0].any()
+        return
+    assert np.ptp(np.bincount(sampling.groups, counts)) <= 1  # type: ignore[arg-type]
+    each = [counts[sampling.groups == number] for number in np.unique(sampling.groups)]
+    assert all(np.ptp(one) <= 1 for one in each) and (sampling.replacement or counts.max() == 1)
+
+
+@given(cases("weights", "groups"))
+def test_repeats_tell_the_draws_of_a_sample_apart(case: Case) -> None:
+    order = case.order()
+    pairs = list(zip(order[:].tolist(), order.repeats(0, len(order)).tolist(), strict=True))  # type: ignore[union-attr]
+    counts = Counter(sample for sample, _ in pairs)
+    assert sorted(pairs) == sorted((sample, number) for sample, count in counts.items() for number in range(count))
+
+
+@pytest.mark.parametrize("total", [1, 2, 70, 300, 598, 599])
+def test_without_replacement_those_with_the_smallest_waits_are_chosen(total: int) -> None:
+    weights = np.arange(600.0)
+    waits = -np.log1p(-uniform(make_key(4, 3, 6, 2), np.arange(1, 600))) / weights[1:]
+    order = Case([100] * 6, 4, 3, 2, Sampling(total, weights=weights, replacement=False)).order()
+    assert sorted(order[:].tolist()) == sorted((1 + np.argsort(waits)[:total]).tolist())
+
+
+def test_over_many_passes_counts_are_those_of_the_weights() -> None:
+    """Chi-square of homogeneity with torch's WeightedRandomSampler, which draws each sample independently."""
+    case, passes = Case([4, 3, 3], sampling=Sampling(10, weights=np.array(TENTH))), 600
+    mine = np.bincount(np.concatenate([case.order(epoch=epoch)[:] for epoch in range(passes)]), minlength=10)
+    torch.manual_seed(0)
+    theirs = np.bincount(list(WeightedRandomSampler(TENTH, 10 * passes)), minlength=10)
+    mean = (mine + theirs) / 2
+    chi_square = (((mine - mean) ** 2 + (theirs - mean) ** 2)[mean > 0] / mean[mean > 0]).sum()
+    assert chi_square < 21.7  # 1 % of 8 degrees of freedom, had both been independent draws
+    # A count differs from its mean by less than one.
+    assert (np.abs(mine - np.array(TENTH) / sum(TENTH) * 10 * passes) < 4 * np.sqrt(passes / 4)).all()
+
+
+@settings(max_examples=20)
+@given(st.integers(1, (1 << 31) - 1), st.integers(1, 50))
+def test_units_sum_to_the_draws(total: int, count: int) -> None:
+    weights = np.geomspace(1e-12, 1, count)
+    # Another number of units gives other orders; all of them are to fit into int64.
+    assert int(Sampling(total, weights=weights).units[1].sum()) == total << 32
+
+
+def test_other_classes_get_one_more_in_each_pass() -> None:
+    groups = np.arange(40, dtype=np.int32) % 4
+    case = Case([40], sampling=Sampling(41, groups=groups))
+    assert {int(np.bincount(groups[case.order(epoch=epoch)[:]]).argmax()) for epoch in range(9)} == {0, 1, 2, 3}

@@ -28,7 +28,8 @@ def test_ranks_keep_step_from_any_position(
 ) -> None:
     """Also where a state is further than this epoch is long. No rank gets an empty part, unless it asks for that."""
     step, left = batch * world, max(0, samples - done)
-    ranks = [Epochs(samples, step, drop_last, rank, world, exact=exact) for rank in range(world)]
+    ranks = [Epochs(samples, step, "exact" if exact else drop_last, rank, world) for rank in range(world)]
+    drop_last = drop_last and not exact
     position = ranks[0].start(2)._replace(begin=begin, samples=done)
     found = [[*one.parts(position), *one.empty_parts(position)] for one in ranks]
     stops = [part.stop for part in found[0]]
@@ -62,7 +63,7 @@ def test_ranks_keep_step_from_any_position(
 def test_even_parts_extend_into_the_next_epoch(
     samples: int, batch: int, world: int, parts: list[Any], padding: tuple[int, ...] | None
 ) -> None:
-    ranks = [Epochs(samples, batch * world, False, rank, world, even=True) for rank in range(world)]
+    ranks = [Epochs(samples, batch * world, "even", rank, world) for rank in range(world)]
     found = list(zip(*([(p.first, p.last) for p in one.parts(one.start(0))] for one in ranks), strict=True))
     if padding is None:
         parts, padding = [*parts, tuple((96 + rank, 97 + rank) for rank in range(4))], (0, 1, 1, 1)

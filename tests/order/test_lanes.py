@@ -1,15 +1,17 @@
 """Orders in lanes: against a description of them sample by sample, for any sizes, lanes, ranks and positions."""
 
 import weakref
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loaders import load
+from streams import seen, stream_of
 
 import gpuload
 from gpuload import ArgumentError, Shuffle
@@ -17,7 +19,7 @@ from gpuload.draws import make_key, permutation
 from gpuload.machine.ranks import Ranks
 from gpuload.order.epoch import ALL, EpochOrder, Share
 from gpuload.order.plan import plan_order
-from gpuload.order.stream import Epochs, Stream
+from gpuload.order.stream import Epochs
 
 SHARDS, SAMPLES = 0, 1  # in the table of draws
 
@@ -120,19 +122,6 @@ def test_what_a_lane_holds_is_almost_the_same_in_every_pass(case: Case) -> None:
     assert sum(len(before & after) for before, after in zip(*held, strict=True)) >= total - case.lanes**2
 
 
-def stream(sizes: list[int], lanes: int, seed: int = 0) -> Stream:
-    data = type("Sized", (), {"shard_sizes": np.array(sizes), "__len__": lambda self: sum(sizes)})()
-    return Stream(data, seed=seed, window=2, shuffle=True, lanes=lanes)
-
-
-def samples_of(stream: Stream, *place: Any) -> list[tuple[int, int]]:
-    """(pass, sample) of the parts of a stream."""
-    slices = stream.slices(*place)
-    found = [(one.epoch, int(s)) for one in slices for s in one.order[one.start : one.stop]]
-    assert np.concatenate([one.rows for one in slices]).tolist() == list(range(len(found)))
-    return found
-
-
 @settings(max_examples=30)
 @given(cases(), st.integers(1, 3), st.integers(0, 200), st.integers(0, 40), st.booleans(), st.booleans())
 def test_ranks_get_the_same_batches_by_lanes(
@@ -140,19 +129,23 @@ def test_ranks_get_the_same_batches_by_lanes(
 ) -> None:
     """For every number of ranks that divides the lanes, from any position, over the ends of passes: each batch is the
     same samples, and each rank's are of its own lanes."""
-    whole = stream(case.sizes, case.lanes, case.seed)
+    whole = stream_of(case.sizes, lanes=case.lanes, seed=case.seed)
     size = case.lanes * times
+    drop_last = drop_last and not exact
     length = max(steps * size + (0 if drop_last else case.seed % size) or size, case.lanes)
     for world in (n for n in range(1, case.lanes + 1) if case.lanes % n == 0):
         per = case.lanes // world
         shares = [Share(rank * per, (rank + 1) * per, case.lanes) if world > 1 else ALL for rank in range(world)]
-        ranks = [Epochs(length, size, drop_last, rank, world, share, exact) for rank, share in enumerate(shares)]
+        ranks = [
+            Epochs(length, size, "exact" if exact else drop_last, rank, world, share)
+            for rank, share in enumerate(shares)
+        ]
         position = ranks[0].start(0)._replace(begin=begin)
         found = [[*one.parts(position), *one.empty_parts(position)] for one in ranks]
         stops = [part.stop for part in found[0]]
         assert len(stops) == ranks[0].batches and all([part.stop for part in parts] == stops for parts in found)
         for start, stop, parts in zip([begin, *stops], stops, zip(*found, strict=True), strict=False):
-            rows = [samples_of(whole, p.first, p.last, p.share) if p.samples else [] for p in parts]
+            rows = [seen(whole, p.first, p.last, p.share) if p.samples else [] for p in parts]
             assert [p.samples for p in parts] == list(map(len, rows))
             assert exact or all(rows)
             repeated = [one.padding(start, stop) for one in ranks]
@@ -160,7 +153,7 @@ def test_ranks_get_the_same_batches_by_lanes(
                 assert not exact and len(rows[rank]) == 1 and parts[rank].share == shares[rank]
                 assert begin <= parts[rank].first < start
                 rows[rank] = []
-            assert sorted(row for one in rows for row in one) == sorted(samples_of(whole, start, stop))
+            assert sorted(row for one in rows for row in one) == sorted(seen(whole, start, stop))
             counts = [len(one) for one in rows]
             assert max(counts) <= size // world and max(counts) - min(counts) <= max(1, per)
             assert stop - start < size or set(counts) == {size // world}
@@ -186,22 +179,19 @@ def test_an_order_is_freed_at_once(lanes: int) -> None:
         (4, Ranks(1, 2), 8, Share(2, 4, 4), 2),
         (4, Ranks(2, 4, 0, 2), 1, Share(2, 3, 4), 2),
         (4, Ranks(3, 4, 3, 4), 5, Share(3, 4, 4), 4),
+        (4, Ranks(0, 3), 8, None, 4),
+        (2, Ranks(0, 4), 8, None, 2),
+        (4, Ranks(0, 2), 5, None, 4),
     ],
 )
 def test_the_lanes_of_a_rank(
-    packed: Path, lanes: int, ranks: Ranks, batch_size: int, expected: Share, node: int
+    packed: Path, lanes: int, ranks: Ranks, batch_size: int, expected: Share | None, node: int
 ) -> None:
-    plan = plan_order(gpuload.Dataset(packed), ranks, batch_size, Shuffle(lanes=lanes), 0, drop_last=True)
-    assert plan.epochs.share == expected and plan.node_lanes == node
-
-
-@pytest.mark.parametrize(("lanes", "ranks", "batch_size"), [(4, 3, 8), (2, 4, 8), (4, 2, 5)])
-def test_ranks_that_cannot_have_lanes_of_their_own_are_told(
-    packed: Path, lanes: int, ranks: int, batch_size: int
-) -> None:
-    with pytest.warns(UserWarning, match=rf"lanes={lanes}\): {ranks} ranks with batch_size={batch_size} cannot have"):
-        plan = plan_order(gpuload.Dataset(packed), Ranks(0, ranks), batch_size, Shuffle(lanes=lanes), 0, drop_last=True)
-    assert plan.epochs.share == ALL and plan.node_lanes == lanes
+    """None: those that cannot have lanes of their own are told."""
+    message = rf"lanes={lanes}\): {ranks.world_size} ranks with batch_size={batch_size} cannot have"
+    with pytest.warns(UserWarning, match=message) if expected is None else nullcontext():
+        plan = plan_order(gpuload.Dataset(packed), ranks, batch_size, Shuffle(lanes=lanes), 0, drop_last=True)
+    assert plan.epochs.share == (expected or ALL) and plan.node_lanes == node
 
 
 def test_lanes_are_of_shards_with_samples(packed: Path) -> None:

@@ -17,14 +17,9 @@ from gpuload.order.epoch import is_sorted_by_class, measure_mixing, smallest_goo
 @pytest.fixture(scope="module")
 def sorted_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """12 classes of 20, a shard each, in this order."""
-    source = tmp_path_factory.mktemp("sorted")
-    data = encode(photo())
-    for number in range(240):
-        path = source / f"class{number // 20:02d}" / f"{number:03d}.jpg"
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(data)
-    out = tmp_path_factory.mktemp("packed")
-    assert main(["pack", str(source), str(out), "--no-shuffle", "--maxcount", "20", "--workers", "1"]) == 0
+    out, data = tmp_path_factory.mktemp("packed"), encode(photo())
+    samples = ({"image": data, "label": f"class{number // 20:02d}"} for number in range(240))
+    gpuload.pack(samples, out, shuffle=False, maxcount=20, workers=1, progress=False)
     return out / "train"
 
 
@@ -66,31 +61,34 @@ def test_the_first_window_tells_whether_shards_are_sorted(sorted_set: Path, pack
 
 
 def test_info_tells_it(sorted_set: Path, packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["info", str(packed), "--window", "4", "--batch-size", "8"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "samples 97 in 10 shards" in said and "classes 3: ant, bee, cat" in said
-    assert "window 4 of 10 shards" in said and "from a full shuffle" in said and "Warning" not in said
-    assert main(["info", str(sorted_set), "--window", "2", "--batch-size", "24"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert (
-        "the shards are sorted. To fix this, use gpuload.Shuffle(window=12), or pack again without --no-shuffle" in said
-    )
-    assert main(["info", str(packed / "nowhere")]) == 2
-    assert "no such folder" in capsys.readouterr().err
+    for folder, options, expected in (
+        (packed, ["--window", "4", "--batch-size", "8"], ["samples 97 in 10 shards", "classes 3: ant, bee, cat"]),
+        (packed, ["--window", "4"], ["window 4 of 10 shards", "from a full shuffle"]),
+        (
+            sorted_set,
+            ["--window", "2", "--batch-size", "24"],
+            ["the shards are sorted. To fix this, use gpuload.Shuffle"],
+        ),
+    ):
+        assert main(["info", str(folder), *options]) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert all(words in said for words in expected) and ("sorted" in said) == (folder == sorted_set)
+    assert "(window=12), or pack again without --no-shuffle" in said
+    assert main(["info", str(packed / "nowhere")]) == 2 and "no such folder" in capsys.readouterr().err
 
 
 def test_a_loader_warns_of_sorted_shards(sorted_set: Path, packed: Path) -> None:
     options = {"batch_size": 24, "augment": gpuload.Augment(8), "device": "cpu"}
     assert is_sorted_by_class(gpuload.Dataset(sorted_set), 2)
-    with pytest.warns(
-        UserWarning, match=r"sorted by class.*Pack them again without --no-shuffle, or raise window.*info"
-    ) as warned:
-        gpuload.DaliIterator(sorted_set, shuffle=gpuload.Shuffle(window=2), **options)
-    assert warned[0].filename == __file__
-    with pytest.warns(UserWarning, match=r"sorted by class, so that 2 of them, which are mixed at a time"):
-        gpuload.DaliIterator(sorted_set, shuffle=gpuload.Shuffle(window=1, lanes=2), **options)
+    for shuffle, says in (
+        (gpuload.Shuffle(window=2), r"sorted by class.*Pack them again without --no-shuffle, or raise window.*info"),
+        (gpuload.Shuffle(window=1, lanes=2), "sorted by class, so that 2 of them, which are mixed at a time"),
+    ):
+        with pytest.warns(UserWarning, match=says) as warned:
+            gpuload.DaliIterator(sorted_set, shuffle=shuffle, **options)
+        assert warned[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        gpuload.DaliIterator(sorted_set, shuffle=gpuload.Shuffle(window=12), **options)
-        gpuload.DaliIterator(sorted_set, shuffle=False, **options)
+        for data, shuffle in ((sorted_set, gpuload.Shuffle(window=12)), (sorted_set, False)):
+            gpuload.DaliIterator(data, shuffle=shuffle, **options)
         gpuload.DaliIterator(packed, shuffle=gpuload.Shuffle(window=1), **options)

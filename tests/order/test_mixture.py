@@ -1,14 +1,20 @@
-"""What a mixture is: its shares, length and fingerprint."""
+"""What a mixture is, and which data set each of its positions draws from."""
 
 import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import gpuload
-from gpuload.order.stream import ShuffledBlocks
+from gpuload.order.stream import ShuffledBlocks, Stratified
+
+BLOCK = 4096  # positions, as the guide promises
+weights = st.lists(st.integers(1, 20), min_size=1, max_size=5)
 
 
 @pytest.fixture
@@ -30,13 +36,98 @@ def test_a_fingerprint_is_of_sets_shares_and_batches(halves: Any) -> None:
     kinds += [gpuload.mix([(second, 1), (first, 1)]), gpuload.mix([(first, 1), (first, 1)])]
     kinds.append(gpuload.mix([(first, 1), (second, 1)], batches="stratified"))
     found = [kind.fingerprint for kind in kinds]
-    assert len(set(found)) == len(found) and all(len(one) == 16 for one in found)
-    assert gpuload.mix([(first, 5), (second, 5)]).fingerprint == found[0]
+    assert len(set(found)) == len(found) and gpuload.mix([(first, 5), (second, 5)]).fingerprint == found[0]
     # States of runs hold it: [fingerprints, shares], and `batches` where it is not "shuffled".
     for mixture, more in ((kinds[0], []), (kinds[-1], ["stratified"])):
         content = json.dumps([[first.fingerprint, second.fingerprint], [0.5, 0.5], *more])
         assert mixture.fingerprint == hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def test_shares_are_rounded_to_the_nearest() -> None:
-    assert ShuffledBlocks((0.0003, 0.9997), 0).drawn(4096).tolist() == [1, 4095]
+def shuffled(shares: tuple[float, ...]) -> ShuffledBlocks:
+    return ShuffledBlocks(shares, 0)
+
+
+def make(parts: list[int]) -> Stratified:
+    return Stratified(tuple(part / sum(parts) for part in parts))
+
+
+@pytest.mark.parametrize("start", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 77])
+def test_blocks_know_what_was_drawn_before(start: int) -> None:
+    order = ShuffledBlocks((0.5, 0.3, 0.2), 7)
+    before = np.bincount(order.sources(0, start), minlength=3) if start else np.zeros(3)
+    assert order.drawn(start).tolist() == before.tolist()
+    whole = order.sources(0, 5 * BLOCK).tolist()
+    assert order.sources(start, start + BLOCK).tolist() == whole[start : start + BLOCK]
+    assert whole[:BLOCK] != whole[BLOCK : 2 * BLOCK]
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        ((0.7, 0.25, 0.05), [2867, 1024, 205]),
+        ((1 / 3, 1 / 3, 1 / 3), [1366, 1365, 1365]),
+        ((2048.5 / BLOCK, 1023.75 / BLOCK, 1023.75 / BLOCK), [2048, 1024, 1024]),
+        ((1.0,), [BLOCK]),
+        ((0.0003, 0.9997), [1, 4095]),
+    ],
+)
+def test_shares_of_a_block_are_whole_numbers(shares: tuple[float, ...], expected: list[int]) -> None:
+    assert shuffled(shares).drawn(BLOCK).tolist() == expected
+
+
+def test_golden_blocks() -> None:
+    """A change here breaks every state_dict of a mixture that people have saved."""
+    order = ShuffledBlocks((0.5, 0.3, 0.2), 7)
+    assert order.sources(4090, 4106).tolist() == [2, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 2, 0, 2, 0]
+    assert order.drawn(4100).tolist() == [2052, 1229, 819]
+    assert Stratified((0.5, 0.3, 0.2)).sources(95, 110).tolist() == [1, 0, 2, 0, 1, 0, 1, 0, 2, 0, 1, 0, 2, 0, 1]
+
+
+@given(weights, st.integers(0, 10**12), st.integers(0, 300), st.integers(0, 300))
+def test_any_part_is_part_of_the_whole(parts: list[int], start: int, one: int, two: int) -> None:
+    """And what was drawn before it is known without going there."""
+    order, middle = make(parts), start + one
+    whole, first, second = (
+        order.sources(*at) for at in ((start, middle + two), (start, middle), (middle, middle + two))
+    )
+    assert whole.tolist() == [*first.tolist(), *second.tolist()]
+    drawn = np.bincount(first, minlength=len(parts))
+    assert (order.drawn(start) + drawn).tolist() == order.drawn(middle).tolist()
+    assert order.drawn(0).tolist() == [0] * len(parts)
+
+
+@given(weights, st.integers(0, 10**9), st.integers(1, 5))
+def test_shares_are_exact_where_they_are_whole(parts: list[int], start: int, times: int) -> None:
+    batch = sum(parts) // np.gcd.reduce(parts) * times
+    counts = np.bincount(make(parts).sources(start, start + batch), minlength=len(parts))
+    assert counts.tolist() == [batch * part // sum(parts) for part in parts]
+
+
+@given(weights, st.integers(0, 10**9), st.integers(1, 400))
+@example([4, 4, 9, 1], 222, 348)
+def test_any_batch_holds_the_shares(parts: list[int], start: int, batch: int) -> None:
+    """Each data set divides what those before it left, and rounds: so errors add up, by less than 1 for each."""
+    counts = np.bincount(make(parts).sources(start, start + batch), minlength=len(parts))
+    exact = np.array(parts) / sum(parts) * batch
+    assert (np.abs(counts - exact) < max(1, len(parts) - 1)).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "shares", "message"),
+    [
+        (Stratified, (1 - 1e-5, 1e-5), r"mix\(batches='stratified'\): shares .*expected each at least 1/10000"),
+        (Stratified, (0.38196601, 0.23606797, 0.14589803, 0.23606799), r"a common denominator of at most 2\^31"),
+        (Stratified, (1 / 2032, 1 / 485, 1 - 1 / 2032 - 1 / 485), r"a common denominator of at most 2\^31"),
+        (Stratified, (1 / 119, 1 / 2001, 1 - 1 / 119 - 1 / 2001), ""),
+        (Stratified, (1 - 1 / 10_000, 1 / 10_000), ""),
+        (shuffled, (1 - 0.4 / BLOCK, 0.4 / BLOCK), "each at least 1/4096. Raise the sm"),
+        (shuffled, (1 - 1 / BLOCK, 1 / BLOCK), ""),
+    ],
+)
+def test_the_smallest_shares(make: Any, shares: Any, message: str) -> None:
+    if message:
+        with pytest.raises(gpuload.ArgumentError, match=message):
+            make(shares)
+        return
+    count = 2001 * 119
+    assert (np.abs(make(shares).drawn(count) - np.array(shares) * count) < 1).all()

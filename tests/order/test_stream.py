@@ -1,68 +1,35 @@
 """Subsets, filters, virtual epochs and mixtures: which samples come, how often, and after any stop."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loaders import drain, load
+from streams import seen, stream_of
 
 import gpuload
-from gpuload.order.stream import Stream
 
-
-def seen(stream: Stream, start: int, stop: int) -> list[tuple[int, int, int]]:
-    """(data set, pass, sample) at positions start..stop-1."""
-    found: list[Any] = [None] * (stop - start)
-    for part in stream.slices(start, stop):
-        for row, sample in zip(part.rows, part.order[part.start : part.stop], strict=True):
-            assert found[row] is None
-            found[row] = (part.source, part.epoch, int(sample))
-    assert None not in found
-    return found
-
-
-class Sized:
-    """All that a stream asks of a data set."""
-
-    def __init__(self, sizes: list[int]) -> None:
-        self.shard_sizes = np.array(sizes)
-
-    def __len__(self) -> int:
-        return int(self.shard_sizes.sum())
-
-
-def make(parts: list[tuple[list[int], float]], seed: int = 0) -> Stream:
-    sets: Any = tuple(Sized(sizes) for sizes, _ in parts)
-    data = sets[0] if len(sets) == 1 else gpuload.Mixture(sets, tuple(share for _, share in parts))
-    return Stream(data, seed=seed, window=2, shuffle=True)
-
-
-parts = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=5), min_size=1, max_size=3).map(
-    lambda sets: [(sizes, 1 / len(sets)) for sizes in sets]
-)
+shards = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=5), min_size=1, max_size=3)
 
 
 @settings(max_examples=50)
-@given(parts, st.integers(0, 2**62), st.integers(0, 9000), st.integers(0, 300), st.integers(0, 300))
-def test_any_part_of_a_stream_is_part_of_the_whole(parts: Any, seed: int, start: int, one: int, two: int) -> None:
-    stream = make(parts, seed)
-    whole = seen(stream, start, start + one + two)
-    assert (
-        seen(make(parts, seed), start, start + one) + seen(make(parts, seed), start + one, start + one + two) == whole
-    )
+@given(shards, st.integers(0, 2**62), st.integers(0, 9000), st.integers(0, 300), st.integers(0, 300))
+def test_any_part_of_a_stream_is_part_of_the_whole(shards: Any, seed: int, start: int, one: int, two: int) -> None:
+    whole = seen(stream_of(*shards, seed=seed), start, start + one + two)
+    parts = [(start, start + one), (start + one, start + one + two)]
+    assert whole == [row for part in parts for row in seen(stream_of(*shards, seed=seed), *part)]
 
 
 @settings(max_examples=30)
-@given(parts, st.integers(0, 2**62))
-def test_every_data_set_is_gone_through_pass_after_pass(parts: Any, seed: int) -> None:
-    rows = seen(make(parts, seed), 0, 700)
-    for source, (sizes, _) in enumerate(parts):
+@given(shards, st.integers(0, 2**62))
+def test_every_data_set_is_gone_through_pass_after_pass(shards: Any, seed: int) -> None:
+    rows = seen(stream_of(*shards, seed=seed), 0, 700)
+    for source, total in enumerate(map(sum, shards)):
         mine = [(epoch, sample) for where, epoch, sample in rows if where == source]
-        total = sum(sizes)
         for epoch in range(len(mine) // total):
             whole = mine[epoch * total : (epoch + 1) * total]
             assert sorted(whole) == [(epoch, sample) for sample in range(total)]
@@ -84,10 +51,9 @@ def test_a_subset_is_a_data_set_of_its_own(packed: Path) -> None:
 
 
 def test_a_sample_is_cropped_alike_in_a_subset(packed: Path) -> None:
-    whole = dict(drain([load(packed, 8, drop_last=False)]))
+    whole = dict(drain([load(packed, drop_last=False)]))
     part = drain([load(gpuload.Dataset(packed).subset(range(0, 97, 7)), 4, drop_last=False)])
-    assert len(part) == 14
-    assert all(whole[sample] == pixels for sample, pixels in part)
+    assert len(part) == 14 and all(whole[sample] == pixels for sample, pixels in part)
 
 
 def test_filter_by_any_column(packed: Path) -> None:
@@ -113,7 +79,7 @@ def test_filter_by_any_column(packed: Path) -> None:
             lambda d: d.filter(pc.field("colour") == 1),
             r"Dataset.filter\(expression\): .*colour.*The columns are key, source, width",
         ),
-        (lambda d: gpuload.mix([]), r"mix\(parts\): expected at least one"),
+        (lambda d: gpuload.mix([]), r"mix\(parts=\[\]\): expected pairs of a data set and a weight"),
         (lambda d: gpuload.mix([(d, 0)]), r"mix\(parts=\[.*\): expected pairs of a data set and a weight above 0"),
         (lambda d: load(gpuload.mix([(d, 1), (d, 1e-5)])), "expected each at least 1/4096. Raise the smallest weight"),
     ],
@@ -123,21 +89,17 @@ def test_impossible_parts_are_refused(packed: Path, change: Any, message: str) -
         change(gpuload.Dataset(packed))
 
 
-def test_sets_of_other_classes_are_not_mixed(packed: Path, tmp_path: Path) -> None:
-    dataset = gpuload.Dataset(packed)
+def test_sets_of_other_classes_are_not_mixed(packed: Path) -> None:
     other = gpuload.Dataset(packed)
-    other.manifest = type(other.manifest)(**{**vars(other.manifest), "classes": ("ant", "cat", "bee")})
+    other.manifest = replace(other.manifest, classes=("ant", "cat", "bee"))
     message = r"has other classes than .* \(\('ant', 'cat', 'bee'\) and \('ant', 'bee', 'cat'\)\).*Pack them with the same class"
     with pytest.raises(gpuload.ArgumentError, match=message):
-        gpuload.mix([(dataset, 1), (other, 1)])
-
-
-def drain_epochs(loader: gpuload.DaliIterator, count: int) -> list[list[tuple[int, bytes]]]:
-    return [drain([loader]) for _ in range(count)]
+        gpuload.mix([(packed, 1), (other, 1)])
 
 
 def test_a_virtual_epoch_resumed_with_smaller_batches_repeats_nothing(packed: Path) -> None:
-    passes = [row for epoch in drain_epochs(load(packed, 8, drop_last=False), 2) for row in epoch]
+    whole = load(packed, 8, drop_last=False)
+    passes = [row for _ in range(2) for row in drain([whole])]
     loader = load(packed, 8, steps_per_epoch=7)
     drain([loader], 5)  # 40 samples; with batches of 4, an epoch ends after 28
     smaller = load(packed, 4, steps_per_epoch=7)
