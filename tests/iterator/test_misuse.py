@@ -20,7 +20,6 @@ from torch.utils.data import DataLoader
 import gpuload
 from gpuload.batchwise import FieldBatch
 from gpuload.machine.installed import cuda_extra, install_command
-from gpuload.machine.limits import count_cores
 
 
 @pytest.mark.parametrize("name", sorted(set(inspect.signature(DataLoader).parameters) - {"self", "dataset"}))
@@ -162,20 +161,6 @@ def test_what_ranks_must_have_in_common(packed: Path, monkeypatch: pytest.Monkey
     loader.check_ranks(7)
     settings = {"batch_size": 4, "drop_last": False, "batches": 9, "lanes": 1}
     assert compared == [(loader.ranks, {**loader.state_dict(), **settings}, 7)]
-
-
-def test_ranks_come_from_torchruns_environment(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "2")):
-        monkeypatch.setenv(name, value)
-    loader = load(packed, 4, num_threads=None)
-    assert (loader.ranks.rank, loader.ranks.world_size) == (3, 4)
-    assert len(loader) == 97 // 16
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
-    assert loader.num_threads == max(1, count_cores() // 2)
-    assert load(packed, 4, num_threads=None).num_threads == count_cores()
-    monkeypatch.setenv("RANK", "three")
-    with pytest.raises(gpuload.ArgumentError, match="environment variable RANK='three': expected a whole number"):
-        load(packed)
 
 
 @pytest.mark.parametrize(

@@ -175,17 +175,17 @@ def test_ranks_resuming_and_leaving_change_nothing(packed: Path, painted: Path, 
         expected = range(97) if isinstance(data, str) else range(3, 97, 2)
         assert [sorted(sample for batch in epoch for sample, _ in batch) for epoch in epochs] == [list(expected)] * 3
 
-    for ranks in way.worlds:
-        loaders = make(way, packed, ranks)
+    worlds = {ranks: make(way, packed, ranks) for ranks in way.worlds}
+    for ranks, loaders in worlds.items():
         assert {len(loader) for loader in loaders} == {len(alone[0])}
         expected_padding = [int(name == "even" and rank == ranks - 1) for rank in range(ranks)]
         for epoch in epochs[:2]:
             assert same(way, epoch_of(loaders), epoch)
             assert "buckets" in name or [loader.padding for loader in loaders] == expected_padding
 
-    first, second = way.worlds[0], way.worlds[-1]
-    stopped, resumed = make(way, packed, first), make(way, packed, second)
-    epoch_of(stopped)
+    stopped, resumed = worlds[way.worlds[0]], make(way, packed, way.worlds[-1])
+    for loader in stopped:
+        loader.set_epoch(1)
     head = epoch_of(stopped, steps=2)
     for loader in resumed:
         loader.load_state_dict(stopped[0].state_dict())
