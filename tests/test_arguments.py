@@ -309,7 +309,6 @@ ROWS: list[tuple[str, Wrong]] = [
     ("most",
      wrong("whole", "number", too=st.integers(max_value=-1) | outside(0, 1).filter(lambda n: isinstance(n, float)))),
     ("expression", wrong()),
-    ("encoding", wrong(too=st.just(Encoding))),
     ("augment",
      wrong(too=st.sampled_from([[], [Augment], [Augment(8), None], {0: 8}, {"0": Augment(8)}, {-1: Augment(8)},
       {True: Augment(8)}]))),
@@ -343,7 +342,7 @@ def usual(loader: gpuload.DaliIterator) -> dict[str, dict[str, Any]]:
         "RandomOrder": {"transforms": invert},
         "RandomApply": {"transforms": invert},
         "RandomChoice": {"transforms": two},
-        "Encoding": {"encode": "jpeg", "size": (8, 8)},
+        **{name: {"encode": "jpeg", "size": (8, 8)} for name in ("Encoding", "PackOptions")},
         "Augment.inception": {"train": True},
         "Boxes": {"as_targets": True},
         "OnCorrupt": {"action": "skip"},
@@ -392,6 +391,7 @@ PLACES = [
 
 
 def row_of(name: str, argument: str) -> str:
+    name = name.replace("PackOptions", "Encoding") if f"{name}.{argument}" not in WRONG else name  # it has its fields
     return f"{name}.{argument}" if f"{name}.{argument}" in WRONG else argument
 
 
