@@ -285,28 +285,19 @@ async def _is_whole(path: Path, info: ShardInfo) -> bool:
         return False
 
 
-class Pieces:
-    """Downloads single files of a set at a URL into a local folder."""
+def manifest_bytes(url: URL) -> bytes:
+    """The text of the manifest of a set at a URL.
 
-    def __init__(self, url: URL, folder: Path) -> None:
-        self.objects, self.folder = Objects(url), folder
+    Raises:
+        FormatError: there is none. RemoteError: it cannot be read.
+    """
+    return bytes(background().wait(_read_manifest(Objects(url))).data)
 
-    def manifest_bytes(self) -> bytes:
-        """The manifest's text.
 
-        Raises:
-            FormatError: there is none. RemoteError: it cannot be read.
-        """
-        return bytes(background().wait(_read_manifest(self.objects)).data)
+def fetch_files(url: URL, folder: Path, *names: str, most: int | None = None) -> None:
+    """Downloads these files into a folder without verifying them; skips those that do not exist. most: bytes of each.
 
-    def get(self, *names: str, most: int | None = None) -> None:
-        """Downloads these files without verifying them; skips those that do not exist. most: bytes of each.
-
-        Raises:
-            RemoteError: one cannot be read.
-        """
-        background().wait(_fetch_files(self.objects, self.folder, *names, most=most))
-
-    def remove(self, *names: str) -> None:
-        for name in names:
-            (self.folder / name).unlink(missing_ok=True)
+    Raises:
+        RemoteError: one cannot be read.
+    """
+    background().wait(_fetch_files(Objects(url), folder, *names, most=most))

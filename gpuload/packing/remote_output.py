@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any
 
 from gpuload.disk import manifest as manifest_file
-from gpuload.disk.fetch import Pieces
+from gpuload.disk.fetch import fetch_files
 from gpuload.disk.manifest import TIMM_NAME, dali_index_path
 from gpuload.errors import ArgumentError, GpuloadError, OutputError
 from gpuload.packing.options import PackOptions
@@ -121,7 +121,7 @@ class RemoteOutput(Output):
         """Downloads the files that describe the set at the URL."""
         for split in splits:
             (self.path / split).mkdir()
-            Pieces(self.bucket.url / split, self.path / split).get(*names)
+            fetch_files(self.bucket.url / split, self.path / split, *names)
 
     def _forget_lost(self, found: dict[str, Stored]) -> None:
         """Forgets uploaded shards that have changed since, so that they are packed again."""

@@ -93,11 +93,11 @@ class _Verification:
             scratch.mkdir()
             folder = where if isinstance(where, Path) else scratch
             if url is not None:  # where there is no manifest, that is an error, and no fault
-                (scratch / manifest_file.FILE_NAME).write_bytes(_pieces(url, scratch).manifest_bytes())
+                (scratch / manifest_file.FILE_NAME).write_bytes(_fetching().manifest_bytes(url))
             try:
                 manifest = Manifest.read(folder, url)
                 if url is not None:
-                    _pieces(url, scratch).get(index_file.FILE_NAME, most=manifest.most_beside)
+                    _fetching().fetch_files(url, scratch, index_file.FILE_NAME, most=manifest.most_beside)
                 faults = _index_faults(folder / index_file.FILE_NAME, manifest)
             except FormatError as error:
                 return [str(error).replace(str(scratch), str(where))]
@@ -171,10 +171,10 @@ def _splits_at(url: URL) -> tuple[list[Path | URL], list[str]]:
     return [url] if manifest_file.FILE_NAME in found or not splits else [url / split for split in splits], []
 
 
-def _pieces(url: URL, folder: Path) -> Any:
-    from gpuload.disk.fetch import Pieces  # asyncio
+def _fetching() -> Any:
+    from gpuload.disk import fetch  # asyncio
 
-    return Pieces(url, folder)
+    return fetch
 
 
 def _index_faults(path: Path, manifest: Manifest) -> list[str]:
@@ -245,7 +245,7 @@ def _fetch_shard(job: VerifyJob, url: URL) -> list[Path]:
     missing here; what the worker before this one has downloaded is kept."""
     copies = [job.path, job.dali] if job.folder == job.scratch else [job.path]
     names = [str(copy.relative_to(job.scratch)) for copy in copies if not copy.exists()]
-    _pieces(url, job.scratch).get(*names, most=job.most)
+    _fetching().fetch_files(url, job.scratch, *names, most=job.most)
     return copies
 
 
