@@ -207,8 +207,7 @@ def _split(part: Part) -> dict[str, Any]:
 
 
 def _histograms(parts: Sequence[Part]) -> list[Any]:
-    names = [part.split.name for part in parts]
-    tables = [part.columns for part in parts]
+    names, tables = [part.split.name for part in parts], [part.columns for part in parts]
     found = [
         histogram("Width", "pixels", [table.widths for table in tables], names),
         histogram("Height", "pixels", [table.heights for table in tables], names),

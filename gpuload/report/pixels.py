@@ -214,14 +214,9 @@ def shares(totals: list[int], most: int) -> Iterator[int]:
     return (given[number] for number in range(splits))
 
 
-def _cosines() -> F32:
-    """float32 (8, 32): rows 1 to 8 of the cosine transform (DCT-II), without its scale, which the median cancels."""
-    frequency, place = np.arange(1, _KEPT + 1)[:, None], np.arange(SIDE)
-    cosines: F32 = np.cos(np.pi * frequency * (2 * place + 1) / (2 * SIDE)).astype(np.float32)
-    return cosines
-
-
-_DCT = _cosines()
+# float32 (8, 32): rows 1 to 8 of the cosine transform (DCT-II), without its scale, which the median cancels.
+_ANGLES = np.pi * np.arange(1, _KEPT + 1)[:, None] * (2 * np.arange(SIDE) + 1) / (2 * SIDE)
+_DCT: F32 = np.cos(_ANGLES).astype(np.float32)
 
 
 def perceptual_hashes(gray: F32) -> U64:
