@@ -54,11 +54,10 @@ class Batch(Batched):
 
     masks: for each mask field, N encoded masks. views: one for each image made from a sample.
     sources: int64 (N,), the data set of each sample. keys: uint64 (N,), of their random numbers.
-    stop: position in the stream where this global batch ends. read_s: seconds that reading took. image_bytes: total
-        of all stored images. download_s: the part of read_s spent waiting for downloads.
-        placeholders: the rows with black images in place of undecodable ones. bucket: its number; None
-        without buckets. prepared: fields computed during reading, by name: arrays or lists of N, or a dict
-        of these.
+    stop: position in the stream where this global batch ends. read_s: seconds that reading took. download_s: the part
+    of these spent waiting for downloads. placeholders: the rows with black images in place of undecodable ones.
+    bucket: its number; None without buckets. prepared: fields computed during reading, by name: arrays or lists of N,
+    or a dict of these.
     """
 
     encoded: EncodedBatch
@@ -66,9 +65,8 @@ class Batch(Batched):
     views: tuple[View, ...]
     sources: I64
     keys: U64
-    stop: int
-    read_s: float
-    image_bytes: int = 0
+    stop: int = 0
+    read_s: float = 0.0
     download_s: float = 0.0
     placeholders: frozenset[int] = frozenset()
     bucket: int | None = None
@@ -79,8 +77,12 @@ class Batch(Batched):
 
     def take(self, rows: I64) -> "Batch":
         """The samples at these rows with all their draws, in this order; a row may come several times."""
-        taken = take(replace(self, placeholders=frozenset()), rows)
-        return replace(taken, image_bytes=int(taken.encoded.spans[:, 1].sum()))
+        return take(replace(self, placeholders=frozenset()), rows)
+
+    @property
+    def image_bytes(self) -> int:
+        """The size of all stored images."""
+        return int(self.encoded.spans[:, 1].sum())
 
     def draws(self, number: int) -> F64:
         """A random number in [0, 1) for each sample: a pure function of seed, epoch, sample and `number`."""

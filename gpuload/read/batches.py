@@ -161,8 +161,7 @@ class BatchReader:
     def _make(self, drawn: _Drawn, stop: int, bucket: int | None = None) -> Batch:
         encoded, views, sources, keys = drawn
         masks = tuple(encoded.members[name] for name in self._masks)
-        image_bytes = int(encoded.spans[:, 1].sum())
-        return Batch(encoded, masks, views, sources, keys, stop, 0.0, image_bytes, bucket=bucket)
+        return Batch(encoded, masks, views, sources, keys, stop, bucket=bucket)
 
     def disk_s(self) -> float:
         """Total busy time of the read-ahead threads so far, in seconds."""
