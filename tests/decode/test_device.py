@@ -1,6 +1,8 @@
 """The CPU decoder for a GPU: uint8 from the CPU, values on the device; here a CPU stands for the GPU, in the same code."""
 
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -125,19 +127,15 @@ class Cuda:
             def query(self) -> bool:
                 return cuda.done
 
-        class Entered:
-            def __init__(self, stream: Stream) -> None:
-                self.stream = stream
-
-            def __enter__(self) -> None:
-                cuda.log.append(f"on {self.stream.name}")
-
-            def __exit__(self, *error: object) -> None:
-                cuda.log.append("left")
+        @contextmanager
+        def entered(stream: Stream) -> Iterator[None]:
+            cuda.log.append(f"on {stream.name}")
+            yield
+            cuda.log.append("left")
 
         monkeypatch.setattr(torch.cuda, "Stream", Stream)
         monkeypatch.setattr(torch.cuda, "Event", Event)
-        monkeypatch.setattr(torch.cuda, "stream", Entered)
+        monkeypatch.setattr(torch.cuda, "stream", entered)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream(name=f"training on {device}"))
 
         def copy(tensor: torch.Tensor, device: Any, non_blocking: bool) -> torch.Tensor:
@@ -213,16 +211,7 @@ def test_pinned_memory_is_made_on_the_device(monkeypatch: pytest.MonkeyPatch) ->
     Cuda(monkeypatch)
     asked: list[Any] = []
     empty = torch.empty
-
-    class Entered:
-        def __init__(self, device: int) -> None:
-            asked.append(device)
-
-        def __enter__(self) -> None: ...
-
-        def __exit__(self, *error: object) -> None: ...
-
-    monkeypatch.setattr(torch.cuda, "device", Entered)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext(asked.append(device)))
     monkeypatch.setattr(
         torch, "empty", lambda shape, dtype, pin_memory: asked.append(pin_memory) or empty(shape, dtype=dtype)
     )

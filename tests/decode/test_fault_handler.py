@@ -132,9 +132,7 @@ def test_a_sample_is_replaced_by_the_next_of_its_batch(kind: str, broken: Broken
         assert [tuple(row) for row in one.decoded.images[1].tolist()] == expected(number, broken)
         assert list(map(name_of, one.batch.encoded.images)) == expected(number, broken)
         assert sorted(one.faults) == sorted(row for batch, row in broken if batch == number)
-        assert {row: fault.reason for row, fault in one.faults.items()} == {
-            row: f"of {(number, row)}" for row in one.faults
-        }
+        assert all(fault.reason == f"of {(number, row)}" for row, fault in one.faults.items())
         assert one.batch.stop == wanted[number].stop
 
 

@@ -1,14 +1,13 @@
 """Padding and warps with every decoder: the same pixels and masks, and the same epoch however it is read."""
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import images as images_
 import numpy as np
 import pytest
 import torch
-from images import smooth_image
 from loaders import load
 from made_batches import make_batch
 from opened import open_runner, pretend_gpu
@@ -33,9 +32,7 @@ SIZES = [(90, 70), (64, 64), (50, 80)] * 2
 
 def encode(pixels: np.ndarray) -> Any:
     """As PNG, so that only what comes after decoding can differ."""
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return np.frombuffer(file.getvalue(), np.uint8)
+    return np.frombuffer(images_.encode(Image.fromarray(pixels), "PNG"), np.uint8)
 
 
 def decode(
@@ -62,7 +59,7 @@ def decode(
 
 def pictures() -> tuple[list[np.ndarray], list[np.ndarray]]:
     rng = np.random.default_rng(0)
-    images = [np.asarray(smooth_image(rng, *size)) for size in SIZES]
+    images = [np.asarray(images_.smooth_image(rng, *size)) for size in SIZES]
     return images, [rng.integers(0, 256, size[::-1], dtype=np.uint8) for size in SIZES]
 
 

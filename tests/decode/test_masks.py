@@ -1,17 +1,16 @@
 """Masks that do not fit or do not decode, and where an output pixel takes its class from."""
 
-import io
 import math
-import shutil
-from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from damaged import damage
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from images import encode
 from painted import pack_painted
 from PIL import Image
 
@@ -33,30 +32,17 @@ def decoder(request: pytest.FixtureRequest) -> str:
 
 
 def png(width: int, height: int) -> bytes:
-    file = io.BytesIO()
-    Image.new("1", (width, height), 1).save(file, "PNG")
-    return file.getvalue()
+    return encode(Image.new("1", (width, height), 1), "PNG")
 
 
-@pytest.fixture
-def replace_member(painted: Path, tmp_path: Path) -> Callable[..., tuple[Path, str]]:
-    """A copy of the set in which bytes stand in place of one sample's field, and that sample's key.
+def replaced(painted: Path, tmp_path: Path, field: str, data: bytes) -> tuple[Path, str]:
+    """A copy of the set in which bytes stand in place of one sample's field, and a pattern of that sample's name.
 
     The packer refuses such samples, so that it is done in the shard; what follows the end of a PNG does not count.
     """
-
-    def replace(field: str, data: bytes, sample: int = BROKEN) -> tuple[Path, str]:
-        copy = Path(shutil.copytree(painted, tmp_path / f"{field}{len(data)}"))
-        dataset = gpuload.Dataset(copy)
-        shard = int(dataset.shards_of(sample))
-        row = dataset.rows(shard).slice(sample - int(dataset.first_samples[shard]), 1).to_pylist()[0]
-        assert len(data) <= row[f"{field}_bytes"]
-        with dataset.shard_paths[shard].open("r+b") as file:
-            file.seek(row[f"{field}_offset"])
-            file.write(data.ljust(row[f"{field}_bytes"], b"\0"))
-        return copy, rf"shard-00000{shard}.tar: .*'{row['key']}'"
-
-    return replace
+    dataset = gpuload.Dataset(painted)
+    folder = damage(painted, tmp_path / "damaged", [BROKEN], lambda _: data, field)
+    return folder, rf"shard-00000{int(dataset.shards_of(BROKEN))}.tar: .*'{dataset.keys([BROKEN])[0]}'"
 
 
 def load(folder: Path, decoder: str, augment: Any, fields: Any = ("index", "mask")) -> gpuload.DaliIterator:
@@ -67,9 +53,9 @@ def load(folder: Path, decoder: str, augment: Any, fields: Any = ("index", "mask
 @pytest.mark.parametrize("size", [(160, 150), (30, 20), (123, 117), (1, 1)])
 @pytest.mark.parametrize("crop", ["random", "pad_or_crop"])
 def test_a_mask_of_another_size_is_named(
-    replace_member: Callable[..., tuple[Path, str]], decoder: str, size: tuple[int, int], crop: Any
+    painted: Path, tmp_path: Path, decoder: str, size: tuple[int, int], crop: Any
 ) -> None:
-    folder, name = replace_member("mask", png(*size))
+    folder, name = replaced(painted, tmp_path, "mask", png(*size))
     loader = load(folder, decoder, Augment(16, crop=crop), ("index", "image", "mask"))
     seen = []
     with pytest.raises(
@@ -85,8 +71,8 @@ def test_a_mask_of_another_size_is_named(
 
 
 @pytest.mark.parametrize("data", [b"", b"\x89PNG\r\n\x1a\n" + bytes(40), png(100, 117)[:-20]])
-def test_a_broken_mask_is_named(replace_member: Callable[..., tuple[Path, str]], decoder: str, data: bytes) -> None:
-    folder, name = replace_member("mask", data)
+def test_a_broken_mask_is_named(painted: Path, tmp_path: Path, decoder: str, data: bytes) -> None:
+    folder, name = replaced(painted, tmp_path, "mask", data)
     with load(folder, decoder, Augment(16)) as loader:
         batches = iter(loader)
         assert next(batches)[0].tolist() == [0, 1, 2, 3]
@@ -97,10 +83,8 @@ def test_a_broken_mask_is_named(replace_member: Callable[..., tuple[Path, str]],
             next(batches)
 
 
-def test_a_corrupt_image_among_several_views_is_named(
-    replace_member: Callable[..., tuple[Path, str]], decoder: str
-) -> None:
-    folder, name = replace_member("image", b"\x89PNG\r\n\x1a\n")
+def test_a_corrupt_image_among_several_views_is_named(painted: Path, tmp_path: Path, decoder: str) -> None:
+    folder, name = replaced(painted, tmp_path, "image", b"\x89PNG\r\n\x1a\n")
     views = [Augment(16), Augment(8, normalize="image"), Augment(200, crop="pad_or_crop")]
     loader = load(folder, decoder, views, ("index", "image", "mask"))
     batches = iter(loader)

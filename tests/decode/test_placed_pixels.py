@@ -1,12 +1,12 @@
 """Batches of images that are scaled and padded: pixels, what is around them, and the fields that move along."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from damaged import damage
 from opened import pretend_gpu
 from painted import FIELDS, KEYPOINTS, check_boxes, check_keypoints, check_masks, pack_painted
 from PIL import Image
@@ -184,26 +184,13 @@ def test_functions_of_samples_are_padded_and_flipped_as_without(painted: Path, b
         torch.testing.assert_close(one[2].boxes, other[2].boxes, atol=1e-3, rtol=0)
 
 
-@pytest.fixture(scope="module")
-def damaged(painted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The widest image of the first batch does not decode."""
-    folder = tmp_path_factory.mktemp("damaged") / "train"
-    shutil.copytree(painted, folder)
-    data = gpuload.Dataset(folder)
-    shard = data.shard_paths[0]
-    content = bytearray(Path(shard).read_bytes())
-    at = content.index(b"IDAT", content.index(data.keys([4])[0].encode()))
-    content[at + 10 : at + 40] = bytes(30)
-    Path(shard).write_bytes(content)
-    return folder
-
-
 @pytest.mark.parametrize("multiple", [None, 1])
-def test_samples_that_do_not_decode(damaged: Path, multiple: Any, decoder: str) -> None:
+def test_samples_that_do_not_decode(painted: Path, tmp_path: Path, multiple: Any, decoder: str) -> None:
+    """The widest image of the first batch."""
     augment = Augment(None, Resize(pad_to_multiple_of=multiple), dtype="uint8")
     fields = ("image", "mask", "index", "pixel_mask", "original_size")
     options: dict[str, Any] = {"batch_size": 5, "fields": fields, "shuffle": False, "decoder": decoder}
-    data = gpuload.Dataset(damaged, verify=None)
+    data = gpuload.Dataset(damage(painted, tmp_path / "damaged", [4]), verify=None)
     skipped = next(iter(load(data, augment, on_corrupt=gpuload.OnCorrupt("skip", most=1.0), **options)))
     assert skipped.index.tolist() == [0, 1, 2, 3, 0]
     marked = next(iter(load(data, augment, on_corrupt=gpuload.OnCorrupt("mark", most=1.0), **options)))

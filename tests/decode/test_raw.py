@@ -1,14 +1,11 @@
 """Sets of pixels as they are: the same pixels come out, cropped and resized as encoded ones."""
 
 import io
-import shutil
 import tarfile
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from fuzzing.folders import tell_index
 from loaders import drain, load
 
 import gpuload
@@ -43,19 +40,3 @@ def test_pixels_and_encoded_images_mix_in_the_cpu_decoder_only(raw: Path, packed
         with pytest.raises(gpuload.ArgumentError, match=r"encoded images and another raw ones.*decoder='native'"):
             load(mixture, decoder=decoder)
     assert len(drain([load(mixture, 10, decoder="native")])) == 190
-
-
-def test_an_index_that_makes_images_larger_than_they_are_is_refused(raw: Path, tmp_path: Path, decoder: str) -> None:
-    """Pixels are read where they lie: a wrong height would read what is behind them."""
-    folder = Path(shutil.copytree(raw, tmp_path / "raw"))
-    reader = pa.ipc.open_file(folder / "index.arrow")
-    batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
-    place = reader.schema.get_field_index("height")
-    with pa.ipc.new_file(folder / "other.arrow", reader.schema) as file:
-        for batch in batches:
-            taller = pa.array([24] * (len(batch) - 1) + [2400], pa.int32())
-            file.write(batch.set_column(place, reader.schema.field(place), taller))
-    (folder / "other.arrow").replace(folder / "index.arrow")
-    tell_index(folder)
-    with pytest.raises(gpuload.ShardError, match=r"an image of 24 × 2400 pixels, expected 1 × 1 to 24 × 24. Copy"):
-        drain(load(folder, 10, augment=Augment(24), decoder=decoder))

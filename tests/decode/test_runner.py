@@ -6,7 +6,7 @@ import subprocess
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,55 +101,55 @@ def test_errors_come_after_the_batches_before(stages: list[Noted], where: str) -
 
 
 def test_a_call_that_is_left_ends_before_the_next_begins(stages: list[Noted]) -> None:
-    runner = Runner(stages, 3)
+    def source() -> Iterator[Batch]:
+        for count in range(9):
+            yield made(count)
+            time.sleep(0.002)
+
+    runner, former = Runner(stages, 3), source()
     for _ in range(20):
-        decoding = runner.decode(iter([made(count) for count in range(9)]))
+        decoding = runner.decode(given := source())
         assert [len(next(decoding)[0]) for _ in range(3)] == [0, 1, 2]
+        former.close()  # ValueError, if a thread were still in it
+        former = given
     assert [len(batch) for batch, _ in runner.decode(iter([made(4)]))] == [4]
     runner.close()
 
 
+class Endless(Stage):
+    """Whose thread works until its batch is abandoned. leave: at the latest then. after: is called with each that was."""
+
+    name, threads = "endless", 1
+
+    def __init__(self, after: Callable[[], Any] = lambda: None) -> None:
+        self.entered, self.leave, self._after = threading.Event(), threading.Event(), after
+
+    def begin(self, job: Job) -> Any:
+        def work() -> None:
+            self.entered.set()
+            while not job.is_abandoned and not self.leave.wait(0.01):
+                pass
+            self._after()
+
+        return work
+
+
 def test_close_in_another_thread_ends_a_wait() -> None:
-    entered, leave = threading.Event(), threading.Event()
-
-    class Slow(Stage):
-        name, threads = "slow", 1
-
-        def begin(self, job: Job) -> Any:
-            def work() -> None:
-                entered.set()
-                while not job.is_abandoned and not leave.wait(0.01):
-                    pass
-
-            return work
-
-    runner, found = Runner([Slow(), Noted("after")], 2), []
+    stage, found = Endless(), []
+    runner = Runner([stage, Noted("after")], 2)
     asking = threading.Thread(target=lambda: found.extend(runner.decode(iter([made(1)] * 3))))
     asking.start()
-    assert entered.wait(250)
+    assert stage.entered.wait(250)
     runner.close()
     asking.join(250)
-    leave.set()
+    stage.leave.set()
     assert not asking.is_alive() and found == []
 
 
 def test_what_is_begun_while_another_thread_closes_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches that the waiting thread submits when those before them have been abandoned already."""
-    entered, abandoned, begun, leave = (threading.Event() for _ in range(4))
-
-    class Endless(Stage):
-        name, threads = "endless", 1
-
-        def begin(self, job: Job) -> Any:
-            def work() -> None:
-                entered.set()
-                while not job.is_abandoned and not leave.wait(0.01):
-                    pass
-                abandoned.set()
-                begun.wait(250)
-
-            return work
-
+    abandoned, begun = threading.Event(), threading.Event()
+    stage = Endless(lambda: (abandoned.set(), begun.wait(250)))
     submit, submitted = Threads.submit, []
 
     def submit_late(threads: Threads, *args: Any) -> Any:
@@ -162,17 +162,17 @@ def test_what_is_begun_while_another_thread_closes_is_ended_too(monkeypatch: pyt
             begun.set()
         return task
 
-    runner = Runner([Endless(), Noted("after")], 2)
+    runner = Runner([stage, Noted("after")], 2)
     asking = threading.Thread(target=lambda: list(runner.decode(iter([made(1)] * 9))))
     closing = threading.Thread(target=runner.close)
     monkeypatch.setattr(Threads, "submit", submit_late)
     asking.start()
-    while len(submitted) < 3 or not entered.wait(0.01):
+    while len(submitted) < 3 or not stage.entered.wait(0.01):
         time.sleep(0.001)
     closing.start()
     for thread in (closing, asking):
         thread.join(60)
-        assert not thread.is_alive(), leave.set()
+        assert not thread.is_alive(), stage.leave.set()
 
 
 @pytest.mark.parametrize("decoder", ["native", "dali", "both"])
@@ -238,22 +238,19 @@ def test_results_come_from_threads_of_that_name_each_initialised_once() -> None:
     assert alive("some_") == []
 
 
-def test_one_thread_works_in_order_and_close_waits_for_all() -> None:
+def test_one_thread_works_in_order_errors_reach_who_asks_and_close_waits_for_all() -> None:
     threads, seen = Threads(1, "one"), []
+    failed = threads.submit(lambda: 1 // 0)
     for number in range(100):
         threads.submit(lambda number=number: seen.append(number))  # type: ignore[misc]
-    threads.close()
-    assert seen == list(range(100))
-
-
-def test_an_error_reaches_who_asks_and_the_thread_lives_on() -> None:
-    threads = Threads(1, "failing")
-    failed = threads.submit(lambda: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         failed.result()
     failed.wait()
     assert failed.value is None
-    assert threads.submit(lambda: 7).result() == 7
+    threads.close()
+    assert seen == list(range(100))
+    task = threads.submit(lambda: seen.append(1))  # is cancelled, and not waited for
+    assert not task._done.locked() and task.result() is None and len(seen) == 100
     threads.close()
 
 
@@ -269,20 +266,8 @@ def test_what_is_cancelled_before_it_begins_is_not_done() -> None:
     threads.close()
 
 
-def test_what_comes_after_close_is_cancelled_and_not_waited_for() -> None:
-    threads, seen = Threads(2, "closed"), []
-    threads.close()
-    task = threads.submit(lambda: seen.append(1))
-    assert not task._done.locked() and task.result() is None and seen == []
-    threads.close()
-
-
-class Payload:
-    pass
-
-
 def test_a_forgotten_one_leaves_neither_threads_nor_what_they_held() -> None:
-    payload: Any = Payload()
+    payload: Any = np.zeros(1)
     held = weakref.ref(payload)
     threads: Any = Threads(2, "forgotten")
     threads.submit(lambda payload=payload: payload).wait()

@@ -5,15 +5,13 @@ are rounded after each pass, as in Pillow; floats never, as in torch. It is a se
 compile it.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 from gpuload.decode.native.compiled import inlined
 from gpuload.decode.native.intrinsics import array_at, bytes_at, doubles_at, floats_at, halves_at, longs_at
 from gpuload.decode.native.steps import step
-from gpuload.decode.native.values import Bands, Output, fill_taps, output_at, place_of, room_for, span_of
-from gpuload.types import F32, F64, I64
+from gpuload.decode.native.values import Bands, Output, Taps, fill_taps, output_at, place_of, room_for, span_of
+from gpuload.types import F32
 
 _BYTES, _HALVES, _FLOATS = 1, 2, 4  # kinds of values, by their size
 
@@ -23,19 +21,6 @@ def _bands_at(arguments: int) -> Bands:
     """The bands whose fields are the int64 at this address."""
     of = longs_at(arguments)
     return Bands(of[0], of[1], of[2], of[3], of[4] != 0)
-
-
-class Taps(NamedTuple):
-    """The filter's weights along one axis.
-
-    values: float64 (most taps,), scratch memory. first: int64 (outputs,), the first input of each output. number: int64
-    (outputs,), how many inputs have a weight. weights: float32 (most taps, outputs), 0 beyond the taps of an output.
-    """
-
-    values: F64
-    first: I64
-    number: I64
-    weights: F32
 
 
 @inlined

@@ -17,7 +17,7 @@ from contextlib import nullcontext, suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from llvmlite.binding import ffi
 from numba import config, njit, types
@@ -29,7 +29,6 @@ from gpuload.machine.limits import count_cores
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS: Any = {"nogil": True, "fastmath": {"contract", "nsz", "arcp"}, "error_model": "numpy"}
-_FOR_COMPILED: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # for functions that compiled code calls
 _HERE = Path(__file__).parent
 _cached: list[Any] = []
 ROWS = (types.int64,) * 3  # the arguments of a function that is called by its address
@@ -45,28 +44,26 @@ def inlined(function: F) -> F:
     It has no wrapper for Python, which would cost a fifth of the compile time of all functions: 11 s of processor time
     instead of 14 (2026-11).
     """
-    made: F = _without_literals(njit(forceinline=True, **_FOR_COMPILED, **_OPTIONS)(function))
-    return made
+    return _for_compiled(function, forceinline=True)
 
 
 def exact(function: F) -> F:
     """As `inlined`, with each float operation rounded separately."""
-    made: F = _without_literals(njit(forceinline=True, **_FOR_COMPILED, **{**_OPTIONS, "fastmath": False})(function))
-    return made
+    return _for_compiled(function, forceinline=True, fastmath=False)
 
 
 def compiled(function: F) -> F:
     """Compiled and called, for functions too large to inline. Python must not call it, either."""
-    made: F = _without_literals(njit(**_FOR_COMPILED, **_OPTIONS)(function))
-    return made
+    return _for_compiled(function)
 
 
-def _without_literals(made: Any) -> Any:
+def _for_compiled(function: F, **options: Any) -> F:
     """Keeps numba from recompiling a function for each constant argument or initial value in a caller. LLVM finds
     constants itself after inlining."""
+    made: Any = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **{**_OPTIONS, **options})(function)
     find = made.get_call_template
     made.get_call_template = lambda args, kws: find([types.unliteral(kind) for kind in args], kws)
-    return made
+    return cast(F, made)
 
 
 def cached(function: F, by_address: bool = False, is_exact: bool = False) -> F:

@@ -9,7 +9,7 @@ The filters are those of Pillow and torch (`filters.py`). As there, a pass along
 each round to whole levels.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from gpuload.decode.native.values import (
     LINEAR_BITS,
     PIXELS,
     SPARE_BYTES,
+    Taps,
     constants_of,
     fill_taps,
     output_at,
@@ -34,24 +35,10 @@ from gpuload.decode.native.values import (
     store_row,
     word_at,
 )
-from gpuload.types import F64, I64, U8, U64
+from gpuload.types import U8, U64
 
 _ONES = (1 << 2 * LANE) | (1 << LANE) | 1
 _LEVELS = 255 * _ONES
-
-
-class Taps(NamedTuple):
-    """The filter's weights along one axis.
-
-    values: float64 (most taps,), scratch memory. first: uint64 (outputs,), the first input of each output. number:
-    int64 (outputs,), how many inputs have a weight. weights: uint64 (most taps, outputs), negative ones as two's
-    complement.
-    """
-
-    values: F64
-    first: U64
-    number: I64
-    weights: U64
 
 
 @inlined
@@ -71,7 +58,8 @@ def _weigh_two(begin: float, step: float, low: int, high: int, flipped: bool, ta
 
 @inlined
 def _weigh(begin: float, step: float, low: int, high: int, cubic: bool, flipped: bool, taps: Taps) -> int:
-    """The filter's weights for each output, using only inputs low..high-1. Returns the largest number of taps."""
+    """The filter's weights for each output, uint64, negative ones as two's complement, using only inputs low..high-1.
+    Returns the largest number of taps."""
     first, weights = taps.first, taps.weights
     if not cubic and step <= 1.0:
         _weigh_two(begin, step, low, high, flipped, taps)

@@ -222,6 +222,19 @@ def store_row(words: int, cubic: bool, mean: Any, factor: Any, output: Output, r
                 target[byte] = source[byte]
 
 
+class Taps(NamedTuple):
+    """The filter's weights along one axis.
+
+    values: float64 (most taps,), scratch memory. first: (outputs,), the first input of each output. number: int64
+    (outputs,), how many inputs have a weight. weights: (most taps, outputs), 0 beyond the taps of an output.
+    """
+
+    values: F64
+    first: npt.NDArray[Any]
+    number: I64
+    weights: npt.NDArray[Any]
+
+
 @inlined
 def fill_taps(center: float, step: float, low: int, high: int, cubic: bool, values: F64) -> tuple[int, int, float]:
     """The filter around a center, using only inputs low..high-1.

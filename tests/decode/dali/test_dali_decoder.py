@@ -85,11 +85,8 @@ def test_errors_of_the_device_are_no_images_fault(said: str) -> None:
     found = dali.find_device_fault(RuntimeError(f"Critical error in pipeline:\n{said}\nCurrent pipeline object"), 1)
     assert isinstance(found, gpuload.DeviceError) and "\n" not in str(found)
     assert str(found).startswith(f"cuda:1: DALI failed ({said.splitlines()[0]}). If memory ran out, use a smaller b")
-
-
-def test_other_errors_may_be_an_images() -> None:
-    for said in ("Failed to decode a JPEG", "Unrecognized image format.", "Error while decoding: could not"):
-        assert dali.find_device_fault(RuntimeError(said), 0) is None
+    for other in ("Failed to decode a JPEG", "Unrecognized image format."):
+        assert dali.find_device_fault(RuntimeError(other), 0) is None
 
 
 def test_a_loader_tells_it(packed: Any, monkeypatch: pytest.MonkeyPatch) -> None:

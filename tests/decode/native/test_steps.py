@@ -38,6 +38,10 @@ class Pictures:
         flips, fills = np.zeros((ROWS, 2), np.bool_), np.zeros(3, np.uint8)
         return crop_or_pad(self.rows, windows, flips, sizes, fills, 0, Target(self.out, *constants))
 
+    def left(self, block: int, fills: list[Step], alone: bool) -> list[int]:
+        """Which blocks are left to the caller."""
+        return list(Blocks(block, self.rows, None, fills, alone).remaining(self.taken, NO_OWN))
+
     def colors(self) -> list[int]:
         assert (self.out == self.out[:, :1, :1, :1]).all()
         return [int(color) for color in self.out[:, 0, 0, 0]]
@@ -46,7 +50,7 @@ class Pictures:
 @pytest.mark.parametrize("block", [1, 7, ROWS, 100])
 def test_all_is_done_in_one_call_where_nothing_is_missing(block: int) -> None:
     pictures = Pictures()
-    assert list(Blocks(block, pictures.rows, None, [pictures.fill()], False).remaining(pictures.taken, NO_OWN)) == []
+    assert pictures.left(block, [pictures.fill()], False) == []
     assert pictures.colors() == list(range(1, ROWS + 1))
 
 
@@ -63,15 +67,11 @@ def test_blocks_with_something_missing_are_left_to_the_caller_and_the_others_don
     assert pictures.colors() == list(range(1, ROWS + 1))
 
 
-def test_alone_each_block_is_left_to_the_caller() -> None:
+def test_alone_each_block_is_left_to_the_caller_but_none_that_was_taken() -> None:
     pictures = Pictures()
-    assert list(Blocks(15, pictures.rows, None, [], True).remaining(pictures.taken, NO_OWN)) == [0, 15, 30]
-
-
-def test_rows_that_were_taken_are_not_done_again() -> None:
-    pictures = Pictures()
+    assert pictures.left(15, [], True) == [0, 15, 30]
     pictures.taken[0] = 1 << 62  # as an abandoned batch has it
-    assert list(Blocks(5, pictures.rows, None, [pictures.fill()], True).remaining(pictures.taken, NO_OWN)) == []
+    assert pictures.left(5, [pictures.fill()], True) == []
     assert pictures.colors() == [0] * ROWS
 
 
@@ -79,7 +79,7 @@ def test_threads_do_each_block_once() -> None:
     pictures, left = Pictures(), []
 
     def share() -> None:
-        left.extend(Blocks(3, pictures.rows, None, [], True).remaining(pictures.taken, NO_OWN))
+        left.extend(pictures.left(3, [], True))
 
     threads = [threading.Thread(target=share) for _ in range(8)]
     for thread in threads:
