@@ -77,8 +77,11 @@ def test_a_run_resumed_inside_a_later_epoch_has_its_size(packed: Path, decoder: 
     assert [{images.shape[-1] for images, _ in epoch} for epoch in (rest, following)] == [{24}, {12}]
 
 
-def test_flips_and_transforms_may_begin_later(packed: Path, decoder: str, builds: list[Any]) -> None:
-    changed = sized(16, vertical_flip=1.0, flip=0, transforms=[RandomInvert(p=1.0)])
+@pytest.mark.parametrize("invert", [RandomInvert(p=1.0), Function(lambda sample, rng: 255 - sample["image"])])
+def test_flips_transforms_and_functions_may_begin_later(
+    packed: Path, decoder: str, builds: list[Any], invert: Any
+) -> None:
+    changed = sized(16, vertical_flip=1.0, flip=0, transforms=[invert])
     with load(packed, decoder, {0: sized(16, flip=0), 1: changed}) as loader:
         first, second = list(loader), list(loader)
     assert len(builds) == (decoder == "dali")

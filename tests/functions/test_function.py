@@ -170,15 +170,6 @@ def test_views_have_functions_of_their_own(packed: Path, decoder: str) -> None:
     assert torch.equal(views[1], without)
 
 
-def test_a_schedule_may_begin_one_later(packed: Path) -> None:
-    augment = {0: Augment(12, dtype="uint8"), 1: NOISY}
-    with load(packed, augment=augment, drop_last=False) as loader:
-        first, second = (dict(drain([loader])) for _ in range(2))
-    with load(packed, augment=NOISY, drop_last=False) as loader:
-        noisy, again = (dict(drain([loader])) for _ in range(2))
-    assert second == again and first != noisy and first.keys() == noisy.keys()
-
-
 @pytest.mark.parametrize("on_corrupt", ["skip", "mark"])
 @pytest.mark.parametrize(
     ("decoder", "augment"), [("native", NOISY), ("dali", NOISY), ("both", NOISY), ("native", NOISY_BEFORE)]

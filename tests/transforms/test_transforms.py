@@ -153,15 +153,15 @@ def test_erased_regions_are_distributed_as_torchvisions(
     torch.manual_seed(0)
     image = torch.empty((3, height, width), device="meta")
     reference = transforms.RandomErasing(p=1, **options)
-    params = [reference.make_params([image]) for _ in range(6000)]
+    params = [reference.make_params([image]) for _ in range(3000)]
     expected = np.array([[p["i"], p["j"], p["h"], p["w"]] for p in params if p["v"] is not None])
     (regions,) = RandomErasing(p=1, **options).draw(sample_draws(3, np.arange(COUNT)), height, width)
     found = regions.box[regions.box[:, 2] > 0]
-    assert abs(len(found) / COUNT - len(expected) / 6000) < 0.035  # the share that any fitted
+    assert abs(len(found) / COUNT - len(expected) / 3000) < 0.035  # the share that any fitted
     if not len(expected):
         assert (height, width, options) == (40, 300, {"scale": (0.9, 1.0)}) and not len(found)
         return
-    assert len(expected) > 500
+    assert len(expected) > 300
     # Further apart than this once in 8,000 draws, of which there are 40 here.
     gap = 2.2 * np.sqrt(1 / len(expected) + 1 / len(found))
     for column in range(4):
