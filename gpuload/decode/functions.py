@@ -163,7 +163,8 @@ class CallFunctions(Stage):
         """
         calls, job.state, inner = job.state, None, job.parts[0].decoded
         if calls.failed:
-            raise FunctionError(str(failed := calls.failed[min(calls.failed)])) from failed.__cause__
+            failed = calls.failed[min(calls.failed)]
+            raise FunctionError(str(failed)) from failed.__cause__
         made = [view.result() if isinstance(view, _View) else (*view, None) for view in calls.views]
         images, masks, changed = zip(*made, strict=True)
         seconds = sum(calls.seconds)

@@ -426,7 +426,8 @@ class Torchvision(_Adapter):
         with seeded(int(rng.integers(1 << 63))):
             transformed = self._transform(given) if len(given) > 1 else {"image": self._transform(given["image"])}
         moved = transformed["image"]
-        if (made := getattr(moved, "dtype", type(moved).__name__)) != given["image"].dtype:
+        made = moved.dtype if isinstance(moved, torch.Tensor) else type(moved).__name__
+        if made != given["image"].dtype:
             raise ValueError(
                 f"the transform made {made} of the image, expected a {image.dtype} tensor: leave ToDtype, ToTensor and "
                 "Normalize to Augment"
