@@ -14,8 +14,6 @@ from zips import write_zip
 from gpuload import SourceError, cli
 from gpuload.sources import open_source
 
-IMAGES = {f"{n}.jpg": b"%d" % n for n in range(4)}
-
 
 def of_table(root: Path, text: str, columns: dict[str, tuple[str, ...]] | None = None) -> Any:
     table = root.with_suffix(".t.csv")
@@ -36,19 +34,6 @@ def test_ids_without_an_extension(make_folder: Folder, tmp_path: Path, column: s
     assert listing.samples.column("bytes").to_pylist() == [2, 1, 3]
 
 
-def test_ids_with_files_of_several_extensions(make_folder: Folder) -> None:
-    listing = of_table(make_folder({"1.jpg": b"", "1.png": b"", "2.webp": b"", "2.png": b""}), "id,label\n1,0\n2,0\n")
-    assert names_of(listing) == ["1.jpg", "2.png"]
-    assert listing.notes[0] == (
-        "2 names without an extension, such as '1', fit several files: the first by extension is taken"
-    )
-
-
-def test_masks_without_an_extension(make_folder: Folder) -> None:
-    listing = of_table(make_folder({"1.jpg": b"", "m/1.png": b""}), "id,mask\n1,m/1\n")
-    assert listing.samples.column("mask").to_pylist() == ["m/1.png"]
-
-
 def test_through_the_packer(make_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = make_folder({f"{n}.jpg": encode(photo(n)) for n in range(10)})
     (tmp_path / "train.csv").write_text("id,age,score\n" + "".join(f"{n},{n},{n / 2}\n" for n in range(10)))
@@ -62,17 +47,31 @@ def test_through_the_packer(make_folder: Folder, tmp_path: Path, capsys: pytest.
     assert len(rows_of(tmp_path / "out" / "val")) == 1
 
 
-def test_images_that_the_table_does_not_name_are_told(make_folder: Folder) -> None:
-    root = make_folder({**IMAGES, "x/5.jpg": b"", "m/1.png": b"", "notes.txt": b""})
-    assert of_table(root, "path,label\n1.jpg,0\n./2.jpg,0\n").notes == (
-        f"left out 2 images that {root.with_suffix('.t.csv')} does not name",
+SEVERAL = "2 names without an extension, such as '1', fit several files: the first by extension is taken"
+LEFT = "left out {} that {} does not name"
+
+
+@pytest.mark.parametrize(
+    ("files", "text", "columns", "found", "notes"),
+    [
+        ("1.jpg 1.png 2.webp 2.png", "id,label\n1,0\n2,0\n", None, ["1.jpg", "2.png"], [SEVERAL, LEFT.format("2 images", "{}")]),
+        ("1.jpg m/1.png", "id,mask\n1,m/1\n", None, ["1.jpg"], []),
+        ("0.jpg 1.jpg 2.jpg x/5.jpg notes.txt", "path,label\n1.jpg,0\n./2.jpg,0\n", None, ["1.jpg", "./2.jpg"], [LEFT.format("1 image", "{}")]),
+        ("0.jpg 1.jpg 2.jpg m/1.png", "path,mask\n1.jpg,m/1.png\n0.jpg,2.jpg\n", None, ["1.jpg", "0.jpg"], []),
+        ("1.jpg", "photo,path,label\n1.jpg,2.jpg,0\n", {"image": ("photo",)}, ["1.jpg"], ["columns of {} that are not packed: 'path'; --column ROLE=NAME packs them"]),
+    ],
+)  # fmt: skip
+def test_what_is_told_of_tables(
+    make_folder: Folder, files: str, text: str, columns: Any, found: list[str], notes: list[str]
+) -> None:
+    root = make_folder(dict.fromkeys(files.split(), b""))
+    listing = of_table(root, text, columns)
+    assert (names_of(listing), list(listing.notes)) == (
+        found,
+        [note.format(root.with_suffix(".t.csv")) for note in notes],
     )
-    assert of_table(root, "path,mask\n1.jpg,m/1.png\n0.jpg,2.jpg\n3.jpg,m/1.png\n").notes == ()
-
-
-def test_roles_that_a_table_has_not(make_folder: Folder) -> None:
-    root = make_folder({"1.jpg": b""})
-    assert names_of(of_table(root, "photo,path,label\n1.jpg,2.jpg,0\n", {"image": ("photo",)})) == ["1.jpg"]
+    if "mask" in listing.samples.column_names:
+        assert set(listing.samples.column("mask").to_pylist()) <= set(files.split())
 
 
 def test_folder(make_folder: Folder) -> None:
