@@ -391,8 +391,8 @@ PLACES = [
 
 
 def row_of(name: str, argument: str) -> str:
-    name = name.replace("PackOptions", "Encoding") if f"{name}.{argument}" not in WRONG else name  # it has its fields
-    return f"{name}.{argument}" if f"{name}.{argument}" in WRONG else argument
+    owners = (name, "Encoding") if name == "PackOptions" else (name,)  # which has its fields, too
+    return next((row for owner in owners if (row := f"{owner}.{argument}") in WRONG), argument)
 
 
 def test_every_argument_of_every_public_call_is_in_the_table() -> None:

@@ -281,10 +281,9 @@ def _values(datasets: tuple[Dataset, ...], sampled: Balance | Weights) -> list[n
 
 def _column(dataset: Dataset, sampled: Balance | Weights, name: str) -> npt.NDArray[Any]:
     """(len,): the numbers of an index column of the samples of a data set, which may be a subset."""
-    subject, fits = f"{type(sampled).__name__}({name!r}): {dataset.folder}", pa.types.is_primitive
-    if isinstance(sampled, Balance):
-        fits = lambda kind: pa.types.is_integer(kind) or pa.types.is_boolean(kind)  # noqa: E731
-    names = [column.name for column in dataset.schema if fits(column.type)]
+    subject = f"{type(sampled).__name__}({name!r}): {dataset.folder}"
+    kinds = (pa.types.is_integer, pa.types.is_boolean) if isinstance(sampled, Balance) else (pa.types.is_primitive,)
+    names = [column.name for column in dataset.schema if any(fits(column.type) for fits in kinds)]
     names = [column for column in names if not column.endswith(("_offset", "_bytes"))]
     if name not in names:
         raise ArgumentError(f"{subject} has no such numbers for each sample, expected one of {some_of(names, 10)}")
