@@ -43,9 +43,10 @@ def cpu_quota(root: Path = _ROOT) -> float | None:
 def throttled(root: Path = _ROOT) -> float | None:
     """Share of the scheduler's periods so far in which this container was throttled; None if there is no quota."""
     for words in _told("cpu", root, "cpu.stat"):
-        told = dict(zip(words[::2], map(int, words[1::2]), strict=True))
-        if told.get("nr_periods", 0) > 0:
-            return told["nr_throttled"] / told["nr_periods"]
+        with suppress(ValueError, KeyError):
+            told = dict(zip(words[::2], map(int, words[1::2]), strict=True))
+            if told["nr_periods"] > 0:
+                return told["nr_throttled"] / told["nr_periods"]
     return None
 
 
