@@ -17,6 +17,7 @@ these coefficients could no longer be compared: files with such markers have no 
 """
 
 import threading
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,7 @@ from gpuload.decode.native.jpeg.frame import UPRIGHT, Addresses, File, Frame, Sc
 from gpuload.decode.native.jpeg.part import Part
 from gpuload.decode.native.jpeg.scan import (
     BEHIND,
+    any_ff,
     begin_scan,
     ends_well,
     has_read_up_to,
@@ -203,32 +205,23 @@ def find_points(data: bytes, height: int, width: int, most_share: float = 0.01) 
 
     All of its coded pixels are read. None where it is not decoded here, or has a fault.
     """
-    file, room = np.frombuffer(data, np.uint8), int(most_share * len(data))
+    file, found = np.frombuffer(data, np.uint8), np.zeros(int(most_share * len(data)), np.uint8)
     table: I64 = np.empty((-(-height // 8) * -(-width // (8 * _FINEST)), 4), np.int64)
-    begin, rows, columns = _find(file.ctypes.data, len(file), _memory.scratch.addresses, height, width, table)
-    if begin == 0:
-        return None
-    in_row, step = -(-columns // _FINEST), 1
-    points = table[: rows * in_row].reshape(rows, in_row, 4)
-    points[:, :, 0] = begin * 8 + _in_file(file[begin:], points[:, :, 0])
-    while columns and step * _FINEST <= _COARSEST:
-        if len(found := _as_bytes(points[:, ::step], step * _FINEST)) <= room:
-            return found
-        step = max(step * len(found) // max(room, 1), step + 1)  # as many times fewer as there are too many bytes
-    return b""
+    number = _find(file.ctypes.data, len(file), _memory.scratch.addresses, height, width, table, found)
+    return None if number < 0 else found[:number].tobytes()
 
 
 @cached
-def _find(address: int, size: int, scratch: Addresses, height: int, width: int, table: I64) -> tuple[int, int, int]:
-    """Where in the file the scan begins, 0 where it has a fault or is not decoded here; rows and columns of MCUs, none
-    where they cannot be entered.
+def _find(address: int, size: int, scratch: Addresses, height: int, width: int, table: I64, found: U8) -> int:
+    """Writes the points into `found`, as dense as there is room for. Returns the bytes written; -1 where the file has a
+    fault or is not decoded here.
 
-    table: int64 (n, 4), filled with a point every `_FINEST` columns: the bit of the scan, and three DC coefficients.
+    table: int64 (n, 4), filled with a point every `_FINEST` columns: the bit of the file, and three DC coefficients.
     """
     file = File(address, size)
     frame = read_frame(file, scratch)
     if frame.at == 0 or frame.height != height or frame.width != width or frame.orientation != UPRIGHT:
-        return 0, 0, 0
+        return -1
     position, state, number = longs_at(scratch.position), words_at(scratch.state), 0
     begin_scan(file, frame, scratch)
     for mcu in range(frame.rows * frame.columns):
@@ -238,31 +231,75 @@ def _find(address: int, size: int, scratch: Addresses, height: int, width: int, 
                 table[number, 1 + component] = np.int64(state[BEFORE + component])
             number += 1
         if is_low(frame, scratch) and not supply(file, frame, scratch, mcu):
-            return 0, 0, 0
+            return -1
         if not skip_mcu(frame, scratch):
-            return 0, 0, 0
+            return -1
     if not ends_well(file, scratch, True):
-        return 0, 0, 0
-    return (frame.at, frame.rows, frame.columns) if _can_be_entered(frame) else (frame.at, 0, 0)
+        return -1
+    if not _can_be_entered(frame):
+        return 0
+    _to_file(file, frame, table[:number])
+    points, step = table[:number].reshape(frame.rows, -1, 4), 1
+    while step * _FINEST <= _COARSEST:
+        written = _write(points[:, ::step], step * _FINEST, found)
+        if written <= len(found):
+            return written
+        step = max(step * written // max(len(found), 1), step + 1)  # as many times fewer as there are too many bytes
+    return 0
 
 
-def _in_file(scan: U8, bits: I64) -> I64:
-    """Bits of a scan with the stuffed bytes and markers that the file has between them. scan: to the file's end."""
-    behind_ff, kept = scan[:-1] == 0xFF, np.ones(len(scan), np.bool_)
-    kept[1:] &= ~behind_ff
-    kept[:-1] &= ~(behind_ff & (scan[1:] != 0))  # a marker
-    last = np.flatnonzero(kept)[np.maximum(bits >> 3, 1) - 1]  # the byte before
-    begin: I64 = np.where(bits >= 8, last + 1 + (scan[last] == 0xFF), 0)
-    return begin * 8 + (bits & 7)
+@inlined
+def _to_file(file: File, frame: Frame, table: I64) -> None:
+    """Adds the stuffed bytes and markers that the file has between the bits of the scan, which has no fault."""
+    data, at, read = bytes_at(file.address), frame.at, 0
+    for point in range(len(table)):
+        while read < table[point, 0] >> 3:
+            if read + 8 <= table[point, 0] >> 3 and not any_ff(load_word(file.address + at)):
+                at, read = at + 8, read + 8
+                continue
+            if data[at] == 0xFF and data[at + 1] != 0:
+                at += 2
+                continue
+            at, read = at + (2 if data[at] == 0xFF else 1), read + 1
+        table[point, 0] = at * 8 + (table[point, 0] & 7)
 
 
-def _as_bytes(points: I64, apart: int) -> bytes:
-    """What the index holds of points, (rows, number, 4), that lie so many columns apart."""
-    at, before = points[:, :, 0], points[:, :, 1:].reshape(-1, 3)
-    numbers = [np.diff(at[:, 0]), np.diff(at, axis=1).ravel(), *(before << 1 ^ before >> 63).T]
-    most = [int(kind.max(initial=0)).bit_length() for kind in numbers]
-    row, step, *coefficients = (
-        (kind[:, None] >> np.arange(bits)[::-1] & 1).astype(np.uint8) for kind, bits in zip(numbers, most, strict=True)
-    )
-    told = np.concatenate([row.ravel(), step.ravel(), np.hstack(coefficients).ravel()])
-    return bytes([apart, *most]) + np.packbits(told).tobytes() + bytes(_SPARE_BYTES)
+@inlined
+def _write(points: I64, apart: int, found: U8) -> int:
+    """Writes what the index holds of points, (rows, number, 4), that lie so many columns apart. Returns how many bytes
+    they take; nothing is written where there is no room for them."""
+    told, most, count, bits = np.empty((2, 2 * points.size), np.int64), np.zeros(5, np.int64), 0, 0
+    for kind, value in _told(points):
+        told[0, count], told[1, count], count = kind, value, count + 1
+        while value >> most[kind] != 0:
+            most[kind] += 1
+    for number in range(count):
+        bits += most[told[0, number]]
+    bytes_in_all = _HEAD_BYTES + (bits + 7) // 8 + _SPARE_BYTES
+    if bytes_in_all <= len(found):
+        found[0], found[1:_HEAD_BYTES], at = apart, most, _HEAD_BYTES
+        word, held = 0, 0  # the lowest bits of the word are not written yet
+        for number in range(count):
+            length = most[told[0, number]]
+            word, held = word << length | told[1, number], held + length
+            while held >= 8:
+                held -= 8
+                found[at], at = np.uint8(word >> held), at + 1
+        found[at] = np.uint8(word << (8 - held))
+    return bytes_in_all
+
+
+@inlined
+def _told(points: I64) -> Iterator[tuple[int, int]]:
+    """The numbers that the index holds, in its order, after the kind of each."""
+    rows, number = points.shape[0], points.shape[1]
+    for row in range(rows - 1):
+        yield _ROW, points[row + 1, 0, 0] - points[row, 0, 0]
+    for row in range(rows):
+        for index in range(1, number):
+            yield _STEP, points[row, index, 0] - points[row, index - 1, 0]
+    for row in range(rows):
+        for index in range(number):
+            for component in range(3):
+                before = points[row, index, 1 + component]
+                yield _COEFFICIENT + component, before << 1 ^ before >> 63
