@@ -1,4 +1,4 @@
-"""Sources and measurements that fail as a decoder with a bug would; a name says how."""
+"""Sources that fail as a decoder with a bug would; the name of an image says how."""
 
 import ctypes
 import os
@@ -12,7 +12,6 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # also when run as a script, without an installation
 
-from gpuload.errors import DecodeError
 from gpuload.sources import FolderSource
 
 
@@ -74,16 +73,6 @@ class SlowlySentSource(FolderSource):
     def __setstate__(self, state: dict[str, object]) -> None:
         time.sleep(0.5)
         vars(self).update(state)
-
-
-def trial(folder: str, device: str, decoder: str, seconds: float) -> dict[str, Any]:
-    """In the place of the doctor's measurement, in a process of its own; it ends as the decoder is called."""
-    if decoder == "by a signal":
-        os.kill(os.getpid(), signal.SIGSEGV)
-    if decoder == "by a code":
-        os._exit(4)
-    time.sleep(0 if decoder == "by an error" else 300)
-    raise DecodeError("x: does not decode")
 
 
 def die(job: object) -> None:

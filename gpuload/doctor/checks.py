@@ -1,12 +1,12 @@
 """All checks in the order of their output; the last ones load images in processes of their own, so that a decoder that
 crashes or hangs ends only its process."""
 
-import os
+import json
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,7 +19,7 @@ from gpuload.disk.dataset import Dataset, packed_folders
 from gpuload.doctor import Answer, Finding, Told, environment, sets, size
 from gpuload.doctor.environment import Driver
 from gpuload.errors import ArgumentError, DecodeError, GpuloadError, RemoteError
-from gpuload.machine.fork_server import EndedError, Worker, ensure_server, exit_code, exit_name
+from gpuload.machine.fork_server import exit_name
 from gpuload.machine.installed import cuda_extra, fault_of
 from gpuload.monitor import MOST_STEPS, Setup, advice, forever, pace
 from gpuload.store.url import URL
@@ -29,6 +29,7 @@ _MOST_BATCH, _AHEAD = 64, 5
 # Of a process that imports, compiles the CPU decoder, and decodes. A compilation takes 12 s of one core's time, or a
 # minute where others use the cores too.
 _MOST_SECONDS = 180.0
+_PROGRAM = "import sys; sys.path[:] = {}; from gpuload.doctor.checks import main; main()"
 
 
 def examine(folder: Path | URL | None, seconds: float) -> Iterator[Finding]:
@@ -99,34 +100,37 @@ def _try_without_set(device: str, decoder: str) -> Told:
 
 def try_decoder(folder: Path | URL, device: str, decoder: str, seconds: float) -> Told:
     """How many images/s a decoder makes on a device: random crops of 224, normalised."""
-    worker = Worker(partial(ensure_server, ()), _quietly, measure, name="gpuload-doctor", need_main=False)
-    worker.send((str(folder.absolute() if isinstance(folder, Path) else folder), device, decoder, seconds))
+    where = str(folder.absolute() if isinstance(folder, Path) else folder)
+    command = [sys.executable, "-c", _PROGRAM.format(sys.path), where, device, decoder, str(seconds)]
     try:
-        if not worker.pipe.poll(_MOST_SECONDS + seconds):
-            said = f"gave no batch within {_MOST_SECONDS:.0f} s"
-            return "broken", said, "See whether it does with num_threads=1, and report it", {}
-        told: dict[str, Any] = worker.receive()
-    except EndedError:
-        how = exit_name(exit_code(worker.process))
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_MOST_SECONDS + seconds, check=False)
+    except subprocess.TimeoutExpired:
+        said = f"gave no batch within {_MOST_SECONDS:.0f} s"
+        return "broken", said, "See whether it does with num_threads=1, and report it", {}
+    if done.returncode < 0:
+        how = exit_name(done.returncode)
         remedy = f"`python -m gpuload verify {folder}` finds images that end a decoder. If there are none, report this"
         return "broken", f"ended its process by {how}", remedy, {"signal": how}
-    except GpuloadError as error:
-        remedy = f"`python -m gpuload verify {folder}` lists every fault of the set"
-        return "broken", str(error), remedy if isinstance(error, DecodeError) else "", {}
-    finally:
-        worker.process.kill()
-        worker.stop()
+    if done.returncode or not done.stdout:
+        said = (done.stderr.strip().splitlines() or [f"ended with exit code {done.returncode}"])[-1]
+        return "broken", said, "The line names what is wrong; `python -m gpuload verify` checks the set", {}
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    if "error" in told:
+        return "broken", told["error"], told["remedy"], {}
     said = f"{told['images_per_s']:,.0f} images/s ({size(told['bytes_per_s'])}/s) with {told['num_threads']} threads, "
     return "ok", f"{said}the first batch after {told['first_s']:.1f} s", "", told
 
 
-def _quietly(pipe: Connection, measure: Callable[..., dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
-    """In the process: what libraries print is not the doctor's."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):
-        os.dup2(nowhere, stream)
+def main() -> None:
+    """In the process: prints what was measured, as its last line."""
+    folder, device, decoder, seconds = sys.argv[1:]
     warnings.simplefilter("ignore")
-    return lambda task: measure(*task)
+    try:
+        told = measure(folder, device, decoder, float(seconds))
+    except GpuloadError as error:
+        remedy = f"`python -m gpuload verify {folder}` lists every fault of the set"
+        told = {"error": str(error), "remedy": remedy if isinstance(error, DecodeError) else ""}
+    print(json.dumps(told))
 
 
 def measure(folder: str, device: str, decoder: str, seconds: float) -> dict[str, Any]:

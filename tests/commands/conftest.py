@@ -1,9 +1,11 @@
 """Runs commands of `gpuload` in an empty folder."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import prepared
 import pytest
 
 from gpuload import cli
@@ -36,3 +38,8 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         return Ran(code, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture
+def quick_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", prepared.executable(tmp_path))

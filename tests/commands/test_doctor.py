@@ -1,24 +1,28 @@
 """`python -m gpuload doctor`: as people and machines read it."""
 
 import json
+import tempfile
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 import pytest
-import stand_ins
 
 from gpuload import cli
 from gpuload.doctor import checks, environment
 
 
 @pytest.fixture(autouse=True)
-def one_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+def one_decoder(quick_python: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tried in a process of its own; and of the machine only its memory is checked."""
     monkeypatch.setattr(checks, "decoders", lambda driver: [("cpu", "native")])
     monkeypatch.setattr(environment, "CHECKS", {"memory": environment.CHECKS["memory"]})
 
 
-def test_with_a_set(packed: Path, command: Any) -> None:
+def test_with_a_set(packed: Path, command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No temporary file can be written."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    monkeypatch.setattr(forkserver, "ensure_running", tempfile.mkdtemp)  # which comes first where none runs yet
     code, said, _ = command("doctor", packed.parent, "--seconds", "0.1")
     assert code == cli.DONE, said
     assert "97 samples in 10 shards" in said and " images/s (" in said
@@ -28,10 +32,9 @@ def test_with_a_set(packed: Path, command: Any) -> None:
 def test_a_loader_is_constructed_also_without_a_set(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     code, said, _ = command("doctor")
     assert code == cli.DONE and "native on cpu" in said and "loads images; the first batch came after" in said
-    monkeypatch.setattr(checks, "measure", stand_ins.trial)
-    monkeypatch.setattr(checks, "decoders", lambda driver: [("cpu", "by an error")])  # the packages are there
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")  # the packages are there, and nothing can be loaded
     found = command("doctor")
-    assert found.code == cli.FAULTY and "broken by an error on cpu x: does not decode" in found.words
+    assert found.code == cli.FAULTY and "broken native on cpu" in found.words
     assert "No decoder works here, so nothing can be loaded." in found.out
 
 

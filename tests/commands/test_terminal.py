@@ -6,10 +6,12 @@ import json
 import logging
 import re
 import shutil
+import sys
 import tarfile
 import warnings
 from pathlib import Path
 
+import prepared
 import pytest
 from images import encode
 from painted import paint
@@ -84,6 +86,7 @@ def test_a_hostile_set(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "executable", prepared.executable(tmp_path))
     monkeypatch.setattr("gpuload.doctor.checks.decoders", lambda driver: [("cpu", "native")])  # one takes half the time
     found = cli.main([arguments[0], str(hostile), *arguments[1:]])
     said = check(capsys)

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import signal
 import sys
 import tempfile
 from collections import namedtuple
@@ -11,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import stand_ins
 import torch
 
 import gpuload
@@ -263,18 +263,22 @@ def test_measuring_a_decoder(packed: Path, decoder: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ends", "words"),
+    ("script", "words"),
     [
-        ("by a signal", "ended its process by SIGSEGV"),
-        ("by a code", "ended its process by exit code 4"),
-        ("never", "gave no batch within"),
-        ("by an error", "x: does not decode"),
+        (f"kill -{int(signal.SIGSEGV)} $$", "ended its process by SIGSEGV"),
+        ("exec sleep 30", "gave no batch within"),
+        ("echo oh; echo 'E: no such thing' >&2; exit 3", "E: no such thing"),
+        ("exit 4", "ended with exit code 4"),
+        ("""echo '{"error": "x: does not decode", "remedy": "y"}'""", "x: does not decode"),
     ],
 )
-def test_decoders_that_end_or_hang(packed: Path, monkeypatch: pytest.MonkeyPatch, ends: str, words: str) -> None:
-    monkeypatch.setattr(checks, "measure", stand_ins.trial)
-    monkeypatch.setattr(checks, "_MOST_SECONDS", 0.5 if ends == "never" else 250.0)
-    grade, said, remedy, _ = checks.try_decoder(packed, "cpu", ends, 0.1)
+def test_decoders_that_end_or_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str) -> None:
+    stub = tmp_path / "python"
+    stub.write_text(f"#!/bin/sh\n{script}\n")
+    stub.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(stub))
+    monkeypatch.setattr(checks, "_MOST_SECONDS", 0.5 if "sleep" in script else 250.0)
+    grade, said, remedy, _ = checks.try_decoder(tmp_path, "cpu", "dali", 0.1)
     assert grade == "broken" and words in said and remedy
 
 

@@ -67,19 +67,20 @@ def test_resumed_equals_undisturbed(
 
 
 def test_under_torchrun_and_resumed_by_one_process(
-    few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = [str(few), *SMALL, "--batch-size", "8", "--checkpoint", str(tmp_path / "run.pt")]
-    said = launch(*prepared.torchrun(2), train.__file__, *options, "--max-batches", "15")
-    images = len(gpuload.Dataset(few / "val"))
+    options = [str(packed), *SMALL, "--checkpoint", str(tmp_path / "run.pt")]
+    said = launch(*prepared.torchrun(2), train.__file__, *options, "--max-batches", "35")
+    images = len(gpuload.Dataset(packed / "val"))
     assert len(re.findall(rf"validation accuracy [\d.]+% \(\d+ of {images}\)", said)) == 1  # rank 0 alone speaks
-    assert "Stopped after 15 of 22 batches" in said
+    assert "Stopped after 35 of 50 batches" in said
 
     assert train.main([*options, "--resume"]) == 0
     said = capsys.readouterr().out
-    # Four batches of 16 of the second epoch: 116 of 180 images remain, 14 batches of 8, with which the epoch of 22 ends.
-    assert "in epoch 2, after 30 of 44 batches" in said
-    assert re.search(rf"validation accuracy [\d.]+% \(\d+ of {images}; chance is 10.0%\)", said)
+    # 35 batches of 64 are 25 and 640 images: 977 remain, 30 batches of 32, with which the epoch of 50 ends.
+    assert "in epoch 2, after 70 of 100 batches" in said
+    found = re.search(rf"validation accuracy [\d.]+% \((\d+) of {images}; chance is 10.0%\)", said)
+    assert found and int(found[1]) / images > 0.3
 
 
 def test_a_dataloader_is_for_one_process(
@@ -91,18 +92,19 @@ def test_a_dataloader_is_for_one_process(
     assert "--loader torch: runs in one process only" in capsys.readouterr().err
 
 
-def test_lightning_on_two_ranks(few: Path, tmp_path: Path) -> None:
-    options = ["--size", "24", "--batch-size", "8", "--accelerator", "cpu", "--runs", str(tmp_path), "--epochs", "1"]
+def test_lightning_on_two_ranks(packed: Path, tmp_path: Path) -> None:
+    options = ["--size", "24", "--batch-size", "32", "--accelerator", "cpu", "--runs", str(tmp_path), "--epochs", "1"]
     command = prepared.torchrun(2, "torchvision_anywhere", "pytorch_lightning")
-    command += [RUN_EXAMPLE, "lightning.py", str(few), *options]
-    images = len(gpuload.Dataset(few / "val"))
+    command += [RUN_EXAMPLE, "lightning.py", str(packed), *options]
+    images = len(gpuload.Dataset(packed / "val"))
     accuracy = re.compile(rf"epoch 1: validation accuracy [\d.]+% \((\d+) of {images}\)")  # each image once
-    found = accuracy.findall(launch(*command, "--save-every", "7"))
+    found = accuracy.findall(launch(*command, "--save-every", "15"))
     assert len(found) == 1  # one rank speaks
+    assert int(found[0]) / images > 0.2  # chance is 0.1
 
     saved = torch.load(tmp_path / "last.ckpt", weights_only=True)["loops"]["fit_loop"]["state_dict"]
-    assert saved["combined_loader"][0]["samples"] == 7 * 16  # of 11 batches
-    # The same four batches again, from the same weights.
+    assert saved["combined_loader"][0]["samples"] == 15 * 64  # of 25 batches
+    # The same ten batches again, from the same weights.
     assert accuracy.findall(launch(*command, "--resume", str(tmp_path / "last.ckpt"))) == found
 
 
