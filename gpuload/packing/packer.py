@@ -353,7 +353,7 @@ class _PackingRun:
     def _about(self, split: PlannedSplit, old: Manifest) -> dict[str, Any]:
         """What the manifest says of the shards that this run and those before it packed, besides the index."""
         state, total, rejected = self.state, self.totals[split.name], self._rejected(split)
-        infos = sorted((ShardInfo(**info) for info in total.shards), key=lambda info: info.name)
+        infos = sorted((ShardInfo(**info) for info in total.shards), key=lambda info: (len(info.name), info.name))
         kinds = Counter(old.packing.get("stored_anew", {})) + Counter(total.kinds)
         asked = sum(rejection.asked for rejection in rejected)
         counts = {"rejected": len(rejected) - asked, "left_out": asked}
@@ -416,7 +416,8 @@ def _report_finished(output: Output, source: Source, options: PackOptions, start
             now["splits"] = OWN_SPLITS
         refuse_change(f"the complete set in {output.where}", before, now, advice)
         kinds += Counter({KEPT: before["kept"], **before["stored_anew"]})
-    lines = [line for folder in folders.values() for line in (folder / REJECTED_NAME).read_bytes().splitlines()]
+    files = (folder / REJECTED_NAME for folder in folders.values())
+    lines = [line for file in files if file.exists() for line in file.read_bytes().splitlines()]
     rejected = tuple(Rejection(**json.loads(line)) for line in lines)
     notes, elapsed_s = ("the set was complete already",), time.monotonic() - started
     return PackReport(output.where, manifests, kinds, rejected, notes, {}, 0, elapsed_s)
@@ -447,7 +448,7 @@ def _mean_and_std(histogram: Sequence[int]) -> tuple[_Levels, _Levels]:
 
 def _joint(parts: Sequence[tuple[_Levels, _Levels, int]]) -> tuple[_Levels, _Levels]:
     """Mean and std of sets, given by theirs and the numbers of measured images, by which they are weighted."""
-    parts = [part for part in parts if part[0] is not None]
+    parts = [part for part in parts if None not in part[:2]]
     if len(parts) < 2:
         return parts[0][:2] if parts else (None, None)
     means, stds, counts = (np.array(values) for values in zip(*parts, strict=True))

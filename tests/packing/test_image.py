@@ -45,6 +45,9 @@ def test_image_is_kept_or_re_encoded(name: str) -> None:
     wanted = shown(data)
     assert wanted.shape == (stored.height, stored.width, 3)
     assert np.abs(np.asarray(image.convert("RGB")) - wanted).mean() < 3
+    counts = np.array(prepare_image(data, measured=True).histogram).reshape(3, 256)
+    mean = np.asarray(image.convert("RGB")).mean(axis=(0, 1))
+    np.testing.assert_allclose(counts @ np.arange(256) / (stored.width * stored.height), mean, atol=1)
 
 
 def test_dali_decodes_everything_stored() -> None:

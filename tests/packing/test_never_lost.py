@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,8 @@ def test_killed_while_finishing(
         report = gpuload.pack(source, out, **more, resume=True)  # nothing is left to do
         assert files_of(out) == wanted
         assert (report.images, len(report.rejected), report.notes) == (61, 2, ("the set was complete already",))
+        (out / "train" / "rejected.jsonl").unlink()
+        assert gpuload.pack(source, out, **more, resume=True).images == 61
 
 
 def test_damaged_shards_are_packed_again(
@@ -233,7 +236,7 @@ def test_append_keeps_class_numbers(make_folder: Folder, tmp_path: Path) -> None
 
 
 def test_mean_and_std_of_an_appended_set_are_those_of_all_its_images(make_folder: Folder, tmp_path: Path) -> None:
-    """Nine bright images and one dark one: each image has the same weight, not each part."""
+    """Nine bright images and one dark one: each image has the same weight, not each part, unless it has none."""
 
     def plain(values: range) -> dict[str, bytes]:
         return {f"a/{n}.png": encode(Image.new("RGB", (8, 8), (n, n // 2, 255 - n)), "PNG") for n in values}
@@ -246,6 +249,9 @@ def test_mean_and_std_of_an_appended_set_are_those_of_all_its_images(make_folder
     assert appended.pixels_from == once.pixels_from == 10
     np.testing.assert_allclose(appended.mean, once.mean, atol=2e-6)  # each is rounded to 6 digits
     np.testing.assert_allclose(appended.std, once.std, atol=1e-5)
+    replace(appended, std=None).write(tmp_path / "out" / "train")
+    report = gpuload.pack(FolderSource(make_folder(second)), tmp_path / "out", workers=1, append=True)
+    np.testing.assert_allclose(report.manifests["train"].mean or (), np.divide([10, 5, 245], 255), atol=1e-6)
 
 
 def test_overwrite(

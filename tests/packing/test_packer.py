@@ -1,6 +1,5 @@
 """Complete runs of the packer: always the same bytes, no sample lost, no partial output left."""
 
-import fcntl
 import hashlib
 import importlib.util
 import io
@@ -12,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -186,9 +186,9 @@ def test_a_split_without_samples(make_folder: Folder, tmp_path: Path) -> None:
         gpuload.pack(FolderSource(root), tmp_path / "out", val=0.1, workers=1)
 
 
-@pytest.mark.parametrize("moment", [".packing", "train/*.tmp"])
+@pytest.mark.parametrize("moment", [".packing", ".packing/state.json", "train/*.tmp"])
 def test_ctrl_c(source: FolderSource, tmp_path: Path, moment: str) -> None:
-    """While the packer lists samples, and while its workers pack."""
+    """While the packer lists samples, while its workers start, and while they pack."""
     out = tmp_path / "out"
     script = ROOT / "tests" / "stand_ins.py"
     # Of one shard, which is not finished before the signal comes, however late that is noticed here.
@@ -221,14 +221,21 @@ def test_ctrl_c_while_the_output_is_opened(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_second_packer_is_refused(source: FolderSource, tmp_path: Path) -> None:
-    """The first one holds the lock of the folder."""
-    lock = os.open(tmp_path, os.O_RDONLY)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    with pytest.raises(OutputError, match="is in use by another packer. Wait for it to end"):
-        gpuload.pack(source, tmp_path, workers=1)
-    os.close(lock)
-    assert files_of(tmp_path) == {}
+def test_a_second_packer_is_refused(tmp_path: Path) -> None:
+    """While the first one lists its samples, and until it ends."""
+
+    def samples() -> Iterator[dict[str, bytes]]:
+        yield {"image": encode(photo())}
+        refused()
+
+    def refused(*_: object) -> None:
+        with pytest.raises(OutputError, match="is in use by another packer. Wait for it to end"):
+            gpuload.pack([], tmp_path, workers=1)
+        seen.append(sorted(path.name for path in tmp_path.iterdir()))
+
+    seen: list[list[str]] = []
+    assert gpuload.pack(samples(), tmp_path, workers=1, watch=refused).images == 1
+    assert seen[0] == [".packing"] and seen[-1] == [".packing", "train"]
 
 
 def test_large_shards_are_whole(tmp_path: Path) -> None:

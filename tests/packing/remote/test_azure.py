@@ -14,6 +14,7 @@ from store.servers import Proxy, running
 
 import gpuload
 from gpuload import OutputError, RemoteError
+from gpuload.disk import Manifest
 from gpuload.disk.fetch import fetch
 from gpuload.packing.verify import verify
 from gpuload.sources import FolderSource, open_source
@@ -79,12 +80,18 @@ def test_a_wrong_key_and_what_is_not_there(
     assert "d3Jvbmctc2VjcmV0" not in str(error.value)
 
 
-def test_packing(azure: Azure, images: Path, settings: Settings, on_disk: dict[str, bytes], tmp_path: Path) -> None:
-    """Packed from there, verified, and appended to: the bytes are those of a disk."""
+def test_packing(
+    azure: Azure, images: Path, settings: Settings, on_disk: dict[str, bytes], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Packed from there, interrupted and resumed, verified, and appended to: the bytes are those of a disk."""
     out = "az://sets/same/set"
     for name, data in files_of(images).items():
         azure.put("sets", f"raw/{name}", data)
-    gpuload.pack(open_source("az://sets/raw"), out, **settings)
+    with monkeypatch.context() as patch, pytest.raises(TypeError):
+        patch.setattr(Manifest, "write", None)
+        gpuload.pack(open_source("az://sets/raw"), out, **settings)
+    assert gpuload.pack(open_source("az://sets/raw"), out, **settings, resume=True).packed == 0
     assert azure.files("sets", "same/set/") == on_disk and verify(out) == []
     gpuload.pack(FolderSource(images), out, **settings, append=True)
     write_files(tmp_path / "local", on_disk)
