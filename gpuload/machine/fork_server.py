@@ -205,16 +205,13 @@ def _serve(
     if (answer := prepare(pipe, *args)) is None:
         return
     gc.freeze()  # imported objects stay alive, so the collector need not scan them, nor thereby copy shared pages
-    while True:
-        try:
+    with suppress(EOFError, OSError):
+        while True:
             task = pipe.recv()
-        except (EOFError, OSError):
-            return
-        try:
-            reply: tuple[Any, Exception | None, str] = (answer(task), None, "")
-        except Exception as error:
-            reply = (None, _sendable(error), traceback.format_exc())
-        with suppress(OSError):  # the next `recv` ends the process
+            try:
+                reply: tuple[Any, Exception | None, str] = (answer(task), None, "")
+            except Exception as error:
+                reply = (None, _sendable(error), traceback.format_exc())
             pipe.send(reply)
 
 

@@ -23,10 +23,15 @@ def annotation_files(files: Files, extension: str) -> list[str]:
     ]
 
 
-def by_stem(files: Files, extensions: Sequence[str], findings: Findings) -> dict[str, dict[str, Ref]]:
-    """The files of each path without extension: an image as "image", others by their extension, one of these."""
+def by_stem(
+    files: Files, extensions: Sequence[str], findings: Findings, tops: Sequence[str] = ()
+) -> dict[str, dict[str, Ref]]:
+    """The files of each path without extension: an image as "image", others by their extension, one of these. tops: the
+    folders at the first level that are looked at; none: all."""
     stems: dict[str, dict[str, Ref]] = {}
     for file in files.walk({*IMAGE_EXTENSIONS, *extensions}, findings):
+        if tops and file.name.partition("/")[0] not in tops:
+            continue
         extension = extension_of(file.name)
         kind = extension if extension in extensions else "image"
         first = stems.setdefault(file.name.rpartition(".")[0], {}).setdefault(kind, file)

@@ -2,6 +2,7 @@
 
 import gzip
 import math
+import mmap
 import re
 import shutil
 import struct
@@ -28,7 +29,7 @@ _CHUNK_BYTES = 32 << 20
 _ENCODED_BYTES = 1 << 20  # assumed for an encoded image, whose size only its row tells
 _LABEL = ("label", "labels")
 _IDX = re.compile(r".*[-.]idx[1-4]-ubyte(\.gz)?")
-_MOST_IDX_BYTES = 1 << 30  # read into memory at once; EMNIST has 0.55 GB
+_MOST_UNPACKED_BYTES = 1 << 30  # of an idx file as .gz, in memory at once; EMNIST has 0.55 GB
 _IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}  # by the third byte of a file
 
 # What is not stored in HDF5 reads as zeros: a file of 1 kB can claim any number of images. DEFLATE makes at most 1,032
@@ -167,13 +168,15 @@ class ArraysSource(_NamedArrays):
 
     def _arrays(self, unpacked: Path) -> dict[str, Array]:
         """The arrays by their names; those of an `.npz` are mapped from files in a folder."""
+        arrays, paths = dict[str, Array](), dict[str, Path]()
         if self._local.is_dir():
-            return _read_idx_files(self._local)
-        is_npy = self._local.suffix.lower() == ".npy"
-        paths = {"image": self._local} if is_npy else _unpack_npz(self._local, unpacked)
+            arrays = _read_idx_files(self._local)
+        else:
+            is_npy = self._local.suffix.lower() == ".npy"
+            paths = {"image": self._local} if is_npy else _unpack_npz(self._local, unpacked)
         if self.labels is not None:
             paths["label"] = self.labels
-        return {name: np.atleast_1d(self._open(name, path)) for name, path in paths.items()}
+        return arrays | {name: np.atleast_1d(self._open(name, path)) for name, path in paths.items()}
 
     def _open(self, name: str, path: Path) -> Array:
         """An `.npy`, mapped.
@@ -252,7 +255,13 @@ def _read_idx(path: Path) -> Array:
             raise ValueError("its header is not that of an idx file")
         dtype, shape = np.dtype(_IDX_TYPES[code]), struct.unpack(f">{dimensions}i", file.read(4 * dimensions))
         needed = math.prod(shape) * dtype.itemsize
-        data = file.read(needed + 1) if 0 <= needed <= _MOST_IDX_BYTES else b""
+        data: bytes | memoryview = b""
+        if file is stored:
+            data = memoryview(mmap.mmap(stored.fileno(), 0, access=mmap.ACCESS_READ))[file.tell() :]
+        elif needed > _MOST_UNPACKED_BYTES:
+            raise ValueError(f"unpacked it takes {needed:,} bytes, too many to read at once: unpack it with gunzip")
+        elif needed >= 0:
+            data = file.read(needed + 1)
         if len(data) != needed:
             raise ValueError(f"it holds {'more' if len(data) > needed else 'less'} than an array of shape {shape}")
         return np.frombuffer(data, dtype).reshape(shape)

@@ -94,7 +94,7 @@ class VocSource(FilesSource):
 
     def _pairs(self, data: str, xml: str, findings: Findings) -> tuple[dict[str, Ref], dict[str, Ref]]:
         """Images and annotations by their paths below their folders, without extension, sorted."""
-        stems = by_stem(self._files, ("xml",), findings)
+        stems = by_stem(self._files, ("xml",), findings, (data, xml))
         images, texts = (
             {
                 stem.removeprefix(f"{top}/"): of[kind]

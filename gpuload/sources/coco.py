@@ -255,7 +255,7 @@ def _check_document(found: Any) -> None:
             for key in (key for key in checks if key in entry or key in _NEEDED):
                 try:
                     checks[key](entry.get(key))
-                except (TypeError, ValueError, OverflowError):
+                except (TypeError, ValueError, OverflowError, KeyError):
                     raise ValueError(f"an entry of its {name} has the {key} {shown(entry.get(key))}") from None
         if len({type(entry["id"]) for entry in entries}) > 1:
             raise ValueError(f"ids of its {name} are numbers and texts")

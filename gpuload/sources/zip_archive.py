@@ -127,7 +127,7 @@ class ZipArchive(Files):
         if info is None or name.startswith("/"):
             raise FileNotFoundError(f"{name}: not in {self}")
         packed = info.header_offset, info.compress_size, info.file_size, info.compress_type, info.flag_bits, info.CRC
-        return Ref(name, info.file_size, ":".join(map(str, packed)))
+        return Ref(name, min(info.file_size, MAX_MEMBER_BYTES), ":".join(map(str, packed)))  # it may claim any size
 
     def read(self, address: str) -> bytes:
         place = _Place.at(address)

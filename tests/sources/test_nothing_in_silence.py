@@ -7,6 +7,7 @@ import tracemalloc
 import zipfile
 from pathlib import Path
 
+import digits
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -142,6 +143,15 @@ def test_paths_that_stay_inside(make_folder: Folder, tmp_path: Path) -> None:
     root = make_folder(CLASSES)
     (tmp_path / "t.csv").write_text(f"path,label\n{root}/a/1.jpg,0\na/../b/2.jpg,1\n")
     assert names_of(listed(root, tmp_path / "t.csv")) == list(CLASSES)
+
+
+def test_digits_do_not_mix_with_other_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("sklearn")
+    (tmp_path / "photo.jpg").write_bytes(b"mine")
+    with pytest.raises(SystemExit, match="2"):
+        digits.main([str(tmp_path)])
+    assert "holds files already" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["photo.jpg"]
 
 
 @pytest.mark.parametrize("store_schema", [False, True])

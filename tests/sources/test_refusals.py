@@ -1,5 +1,6 @@
 """What is no source, or contradicts itself: one line that names the fault, before anything is packed. And what fits."""
 
+import gzip
 import json
 import struct
 from pathlib import Path
@@ -100,6 +101,9 @@ LAYOUTS: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
     ({"t10k-images-idx3-ubyte": b"\1" + IDX[1:]}, {}, "its header is not that of an idx file"),
     ({"t10k-images-idx3-ubyte": IDX[:4] + struct.pack(">i", -3) + IDX[8:]}, {}, "cannot be read as an idx file"),
     ({"t10k-images-idx3-ubyte": IDX[:9]}, {}, "cannot be read as an idx file"),
+    ({"t10k-images-idx3-ubyte.gz": gzip.compress(IDX[:4] + struct.pack(">3i", 1025, 1024, 1024))}, {}, "unpacked it takes 1,074,790,400 bytes.*gunzip"),
+    ({"t10k-images-idx3-ubyte.gz": gzip.compress(IDX[:-1])}, {}, "it holds less than an array of shape"),
+    ({"t10k-images-idx3-ubyte.gz": gzip.compress(IDX) + b"1"}, {}, "cannot be read as an idx file"),
 ]
 OPTIONS: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
     ({"x.h5": b""}, {"at": "x.h5", "labels": "t.csv"}, "--labels: .*x.h5 is packed as 'hdf5', which takes none"),
@@ -123,6 +127,8 @@ DOCUMENTS: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
         ({"annotations": [{"id": 1, "bbox": [1, 2, 3, 4]}]}, "an entry of its annotations has the image_id None"),
         ({"annotations": None}, "lists no images or no annotations"),
         ({"annotations": [{**BOX, "bbox": [1, 2, 3]}]}, "an entry of its annotations has the bbox"),
+        *(({"annotations": [{**BOX, "segmentation": outline}]}, "an entry of its annotations has the segmentation")
+          for outline in ({"counts": [4]}, {"size": [2, 2]}, [[1, 2, 3]])),
         ({"annotations": [{**BOX, "category_id": None}]}, "an entry of its annotations has the category_id"),
         ({"annotations": [{"id": 1, "image_id": 1, "bbox": [1, 2, 3, 4], "caption": "x"}]}, "neither a caption nor a bbox with a category_id"),
         ({"annotations": [{"id": 1, "image_id": 1}]}, "an annotation has neither a caption nor a bbox"),
@@ -279,8 +285,9 @@ def test_labels_of_arrays(
     assert source.identity == before  # so that a run is resumed with the same object
 
 
-def test_arrays_that_are_not_packed_are_told(tmp_path: Path) -> None:
-    options = save(tmp_path, {"images": PIXELS, "labels": NUMBERS, "other": np.zeros((3, 2))}, "npz")
+@pytest.mark.parametrize("kind", ["npz", "h5"])
+def test_arrays_that_are_not_packed_are_told(tmp_path: Path, kind: str) -> None:
+    options = save(tmp_path, {"images": PIXELS, "labels": NUMBERS, "other": np.zeros((3, 2))}, kind)
     assert listed(tmp_path / options["at"]).notes == ("arrays that are not packed: other (3, 2)",)
 
 

@@ -99,7 +99,8 @@ def test_lists_of_pascal_voc_that_are_no_splits(make_folder: Folder, lists: dict
 
 
 def test_images_of_pascal_voc_that_share_a_stem(make_folder: Folder) -> None:
-    listing = listed(make_folder({**voc(), "JPEGImages/0.png": b""}))
+    elsewhere = {"SegmentationClass/0.png": b"", "SegmentationClass/0.jpg": b""}
+    listing = listed(make_folder({**voc(), "JPEGImages/0.png": b"", **elsewhere}))
     assert "JPEGImages/0.jpg" in names_of(listing)
     assert reasons_of(listing) == [("JPEGImages/0.png", "shares its stem with 'JPEGImages/0.jpg'")]
 

@@ -229,6 +229,11 @@ def test_mnist(make_folder: Folder, tmp_path: Path, packed: bool, place: str) ->
     assert np.array_equal(found, PIXELS)
 
 
-def test_one_split_of_mnist(make_folder: Folder) -> None:
-    listing = listed(make_folder({name: data for name, data in mnist(True).items() if name.startswith("train")}))
+def test_one_split_of_mnist(make_folder: Folder, tmp_path: Path) -> None:
+    files = {name: data for name, data in mnist(True).items() if name.startswith("train")}
+    listing = listed(make_folder(files))
     assert (splits_of(listing), len(listing)) == (None, 7)
+    np.save(tmp_path / "y.npy", [3, 1, 2, 3, 1, 2, 3])
+    del files["train-labels-idx1-ubyte.gz"]
+    listing = listed(make_folder(files), tmp_path / "y.npy", form="npy")
+    assert listing.samples.column("label").to_pylist() == [3, 1, 2, 3, 1, 2, 3]

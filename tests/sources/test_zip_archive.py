@@ -23,6 +23,7 @@ from zips import FLAGS, METHOD, SIZE, patched, write_zip, zip_bytes
 from gpuload import DecodeError, SourceError, cli
 from gpuload.disk import Manifest
 from gpuload.sources import open_source
+from gpuload.sources.listing import addresses
 
 IMAGES = {"cat/1.jpg": b"one", "cat/deep/2.PNG": b"zwei" * 100, "dog/10.webp": b"", "dog/9.jpg": b"\0" * 5000}
 
@@ -151,6 +152,7 @@ OUT = "its name leads out of the archive"
         *((zip_bytes([*PAIR, (name, b"")]), ["a/1.jpg", "b/1.jpg"], [(name, OUT)]) for name in
           ("../1.jpg", "a/../../1.jpg", "/etc/1.jpg", "C:/1.jpg", "C:\\1.jpg", "a/../1.jpg")),
         (zip_bytes([*PAIR, ("./a/1.jpg", b"new"), ("./a//1.jpg", b"newest")]), ["a/1.jpg", "b/1.jpg"], [("a/1.jpg", AGAIN)] * 2),
+        (zip_bytes([*PAIR, ("c/1.jpg", b"newest")]).replace(b"c/1", b"a/1"), ["a/1.jpg", "b/1.jpg"], [("a/1.jpg", AGAIN)]),
         (zip_bytes([*PAIR, (LINK, b"/etc/passwd")]), ["a/1.jpg", "b/1.jpg"], [("a/link.jpg", "is a link, which is not followed in an archive")]),
         # Marked as UTF-8 or not: zip marks them in a field of its own, which not all readers know.
         *((renamed("cat/ü.jpg".encode(), flags), ["cat/1.jpg", "cat/ü.jpg", "dog/1.jpg"], []) for flags in (0, 0x800)),
@@ -164,6 +166,7 @@ OUT = "its name leads out of the archive"
 def test_names_in_an_archive(tmp_path: Path, data: bytes, names: list[str], rejected: list[tuple[str, str]]) -> None:
     archive = of_bytes(tmp_path, data)
     assert (sorted(archive.sizes), archive.rejected) == (names, rejected)
+    assert archive.notes == ("passed over, by extension: 1 × .zip",) * (b"in.zip" in data)
     if AGAIN in dict(rejected).values():
         assert archive.read("a/1.jpg") == b"newest"
     elif rejected:
@@ -210,6 +213,14 @@ def test_the_limit_counts_unpacked_bytes(tmp_path: Path, monkeypatch: pytest.Mon
     assert archive.read("2.jpg") == bytes(1000)
     with pytest.raises(DecodeError, match="is larger than"):
         archive.read("1.jpg")
+
+
+def test_a_size_beyond_all_numbers(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as written:
+        written.writestr("1.jpg", b"1")
+        written.getinfo("1.jpg").file_size = 1 << 63
+    with pytest.raises(DecodeError, match="is larger than"):
+        Opened(tmp_path / "a.zip").read("1.jpg")
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
@@ -364,6 +375,11 @@ def test_annotations_of_an_archive(
         if column == "mask":  # by its address
             values = [list(map(source.read, of)) for source, of in zip(sources, values, strict=True)]
         assert values[0] == values[1]
+    images = [
+        [source.read(address) for address in addresses(listing.samples).to_pylist()]
+        for source, listing in zip(sources, (expected, found), strict=True)
+    ]
+    assert images[0] == images[1]
     if form == "sidecar":
         assert found.samples.column("caption").to_pylist()[0] == "text 0\nb\nc"  # as text files are read
 
