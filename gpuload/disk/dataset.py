@@ -188,7 +188,7 @@ class Dataset:
 
         Raises:
             ArgumentError: there is no such key or number.
-            DecodeError: the image or a mask does not decode. ShardError: the shard cannot be read.
+            DecodeError: the image or a mask does not decode. ShardError, RemoteError: the shard cannot be read.
         """
         number = _find(self, index)
         stored = stored_sample(self, number)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from gpuload.checks import as_text, as_whole
-from gpuload.errors import ArgumentError, DecodeError, ShardError
+from gpuload.errors import ArgumentError, DecodeError, RemoteError, ShardError
 from gpuload.fields.field import Field
 from gpuload.fields.registry import kind_of
 from gpuload.pictures import decode_image
@@ -26,11 +26,11 @@ class StoredSample:
         """As `Kind.look`.
 
         Raises:
-            ShardError: as `read`. DecodeError: its value is damaged.
+            ShardError, RemoteError: as `read`. DecodeError: its value is damaged.
         """
         try:
             return kind_of(field).look(field, self.row, lambda: self.read(field))
-        except ShardError:
+        except (ShardError, RemoteError):
             raise
         except Exception as error:  # Pillow's decoders raise many kinds
             reason = str(error).split(" <")[0] or type(error).__name__
@@ -54,7 +54,7 @@ class StoredSample:
         """The bytes that its columns span: a file, or the pixels of a raw image.
 
         Raises:
-            ShardError: the shard cannot be read, or ends before.
+            ShardError: the shard cannot be read, or ends before. RemoteError: it cannot be downloaded.
         """
         offset, size = int(self.row[field.offset_column]), int(self.row[field.bytes_column])
         content = b""

@@ -37,6 +37,7 @@ _PART = ".part"
 _LOCK_S = 60  # to wait for the lock that is held while room is made, which takes milliseconds
 _TRIES = 10  # to open a file in folders that are deleted meanwhile
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_CANNOT = (errno.EOPNOTSUPP, errno.EINVAL)  # of a file system that allocates nothing ahead
 _FREE_SHARE = 0.9  # of what is free on the disk, where no limit is given
 
 
@@ -227,6 +228,9 @@ class Cache:
                     os.ftruncate(part.number, 0)
                     os.posix_fallocate(part.number, 0, size)
                 except OSError as error:
+                    if error.errno in _CANNOT:  # it will say while it is written that it is full
+                        os.ftruncate(part.number, size)
+                        return True
                     os.ftruncate(part.number, 0)
                     if error.errno not in _FULL:
                         raise

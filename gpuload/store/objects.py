@@ -294,8 +294,8 @@ _SERVER = "Check the server, and what lies between it and here, such as a proxy"
 _FAILURES: tuple[tuple[str, str, str, type[RemoteError]], ...] = (
     ("^NotSupportedError.*Range", "the server gives no ranges of it",
      "Use one that does, or copy the set by `python -m gpuload fetch`", NoRanges),
-    ("^(FileNotFound|NotFound)Error|status code: 404", "does not exist", "Check the URL", NoSuchObjectError),
     (r"169\.254\.169\.254|metadata\.google\.internal", "no credentials were found", _ACCESS, RemoteError),
+    ("^(FileNotFound|NotFound)Error|status code: 404", "does not exist", "Check the URL", NoSuchObjectError),
     ("status code: 40[13]|^PermissionDenied|^Unauthenticated", "access was denied", _ACCESS, RemoteError),
     ("ExpiredToken", "the credentials have expired", _ACCESS, RemoteError),
     ("status code: 416", "has no such bytes", "Check the URL", EmptyObjectError),
@@ -379,7 +379,7 @@ class Bucket(Objects):
 
     retries = 4  # of each part, so that a large object is not sent again for one of them
     again = "Check the network and the service"
-    run = ""
+    run: str
 
     @property
     def first_s(self) -> float:

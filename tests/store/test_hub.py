@@ -44,7 +44,8 @@ def test_a_set_stays_at_its_commit(
 def test_commands(hub: HubServer, packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fetch(SET, tmp_path / "copy")
     assert files_of(tmp_path / "copy").keys() == files_of(packed).keys() - {"tuning.json"}
-    assert main(["info", SET]) == 0 and "97 in 10 shards" in capsys.readouterr().out
+    code, told = main(["info", SET]), capsys.readouterr()
+    assert code == 0 and "97 in 10 shards" in told.out, told
     assert verify(SET, 2) == []
 
 

@@ -150,6 +150,19 @@ def test_what_asks_for_all_rows_gets_all_at_once(serving: Any, many: Path, tmp_p
         assert ask(again) == ask(local) and serving.asked[INDEX] == opened + 1
 
 
+def test_a_large_part_comes_in_ranges(
+    serving: Any, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow network has its time for each, and a connection that is cut loses one."""
+    dataset = gpuload.Dataset(serving.url, tmp_path)
+    monkeypatch.setattr("gpuload.store.transfer.RANGE_BYTES", 300)
+    begin, end = (dataset.manifest.index_offsets or ())[3:5]
+    serving.reset()
+    serving.fault = lambda path, number: "cut" if number == 2 else None
+    assert dataset.rows(3).to_pylist() == gpuload.Dataset(many).rows(3).to_pylist()
+    assert serving.asked[INDEX] == 1 + -(-(end - begin) // 300) > 3 and serving.sent[INDEX] <= end - begin + 300
+
+
 def test_single_samples_ask_for_their_own_rows(serving: Any, many: Path, tmp_path: Path) -> None:
     dataset, local = gpuload.Dataset(serving.url, tmp_path), gpuload.Dataset(many)
     assert dataset[33]["key"] == local[33]["key"] and here(dataset) == {16}

@@ -295,12 +295,14 @@ def test_a_forked_child_is_told_so(proxy: Any, tmp_path: Path) -> None:
     read, write = os.pipe()
     if (process := os.fork()) == 0:
         try:
-            gpuload.Dataset(str(dataset.folder), tmp_path)
-        except RemoteError as error:
-            os.write(write, str(error).encode())
-        os._exit(0)
+            for ask in (lambda: gpuload.Dataset(str(dataset.folder), tmp_path), lambda: dataset[0]):
+                with pytest.raises(RemoteError) as error:
+                    ask()
+                os.write(write, str(error.value).encode())
+        finally:
+            os._exit(0)
     os.waitpid(process, 0)
-    assert os.read(read, 1000).startswith(b"this process was forked from one that had opened a set at a URL")
+    assert os.read(read, 1000).count(b"this process was forked from one that had opened a set at a URL") == 2
     os.close(read), os.close(write)
 
 

@@ -75,6 +75,21 @@ def test_credentials_of_a_profile(reader: Proxy, tmp_path: Path, monkeypatch: py
     assert len(gpuload.Dataset(URL_, tmp_path)) == 97
 
 
+def test_a_machine_without_a_role_has_no_credentials(
+    reader: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its metadata server answers 404, which says nothing of the set."""
+    reader.fault = lambda path, number: "404"
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")  # for boto3
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"{reader.url}/169.254.169.254")
+    with pytest.raises(
+        RemoteError, match=f"^{URL_}/manifest.json: no credentials were found. Set the credentials by AWS"
+    ):
+        gpuload.Dataset(URL_, tmp_path)
+
+
 def test_a_bucket_that_is_not_there(reader: Proxy, tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="^s3://no/set: no manifest.json there, so this is not a packed set"):
         gpuload.Dataset("s3://no/set", tmp_path)

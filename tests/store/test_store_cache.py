@@ -1,5 +1,6 @@
 """The cache of a node: who may delete what, and what a killed process leaves."""
 
+import errno
 import hashlib
 import os
 from pathlib import Path
@@ -52,6 +53,20 @@ def test_a_shard_is_there_once_it_is_whole(tmp_path: Path) -> None:
     lease = cache.lease(wanted)
     assert lease is not None and lease.path.read_bytes() == data
     assert cache.begin(wanted) is None and here(cache) == {wanted.sha256}
+
+
+@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EINVAL])
+def test_room_where_a_file_system_allocates_nothing_ahead(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def allocate(*_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("os.posix_fallocate", allocate)
+    cache, _ = filled(tmp_path, 10_000, 1)
+    part = cache.begin(shard(2)[0])
+    assert part is not None and cache.make_room(part, 1000, lambda name: 0)
+    assert cache.used() == 2000 and os.fstat(part.number).st_size == 1000
 
 
 def test_what_is_needed_last_makes_room(tmp_path: Path) -> None:
