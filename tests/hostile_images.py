@@ -32,6 +32,10 @@ RAMP_16 = Image.fromarray(np.linspace(0, 65_535, 48 * 32).reshape(32, 48).astype
 BASE = encode(PHOTO)
 XMP_ROTATED = b'<x:xmpmeta><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
 
+# Without the sizes of its strips, and followed by a page that there is not.
+TIFF = encode(PHOTO, "TIFF").replace(b"\x17\1\4\0", b"\0\xfe\4\0", 1)
+TIFF_END = 10 + 12 * TIFF[8]
+
 ODD = {
     "baseline": (BASE, "kept"),
     "gray": (encode(GRAY), "kept"),
@@ -70,6 +74,7 @@ ODD = {
     "BMP": (encode(PHOTO, "BMP"), "bmp"),
     "TIFF": (encode(PHOTO, "TIFF"), "tiff"),
     "TIFF, 16 bits": (encode(RAMP_16, "TIFF"), "tiff"),
+    "TIFF, odd": (TIFF[:TIFF_END] + b"\3\0\0\0" + TIFF[TIFF_END + 4 :], "tiff"),
     "TIFF, LAB": (encode(PHOTO.convert("YCbCr"), "TIFF"), "tiff"),
     "JPEG 2000": (encode(PHOTO, "JPEG2000"), "jpeg2000"),
 }  # fmt: skip

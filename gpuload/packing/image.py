@@ -210,8 +210,9 @@ def _kept_member(data: bytes, image: Image.Image, encoding: Encoding) -> tuple[s
         return "", ""
     extension, sized = other
     # Pillow alone decides what is damaged.
-    wanted = {"tif": "tiff"}.get(extension, extension) in encoding.keep and not sized.fault
-    upright = wanted and sized.upright and image.getexif().get(ORIENTATION, 1) == 1
+    if {"tif": "tiff"}.get(extension, extension) not in encoding.keep or sized.fault:
+        return "", ""
+    upright = sized.upright and image.getexif().get(ORIENTATION, 1) == 1
     same = image.size == (sized.width, sized.height) and image.mode in _OTHERS.get(pixels.mode, ())
     single = sized.single and getattr(image, "n_frames", 1) == 1
     return extension if upright and same and single and "transparency" not in image.info else "", ""
