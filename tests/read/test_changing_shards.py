@@ -19,6 +19,7 @@ import gpuload
 from gpuload.order.epoch import EpochOrder
 from gpuload.read import mapped_file
 from gpuload.read.reader import Reader
+from gpuload.sources import FolderSource
 
 Row = tuple[int, bytes]
 WHOLE, PARTS = 20, 2  # windows: all shards are mapped from the start, or two and the next two
@@ -136,6 +137,22 @@ def test_a_shard_that_changes_at_the_end_of_an_epoch_is_noticed(copy: Path, deco
         for number, _ in enumerate(loader):
             if number == 10:
                 overwrite(shards(copy)[4])
+
+
+def test_zeros_in_place_of_raw_pixels_are_not_handed_out(photos: Path, tmp_path: Path, decoder: str) -> None:
+    """Pixels that are missing decode as well as any others."""
+    gpuload.pack(FolderSource(photos), tmp_path, encode="raw", size=(32, 32), maxcount=10, workers=1)
+    with load(tmp_path / "train", decoder=decoder, prefetch=1, shuffle=gpuload.Shuffle(window=WHOLE)) as loader:
+        expected = drain([loader])
+        loader.set_epoch(0)
+        batches = rows_of(iter(loader))
+        found = next(batches)
+        for path in shards(tmp_path / "train"):
+            truncate(path)
+        with pytest.raises(gpuload.ShardError, match="was truncated to 4,096 bytes while it was being read"):
+            for rows in batches:
+                found += rows
+        assert found == expected[: len(found)]
 
 
 def test_a_truncated_index_is_named(copy: Path, decoder: str, monkeypatch: pytest.MonkeyPatch) -> None:

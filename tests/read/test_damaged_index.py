@@ -170,6 +170,10 @@ def test_members_may_reach_the_end_of_their_shard_and_no_further(copy: Path, nam
         message = rf"its '{name}' as {size:,} bytes at byte {end - size + past:,}, and the shard has {end:,}. Copy"
         with pytest.raises(gpuload.ShardError, match=message):
             read_all(copy)
+    write_value(copy, pristine, f"{name}_offset", row, 0)
+    write_value(copy, (copy / "index.arrow").read_bytes(), f"{name}_bytes", row, end + 1)
+    with pytest.raises(gpuload.ShardError, match=rf"its '{name}' as {end + 1:,} bytes at byte 0, and the shard has"):
+        read_all(copy)
     write_value(copy, pristine, f"{name}_offset", row, end - size)
     if name == "image":  # is in the shard, but there is no header before it
         with pytest.raises(gpuload.ShardError, match="its index does not match it"):
