@@ -349,9 +349,9 @@ def _plain(value: Any) -> str:
 
 def _shortest(value: Any, of: pa.DataType) -> Any:
     """A column's value, in which each float32 is the shortest decimal that reads back as it."""
-    if pa.types.is_nested(of):
-        return [_shortest(one, of.value_type) for one in value]
-    return float(str(np.float32(value))) if of == pa.float32() else value
+    while pa.types.is_nested(of):
+        of = of.value_type
+    return np.array(value, np.float32).astype(str).astype(np.float64).tolist() if of == pa.float32() else value
 
 
 # Values as people write them
