@@ -111,13 +111,14 @@ class ReadAhead:
         """The job of a shard, which is requested now if it was not before."""
         if (known := self._jobs.get(shard)) is not None:
             return known
-        job = self._jobs[shard] = _Job(shard, self._verify and (shard.number, shard.changed_ns) not in self._verified)
+        job = _Job(shard, self._verify and (shard.number, shard.changed_ns) not in self._verified)
         self._queue.put(job)
         if self._thread is None:
             self._thread = threading.Thread(
                 target=_run, args=(self._queue, self._verified, self._busy), name="gpuload-read-ahead", daemon=True
             )
             self._thread.start()
+        self._jobs[shard] = job  # not before it is queued: nothing would run it after Ctrl-C
         return job
 
 
