@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from gpuload.checks import Rule, as_items, shown
-from gpuload.draws import BATCH_TRANSFORM_DRAWS, EACH_BATCH_TRANSFORM, Draws
+from gpuload.draws import BATCH_TRANSFORM_DRAWS, EACH_BATCH_TRANSFORM, DrawRange, Draws
 from gpuload.errors import ArgumentError
 from gpuload.fields.registry import COMPUTED
 from gpuload.types import Array, HeightWidth
@@ -83,13 +83,22 @@ def _is_class_numbers(values: Any) -> bool:
     return getattr(values, "ndim", 0) == 1 and values.dtype.kind in "iu"
 
 
+def _draws_of(number: int) -> DrawRange:
+    """Of this transform in a list. Raises ArgumentError if there are too many."""
+    first, name = number * EACH_BATCH_TRANSFORM, f"batch_transforms[{number}]"
+    return BATCH_TRANSFORM_DRAWS.part(name, first, EACH_BATCH_TRANSFORM)
+
+
 def _as_transforms(value: Any) -> tuple[BatchTransform, ...]:
     transforms = as_items(value)
-    for transform in transforms:
-        if not callable(transform) or isinstance(transform, type):
+    for number, transform in enumerate(transforms):
+        _draws_of(number)
+        names = [getattr(transform, attribute, ()) for attribute in ("adds", "softens")]
+        is_named = all(isinstance(some, list | tuple) for some in names)
+        if not callable(transform) or isinstance(transform, type) or not is_named:
             raise ArgumentError(
-                f"batch_transforms: {shown(transform)} is not a function of a batch. Expected functions, or instances "
-                "such as MixUp()"
+                f"batch_transforms: {shown(transform)} is not a function of a batch, or its adds or softens is no "
+                "tuple of names. Expected functions, or instances such as MixUp()"
             )
     return transforms
 
@@ -131,10 +140,9 @@ def apply_transforms(transforms: Sequence[BatchTransform], batch: FieldBatch) ->
         ArgumentError: the batch does not fit a transform, or a transform requests a random number beyond its range,
             returns a new value, or did not set a field that it `adds`.
     """
-    for index, transform in enumerate(transforms):
-        first, name = index * EACH_BATCH_TRANSFORM, f"batch_transforms[{index}]"
-        own = BATCH_TRANSFORM_DRAWS.part(name, first, EACH_BATCH_TRANSFORM)
-        result: Any = transform(replace(batch, draws=own.of(batch.draws)))  # type: ignore[func-returns-value]
+    for number, transform in enumerate(transforms):
+        draws = _draws_of(number).of(batch.draws)
+        result: Any = transform(replace(batch, draws=draws))  # type: ignore[func-returns-value]
         if result is not None:
             _check_result(transform, result, batch)
         for name in getattr(transform, "adds", ()):

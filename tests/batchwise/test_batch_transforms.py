@@ -146,6 +146,13 @@ def forget(batch: FieldBatch) -> None:
     del batch.fields["label"]
 
 
+class Named(AddTwo):
+    """Names one field by a text."""
+
+    def __init__(self, attribute: str) -> None:
+        setattr(self, attribute, "label")
+
+
 @pytest.mark.parametrize(
     ("transforms", "options", "message"),
     [
@@ -159,6 +166,9 @@ def forget(batch: FieldBatch) -> None:
         ([CenterHole(4, target="label")], {}, "adds the field 'label', which already exists"),
         ([CenterHole(4, fill=0.5)], {"augment": Augment(16, dtype="uint8")}, "the images are uint8; fill must be"),
         (["mixup"], {}, "batch_transforms: 'mixup' is not a function of a batch"),
+        ([Named("adds")], {}, "batch_transforms: .*Named.*, or its adds or softens is no tuple of names"),
+        ([Named("softens")], {}, "batch_transforms: .*Named.*, or its adds or softens is no tuple of names"),
+        ([forget] * 33, {}, r"batch_transforms\[32\]: needs draw numbers up to 8447"),
         ([MixUp()], {"augment": [Augment(16)] * 2}, "batch_transforms: change one view of a batch"),
         ([MixUp()], {"fields": ("image", gpuload.OneHot())}, r"MixUp\(.*: makes soft labels .*; ask for 'label'"),
         ([], {"fields": ("image", "label", "image")}, r"fields=\('image', 'label', 'image'\): two have the same"),

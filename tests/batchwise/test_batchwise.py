@@ -263,6 +263,11 @@ def test_a_transform_may_say_what_it_needs_and_changes() -> None:
             gpuload.ArgumentError, match=f"{type(pair[0]).__name__}.* and .* would mix the labels twice"
         ):
             check_transforms(pair, FORM)
+    batch = make_batch(np)
+    batch.fields["index"] = batch.fields["label"].copy()
+    assert batch.form.class_fields == ("label",)
+    MixUp()(batch)
+    assert batch.form.class_fields == ()
 
 
 def test_each_transform_of_a_list_has_256_random_numbers() -> None:
