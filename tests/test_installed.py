@@ -259,6 +259,7 @@ def test_made_up_data_need_what_their_format_needs() -> None:
 
 PRINT_REPLACED = """
 import builtins, sys
+{import_before}
 
 def setup_for_distributed(is_master):  # as in torchvision's references, MAE, DETR and DINO
     builtin_print = builtins.print
@@ -280,8 +281,10 @@ print(len(list(loader)), force=True)
 """
 
 
-def test_numba_is_imported_where_a_script_has_replaced_print(packed: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", PRINT_REPLACED, str(packed)], capture_output=True, text=True)
+@pytest.mark.parametrize("import_before", ["", "import gpuload"])
+def test_numba_is_imported_where_a_script_has_replaced_print(packed: Path, import_before: str) -> None:
+    code = PRINT_REPLACED.format(import_before=import_before)
+    done = subprocess.run([sys.executable, "-c", code, str(packed)], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "12\n"), done.stderr
 
 

@@ -245,7 +245,7 @@ def test_importing_loads_neither_dali_nor_torch_nor_cupy(module: str) -> None:
     code = f"import sys, {module}; print(*{{name.split('.')[0] for name in sys.modules}})"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "gpuload" in loaded  # so that the test cannot pass on empty output
-    assert {"nvidia", "torch", "cupy", "numba", "obstore", "asyncio"}.isdisjoint(loaded)
+    assert {"nvidia", "torch", "cupy", "numba", "obstore", "asyncio", "webdataset"}.isdisjoint(loaded)
 
 
 def test_public_names_are_listed_and_exist() -> None:
