@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tools.remote.peers import Peers
 from tools.remote.processes import ROOT, served, stats
 
 DATA = bytes(range(256)) * 40
@@ -85,3 +86,10 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def test_what_is_not_installed_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    peers = Peers(tmp_path, tmp_path, {"mosaic": "false"}, 1e6)  # a program that finds no package
+    peers._try("mosaic", lambda: peers._prepare("mosaic", tmp_path, 1))
+    assert "left out: mosaic: mosaicml-streaming is not installed in false" in capsys.readouterr().err
+    assert not peers._rounds

@@ -55,6 +55,8 @@ def test_shapes_are_made_by_number() -> None:
     assert (one == again).all() and (one != other).any()
     assert [recipe.draw_shape(number)["label"] for number in range(10)] == list(recipe.SHAPES)
     assert recipe.smooth([2.0, 4.0, 6.0], 2).tolist() == [2, 3, 5]
+    with pytest.raises(SystemExit):
+        recipe.main(["--images", "50"])
 
 
 def test_three_ways(transforms: ModuleType, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
