@@ -272,7 +272,7 @@ class Cover(Geometry):
         """As `Geometry.draw`."""
         source, target = images.sources, np.array(images.size, np.float64)
         if self.resize is None:
-            resized = np.maximum(np.rint(source * (target / source).max(axis=1, keepdims=True)), target)
+            resized = np.rint(source * (target / source).max(axis=1, keepdims=True))
         elif self.resize < max(images.size):
             raise ArgumentError(f"Cover(resize={self.resize}): must be at least size, {max(images.size)}")
         else:

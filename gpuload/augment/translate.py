@@ -337,10 +337,11 @@ def _timm_policy(step: Any, name: str) -> transforms.TimmAutoAugment:
         given = {key: value for key, value in first.hparams.items() if key not in from_text}
         given |= {"translate_pct": 0.3} if kind == "augmix" else {}  # as `create_transform` has it
         for text in (f"{kind}{sections}{end}" for end in ends):
-            with suppress(ValueError):  # of a number that no text has
+            theirs: Any = None
+            with suppress(ValueError, AssertionError):  # of a number that no text has
                 theirs = getattr(import_module(type(step).__module__), function)(text, dict(given))
-                if _plainly(theirs) == _plainly(step):
-                    return transforms.TimmAutoAugment(text, tuple(first.kwargs["fillcolor"]))
+            if _plainly(theirs) == _plainly(step):
+                return transforms.TimmAutoAugment(text, tuple(first.kwargs["fillcolor"]))
     raise _error(
         f"{name} has no counterpart: timm makes no such policy of a text (without augmix's b1). Use one such as "
         "auto_augment='rand-m9-mstd0.5-inc1'"

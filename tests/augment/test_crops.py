@@ -1,6 +1,7 @@
 """Crops and flips: their distributions and arithmetic against torchvision's and TensorFlow's, what views have in common,
 and what an Augment refuses."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from images import encode, photo
 from loaders import largest_gap
@@ -32,7 +33,7 @@ from gpuload import (
     Stretch,
     ZoomOut,
 )
-from gpuload.augment.crops import Images
+from gpuload.augment.crops import Images, source_of, source_range
 from gpuload.decode.interface import Stored
 from gpuload.fields.rows import take
 from gpuload.transforms import Function, RandAugment, RandomApply, RandomErasing, RandomInvert, RandomRotation
@@ -166,6 +167,44 @@ def test_a_central_fraction_is_tensorflows(width: int, height: int, fraction: fl
         assert (crops.roi_start[0, axis], crops.roi_end[0, axis]) == (0, crops.shape[0, axis])
 
 
+def torchvisions_window(
+    drawn: np.ndarray, width: int, height: int, scale: tuple[float, float], ratio: tuple[float, float]
+) -> tuple[int, int, int, int]:
+    """RandomResizedCrop.get_params with given random numbers: top, left, height, width."""
+    for area_drawn, ratio_drawn in drawn[2:].reshape(-1, 2):
+        area = width * height * (scale[0] + area_drawn * (scale[1] - scale[0]))
+        aspect = math.exp(math.log(ratio[0]) + ratio_drawn * (math.log(ratio[1]) - math.log(ratio[0])))
+        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            return int(drawn[0] * (height - h + 1)), int(drawn[1] * (width - w + 1)), h, w
+    if width / height < min(ratio):
+        w, h = width, round(width / min(ratio))
+    elif width / height > max(ratio):
+        w, h = round(height * max(ratio)), height
+    else:
+        w, h = width, height
+    return (height - h) // 2, (width - w) // 2, h, w
+
+
+@given(
+    st.tuples(st.integers(1, 60), st.integers(1, 60)),
+    st.sampled_from([(0.08, 1.0), (0.9, 1.0), (0.001, 0.01)]),
+    st.sampled_from([(3 / 4, 4 / 3), (1.0, 1.0), (0.2, 0.3), (2.0, 5.0)]),
+    st.integers(0, 2**32),
+)
+def test_random_crops_are_torchvisions(
+    size: tuple[int, int], scale: tuple[float, float], ratio: tuple[float, float], seed: int
+) -> None:
+    drawn = np.random.default_rng(seed).random((2 + 2 * 10, 6))  # a position, and ten attempts
+    width, height = (np.full(6, float(side)) for side in size)
+    draw = lambda numbers, rows: drawn[numbers - 1][:, rows]  # noqa: E731
+    images = Images(np.arange(6), width, height, (8, 8), 1, drawn[:4], draw)
+    crops = RandomResizedCrop(scale, ratio).draw(images)
+    found = np.concatenate([crops.start, crops.shape], axis=1).tolist()
+    assert found == [list(torchvisions_window(numbers, *size, scale, ratio)) for numbers in drawn.T]
+    assert all(part.flags.c_contiguous for part in crops[:6])
+
+
 @pytest.mark.parametrize(
     ("image", "resize_px", "size", "reach", "window", "region"),
     [
@@ -255,6 +294,23 @@ def test_rows_of_a_view_are_those_of_its_images(view: int, start: int, count: in
 
 
 # ---- crops that cover the output
+
+
+@given(st.integers(1, 500), st.integers(1, 500), st.integers(1, 99), st.integers(1, 99))
+def test_a_crop_covers_the_output_and_keeps_the_ratio(width: int, height: int, high: int, wide: int) -> None:
+    size, image = np.array([high, wide]), np.array([height, width])
+    for share, crop in ((0.0, Cover()), (1 - 2**-53, Cover()), (0.5, Cover(random=False))):
+        crops = at(crop, width, height, (high, wide), share)
+        begin, end = crops.start[0] + crops.roi_start[0], crops.start[0] + crops.roi_end[0]
+        resized = np.rint(size / (end - begin) * image)
+        np.testing.assert_allclose(end - begin, size * image / resized, atol=0.01)
+        assert (resized >= size).all() and min(resized - size) == 0  # one side fits exactly
+        assert abs(resized[0] * width - resized[1] * height) <= max(width, height)  # rounded to whole pixels
+        room = resized - size
+        np.testing.assert_allclose(
+            begin, (np.rint(room * share) if crop.random else room // 2) * image / resized, atol=0.01
+        )
+        assert (crops.start >= 0).all() and (crops.start + crops.shape <= image).all()
 
 
 @pytest.fixture(scope="module")
@@ -350,6 +406,19 @@ def test_half_of_the_images_are_zoomed_out_to_all_extents() -> None:
 
 
 # ---- torchvision's RandomCrop
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
+@given(size=st.integers(1, 12), start=st.integers(-60, 60), length=st.integers(1, 20))
+@settings(max_examples=60)
+def test_padding_is_numpys(mode: Any, size: int, start: int, length: int) -> None:
+    line, places = np.arange(size), np.arange(start, start + length)
+    expected = np.pad(line, 80, mode=mode, **({"constant_values": -1} if mode == "constant" else {}))[places + 80]
+    np.testing.assert_array_equal(source_of(places, size, mode), expected)
+    low, high = source_range(np.array([start]), np.array([start + length]), np.array([size]), mode)
+    assert 0 <= low[0] < high[0] <= size
+    shown = expected[expected >= 0]
+    assert ((shown >= low[0]) & (shown < high[0])).all()
 
 
 @pytest.mark.parametrize(

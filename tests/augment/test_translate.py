@@ -521,6 +521,7 @@ TIMMS_REFUSED = {
     "rkrc": ({"is_training": True, "train_crop_mode": "rkrc"}, "timm's ResizeKeepRatio"),
     "naflex": ({"is_training": True, "naflex": True}, "RandomResizedCropToSequence has no counterpart"),
     "patches": ({"patchify": True}, "Patchify has no counterpart"),
+    "too many": ({"is_training": True, "auto_augment": "rand-n65"}, r"TimmAutoAugment\(config='rand-n65'\)"),
     "splits": ({"is_training": True, "re_prob": 0.5, "re_num_splits": 2}, "num_splits"),
 }
 

@@ -150,18 +150,82 @@ def test_what_it_shows_is_what_pycocotools_expects(coco: Path, crop: Any, capsys
     assert stats[0] >= best and stats[1] == 1.0
 
 
-def test_torchvisions_mask_rcnn_resizes_images_boxes_and_masks_alike(coco: Path) -> None:
-    """Its own transform, the first thing that it does with a batch."""
+def plain_roi_align(
+    input: torch.Tensor, boxes: Any, output_size: Any, spatial_scale: float = 1.0, *others: Any, **more: Any
+) -> torch.Tensor:
+    """torchvision's with one sample in each bin, where its compiled operators are missing."""
+    module = importlib.import_module("torchvision.ops.roi_align")
+    rois = module.convert_boxes_to_roi_format(boxes) if isinstance(boxes, list | tuple) else boxes
+    rows, columns = (output_size, output_size) if isinstance(output_size, int) else output_size
+    low, sides = rois[:, 1:3] * spatial_scale, (rois[:, 3:] - rois[:, 1:3]) * spatial_scale
+    bins = torch.stack(
+        torch.meshgrid((torch.arange(columns) + 0.5) / columns, (torch.arange(rows) + 0.5) / rows, indexing="xy"),
+        dim=-1,
+    )
+    places = low[:, None, None] + bins * sides[:, None, None]
+    grid = 2 * places / torch.tensor(input.shape[:1:-1]) - 1
+    return torch.nn.functional.grid_sample(input[rois[:, 0].long()], grid, align_corners=False)
+
+
+def plain_nms(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torch.Tensor:
+    overlaps = importlib.import_module("torchvision.ops").box_iou(boxes, boxes) > iou_threshold
+    kept: list[int] = []
+    for number in scores.argsort(descending=True).tolist():
+        if not overlaps[number, kept].any():
+            kept.append(number)
+    return torch.tensor(kept, dtype=torch.int64)
+
+
+@pytest.fixture
+def mask_rcnn(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """torchvision's Mask R-CNN with three classes, on a small backbone."""
     importlib.import_module("torchvision_anywhere")
-    module = importlib.import_module("torchvision.models.detection.transform")
-    resize = module.GeneralizedRCNNTransform(48, 96, [0.5] * 3, [0.25] * 3)
+    for module, name, function in [
+        ("torchvision.ops.poolers", "roi_align", plain_roi_align),
+        ("torchvision.models.detection.roi_heads", "roi_align", plain_roi_align),
+        ("torchvision.ops.boxes", "nms", plain_nms),
+    ]:
+        monkeypatch.setattr(importlib.import_module(module), name, function)
+    rcnn, faster = (importlib.import_module(f"torchvision.models.detection.{one}_rcnn") for one in ("mask", "faster"))
+    backbone: Any = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 8, 8), torch.nn.ReLU())
+    backbone.out_channels = 16
+    anchors = importlib.import_module("torchvision.models.detection.anchor_utils").AnchorGenerator(
+        ((16, 32),), ((1.0,),)
+    )
+    pools = [importlib.import_module("torchvision.ops").MultiScaleRoIAlign(["0"], size, 1) for size in (4, 8)]
+    heads = {
+        "box_head": faster.TwoMLPHead(16 * 4 * 4, 32),
+        "box_predictor": faster.FastRCNNPredictor(32, 3),
+        "mask_head": rcnn.MaskRCNNHeads(16, (16,), 1),
+        "mask_predictor": rcnn.MaskRCNNPredictor(16, 16, 3),
+    }
+    few = {"rpn_pre_nms_top_n_train": 40, "rpn_post_nms_top_n_train": 20, "box_batch_size_per_image": 16}
+    return rcnn.MaskRCNN(
+        backbone,
+        min_size=48,
+        max_size=96,
+        rpn_anchor_generator=anchors,
+        box_roi_pool=pools[0],
+        mask_roi_pool=pools[1],
+        **heads,
+        **few,
+    )
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_torchvisions_mask_rcnn_trains_and_resizes_images_boxes_and_masks_alike(coco: Path, mask_rcnn: Any) -> None:
+    """Its transform is the first thing that it does with a batch, and its losses compare masks with boxes."""
     targets = gpuload.Boxes(as_targets=True, masks=True)
     augment = gpuload.Augment(None, gpuload.Resize([48, 60], 90), flip=0.5, normalize=None)
+    loader = load(coco / "set/train", 4, augment=augment, fields=("image", targets), drop_last=False)
+    losses: list[dict[str, Any]] = []
     shown = 0
-    for batch in load(coco / "set/train", 4, augment=augment, fields=("image", targets), drop_last=False):
-        resized, moved = resize(*batch)
-        sizes = [*(image.shape[1:] for image in batch[0]), *resized.image_sizes]
-        for size, target in zip(sizes, (*batch[1], *moved), strict=True):
+
+    def model(images: Any, found: Any) -> Any:
+        nonlocal shown
+        resized, moved = mask_rcnn.transform(images, found)
+        sizes = [*(image.shape[1:] for image in images), *resized.image_sizes]
+        for size, target in zip(sizes, (*found, *moved), strict=True):
             masks, boxes = target["masks"], target["boxes"]
             assert masks.dtype == torch.uint8 and masks.shape == (len(boxes), *size)
             for mask, (x0, y0, x1, y1) in zip(masks, boxes.tolist(), strict=True):
@@ -169,7 +233,12 @@ def test_torchvisions_mask_rcnn_resizes_images_boxes_and_masks_alike(coco: Path)
                 assert abs(columns.min() - x0) < 2 and abs(columns.max() + 1 - x1) < 2
                 assert abs(rows.min() - y0) < 2 and abs(rows.max() + 1 - y1) < 2
                 shown += 1
-    assert shown > 40
+        losses.append(mask_rcnn(images, found))
+        assert all(torch.isfinite(loss) for loss in losses[-1].values())
+        return losses[-1]
+
+    assert train_one_epoch(model, torch.optim.SGD(mask_rcnn.parameters(), 1e-3), loader, "cpu") == 5
+    assert {"loss_mask", "loss_box_reg", "loss_classifier", "loss_objectness"} <= {*losses[0]} and shown > 40
 
 
 @pytest.mark.filterwarnings("ignore")

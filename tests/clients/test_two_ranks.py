@@ -1,5 +1,6 @@
 """The clients of `two_ranks.py`: each sample once, the same steps, and resuming."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -8,8 +9,9 @@ from typing import Any
 
 import prepared
 import pytest
+import two_ranks
 from images import encode, photo
-from small import load
+from small import BATCHES, load
 
 import gpuload
 
@@ -56,6 +58,14 @@ def test_trainer_resumes_and_evaluates_each_sample_once(packed: Path, ranks: lis
         assert rank["transformers"]["labels"] == labels
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_trainer_on_one_process(packed: Path, undisturbed: list[list[str]], tmp_path: Path) -> None:
+    importlib.import_module("torchvision_anywhere")
+    found = two_ranks.transformers(packed, tmp_path)
+    assert found["seen"] == [undisturbed[: 2 * BATCHES], undisturbed[7 : 2 * BATCHES]]
+    assert found["labels"] == [label.item() for _, label in load(packed, 1, shuffle=False)]
+
+
 def test_timm_trains_resumes_and_validates(packed: Path, ranks: list[Any]) -> None:
     labels = [label.item() for _, label in load(packed, 1, shuffle=False)]
     epoch = len(parts(packed)[0]) // 2
@@ -65,6 +75,11 @@ def test_timm_trains_resumes_and_validates(packed: Path, ranks: list[Any]) -> No
         assert rank["timm"]["counts"] == [labels.count(number) for number in range(3)]
     assert ranks[0]["timm"]["loss"] == ranks[1]["timm"]["loss"]
     assert ranks[0]["timm"]["right"] == ranks[1]["timm"]["right"]
+
+
+def test_kerass_loop_over_ranks_sees_each_sample_once(packed: Path, ranks: list[Any]) -> None:
+    assert [rank["keras"]["seen"] for rank in ranks] == parts(packed)
+    assert ranks[0]["keras"]["weights"] == ranks[1]["keras"]["weights"]
 
 
 def test_open_clip_trains_on_each_caption_once(ranks: list[Any]) -> None:

@@ -109,7 +109,8 @@ def transformers(data: Path, folder: Path) -> dict[str, Any]:
 
 
 def timm(data: Path, folder: Path) -> dict[str, Any]:
-    """Its train.py: DistributedDataParallel, `validate` and statistics over ranks, as torchmetrics adds them up, too; then again from the second epoch."""
+    """Its train.py: DistributedDataParallel, `validate` and statistics over ranks, as torchmetrics adds them up, too;
+    then again from the second epoch."""
     from test_timm import timm_set_epoch
 
     model_of, utils = (importlib.import_module(f"timm.{name}") for name in ("models", "utils"))
@@ -145,6 +146,25 @@ def timm(data: Path, folder: Path) -> dict[str, Any]:
         "right": float(utils.reduce_tensor(right, 1)),
         "accuracy": float(accuracy.compute()),
     }
+
+
+def keras(data: Path, folder: Path) -> dict[str, Any]:
+    """Its guide to several GPUs with torch: a loop of one's own, since `fit` does nothing about ranks there."""
+    os.environ["KERAS_BACKEND"] = "torch"
+    keras = importlib.import_module("keras")
+    assert keras.backend.backend() == "torch"
+    model = keras.Sequential([keras.Input((3, 8, 8)), keras.layers.Flatten(), keras.layers.Dense(3)])
+    net = nn.parallel.DistributedDataParallel(model)
+    optimizer, loss_of = torch.optim.SGD(net.parameters(), 0.1), nn.CrossEntropyLoss()
+    seen = []
+    train = load(data, fields=("image", "label", "key"))
+    for _ in range(2):
+        for images, labels, keys in train:
+            seen.append(keys)
+            optimizer.zero_grad()
+            loss_of(net(images), labels).backward()
+            optimizer.step()
+    return {"seen": seen, "weights": [float(value.detach().sum()) for value in net.parameters()]}
 
 
 def open_clip(data: Path, folder: Path) -> dict[str, Any]:
@@ -205,7 +225,7 @@ def lightning(data: Path, folder: Path) -> dict[str, Any]:
 
 
 PROGRAMS: dict[str, Callable[[Path, Path], dict[str, Any]]] = {
-    program.__name__: program for program in (accelerate, transformers, timm, open_clip, lightning)
+    program.__name__: program for program in (accelerate, transformers, timm, keras, open_clip, lightning)
 }
 
 

@@ -337,6 +337,22 @@ def test_a_function_takes_a_sample_and_a_generator() -> None:
         Function(lambda image: image)  # type: ignore[misc, arg-type]
 
 
+def test_fields_without_images(painted: Path) -> None:
+    """Boxes alone are those that come with the images."""
+    augment = Augment(40, transforms=[Function(swap_sides)])
+    boxes: list[list[Any]] = []
+    for fields in ((FIELDS[2],), ("image", FIELDS[2])):
+        with load(painted, 6, augment=augment, fields=fields) as loader:
+            boxes.append([batch[-1].boxes for batch in loader])
+    assert all(torch.equal(one, other) for one, other in zip(*boxes, strict=True))
+
+
+def test_without_a_function_none_takes_time(packed: Path) -> None:
+    with load(packed) as loader:
+        list(loader)
+        assert loader.metrics().function_s == 0 < loader.metrics().decode_s
+
+
 @pytest.mark.parametrize(("function", "at"), [(swap_sides, "after_crop"), (turn, "before_crop")])
 def test_boxes_of_what_takes_another_ones_place(painted: Path, tmp_path: Path, function: Any, at: Any) -> None:
     """They go with its image, as the function made both."""

@@ -46,6 +46,7 @@ def test_results_are_those_of_threads(packed: Path, functions: Any) -> None:
             epochs.append([image for (images,) in loader for image in images])
             metrics = loader.metrics()
             assert metrics.function_s > 0 and metrics.decode_s > 0
+            loader.close()  # and again where the loop ends
     assert all(str(one) == str(other) for one, other in zip(*epochs, strict=True))
 
 
@@ -91,6 +92,10 @@ def test_what_cannot_go_to_a_process(packed: Path, monkeypatch: pytest.MonkeyPat
             load(packed, augment=calling(function))
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
     with pytest.raises(ArgumentError, match=r"Function\(processes=1\): this process is a daemon, .* cannot start"):
+        load(packed, augment=calling(speckle))
+    monkeypatch.undo()
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+    with pytest.raises(ArgumentError, match=r"imports the main .* under if __name__ == '__main__':"):
         load(packed, augment=calling(speckle))
 
 

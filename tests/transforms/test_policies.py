@@ -105,6 +105,7 @@ BY_HAND: list[Callable[[Any], Any]] = [
     lambda policies: policies.rand_augment_transform("rand-m9", {"translate_pct": 0.2}),
     lambda policies: policies.rand_augment_transform("rand-m9", transforms=["Invert", "Rotate"]),
     lambda policies: policies.RandAugment(policies.rand_augment_ops(9.5)),
+    lambda policies: policies.RandAugment(policies.rand_augment_ops(-1)),
     lambda policies: policies.RandAugment(policies.rand_augment_ops(9), choice_weights=[0.03, *[0.97 / 14] * 14]),
     lambda policies: policies.AutoAugment([[policies.AugmentOp("Invert", 0.5, 3)]]),
     lambda policies: policies.augment_and_mix_transform("augmix-b1", {"translate_pct": 0.3}),
@@ -186,3 +187,9 @@ def test_a_change_does_what_timms_does(
     largest, mean = apart(found, expected)
     most = LIMITS.get(name, (1, 0.6))
     assert largest <= most[0] and mean <= most[1], (largest, mean)
+
+
+@pytest.mark.parametrize("config", ["rand-x3", "augmix-b1", "v1", "rand-p1.5", "rand-n65", "rand-tx", "augmix-w17"])
+def test_texts_of_no_policy_are_refused(config: str) -> None:
+    with pytest.raises(ArgumentError, match=rf"TimmAutoAugment\(config='{config}'\): expected one of timm's rand"):
+        own.TimmAutoAugment(config)
