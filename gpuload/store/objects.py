@@ -294,7 +294,7 @@ _SERVER = "Check the server, and what lies between it and here, such as a proxy"
 _FAILURES: tuple[tuple[str, str, str, type[RemoteError]], ...] = (
     ("^NotSupportedError.*Range", "the server gives no ranges of it",
      "Use one that does, or copy the set by `python -m gpuload fetch`", NoRanges),
-    (r"169\.254\.169\.254|metadata\.google\.internal", "no credentials were found", _ACCESS, RemoteError),
+    (r"/169\.254\.|metadata\.google\.internal", "no credentials were found", _ACCESS, RemoteError),
     ("^(FileNotFound|NotFound)Error|status code: 404", "does not exist", "Check the URL", NoSuchObjectError),
     ("status code: 40[13]|^PermissionDenied|^Unauthenticated", "access was denied", _ACCESS, RemoteError),
     ("ExpiredToken", "the credentials have expired", _ACCESS, RemoteError),

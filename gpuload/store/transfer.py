@@ -272,10 +272,13 @@ class Parts:
         """Downloads parts that follow one another, in one range, or several where a single part is larger."""
         begin, end = self._bounds[run[0]], self._bounds[run[-1] + 1]
         for _ in range(_TRIES):
-            starts = range(begin, end, RANGE_BYTES)
-            found = await together(self._objects.read(self._name, at, min(at + RANGE_BYTES, end)) for at in starts)
-            data = memoryview(b"".join(one.data for one in found))
-            if not (wrong := await asyncio.to_thread(self._keep, run, data)):
+            data = bytearray()
+            for at in range(begin, end, RANGE_BYTES):
+                found = await self._objects.read(self._name, at, min(at + RANGE_BYTES, end))
+                data += found.data
+                if found.size != self._bounds[-1]:  # it was replaced
+                    break
+            if not (wrong := await asyncio.to_thread(self._keep, run, memoryview(data))):
                 return
         begin, end = self._bounds[wrong[0] : wrong[0] + 2]
         raise FormatError(

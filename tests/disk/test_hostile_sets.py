@@ -101,6 +101,17 @@ def test_parts_of_an_index_are_no_larger_than_its_set(copy: Path, change: Callab
         gpuload.Dataset(copy)
 
 
+def test_a_part_of_an_index_is_asked_for_while_it_comes(copy: Path, tmp_path: Path) -> None:
+    """Whatever size the manifest tells: in ranges, of which there would be thousands of millions."""
+
+    def change(found: dict[str, Any]) -> None:
+        found["shards"][0]["bytes"], found["index_offsets"][-1] = 1 << 60, 1 << 59
+
+    change_manifest(copy, change)
+    with running(file_server(copy)) as server:
+        assert len(gpuload.Dataset(server.url, tmp_path / "cache")) == 97
+
+
 def with_other_label(folder: Path) -> None:
     """Changes the label of one sample of the last shard, in place, without a trace in size or structure."""
     dataset = gpuload.Dataset(folder)
