@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from numba.core.caching import InTreeCacheLocator, NullCache, UserProvidedCacheLocator, UserWideCacheLocator
+from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
@@ -53,10 +53,13 @@ class Cache(NullCache):  # type: ignore[misc]
 
     def __init__(self, function: Callable[..., Any], stamp: bytes) -> None:
         self._name, self._stamp = f"{function.__module__}.{function.__qualname__}", stamp
-        self._read = list(_usual_folders(function))
-        self._own = next(filter(_is_writable, self._read), None) or _temporary_folder(self._read[-1].name)
-        if self._own is not None and self._own not in self._read:
-            self._read.append(self._own)
+        self._read: list[Path] = []  # not those behind the first writable one: they may be another user's, after sudo
+        self._own: Path | None = None
+        for folder in _folders(function.__code__.co_filename):
+            self._read.append(folder)
+            if _is_writable(folder):
+                self._own = folder
+                break
         self._lock: int | None = None
         self._notice: threading.Timer | None = None
 
@@ -159,11 +162,18 @@ class Cache(NullCache):  # type: ignore[misc]
         return f"{self._name}-{hashlib.sha256(repr(made_for).encode()).hexdigest()[:16]}.nbc"
 
 
-def _usual_folders(function: Callable[..., Any]) -> Iterator[Path]:
-    """Those in which numba looks for a function's code, in this order."""
-    kinds = [InTreeCacheLocator, UserWideCacheLocator]
-    for kind in [UserProvidedCacheLocator, *kinds] if numba.config.CACHE_DIR else kinds:
-        yield Path(kind(function, function.__code__.co_filename).get_cache_path())
+def _folders(file: str) -> Iterator[Path]:
+    """Where the code of a file's functions can be, in this order: where numba looks, and a temporary folder."""
+    folder = Path(file).parent
+    name = f"{folder.name}_{hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]}"
+    if numba.config.CACHE_DIR:
+        yield Path(numba.config.CACHE_DIR) / name
+    yield folder / "__pycache__"
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if os.path.isabs(home):
+        yield Path(home) / "numba" / name
+    if (private := _temporary_folder()) is not None:
+        yield private / name
 
 
 @functools.cache
@@ -176,7 +186,7 @@ def _is_writable(folder: Path) -> bool:
     return True
 
 
-def _temporary_folder(name: str) -> Path | None:
+def _temporary_folder() -> Path | None:
     """One that only this user can write to, since its contents are unpickled and run; None if there cannot be one."""
     try:
         folder = Path(tempfile.gettempdir()) / f"gpuload-{os.getuid()}"
@@ -185,11 +195,10 @@ def _temporary_folder(name: str) -> Path | None:
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
             raise OSError(f"{folder} is not a private folder of this user")
-        (folder / name).mkdir(exist_ok=True)
     except OSError as error:
         _LOG.info("compiled code is not kept: %s", error)
         return None
-    return folder / name
+    return folder
 
 
 @functools.cache

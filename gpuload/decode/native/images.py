@@ -1,10 +1,12 @@
 """Decodes stored images on the CPU: whole, at a fraction of their size, or in part."""
 
+import io
 import threading
 from typing import Any
 
 import numpy as np
 import simplejpeg
+from PIL import Image
 
 from gpuload.decode.interface import Fault, Stored
 from gpuload.decode.native import jpeg
@@ -129,7 +131,7 @@ class ImageDecoder:
             if self._has_jpegs and data[:2].tobytes() == jpegs.START:
                 header = jpegs.read_header(data.tobytes())
                 # libjpeg-turbo decodes it to the right pixels: a gray or RGB JPEG that is upright.
-                if header.width and (self._plain or header.plain):
+                if header.width and (self._plain or header.plain or _is_upright(data)):
                     refuse_larger((header.height, header.width), size)
                     factor = int(plan.factors[row])
                     whole = _decode_whole(data, size, factor)
@@ -159,6 +161,15 @@ class _Thread(threading.local):
 def _picture_of(pixels: Any, factor: int = 1) -> Picture:
     height, width, _ = pixels.shape
     return pixels.ctypes.data, height, width, pixels.strides[0], 0, 0, factor
+
+
+def _is_upright(data: U8) -> bool:
+    """Whether a JPEG is gray or RGB, and upright, as Pillow finds, which also decodes what is not."""
+    try:
+        with Image.open(io.BytesIO(data.tobytes())) as image:
+            return image.mode != "CMYK" and image.getexif().get(jpegs.ORIENTATION, 1) == 1
+    except Exception:  # Pillow raises many types
+        return False
 
 
 def _decode_whole(data: U8, size: HeightWidth, factor: int) -> Any:

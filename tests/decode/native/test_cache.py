@@ -126,6 +126,15 @@ def nowhere(folder: Path) -> dict[str, str]:
     return {"NUMBA_CACHE_DIR": inside, "HOME": inside, "XDG_CACHE_HOME": inside, "TMPDIR": str(folder / "tmp")}
 
 
+def test_folders_behind_one_that_can_be_written_are_not_read(folder: Path) -> None:
+    """With sudo, they may be those of a user who is not root."""
+    blocked, environment = folder / "program" / "__pycache__", {"NUMBA_CACHE_DIR": "", "XDG_CACHE_HOME": str(folder)}
+    blocked.touch()
+    assert (run(folder, **environment), run(folder, **environment)) == ("8 0", "8 1")
+    blocked.unlink()
+    assert (run(folder, **environment), run(folder, **environment)) == ("8 0", "8 1")
+
+
 def test_where_nothing_else_can_be_written_it_is_a_private_temporary_folder(folder: Path) -> None:
     (folder / "tmp").mkdir()
     environment = nowhere(folder)

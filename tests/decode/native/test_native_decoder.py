@@ -51,6 +51,23 @@ def test_exif_rotated_jpegs_of_others_are_shown_upright(orientation: int, crop: 
     assert np.abs(found - expected).max() <= 3
 
 
+@pytest.mark.parametrize("turned", [1, 6])
+@pytest.mark.parametrize("progressive", [False, True])
+def test_an_orientation_in_xmp_counts_and_one_that_turns_nothing_costs_no_full_decode(
+    turned: int, progressive: bool
+) -> None:
+    plain = jpeg(smooth_image(np.random.default_rng(3), 512, 512), progressive=progressive)
+    text = b'http://ns.adobe.com/xap/1.0/\0<x:xmpmeta tiff:Orientation="%d"/>' % turned
+    other = np.insert(plain, 2, np.frombuffer(b"\xff\xe1" + (len(text) + 2).to_bytes(2, "big") + text, np.uint8))
+    augment = Augment(32, crop="none", **UINT8_HWC)
+    found = decode(augment, [other], [(512, 512)], upright=False)
+    expected = decode(augment, [plain], [(512, 512)])  # at a quarter of its size
+    if turned == 1:
+        assert np.array_equal(found, expected)
+    else:
+        assert np.abs(found.astype(int) - np.rot90(expected, -1, axes=(1, 2))).max() <= 3
+
+
 @pytest.mark.parametrize("mode", ["CMYK", "L", "RGB"])
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "progressive"])
 def test_kinds_of_images(mode: str, format: str) -> None:
