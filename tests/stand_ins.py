@@ -1,10 +1,12 @@
 """Sources that fail as a decoder with a bug would; the name of an image says how."""
 
 import ctypes
+import errno
 import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,16 @@ class SlowlySentSource(FolderSource):
 def die(job: object) -> None:
     """Replaces `pack_shard`: the worker exits at once, and no image is to blame."""
     os._exit(1)
+
+
+def mute(pipe: Any) -> Callable[[object], object]:
+    """Prepares a worker that cannot send its answers."""
+
+    def send(reply: object) -> None:
+        raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
+
+    pipe.send = send
+    return lambda task: task
 
 
 def resizes(package: str) -> tuple[bool, int]:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ import pytest
 from images import Folder, encode, photo
 from PIL import Image
 from reading import files_of, rejected_of, rows_of
-from stand_ins import FaultySource, TimedSource, die
+from stand_ins import FaultySource, TimedSource, die, mute
 
 import gpuload
 from gpuload import ArgumentError, GpuloadError, OutputError, SourceError
 from gpuload.disk import Manifest
+from gpuload.machine.fork_server import EndedError, Worker, ensure_server
 from gpuload.packing.verify import verify
 from gpuload.sources import FolderSource, open_source
 
@@ -128,6 +130,16 @@ def test_workers_that_die_without_an_image_to_blame(
     with pytest.raises(GpuloadError, match=r"workers died .* with no image to blame.*fewer --workers.*__main__"):
         gpuload.pack(source, tmp_path / "out", workers=1)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_worker_that_cannot_answer_ends() -> None:
+    """Otherwise it and its parent would wait for each other."""
+    worker = Worker(partial(ensure_server, ()), mute, name="mute", need_main=False)
+    worker.send("task")
+    assert worker.pipe.poll(60)
+    with pytest.raises(EndedError):
+        worker.receive()
+    assert worker.stop() == 0
 
 
 def test_a_shard_with_no_image_left_is_not_written(make_folder: Folder, tmp_path: Path) -> None:
