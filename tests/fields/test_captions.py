@@ -193,6 +193,7 @@ def test_tables_with_several_captions(photos: Path, name: str, text: str, column
         ({"captions": []}, "a row has no caption"),
         ({"captions": [1]}, "is not a list of captions"),
         ({"captions": "[1"}, "is not a list of captions"),
+        ({"caption": None}, "it is missing"),
         ({"caption": ["a", "b"]}, r"found \['a', 'b'\] .*several of each image are for --column captions="),
     ],
 )

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given
@@ -119,6 +120,26 @@ def test_batches_of_a_mixture(dataset: gpuload.Dataset, tmp_path: Path) -> None:
             expected = [f"other {n}" if s else f"photo {n}, größer" for n, s in zip(numbers, sources, strict=True)]
             assert captions == expected
             assert features[:, 0, 0].tolist() == tokens.lengths.tolist() == numbers.tolist()
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "member"),
+    [
+        (Field("angle", "target", "angle.json"), {"angle": 0.1}, b"0.1"),
+        (Field("angle", "target", "angle.json", size=2), {"angle": [1e-7, 16777216]}, b"[1e-07, 16777216.0]"),
+        (
+            Field("boxes", "boxes", "boxes.json"),
+            {"boxes": [[0.1, 0.2, 0.3, 1e9]], "boxes_class": [2**53 + 1]},
+            b'{"boxes": [[0.1, 0.2, 0.3, 1000000000.0]], "classes": [9007199254740993]}',
+        ),
+        (Field("boxes", "boxes", "boxes.json"), {"boxes": [], "boxes_class": []}, b'{"boxes": [], "classes": []}'),
+        (Field("points", "keypoints", "points.json", size=1), {"points": [[0.1, 0.7, 2]]}, b"[[0.1, 0.7, 2.0]]"),
+    ],
+)
+def test_members_have_the_shortest_decimals_of_their_float32(field: Field, values: Any, member: bytes) -> None:
+    kind = kind_of(field)
+    stored = pa.RecordBatch.from_pylist([values], pa.schema(kind.columns(field).items())).to_pylist()[0]
+    assert kind.dump(field, stored) == member
 
 
 def test_captions_of_other_names_have_their_own_members() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from fuzzing.loader import write_value
 from images import encode, smooth_image
 
@@ -99,6 +100,9 @@ def test_crowds_are_for_evaluation_alone(coco: Path) -> None:
     expected = [[e["area"] for e in api.loadAnns(api.getAnnIds(t["image_id"], iscrowd=0))] for t in usual]
     assert [target["area"].tolist() for target in usual] == [pytest.approx(areas) for areas in expected]
     assert [len(target["masks"]) for target in usual] == list(map(len, expected))
+    first = targets(coco, keep, gpuload.Boxes(as_targets=True, masks=True, min_visible=0, max_boxes=1))
+    for (_, target), whole in zip(first, usual, strict=True):
+        assert torch.equal(target["masks"], whole["masks"][:1]) and torch.equal(target["boxes"], whole["boxes"][:1])
 
 
 GEOMETRIES: dict[str, gpuload.Augment] = {
