@@ -144,7 +144,7 @@ def _summarise(report: packer.PackReport, out: Path | URL) -> None:
     if manifest.classes is not None:
         say(f"classes: {len(manifest.classes):,}")
     say(f"fields: {', '.join(_described(field, report.labels) for field in manifest.fields)}")
-    if anew := Counter({kind: count for kind, count in report.kinds.items() if kind != KEPT}):
+    if anew := Counter({kind: count for kind, count in sorted(report.kinds.items()) if kind != KEPT}):
         say(f"re-encoded: {_counts(anew)}; {report.kinds[KEPT]:,} kept unchanged")
     say(*(f"note: {note}" for note in report.notes))
     for asked, word in ((False, "rejected"), (True, "dropped, as requested")):

@@ -21,13 +21,13 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_pack(make_folder: Folder, tmp_path: Path, command: Any) -> None:
-    root = make_folder(
-        {f"a/{n}.jpg": encode(photo(n)) for n in range(9)} | {"b/1.gif": encode(photo(9), "GIF"), "b/x.txt": b""}
-    )
+    odd = {"b/1.gif": encode(photo(9), "GIF"), "b/2.tiff": encode(photo(8), "TIFF"), "b/x.txt": b""}
+    root = make_folder({f"a/{n}.jpg": encode(photo(n)) for n in range(8)} | odd)
     out = tmp_path / "out"
     code, said, complaints = command("pack", root, out, "--val", "0.2", "--maxsize", "11kB", "--workers", "2")
     assert (code, complaints) == (cli.DONE, "")
-    for text in ("classes: 2", "re-encoded: 1 × gif; 9 kept unchanged", "by extension: 1 × .txt", "10 images in"):
+    anew = "re-encoded: 1 × gif, 1 × tiff; 8 kept unchanged"
+    for text in ("classes: 2", anew, "by extension: 1 × .txt", "10 images in"):
         assert text in said
     assert Manifest.read(out / "train").samples + Manifest.read(out / "val").samples == 10
     assert all(shard.bytes <= 11_000 for shard in Manifest.read(out / "train").shards)
