@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 from pkgutil import resolve_name
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,19 @@ def test_verify_refuses_a_flipped_bit_before_any_sample_of_its_shard_is_handed_o
         shutil.copy(packed / bad.name, bad)
         loader.set_epoch(0)
         assert drain([loader]) == expected
+
+
+def test_ctrl_c_leaves_no_request_that_nothing_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`check` would wait for it for ever."""
+
+    def interrupt(job: Any) -> None:
+        raise KeyboardInterrupt
+
+    ahead: Any = reading.ReadAhead()
+    monkeypatch.setattr(ahead, "_queue", SimpleNamespace(put=interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        ahead.want([object()])
+    assert not ahead._jobs
 
 
 def test_each_content_is_hashed_once(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,13 +186,13 @@ def test_shards_of_two_windows_are_mapped(packed: Path) -> None:
         (starts[3], starts[3], windows[3] + windows[4]),
         (starts[4], starts[5], windows[4]),
     ):
+        jobs = dict(reader.ahead._jobs)
         batch = reader.read(order, first, last)
         assert batch.samples.tolist() == order[first:last].tolist()
         assert batch.columns["key"].to_pylist() == dataset.keys(batch.samples)
-        found = reader._window.shards
-        assert (
-            sorted(found) == sorted(expected) and [shard.number for shard in reader.ahead._jobs] == expected
-        )  # read in this order
+        found, ahead = reader._window.shards, reader.ahead._jobs
+        assert sorted(found) == sorted(expected) and [shard.number for shard in ahead] == expected  # read in this order
+        assert all(job.wanted == (shard in ahead) for shard, job in jobs.items())  # others are cancelled
         assert all(found[number] is mapped[number] for number in found.keys() & mapped.keys())  # mapped once
         mapped = dict(found)
     assert len(reader.read(order, 97, 97)) == 0
