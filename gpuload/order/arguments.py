@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuload import checks
-from gpuload.checks import COUNT, POSITIVE, checked, settings
+from gpuload.checks import COUNT, POSITIVE, checked, settings, shown
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError
 from gpuload.store.url import LOCATION
@@ -172,11 +172,12 @@ class Buckets:
 
     def __post_init__(self) -> None:
         if (self.sizes is None) == (self.area is None) or (self.sizes and (self.step or self.max_aspect)):
-            raise ArgumentError(f"{self}: expected sizes alone, or area, with step and max_aspect if needed")
+            raise ArgumentError(f"{shown(self)}: expected sizes alone, or area, with step and max_aspect if needed")
         sizes = self.sizes if self.area is None else self._make_sizes(self.area)
         if not 0 < len(set(sizes or ())) == len(sizes or ()) <= MOST_BUCKETS:
             raise ArgumentError(
-                f"{self}: expected 1 to {MOST_BUCKETS} sizes, each once. Use other sizes, or another step or max_aspect"
+                f"{shown(self)}: expected 1 to {MOST_BUCKETS} sizes, each once. Use other sizes, or another step or "
+                "max_aspect"
             )
         object.__setattr__(self, "sizes", sizes)
 

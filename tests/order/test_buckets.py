@@ -52,6 +52,8 @@ def test_sizes_of_an_area() -> None:
         ({"area": 63}, "1 to 256 sizes"),
         ({"area": 1 << 20, "max_aspect": 0.5}, "max_aspect=0.5.*a number from 1"),
         ({"area": 1 << 20, "step": 1}, "1 to 256 sizes.*another step"),
+        ({"sizes": [(8, width) for width in range(1, 258)]}, r"^.{,85}: expected 1 to 256 sizes"),
+        ({"sizes": [(8, 8)] * 300, "area": 64}, r"^.{,85}: expected sizes alone"),
     ],
 )
 def test_what_buckets_cannot_be(arguments: dict[str, Any], match: str) -> None:
