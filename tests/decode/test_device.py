@@ -35,6 +35,7 @@ def uploading(monkeypatch: pytest.MonkeyPatch) -> None:
 def batches(folder: Path, augment: Any) -> list[dict[str, Any]]:
     fields = ("index", "image", "mask")
     with load(folder, 8, augment=augment, fields=fields, decoder="native", num_threads=2) as loader:
+        next(iter(loader))  # a loop that is left
         return [batch._asdict() for _ in range(2) for batch in loader]  # type: ignore[attr-defined]
 
 
