@@ -11,6 +11,7 @@ from typing import Any, NoReturn, Protocol
 
 from gpuload.checks import Rule, check_option
 from gpuload.commands.terminal import complain
+from gpuload.errors import ArgumentError
 
 
 class Command(Protocol):
@@ -85,8 +86,11 @@ def parse(command: type[Command], prog: str, argv: Sequence[str]) -> Command:
     """
     values = vars(parser_for(command, prog).parse_args(argv))
     for one, about in _options(command):
+        name = about["more"]["metavar"] if one.default is MISSING else (about["names"] or [_flag(one)])[-1]
+        if values[one.name] in ("", [""]):  # an unset variable of a shell
+            raise ArgumentError(f"{name}: is empty, expected a value")
         if about["rule"] is not None and values[one.name] is not None:
-            check_option((about["names"] or [_flag(one)])[-1], values[one.name], about["rule"])
+            check_option(name, values[one.name], about["rule"])
     made: Command = _make(command, values)
     return made
 

@@ -17,7 +17,10 @@ MISTAKES = {
     "pack PHOTOS out --no-labels --labels t.csv": "--no-labels packs images alone; --labels and --column say what belongs to them. Give one",
     "pack PHOTOS out --from zip": "--from is one of folder, sidecar, unlabeled, voc, coco, yolo, hdf5, lmdb, npy, tar, ",
     "pack PHOTOS out --from tar --labels t.csv": "is packed as 'tar', which takes none",
+    "pack PHOTOS EMPTY": "OUT: is empty, expected a value",
+    "pack PHOTOS out --labels EMPTY": "--labels: is empty, expected a value",
     "pack PHOTOS PHOTOS": "or lies in it. Give another OUT",
+    "report EMPTY": "SHARDS: is empty, expected a value",
     "info SET --window 0": "--window 0: expected a whole number of at least 1",
     "info SET --batch-size -1": "--batch-size -1: expected a whole number of at least 1",
     "report SET --images 0": "--images 0: expected a whole number of at least 1",
@@ -48,7 +51,7 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_one_line(command: Any, make_folder: Folder, packed: Path, tmp_path: Path, mistake: str) -> None:
     photos = make_folder({"a/1.jpg": encode(photo())})
-    places, before = {"SET": packed, "PHOTOS": photos}, sorted(tmp_path.iterdir())
+    places, before = {"SET": packed, "PHOTOS": photos, "EMPTY": ""}, sorted(tmp_path.iterdir())
     code, out, err = command(*(places.get(word, word) for word in mistake.split()))
     assert (code, out, err.count("\n")) == (cli.WRONG, "", 1)
     assert err.startswith("gpuload: ") and MISTAKES[mistake] in err
