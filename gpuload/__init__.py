@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from gpuload.fields.captions import Captions
     from gpuload.fields.images import Mask
     from gpuload.fields.numbers import MultiHot, OneHot, Target, Tokens
-    from gpuload.fields.places import Boxes, Keypoints
+    from gpuload.fields.boxes import Boxes
+    from gpuload.fields.keypoints import Keypoints
     from gpuload.loader.iterator import DaliIterator
     from gpuload.order.arguments import Balance, Buckets, Mixture, Repeated
     from gpuload.order.arguments import Shuffle, Weights, mix
@@ -44,7 +45,8 @@ _LAZY = {
     "fields.captions": "Captions",
     "fields.images": "Mask",
     "fields.numbers": "MultiHot OneHot Target Tokens",
-    "fields.places": "Boxes Keypoints",
+    "fields.boxes": "Boxes",
+    "fields.keypoints": "Keypoints",
     "loader.iterator": "DaliIterator",
     "order.arguments": "Balance Buckets Mixture Repeated Shuffle Weights mix",
     "packing.packer": "pack",

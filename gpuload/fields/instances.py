@@ -12,10 +12,10 @@ from PIL import Image
 
 from gpuload.checks import shown
 from gpuload.errors import DecodeError
+from gpuload.fields.boxes import BoundBoxes, Boxes, BoxesKind, Instances, areas_of, place_boxes
 from gpuload.fields.field import Field
 from gpuload.fields.kind import FAULTS, LARGEST, Parsed, read_each
 from gpuload.fields.motion import Crops, Motion, Placement
-from gpuload.fields.places import BoundBoxes, Boxes, BoxesKind, Instances, areas_of, place_boxes
 from gpuload.fields.rows import Each, Rows, flat, joined_lists, lengths_of, split_rows
 from gpuload.machine.untrusted import parse_json
 from gpuload.pictures import draw_mask

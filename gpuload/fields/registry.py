@@ -8,14 +8,15 @@ import pyarrow as pa
 from PIL import Image
 
 from gpuload.errors import ArgumentError, FormatError
+from gpuload.fields.boxes import BoxesKind
 from gpuload.fields.captions import CaptionKind, JsonKind
 from gpuload.fields.field import Field
 from gpuload.fields.images import ImageKind, MaskKind, RawKind
 from gpuload.fields.instances import InstancesKind
+from gpuload.fields.keypoints import KeypointsKind
 from gpuload.fields.kind import FieldSpec, Kind
 from gpuload.fields.motion import Motion
 from gpuload.fields.numbers import ArrayKind, ClassKind, LabelsKind, TargetKind
-from gpuload.fields.places import BoxesKind, KeypointsKind
 from gpuload.fields.rows import BoundField, DatasetView, PixelField, Rows, Value
 from gpuload.machine.installed import upgrade_command
 from gpuload.types import I64, Bools

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuload import Boxes
+from gpuload.fields.boxes import move_boxes
 from gpuload.fields.field import Field
 from gpuload.fields.motion import Crops, Motion
-from gpuload.fields.places import move_boxes
 from gpuload.fields.registry import KINDS
 from gpuload.fields.rows import Rows
 

@@ -12,8 +12,8 @@ from packed_fields import pack, values_of
 import gpuload
 from gpuload import Augment, Keypoints
 from gpuload.fields.field import Field
+from gpuload.fields.keypoints import pairs_by_name
 from gpuload.fields.motion import Motion, place
-from gpuload.fields.places import pairs_by_name
 from gpuload.fields.registry import KINDS
 
 KIND = KINDS["keypoints"]

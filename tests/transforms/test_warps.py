@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from gpuload.augment.crops import whole_images
 from gpuload.decode.postprocess import transform, warp_masks
 from gpuload.draws import make_key
+from gpuload.fields.boxes import move_boxes
 from gpuload.fields.motion import Motion
-from gpuload.fields.places import move_boxes
 from gpuload.fields.rows import take
 from gpuload.transforms import RandomAffine, RandomApply, RandomInvert, RandomPerspective, RandomRotation
 from gpuload.transforms.ops import Op
