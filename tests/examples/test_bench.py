@@ -1,53 +1,48 @@
-"""tools/bench.py: the table, the figures in JSON, the picture, and what it says of loaders that cannot run."""
+"""tools/bench.py: the table, the figures in JSON, the picture, and what it says of loaders that cannot run or deliver
+something else."""
 
 import json
 import os
-import queue
 import re
 import subprocess
 import sys
-import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any, ClassVar
+from types import ModuleType
+from typing import Any
 
 import bench
+import prepared
 import pytest
 import torch
-from benchmark import child
+from benchmark import page_cache
 from benchmark.contenders import CONTENDERS, why_not
-from benchmark.course import Course
-from benchmark.examine import describe
+from benchmark.course import Course, Result
+from benchmark.examine import Examined, describe, examine, faults
 from benchmark.feature_data import prepare
 from benchmark.features import FEATURES, VARIANTS, names_of, open_dataloader, open_gpuload
-from benchmark.process import ContenderProcess, check_out
-from benchmark.work import Work
-from prepared import python as python_of_a_fork
+from benchmark.process import ContenderError, ContenderProcess, First, Round, check_out
+from benchmark.report import make_table, summarise
+from benchmark.work import Contender, Work
 
 import gpuload
 
-
-def test_processes_of_their_own(packed: Path, tmp_path: Path) -> None:
-    """As it is started. There is no notice of what was left behind, of semaphores or memory."""
-    figures = tmp_path / "figures.json"
-    options = ["--loaders", "gpuload", "--rounds", "1", "--cold", "1", "--images", "256", "--size", "32"]
-    command = [*python_of_a_fork(), bench.__file__, str(packed / "train"), *options, "--batch-size", "16", "--json"]
-    done = subprocess.run([*command, str(figures)], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    record = json.loads(figures.read_text())
-    assert record["complete"] and record["loaders"][0]["memory_bytes"] > 10e6
-    assert "gpuload" in done.stdout and record["loaders"][0]["cold_images_per_s"] > 0
+SMALL = ["--images", "256", "--batch-size", "16", "--size", "32", "--threads", "2"]
 
 
-def test_table_json_and_plot(
-    packed: Path, tmp_path: Path, in_threads: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def in_forks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes of contenders are forks of one that has imported what they import."""
+    monkeypatch.setattr(sys, "executable", prepared.executable(tmp_path))
+
+
+@pytest.mark.usefixtures("in_forks")
+def test_table_json_and_plot(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     figures, picture = tmp_path / "figures.json", tmp_path / "figures.png"
-    options = ["--loaders", "torch", "gpuload", "--rounds", "2", "--cold", "1", "--images", "256"]
-    options += ["--size", "32", "--batch-size", "16", "--threads", "2", "--json", str(figures), "--plot", str(picture)]
+    options = ["--loaders", "torch", "gpuload", "--rounds", "2", "--cold", "1", *SMALL]
     started = time.time()
-    assert bench.main([str(packed / "train"), *options]) == 0
+    assert bench.main([str(packed / "train"), *options, "--json", str(figures), "--plot", str(picture)]) == 0
     said = capsys.readouterr().out
     for text in ("DataLoader + Pillow", "gpuload", "images/s", "times torch", "of ceiling", "torch 2."):
         assert text in said
@@ -66,58 +61,18 @@ def test_table_json_and_plot(
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-class InThread(ContenderProcess):
-    """Serves the orders of a contender's process in a thread of this one, which has imported everything."""
-
-    pid = os.getpid()
-    started: ClassVar[list[tuple[str, str]]] = []
-
-    def __init__(self, name: str, work: Work, python: str) -> None:
-        self.started.append((name, python))
-        self.name, self._work = name, work
-        self._orders: queue.Queue[str] = queue.Queue()
-        self._lines: queue.Queue[str] = queue.Queue()
-        answers = SimpleNamespace(write=self._lines.put, flush=lambda: None)
-        self._thread = threading.Thread(target=child.serve, args=(name, iter(self._orders.get, ""), answers))
-        self._thread.start()
-        self.versions = self._receive()["versions"]
-
-    def _ask(self, order: str, patience_s: float = 0, **values: Any) -> dict[str, Any]:
-        work = {**self._work._asdict(), "folder": str(self._work.folder), "cache": str(self._work.cache)}
-        self._orders.put(json.dumps({"order": order, "work": work, **values}))
-        return self._receive()
-
-    def _receive(self, patience_s: float = 0) -> dict[str, Any]:
-        answer: dict[str, Any] = json.loads(self._lines.get())
-        assert "error" not in answer, answer
-        return answer
-
-    def close(self) -> None:
-        self._orders.put("")
-        self._thread.join()
-
-
-@pytest.fixture
-def in_threads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """What is started, and by which Python; here it runs in this process."""
-    monkeypatch.setattr("benchmark.course.ContenderProcess", InThread)
-    monkeypatch.setattr(InThread, "started", [])
-    return InThread.started
-
-
-def test_against_a_commit(
-    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_threads: list[tuple[str, str]]
-) -> None:
-    figures, python = tmp_path / "figures.json", tmp_path / "python"
-    python.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/called')
+@pytest.mark.usefixtures("in_forks")
+def test_against_a_commit(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures, python = tmp_path / "figures.json", tmp_path / "before"
+    python.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/called\nexec {sys.executable} "$@"\n')
     python.chmod(0o700)
     monkeypatch.setattr(bench, "check_out", lambda commit: str(python))
-    options = ["--rounds", "1", "--images", "256", "--batch-size", "16", "--size", "32", "--json", str(figures)]
-    assert bench.main([str(packed / "val"), "--against", "HEAD", *options]) == 0
+    options = ["--against", "HEAD", "--rounds", "1", *SMALL, "--json", str(figures)]
+    assert bench.main([str(packed / "val"), *options]) == 0
     before, now = json.loads(figures.read_text())["loaders"]
     assert (before["name"], before["ratio"], now["name"]) == ("gpuload-before", 1, "gpuload") and now["ratio"] > 0
-    assert (tmp_path / "called").read_text() == "-m gpuload warm-up\n"
-    assert in_threads == [("gpuload-before", str(python)), ("gpuload", sys.executable)] * 2
+    examined, measured = ["-m benchmark.child gpuload-before"] * 2
+    assert (tmp_path / "called").read_text().splitlines() == ["-m gpuload warm-up", examined, measured]
 
 
 @pytest.mark.skipif(
@@ -134,7 +89,7 @@ def test_a_commit_is_checked_out(packed: Path, capsys: pytest.CaptureFixture[str
 
 def test_lock(packed: Path) -> None:
     """In a process of its own: what else runs in one, such as what other tests have left, would be counted, too."""
-    command = [*python_of_a_fork(), bench.__file__, str(packed / "train"), "--lock", "--size", "192"]
+    command = [*prepared.python(), bench.__file__, str(packed / "train"), "--lock", "--size", "192"]
     done = subprocess.run([*command, "--batch-size", "8", "--images", "128"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -150,13 +105,11 @@ def test_steps_that_seem_to_take_less_than_nothing(packed: Path, monkeypatch: py
         bench.main([str(packed / "train"), "--lock"])
 
 
-def test_features(
-    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], in_threads: list[tuple[str, str]]
-) -> None:
+@pytest.mark.usefixtures("in_forks")
+def test_features(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """gpuload with a feature against gpuload without it, in turns; and a DataLoader. Some on sets made for them."""
     figures = tmp_path / "figures.json"
-    options = ["--rounds", "2", "--images", "256", "--batch-size", "16", "--size", "32", "--threads", "1"]
-    options += ["--json", str(figures), "--cache", str(tmp_path / "cache")]
+    options = ["--rounds", "2", *SMALL, "--json", str(figures), "--cache", str(tmp_path / "cache")]
     assert bench.main([str(packed / "train"), "--with", "captions", *options]) == 0
     said = capsys.readouterr().out
     record = json.loads(figures.read_text())
@@ -170,7 +123,7 @@ def test_features(
 
 
 @pytest.mark.parametrize("name", FEATURES)
-def test_every_feature_loads(packed: Path, prepared: Work, name: str, transforms: ModuleType) -> None:
+def test_every_feature_loads(packed: Path, made: Work, name: str, transforms: ModuleType) -> None:
     """With its counterpart, and with what both are compared with."""
     for without, own in names_of(name):
         for contender in (without, own):
@@ -178,14 +131,14 @@ def test_every_feature_loads(packed: Path, prepared: Work, name: str, transforms
             if not plus:
                 continue
             opens = {"gpuload": open_gpuload, "torch": open_dataloader}.get(loader_name)
-            with opens(prepared, variant) if opens else CONTENDERS[contender].open(prepared) as loader:
+            with opens(made, variant) if opens else CONTENDERS[contender].open(made) as loader:
                 batch = next(iter(loader))
-                assert describe(batch, CONTENDERS[contender], prepared)["dtype"] == "float32"
+                assert describe(batch, CONTENDERS[contender], made)["dtype"] == "float32"
                 del loader
 
 
 @pytest.fixture(scope="module")
-def prepared(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Work:
+def made(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Work:
     work = Work(packed / "val", 16, 32, 1, 64, cache=tmp_path_factory.mktemp("cache"))
     for data in {variant.data for variant in VARIANTS.values()} - {""}:
         (work.cache / data).mkdir()
@@ -193,22 +146,15 @@ def prepared(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Work:
     return work
 
 
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ("--loaders ffcv --python ffcv=/nowhere/python", "ffcv: /nowhere/python: No such file or directory"),
-        pytest.param(
-            "--loaders gpuload-gpu",
-            "gpuload-gpu: there is no GPU",
-            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU"),
-        ),
-    ],
-)
-def test_a_loader_that_cannot_run_is_named(
-    packed: Path, capsys: pytest.CaptureFixture[str], options: str, why: str
-) -> None:
+LEFT_OUT = {"--loaders ffcv --python ffcv=/nowhere/python": "ffcv: /nowhere/python: No such file or directory"}
+if not torch.cuda.is_available():
+    LEFT_OUT["--loaders gpuload-gpu"] = "gpuload-gpu: there is no GPU"
+
+
+@pytest.mark.parametrize("options", LEFT_OUT)
+def test_a_loader_that_cannot_run_is_named(packed: Path, capsys: pytest.CaptureFixture[str], options: str) -> None:
     assert bench.main([str(packed / "train"), *options.split()]) == 2
-    assert f"left out: {why}" in capsys.readouterr().err
+    assert f"left out: {LEFT_OUT[options]}" in capsys.readouterr().err
 
 
 MISTAKES = {
@@ -216,9 +162,7 @@ MISTAKES = {
     "--cold -1": "--cold -1: expected 0 or more",
     "--batch-size 5000 --images 80000": "--batch-size 5000: is larger than",
     "--images 640": "--images 640: expected at least 16 batches (1,024 images)",
-    "--loaders fast": "invalid choice: 'fast'",
     "--device cuda --loaders torch-gpu dali gpuload": "--device cuda: contradicts --loaders dali gpuload, whose batches",
-    "--device cpu --loaders gpuload-gpu": "--device cpu: contradicts --loaders gpuload-gpu, whose",
     "--python fast=python3": "--python fast=python3: expected LOADER=PATH",
 }
 
@@ -230,9 +174,8 @@ def test_arguments_that_cannot_be(packed: Path, options: str, capsys: pytest.Cap
     assert MISTAKES[options] in capsys.readouterr().err
 
 
-def test_peers_that_are_installed_deliver_what_gpuload_does(
-    packed: Path, capsys: pytest.CaptureFixture[str], in_threads: list[tuple[str, str]]
-) -> None:
+@pytest.mark.usefixtures("in_forks")
+def test_peers_that_are_installed_deliver_what_gpuload_does(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = [name for name in ("opencv", "webdataset", "spdl-opencv", "dali") if why_not(CONTENDERS[name]) is None]
     assert "webdataset" in names  # gpuload itself needs it
     work = Work(packed / "val", 16, 32, 2, 10_000, samples=len(gpuload.Dataset(packed / "val")))
@@ -243,3 +186,100 @@ def test_peers_that_are_installed_deliver_what_gpuload_does(
         assert result.examined is not None and result.examined.whole
         assert result.examined.images > 0.7 * work.samples
         assert result.examined.resumes == ("state_dict" if name in ("gpuload", "dali") else "reads again")
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    def rounds(*seconds: float) -> list[Round]:
+        return [Round(100, s, 2 * s, 10**6) for s in seconds]
+
+    first = First(0.1, (8, 3, 4, 4), "float32")
+    # The machine is half as fast in the second round; the second loader is twice as fast as the first in each.
+    results = {
+        "torch": Result({}, first=first, warm=rounds(2, 4, 2)),
+        "gpuload": Result({}, first=first, warm=rounds(1, 2, 1), cold=rounds(4, 2, 8), cached_share=0.5),
+    }
+    rows = summarise(results, {"images_per_s": 200.0})
+    assert [row["images_per_s"] for row in rows] == [50, 100]
+    assert [(row["ratio_min"], row["ratio"], row["ratio_max"]) for row in rows] == [(1, 1, 1), (2, 2, 2)]
+    assert [row["cpu_s_per_1000"] for row in rows] == [40, 20]
+    assert [row["share_of_ceiling"] for row in rows] == [0.25, 0.5]
+    assert [row["cold_images_per_s"] for row in rows] == [None, 25]
+    heads = [str(column.header) for column in make_table(rows, "").columns]
+    assert "cold" in heads
+    assert "resume" not in heads  # nobody has a figure for it
+
+
+def test_a_file_is_put_out_of_the_page_cache_and_read_back(tmp_path: Path) -> None:
+    kind = subprocess.run(["stat", "-f", "-c", "%T", str(tmp_path)], capture_output=True, text=True).stdout.strip()
+    if kind in ("tmpfs", "ramfs"):
+        pytest.skip(f"{kind} is the page cache itself")
+    path = tmp_path / "data"
+    path.write_bytes(os.urandom(1 << 20))
+    page_cache.warm([path])
+    assert page_cache.cached_share([path]) == 1
+    page_cache.evict([path])
+    assert page_cache.cached_share([path]) == 0
+
+
+@pytest.mark.usefixtures("in_forks")
+@pytest.mark.parametrize("fault", [ContenderError("torch: it broke"), KeyboardInterrupt()])
+def test_who_fails_is_left_out_and_an_interrupted_run_leaves_its_rounds(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fault: Any
+) -> None:
+    take, failing = ContenderProcess.round, iter([None, fault, fault])
+
+    def take_or_fail(self: ContenderProcess) -> Round:
+        if self.name == "torch" and (error := next(failing)):
+            raise error
+        return take(self)
+
+    monkeypatch.setattr(ContenderProcess, "round", take_or_fail)
+    figures = tmp_path / "figures.json"
+    options = ["--loaders", "gpuload", "torch", "--rounds", "3", "--cold", "0", *SMALL, "--json", str(figures)]
+    with pytest.raises(KeyboardInterrupt) if isinstance(fault, KeyboardInterrupt) else nullcontext():
+        assert bench.main([str(packed / "val"), *options]) == 0
+    record = json.loads(figures.read_text())
+    rounds = {row["name"]: len(row["rounds"]) for row in record["loaders"]}
+    if isinstance(fault, ContenderError):
+        assert record["complete"] and rounds == {"gpuload": 3} and record["left_out"] == {"torch": "it broke"}
+        assert "left out: torch: it broke" in capsys.readouterr().err
+    else:
+        assert not record["complete"] and rounds == {"gpuload": 1, "torch": 1}
+
+
+TRUTH = {"0": 128, "1": 128}
+WORK = Work(folder=None, batch_size=32, size=16, threads=2, images=1024, samples=256)  # type: ignore[arg-type]
+ANY = Contender("any", "any", open=None)  # type: ignore[arg-type]
+
+
+def look_at(batches: int = 8, labels: int = 2, change: Any = lambda images: images) -> Examined:
+    """At images, 256 by default, whose red is brighter than their blue; labels 0 and 1 in turn."""
+    random, colour = torch.Generator().manual_seed(0), torch.tensor([0.5, 0.0, -0.5]).view(3, 1, 1)
+    images = [torch.randn(32, 3, 16, 16, generator=random) + colour for _ in range(batches)]
+    return examine([(change(one), torch.arange(32) % labels) for one in images], ANY, WORK)[0]
+
+
+@pytest.mark.parametrize(
+    ("other", "fault"),
+    [
+        ({}, "^None$"),
+        ({"batches": 6}, "^None$"),  # a last batch of each worker may be missing
+        ({"batches": 5}, "its epoch has 160 of 256 images"),
+        ({"batches": 9}, "label 0 occurs 144 times in an epoch, but 128 times in the set"),
+        ({"labels": 3}, "but 0 times in the set"),
+        ({"change": lambda images: images.flip(1)}, r"differ from the first loader's: mean -0\.\d+, .* in red, green"),
+        ({"change": lambda images: images[..., :8]}, r"its batches are \(32, 3, 16, 8\), torch.float32 on cpu"),
+        ({"change": lambda images: images.double()}, "torch.float64 on cpu; expected"),
+        ({"change": lambda images: images * torch.nan}, "a pixel is not finite"),
+    ],
+)
+def test_what_a_loader_delivers_is_examined(other: dict[str, Any], fault: str) -> None:
+    first = look_at()
+    assert (first.images, first.whole, first.labels) == (256, True, TRUTH)
+    assert first.mean == pytest.approx([0.5, 0.0, -0.5], abs=0.02)
+    assert first.std == pytest.approx([1.0, 1.0, 1.0], abs=0.02)
+    try:
+        said = str(faults(look_at(**other), TRUTH, first, WORK))
+    except ValueError as error:
+        said = str(error)
+    assert re.search(fault, said), said

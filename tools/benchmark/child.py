@@ -1,10 +1,10 @@
 """The process of one contender: reads orders from standard input and answers in JSON lines.
 
-    python -m benchmark.child NAME FILE_DESCRIPTOR
+    python -m benchmark.child NAME
 
 Contenders run in separate processes so that none uses the memory, threads or caches of another, and so that a peer may
-have its own Python environment: nothing imported here needs gpuload. Answers go to the file descriptor, since libraries
-may print to standard output.
+have its own Python environment: nothing imported here needs gpuload. Answers go to standard output, and what libraries
+print there to standard error.
 """
 
 import ctypes
@@ -213,5 +213,6 @@ def _end_with_parent() -> None:
 
 if __name__ == "__main__":
     _end_with_parent()
-    with open(int(sys.argv[2]), "w") as answer_file:
+    with open(os.dup(1), "w") as answer_file:
+        os.dup2(2, 1)
         serve(sys.argv[1], sys.stdin, answer_file)

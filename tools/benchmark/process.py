@@ -60,28 +60,20 @@ class ContenderProcess:
 
     def __init__(self, name: str, work: Work, python: str = sys.executable) -> None:
         self.name, self._work = name, work
-        ours, theirs = os.pipe()
         # Output of its libraries, shown only if it fails.
         self._notes = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
+        command, pipe = [python, "-m", "benchmark.child", name], subprocess.PIPE
         try:
             self._process = subprocess.Popen(
-                [python, "-m", "benchmark.child", name, str(theirs)],
-                stdin=subprocess.PIPE,
-                stdout=self._notes,
-                stderr=self._notes,
-                pass_fds=[theirs],
-                text=True,
-                env=_environment(),
+                command, stdin=pipe, stdout=pipe, stderr=self._notes, text=True, env=_environment()
             )
         except OSError as error:
-            os.close(ours)
             self._notes.close()
             raise ContenderError(f"{name}: {python}: {error.strerror}") from None
-        finally:
-            os.close(theirs)
-        self._answers = open(ours)  # noqa: SIM115 - closed with the process
+        assert self._process.stdout is not None
+        self._answers = self._process.stdout
         self._selector = selectors.DefaultSelector()
-        self._selector.register(ours, selectors.EVENT_READ)
+        self._selector.register(self._answers, selectors.EVENT_READ)
         self.versions: dict[str, str] = self._receive()["versions"]
 
     @property
