@@ -1,4 +1,4 @@
-"""All checks that need a real GPU, for a host that is available for minutes: two calls of under 9 minutes each.
+"""All checks that need a real GPU, for a host that is available for minutes.
 
     python tools/gpu_check.py PHOTOS                        # writes gpu-check/summary.json; repeat it to continue
     python tools/gpu_check.py PHOTOS --steps bench train    # runs only these steps, again if they are done
@@ -10,10 +10,9 @@ packages that are missing, which are those of the extras `cuda13` (or `cuda12`) 
 host without a network, take the repository, PHOTOS and their wheels along: `pip download`, then `pip install --no-index
 --target SITE *.whl` and `export PYTHONPATH=SITE` there.
 
-Steps run in the order of their value. A call takes at most 520 s: a step starts only if its limit fits into the rest.
-The next call skips completed steps, and retries failed ones after the new ones. A step that hangs is stopped at its
-limit, and what it has written by then is kept. summary.json is updated after each step. It is all that the next call
-needs, even on another host, where only the data is made again.
+Steps run in the order of their value, for at most --seconds: one starts only if its limit fits into the rest. The next
+call skips completed steps; data that is missing, as on another host, is made again. A step that hangs is stopped at its
+limit, and what it has written by then is kept. summary.json is updated after each step.
 
 Exit codes: 0 all steps completed; 1 a step failed, or has not run yet; 2 wrong arguments.
 """
@@ -46,14 +45,13 @@ _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
 
 class Step(NamedTuple):
-    """seconds: time limit. makes: data that is made again if missing. needs_data: whether it reads the shards."""
+    """seconds: time limit. makes: data that is made again if missing."""
 
     name: str
     seconds: float
     command: list[str]
     environment: Mapping[str, str] = {}
     makes: Path | None = None
-    needs_data: bool = True
 
 
 def steps(photos: Path, out: Path, device: str, quick: bool) -> list[Step]:
@@ -72,20 +70,18 @@ def steps(photos: Path, out: Path, device: str, quick: bool) -> list[Step]:
         return [python, str(ROOT / path), train, "--device", device, *options]
 
     found = [
-        Step("packages", 30, [python, __file__, "--packages", device], needs_data=False),
+        Step("packages", 30, [python, __file__, "--packages", device]),
         Step(
             "codec",
             100,  # the first step that compiles
             [*pytest, f"--junitxml={out / 'codec.xml'}", "-s", "-k", pixels, "tests/gpu/test_gpu_pixels.py"],
             {"DALI_NVIMGCODEC_LOG_LEVEL": "3"},
-            needs_data=False,
         ),
-        Step("pack", 60, pack, makes=shards / "train" / "manifest.json", needs_data=False),
+        Step("pack", 60, pack, makes=shards / "train" / "manifest.json"),
         Step(
             "tests",
             150,
             [*pytest, f"--junitxml={out / 'tests.xml'}", *(["-m", "gpu"] if gpu else []), "tests/gpu"],
-            needs_data=False,
         ),
         Step(
             "bench",
@@ -124,7 +120,7 @@ def steps(photos: Path, out: Path, device: str, quick: bool) -> list[Step]:
     if images != photos:
         count = "240" if quick else "6000"
         cut = [python, str(photos / "cut"), str(images), count, "--like", "imagenet", "--workers", cores]
-        found.insert(2, Step("cut", 60, cut, makes=images, needs_data=False))
+        found.insert(2, Step("cut", 60, cut, makes=images))
     return found
 
 
@@ -164,56 +160,27 @@ def describe_host(device: str) -> dict[str, Any]:
     }
 
 
-class Check:
-    """Runs steps within the time of a call, and records each in `out`/summary.json.
-
-    again: whether to run completed steps, too.
-    """
-
-    def __init__(self, out: Path, setting: Mapping[str, object], seconds: float, again: bool = False) -> None:
-        self.out, self._setting, self._again = out, setting, again
-        self._deadline = time.monotonic() + seconds
-        self.recorded: dict[str, Any] = read_summary(out)["steps"]
-        self._run: set[str] = set()
-
-    def run(self, asked: list[Step]) -> list[str]:
-        """Returns the names of the steps that have not run and are not completed."""
-        # Steps that failed in an earlier call come after the new ones, except those that make the data.
-        new = [step for step in asked if step.makes or self._again or step.name not in self.recorded]
-        for step in [*new, *asked]:
-            lacks_data = step.needs_data and not all(other.makes.exists() for other in asked if other.makes)
-            if self._is_open(step) and not lacks_data and step.seconds <= self._deadline - time.monotonic():
-                self._take(step)
-        return [step.name for step in asked if self._is_open(step)]
-
-    def _is_open(self, step: Step) -> bool:
-        is_done = not self._again and self.recorded.get(step.name, {}).get("ok", False)
-        return step.name not in self._run and not (is_done and (step.makes is None or step.makes.exists()))
-
-    def _take(self, step: Step) -> None:
-        self._run.add(step.name)
-        log, started = self.out / f"{step.name}.log", time.monotonic()
-        for suffix in (".log", ".json", ".xml"):
-            log.with_suffix(suffix).unlink(missing_ok=True)
-        code = run(step.command, step.seconds, log, step.environment)
-        lines = [_COLOUR.sub("", line) for line in _text(log).splitlines()]
-        figures = read_figures(self.out, step.name, lines)
-        fault = find_fault(step.name, figures) if code == 0 else None
-        self.recorded[step.name] = record = {
-            "ok": code == 0 and fault is None,
-            "exit": code,
-            "fault": fault,
-            "seconds": round(time.monotonic() - started, 1),
-            "command": " ".join(step.command),
-            "figures": figures,
-            "output": lines[-_LAST_LINES:],
-        }
-        temporary = self.out / "summary.json.tmp"
-        temporary.write_text(json.dumps({"setting": self._setting, "steps": self.recorded}, indent=1) + "\n")
-        temporary.replace(self.out / "summary.json")
-        outcome = "ok" if record["ok"] else "failed" if fault else "timed out" if code == TIMED_OUT else f"exit {code}"
-        last = fault or (lines or [""])[-1]
-        print(f"{step.name:<9} {outcome:<9} {record['seconds']:>5.0f} s  {last[:100]}", flush=True)
+def record(step: Step, out: Path) -> dict[str, Any]:
+    """Runs a step, and prints and returns what came of it."""
+    log, started = out / f"{step.name}.log", time.monotonic()
+    for suffix in (".log", ".json", ".xml"):
+        log.with_suffix(suffix).unlink(missing_ok=True)
+    code = run(step.command, step.seconds, log, step.environment)
+    lines = [_COLOUR.sub("", line) for line in _text(log).splitlines()]
+    figures = read_figures(out, step.name, lines)
+    fault = find_fault(step.name, figures) if code == 0 else None
+    found = {
+        "ok": code == 0 and fault is None,
+        "exit": code,
+        "fault": fault,
+        "seconds": round(time.monotonic() - started, 1),
+        "command": " ".join(step.command),
+        "figures": figures,
+        "output": lines[-_LAST_LINES:],
+    }
+    outcome = "ok" if found["ok"] else "failed" if fault else "timed out" if code == TIMED_OUT else f"exit {code}"
+    print(f"{step.name:<9} {outcome:<9} {found['seconds']:>5.0f} s  {(fault or (lines or [''])[-1])[:100]}", flush=True)
+    return found
 
 
 def run(command: list[str], seconds: float, log: Path, environment: Mapping[str, str]) -> int:
@@ -335,9 +302,19 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f"--out {args.out}: holds results of another setting, {before}; choose another folder")
     out.mkdir(parents=True, exist_ok=True)
 
-    check = Check(out, setting, args.seconds, again=bool(args.steps))
-    left = check.run([step for step in every if step.name in (args.steps or names)])
-    bad = [name for name, record in check.recorded.items() if not record["ok"]]
+    recorded, left, deadline = read_summary(out)["steps"], [], time.monotonic() + args.seconds
+    for step in every:
+        is_wanted = step.name in args.steps if args.steps else not recorded.get(step.name, {}).get("ok")
+        if step.makes is not None:
+            is_wanted = not step.makes.exists()
+        if is_wanted and step.seconds > deadline - time.monotonic():
+            left.append(step.name)
+        elif is_wanted:
+            recorded[step.name] = record(step, out)
+            temporary = out / "summary.json.tmp"
+            temporary.write_text(json.dumps({"setting": setting, "steps": recorded}, indent=1) + "\n")
+            temporary.replace(out / "summary.json")
+    bad = [name for name, found in recorded.items() if not found["ok"]]
     print(f"{out / 'summary.json'}: {'failed: ' + ', '.join(bad) if bad else 'no step failed'}")
     if left:
         print(f"Not run yet: {', '.join(left)}. Repeat the command to continue.")

@@ -4,10 +4,8 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import bench
 import gpu_check
@@ -71,91 +69,62 @@ def test_tests_are_counted_as_they_end(tmp_path: Path) -> None:
     assert found["recorded"] == {"test_passes: difference": "0.2"}
 
 
-class Host:
-    """Where gpu_check runs steps that are lines of a shell: (name, seconds, line), or with the data that they make."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.photos, self.out = folder / "photos", folder / "out"
-        self.photos.mkdir()
-        self.lines: list[tuple[str, float, str]] = []
-        self.makes: dict[str, str] = {}
-        monkeypatch.setattr(gpu_check, "steps", lambda photos, out, device, quick: list(map(self._step, self.lines)))
-
-    def _step(self, line: tuple[str, float, str]) -> gpu_check.Step:
-        name, seconds, command = line
-        makes = self.out / self.makes[name] if name in self.makes else None
-        words = ["sh", "-c", f"cd {self.out}; echo {name} >>order; {command}"]
-        return gpu_check.Step(name, seconds, words, makes=makes, needs_data=name.startswith("needs"))
-
-    def call(self, *options: str) -> int:
-        return gpu_check.main([str(self.photos), "--out", str(self.out), *options])
-
-    def order(self) -> list[str]:
-        """The steps that ran since the last look, in order."""
-        path = self.out / "order"
-        names = path.read_text().split() if path.exists() else []
-        path.unlink(missing_ok=True)
-        return names
-
-    def recorded(self) -> dict[str, dict[str, Any]]:
-        return gpu_check.read_summary(self.out)["steps"]
+# Steps that are lines of a shell, and the seconds that each may take. The child of the second would outlive it, and what
+# that has written by then is kept; the third is made to end; the fifth needs more than a call has left.
+HANGS = "echo '{\"rows\": [1]}' >hangs.json; sleep 60 & echo $! >child; trap 'touch caught; exit 1' INT; wait"
+LINES = {
+    "pack": (5, "mkdir shards"),
+    "fails": (20, "echo it broke >&2; test -e mended || exit 3"),
+    "hangs": (1, HANGS),
+    "stays": (0.3, "trap '' INT; sleep 60"),
+    "long": (500, "true"),
+    "works": (20, "echo done"),
+}
 
 
-@pytest.fixture
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
-    return Host(tmp_path, monkeypatch)
-
-
-def test_no_step_stops_the_others(
-    host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_no_step_stops_the_others_and_the_next_call_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    out, lines = tmp_path / "out", dict(LINES)
+
+    def steps(*_: object) -> list[gpu_check.Step]:
+        makes = {"pack": out / "shards"}
+        shell = ["sh", "-c"]
+        return [
+            gpu_check.Step(name, seconds, [*shell, f"cd {out}; echo {name} >>order; {line}"], makes=makes.get(name))
+            for name, (seconds, line) in lines.items()
+        ]
+
+    def call(*options: str) -> tuple[int, list[str], str]:
+        """The exit code, the steps that ran, and what was printed."""
+        code = gpu_check.main([str(tmp_path), "--out", str(out), *options])
+        (out / "order").touch()
+        order = (out / "order").read_text().split()
+        (out / "order").unlink()
+        return code, order, capsys.readouterr().out
+
     monkeypatch.setattr(gpu_check, "GRACE_S", 1)
-    # The child of the second would outlive it, and what that has written by then is kept.
-    hangs = "echo '{\"rows\": [1]}' >hangs.json; sleep 60 & echo $! >child; trap 'touch caught; exit 1' INT; wait"
-    host.lines = [("fails", 20, "echo it broke >&2; exit 3"), ("hangs", 1, hangs)]
-    host.lines += [("stays", 0.3, "trap '' INT; sleep 60"), ("works", 20, "echo done")]
-    assert host.call("--seconds", "100") == 1
-    found = host.recorded()
-    assert [step["exit"] for step in found.values()] == [3, 124, 124, 0] and found["works"]["ok"]
+    monkeypatch.setattr(gpu_check, "steps", steps)
+    code, order, said = call("--seconds", "400")
+    assert (code, order) == (1, ["pack", "fails", "hangs", "stays", "works"])
+    found = gpu_check.read_summary(out)["steps"]
+    assert [step["exit"] for step in found.values()] == [0, 3, 124, 124, 0] and found["works"]["ok"]
     assert found["fails"]["output"] == ["it broke"] and found["hangs"]["figures"] == {"rows": [1]}
-    assert (host.out / "caught").exists()  # it was asked to end before it was made to
+    assert (out / "caught").exists()  # it was asked to end before it was made to
     with contextlib.suppress(FileNotFoundError):  # a process that has ended may wait for its new parent
-        state = Path(f"/proc/{(host.out / 'child').read_text().strip()}/stat").read_text().rpartition(")")[2].split()[0]
+        state = Path(f"/proc/{(out / 'child').read_text().strip()}/stat").read_text().rpartition(")")[2].split()[0]
         assert state == "Z"
-    said = capsys.readouterr().out
     assert re.search(r"^fails +exit 3 +\d+ s  it broke$", said, re.MULTILINE)
     assert re.search(r"^hangs +timed out +\d s", said, re.MULTILINE)
     assert "summary.json: failed: fails, hangs, stays" in said
+    assert "Not run yet: long. Repeat the command to continue." in said
 
-
-def test_the_next_call_goes_on(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
-    host.lines = [("first", 5, "test -e mended"), ("second", 5, "true"), ("third", 500, "true"), ("fourth", 5, "true")]
-    assert host.call("--seconds", "400") == 1 and host.order() == ["first", "second", "fourth"]
-    assert "Not run yet: third. Repeat the command to continue." in capsys.readouterr().out
-    (host.out / "mended").touch()
-    assert host.call("--seconds", "600") == 0 and host.order() == ["third", "first"]  # failed ones after new ones
-    assert "no step failed" in capsys.readouterr().out
-    assert host.call() == 0 and host.order() == []
-    assert host.call("--steps", "fourth", "first") == 0 and host.order() == ["first", "fourth"]
-
-
-def test_on_another_host_only_the_data_are_made_again(host: Host) -> None:
-    host.makes = {"cut": "images", "pack": "shards"}
-    host.lines = [("cut", 5, "mkdir images"), ("pack", 5, "mkdir shards")]
-    host.lines += [("needs-a", 5, "true"), ("needs-b", 500, "true")]
-    assert host.call("--seconds", "400") == 1 and host.order() == ["cut", "pack", "needs-a"]
-    carried = (host.out / "summary.json").read_bytes()
-    shutil.rmtree(host.out)
-    host.out.mkdir()
-    (host.out / "summary.json").write_bytes(carried)
-    assert host.call("--seconds", "600") == 0 and host.order() == ["cut", "pack", "needs-b"]
-
-
-def test_without_data_nothing_that_needs_them_runs(host: Host) -> None:
-    host.makes = {"pack": "shards"}
-    host.lines = [("pack", 5, "test -e mended && mkdir shards"), ("needs-a", 5, "true"), ("other", 5, "true")]
-    assert host.call() == 1 and host.order() == ["pack", "other"]
-    (host.out / "mended").touch()
-    host.lines.append(("new", 5, "true"))
-    # Data that failed come before the new, which may need them.
-    assert host.call() == 0 and host.order() == ["pack", "needs-a", "new"]
+    (out / "mended").touch()
+    (out / "shards").rmdir()  # as on another host
+    del lines["hangs"], lines["stays"]
+    for options, ran in (
+        ((), ["pack", "fails", "long"]),
+        ((), []),
+        (("--steps", "works", "fails"), ["fails", "works"]),
+    ):
+        assert call("--seconds", "600", *options)[1] == ran
