@@ -4,12 +4,15 @@ The background is gray, and black outside the image. The other colours touch onl
 an edge are nearest to one of the two classes that meet there too.
 """
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from damaged import damage
 from images import encode
 from PIL import Image
 
@@ -59,6 +62,26 @@ def paint(number: int, side: int = 100) -> dict[str, Any]:
 
 def pack_painted(folder: Path, count: int = 18, side: int = 100) -> Path:
     gpuload.pack([paint(number, side) for number in range(count)], folder, workers=1, maxcount=5, shuffle=False)
+    return folder / "train"
+
+
+def pack_hostile(folder: Path, text: str, name: str, changed: Mapping[int, Mapping[str, Any]] | None = None) -> Path:
+    """A set in which every text is this one, with an image that is damaged and one that was rejected; folder/sound/train
+    is the set without damage.
+
+    name: of files, before their numbers. changed: texts of single samples.
+    """
+    samples = [
+        {**sample, "label": f"{text}{n % 3}", "caption": text, "name": f"{name}{n}"}
+        | {"boxes_class": [text] * len(sample["boxes"])}
+        | dict((changed or {}).get(n, {}))
+        for n, sample in enumerate(paint(n, 60) for n in range(12))
+    ]
+    rejected = {**samples[0], "image": b"no", "name": f"{name}bad"}
+    gpuload.pack([*samples, rejected], folder / "sound", workers=1, maxcount=6)
+    damage(folder / "sound" / "train", folder / "train", [8])
+    with (folder / "train" / "rejected.jsonl").open("a") as lines:
+        lines.write(json.dumps({"source": text, "reason": text}) + "\nno JSON\n[]\n")
     return folder / "train"
 
 

@@ -19,9 +19,10 @@ from gpuload.augment import Augment
 from gpuload.counted import counted
 from gpuload.disk.dataset import Dataset
 from gpuload.order.epoch import measure_mixing, smallest_good_window
-from gpuload.report.facts import Part, find_extremes, histogram, in_short, look_at_all
+from gpuload.report.facts import Part, aspect, find_extremes, histogram, in_short, look_at_all
 from gpuload.report.groups import MOST_SHOWN, class_tables, find_duplicates
 from gpuload.report.samples import Split, Thumbnails, describe, read_rejected, training_batch, training_split
+from gpuload.types import Array
 
 _FOLDER = Path(__file__).parent / "page"
 _CLASS_BYTES = 900_000  # of the names and counts of classes, without their thumbnails
@@ -166,11 +167,11 @@ def build(
         "classes": class_tables(parts),
         # Without colour, however they are stored.
         "gray": [
-            {"split": part.split.name, "gray": int((part.looks.color < 2).sum()), "of": len(part.looks.numbers)}
+            {"split": part.split.name, "gray": int((part.looks["color"] < 2).sum()), "of": len(part.looks)}
             for part in parts
         ],
         "looked_at": {
-            "images": sum(len(part.looks.numbers) for part in parts),
+            "images": sum(len(part.looks) for part in parts),
             "of": sum(len(split.dataset) for split in splits),
         },
         "training": {
@@ -206,13 +207,19 @@ def _split(part: Part) -> dict[str, Any]:
     }
 
 
+# Title, unit, and what is counted.
+_HISTOGRAMS: tuple[tuple[str, str, Callable[[Array], Array]], ...] = (
+    ("Width", "pixels", lambda sizes: sizes["width"]),
+    ("Height", "pixels", lambda sizes: sizes["height"]),
+    ("Aspect", "width : height", aspect),
+    ("Stored size", "kB", lambda sizes: sizes["image_bytes"] / 1000),
+)
+
+
 def _histograms(parts: Sequence[Part]) -> list[Any]:
-    names, tables = [part.split.name for part in parts], [part.columns for part in parts]
+    names = [part.split.name for part in parts]
     found = [
-        histogram("Width", "pixels", [table.widths for table in tables], names),
-        histogram("Height", "pixels", [table.heights for table in tables], names),
-        histogram("Aspect", "width : height", [table.aspect for table in tables], names),
-        histogram("Stored size", "kB", [table.bytes / 1000 for table in tables], names),
+        histogram(title, unit, [values(part.sizes) for part in parts], names) for title, unit, values in _HISTOGRAMS
     ]
     return [entry for entry in found if entry["bins"]]
 

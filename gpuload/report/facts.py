@@ -8,26 +8,28 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from gpuload.disk.dataset import Dataset
 from gpuload.fields.registry import kind_of
 from gpuload.fields.rows import flat, rows_of
 from gpuload.headers import encodings, jpeg, png
 from gpuload.loader.pipeline import CorruptSample
-from gpuload.report.pixels import Looks, choose, look_at, shares, side_for
+from gpuload.report.pixels import choose, look_at, shares, side_for
 from gpuload.report.samples import Split, describe
-from gpuload.types import I64, ClassNames
+from gpuload.types import I64, Array, ClassNames
 
 # Rows whose sizes are kept, 32 bytes each. Of larger splits, those of evenly spaced shards.
 MOST_ROWS = 5_000_000
 _EXAMPLES = 24  # kept for each class and split
-_SIZES = ("width", "height", "image_bytes")
 _FIRST_BYTES = 1 << 14  # of an image; enough for most headers
 _BINS = 28
 _FEW = 12  # different values that get a bar each
 _NICE = (1, 2, 2.5, 5, 10)
 _SHOWN = 12  # of a ranking
+
+
+# What the index says of an image. number: in the whole set.
+SIZES = np.dtype([(name, np.int64) for name in ("number", "width", "height", "image_bytes")])
 
 
 @dataclass(frozen=True)
@@ -59,33 +61,15 @@ class Classes:
 
 
 @dataclass(frozen=True)
-class Columns:
-    """Of the samples at `numbers`, in stored order: widths and heights in pixels, and bytes of the stored image; all
-    int64 (N,). classes: of each field that has some, "label" first."""
-
-    numbers: I64
-    widths: I64
-    heights: I64
-    bytes: I64
-    classes: dict[str, Classes]
-
-    @property
-    def pixels(self) -> I64:
-        return self.widths * self.heights
-
-    @property
-    def aspect(self) -> npt.NDArray[Any]:
-        return self.widths / np.maximum(self.heights, 1)
-
-
-@dataclass(frozen=True)
 class Part:
-    """columns: of the index. looks: of the images that were looked at, formats: how many of them are of which. corrupt:
-    the first 1,000 of those that do not decode, and corrupt_images, how many there are."""
+    """A split. sizes: `SIZES` (N,), in stored order. classes: of each field that has some, "label" first. looks: of the
+    images that were looked at, formats: how many of them are of which. corrupt: the first 1,000 of those that do not
+    decode, and corrupt_images, how many there are."""
 
     split: Split
-    columns: Columns
-    looks: Looks
+    sizes: Array
+    classes: dict[str, Classes]
+    looks: Array
     formats: Counter[str]
     corrupt: tuple[CorruptSample, ...]
     corrupt_images: int
@@ -96,9 +80,9 @@ def look_at_all(splits: Sequence[Split], most_images: int, progress: Callable[[i
 
     progress: as of `build`.
     """
-    columns = [read_columns(split.dataset) for split in splits]
+    indexes = [read_index(split.dataset) for split in splits]
     counts = list(shares([len(split.dataset) for split in splits], most_images))
-    side = side_for(np.concatenate([np.minimum(found.widths, found.heights) for found in columns]))
+    side = side_for(np.concatenate([np.minimum(sizes["width"], sizes["height"]) for sizes, _ in indexes]))
     parts, done = [], 0
 
     def more(images: int) -> None:
@@ -106,16 +90,16 @@ def look_at_all(splits: Sequence[Split], most_images: int, progress: Callable[[i
         done += images
         progress(done, sum(counts), 0)
 
-    for split, found, count in zip(splits, columns, counts, strict=True):
+    for split, (sizes, classes), count in zip(splits, indexes, counts, strict=True):
         numbers = choose(split.dataset, count)
         looks, corrupt, images = look_at(split.dataset, numbers, side, more)
         formats = count_formats(split.dataset, split.dataset.stored_samples(numbers))
-        parts.append(Part(split, found, looks, formats, corrupt, images))
+        parts.append(Part(split, sizes, classes, looks, formats, corrupt, images))
     return parts
 
 
-def read_columns(dataset: Dataset) -> Columns:
-    """One pass over the index, shard by shard."""
+def read_index(dataset: Dataset) -> tuple[Array, dict[str, Classes]]:
+    """Sizes and classes, by one pass over the index, shard by shard."""
     dataset.fetch_rows()
     columns = {field: name for field in dataset.fields.values() if (name := kind_of(field).class_column(field))}
     classes = {
@@ -124,16 +108,17 @@ def read_columns(dataset: Dataset) -> Columns:
     }
     selected = dataset.stored_samples(np.arange(len(dataset)))
     kept = selected[choose(dataset, MOST_ROWS)]
-    sizes = [np.empty((3, 0), np.int64)]
+    sizes = np.empty(len(kept), SIZES)
+    sizes["number"] = kept
     for shard, (first, end) in enumerate(zip(dataset.first_samples[:-1], dataset.first_samples[1:], strict=True)):
         numbers, mine = (of[slice(*np.searchsorted(of, [first, end]))] for of in (selected, kept))
         if len(numbers):
             rows = dataset.rows(shard)
             for field, name in columns.items():
                 classes[field.name].add(rows.column(name).take(numbers - first), numbers)
-            sizes.append(np.stack([rows.column(name).to_numpy()[mine - first] for name in _SIZES]))
-    widths, heights, stored = np.concatenate(sizes, axis=1)
-    return Columns(kept, widths, heights, stored, classes)
+            for size in ("width", "height", "image_bytes"):
+                sizes[size][slice(*np.searchsorted(kept, [first, end]))] = rows.column(size).to_numpy()[mine - first]
+    return sizes, classes
 
 
 def count_formats(dataset: Dataset, numbers: I64) -> Counter[str]:
@@ -167,7 +152,7 @@ def _format(head: bytes) -> str:
     return next((name for name, is_of in tests.items() if is_of(data)), "other")
 
 
-def histogram(title: str, unit: str, values: Sequence[npt.NDArray[Any]], names: Sequence[str]) -> dict[str, Any]:
+def histogram(title: str, unit: str, values: Sequence[Array], names: Sequence[str]) -> dict[str, Any]:
     """Of the values of each split: bins of a round width between the outermost half percents, and two of what is
     beyond; or where there are few different values, a bin for each."""
     parts = [np.asarray(part, np.float64) for part in values]
@@ -193,7 +178,7 @@ def histogram(title: str, unit: str, values: Sequence[npt.NDArray[Any]], names: 
     return found
 
 
-def _edges(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _edges(values: Array) -> Array:
     """Of bins of a round width."""
     low, high = np.percentile(values, [0.5, 99.5])
     width = (high - low) / (_BINS - 2) if high > low else max(abs(high), 1) / _BINS
@@ -220,15 +205,26 @@ def in_short(value: float) -> str:
 
 
 class _Ranking(NamedTuple):
-    """What images are ranked by. of: "looks" or "columns", which has the values, the smallest first. what: how it is
-    measured."""
+    """What images are ranked by. of: "looks" or "sizes", of which `values` makes numbers, the smallest first. what: how
+    it is measured."""
 
     of: str
     name: str
     title: str
     what: str
-    values: Callable[[Any], npt.NDArray[Any]]
+    values: Callable[[Array], Array]
     text: Callable[[float], str]
+
+
+def aspect(sizes: Array) -> Array:
+    """Width : height."""
+    ratio: Array = sizes["width"] / np.maximum(sizes["height"], 1)
+    return ratio
+
+
+def _pixels(sizes: Array) -> Array:
+    count: Array = sizes["width"] * sizes["height"]
+    return count
 
 
 def _in_pixels(count: float) -> str:
@@ -237,23 +233,23 @@ def _in_pixels(count: float) -> str:
 
 _RANKINGS = (
     _Ranking("looks", "darkest", "Darkest", "the level that 95 % of the pixels stay below",
-             lambda f: f.bright_parts, "{:.0%}".format),
+             lambda looks: looks["bright"], "{:.0%}".format),
     _Ranking("looks", "brightest", "Brightest", "the level that 95 % of the pixels are above",
-             lambda f: -f.dark_parts, lambda v: f"{-v:.0%}"),
+             lambda looks: -looks["dark"], lambda v: f"{-v:.0%}"),
     _Ranking("looks", "blurriest", "Most blurred", "deviation of the Laplacian of the small image",
-             lambda f: f.sharpness, "{:.1f}".format),
+             lambda looks: looks["sharpness"], "{:.1f}".format),
     _Ranking("looks", "least-informative", "Least informative", "entropy of the brightness, at most 6 bits",
-             lambda f: f.entropy, lambda v: f"{abs(v):.2f} bits"),
-    _Ranking("columns", "aspect", "Oddest in aspect", "longer : shorter side",
-             lambda f: -np.abs(np.log(f.aspect)), lambda v: f"{np.exp(-v):.2f} : 1"),
-    _Ranking("columns", "smallest", "Smallest", "in pixels", lambda f: f.pixels, _in_pixels),
-    _Ranking("columns", "largest", "Largest", "in pixels", lambda f: -f.pixels, _in_pixels),
+             lambda looks: looks["entropy"], lambda v: f"{abs(v):.2f} bits"),
+    _Ranking("sizes", "aspect", "Oddest in aspect", "longer : shorter side",
+             lambda sizes: -np.abs(np.log(aspect(sizes))), lambda v: f"{np.exp(-v):.2f} : 1"),
+    _Ranking("sizes", "smallest", "Smallest", "in pixels", _pixels, _in_pixels),
+    _Ranking("sizes", "largest", "Largest", "in pixels", lambda sizes: -_pixels(sizes), _in_pixels),
 )  # fmt: skip
 
 
 def find_extremes(parts: Sequence[Part]) -> list[dict[str, Any]]:
     """For each ranking the images at its end, over all splits, the most extreme first."""
-    found, images = [], sum(len(part.columns.numbers) for part in parts)
+    found, images = [], sum(len(part.sizes) for part in parts)
     for ranking in _RANKINGS:
         ends: list[tuple[float, int, int]] = []
         for n, part in enumerate(parts):
@@ -261,7 +257,7 @@ def find_extremes(parts: Sequence[Part]) -> list[dict[str, Any]]:
             values = ranking.values(source)
             rows = np.flatnonzero(np.isfinite(values))
             rows = rows[np.argsort(values[rows], kind="stable")[: _SHOWN + 1]]
-            ends += [(float(values[row]), n, int(source.numbers[row])) for row in rows.tolist()]
+            ends += [(float(values[row]), n, int(source["number"][row])) for row in rows.tolist()]
         ends.sort()
         if len(ends) > _SHOWN:  # what many share is not extreme
             ends = [end for end in ends[:_SHOWN] if end[0] < ends[_SHOWN][0]]

@@ -32,11 +32,11 @@ Member = tuple[int, int]  # split, and number in its whole set
 
 def class_tables(parts: Sequence[Part]) -> list[dict[str, Any]]:
     """A table for each field with classes, "label" first; fields of one name are one table."""
-    return [_table(name, parts) for name in dict.fromkeys(name for part in parts for name in part.columns.classes)]
+    return [_table(name, parts) for name in dict.fromkeys(name for part in parts for name in part.classes)]
 
 
 def _table(field: str, parts: Sequence[Part]) -> dict[str, Any]:
-    here = {n: part.columns.classes[field] for n, part in enumerate(parts) if field in part.columns.classes}
+    here = {n: part.classes[field] for n, part in enumerate(parts) if field in part.classes}
     names = next((found.names for found in here.values() if found.names is not None), None)
     counts = {number: [0] * len(parts) for number in range(len(names or ()))}
     for n, found in here.items():
@@ -73,7 +73,7 @@ def _table(field: str, parts: Sequence[Part]) -> dict[str, Any]:
 def _examples(field: str, number: int, parts: Sequence[Part], each: int) -> list[dict[str, Any]]:
     """Some samples of a class, of the first split that has any."""
     for part in parts:
-        if found := part.columns.classes[field].examples.get(number):
+        if found := part.classes[field].examples.get(number):
             return [describe(part.split, sample) for sample in found[:: max(1, len(found) // each)][:each]]
     return []
 
@@ -122,12 +122,11 @@ def _of_each_split(members: Sequence[Member]) -> list[Member]:
 def _find_groups(parts: Sequence[Part]) -> tuple[list[tuple[list[Member], bool]], int]:
     """The members of each group and whether all have the same bytes; the number of images with too little detail to be
     compared."""
-    looks = [part.looks for part in parts]
-    split = np.repeat(np.arange(len(looks)), [len(found.numbers) for found in looks])
-    numbers = np.concatenate([found.numbers for found in looks])
-    hashes = np.concatenate([found.hashes for found in looks])
-    colors = np.concatenate([found.signatures.reshape(-1, 3 * SIGNATURE**2) for found in looks]).astype(np.int16)
-    detailed = np.concatenate([(f.entropy >= _LEAST_ENTROPY) & (f.contrast >= _LEAST_CONTRAST) for f in looks])
+    split = np.repeat(np.arange(len(parts)), [len(part.looks) for part in parts])
+    looks = np.concatenate([part.looks for part in parts])
+    numbers, hashes = looks["number"], looks["hash"]
+    colors = looks["signature"].reshape(-1, 3 * SIGNATURE**2).astype(np.int16)
+    detailed = (looks["entropy"] >= _LEAST_ENTROPY) & (looks["contrast"] >= _LEAST_CONTRAST)
     digests = _same_bytes(parts, split, numbers, hashes)
     root = join_groups(np.arange(len(numbers)), _equal_pairs(digests, digests > 0))
     one_of_each, place = np.unique(hashes[detailed], return_index=True)

@@ -12,7 +12,6 @@ hashes that differ in at most r bits are equal in one of r + 1 bands, so only ha
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -35,25 +34,15 @@ RADIUS = 4  # bits in which near duplicates may differ
 _MOST_NEIGHBOURS = 2_000  # in a band, with which a hash is compared
 
 
-@dataclass(frozen=True)
-class Looks:
-    """Of N images, those that decode, by their numbers, int64 (N,), in the whole set.
-
-    bright_parts, dark_parts: the level that 95 % of the pixels stay below, and above. contrast:
-    standard deviation of luma; all in 0..1. sharpness: standard deviation of the Laplacian, in levels of 255. entropy:
-    of the histogram of luma, in bits, 0 to 6. color: mean difference of the channels, in levels. hashes: perceptual,
-    uint64. signatures: uint8 (N, 8, 8, 3), the image in 8×8 pixels. All float32 (N,) where nothing else is said.
-    """
-
-    numbers: I64
-    bright_parts: F32
-    dark_parts: F32
-    contrast: F32
-    sharpness: F32
-    entropy: F32
-    color: F32
-    hashes: U64
-    signatures: U8
+# What is measured of an image that decodes. number: in the whole set. bright, dark: the level that 95 % of the pixels
+# stay below, and above. contrast: standard deviation of luma; all in 0..1. sharpness: standard deviation of the
+# Laplacian, in levels of 255. entropy: of the histogram of luma, in bits, 0 to 6. color: mean difference of the
+# channels, in levels. hash: perceptual. signature: the image in 8×8 pixels.
+LOOKS = np.dtype(
+    [("number", np.int64)]
+    + [(name, np.float32) for name in ("bright", "dark", "contrast", "sharpness", "entropy", "color")]
+    + [("hash", np.uint64), ("signature", np.uint8, (SIGNATURE, SIGNATURE, 3))]
+)
 
 
 def side_for(shorter: I64) -> int:
@@ -67,14 +56,14 @@ def side_for(shorter: I64) -> int:
 
 def look_at(
     dataset: Dataset, numbers: I64, side: int, progress: Callable[[int], None]
-) -> tuple[Looks, tuple[CorruptSample, ...], int]:
+) -> tuple[Array, tuple[CorruptSample, ...], int]:
     """Decodes these samples, given by their numbers in this data set, ascending, in threads, as small as `side`.
 
     progress: is called with the number of images since its last call.
 
     Returns what was measured, and the samples that do not decode: the first 1,000, and how many there are.
     """
-    parts = [measure(np.empty((0, 3, SIDE, SIDE), np.uint8), np.empty(0, np.int64))]
+    parts = [np.empty(0, LOOKS)]
     if not len(numbers):
         return parts[0], (), 0
     chosen = dataset if len(numbers) == len(dataset) else dataset.subset(numbers)
@@ -85,8 +74,7 @@ def look_at(
             parts.append(measure(_as_levels(images[sound], dataset.manifest.pixels), index[sound]))
             progress(len(index))
         report = loader.report()
-    joined = (np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Looks))
-    return Looks(*joined), report.samples, report.corrupt
+    return np.concatenate(parts), report.samples, report.corrupt
 
 
 @contextmanager
@@ -129,25 +117,20 @@ def _as_levels(images: Array, pixels: Pixels) -> U8:
     return shown
 
 
-def measure(images: U8, numbers: I64) -> Looks:
-    """images: (N, 3, side, side), side a multiple of 32."""
+def measure(images: U8, numbers: I64) -> Array:
+    """`LOOKS` (N,) of images (N, 3, side, side), side a multiple of 32."""
     luma = _luma(images)
     small = _shrink(luma, SIDE)
     colors = _shrink(images.reshape(-1, *images.shape[2:]), SIGNATURE).reshape(-1, 3, SIGNATURE, SIGNATURE)
     flat = np.sort(small.reshape(-1, SIDE * SIDE), axis=1) / np.float32(255)
     tail = flat.shape[1] // 20
-    spread = colors.max(axis=1) - colors.min(axis=1)
-    return Looks(
-        numbers,
-        flat[:, -tail].copy(),  # a view would keep all of `flat`: 4 kB an image
-        flat[:, tail].copy(),
-        flat.std(axis=1),
-        _sharpness(luma),
-        _entropy(luma),
-        spread.mean(axis=(1, 2)),
-        perceptual_hashes(small),
-        np.rint(colors).astype(np.uint8).transpose(0, 2, 3, 1),
-    )
+    found = np.empty(len(images), LOOKS)
+    found["number"] = numbers
+    found["bright"], found["dark"], found["contrast"] = flat[:, -tail], flat[:, tail], flat.std(axis=1)
+    found["sharpness"], found["entropy"] = _sharpness(luma), _entropy(luma)
+    found["color"] = (colors.max(axis=1) - colors.min(axis=1)).mean(axis=(1, 2))
+    found["hash"], found["signature"] = perceptual_hashes(small), np.rint(colors).transpose(0, 2, 3, 1)
+    return found
 
 
 def _luma(images: U8) -> U8:

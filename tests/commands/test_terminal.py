@@ -2,10 +2,8 @@
 
 import ast
 import io
-import json
 import logging
 import re
-import shutil
 import sys
 import tarfile
 import warnings
@@ -14,11 +12,10 @@ from pathlib import Path
 import prepared
 import pytest
 from images import encode
-from painted import paint
+from painted import pack_hostile
 from PIL import Image
 from store.servers import file_server, running
 
-import gpuload
 from gpuload import cli
 
 HOSTILE = "[/b][red]\x1b[31m\x1b]0;title\x07\x9b2J\u202e\u2066\r\nFORGED :smile: \x7f"
@@ -28,28 +25,8 @@ LONG = HOSTILE + 10_000_000 * "x"
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A set in which every text is hostile, with one damaged image and one that was rejected."""
-    samples = [
-        {
-            **paint(n, 48),
-            "label": LONG[:4000] if n == 3 else f"{HOSTILE}{n % 3}",
-            "caption": LONG if n == 4 else HOSTILE,
-            "name": f"{NAME}{n}",
-            "boxes_class": [HOSTILE] * len(paint(n, 48)["boxes"]),
-        }
-        for n in range(12)
-    ]
-    folder = tmp_path_factory.mktemp("sets") / NAME
-    gpuload.pack([*samples, {**samples[0], "image": b"no", "name": f"{NAME}bad"}], folder, workers=1, maxcount=6)
-    shutil.copytree(folder / "train", folder / "sound")
-    dataset = gpuload.Dataset(folder / "train")
-    row = dataset.rows(1).to_pylist()[2]
-    with Path(dataset.shard_paths[1]).open("r+b") as file:
-        file.seek(row["image_offset"])
-        file.write(b"\0" * row["image_bytes"])
-    with (folder / "train" / "rejected.jsonl").open("a") as lines:
-        lines.write(json.dumps({"source": HOSTILE, "reason": HOSTILE}) + "\n")
-    return folder / "train"
+    texts = {3: {"label": LONG[:4000]}, 4: {"caption": LONG}}
+    return pack_hostile(tmp_path_factory.mktemp("sets") / NAME, HOSTILE, NAME, texts)
 
 
 def check(capsys: pytest.CaptureFixture[str]) -> str:
@@ -94,7 +71,7 @@ def test_a_hostile_set(
 
 
 def test_a_hostile_set_is_fetched(hostile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with running(file_server(hostile.parent / "sound")) as server:
+    with running(file_server(hostile.parent / "sound" / "train")) as server:
         for folder, code in ((tmp_path / NAME, cli.DONE), (hostile.parent, cli.WRONG)):
             assert cli.main(["fetch", server.url, str(folder)]) == code
             assert "FORGED" in check(capsys)

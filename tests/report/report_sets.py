@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from images import encode
-from painted import paint
 from PIL import Image
 
 import gpuload
@@ -50,29 +49,6 @@ def pack_splits(folder: Path) -> Path:
     samples = [{**sample, "name": f"{name}-{sample['name']}", "split": name} for name, part in parts for sample in part]
     gpuload.pack(samples, folder, workers=1, maxcount=40)
     return folder
-
-
-def pack_evil(folder: Path) -> Path:
-    """Texts that are HTML wherever a set has texts, and a damaged image."""
-    samples = [
-        {
-            **paint(n, 60),
-            "label": f"{EVIL}{n % 3}",
-            "caption": EVIL,
-            "name": f"{EVIL.replace('/', '')}{n}",
-            "boxes_class": [EVIL] * len(paint(n, 60)["boxes"]),
-        }
-        for n in range(12)
-    ]
-    gpuload.pack([*samples, {**samples[0], "image": b"nothing", "name": EVIL}], folder, workers=1, maxcount=6)
-    dataset = gpuload.Dataset(folder / "train")
-    row: Any = dataset.rows(1).to_pylist()[2]
-    with Path(dataset.shard_paths[1]).open("r+b") as file:
-        file.seek(row["image_offset"])
-        file.write(b"\0" * row["image_bytes"])
-    with (folder / "train" / "rejected.jsonl").open("a") as lines:
-        lines.write(json.dumps({"source": EVIL, "reason": EVIL}) + "\nno JSON\n[]\n")
-    return folder / "train"
 
 
 def make_report(*folders: Path | str, images: int = 1000) -> tuple[dict[str, Any], str]:

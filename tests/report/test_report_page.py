@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_sets import CLASSES, EVIL, make_report, pack_evil
+from painted import pack_hostile
+from report_sets import CLASSES, EVIL, make_report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 needs_browser = pytest.mark.skipif(
@@ -22,7 +23,7 @@ PATIENCE_MS = 250_000  # with a browser on a busy machine
 @pytest.fixture(scope="module")
 def reports(split_report: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("reports")
-    pages = {"splits": split_report, "evil": make_report(pack_evil(folder / "evil"))}
+    pages = {"splits": split_report, "evil": make_report(pack_hostile(folder / "evil", EVIL, EVIL.replace("/", "")))}
     for name, (_, page) in pages.items():
         (folder / f"{name}.html").write_text(page, encoding="utf-8")
     return {name: folder / f"{name}.html" for name in pages}
