@@ -17,7 +17,6 @@ from hypothesis import settings
 from images import Folder, encode, photo, smooth_image, write_files
 from reading import pytest_assertrepr_compare  # noqa: F401
 from shuffled import pytest_addoption, pytest_collection_modifyitems  # noqa: F401
-from skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
 
 import gpuload
 from gpuload.cli import main

@@ -59,16 +59,13 @@ def fake_program(folder: Path, name: str, body: str) -> None:
 class Machine:
     """Runs set_up in a copy of the repository, where Python makes "environments" whose Python notes its arguments.
 
-    indexes: torch's versions on pip's own indexes, and on PyTorch's (None: cannot be reached). Further lines of `body`
-    are run by the environment's Python for each call.
+    own, pytorch: torch's versions on pip's own indexes, and on PyTorch's (None: cannot be reached). Further lines of
+    `body` are run by the environment's Python for each call.
     """
 
-    def __init__(
-        self, repository: Path, indexes: tuple[str, str | None] = ("2.13.0+cpu", None), body: str = ""
-    ) -> None:
+    def __init__(self, repository: Path, own: str = "2.13.0+cpu", pytorch: str | None = None, body: str = "") -> None:
         self.repository, self.venv, self.programs = repository, repository / ".venv", repository / "bin"
         self.programs.mkdir()
-        own, pytorch = indexes
         (self.programs / "environment-python").write_text(
             f"""#!{BASH}
 case "$*" in -c*) exit 0;; esac  # a working Python
@@ -97,14 +94,15 @@ esac
         common = "-m pip install --disable-pip-version-check --no-input "
         return [call.removeprefix(common) for call in calls if call.startswith(common)]
 
-    def has_driver(self, cuda: str, capabilities: str = "9.0") -> None:
-        """nvidia-smi answers as the driver of this CUDA version does. capabilities: of its cards, "" for a driver that
-        does not know the question."""
-        caps = "\\n".join(capabilities.split()) + "\\n"
-        head = HEADER if float(cuda) < 13.1 else NEWER_HEADER
-        query = f"printf '{caps}'" if capabilities else "echo 'Field \"compute_cap\" is not a valid field'; exit 2"
-        body = f'case "$*" in *compute_cap*) {query};; *) cat <<"END"\n{head.format(cuda=cuda)}\nEND\nesac'
-        fake_program(self.programs, "nvidia-smi", body.replace('"END"', "END"))
+    def has_driver(self, cuda: str | None, cards: str = "9.0") -> None:
+        """nvidia-smi answers as the driver of this CUDA version does; None: as one that cannot be asked. cards: their
+        capabilities, "" for a driver that does not know the question."""
+        caps = "\\n".join(cards.split()) + "\\n"
+        query = f"printf '{caps}'" if cards else "echo 'Field \"compute_cap\" is not a valid field'; exit 2"
+        head = HEADER if float(cuda or 0) < 13.1 else NEWER_HEADER
+        body = f"case \"$*\" in *compute_cap*) {query};; *) echo '{head.format(cuda=cuda)}';; esac"
+        unanswered = "echo 'CUDA Version: 13.0 could not be asked for'; exit 9"
+        fake_program(self.programs, "nvidia-smi", unanswered if cuda is None else body)
 
 
 def test_all_scripts_parse() -> None:
@@ -125,20 +123,40 @@ def test_demo_of_an_invalid_folder(tmp_path: Path, name: str, message: str) -> N
 
 
 OWN = f"python3.{sys.version_info[1]}"
-_NO_PYTHON = {  # too old, or a version manager's stand-in with nothing behind it; a Python without ensurepip
-    "exit 1": "^gpuload needs Python 3.10, 3.11, 3.12 or 3.13 and found none as python3 or python3.10 … 3.13. "
-    "On Debian or Ubuntu: sudo apt install python3.13 python3.13-venv\n$",
-    f'case "$2" in *ensurepip*) exit 1;; esac; exec {sys.executable} "$@"': f"{OWN} cannot make a virtual environment"
-    rf"(.|\n)*sudo apt install {OWN}-venv",
-}
+MADE = r"^Making \.venv with"
+NONE_FOUND = (
+    "^gpuload needs Python 3.10, 3.11, 3.12 or 3.13 and found none as python3 or python3.10 … 3.13. "
+    "On Debian or Ubuntu: sudo apt install python3.13 python3.13-venv\n$"
+)
 
 
-@pytest.mark.parametrize("body", _NO_PYTHON)
-def test_no_python(repository: Path, body: str) -> None:
+def of_version(version: str) -> str:
+    """A Python that says it is of this version, which the check of the script runs."""
+    says = f"import sys; sys.version_info = ({version.replace('.', ', ')}, 0, 'final', 0)"
+    return f"""[ "$1 $2" = "-m venv" ] && {{ mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; exit; }}
+case "$2" in *version_info*) exec {sys.executable} -c "{says}; $2" ;; esac
+exit 0"""
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("exit 1", NONE_FOUND),  # as a version manager's stand-in with nothing behind it
+        (
+            f'case "$2" in *ensurepip*) exit 1;; esac; exec {sys.executable} "$@"',
+            rf"^{OWN} cannot make a virtual environment(.|\n)*sudo apt install {OWN}-venv",
+        ),
+        (of_version("3.9"), NONE_FOUND),
+        (of_version("3.10"), MADE),
+        (of_version("3.13"), MADE),
+        (of_version("3.14"), NONE_FOUND),
+    ],
+)
+def test_which_pythons_make_the_environment(repository: Path, body: str, said: str) -> None:
     fake_program(repository / "bin", "python3", body)
-    done = bash(repository / "tools" / "test.sh", PATH=str(repository / "bin"))
-    assert done.returncode == 2 and re.search(_NO_PYTHON[body], done.stderr), done.stderr
-    assert body != "exit 1" or not (repository / ".venv").exists()
+    done = bash(repository / "tools" / "setup.sh", "demo", PATH=str(repository / "bin"))
+    assert re.search(said, done.stdout + done.stderr), done.stderr
+    assert (done.returncode == 0) == (repository / ".venv").exists() == (said == MADE)
 
 
 # Where .venv is new, where the one before was interrupted, and where its Python is gone.
@@ -184,106 +202,63 @@ def test_the_tests_add_to_what_the_demo_uses(repository: Path) -> None:
         assert machine.set_up(level).stdout == "ready\n"
 
 
-# The first lines that nvidia-smi prints, up to driver 580, and by a newer one.
-HEADER = """\
-Thu Nov 19 10:21:09 2026
-+-----------------------------------------------------------------------------------------+
-| NVIDIA-SMI 550.163.01             Driver Version: 550.163.01     CUDA Version: {cuda}     |
-|-----------------------------------------+------------------------+----------------------+"""
-NEWER_HEADER = """\
-+-----------------------------------------------------------------------------------------+
-| NVIDIA-SMI 595.45.04              KMD Version: 595.45.04     CUDA UMD Version: {cuda}     |
-+-----------------------------------------+------------------------+----------------------+"""
+# The line of nvidia-smi that tells the version, up to driver 580, and of a newer one.
+HEADER = "| NVIDIA-SMI 550.163.01             Driver Version: 550.163.01     CUDA Version: {cuda}     |"
+NEWER_HEADER = "| NVIDIA-SMI 595.45.04              KMD Version: 595.45.04     CUDA UMD Version: {cuda}     |"
 
-INDEX_12 = "https://download.pytorch.org/whl/cu126"
-TORCH_12 = "torch (2.14.1), Available versions: 2.14.1+cu126, 2.13.0+cu126"
+INDEX = "https://download.pytorch.org/whl/"
+CPU, CPU_NEWER = (f"torch (2.14.1), Available versions: {found}" for found in ("2.14.1+cpu, 2.13.0+cpu", "2.14.1+cpu"))
+FOR_12, NEWER_12 = (f"torch (2.14.1), Available versions: 2.14.1+cu126, {found}" for found in ("2.13.0+cu126", "2.15"))
 
 
-# The table of docs/quickstart.md: driver's CUDA, cards, and what is installed.
+# Driver's CUDA and cards, as in the table of docs/quickstart.md; torch on pip's and PyTorch's indexes; PyTorch's index
+# and the extra that are installed; what is said.
 @pytest.mark.parametrize(
-    ("cuda", "cards", "extra"),
+    ("cuda", "cards", "own", "pytorch", "index", "extra", "said"),
     [
-        ("13.0", "9.0", "cuda13"),  # H100, driver 580
-        ("13.0", "7.5 8.9", "cuda13"),  # T4 and L4
-        ("13.0", "10.0", "cuda13"),  # B200
-        ("13.0", "", "cuda13"),
-        ("13.0", "7.0", "cuda12"),  # V100: no build for CUDA 13
-        ("13.0", "6.0 8.0", "cuda12"),  # P100 beside A100
-        ("12.2", "9.0 9.0", "cuda12"),  # H100, driver 535
-        ("12.8", "7.0", "cuda12"),  # V100, driver 570
+        ("13.0", "9.0", "2.13.0", FOR_12, "", "cuda13", "3.3 GB to download"),  # H100, driver 580
+        ("13.2", "9.0", "2.13.0", FOR_12, "", "cuda13", "3.3 GB to download"),  # with driver 595
+        ("13.0", "7.5 8.9", "2.13.0", FOR_12, "", "cuda13", ""),  # T4 and L4
+        ("13.0", "10.0", "2.13.0", FOR_12, "", "cuda13", ""),  # B200
+        ("13.0", "", "2.13.0", FOR_12, "", "cuda13", ""),
+        ("13.0", "7.0", "2.13.0", FOR_12, "cu126", "cuda12", ""),  # V100: no build for CUDA 13
+        ("13.0", "6.0 8.0", "2.13.0", FOR_12, "cu126", "cuda12", ""),  # P100 beside A100
+        ("12.2", "9.0 9.0", "2.13.0", FOR_12, "cu126", "cuda12", ""),  # H100, driver 535
+        ("12.8", "7.0", "2.13.0", FOR_12, "cu126", "cuda12", ""),  # V100, driver 570
+        ("11.4", "7.0", "2.13.0", FOR_12, "", "", "for CUDA 11.4, and gpuload needs 12 or newer. Upgrade the driver"),
+        ("12.8", "10.0", "2.13.0", FOR_12, "", "", "10.0 needs torch for CUDA 13, .*580 or newer; .* for CUDA 12.8"),
+        ("13.0", "6.1 12.0", "2.13.0", FOR_12, "", "", "12.0 needs torch for CUDA 13, .*no GPU older than Turing"),
+        ("12.4", "9.0", "2.13.0", None, "", "", f"{INDEX}cu126 cannot be reached .*Upgrade the driver to 580"),
+        ("12.4", "9.0", "2.13.0", NEWER_12, "", "", "torch 2.13.0 for CUDA 12, .*reached or does not have it"),
+        (None, "", "2.13.0+cpu", None, "", "cpu", "0.4 GB to download"),
+        (None, "", "2.13.0", CPU, "cpu", "cpu", "0.4 GB to download"),
+        (None, "", "2.13.0", CPU_NEWER, "", "cpu", "torch comes as its CUDA build"),
+        (None, "", "2.13.0", None, "", "cpu", "2.9 GB to download, 5.6 GB on disk"),
     ],
 )
-def test_what_is_installed_fits_driver_and_card(repository: Path, cuda: str, cards: str, extra: str) -> None:
-    machine = Machine(repository, indexes=("2.13.0", TORCH_12))
+def test_what_is_installed_fits_driver_and_card(
+    repository: Path, cuda: str, cards: str, own: str, pytorch: str | None, index: str, extra: str, said: str
+) -> None:
+    machine = Machine(repository, own, pytorch)
     machine.has_driver(cuda, cards)
     done = machine.set_up("demo")
-    assert (done.returncode, done.stderr) == (0, "") and "no NVIDIA driver" not in done.stdout
+    if not extra:  # said in a line before anything is downloaded
+        [line] = done.stderr.splitlines()
+        assert done.returncode == 2 and machine.installs() == [] and re.search(said, line), line
+        return
+    assert (done.returncode, done.stderr) == (0, "") and re.search(said, done.stdout), done.stdout
+    assert ("no NVIDIA driver" in done.stdout) == (cuda is None)
+    assert (f"torch comes from {INDEX}{index}, as its build for {index}." in done.stdout) == bool(index)
     machine.set_up("test")
-    index = f"--extra-index-url {INDEX_12} " if extra == "cuda12" else ""
-    assert machine.installs() == [f"{index}--editable .[{extra},demo]", f"{index}--editable .[{extra},{TEST_EXTRAS}]"]
-    assert (f"torch comes from {INDEX_12}, as its build for cu126." in done.stdout) == bool(index)
+    options, dali = f"--extra-index-url {INDEX}{index} " * bool(index), ",dali" * (cuda is None)
+    wanted = [f"{options}--editable .[{extra},demo]", f"{options}--editable .[{extra}{dali},{TEST_EXTRAS}]"]
+    assert machine.installs() == wanted
     # CUDA 13's libraries are pinned where torch needs them, and nowhere else.
-    left = (machine.venv / "constraints.txt").read_text() if index else ""
-    assert (("torch==" in left) and "nvidia-dali-cuda120==" in left and "nvidia-nvjpeg-cu12==" in left) == bool(index)
-    assert not [line for line in left.splitlines() if line.startswith("cuda-") or "-cu13" in line]
-
-
-_UNFIT = {
-    ("11.4", "7.0", TORCH_12): "The NVIDIA driver is for CUDA 11.4, and gpuload needs 12 or newer. Upgrade the driver",
-    ("12.8", "10.0", TORCH_12): "capability 10.0 needs torch for CUDA 13, .*580 or newer; this one is for CUDA 12.8",
-    ("13.0", "6.1 12.0", TORCH_12): "capability 12.0 needs torch for CUDA 13, .*no GPU older than Turing",
-    ("12.4", "9.0", None): rf"torch 2.13.0 for CUDA 12, and {INDEX_12} cannot be reached .*Upgrade the driver to 580",
-    ("12.4", "9.0", "torch (2.15.0), Available versions: 2.15.0+cu126"): "cannot be reached or does not have it",
-}
-
-
-@pytest.mark.parametrize(("cuda", "cards", "index"), _UNFIT)
-def test_what_does_not_fit_is_said_in_a_line_before_anything_is_downloaded(
-    repository: Path, cuda: str, cards: str, index: str | None
-) -> None:
-    machine = Machine(repository, indexes=("2.13.0", index))
-    machine.has_driver(cuda, cards)
-    done = machine.set_up("demo")
-    assert done.returncode == 2 and machine.installs() == []
-    [line] = done.stderr.splitlines()
-    assert re.search(_UNFIT[cuda, cards, index], line), line
-
-
-@pytest.mark.parametrize(("version", "fits"), [("3.9", False), ("3.10", True), ("3.13", True), ("3.14", False)])
-def test_the_versions_of_python(repository: Path, version: str, fits: bool) -> None:
-    """The check of the script, run by a Python that says it is of this version."""
-    body = f"""[ "$1 $2" = "-m venv" ] && {{ mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; exit; }}
-case "$2" in
-  *version_info*) exec {sys.executable} -c "import sys; sys.version_info = ({version.replace(".", ", ")}, 0, \'final\', 0); $2" ;;
-esac
-exit 0"""
-    fake_program(repository / "bin", "python3", body)
-    done = bash(repository / "tools" / "setup.sh", "demo", PATH=str(repository / "bin"))
-    assert ("Making .venv with" in done.stdout) == fits
-    assert ("gpuload needs Python 3.10, 3.11, 3.12 or 3.13 and found none" in done.stderr) == (not fits)
-
-
-CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-
-
-@pytest.mark.parametrize(
-    ("own", "pytorch", "index", "said"),
-    [
-        ("2.13.0+cpu", None, "", "0.4 GB to download"),
-        ("2.13.0", "2.14.1+cpu, 2.13.0+cpu", CPU_INDEX, f"torch comes from {CPU_INDEX}, as its build for cpu."),
-        ("2.13.0", "2.14.1+cpu, 2.13.0+cpu", CPU_INDEX, "0.4 GB to download"),
-        ("2.13.0", "2.14.1+cpu", "", "torch comes as its CUDA build"),
-        ("2.13.0", None, "", "2.9 GB to download, 5.6 GB on disk"),
-    ],
-)
-def test_where_torch_for_the_cpu_comes_from(
-    repository: Path, own: str, pytorch: str | None, index: str, said: str
-) -> None:
-    """Also where a driver does not answer, which is none."""
-    machine = Machine(repository, (own, pytorch and f"torch (2.14.1), Available versions: {pytorch}"))
-    fake_program(machine.programs, "nvidia-smi", "echo 'CUDA Version: 13.0 could not be asked for'; exit 9")
-    assert said in machine.set_up("demo").stdout
-    assert machine.installs() == [f"--extra-index-url {index} " * bool(index) + "--editable .[cpu,demo]"]
+    assert (machine.venv / "constraints.txt").exists() == (extra == "cuda12")
+    if extra == "cuda12":
+        left = (machine.venv / "constraints.txt").read_text()
+        assert "torch==" in left and "nvidia-dali-cuda120==" in left and "nvidia-nvjpeg-cu12==" in left
+        assert not [line for line in left.splitlines() if line.startswith("cuda-") or "-cu13" in line]
 
 
 def test_a_failed_installation_is_said_and_mended(repository: Path) -> None:

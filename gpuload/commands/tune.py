@@ -75,19 +75,20 @@ class Measured:
 def candidates(choices: dict[str, Sequence[Any]]) -> list[Tuning]:
     """The defaults first, then what differs from them in one setting, then combinations, spread over all there are."""
     usual = [values[0] for values in choices.values()]
-    changes = dict[Tuning, int]()  # settings that differ from the defaults, in the fewest arguments
-    for values in product(*choices.values()):
-        setting = Tuning(**dict(zip(choices, values, strict=True)))
-        if setting.decoder == "native":
-            setting = replace(setting, hw_decoder_load=None)  # which means nothing to it
-        count = sum(one != other for one, other in zip(values, usual, strict=True))
-        changes[setting] = min(count, changes.get(setting, count))
+
+    def changes(values: Sequence[Any]) -> int:
+        return sum(one != other for one, other in zip(values, usual, strict=True))
+
+    def setting(values: Sequence[Any]) -> Tuning:
+        made = Tuning(**dict(zip(choices, values, strict=True)))
+        return replace(made, hw_decoder_load=None) if made.decoder == "native" else made  # which means nothing to it
+
     # Those of the other decoder come first: they are tried however little time there is.
-    ordered = sorted(changes, key=lambda one: (changes[one], one.decoder == usual[0]))
-    single = sum(count <= 1 for count in changes.values())
-    others = ordered[single:]
-    free = min(max(0, _CANDIDATES - single), len(others))
-    return [*ordered[:single], *(others[number * len(others) // free] for number in range(free))][:_CANDIDATES]
+    ordered = sorted(product(*choices.values()), key=lambda values: (changes(values), values[0] == usual[0]))
+    single = list(dict.fromkeys(setting(values) for values in ordered if changes(values) <= 1))
+    others = [one for one in dict.fromkeys(map(setting, ordered)) if one not in single]
+    free = min(max(0, _CANDIDATES - len(single)), len(others))
+    return [*single, *(others[number * len(others) // free] for number in range(free))][:_CANDIDATES]
 
 
 def rounds_of(count: int) -> list[tuple[int, int]]:

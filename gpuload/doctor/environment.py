@@ -99,7 +99,7 @@ def check_dali(driver: Driver | None) -> Answer:
 def check_torch(driver: Driver | None) -> Answer:
     """Whether torch's build and the driver fit."""
     if (fault := fault_of("torch")) is not None:
-        said = f"{fault.reason}; without it batches are NumPy's (output='numpy'), and decoder='native' cannot be used"
+        said = f"{fault.reason}; without it batches are NumPy's (output='numpy')"
         return "note" if fault.is_missing else "broken", said, fault.remedy, {}
     torch = import_module("torch")
     built = torch.version.cuda

@@ -84,24 +84,6 @@ def test_every_public_name_has_an_example() -> None:
             assert name.rpartition(".")[2] in code or name in ("batchwise.BatchForm", "batchwise.BatchTransform"), name
 
 
-def test_lines_become_sections() -> None:
-    text = "What it is.\n\nsize: in pixels,\n    of a side. a, b: two\n    of them. note: not one.\n\nRaises:\n    ValueError: no."
-    assert with_sections(text, {"size", "a", "b"}).splitlines() == [
-        "What it is.",
-        "",
-        "",
-        "Args:",
-        "    size: in pixels, of a side.",
-        "    a: two of them. note: not one.",
-        "    b: see `a`.",
-        "",
-        "",
-        "Raises:",
-        "    ValueError: no.",
-    ]
-    assert with_sections("Nothing: here", {"size"}) == "Nothing: here"
-
-
 def test_the_page_of_commands_is_what_help_prints() -> None:
     """But for white space, which differs between versions of Python."""
     written = (ROOT / "docs" / "command-line.md").read_text()

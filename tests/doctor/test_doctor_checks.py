@@ -1,6 +1,6 @@
 """What the doctor says about machines and environments that this one is not."""
 
-import os
+import re
 import resource
 import signal
 import sys
@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 import gpuload
 from gpuload.doctor import Finding, checks, conclude, environment, sets
@@ -38,41 +37,6 @@ def usual_decoders(monkeypatch: pytest.MonkeyPatch) -> None:
 DATA = {"device": "cpu", "decoder": "", "first_s": 1.0}
 
 
-@pytest.mark.parametrize(
-    ("driver", "grade", "words"),
-    [
-        (None, "note", "there is no NVIDIA driver"),
-        (CUDA_13, "ok", "2 × NVIDIA H200; runs CUDA 13.0 and older"),
-        (environment.Driver((13, 0), "CUDA_ERROR_NO_DEVICE", ()), "attention", "docker run --gpus all"),
-        (environment.Driver((13, 0), "CUDA_ERROR_MISMATCH", ()), "broken", "CUDA_ERROR_MISMATCH See `nvidia-smi`"),
-    ],
-)
-def test_drivers(driver: Any, grade: str, words: str) -> None:
-    found = look("driver", driver)
-    assert found.grade == grade and words in f"{found.said} {found.remedy}"
-
-
-@pytest.mark.parametrize(
-    ("built", "usable", "driver", "grade", "words"),
-    [
-        (None, False, None, "ok", "built without CUDA"),
-        (None, False, CUDA_13, "broken", "which cannot use the GPU"),
-        ("13.0", True, CUDA_13, "ok", "built for CUDA 13.0"),
-        ("13.0", False, CUDA_12, "broken", "needs CUDA 13, and the driver runs CUDA 12.4"),
-        ("12.8", True, CUDA_12, "ok", "built for CUDA 12.8"),  # a minor version may be newer than the driver's
-        ("12.8", False, CUDA_13, "broken", "cannot use the GPU that the driver has"),
-    ],
-)
-def test_torchs_build_against_the_driver(
-    monkeypatch: pytest.MonkeyPatch, built: str | None, usable: bool, driver: Any, grade: str, words: str
-) -> None:
-    monkeypatch.setattr(torch.version, "cuda", built)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: usable)
-    found = look("torch", driver)
-    assert found.grade == grade and words in found.said and (found.remedy == "") == (grade == "ok")
-    assert driver is not CUDA_12 or grade == "ok" or "580 or newer" in found.remedy
-
-
 def installed(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str]) -> None:
     """Pretends that of what is looked up only these are installed."""
 
@@ -86,21 +50,93 @@ def installed(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str]) -> None
     monkeypatch.setattr(metadata, "distributions", lambda: found)
 
 
+NO_DEVICE, MISMATCH = (environment.Driver((13, 0), f"CUDA_ERROR_{why}", ()) for why in ("NO_DEVICE", "MISMATCH"))
+DALI_12, DALI_13 = "nvidia-dali-cuda120", "nvidia-dali-cuda130"
+
+
+def torch_for(cuda: str | None, usable: bool) -> dict[str, Any]:
+    return {"torch.version.cuda": cuda, "torch.cuda.is_available": lambda: usable}
+
+
+def cores(quota: float | None = None, stopped: float | None = None, load: float = 0.0) -> dict[str, Any]:
+    """8 of 64 cores, as affinity and quota allow."""
+    usable = 8 if quota is None else min(8, int(quota))
+    return {
+        "os.sched_getaffinity": lambda process: set(range(8)),
+        "os.cpu_count": lambda: 64,
+        "os.getloadavg": lambda: (load, load, load),
+        "gpuload.doctor.environment.cpu_quota": lambda: quota,
+        "gpuload.doctor.environment.count_cores": lambda: usable,
+        "gpuload.doctor.environment.throttled": lambda: stopped,
+    }
+
+
+def memory(free: float, total: float | None, limit: float | None = None) -> dict[str, Any]:
+    found = {"machine_memory": total, "available_memory": free, "memory_limit": limit}
+    return {f"gpuload.doctor.environment.{name}": lambda value=value: value for name, value in found.items()}
+
+
+def handles(soft: int) -> dict[str, Any]:
+    return {"resource.getrlimit": lambda which: (soft, 4096)}
+
+
 @pytest.mark.parametrize(
-    ("versions", "driver", "grade", "words"),
+    ("name", "driver", "machine", "grade", "words"),
     [
-        ({}, None, "note", "is not installed"),
-        ({}, CUDA_12, "attention", "is not installed"),
-        ({"nvidia-dali-cuda120": "2.4", "nvidia-dali-cuda130": "2.4"}, None, "broken", "both lie in the same folder"),
-        ({"nvidia-dali-cuda130": "2.4"}, CUDA_12, "broken", "needs CUDA 13, and the driver runs CUDA 12.4"),
-        ({"nvidia-dali-cuda120": "2.4", "nvidia-nvimgcodec-cu12": "0.9"}, CUDA_13, "ok", "nvimgcodec-cu12 0.9"),
+        ("driver", None, {}, "note", "there is no NVIDIA driver"),
+        ("driver", CUDA_13, {}, "ok", "2 × NVIDIA H200; runs CUDA 13.0 and older"),
+        ("driver", NO_DEVICE, {}, "attention", "docker run --gpus all"),
+        ("driver", MISMATCH, {}, "broken", "CUDA_ERROR_MISMATCH See `nvidia-smi`"),
+        ("torch", None, torch_for(None, False), "ok", "built without CUDA"),
+        ("torch", CUDA_13, torch_for(None, False), "broken", "which cannot use the GPU"),
+        ("torch", CUDA_13, torch_for("13.0", True), "ok", "built for CUDA 13.0"),
+        ("torch", CUDA_12, torch_for("13.0", False), "broken", "needs CUDA 13, and the driver runs CUDA 12.4 .*580 or"),
+        ("torch", CUDA_12, torch_for("12.8", True), "ok", "built for CUDA 12.8"),  # a minor version may be newer
+        ("torch", CUDA_13, torch_for("12.8", False), "broken", "cannot use the GPU that the driver has"),
+        ("DALI", None, {"versions": {}}, "note", "is not installed"),
+        ("DALI", CUDA_12, {"versions": {}}, "attention", r"is not installed.* `pip install 'gpuload\[cuda12\]'`"),
+        ("DALI", None, {"versions": {DALI_12: "2.4", DALI_13: "2.4"}}, "broken", "both lie in the same folder"),
+        ("DALI", CUDA_12, {"versions": {DALI_13: "2.4"}}, "broken", "needs CUDA 13, and the driver runs CUDA 12.4"),
+        ("DALI", CUDA_13, {"versions": {DALI_12: "2.4", "nvidia-nvimgcodec-cu12": "0.9"}}, "ok", "nvimgcodec-cu12 0.9"),
+        ("cores", None, cores(), "ok", "8 of the machine's 64 can be used: the process is bound to them"),
+        ("cores", None, cores(2.5, 0.01), "attention", "2 of the machine's 64 .*: the container's quota is 2.5 cores'"),
+        ("cores", None, cores(2.5, 0.01) | {"OMP_NUM_THREADS": "2"}, "ok", "2 of the machine's 64"),
+        (
+            "cores",
+            None,
+            cores(2.5, 0.6) | {"OMP_NUM_THREADS": "2"},
+            "attention",
+            "it was stopped in 60% of the periods",
+        ),
+        ("cores", None, cores(64.0, 0.0), "ok", "8 of the machine's 64"),
+        ("cores", None, cores(load=200.0), "note", "200.0 processes want to run at a time"),
+        ("memory", None, memory(32e9, 64e9), "ok", "32.0 GB of 64.0 GB are free"),
+        (
+            "memory",
+            None,
+            memory(32e9, 3.2e12, 5e8),
+            "attention",
+            "3.2 TB are free, .* may use 500.0 MB, page cache incl",
+        ),
+        ("memory", None, memory(32e9, None), "note", "/proc/meminfo does not tell"),
+        ("file handles", None, handles(100), "attention", "100 at a time"),
+        ("file handles", None, handles(1024), "ok", "1,024 at a time"),
+        ("file handles", None, handles(resource.RLIM_INFINITY), "ok", "no limit"),
     ],
 )
-def test_dali(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], driver: Any, grade: str, words: str) -> None:
-    installed(monkeypatch, versions)
-    found = look("DALI", driver)
-    assert found.grade == grade and words in found.said
-    assert versions or driver is None or found.remedy == "`pip install 'gpuload[cuda12]'`"
+def test_machines(
+    monkeypatch: pytest.MonkeyPatch, name: str, driver: Any, machine: dict[str, Any], grade: str, words: str
+) -> None:
+    """machine: by the place that tells it; "versions", of what is installed."""
+    monkeypatch.setenv("OMP_NUM_THREADS", machine.get("OMP_NUM_THREADS", ""))
+    if "versions" in machine:
+        installed(monkeypatch, machine["versions"])
+    for place, value in machine.items():
+        if "." in place:
+            monkeypatch.setattr(place, value)
+    found = look(name, driver)
+    assert found.grade == grade and re.search(words, f"{found.said} {found.remedy}"), found
+    assert grade in ("note", "ok") or found.remedy
 
 
 @pytest.mark.usefixtures("usual_decoders")
@@ -181,58 +217,6 @@ def test_the_machine_code_of_the_cpu_decoder(monkeypatch: pytest.MonkeyPatch, tm
     assert look("CPU decoder").grade == "attention"
     monkeypatch.setattr("numba.config.DISABLE_JIT", 1)
     assert look("CPU decoder").remedy == "Unset it"
-
-
-@pytest.mark.parametrize(
-    ("quota", "throttled", "threads", "load", "grade", "words"),
-    [
-        (None, None, "", 0.0, "ok", "8 of the machine's 64 can be used: the process is bound to them"),
-        (2.5, 0.01, "", 0.0, "attention", "2 of the machine's 64 can be used: the container's quota is 2.5 cores'"),
-        (2.5, 0.01, "2", 0.0, "ok", "2 of the machine's 64"),
-        (2.5, 0.6, "2", 0.0, "attention", "it was stopped in 60% of the periods"),
-        (64.0, 0.0, "", 0.0, "ok", "8 of the machine's 64"),
-        (None, None, "", 200.0, "note", "200.0 processes want to run at a time"),
-    ],
-)
-def test_cores(
-    monkeypatch: pytest.MonkeyPatch, quota: Any, throttled: Any, threads: str, load: float, grade: str, words: str
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
-    monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
-    monkeypatch.setattr(environment, "cpu_quota", lambda: quota)
-    monkeypatch.setattr(environment, "count_cores", lambda: 8 if quota is None else min(8, int(quota)))
-    monkeypatch.setattr(environment, "throttled", lambda: throttled)
-    monkeypatch.setenv("OMP_NUM_THREADS", threads)
-    found = look("cores")
-    assert found.grade == grade and words in found.said
-
-
-@pytest.mark.parametrize(
-    ("free", "of", "limit", "grade", "words"),
-    [
-        (32e9, 64e9, None, "ok", "32.0 GB of 64.0 GB are free"),
-        (
-            32e9,
-            3.2e12,
-            5e8,
-            "attention",
-            "of 3.2 TB are free, and this container may use 500.0 MB, page cache included",
-        ),
-        (32e9, None, None, "note", "/proc/meminfo does not tell"),
-    ],
-)
-def test_memory(monkeypatch: pytest.MonkeyPatch, free: Any, of: Any, limit: Any, grade: str, words: str) -> None:
-    for name, value in (("machine_memory", of), ("available_memory", free), ("memory_limit", limit)):
-        monkeypatch.setattr(environment, name, lambda value=value: value)
-    found = look("memory")
-    assert found.grade == grade and words in found.said
-
-
-def test_file_handles(monkeypatch: pytest.MonkeyPatch) -> None:
-    for soft, grade in ((100, "attention"), (1024, "ok"), (resource.RLIM_INFINITY, "ok")):
-        monkeypatch.setattr(resource, "getrlimit", lambda which, soft=soft: (soft, 4096))
-        assert look("file handles").grade == grade
 
 
 def test_windows_larger_than_memory(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A real Ray cluster of two nodes on this machine: the same bytes, even if a worker is killed during the run."""
+"""A real Ray cluster on this machine: the same bytes, even if a worker is killed during the run."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ ray = pytest.importorskip("ray")
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-OPTIONS = {"maxcount": 12, "val": 0.2, "seed": 5, "workers": 2, "time_limit_s": 100_000}
+OPTIONS = {"maxcount": 30, "val": 0.2, "seed": 5, "workers": 2, "time_limit_s": 100_000}
 OPTIONS |= {"encode": "jpeg", "size": (16, 16)}
 
 
@@ -33,9 +33,8 @@ def cluster():
     folders = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(folders)
-    started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80_000_000})
+    started = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "object_store_memory": 80_000_000})
     try:
-        started.add_node(num_cpus=1, object_store_memory=80_000_000)
         yield started
     finally:
         ray.shutdown()
