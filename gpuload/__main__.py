@@ -10,7 +10,7 @@ def main() -> int:
 
         return run()
     except KeyboardInterrupt:
-        print("gpuload: stopped; no half-written files are left", file=sys.stderr)
+        print("gpuload: stopped; no half-written files are left", file=sys.stderr)  # noqa: T201, TID251
         return 130
 
 

@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as error:
         return _fail(f"stopped; {str(error) or 'no half-written files are left'}", STOPPED)
     except BrokenPipeError:  # the reader stopped, as in `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # noqa: TID251
         return DONE
 
 

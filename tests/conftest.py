@@ -15,7 +15,6 @@ import packed_fields
 import pytest
 from hypothesis import settings
 from images import Folder, encode, photo, smooth_image, write_files
-from reading import pytest_assertrepr_compare  # noqa: F401
 from shuffled import pytest_addoption, pytest_collection_modifyitems  # noqa: F401
 
 import gpuload

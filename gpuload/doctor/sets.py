@@ -8,14 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gpuload.decode.dali.memory import MOST_SHARE, USUAL_SIDE, gpu_bytes, needed
 from gpuload.disk.dataset import Dataset
 from gpuload.doctor import Answer, size
 from gpuload.machine.limits import available_memory, memory_limit
 from gpuload.store.url import URL
 
 WINDOW = 8  # shards, the loader's default
-_BATCH_SIZE = 256
 _MOST_BYTES, _MOST_SECONDS = 256_000_000, 3.0
 _LEAST_BYTES = 8_000_000  # less is read in an instant, and says nothing
 _CHUNK_BYTES = 4 << 20
@@ -42,19 +40,6 @@ def check_window(dataset: Dataset) -> Answer:
     fitting = max(1, int(WINDOW * free / windows))
     remedy = f"Use gpuload.Shuffle(window={fitting}), or pack smaller shards (--maxsize)"
     return "attention", f"{said}ahead is dropped again before it is used", remedy, {"bytes": windows, "free": free}
-
-
-def check_gpu_memory(dataset: Dataset) -> Answer:
-    """What the usual loader takes, compared with the first GPU's memory."""
-    batch_size = min(_BATCH_SIZE, len(dataset))
-    taken, there = needed([dataset], batch_size), gpu_bytes(0)
-    data = {"dali": taken.dali, "native": taken.native, "total": there, "batch_size": batch_size}
-    said = f"a loader of batches of {batch_size} crops of {USUAL_SIDE}, two ahead, takes {taken}"
-    said += f"; the GPU has {size(there)}" if there is not None else ""
-    if there is not None and taken.dali > MOST_SHARE * there:
-        remedy = "Use decoder='native', a smaller batch_size, or pack smaller images (--size)"
-        return "attention", said, remedy, data
-    return "ok", said, "", data
 
 
 def check_disk(dataset: Dataset) -> Answer:
@@ -152,7 +137,6 @@ def _windows_bytes(dataset: Dataset) -> int:
 CHECKS: dict[str, Callable[[Dataset], Answer]] = {
     "set": check_set,
     "window": check_window,
-    "GPU memory": check_gpu_memory,
     "disk": check_disk,
     "network": check_network,
     "cache": check_cache,

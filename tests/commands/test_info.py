@@ -11,7 +11,7 @@ import pytest
 
 import gpuload
 from gpuload import cli
-from gpuload.doctor import sets
+from gpuload.decode.dali.memory import needed
 
 
 def test_larger_than_the_set(packed: Path, command: Any) -> None:
@@ -24,22 +24,9 @@ def test_the_memory_that_a_loader_takes_on_a_gpu(tmp_path: Path, command: Any) -
     gpuload.pack([{"image": np.zeros((500, 1000, 3), np.uint8)}] * 4, tmp_path, workers=1)
     crops, whole = 4 * 3 * 224 * 224, 4 * 3 * 500_000
     dataset = gpuload.Dataset(tmp_path / "train")
-    *_, data = sets.CHECKS["GPU memory"](dataset)  # type: ignore[misc]
-    assert data["dali"] == 2 * whole + 2 * 3 * 2 * crops
-    assert data["native"] == 2 * crops + 3 * 2 * crops
+    assert needed([dataset], 4)[:2] == (2 * whole + 2 * 3 * 2 * crops, 2 * crops + 3 * 2 * crops)
     said = command("info", "train", "--batch-size", "400").words
     assert "GPU memory about 1.9 GB with decoder='dali', 0.5 GB with 'native', for batches of 400 crops of 224" in said
-
-
-@pytest.mark.parametrize(("there", "grade"), [(None, "ok"), (8_000_000_000, "ok"), (20_000_000, "attention")])
-def test_doctor_compares_it_with_the_gpu(
-    packed: Path, monkeypatch: pytest.MonkeyPatch, there: int | None, grade: str
-) -> None:
-    monkeypatch.setattr(sets, "gpu_bytes", lambda device: there)
-    found, said, remedy, data = sets.CHECKS["GPU memory"](gpuload.Dataset(packed))  # type: ignore[misc]
-    assert (found, bool(remedy)) == (grade, grade == "attention")
-    assert said.startswith("a loader of batches of 97 crops of 224, two ahead, takes about 0.")
-    assert data["dali"] > data["native"] > 0 and data["total"] == there
 
 
 def test_samples_that_shuffled_epochs_leave_out(packed: Path, command: Any) -> None:

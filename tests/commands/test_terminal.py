@@ -1,6 +1,5 @@
 """Whatever a set, a path, an error, a warning or a log record holds, the commands print lines of printable characters."""
 
-import ast
 import io
 import logging
 import re
@@ -147,13 +146,3 @@ def test_exceptions_warnings_and_records(
     said = check(capsys)
     assert said.count("\\x1b[31m") >= 3 and "UserWarning: [/b]" in said
     assert ("Traceback (most recent call last):" in said) == (window == 1)
-
-
-def test_the_commands_print_in_no_other_way() -> None:
-    own = Path(cli.__file__).parent / "commands/terminal.py"
-    for path in [*own.parent.glob("*.py"), own.parents[1] / "cli.py", own.parents[1] / "__main__.py"]:
-        for node in ast.walk(ast.parse(path.read_text())):
-            name = ast.unparse(node) if isinstance(node, ast.Attribute | ast.Name) else ""
-            allowed = path == own or (path.name == "cli.py" and name == "sys.stdout")  # whose end is gone
-            allowed |= path.name == "__main__.py"  # a fixed text
-            assert allowed or name not in ("print", "Console", "sys.stdout", "sys.stderr"), f"{path.name}: {name}"
