@@ -35,3 +35,11 @@ def lightning_model(pl: Any) -> Any:
             return torch.optim.SGD(self.parameters(), 0.1)
 
     return Tiny()
+
+
+def lightning_trainer(pl: Any, folder: Path, *saving: dict[str, Any], **options: Any) -> Any:
+    """On CPUs. saving: names of checkpoints in `folder`, and when they are saved; all are kept."""
+    kept = {"dirpath": folder, "save_top_k": -1, "auto_insert_metric_name": False}
+    callbacks = [pl.callbacks.ModelCheckpoint(**kept, **one) for one in saving]
+    quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
+    return pl.Trainer(accelerator="cpu", use_distributed_sampler=False, callbacks=callbacks, **quiet, **options)

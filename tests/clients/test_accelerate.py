@@ -1,6 +1,6 @@
 """Accelerate: updates at the same batches as with a DataLoader that it prepares, and states in its checkpoints."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,17 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState, GradientState, PartialState
+from accelerate.state import AcceleratorState, GradientState
 from small import BATCHES, EPOCHS, load
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-
-
-@pytest.fixture(autouse=True)
-def _forgets() -> Iterator[None]:
-    yield
-    for state in (AcceleratorState, GradientState, PartialState):
-        state._reset_state()
 
 
 def updates(make: Callable[[], Any]) -> tuple[list[bool], int]:

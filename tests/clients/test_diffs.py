@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
@@ -24,16 +23,6 @@ def client_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         files[-1].write_bytes(encode(photo(number, 60 + number, 50)))
     clients.prepare(files, folder)
     return folder
-
-
-@pytest.fixture(autouse=True)
-def _forgets() -> Iterator[None]:
-    """Accelerate's state, which Trainer sets, too."""
-    yield
-    from accelerate.state import AcceleratorState, GradientState, PartialState
-
-    for state in (AcceleratorState, GradientState, PartialState):
-        state._reset_state()
 
 
 @pytest.mark.filterwarnings("ignore")

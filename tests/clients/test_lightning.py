@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small import BATCHES, EPOCHS, lightning_model, load
+from small import BATCHES, EPOCHS, lightning_model, lightning_trainer, load
 
 
 @pytest.fixture(scope="module")
@@ -23,20 +23,11 @@ def lightning(pl: Any, packed: Path) -> Any:
     """
 
     def train(folder: Path, checkpoint: str | None = None) -> list[list[str]]:
-        every: dict[str, Any] = {"dirpath": folder, "save_top_k": -1, "auto_insert_metric_name": False}
-        saving = [
-            pl.callbacks.ModelCheckpoint(filename="batch{step}", every_n_train_steps=1, **every),
-            pl.callbacks.ModelCheckpoint(filename="epoch{epoch}", every_n_epochs=1, **every),
-        ]
-        trainer = pl.Trainer(
-            accelerator="cpu",
-            max_epochs=EPOCHS,
-            use_distributed_sampler=False,
-            callbacks=saving,
-            logger=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
+        saving = (
+            {"filename": "batch{step}", "every_n_train_steps": 1},
+            {"filename": "epoch{epoch}", "every_n_epochs": 1},
         )
+        trainer = lightning_trainer(pl, folder, *saving, max_epochs=EPOCHS)
         model = lightning_model(pl)
         train_loader, val_loader = load(packed, fields=("image", "label", "key")), load(packed, shuffle=False)
         with train_loader as loader, val_loader, warnings.catch_warnings():

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from small import lightning_model, load
+from small import lightning_model, lightning_trainer, load
 from torch import distributed, nn
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -205,18 +205,10 @@ def lightning(data: Path, folder: Path) -> dict[str, Any]:
     pl = importlib.import_module("pytorch_lightning")
 
     found: dict[str, Any] = {"seen": [], "validated": []}
-    quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
+    saving = {"filename": "step{step}", "every_n_train_steps": 4}
+    ranks = {"devices": 2, "strategy": "ddp", "max_epochs": 2, "num_sanity_val_steps": 0}
     for checkpoint in (None, folder / "step4.ckpt"):
-        saving = pl.callbacks.ModelCheckpoint(
-            dirpath=folder, save_top_k=-1, every_n_train_steps=4, filename="step{step}", auto_insert_metric_name=False
-        )
-        ranks: dict[str, Any] = {
-            "accelerator": "cpu",
-            "devices": 2,
-            "strategy": "ddp",
-            "use_distributed_sampler": False,
-        }
-        trainer = pl.Trainer(max_epochs=2, callbacks=[saving], num_sanity_val_steps=0, **ranks, **quiet)
+        trainer = lightning_trainer(pl, folder, saving, **ranks)
         model, train = lightning_model(pl), load(data, fields=("image", "label", "key"))
         trainer.fit(model, train, load(data, shuffle=False), ckpt_path=checkpoint, weights_only=True)
         found["seen"].append(model.seen)

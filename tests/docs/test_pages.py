@@ -7,7 +7,6 @@ tools/` are run, others are parsed. What cannot be run has `<!-- not run: the re
 
 import gc
 import importlib
-import re
 import shutil
 import warnings
 from pathlib import Path
@@ -20,47 +19,43 @@ from snippets import PAGES, ROOT, Block, blocks, commands, parse_command, run_pa
 import gpuload
 from gpuload.packing.verify import verify
 
+
+def make_all_sources(folder: Path) -> None:
+    shutil.rmtree("photos")  # a smaller one
+    make_sources(folder)
+
+
 # What a page's blocks need besides photos/ and shards/.
-PREPARE = {"fields.md": make_fields}
-PACKING = ROOT / "docs" / "packing.md"
+PREPARE = {"fields.md": make_fields, "packing.md": make_all_sources}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_block_of_a_page(page: Path, page_folder: Path) -> None:
-    text = page.read_text()
-    if page == PACKING:  # its commands have a test of their own
-        text = text.replace("```bash", "```console")
+    """What it packs is read again."""
+    text, packed = page.read_text(), []
     if any(block.language in ("python", "bash") and block.not_run is None for block in blocks(text)):
         PREPARE.get(page.name, lambda folder: None)(page_folder)
     if "torchvision" in text:
         importlib.import_module("torchvision_anywhere")  # which also works with a torch for CPUs alone
+
+    def watch(words: list[str]) -> None:
+        if words[3:4] == ["pack"]:
+            packed.append(words[5])
+            assert verify(words[5], 1) == [], words
+
     names: dict[str, Any] = {"__name__": "__main__"}
     try:
         with warnings.catch_warnings():
-            run_page(page, text, names)
+            run_page(page, text, names, watch)
     finally:
         for value in names.values():
             if isinstance(value, gpuload.DaliIterator):
                 value.close()
         names.clear()
         gc.collect()
-
-
-def test_every_set_of_the_page_on_packing_is_sound(page_folder: Path) -> None:
-    """All of its commands are run here, and what they packed is read again."""
-    shutil.rmtree("photos")  # a smaller one
-    make_sources(page_folder)
-    packed = []
-
-    def watch(words: list[str]) -> None:
-        if words[3] == "pack":
-            packed.append(words[5])
-            assert verify(words[5], 1) == [], words
-
-    text = re.sub(r"```python\n.*?```", "", PACKING.read_text(), flags=re.DOTALL)
-    run_page(PACKING, text, {}, watch)
-    assert len(packed) == 25
-    assert sorted(path.name for path in Path("split").iterdir()) == ["test", "train", "val"]
+    if page.name == "packing.md":
+        assert len(packed) == 25
+        assert sorted(path.name for path in Path("split").iterdir()) == ["test", "train", "val"]
 
 
 def test_the_blocks_of_a_page_are_found() -> None:
