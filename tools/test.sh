@@ -12,11 +12,13 @@ step() {
   "$@" || { printf 'Failed: %s\n' "$*" >&2; exit 1; }
 }
 
+# Hundreds of processes import gpuload: where no bytecode is written, each would compile it.
+unset PYTHONDONTWRITEBYTECODE
+# Beside the checks, which use one core: otherwise the first tests wait while the CPU decoder is compiled.
+"$python" -m gpuload warm-up >/dev/null 2>&1 &
 step format "$python" -m ruff format --check .
 step lint "$python" -m ruff check .
 step types "$python" -m mypy
-# Hundreds of processes import gpuload: where no bytecode is written, each would compile it.
-unset PYTHONDONTWRITEBYTECODE
 # Three processes for two cores: the tests wait for other processes, disks and clocks for a quarter of their time.
 processes=$(( ($(nproc) * 3 + 1) / 2 ))
 step tests "$python" -m pytest --numprocesses $((processes < 4 ? processes : 4)) --dist worksteal "$@"
