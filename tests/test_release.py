@@ -16,6 +16,7 @@ import yaml
 import gpuload
 
 ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +54,37 @@ def test_the_sdist_holds_all_that_its_tests_need(built: tuple[Path, Path]) -> No
         assert tracked(folder) <= names, folder
     top = {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "mkdocs.yml"}
     assert top | {"CITATION.cff", "Dockerfile", "PKG-INFO"} <= names
+
+
+def test_every_link_of_readme_leads_somewhere() -> None:
+    links = re.findall(r"\]\(([^)]+)\)", README)
+    links += re.findall(r'(?:src|srcset)="([^"]+)"', README)
+    assert "install" in heads(README) and len(links) > 20
+    for link in links:
+        if link.startswith("https://"):
+            continue
+        path, _, head = link.partition("#")
+        assert not path or (ROOT / path).exists()
+        assert not head or head in heads((ROOT / path).read_text() if path else README)
+
+
+def heads(text: str) -> set[str]:
+    """As links name them."""
+    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in re.findall(r"^#+ (.*)", text, re.M)}
+
+
+def test_links_on_a_package_index(built: tuple[Path, Path]) -> None:
+    """Where relative ones lead nowhere: their texts stay."""
+    with zipfile.ZipFile(built[0]) as wheel:
+        (name,) = (name for name in wheel.namelist() if name.endswith("/METADATA"))
+        head, _, made = wheel.read(name).decode().partition("\n\n")
+    assert "Description-Content-Type: text/markdown" in head
+    assert re.findall(r"\]\((?!https://)", made) == [] and "](" in README
+    for ours, theirs in zip(re.findall(r"```.*?```", README, re.S), re.findall(r"```.*?```", made, re.S), strict=True):
+        assert ours == theirs
+    assert "Packing from folders, tables" in made and "<img" not in made
+    words = [re.sub(r"[^\w ]", "", text) for text in re.findall(r"[^!]\[([^\]!]+)\]\((?!https://)", README)]
+    assert len(words) > 10 and all(text in re.sub(r"[^\w ]", "", made.replace("\n", " ")) for text in words)
 
 
 def test_an_index_can_show_what_was_built(built: tuple[Path, Path]) -> None:

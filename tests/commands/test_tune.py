@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -278,21 +279,9 @@ def test_the_command_measures_and_saves(packed: Path, tmp_path: Path, capsys: py
             assert loader.cpu_share == expected
 
 
-class OnGpu:
-    """What the command asks a loader."""
-
-    device, decoder = "cuda:0", "dali"
-
-    def __init__(self, *args: object, **options: object) -> None: ...
-
-    def __enter__(self) -> "OnGpu":
-        return self
-
-    def __exit__(self, *error: object) -> None: ...
-
-
 def test_on_a_gpu_its_engines_and_the_batch_size_are_tried(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tune, "DaliIterator", OnGpu)
+    asked = nullcontext(SimpleNamespace(device="cuda:0", decoder="dali"))
+    monkeypatch.setattr(tune, "DaliIterator", lambda *_, **options: asked)
     monkeypatch.setattr("gpuload.loader.tuning._gpu_name", lambda device_id: "NVIDIA H100")
     search.run(lambda setting: 100.0, device="cuda")
     usual, *others = search.candidates

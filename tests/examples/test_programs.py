@@ -10,7 +10,6 @@ from types import ModuleType
 from typing import Any
 
 import made_up
-import measure
 import numpy as np
 import pytest
 import recipe
@@ -162,15 +161,3 @@ def test_stored_shuffled(tmp_path: Path) -> None:
     labels = gpuload.Dataset(shards / "train").labels
     assert len(set(labels.tolist())) == len(made_up.COLOURS)
     assert (np.diff(labels) != 0).mean() > 0.5
-
-
-def test_mapped_bytes_are_those_of_the_folder(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    arrays = []
-    for place in ("in", "."):
-        np.save(tmp_path / place / "array.npy", np.zeros(1 << 20, np.uint8))
-        arrays.append(np.load(tmp_path / place / "array.npy", mmap_mode="r"))
-    inside, beside = arrays
-    assert int(beside.sum()) == 0 == measure.mapped_bytes(tmp_path / "in")
-    assert int(inside.sum()) == 0
-    assert measure.mapped_bytes(tmp_path / "in") == pytest.approx(1 << 20, abs=8192)
