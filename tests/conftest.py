@@ -5,6 +5,7 @@ import gc
 import importlib
 import os
 import signal
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +13,7 @@ from types import ModuleType
 import check_torchvision
 import numpy as np
 import packed_fields
+import prepared
 import pytest
 from hypothesis import settings
 from images import Folder, encode, photo, smooth_image, write_files
@@ -113,6 +115,12 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> gpuload.Dataset:
 @pytest.fixture(params=["native", "dali"])
 def decoder(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+@pytest.fixture
+def quick_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that are started are forks of a process that has imported what they import."""
+    monkeypatch.setattr(sys, "executable", prepared.executable(tmp_path))
 
 
 @pytest.fixture(scope="session")

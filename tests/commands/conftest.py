@@ -1,11 +1,9 @@
 """Runs commands of `gpuload` in an empty folder."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import prepared
 import pytest
 
 from gpuload import cli
@@ -40,8 +38,3 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         return Ran(code, *capsys.readouterr())
 
     return run
-
-
-@pytest.fixture
-def quick_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", prepared.executable(tmp_path))

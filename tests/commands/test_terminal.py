@@ -3,12 +3,10 @@
 import io
 import logging
 import re
-import sys
 import tarfile
 import warnings
 from pathlib import Path
 
-import prepared
 import pytest
 from images import encode
 from painted import pack_hostile
@@ -48,6 +46,7 @@ COMMANDS = [
 ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("quick_python")
 @pytest.mark.parametrize(
     ("arguments", "code", "part"), COMMANDS, ids=lambda value: value[0] if type(value) is list else ""
 )
@@ -62,7 +61,6 @@ def test_a_hostile_set(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(sys, "executable", prepared.executable(tmp_path))
     monkeypatch.setattr("gpuload.doctor.checks.decoders", lambda driver: [("cpu", "native")])  # one takes half the time
     found = cli.main([arguments[0], str(hostile), *arguments[1:]])
     said = check(capsys)

@@ -31,13 +31,7 @@ import gpuload
 SMALL = ["--images", "256", "--batch-size", "16", "--size", "32", "--threads", "2"]
 
 
-@pytest.fixture
-def in_forks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The processes of contenders are forks of one that has imported what they import."""
-    monkeypatch.setattr(sys, "executable", prepared.executable(tmp_path))
-
-
-@pytest.mark.usefixtures("in_forks")
+@pytest.mark.usefixtures("quick_python")
 def test_table_json_and_plot(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     figures, picture = tmp_path / "figures.json", tmp_path / "figures.png"
     options = ["--loaders", "torch", "gpuload", "--rounds", "2", "--cold", "1", *SMALL]
@@ -61,7 +55,7 @@ def test_table_json_and_plot(packed: Path, tmp_path: Path, capsys: pytest.Captur
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.usefixtures("in_forks")
+@pytest.mark.usefixtures("quick_python")
 def test_against_a_commit(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figures, python = tmp_path / "figures.json", tmp_path / "before"
     python.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/called\nexec {sys.executable} "$@"\n')
@@ -105,7 +99,7 @@ def test_steps_that_seem_to_take_less_than_nothing(packed: Path, monkeypatch: py
         bench.main([str(packed / "train"), "--lock"])
 
 
-@pytest.mark.usefixtures("in_forks")
+@pytest.mark.usefixtures("quick_python")
 def test_features(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """gpuload with a feature against gpuload without it, in turns; and a DataLoader. Some on sets made for them."""
     figures = tmp_path / "figures.json"
@@ -171,7 +165,7 @@ def test_arguments_that_cannot_be(packed: Path, options: str, capsys: pytest.Cap
     assert MISTAKES[options] in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("in_forks")
+@pytest.mark.usefixtures("quick_python")
 def test_peers_that_are_installed_deliver_what_gpuload_does(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = [name for name in ("opencv", "webdataset", "spdl-opencv", "dali") if why_not(CONTENDERS[name]) is None]
     assert "webdataset" in names  # gpuload itself needs it
@@ -218,7 +212,7 @@ def test_a_file_is_put_out_of_the_page_cache_and_read_back(tmp_path: Path) -> No
     assert page_cache.cached_share([path]) == 0
 
 
-@pytest.mark.usefixtures("in_forks")
+@pytest.mark.usefixtures("quick_python")
 @pytest.mark.parametrize("fault", [ContenderError("torch: it broke"), KeyboardInterrupt()])
 def test_who_fails_is_left_out_and_an_interrupted_run_leaves_its_rounds(
     packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fault: Any
