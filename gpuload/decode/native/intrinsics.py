@@ -66,8 +66,9 @@ class Lanes:
     def __sub__(self, other: "Lanes | int") -> "Lanes":
         return self._make(self._builder.sub(self.value, self._as_lanes(other).value))
 
-    def __mul__(self, factor: int) -> "Lanes":
-        return self._make(self._builder.mul(self.value, self.all(factor).value))
+    def __mul__(self, factor: int | list[int]) -> "Lanes":
+        factors = self.all(factor).value if isinstance(factor, int) else ir.Constant(self.value.type, factor)
+        return self._make(self._builder.mul(self.value, factors))
 
     def __lshift__(self, bits: int) -> "Lanes":
         return self._make(self._builder.shl(self.value, self.all(bits).value))

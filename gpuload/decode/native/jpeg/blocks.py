@@ -1,8 +1,8 @@
 """The coefficients of a block, decoded from its bits (ITU-T T.81, F.2.2), and their inverse DCT."""
 
 from collections.abc import Callable, Sequence
-from functools import reduce
-from operator import or_
+from functools import partial, reduce
+from operator import add, or_
 from typing import Any
 
 import numpy as np
@@ -224,40 +224,64 @@ def _transform_8(rows: Sequence[Lanes]) -> list[Lanes]:
     ]
 
 
-def _transform_4(rows: Sequence[Lanes]) -> list[Lanes]:
-    a, b, c, d, _, f, g, h = rows
-    mean, turned = a << (_BITS + 1), c * _fix(1.847759065) + g * _fix(-0.765366865)
-    inner = h * _fix(-0.211164243) + f * _fix(1.451774981) + d * _fix(-2.172734803) + b * _fix(1.061594337)
-    outer = h * _fix(-0.509795579) + f * _fix(-0.601344887) + d * _fix(0.899976223) + b * _fix(2.562915447)
+# Gives the sum of rows, or of columns, times these factors. The smaller transforms need four such sums, or two.
+_Weigh = Callable[[dict[int, float]], Lanes]
+
+
+def _transform_4(weigh: _Weigh) -> list[Lanes]:
+    mean, turned = weigh({0: 2.0}), weigh({2: 1.847759065, 6: -0.765366865})
+    inner = weigh({1: 1.061594337, 3: -2.172734803, 5: 1.451774981, 7: -0.211164243})
+    outer = weigh({1: 2.562915447, 3: 0.899976223, 5: -0.601344887, 7: -0.509795579})
     return [mean + turned + outer, mean - turned + inner, mean - turned - inner, mean + turned - outer]
 
 
-def _transform_2(rows: Sequence[Lanes]) -> list[Lanes]:
-    a, b, _, d, _, f, _, h = rows
-    mean = a << (_BITS + 2)
-    odd = h * _fix(-0.720959822) + f * _fix(0.850430095) + d * _fix(-1.272758580) + b * _fix(3.624509785)
+def _transform_2(weigh: _Weigh) -> list[Lanes]:
+    mean, odd = weigh({0: 4.0}), weigh({1: 3.624509785, 3: -1.272758580, 5: 0.850430095, 7: -0.720959822})
     return [mean + odd, mean - odd]
 
 
-def _transpose(rows: Sequence[Lanes]) -> list[Lanes]:
+def _weigh_rows(rows: Sequence[Lanes], factors: dict[int, float]) -> Lanes:
+    return reduce(add, (rows[row] * _fix(factor) for row, factor in factors.items()))
+
+
+def _weigh_columns(rows: Sequence[Lanes], factors: dict[int, float]) -> Lanes:
+    """The same of the columns of four rows, with one product for two columns."""
+    products = [
+        pair * [_fix(factors.get(column + lane // 4 * 4, 0)) for lane in range(8)]
+        for column, pair in enumerate(_pair_columns(rows))
+        if factors.keys() & {column, column + 4}
+    ]
+    both = reduce(add, products)
+    return both.shuffled(both, range(4)) + both.shuffled(both, range(4, 8))
+
+
+def _pair_columns(rows: Sequence[Lanes]) -> list[Lanes]:
+    """The columns of four rows, each with the fourth after it."""
     low, high = (0, 8, 1, 9, 4, 12, 5, 13), (2, 10, 3, 11, 6, 14, 7, 15)
-    ones = [rows[i].shuffled(rows[i + 1], order) for i in (0, 2, 4, 6) for order in (low, high)]
+    ones = [rows[i].shuffled(rows[i + 1], order) for i in (0, 2) for order in (low, high)]
     low, high = (0, 1, 8, 9, 4, 5, 12, 13), (2, 3, 10, 11, 6, 7, 14, 15)
-    twos = [ones[i].shuffled(ones[i + 2], order) for i in (0, 1, 4, 5) for order in (low, high)]
+    return [ones[i].shuffled(ones[i + 2], order) for i in (0, 1) for order in (low, high)]
+
+
+def _transpose(rows: Sequence[Lanes]) -> list[Lanes]:
+    upper, lower = _pair_columns(rows[:4]), _pair_columns(rows[4:])
     low, high = (0, 1, 2, 3, 8, 9, 10, 11), (4, 5, 6, 7, 12, 13, 14, 15)
-    return [twos[i].shuffled(twos[i + 4], order) for order in (low, high) for i in (0, 1, 2, 3)]
+    return [one.shuffled(other, order) for order in (low, high) for one, other in zip(upper, lower, strict=True)]
 
 
-def _make(transform: Callable[[Sequence[Lanes]], list[Lanes]], size: int) -> Any:
+def _make(transform: Callable[[Any], list[Lanes]], size: int) -> Any:
     """A function of the address of int32 (8, 8), coefficients by row, and of samples, and their bytes per row."""
     less = {8: 0, 4: 1, 2: 2}[size]
 
     @emitted()
     def inverse_dct(builder: ir.IRBuilder, coefficients: Any, pixels: Any, stride: Any) -> None:
         rows = [Lanes.load(builder, coefficients, INT32, 8, 32 * row) for row in range(8)]
-        kept = [row.rounded(_BITS - _KEPT_BITS + less) for row in transform(rows)]
-        kept += [kept[0].all(0)] * (8 - size)
-        columns = transform(_transpose(kept))
+        kept = [
+            row.rounded(_BITS - _KEPT_BITS + less)
+            for row in transform(rows if size == 8 else partial(_weigh_rows, rows))
+        ]
+        kept += [kept[0].all(0)] * (4 - size)
+        columns = transform(_transpose(kept) if size == 8 else partial(_weigh_columns, kept))
         levels = [(column.rounded(_BITS + _KEPT_BITS + 3 + less) + 128).level() for column in columns]
         # A lane is a row now: up to four columns, side by side, make one word of it.
         step = min(size, 4)
