@@ -160,7 +160,8 @@ def main(argv: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="a packed split such as shards/train, of JPEGs or of raw pixels")
-    parser.add_argument("--loaders", nargs="+", choices=list(CONTENDERS), metavar="NAME", help=", ".join(CONTENDERS))
+    loaders = [name for name in CONTENDERS if "+" not in name]  # the others are those of --with
+    parser.add_argument("--loaders", nargs="+", choices=loaders, metavar="NAME", help=", ".join(loaders))
     parser.add_argument(
         "--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto: CPU and, if there is one, GPU"
     )

@@ -154,6 +154,7 @@ MISTAKES = {
     "--batch-size 5000 --images 80000": "--batch-size 5000: is larger than",
     "--images 640": "--images 640: expected at least 16 batches (1,024 images)",
     "--device cuda --loaders torch-gpu dali gpuload": "--device cuda: contradicts --loaders dali gpuload, whose batches",
+    "--loaders gpuload+jitter": "invalid choice: 'gpuload+jitter'",
     "--python fast=python3": "--python fast=python3: expected LOADER=PATH",
 }
 
