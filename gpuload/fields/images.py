@@ -25,7 +25,6 @@ from gpuload.types import Array, ClassNames, WidthHeight
 # 16 bits and floats with several channels have no mode in Pillow.
 _MODES = {"L": (1, "uint8"), "RGB": (3, "uint8"), "RGBA": (4, "uint8"), "I;16": (1, "uint16"), "F": (1, "float32")}
 _PEAKS = {"uint8": 255, "uint16": 65_535, "float32": 1}
-DTYPES = tuple(_PEAKS)
 _STORED = {"uint8": "|u1", "uint16": "<u2", "float32": "<f4"}  # as NumPy writes them, little-endian
 MOST_CHANNELS = 256
 EXPECTED = "one of L, RGB, RGBA, I;16, F, or for arrays type and channels, such as uint16x4 or float32x7"

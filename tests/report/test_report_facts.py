@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from damaged import damage
 from images import encode, photo
+from PIL import Image
 from report_sets import CLASSES, again, make_report, textured
 
 import gpuload
@@ -57,6 +58,15 @@ def test_images_that_are_unlike_the_others(facts: dict[str, Any]) -> None:
     widths = next(found for found in facts["histograms"] if found["title"] == "Width")
     counts = dict(zip(widths["bins"], widths["series"][0]["counts"], strict=True))
     assert counts == {"64": 1, "96": 0, "120": 118, "640": 1}
+
+
+def test_an_image_that_is_half_black_and_half_white_is_neither_dark_nor_bright(tmp_path: Path) -> None:
+    half = Image.new("RGB", (64, 48))
+    half.paste((255, 255, 255), (32, 0, 64, 48))
+    images = [half, *(Image.new("RGB", (64, 48), (level,) * 3) for level in (60, 120, 200))]
+    facts, _ = make_report(pack(tmp_path, [{"image": encode(one), "name": str(n)} for n, one in enumerate(images)]))
+    ranked = {one["name"]: [sample["source"] for sample in one["samples"]] for one in facts["extremes"]}
+    assert ranked["darkest"] == ["1", "2", "3", "0"] and ranked["brightest"] == ["3", "2", "1", "0"]
 
 
 def test_what_training_sees(facts: dict[str, Any]) -> None:
