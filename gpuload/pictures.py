@@ -6,13 +6,14 @@ Works on Pillow's images and NumPy arrays; knows neither data sets nor decoders.
 
 import base64
 import io
+import re
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageDraw, ImageFont, ImageOps
+from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
 
 from gpuload.headers.encodings import MAX_PIXELS
 from gpuload.types import U8, Array, ClassNames
@@ -137,6 +138,14 @@ def decode_image(content: bytes, most_px: int | None = None) -> Image.Image:
         if upright.mode.startswith("I"):  # 16 bits, which Pillow would cut off at 255
             return Image.fromarray(as_rgb(np.asarray(upright).astype(np.uint16)[..., None]))
         return upright.convert("RGB")
+
+
+def reason_of(error: Exception) -> str:
+    """Why Pillow does not read an image; without memory addresses, so that the same image gives the same reason."""
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image in a format that Pillow reads"
+    reason = re.sub(r" ?<[^>]*0x[0-9a-f]+>", "", " ".join(str(error).split()))
+    return reason or type(error).__name__
 
 
 def thumbnail(image: Image.Image, width: int, height: int) -> Image.Image:

@@ -2,19 +2,19 @@
 mode of the set, and masks, which hold the class of each pixel as gray PNG."""
 
 import io
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 
 from gpuload.augment import Form, View
 from gpuload.augment.crops import source_of
 from gpuload.fields.images import GRAY, RGB, Pixels
 from gpuload.headers import encodings, png
 from gpuload.headers.encodings import MAX_PIXELS
+from gpuload.pictures import reason_of
 from gpuload.types import U8, Array, HeightWidth
 
 _ALPHA = Pixels(4)
@@ -62,11 +62,8 @@ def _refused() -> Iterator[None]:
         yield
     except UndecodableError:
         raise
-    except UnidentifiedImageError:
-        raise UndecodableError("it is not in an image format that Pillow reads") from None
     except Exception as error:  # Pillow's decoders raise many types
-        reason = re.sub(r" ?<[^>]*0x[0-9a-f]+>", "", " ".join(str(error).split()))
-        raise UndecodableError(reason or type(error).__name__) from None
+        raise UndecodableError(reason_of(error)) from None
 
 
 @contextmanager

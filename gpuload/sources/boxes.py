@@ -13,6 +13,7 @@ from gpuload.errors import DecodeError, RemoteError, SourceError, some_of
 from gpuload.fields.numbers import BACKGROUND
 from gpuload.headers.jpeg import upright_size
 from gpuload.machine.installed import require
+from gpuload.pictures import reason_of
 from gpuload.sources.annotations import Box, annotation_files, are_boxes, by_stem, parse_boxes, read_text, with_boxes
 from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Findings, Ref, extension_of, readable
 from gpuload.sources.listing import SPLIT, one_file_each, split_called, splits_of_paths
@@ -188,7 +189,7 @@ class YoloSource(FilesSource):
             except RemoteError:
                 raise
             except Exception as error:  # Pillow's many parsers may raise anything
-                findings.reject(image.name, f"its size cannot be read: {error}")
+                findings.reject(image.name, f"its size cannot be read: {reason_of(error)}")
                 continue
             corners = [_in_pixels(box, *size) for box in boxes]
             yield {"image": image, **with_boxes(corners, [box[0] for box in boxes])}

@@ -27,5 +27,6 @@ def test_a_small_cache_is_enough(in_memory: bool, tmp_path: Path, monkeypatch: p
         with load(gpuload.Dataset(url, tmp_path / "second", size), shuffle=gpuload.Shuffle(window=1)) as loader:
             loader.load_state_dict(state)
             assert steps([loader], epochs=2) == expected[7:]
-            there = sum(path.stat().st_size for path in (tmp_path / "second").rglob("*") if path.is_file())
-            assert there <= max(size, others)
+        # Of a closed loader, since threads of an open one may delete a shard that was just listed.
+        there = sum(path.stat().st_size for path in (tmp_path / "second").rglob("*") if path.is_file())
+        assert there <= max(size, others)
