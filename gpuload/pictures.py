@@ -143,7 +143,7 @@ def decode_image(content: bytes, most_px: int | None = None) -> Image.Image:
 def reason_of(error: Exception) -> str:
     """Why Pillow does not read an image; without memory addresses, so that the same image gives the same reason."""
     if isinstance(error, UnidentifiedImageError):
-        return "not an image in a format that Pillow reads"
+        return "it is not an image in a format that Pillow reads"
     reason = re.sub(r" ?<[^>]*0x[0-9a-f]+>", "", " ".join(str(error).split()))
     return reason or type(error).__name__
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageCms, ImageOps
 
 from gpuload.errors import DecodeError
 from gpuload.fields.images import GRAY, RGB, Pixels
@@ -111,8 +111,6 @@ def prepare_image(
         return stored
     except (DecodeError, NotWantedError):
         raise
-    except UnidentifiedImageError as error:
-        raise DecodeError(reason_of(error)) from None
     except Image.DecompressionBombError:
         raise DecodeError(f"has more than --max-pixels {encoding.max_pixels}") from None
     except MemoryError:

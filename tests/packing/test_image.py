@@ -65,7 +65,7 @@ def test_dali_decodes_everything_stored() -> None:
     ("data", "reason"),
     [
         (b"", "the file is empty"),
-        (b"garbage" * 100, "not an image in a format that Pillow reads"),
+        (b"garbage" * 100, "cannot be decoded: it is not an image in a format that Pillow reads"),
         (BASE[:-2], "cannot be decoded: image file is truncated"),
         (BASE[:-200], "cannot be decoded: image file is truncated"),
         (encode(PHOTO, "PNG")[:-300], "it is truncated"),

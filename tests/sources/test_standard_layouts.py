@@ -228,7 +228,7 @@ def test_edges(make_folder: Folder, tmp_path: Path) -> None:
     })  # fmt: skip
     listing = listed(root)
     assert listing.samples.column("boxes").to_pylist() == [[[0, 0, pytest.approx(8, abs=1e-4), 20]], []]
-    reason = "its size cannot be read: not an image in a format that Pillow reads"
+    reason = "its size cannot be read: it is not an image in a format that Pillow reads"
     assert [(r.source, r.reason) for r in listing.rejected] == [("images/3.jpg", reason)]
     assert "1 .txt belongs to no image: 'labels/4.txt'" in listing.notes
     assert listing.fields[0].classes is None

@@ -193,7 +193,7 @@ def test_the_screen_names_rows_and_reasons(screen: Screen) -> None:
     images += [as_bytes(png()), as_bytes(png()[:-100]), file_of("WEBP"), file_of("WEBP")[:-20]]
     prepared, faults = screen.prepare(with_images(batch, images), rows)
     assert sorted(faults) == [0, 1, 2, 3, 4, 6, 8] and {fault.mask for fault in faults.values()} == {None}
-    assert faults[0].reason == faults[3].reason == "not an image in a format that Pillow reads"
+    assert faults[0].reason == faults[3].reason == "it is not an image in a format that Pillow reads"
     assert faults[4].reason == OTHER_SIZE_THAN_INDEX and faults[6].reason == faults[8].reason == "it is truncated"
     assert all(prepared.encoded.images[row] is images[row] for row in (5, 7))
     assert sorted(screen.prepare(with_images(batch, images), rows[4:])[1]) == [4, 6, 8]  # of DALI's samples alone
