@@ -112,6 +112,14 @@ def test_crops_lie_in_the_image(width: int, height: int, seed: int, crop: Any) -
     assert (crops.roi_end > crops.roi_start).all()
 
 
+def test_which_filter_is_drawn_depends_on_no_crop_or_flip() -> None:
+    views = [view_of(Augment(8, crop, vertical_flip=0.5, interpolation="random"), 40, 30, 2000)
+             for crop in ("random", "center", "cover")]  # fmt: skip
+    chosen = views[0].cubic
+    assert all((view.cubic == chosen).all() for view in views) and abs(chosen.mean() - 0.5) < 0.05
+    assert abs(np.mean(chosen == (views[0].crops.mirror_y > 0)) - 0.5) < 0.05
+
+
 def test_seed_and_epoch_change_the_crops() -> None:
     sides: Any = np.full((2, 4), [[500], [375]], np.int32)
     cases = [(0, 0), (0, 1), (1, 0), (1, 1)]
