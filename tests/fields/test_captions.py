@@ -123,6 +123,7 @@ def test_tokens_follow_samples_that_replace_others(packed: Path, tmp_path: Path,
     ("tokenizer", "match"),
     [
         (lambda texts: 1 // 0, r"Captions\('captions'\): its tokenizer raised ZeroDivisionError for 8 texts"),
+        (lambda texts: np.array(3), "its tokenizer returned ndarray .* for 8 texts"),
         (lambda texts: np.zeros((3, 4)), "returned ndarray .* for 8 texts"),
         (lambda texts: {"ids": texts[1:]}, "returned list .* for 8 texts, expected"),
         (lambda texts: None, "returned NoneType None for 8 texts"),
