@@ -70,11 +70,13 @@ def test_boxes_move_with_their_image_and_those_that_a_crop_cuts_off_are_not_note
     assert rows_of(tmp_path / "out" / "train")[0]["boxes"] == [[0, 0, 16, 16], [8, 0, 12, 8]]
 
 
-def test_a_resumed_run_counts_the_boxes_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_keeps_the_counts_and_classes_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    source = samples([[50, 0, 60, 9]], [[0, 0, 9, 9]])
+    source = [{**sample, "boxes_class": ["dog"]} for sample in samples([[50, 0, 60, 9]], [[0, 0, 9, 9]])]
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr("gpuload.packing.output.write_timm_info", stop)
         gpuload.pack(source, tmp_path / "out", workers=1)
@@ -82,3 +84,4 @@ def test_a_resumed_run_counts_the_boxes_of_the_first(tmp_path: Path, monkeypatch
     assert tuple(note for note in report.notes if "have no sample" not in note) == (
         "boxes that are empty or lie outside their images: 1, dropped",
     )
+    assert gpuload.Dataset(tmp_path / "out" / "train").fields["boxes"].classes == ("dog",)
