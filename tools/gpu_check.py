@@ -305,8 +305,7 @@ def main(argv: list[str] | None = None) -> int:
     recorded, left, deadline = read_summary(out)["steps"], [], time.monotonic() + args.seconds
     for step in every:
         is_wanted = step.name in args.steps if args.steps else not recorded.get(step.name, {}).get("ok")
-        if step.makes is not None:
-            is_wanted = not step.makes.exists()
+        is_wanted |= step.makes is not None and not step.makes.exists()
         if is_wanted and step.seconds > deadline - time.monotonic():
             left.append(step.name)
         elif is_wanted:

@@ -73,7 +73,7 @@ def test_tests_are_counted_as_they_end(tmp_path: Path) -> None:
 # that has written by then is kept; the third is made to end; the fifth needs more than a call has left.
 HANGS = "echo '{\"rows\": [1]}' >hangs.json; sleep 60 & echo $! >child; trap 'touch caught; exit 1' INT; wait"
 LINES = {
-    "pack": (5, "mkdir shards"),
+    "pack": (5, "mkdir -p shards"),
     "fails": (20, "echo it broke >&2; test -e mended || exit 3"),
     "hangs": (1, HANGS),
     "stays": (0.3, "trap '' INT; sleep 60"),
@@ -126,5 +126,6 @@ def test_no_step_stops_the_others_and_the_next_call_goes_on(
         ((), ["pack", "fails", "long"]),
         ((), []),
         (("--steps", "works", "fails"), ["fails", "works"]),
+        (("--steps", "pack"), ["pack"]),
     ):
         assert call("--seconds", "600", *options)[1] == ran
