@@ -237,11 +237,9 @@ class Show:
             pictures = {"": draw_fields(sample["image"], dataset.fields.values(), lambda _: sample)}  # noqa: B023
             if self.epochs:
                 from gpuload.augment import Augment
-                from gpuload.pictures import draw_sheet
-                from gpuload.report.samples import epoch_cells  # which imports the loader
+                from gpuload.report.samples import draw_epochs  # which imports the loader
 
-                cells = epoch_cells(dataset, Augment(self.size), sample["index"], self.epochs)
-                pictures["-epochs"] = draw_sheet(cells)
+                pictures["-epochs"] = draw_epochs(dataset, Augment(self.size), sample["index"], self.epochs)
             say(f"{sample['key']}:", *(f"  {line}" for line in _values(dataset, sample)))
             stem = re.sub(r"[^\w.-]+", "_", sample["key"])[:100].lstrip(".") or "sample"
             for what, picture in pictures.items():

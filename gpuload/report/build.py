@@ -5,12 +5,14 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from datetime import datetime, timezone
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import jinja2
+import numpy as np
 from markupsafe import Markup
 from rich.filesize import decimal
 
@@ -19,7 +21,7 @@ from gpuload.augment import Augment
 from gpuload.counted import counted
 from gpuload.disk.dataset import Dataset
 from gpuload.order.epoch import measure_mixing, smallest_good_window
-from gpuload.report.facts import Part, aspect, find_extremes, histogram, in_short, look_at_all
+from gpuload.report.facts import Part, aspect, find_extremes, look_at_all
 from gpuload.report.groups import MOST_SHOWN, class_tables, find_duplicates
 from gpuload.report.samples import Split, Thumbnails, describe, read_rejected, training_batch, training_split
 from gpuload.types import Array
@@ -30,8 +32,6 @@ _THUMBNAIL_BYTES = 3_000_000  # of all thumbnails: what keeps a page below 5 MB
 _IMBALANCE = 20  # times as many samples in the largest class as in the smallest
 # What each page and each file of facts begins with.
 PAGE_MARK, FACTS_MARK = b'<meta name="generator" content="gpuload ', b'{\n "made_by": "gpuload report"'
-# What is told of a manifest's record of its packing; what else it holds may name folders.
-_PACKING = ("shuffle", "seed", "maxcount", "maxsize", "encode", "size", "fit", "quality", "lossless", "dedup")
 
 Progress = Callable[[int, int, int], None]
 
@@ -45,7 +45,7 @@ def render(facts: dict[str, Any], thumbnails: Thumbnails, title: str) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"count": "{:,}".format, "short": in_short, "filesize": decimal}
+    environment.filters |= {"count": "{:,}".format, "short": _in_short, "filesize": decimal}
     script = (_FOLDER / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("page.html").render(
@@ -56,17 +56,19 @@ def render(facts: dict[str, Any], thumbnails: Thumbnails, title: str) -> str:
         style=Markup((_FOLDER / "style.css").read_text(encoding="utf-8")),
         script=Markup(script),
         script_hash=f"sha256-{digest}",
-        data=_for_script(_data(facts, thumbnails)),
+        data=_data(facts, thumbnails),
     )
 
 
+def _in_short(value: float) -> str:
+    """A number with three digits, or as a whole one."""
+    return f"{value:,.0f}" if abs(value) >= 100 or value == round(value) else f"{value:.3g}"
+
+
 def facts_as_json(facts: dict[str, Any]) -> str:
-    """The facts without their pictures."""
-
-    def without_picture(entry: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in entry.items() if name != "picture"}
-
-    plain = json.loads(json.dumps({"made_by": "gpuload report", **facts}), object_hook=without_picture)
+    """The facts without their picture."""
+    training = {name: value for name, value in facts["training"].items() if name != "picture"}
+    plain = {"made_by": "gpuload report", **facts, "training": training}
     return json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -88,12 +90,6 @@ def _data(facts: dict[str, Any], thumbnails: Thumbnails) -> dict[str, Any]:
     return {"splits": [s["name"] for s in splits], "given": {s["name"]: s["given"] for s in splits}, "tables": tables}
 
 
-def _for_script(data: Any) -> Markup:
-    """JSON that cannot end its script element, nor begin a comment or another element in it."""
-    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
-    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
-
-
 def find_findings(facts: dict[str, Any]) -> list[dict[str, str]]:
     """Each with a level (bad, look or good), a text, and the name of the section that has more; the worst first."""
     order = ("bad", "look", "good")
@@ -108,9 +104,6 @@ def _findings(facts: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
             yield "bad", f"{counted(entry['count'], 'image')} of {entry['split']} not decodable", "rejected"
     if rejected := sum(entry["rejected"] for entry in facts["rejected"]):
         yield "look", f"{counted(rejected, 'image')} rejected when the set was packed", "rejected"
-    if progressive := sum(sum(row["counts"]) for row in facts["formats"] if row["what"] == "JPEG, progressive"):
-        slow = "crops of these take some four times the processor time of others; pack with --jpeg baseline"
-        yield "look", f"{counted(progressive, 'progressive JPEG')}: {slow}", "images"
     for table in facts["classes"]:
         of_field = "" if table["field"] == "label" else f" of {table['field']}"
         for entry in table["missing"]:
@@ -120,8 +113,8 @@ def _findings(facts: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
             times = f"{table['largest'] / table['smallest']:,.0f} times the samples of the smallest"
             yield "look", f"The largest class{of_field} has {times}", "classes"
     mixed = facts["training"]["mixing"]
-    if mixed["classes_in_batch"] is not None:
-        text = f"Batches of {mixed['batch_size']} hold {mixed['classes_in_batch']:.1f} classes on average; a full "
+    if mixed["classes"] is not None:
+        text = f"Batches of {mixed['batch_size']} hold {mixed['classes']:.1f} classes on average; a full "
         text += f"shuffle gives {mixed['expected_classes']:.1f}"
         yield ("bad", f"{text}: the shards are sorted", "mixing") if mixed["is_poor"] else ("good", text, "mixing")
 
@@ -143,7 +136,7 @@ def _of_duplicates(found: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
 def build(
     splits: Sequence[Split], most_images: int, augment: Augment, batch_size: int, window: int, progress: Progress
 ) -> tuple[dict[str, Any], Thumbnails]:
-    """The facts, which hold the pictures that are no thumbnails as data URIs under keys "picture", and the thumbnails.
+    """The facts, with the picture of a batch as a data URI, and the thumbnails.
 
     most_images: whose pixels are looked at, over all splits. augment, batch_size, window: of the training that is
     shown. progress: is called with the number of images that were looked at, of how many, and 0.
@@ -160,23 +153,17 @@ def build(
         "splits": list(map(_split, parts)),
         "rejected": list(map(read_rejected, splits)),
         "undecodable": list(map(_broken, parts)),
-        "histograms": _histograms(parts),
-        "formats": _formats(parts),
+        "sizes": _sizes(parts),
         "extremes": find_extremes(parts),
         "duplicates": find_duplicates(parts),
         "classes": class_tables(parts),
-        # Without colour, however they are stored.
-        "gray": [
-            {"split": part.split.name, "gray": int((part.looks["color"] < 2).sum()), "of": len(part.looks)}
-            for part in parts
-        ],
         "looked_at": {
             "images": sum(len(part.looks) for part in parts),
             "of": sum(len(split.dataset) for split in splits),
         },
         "training": {
             "split": trained.name,
-            "batch": training_batch(trained.dataset, augment),
+            **training_batch(trained.dataset, augment),
             "mixing": _mixing(trained.dataset, window, batch_size),
         },
     }
@@ -190,45 +177,43 @@ def build(
 def _split(part: Part) -> dict[str, Any]:
     split, dataset = part.split, part.split.dataset
     manifest = dataset.manifest
-    packing = [(name, str(manifest.packing[name])[:80]) for name in _PACKING if manifest.packing.get(name) is not None]
     return {
         "name": split.name,
         "given": split.given,
         "samples": len(dataset),
+        "looked_at": len(part.looks),
         "bytes": manifest.bytes,
         "shards": len(dataset.shard_paths),
         "fields": [{"name": field.name, "kind": field.kind} for field in manifest.fields],
         "classes": None if dataset.classes is None else len(dataset.classes),
         "fingerprint": dataset.fingerprint,
-        "packing": [("indexed in place", "yes")] if "indexed" in manifest.packing else packing,
         "mean": manifest.mean,
         "std": manifest.std,
-        "largest": [manifest.width, manifest.height],
     }
 
 
-# Title, unit, and what is counted.
-_HISTOGRAMS: tuple[tuple[str, str, Callable[[Array], Array]], ...] = (
-    ("Width", "pixels", lambda sizes: sizes["width"]),
-    ("Height", "pixels", lambda sizes: sizes["height"]),
-    ("Aspect", "width : height", aspect),
-    ("Stored size", "kB", lambda sizes: sizes["image_bytes"] / 1000),
-)
+# What is measured of all images of a split, with its unit.
+_MEASURES: dict[tuple[str, str], Callable[[Array], Array]] = {
+    ("width", "pixels"): lambda sizes: sizes["width"],
+    ("height", "pixels"): lambda sizes: sizes["height"],
+    ("aspect", "width : height"): aspect,
+    ("stored size", "kB"): lambda sizes: sizes["image_bytes"] / 1000,
+}
+_PERCENTS = (0, 5, 50, 95, 100)
 
 
-def _histograms(parts: Sequence[Part]) -> list[Any]:
-    names = [part.split.name for part in parts]
-    found = [
-        histogram(title, unit, [values(part.sizes) for part in parts], names) for title, unit, values in _HISTOGRAMS
+def _sizes(parts: Sequence[Part]) -> list[dict[str, Any]]:
+    """How large the images of each split are. percentiles: the smallest, of 5, 50 and 95 %, and the largest."""
+    return [
+        {
+            "what": what,
+            "unit": unit,
+            "split": part.split.name,
+            "percentiles": np.percentile(values(part.sizes), _PERCENTS).tolist(),
+        }
+        for (what, unit), values in _MEASURES.items()
+        for part in parts
     ]
-    return [entry for entry in found if entry["bins"]]
-
-
-def _formats(parts: Sequence[Part]) -> list[dict[str, Any]]:
-    """(what, count of each split), the most frequent first."""
-    counters = [part.formats for part in parts]
-    whole = sum(counters[1:], counters[0].copy())
-    return [{"what": what, "counts": [counter[what] for counter in counters]} for what, _ in whole.most_common()]
 
 
 def _broken(part: Part) -> dict[str, Any]:
@@ -238,17 +223,10 @@ def _broken(part: Part) -> dict[str, Any]:
 
 def _mixing(dataset: Dataset, window: int, batch_size: int) -> dict[str, Any]:
     """How well a window of shards mixes."""
-    found = measure_mixing(dataset, window, batch_size)
-    return {
-        "window": min(window, len(dataset.shard_paths)),
-        "shards": len(dataset.shard_paths),
-        "batch_size": found.batch_size,
-        "distance": found.distance,
-        "classes_in_batch": found.classes,
-        "expected_classes": found.expected_classes,
-        "is_poor": found.is_poor,
-        "good_window": smallest_good_window(dataset, batch_size) if found.is_poor else None,
-    }
+    shards = len(dataset.shard_paths)
+    found = measure_mixing(dataset, min(window, shards), batch_size)
+    good_window = smallest_good_window(dataset, batch_size) if found.is_poor else None
+    return {**asdict(found), "shards": shards, "is_poor": found.is_poor, "good_window": good_window}
 
 
 def _want(facts: dict[str, Any], thumbnails: Thumbnails) -> None:

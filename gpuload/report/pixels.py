@@ -36,11 +36,11 @@ _MOST_NEIGHBOURS = 2_000  # in a band, with which a hash is compared
 
 # What is measured of an image that decodes. number: in the whole set. bright, dark: the level that 95 % of the pixels
 # stay below, and above. contrast: standard deviation of luma; all in 0..1. sharpness: standard deviation of the
-# Laplacian, in levels of 255. entropy: of the histogram of luma, in bits, 0 to 6. color: mean difference of the
-# channels, in levels. hash: perceptual. signature: the image in 8×8 pixels.
+# Laplacian, in levels of 255. entropy: of the histogram of luma, in bits, 0 to 6. hash: perceptual. signature: the
+# image in 8×8 pixels.
 LOOKS = np.dtype(
     [("number", np.int64)]
-    + [(name, np.float32) for name in ("bright", "dark", "contrast", "sharpness", "entropy", "color")]
+    + [(name, np.float32) for name in ("bright", "dark", "contrast", "sharpness", "entropy")]
     + [("hash", np.uint64), ("signature", np.uint8, (SIGNATURE, SIGNATURE, 3))]
 )
 
@@ -128,7 +128,6 @@ def measure(images: U8, numbers: I64) -> Array:
     found["number"] = numbers
     found["bright"], found["dark"], found["contrast"] = flat[:, -tail], flat[:, tail], flat.std(axis=1)
     found["sharpness"], found["entropy"] = _sharpness(luma), _entropy(luma)
-    found["color"] = (colors.max(axis=1) - colors.min(axis=1)).mean(axis=(1, 2))
     found["hash"], found["signature"] = perceptual_hashes(small), np.rint(colors).transpose(0, 2, 3, 1)
     return found
 

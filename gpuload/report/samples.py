@@ -1,28 +1,28 @@
-"""The packed sets of a report: references to their samples, the images that the packer rejected, and batches as
+"""The packed sets of a report: references to their samples, the images that the packer rejected, and samples as
 training sees them."""
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image
 
 from gpuload.augment import Augment
 from gpuload.disk.dataset import Dataset, packed_folders, stored_sample
 from gpuload.errors import ArgumentError
+from gpuload.loader.iterator import DaliIterator
 from gpuload.machine.untrusted import open_regular, parse_json
-from gpuload.output.drawing import BatchDrawing
-from gpuload.pictures import Cell, color_of, jpeg_uri, name_of, thumbnail
+from gpuload.pictures import Cell, draw_sheet, jpeg_uri, name_of, thumbnail
 from gpuload.report.pixels import quiet_loader
 from gpuload.store.url import LOCATION, URL
 
 _MOST = 16  # splits on a page
 _DRAWN = ("class", "labels", "caption", "boxes", "instances", "keypoints", "mask", "target")
-_SHOWN, _EPOCHS = 16, 8
-_SHOWN_PX = 176  # side of the pictures on the page
+_SHOWN, _SHEET_PX = 16, 1_400  # samples of a batch, and the sides of their picture
 _WIDTH, _HEIGHT = 168, 112  # of a thumbnail, in pixels
 _LARGEST = 40_000_000  # bytes of a file that is decoded for a thumbnail
 _TEXT = 300  # characters of a key or source
@@ -139,65 +139,24 @@ def _rejected_lines(folder: Path | URL) -> list[bytes]:
 
 
 def training_batch(dataset: Dataset, augment: Augment) -> dict[str, Any]:
-    """Pictures of the first samples of epoch 0, and of one sample in several epochs."""
-    augment, fields = _fitted(augment, dataset)
-    with quiet_loader(dataset, augment, _SHOWN, [*fields, "index"]) as loader:
-        batch: Any = next(iter(loader))
-    cells = BatchDrawing([augment.form], fields, dataset.fields, dataset.classes).cells(batch, _SHOWN)
-    chosen = int(batch.index[0])
-    try:
-        original, epochs = _epochs(dataset, augment, chosen)
-    except Exception:  # the sample is damaged, of which the page tells elsewhere
-        original, epochs = None, []
-    return {
-        "size": list(augment.output_size),
-        "crop": repr(augment.crop),
-        "fields": fields,
-        "samples": [_picture(cell) for cell in cells],
-        "key": dataset.keys([chosen])[0],
-        "epochs": epochs,
-        "original": original,
-    }
+    """A picture of the first samples of epoch 0; of large crops, fewer."""
+    height, width = augment.output_size
+    with _training_loader(dataset, augment, _SHOWN) as loader:
+        sheet = loader.preview(min(_SHOWN, max(1, _SHEET_PX // max(height, width)) ** 2))
+        shown = thumbnail(sheet, _SHEET_PX, _SHEET_PX)
+        picture = {"picture": jpeg_uri(shown, 78), "width": shown.width, "height": shown.height}
 
 
-def _fitted(augment: Augment, dataset: Dataset) -> tuple[Augment, list[str]]:
-    """Without constants, which are for RGB, where a set is of other images; and the fields that are drawn."""
-    fields = ["image", *(field.name for field in dataset.fields.values() if field.kind in _DRAWN)]
-    pixels = dataset.manifest.pixels
-    return (augment if pixels.is_rgb else replace(augment, mode=pixels.mode, normalize=None)), fields
-
-
-def epoch_cells(dataset: Dataset, augment: Augment, number: int, epochs: int) -> list[Cell]:
+def draw_epochs(dataset: Dataset, augment: Augment, number: int, epochs: int) -> Image.Image:
     """One sample, by its number in the whole set, as training sees it in several epochs."""
-    augment, fields = _fitted(augment, dataset)
-    drawing = BatchDrawing([augment.form], fields, dataset.fields, dataset.classes)
-    with quiet_loader(dataset.subset([_place_of(dataset, number)]), augment, 1, fields) as loader:
-        found = [drawing.cells(batch, 1)[0] for _ in range(epochs) for batch in loader]
-    return [Cell(cell.picture, f"epoch {epoch}") for epoch, cell in enumerate(found)]
+    place = int(np.searchsorted(dataset.stored_samples(np.arange(len(dataset))), number))
+    with _training_loader(dataset.subset([place]), augment, 1) as loader:
+        return draw_sheet([Cell(loader.preview(1, epoch), f"epoch {epoch}") for epoch in range(epochs)])
 
 
-def _place_of(dataset: Dataset, number: int) -> int:
-    return int(np.searchsorted(dataset.stored_samples(np.arange(len(dataset))), number))
-
-
-def _epochs(dataset: Dataset, augment: Augment, number: int) -> tuple[Any, list[Any]]:
-    """The stored image with its crops outlined, and what training sees of it."""
-    image = dataset[_place_of(dataset, number)]["image"]
-    scale = 2 * _SHOWN_PX / max(image.size)  # small images are enlarged, so that the outlines stay thin
-    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
-    shown = image.resize(size, Image.Resampling.LANCZOS)
-    draw = ImageDraw.Draw(shown)
-    width, height = (np.array([side], np.int32) for side in image.size)
-    pictures = []
-    for epoch, cell in enumerate(epoch_cells(dataset, augment, number, _EPOCHS)):
-        crops = augment.draw(0, epoch, np.array([number]), width, height).crops
-        (top, left), (down, right) = crops.start[0].tolist(), (crops.start + crops.shape)[0].tolist()
-        box = [left * scale, top * scale, right * scale - 1, down * scale - 1]
-        draw.rectangle(box, outline=color_of(epoch), width=3)
-        pictures.append({**_picture(cell), "color": "#{:02x}{:02x}{:02x}".format(*color_of(epoch))})
-    return {"picture": jpeg_uri(shown, 80), "width": shown.width, "height": shown.height}, pictures
-
-
-def _picture(cell: Cell) -> dict[str, Any]:
-    small = thumbnail(cell.picture, _SHOWN_PX, _SHOWN_PX)
-    return {"picture": jpeg_uri(small, 78), "caption": cell.caption, "width": small.width, "height": small.height}
+def _training_loader(dataset: Dataset, augment: Augment, batch_size: int) -> AbstractContextManager[DaliIterator]:
+    """Of all fields that are drawn; without constants, which are for RGB, where a set is of other images."""
+    fields = ["image", *(field.name for field in dataset.fields.values() if field.kind in _DRAWN)]
+    if not (pixels := dataset.manifest.pixels).is_rgb:
+        augment = replace(augment, mode=pixels.mode, normalize=None)
+    return quiet_loader(dataset, augment, batch_size, fields)
