@@ -125,79 +125,55 @@ class Metrics(NamedTuple):
     download_s: float = 0.0
 
 
-class Totals(NamedTuple):
-    """Sums since the start, after a batch. training_s: between batches, in the loop's body."""
+class Sums(dict[str, Any]):
+    """Over batches, 0 at first: fields of `Metrics`; training_s, the time in the loop's body; ready, of the queue."""
 
-    steps: int = 0
-    images: int = 0
-    bytes: int = 0
-    training_s: float = 0.0
-    wait_read_s: float = 0.0
-    wait_decode_s: float = 0.0
-    hand_over_s: float = 0.0
-    read_s: float = 0.0
-    decode_s: float = 0.0
-    disk_s: float = 0.0
-    ready: float = 0.0
-    bad_samples: int = 0
-    function_s: float = 0.0
-    download_s: float = 0.0
-
-    @property
-    def wait_s(self) -> float:
-        return self.wait_read_s + self.wait_decode_s + self.hand_over_s
-
-    def since(self, then: "Totals") -> "Totals":
-        """The sums since `then`."""
-        return Totals._make(now - before for now, before in zip(self, then, strict=True))
-
-    @property
-    def binds(self) -> Stage:
-        """The limiting stage: training, unless it waited for at least 10 % of the time.
-
-        Otherwise it is downloading, if training mostly waited for reading and reading for downloads; the disk, if the
-        read-ahead thread was busy for 80 % of the time and training did not mostly wait for its own hand-over; or else
-        the stage that training waited for longest. A function counts as part of decoding: it is the limiting stage if
-        its work took longer than decoding, or, if that is unknown, than half of the time.
-        """
-        seconds = self.training_s + self.wait_s
-        if seconds <= 0:
-            return "none"
-        if self.wait_s < WAIT_SHARE * seconds:
-            return "training"
-        if self.hand_over_s > max(self.wait_read_s, self.wait_decode_s):
-            return "hand_over"
-        if self.wait_read_s > self.wait_decode_s and self.download_s > DOWNLOAD_SHARE * self.wait_read_s:
-            return "download"
-        if self.disk_s >= DISK_SHARE * seconds:
-            return "disk"
-        if self.wait_read_s > self.wait_decode_s:
-            return "read"
-        return (
-            "function"
-            if self.function_s > (0.5 * seconds if math.isnan(self.decode_s) else self.decode_s)
-            else "decode"
-        )
-
-    def metrics(self, epoch: int = 0, position: int = 0) -> Metrics:
-        """These sums, with what follows from them."""
-        seconds = self.training_s + self.wait_s
-        divisor = seconds if seconds > 0 else math.inf  # before the second batch rates are 0
-        return Metrics(
-            **{name: value for name, value in self._asdict().items() if name in Metrics._fields},
-            seconds=seconds,
-            images_per_s=self.images / divisor,
-            bytes_per_s=self.bytes / divisor,
-            wait_s=self.wait_s,
-            wait_share=self.wait_s / divisor,
-            queue_depth=self.ready / self.steps if self.steps else math.nan,
-            binds=self.binds,
-            epoch=epoch,
-            position=position,
-        )
+    def __missing__(self, name: str) -> int:
+        return 0
 
 
-_NOTHING = Totals()
+def metrics_of(sums: Sums, epoch: int = 0, position: int = 0) -> Metrics:
+    """The sums, with what follows from them."""
+    wait_s: float = sums["wait_read_s"] + sums["wait_decode_s"] + sums["hand_over_s"]
+    seconds: float = sums["training_s"] + wait_s
+    divisor = seconds if seconds > 0 else math.inf  # before the second batch rates are 0
+    followed: dict[str, Any] = {
+        "seconds": seconds,
+        "images_per_s": sums["images"] / divisor,
+        "bytes_per_s": sums["bytes"] / divisor,
+        "wait_s": wait_s,
+        "wait_share": wait_s / divisor,
+        "queue_depth": sums["ready"] / sums["steps"] if sums["steps"] else math.nan,
+        "binds": _limiting_stage(sums, seconds, wait_s),
+        "epoch": epoch,
+        "position": position,
+    }
+    return Metrics(**followed, **{name: sums[name] for name in Metrics._fields if name not in followed})
+
+
+def _limiting_stage(sums: Sums, seconds: float, wait_s: float) -> Stage:
+    """Training, unless it waited for at least 10 % of the time.
+
+    Otherwise it is downloading, if training mostly waited for reading and reading for downloads; the disk, if the
+    read-ahead thread was busy for 80 % of the time and training did not mostly wait for its own hand-over; or else the
+    stage that training waited for longest. A function counts as part of decoding: it is the limiting stage if its work
+    took longer than decoding, or, if that is unknown, than half of the time.
+    """
+    read_s, decode_s = sums["wait_read_s"], sums["wait_decode_s"]
+    if seconds <= 0:
+        return "none"
+    if wait_s < WAIT_SHARE * seconds:
+        return "training"
+    if sums["hand_over_s"] > max(read_s, decode_s):
+        return "hand_over"
+    if read_s > decode_s and sums["download_s"] > DOWNLOAD_SHARE * read_s:
+        return "download"
+    if sums["disk_s"] >= DISK_SHARE * seconds:
+        return "disk"
+    if read_s > decode_s:
+        return "read"
+    worked_s = 0.5 * seconds if math.isnan(sums["decode_s"]) else sums["decode_s"]
+    return "function" if sums["function_s"] > worked_s else "decode"
 
 
 class Meter:
@@ -210,11 +186,11 @@ class Meter:
     def __init__(self, disk_s: Callable[[], float], setup: Setup) -> None:
         self.bad_samples = 0
         self._disk_s, self._setup = disk_s, setup
-        self._totals, self._kept = _NOTHING, [_NOTHING] * _KEPT
+        self._sums, self._kept = Sums(), [Sums()] * _KEPT
         self._place = (0, 0)
         self._training_s = self._handed = 0.0
         self._next_look: float = _STEPS
-        self._looked: Totals | None = None
+        self._looked: Sums | None = None
 
     def start(self) -> None:
         """Starts a loop; the time before it does not count as training."""
@@ -234,57 +210,58 @@ class Meter:
             decoded. place: the epoch, and the number of its samples returned.
         """
         now = self._handed = perf_counter()
-        before, waited = self._totals, ready - asked
+        waited = ready - asked
         for_read = min(decoded.read_wait_s, waited)
-        self._place = place
-        self._totals = totals = Totals(
-            steps=before.steps + 1,
-            images=before.images + len(batch.sources),
-            bytes=before.bytes + batch.image_bytes,
-            training_s=self._training_s,
-            wait_read_s=before.wait_read_s + for_read,
-            wait_decode_s=before.wait_decode_s + waited - for_read,
-            hand_over_s=before.hand_over_s + now - ready,
-            read_s=before.read_s + batch.read_s,
-            decode_s=before.decode_s + decoded.work_s,
-            disk_s=self._disk_s(),
-            ready=before.ready + decoded.queue_depth,
-            bad_samples=self.bad_samples,
-            function_s=before.function_s + decoded.function_s,
-            download_s=before.download_s + batch.download_s,
-        )
-        self._kept[totals.steps % _KEPT] = totals
-        if totals.steps >= self._next_look:
-            self._look(totals)
+        more = {
+            "steps": 1,
+            "images": len(batch.sources),
+            "bytes": batch.image_bytes,
+            "wait_read_s": for_read,
+            "wait_decode_s": waited - for_read,
+            "hand_over_s": now - ready,
+            "read_s": batch.read_s,
+            "decode_s": decoded.work_s,
+            "ready": decoded.queue_depth,
+            "function_s": decoded.function_s,
+            "download_s": batch.download_s,
+        }
+        sums = Sums({name: self._sums[name] + value for name, value in more.items()})
+        sums.update(training_s=self._training_s, disk_s=self._disk_s(), bad_samples=self.bad_samples)
+        self._place, self._sums, self._kept[sums["steps"] % _KEPT] = place, sums, sums
+        if sums["steps"] >= self._next_look:
+            self._look(sums)
         return now - asked
 
     def metrics(self, window: int | None = None) -> Metrics:
         """As `DaliIterator.metrics`."""
-        now, then = self._totals, _NOTHING
-        if window is not None and window < now.steps:
-            then = self._kept[(now.steps - window) % _KEPT]
-        return now.since(then).metrics(*self._place)
+        now = self._sums
+        if window is not None and window < now["steps"]:
+            now = _since(now, self._kept[(now["steps"] - window) % _KEPT])
+        return metrics_of(now, *self._place)
 
-    def _look(self, now: Totals) -> None:
+    def _look(self, now: Sums) -> None:
         """Warns the first time that training waits for too much of its time, but never in a short run."""
-        self._next_look = now.steps + _STEPS
-        since = now.since(self._looked or _NOTHING)
-        if since.wait_s + since.training_s < _SECONDS:
+        self._next_look = now["steps"] + _STEPS
+        found = metrics_of(now if self._looked is None else _since(now, self._looked))
+        if found.seconds < _SECONDS:
             return
         is_first, self._looked = self._looked is None, now
-        trains = since.training_s >= _TRAINING_S * since.steps
-        if is_first or not trains or since.wait_s < WAIT_SHARE * (since.wait_s + since.training_s):
+        trains = found.seconds - found.wait_s >= _TRAINING_S * found.steps
+        if is_first or not trains or found.wait_share < WAIT_SHARE:
             return
         self._next_look = math.inf
-        metrics = since.metrics()
         # The warning points to the user's loop: it calls two generators of the loader, those `Pipeline`, that
         # `hand_over`, and that this method.
         warnings.warn(
-            f"DaliIterator({str(self._setup.folder)!r}): training waited for {metrics.wait_share:.0%} of its time in "
-            f"the last {metrics.steps:,} steps; the bottleneck is {metrics.binds.replace('_', '-')}. "
-            f"{advice(metrics.binds, self._setup)}. See loader.metrics()",
+            f"DaliIterator({str(self._setup.folder)!r}): training waited for {found.wait_share:.0%} of its time in "
+            f"the last {found.steps:,} steps; the bottleneck is {found.binds.replace('_', '-')}. "
+            f"{advice(found.binds, self._setup)}. See loader.metrics()",
             stacklevel=6,
         )
+
+
+def _since(now: Sums, then: Sums) -> Sums:
+    return Sums({name: value - then[name] for name, value in now.items()})
 
 
 _NO_RANGE: AbstractContextManager[Any] = nullcontext()
@@ -319,14 +296,12 @@ def _nvtx() -> Any:
 
 
 class Pace(NamedTuple):
-    """A measurement, in seconds of wall time and of processor time (cpu_s).
-
-    first_s: until the first batch. steps, images: the batches measured, and their samples.
+    """A measurement. first_s: until the first batch. seconds, steps, images: of the batches measured, and their
+    samples.
     """
 
     first_s: float
     seconds: float
-    cpu_s: float
     steps: int
     images: int
 
@@ -355,13 +330,13 @@ def pace(
         use(images)
     _wait_for(images)
     settled()
-    started, cpu, steps, count = time.perf_counter(), time.process_time(), 0, 0
+    started, steps, count = time.perf_counter(), 0, 0
     while not steps or time.perf_counter() - started < seconds:
         images = next(batches)
         steps, count = steps + 1, count + len(images)
         use(images)
     _wait_for(images)
-    return Pace(first_s, time.perf_counter() - started, time.process_time() - cpu, steps, count)
+    return Pace(first_s, time.perf_counter() - started, steps, count)
 
 
 def forever(loader: Any) -> Iterator[Any]:

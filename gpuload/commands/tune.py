@@ -1,20 +1,20 @@
 """`python -m gpuload tune DIR`: which settings load fastest here, measured on the user's own shards.
 
-First come loaders alone. Candidates take turns, a few tenths of a second each; after each round the slower half drops
-out and the rest get twice as many turns (successive halving: Jamieson and Talwalkar, AISTATS 2016), so that most of the
-time goes to those that matter. Turns are interleaved and medians compared, so that other load on the machine affects
-all of them alike. The defaults stay to the end, as the baseline for the best.
+First come loaders alone. Candidates take turns, a few tenths of a second each, in rounds that are equally long; after
+each the slower half drops out (successive halving: Jamieson and Talwalkar, AISTATS 2016), so that most of the time goes
+to those that matter. Turns are interleaved and medians compared, so that other load on the machine affects all of them
+alike. The defaults stay to the end, as the baseline for the best; in the last round both decoders at once join, with
+shares that take them equally long.
 
-Then the best of each decoder, and both decoders at once with shares that take them equally long, are measured beside a
-training step, since the fastest loader may be the one that leaves least to the training.
+Then the best of each decoder, and both at once, are measured beside a training step, since the fastest loader may be
+the one that leaves least to the training.
 """
 
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import product, repeat
-from math import inf
+from itertools import count, product, repeat
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -34,14 +34,12 @@ from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, GpuloadError
 from gpuload.loader.iterator import DaliIterator
 from gpuload.loader.tuning import Tuning, describe_device, save_tuning
-from gpuload.machine.limits import affinity
 from gpuload.machine.ranks import count_threads, find_ranks
-from gpuload.monitor import Pace, forever, pace
+from gpuload.monitor import forever, pace
 
 _CANDIDATES = 16
-_FINALISTS = 2  # beside the defaults
+_LEFT, _FINALISTS = (9, 5), 3  # settings after each round, the defaults among them
 _ALONE = 0.7  # of the time, for loaders alone; the rest is for those beside a training step
-_ROUNDS = 2  # beside a training step
 _SHOWN = 8  # settings in the table
 _MARK = b'{\n "made_by": "gpuload tune"'
 
@@ -51,29 +49,22 @@ _WIDTHS = {"cuda": 256, "cpu": 32}
 
 @dataclass
 class Measured:
-    """A setting and the images/s of each of its turns. cores: that the process kept busy. failed: why it has no more
-    turns."""
+    """A setting and the images/s of each of its turns. failed: why it has no more turns."""
 
     setting: Tuning
     rates: list[float] = field(default_factory=list)
-    cores: list[float] = field(default_factory=list)
     failed: str | None = None
 
     @property
     def rate(self) -> float:
         return median(self.rates) if self.rates else 0.0
 
-    @property
-    def cores_left(self) -> float:
-        return max(0.0, affinity() - median(self.cores)) if self.cores else 0.0
-
     def figures(self) -> dict[str, Any]:
-        measured = {"images_per_s": self.rate, "turns": self.rates, "cores_left": self.cores_left}
-        return {**asdict(self.setting), **measured, "failed": self.failed}
+        return {**asdict(self.setting), "images_per_s": self.rate, "turns": self.rates, "failed": self.failed}
 
 
 def candidates(choices: dict[str, Sequence[Any]]) -> list[Tuning]:
-    """The defaults first, then what differs from them in one setting, then combinations, spread over all there are."""
+    """The defaults first, then what differs from them in one setting, then combinations."""
     usual = [values[0] for values in choices.values()]
 
     def changes(values: Sequence[Any]) -> int:
@@ -85,79 +76,58 @@ def candidates(choices: dict[str, Sequence[Any]]) -> list[Tuning]:
 
     # Those of the other decoder come first: they are tried however little time there is.
     ordered = sorted(product(*choices.values()), key=lambda values: (changes(values), values[0] == usual[0]))
-    single = list(dict.fromkeys(setting(values) for values in ordered if changes(values) <= 1))
-    others = [one for one in dict.fromkeys(map(setting, ordered)) if one not in single]
-    free = min(max(0, _CANDIDATES - len(single)), len(others))
-    return [*single, *(others[number * len(others) // free] for number in range(free))][:_CANDIDATES]
+    return list(dict.fromkeys(map(setting, ordered)))[:_CANDIDATES]
 
 
-def rounds_of(count: int) -> list[tuple[int, int]]:
-    """(settings, turns of each) of the rounds of a search among so many settings, the defaults among them."""
-    rounds = [(count, 1)]
-    while rounds[-1][0] > 1 + _FINALISTS:
-        count, turns = rounds[-1]
-        rounds.append((1 + count // 2, 2 * turns))
-    return rounds
+def take_turns(found: Sequence[Measured], measure: Callable[[Tuning], float], until: float) -> None:
+    """Measures each in turn, until a time of the clock, but each at least once altogether. A setting that raises
+    GpuloadError or RuntimeError, such as for lack of memory, has failed."""
 
+    def is_due(one: Measured) -> bool:
+        return not one.failed and (not one.rates or time.monotonic() < until)
 
-def take_turns(
-    found: Sequence[Measured],
-    measure: Callable[[Tuning], Pace],
-    turns: int,
-    baseline: Measured | None = None,
-    deadline: float = inf,
-) -> None:
-    """Measures each so many times, in turn. A setting that raises GpuloadError or RuntimeError, such as for lack of
-    memory, has failed.
-
-    baseline: must not fail. deadline: after it only those are measured that never were.
-    """
-    for turn in range(turns):
+    for turn in count():
+        if not any(map(is_due, found)):
+            return
         first = turn % len(found)  # whoever follows the pause between two turns: not always the same
-        for one in (*found[first:], *found[:first]):
-            if one.failed or (one.rates and time.monotonic() > deadline):
-                continue
+        for one in filter(is_due, (*found[first:], *found[:first])):
             try:
-                paced = measure(one.setting)
+                one.rates.append(measure(one.setting))
             except (GpuloadError, RuntimeError) as error:
-                if one is baseline:
-                    raise
                 one.failed = str(error).splitlines()[0]
-            else:
-                one.rates.append(paced.images_per_s)
-                one.cores.append(paced.cpu_s / paced.seconds)
 
 
 def search(
-    settings: Sequence[Tuning], measure: Callable[[Tuning, float], Pace], seconds: float, opening_s: float
+    settings: Sequence[Tuning], measure: Callable[[Tuning, float], float], seconds: float, opening_s: float
 ) -> list[Measured]:
-    """All settings for which there is time, and both decoders at once, the best first; the first of `settings`, the
-    defaults, must not fail.
+    """All settings for which there is time, and both decoders at once, the best first. The first of `settings` are the
+    defaults.
 
     measure: a turn of so many seconds. opening_s: of each turn, what comes before measuring, which is to take no more
     than half of it.
     """
-    count, deadline = len(settings), time.monotonic() + seconds
-    while count > 2 and seconds / _turns(count) < 2 * opening_s:
-        count -= 1
-    turn_s = max(seconds / _turns(count) - opening_s, min(opening_s, seconds))
-    everyone = [Measured(setting) for setting in settings[:count]]
-    defaults, rivals = everyone[0], everyone[1:]
-    for left, turns in rounds_of(count):
-        rivals = _best_first(one for one in rivals if not one.failed)[: left - 1]
-        take_turns([defaults, *rivals], lambda setting: measure(setting, turn_s), turns, defaults, deadline)
-    found, finalists = _best_first([defaults, *rivals]), 1 + len(rivals)
-    found += _best_first(one for one in everyone if one not in found)
-    best = best_of(found)
-    if {"dali", "native"} <= set(best):
-        both = Measured(_both(best["dali"], best["native"]))
-        take_turns([both], lambda setting: measure(setting, turn_s), _ROUNDS)
-        found = _best_first([both, *found[:finalists]]) + found[finalists:]
-    return found
+    fitting, begun = len(settings), time.monotonic()
+    while fitting > 2 and seconds < 2 * opening_s * fitting * len(_rounds_of(fitting)):
+        fitting -= 1
+    rounds = _rounds_of(fitting)
+    round_s = seconds / len(rounds)
+    turn_s = max(round_s / fitting - opening_s, min(opening_s, seconds))
+    defaults, *others = map(Measured, settings[:fitting])
+    rivals = others
+    for round_, most in enumerate(rounds, start=1):
+        rivals = _best_first(rivals)[: most - 1]
+        if round_ == len(rounds):
+            best = best_of([*_best_first([defaults, *rivals]), *_best_first(others)])
+            if {"dali", "native"} <= set(best):
+                rivals.append(Measured(_both(best["dali"], best["native"])))
+        take_turns([defaults, *rivals], lambda setting: measure(setting, turn_s), begun + round_ * round_s)
+    finalists = _best_first([defaults, *rivals])
+    return finalists + _best_first(one for one in others if one not in finalists)
 
 
-def _turns(count: int) -> int:
-    return sum(settings * turns for settings, turns in rounds_of(count))
+def _rounds_of(count: int) -> list[int]:
+    """How many settings of so many are in each round."""
+    return [count, *(left for left in _LEFT if left < count), min(count, _FINALISTS)]
 
 
 def _both(dali: Measured, native: Measured) -> Tuning:
@@ -221,12 +191,14 @@ class Tune:
         with progress_bar(f"measuring for {self.seconds:g} s", "turns"):
             settings = candidates(choices)
             found = tuned._measure_alone(settings, _ALONE * self.seconds)
+            defaults = next(one for one in found if one.setting == settings[0])
+            if not defaults.rates:
+                raise GpuloadError(f"tune: the defaults fail: {defaults.failed}")
             tunings = [replace(one.setting, images_per_s=round(one.rate, 1)) for one in best_of(found).values()]
             saved = save_tuning(self.folder, name, tunings)
             resident, beside = tuned._measure_beside_training(tunings, (1 - _ALONE) * self.seconds)
         _show(found[:_SHOWN], f"{counted(len(found), 'setting')} on {name}")
-        gain = found[0].rate / next(one.rate for one in found if one.setting == settings[0])
-        say(f"fastest: {gain:.2f} times the images/s of the defaults. Saved in {saved}")
+        say(f"fastest: {found[0].rate / defaults.rate:.2f} times the images/s of the defaults. Saved in {saved}")
         _show(beside, f"beside a training step ({resident:,.0f} images/s with one resident batch)", resident)
         if beside:
             say(f"best beside a training step: {advice(beside[0].setting, settings[0])}")
@@ -267,21 +239,22 @@ class Tune:
         return search(settings, self.measure, seconds, time.monotonic() - started)
 
     def _measure_beside_training(self, settings: Sequence[Tuning], seconds: float) -> tuple[float, list[Measured]]:
-        """The images/s of a training step with a resident batch, and each loader beside it, in turn, the best first;
-        loaders that fail are dropped."""
-        step, resident, found = training_step(self.device), Measured(settings[0]), [Measured(one) for one in settings]
-        turn_s = seconds / (_ROUNDS * (1 + len(settings)))
-        for _ in range(_ROUNDS):
-            take_turns(found, lambda setting: self.measure(setting, turn_s, step), 1)
-            take_turns([resident], lambda setting: self.measure_resident(setting, turn_s, step), 1, resident)
-        return resident.rate, _best_first(one for one in found if not one.failed)
+        """The images/s of a training step with a resident batch, before and after those of each loader beside it, in
+        turn, the best first; loaders that fail are dropped."""
+        step, found = training_step(self.device), list(map(Measured, settings))
+        turn_s = seconds / (2 * (1 + len(settings)))
+        resident = [self.measure_resident(settings[0], turn_s, step)]
+        take_turns(found, lambda setting: self.measure(setting, turn_s, step), time.monotonic() + seconds)
+        resident.append(self.measure_resident(settings[0], turn_s, step))
+        return median(resident), _best_first(one for one in found if not one.failed)
 
     @property
     def _dtype(self) -> Any:
         return "float32" if self.device == "cpu" else "float16"
 
-    def measure(self, setting: Tuning, turn_s: float, use: Callable[[Any], None] = lambda images: None) -> Pace:
-        """One turn: random crops, normalised. Batches decoded ahead do not count. use: called with each batch."""
+    def measure(self, setting: Tuning, turn_s: float, use: Callable[[Any], None] = lambda images: None) -> float:
+        """The images/s of one turn: random crops, normalised. Batches decoded ahead do not count. use: called with each
+        batch."""
         decoder: Any = setting.decoder
         if setting.cpu_share is not None:
             decoder = Both(setting.cpu_share, setting.hw_decoder_load)
@@ -297,12 +270,13 @@ class Tune:
             num_threads=setting.num_threads,
             prefetch=setting.prefetch,
         ) as loader:
-            return pace(forever(loader), turn_s, setting.prefetch + 1, use)
+            return pace(forever(loader), turn_s, setting.prefetch + 1, use).images_per_s
 
-    def measure_resident(self, setting: Tuning, turn_s: float, use: Callable[[Any], None]) -> Pace:
-        """One turn with a batch that is there already."""
+    def measure_resident(self, setting: Tuning, turn_s: float, use: Callable[[Any], None]) -> float:
+        """The images/s of one turn with a batch that is there already."""
         shape = (setting.batch_size, 3, self.size, self.size)
-        return pace(repeat(torch.zeros(shape, dtype=getattr(torch, self._dtype), device=self.device)), turn_s, 1, use)
+        images = torch.zeros(shape, dtype=getattr(torch, self._dtype), device=self.device)
+        return pace(repeat(images), turn_s, 1, use).images_per_s
 
 
 def _show(found: Sequence[Measured], title: str, resident: float | None = None) -> None:
@@ -316,8 +290,8 @@ def _show(found: Sequence[Measured], title: str, resident: float | None = None) 
         numbers = map(str, (setting.num_threads, setting.prefetch, setting.batch_size))
         rows.append([setting.decoder, *shares, *numbers, *figures, str(len(one.rates))])
         if resident is not None:
-            rows[-1] += [f"{one.rate / resident:.0%}", f"{one.cores_left:.1f}"]
-    say_table(rows, heads if resident is None else [*heads, "of resident", "cores left"], title)
+            rows[-1].append(f"{one.rate / resident:.0%}")
+    say_table(rows, heads if resident is None else [*heads, "of resident"], title)
 
 
 def advice(best: Tuning, usual: Tuning) -> str:

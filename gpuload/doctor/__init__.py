@@ -70,12 +70,11 @@ def _of_speed(trials: Sequence[dict[str, Any]], data: dict[str, dict[str, Any]])
     free = min(memory.get("available") or 0, memory.get("limit") or memory.get("available") or 0)
     if disk is None or disk >= taken:
         told.append(f"What limits is {used['binds'].replace('_', '-')}. {used['advice']}.")
-    elif data["set"]["bytes"] < 0.8 * free:
-        told.append(f"The disk limits the first epoch: {size(disk)}/s, and this decoder takes {size(taken)}/s.")
     else:
+        epochs = "the first" if data["set"]["bytes"] < 0.8 * free else "every"
         told.append(
-            f"The disk limits every epoch: {size(disk)}/s, this decoder takes {size(taken)}/s, and the set does not "
-            f"fit into memory ({size(free)} free). Use a faster disk or `pack --encode jpeg --size 256`."
+            f"The disk limits {epochs} epoch: {size(disk)}/s, and this decoder takes {size(taken)}/s. Use a faster disk "
+            "or `pack --encode jpeg --size 256`."
         )
     fastest = max(trials, key=lambda one: float(one["images_per_s"]))
     if fastest["images_per_s"] > 1.1 * rate:

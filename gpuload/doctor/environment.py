@@ -1,10 +1,9 @@
-"""Checks of the machine: NVIDIA's driver and the packages, whether they fit together; compiled code; cores, memory and
-file handles."""
+"""Checks of the machine: NVIDIA's driver and the packages, whether they fit together; compiled code; cores and
+memory."""
 
 import ctypes
 import os
 import platform
-import resource
 from collections import Counter
 from collections.abc import Callable
 from importlib import import_module, metadata
@@ -18,18 +17,9 @@ from gpuload import __version__
 from gpuload.decode.open import native_fault
 from gpuload.doctor import Answer, size
 from gpuload.machine.installed import cuda_version, fault_of
-from gpuload.machine.limits import (
-    affinity,
-    available_memory,
-    count_cores,
-    cpu_quota,
-    machine_memory,
-    memory_limit,
-    throttled,
-)
+from gpuload.machine.limits import affinity, available_memory, count_cores, cpu_quota, machine_memory, memory_limit
 
 _LITTLE_MEMORY = 1e9
-_LITTLE_HANDLES = 256
 
 
 class Driver(NamedTuple):
@@ -128,12 +118,8 @@ def _beside_driver(said: str, cuda: int, driver: Driver | None, data: dict[str, 
 def check_versions(driver: Driver | None) -> Answer:
     """Installed packages against the metadata of gpuload and torchvision."""
     wrong = [*unmet("gpuload"), *unmet("torchvision")]
-    cupy = [name for name in _installed("cupy") if name.startswith(("cupy-cuda", "cupy-rocm")) or name == "cupy"]
-    if len(cupy) > 1:
-        wrong.append(f"CuPy is installed {len(cupy)} times, for different versions of CUDA")
     if wrong:
-        remedy = "`pip install -U` these, or `pip uninstall` what is installed twice"
-        return "broken", "; ".join(wrong), remedy, {"old": wrong}
+        return "broken", "; ".join(wrong), "`pip install -U` these", {"old": wrong}
     return "ok", "installed packages are as new as gpuload needs", "", {"old": []}
 
 
@@ -174,18 +160,14 @@ def check_native(driver: Driver | None) -> Answer:
 def check_cores(driver: Driver | None) -> Answer:
     """Cores by the affinity and the quota, and how many threads torch would start."""
     cores, bound, quota, whole = count_cores(), affinity(), cpu_quota(), os.cpu_count() or 1
-    stopped, load, threads = throttled(), os.getloadavg()[0], os.environ.get("OMP_NUM_THREADS", "")
-    data = {"cores": cores, "affinity": bound, "quota": quota, "machine": whole, "load": load, "throttled": stopped}
+    load, threads = os.getloadavg()[0], os.environ.get("OMP_NUM_THREADS", "")
+    data = {"cores": cores, "affinity": bound, "quota": quota, "machine": whole, "load": load}
     said = f"{cores} of the machine's {whole} can be used"
     is_limited = quota is not None and quota < bound
     if is_limited:
         said += f": the container's quota is {quota:g} cores' time"
     elif bound < whole:
         said += ": the process is bound to them (taskset, a batch system or the container's cpuset)"
-    if stopped is not None and stopped > 0.1:
-        said += f"; it was stopped in {stopped:.0%} of the periods so far, since it had used up its quota"
-        remedy = f"Raise the quota (`docker run --cpus`), or set num_threads={cores} and OMP_NUM_THREADS={cores}"
-        return "attention", said, remedy, data
     if is_limited and not (threads.isdecimal() and int(threads) <= cores):
         said += ". gpuload keeps to that, but torch starts a thread for each core that it sees"
         return "attention", said, f"Set OMP_NUM_THREADS={cores}", data
@@ -208,16 +190,6 @@ def check_memory(driver: Driver | None) -> Answer:
     return "ok", said, "", data
 
 
-def check_file_handles(driver: Driver | None) -> Answer:
-    """Each shard of two windows, 16 by default, has one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    said = "no limit" if soft == resource.RLIM_INFINITY else f"{soft:,} at a time"
-    if soft != resource.RLIM_INFINITY and soft < _LITTLE_HANDLES:
-        remedy = "`ulimit -n 4096` before the start (`docker run --ulimit nofile=4096`)"
-        return "attention", f"{said}; each shard of two windows takes one", remedy, {"soft": soft, "hard": hard}
-    return "ok", said, "", {"soft": soft, "hard": hard}
-
-
 def _installed(start: str) -> dict[str, str]:
     """Versions of the installed packages whose names begin so."""
     names = {str(one.metadata["Name"]).lower(): one.version for one in metadata.distributions() if one.metadata["Name"]}
@@ -237,5 +209,4 @@ CHECKS: dict[str, Callable[[Driver | None], Answer]] = {
     "CPU decoder": check_native,
     "cores": check_cores,
     "memory": check_memory,
-    "file handles": check_file_handles,
 }

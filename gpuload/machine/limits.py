@@ -40,16 +40,6 @@ def cpu_quota(root: Path = _ROOT) -> float | None:
     return min((quota for quota in quotas if quota > 0), default=None)
 
 
-def throttled(root: Path = _ROOT) -> float | None:
-    """Share of the scheduler's periods so far in which this container was throttled; None if there is no quota."""
-    for words in _told("cpu", root, "cpu.stat"):
-        with suppress(ValueError, KeyError):
-            told = dict(zip(words[::2], map(int, words[1::2]), strict=True))
-            if told["nr_periods"] > 0:
-                return told["nr_throttled"] / told["nr_periods"]
-    return None
-
-
 def memory_limit(root: Path = _ROOT) -> int | None:
     """The memory limit of this process's control groups in bytes; None if they set none below the machine's memory."""
     told = (words for name in ("memory.max", "memory.limit_in_bytes") for words in _told("memory", root, name))

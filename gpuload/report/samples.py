@@ -145,6 +145,7 @@ def training_batch(dataset: Dataset, augment: Augment) -> dict[str, Any]:
         sheet = loader.preview(min(_SHOWN, max(1, _SHEET_PX // max(height, width)) ** 2))
         shown = thumbnail(sheet, _SHEET_PX, _SHEET_PX)
         picture = {"picture": jpeg_uri(shown, 78), "width": shown.width, "height": shown.height}
+        return {"size": [height, width], "fields": list(loader.fields), **picture}
 
 
 def draw_epochs(dataset: Dataset, augment: Augment, number: int, epochs: int) -> Image.Image:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 import pytest
 
 from gpuload import Dataset, cli
-from gpuload.monitor import Pace
 
 REPORT = ["report", "SET", "--images", "4", "--size", "16", "--batch-size", "4"]
 TUNE = ["tune", "SET", "--device", "cpu", "--seconds", "0.5", "--size", "16", "--batch-size", "4"]
@@ -75,8 +75,8 @@ def test_own_files_are_replaced(
     packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Any, name: str
 ) -> None:
     monkeypatch.setattr("gpuload.commands.tune.save_tuning", lambda *_: tmp_path / "tuning.json")
-    for method in ("measure", "measure_resident"):  # which take their time
-        monkeypatch.setattr(f"gpuload.commands.tune.Tune.{method}", lambda *_: Pace(0.0, 1.0, 1.0, 1, 10))
+    for method in ("measure", "measure_resident"):
+        monkeypatch.setattr(f"gpuload.commands.tune.Tune.{method}", lambda *_: time.sleep(0.02) or 10.0)  # type: ignore[func-returns-value]
     words, files = prepare(packed, tmp_path, name)
     files[-1].touch()
     assert command(*words).code == cli.DONE

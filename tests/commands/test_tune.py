@@ -52,20 +52,17 @@ class Search:
     def run(self, rate: Callable[[Any], float], seconds: float = 600, device: str = "cpu") -> list[dict[str, Any]]:
         """The settings, the best first."""
 
-        def measure(tuned: Any, setting: Any, turn_s: float, step: Any = None) -> Any:
+        def measure(tuned: Any, setting: Any, turn_s: float, step: Any = None) -> float:
+            self.now += self.opening_s + turn_s
             if step is not None:
-                return paced(self.beside.get(setting.decoder, 1.0))
+                return self.beside.get(setting.decoder, 1.0)
             self.turns.append(setting)
             self.spent_s.append(self.opening_s + turn_s)
-            self.now += self.spent_s[-1]
-            return paced(rate(setting))
-
-        def paced(rate: float) -> Any:
-            return SimpleNamespace(images_per_s=rate, cpu_s=1.0, seconds=1.0)
+            return rate(setting)
 
         self.patch.setattr(tune, "time", SimpleNamespace(monotonic=lambda: self.now))
         self.patch.setattr(tune.Tune, "measure", measure)
-        self.patch.setattr(tune.Tune, "measure_resident", lambda *_: paced(500.0))
+        self.patch.setattr(tune.Tune, "measure_resident", lambda *_: 500.0)
         self.patch.setattr(tune, "training_step", lambda device: object())
         options = ["--device", device, "--seconds", str(seconds), "--json", str(self.figures)]
         assert run(str(self.folder), *options) == 0
@@ -92,7 +89,7 @@ def test_candidates_are_the_defaults_then_single_changes_then_combinations(searc
     changed = [sum(getattr(one, name) != getattr(usual, name) for name in NAMES) for one in found]
     assert changed[:6] == [0, 1, 1, 1, 1, 1] and min(changed[6:]) > 1
     assert [one.decoder for one in found[:2]] == ["native", "dali"]  # both however little time there is
-    assert {one.decoder for one in found[6:]} == {"native", "dali"}  # spread over all there are
+    assert {one.decoder for one in found[6:]} == {"native", "dali"}
     assert {one.num_threads for one in found} == {2, 4, 8} and {one.prefetch for one in found} == {1, 2, 4}
 
 
@@ -109,12 +106,12 @@ def test_the_best_of_noisy_candidates_is_found_and_the_defaults_stay(search: Sea
     wanted = search.candidates[best]
     first = next(one for one in found if one["decoder"] != "both")
     assert {name: first[name] for name in NAMES} == {name: getattr(wanted, name) for name in NAMES}
-    assert len(turns) == 16 + 9 * 2 + 5 * 4 + 3 * 8
     counts = Counter(turns)
     assert len(counts) == 16 and min(counts.values()) == 1
-    assert counts[turns[0]] == max(counts.values()) == 1 + 2 + 4 + 8
-    # Interleaved: the last, longest round does not give one its turns at a stretch.
-    assert max(len(list(run)) for _, run in itertools.groupby(turns[-24:])) <= 2
+    assert counts[turns[0]] >= 1 + 16 // 9 + 16 // 5 + 16 // 4 >= max(counts.values()) - 3
+    assert Counter(one.decoder for one in search.turns[-16:])["both"] == 4  # of four finalists
+    # Interleaved: the last round does not give one its turns at a stretch.
+    assert max(len(list(run)) for _, run in itertools.groupby(search.turns[-16:])) <= 2
 
 
 def test_a_setting_that_fails_drops_out_and_failing_defaults_are_told(search: Search) -> None:
@@ -145,26 +142,27 @@ def test_turns_end_when_the_time_is_over(search: Search, late: int, turns: int) 
 
 def test_a_plan_fits_the_time(search: Search) -> None:
     counts = []
-    for opening_s, seconds in ((2.0, 5), (2.0, 60), (0.3, 60), (0.3, 600)):
+    for opening_s, seconds in ((2.0, 5), (2.0, 60), (0.5, 60), (0.5, 600)):
         search.turns, search.spent_s, search.opening_s = [], [], opening_s
         search.run(lambda setting: 100.0, seconds)
-        counts.append(len(search.candidates) - 1)  # without both decoders at once, whose turns come last
-        alone_s = search.spent_s[2:-2]
-        assert min(alone_s) >= 2 * opening_s  # no more than half of a turn goes before measuring
-        assert counts[-1] == 2 or sum(alone_s) == pytest.approx(0.7 * seconds)
+        counts.append(len(search.candidates) - 1)  # without both decoders at once
+        alone_s = search.spent_s[2:]
+        assert min(alone_s) >= 2 * opening_s - 1e-9  # no more than half of a turn goes before measuring
+        assert counts[-1] == 2 or -1e-6 < sum(alone_s) - 0.7 * seconds < max(alone_s) + 1e-6
     assert counts[0] == 2 < counts[1] < counts[2] < counts[3] == 16
 
 
 def test_the_best_of_each_decoder_is_kept_and_both_get_shares_that_take_them_equally_long(search: Search) -> None:
     rates = {"native": 1000.0, "dali": 3000.0, "both": 3500.0}
-    found = search.run(lambda one: rates[one.decoder] + one.num_threads - (one.decoder == "dali") * one.prefetch)
+    more = {"dali": lambda one: -one.num_threads - 10 * one.prefetch}
+    found = search.run(lambda one: rates[one.decoder] + more.get(one.decoder, lambda one: one.num_threads)(one))
     both = found[0]
     assert both["decoder"] == "both" and both["cpu_share"] == 0.25
     # As the best of each is set: DALI's settings, and the threads of the defaults, which are native and stay to the end.
     assert (both["num_threads"], both["prefetch"]) == (4, 1)
     kept = json.loads((search.folder / "tuning.json").read_text())["devices"]
     ((device, saved),) = kept.items()
-    assert [(one["decoder"], one["num_threads"]) for one in saved] == [("both", 4), ("dali", 8), ("native", 4)]
+    assert [(one["decoder"], one["num_threads"]) for one in saved] == [("both", 4), ("dali", 2), ("native", 4)]
     assert load_tuning(search.folder, device, "native") == Tuning("native", 4, 2, None, 64, 1004.0)
     # A busy machine may have stopped a decoder while it was measured: it has a share, too.
     for native, share in ((1.0, 0.01), (1e6, 0.99)):
@@ -258,7 +256,7 @@ def test_the_command_measures_and_saves(packed: Path, tmp_path: Path, capsys: py
     options = ["--device", "cpu", "--seconds", "0.5", "--size", "16", "--batch-size", "16", "--json", str(figures)]
     assert run(str(data), *options) == 0
     said = capsys.readouterr().out
-    for text in ("threads", "images/s", "turns", "times the images/s of the defaults. Saved in", "cores left"):
+    for text in ("threads", "images/s", "turns", "times the images/s of the defaults. Saved in"):
         assert text in said
     written = json.loads(figures.read_text())
     best = written["settings"][0]
@@ -267,7 +265,7 @@ def test_the_command_measures_and_saves(packed: Path, tmp_path: Path, capsys: py
     assert (found.num_threads, found.prefetch) == (best["num_threads"], best["prefetch"])
     beside = {one["decoder"]: one for one in written["beside_training"]}
     assert set(beside) == {"native", "dali", "both"} and written["resident_images_per_s"] > 0
-    assert all(one["images_per_s"] > 0 and one["cores_left"] >= 0 for one in beside.values())
+    assert all(one["images_per_s"] > 0 for one in beside.values())
     alone, one_of_many = (describe_device(None, Ranks(local_world_size=n)) for n in (1, 10_000))
     assert written["device"] == alone and one_of_many == f"{alone.rpartition(',')[0]}, 1 cores"  # of a rank
     share = beside["both"]["cpu_share"]

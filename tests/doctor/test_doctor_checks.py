@@ -1,7 +1,6 @@
 """What the doctor says about machines and environments that this one is not."""
 
 import re
-import resource
 import signal
 import sys
 import tempfile
@@ -58,7 +57,7 @@ def torch_for(cuda: str | None, usable: bool) -> dict[str, Any]:
     return {"torch.version.cuda": cuda, "torch.cuda.is_available": lambda: usable}
 
 
-def cores(quota: float | None = None, stopped: float | None = None, load: float = 0.0) -> dict[str, Any]:
+def cores(quota: float | None = None, load: float = 0.0) -> dict[str, Any]:
     """8 of 64 cores, as affinity and quota allow."""
     usable = 8 if quota is None else min(8, int(quota))
     return {
@@ -67,17 +66,12 @@ def cores(quota: float | None = None, stopped: float | None = None, load: float 
         "os.getloadavg": lambda: (load, load, load),
         "gpuload.doctor.environment.cpu_quota": lambda: quota,
         "gpuload.doctor.environment.count_cores": lambda: usable,
-        "gpuload.doctor.environment.throttled": lambda: stopped,
     }
 
 
 def memory(free: float, total: float | None, limit: float | None = None) -> dict[str, Any]:
     found = {"machine_memory": total, "available_memory": free, "memory_limit": limit}
     return {f"gpuload.doctor.environment.{name}": lambda value=value: value for name, value in found.items()}
-
-
-def handles(soft: int) -> dict[str, Any]:
-    return {"resource.getrlimit": lambda which: (soft, 4096)}
 
 
 @pytest.mark.parametrize(
@@ -99,29 +93,13 @@ def handles(soft: int) -> dict[str, Any]:
         ("DALI", CUDA_12, {"versions": {DALI_13: "2.4"}}, "broken", "needs CUDA 13, and the driver runs CUDA 12.4"),
         ("DALI", CUDA_13, {"versions": {DALI_12: "2.4", "nvidia-nvimgcodec-cu12": "0.9"}}, "ok", "nvimgcodec-cu12 0.9"),
         ("cores", None, cores(), "ok", "8 of the machine's 64 can be used: the process is bound to them"),
-        ("cores", None, cores(2.5, 0.01), "attention", "2 of the machine's 64 .*: the container's quota is 2.5 cores'"),
-        ("cores", None, cores(2.5, 0.01) | {"OMP_NUM_THREADS": "2"}, "ok", "2 of the machine's 64"),
-        (
-            "cores",
-            None,
-            cores(2.5, 0.6) | {"OMP_NUM_THREADS": "2"},
-            "attention",
-            "it was stopped in 60% of the periods",
-        ),
-        ("cores", None, cores(64.0, 0.0), "ok", "8 of the machine's 64"),
+        ("cores", None, cores(2.5), "attention", "2 of the machine's 64 .*: the container's quota is 2.5 cores'"),
+        ("cores", None, cores(2.5) | {"OMP_NUM_THREADS": "2"}, "ok", "2 of the machine's 64"),
+        ("cores", None, cores(64.0), "ok", "8 of the machine's 64"),
         ("cores", None, cores(load=200.0), "note", "200.0 processes want to run at a time"),
         ("memory", None, memory(32e9, 64e9), "ok", "32.0 GB of 64.0 GB are free"),
-        (
-            "memory",
-            None,
-            memory(32e9, 3.2e12, 5e8),
-            "attention",
-            "3.2 TB are free, .* may use 500.0 MB, page cache incl",
-        ),
+        ("memory", None, memory(32e9, 3.2e12, 5e8), "attention", "3.2 TB are free, .* may use 500.0 MB, page cache"),
         ("memory", None, memory(32e9, None), "note", "/proc/meminfo does not tell"),
-        ("file handles", None, handles(100), "attention", "100 at a time"),
-        ("file handles", None, handles(1024), "ok", "1,024 at a time"),
-        ("file handles", None, handles(resource.RLIM_INFINITY), "ok", "no limit"),
     ],
 )
 def test_machines(
@@ -200,10 +178,8 @@ def test_packages_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
         "numba 0.59.1, expected >=0.60 by gpuload",
         "torch 2.12.0+cu130, expected ==2.13.0 by torchvision",
     ]
-    installed(monkeypatch, {"numpy": "2.4.6", "numba": "0.60.0rc1", "torch": "2.13.0+cpu", "cupy-cuda13x": "13.6"})
+    installed(monkeypatch, {"numpy": "2.4.6", "numba": "0.60.0rc1", "torch": "2.13.0+cpu"})
     assert look("versions").grade == "ok"
-    installed(monkeypatch, {"cupy-cuda12x": "13.6", "cupy-cuda13x": "13.6"})
-    assert "CuPy is installed 2 times" in look("versions").said
 
 
 def test_the_machine_code_of_the_cpu_decoder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -284,7 +260,7 @@ def test_verdicts() -> None:
     assert found[0].startswith("device='auto' decodes by dali on cuda:0")
     assert found[2] == "DaliIterator(device='cpu', decoder='native') is faster here."
     for stored, words in (
-        (1e12, "every epoch: 50.0 MB/s, this decoder takes 100.0 MB/s"),
+        (1e12, "every epoch: 50.0 MB/s, and this decoder takes 100.0 MB/s"),
         (1e9, "the first epoch: 50"),
     ):
         found = conclude([*machine_with(5e7, stored), a_trial("cpu", "native", 900)])

@@ -15,7 +15,7 @@ from loaders import load
 import gpuload
 from gpuload import monitor
 from gpuload.decode.native.images import ImageDecoder
-from gpuload.monitor import Meter, Metrics, Setup, Totals, advice
+from gpuload.monitor import Meter, Metrics, Setup, Sums, advice, metrics_of
 from gpuload.order.stream import Stream
 
 
@@ -161,7 +161,7 @@ SECONDS = st.floats(0, 1e6)
 
 def binding(training: float, for_read: float, for_decode: float, hand_over: float, disk: float, **more: float) -> str:
     waits = {"wait_read_s": for_read, "wait_decode_s": for_decode, "hand_over_s": hand_over}
-    return Totals(training_s=training, disk_s=disk, **waits, **more).binds
+    return metrics_of(Sums({"training_s": training, "disk_s": disk, **waits, **more})).binds
 
 
 @given(SECONDS, SECONDS, SECONDS, SECONDS, st.floats(0, 2))
