@@ -73,8 +73,8 @@ def _of_speed(trials: Sequence[dict[str, Any]], data: dict[str, dict[str, Any]])
     else:
         epochs = "the first" if data["set"]["bytes"] < 0.8 * free else "every"
         told.append(
-            f"The disk limits {epochs} epoch: {size(disk)}/s, and this decoder takes {size(taken)}/s. Use a faster disk "
-            "or `pack --encode jpeg --size 256`."
+            f"The disk limits {epochs} epoch: {size(disk)}/s, and this decoder takes {size(taken)}/s. Use a faster "
+            "disk or `pack --encode jpeg --size 256`."
         )
     fastest = max(trials, key=lambda one: float(one["images_per_s"]))
     if fastest["images_per_s"] > 1.1 * rate:
