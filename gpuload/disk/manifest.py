@@ -17,7 +17,6 @@ from gpuload.errors import FormatError, some_of
 from gpuload.fields.field import CLASS_NAMES, IMAGE, STORED_TEXT, UNPRINTABLE, Field
 from gpuload.fields.images import RGB, Pixels
 from gpuload.fields.registry import kind_of
-from gpuload.machine.installed import upgrade_command
 from gpuload.machine.untrusted import open_regular, parse_json
 from gpuload.store.files import replaced
 from gpuload.store.url import URL
@@ -198,7 +197,7 @@ def parse_manifest(text: bytes, where: Path | URL, is_local: bool) -> Manifest:
         if type(found.get("version")) is not int or not 1 <= found["version"] <= VERSION:
             raise FormatError(
                 f"{where}: has version {found.get('version')!r}, this gpuload reads versions 1 to {VERSION}. "
-                f"Upgrade with `{upgrade_command()}`, or pack again"
+                "Upgrade gpuload, or pack again"
             )
         values = _checked("", found, Manifest)
         for name, kind in (("shards", ShardInfo), ("fields", Field)):

@@ -18,7 +18,6 @@ from gpuload.fields.kind import FieldSpec, Kind
 from gpuload.fields.motion import Motion
 from gpuload.fields.numbers import ArrayKind, ClassKind, LabelsKind, TargetKind
 from gpuload.fields.rows import BoundField, DatasetView, PixelField, Rows, Value
-from gpuload.machine.installed import upgrade_command
 from gpuload.types import I64, Bools
 
 # In the order in which a table's fields are stored, and in which they are asked whether they claim a value
@@ -51,7 +50,7 @@ def kind_of(field: Field) -> Kind:
     if field.kind not in KINDS:
         raise FormatError(
             f"field {field.name!r} has kind {field.kind!r}; this gpuload knows {', '.join(KINDS)}. "
-            f"Was the set packed by a newer gpuload? Upgrade with `{upgrade_command()}`"
+            "Was the set packed by a newer gpuload? Upgrade gpuload"
         )
     return KINDS[field.kind]
 

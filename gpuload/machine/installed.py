@@ -4,7 +4,6 @@ import builtins
 import ctypes
 import gc
 import importlib.util
-import json
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -122,35 +121,13 @@ def remedy(package: str) -> str:
 
 
 def install_command(extra: str) -> str:
-    """What installs an extra of gpuload, from where this gpuload came: a clone, an address, or a package index."""
-    clone, address = _source()
-    if clone:
-        return f"pip install -e {shlex.quote(f'{clone}[{extra}]')}"
-    return f"pip install {shlex.quote(f'gpuload[{extra}]{address}')}"
-
-
-def upgrade_command() -> str:
-    """The command that upgrades gpuload from its source."""
-    clone, address = _source()
-    return f"git -C {shlex.quote(clone)} pull" if clone else f"pip install -U {shlex.quote(f'gpuload{address}')}"
-
-
-def _source() -> tuple[str, str]:
-    """The repository that this gpuload runs from, or else where pip copied it from, in pip's notation (see PEP 610);
-    both are "" for a package index."""
-    from importlib.metadata import PackageNotFoundError, distribution
-
-    folder = Path(__file__).resolve().parents[2]
+    """What installs an extra of gpuload: from the clone that this gpuload runs from; otherwise for the gpuload that pip
+    has installed, from wherever that came."""
+    clone = Path(__file__).resolve().parents[2]
     with suppress(OSError):
-        if 'name = "gpuload"' in (folder / "pyproject.toml").read_text():
-            return str(folder), ""
-    direct: dict[str, Any] = {}
-    with suppress(PackageNotFoundError):
-        direct = json.loads(distribution("gpuload").read_text("direct_url.json") or "{}")
-    url, repository = direct.get("url", ""), direct.get("vcs_info")
-    if repository:
-        url = f"{repository['vcs']}+{url}@{repository['commit_id']}"
-    return "", f" @ {url}" if url else ""
+        if 'name = "gpuload"' in (clone / "pyproject.toml").read_text():
+            return f"pip install -e {shlex.quote(f'{clone}[{extra}]')}"
+    return f"pip install 'gpuload[{extra}]'"
 
 
 def cuda_version() -> tuple[int, int] | None:
