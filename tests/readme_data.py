@@ -1,4 +1,4 @@
-"""The folders and files that the commands and programs of README and docs/ name."""
+"""The folders and files that the commands and programs of docs/ name."""
 
 import json
 import shutil
@@ -90,9 +90,3 @@ def make_fields(tmp_path: Path) -> None:
         for n in range(48)
     ]
     gpuload.pack(samples, tmp_path / "everything", workers=1, progress=False)
-
-
-def make_shards(tmp_path: Path) -> None:
-    """The packed sets that README's program loads: shards/train and shards/val."""
-    photos = [{"image": encode(photo(n, 32, 24)), "name": f"{n:03d}", "label": "ab"[n % 2]} for n in range(330)]
-    gpuload.pack(photos, tmp_path / "shards", val=0.1, workers=1)

@@ -131,19 +131,17 @@ def run_command(words: list[str]) -> None:
 
 def run_page(
     page: Path, text: str, names: dict[str, Any], watch: Callable[[list[str]], None] = lambda words: None
-) -> int:
-    """Runs the blocks of a page in the current folder, programs in one namespace; how many programs and commands.
+) -> None:
+    """Runs the blocks of a page in the current folder, programs in one namespace.
 
     watch: is called after each command that was run.
     """
-    count = 0
     for block in blocks(text):
         if block.language == "python":
             # Lines of an error are those of the page.
             program = compile("\n" * (block.line - 1) + block.text, str(page), "exec")
             if block.not_run is None:
                 exec(program, names)
-                count += 1
         elif block.language == "bash":
             for command in commands(block.text):
                 if block.not_run is None and command.startswith(RUN):
@@ -152,7 +150,5 @@ def run_page(
                     except AssertionError:
                         raise AssertionError(f"{page.name}:{block.line}: {command}") from None
                     watch(shlex.split(command))
-                    count += 1
                 else:
                     parse_command(command)
-    return count

@@ -51,28 +51,6 @@ def coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-class Detector(torch.nn.Module):
-    """Takes and gives what torchvision's detection models do: of one box, the mean colour's."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = torch.nn.Linear(3, 4)
-
-    def forward(self, images: list[torch.Tensor], targets: Any = None) -> Any:
-        for image in images:
-            assert image.ndim == 3 and image.dtype == torch.float32 and 0 <= image.min() <= image.max() <= 1
-        guesses = [self.head(image.mean((1, 2))).sigmoid() * image.shape[-1] for image in images]
-        if targets is None:
-            return [{"boxes": guess[None], "labels": torch.ones(1), "scores": torch.ones(1)} for guess in guesses]
-        losses = []
-        for image, guess, target in zip(images, guesses, targets, strict=True):
-            boxes, height, width = target["boxes"], *image.shape[1:]
-            assert boxes.shape == (len(target["labels"]), 4) and (target["labels"] >= 1).all()
-            assert (boxes[:, 2:] > boxes[:, :2]).all() and (boxes <= torch.tensor([width, height] * 2) + 1e-3).all()
-            losses.append(torch.nn.functional.smooth_l1_loss(guess.expand_as(boxes), boxes, reduction="sum"))
-        return {"loss_box": torch.stack(losses).mean()}
-
-
 def train_one_epoch(model: Any, optimizer: Any, data_loader: Any, device: str) -> int:
     """As torchvision's reference has it."""
     steps = 0
@@ -88,9 +66,6 @@ def train_one_epoch(model: Any, optimizer: Any, data_loader: Any, device: str) -
     return steps
 
 
-TARGETS = gpuload.Boxes(as_targets=True)
-
-
 def evaluated(truth: Any, found: list[Any], what: str) -> Any:
     """COCO's figures, by pycocotools."""
     evaluation = importlib.import_module("pycocotools.cocoeval").COCOeval(truth, truth.loadRes(found), what)
@@ -103,24 +78,6 @@ def coco_boxes(target: Any) -> torch.Tensor:
     """As COCO has them: x, y, width, height."""
     corners = target["boxes"]
     return torch.cat([corners[:, :2], corners[:, 2:] - corners[:, :2]], dim=1)
-
-
-def test_torchvisions_training_takes_lists_of_images_and_targets(coco: Path) -> None:
-    model = Detector()
-    augment = gpuload.Augment(None, "keep", flip=0.5, normalize=None)
-    loader = load(coco / "set/train", 4, augment=augment, fields=("image", TARGETS))
-    optimizer = torch.optim.SGD(model.parameters(), 1e-4)
-    assert [train_one_epoch(model, optimizer, loader, "cpu") for _ in range(2)] == [5, 5]
-    batch = next(iter(loader))
-    assert {tuple(image.shape[1:]) for image in batch.image} <= {(height, width) for width, height in SIDES}
-    for target in batch.boxes:
-        assert list(target) == ["boxes", "labels", "area", "iscrowd", "image_id"] and isinstance(
-            target["image_id"], int
-        )
-        sides = target["boxes"][:, 2:] - target["boxes"][:, :2]
-        torch.testing.assert_close(target["area"], sides.prod(1))
-        dtypes = {name: value.dtype for name, value in target.items() if name != "image_id"}
-        assert dtypes == {"boxes": torch.float32, "labels": torch.int64, "area": torch.float32, "iscrowd": torch.int64}
 
 
 @pytest.mark.parametrize("crop", [gpuload.Resize(), gpuload.Resize([50, 90], 100), gpuload.Resize(70, None, 32)])
@@ -212,9 +169,13 @@ def mask_rcnn(monkeypatch: pytest.MonkeyPatch) -> Any:
     )
 
 
+DTYPES = {"boxes": "float32", "labels": "int64", "area": "float32", "iscrowd": "int64", "masks": "uint8"}
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_torchvisions_mask_rcnn_trains_and_resizes_images_boxes_and_masks_alike(coco: Path, mask_rcnn: Any) -> None:
-    """Its transform is the first thing that it does with a batch, and its losses compare masks with boxes."""
+    """In torchvision's own loop. The model's transform is the first thing that it does with a batch, and its losses
+    compare masks with boxes."""
     targets = gpuload.Boxes(as_targets=True, masks=True)
     augment = gpuload.Augment(None, gpuload.Resize([48, 60], 90), flip=0.5, normalize=None)
     loader = load(coco / "set/train", 4, augment=augment, fields=("image", targets), drop_last=False)
@@ -223,6 +184,11 @@ def test_torchvisions_mask_rcnn_trains_and_resizes_images_boxes_and_masks_alike(
 
     def model(images: Any, found: Any) -> Any:
         nonlocal shown
+        assert all(image.dtype == torch.float32 and 0 <= image.min() <= image.max() <= 1 for image in images)
+        for target in found:
+            assert isinstance(target.pop("image_id"), int) and (target["labels"] >= 1).all()
+            torch.testing.assert_close(target["area"], (target["boxes"][:, 2:] - target["boxes"][:, :2]).prod(1))
+            assert {name: str(value.dtype).removeprefix("torch.") for name, value in target.items()} == DTYPES
         resized, moved = mask_rcnn.transform(images, found)
         sizes = [*(image.shape[1:] for image in images), *resized.image_sizes]
         for size, target in zip(sizes, (*found, *moved), strict=True):

@@ -7,6 +7,7 @@ tools/` are run, others are parsed. What cannot be run has `<!-- not run: the re
 
 import gc
 import importlib
+import re
 import shutil
 import warnings
 from pathlib import Path
@@ -14,10 +15,12 @@ from typing import Any
 
 import pytest
 from readme_data import make_fields, make_sources
-from snippets import PAGES, ROOT, Block, blocks, commands, parse_command, run_page
+from snippets import PAGES, ROOT, blocks, parse_command, run_page
 
 import gpuload
 from gpuload.packing.verify import verify
+
+README = ROOT / "README.md"
 
 
 def make_all_sources(folder: Path) -> None:
@@ -29,7 +32,7 @@ def make_all_sources(folder: Path) -> None:
 PREPARE = {"fields.md": make_fields, "packing.md": make_all_sources}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, README], ids=lambda page: page.name)
 def test_every_block_of_a_page(page: Path, page_folder: Path) -> None:
     """What it packs is read again."""
     text, packed = page.read_text(), []
@@ -58,39 +61,23 @@ def test_every_block_of_a_page(page: Path, page_folder: Path) -> None:
         assert sorted(path.name for path in Path("split").iterdir()) == ["test", "train", "val"]
 
 
-def test_the_blocks_of_a_page_are_found() -> None:
-    text = '# Page\n\n<!-- not run: needs a GPU -->\n```python title="a.py"\nx = 1\n```\n\n'
-    text += '=== "tab"\n\n    ```bash\n    ls  # list\n    a \\\n      b\n    # nothing\n    ```\n'
-    first, second = blocks(text)
-    assert first == Block("python", "x = 1\n", 5, "needs a GPU")
-    assert (second.language, second.line, second.not_run) == ("bash", 11, None)
-    assert commands(second.text) == ["ls", "a    b"]
-    with pytest.raises(AssertionError, match="line 1: this block has no end"):
-        blocks("```python\nx = 1\n")
-
-
-def test_a_block_that_fails_fails_with_its_page_and_line(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    with pytest.raises(ZeroDivisionError) as error:
-        run_page(page, "\n```python\nx = 1\n```\n\n```python\n\nx / 0\n```\n", {})
-    assert (str(error.traceback[-1].path), error.traceback[-1].lineno + 1) == (str(page), 8)
-    with pytest.raises(AssertionError, match=r"page.md:2: python -m gpuload info nothing"):
-        run_page(page, "```bash\npython -m gpuload info nothing\n```\n", {})
-    assert run_page(page, "<!-- not run: no -->\n```python\nx / 0\n```\n\n```text\nx / 0\n```\n", {}) == 0
-    with pytest.raises(SyntaxError):
-        run_page(page, "<!-- not run: no -->\n```python\nx x\n```\n", {})
-
-
-@pytest.mark.parametrize(
-    "command",
-    ["python -m gpuload pack photos shards --vol 0.1", "pip install -e '.[gpu]'", "bash tools/none.sh", "ls ("],
-)
-def test_a_command_that_cannot_be_meant(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises((AssertionError, SystemExit)):
+def test_the_commands_in_readmes_sentences_and_in_the_heads_of_tools_and_examples(page_folder: Path) -> None:
+    importlib.import_module("torchvision_anywhere")  # which some examples import
+    inline = re.findall(
+        r"`((?:python|bash|torchrun|pip) [^`]+)`", re.sub(r"```.*?```", "", README.read_text(), flags=re.S)
+    )
+    heads = []
+    for script in sorted([*(ROOT / "tools").glob("*.py"), *(ROOT / "examples").glob("*.py")]):
+        text = script.read_text()
+        if "ArgumentParser" in text and "pytorch_lightning" not in text:  # whose import takes seconds
+            named = rf"^ {{0,4}}((?:torchrun .*|python )(?:tools|examples)/{script.name}.*)$"
+            heads += [re.sub(r"\s+# .*", "", line) for line in re.findall(named, text.partition('\n"""\n')[0], re.M)]
+    assert inline and len(heads) > 40
+    for command in [*inline, *heads]:
         parse_command(command)
 
 
 def test_no_page_names_the_machine_it_was_written_on() -> None:
-    for page in [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
+    for page in [*PAGES, README, ROOT / "CONTRIBUTING.md"]:
         text = page.read_text()
         assert not any(word in text for word in ("/root/", "github.com/gpuload")), page
