@@ -91,14 +91,6 @@ def test_lock(packed: Path) -> None:
     assert [line.split(" threads that wait instead: ")[0] for line in lines[1:3]] == ["16", "64"]
 
 
-def test_steps_that_seem_to_take_less_than_nothing(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As beside other threads. To wait as long as they take would be 71 minutes an image, by an unsigned number."""
-    times = iter([1e-5] * 3 + [2e-5] * 3)
-    monkeypatch.setattr("benchmark.lock._rates", lambda work: (next(times), 1.0))
-    with pytest.raises(SystemExit, match="or other threads are at work in this process"):
-        bench.main([str(packed / "train"), "--lock"])
-
-
 @pytest.mark.usefixtures("quick_python")
 def test_features(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """gpuload with a feature against gpuload without it, in turns; and a DataLoader. Some on sets made for them."""

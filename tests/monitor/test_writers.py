@@ -4,66 +4,44 @@ import re
 import sys
 import urllib.request
 from pathlib import Path
-from types import ModuleType
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from loaders import load
 
-import gpuload
+from gpuload.monitor import Metrics
 
 PAGE = Path(__file__).parents[2] / "docs" / "waiting.md"
-SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE.read_text().partition("\n## TensorBoard")[2], re.DOTALL)
+BOARD, WANDB, PROMETHEUS = re.findall(
+    r"```python\n(.*?)```", PAGE.read_text().partition("\n## TensorBoard")[2], re.DOTALL
+)
 
 
-class Recorder:
-    """In place of TensorBoard's writer and of a run of Weights & Biases, neither of which the tests install."""
-
-    def __init__(self) -> None:
-        self.told: dict[str, list[Any]] = {}
-
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
-        self.log({tag: float(scalar_value)}, global_step)
-
-    def log(self, data: dict[str, Any], step: int) -> None:
-        for name, value in data.items():
-            self.told.setdefault(name, []).append(value)
-
-    def __enter__(self) -> "Recorder":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-
-def run(text: str, packed: Path, monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    recorder = Recorder()
-    for name, attribute, value in (
-        ("torch.utils.tensorboard", "SummaryWriter", lambda: recorder),
-        ("wandb", "init", lambda project: recorder),
-    ):
-        module = ModuleType(name)
-        setattr(module, attribute, value)
-        monkeypatch.setitem(sys.modules, name, module)
+def run(text: str, packed: Path) -> dict[str, Any]:
     with load(packed, 1, fields=("image", "label"), steps_per_epoch=200) as loader:
-        exec(text, {"loader": loader, "gpuload": gpuload, "recorder": recorder, "urllib": urllib})
-    return recorder
+        exec(text, names := {"loader": loader, "urllib": urllib})
+    return names
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_writers(packed: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    assert len(SNIPPETS) == 3
-    told = run(SNIPPETS[number], packed, monkeypatch).told
-    assert told["loader/images"] == [100, 100] and len(told["loader/wait_share"]) == 2
-    assert ("loader/binds" in told) == (number == 1)
-    assert len(told) == len(gpuload.monitor.Metrics._fields) - (number == 0)
+def test_writers(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests install neither of them."""
+    board, wandb = MagicMock(), MagicMock()
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", board)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    for text in (BOARD, WANDB):
+        run(text, packed)
+    names = [f"loader/{name}" for name in Metrics._fields]
+    logs = [call.args[0] for call in wandb.init().__enter__().log.call_args_list]
+    assert [list(told) for told in logs] == [names, names] and [told["loader/images"] for told in logs] == [100, 100]
+    scalars = [(*call.args,) for call in board.SummaryWriter().add_scalar.call_args_list]
+    assert [name for name, _, _ in scalars] == 2 * [name for name in names if name != "loader/binds"]
+    assert all(isinstance(value, int | float) for _, value, _ in scalars)
 
 
-def test_prometheus(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prometheus(packed: Path) -> None:
     pytest.importorskip("prometheus_client")
-    assert SNIPPETS[2].count("(9464)") == 1
-    read = "urllib.request.urlopen(f'http://127.0.0.1:{server.server_port}/metrics').read()"
-    end = f"\nrecorder.told['page'] = [{read}]\nserver.shutdown(); server.server_close()"
-    text = SNIPPETS[2].replace("(9464)", "(0)") + end
-    (page,) = run(text, packed, monkeypatch).told["page"]
-    assert re.search(rb"gpuload_images_per_s [1-9]", page) and b"gpuload_wait_share 0." in page
+    assert PROMETHEUS.count("(9464)") == 1
+    read = "\npage = urllib.request.urlopen(f'http://127.0.0.1:{server.server_port}/metrics').read()"
+    names = run(f"{PROMETHEUS.replace('(9464)', '(0)')}{read}\nserver.shutdown(); server.server_close()", packed)
+    assert re.search(rb"gpuload_images_per_s [1-9]", names["page"]) and b"gpuload_wait_share 0." in names["page"]
