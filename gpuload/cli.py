@@ -53,26 +53,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         from gpuload.commands.terminal import captured_streams
 
         with captured_streams():
-            return _run(sys.argv[1:] if argv is None else argv)
+            words = sys.argv[1:] if argv is None else argv
+            if words and words[0] in ("pack", "verify"):
+                from gpuload.packing.workers import start_server
+
+                # First, so that the server imports the workers' modules while this process imports the command.
+                start_server(_preload(words))
+            return parse(words).run()
     except KeyboardInterrupt as error:
         return _fail(f"stopped; {str(error) or 'no half-written files are left'}", STOPPED)
     except BrokenPipeError:  # the reader stopped, as in `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # noqa: TID251
         return DONE
-
-
-def _run(argv: Sequence[str]) -> int:
-    try:
-        if argv and argv[0] in ("pack", "verify"):
-            from gpuload.packing.workers import start_server
-
-            # First, so that the server imports the workers' modules while this process imports the command.
-            start_server(_preload(argv))
-        return parse(argv).run()
     except GpuloadError as error:
         return _fail(str(error), WRONG)
-    except BrokenPipeError:
-        raise
     except OSError as error:
         where = f"{os.fsdecode(error.filename)}: " if error.filename is not None else ""
         return _fail(f"{where}{error.strerror or error}", WRONG)

@@ -14,7 +14,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import count, product, repeat
+from itertools import count, product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -196,15 +196,15 @@ class Tune:
                 raise GpuloadError(f"tune: the defaults fail: {defaults.failed}")
             tunings = [replace(one.setting, images_per_s=round(one.rate, 1)) for one in best_of(found).values()]
             saved = save_tuning(self.folder, name, tunings)
-            resident, beside = tuned._measure_beside_training(tunings, (1 - _ALONE) * self.seconds)
+            beside = tuned._measure_beside_training(tunings, (1 - _ALONE) * self.seconds)
         _show(found[:_SHOWN], f"{counted(len(found), 'setting')} on {name}")
         say(f"fastest: {found[0].rate / defaults.rate:.2f} times the images/s of the defaults. Saved in {saved}")
-        _show(beside, f"beside a training step ({resident:,.0f} images/s with one resident batch)", resident)
+        _show(beside, "beside a training step")
         if beside:
             say(f"best beside a training step: {advice(beside[0].setting, settings[0])}")
         if output is not None:
             figures: dict[str, Any] = {"made_by": "gpuload tune", "device": name, "saved": str(saved)}
-            figures |= {"settings": [one.figures() for one in found], "resident_images_per_s": resident}
+            figures["settings"] = [one.figures() for one in found]
             figures["beside_training"] = [one.figures() for one in beside]
             output.write((json.dumps(figures, indent=1) + "\n").encode())
         return DONE
@@ -238,19 +238,12 @@ class Tune:
         self.measure(settings[0], 0)
         return search(settings, self.measure, seconds, time.monotonic() - started)
 
-    def _measure_beside_training(self, settings: Sequence[Tuning], seconds: float) -> tuple[float, list[Measured]]:
-        """The images/s of a training step with a resident batch, before and after those of each loader beside it, in
-        turn, the best first; loaders that fail are dropped."""
+    def _measure_beside_training(self, settings: Sequence[Tuning], seconds: float) -> list[Measured]:
+        """Each loader beside a training step, in turn, the best first; loaders that fail are dropped."""
         step, found = training_step(self.device), list(map(Measured, settings))
-        turn_s = seconds / (2 * (1 + len(settings)))
-        resident = [self.measure_resident(settings[0], turn_s, step)]
+        turn_s = seconds / (2 * len(settings))
         take_turns(found, lambda setting: self.measure(setting, turn_s, step), time.monotonic() + seconds)
-        resident.append(self.measure_resident(settings[0], turn_s, step))
-        return median(resident), _best_first(one for one in found if not one.failed)
-
-    @property
-    def _dtype(self) -> Any:
-        return "float32" if self.device == "cpu" else "float16"
+        return _best_first(one for one in found if not one.failed)
 
     def measure(self, setting: Tuning, turn_s: float, use: Callable[[Any], None] = lambda images: None) -> float:
         """The images/s of one turn: random crops, normalised. Batches decoded ahead do not count. use: called with each
@@ -263,7 +256,7 @@ class Tune:
         with DaliIterator(
             self.folder,
             setting.batch_size,
-            augment=Augment(self.size, dtype=self._dtype),
+            augment=Augment(self.size, dtype="float32" if self.device == "cpu" else "float16"),
             device=self.device,
             decoder=decoder,
             fields=("image",),
@@ -272,15 +265,9 @@ class Tune:
         ) as loader:
             return pace(forever(loader), turn_s, setting.prefetch + 1, use).images_per_s
 
-    def measure_resident(self, setting: Tuning, turn_s: float, use: Callable[[Any], None]) -> float:
-        """The images/s of one turn with a batch that is there already."""
-        shape = (setting.batch_size, 3, self.size, self.size)
-        images = torch.zeros(shape, dtype=getattr(torch, self._dtype), device=self.device)
-        return pace(repeat(images), turn_s, 1, use).images_per_s
 
-
-def _show(found: Sequence[Measured], title: str, resident: float | None = None) -> None:
-    """Prints these settings. resident: images/s of a training step with a resident batch."""
+def _show(found: Sequence[Measured], title: str) -> None:
+    """Prints these settings."""
     heads = ["decoder", "for the CPU", "engines' load", "threads", "prefetch", "batch", "images/s", "min–max", "turns"]
     rows = []
     for one in found:
@@ -289,9 +276,7 @@ def _show(found: Sequence[Measured], title: str, resident: float | None = None) 
         figures = (f"{one.rate:,.0f}", f"{min(one.rates):,.0f}–{max(one.rates):,.0f}") if one.rates else ("failed", "")
         numbers = map(str, (setting.num_threads, setting.prefetch, setting.batch_size))
         rows.append([setting.decoder, *shares, *numbers, *figures, str(len(one.rates))])
-        if resident is not None:
-            rows[-1].append(f"{one.rate / resident:.0%}")
-    say_table(rows, heads if resident is None else [*heads, "of resident"], title)
+    say_table(rows, heads, title)
 
 
 def advice(best: Tuning, usual: Tuning) -> str:

@@ -1,13 +1,9 @@
 """`gpuload info`: options that it refuses. What it says: tests/order/test_mixedness.py."""
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pytest
 
 import gpuload
 from gpuload import cli
@@ -38,24 +34,3 @@ def test_samples_that_shuffled_epochs_leave_out(packed: Path, command: Any) -> N
         out = command("info", packed, "--batch-size", batch_size).words
         assert ("left out" in out) == bool(said) and said in out
     assert "drop_last=False keeps them" in out
-
-
-@pytest.mark.parametrize("name", ["key", "width", "label"])
-def test_an_index_that_lacks_values_is_an_error_in_a_line(
-    packed: Path, tmp_path: Path, name: str, command: Any
-) -> None:
-    folder = Path(shutil.copytree(packed, tmp_path / "train"))
-    with pa.ipc.open_file((folder / "index.arrow").read_bytes()) as index:
-        schema, batches = index.schema, [index.get_batch(number) for number in range(index.num_record_batches)]
-    place, field = schema.get_field_index(name), schema.field(name)
-    batches[0] = batches[0].set_column(place, field, pa.nulls(batches[0].num_rows, field.type))
-    with pa.ipc.new_file(folder / "index.arrow", schema) as index:
-        for batch in batches:
-            index.write_batch(batch)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    kept = {name: value for name, value in manifest.items() if not name.startswith("index_")}
-    (folder / "manifest.json").write_text(json.dumps(kept))
-    for what in ("report", "verify", "show", "info"):
-        code, *said = command(what, folder, *(["0"] if what == "show" else []))
-        assert code in (cli.WRONG, cli.FAULTY) or (what, name) == ("info", "label")  # which it does not read
-        assert what == "verify" or not code or f"index.arrow: lacks values in column '{name}'" in "".join(said)

@@ -18,8 +18,6 @@ import single_images
 import torch
 import train_resnet50
 
-import gpuload
-
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 # The record of a run with these options, and what it says.
@@ -152,12 +150,3 @@ def test_each_batch_tells_its_times(form: str, run: Run, tmp_path: Path) -> None
         assert 0 < epoch["peak_shard_bytes"] <= found["shard_bytes"]
         waited = [float(line[3]) for line in lines[5 * number : 5 * number + 5]]
         assert sum(waited) == pytest.approx(1000 * epoch["waited_s"], abs=0.5)
-
-
-def test_stored_shuffled(tmp_path: Path) -> None:
-    """The LMDB is sorted by class; the shards are not."""
-    store, shards = made_up.make("lmdb", tmp_path / "pictures.lmdb", 200, 16), tmp_path / "packed"
-    single_images.pack(store, shards, "keep", None)
-    labels = gpuload.Dataset(shards / "train").labels
-    assert len(set(labels.tolist())) == len(made_up.COLOURS)
-    assert (np.diff(labels) != 0).mean() > 0.5
