@@ -84,39 +84,38 @@ def serve(place: str, *more: str) -> dict[str, Any]:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(place)
     listener.listen(64)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the guards
     print("ready", flush=True)
-    running: dict[int, tuple[int, socket.socket]] = {}  # a file that tells the end of a fork: its number, its command
-    while True:
-        ready, _, _ = select.select([0, listener, *running, *(command for _, command in running.values())], [], [])
-        if 0 in ready:
-            shutil.rmtree(Path(place).parent)
-            os._exit(0)
-        for file, (process, command) in list(running.items()):
-            if file not in ready and command in ready:  # the command was killed
-                os.kill(process, signal.SIGKILL)
-            if file in ready or command in ready:
-                code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-                with suppress(OSError):
-                    command.send(str(code).encode())
-                command.close()
-                os.close(file)
-                del running[file]
-        if listener in ready:
-            command, _ = listener.accept()
-            request, streams, _, _ = socket.recv_fds(command, 1 << 20, 3)
-            process = os.fork()
-            for number, stream in enumerate(streams):
-                if process == 0:
-                    os.dup2(stream, number)
-                os.close(stream)
-            if process == 0:
-                for one in (listener, command, *(other for _, other in running.values())):
-                    one.close()
-                for file in running:
-                    os.close(file)
-                return dict(json.loads(request))
-            command.send(str(process).encode())
-            running[os.pidfd_open(process)] = (process, command)
+    while 0 not in select.select([0, listener], [], [])[0]:
+        command, _ = listener.accept()
+        if os.fork() == 0:
+            listener.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            return guard(command)
+        command.close()
+    shutil.rmtree(Path(place).parent)
+    os._exit(0)
+
+
+def guard(command: socket.socket) -> dict[str, Any]:
+    """Forks, and ends as the fork does, which it kills where the command is killed. It returns in the fork, with what
+    that is to run."""
+    request, streams, _, _ = socket.recv_fds(command, 1 << 20, 3)
+    if (process := os.fork()) == 0:
+        command.close()
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+            os.close(stream)
+        return dict(json.loads(request))
+    for stream in (*streams, 1):  # 1: the server's, whose end is waited for
+        os.close(stream)
+    command.send(str(process).encode())
+    if command in select.select([os.pidfd_open(process), command], [], [])[0]:
+        os.kill(process, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    with suppress(OSError):
+        command.send(str(code).encode())
+    os._exit(0)
 
 
 def become(arguments: list[str], environment: dict[str, str], folder: str) -> Callable[[], object]:
