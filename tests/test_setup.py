@@ -174,19 +174,6 @@ def test_makes_and_mends_the_environment(repository: Path, left: str | None, lev
     assert len(machine.installs()) == 2
 
 
-def test_the_tests_add_to_what_the_demo_uses(repository: Path) -> None:
-    machine = Machine(repository)
-    first = machine.set_up("demo").stdout
-    assert "Installing what the demo uses into .venv: 0.4 GB to download, 1.6 GB on disk" in first
-    (machine.venv / "rest").touch()
-    done = machine.set_up("test")
-    assert "Making" not in done.stdout and (machine.venv / "rest").exists()
-    assert "Installing what the tests need into .venv: 0.9 GB to download, 3.1 GB" in done.stdout
-    assert machine.installs() == ["--editable .[cpu,demo]", f"--editable .[cpu,dali,{TEST_EXTRAS}]"]
-    for level in ("demo", "test", "demo"):
-        assert machine.set_up(level).stdout == "ready\n"
-
-
 # The line of nvidia-smi that tells the version, up to driver 580, and of a newer one.
 HEADER = "| NVIDIA-SMI 550.163.01             Driver Version: 550.163.01     CUDA Version: {cuda}     |"
 NEWER_HEADER = "| NVIDIA-SMI 595.45.04              KMD Version: 595.45.04     CUDA UMD Version: {cuda}     |"
@@ -234,7 +221,9 @@ def test_what_is_installed_fits_driver_and_card(
     assert (done.returncode, done.stderr) == (0, "") and re.search(said, done.stdout), done.stdout
     assert ("no NVIDIA driver" in done.stdout) == (cuda is None)
     assert (f"torch comes from {INDEX}{index}, as its build for {index}." in done.stdout) == bool(index)
+    (machine.venv / "rest").touch()
     machine.set_up("test")
+    assert (machine.venv / "rest").exists()  # it adds to what the demo uses
     options, dali = f"--extra-index-url {INDEX}{index} " * bool(index), ",dali" * (cuda is None)
     wanted = [f"{options}--editable .[{extra},demo]", f"{options}--editable .[{extra}{dali},{TEST_EXTRAS}]"]
     assert machine.installs() == wanted

@@ -103,32 +103,15 @@ for (const card of document.querySelectorAll("[data-table]")) {
   show();
 }
 
-// Which groups of duplicates are shown, and how many.
-const chips = [...document.querySelectorAll("[data-show]")];
-const groups = [...document.querySelectorAll("[data-kinds]")];
+// Groups of duplicates beyond the first.
 const moreGroups = document.querySelector(".more-groups");
-let kind = "all";
-let mostGroups = 12;
-
-function showGroups() {
-  const found = groups.filter((group) => group.dataset.kinds.split(/\s+/).includes(kind));
-  for (const group of groups) group.hidden = true;
-  for (const group of found.slice(0, mostGroups)) group.hidden = false;
-  moreGroups.hidden = found.length <= mostGroups;
-  moreGroups.textContent = `Show all ${number(found.length)} groups`;
-  document.querySelector(".none-left").hidden = found.length > 0;
-}
-for (const chip of chips) {
-  chip.addEventListener("click", () => {
-    for (const other of chips) other.setAttribute("aria-pressed", String(other === chip));
-    kind = chip.dataset.show;
-    mostGroups = 12;
-    showGroups();
-  });
-}
 if (moreGroups) {
-  moreGroups.addEventListener("click", () => { mostGroups = Infinity; showGroups(); });
-  showGroups();
+  const groups = [...document.querySelectorAll(".group")];
+  const show = (most) => groups.forEach((group, place) => { group.hidden = place >= most; });
+  moreGroups.hidden = groups.length <= 12;
+  moreGroups.textContent = `Show all ${number(groups.length)} groups`;
+  moreGroups.addEventListener("click", () => { show(Infinity); moreGroups.hidden = true; });
+  show(12);
 }
 
 // The section in view is marked in the navigation.
