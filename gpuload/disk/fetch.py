@@ -30,9 +30,9 @@ from gpuload.errors import ArgumentError, FormatError, OutputError, RemoteError
 from gpuload.store.cache import Cache
 from gpuload.store.files import Handle, NotOwnError, locked, open_own, read_own, write_atomically
 from gpuload.store.hub import is_pinned, pinned, place_of
-from gpuload.store.network import background
+from gpuload.store.network import background, together
 from gpuload.store.objects import NoRanges, NoSuchObjectError, Objects, Range, Unchanged
-from gpuload.store.transfer import Parts, fetch_file, sha256_of, together
+from gpuload.store.transfer import Parts, fetch_file, sha256_of
 from gpuload.store.url import URL, as_location, refuse_urls, without_secrets
 
 _LOG = logging.getLogger(__name__)

@@ -123,11 +123,10 @@ def _explain(error: Exception) -> Problem:
 
     again = "Check the network, or try again later"
     if isinstance(error, HfHubHTTPError) and error.response is not None:
-        status, wait = error.response.status_code, str(error.response.headers.get("Retry-After", ""))
+        status = error.response.status_code
         if status in (401, 403, 404):
             return Problem(f"the Hub answered {status}, there is no such data set, revision or file", _TOKEN, True)
-        wait_s = float(wait) if wait.isdecimal() else None
-        return Problem(f"the Hub answered {status}", again, status < 500 and status != 429, wait_s=wait_s)
+        return Problem(f"the Hub answered {status}", again, status < 500 and status != 429)
     # Errors of httpx are no OSErrors.
     if not isinstance(error, OSError) and not type(error).__module__.startswith(
         ("httpx", "httpcore", "huggingface_hub")

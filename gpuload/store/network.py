@@ -11,7 +11,7 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -138,6 +138,17 @@ if hasattr(os, "register_at_fork"):  # a system that forks
     os.register_at_fork(after_in_child=_forget)
 
 
+async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Their results. If one fails, or this is cancelled, the others are cancelled and awaited."""
+    tasks = [asyncio.create_task(one) for one in coroutines]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 class Waiter:
     """Not used by several threads at a time, but for `interrupt`.
 
@@ -201,15 +212,14 @@ class Patience:
 class Problem(NamedTuple):
     """Why an attempt failed.
 
-    final: no further attempt will change it. kind: of the error. wait_s: for which the server asks to wait. limit_s:
-    seconds after the first attempt in which others are made.
+    final: no further attempt will change it. kind: of the error. limit_s: seconds after the first attempt in which
+    others are made.
     """
 
     what: str
     advice: str
     final: bool = False
     kind: type[RemoteError] = RemoteError
-    wait_s: float | None = None
     limit_s: float = float("inf")
 
 
@@ -236,7 +246,7 @@ async def persist(
         except Exception as error:
             problem = explain(error)
         passed_s = time.monotonic() - started
-        pause_s = wait_s * _DRAWS.uniform(0.75, 1.25) if problem.wait_s is None else problem.wait_s
+        pause_s = wait_s * _DRAWS.uniform(0.75, 1.25)
         if problem.final or passed_s + pause_s > min(give_up_s, problem.limit_s):
             after = "" if problem.final else f" after {counted(attempt, 'attempt')} in {passed_s:.0f} s"
             raise problem.kind(f"{where}: {problem.what}{after}. {problem.advice}")

@@ -17,7 +17,7 @@ from gpuload.checks import shown
 from gpuload.counted import counted
 from gpuload.errors import ArgumentError, OutputError, RemoteError
 from gpuload.store.hub import hub_files, web_address, web_headers
-from gpuload.store.network import Patience, Problem, background, persist
+from gpuload.store.network import Patience, Problem, background, persist, together
 from gpuload.store.url import URL
 
 T = TypeVar("T")
@@ -112,7 +112,7 @@ class Objects:
         self, name: str, *, unless: str | None = None, give_up_s: float | None = None,
         check: Callable[[bytearray], None] = lambda data: None,
     ) -> Range:  # fmt: skip
-        """Reads a whole object into memory, in ranges: a slow network has its time for each, and loses one at most.
+        """Reads a whole object into memory.
 
         unless, give_up_s: as for `read`. check: called with the bytes received so far.
 
@@ -133,33 +133,26 @@ class Objects:
             check(data)
 
         try:
-            found = first = await self.read(name, 0, RANGE_BYTES, give_up_s=give_up_s, unless=unless)
-            begin(first.size)
-            while found.size == first.size:
-                await take(len(data), found.data)
-                if len(data) == first.size:
-                    return first._replace(data=bytes(data))
-                found = await self.read(name, len(data), len(data) + RANGE_BYTES, first.tag, give_up_s)
-        except NoRanges:
-            whole = await self.stream(name, begin, take, give_up_s)
-            return Range(bytes(data), *whole)
+            found = await self.copy(name, begin, take, unless=unless, give_up_s=give_up_s)
         except Replaced:
-            pass
-        raise RemoteError(f"{self.url / name}: was replaced while it was read. Try again")
+            raise RemoteError(f"{self.url / name}: was replaced while it was read. Try again") from None
+        return found._replace(data=bytes(data))
 
-    async def stream(
-        self,
-        name: str,
-        begin: Callable[[int], None],
-        take: Callable[[int, Any], Awaitable[None]],
-        give_up_s: float | None = None,
-    ) -> Stored:
-        """Streams a whole object by one request. give_up_s: as for `read`.
+    async def copy(
+        self, name: str, begin: Callable[[int], None], take: Callable[[int, Any], Awaitable[None]], *,
+        at_a_time: int = 1, unless: str | None = None, give_up_s: float | None = None,
+    ) -> Range:  # fmt: skip
+        """Reads a whole object in ranges: a slow network has its time for each, and loses one at most. From a server
+        that gives none, it is streamed, and streamed again where that fails.
 
-        begin: called with the size when an attempt begins. take: called with the position of each piece.
+        begin: called with the size, before the first piece of each attempt. take: called with each piece and its
+        position, in ascending order unless several ranges are read at a time. unless, give_up_s: as for `read`.
+
+        Raises:
+            RemoteError, NoSuchObjectError, Replaced, Unchanged: as `read`. What `begin` and `take` raise.
         """
 
-        async def once() -> Stored:
+        async def streamed() -> Range:
             found = await client().get_async(self._store(), name)
             size, at = int(found.meta["size"]), 0
             begin(size)
@@ -168,9 +161,27 @@ class Objects:
                 await take(at, piece)
                 at += len(piece)
             _check_length(at, size)
-            return Stored(size, _strong(found.meta.get("e_tag")))
+            return Range(b"", size, _strong(found.meta.get("e_tag")))
 
-        return await self._persist(name, once, give_up_s)
+        try:
+            first = await self.read(name, 0, RANGE_BYTES, give_up_s=give_up_s, unless=unless)
+        except NoRanges:
+            return await self._persist(name, streamed, give_up_s)
+        begin(first.size)
+        starts = iter(range(0, first.size, RANGE_BYTES))
+
+        async def worker() -> None:
+            for start in starts:
+                found = first
+                if start:
+                    stop = min(start + RANGE_BYTES, first.size)
+                    found = await self.read(name, start, stop, first.tag, give_up_s)
+                if found.size != first.size:
+                    raise Replaced
+                await take(start, found.data)
+
+        await together(worker() for _ in range(min(at_a_time, -(-first.size // RANGE_BYTES))))
+        return first
 
     async def list(self, give_up_s: float | None = None) -> dict[str, Stored]:
         """All objects by their names below the URL, sorted. Leaves out empty objects named like folders, which web
@@ -501,16 +512,13 @@ class Bucket(Objects):
 
     async def _sha256(self, name: str) -> str:
         """Of an object, read as a whole."""
-        digests = [hashlib.sha256()]
-
-        def begin(_: int) -> None:
-            digests[0] = hashlib.sha256()
+        digest = hashlib.sha256()
 
         async def take(_: int, piece: Any) -> None:
-            await asyncio.to_thread(digests[0].update, piece)
+            await asyncio.to_thread(digest.update, piece)
 
-        await self.stream(name, begin, take)
-        return digests[0].hexdigest()
+        await self.copy(name, lambda size: None, take)
+        return digest.hexdigest()
 
 
 def digests_of(path: Path, part: int) -> tuple[str, tuple[str, str]]:

@@ -4,17 +4,15 @@ import asyncio
 import hashlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from gpuload.errors import FormatError, RemoteError, ShardError
 from gpuload.store.files import open_new, open_own, read_own, start_writeback, write_at, write_atomically
-from gpuload.store.network import background
-from gpuload.store.objects import RANGE_BYTES, NoRanges, Objects, Replaced
-
-T = TypeVar("T")
+from gpuload.store.network import background, together
+from gpuload.store.objects import RANGE_BYTES, Objects, Replaced
 
 _BLOCK_BYTES = 1 << 20  # hashed at a time
 _PIECE_BYTES = 64 << 20  # hashed between two checks for cancellation
@@ -43,22 +41,22 @@ async def download(
         RemoteError: it cannot be read, or is too long. ShardError: it has another size or SHA-256, also when it is
         read again. OSError: the file cannot be written.
     """
-    fault = ""
+    fault, part = "", _Part(handle, sha256 is not None, arrived)
 
     def begin(found: int) -> None:
         if most is not None and found > most:
             raise RemoteError(f"{objects.url / name}: is {found:,} bytes, expected {most:,} at most. Check the URL")
         if size not in (None, found):
             raise Replaced(f"is {found:,} bytes, manifest.json says {size:,}")
-        os.ftruncate(handle, found)  # a longer one may have been there
+        part.begin(found)
 
     for _ in range(_TRIES):
         try:
-            found = await _attempt(objects, name, handle, begin, sha256 is not None, arrived)
+            await objects.copy(name, begin, part.take, at_a_time=_AHEAD)
         except Replaced as error:
             fault = str(error) or "it is replaced again and again"
             continue
-        if sha256 in (None, found):
+        if sha256 in (None, found := part.digest.hexdigest()):
             return
         fault = f"its SHA-256 is {found[:16]}…, manifest.json says {(sha256 or '')[:16]}…"
     raise ShardError(
@@ -67,47 +65,31 @@ async def download(
     )
 
 
-async def _attempt(
-    objects: Objects, name: str, handle: int, begin: Callable[[int], None], hashes: bool, arrived: Callable[[], None]
-) -> str:
-    """Downloads an object once, and returns its SHA-256, or "" without `hashes`. begin: called with the size."""
+class _Part:
+    """A file that is written in pieces. Whoever has written one hashes all that is there in order, unless somebody does
+    so already: no other download waits for that."""
 
-    async def write(at: int, data: Any) -> None:
-        await in_thread(_write_out, handle, at, memoryview(data))
+    def __init__(self, handle: int, hashes: bool, arrived: Callable[[], None]) -> None:
+        self._handle, self._hashes, self._arrived = handle, hashes, arrived
 
-    try:
-        first = await objects.read(name, 0, RANGE_BYTES)
-    except NoRanges:
-        whole = await objects.stream(name, begin, write)
-        arrived()
-        return await sha256_of(handle, whole.size) if hashes else ""
-    begin(first.size)
-    is_written = {start: asyncio.Event() for start in range(0, first.size, RANGE_BYTES)}
-    starts = iter(is_written)
+    def begin(self, size: int) -> None:
+        os.ftruncate(self._handle, size)  # a longer one may have been there
+        self.digest, self._hashed, self._missing, self._is_hashing = hashlib.sha256(), 0, size, False
+        self._ends: dict[int, int] = {}  # of what was written, by where it begins
 
-    async def worker() -> None:
-        for start in starts:
-            found = first
-            if start:
-                found = await objects.read(name, start, min(start + RANGE_BYTES, first.size), first.tag)
-            if found.size != first.size:
-                raise Replaced
-            await write(start, found.data)
-            is_written[start].set()
-
-    async def fetch() -> str:
-        await together(worker() for _ in range(min(_AHEAD, len(is_written))))
-        arrived()
-        return ""
-
-    async def digest() -> str:  # of what is written, in a task of its own, so that no download waits for it
-        found = hashlib.sha256()
-        for start, event in is_written.items():
-            await event.wait()
-            await in_thread(hash_at, found, handle, start, min(start + RANGE_BYTES, first.size))
-        return found.hexdigest()
-
-    return (await together([fetch(), digest()] if hashes else [fetch()]))[-1]
+    async def take(self, at: int, data: Any) -> None:
+        await in_thread(_write_out, self._handle, at, memoryview(data))
+        self._ends[at] = at + len(data)
+        self._missing -= len(data)
+        if not self._missing:
+            self._arrived()
+        if self._is_hashing or not self._hashes:
+            return
+        self._is_hashing = True
+        while (end := self._ends.get(self._hashed)) is not None:
+            await in_thread(hash_at, self.digest, self._handle, self._hashed, end)
+            self._hashed = end
+        self._is_hashing = False
 
 
 async def fetch_file(
@@ -127,17 +109,6 @@ async def fetch_file(
     finally:
         file.close()
         part.unlink(missing_ok=True)
-
-
-async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Their results. If one fails, or this is cancelled, the others are cancelled and awaited."""
-    tasks = [asyncio.create_task(one) for one in coroutines]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def in_thread(function: Callable[..., None], *args: Any) -> None:
