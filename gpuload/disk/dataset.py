@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator, Sequence, Set
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -143,20 +143,14 @@ class Dataset:
             self.folder, self.manifest, self.index = open_url(self.folder, self.cache)
             self._root = self.folder
         else:
-            self.manifest = _manifest_of(self.folder)
+            self.manifest = Manifest.read(self.folder)
             self._root = shards_root(self.manifest, self.folder)
             if self._root is None:
                 times = [_checked_time(self.folder / shard.name, shard.bytes) for shard in self.manifest.shards]
             else:
                 self.cache = Cache(cache, cache_size)
-            digests, path = self.manifest.index_digests, self.folder / index_file.FILE_NAME
-            self.index = Index(path, self.manifest.fields, digests, len(self.manifest.shards))
-        if verify and self.manifest.index_sha256 is None:
-            _LOG.warning(
-                "%s: its shards are verified, its index cannot be, since manifest.json has no SHA-256 of it. "
-                "`python -m gpuload verify` compares both with each other",
-                self.folder,
-            )
+            spans, path = self.manifest.index_spans, self.folder / index_file.FILE_NAME
+            self.index = Index(path, self.manifest.fields, spans, len(self.manifest.shards))
         shards = self.manifest.shards
         self.fields: dict[str, Field] = {field.name: field for field in self.manifest.fields}
         self.shard_paths: tuple[Path | URL, ...] = tuple(joined(self.folder, shard.name) for shard in shards)
@@ -197,12 +191,7 @@ class Dataset:
             sample |= stored.look(field)
         return sample
 
-    def __iter__(self) -> NoReturn:  # else Python would loop by `__getitem__`, also for `in`
-        raise CallError(
-            "Dataset: a loop over a dataset does not exist, since it would decode one image after another. Use "
-            "gpuload.DaliIterator(dataset, ...) for images, or dataset[17] for one; dataset.subset([...]) chooses "
-            "samples, dataset.rows(shard) is their index"
-        )
+    __iter__ = None  # else Python would loop by `__getitem__`, also for `in`, and decode one image after another
 
     def __reduce__(self) -> tuple[Any, ...]:
         folder = str(self.folder if isinstance(self.folder, URL) else self.folder.absolute())
@@ -320,15 +309,15 @@ class Dataset:
             )
         return rows
 
-    def all_rows(self) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The number of the first sample, and the rows, of each shard; they are fetched together.
+    def all_rows(self, shards: Sequence[int] | None = None) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The number of the first sample, and the rows, of each of these shards, or of all; they are fetched together.
 
         Raises:
             FormatError, RemoteError: as `rows`.
         """
-        self.fetch_rows()
-        for shard, first in enumerate(self.first_samples[:-1].tolist()):
-            yield first, self.rows(shard)
+        self.fetch_rows(shards)
+        for shard in range(len(self.shard_paths)) if shards is None else shards:
+            yield int(self.first_samples[shard]), self.rows(shard)
 
     def column(self, name: str) -> pa.ChunkedArray:
         """A column of the index, of all stored samples, with one chunk for each shard.
@@ -563,9 +552,9 @@ def _find(dataset: Dataset, index: Any) -> int:
     return int(dataset.stored_samples(np.array([index % len(dataset)]))[0])
 
 
-def _find_keys(dataset: Dataset, keys: Sequence[str], column: str = "key") -> I64:
+def _find_keys(dataset: Dataset, keys: Sequence[str], column: str = "key", shards: Sequence[int] | None = None) -> I64:
     """int64 (n,): the numbers, in the stored order of the whole set, of the samples with one of these keys, or of these
-    values of another column.
+    values of another column. shards: to look in; None: in all.
 
     Raises:
         ArgumentError: a key is not text, but holds lone surrogates.
@@ -576,8 +565,9 @@ def _find_keys(dataset: Dataset, keys: Sequence[str], column: str = "key") -> I6
         wanted = pa.array(keys, pa.large_string())
     except (pa.ArrowException, ValueError):
         raise ArgumentError(f"Dataset: {shown(list(keys))} is not text. Use keys of the set") from None
-    found = [first + np.flatnonzero(pc.is_in(rows.column(column), wanted)) for first, rows in dataset.all_rows()]
-    return np.concatenate(found, dtype=np.int64)
+    parts = dataset.all_rows(shards)
+    found = [first + np.flatnonzero(pc.is_in(rows.column(column), wanted)) for first, rows in parts]
+    return np.concatenate([np.zeros(0, np.int64), *found])
 
 
 def _find_excluded(dataset: Dataset, exclude: str | Path | Sequence[str]) -> I64:
@@ -603,16 +593,15 @@ def _find_excluded(dataset: Dataset, exclude: str | Path | Sequence[str]) -> I64
 
 def _find_listed(dataset: Dataset, listed: Set[tuple[str, str, int, int]]) -> I64:
     """The same for a list that `read_quarantine` has read."""
-    names = {one[0] for one in listed}
+    names, image = {shard for shard, *_ in listed}, dataset.require_field("image")
     needed = [shard for shard, path in enumerate(dataset.shard_paths) if path.name in names]
-    dataset.fetch_rows(needed)
-    image, found = dataset.require_field("image"), []
-    for shard in needed:
-        rows, name = dataset.rows(shard), dataset.shard_paths[shard].name
-        columns = (rows.column(column).to_pylist() for column in ("key", image.offset_column, image.bytes_column))
-        first = int(dataset.first_samples[shard])
-        found += [first + row for row, place in enumerate(zip(*columns, strict=True)) if (name, *place) in listed]
-    return np.array(found, np.int64)
+
+    def place(number: int) -> tuple[str, str, int, int]:
+        row, shard = dataset.row(number).to_pylist()[0], int(dataset.shards_of(number))
+        return dataset.shard_paths[shard].name, row["key"], row[image.offset_column], row[image.bytes_column]
+
+    found = _find_keys(dataset, [key for _, key, *_ in listed], shards=needed)
+    return np.array([number for number in found.tolist() if place(number) in listed], np.int64)
 
 
 def _reopen(
@@ -641,21 +630,6 @@ def packed_folders(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: (_USUAL.get(path.name, len(_USUAL)), path.name)) or [folder]
 
 
-def _manifest_of(folder: Path) -> Manifest:
-    """The manifest of a local folder.
-
-    Raises:
-        FormatError: it is no packed folder, or its manifest is damaged.
-    """
-    if not os.path.isdir(folder):  # unlike Path.is_dir, False also for a path that cannot be one
-        raise FormatError(
-            f"{folder}: no such folder. Give the folder that holds {FILE_NAME}, which `python -m gpuload pack` makes"
-        )
-    if not (folder / FILE_NAME).exists() and (folder / "train" / FILE_NAME).exists():
-        raise FormatError(f"{folder}: holds packed splits; open one of them, for instance {folder / 'train'}")
-    return Manifest.read(folder)
-
-
 def _checked_time(path: Path, size: int) -> int:
     """The modification time of a shard, in ns.
 
@@ -669,11 +643,16 @@ def _checked_time(path: Path, size: int) -> int:
     except OSError as error:
         raise ShardError(f"{path}: cannot be read ({error.strerror}). Copy the folder again") from None
     if found.st_size != size:
-        raise ShardError(
-            f"{path}: is {counted(found.st_size, 'byte')}, manifest.json says {size:,}. It was truncated or replaced: "
-            "copy it again, or index the folder again"
-        )
+        raise wrong_size(path, found.st_size, size)
     return found.st_mtime_ns
+
+
+def wrong_size(path: Path | URL, found: int, expected: int) -> ShardError:
+    """The error for a shard of another size than the manifest's."""
+    return ShardError(
+        f"{path}: is {counted(found, 'byte')}, manifest.json says {expected:,}. It was truncated or replaced: copy it "
+        "again, or index the folder again"
+    )
 
 
 def shards_root(manifest: Manifest, folder: Path) -> URL | None:

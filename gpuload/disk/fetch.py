@@ -177,16 +177,16 @@ def _remote_index(objects: Objects, folder: Path, manifest: Manifest) -> Index:
 
     folder: of the cache.
     """
-    digests, path, shards = manifest.index_digests, folder / index_file.FILE_NAME, len(manifest.shards)
+    path, spans, shards = folder / index_file.FILE_NAME, manifest.index_spans, len(manifest.shards)
     try:
         open_own(path)
     except FileNotFoundError:
-        if digests.index_offsets and digests.index_parts and digests.index_offsets[-1] > WHOLE_BYTES:
-            parts = Parts(objects, path.name, folder, digests.index_offsets, digests.index_parts)
+        if spans and (spans[-1].end or 0) > WHOLE_BYTES:
+            parts = Parts(objects, path.name, folder, spans)
             with suppress(NoRanges):
-                return Index(path, manifest.fields, digests, shards, parts)
-        background().wait(fetch_file(objects, path.name, path, sha256=digests.index_sha256, most=manifest.most_beside))
-    index = Index(path, manifest.fields, digests, shards)
+                return Index(path, manifest.fields, spans, shards, parts)
+        background().wait(fetch_file(objects, path.name, path, sha256=manifest.index_sha256, most=manifest.most_beside))
+    index = Index(path, manifest.fields, spans, shards)
     index.fetch()  # compares it here, where a damaged copy is downloaded again: 13 ms for the largest
     return index
 

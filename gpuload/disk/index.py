@@ -8,12 +8,12 @@ shards costs O(window), whatever the number of samples.
 import hashlib
 import mmap
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -31,36 +31,31 @@ if TYPE_CHECKING:
 
 FILE_NAME = "index.arrow"
 _HEAD_BYTES = 8  # "ARROW1" and its padding, before the schema
-_END = -1  # in place of a shard's number: what follows the rows of the last one
 
 POINTS_COLUMN = pa.field(POINTS, pa.large_binary())
 
 
-class IndexDigests(NamedTuple):
-    """What a manifest tells of an index, None where it tells nothing.
+class Span(NamedTuple):
+    """Bytes begin..end-1 of an index, or all from `begin` on, and their SHA-256."""
 
-    index_sha256: of the file. index_parts: SHA-256s of each shard's record batch, and of what follows the last one.
-    index_offsets: where each record batch begins, where the last one ends, and the size of the file.
-    """
-
-    index_sha256: str | None = None
-    index_parts: tuple[str, ...] | None = None
-    index_offsets: tuple[int, ...] | None = None
+    begin: int
+    end: int | None
+    sha256: str
 
 
-UNKNOWN = IndexDigests()
-
-
-def index_digests(path: Path) -> IndexDigests:
-    """Those of an index; of its parts nothing where it is damaged."""
+def index_digests(path: Path) -> dict[str, Any]:
+    """What a manifest tells of an index: `index_sha256`, of the file; and of its parts, which are each shard's record
+    batch and what follows the last one, `index_parts`, their SHA-256s, and `index_offsets`, where each record batch
+    begins, where the last one ends, and the size of the file. Of its parts nothing where it is damaged."""
     data = memoryview(pa.memory_map(str(path)).read_buffer())
     whole, stream = hashlib.sha256(data).hexdigest(), pa.BufferReader(data[_HEAD_BYTES:])
-    try:
+    found: dict[str, Any] = {"index_sha256": whole, "index_parts": None, "index_offsets": None}
+    with suppress(pa.ArrowException, OSError):
         messages = pa.ipc.MessageReader.open_stream(stream)  # the schema and the record batches
         offsets = (*(_HEAD_BYTES + stream.tell() for _ in messages), len(data))
-    except (pa.ArrowException, OSError):
-        return IndexDigests(whole)
-    return IndexDigests(whole, tuple(hashlib.sha256(data[a:b]).hexdigest() for a, b in pairwise(offsets)), offsets)
+        parts = tuple(hashlib.sha256(data[begin:end]).hexdigest() for begin, end in pairwise(offsets))
+        found |= {"index_parts": parts, "index_offsets": offsets}
+    return found
 
 
 @contextmanager
@@ -87,8 +82,8 @@ def write_index(
 class Index:
     """Reads `index.arrow` through a memory map, each shard's rows once compared with their SHA-256, where it is known.
 
-    digests: what the manifest tells of the file. shards: how many it lists. parts: of the index of a set at a URL, the
-        record batches and what follows them, which are downloaded as they are needed; None: the file is here.
+    spans: the parts of the file, as `Manifest.index_spans` tells them. shards: how many the manifest lists. parts: of
+        the index of a set at a URL, the spans, which are downloaded as they are needed; None: the file is here.
 
     A shard's rows are compared when they are first asked for: 0.8 ms for 10,000 samples with a label (2 busy cores,
     2026-11), and no more than the window that is read from is touched.
@@ -101,21 +96,23 @@ class Index:
         self,
         path: Path,
         fields: tuple[Field, ...],
-        digests: IndexDigests = UNKNOWN,
+        spans: Sequence[Span] = (),
         shards: int | None = None,
         parts: "Parts | None" = None,
     ) -> None:
-        self.path, self.parts = path, parts
-        self._compared: set[int] = set()  # those of `_told` that have the right SHA-256
+        self.path, self.parts, self._spans = path, parts, spans
+        self._compared: set[int] = set()  # those of the spans that have the right SHA-256
         try:
             if parts is None:
                 with open_regular(path) as file:
                     self._stamp = os.fstat(file.fileno())
                     self.bytes = pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-                self._told = self._spans(digests)
-                self._compare([_END])
+                size = self.bytes.size
+                if spans and spans[-1].end not in (None, size):
+                    raise self._damaged(f"is {size:,} bytes, manifest.json says {spans[-1].end:,}")
+                self._compare([len(spans) - 1])
             else:
-                self.bytes = pa.py_buffer(parts.read(parts.last))
+                self.bytes = pa.py_buffer(parts.read(len(spans) - 1))
             self._reader = pa.ipc.open_file(self.bytes)  # its schema and footer are at the end
             self.schema: pa.Schema = self._reader.schema
             columns = [(column.name, column.type) for column in self.schema]
@@ -131,16 +128,6 @@ class Index:
             raise self._damaged(
                 f"indexes {counted(len(self), 'shard')}, manifest.json lists {shards:,}: they are of different runs"
             )
-
-    def _spans(self, digests: IndexDigests) -> dict[int, tuple[int, int, str]]:
-        """Where the rows of each shard begin and end, and their SHA-256; by _END, of what follows them, or of all."""
-        size, offsets = self.bytes.size, digests.index_offsets
-        if offsets is None or digests.index_parts is None:
-            return {_END: (0, size, digests.index_sha256)} if digests.index_sha256 else {}
-        if offsets[-1] != size:
-            raise self._damaged(f"is {size:,} bytes, manifest.json says {offsets[-1]:,}")
-        *rows, end = [(a, b, sha256) for (a, b), sha256 in zip(pairwise(offsets), digests.index_parts, strict=True)]
-        return {**dict(enumerate(rows)), _END: end}
 
     def _damaged(self, fault: str) -> FormatError:
         return FormatError(f"{self.path}: {fault}. Copy the folder again")
@@ -199,19 +186,19 @@ class Index:
             self._compare(numbers)
 
     def _compare(self, numbers: Iterable[int]) -> None:
-        """Compares what `_told` tells of these with their SHA-256s, unless they were compared before."""
+        """Compares these spans with their SHA-256s, unless they were compared before."""
 
         def compare(number: int) -> None:
-            begin, end, expected = self._told[number]
-            found = hashlib.sha256(memoryview(self.bytes)[begin:end]).hexdigest()
-            if found != expected:
+            begin, end, expected = self._spans[number]
+            data = memoryview(self.bytes)[begin:end]
+            if (found := hashlib.sha256(data).hexdigest()) != expected:
                 raise self._damaged(
-                    f"is damaged: the SHA-256 of bytes {begin:,} to {end - 1:,} is {found[:16]}…, manifest.json says "
-                    f"{expected[:16]}…"
+                    f"is damaged: the SHA-256 of bytes {begin:,} to {begin + len(data) - 1:,} is {found[:16]}…, "
+                    f"manifest.json says {expected[:16]}…"
                 )
             self._compared.add(number)
 
-        new = [number for number in numbers if number in self._told and number not in self._compared]
+        new = [number for number in numbers if number in range(len(self._spans)) and number not in self._compared]
         if len(new) == 1:
             compare(new[0])
         elif new:

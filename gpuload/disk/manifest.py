@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from gpuload.checks import Rule, as_items, as_text, fitting, instance, number, optional, rules_of, several, shown, whole
 from gpuload.counted import counted
-from gpuload.disk.index import IndexDigests
+from gpuload.disk.index import Span
 from gpuload.disk.tar import Member, split_name
 from gpuload.errors import FormatError, some_of
 from gpuload.fields.field import CLASS_NAMES, IMAGE, STORED_TEXT, UNPRINTABLE, Field
@@ -61,8 +61,7 @@ class Manifest:
     width, height, image_bytes: the largest of any stored image, in pixels and bytes; DALI preallocates by them.
     mean, std: of each channel over `pixels_from` images, with pixels in 0..1; None if not measured.
     packing: the settings it was packed with and counts of what became of the images, for people who read the file.
-    index_sha256, index_parts, index_offsets: of `index.arrow`, see `IndexDigests`; None in sets that were packed before
-        2026-12.
+    index_sha256, index_parts, index_offsets: of `index.arrow`, see `index.index_digests`; None where it is unknown.
     """
 
     shards: Annotated[tuple[ShardInfo, ...], _LIST]
@@ -93,11 +92,11 @@ class Manifest:
         return 2 * self.bytes + _FREE_BYTES
 
     @property
-    def index_digests(self) -> IndexDigests:
-        """What it tells of the index; of parts nothing unless it also tells where they lie."""
+    def index_spans(self) -> tuple[Span, ...]:
+        """Each shard's record batch in the index, and what follows them, unless it tells of the whole file alone."""
         if self.index_parts is None or self.index_offsets is None:
-            return IndexDigests(self.index_sha256)
-        return IndexDigests(self.index_sha256, self.index_parts, self.index_offsets)
+            return () if self.index_sha256 is None else (Span(0, None, self.index_sha256),)
+        return tuple(map(Span, self.index_offsets, self.index_offsets[1:], self.index_parts))
 
     @property
     def upright(self) -> bool:
@@ -154,9 +153,14 @@ class Manifest:
             with open_regular(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
                 check_length(content)
                 text = content[:]
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
+            if (folder / "train" / FILE_NAME).exists():
+                raise FormatError(
+                    f"{folder}: holds packed splits; open one of them, for instance {folder / 'train'}"
+                ) from None
+            what = f"no {FILE_NAME}, so this is not a packed folder" if folder.is_dir() else "no such folder"
             raise FormatError(
-                f"{folder}: no {FILE_NAME}, so this is not a packed folder. Pack images with `python -m gpuload pack`, "
+                f"{folder}: {what}. Pack images with `python -m gpuload pack`, "
                 "or index WebDataset shards with `python -m gpuload index`"
             ) from None
         except (OSError, ValueError) as error:

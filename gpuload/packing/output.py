@@ -211,7 +211,7 @@ def describe(
         for batch in rows:
             write(batch)
             largest = {name: int(batch.column(name).to_numpy().max(initial=most)) for name, most in largest.items()}
-    about |= {**largest, **index_file.index_digests(path)._asdict()}
+    about |= {**largest, **index_file.index_digests(path)}
     manifest = Manifest(fields=fields, **about)
     write_timm_info(folder, manifest)
     _sync(folder)

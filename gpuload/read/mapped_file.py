@@ -6,13 +6,12 @@ import os
 import signal
 import sys
 import weakref
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
-from gpuload.machine.untrusted import open_regular
+from gpuload.store import Lease
 from gpuload.types import I64, U8
 
 _SLOTS = 1 << 16  # as many mappings as Linux allows a process by default
@@ -217,26 +216,23 @@ class MappedFile:
     Python's own `mmap` keeps a file handle for each mapping, and a process has 1,024 by default: a window of a thousand
     shards would not fit.
 
-    owner: the object that queries `gpuload.read.mapped_file` for its faults. data: uint8 (size,), read-only. stamp: the
-    file's `os.stat`. keep: an object that is kept alive as long as the file is mapped. opens: opens it, if not by its
-    path.
+    lease: the file; its `memory` is kept alive as long as it is mapped. owner: the object that queries
+    `gpuload.read.mapped_file` for its faults. data: uint8 (size,), read-only. stamp: the file's `os.stat`.
 
     Raises:
         OSError: it cannot be opened or mapped.
     """
 
-    def __init__(
-        self, path: Path, owner: object, keep: object = None, opens: Callable[[], BinaryIO] | None = None
-    ) -> None:
-        with opens() if opens else open_regular(path) as file:
+    def __init__(self, lease: Lease, owner: object) -> None:
+        with lease.open() as file:
             handle = file.fileno()
             self.stamp = os.fstat(handle)
             size = self.stamp.st_size
             address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, handle, 0) if size else 0
             if address == _FAILED:
                 raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        slot = protect(path, address, size, owner) if size else 0
-        memory = _Memory(address, size, keep)
+        slot = protect(lease.path, address, size, owner) if size else 0
+        memory = _Memory(address, size, lease.memory)
         if size:
             # Not at the interpreter's end, when threads may still be reading.
             weakref.finalize(memory, _unmap, address, size, slot).atexit = False

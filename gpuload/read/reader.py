@@ -165,40 +165,6 @@ def _run(queue: "SimpleQueue[_Job | None]", verified: set[tuple[int, int]], busy
 _LEAST_AHEAD = 8  # shards: with windows of one or two, fetching only the next window would be late
 
 
-class RowsAhead(Waiter):
-    """Fetches the rows of a data set's shards for one reader, if they are not all local. Not thread-safe, except for
-    `interrupt`.
-
-    Rows are small compared with their shards, but each request takes the server's latency. So the rows of a window are
-    fetched together, and those of the next one during the current one.
-    """
-
-    def __init__(self, dataset: Dataset) -> None:
-        super().__init__()
-        self._parts = dataset.index.parts
-
-    def ready(self, number: int) -> bool:
-        """Whether the rows of a shard are local."""
-        return self._parts is None or self._parts.has(number)
-
-    def need(self, numbers: Sequence[int], upcoming: Iterable[int] = ()) -> None:
-        """Waits for the rows of these shards, and starts to fetch the following ones.
-
-        upcoming: shards in the order of need, including these.
-
-        Raises:
-            RemoteError: they cannot be read. FormatError: they do not match the manifest.
-        """
-        if self._parts is None:
-            return
-        if not all(map(self._parts.has, numbers)):
-            self.wait(self._parts.get(numbers), self._parts.where)
-        after = (number for number in map(int, upcoming) if number not in numbers)
-        ahead = list(islice(after, max(len(numbers), _LEAST_AHEAD)))
-        if not all(map(self._parts.has, ahead)):
-            background().start(self._parts.get(ahead))
-
-
 class Reader:
     """Reads samples of a data set by number. Shards of the next window are mapped if the store already has them.
 
@@ -232,7 +198,8 @@ class Reader:
         if index.parts is None:
             slot = mapped_file.protect(index.path, index.bytes.address, index.bytes.size, self._index_owner)
             weakref.finalize(self, mapped_file.release, slot).atexit = False
-        self._store, self._rows, self._beside = dataset.open_store(verify == "downloads"), RowsAhead(dataset), beside
+        self._store, self._beside = dataset.open_store(verify == "downloads"), beside
+        self._parts, self._waiter = index.parts, Waiter()  # rows of the index that are not local, and waits for them
         self._window = Window(dataset, (), {}, self._owner, self._store)
         self._entered: tuple[EpochOrder, int, int, object] | None = None
         self._needed: list[int] = []  # shards of the current windows, without those of the next one
@@ -243,13 +210,13 @@ class Reader:
     @property
     def download_s(self) -> float:
         """Seconds that reading has waited for downloads of shards and of their rows of the index."""
-        return self._store.waited_s + self._rows.waited_s
+        return self._store.waited_s + self._waiter.waited_s
 
     def begin(self) -> bool:
         """Starts a loop. Returns whether the samples of an earlier one may be used: False after one that failed."""
         mapped_file.install()  # in case another handler replaced it since the last loop
         self._store.begin()
-        self._rows.begin()
+        self._waiter.begin()
         self.ahead.forget_errors()
         failed, self._has_failed = self._has_failed, False
         if failed:
@@ -259,7 +226,7 @@ class Reader:
     def interrupt(self) -> None:
         """Cancels a `read` that waits for a download; further calls raise until `begin`."""
         self._store.interrupt()
-        self._rows.interrupt()
+        self._waiter.interrupt()
 
     def read(self, order: EpochOrder, start: int, stop: int) -> EncodedBatch:
         """The samples at positions start..stop-1 of an order. Positions of an order must be read in ascending order.
@@ -296,7 +263,7 @@ class Reader:
                 upcoming, needed = order.upcoming(first), _shards_of(order, first, last + 1)
                 windows = 2 * len(_shards_of(order, first, first + 1))
                 self._store.plan(upcoming, len(needed), max(len(needed), windows + self._beside))
-                self._rows.need(needed, upcoming)
+                self._fetch_rows(needed, upcoming)
                 following = filter(self._is_ready, order.following(last).tolist())
                 self._enter(list(dict.fromkeys([*needed, *following])))
                 self._entered, self._needed = place, needed
@@ -305,7 +272,25 @@ class Reader:
             self.ahead.check([self._window.shards[number] for number in self._needed])
 
     def _is_ready(self, number: int) -> bool:
-        return self._store.ready(number) and self._rows.ready(number)
+        return self._store.ready(number) and (self._parts is None or self._parts.has(number))
+
+    def _fetch_rows(self, numbers: Sequence[int], upcoming: Iterable[int] = ()) -> None:
+        """Waits for the rows of these shards, if they are not all local, and starts to fetch the following ones: they
+        are small compared with their shards, but each request takes the server's latency.
+
+        upcoming: shards in the order of need, including these.
+
+        Raises:
+            RemoteError: they cannot be read. FormatError: they do not match the manifest.
+        """
+        if self._parts is None:
+            return
+        if not all(map(self._parts.has, numbers)):
+            self._waiter.wait(self._parts.get(numbers), self._parts.where)
+        after = (number for number in map(int, upcoming) if number not in numbers)
+        ahead = list(islice(after, max(len(numbers), _LEAST_AHEAD)))
+        if not all(map(self._parts.has, ahead)):
+            background().start(self._parts.get(ahead))
 
     def copy(self, samples: I64) -> list[EncodedBatch]:
         """Copies of samples of any shards, one by one.
@@ -321,7 +306,7 @@ class Reader:
         missing = [number for number in dict.fromkeys(shards.tolist()) if number not in self._window.shards]
         if missing:
             self._store.plan(missing)
-            self._rows.need(missing)
+            self._fetch_rows(missing)
             self._entered = None  # so that it plans again
         with self._explained():
             self._copy(self._window, stored, np.flatnonzero(~np.isin(shards, missing)), copies)

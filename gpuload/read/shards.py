@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gpuload.counted import counted
-from gpuload.disk.dataset import Dataset
+from gpuload.disk.dataset import Dataset, wrong_size
 from gpuload.disk.tar import BLOCK_BYTES
 from gpuload.errors import ShardError
 from gpuload.fields.field import Field
@@ -45,7 +44,7 @@ class MappedShard:
         self.rows = checked_rows(dataset, number)
         self._lease = store.open(number)
         try:
-            file = MappedFile(self._lease.path, owner, self._lease.memory, self._lease.open)
+            file = MappedFile(self._lease, owner)
         except OSError as error:
             raise ShardError(
                 f"{self.path}: cannot be read ({error.strerror}). Check the disk or network, or copy it again"
@@ -104,10 +103,7 @@ class MappedShard:
 
     def _check_size(self, size: int) -> None:
         if size < self._info.bytes:
-            raise ShardError(
-                f"{self.path}: is {counted(size, 'byte')}, manifest.json says {self._info.bytes:,}. It was truncated "
-                "or replaced: copy it again, or index the folder again"
-            )
+            raise wrong_size(self.path, size, self._info.bytes)
 
     def _check_headers(self, image: Field) -> None:
         """Checks the headers of three images at the positions in the index."""

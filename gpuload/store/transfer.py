@@ -151,17 +151,15 @@ def hash_at(digest: Any, handle: int, at: int, end: int) -> None:
 
 
 class Parts:
-    """The parts of an object, of which number n holds bytes bounds[n]..bounds[n + 1]-1; the last one ends the object.
+    """The parts of an object, which adjoin.
 
-    name: of the object. folder: of the cache. digests: the SHA-256 of each part. where: subject of messages.
+    name: of the object. folder: of the cache. spans: where each begins and ends, and its SHA-256. where: subject of
+    messages.
     """
 
-    def __init__(
-        self, objects: Objects, name: str, folder: Path, bounds: Sequence[int], digests: Sequence[str]
-    ) -> None:
+    def __init__(self, objects: Objects, name: str, folder: Path, spans: Sequence[tuple[int, Any, str]]) -> None:
         self.where = f"{objects.url / name}"
-        self._objects, self._name, self._folder = objects, name, folder
-        self._bounds, self._digests, self.last = bounds, digests, len(digests) - 1
+        self._objects, self._name, self._folder, self._spans = objects, name, folder, spans
         self._turn = asyncio.Lock()
 
     def has(self, number: int) -> bool:
@@ -205,7 +203,7 @@ class Parts:
         return self._folder / f"rows-{number:06}"
 
     def _is_right(self, number: int, data: bytes | memoryview) -> bool:
-        return hashlib.sha256(data).hexdigest() == self._digests[number]
+        return hashlib.sha256(data).hexdigest() == self._spans[number][2]
 
     def _grouped(self, numbers: Iterable[int], most: int, adjoining: bool = False) -> list[list[int]]:
         """The missing ones of these parts, in ascending groups of at most so many bytes, or of one part."""
@@ -214,7 +212,8 @@ class Parts:
         for number in sorted(set(numbers)):
             if self.has(number):
                 continue
-            size += (length := self._bounds[number + 1] - self._bounds[number])
+            begin, end, _ = self._spans[number]
+            size += (length := end - begin)
             if not groups or size > most or (adjoining and groups[-1][-1] != number - 1):
                 groups.append([])
                 size = length
@@ -241,17 +240,17 @@ class Parts:
 
     async def _download(self, run: Sequence[int]) -> None:
         """Downloads parts that follow one another, in one range, or several where a single part is larger."""
-        begin, end = self._bounds[run[0]], self._bounds[run[-1] + 1]
+        begin, end = self._spans[run[0]][0], self._spans[run[-1]][1]
         for _ in range(_TRIES):
             data = bytearray()
             for at in range(begin, end, RANGE_BYTES):
                 found = await self._objects.read(self._name, at, min(at + RANGE_BYTES, end))
                 data += found.data
-                if found.size != self._bounds[-1]:  # it was replaced
+                if found.size != self._spans[-1][1]:  # it was replaced
                     break
             if not (wrong := await asyncio.to_thread(self._keep, run, memoryview(data))):
                 return
-        begin, end = self._bounds[wrong[0] : wrong[0] + 2]
+        begin, end, _ = self._spans[wrong[0]]
         raise FormatError(
             f"{self.where}: the SHA-256 of bytes {begin:,} to {end - 1:,} is not that of manifest.json, at {_TRIES} "
             "attempts. It was damaged or replaced: open the set anew if it was packed anew, or upload its folder "
@@ -260,9 +259,10 @@ class Parts:
 
     def _keep(self, run: Sequence[int], data: memoryview) -> list[int]:
         """Writes the parts that are right; returns the others."""
-        wrong, first = [], self._bounds[run[0]]
+        wrong, first = [], self._spans[run[0]][0]
         for number in run:
-            part = data[self._bounds[number] - first : self._bounds[number + 1] - first]
+            begin, end, _ = self._spans[number]
+            part = data[begin - first : end - first]
             if self._is_right(number, part):
                 write_atomically(self._path(number), part, sync=False)
             else:

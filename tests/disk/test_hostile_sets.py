@@ -142,16 +142,6 @@ def test_a_label_that_was_changed_in_the_index_is_not_trained_on(copy: Path, ver
     assert read_all(copy) != before  # a set of before there were such checksums
 
 
-def test_a_set_without_checksums_of_its_index_says_so_when_it_is_verified(
-    copy: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    change_manifest(copy, lambda found: found.update(index_sha256=None, index_parts=None))
-    gpuload.Dataset(copy)
-    assert "index" not in caplog.text
-    gpuload.Dataset(copy, verify="sha256")
-    assert "its shards are verified, its index cannot be" in caplog.text
-
-
 def test_an_index_that_is_changed_while_it_is_read_is_noticed(copy: Path) -> None:
     with load(copy, drop_last=False, shuffle=gpuload.Shuffle(window=1)) as loader:
         next(iter(loader))

@@ -20,6 +20,7 @@ from gpuload.order.epoch import EpochOrder
 from gpuload.read import mapped_file
 from gpuload.read.reader import Reader
 from gpuload.sources import FolderSource
+from gpuload.store import Lease
 
 Row = tuple[int, bytes]
 WHOLE, PARTS = 20, 2  # windows: all shards are mapped from the start, or two and the next two
@@ -173,11 +174,12 @@ import os, signal, sys, threading
 from pathlib import Path
 from gpuload.read import mapped_file
 from gpuload.read.mapped_file import MappedFile
+from gpuload.store import Lease
 
 ours, other, end = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 assert mapped_file.install() and mapped_file.install()
 mine, yours = object(), object()
-mapped = [MappedFile(path, owner) for path, owner in ((ours, mine), (ours, yours), (other, yours))]
+mapped = [MappedFile(Lease(path), owner) for path, owner in ((ours, mine), (ours, yours), (other, yours))]
 assert not [name for name in os.listdir("/proc/self/fd") if "data" in os.path.realpath("/proc/self/fd/" + name)]
 assert all(file.data.sum() for file in mapped)
 os.truncate(ours, 5000)
@@ -249,7 +251,7 @@ def test_files_are_released_while_a_fault_is_looked_for(packed: Path) -> None:
 
     class Cycle:
         def __init__(self) -> None:
-            self.file, self.itself = mapped_file.MappedFile(packed / "index.arrow", owner), self
+            self.file, self.itself = mapped_file.MappedFile(Lease(packed / "index.arrow"), owner), self
 
     owner, before = object(), gc.get_threshold()
     try:

@@ -15,6 +15,7 @@ from loaders import drain, load
 
 import gpuload
 from gpuload.read import mapped_file
+from gpuload.store import Lease
 
 
 @pytest.fixture
@@ -75,6 +76,6 @@ def test_a_file_that_cannot_be_mapped(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "file").write_bytes(b"abc")
     monkeypatch.setattr(mapped_file, "_libc", SimpleNamespace(mmap=mmap))
     with pytest.raises(OSError, match="Cannot allocate memory") as raised:
-        mapped_file.MappedFile(tmp_path / "file", None)
+        mapped_file.MappedFile(Lease(tmp_path / "file"), None)
     opened = (os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd"))
     assert raised.value.errno == errno.ENOMEM and str(tmp_path / "file") not in opened

@@ -127,7 +127,7 @@ def tell_index(folder: Path) -> None:
     """Puts the SHA-256s of the index that lies in a folder into its manifest."""
     path = folder / "manifest.json"
     found = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(found | index_digests(folder / "index.arrow")._asdict()), encoding="utf-8")
+    path.write_text(json.dumps(found | index_digests(folder / "index.arrow")), encoding="utf-8")
 
 
 class IndexTarget(FolderTarget):
