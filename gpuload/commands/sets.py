@@ -353,7 +353,7 @@ class Doctor:
     kernel to drop up to 256 MB of the shards from its page cache. With a set at a URL, it measures the network, and
     downloads some shards into the cache."""
 
-    epilog = "Exit codes: 0 nothing needs attention; 1 something does or is broken; 2 not a packed folder."
+    epilog = "Exit codes: 0 nothing needs attention; 1 something does or is broken; 2 the set cannot be opened."
 
     folder: str | None = given(None, "a packed folder, its URL, or one of several", "SHARDS", "folder", nargs="?")
     seconds: float = given(

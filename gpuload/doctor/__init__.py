@@ -46,8 +46,6 @@ def conclude(findings: Sequence[Finding]) -> list[str]:
     trials = [data for data in working if "images_per_s" in data]
     if trials:
         told = _of_speed(trials, {one.name: one.data for one in findings})
-    elif any(one.name == "URL" for one in findings):
-        told = ["The set at the URL cannot be opened, so that nothing was measured."]
     elif working:
         told = ["Give a packed folder to measure how fast it loads: `python -m gpuload doctor shards/train`."]
     else:

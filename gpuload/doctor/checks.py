@@ -18,7 +18,7 @@ from gpuload.decode.open import native_fault
 from gpuload.disk.dataset import Dataset, packed_folders
 from gpuload.doctor import Answer, Finding, Told, environment, sets, size
 from gpuload.doctor.environment import Driver
-from gpuload.errors import ArgumentError, DecodeError, GpuloadError, RemoteError
+from gpuload.errors import DecodeError, GpuloadError
 from gpuload.machine.fork_server import exit_name
 from gpuload.machine.installed import cuda_extra, fault_of
 from gpuload.monitor import MOST_STEPS, Setup, advice, forever, pace
@@ -36,27 +36,16 @@ def examine(folder: Path | URL | None, seconds: float) -> Iterator[Finding]:
     """Yields each finding as soon as it is known. seconds: to measure each decoder for.
 
     Raises:
-        FormatError: `folder` is no packed set.
+        FormatError, RemoteError, ArgumentError: as of `Dataset`.
     """
-    datasets: list[Dataset] = []
-    unreachable = []
-    try:
-        if folder is not None:
-            datasets = [Dataset(one) for one in ([folder] if isinstance(folder, URL) else packed_folders(folder))]
-    except (RemoteError, ArgumentError) as error:  # of a cache that cannot be written
-        if not isinstance(folder, URL):
-            raise
-        said, _, remedy = str(error).partition(". ")
-        unreachable = [Finding("URL", "broken", said, remedy, {"url": str(folder)})]
+    folders = [folder] if isinstance(folder, URL) else [] if folder is None else packed_folders(folder)
+    datasets = list(map(Dataset, folders))
     driver = environment.find_driver()
     for name, check in environment.CHECKS.items():
         yield from _run(name, check, driver)
     for dataset in datasets:
         for name, check_set in sets.CHECKS.items():
             yield from _run(name, check_set, dataset)
-    if unreachable:
-        yield from unreachable
-        return
     for device, decoder in (found := decoders(driver)):
         if datasets:
             attempt = partial(try_decoder, device=device, decoder=decoder, seconds=seconds)

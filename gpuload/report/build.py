@@ -217,8 +217,10 @@ def _sizes(parts: Sequence[Part]) -> list[dict[str, Any]]:
 
 
 def _broken(part: Part) -> dict[str, Any]:
-    entries = [{**describe(part.split, bad.index), "reason": bad.reason[:300]} for bad in part.corrupt[:100]]
-    return {"split": part.split.name, "count": part.corrupt_images, "samples": entries}
+    entries = [
+        {**describe(part.split, bad.index), "reason": bad.reason[:300]} for bad in part.undecodable.samples[:100]
+    ]
+    return {"split": part.split.name, "count": part.undecodable.corrupt, "samples": entries}
 
 
 def _mixing(dataset: Dataset, window: int, batch_size: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from gpuload.disk.dataset import Dataset
 from gpuload.fields.registry import kind_of
 from gpuload.fields.rows import flat, rows_of
-from gpuload.loader.pipeline import CorruptSample
+from gpuload.loader.pipeline import Report
 from gpuload.report.pixels import choose, look_at, shares, side_for
 from gpuload.report.samples import Split, describe
 from gpuload.types import I64, Array, ClassNames
@@ -54,15 +54,13 @@ class Classes:
 @dataclass(frozen=True)
 class Part:
     """A split. sizes: `SIZES` (N,), in stored order. classes: of each field that has some, "label" first. looks: of the
-    images that were looked at. corrupt: the first 1,000 of those that do not decode, and corrupt_images, how many there
-    are."""
+    images that were looked at and decode. undecodable: the others."""
 
     split: Split
     sizes: Array
     classes: dict[str, Classes]
     looks: Array
-    corrupt: tuple[CorruptSample, ...]
-    corrupt_images: int
+    undecodable: Report
 
 
 def look_at_all(splits: Sequence[Split], most_images: int, progress: Callable[[int, int, int], None]) -> list[Part]:
@@ -81,8 +79,8 @@ def look_at_all(splits: Sequence[Split], most_images: int, progress: Callable[[i
         progress(done, sum(counts), 0)
 
     for split, (sizes, classes), count in zip(splits, indexes, counts, strict=True):
-        looks, corrupt, images = look_at(split.dataset, choose(split.dataset, count), side, more)
-        parts.append(Part(split, sizes, classes, looks, corrupt, images))
+        looks, undecodable = look_at(split.dataset, choose(split.dataset, count), side, more)
+        parts.append(Part(split, sizes, classes, looks, undecodable))
     return parts
 
 

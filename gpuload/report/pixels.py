@@ -20,7 +20,7 @@ from gpuload.decode.arguments import OnCorrupt
 from gpuload.disk.dataset import Dataset
 from gpuload.fields.images import Pixels
 from gpuload.loader.iterator import DaliIterator
-from gpuload.loader.pipeline import CorruptSample
+from gpuload.loader.pipeline import Report
 from gpuload.pictures import as_rgb
 from gpuload.types import F32, I64, U8, U64, Array
 
@@ -54,18 +54,16 @@ def side_for(shorter: I64) -> int:
     return max(SIDE, min(LARGEST_SIDE, usual // SIDE * SIDE))
 
 
-def look_at(
-    dataset: Dataset, numbers: I64, side: int, progress: Callable[[int], None]
-) -> tuple[Array, tuple[CorruptSample, ...], int]:
+def look_at(dataset: Dataset, numbers: I64, side: int, progress: Callable[[int], None]) -> tuple[Array, Report]:
     """Decodes these samples, given by their numbers in this data set, ascending, in threads, as small as `side`.
 
     progress: is called with the number of images since its last call.
 
-    Returns what was measured, and the samples that do not decode: the first 1,000, and how many there are.
+    Returns what was measured, and the samples that do not decode.
     """
     parts = [np.empty(0, LOOKS)]
     if not len(numbers):
-        return parts[0], (), 0
+        return parts[0], Report(0, ())
     chosen = dataset if len(numbers) == len(dataset) else dataset.subset(numbers)
     augment = _whole(dataset.manifest.pixels, side)
     with quiet_loader(chosen, augment, _BATCH, ("image", "index"), shuffle=False) as loader:
@@ -73,8 +71,7 @@ def look_at(
             sound = ~corrupt
             parts.append(measure(_as_levels(images[sound], dataset.manifest.pixels), index[sound]))
             progress(len(index))
-        report = loader.report()
-    return np.concatenate(parts), report.samples, report.corrupt
+        return np.concatenate(parts), loader.report()
 
 
 @contextmanager

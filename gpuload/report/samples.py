@@ -20,7 +20,6 @@ from gpuload.pictures import Cell, draw_sheet, jpeg_uri, name_of, thumbnail
 from gpuload.report.pixels import quiet_loader
 from gpuload.store.url import LOCATION, URL
 
-_MOST = 16  # splits on a page
 _DRAWN = ("class", "labels", "caption", "boxes", "instances", "keypoints", "mask", "target")
 _SHOWN, _SHEET_PX = 16, 1_400  # samples of a batch, and the sides of their picture
 _WIDTH, _HEIGHT = 168, 112  # of a thumbnail, in pixels
@@ -43,15 +42,13 @@ def open_splits(given: Sequence[str]) -> list[Split]:
     """Opens packed folders, folders that hold several, and URLs.
 
     Raises:
-        ArgumentError: one is there twice, or there are more than 16.
+        ArgumentError: one is there twice.
         FormatError, ShardError, RemoteError: as `Dataset`.
     """
     locations: list[str] = []
     for text in given:
         is_url = isinstance(LOCATION.read(text), URL)
         locations += [text] if is_url else map(str, packed_folders(Path(text)))
-    if len(locations) > _MOST:
-        raise ArgumentError(f"report: {len(locations)} packed sets, expected at most {_MOST}. Name fewer")
     if len(set(locations)) < len(locations):
         raise ArgumentError(f"report: a packed set is there twice ({', '.join(locations)}). Name each once")
     names = [location.rstrip("/").rpartition("/")[2] or location for location in locations]
