@@ -237,18 +237,11 @@ PRINT_REPLACED = """
 import builtins, sys
 {import_before}
 
-def setup_for_distributed(is_master):  # as in torchvision's references, MAE, DETR and DINO
-    builtin_print = builtins.print
+def print(*values, force=False, builtin_print=print):  # as in torchvision's references, MAE, DETR and DINO
+    if force:
+        builtin_print(*values)
 
-    def print(*args, **kwargs):
-        force = kwargs.pop("force", False)
-        if is_master or force:
-            builtin_print(*args, **kwargs)
-
-    builtins.print = print
-
-setup_for_distributed(False)
-replaced = builtins.print
+builtins.print = replaced = print
 import gpuload
 loader = gpuload.DaliIterator(sys.argv[1], 8, augment=gpuload.Augment(8), device="cpu", decoder="native")
 print("not the master")

@@ -1,11 +1,14 @@
-"""Loops of programs that are no packages, written anew: what they ask of a loader, and what they count."""
+"""Loops of other programs: what they ask of a loader, and what they count."""
 
 import importlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.nn.functional as F
 from small import BATCHES, load
 
 import gpuload
@@ -67,3 +70,55 @@ def test_a_dict_of_fields_gives_dicts(packed: Path, output: Any) -> None:
             load(packed, fields=wrong)
     with pytest.raises(gpuload.ArgumentError, match="two have the same name"):
         load(packed, fields={"corrupt": "image"}, on_corrupt="mark")
+
+
+# timm's train.py
+
+
+def test_mixup_ends_where_timm_says_so(packed: Path) -> None:
+    """timm's train.py: `if loader.mixup_enabled: loader.mixup_enabled = False` from --mixup-off-epoch on."""
+    mixers = [gpuload.batchwise.RandomChoice([gpuload.batchwise.MixUp(), gpuload.batchwise.CutMix()])]
+    plain, train = load(packed), load(packed, batch_transforms=mixers)
+    assert train.mixup_enabled and not plain.mixup_enabled
+    mixed = next(iter(train))
+    assert (mixed[1].max(dim=1).values < 1).any()
+    train.mixup_enabled = False
+    assert not train.mixup_enabled
+    expected = next(iter(plain)), next(iter(plain))
+    images, labels = next(iter(train))
+    assert torch.equal(images, expected[1][0])
+    assert torch.equal(labels, F.one_hot(expected[1][1], 3).float())
+    train.mixup_enabled = True
+    train.set_epoch(0)
+    assert all(map(torch.equal, next(iter(train)), mixed))
+    with pytest.raises(gpuload.ArgumentError, match=r"mixup_enabled='off'\): expected True or False"):
+        train.mixup_enabled = "off"  # type: ignore[assignment]
+
+
+# Keras, with torch as its backend
+
+
+@pytest.fixture
+def keras(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    return importlib.import_module("keras")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_fit_takes_every_batch_once(packed: Path, keras: Any) -> None:
+    assert os.environ["KERAS_BACKEND"] == keras.backend.backend()
+    net = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(3)])
+    net.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    train, val = load(packed), load(packed, shuffle=False, augment=gpuload.Augment(8, crop="center"))
+    steps = []
+    done = keras.callbacks.LambdaCallback(on_train_batch_end=lambda step, logs: steps.append(step))
+    batches = (batch for _ in range(2) for batch in train)  # one generator for all epochs
+    net.fit(batches, epochs=2, steps_per_epoch=len(train), callbacks=[done], verbose=0)
+    assert steps == [*range(BATCHES)] * 2
+    assert train.state_dict()["epoch"] in (1, 2)
+    found = net.evaluate(iter(val), steps=len(val), return_dict=True, verbose=0)
+    right = total = 0
+    for images, labels in val:
+        right += int((net(images).argmax(1) == labels).sum())
+        total += len(labels)
+    assert total == 97 and found["accuracy"] == pytest.approx(right / 97)

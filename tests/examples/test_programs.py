@@ -1,4 +1,5 @@
-"""recipe.py, switch.py, train_resnet50.py, regression.py and single_images.py: they learn, and time what they say."""
+"""The programs in examples/ that have no file of tests here: they learn, and time what they say; a restart goes on as if
+nothing had been; and the made-up data that they take."""
 
 import importlib
 import json
@@ -9,6 +10,9 @@ from statistics import median
 from types import ModuleType
 from typing import Any
 
+import detection_as_classification
+import h5py
+import inpainting
 import made_up
 import numpy as np
 import pytest
@@ -17,6 +21,11 @@ import regression
 import single_images
 import torch
 import train_resnet50
+from images import encode, photo
+from PIL import Image
+
+import gpuload
+from gpuload.cli import main as gpuload_command
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -150,3 +159,172 @@ def test_each_batch_tells_its_times(form: str, run: Run, tmp_path: Path) -> None
         assert 0 < epoch["peak_shard_bytes"] <= found["shard_bytes"]
         waited = [float(line[3]) for line in lines[5 * number : 5 * number + 5]]
         assert sum(waited) == pytest.approx(1000 * epoch["waited_s"], abs=0.5)
+
+
+SMALL = ["--size", "48x40", "--batch-size", "16"]
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """288 for training and 32 for validation."""
+    folder = made_up.make("detection", tmp_path_factory.mktemp("detection") / "set", 320, 48)
+    detection_as_classification.pack(folder, folder.with_name("packed"))
+    return folder.with_name("packed")
+
+
+def classify(objects: Path, *options: str) -> int:
+    return detection_as_classification.main([str(objects), "--shards", str(objects), *SMALL, *options])
+
+
+def test_learns_with_two_loaders_in_turn(objects: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = tmp_path / "figures.json"
+    assert classify(objects, "--epochs", "3", "--lr", "0.01", "--json", str(record)) == 0
+    shown = capsys.readouterr()
+    found = json.loads(record.read_text())
+    assert [(entry["epoch"], entry["batch"]) for entry in found["validations"]] == [
+        (epoch, batch) for epoch in (1, 2, 3) for batch in (9, 18)
+    ]
+    assert found["validations"][-1]["accuracy"] > 0.5  # four colours, background, and one that is never the largest
+    assert len(re.findall(r"after batch \d+: validation loss [\d.]+, accuracy [\d.]+%", shown.out)) == 6
+    assert re.search(r"epoch 3/3: 100%.*loss [\d.]+, accuracy [\d.]+%", shown.err)
+
+
+def test_batches(objects: Path) -> None:
+    args = detection_as_classification.parse(["--size", "60x40", "--batch-size", "16"])
+    with detection_as_classification.open_loader(objects / "val", args, train=False) as loader:
+        images, labels = next(iter(loader))
+        assert loader.classes is not None
+        assert loader.classes[0] == "background"
+        numbers = gpuload.Dataset(objects / "val").labels[:16]
+    assert (images.shape, images.dtype) == ((16, 3, 40, 60), torch.float16)
+    assert labels.shape == (16, len(loader.classes))
+    assert labels.argmax(1).tolist() == numbers.tolist()
+    assert labels.sum(1).tolist() == [1.0] * 16  # the background has a column of its own
+    values = images.float().flatten(1)
+    assert values.mean(1).abs().max() < 2e-3
+    assert (values.std(1) - 1).abs().max() < 2e-3
+
+
+@pytest.mark.parametrize("stop", [4, 18, 23])  # in mid-epoch, at its end, in the one after
+def test_resumed_equals_undisturbed(
+    objects: Path, tmp_path: Path, stop: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, parts = tmp_path / "whole.pt", tmp_path / "parts.pt"
+    assert classify(objects, "--epochs", "2", "--checkpoint", str(whole)) == 0
+    assert classify(objects, "--epochs", "2", "--checkpoint", str(parts), "--stop-after", str(stop)) == 0
+    assert classify(objects, "--epochs", "2", "--checkpoint", str(parts), "--resume") == 0
+    assert f"in epoch {1 + stop // 19}, after {(stop - 1) % 18 + 1} of its 18 batches" in capsys.readouterr().out
+    left, right = (torch.load(path, weights_only=True) for path in (whole, parts))
+    assert left["loader"] == right["loader"]
+    assert {name: value.tolist() for name, value in left["net"].items()} == {
+        name: value.tolist() for name, value in right["net"].items()
+    }
+
+
+SAMPLES, GRAY = 60, 4
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = made_up.make("captions", tmp_path_factory.mktemp("captions") / "set", SAMPLES)
+    with Image.open(found / "000001.jpg") as image:  # gray, though it has three channels; three have one
+        gray = image.convert("L").convert("RGB")
+    gray.save(found / "000001.jpg")
+    return found
+
+
+@pytest.fixture(scope="module")
+def drawn_shards(drawn: Path) -> Path:
+    out = drawn.with_name("packed")
+    inpainting.pack(drawn, out)
+    return out
+
+
+def contents(images: torch.Tensor, middles: torch.Tensor, captions: list[str]) -> set[tuple[bytes, bytes, str]]:
+    """Of each sample, in levels of 255."""
+    levels = [np.rint((np.asarray(part) + 1) * 127.5).astype(np.uint8) for part in (images, middles)]
+    return {(image.tobytes(), middle.tobytes(), text) for image, middle, text in zip(*levels, captions, strict=True)}
+
+
+def test_batches_are_what_the_files_hold(drawn: Path, drawn_shards: Path, decoder: str) -> None:
+    files = inpainting.load_files(drawn, SAMPLES - GRAY, seed=0)
+    with inpainting.open_loader(drawn_shards, SAMPLES - GRAY, 1, decoder) as loader:
+        packed = next(iter(loader))
+    assert packed[0].shape == (SAMPLES - GRAY, 3, 64, 64)
+    assert packed[1].shape == (SAMPLES - GRAY, 3, 32, 32)
+    assert (packed[0][..., 16:48, 16:48] == 0).all()
+    assert len(contents(*packed)) == SAMPLES - GRAY
+    assert contents(*packed) == contents(*files)
+
+
+def test_times_every_size_that_the_set_has(
+    drawn: Path, drawn_shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(inpainting, "ROUNDS", {1: (2, 1, 5, 2), 16: (1, 2, 3, 1), 57: (1, 1, 1, 1)})
+    record = tmp_path / "figures.json"
+    assert inpainting.main([str(drawn), "--shards", str(drawn_shards), "--json", str(record)]) == 0
+    said = capsys.readouterr().out
+    assert f"Reusing {drawn_shards}" in said
+    assert "A batch of 57 was not timed: the set has 56 colour images" in said
+    found = json.loads(record.read_text())
+    assert found["samples"] == SAMPLES - GRAY
+    assert [row["batch_size"] for row in found["batches"]] == [1, 16]
+    for row in found["batches"]:
+        for way in ("files_s", "cold_s", "warm_s"):
+            assert 0 < row[way]["min"] <= row[way]["median"] <= row[way]["max"], way
+    assert found["machine"]["cores"] >= 1
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Three classes of five JPEGs, 60×40."""
+    for number in range(15):
+        path = tmp_path / "photos" / "abc"[number % 3] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode(photo(number, 60, 40)))
+    return tmp_path / "photos"
+
+
+def test_hdf5_of_photos_gone_through_twice(tmp_path: Path, photos: Path) -> None:
+    path = made_up.make("hdf5", tmp_path / "set.h5", 30, 24, photos)
+    with h5py.File(path) as file:
+        images, targets, labels = (file[name][:] for name in ("images", "target", "label"))
+    assert images.shape == (30, 24, 24, 3)
+    assert (images[:15] == images[15:]).all()
+    assert sorted(np.bincount(labels).tolist()) == [10, 10, 10]
+    flipped = [made_up.balance(image[:, ::-1]) for image in images]
+    assert targets == pytest.approx([-value for value in flipped], abs=1e-6)
+    assert np.ptp(targets) > 0.02  # there is something to be predicted
+
+
+def test_detection(tmp_path: Path) -> None:
+    path, out = made_up.make("detection", tmp_path / "set", 40, 64), tmp_path / "packed"
+    assert gpuload_command(["pack", str(path), str(out), "--workers", "1", "--no-shuffle"]) == 0
+    dataset = gpuload.Dataset(out / "train")
+    found = list(made_up.pictures(None, 40, 64, some_empty=True))
+    names = [(dataset.classes or ())[int(label)] for label in dataset.labels]
+    assert names == [picture.name if picture.box else "background" for picture in found]
+    assert names.count("background") == 4
+    boxes = dataset.rows(0).column("boxes").to_pylist()
+    assert [len(row) for row in boxes] == [
+        0 if picture.box is None else 2 if number % 3 == 0 else 1 for number, picture in enumerate(found, 1)
+    ]
+
+
+def test_detection_of_photos_keeps_their_bytes(tmp_path: Path, photos: Path) -> None:
+    out = made_up.make("detection", tmp_path / "set", 15, photos=photos)
+    originals = {path.read_bytes() for path in photos.rglob("*.jpg")}
+    assert {path.read_bytes() for path in out.rglob("*.JPEG")} == originals
+    assert sum("<object>" not in path.read_text() for path in out.rglob("*.xml")) == 5  # class c
+
+
+def test_the_same_arguments_give_the_same_files_and_what_is_there_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (made_up.make("captions", tmp_path / name, 25) for name in ("first", "second"))
+    contents = [{path.name: path.read_bytes() for path in out.iterdir()} for out in (first, second)]
+    assert len(contents[0]) == 50 and contents[0] == contents[1]
+    with pytest.raises(SystemExit):
+        made_up.main(["lmdb", str(first)])
+    assert "exists already; choose another name" in capsys.readouterr().err
+    assert len(list(first.iterdir())) == 50

@@ -17,7 +17,7 @@ import gpuload
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 SMALL = ["--epochs", "2", "--size", "24", "--batch-size", "32", "--min-scale", "0.5", "--flip", "0", "--device", "cpu"]
-RUN_EXAMPLE = str(Path(__file__).with_name("run_example.py"))
+LIGHTNING = str(Path(train.__file__).with_name("lightning.py"))
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_a_dataloader_is_for_one_process(
 def test_lightning_on_two_ranks(packed: Path, tmp_path: Path) -> None:
     options = ["--size", "24", "--batch-size", "32", "--accelerator", "cpu", "--runs", str(tmp_path), "--epochs", "1"]
     command = prepared.torchrun(2, "torchvision_anywhere", "pytorch_lightning")
-    command += [RUN_EXAMPLE, "lightning.py", str(packed), *options]
+    command += [LIGHTNING, str(packed), *options]
     images = len(gpuload.Dataset(packed / "val"))
     accuracy = re.compile(rf"epoch 1: validation accuracy [\d.]+% \((\d+) of {images}\)")  # each image once
     found = accuracy.findall(launch(*command, "--save-every", "15"))
