@@ -319,8 +319,6 @@ class Report:
     title: str | None = given(None, "title of the page (default: the arguments)", "TEXT")
     images: int = given(100_000, "maximum images to decode (%(default)s)", "N", rule=COUNT)
     size: int = given(224, "side of the training crops (%(default)s)", "PX", rule=whole(1, 4096))
-    batch_size: int = given(64, "samples in a batch (%(default)s)", "N", rule=whole(1, 65_536))
-    window: int = given(8, "shards mixed at a time (%(default)s)", "N", rule=COUNT)
 
     def run(self) -> int:
         require("report", "jinja2")
@@ -334,7 +332,7 @@ class Report:
             raise OutputError(f"{page.path}: is named for the page and for the facts. Give two names")
         splits = open_splits(self.folders)
         with progress_bar("looking at images", "images") as bar:
-            facts, thumbnails = build(splits, self.images, Augment(self.size), self.batch_size, self.window, bar)
+            facts, thumbnails = build(splits, self.images, Augment(self.size), bar)
         text = render(facts, thumbnails, self.title or ", ".join(self.folders))
         facts_output.write(facts_as_json(facts).encode(errors="surrogateescape"))
         page.write(text.encode(errors="surrogateescape"))

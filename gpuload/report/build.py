@@ -29,6 +29,7 @@ from gpuload.types import Array
 _FOLDER = Path(__file__).parent / "page"
 _CLASS_BYTES = 900_000  # of the names and counts of classes, without their thumbnails
 _THUMBNAIL_BYTES = 3_000_000  # of all thumbnails: what keeps a page below 5 MB
+_WINDOW, _BATCH_SIZE = 8, 64  # of which mixing is told; `info` tells of others
 _IMBALANCE = 20  # times as many samples in the largest class as in the smallest
 # What each page and each file of facts begins with.
 PAGE_MARK, FACTS_MARK = b'<meta name="generator" content="gpuload ', b'{\n "made_by": "gpuload report"'
@@ -134,12 +135,12 @@ def _of_duplicates(found: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def build(
-    splits: Sequence[Split], most_images: int, augment: Augment, batch_size: int, window: int, progress: Progress
+    splits: Sequence[Split], most_images: int, augment: Augment, progress: Progress
 ) -> tuple[dict[str, Any], Thumbnails]:
     """The facts, with the picture of a batch as a data URI, and the thumbnails.
 
-    most_images: whose pixels are looked at, over all splits. augment, batch_size, window: of the training that is
-    shown. progress: is called with the number of images that were looked at, of how many, and 0.
+    most_images: whose pixels are looked at, over all splits. augment: of the training that is shown. progress: is
+    called with the number of images that were looked at, of how many, and 0.
 
     Raises:
         ShardError, RemoteError: a shard cannot be read. MissingPackageError: what loading needs is not installed.
@@ -164,7 +165,7 @@ def build(
         "training": {
             "split": trained.name,
             **training_batch(trained.dataset, augment),
-            "mixing": _mixing(trained.dataset, window, batch_size),
+            "mixing": _mixing(trained.dataset),
         },
     }
     facts["findings"] = find_findings(facts)
@@ -223,11 +224,11 @@ def _broken(part: Part) -> dict[str, Any]:
     return {"split": part.split.name, "count": part.undecodable.corrupt, "samples": entries}
 
 
-def _mixing(dataset: Dataset, window: int, batch_size: int) -> dict[str, Any]:
+def _mixing(dataset: Dataset) -> dict[str, Any]:
     """How well a window of shards mixes."""
     shards = len(dataset.shard_paths)
-    found = measure_mixing(dataset, min(window, shards), batch_size)
-    good_window = smallest_good_window(dataset, batch_size) if found.is_poor else None
+    found = measure_mixing(dataset, min(_WINDOW, shards), _BATCH_SIZE)
+    good_window = smallest_good_window(dataset, _BATCH_SIZE) if found.is_poor else None
     return {**asdict(found), "shards": shards, "is_poor": found.is_poor, "good_window": good_window}
 
 

@@ -25,8 +25,6 @@ MISTAKES = {
     "info SET --batch-size -1": "--batch-size -1: expected a whole number of at least 1",
     "report SET --images 0": "--images 0: expected a whole number of at least 1",
     "report SET --size 0": "--size 0: expected a whole number in 1..4096",
-    "report SET --batch-size 0": "--batch-size 0: expected",
-    "report SET --window 0": "--window 0: expected a whole number of at least 1",
     "report SET -o nowhere/x.html": "nowhere/x.html: its folder does not exist. Give another file by -o",
     "report SET -o .": ".: is a folder. Give another file by -o",
     "report SET -o x.json": "x.json: is named for the page and for the facts. Give two names",

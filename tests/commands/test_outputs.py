@@ -11,7 +11,7 @@ import pytest
 
 from gpuload import Dataset, cli
 
-REPORT = ["report", "SET", "--images", "4", "--size", "16", "--batch-size", "4"]
+REPORT = ["report", "SET", "--images", "4", "--size", "16"]
 TUNE = ["tune", "SET", "--device", "cpu", "--seconds", "0.5", "--size", "16", "--batch-size", "4"]
 # Command, and the files that it writes.
 COMMANDS = {

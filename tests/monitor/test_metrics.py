@@ -1,9 +1,11 @@
-"""What `loader.metrics` says, of runs whose slow stage is known."""
+"""What `loader.metrics` says, of runs whose slow stage is known; and the one warning that training waits: when it comes,
+what it says, and when it must not come."""
 
 import math
 import re
 import threading
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -149,13 +151,6 @@ def test_another_thread_may_ask(packed: Path) -> None:
     assert meter.metrics(1000).steps == 1000 and meter.metrics().steps == 20_000
 
 
-class FakeBatch:
-    """As much of a batch, decoded, as is counted."""
-
-    sources, image_bytes, read_s, work_s, read_wait_s, queue_depth = (0, 0, 0), 8, 0.25, 0.5, 0.0, 2.0
-    function_s = download_s = 0.0
-
-
 SECONDS = st.floats(0, 1e6)
 
 
@@ -221,3 +216,80 @@ def test_downloading_binds(for_read: float, for_decode: float, hand_over: float,
 )
 def test_advice(stage: Any, words: str) -> None:
     assert re.search(words, advice(stage, Setup(Path("s"), "cuda:0", 2, 8, 64)))
+
+
+class FakeBatch:
+    """As much of a batch, decoded, as is counted."""
+
+    sources, image_bytes, read_s, work_s, read_wait_s, queue_depth = (0, 0, 0), 8, 0.25, 0.5, 0.0, 2.0
+    function_s = download_s = 0.0
+
+
+SETUP = Setup(Path("shards/train"), "cpu", 2, 8, 64)
+
+
+class Run:
+    """A meter with a clock of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(monitor, "perf_counter", lambda: self.now)
+        self.meter = Meter(lambda: 0.0, SETUP)
+
+    def steps(self, count: int, waits: float, trains: float) -> list[str]:
+        """What is said in some steps, by their times."""
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            for _ in range(count):
+                asked = self.meter.ask()
+                self.now += waits
+                self.meter.hand_over(FakeBatch, FakeBatch, asked, self.now, (0, 0))
+                self.now += trains
+        return [str(one.message) for one in said]
+
+
+@pytest.fixture
+def clocked(monkeypatch: pytest.MonkeyPatch) -> Run:
+    return Run(monkeypatch)
+
+
+def test_a_warning_comes_once_and_says_what_to_do(clocked: Run) -> None:
+    """Not in the first minute nor in the first 200 steps."""
+    assert clocked.steps(199, 0.1, 0.3) == []
+    (said,) = clocked.steps(5000, 0.1, 0.3)
+    assert said == (
+        "DaliIterator('shards/train'): training waited for 25% of its time in the last 100 steps; the bottleneck is "
+        "decode. Decoding has num_threads=2 of the 8 cores that this process may use. `python -m gpuload tune shards/train "
+        "--device cpu` finds the best num_threads, prefetch and decoder. Or pack smaller images (`python -m gpuload pack "
+        "--encode jpeg --size 256`). See loader.metrics()"
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "waits", "trains", "count"),
+    [
+        (199, 1.0, 1.0, 0),
+        (201, 1.0, 1.0, 1),
+        (3000, 0.0099, 0.0901, 0),  # ten percent
+        (3000, 0.0102, 0.0898, 1),
+        (100_000, 0.002, 0.00001, 0),  # a loop that does nothing does not train
+    ],
+)
+def test_when_a_warning_comes(clocked: Run, steps: int, waits: float, trains: float, count: int) -> None:
+    assert len(clocked.steps(steps, waits, trains)) == count
+
+
+def test_a_run_that_becomes_slow_is_told(clocked: Run) -> None:
+    assert clocked.steps(5000, 0.01, 0.3) == []
+    assert len(clocked.steps(300, 0.05, 0.3)) == 1
+
+
+def test_a_warning_names_the_line_of_the_loop(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor, "_STEPS", 4)
+    monkeypatch.setattr(monitor, "_SECONDS", 0.0)
+    options: Any = {"batch_transforms": [lambda batch: time.sleep(0.01)]}
+    message = "training waited for .* in the last 4 steps"
+    with load(packed, **options) as loader, pytest.warns(UserWarning, match=message) as said:  # noqa: PT031
+        for _ in loader:
+            time.sleep(0.001)
+    assert [Path(one.filename).name for one in said] == [Path(__file__).name]

@@ -55,6 +55,6 @@ def make_report(*folders: Path | str, images: int = 1000) -> tuple[dict[str, Any
     """The facts and the page of some packed sets."""
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "report.html"
-        arguments = ["--images", str(images), "--size", "32", "--batch-size", "8", "-o", str(page)]
+        arguments = ["--images", str(images), "--size", "32", "-o", str(page)]
         assert main(["report", *map(str, folders), *arguments]) == 0
         return json.loads(page.with_suffix(".json").read_text()), page.read_text(encoding="utf-8")

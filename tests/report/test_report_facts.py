@@ -118,9 +118,9 @@ def test_a_sorted_set_is_told(tmp_path: Path) -> None:
     samples = [{"image": encode(photo(n)), "label": f"{n // 8:02d}"} for n in range(160)]
     facts, page = make_report(pack(tmp_path / "set", samples, shuffle=False, maxcount=4))
     mixing = facts["training"]["mixing"]
-    assert mixing["is_poor"] and mixing["good_window"] == 16
+    assert mixing["is_poor"] and mixing["good_window"] == 32
     assert any("the shards are sorted" in finding["text"] for finding in facts["findings"])
-    assert "<code>shuffle=gpuload.Shuffle(window=16)</code>" in page
+    assert "<code>shuffle=gpuload.Shuffle(window=32)</code>" in page
 
 
 def test_names_of_splits(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
