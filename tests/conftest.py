@@ -1,7 +1,6 @@
 """Fixtures: folders of images, and a set of small photo-like images packed with the real packer."""
 
 import faulthandler
-import gc
 import importlib
 import os
 import signal
@@ -44,18 +43,6 @@ def pytest_configure() -> None:
 def pytest_report_header() -> str | None:
     """Says before the tests, which pytest alone may have started, why some of them are going to fail."""
     return check_torchvision.problem()
-
-
-def pytest_collection() -> None:
-    """Nothing of what is imported and collected is garbage: looking for it takes each worker a second."""
-    gc.disable()
-
-
-def pytest_collection_finish() -> None:
-    """Python's collector then passes over all modules and tests, which takes it 0.35 s each time."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()
 
 
 @pytest.fixture

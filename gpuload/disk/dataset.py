@@ -310,7 +310,9 @@ class Dataset:
         return rows
 
     def all_rows(self, shards: Sequence[int] | None = None) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The number of the first sample, and the rows, of each of these shards, or of all; they are fetched together.
+        """The number of the first sample, and the rows, of each of these shards. They are fetched together.
+
+        shards: their numbers; None: of all.
 
         Raises:
             FormatError, RemoteError: as `rows`.

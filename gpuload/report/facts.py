@@ -86,7 +86,6 @@ def look_at_all(splits: Sequence[Split], most_images: int, progress: Callable[[i
 
 def read_index(dataset: Dataset) -> tuple[Array, dict[str, Classes]]:
     """Sizes and classes, by one pass over the index, shard by shard."""
-    dataset.fetch_rows()
     columns = {field: name for field in dataset.fields.values() if (name := kind_of(field).class_column(field))}
     classes = {
         field.name: Classes(kind_of(field).class_names(field, dataset.classes), name == field.name, Counter(), {})
@@ -94,14 +93,13 @@ def read_index(dataset: Dataset) -> tuple[Array, dict[str, Classes]]:
     }
     sizes = np.empty(len(dataset), SIZES)
     sizes["number"] = dataset.stored_samples(np.arange(len(dataset)))
-    for shard, (first, end) in enumerate(zip(dataset.first_samples[:-1], dataset.first_samples[1:], strict=True)):
-        here = sizes[slice(*np.searchsorted(sizes["number"], [first, end]))]
-        if len(here):
-            rows, places = dataset.rows(shard), here["number"] - first
-            for field, name in columns.items():
-                classes[field.name].add(rows.column(name).take(places), here["number"])
-            for size in ("width", "height", "image_bytes"):
-                here[size] = rows.column(size).to_numpy()[places]
+    for first, rows in dataset.all_rows():
+        here = sizes[slice(*np.searchsorted(sizes["number"], [first, first + len(rows)]))]
+        places = here["number"] - first
+        for field, name in columns.items():
+            classes[field.name].add(rows.column(name).take(places), here["number"])
+        for size in ("width", "height", "image_bytes"):
+            here[size] = rows.column(size).to_numpy()[places]
     return sizes, classes
 
 

@@ -1,6 +1,8 @@
-"""The reference: every public name is in it, with every parameter, and an example that the page runs."""
+"""Every public name is in the reference, with every parameter and an example that the page runs, and in a guide that
+explains it."""
 
 import inspect
+import json
 import pydoc
 import re
 from collections.abc import Iterator
@@ -9,10 +11,10 @@ from typing import Any
 import pytest
 from documentation import commands
 from documentation.parameters import with_sections
-from snippets import ROOT, blocks
+from snippets import PAGES, ROOT, blocks
 
 import gpuload
-from gpuload import batchwise, transforms
+from gpuload import batchwise, cli, errors, transforms
 
 TEXT = (ROOT / "docs" / "reference.md").read_text()
 ROOMS = {"": gpuload, "transforms.": transforms, "batchwise.": batchwise}
@@ -88,3 +90,53 @@ def test_the_page_of_commands_is_what_help_prints() -> None:
     """But for white space, which differs between versions of Python."""
     written = (ROOT / "docs" / "command-line.md").read_text()
     assert written.split() == commands.page().split(), "run `python tools/documentation/commands.py`"
+
+
+# Pages that list all there is, made from the code. The others explain it.
+LISTS = {"reference.md", "command-line.md", "changelog.md"}
+GUIDES = {page.name: page.read_text() for page in PAGES if page.name not in LISTS}
+CODE = {word for text in GUIDES.values() for word in re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", text)))}
+CODE |= {word for text in GUIDES.values() for block in blocks(text) for word in re.findall(r"\w+", block.text)}
+
+
+def names() -> Iterator[set[str]]:
+    """Arguments, methods and public names, but for those of the package's own use."""
+    for value in (gpuload.DaliIterator, gpuload.Augment, gpuload.Dataset, gpuload.mix):
+        yield set(inspect.signature(value).parameters) - {"self", "data", "folder", "data_sets"}
+    inner = {"open_store", "stored_samples", "require_field", "first_row", "shards_of", "all_rows", "image_sizes"}
+    for owner in (gpuload.DaliIterator, gpuload.Dataset):
+        yield {name for name, one in vars(owner).items() if name[0] != "_" and inspect.isfunction(one)} - inner
+    for module in (gpuload, gpuload.transforms, gpuload.batchwise):
+        yield {*module.__all__} - {"BatchForm", "BatchTransform"}
+
+
+def test_every_name_is_in_a_guide() -> None:
+    found = list(names())
+    assert len(found) == 9 and all(found)
+    assert [part - CODE for part in found] == [set()] * 9
+
+
+def test_every_error_is_in_the_table() -> None:
+    for name in (name for name in vars(errors) if name.endswith("Error") and name != "GpuloadError"):
+        assert f"\n| `{name}` | " in GUIDES["faq.md"], name
+
+
+def test_every_command_is_in_a_guide() -> None:
+    text = "".join(GUIDES.values())
+    assert len(cli.COMMANDS) > 9
+    for name in cli.COMMANDS:
+        parser = cli.parser_of(name)
+        assert f"python -m gpuload {name}" in text, name
+        assert [action.dest for action in parser._actions if not action.help] == []
+
+
+TITLES = {"dataloader": "torch", "ffcv": "FFCV", "dali": "DALI", "mosaic": "Streaming", "litdata": "LitData"}
+TITLES |= {"spdl": "SPDL"}
+
+
+def test_the_versions_of_other_loaders_are_those_of_the_record() -> None:
+    record = json.loads((ROOT / "tools" / "results" / "peers.json").read_text())
+    page = " ".join((ROOT / "docs" / "coming-from.md").read_text().split())
+    for found in record["peers"]:
+        version = next(iter(found["versions"].values())).partition("+")[0]
+        assert f"{TITLES.get(found['peer'], found['peer'])} {version}" in page, found

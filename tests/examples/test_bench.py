@@ -18,7 +18,7 @@ from benchmark import page_cache
 from benchmark.contenders import CONTENDERS, why_not
 from benchmark.course import Course, Result
 from benchmark.examine import Examined, examine, faults
-from benchmark.process import ContenderError, ContenderProcess, First, Round, check_out
+from benchmark.process import ContenderError, ContenderProcess, First, Round
 from benchmark.report import make_table, summarise
 from benchmark.work import Contender, Work
 
@@ -63,18 +63,6 @@ def test_against_a_commit(packed: Path, tmp_path: Path, monkeypatch: pytest.Monk
     assert (before["name"], before["ratio"], now["name"]) == ("gpuload-before", 1, "gpuload") and now["ratio"] > 0
     examined, measured = ["-m benchmark.child gpuload-before"] * 2
     assert (tmp_path / "called").read_text().splitlines() == ["-m gpuload warm-up", examined, measured]
-
-
-@pytest.mark.skipif(
-    not (Path(bench.__file__).parents[1] / ".git").exists(), reason="needs a git clone with its history"
-)
-def test_a_commit_is_checked_out(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    python = check_out("HEAD")
-    place = subprocess.run([python, "-c", "import gpuload; print(gpuload.__file__)"], capture_output=True, text=True)
-    assert place.stdout.strip() == str(Path(python).parent / "gpuload" / "__init__.py")
-    with pytest.raises(SystemExit, match="2"):
-        bench.main([str(packed / "val"), "--against", "no-such-commit"])
-    assert "--against no-such-commit: fatal: not a valid object name" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("quick_python")
