@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # also when run as a script, without an installation
 
+from gpuload.packing import verify
 from gpuload.sources import FolderSource
 
 
@@ -102,17 +104,30 @@ def resizes(package: str) -> tuple[bool, int]:
     return preloaded, torch.get_num_threads()
 
 
-def crashes_by_width(content: bytes, height: int, width: int) -> str | None:
-    """A decoder that ends the process at images of some widths, and names one fault."""
-    if width == 61:
-        os.kill(os.getpid(), signal.SIGSEGV)
-    if width == 62:
-        os.abort()
-    if width == 63:
-        os.kill(os.getpid(), signal.SIGKILL)
-    if width == 64:
-        signal.raise_signal(signal.SIGALRM)  # as where an image takes too long
-    return "is 65 wide" if width == 65 else None
+VERIFY_SHARD = verify.verify_shard
+
+
+def verify_by_width(job: Any) -> Any:
+    """Replaces `verify_shard`: images of some widths end the process, and one has a fault."""
+    prepare = verify.prepare_image
+
+    def prepared(*args: Any, **options: Any) -> Any:
+        stored = prepare(*args, **options)
+        if stored.width == 61:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if stored.width == 62:
+            os.abort()
+        if stored.width == 63:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if stored.width == 64:
+            signal.raise_signal(signal.SIGALRM)  # as where an image takes too long
+        return replace(stored, width=1) if stored.width == 65 else stored
+
+    verify.prepare_image = prepared
+    try:
+        return VERIFY_SHARD(job)
+    finally:
+        verify.prepare_image = prepare
 
 
 class SlowSource(FolderSource):

@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +10,8 @@ from rich.filesize import decimal
 from gpuload.commands import DONE, REJECTED
 from gpuload.commands.options import given, group, option, place
 from gpuload.commands.terminal import say, say_table
-from gpuload.counted import counted, progress_bar
+from gpuload.counted import counted
 from gpuload.errors import ArgumentError
-from gpuload.fields.field import Field
 from gpuload.packing import packer
 from gpuload.packing.image import KEPT
 from gpuload.packing.options import PackOptions
@@ -91,37 +89,18 @@ class Pack:
     def run(self) -> int:
         where = as_location(self.out)
         inside = None if isinstance(where, URL) else Path(where)
-        out = inside or where
         if inside is not None and scheme_of(self.source) is None:
             _check_places(Path(self.source), inside, self.settings.append)
         named = {"path": self.path_column, "label": self.label_column}
         columns = parse_columns([*self.column, *(f"{role}={name}" for role, name in named.items() if name)])
-        try:
-            source = open_source(self.source, self.labels, columns, self.form, self.no_labels, self.no_splits, inside)
-            if self.skip_damaged:
-                if not hasattr(source, "skip_damaged"):
-                    raise ArgumentError(f"--skip-damaged applies to tars, and {self.source} is not one. Omit it")
-                source.skip_damaged = True
-            with progress_bar("packing", "images") as bar:
-                report = packer.pack_source(
-                    source, out, self.settings, lambda p: bar(p.images, p.total_images, p.bytes)
-                )
-        except KeyboardInterrupt:
-            kept = "finished shards are kept: continue with --resume" if _is_kept(out) else ""
-            raise KeyboardInterrupt(kept) from None
-        _summarise(report, out)
+        source = open_source(self.source, self.labels, columns, self.form, self.no_labels, self.no_splits, inside)
+        if self.skip_damaged:
+            if not hasattr(source, "skip_damaged"):
+                raise ArgumentError(f"--skip-damaged applies to tars, and {self.source} is not one. Omit it")
+            source.skip_damaged = True
+        report = packer.pack(source, where, **vars(self.settings))
+        _summarise(report)
         return REJECTED if any(not rejection.asked for rejection in report.rejected) else DONE
-
-
-def _is_kept(out: Path | URL) -> bool:
-    """Whether an interrupted run can be continued."""
-    if isinstance(out, URL):
-        from gpuload.packing.remote_output import is_interrupted
-
-        return is_interrupted(out)
-    from gpuload.packing.output import SCRATCH_NAME
-
-    return any((out.parent / name).exists() for name in (out / SCRATCH_NAME, f".{out.name}{SCRATCH_NAME}"))
 
 
 def _check_places(source: Path, out: Path, append: bool) -> None:
@@ -131,7 +110,7 @@ def _check_places(source: Path, out: Path, append: bool) -> None:
         raise ArgumentError(f"SOURCE {str(source)!r} is OUT {str(out)!r}, or lies in it. Give another OUT")
 
 
-def _summarise(report: packer.PackReport, out: Path | URL) -> None:
+def _summarise(report: packer.PackReport) -> None:
     manifests = report.manifests.values()
     rows = [
         ["images", *(f"{one.samples:,}" for one in manifests)],
@@ -143,7 +122,8 @@ def _summarise(report: packer.PackReport, out: Path | URL) -> None:
     manifest = next(iter(manifests))
     if manifest.classes is not None:
         say(f"classes: {len(manifest.classes):,}")
-    say(f"fields: {', '.join(_described(field, report.labels) for field in manifest.fields)}")
+    members = ((field.name, field.member.replace(";", ", .")) for field in manifest.fields)
+    say(f"fields: {', '.join(f'{name} (.{ends})' for name, ends in members)}")
     if anew := Counter({kind: count for kind, count in sorted(report.kinds.items()) if kind != KEPT}):
         say(f"re-encoded: {_counts(anew)}; {report.kinds[KEPT]:,} kept unchanged")
     say(*(f"note: {note}" for note in report.notes))
@@ -153,16 +133,10 @@ def _summarise(report: packer.PackReport, out: Path | URL) -> None:
         if counts := Counter(reasons):
             say(f"{word}: {_counts(counts)}")
     if report.rejected:
-        say(*(f"  named in {out / name / REJECTED_NAME}" for name in report.manifests))
+        say(*(f"  named in {report.folder / name / REJECTED_NAME}" for name in report.manifests))
     if report.packed:
         rate = report.packed / max(report.elapsed_s, 1e-9)
         say(f"{counted(report.packed, 'image')} in {report.elapsed_s:.1f} s, {rate:,.0f} images/s")
-
-
-def _described(field: Field, labels: Mapping[str, tuple[int, int]]) -> str:
-    ends = ", ".join(f".{member}" for member in field.member.split(";"))
-    numbers = f" from {labels[field.name][0]:,} to {labels[field.name][1]:,}" if field.name in labels else ""
-    return f"{field.name} ({ends}){numbers}"
 
 
 def _counts(counts: Counter[str]) -> str:

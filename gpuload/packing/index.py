@@ -51,13 +51,13 @@ from gpuload.store.network import background
 from gpuload.store.objects import Objects, expand_url
 from gpuload.store.transfer import fetch_file
 from gpuload.store.url import SCHEMES, URL, as_location, refuse_urls, root_of, scheme_of
+from gpuload.types import ClassNames
 
 IMAGE_MEMBERS = ("jpg", "jpeg", "png", "webp", "avif", "tif", "tiff")
 CAPTION = Field("caption", "caption", "txt")
 VALUE_FIELDS = (LABEL, CAPTION, Field("json", "json", "json"))
 
 _WHOLE_SET_FILES = (index_file.FILE_NAME, TIMM_NAME, manifest_file.FILE_NAME, REJECTED_NAME)
-_KEPT = ("shards", "classes", "mean", "std", "pixels_from", "packing")  # of a manifest that gets another index
 _GIVE = "Give tars, for instance 'shards/train-{000..127}.tar'"
 
 Missing = Literal["fail", "skip", "empty", "drop"]
@@ -66,17 +66,16 @@ Missing = Literal["fail", "skip", "empty", "drop"]
 class IndexedSample(NamedTuple):
     """A sample of a shard.
 
-    members: in stored order. image: the extension of its image. row: of the index; None in the columns of VALUE_FIELDS
-    where it has no such member. damaged: whether it is next to a damaged part of the shard.
+    members: in stored order. row: of the index, without the columns of VALUE_FIELDS that it lacks. damaged: whether it
+    is next to a damaged part of the shard.
     """
 
     members: list[Member]
-    image: str
     row: dict[str, Any]
     damaged: bool
 
     def lacking(self, fields: Sequence[Field]) -> list[Field]:
-        return [field for field in fields if self.row[field.name] is None]
+        return [field for field in fields if field.name not in self.row]
 
 
 @dataclass(frozen=True)
@@ -184,10 +183,8 @@ def _expand_braces(pattern: str) -> list[str]:
 def _here(name: str) -> list[Path]:
     found = sorted(glob.glob(name)) if not os.path.exists(name) and glob.has_magic(name) else [name]
     for path in found or [name]:
-        if os.path.isdir(path):
-            raise SourceError(f"{path}: is a folder. Give the tars in it: '{os.path.join(path, '*.tar')}'")
         if not os.path.isfile(path):
-            raise SourceError(f"{path}: no such file. {_GIVE}")
+            raise SourceError(f"{path}: is no file. {_GIVE}")
     return [Path(path) for path in found]
 
 
@@ -247,22 +244,20 @@ def _read_classes(path: str | Path) -> tuple[str, ...]:
         raise SourceError(f"{path}: cannot be read ({error}). Give a text file, a class name in each line") from None
     names = [line.strip() for line in text.rstrip().splitlines()]
     if not names or "" in names or len(set(names)) < len(names):
-        what = "names no class" if not names else "has an empty line" if "" in names else "names a class twice"
-        raise SourceError(f"{path}: {what}. Give each class a line with a name of its own, class 0 in the first")
+        raise SourceError(f"{path}: expected one class name per line, class 0 first, none empty and none twice")
     return tuple(names)
 
 
 def _fields(scanned: Sequence[ScannedShard], missing: Missing) -> tuple[Field, ...]:
     """The image, and what samples have besides."""
     every = [sample for shard in scanned for sample in shard.samples]
-    ends = sorted({sample.image for sample in every}, key=lambda name: (IMAGE_MEMBERS.index(name.lower()), name))
+    ends = {split_name(sample.row["source"])[1] for sample in every}
+    member = ";".join(sorted(ends, key=lambda name: (IMAGE_MEMBERS.index(name.lower()), name)))
     # A sample beside damage may have lost a member, and is left out in any case.
     lost = {field for sample in every if not sample.damaged for field in sample.lacking(VALUE_FIELDS)}
-    found = (field for field in VALUE_FIELDS if missing != "drop" or field not in lost)
-    return (
-        Field("image", "image", ";".join(ends)),
-        *(field for field in found if any(sample.row[field.name] is not None for sample in every)),
-    )
+    had = {name for sample in every for name in sample.row}
+    found = (field for field in VALUE_FIELDS if field.name in had and (missing != "drop" or field not in lost))
+    return Field("image", "image", member), *found
 
 
 def _with_all(shard: ScannedShard, fields: Sequence[Field], missing: Missing) -> ScannedShard:
@@ -274,7 +269,12 @@ def _with_all(shard: ScannedShard, fields: Sequence[Field], missing: Missing) ->
     whole, rejected = [], list(shard.rejected)
     for sample in shard.samples:
         lacking, key = sample.lacking(fields), sample.row["key"]
-        if not lacking or (missing == "empty" and lacking == [CAPTION] and not sample.damaged):
+        if not lacking:
+            whole.append(sample)
+        elif missing == "empty" and lacking == [CAPTION] and not sample.damaged:
+            # Of no bytes, at the start of the image.
+            at = sample.row[IMAGE.offset_column]
+            sample.row.update({CAPTION.name: "", CAPTION.offset_column: at, CAPTION.bytes_column: 0})
             whole.append(sample)
         elif sample.damaged or missing == "skip":
             why = "lies beside a damaged part, and " if sample.damaged else ""
@@ -295,7 +295,7 @@ def _write(
     scanned: Sequence[ScannedShard],
     indexes: Sequence[Path],
     fields: tuple[Field, ...],
-    classes: tuple[str, ...] | None,
+    classes: ClassNames,
 ) -> Manifest:
     """Removes an old manifest, then writes everything; the manifest last."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -311,24 +311,18 @@ def _write(
     if rejected := [rejection for shard in scanned for rejection in shard.rejected]:
         write_lines(folder / REJECTED_NAME, map(as_line, rejected))
     passed_over = sum((shard.passed_over for shard in scanned), Counter[str]())
-    left = Counter(field.member for sample in samples for field in VALUE_FIELDS if sample.row[field.name] is not None)
+    left = Counter(field.member for sample in samples for field in VALUE_FIELDS if field.name in sample.row)
     packing = {
         "indexed": "shards packed by others",
         "not_indexed": {one.member: left[one.member] for one in VALUE_FIELDS if one not in fields and left[one.member]},
         **({"passed_over": dict(sorted(passed_over.items()))} if passed_over else {}),
         **({"rejected": len(rejected)} if rejected else {}),
     }
-    rows = (_batch(shard.samples, schema) for shard in scanned)
-    return describe(folder, fields, rows, shards=tuple(infos), classes=classes, packing=packing)
+    rows = (pa.RecordBatch.from_pylist([one.row for one in shard.samples], schema) for shard in scanned)
+    return describe(folder, Manifest(tuple(infos), fields, classes, packing=packing), rows)
 
 
-def _batch(samples: Sequence[IndexedSample], schema: pa.Schema) -> pa.RecordBatch:
-    """The rows of the index. A missing caption is stored as an empty one, as its member is."""
-    rows = [{name: "" if sample.row[name] is None else sample.row[name] for name in schema.names} for sample in samples]
-    return pa.RecordBatch.from_pylist(rows, schema=schema)
-
-
-def _scan_url(url: URL, skip_damaged: bool, classes: tuple[str, ...] | None) -> ScannedShard:
+def _scan_url(url: URL, skip_damaged: bool, classes: ClassNames) -> ScannedShard:
     """As `scan_shard`, for a shard at a URL, which is downloaded into a temporary folder.
 
     Raises:
@@ -345,7 +339,7 @@ def _scan_url(url: URL, skip_damaged: bool, classes: tuple[str, ...] | None) -> 
             raise ShardError(str(error).replace(str(path), str(url))) from None
 
 
-def scan_shard(path: Path, skip_damaged: bool, classes: tuple[str, ...] | None) -> ScannedShard:
+def scan_shard(path: Path, skip_damaged: bool, classes: ClassNames) -> ScannedShard:
     """Reads a shard: its checksum, its samples, the size of each image, classes and texts.
 
     skip_damaged: whether damaged parts are left out; else the first is an error.
@@ -370,8 +364,7 @@ def scan_shard(path: Path, skip_damaged: bool, classes: tuple[str, ...] | None) 
             damaged = not beside.isdisjoint(members)
             if image is not None:
                 used |= {image, *(by_end[field.member] for field in VALUE_FIELDS if field.member in by_end)}
-                row = _row(path, key, image, by_end, data, classes)
-                samples.append(IndexedSample(members, split_name(image.name)[1], row, damaged))
+                samples.append(IndexedSample(members, _row(path, key, image, by_end, data, classes), damaged))
             elif damaged:
                 rejected.append(Rejection(f"{path.name}/{key}", "lies beside a damaged part, and has no image"))
             else:
@@ -421,27 +414,22 @@ def _row(
     image: Member,
     by_end: Mapping[str, Member],
     data: mmap.mmap,
-    classes: tuple[str, ...] | None,
+    classes: ClassNames,
 ) -> dict[str, Any]:
-    def content(member: Member) -> bytes:
-        return data[member.offset : member.offset + member.size]
-
-    width, height = _image_size(path, image, content(image))
+    width, height = _image_size(path, image, data)
     row: dict[str, Any] = {"key": key, "source": f"{path.name}/{image.name}", "width": width, "height": height}
     row |= {IMAGE.offset_column: image.offset, IMAGE.bytes_column: image.size}
     for field in VALUE_FIELDS:
-        member = by_end.get(field.member)
-        # A missing text is stored as an empty one at the start of the image.
-        row[field.offset_column] = (member or image).offset
-        row[field.bytes_column] = member.size if member else 0
-        row[field.name] = _value(path, member, field, content(member), classes) if member else None
+        if (member := by_end.get(field.member)) is not None:
+            row |= {field.offset_column: member.offset, field.bytes_column: member.size}
+            row[field.name] = _value(path, member, field, data, classes)
     return row
 
 
-def _image_size(path: Path, member: Member, content: bytes) -> tuple[int, int]:
+def _image_size(path: Path, member: Member, data: mmap.mmap) -> tuple[int, int]:
     """Width and height as DALI decodes: upright as EXIF says (JPEG, PNG and WebP alike, DALI 2.4), ignoring XMP."""
     try:
-        image = Image.open(io.BytesIO(content))
+        image = Image.open(io.BytesIO(data[member.offset : member.offset + member.size]))
         exif = Image.Exif()
         exif.load(image.info.get("exif", b""))
         return upright_size(image.size, exif)
@@ -452,8 +440,8 @@ def _image_size(path: Path, member: Member, content: bytes) -> tuple[int, int]:
         ) from None
 
 
-def _value(path: Path, member: Member, field: Field, content: bytes, classes: tuple[str, ...] | None) -> int | str:
-    is_class = field.kind == "class"
+def _value(path: Path, member: Member, field: Field, data: mmap.mmap, classes: ClassNames) -> int | str:
+    is_class, content = field.kind == "class", data[member.offset : member.offset + member.size]
     try:
         value = int(content) if is_class else content.decode()
         if isinstance(value, int) and not 0 <= value < (2**63 if classes is None else len(classes)):
@@ -496,8 +484,7 @@ def add_points(
         rows = rows.drop_columns([POINTS]) if POINTS in rows.schema.names else rows
         return rows.append_column(POINTS_COLUMN, pa.array(points, POINTS_COLUMN.type))
 
-    about = {name: getattr(dataset.manifest, name) for name in _KEPT}
     with ThreadPoolExecutor(count_cores()) as pool:
         rows = (rows_of(*pair) for pair in enumerate(dataset.shard_paths))
-        manifest = describe(Path(folder), dataset.manifest.fields, rows, points=True, **about)
+        manifest = describe(Path(folder), dataset.manifest, rows, points=True)
     return manifest, sum(found)

@@ -21,6 +21,7 @@ from gpuload.checks import (
     as_number,
     as_text,
     choice,
+    fitting,
     number,
     optional,
     parse_size,
@@ -79,12 +80,6 @@ def _as_splits(value: Any) -> tuple[tuple[str, float], ...]:
     return splits
 
 
-def _as_val(value: Any) -> float:
-    if not 0 <= (share := as_number(_as_share(value))) < 1:
-        raise ValueError
-    return float(share)
-
-
 def _check(settings: object, contradictions: Iterable[tuple[object, str]]) -> None:
     """Sets the fields to the values that the rules in their annotations return. Words and flags need none.
 
@@ -115,6 +110,7 @@ _SPLITS = optional(
     )
 )
 _BYTES = optional(Rule("a positive number of bytes, such as 1GB", _as_bytes))
+_VAL = fitting("a share of the images, from 0 to below 1, such as 0.1 or 10%", _as_share, lambda share: 0 <= share < 1)
 _REJECTED = Rule("a share from 0 to 1, which is 100%", lambda value: PROBABILITY.read(_as_share(value)))
 _SECONDS = number(POSITIVE, LARGEST, "a number of seconds above 0, up to 1e6")
 
@@ -169,10 +165,7 @@ class Encoding:
         yield keeps and self.size, "--size needs --encode jpeg or raw, which resize images"
         yield not self.size and (self.enlarge or self.fit != "shortest"), "--fit and --enlarge need --size"
         decodes = not keeps or self.drop_gray or not rgb
-        yield (
-            self.check == "header" and decodes,
-            "--check header needs --encode keep and --mode RGB, without --drop-gray",
-        )
+        yield self.check == "header" and decodes, "--check header needs --encode keep, --mode RGB and no --drop-gray"
         yield self.drop_gray and not rgb, "--drop-gray needs --mode RGB"
         yield self.lossless and raw, "--lossless needs --encode keep or jpeg"
         jpeg = self.encode == "jpeg" and self.pixels not in (RGB, GRAY)
@@ -222,7 +215,7 @@ class PackOptions(Encoding):
     resume: continue an interrupted run. append: add shards to a set. overwrite: replace a set.
     """
 
-    val: Annotated[float, Rule("a share of the images, from 0 to below 1, such as 0.1 or 10%", _as_val)] = 0.0
+    val: Annotated[float, _VAL] = 0.0
     splits: Annotated[tuple[tuple[str, float], ...] | None, _SPLITS] = None
     shuffle: bool = True
     seed: Annotated[int, whole()] = 0

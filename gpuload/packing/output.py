@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,7 +19,6 @@ from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
 from gpuload.disk.manifest import TIMM_NAME, write_timm_info
 from gpuload.errors import OutputError
-from gpuload.fields.field import Field
 from gpuload.packing.options import PackOptions
 from gpuload.sources.listing import Rejection
 from gpuload.store.files import Handle, replaced, write_atomically
@@ -198,21 +198,19 @@ def _exchange(one: Path, other: Path) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def describe(
-    folder: Path, fields: tuple[Field, ...], rows: Iterable[pa.RecordBatch], points: bool = False, **about: Any
-) -> Manifest:
+def describe(folder: Path, manifest: Manifest, rows: Iterable[pa.RecordBatch], points: bool = False) -> Manifest:
     """Writes the files that describe the shards of a folder: their index, and last, once all else is on disk, their
-    manifest, which is returned.
+    manifest, completed by what the index says, which is returned.
 
-    rows: of each shard. points: see `write_index`. about: what else the manifest says.
+    rows: of each shard. points: see `write_index`.
     """
-    path, largest = folder / index_file.FILE_NAME, dict.fromkeys(("width", "height", "image_bytes"), 0)
-    with replaced(path) as temporary, write_index(temporary, fields, points) as write:
+    path = folder / index_file.FILE_NAME
+    largest: dict[str, Any] = dict.fromkeys(("width", "height", "image_bytes"), 0)
+    with replaced(path) as temporary, write_index(temporary, manifest.fields, points) as write:
         for batch in rows:
             write(batch)
             largest = {name: int(batch.column(name).to_numpy().max(initial=most)) for name, most in largest.items()}
-    about |= {**largest, **index_file.index_digests(path)}
-    manifest = Manifest(fields=fields, **about)
+    manifest = replace(manifest, **largest, **index_file.index_digests(path))
     write_timm_info(folder, manifest)
     _sync(folder)
     manifest.write(folder)

@@ -20,7 +20,7 @@ from gpuload.disk import Index, Manifest, ShardInfo
 from gpuload.disk import index as index_file
 from gpuload.disk.index import class_numbers, notes_on_numbers
 from gpuload.errors import ArgumentError, OutputError, RemoteError, SourceError
-from gpuload.fields.field import IMAGE, Field
+from gpuload.fields.field import IMAGE
 from gpuload.fields.images import has_points
 from gpuload.machine.fork_server import sigint_deferred
 from gpuload.packing.image import KEPT
@@ -63,18 +63,15 @@ class PackReport:
 
     folder: the output. manifests: by split, with the shards that were there before. kinds: number of images
     by `StoredImage.kind`, "kept" or what a re-encoded image was before. rejected: the rejected and skipped samples, by
-    split. notes: sentences for the user. labels: smallest and largest class number of each
-    field that has any. packed: images that this run has packed itself, without those of a set that it extended or a
-    run that it resumed. elapsed_s: the time for that.
+    split. notes: sentences for the user. packed: images that this run has packed itself, without those of a set that it
+    extended or a run that it resumed. elapsed_s: the time for that.
     """
 
     folder: Path | URL
-
     manifests: dict[str, Manifest]
     kinds: Counter[str]
     rejected: tuple[Rejection, ...]
     notes: tuple[str, ...]
-    labels: dict[str, tuple[int, int]]
     packed: int
     elapsed_s: float
 
@@ -97,7 +94,7 @@ class PackReport:
 
 def pack(
     samples: Iterable[Any] | Source,
-    out: str | Path,
+    out: str | Path | URL,
     *,
     watch: Callable[[Progress], None] = lambda progress: None,
     progress: bool = True,
@@ -119,9 +116,15 @@ def pack(
     It starts processes: call it under `if __name__ == "__main__"`.
 
     Raises:
-        SourceError, OutputError, RemoteError: as `pack_source`.
-        ArgumentError: a setting is unknown or invalid.
+        SourceError: no image of a split can be read, or more than `max_rejected` of all images are rejected.
+        OutputError: `out` is in use or cannot be written. If no shard was finished, nothing is left in it; else a run
+            with `resume` continues.
+        RemoteError: `out` is a URL that cannot be read or written; the same holds for finished shards.
+        ArgumentError: a setting is unknown or invalid, a split would have no sample, or a run is resumed with different
+            settings.
+        MissingPackageError: a package that the settings ask for cannot be used.
     """
+    started = time.monotonic()
     known = {field.name for field in fields(PackOptions)}
     if unknown := sorted(set(settings) - known):
         raise ArgumentError(f"pack() has no setting {unknown[0]!r}; its settings are {', '.join(sorted(known))}")
@@ -136,40 +139,15 @@ def pack(
     source = samples if isinstance(samples, Source) else IterableSource(samples)
     if not own_splits:
         source.own_splits = False
-    with progress_bar("packing", "images", progress) as bar:
+    check_packages(options)
+    with sigint_deferred():  # Arrow imports dateutil to infer its first type, and swallows a Ctrl-C during that
+        pa.array([None])
+    with progress_bar("packing", "images", progress) as bar, ExitStack() as stack:
 
         def show(found: Progress) -> None:
             bar(found.images, found.total_images, found.bytes)
             watch(found)
 
-        return pack_source(source, out, options, show)
-
-
-def pack_source(
-    source: Source,
-    out: str | Path | URL,
-    options: PackOptions,
-    watch: Callable[[Progress], None],
-) -> PackReport:
-    """Packs every image of a source into one folder per split, such as `out/train`, or to a URL.
-
-    It starts worker processes that import the caller's main module: call it under `if __name__ == "__main__"`.
-
-    watch: called a few times a second with the progress.
-
-    Raises:
-        SourceError: no image of a split can be read, or more than `options.max_rejected` of all images are rejected.
-        OutputError: `out` is in use or cannot be written. If no shard was finished, nothing is left in it; else a run
-            with `options.resume` continues.
-        RemoteError: `out` is a URL that cannot be read or written; the same holds for finished shards.
-        ArgumentError: a split would have no sample, or a run is resumed with different settings.
-        MissingPackageError: a package that the options ask for cannot be used.
-    """
-    started = time.monotonic()
-    check_packages(options)
-    with sigint_deferred():  # Arrow imports dateutil to infer its first type, and swallows a Ctrl-C during that
-        pa.array([None])
-    with ExitStack() as stack:
         output = _open_output(out, options, stack)
         if output.finished:
             return _report_finished(output, source, options, started)
@@ -179,14 +157,14 @@ def pack_source(
                 cannot_write("Free some space, or choose another folder", output.path),
                 _engine(source, options) as engine,
             ):
-                run = _begin(source, options, output, watch)
+                run = _begin(source, options, output, show)
                 run.pack_shards(engine)
                 run.check_rejected()
                 written = {split.name: run.finish(split) for split in run.state.splits if split.shards}
                 output.publish([*written])
-        except (OutputError, RemoteError) as error:
-            kept = "; finished shards are kept: continue with --resume" if output.keep else ""
-            raise type(error)(f"{error}{kept}") from None
+        except (OutputError, RemoteError, KeyboardInterrupt) as error:
+            kept = "finished shards are kept: continue with --resume" if output.keep else ""
+            raise type(error)("; ".join(filter(None, [str(error), kept]))) from None
         # In the order of the plan, then those of a set that was extended by other splits.
         folders = output.packed_splits()
         names = dict.fromkeys([*(split.name for split in run.state.splits if split.name in folders), *folders])
@@ -250,7 +228,7 @@ class _PackingRun:
         output: Output,
         watch: Callable[[Progress], None],
     ) -> None:
-        self.state, self.options, self.output, self.watch = state, options, output, watch
+        self.source, self.state, self.options, self.output, self.watch = source, state, options, output, watch
         self.numbers: dict[str, set[int]] = {}  # class numbers that samples have, by field
         self.packed_now = 0  # images, but for those of the run that this one resumes
         self.totals = {split.name: ShardReport() for split in state.splits}
@@ -338,41 +316,41 @@ class _PackingRun:
         readers = [pa.ipc.open_file(pa.memory_map(str(rows), "r")) for rows in files]
         rows = (batch for reader in readers for batch in map(reader.get_batch, range(reader.num_record_batches)))
         points = any(has_points(reader.schema) for reader in readers)
-        found = (self._image_field(split, old), *self.state.fields)
-        manifest = describe(folder, found, rows, points, classes=self.state.classes, **self._about(split, old))
-        index = Index(folder / index_file.FILE_NAME, found)
-        for name, numbers in class_numbers(found, map(index.shard, range(len(index)))).items():
+        manifest = describe(folder, self._about(split, old), rows, points)
+        index = Index(folder / index_file.FILE_NAME, manifest.fields)
+        for name, numbers in class_numbers(manifest.fields, map(index.shard, range(len(index)))).items():
             self.numbers.setdefault(name, set()).update(numbers)
         return manifest
 
-    def _image_field(self, split: PlannedSplit, old: Manifest) -> Field:
-        members = {*self.totals[split.name].members, *(end for one in old.fields[:1] for end in one.member.split(";"))}
-        kind = "raw" if members == {"npy"} else "image"
-        return replace(IMAGE, kind=kind, member=";".join(sorted(members)), **self.options.pixels.in_field())
-
-    def _about(self, split: PlannedSplit, old: Manifest) -> dict[str, Any]:
-        """What the manifest says of the shards that this run and those before it packed, besides the index."""
-        state, total, rejected = self.state, self.totals[split.name], self._rejected(split)
+    def _about(self, split: PlannedSplit, old: Manifest) -> Manifest:
+        """The shards that this run and those before it packed, without what their index says."""
+        state, total, rejected, options = self.state, self.totals[split.name], self._rejected(split), self.options
+        members = {*total.members, *(end for one in old.fields[:1] for end in one.member.split(";"))}
+        kind, member = "raw" if members == {"npy"} else "image", ";".join(sorted(members))
+        image = replace(IMAGE, kind=kind, member=member, **options.pixels.in_field())
         infos = sorted((ShardInfo(**info) for info in total.shards), key=lambda info: (len(info.name), info.name))
         kinds = Counter(old.packing.get("stored_anew", {})) + Counter(total.kinds)
         asked = sum(rejection.asked for rejection in rejected)
         counts = {"rejected": len(rejected) - asked, "left_out": asked}
         mean, std = _joint([(old.mean, old.std, old.pixels_from), (*_mean_and_std(total.histogram), total.measured)])
-        return {
-            "shards": (*old.shards, *infos),
-            "mean": mean,
-            "std": std,
-            "pixels_from": old.pixels_from + total.measured,
-            "packing": {
-                **state.recorded,
+        return Manifest(
+            shards=(*old.shards, *infos),
+            fields=(image, *state.fields),
+            classes=state.classes,
+            mean=mean,
+            std=std,
+            pixels_from=old.pixels_from + total.measured,
+            packing={
+                **recorded_settings(self.source, options),
+                **({"splits": OWN_SPLITS} if state.own_splits else {}),
                 "pillow": PIL.__version__,
-                "resizer": self.options.resizer if self.options.shrinks_jpegs else None,
+                "resizer": options.resizer if options.shrinks_jpegs else None,
                 "kept": old.packing.get("kept", 0) + kinds.pop(KEPT, 0),
                 "stored_anew": dict(sorted(kinds.items())),
                 **{name: old.packing.get(name, 0) + count for name, count in counts.items()},
                 "listed": state.first_row + state.samples,
             },
-        }
+        )
 
     def report(self, manifests: dict[str, Manifest], elapsed_s: float) -> PackReport:
         total = ShardReport()
@@ -382,9 +360,8 @@ class _PackingRun:
         first = next(iter(manifests.values()))
         on_numbers = notes_on_numbers(self.numbers, first.fields, first.classes)
         notes = *self.state.notes, *remarks, *on_numbers
-        labels = {name: (min(numbers), max(numbers)) for name, numbers in self.numbers.items() if numbers}
         rejected, where = tuple(self._rejected(*self.state.splits)), self.output.where
-        return PackReport(where, manifests, total.kinds, rejected, notes, labels, self.packed_now, elapsed_s)
+        return PackReport(where, manifests, total.kinds, rejected, notes, self.packed_now, elapsed_s)
 
     def _rejected(self, *splits: PlannedSplit) -> list[Rejection]:
         """The rejected and skipped samples that splits report.
@@ -411,7 +388,7 @@ def _report_finished(output: Output, source: Source, options: PackOptions, start
     to_folder = "Pack it again with --overwrite, or choose another folder"
     advice = "Pack to another URL" if isinstance(output.where, URL) else to_folder
     for manifest in manifests.values():
-        before, now = manifest.packing, recorded_settings(options, not source.own_splits)
+        before, now = manifest.packing, recorded_settings(source, options)
         if source.own_splits and before.get("splits") == OWN_SPLITS and not (options.val or options.splits):
             now["splits"] = OWN_SPLITS
         refuse_change(f"the complete set in {output.where}", before, now, advice)
@@ -420,7 +397,7 @@ def _report_finished(output: Output, source: Source, options: PackOptions, start
     lines = [line for file in files if file.exists() for line in file.read_bytes().splitlines()]
     rejected = tuple(Rejection(**json.loads(line)) for line in lines)
     notes, elapsed_s = ("the set was complete already",), time.monotonic() - started
-    return PackReport(output.where, manifests, kinds, rejected, notes, {}, 0, elapsed_s)
+    return PackReport(output.where, manifests, kinds, rejected, notes, 0, elapsed_s)
 
 
 def _reasons(rejected: Sequence[Rejection]) -> str:

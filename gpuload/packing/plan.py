@@ -7,7 +7,6 @@ it; what else a run decides is `RunState`, so that a later run can continue it.
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from importlib.util import find_spec
@@ -41,8 +40,6 @@ _STATE_NAME = "state.json"
 
 OWN_SPLITS = "the source's own"
 _RECORDED_ALONE = ("encode", "size", "fit", "resizer")  # by a manifest; other settings of `Encoding` if not the default
-
-_UNRECORDED = ("the source", "append", "measure", "resizer")
 
 _BATCH_ROWS = 1024
 
@@ -101,12 +98,6 @@ class RunState:
     first_row: int
     own_splits: bool
 
-    @property
-    def recorded(self) -> dict[str, Any]:
-        """The settings that a manifest records, see `recorded_settings`."""
-        recorded = {name: value for name, value in self.settings.items() if name not in _UNRECORDED}
-        return {**recorded, "splits": OWN_SPLITS} if self.own_splits else recorded
-
     @classmethod
     def read(cls, scratch: Path) -> "RunState | None":
         """The state, or None if the run was interrupted before it was written.
@@ -130,16 +121,13 @@ class RunState:
             ) from None
 
 
-def recorded_settings(options: PackOptions, no_splits: bool) -> dict[str, Any]:
-    """The settings that a manifest records, by their names there; "options" holds others if not the defaults.
-
-    no_splits: whether splits of the source are ignored.
-    """
+def recorded_settings(source: Source, options: PackOptions) -> dict[str, Any]:
+    """The settings that a manifest records, by their names there; "options" holds others if not the defaults."""
     given = {one.name: (getattr(options, one.name), one.default) for one in fields(Encoding)}
     others = {name: now for name, (now, usual) in given.items() if now != usual and name not in _RECORDED_ALONE}
     if options.dedup != "no":
         others["dedup"] = options.dedup
-    if no_splits:
+    if not source.own_splits:
         others["no_splits"] = True
     return {
         "splits": dict(options.shares),
@@ -152,7 +140,7 @@ def recorded_settings(options: PackOptions, no_splits: bool) -> dict[str, Any]:
 def settings_of(source: Source, options: PackOptions) -> dict[str, Any]:
     """All settings that affect the bytes of the shards, by the names that messages use."""
     alone = {"the source": source.identity, "append": options.append, "measure": options.measure}
-    return {**alone, "resizer": options.resizer, **recorded_settings(options, not source.own_splits)}
+    return {**alone, "resizer": options.resizer, **recorded_settings(source, options)}
 
 
 def refuse_change(subject: str, before: Mapping[str, Any], now: Mapping[str, Any], advice: str) -> None:
@@ -257,11 +245,9 @@ def hash_images(task: tuple[Source, pa.RecordBatch]) -> list[tuple[int, bytes]]:
     read."""
     source, images = task
     rows, addresses = (column.to_pylist() for column in images.columns)
-    hashes, parent = [], os.getppid()
+    hashes = []
     source.expect(addresses)
     for row, address in zip(rows, addresses, strict=True):
-        if os.getppid() != parent:
-            os._exit(1)  # the packer has died
         try:
             data = source.read(address)
         except (OSError, DecodeError, MemoryError):

@@ -62,7 +62,8 @@ class RemoteOutput(Output):
         _check_options(url, options)
         self.bucket = Bucket(url)
         self._uploads: list[Future[None]] = []
-        super().__init__(scratch_folder(url), options, url)
+        name = hashlib.sha256(url.text.encode()).hexdigest()[:24]
+        super().__init__(default_folder() / "packing-1" / name, options, url)
 
     def _open(self, options: PackOptions) -> None:
         url, found = self.bucket.url, background().wait(self.bucket.list(self.bucket.first_s))
@@ -80,7 +81,7 @@ class RemoteOutput(Output):
             shutil.rmtree(self.path, ignore_errors=True)  # of a run that ended, or whose claim was deleted
             self.path.mkdir()
             splits = _splits_in(found)
-            if splits and options.resume and (not self.append or self._has_published(known, splits)):
+            if splits and options.resume and (not self.append or known.get("published")):
                 self._fetch(splits, (_MANIFEST, REJECTED_NAME))
                 self.append = False
             else:
@@ -94,28 +95,12 @@ class RemoteOutput(Output):
 
     def _claim(self, url: URL) -> None:
         """Makes the URL this run's. From now on, only a run that knows its name writes there."""
-        write_json(self.final / "run.json", {"url": url.text, "run": self.bucket.run})
+        write_json(self.final / "run.json", {"run": self.bucket.run})
         begun = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         claim = {"run": self.bucket.run, "host": socket.gethostname(), "begun": begun}
         there = background().wait(self.bucket.create(CLAIM_NAME, claim))
         if there.get("run") != self.bucket.run:
             raise OutputError(_about_claim(url, there, self.final))
-
-    def _has_published(self, known: dict[str, Any], splits: Collection[str]) -> bool:
-        """Whether the set at the URL is that of a run that was killed after its last step."""
-        published = known.get("published", {})
-        return bool(published) and all(
-            hashlib.sha256(self._manifest(split) or b"").hexdigest() == published[split]
-            for split in splits
-            if split in published
-        )
-
-    def _manifest(self, split: str) -> bytes | None:
-        """The manifest at the URL."""
-        try:
-            return bytes(background().wait(self.bucket.read_whole(f"{split}/{_MANIFEST}")).data)
-        except NoSuchObjectError:
-            return None
 
     def _fetch(self, splits: Collection[str], names: Sequence[str]) -> None:
         """Downloads the files that describe the set at the URL."""
@@ -155,35 +140,26 @@ class RemoteOutput(Output):
         self._wait(0)
         self.keep = True
         for split in splits:
-            if not self._is_whole(split):
-                for name in (*BASE_FILES, TIMM_NAME):
-                    if name != _MANIFEST and (self.path / split / name).exists():
-                        self._put(split, name)
+            name, old = f"{split}/{_MANIFEST}", self.base_folder(split) / _MANIFEST
+            new = (self.path / name).read_bytes()
+            try:
+                there = bytes(background().wait(self.bucket.read_whole(name)).data)
+            except NoSuchObjectError:
+                there = None
+            if there not in (new, old.read_bytes() if old.exists() else None):
+                raise OutputError(
+                    f"{self.where}/{name}: was changed since this run began, and is left as it is. Pack to another URL"
+                )
+            others = (f"{split}/{other}" for other in (*BASE_FILES, TIMM_NAME) if other != _MANIFEST)
+            for other in others if there != new else ():
+                if (self.path / other).exists():
+                    self._put(other)
         for split in splits:
-            self._put(split, _MANIFEST)
-        manifests = {split: (self.path / split / _MANIFEST).read_bytes() for split in splits}
-        published = {split: hashlib.sha256(data).hexdigest() for split, data in manifests.items()}
-        run = {"url": self.bucket.url.text, "run": self.bucket.run, "published": published}
-        write_json(self.final / "run.json", run)
+            self._put(f"{split}/{_MANIFEST}")
+        write_json(self.final / "run.json", {"run": self.bucket.run, "published": True})
 
-    def _is_whole(self, split: str) -> bool:
-        """Whether the manifest at the URL is the new one already.
-
-        Raises:
-            OutputError: it is neither that nor the one to which this run appends.
-        """
-        name, there = f"{split}/{_MANIFEST}", self._manifest(split)
-        old = self.base_folder(split) / _MANIFEST
-        if there == (self.path / name).read_bytes():
-            return True
-        if there != (old.read_bytes() if old.exists() else None):
-            raise OutputError(
-                f"{self.where}/{name}: was changed since this run began, and is left as it is. Pack to another URL"
-            )
-        return False
-
-    def _put(self, split: str, name: str) -> None:
-        background().wait(self.bucket.upload(f"{split}/{name}", self.path / split / name, replaces=self.append))
+    def _put(self, name: str) -> None:
+        background().wait(self.bucket.upload(name, self.path / name, replaces=self.append))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -210,16 +186,6 @@ class RemoteOutput(Output):
         (self.final / "run.json").unlink(missing_ok=True)
 
 
-def scratch_folder(url: URL) -> Path:
-    """The folder with the state of a run that packs to a URL."""
-    return default_folder() / "packing-1" / hashlib.sha256(url.text.encode()).hexdigest()[:24]
-
-
-def is_interrupted(url: URL) -> bool:
-    """Whether a run that packs to a URL was interrupted here."""
-    return (scratch_folder(url) / "run.json").exists()
-
-
 def _check_options(url: URL, options: PackOptions) -> None:
     if url.scheme not in WRITABLE:
         known = " or ".join(f"{name}://" for name in WRITABLE)
@@ -233,7 +199,7 @@ def _check_options(url: URL, options: PackOptions) -> None:
 
 
 def _read_run(root: Path) -> dict[str, Any]:
-    """The run that was interrupted here: its name, and the SHA-256 of the manifests that it has published; else {}."""
+    """The run that was interrupted here: its name, and whether it has written its manifests; else {}."""
     try:
         found = json.loads((root / "run.json").read_text())
     except (OSError, ValueError):

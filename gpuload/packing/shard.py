@@ -206,13 +206,11 @@ class _Packing:
 
     def run(self, note: Callable[[int, int], None]) -> None:
         """Packs all samples of the shard, in order."""
-        parent, source = os.getppid(), self.job.source
+        source = self.job.source
         stay = [self.samples.column(field.name) for field in self.job.fields if kind_of(field).stays_in_shard]
         reads = list(zip(*(column.to_pylist() for column in (addresses(self.samples), *stay)), strict=True))
         source.expect([address for several in reads for address in several])
         for position, values in enumerate(self.samples.to_pylist()):
-            if os.getppid() != parent:
-                os._exit(1)  # the packer has died, so this shard would never be finished
             note(position, self.report.read_bytes)
             for address in reads[position]:
                 source.wait(address)

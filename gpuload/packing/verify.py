@@ -20,6 +20,7 @@ from gpuload.disk import Index, Manifest, ShardInfo
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
 from gpuload.disk.dataset import shards_root
+from gpuload.disk.fetch import fetch_files, manifest_bytes
 from gpuload.disk.manifest import dali_index_path, dali_index_text
 from gpuload.disk.sample import Quarantined, write_quarantine
 from gpuload.disk.tar import Damage, Member, group_members, read_members, split_name
@@ -29,22 +30,20 @@ from gpuload.fields.images import Pixels
 from gpuload.fields.registry import kind_of
 from gpuload.headers import encodings
 from gpuload.headers.encodings import MAX_PIXELS
-from gpuload.machine.fork_server import exit_name
 from gpuload.machine.limits import count_cores
 from gpuload.machine.untrusted import open_regular
 from gpuload.packing.image import KEPT, prepare_image
 from gpuload.packing.options import ENCODINGS, Encoding
 from gpuload.packing.output import cannot_write
 from gpuload.packing.workers import NOWHERE, Blamable, Blame, Workers, noted_position
+from gpuload.store.hub import pinned
+from gpuload.store.network import background
+from gpuload.store.objects import Objects
 from gpuload.store.url import URL, as_location
 from gpuload.types import WidthHeight
 
 _CHUNK_BYTES = 1 << 24
 MOST_SECONDS = 60.0  # for one sample; a decoder that takes longer is killed
-
-# Gets an image's bytes, and its height and width as the index has them; returns what is wrong, or None. Workers import
-# it by its name.
-DecodeCheck = Callable[[bytes, int, int], str | None]
 
 
 def verify(
@@ -52,70 +51,54 @@ def verify(
     workers: int | None = None,
     watch: Callable[[int, int], None] = lambda n, of: None,
     *,
-    decode: DecodeCheck | None = None,
     quarantine: str | Path | None = None,
 ) -> list[str]:
     """The faults of a packed folder, or of all splits in a folder of splits, one line each. Writes nothing into it.
 
     workers: number of processes; None: one for each core that this process may use. watch: called with the number of
-    shards verified and the number of all shards. decode: a decoder of yours that every
-    image must pass, too, see `DecodeCheck`. quarantine: a file
-    for the samples that have a fault of their own, for `Dataset(exclude=…)`; it may stay empty.
+    shards verified and the number of all shards. quarantine: a file for the samples that have a fault of their own, for
+    `Dataset(exclude=…)`; it may stay empty.
 
     Raises:
         FormatError: it is not a packed folder.
         OutputError: the file cannot be written, or the folder for temporary files.
     """
-    run = _Verification(workers or count_cores(), watch, decode)
     advice = "Free some space for the notes of verify, set TMPDIR, or give another file to --quarantine"
     with cannot_write(advice):
         if quarantine is not None:
             write_quarantine(quarantine, [])  # before the work of hours
         where = as_location(folder)
-        splits, faults = _splits_at(where) if isinstance(where, URL) else _splits_in(Path(where))
-        faults += [fault for split in splits for fault in run.split(split)]
+        sets, faults = _sets_at(where) if isinstance(where, URL) else _sets_in(Path(where))
+        found = [_verify_set(one, workers or count_cores(), watch) for one in sets]
         if quarantine is not None:
-            write_quarantine(quarantine, run.bad)
-    return faults
+            write_quarantine(quarantine, [bad for one in found for bad in one.bad])
+    return [*faults, *(line for one in found for line in one.lines)]
 
 
-class _Verification:
-    """Verifies packed sets; `bad` collects the samples that have a fault of their own."""
-
-    def __init__(self, workers: int, watch: Callable[[int, int], None], decode: DecodeCheck | None) -> None:
-        self._workers, self._watch, self._decode = workers, watch, decode
-        self.bad: list[Quarantined] = []
-
-    def split(self, where: Path | URL) -> list[str]:
-        """The faults of one set. What lies at URLs is downloaded into a temporary folder, and verified there."""
-        with tempfile.TemporaryDirectory(prefix="gpuload-verify-") as notes:
-            scratch, url = Path(notes, "set"), where if isinstance(where, URL) else None
-            scratch.mkdir()
-            folder = where if isinstance(where, Path) else scratch
-            if url is not None:  # where there is no manifest, that is an error, and no fault
-                (scratch / manifest_file.FILE_NAME).write_bytes(_fetching().manifest_bytes(url))
-            try:
-                manifest = Manifest.read(folder, url)
-                if url is not None:
-                    _fetching().fetch_files(url, scratch, index_file.FILE_NAME, most=manifest.most_beside)
-                faults = _index_faults(folder / index_file.FILE_NAME, manifest)
-            except FormatError as error:
-                return [str(error).replace(str(scratch), str(where))]
-            if url is None and (url := shards_root(manifest, folder)) is None:
-                found = {path.name for path in folder.glob("*.tar")} - {shard.name for shard in manifest.shards}
-                faults += [f"{folder / one}: is not in {manifest_file.FILE_NAME}" for one in sorted(found)]
-                faults += [f"{path}: was left by an interrupted run" for path in sorted(folder.glob("*.tmp"))]
-            faults += self._shards(folder, manifest, scratch, url)
-            return [fault.replace(str(scratch), str(url)) for fault in faults]
-
-    def _shards(self, folder: Path, manifest: Manifest, scratch: Path, url: URL | None) -> list[str]:
-        """The faults of the shards. folder: of their index. url: below which they lie; None: in the folder."""
-        found: dict[int, ShardFaults] = {}
-        blame = Blame()
-
-        def died(job: VerifyJob, code: int) -> VerifyJob:
-            return blame.find(job, code) or replace(job, known_bad={NOWHERE: exit_name(code)})
-
+def _verify_set(where: Path | URL, workers: int, watch: Callable[[int, int], None]) -> "Faults":
+    """The faults of one set. What lies at URLs is downloaded into a temporary folder, and verified there."""
+    with tempfile.TemporaryDirectory(prefix="gpuload-verify-") as notes:
+        scratch, url = Path(notes, "set"), where if isinstance(where, URL) else None
+        scratch.mkdir()
+        folder = where if isinstance(where, Path) else scratch
+        path = folder / index_file.FILE_NAME
+        if url is not None:  # where there is no manifest, that is an error, and no fault
+            (scratch / manifest_file.FILE_NAME).write_bytes(manifest_bytes(url))
+        try:
+            manifest = Manifest.read(folder, url)
+            if url is not None:
+                fetch_files(url, scratch, index_file.FILE_NAME, most=manifest.most_beside)
+            Index(path, manifest.fields, shards=len(manifest.shards))
+        except FormatError as error:
+            return Faults([str(error).replace(str(scratch), str(where))])
+        lines, digests = list[str](), index_file.index_digests(path)
+        if any(getattr(manifest, name) not in (None, found) for name, found in digests.items()):
+            lines.append(f"{path}: its SHA-256, or those of its parts, are not those in {manifest_file.FILE_NAME}")
+        if url is None and (url := shards_root(manifest, folder)) is None:
+            known = {shard.name for shard in manifest.shards}
+            others = sorted(one for one in folder.glob("*.tar") if one.name not in known)
+            lines += [f"{one}: is not in {manifest_file.FILE_NAME}" for one in others]
+            lines += [f"{one}: was left by an interrupted run" for one in sorted(folder.glob("*.tmp"))]
         names = [shard.name.removeprefix(f"{url}/") for shard in manifest.shards]
         jobs = [
             VerifyJob(
@@ -124,7 +107,6 @@ class _Verification:
                 number=number,
                 shard=replace(shard, name=name),
                 fields=manifest.fields,
-                decode=self._decode,
                 partial=not manifest.upright and bool(manifest.packing.get("rejected")),
                 url=url,
                 scratch=scratch,
@@ -134,16 +116,17 @@ class _Verification:
             )
             for number, (name, shard) in enumerate(zip(names, manifest.shards, strict=True))
         ]
-        with Workers[VerifyJob, ShardFaults](max(1, min(self._workers, len(jobs))), verify_shard, False) as workers:
-            for job, result in workers.run(jobs, died):
+        found = dict[int, Faults]()
+        with Workers[VerifyJob, Faults](max(1, min(workers, len(jobs))), verify_shard, False) as processes:
+            for job, result in processes.run(jobs, Blame()):
                 found[job.number] = result
-                self._watch(len(found), len(jobs))
+                watch(len(found), len(jobs))
         results = [found[number] for number in sorted(found)]
-        self.bad += [one for result in results for one in result.bad]
-        return [line for result in results for line in result.lines]
+        lines += [line for result in results for line in result.lines]
+        return Faults([line.replace(str(scratch), str(url)) for line in lines], [b for r in results for b in r.bad])
 
 
-def _splits_in(root: Path) -> tuple[list[Path | URL], list[str]]:
+def _sets_in(root: Path) -> tuple[list[Path | URL], list[str]]:
     """The split that a folder is, or all splits in it; and a fault for each folder of shards without a manifest."""
     splits = sorted(path.parent for path in root.glob(f"*/{manifest_file.FILE_NAME}"))
     if not splits and not (root / manifest_file.FILE_NAME).exists():
@@ -155,12 +138,8 @@ def _splits_in(root: Path) -> tuple[list[Path | URL], list[str]]:
     return [*splits], [f"{path}: holds shards but no {manifest_file.FILE_NAME}" for path in lone]
 
 
-def _splits_at(url: URL) -> tuple[list[Path | URL], list[str]]:
-    """As `_splits_in`, at a URL; the URL itself where it cannot be listed."""
-    from gpuload.store.hub import pinned
-    from gpuload.store.network import background
-    from gpuload.store.objects import Objects
-
+def _sets_at(url: URL) -> tuple[list[Path | URL], list[str]]:
+    """As `_sets_in`, at a URL; the URL itself where it cannot be listed."""
     url = pinned(url)
     try:
         found = background().wait(Objects(url).list())
@@ -171,31 +150,13 @@ def _splits_at(url: URL) -> tuple[list[Path | URL], list[str]]:
     return [url] if manifest_file.FILE_NAME in found or not splits else [url / split for split in splits], []
 
 
-def _fetching() -> Any:
-    from gpuload.disk import fetch  # asyncio
-
-    return fetch
-
-
-def _index_faults(path: Path, manifest: Manifest) -> list[str]:
-    """The differences between an index and its manifest, one line each.
-
-    Raises:
-        FormatError: it cannot be read, or belongs to other shards.
-    """
-    Index(path, manifest.fields, shards=len(manifest.shards))
-    if all(getattr(manifest, name) in (None, found) for name, found in index_file.index_digests(path).items()):
-        return []
-    return [f"{path}: its SHA-256, or those of its parts, are not those in {manifest_file.FILE_NAME}"]
-
-
 @dataclass(frozen=True, kw_only=True)
 class VerifyJob(Blamable):
     """Verifies shard `number` of a packed folder, which is at `path`.
 
     folder: of the index, and of the shard's DALI index. url: below which the shard lies, if it is to be downloaded.
-    decode: besides the check of the packer. most: bytes that may be downloaded.
-    partial: whether the shard may hold samples that are not indexed, as `index` leaves some out.
+    most: bytes that may be downloaded. partial: whether the shard may hold samples that are not indexed, as `index`
+    leaves some out.
     """
 
     path: Path
@@ -203,7 +164,6 @@ class VerifyJob(Blamable):
     number: int
     shard: ShardInfo
     fields: tuple[Field, ...]
-    decode: DecodeCheck | None
     partial: bool
     url: URL | None
     scratch: Path
@@ -216,16 +176,16 @@ class VerifyJob(Blamable):
 
 
 @dataclass
-class ShardFaults:
-    """The faults of a shard, one line each, and the samples that a loader should leave out."""
+class Faults:
+    """The faults of a shard or a set, one line each, and the samples that a loader should leave out."""
 
     lines: list[str] = field(default_factory=list)
     bad: list[Quarantined] = field(default_factory=list)
 
 
-def verify_shard(job: VerifyJob) -> ShardFaults:
+def verify_shard(job: VerifyJob) -> Faults:
     """The faults of one shard: in its size, its checksum, its members as indexed, and every image and field."""
-    found, copies = ShardFaults(), list[Path]()
+    found, copies = Faults(), list[Path]()
     try:
         if job.url is not None:
             copies = _fetch_shard(job, job.url)
@@ -244,15 +204,12 @@ def _fetch_shard(job: VerifyJob, url: URL) -> list[Path]:
     missing here; what the worker before this one has downloaded is kept."""
     copies = [job.path, job.dali] if job.folder == job.scratch else [job.path]
     names = [str(copy.relative_to(job.scratch)) for copy in copies if not copy.exists()]
-    _fetching().fetch_files(url, job.scratch, *names, most=job.most)
+    fetch_files(url, job.scratch, *names, most=job.most)
     return copies
 
 
 def _verify(job: VerifyJob, bad: list[Quarantined]) -> Iterator[str]:
     path, said = job.path, f"{manifest_file.FILE_NAME} says"
-    if code := job.known_bad.get(NOWHERE):
-        yield f"{path}: its worker ended ({code}), and no sample is to blame"
-        return
     if (size := path.stat().st_size) != job.shard.bytes:
         yield f"{path}: is {counted(size, 'byte')}, {said} {job.shard.bytes:,}"
         return
@@ -269,20 +226,17 @@ def _verify(job: VerifyJob, bad: list[Quarantined]) -> Iterator[str]:
     if job.partial:
         indexed = set(keys)
         samples = [(key, members) for key, members in samples if key in indexed]
-    yield from _dali_faults(job, dali_index_text(members for _, members in samples).encode())
+    expected = dali_index_text(members for _, members in samples).encode()
+    try:
+        with open_regular(job.dali) as file:
+            if file.read(len(expected) + 1) != expected:
+                yield f"{job.dali}: does not describe {path.name}"
+    except OSError as error:
+        yield f"{job.dali}: cannot be read ({error.strerror})"
     if rows.num_rows != job.shard.samples or [key for key, _ in samples] != keys:
         yield f"{path}: its samples are not those of {index_file.FILE_NAME}"
         return
     yield from _verify_samples(job, bad, rows, [members for _, members in samples])
-
-
-def _dali_faults(job: VerifyJob, expected: bytes) -> list[str]:
-    try:
-        with open_regular(job.dali) as file:
-            found = file.read(len(expected) + 1)
-    except OSError as error:
-        return [f"{job.dali}: cannot be read ({error.strerror})"]
-    return [] if found == expected else [f"{job.dali}: does not describe {job.path.name}"]
 
 
 def _verify_samples(
@@ -315,10 +269,7 @@ def _faults(job: VerifyJob, row: dict[str, Any], members: Sequence[Member], file
             faults.append(f"there is no {one.name} at the offset in the index (byte {offset:,})")
             continue
         content = os.pread(file.fileno(), member.size, member.offset)
-        fault = _content_fault(one, row, content, offset - member.offset)
-        if not fault and job.decode is not None and one.kind == "image":
-            fault = job.decode(content, row["height"], row["width"]) or ""
-        if fault:
+        if fault := _content_fault(one, row, content, offset - member.offset):
             faults.append(f"its {one.name} {fault}")
     return faults
 

@@ -76,11 +76,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def test_defaults_are_those_of_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[PackOptions] = []
 
-    def pack(source: object, out: str, options: PackOptions, watch: object) -> None:
-        seen.append(options)
+    def pack(source: object, out: str, **settings: Any) -> None:
+        seen.append(PackOptions(**settings))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pack_command.packer, "pack_source", pack)
+    monkeypatch.setattr(pack_command.packer, "pack", pack)
     for words, changed in OPTIONS.items():
         assert cli.main(["pack", "a", "b", *words.split()]) == cli.STOPPED
         assert seen[-1] == PackOptions(**changed), words

@@ -215,11 +215,11 @@ def test_what_is_no_plain_tar_is_named(tmp_path: Path) -> None:
     with pytest.raises(ShardError, match="short.tar: not a complete, uncompressed tar archive"):
         index_shards([str(tmp_path / "short.tar")])
     for pattern, message in (
-        (tmp_path / "in", r"in: is a folder. Give the tars in it: '.*/in/\*\.tar'"),
-        (tmp_path / "s-{1..2}.tar", "s-1.tar: no such file. Give tars, for instance"),
-        (tmp_path / "z*.tar", r"z\*.tar: no such file"),
+        (tmp_path / "in", "in: is no file. Give tars, for instance"),
+        (tmp_path / "s-{1..2}.tar", "s-1.tar: is no file"),
+        (tmp_path / "z*.tar", r"z\*.tar: is no file"),
         (tmp_path / "s-{0..2.tar", "s-{0..2.tar: its braces do not match"),
-        ("ftp://example.org/x.tar", "no such file"),
+        ("ftp://example.org/x.tar", "is no file"),
     ):
         with pytest.raises(SourceError, match=message) as caught:
             index_shards([str(pattern)])
@@ -260,13 +260,9 @@ def test_shards_of_several_splits_are_told(tmp_path: Path, capsys: pytest.Captur
 def test_files_of_classes(tmp_path: Path) -> None:
     shard = write_tar(tmp_path / "t.tar", {"k.jpg": JPG, "k.cls": b"0"})
     path = tmp_path / "classes.txt"
-    for text, message in (
-        ("ant\n\nbee\n", "classes.txt: has an empty line"),
-        ("\n", "classes.txt: names no class"),
-        ("ant\nbee\nant\n", "classes.txt: names a class twice"),
-    ):
+    for text in ("ant\n\nbee\n", "\n", "ant\nbee\nant\n"):
         path.write_text(text)
-        with pytest.raises(SourceError, match=message):
+        with pytest.raises(SourceError, match="classes.txt: expected one class name per line"):
             index_shards([str(shard)], classes=path)
     with pytest.raises(SourceError, match="nowhere: cannot be read .*a class name in each line"):
         index_shards([str(shard)], classes=tmp_path / "nowhere")

@@ -264,7 +264,5 @@ def test_the_packer_keeps_them_with_a_remark_or_makes_them_baseline() -> None:
     assert kept.data == data and list(kept.remarks.values()) == [1]
     assert "JPEGs are progressive, and crops of these load at half the rate" in next(iter(kept.remarks))
     assert made.kind == "jpeg-progressive"
-    assert sum(made.remarks.values()) == abs(len(made.data) - len(data))
-    assert all("progressive JPEGs became baseline, and take {} bytes" in remark for remark in made.remarks)
     plain = encode(photo(3))
     assert prepare_image(plain, encoding=Encoding(jpeg="baseline")).data == plain

@@ -89,7 +89,6 @@ def test_the_rate_of_a_bar_leaves_out_what_was_there_before(monkeypatch: pytest.
 def test_the_summary_lists_fields_and_numbers_of_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"image": encode(photo(n)), "label": 7 * n, "caption": "x"} for n in range(4)]
     report = gpuload.pack(rows, tmp_path / "out", workers=1)
-    assert report.labels == {"label": (0, 21)}
     assert "label: 18 of 22 classes have no sample, as 1, 2, 3" in report.notes
     report = gpuload.pack([{**rows[0], "label": n} for n in range(3)], tmp_path / "all", workers=1)
     assert not any("no sample" in note for note in report.notes)
@@ -99,7 +98,7 @@ def test_the_summary_lists_fields_and_numbers_of_classes(tmp_path: Path, capsys:
     (tmp_path / "in" / "b" / "1.jpg").write_bytes(b"damaged")
     assert cli.main(["pack", str(tmp_path / "in"), str(tmp_path / "named")]) == cli.REJECTED
     said = capsys.readouterr().out
-    assert "fields: image (.jpg), label (.cls) from 0 to 0\n" in said
+    assert "fields: image (.jpg), label (.cls)\n" in said
     assert "note: label: 1 of 2 classes have no sample, as 'b'\n" in said
 
 

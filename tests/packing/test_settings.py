@@ -24,7 +24,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"quality": 0}, r"--quality: expected a whole number in 1\.\.100, or None; got 0"),
     ({"encode": "raw", "lossless": True}, "--lossless needs --encode keep or jpeg"),
     ({"check": "x"}, "--check: expected one of 'full', 'header'; got 'x'"),
-    ({"check": "header", "encode": "raw"}, "--check header needs --encode keep and --mode RGB"),
+    ({"check": "header", "encode": "raw"}, "--check header needs --encode keep, --mode RGB and"),
     ({"min_size": -1}, "--min-size: expected a whole number of at least 0; got -1"),
     ({"splits": (("a", 0.5), ("a", 0.5))}, "names of folders, each once, with shares that add up to 1"),
     ({"splits": (("a", 0.5), ("b", 0.6))}, "--splits: expected names of folders, .* got .*0.6"),
