@@ -1,17 +1,22 @@
-"""Ranges for profilers: what is seen where somebody looks, and that nothing is imported where nobody does."""
+"""What others see of a run: ranges in profilers, without an import where nobody looks; and metrics where they are written."""
 
+import re
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
 from loaders import load
 
 from gpuload import monitor
+from gpuload.monitor import Metrics
 
 
 class Nvtx:
@@ -80,3 +85,40 @@ def test_nvtx_is_imported_only_where_a_tool_listens(variable: str, imported: boo
     environment = {"NVTX_INJECTION64_PATH": variable, "PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert (done.stdout, done.stderr) == (f"{imported} False\n", "")
+
+
+# The snippets of docs/waiting.md about TensorBoard, Weights & Biases and Prometheus, as they are written there.
+
+PAGE = Path(__file__).parents[2] / "docs" / "waiting.md"
+BOARD, WANDB, PROMETHEUS = re.findall(
+    r"```python\n(.*?)```", PAGE.read_text().partition("\n## TensorBoard")[2], re.DOTALL
+)
+
+
+def run(text: str, packed: Path) -> dict[str, Any]:
+    with load(packed, 1, fields=("image", "label"), steps_per_epoch=200) as loader:
+        exec(text, names := {"loader": loader, "urllib": urllib})
+    return names
+
+
+def test_writers(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests install neither of them."""
+    board, wandb = MagicMock(), MagicMock()
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", board)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    for text in (BOARD, WANDB):
+        run(text, packed)
+    names = [f"loader/{name}" for name in Metrics._fields]
+    logs = [call.args[0] for call in wandb.init().__enter__().log.call_args_list]
+    assert [list(told) for told in logs] == [names, names] and [told["loader/images"] for told in logs] == [100, 100]
+    scalars = [(*call.args,) for call in board.SummaryWriter().add_scalar.call_args_list]
+    assert [name for name, _, _ in scalars] == 2 * [name for name in names if name != "loader/binds"]
+    assert all(isinstance(value, int | float) for _, value, _ in scalars)
+
+
+def test_prometheus(packed: Path) -> None:
+    pytest.importorskip("prometheus_client")
+    assert PROMETHEUS.count("(9464)") == 1
+    read = "\npage = urllib.request.urlopen(f'http://127.0.0.1:{server.server_port}/metrics').read()"
+    names = run(f"{PROMETHEUS.replace('(9464)', '(0)')}{read}\nserver.shutdown(); server.server_close()", packed)
+    assert re.search(rb"gpuload_images_per_s [1-9]", names["page"]) and b"gpuload_wait_share 0." in names["page"]
