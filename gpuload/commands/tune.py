@@ -97,16 +97,14 @@ def take_turns(found: Sequence[Measured], measure: Callable[[Tuning], float], un
                 one.failed = str(error).splitlines()[0]
 
 
-def search(
-    settings: Sequence[Tuning], measure: Callable[[Tuning, float], float], seconds: float, opening_s: float
-) -> list[Measured]:
+def search(settings: Sequence[Tuning], measure: Callable[[Tuning, float], float], seconds: float) -> list[Measured]:
     """All settings for which there is time, and both decoders at once, the best first. The first of `settings` are the
-    defaults.
-
-    measure: a turn of so many seconds. opening_s: of each turn, what comes before measuring, which is to take no more
-    than half of it.
-    """
+    defaults. measure: a turn of so many seconds."""
+    measure(settings[0], 0)  # warms the page cache, and the libraries
+    started = time.monotonic()
+    measure(settings[0], 0)
     fitting, begun = len(settings), time.monotonic()
+    opening_s = begun - started  # what comes before measuring, which is to take no more than half of each turn
     while fitting > 2 and seconds < 2 * opening_s * fitting * len(_rounds_of(fitting)):
         fitting -= 1
     rounds = _rounds_of(fitting)
@@ -190,7 +188,7 @@ class Tune:
         name = describe_device(gpu, find_ranks(None, None))
         with progress_bar(f"measuring for {self.seconds:g} s", "turns"):
             settings = candidates(choices)
-            found = tuned._measure_alone(settings, _ALONE * self.seconds)
+            found = search(settings, tuned.measure, _ALONE * self.seconds)
             defaults = next(one for one in found if one.setting == settings[0])
             if not defaults.rates:
                 raise GpuloadError(f"tune: the defaults fail: {defaults.failed}")
@@ -230,13 +228,6 @@ class Tune:
             # The best depends on the number of engines, cores and bytes an image.
             "hw_decoder_load": (None,) if is_cpu else (DALIS_LOAD, 0.0, 0.12, 0.3, 0.45, 0.8, 1.0),
         }
-
-    def _measure_alone(self, settings: Sequence[Tuning], seconds: float) -> list[Measured]:
-        """Loaders alone, the best first."""
-        self.measure(settings[0], 0)  # warms the page cache, and the libraries
-        started = time.monotonic()
-        self.measure(settings[0], 0)
-        return search(settings, self.measure, seconds, time.monotonic() - started)
 
     def _measure_beside_training(self, settings: Sequence[Tuning], seconds: float) -> list[Measured]:
         """Each loader beside a training step, in turn, the best first; loaders that fail are dropped."""

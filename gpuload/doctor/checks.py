@@ -6,7 +6,6 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -47,11 +46,11 @@ def examine(folder: Path | URL | None, seconds: float) -> Iterator[Finding]:
         for name, check_set in sets.CHECKS.items():
             yield from _run(name, check_set, dataset)
     for device, decoder in (found := decoders(driver)):
+        name = f"{decoder} on {device}"
         if datasets:
-            attempt = partial(try_decoder, device=device, decoder=decoder, seconds=seconds)
-            yield from _run(f"{decoder} on {device}", attempt, datasets[0].folder)
+            yield from _run(name, try_decoder, datasets[0].folder, device, decoder, seconds)
         else:
-            yield from _run(f"{decoder} on {device}", partial(_try_without_set, decoder=decoder), device)
+            yield from _run(name, _try_without_set, device, decoder)
     if not found:
         said = "neither decoder='native' nor decoder='dali' can be used here, so that nothing can be loaded"
         yield Finding("decoders", "broken", said, f"`pip install 'gpuload[{cuda_extra() or 'cpu'}]'`")
@@ -66,9 +65,9 @@ def decoders(driver: Driver | None) -> list[tuple[str, str]]:
     return found
 
 
-def _run(name: str, check: Callable[[Any], Answer], subject: Any) -> list[Finding]:
+def _run(name: str, check: Callable[..., Answer], *subject: Any) -> list[Finding]:
     try:
-        answer = check(subject)
+        answer = check(*subject)
     except Exception as error:  # a check must not end the others
         said = f"could not be checked: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
         return [Finding(name, "broken", said, "The line names what is wrong")]

@@ -1,6 +1,5 @@
 """What the images of several splits have in common: classes, and exact and near duplicates."""
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -9,18 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpuload.disk.dataset import stored_sample
-from gpuload.errors import GpuloadError
 from gpuload.pictures import name_of
 from gpuload.report.facts import Part
 from gpuload.report.pixels import SIGNATURE, close_pairs, join_groups
 from gpuload.report.samples import describe, training_split
-from gpuload.types import I64, U64, Bools
+from gpuload.types import I64, Bools
 
 _EXAMPLES = 900  # of all classes of a table; at most six of each
 _EACH = 6
 _MOST_CLASSES = 25_000  # in a table: those that come most often
-_MOST_HASHED = 50_000  # images whose bytes are compared
 # Below these, hashes reflect noise.
 _LEAST_ENTROPY, _LEAST_CONTRAST = 1.5, 0.02
 _PAIRS_AT_A_TIME = 100_000  # 80 MB of colours
@@ -120,15 +116,15 @@ def _of_each_split(members: Sequence[Member]) -> list[Member]:
 
 
 def _find_groups(parts: Sequence[Part]) -> tuple[list[tuple[list[Member], bool]], int]:
-    """The members of each group and whether all have the same bytes; the number of images with too little detail to be
+    """The members of each group and whether all are identical; the number of images with too little detail to be
     compared."""
     split = np.repeat(np.arange(len(parts)), [len(part.looks) for part in parts])
     looks = np.concatenate([part.looks for part in parts])
     numbers, hashes = looks["number"], looks["hash"]
     colors = looks["signature"].reshape(-1, 3 * SIGNATURE**2).astype(np.int16)
     detailed = (looks["entropy"] >= _LEAST_ENTROPY) & (looks["contrast"] >= _LEAST_CONTRAST)
-    digests = _same_bytes(parts, split, numbers, hashes)
-    root = join_groups(np.arange(len(numbers)), _equal_pairs(digests, digests > 0))
+    identical = _identical(parts)
+    root = join_groups(np.arange(len(numbers)), _equal_pairs(identical, identical >= 0))
     one_of_each, place = np.unique(hashes[detailed], return_index=True)
     rows = np.flatnonzero(detailed)[place]
     alike = (rows[pairs] for pairs in close_pairs(one_of_each))
@@ -140,7 +136,7 @@ def _find_groups(parts: Sequence[Part]) -> tuple[list[tuple[list[Member], bool]]
     groups = []
     for rows in np.split(order, np.flatnonzero(np.diff(root[order], prepend=-1))[1:]):
         if len(rows) > 1:
-            exact = bool(digests[rows[0]]) and len(np.unique(digests[rows])) == 1
+            exact = len(np.unique(identical[rows])) == 1
             groups.append((list(zip(split[rows].tolist(), numbers[rows].tolist(), strict=True)), exact))
     return groups, int((~detailed).sum())
 
@@ -165,22 +161,13 @@ def _equal_pairs(values: npt.NDArray[Any], chosen: Bools) -> I64:
     return np.stack([rows[:-1][equal], rows[1:][equal]], axis=1)
 
 
-def _same_bytes(parts: Sequence[Part], split: I64, numbers: I64, hashes: U64) -> I64:
-    """int64 (N,): the same number above 0 for images with the same bytes; 0 for one that is alone.
-
-    Equal files have the same perceptual hash: only of those that agree in it are the bytes compared, by SHA-256.
-    """
-    _, which, counts = np.unique(hashes, return_inverse=True, return_counts=True)
-    found: dict[bytes, list[int]] = {}
-    for row in np.flatnonzero(counts[which] > 1)[:_MOST_HASHED].tolist():
-        try:
-            dataset = parts[int(split[row])].split.dataset
-            content = stored_sample(dataset, int(numbers[row])).read(dataset.fields["image"])
-        except GpuloadError:  # it is told among those that do not decode
-            continue
-        found.setdefault(hashlib.sha256(content).digest(), []).append(row)
-    digests = np.zeros(len(numbers), np.int64)
-    for number, rows in enumerate(found.values(), start=1):
-        if len(rows) > 1:
-            digests[rows] = number
-    return digests
+def _identical(parts: Sequence[Part]) -> I64:
+    """int64 (N,): the same number for images of the same sides, bytes, hash and colours."""
+    rows = []
+    for part in parts:
+        sizes = part.sizes[np.searchsorted(part.sizes["number"], part.looks["number"])]
+        about = (sizes["width"], sizes["height"], sizes["image_bytes"], part.looks["hash"].view(np.int64))
+        colors = part.looks["signature"].reshape(len(sizes), 3 * SIGNATURE**2).view(np.int64)
+        rows.append(np.column_stack([*about, colors]))
+    _, numbers = np.unique(np.concatenate(rows), axis=0, return_inverse=True)
+    return numbers.reshape(-1)
