@@ -133,10 +133,6 @@ def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_the_package_says_that_it_is_typed() -> None:
-    assert (ROOT / "gpuload" / "py.typed").read_text() == ""
-
-
 def test_check_wheel(tmp_path: Path) -> None:
     """Here gpuload is not installed, but found by the path of the tests."""
     done = subprocess.run(

@@ -49,8 +49,3 @@ def test_the_record_is_of_these_diffs() -> None:
     for title, found in record.items():
         assert found["steps"] == found["samples"] // clients.BATCH
         assert median(found["after"]) >= median(found["before"]), title
-
-
-def test_lines_are_counted_by_what_changes() -> None:
-    (diff,) = clients.read_diffs('```diff title="x"\n a\n-b\n-c\n+d\n e\n+f\n+\n-\n g\n```\n').values()
-    assert diff == ("a\nb\nc\ne\n\ng", "a\nd\ne\nf\n\ng", 3)

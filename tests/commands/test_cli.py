@@ -21,7 +21,6 @@ from gpuload.commands import pack as pack_command
 from gpuload.decode.dali.memory import needed
 from gpuload.disk import Manifest
 from gpuload.packing.options import PackOptions
-from gpuload.sources.registry import format_names
 
 ROOT = Path(__file__).parents[2]
 
@@ -88,12 +87,6 @@ def test_defaults_are_those_of_the_options(monkeypatch: pytest.MonkeyPatch) -> N
     assert {name for changed in OPTIONS.values() for name in changed} == {f.name for f in fields(PackOptions)} - {
         "measure"
     }
-
-
-def test_help_names_every_kind_of_source(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        cli.main(["pack", "--help"])
-    assert f"format of SOURCE: {', '.join(format_names())}" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("program", [["-m", "gpuload", "pack"], [str(ROOT / "tools" / "pack.py")]])

@@ -1,9 +1,9 @@
 """examples/notebooks: they are what their text says, and each of them runs from beginning to end."""
 
 import importlib
-import importlib.util
 import json
 import os
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,12 @@ from snippets import ROOT
 FOLDER = ROOT / "examples" / "notebooks"
 
 
-def load_script() -> Any:
-    spec = importlib.util.spec_from_file_location("make_notebooks", FOLDER / "make.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 IN_JUPYTER = "quickstart.ipynb"
 NAMES = sorted(path.name for path in FOLDER.glob("*.ipynb"))
 
 
 def test_they_are_what_the_script_makes() -> None:
-    made = load_script().texts()
+    made = runpy.run_path(str(FOLDER / "make.py"))["texts"]()
     assert sorted(made) == NAMES and len(NAMES) == 4
     for name, text in made.items():
         assert (FOLDER / name).read_text() == text, "run `python examples/notebooks/make.py`"
