@@ -51,6 +51,56 @@ def many(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out / "train"
 
 
+@pytest.fixture(scope="session")
+def bucket(packed: Path) -> Iterator[tuple[Any, Any]]:
+    """A proxy before moto's S3 server with the bucket `sets`, and the server."""
+    for name in ("moto", "boto3"):
+        pytest.importorskip(name, reason=f"{name} is not installed (extra dev)")
+    from s3_server import s3_server
+    from store.servers import Proxy, running
+
+    with s3_server("sets") as s3:
+        for path in packed.iterdir():
+            s3.client.upload_file(str(path), "sets", f"photos/train/{path.name}")
+        with running(Proxy(s3.url)) as proxy:
+            yield proxy, s3
+
+
+@pytest.fixture
+def reader(bucket: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The proxy before the bucket; the environment holds the credentials."""
+    proxy, s3 = bucket
+    proxy.reset()
+    s3.use(monkeypatch, proxy.url)
+    return proxy
+
+
+@pytest.fixture(params=["cached", "in memory", "in parts"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where shards are kept; "in parts": in the cache, with an index of which each part is fetched when it is needed."""
+    if request.param == "in parts":
+        monkeypatch.setattr("gpuload.disk.fetch.WHOLE_BYTES", 0)
+    return str(request.param)
+
+
+URLS = {"s3": "s3://sets/photos/train", "hub": "hf://datasets/me/photos/train"}
+
+
+@pytest.fixture(params=["cached", "in memory", "in parts", "without ranges", "s3", "hub"])
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., gpuload.Dataset]]:
+    """Opens `packed`, as it lies at a URL: by a folder for the cache, and options."""
+    from store.servers import file_server, running
+
+    packed, size = request.getfixturevalue("packed"), 0 if request.param == "in memory" else None
+    if request.param == "in parts":
+        monkeypatch.setattr("gpuload.disk.fetch.WHOLE_BYTES", 0)
+    if fixture := {"s3": "reader", "hub": "hub"}.get(request.param):
+        request.getfixturevalue(fixture)
+    with running(file_server(packed, ranges=request.param != "without ranges")) as server:
+        url = URLS.get(request.param, server.url)
+        yield lambda cache, **options: gpuload.Dataset(url, cache, size, **options)
+
+
 @pytest.fixture
 def proxy(served: Any) -> Iterator[Any]:
     served.reset()

@@ -188,9 +188,18 @@ def test_no_field_of_a_file_of_the_cache_becomes_a_path(proxy: Any, packed: Path
     assert {path.name: path.read_text() for path in outside.iterdir()} == {"manifest.json": "mine", "mine": "mine"}
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "index.arrow"])
-def test_a_damaged_copy_is_downloaded_again(name: str, proxy: Any, tmp_path: Path) -> None:
+def in_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the file is a part of the index, it is fetched in these."""
+    if name.startswith("rows-"):
+        monkeypatch.setattr("gpuload.disk.fetch.WHOLE_BYTES", 0)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "index.arrow", "rows-000003", "rows-000010"])
+def test_a_damaged_copy_is_downloaded_again(
+    name: str, proxy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is damaged here is not what somebody must upload again."""
+    in_parts(name, monkeypatch)
     url = f"{proxy.url}/train"
     keys = gpuload.Dataset(url, tmp_path).keys(range(97))
     (path,) = tmp_path.rglob(name)
@@ -203,17 +212,20 @@ def test_a_damaged_copy_is_downloaded_again(name: str, proxy: Any, tmp_path: Pat
         assert path.read_bytes() == data
 
 
-@pytest.mark.parametrize("name", ["lock", "current.json", "manifest.json", "index.arrow"])
-def test_links_in_the_cache_are_not_followed(name: str, proxy: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["lock", "current.json", "manifest.json", "index.arrow", "rows-000003", "rows-000010"])
+def test_links_in_the_cache_are_not_followed(
+    name: str, proxy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_parts(name, monkeypatch)
     url, cache = f"{proxy.url}/train", tmp_path / "cache"
-    gpuload.Dataset(url, cache)
+    gpuload.Dataset(url, cache).fetch_rows()
     (path,) = (one for one in cache.rglob(name) if one.parent.name != "gpuload-1")
     target = tmp_path / "mine"
     path.rename(target)
     before = target.read_bytes()
     path.symlink_to(target)
     with pytest.raises(FormatError, match=f"{name}: .*not a regular file"):
-        gpuload.Dataset(url, cache)
+        gpuload.Dataset(url, cache).keys(range(97))
     assert target.read_bytes() == before
 
 

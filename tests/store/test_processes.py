@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from loaders import drain, load
-from store.servers import finish, run_code, start_script
+from store.servers import finish, run_code, shards_asked, start_script
 
 import gpuload
 from gpuload.store.cache import Cache
@@ -59,7 +59,7 @@ def test_a_small_cache_holds_what_is_needed_next(
 
 ENDS = """
 import os, signal, sys, threading, time
-from store.read_remote import batches, gpuload
+from store.read_remote import batches, fetch, gpuload
 
 batches._READ_AT_ONCE = 1
 
@@ -70,10 +70,12 @@ def loader(size):
     )
 
 held = []
-for size in ("1GB", "0"):
+for size, whole in (("1GB", fetch.WHOLE_BYTES), ("0", fetch.WHOLE_BYTES), ("2GB", 0)):
+    if not whole:
+        fetch.WHOLE_BYTES, sys.argv[2] = whole, sys.argv[2] + "/parts"
     one = loader(size)
     next(iter(one))
-    time.sleep(0.5)  # its thread waits for the shard of the silent server by now
+    time.sleep(0.5)  # its thread waits by now for what the silent server sends
     for _ in one:  # another loop ends the first
         break
     threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -91,22 +93,35 @@ print("ended", flush=True)
 
 
 def test_nothing_waits_for_a_download_that_nobody_wants(proxy: Any, tmp_path: Path) -> None:
-    """A server that is silent for hours holds up neither `close`, nor another loop, nor Ctrl-C, nor the end of the
-    process."""
-    proxy.fault = lambda path, number: "stall" if path.endswith(("2.tar", "3.tar")) else None
+    """A server that is silent for hours, about shards or rows of the index, holds up neither `close`, nor another loop,
+    nor Ctrl-C, nor the end of the process."""
+    # Of the index, after the whole, the last part and the rows of the first shard.
+    proxy.fault = lambda path, number: (
+        "stall" if path.endswith(("2.tar", "3.tar")) or (path.endswith(".arrow") and number > 3) else None
+    )
     proxy.silent_s = 10_000
     out, err, code = run_code(ENDS, f"{proxy.url}/train", str(tmp_path))
     said = [line for line in err.splitlines() if not line.startswith("gpuload compiles")]
-    assert (out, said, code) == ("interrupted\ninterrupted\nended\n", [], 0)
+    assert (out, said, code) == ("interrupted\n" * 3 + "ended\n", [], 0)
+    assert proxy.asked["/train/index.arrow"] > 3
+
+
+def test_processes_share_what_they_fetch(proxy: Any, packed: Path, tmp_path: Path) -> None:
+    proxy.delay_s = 0.01
+    found = [finish(one) for one in [start(f"{proxy.url}/train", tmp_path, "1GB", 1) for _ in range(2)]]
+    proxy.delay_s = 0.0
+    assert found[0] == found[1] and len(found[0]) == 1
+    assert shards_asked(proxy) == {f"/train/shard-{n:06d}.tar": 1 for n in range(10)}
+    assert proxy.sent["/train/index.arrow"] <= (packed / "index.arrow").stat().st_size + 3000
 
 
 def test_what_a_killed_process_leaves(proxy: Any, packed: Path, tmp_path: Path) -> None:
-    """Two are killed, at any moment; each time another one goes on, with the same cache."""
+    """Three are killed, at any moment, while they fetch shards or parts of the index; another one goes on with their cache."""
     limit, url, rng = str(needed(packed, 7)), f"{proxy.url}/train", random.Random(0)
     (whole,) = finish(start(url, tmp_path / "whole", "1GB", 1))
     proxy.delay_s = 0.02
     survivor = start(url, tmp_path / "cache", limit, 3)
-    for _ in range(2):
+    for _ in range(3):
         process = start(url, tmp_path / "cache", limit, 100)
         assert process.stdout is not None
         process.stdout.readline()

@@ -1,4 +1,5 @@
-"""Sets at URLs: the same epochs as from a folder, each shard downloaded once, and an error for all that is not so."""
+"""Sets at URLs, wherever they lie and are kept: the same samples as from a folder, each shard downloaded once, and an
+error for all that is not so."""
 
 import json
 import logging
@@ -12,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow.compute as pc
 import pytest
 from loaders import drain, load, world
 from store.servers import Proxy, file_server, no_shards_in_memory, running, shards_asked
@@ -26,15 +29,13 @@ from gpuload.store.url import URL
 Rows = list[tuple[int, bytes]]
 
 
-EITHER = pytest.mark.parametrize("size", [None, 0], ids=["cached", "in memory"])
+def remote(proxy: Any, cache: Path, way: str = "cached", **options: Any) -> gpuload.DaliIterator:
+    return remote_of(f"{proxy.url}/train", cache, way, **options)
 
 
-def remote(proxy: Any, cache: Path, size: int | None = None, **options: Any) -> gpuload.DaliIterator:
-    return remote_of(f"{proxy.url}/train", cache, size, **options)
-
-
-def remote_of(url: Any, cache: Path, size: int | None = None, **options: Any) -> gpuload.DaliIterator:
-    return load(gpuload.Dataset(url, cache, size), drop_last=False, shuffle=gpuload.Shuffle(window=2), **options)
+def remote_of(url: Any, cache: Path, way: str = "cached", **options: Any) -> gpuload.DaliIterator:
+    dataset: Any = gpuload.Dataset(url, cache, 0 if way == "in memory" else None)
+    return load(dataset, drop_last=False, shuffle=gpuload.Shuffle(window=2), **options)
 
 
 def test_epochs_are_those_of_the_folder_and_each_shard_is_downloaded_once(
@@ -48,29 +49,68 @@ def test_epochs_are_those_of_the_folder_and_each_shard_is_downloaded_once(
     assert "/train'" in repr(loader) and repr(loader).startswith(f"DaliIterator('{proxy.url}/train': 97 samples")
 
 
-@EITHER
-def test_ranks_mixtures_and_runs_that_go_on_are_those_of_the_folder(
-    size: int | None, proxy: Any, packed: Path, tmp_path: Path, epochs: list[Rows]
+BUCKETS = gpuload.Augment(gpuload.Buckets([(12, 12), (10, 14)]), crop="cover", dtype="uint8")
+OPTIONS: list[dict[str, Any]] = [
+    {"shuffle": gpuload.Shuffle(window=1)},
+    {"shuffle": gpuload.Shuffle(window=1, lanes=2), "drop_last": True},
+    {"verify": "sha256", "shuffle": False, "decoder": "dali"},
+    {"shuffle": gpuload.Shuffle(window=4), "sampling": gpuload.Balance("label"), "exclude": [3, 40]},
+    {"augment": BUCKETS, "shuffle": gpuload.Shuffle(window=4)},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options))
+def test_epochs_are_those_of_the_folder(options: dict[str, Any], place: Any, packed: Path, tmp_path: Path) -> None:
+    of_set: dict[str, Any] = {name: options[name] for name in ("verify", "exclude") if name in options}
+    if "exclude" in of_set:
+        of_set["exclude"] = gpuload.Dataset(packed).keys(of_set["exclude"])
+    options = {"drop_last": False, **{name: value for name, value in options.items() if name not in of_set}}
+    sets: list[Any] = [gpuload.Dataset(packed, **of_set), place(tmp_path, **of_set)]
+    with load(sets[0], **options) as local, load(sets[1], **options) as loader:
+        for _ in range(2):
+            assert drain([loader]) == drain([local])
+
+
+def test_ranks_mixtures_subsets_and_runs_that_go_on_are_those_of_the_folder(
+    place: Any, packed: Path, tmp_path: Path, epochs: list[Rows]
 ) -> None:
-    data: Any = gpuload.Dataset(f"{proxy.url}/train", tmp_path, size)
-    loaders = world(data, 4, 2, drop_last=False, shuffle=gpuload.Shuffle(window=2))
+    window: dict[str, Any] = {"shuffle": gpuload.Shuffle(window=2)}
+    data, local = place(tmp_path), gpuload.Dataset(packed)
+    loaders = world(data, 4, 2, drop_last=False, **window)
     rows = drain(loaders)
     assert sorted(rows) == sorted(epochs[0]) and len(rows) == 97
-    assert size is not None or set(shards_asked(proxy).values()) == {1}
     for loader in loaders:
         loader.close()
-    for first, second in ((packed, data), (data, packed)):
-        with load(first, drop_last=False, shuffle=gpuload.Shuffle(window=2)) as loader:
+    for first, second in ((packed, data), (data, packed), (data, place(tmp_path / "another node"))):
+        with load(first, drop_last=False, **window) as loader:
             begun, state = drain([loader], steps=5), loader.state_dict()
-        with load(second, drop_last=False, shuffle=gpuload.Shuffle(window=2)) as loader:
+        with load(second, drop_last=False, **window) as loader:
             loader.load_state_dict(state)
             assert begun + drain([loader]) == epochs[0] and "http" not in str(loader.state_dict())
-    mixed = [
-        load(gpuload.mix([(packed, 0.5), (other, 0.5)]), shuffle=gpuload.Shuffle(window=2)) for other in (packed, data)
+    changes: list[Callable[[Any], Any]] = [
+        lambda one: one.subset(range(10, 60, 2)),
+        lambda one: gpuload.mix([(packed, 0.5), (one.subset(range(50)), 0.5)]),
     ]
-    assert drain(mixed[:1]) == drain(mixed[1:])
-    for loader in mixed:
-        loader.close()
+    for change in changes:
+        with load(change(local), **window) as expected, load(change(data), **window) as loader:
+            assert drain([loader]) == drain([expected])
+
+
+def test_what_is_asked_of_a_set_is_told_as_of_the_folder(place: Any, packed: Path, tmp_path: Path) -> None:
+    data, local = place(tmp_path), gpuload.Dataset(packed)
+    keys = local.keys(range(97))
+    asks: list[Callable[[Any], Any]] = [
+        lambda one: one.first_row(),
+        lambda one: one.keys([2, 3, 20]),
+        lambda one: one.labels.tolist(),
+        lambda one: [one.column(name).to_pylist() for name in one.schema.names],
+        lambda one: one.filter(pc.field("width") >= 80).stored_samples(np.arange(5)).tolist(),
+        lambda one: [one.rows(number).to_pylist() for number in range(10)],
+        lambda one: [{**one[index], "image": one[index]["image"].tobytes()} for index in (3, 96, keys[40])],
+        lambda one: pickle.loads(pickle.dumps(one.subset(range(30)))).fingerprint,
+    ]
+    for ask in asks:
+        assert ask(data) == ask(local)
 
 
 @pytest.mark.parametrize(("size", "limit"), [("1GB", 10**9), (0, 0)])
@@ -94,19 +134,26 @@ def test_a_cache_that_is_too_small(proxy: Any, tmp_path: Path) -> None:
 ONCE = ["wrong bytes", "500", "stall", "503", "hang up", "cut", "429", "truncate"]
 
 
-@EITHER
 def test_what_goes_wrong_once_is_tried_again(
-    size: int | None, proxy: Any, tmp_path: Path, epochs: list[Rows], monkeypatch: pytest.MonkeyPatch
+    way: str, proxy: Any, tmp_path: Path, epochs: list[Rows], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each fault with one of the shards, and some with what lies beside them."""
-    faults = {"manifest.json": "503", "index.arrow": "cut", **{f"shard-{n:06d}.tar": ONCE[n % 8] for n in range(10)}}
-    proxy.fault = lambda path, number: faults.get(path.rpartition("/")[2]) if number == 1 else None
+    """Each fault with one of the shards, and some with what lies beside them: of the index, with several parts, the
+    first of which is its end."""
+    faults = {"manifest.json": ["503"], **{f"shard-{n:06d}.tar": [ONCE[n % 8]] for n in range(10)}}
+    faults["index.arrow"] = ["cut"] if way != "in parts" else ["wrong bytes", "", "truncate", "", "wrong bytes", ""]
+
+    def fault(path: str, number: int) -> str | None:
+        of_file = faults.get(path.rpartition("/")[2], [])
+        return of_file[number - 1] or None if number <= len(of_file) else None
+
+    proxy.fault = fault
     proxy.silent_s = 4.0
     monkeypatch.setattr(Objects, "patience", replace(Objects.patience, silent_s=1.5))
     no_shards_in_memory()  # of earlier tests, which would not be downloaded
-    with remote(proxy, tmp_path, size) as loader:
+    with remote(proxy, tmp_path, way) as loader:
         assert drain([loader]) == epochs[0]
     asked = shards_asked(proxy)
+    assert proxy.asked["/train/index.arrow"] > len(faults["index.arrow"])
     # Of shards in memory, some are downloaded again for the next epoch; others are slow, too, beside one that stalls.
     assert len(asked) == 10 and set(asked.values()) <= {2, 3, 4}
 
@@ -133,22 +180,33 @@ LASTING = {
 }
 
 
-@pytest.mark.parametrize(("fault", "size"), [*((fault, None) for fault in LASTING), ("503", 0), ("wrong bytes", 0)])
+@pytest.mark.parametrize(
+    ("fault", "way"),
+    [
+        *((fault, "cached") for fault in LASTING),
+        ("503", "in memory"),
+        ("wrong bytes", "in memory"),
+        ("503", "in parts"),
+    ],
+    indirect=["way"],
+)
 def test_what_goes_on_going_wrong_is_an_error_in_a_while(
-    fault: str, size: int | None, proxy: Any, tmp_path: Path, impatient: Any, epochs: list[Rows],
+    fault: str, way: str, proxy: Any, tmp_path: Path, impatient: Any, epochs: list[Rows],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
+    """With the shards, or with rows of the index that were not fetched as it was opened."""
     impatient(give_up_s=1.0)
     error = ShardError if fault == "wrong bytes" else RemoteError
-    proxy.fault = lambda path, number: fault if path.endswith(".tar") else None
+    file = r"index.arrow" if way == "in parts" else r"shard-\d+.tar"
     proxy.silent_s = 1.0
     if fault == "stall":
         impatient(silent_s=0.5, give_up_s=1.0)
-    with remote(proxy, tmp_path, size) as loader:
-        with pytest.raises(error, match=rf"^{proxy.url}/train/shard-\d+.tar: {LASTING[fault]}") as raised:
+    with remote(proxy, tmp_path, way) as loader:
+        proxy.fault = lambda path, number: fault if path.endswith(file[-4:]) else None
+        with pytest.raises(error, match=rf"^{proxy.url}/train/{file}: {LASTING[fault]}") as raised:
             drain([loader])
-        assert size is None or "is kept" not in str(raised.value)
-        if size == 0:
+        assert way != "in memory" or "is kept" not in str(raised.value)
+        if way == "in memory":
             no_shards_in_memory()  # although there is the error still
         proxy.reset()  # and the next loop goes on where the last one stopped
         monkeypatch.undo()
@@ -156,10 +214,9 @@ def test_what_goes_on_going_wrong_is_an_error_in_a_while(
         assert drain([loader]) == epochs[0]
 
 
-@EITHER
-def test_a_set_that_was_replaced(size: int | None, packed: Path, tmp_path: Path, impatient: None) -> None:
+def test_a_set_that_was_replaced(way: str, packed: Path, tmp_path: Path, impatient: None) -> None:
     copy = Path(shutil.copytree(packed, tmp_path / "set"))
-    with running(file_server(copy)) as server, remote_of(server.url, tmp_path / "cache", size) as loader:
+    with running(file_server(copy)) as server, remote_of(server.url, tmp_path / "cache", way) as loader:
         for path in copy.glob("*.tar"):
             data = bytearray(path.read_bytes())
             data[700] ^= 1
@@ -168,8 +225,9 @@ def test_a_set_that_was_replaced(size: int | None, packed: Path, tmp_path: Path,
             drain([loader])
 
 
+@pytest.mark.parametrize("way", ["cached", "in parts"], indirect=True)
 def test_without_a_network_the_cache_is_enough(
-    packed: Path, tmp_path: Path, epochs: list[Rows], caplog: pytest.LogCaptureFixture, impatient: None
+    way: str, packed: Path, tmp_path: Path, epochs: list[Rows], caplog: pytest.LogCaptureFixture, impatient: None
 ) -> None:
     with running(file_server(packed)) as server:
         url = server.url
@@ -181,11 +239,6 @@ def test_without_a_network_the_cache_is_enough(
     assert "Using the copy of its manifest and index in the cache" in caplog.text
     with pytest.raises(RemoteError, match=f"{url}/manifest.json: no connection after .* attempts"):
         remote_of(url, tmp_path / "empty")
-
-
-def test_a_server_without_ranges(packed: Path, tmp_path: Path, epochs: list[Rows]) -> None:
-    with running(file_server(packed, ranges=False)) as server, remote_of(server.url, tmp_path) as loader:
-        assert drain([loader]) == epochs[0]
 
 
 def test_what_is_no_packed_set(proxy: Any, tmp_path: Path) -> None:

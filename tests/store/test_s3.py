@@ -3,41 +3,16 @@
 import json
 import os
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from loaders import drain, load
 from reading import files_of
-from s3_server import S3, s3_server
-from store.servers import Proxy, running
+from store.servers import Proxy
 
 import gpuload
 from gpuload import FormatError, RemoteError
 from gpuload.disk.fetch import fetch
-
-pytest.importorskip("moto", reason="moto is not installed (extra dev)")
-boto3 = pytest.importorskip("boto3")
-
-
-@pytest.fixture(scope="module")
-def bucket(packed: Path) -> Iterator[tuple[Proxy, S3]]:
-    """A proxy before a server with the bucket `sets`, and the server."""
-    with s3_server("sets") as s3:
-        for path in packed.iterdir():
-            s3.client.upload_file(str(path), "sets", f"photos/train/{path.name}")
-        with running(Proxy(s3.url)) as proxy:
-            yield proxy, s3
-
-
-@pytest.fixture
-def reader(bucket: tuple[Proxy, S3], monkeypatch: pytest.MonkeyPatch) -> Proxy:
-    """The proxy; the environment holds the credentials."""
-    proxy, s3 = bucket
-    proxy.reset()
-    s3.use(monkeypatch, proxy.url)
-    return proxy
-
 
 URL_ = "s3://sets/photos/train"
 
