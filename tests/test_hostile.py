@@ -7,7 +7,6 @@ import shutil
 import struct
 import zipfile
 import zlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -173,17 +172,6 @@ def test_a_manifest_that_is_nested_deeply_is_refused(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("[" * 100_000)
     with pytest.raises(FormatError, match="is damaged: its lists or objects are nested too deeply"):
         Manifest.read(tmp_path)
-
-
-def test_a_pipe_in_place_of_a_shard_is_not_opened(tmp_path: Path) -> None:
-    folder = pack(tmp_path, [JPG])
-    (shard,) = folder.glob("*.tar")
-    shard.unlink()
-    os.mkfifo(shard)
-    manifest = Manifest.read(folder)
-    replace(manifest, shards=(replace(manifest.shards[0], samples=0, bytes=0),)).write(folder)
-    with pytest.raises(ShardError, match=r"shard-000000.tar: cannot be read \(is not a regular file\). Copy"):
-        gpuload.Dataset(folder)
 
 
 def test_messages_quote_no_control_characters() -> None:

@@ -27,17 +27,13 @@ def datasets_of(data: Any) -> tuple[gpuload.Dataset, ...]:
     return data.datasets if isinstance(data, gpuload.Mixture) else (data,)
 
 
-def make(data: Any, weights: Any = None, seed: int = 5, decodes: bool = True) -> tuple[BatchReader, Stream]:
+def make(data: Any, weights: Any = None, seed: int = 5) -> tuple[BatchReader, Stream]:
     datasets = datasets_of(data)
     samplings = find_samplings(datasets, None if weights is None else gpuload.Weights(weights), shuffle=True)
     stream = Stream(data, samplings, seed=seed, window=2, shuffle=True)
     return BatchReader(
-        datasets, lambda: stream, ("label", "key", "boxes"), ("features",), ("mask",), decodes=decodes
+        datasets, lambda: stream, ("label", "key", "boxes"), ("features",), ("mask",), decodes=True
     ), stream
-
-
-def limited(dataset: gpuload.Dataset, most: int | None) -> gpuload.Dataset:
-    return dataset if most is None else gpuload.Dataset(dataset.folder, max_pixels=most)
 
 
 def rows_of(batch: Batch) -> list[Any]:
@@ -230,22 +226,4 @@ def test_after_an_error_every_shard_is_mapped_again(
     reader.begin()
     reader.read(order, 0, 5)
     assert reader._window.shards == mapped
-    reader.close()
-
-
-def test_images_with_more_pixels_than_allowed_are_refused(dataset: gpuload.Dataset) -> None:
-    """The largest of the samples has 34 × 21 pixels; sample 8 has 32 × 22, which are as many as any."""
-    most = max(row["width"] * row["height"] for shard in range(3) for row in dataset.rows(shard).to_pylist())
-    for allowed in (None, most, dataset.manifest.width * dataset.manifest.height):
-        reader, _ = make(limited(dataset, allowed))
-        assert len(reader.read([Part(0, 11, 11)], AUGMENTS)[0]) == 11
-        reader.close()
-    reader, _ = make(limited(dataset, most - 1))
-    with pytest.raises(
-        gpuload.ShardError,
-        match=r"shard-00000\d.tar: sample '\d+' has \d\d × \d\d pixels, more than max_pixels=\d+. Give gpuload.Dataset a larger",
-    ) as raised:
-        reader.read([Part(0, 11, 11)], AUGMENTS)
-    [worst] = [n for n in range(11) if (24 + n) * (20 + n % 3) == most]
-    assert dataset.keys([worst])[0] in str(raised.value) and f"shard-00000{worst // 4}.tar" in str(raised.value)
     reader.close()

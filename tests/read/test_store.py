@@ -1,7 +1,7 @@
 """Any store of shards gives the same epochs; the reader tells it what will be needed."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -9,22 +9,18 @@ from loaders import drain, load
 
 import gpuload
 from gpuload.order.epoch import EpochOrder
-from gpuload.store import Lease
+from gpuload.store import FolderStore, Lease
 
 
-class Fake:
+class Fake(FolderStore):
     """Shards in memory. Of those that are planned, the next few are ready."""
 
-    waited_s = 0.0
-
-    def __init__(self, paths: tuple[Path, ...]) -> None:
-        self.paths, self.planned, self.opened, self.closed, self.begun = paths, [], [], 0, 0
+    def __init__(self, paths: Sequence[Path]) -> None:
+        super().__init__(paths)
+        self.planned, self.opened, self.closed, self.begun = list[int](), list[int](), 0, 0
 
     def begin(self) -> None:
         self.begun += 1
-
-    def interrupt(self) -> None:
-        """Nothing waits."""
 
     def plan(self, numbers: Iterable[int], now: int = 0, soon: int = 0) -> None:
         self.planned = [int(number) for number in numbers]
@@ -35,7 +31,7 @@ class Fake:
     def open(self, number: int) -> Lease:
         self.opened.append(number)
         handle = os.memfd_create("shard")
-        os.write(handle, self.paths[number].read_bytes())
+        os.write(handle, super().open(number).path.read_bytes())
         return Lease(Path(f"/proc/self/fd/{handle}"))
 
     def close(self) -> None:
@@ -45,7 +41,7 @@ class Fake:
 def test_an_epoch_from_a_store(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with load(packed, 8, drop_last=False, shuffle=gpuload.Shuffle(window=3)) as loader:
         expected = [drain([loader]), drain([loader])]
-    store = Fake(gpuload.Dataset(packed).shard_paths)
+    store = Fake(gpuload.Dataset(packed).shard_paths)  # type: ignore[arg-type]
     monkeypatch.setattr(gpuload.Dataset, "open_store", lambda dataset, trusts: store)
     with load(packed, 8, drop_last=False, shuffle=gpuload.Shuffle(window=3)) as loader:
         assert [drain([loader]), drain([loader])] == expected

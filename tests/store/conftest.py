@@ -18,7 +18,7 @@ except ImportError:
 else:
     OBSTORE = True
 
-WITHOUT = {"test_url.py", "test_store_cache.py"}  # what needs no server
+WITHOUT = {"test_store_cache.py"}  # what needs no server
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

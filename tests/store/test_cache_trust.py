@@ -179,22 +179,16 @@ def test_a_shard_that_is_deleted_as_it_is_opened_is_the_one_that_was_checked(
 
 def test_a_cache_that_is_deleted_while_a_shard_is_on_its_way(tmp_path: Path) -> None:
     cache, shard = Cache(tmp_path), Wanted("0" * 64, 1000)
-
-    def download(deleted_after: str) -> None:
+    for deleted_after in ("begin", "make_room", "never"):
         part = cache.begin(shard)
         assert part is not None
-        for reached in ("begin", "make_room"):
-            if deleted_after == reached:
-                (tmp_path / "gpuload-1").rename(tmp_path / f"deleted-{reached}")
-            if reached == "begin":
-                assert cache.make_room(part, shard.bytes, lambda _: 1.0)
+        if deleted_after == "begin":
+            (tmp_path / "gpuload-1").rename(tmp_path / "first")
+        assert cache.make_room(part, shard.bytes, lambda _: 1.0)
+        if deleted_after == "make_room":
+            (tmp_path / "gpuload-1").rename(tmp_path / "second")
         part.finish()
-
-    for moment in ("begin", "make_room"):
-        download(deleted_after=moment)
-        assert cache.lease(shard) is None  # so that it is downloaded again
-    download(deleted_after="never")
-    assert cache.lease(shard) is not None
+        assert (cache.lease(shard) is not None) == (deleted_after == "never")  # else it is downloaded again
 
 
 def test_a_cache_that_cannot_be_written(proxy: Any, tmp_path: Path) -> None:

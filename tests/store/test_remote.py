@@ -21,7 +21,9 @@ from store.servers import Proxy, file_server, no_shards_in_memory, running, shar
 
 import gpuload
 from gpuload import ArgumentError, FormatError, MissingPackageError, RemoteError, ShardError, cli
+from gpuload.packing.index import index_shards
 from gpuload.packing.verify import verify
+from gpuload.sources import open_source
 from gpuload.store.network import background
 from gpuload.store.objects import Objects
 from gpuload.store.url import URL
@@ -321,11 +323,27 @@ REFUSED: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("url", "message"), REFUSED)
 def test_urls_that_are_refused(url: Any, message: str) -> None:
-    doors: list[Callable[[Any], object]] = [gpuload.Dataset, verify, load, lambda url: gpuload.mix([(url, 1.0)])]
+    doors: list[Callable[[Any], object]] = [
+        *(gpuload.Dataset, verify, load, open_source),
+        lambda url: gpuload.mix([(url, 1.0)]),
+        lambda url: gpuload.pack([{"image": b""}], url),
+    ]
     for door in doors:
         with pytest.raises(ArgumentError, match=f"^{message}") as error:
             door(url)
         assert "secret" not in str(error.value)
+
+
+def test_not_everything_may_lie_at_a_url(tmp_path: Path) -> None:
+    asks: list[tuple[Callable[[], object], str]] = [
+        (lambda: gpuload.pack([], "https://host/set"), "https://host/set: https:// can only be read. Pack to a URL of s3://"),
+        (lambda: open_source(tmp_path, "s3://b/x.json"), "--labels s3://b/x.json: is a URL, expected a path. Download"),
+        (lambda: index_shards(["ftp://bucket/x.tar"]), "ftp://bucket/x.tar: no such file"),
+        (lambda: index_shards(["x.tar"], "s3://bucket/x"), "--out s3://bucket/x: is a URL, expected a path. Give a local"),
+    ]  # fmt: skip
+    for ask, message in asks:
+        with pytest.raises(gpuload.GpuloadError, match=f"^{message}"):
+            ask()
 
 
 def test_cache_arguments(packed: Path, tmp_path: Path) -> None:
