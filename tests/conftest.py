@@ -3,6 +3,7 @@
 import faulthandler
 import importlib
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Mapping
@@ -89,6 +90,12 @@ def packed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("packed")
     assert main(["pack", str(photos), str(out), "--maxcount", "10", "--workers", "2"]) == 0
     return out / "train"
+
+
+@pytest.fixture
+def copy(packed: Path, tmp_path: Path) -> Path:
+    """A copy of the packed set, to damage."""
+    return Path(shutil.copytree(packed, tmp_path / "train"))
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,16 @@
-"""Damage to images in packed sets, where the packer would refuse it."""
+"""Damage to packed sets, where the packer would refuse it; and a reading of all samples, which notices it."""
 
+import json
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
+
+from fuzzing.folders import with_fingerprint
 
 import gpuload
+from gpuload.order.epoch import EpochOrder
+from gpuload.read.reader import Reader
 
 
 def zero(data: bytes) -> bytes:
@@ -26,3 +32,19 @@ def damage(
             file.seek(row[f"{field}_offset"])
             file.write(change(data).ljust(len(data), b"\0"))
     return copy
+
+
+def change_manifest(folder: Path, change: Callable[[dict[str, Any]], object], fingerprint: bool = True) -> None:
+    """fingerprint: whether it is changed, too, as by somebody who means it."""
+    path = folder / "manifest.json"
+    found = json.loads(path.read_text())
+    change(found)
+    text = json.dumps(found).encode()
+    path.write_bytes(with_fingerprint(text) if fingerprint else text)
+
+
+def read_stored(data: Path | gpuload.Dataset, *members: str) -> None:
+    """Reads all samples as a loader does, without decoding them. members: fields that stay in the shard, too."""
+    dataset = data if isinstance(data, gpuload.Dataset) else gpuload.Dataset(data)
+    order = EpochOrder(dataset.shard_sizes, seed=0, epoch=0, window=8, shuffle=False)
+    Reader(dataset, [], members).read(order, 0, len(order))

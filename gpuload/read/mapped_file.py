@@ -4,7 +4,6 @@ import ctypes
 import mmap
 import os
 import signal
-import sys
 import weakref
 from pathlib import Path
 from typing import Any
@@ -34,13 +33,10 @@ _files: dict[int, tuple[Path, object]] = {}
 
 
 def install() -> bool:
-    """Installs the handler. Returns False if it cannot be compiled or the platform is unknown; SIGBUS then ends the
-    process.
+    """Installs the handler. Returns False if it cannot be compiled; SIGBUS then ends the process.
 
     A further call replaces a handler installed since then, as by `ray.init`: 5 µs.
     """
-    if sys.platform != "linux":  # the layouts below are Linux's
-        return False
     libc = ctypes.CDLL(None)
     if not _handlers:
         try:

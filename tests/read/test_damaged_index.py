@@ -11,13 +11,12 @@ import numpy as np
 import packed_fields
 import pyarrow as pa
 import pytest
+from damaged import read_stored
 from fuzzing.folders import tell_index
 from fuzzing.loader import write_value
 from fuzzing.run import fuzz
 
 import gpuload
-from gpuload.order.epoch import EpochOrder
-from gpuload.read.reader import Reader
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +49,6 @@ def test_any_value_in_any_column_is_refused_or_harms_that_sample_alone(tmp_path:
     assert result["inputs"] == 40 * len(targets) and min(result["accepted"], result["refused"]) > 3 * len(targets)
 
 
-def read_all(data: Path | gpuload.Dataset) -> None:
-    dataset = data if isinstance(data, gpuload.Dataset) else gpuload.Dataset(data)
-    order = EpochOrder(dataset.shard_sizes, seed=0, epoch=0, window=8, shuffle=False)
-    Reader(dataset, [], ["mask"]).read(order, 0, len(order))
-
-
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
@@ -85,7 +78,7 @@ def test_what_cannot_be_is_refused_with_the_samples_name(
 ) -> None:
     match = rf"shard-000001.tar: its index gives sample '\d+5' {message}.*Copy the"
     with pytest.raises(gpuload.ShardError, match=match):
-        read_all(damage(name, 5, value))
+        read_stored(damage(name, 5, value), "mask")
 
 
 @pytest.mark.parametrize(
@@ -97,14 +90,14 @@ def test_a_value_that_is_missing_is_refused(damage: Callable[..., Path], name: s
         with pytest.raises(
             gpuload.FormatError, match=rf"index.arrow: lacks values in column '{name}' of shard 1. Copy"
         ):
-            read_all(damage(name, 5, value))
+            read_stored(damage(name, 5, value), "mask")
 
 
 def test_raw_images_are_as_large_as_their_pixels(damage: Callable[..., Path]) -> None:
     with pytest.raises(
         gpuload.ShardError, match=r"its pixels as 1,914 bytes at .* x 3, 1,848, at a multiple of 1. Copy"
     ):
-        read_all(damage("width", 5, 28, encode="raw"))
+        read_stored(damage("width", 5, 28, encode="raw"), "mask")
 
 
 def test_fields_that_look_at_the_first_sample_are_refused_at_construction(damage: Callable[..., Path]) -> None:
@@ -129,7 +122,7 @@ def test_an_index_with_broken_lists_or_texts_is_refused(sets: dict[str, Path], t
     (folder / "index.arrow").write_bytes(index.replace(key.tobytes(), (key * 2**40).tobytes()))
     tell_index(folder)
     with pytest.raises(gpuload.FormatError, match=r"index.arrow: is damaged \(.*\). Copy the folder again"):
-        read_all(folder)
+        read_stored(folder, "mask")
 
 
 def test_dali_refuses_an_image_that_is_smaller_than_the_index_says(damage: Callable[..., Path]) -> None:
@@ -157,7 +150,7 @@ def test_a_shard_that_was_truncated_since_it_was_opened_is_refused(copy: Path, m
     os.truncate(shard, size - missing)
     message = rf"{shard.name}: is {size - missing:,} bytes, manifest.json says {size:,}. It was truncated"
     with pytest.raises(gpuload.ShardError, match=message):
-        read_all(dataset)
+        read_stored(dataset, "mask")
 
 
 @pytest.mark.parametrize(("name", "row"), [("mask", 5), ("image", 10)])
@@ -169,14 +162,14 @@ def test_members_may_reach_the_end_of_their_shard_and_no_further(copy: Path, nam
         write_value(copy, pristine, f"{name}_offset", row, end - size + past)
         message = rf"its '{name}' as {size:,} bytes at byte {end - size + past:,}, and the shard has {end:,}. Copy"
         with pytest.raises(gpuload.ShardError, match=message):
-            read_all(copy)
+            read_stored(copy, "mask")
     write_value(copy, pristine, f"{name}_offset", row, 0)
     write_value(copy, (copy / "index.arrow").read_bytes(), f"{name}_bytes", row, end + 1)
     with pytest.raises(gpuload.ShardError, match=rf"its '{name}' as {end + 1:,} bytes at byte 0, and the shard has"):
-        read_all(copy)
+        read_stored(copy, "mask")
     write_value(copy, pristine, f"{name}_offset", row, end - size)
     if name == "image":  # is in the shard, but there is no header before it
         with pytest.raises(gpuload.ShardError, match="its index does not match it"):
-            read_all(copy)
+            read_stored(copy, "mask")
     else:
-        read_all(copy)
+        read_stored(copy, "mask")

@@ -5,7 +5,6 @@ import ctypes
 import errno
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,12 +59,6 @@ def test_a_disk_that_fails_is_named_and_a_repaired_one_is_read_on(
         image.write_bytes(content)
         loader.set_epoch(0)
         assert drain([loader]) == drain([undisturbed])
-
-
-def test_the_handler_is_only_installed_where_its_layouts_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert mapped_file.install()
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert not mapped_file.install()
 
 
 def test_a_file_that_cannot_be_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

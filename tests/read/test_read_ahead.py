@@ -50,11 +50,6 @@ def test_a_forked_child_does_not_wait_for_a_thread_it_does_not_have() -> None:
     assert done.stdout == "0\n", done.stderr
 
 
-@pytest.fixture
-def copy(packed: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(packed, tmp_path / "train"))
-
-
 def flip_a_bit(path: Path) -> None:
     """Within the pixels of an image, without a trace in size and time, as a disk does."""
     dataset = gpuload.Dataset(path.parent)
