@@ -58,6 +58,7 @@ class DownloadingStore(Waiter, Store, ABC):
         super().__init__()
         self._objects, self._shards = Objects(url), shards
         self._order: list[int] = []
+        self._soon: list[int] = []  # those of the order that a store in memory may hold
         self._ranks: dict[str, int] = {}
         self._windows: dict[int, int] = {}  # of shards, counted from the one that is read from
         self._in_turn = _IN_TURN  # downloads of this loop that go window by window
@@ -136,10 +137,12 @@ class DownloadingStore(Waiter, Store, ABC):
 
     def plan(self, numbers: Iterable[int], now: int = 0, soon: int = 0) -> None:
         order = list(dict.fromkeys(int(number) for number in numbers))  # the first time each is needed
+        for number in self._ahead.keys() - set(order[:soon]):
+            self._ahead.pop(number, None)
         self._ranks = {self._shards[number].sha256: rank for rank, number in enumerate(order)}
         self._in_turn = max(self._in_turn, now)  # all of the first window
         self._windows = {number: place // now for place, number in enumerate(order)} if now else {}
-        self._order, self._ahead = order, {}
+        self._order, self._soon = order, order[:soon]
         if self._prefetch is None or self._prefetch.done():
             self._prefetch = background().start(_prefetch(weakref.ref(self), self._changed))
         background().loop.call_soon_threadsafe(self._changed.set)
@@ -150,9 +153,9 @@ class DownloadingStore(Waiter, Store, ABC):
         return number in self._ahead
 
     def open(self, number: int) -> Lease:
-        if self.ready(number):
-            return self._ahead.pop(number)
-        return self.wait(self._get(number), self._where(number))
+        lease = self._ahead[number] if self.ready(number) else self.wait(self._get(number), self._where(number))
+        self._ahead.pop(number, None)
+        return lease
 
     def close(self) -> None:
         if self._prefetch is not None:
@@ -161,7 +164,8 @@ class DownloadingStore(Waiter, Store, ABC):
         self._drop_plan()
 
     def _drop_plan(self) -> None:
-        self._order, self._ranks, self._windows, self._ahead = [], {}, {}, {}
+        self._order, self._soon, self._ranks, self._windows = [], [], {}, {}
+        self._ahead = {}  # the previous one gets the shard of a download that ends at this moment
         _cancel(self._running.values())
 
     def _where(self, number: int) -> str:
@@ -399,32 +403,20 @@ class MemoryStore(DownloadingStore):
     def __init__(self, url: URL, shards: Sequence[Wanted], kept: list[MemoryFile]) -> None:
         super().__init__(url, shards)
         self._objects.again = "Check the network and the server, then run it again"
-        self._soon: list[int] = []
-        self._unopened: dict[int, MemoryFile] = {}
         self._had: weakref.WeakSet[MemoryFile] = weakref.WeakSet()  # downloaded by this store
         self._kept = kept
         self._awaited = 0  # bytes of shards that a reader waits for, and that have no memory yet
 
     def plan(self, numbers: Iterable[int], now: int = 0, soon: int = 0) -> None:
-        order = list(dict.fromkeys(int(number) for number in numbers))
-        self._soon = order[:soon]
-        for number in set(self._unopened).difference(self._soon):
-            self._unopened.pop(number, None)
+        super().plan(numbers, now, soon)
         if self._soon:
             _cancel([task for number, task in list(self._running.items()) if number not in self._soon])
-        super().plan(order, now, soon)
 
     def open(self, number: int) -> Lease:
         lease = super().open(number)
-        self._unopened.pop(number, None)
         if not self._order:
             self._kept[:] = [lease.memory]
         return lease
-
-    def _drop_plan(self) -> None:
-        super()._drop_plan()
-        self._soon = []
-        self._unopened = {}  # the previous one gets the shard of a download that ends at this moment
 
     def taken(self) -> int:
         """Bytes of the shards that this store downloads, or has downloaded and something still references.
@@ -434,7 +426,7 @@ class MemoryStore(DownloadingStore):
         return sum(file.size for file in list(self._had) if file.number >= 0)
 
     def _lease(self, number: int) -> Lease | None:
-        file = self._unopened.get(number) or _files.get(self._shards[number].sha256)
+        file = _files.get(self._shards[number].sha256)
         return None if file is None else Lease(file.path, memory=file)
 
     def _missing(self) -> Iterator[int]:
@@ -442,9 +434,9 @@ class MemoryStore(DownloadingStore):
 
     def _claim(self, number: int, urgent: bool) -> "Callable[[], Coroutine[Any, Any, bool]]":
         def kept(file: MemoryFile) -> None:
-            unopened[number] = _files[shard.sha256] = file
+            ahead[number], _files[shard.sha256] = Lease(file.path, memory=file), file
 
-        shard, unopened = self._shards[number], self._unopened
+        shard, ahead = self._shards[number], self._ahead
         return partial(self._download, number, MemoryFile(shard.bytes, kept), urgent)
 
     async def _make_room(self, number: int, part: Any, urgent: bool) -> bool:

@@ -41,7 +41,7 @@ async def download(
         RemoteError: it cannot be read, or is too long. ShardError: it has another size or SHA-256, also when it is
         read again. OSError: the file cannot be written.
     """
-    fault, part = "", _Part(handle, sha256 is not None, arrived)
+    fault, part = "", _Written(handle, sha256 is not None, arrived)
 
     def begin(found: int) -> None:
         if most is not None and found > most:
@@ -65,7 +65,7 @@ async def download(
     )
 
 
-class _Part:
+class _Written:
     """A file that is written in pieces. Whoever has written one hashes all that is there in order, unless somebody does
     so already: no other download waits for that."""
 

@@ -338,7 +338,7 @@ def test_not_everything_may_lie_at_a_url(tmp_path: Path) -> None:
     asks: list[tuple[Callable[[], object], str]] = [
         (lambda: gpuload.pack([], "https://host/set"), "https://host/set: https:// can only be read. Pack to a URL of s3://"),
         (lambda: open_source(tmp_path, "s3://b/x.json"), "--labels s3://b/x.json: is a URL, expected a path. Download"),
-        (lambda: index_shards(["ftp://bucket/x.tar"]), "ftp://bucket/x.tar: no such file"),
+        (lambda: index_shards(["ftp://bucket/x.tar"]), "ftp://bucket/x.tar: is no file"),
         (lambda: index_shards(["x.tar"], "s3://bucket/x"), "--out s3://bucket/x: is a URL, expected a path. Give a local"),
     ]  # fmt: skip
     for ask, message in asks:
