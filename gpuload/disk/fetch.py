@@ -2,17 +2,15 @@
 interruption; or single files of them.
 
     CACHE/gpuload-1/sets/<hash of the URL>/...
-        current.json      the manifest's ETag, and the version that it belongs to
         <version>/        manifest.json, and index.arrow or, of a large one, the parts of it that were needed; a version
                           is the hash of its manifest
         commit            of hf://, the commit that it was when it was opened last
 
-A manifest is fetched once per node. If the server cannot be reached, the version in the cache is used.
+A manifest is fetched at each opening. If the server cannot be reached, the version that was opened last is used.
 """
 
 import asyncio
 import hashlib
-import json
 import logging
 import os
 import re
@@ -31,7 +29,7 @@ from gpuload.store.cache import Cache
 from gpuload.store.files import Handle, NotOwnError, locked, open_own, read_own, write_atomically
 from gpuload.store.hub import is_pinned, pinned, place_of
 from gpuload.store.network import background, together
-from gpuload.store.objects import NoRanges, NoSuchObjectError, Objects, Range, Unchanged
+from gpuload.store.objects import NoRanges, NoSuchObjectError, Objects
 from gpuload.store.transfer import Parts, fetch_file, sha256_of
 from gpuload.store.url import URL, as_location, refuse_urls, without_secrets
 
@@ -111,24 +109,22 @@ def _folder_of(url: URL, cache: Cache) -> Path:
 
 async def _version(objects: Objects, folder: Path) -> tuple[Path, bool]:
     """The folder of the version that is current, and whether it was fetched now."""
-    known, tag = _current(folder)
+    known = _opened_last(folder)
     try:
-        found = await _read_manifest(objects, tag, None if known is None else _OFFLINE_S)
-    except (RemoteError, Unchanged) as error:
+        data = await _read_manifest(objects, None if known is None else _OFFLINE_S)
+    except RemoteError as error:
         if known is None:
             raise
-        if isinstance(error, RemoteError):
-            _LOG.warning("%s. Using the copy of its manifest and index in the cache", error)
+        _LOG.warning("%s. Using the copy of its manifest and index in the cache", error)
         return known, False
-    current = folder / _version_of(found.data)
+    current = folder / _version_of(data)
     if current != known:
         current.mkdir(mode=0o700, exist_ok=True)
-        write_atomically(current / _MANIFEST, found.data)
+        write_atomically(current / _MANIFEST, data)
         for old in folder.iterdir():
             if old.is_dir() and old != current and time.time() - old.stat().st_mtime > _KEPT_S:
                 shutil.rmtree(old, ignore_errors=True)
-    text = json.dumps({"url": objects.url.text, "tag": found.tag, "version": current.name}, indent=1)
-    write_atomically(folder / "current.json", text.encode())
+    os.utime(current / _MANIFEST)
     return current, current != known
 
 
@@ -136,28 +132,25 @@ def _version_of(manifest: bytes) -> str:
     return hashlib.sha256(manifest).hexdigest()[:24]
 
 
-def _current(folder: Path) -> tuple[Path | None, str | None]:
-    """The folder of the version that was fetched last, and its manifest's ETag; None where it is not there, or
-    damaged."""
-    with suppress(ValueError):
-        state = json.loads(read_own(folder / "current.json"))
-        state = state if isinstance(state, dict) else {}
-        version, tag = str(state.get("version")), state.get("tag")
-        if _VERSION.fullmatch(version) and _version_of(read_own(folder / version / _MANIFEST)) == version:
-            return folder / version, tag if isinstance(tag, str) else None
-    return None, None
+def _opened_last(folder: Path) -> Path | None:
+    """The version that was opened last, of those whose manifest is whole."""
+    found = [
+        path
+        for path in folder.iterdir()
+        if _VERSION.fullmatch(path.name) and _version_of(read_own(path / _MANIFEST)) == path.name
+    ]
+    return max(found, key=lambda path: (path / _MANIFEST).stat().st_mtime_ns, default=None)
 
 
-async def _read_manifest(objects: Objects, unless: str | None = None, give_up_s: float | None = None) -> Range:
-    """The manifest's text; arguments as for `Objects.read_whole`.
+async def _read_manifest(objects: Objects, give_up_s: float | None = None) -> bytes:
+    """The manifest's text; give_up_s: as for `Objects.read`.
 
     Raises:
         FormatError: there is none, so it is no packed set, or it is too long. RemoteError: it cannot be read.
-        Unchanged.
     """
     give_up_s = min(_OPEN_S, objects.patience.give_up_s) if give_up_s is None else give_up_s
     try:
-        return await objects.read_whole(_MANIFEST, unless=unless, give_up_s=give_up_s, check=check_length)
+        return bytes((await objects.read_whole(_MANIFEST, give_up_s=give_up_s, check=check_length)).data)
     except ValueError as error:
         raise FormatError(f"{objects.url / _MANIFEST}: {error}. Check the URL, or upload the folder again") from None
     except NoSuchObjectError:
@@ -230,7 +223,7 @@ def fetch(url: str | URL, folder: str | Path, watch: Watch = lambda done, of, si
 
 
 async def _copy(objects: Objects, folder: Path, scratch: Path, watch: Watch) -> Manifest:
-    data = (await _read_manifest(objects)).data
+    data = await _read_manifest(objects)
     manifest = manifest_file.parse_manifest(data, objects.url / _MANIFEST, is_local=False)
     if (folder / _MANIFEST).exists():
         other = Manifest.read(folder).fingerprint
@@ -291,7 +284,7 @@ def manifest_bytes(url: URL) -> bytes:
     Raises:
         FormatError: there is none. RemoteError: it cannot be read.
     """
-    return bytes(background().wait(_read_manifest(Objects(url))).data)
+    return background().wait(_read_manifest(Objects(url)))
 
 
 def fetch_files(url: URL, folder: Path, *names: str, most: int | None = None) -> None:

@@ -49,10 +49,6 @@ class Stored(NamedTuple):
     tag: str | None
 
 
-class Unchanged(Exception):  # noqa: N818 -- no error
-    """The object still has the given ETag."""
-
-
 class Replaced(Exception):  # noqa: N818
     """The object's ETag has changed since its download began."""
 
@@ -84,18 +80,16 @@ class Objects:
         return type(self), (self.url,)
 
     async def read(
-        self, name: str, start: int, stop: int, tag: str | None = None, give_up_s: float | None = None, *,
-        unless: str | None = None,
-    ) -> Range:  # fmt: skip
+        self, name: str, start: int, stop: int, tag: str | None = None, give_up_s: float | None = None
+    ) -> Range:
         """Bytes start..stop-1 of an object, or fewer where it ends.
 
-        tag: the ETag that it must have. give_up_s: in place of the usual. unless: the ETag with which it is not wanted.
+        tag: the ETag that it must have. give_up_s: in place of the usual.
 
         Raises:
-            RemoteError: it cannot be read. NoSuchObjectError, Replaced, Unchanged, NoRanges.
+            RemoteError: it cannot be read. NoSuchObjectError, Replaced, NoRanges.
         """
-        options: dict[str, Any] = {"range": (start, stop), "if_match": tag, "if_none_match": unless}
-        options = {option: value for option, value in options.items() if value is not None}
+        options: dict[str, Any] = {"range": (start, stop), **({"if_match": tag} if tag else {})}
 
         async def once() -> Range:
             found = await client().get_async(self._store(), name, options=options)
@@ -104,20 +98,19 @@ class Objects:
             return Range(data, size, _strong(found.meta.get("e_tag")))
 
         try:
-            return await self._persist(name, once, give_up_s, Replaced if tag else Unchanged if unless else None)
+            return await self._persist(name, once, give_up_s, has_tag=tag is not None)
         except EmptyObjectError:
             return Range(b"", 0, None)
 
     async def read_whole(
-        self, name: str, *, unless: str | None = None, give_up_s: float | None = None,
-        check: Callable[[bytearray], None] = lambda data: None,
-    ) -> Range:  # fmt: skip
+        self, name: str, give_up_s: float | None = None, check: Callable[[bytearray], None] = lambda data: None
+    ) -> Range:
         """Reads a whole object into memory.
 
-        unless, give_up_s: as for `read`. check: called with the bytes received so far.
+        give_up_s: as for `read`. check: called with the bytes received so far.
 
         Raises:
-            RemoteError: it cannot be read, or has more than 1 GiB. NoSuchObjectError, Unchanged. What `check` raises.
+            RemoteError: it cannot be read, or has more than 1 GiB. NoSuchObjectError. What `check` raises.
         """
         data = bytearray()
 
@@ -133,23 +126,23 @@ class Objects:
             check(data)
 
         try:
-            found = await self.copy(name, begin, take, unless=unless, give_up_s=give_up_s)
+            found = await self.copy(name, begin, take, give_up_s=give_up_s)
         except Replaced:
             raise RemoteError(f"{self.url / name}: was replaced while it was read. Try again") from None
         return found._replace(data=bytes(data))
 
     async def copy(
         self, name: str, begin: Callable[[int], None], take: Callable[[int, Any], Awaitable[None]], *,
-        at_a_time: int = 1, unless: str | None = None, give_up_s: float | None = None,
+        at_a_time: int = 1, give_up_s: float | None = None,
     ) -> Range:  # fmt: skip
         """Reads a whole object in ranges: a slow network has its time for each, and loses one at most. From a server
         that gives none, it is streamed, and streamed again where that fails.
 
         begin: called with the size, before the first piece of each attempt. take: called with each piece and its
-        position, in ascending order unless several ranges are read at a time. unless, give_up_s: as for `read`.
+        position, in ascending order unless several ranges are read at a time. give_up_s: as for `read`.
 
         Raises:
-            RemoteError, NoSuchObjectError, Replaced, Unchanged: as `read`. What `begin` and `take` raise.
+            RemoteError, NoSuchObjectError, Replaced: as `read`. What `begin` and `take` raise.
         """
 
         async def streamed() -> Range:
@@ -164,7 +157,7 @@ class Objects:
             return Range(b"", size, _strong(found.meta.get("e_tag")))
 
         try:
-            first = await self.read(name, 0, RANGE_BYTES, give_up_s=give_up_s, unless=unless)
+            first = await self.read(name, 0, RANGE_BYTES, give_up_s=give_up_s)
         except NoRanges:
             return await self._persist(name, streamed, give_up_s)
         begin(first.size)
@@ -224,9 +217,9 @@ class Objects:
         name: str,
         once: Callable[[], Awaitable[T]],
         give_up_s: float | None = None,
-        condition: type[Exception] | None = None,
+        has_tag: bool = False,
     ) -> T:
-        """The result of `once`, with retries. condition: raised where that of the request does not hold."""
+        """The result of `once`, with retries. has_tag: whether another ETag than that of the request is `Replaced`."""
 
         async def connected() -> T:
             async with background().connections:
@@ -234,8 +227,8 @@ class Objects:
 
         def explain(error: Exception) -> Problem:
             failures = client().exceptions
-            if condition is not None and isinstance(error, failures.NotModifiedError | failures.PreconditionError):
-                raise condition from None
+            if has_tag and isinstance(error, failures.NotModifiedError | failures.PreconditionError):
+                raise Replaced from None
             if not isinstance(error, failures.BaseError | FileNotFoundError | _TooShortError):
                 raise error
             return _problem(error, self.url.scheme, self.again)

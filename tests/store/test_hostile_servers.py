@@ -1,7 +1,5 @@
 """What a server, or a file of the cache, may say that is wrong: a named error at once, and nothing outside is touched."""
 
-import json
-import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,7 +10,7 @@ from typing import Any
 import pytest
 from loaders import drain, load
 from store.hub_server import COMMIT, HubServer
-from store.servers import _Files, _Server, running
+from store.servers import _Files, _Server, file_server, running
 
 import gpuload
 from gpuload import FormatError, GpuloadError, RemoteError, SourceError
@@ -167,25 +165,18 @@ def test_what_lies_beside_the_shards_has_an_end(packed: Path, tmp_path: Path, im
     assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < 2 << 20
 
 
-PLACES = ["../../../outside", "/tmp/outside", "", ".", "a" * 24 + "/../../..", 3, None, ["x"]]
-
-
-def test_no_field_of_a_file_of_the_cache_becomes_a_path(proxy: Any, packed: Path, tmp_path: Path) -> None:
-    """Not even to look whether it is a version."""
-    cache, url, outside = tmp_path / "cache", f"{proxy.url}/train", tmp_path / "outside"
-    gpuload.Dataset(url, cache)
-    (state,) = cache.rglob("current.json")
-    content = json.loads(state.read_text())
-    outside.mkdir()
-    (outside / "mine").write_text("mine")
-    (outside / "manifest.json").symlink_to("mine")  # an error where it is opened
-    places = [*PLACES, os.path.relpath(outside, state.parent)]
-    changes = [{"version": place} for place in places] + [{"tag": place} for place in places]
-    for text in [*(json.dumps({**content, **change}) for change in changes), "[]", "3", "{", "null", '"x"', ""]:
-        state.write_text(text)
-        assert len(gpuload.Dataset(url, cache)) == 97
-        assert json.loads(state.read_text())["version"] == content["version"]
-    assert {path.name: path.read_text() for path in outside.iterdir()} == {"manifest.json": "mine", "mine": "mine"}
+def test_no_other_manifest_is_taken_for_the_one_that_was_opened(
+    packed: Path, tmp_path: Path, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A version's name is the hash of its manifest."""
+    with running(file_server(packed)) as server:
+        gpuload.Dataset(server.url, tmp_path)
+    (manifest,) = tmp_path.rglob("manifest.json")
+    for name in ("a" * 24, "b" * 25, ".."):
+        planted = manifest.parents[1] / name
+        planted.mkdir(exist_ok=True)
+        (planted / "manifest.json").write_bytes(manifest.read_bytes().replace(b"shard-000003", b"shard-000030"))
+    assert gpuload.Dataset(server.url, tmp_path).manifest == gpuload.Dataset(packed).manifest
 
 
 def in_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +203,7 @@ def test_a_damaged_copy_is_downloaded_again(
         assert path.read_bytes() == data
 
 
-@pytest.mark.parametrize("name", ["lock", "current.json", "manifest.json", "index.arrow", "rows-000003", "rows-000010"])
+@pytest.mark.parametrize("name", ["lock", "manifest.json", "index.arrow", "rows-000003", "rows-000010"])
 def test_links_in_the_cache_are_not_followed(
     name: str, proxy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
