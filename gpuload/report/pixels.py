@@ -100,8 +100,8 @@ def quiet_loader(
 def _whole(pixels: Pixels, side: int) -> Augment:
     """Whole images as levels of 255, or where that does not hold them, in 0..1 and floats as they are."""
     if pixels.dtype == "uint8":
-        return Augment(side, crop="none", dtype="uint8", mode=pixels.mode)
-    return Augment(side, crop="none", mode=pixels.mode, normalize=None)
+        return Augment(side, crop="none", dtype="uint8")
+    return Augment(side, crop="none", normalize=None)
 
 
 def _as_levels(images: Array, pixels: Pixels) -> U8:

@@ -155,6 +155,6 @@ def draw_epochs(dataset: Dataset, augment: Augment, number: int, epochs: int) ->
 def _training_loader(dataset: Dataset, augment: Augment, batch_size: int) -> AbstractContextManager[DaliIterator]:
     """Of all fields that are drawn; without constants, which are for RGB, where a set is of other images."""
     fields = ["image", *(field.name for field in dataset.fields.values() if field.kind in _DRAWN)]
-    if not (pixels := dataset.manifest.pixels).is_rgb:
-        augment = replace(augment, mode=pixels.mode, normalize=None)
+    if not dataset.manifest.pixels.is_rgb:
+        augment = replace(augment, normalize=None)
     return quiet_loader(dataset, augment, batch_size, fields)

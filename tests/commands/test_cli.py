@@ -194,7 +194,9 @@ def test_samples_are_shown(tmp_path: Path, command: Any) -> None:
         with Image.open(tmp_path / f"{sample['key']}.png") as picture:
             assert picture.size == sample["image"].size
         with Image.open(tmp_path / f"{sample['key']}-epochs.png") as picture:
-            assert picture.width > 2 * 32
+            width = (picture.width - 8) // 3
+            epochs = [np.asarray(picture)[8:48, 8 + n * width : (n + 1) * width] for n in range(3)]
+            assert width > 32 and (epochs[0] != epochs[1]).any() and (epochs[1] != epochs[2]).any()
 
 
 # SET: a packed folder. PHOTOS: a folder of images. Each with the words that name what is wrong.
