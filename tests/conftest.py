@@ -77,10 +77,8 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("photos")
     rng = np.random.default_rng(0)
     for number in range(SAMPLES):
-        path = folder / CLASSES[number % len(CLASSES)] / f"{number:03d}.jpg"
-        path.parent.mkdir(exist_ok=True)
-        width, height = (int(side) for side in rng.integers(40, 130, 2))
-        smooth_image(rng, width, height).save(path, quality=90)
+        image = smooth_image(rng, *(int(side) for side in rng.integers(40, 130, 2)))
+        write_files(folder, {f"{CLASSES[number % len(CLASSES)]}/{number:03d}.jpg": encode(image, quality=90)})
     return folder
 
 

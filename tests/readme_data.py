@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from images import encode, photo
+from images import encode, photo, write_files
 from PIL import Image
 from pyarrow import parquet
 
@@ -19,26 +19,19 @@ PHOTOS = [encode(photo(number, 40 + number, 30)) for number in range(8)]
 
 def make_sources(tmp_path: Path) -> None:
     """Everything that is packed in docs/packing.md."""
-    for folder in ("photos", "more"):
-        for n in range(30):
-            path = tmp_path / folder / f"{'abc'[n % 3]}{folder[:1]}" / f"{n}.jpg"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(encode(photo(n + 100 * len(folder))))
-    for n in range(8):
-        path = tmp_path / "imagenet" / ("train", "val")[n % 2] / f"class{n % 3}" / f"{n}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(PHOTOS[n])
+    for name in ("photos", "more"):
+        images = {f"{'abc'[n % 3]}{name[:1]}/{n}.jpg": encode(photo(n + 100 * len(name))) for n in range(30)}
+        write_files(tmp_path / name, images)
+    write_files(tmp_path / "imagenet", {f"{('train', 'val')[n % 2]}/class{n % 3}/{n}.jpg": PHOTOS[n] for n in range(8)})
     shutil.make_archive(str(tmp_path / "photos"), "zip", tmp_path, "photos")
-    for place in ("flat", "ILSVRC/Annotations", "ILSVRC/Data", "dataset", "wds", "yolo/images", "yolo/labels", "saved"):
-        (tmp_path / place).mkdir(parents=True)
     for n, data in enumerate(PHOTOS):
-        (tmp_path / "flat" / f"{n}.jpg").write_bytes(data)
-        (tmp_path / "flat" / f"{n}.txt").write_text(f"text {n}")
-        Image.new("L", (40 + n, 30), n).save(tmp_path / "flat" / f"{n}.png")
-        (tmp_path / "yolo" / "images" / f"{n}.jpg").write_bytes(data)
-        (tmp_path / "yolo" / "labels" / f"{n}.txt").write_text("0 0.5 0.5 0.2 0.4")
-        (tmp_path / "ILSVRC" / "Data" / f"{n}.JPEG").write_bytes(data)
-        (tmp_path / "ILSVRC" / "Annotations" / f"{n}.xml").write_text("<annotation></annotation>")
+        mask = encode(Image.new("L", (40 + n, 30), n), "PNG")
+        write_files(tmp_path / "flat", {f"{n}.jpg": data, f"{n}.txt": f"text {n}".encode(), f"{n}.png": mask})
+        write_files(tmp_path / "yolo", {f"images/{n}.jpg": data, f"labels/{n}.txt": b"0 0.5 0.5 0.2 0.4"})
+        voc = {f"Data/{n}.JPEG": data, f"Annotations/{n}.xml": b"<annotation></annotation>"}
+        write_files(tmp_path / "ILSVRC", voc)
+    for place in ("dataset", "wds", "saved"):
+        (tmp_path / place).mkdir()
     (tmp_path / "table.csv").write_text("path,label\n" + "".join(f"{n}.jpg,{n % 2}\n" for n in range(8)))
     (tmp_path / "drive.csv").write_text("path,angle,speed\n" + "".join(f"{n}.jpg,{n / 9},{n}\n" for n in range(8)))
     images = [{"id": n, "file_name": f"{n}.jpg"} for n in range(8)]

@@ -12,7 +12,7 @@ from typing import Any
 
 import made_up
 import pytest
-from images import encode, photo
+from images import encode, photo, write_files
 
 import gpuload
 from gpuload.machine import installed
@@ -54,11 +54,7 @@ def run_without(names: str, code: str, folder: Path, modules: Path) -> subproces
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory, packed: Path) -> Path:
     folder = tmp_path_factory.mktemp("here")
-    for number in range(4):
-        path = folder / "photos" / "ab"[number % 2] / f"{number}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encode(photo(number)))
-    (folder / "images.h5").touch()
+    write_files(folder, {f"photos/{'ab'[n % 2]}/{n}.jpg": encode(photo(n)) for n in range(4)} | {"images.h5": b""})
     (folder / "store.lmdb").mkdir()
     shutil.copytree(packed, folder / "shards")
     return folder

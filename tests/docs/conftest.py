@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from images import encode, smooth_image
+from images import encode, smooth_image, write_files
 from snippets import ROOT
 
 from gpuload import cli
@@ -20,10 +20,8 @@ def pages_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pages")
     rng = np.random.default_rng(0)
     for number in range(320):
-        path = folder / "photos" / CLASSES[number % len(CLASSES)] / f"{number:03d}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        width, height = (int(side) for side in rng.integers(80, 200, 2))
-        path.write_bytes(encode(smooth_image(rng, width, height), quality=90))
+        image = smooth_image(rng, *(int(side) for side in rng.integers(80, 200, 2)))
+        write_files(folder, {f"photos/{CLASSES[number % 4]}/{number:03d}.jpg": encode(image, quality=90)})
     arguments = ["--val", "0.1", "--maxcount", "64", "--workers", "1"]
     assert cli.main(["pack", str(folder / "photos"), str(folder / "shards"), *arguments]) == 0
     return folder

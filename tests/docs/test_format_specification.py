@@ -29,12 +29,6 @@ def npy(array: np.ndarray) -> tuple[bytes, int]:
     return file.getvalue(), len(file.getvalue()) - array.nbytes
 
 
-def png(pixels: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
-
-
 class Written(NamedTuple):
     """A field of a sample: its entry in the manifest, the member's content, where its data begins, its columns."""
 
@@ -75,7 +69,7 @@ def fields_of(number: int, kind: str) -> list[Written]:
     field("things", "instances", "things.json", content, more={"classes": ["x"]}, **columns)
     columns = {"keypoints": (pa.list_(pa.list_(F4, 6)), [points])}
     field("keypoints", "keypoints", "keypoints.json", [points], more={"size": 2}, **columns)
-    field("mask", "mask", "mask.png", png(np.eye(HEIGHT, WIDTH, dtype=np.uint8)))
+    field("mask", "mask", "mask.png", encode(Image.fromarray(np.eye(HEIGHT, WIDTH, dtype=np.uint8)), "PNG"))
     columns = {"tokens_shape": (pa.list_(pa.int32()), [number + 1])}
     field("tokens", "array", "tokens.npy", *npy(np.arange(number + 1, dtype=np.int64)), {"dtype": "<i8"}, **columns)
     return found

@@ -21,7 +21,7 @@ import regression
 import single_images
 import torch
 import train_resnet50
-from images import encode, photo
+from images import Folder, encode, photo
 from PIL import Image
 
 import gpuload
@@ -268,17 +268,8 @@ def test_times_every_size_that_the_set_has(
     assert found["machine"]["cores"] >= 1
 
 
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    """Three classes of five JPEGs, 60×40."""
-    for number in range(15):
-        path = tmp_path / "photos" / "abc"[number % 3] / f"{number}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encode(photo(number, 60, 40)))
-    return tmp_path / "photos"
-
-
-def test_hdf5_of_photos_gone_through_twice(tmp_path: Path, photos: Path) -> None:
+def test_hdf5_of_photos_gone_through_twice(tmp_path: Path, make_folder: Folder) -> None:
+    photos = make_folder({f"{'abc'[n % 3]}/{n}.jpg": encode(photo(n, 60, 40)) for n in range(15)})
     path = made_up.make("hdf5", tmp_path / "set.h5", 30, 24, photos)
     with h5py.File(path) as file:
         images, targets, labels = (file[name][:] for name in ("images", "target", "label"))
