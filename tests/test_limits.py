@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from images import write_files
 
 import gpuload.machine.ranks
 from gpuload.machine.limits import available_memory, count_cores, cpu_quota, memory_limit
@@ -19,9 +20,7 @@ V1 += "35 31 0:32 {root} /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
 def machine(root: Path, groups: str, mounts: str, files: dict[str, str]) -> Path:
     files = {"proc/self/cgroup": groups, "proc/self/mountinfo": mounts, **files}
     files.setdefault("proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: 600 kB\n")
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
+    write_files(root, {name: text.encode() for name, text in files.items()})
     return root
 
 

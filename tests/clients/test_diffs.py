@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 from documentation import clients
-from images import encode, photo
+from images import encode, photo, write_files
 
 DIFFS = clients.read_diffs(clients.PAGE.read_text())
 EPOCHS, SAMPLES = 2, 48
@@ -16,12 +16,9 @@ EPOCHS, SAMPLES = 2, 48
 @pytest.fixture(scope="module")
 def client_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("clients")
-    files = []
-    for number in range(SAMPLES):
-        files.append(folder / "files" / "abc"[number % 3] / f"{number}.jpg")
-        files[-1].parent.mkdir(parents=True, exist_ok=True)
-        files[-1].write_bytes(encode(photo(number, 60 + number, 50)))
-    clients.prepare(files, folder)
+    files = {f"files/{'abc'[n % 3]}/{n}.jpg": encode(photo(n, 60 + n, 50)) for n in range(SAMPLES)}
+    write_files(folder, files)
+    clients.prepare([folder / name for name in files], folder)
     return folder
 
 
