@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
@@ -68,7 +67,8 @@ class Output:
 
     def _open(self, options: PackOptions) -> None:
         shutil.rmtree(self.path / _DONE_NAME, ignore_errors=True)
-        is_set = self._holds_set()
+        names = sorted(entry.name for entry in self.path.iterdir() if entry.name != SCRATCH_NAME)
+        is_set = bool(names) and names == [*self.packed_splits()]  # and nothing else
         if options.overwrite and is_set:
             self.path = self.final.absolute().with_name(f".{self.final.name}{SCRATCH_NAME}")
             self.path.mkdir(exist_ok=True)
@@ -123,19 +123,12 @@ class Output:
     def publish(self, splits: Sequence[str]) -> None:
         """Called when these splits are complete in `path`."""
 
-    def _holds_set(self) -> bool:
-        """Whether the folder holds splits, each with a manifest, and nothing else."""
-        entries = [entry for entry in self.path.iterdir() if entry.name != SCRATCH_NAME]
-        return bool(entries) and all((entry / manifest_file.FILE_NAME).exists() for entry in entries)
-
     def __enter__(self) -> "Output":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *error: object) -> None:
         try:
-            if error is None:
+            if kind is None:
                 self._finish()
             elif not self.keep:
                 self._undo()

@@ -57,6 +57,9 @@ class Progress:
     total_bytes: int
 
 
+Watch = Callable[[Progress], None]
+
+
 @dataclass(frozen=True, repr=False)
 class PackReport:
     """The result of a run of the packer.
@@ -81,22 +84,16 @@ class PackReport:
         return sum(manifest.samples for manifest in self.manifests.values())
 
     def __repr__(self) -> str:
-        splits = ", ".join(
-            f"{name} {counted(one.samples, 'sample')} in {counted(len(one.shards), 'shard')}"
-            for name, one in self.manifests.items()
-        )
         asked = sum(rejection.asked for rejection in self.rejected)
-        return (
-            f"PackReport({str(self.folder)!r}: {splits}; {len(self.rejected) - asked:,} rejected, {asked:,} left out; "
-            f"{self.packed:,} packed in {self.elapsed_s:.1f} s)"
-        )
+        left = f"{len(self.rejected) - asked:,} rejected, {asked:,} left out"
+        return f"PackReport({str(self.folder)!r}: {counted(self.images, 'image')}, {self.packed:,} packed now; {left})"
 
 
 def pack(
     samples: Iterable[Any] | Source,
     out: str | Path | URL,
     *,
-    watch: Callable[[Progress], None] = lambda progress: None,
+    watch: Watch = lambda progress: None,
     progress: bool = True,
     own_splits: bool = True,
     **settings: Any,
@@ -194,7 +191,7 @@ def _engine(source: Source, options: PackOptions) -> Any:  # `Workers`, or its e
     return Workers[ShardJob, ShardReport](options.worker_count, pack_shard, need_main, preload)
 
 
-def _begin(source: Source, options: PackOptions, output: Output, watch: Callable[[Progress], None]) -> "_PackingRun":
+def _begin(source: Source, options: PackOptions, output: Output, watch: Watch) -> "_PackingRun":
     """The run that was interrupted, or a new one once it is planned."""
     output.keep = output.resumed  # even if the interrupted run cannot be continued
     state = RunState.read(output.scratch) if output.resumed else None
@@ -220,14 +217,7 @@ def _begin(source: Source, options: PackOptions, output: Output, watch: Callable
 class _PackingRun:
     """One run: hands shards to workers and collects their reports, by split."""
 
-    def __init__(
-        self,
-        source: Source,
-        state: RunState,
-        options: PackOptions,
-        output: Output,
-        watch: Callable[[Progress], None],
-    ) -> None:
+    def __init__(self, source: Source, state: RunState, options: PackOptions, output: Output, watch: Watch) -> None:
         self.source, self.state, self.options, self.output, self.watch = source, state, options, output, watch
         self.numbers: dict[str, set[int]] = {}  # class numbers that samples have, by field
         self.packed_now = 0  # images, but for those of the run that this one resumes

@@ -19,7 +19,6 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from gpuload.disk import manifest as manifest_file
@@ -161,12 +160,10 @@ class RemoteOutput(Output):
     def _put(self, name: str) -> None:
         background().wait(self.bucket.upload(name, self.path / name, replaces=self.append))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *error: object) -> None:
         for upload in self._uploads:
             upload.cancel()
-        super().__exit__(kind, error, trace)
+        super().__exit__(kind, *error)
 
     def _finish(self) -> None:
         if not self.finished:

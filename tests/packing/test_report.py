@@ -28,11 +28,9 @@ def samples(count: int, first: int = 0) -> list[dict[str, Any]]:
 def test_a_report_says_in_a_line_what_was_packed(tmp_path: Path) -> None:
     out = tmp_path / "out"
     report = gpuload.pack([*samples(4), {"image": b"", "label": "a"}], out, workers=1, min_size=1)
-    said = "train 4 samples in 1 shard; 1 rejected, 0 left out; 4 packed in "
-    assert repr(report).startswith(f"PackReport('{out}': {said}")
+    assert repr(report) == f"PackReport('{out}': 4 images, 4 packed now; 1 rejected, 0 left out)"
     more = gpuload.pack(samples(3, 9), out, workers=1, append=True)
     assert (more.packed, more.images) == (3, 7)
-    assert "train 7 samples in 2 shards; 0 rejected, 0 left out; 3 packed in " in repr(more)
     assert gpuload.pack(samples(3, 9), out, workers=1, resume=True).packed == 0
 
 
