@@ -1,4 +1,5 @@
-"""Whatever interrupts a run: once resumed, it gives the same bytes as an undisturbed run."""
+"""Whatever interrupts a run: once resumed, it gives the same bytes as an undisturbed run; and a real Ray cluster on this
+machine gives them, even if a worker is killed."""
 
 import io
 import itertools
@@ -9,8 +10,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,17 +23,21 @@ import pytest
 from images import Folder, encode, photo, write_files
 from PIL import Image
 from reading import files_of, rejected_of, rows_of
+from stand_ins import FaultySource, HeldSource
 from tars import tar_bytes
 
 import gpuload
-from gpuload import ArgumentError, FormatError, OutputError, SourceError, cli
+from gpuload import ArgumentError, FormatError, GpuloadError, OutputError, SourceError, cli
 from gpuload.disk import Manifest
 from gpuload.packing.verify import verify
 from gpuload.sources import FolderSource, open_source
 
 Settings = dict[str, Any]
 
+
 ARGUMENTS = ["--maxcount", "7", "--val", "0.2", "--seed", "5", "--workers", "2"]  # those of `settings`
+
+
 SCRIPT = Path(__file__).parents[1] / "stand_ins.py"
 
 
@@ -74,6 +81,8 @@ def test_killed_again_and_again(source: FolderSource, undisturbed: Path, tmp_pat
 
 
 WRITES_INDEX, WRITES_INFO = "gpuload.packing.output.write_index", "gpuload.packing.output.write_timm_info"
+
+
 WRITES_MANIFEST, FINISHES = "gpuload.disk.Manifest.write", "gpuload.packing.output.Output._finish"
 
 
@@ -166,37 +175,6 @@ def test_stopped_and_resumed_after_the_source_has_changed(source: FolderSource, 
     assert sources | set(lost) == {f"{p.parent.name}/{p.name}" for p in source.root.rglob("*.*")}  # without new.jpg
     assert {lost[name] for name in lost if name.startswith("ant")} == {"cannot be read: No such file or directory"}
     assert verify(out, 2) == []
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path):
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=900k", "tmpfs", folder], capture_output=True, text=True
-    )
-    if mounted.returncode:
-        pytest.skip(
-            f"needs the right to mount a small disk (root, or in a container --privileged): {mounted.stderr.strip()}"
-        )
-    yield folder
-    subprocess.run(["umount", folder], check=True)
-
-
-def test_disk_becomes_full(source: FolderSource, undisturbed: Path, settings: Settings, small_disk: Path) -> None:
-    filler, out = small_disk / "filler", small_disk / "out"
-    filler.write_bytes(bytes(890_000))  # full from the start
-    with pytest.raises(OutputError, match="No space left on device"):
-        gpuload.pack(source, out, **settings)
-    assert not out.exists()
-    filler.write_bytes(bytes(650_000))
-    message = r"No space left on device.*; finished shards are kept: continue with --resume"
-    with pytest.raises(OutputError, match=message):
-        gpuload.pack(source, out, **settings)
-    assert list(out.glob("*/*.tar"))
-    filler.unlink()
-    gpuload.pack(source, out, **settings, resume=True)
-    assert files_of(out) == files_of(undisturbed)
 
 
 def test_append_keeps_class_numbers(make_folder: Folder, tmp_path: Path) -> None:
@@ -415,3 +393,77 @@ def test_a_complete_set_is_not_resumed_with_other_settings(
         with pytest.raises(ArgumentError, match=message):
             gpuload.pack(source, undisturbed, **{**settings, **changes}, resume=True)
     assert files_of(undisturbed) == before
+
+
+RAY = {"maxcount": 30, "val": 0.2, "seed": 5, "workers": 2, "time_limit_s": 100_000}
+
+
+RAY |= {"encode": "jpeg", "size": (16, 16)}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    # Tests run from a checkout, whose modules Ray's workers must find as they would find an installed package's.
+    folders = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(folders)
+    started = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "object_store_memory": 80_000_000})
+    try:
+        yield started
+    finally:
+        ray.shutdown()
+        started.shutdown()
+        os.environ.pop("PYTHONPATH") if before is None else os.environ.update(PYTHONPATH=before)
+
+
+def ray_workers() -> list[int]:
+    """Process numbers of the Ray workers that run a task of this process."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            if b"ray::pack_guarded" in (entry / "cmdline").read_bytes() and os.getpid() in ancestors(int(entry.name)):
+                found.append(int(entry.name))
+    return found
+
+
+def ancestors(pid: int) -> Iterator[int]:
+    while pid:
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        yield pid
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_same_bytes_although_a_worker_is_killed(cluster, photo_files: dict[str, bytes], tmp_path: Path) -> None:
+    """The same resizer is used locally and on the cluster, too."""
+    root = tmp_path / "photos"
+    write_files(root, {**photo_files, "ant/segv.jpg": encode(photo()), "bee/bad.jpg": b"bad"})
+
+    def kill() -> None:
+        while not (found := ray_workers()):
+            time.sleep(0.02)
+        os.kill(found[0], signal.SIGKILL)
+        (tmp_path / "go").touch()
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    source = HeldSource(root, tmp_path)
+    gpuload.pack(source, tmp_path / "ray", engine="ray", address=cluster.address, **RAY)
+    killer.join()
+    gpuload.pack(source, tmp_path / "local", **RAY)
+    assert files_of(tmp_path / "ray") == files_of(tmp_path / "local")
+    lost = {**rejected_of(tmp_path / "ray" / "train"), **rejected_of(tmp_path / "ray" / "val")}
+    assert lost["ant/segv.jpg"] == "the decoder crashed: SIGSEGV"
+    assert Manifest.read(tmp_path / "ray" / "train").packing["stored_anew"].keys() == {"resized"}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_no_cluster(tmp_path: Path) -> None:
+    pytest.importorskip("ray").shutdown()
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.jpg").write_bytes(encode(photo()))
+    with pytest.raises(GpuloadError, match=r"--address 127.0.0.1:9: no Ray cluster there .*`ray status` shows one"):
+        gpuload.pack(FaultySource(tmp_path, tmp_path), tmp_path / "out", engine="ray", address="127.0.0.1:9")
+    assert not (tmp_path / "out").exists()

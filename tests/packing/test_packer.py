@@ -1,19 +1,22 @@
 """Complete runs of the packer: always the same bytes, no sample lost, no partial output left."""
 
+import gc
 import hashlib
-import importlib.util
 import io
 import json
 import os
 import resource
+import runpy
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +25,7 @@ from images import Folder, encode, photo
 from PIL import Image
 from reading import files_of, rejected_of, rows_of
 from stand_ins import FaultySource, TimedSource, die, mute
+from tars import read_by_dali, same_as_wds2idx
 
 import gpuload
 from gpuload import ArgumentError, GpuloadError, OutputError, SourceError
@@ -178,17 +182,23 @@ def test_an_output_folder_that_is_not_empty(source: FolderSource, undisturbed: P
     assert files_of(undisturbed) == before
 
 
-def test_a_full_disk(source: FolderSource, tmp_path: Path) -> None:
+@pytest.mark.parametrize("limit", [5_000, 21_000])
+def test_a_full_disk(make_folder: Folder, tmp_path: Path, limit: int) -> None:
     """A limit on the size of files simulates a full disk: writing beyond it fails in the same way."""
+    large = encode(photo(0, 200, 200), "PNG", compress_level=0)  # it alone is beyond the second limit
+    root = make_folder({f"a/{n}.jpg": encode(photo(n)) for n in range(4)} | {"b/0.png": large})
     # A separate process, so that its workers have the limit too: this process may have started its fork server already.
-    command = [sys.executable, "-B", "-m", "gpuload", "pack", source.root, tmp_path / "out", "--workers", "1"]
-    limit = resource.RLIMIT_FSIZE, (20_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+    out, settings = tmp_path / "out", {"maxcount": 2, "shuffle": False, "workers": 1}
+    command = [sys.executable, "-B", "-m", "gpuload", "pack", root, out, "--maxcount", "2", "--no-shuffle", "--workers", "1"]
+    limits = resource.RLIMIT_FSIZE, (limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
     run = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, preexec_fn=lambda: resource.setrlimit(*limit)
+        command, cwd=ROOT, capture_output=True, text=True, preexec_fn=lambda: resource.setrlimit(*limits)
     )
-    assert run.returncode == 2
-    assert "shard-000000.tar: cannot be written (File too large). Free some space, or" in run.stderr
-    assert not (tmp_path / "out").exists()
+    assert run.returncode == 2 and ".tar: cannot be written (File too large). Free some space, or" in run.stderr
+    assert ("finished shards are kept: continue with --resume" in run.stderr) == out.exists() == (limit > 20_000)
+    gpuload.pack(FolderSource(root), out, **settings, resume=True)
+    gpuload.pack(FolderSource(root), tmp_path / "undisturbed", **settings)
+    assert files_of(out) == files_of(tmp_path / "undisturbed")
 
 
 def test_a_split_without_samples(make_folder: Folder, tmp_path: Path) -> None:
@@ -284,13 +294,50 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def test_golden_shard(tmp_path: Path) -> None:
-    spec = importlib.util.spec_from_file_location("regenerate_shard", GOLDEN / "regenerate_shard.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = SimpleNamespace(**runpy.run_path(str(GOLDEN / "regenerate_shard.py")))
     packed = script.pack_golden(tmp_path / "out")
     assert sorted(path.name for path in packed.glob("shard-*")) == sorted(script.FILES)
     for name in script.FILES:
         assert (packed / name).read_bytes() == (GOLDEN / name).read_bytes(), name
-    assert (GOLDEN / script.FILES[0]).stat().st_size == pytest.approx(20_480, abs=10_240)
+
+
+@pytest.fixture
+def train(undisturbed: Path) -> Path:
+    return undisturbed / "train"
+
+
+def shards(folder: Path) -> list[Path]:
+    found = sorted(folder.glob("*.tar"))
+    assert len(found) == 8
+    return found
+
+
+def test_tar_reads_it(train: Path) -> None:
+    keys = [row["key"] for row in rows_of(train)]
+    listed = [subprocess.check_output(["tar", "tf", shard], text=True).split() for shard in shards(train)]
+    assert [name for names in listed for name in names] == [f"{key}.{end}" for key in keys for end in ("jpg", "cls")]
+    with tarfile.open(shards(train)[0]) as archive:
+        for info in archive:
+            assert (info.mtime, info.uid, info.gid, info.uname, info.gname, info.mode) == (0, 0, 0, "", "", 0o644)
+            assert not info.pax_headers
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # webdataset leaves files to the garbage collector
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_webdataset_reads_it(train: Path) -> None:
+    wds = pytest.importorskip("webdataset")
+    read = list(wds.WebDataset([str(shard) for shard in shards(train)], shardshuffle=False))
+    gc.collect()
+    rows = rows_of(train)
+    assert [(s["__key__"], s["jpg"], int(s["cls"])) for s in read] == [(r["key"], r["image"], r["label"]) for r in rows]
+
+
+def test_dali_reads_it(train: Path) -> None:
+    rows, paths = rows_of(train), shards(train)
+    images, classes = read_by_dali(paths, [path.with_suffix(".idx") for path in paths], len(rows), "jpg", "cls")
+    assert images == [row["image"] for row in rows]
+    assert [int(label) for label in classes] == [row["label"] for row in rows]
+
+
+def test_wds2idx_agrees(train: Path, tmp_path: Path) -> None:
+    assert all(same_as_wds2idx(shard, shard.with_suffix(".idx"), tmp_path / "idx") for shard in shards(train))

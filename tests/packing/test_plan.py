@@ -1,6 +1,7 @@
-"""The plan: tables for special cases, properties for the rest."""
+"""Settings, the plan, and names of fields: tables for special cases, properties for the rest; and boxes as they are packed."""
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,10 +9,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from images import encode, photo
+from reading import rows_of
 
+import gpuload
+from gpuload import ArgumentError, SourceError
 from gpuload.fields.field import Field
-from gpuload.packing.options import PackOptions
-from gpuload.packing.plan import make_plan
+from gpuload.packing.options import Encoding, PackOptions
+from gpuload.packing.plan import check_names, make_plan
 from gpuload.sources import Listing
 from gpuload.sources.listing import listing_schema
 
@@ -160,3 +165,121 @@ def test_the_second_split_is_drawn_as_val_is() -> None:
     for shares in ((("a", 0.8), ("b", 0.2)), (("a", 0.7), ("b", 0.2), ("c", 0.1))):
         assert set(plan(source, splits=shares, seed=5)[1].rows.tolist()) == val
     assert sorted(val)[:8] == [4, 6, 7, 13, 16, 26, 33, 38]
+
+
+# Values that are wrong by themselves: tests/test_arguments.py.
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"time_limit_s": 0}, "--time-limit: expected a number of seconds above 0, up to 1e6; got 0"),
+    ({"size": (3, 3)}, "--size needs --encode jpeg or raw"),
+    ({"encode": "jpeg", "fit": "pad"}, "--fit and --enlarge need --size"),
+    ({"encode": "raw", "lossless": True}, "--lossless needs --encode keep or jpeg"),
+    ({"check": "header", "encode": "raw"}, "--check header needs --encode keep, --mode RGB and"),
+    ({"splits": (("a", 0.5), ("a", 0.5))}, "names of folders, each once, with shares that add up to 1"),
+    ({"splits": (("a", 0.5), ("b", 0.6))}, "--splits: expected names of folders, .* got .*0.6"),
+    ({"splits": (("a/b", 1.0),)}, "--splits: expected names of folders, .* got .*a/b"),
+    ({"splits": (("a", 1.0),), "val": 0.1}, "--val stands for splits train and val and excludes --splits"),
+    ({"address": "x"}, "--address needs --engine ray"),
+    ({"append": True, "overwrite": True}, "--append keeps the existing set, --overwrite replaces it"),
+    ({"mode": "RGBA", "encode": "jpeg"}, "--mode RGBA needs --encode keep or raw"),
+    ({"mode": "F"}, "--mode F needs --encode raw"),
+    ({"mode": "L", "drop_gray": True}, "--drop-gray needs --mode RGB"),
+    ({"keep": ("webp",), "encode": "raw"}, "--keep needs --encode keep"),
+    ({"encode": "jpeg", "resizer": "torch"}, "--resizer torch needs --encode jpeg and --size"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("settings", "message"), WRONG)
+def test_wrong_settings_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        gpuload.pack([], tmp_path / "out", **settings)
+    assert not (tmp_path / "out").exists()
+
+
+def test_settings_may_be_texts_as_on_the_command_line() -> None:
+    assert (Encoding("raw", "256").size, Encoding("raw", "482x415").size) == ((256, 256), (482, 415))  # type: ignore[arg-type]
+    texts = PackOptions(splits="train=0.8, val=20%", max_rejected="1%", maxsize="1MB")  # type: ignore[arg-type]
+    assert (texts.splits, texts.max_rejected, texts.maxsize) == ((("train", 0.8), ("val", 0.2)), 0.01, 1_000_000)
+    sizes = {"3T": 3 * 10**12, "256 MiB": 2**28, "1e6": 10**6, "500": 500, "1.5k": 1500, "2Ki": 2048}
+    for text, size in sizes.items():
+        assert PackOptions(maxsize=text).maxsize == size  # type: ignore[arg-type]
+    for text in ("", "GB", "1XB", "1 G B", "-", "nan", "1BB"):
+        with pytest.raises(ArgumentError, match="--maxsize: expected a positive number of bytes, such as 1GB, or None"):
+            PackOptions(maxsize=text)  # type: ignore[arg-type]
+    assert PackOptions(val="10%").val == PackOptions(val="0.1").val == 0.1  # type: ignore[arg-type]
+    for name, text in (("size", "12y"), ("splits", "train"), ("val", "x%"), ("maxsize", "1 GX"), ("max_rejected", "")):
+        with pytest.raises(ArgumentError, match=rf"--{name.replace('_', '-')}: expected .*; got '{text}'"):
+            (Encoding if name == "size" else PackOptions)(**{name: text})
+
+
+def boxed(*boxes: list[list[float]]) -> list[dict[str, Any]]:
+    """Images of 48x32 with these boxes."""
+    return [{"image": encode(photo(n)), "boxes": b, "boxes_class": [7] * len(b)} for n, b in enumerate(boxes)]
+
+
+@pytest.mark.parametrize("name", ["key", "source", "width", "height", "index", "dataset", "row", "measured"])
+def test_reserved_names_are_refused(tmp_path: Path, name: str) -> None:
+    source = [{"image": encode(photo()), name: 1.5}]
+    with pytest.raises(
+        SourceError, match=f"^field '{name}': has a name that gpuload reserves for every set. Rename the field$"
+    ):
+        gpuload.pack(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ([("image", "target")], "field 'image': has a name that field 'image' uses already. Rename the field"),
+        ([("image_bytes", "target")], "field 'image_bytes': has a name that field 'image' uses already"),
+        ([("a", "boxes"), ("a_class", "class")], "field 'a_class': has a name that field 'a' uses already"),
+        ([("a_class", "class"), ("a", "boxes")], "field 'a': needs a column 'a_class', a name that field 'a_class' uses already"),
+        ([("a", "array"), ("a_shape", "json")], "field 'a_shape': has a name that field 'a' uses already"),
+        ([("x", "mask"), ("x", "target")], "field 'x': has a name that field 'x' uses already"),
+    ],
+)  # fmt: skip
+def test_names_that_two_fields_would_use_are_refused(fields: list[tuple[str, str]], message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        check_names([Field(name, kind, name) for name, kind in fields])
+
+
+def test_similar_names_are_accepted() -> None:
+    check_names([Field(name, "target", name) for name in ("keys", "Key", "x", "x_class", "x_shape", "image_class")])
+
+
+def test_notes_count_boxes_outside_their_images(tmp_path: Path) -> None:
+    inside, rounded = [0, 0, 48, 32], [-0.4, 1, 48.4, 9]
+    outside, empty = [50, 0, 60, 9], [5, 5, 5, 9]
+    over = [40, 20, 60, 30]
+    source = boxed([inside, outside, empty], [over, rounded], [])
+    report = gpuload.pack(source, tmp_path / "out", workers=2, shuffle=False)
+    assert tuple(note for note in report.notes if "have no sample" not in note) == (
+        "boxes that are empty or lie outside their images: 2, dropped",
+        "boxes that reach over an edge of their images: 1, clipped",
+    )
+    rows = rows_of(tmp_path / "out" / "train")
+    assert [row["boxes"] for row in rows[:2]] == [[inside], [[40, 20, 48, 30], [0, 1, 48, 9]]]
+    assert [len(row["boxes_class"]) for row in rows] == [1, 2, 0]
+
+
+def test_boxes_move_with_their_image_and_those_that_a_crop_cuts_off_are_not_noted(tmp_path: Path) -> None:
+    settings = {"encode": "jpeg", "size": (16, 16), "fit": "center-crop", "workers": 1}  # 24x16, without 4 at each side
+    report = gpuload.pack(boxed([[0, 0, 3, 3], [0, 0, 48, 32], [24, 0, 32, 16]]), tmp_path / "out", **settings)
+    assert tuple(note for note in report.notes if "have no sample" not in note) == ()
+    assert rows_of(tmp_path / "out" / "train")[0]["boxes"] == [[0, 0, 16, 16], [8, 0, 12, 8]]
+
+
+def test_a_resumed_run_keeps_the_counts_and_classes_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    source = [{**sample, "boxes_class": ["dog"]} for sample in boxed([[50, 0, 60, 9]], [[0, 0, 9, 9]])]
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("gpuload.packing.output.write_timm_info", stop)
+        gpuload.pack(source, tmp_path / "out", workers=1)
+    report = gpuload.pack(source, tmp_path / "out", workers=1, resume=True)
+    assert tuple(note for note in report.notes if "have no sample" not in note) == (
+        "boxes that are empty or lie outside their images: 1, dropped",
+    )
+    assert gpuload.Dataset(tmp_path / "out" / "train").fields["boxes"].classes == ("dog",)
