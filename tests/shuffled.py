@@ -6,7 +6,14 @@ import random
 import pytest
 
 # Their tests or fixtures take several seconds at a stretch: at the end, the other workers would wait for them.
-LONGEST = ("test_two_ranks.py", "test_ray.py", "test_faults.py", "test_azure.py", "test_torchrun.py", "test_train.py")
+LONGEST = (
+    "test_two_ranks.py",
+    "test_never_lost.py",
+    "test_faults.py",
+    "test_at_urls.py",
+    "test_torchrun.py",
+    "test_train.py",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -189,7 +189,20 @@ def test_a_full_disk(make_folder: Folder, tmp_path: Path, limit: int) -> None:
     root = make_folder({f"a/{n}.jpg": encode(photo(n)) for n in range(4)} | {"b/0.png": large})
     # A separate process, so that its workers have the limit too: this process may have started its fork server already.
     out, settings = tmp_path / "out", {"maxcount": 2, "shuffle": False, "workers": 1}
-    command = [sys.executable, "-B", "-m", "gpuload", "pack", root, out, "--maxcount", "2", "--no-shuffle", "--workers", "1"]
+    command = [
+        sys.executable,
+        "-B",
+        "-m",
+        "gpuload",
+        "pack",
+        root,
+        out,
+        "--maxcount",
+        "2",
+        "--no-shuffle",
+        "--workers",
+        "1",
+    ]
     limits = resource.RLIMIT_FSIZE, (limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
     run = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, preexec_fn=lambda: resource.setrlimit(*limits)
