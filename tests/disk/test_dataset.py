@@ -159,12 +159,7 @@ def test_a_pickled_data_set_refuses_another_in_its_folder(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda d: gpuload.Dataset(None), r"Dataset\(folder=None\): expected a path"),
-        (lambda d: gpuload.Dataset(d), r"Dataset\(folder=Dataset\(.*: expected a path"),
-        (lambda d: d.subset([0.5]), r"Dataset.subset\(samples=\[0.5\]\): expected sample numbers"),
-        (lambda d: d.filter("label < 10"), r"Dataset.filter\(expression='label < 10'\): expected an Arrow expression"),
         (lambda d: d.filter(d.labels < 10), r"Dataset.filter\(expression=array\(.*\): expected an Arrow expression"),
-        (lambda d: d.keys(5), r"Dataset.keys\(samples=5\): expected sample numbers, whole numbers \(n,\)"),
         (lambda d: d.keys([97]), r"Dataset.keys\(samples\): expected numbers in 0..96, found 97"),
         (lambda d: d.keys([-1]), r"Dataset.keys\(samples\): expected numbers in 0..96, found -1"),
         (lambda d: d[0:3], r"dataset\[slice.*\]: expected a key or a whole number. dataset.subset\(\[...\]\)"),

@@ -6,35 +6,30 @@ from typing import Any
 import numpy as np
 import pytest
 from images import encode, photo
-from packed_fields import pack, sample
+from packed_fields import sample
 from painted import COLOURS, pack_painted
 
 import gpuload
 from gpuload import DecodeError, ShardError
 
 
-@pytest.fixture(scope="module")
-def every_kind(tmp_path_factory: pytest.TempPathFactory) -> gpuload.Dataset:
-    return pack(tmp_path_factory.mktemp("kinds"), [sample(number) for number in range(7)])
-
-
-def test_every_kind_of_field(every_kind: gpuload.Dataset) -> None:
+def test_dataset_of_field(dataset: gpuload.Dataset) -> None:
     for number in range(7):
-        given, found = sample(number), every_kind[number]
+        given, found = sample(number), dataset[number]
         assert found["index"] == number and found["source"] == given["name"]
         assert found["image"].mode == "RGB" and found["image"].size == (24 + number, 20 + number % 3)
         assert np.abs(np.asarray(found["image"], int) - np.asarray(photo(number, *found["image"].size), int)).mean() < 8
-        assert (every_kind.classes or ())[found["label"]] == given["label"]
+        assert (dataset.classes or ())[found["label"]] == given["label"]
         assert found["caption"] == given["caption"] and found["about"] == given["about"]
         assert found["angle"] == given["angle"] and found["drive"].tolist() == given["drive"]
         for name in ("tokens", "text", "features", "flag", "wave", "letters"):
             np.testing.assert_array_equal(found[name], given[name])
             assert found[name].dtype == given[name].dtype
-        names = every_kind.fields["boxes"].classes or ()
+        names = dataset.fields["boxes"].classes or ()
         assert found["boxes"].shape == (len(given["boxes"]), 4) and found["boxes"].tolist() == given["boxes"]
         assert [names[n] for n in found["boxes_class"]] == given["boxes_class"]
         assert (np.asarray(found["mask"]) == number).all() and found["mask"].size == found["image"].size
-        labels = every_kind.fields["labels"].classes or ()
+        labels = dataset.fields["labels"].classes or ()
         assert [labels[n] for n in found["labels"]] == given["labels"]
 
 

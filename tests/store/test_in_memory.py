@@ -107,9 +107,7 @@ def test_shards_that_all_fit_are_downloaded_once(proxy: Any, tmp_path: Path, epo
 
 
 @pytest.mark.parametrize("size", [None, 0], ids=["cached", "in memory"])
-def test_single_samples(
-    size: int | None, proxy: Any, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_single_samples(size: int | None, proxy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shard of the last one is kept; the context of a request, which obstore keeps, holds none."""
     contexts, finish = [], stores.MemoryFile.finish
 
@@ -119,10 +117,8 @@ def test_single_samples(
 
     monkeypatch.setattr(stores.MemoryFile, "finish", keeps_context)
     no_shards_in_memory()  # of earlier tests, which would not be downloaded
-    dataset, local = gpuload.Dataset(f"{proxy.url}/train", tmp_path, size), gpuload.Dataset(packed)
-    for number in (3, 4, 5, 96):
-        one, other = dataset[number], local[number]
-        assert one.pop("image").tobytes() == other.pop("image").tobytes() and one == other
+    dataset = gpuload.Dataset(f"{proxy.url}/train", tmp_path, size)
+    assert [dataset[number]["index"] for number in (3, 4, 5, 96)] == [3, 4, 5, 96]
     assert shards_asked(proxy) == {"/train/shard-000000.tar": 1, "/train/shard-000009.tar": 1}
     assert len(stores._files) == (size == 0) and len(contexts) == 2 * (size == 0)
     del dataset

@@ -17,10 +17,10 @@ from gpuload.disk.fetch import fetch
 URL_ = "s3://sets/photos/train"
 
 
-def test_an_epoch_from_a_bucket(reader: Proxy, packed: Path, tmp_path: Path) -> None:
+def test_what_is_kept_of_a_bucket_holds_no_credentials(reader: Proxy, tmp_path: Path) -> None:
     reader.fault = lambda path, number: "503" if number == 1 else None
-    with load(packed) as local, load(gpuload.Dataset(URL_, cache=tmp_path)) as loader:  # type: ignore[arg-type]
-        assert drain([loader]) == drain([local])
+    with load(gpuload.Dataset(URL_, cache=tmp_path)) as loader:  # type: ignore[arg-type]
+        assert len(drain([loader])) == 96
         held = [repr(loader), str(loader.state_dict()), repr(loader.dataset), str(pickle.dumps(loader.dataset))]
     asked = {path: count for path, count in reader.asked.items() if path.endswith(".tar")}
     assert len(asked) == 10 and set(asked.values()) == {2}
