@@ -210,7 +210,6 @@ class PackOptions(Encoding):
     max_rejected: largest share of the images that may be rejected before the run fails.
     workers: number of processes; None: one for each core that this process may use.
     time_limit_s: seconds after which an image is rejected.
-    measure: approximate number of images from which mean and std are computed (see `plan.choose_measured`).
     engine, address: "local" processes, or "ray" on the cluster at this address (None: a running one, else a new one).
     resume: continue an interrupted run. append: add shards to a set. overwrite: replace a set.
     """
@@ -225,7 +224,6 @@ class PackOptions(Encoding):
     max_rejected: Annotated[float, _REJECTED] = 1.0
     workers: Annotated[int | None, optional(COUNT)] = None
     time_limit_s: Annotated[float, _SECONDS] = 60.0
-    measure: Annotated[int, whole(0)] = 4096
     engine: Literal["local", "ray"] = "local"
     address: Annotated[str | None, optional(Rule("a text", as_text))] = None
     resume: bool = False

@@ -264,7 +264,8 @@ class _PackingRun:
 
     def _report_progress(self, jobs: list[ShardJob]) -> None:
         positions, done, before = [read_position(job.position) for job in jobs], self.totals.values(), self._progress
-        images = sum(total.images for total in done) + sum(max(position, 0) for position, _ in positions)
+        images = sum(total.kinds.total() + len(total.rejected) for total in done)
+        images += sum(max(position, 0) for position, _ in positions)
         read_bytes = sum(total.read_bytes for total in done) + sum(read for _, read in positions)
         # A shard whose worker died starts again, and progress must not go backwards.
         self._progress = replace(before, images=max(images, before.images), bytes=max(read_bytes, before.bytes))

@@ -42,6 +42,7 @@ OWN_SPLITS = "the source's own"
 _RECORDED_ALONE = ("encode", "size", "fit", "resizer")  # by a manifest; other settings of `Encoding` if not the default
 
 _BATCH_ROWS = 1024
+_MEASURED = 4096  # images from which mean and std are computed, about
 
 _TORCH_NEEDS = ("simplejpeg", "torch")
 
@@ -139,8 +140,8 @@ def recorded_settings(source: Source, options: PackOptions) -> dict[str, Any]:
 
 def settings_of(source: Source, options: PackOptions) -> dict[str, Any]:
     """All settings that affect the bytes of the shards, by the names that messages use."""
-    alone = {"the source": source.identity, "append": options.append, "measure": options.measure}
-    return {**alone, "resizer": options.resizer, **recorded_settings(source, options)}
+    alone = {"the source": source.identity, "append": options.append, "resizer": options.resizer}
+    return {**alone, **recorded_settings(source, options)}
 
 
 def refuse_change(subject: str, before: Mapping[str, Any], now: Mapping[str, Any], advice: str) -> None:
@@ -395,7 +396,7 @@ def make_plan(
     splits = []
     for number, name in enumerate(names):
         rows = order[split_of[order] == number]
-        measured = _choose_measured(len(rows), options.measure, make_key(options.seed, MEASURE, number))
+        measured = _choose_measured(len(rows), make_key(options.seed, MEASURE, number))
         splits.append(Split(name, rows, _cut_shards(spans[rows], options.maxcount, maxsize), measured))
     return tuple(splits)
 
@@ -472,14 +473,14 @@ def _cut_shards(spans: I64, maxcount: int, maxsize: int) -> I64:
     return np.array(ends, np.int64)
 
 
-def _choose_measured(count: int, measure: int, key: int) -> Bools:
+def _choose_measured(count: int, key: int) -> Bools:
     """bool (count,): which samples are measured: all of a small split, a random part of a large one.
 
-    Measuring requires a decode to full RGB, so a sixteenth of the samples is measured, but at least 1/8 of `measure`
-    and at most `measure`.
+    Measuring requires a decode to full RGB, so a sixteenth of the samples is measured, but at least 512 and at most
+    4096.
     """
     chosen = np.zeros(count, bool)
-    chosen[permutation(key, count)[: min(measure, max(measure // 8, count // 16))]] = True
+    chosen[permutation(key, count)[: min(_MEASURED, max(_MEASURED // 8, count // 16))]] = True
     return chosen
 
 

@@ -67,7 +67,8 @@ class RemoteOutput(Output):
     def _open(self, options: PackOptions) -> None:
         url, found = self.bucket.url, background().wait(self.bucket.list(self.bucket.first_s))
         claim = background().wait(self.bucket.read_json(CLAIM_NAME)) if CLAIM_NAME in found else None
-        known = _read_run(self.final)
+        here = self.final / "run.json"  # of the run that was interrupted here: its name, and whether it has published
+        known = json.loads(here.read_text()) if here.exists() else {}
         if claim is not None and (not known or claim.get("run") != known["run"]):
             raise OutputError(_about_claim(url, claim, self.final))
         if claim is not None and not options.resume:
@@ -193,15 +194,6 @@ def _check_options(url: URL, options: PackOptions) -> None:
         raise ArgumentError(
             f"--engine ray: packs into a folder that all machines share, and not to {url}. Copy it there"
         )
-
-
-def _read_run(root: Path) -> dict[str, Any]:
-    """The run that was interrupted here: its name, and whether it has written its manifests; else {}."""
-    try:
-        found = json.loads((root / "run.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) and isinstance(found.get("run"), str) else {}
 
 
 def _splits_in(found: Collection[str]) -> list[str]:

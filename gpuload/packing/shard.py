@@ -112,11 +112,6 @@ class ShardReport:
         self.read_bytes += other.read_bytes
         self.remarks += other.remarks
 
-    @property
-    def images(self) -> int:
-        """Images that were read, the rejected ones included."""
-        return sum(self.kinds.values()) + len(self.rejected)
-
 
 def pack_shard(job: ShardJob) -> ShardReport:
     """Packs one shard. Its tar and `.idx` get their final names once they are complete and on disk.

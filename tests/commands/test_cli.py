@@ -83,10 +83,7 @@ def test_defaults_are_those_of_the_options(monkeypatch: pytest.MonkeyPatch) -> N
     for words, changed in OPTIONS.items():
         assert cli.main(["pack", "a", "b", *words.split()]) == cli.STOPPED
         assert seen[-1] == PackOptions(**changed), words
-    # All that there are, but for the one that has no option.
-    assert {name for changed in OPTIONS.values() for name in changed} == {f.name for f in fields(PackOptions)} - {
-        "measure"
-    }
+    assert {name for changed in OPTIONS.values() for name in changed} == {f.name for f in fields(PackOptions)}
 
 
 def test_as_a_program(make_folder: Folder, tmp_path: Path) -> None:

@@ -144,17 +144,6 @@ def test_a_caption_that_only_some_have(tmp_path: Path, capsys: pytest.CaptureFix
     assert verify(tmp_path) == []
 
 
-def test_a_label_or_document_has_no_empty_value(tmp_path: Path) -> None:
-    shard = str(write_tar(tmp_path / "t.tar", {"k.jpg": JPG, "k.cls": b"1", "l.jpg": JPG}))
-    with pytest.raises(
-        ShardError, match=r"has no .cls, which .*'skip' leaves such samples out, 'drop' leaves out .cls"
-    ):
-        index_shards([shard], missing="empty")
-    write_tar(tmp_path / "t.tar", {"k.jpg": JPG, "k.txt": b"1", "l.jpg": JPG, "l.cls": b"1"})
-    with pytest.raises(ShardError, match=r"t.tar: no sample has all of an image, cls, txt"):
-        index_shards([shard], missing="skip")
-
-
 def test_what_is_indexed_is_packed_as_before(tmp_path: Path) -> None:
     """The index lacks the captions, which most samples have."""
     members = {f"{n}.jpg": encode(photo(n)) for n in range(3)} | {f"{n}.txt": b"x" for n in range(1, 3)}
@@ -168,24 +157,26 @@ def test_what_is_indexed_is_packed_as_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "message"),
+    ("members", "missing", "message"),
     [
-        ({"k.txt": b"x", "k.cls": b"1"}, "sample 'k' has no image"),
-        ({"k.jpg": JPG, "k.cls": b"1", "l.jpg": JPG}, "sample 'l' has no .cls, which others have"),
-        ({"k x.jpg": JPG}, "the name 'k x.jpg' holds white space"),
-        ({"k.jpg": JPG, "l.jpg": JPG, "k.cls": b"1"}, "key 'k' comes again after other samples"),
-        ({"k.jpg": JPG, "k.cls": b"cat"}, "'k.cls' holds b'cat', expected a class number"),
-        ({"k.jpg": JPG, "k.cls": b"-1"}, "'k.cls' holds b'-1', expected a class number from 0"),
-        ({"k.jpg": b"garbage"}, r"'k.jpg' is not an image that Pillow reads \(UnidentifiedImageError\)"),
-        ({"k.jpg": b""}, "'k.jpg' is not an image"),
-        ({"k.jpg": JPG, "k.txt": b"\xff\xff"}, "'k.txt' holds .*, expected UTF-8 text"),
-        ({"README": b"x"}, "holds no sample"),
+        ({"k.txt": b"x", "k.cls": b"1"}, "fail", "sample 'k' has no image"),
+        ({"k.jpg": JPG, "k.cls": b"1", "l.jpg": JPG}, "fail", "sample 'l' has no .cls, which others have"),
+        ({"k x.jpg": JPG}, "fail", "the name 'k x.jpg' holds white space"),
+        ({"k.jpg": JPG, "l.jpg": JPG, "k.cls": b"1"}, "fail", "key 'k' comes again after other samples"),
+        ({"k.jpg": JPG, "k.cls": b"cat"}, "fail", "'k.cls' holds b'cat', expected a class number"),
+        ({"k.jpg": JPG, "k.cls": b"-1"}, "fail", "'k.cls' holds b'-1', expected a class number from 0"),
+        ({"k.jpg": b"garbage"}, "fail", r"'k.jpg' is not an image that Pillow reads \(UnidentifiedImageError\)"),
+        ({"k.jpg": b""}, "fail", "'k.jpg' is not an image"),
+        ({"k.jpg": JPG, "k.txt": b"\xff\xff"}, "fail", "'k.txt' holds .*, expected UTF-8 text"),
+        ({"k.jpg": JPG, "k.cls": b"1", "l.jpg": JPG}, "empty", "has no .cls, .*'skip' leaves such samples out, 'drop' leaves"),
+        ({"k.jpg": JPG, "k.txt": b"", "l.jpg": JPG, "l.cls": b"1"}, "skip", "no sample has all of an image, cls, txt"),
+        ({"README": b"x"}, "fail", "holds no sample"),
     ],
-)
-def test_what_cannot_be_indexed(tmp_path: Path, members: dict[str, bytes], message: str) -> None:
+)  # fmt: skip
+def test_what_cannot_be_indexed(tmp_path: Path, members: dict[str, bytes], missing: Any, message: str) -> None:
     shard = write_tar(tmp_path / "t.tar", members)
     with pytest.raises(ShardError, match=message) as caught:
-        index_shards([str(shard)])
+        index_shards([str(shard)], missing=missing)
     assert str(caught.value).startswith(str(shard))
     assert list(tmp_path.iterdir()) == [shard]
 

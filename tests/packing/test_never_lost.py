@@ -372,7 +372,7 @@ os.scandir, real = scandir, os.stat
 os.stat = lambda path, **more: Entry(str(path)[-20:], "", False).stat() if str(path).endswith("G") else real(path, **more)
 listing = folder.FolderSource(root).list_samples()
 assert len(listing) == 200_000
-for split in make_plan(listing, PackOptions(measure=9)):
+for split in make_plan(listing, PackOptions()):
     write_plan(Path({str(tmp_path)!r}), split, listing.samples)
 print(mebibytes("VmHWM:") - before)
 """

@@ -33,7 +33,7 @@ def listing(sizes: Any, labels: Any = None, kind: str = "class") -> Listing:
 
 
 def plan(source: Listing, **options: Any) -> Any:
-    return make_plan(source, PackOptions(**{"measure": 8, **options}))
+    return make_plan(source, PackOptions(**options))
 
 
 def tar_bytes(sizes: list[int], labels: bool) -> int:
@@ -144,7 +144,7 @@ def test_the_seed_changes_order_and_split() -> None:
 
 @pytest.mark.parametrize(("count", "measured"), [(10, 10), (512, 512), (8000, 512), (16_000, 1000), (10**6, 4096)])
 def test_measured(count: int, measured: int) -> None:
-    (split,) = plan(listing(np.full(count, 9)), measure=4096)
+    (split,) = plan(listing(np.full(count, 9)))
     assert split.measured.sum() == measured
 
 

@@ -306,29 +306,21 @@ def test_what_has_been_waited_for_is_read_without_a_request(proxy: Proxy, upload
         assert asked == sum(count for path, count in proxy.asked.items() if path.endswith(name)) > 0
 
 
-def test_tars(s3: S3, packed: Path, tmp_path: Path) -> None:
-    for path in packed.glob("*.tar"):
-        s3.client.upload_file(str(path), "bucket", f"sources/tars/{path.name}")
-    (tmp_path / "here").mkdir()
-    for path in packed.glob("*.tar"):
-        (tmp_path / "here" / path.name).symlink_to(path)
-    what = "s3://bucket/sources/tars"
-    assert packed_from(what, tmp_path / "out") == packed_from(str(tmp_path / "here"), tmp_path / "expected")
-    some = open_source(f"{what}/*00000[35].tar")
-    assert "shard-000003.tar, shard-000005.tar" in some.identity
-
-
-def test_parquet(s3: S3, photo_files: dict[str, bytes], tmp_path: Path) -> None:
-    rows = [{"image": {"bytes": data, "path": name}, "label": len(name) % 3} for name, data in photo_files.items()]
-    for name in ("train-0.parquet", "val-0.parquet"):
-        pyarrow.parquet.write_table(pa.Table.from_pylist(rows[::-1]), tmp_path / name)
-        s3.client.upload_file(str(tmp_path / name), "bucket", f"sources/parquet/data/{name}")
-    (tmp_path / "here" / "data").mkdir(parents=True)
-    for name in ("train-0.parquet", "val-0.parquet"):
-        (tmp_path / name).rename(tmp_path / "here" / "data" / name)
-    expected = packed_from(str(tmp_path / "here"), tmp_path / "expected", val=0.0)
-    assert packed_from("s3://bucket/sources/parquet", tmp_path / "out", val=0.0) == expected
+@pytest.mark.parametrize("kind", ["tars", "parquet"])
+def test_other_sources(s3: S3, packed: Path, photo_files: dict[str, bytes], tmp_path: Path, kind: str) -> None:
+    files = {path.name: path.read_bytes() for path in packed.glob("*.tar")}
+    if kind == "parquet":
+        rows = [{"image": {"bytes": data, "path": name}, "label": len(name) % 3} for name, data in photo_files.items()]
+        pyarrow.parquet.write_table(pa.Table.from_pylist(rows[::-1]), tmp_path / "table")
+        files = {f"data/{name}-0.parquet": (tmp_path / "table").read_bytes() for name in ("train", "val")}
+    for name, data in files.items():
+        s3.client.put_object(Bucket="bucket", Key=f"sources/{kind}/{name}", Body=data)
+    write_files(tmp_path / "here", files)
+    what, val = f"s3://bucket/sources/{kind}", 0.2 if kind == "tars" else 0.0  # the tables have splits of their own
+    assert packed_from(what, tmp_path / "out", val=val) == packed_from(str(tmp_path / "here"), tmp_path / "2", val=val)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["train", "val"]
+    if kind == "tars":
+        assert "shard-000003.tar, shard-000005.tar" in open_source(f"{what}/*00000[35].tar").identity
 
 
 @pytest.mark.parametrize(
