@@ -169,19 +169,16 @@ class Cell(NamedTuple):
     caption: str
 
 
-def draw_sheet(cells: Sequence[Cell], columns: int | None = None) -> Image.Image:
-    """All pictures in rows, RGB; a sheet of nothing is a small white picture.
-
-    columns: pictures in a row; by default as many as make the sheet about as wide as high, and at most 1,400 pixels.
-    """
+def draw_sheet(cells: Sequence[Cell]) -> Image.Image:
+    """All pictures in rows, RGB: about as wide as high, and at most 1,400 pixels wide. A sheet of nothing is a small
+    white picture."""
     if not cells:
         return Image.new("RGB", (2 * _GAP_PX, 2 * _GAP_PX), _PAPER)
     width = max(cell.picture.width for cell in cells)
     height = max(cell.picture.height for cell in cells)
-    if columns is None:
-        fitting = max(1, (_WIDTH_PX - _GAP_PX) // (width + _GAP_PX))
-        columns = min(_MOST_COLUMNS, fitting, max(1, round((len(cells) * height / width) ** 0.5 + 0.49)))
-    columns = min(columns, len(cells))
+    fitting = max(1, (_WIDTH_PX - _GAP_PX) // (width + _GAP_PX))
+    square = max(1, round((len(cells) * height / width) ** 0.5 + 0.49))
+    columns = min(_MOST_COLUMNS, fitting, square, len(cells))
     cell_width, cell_height = width + _GAP_PX, height + _FONT_PX + 2 * _GAP_PX
     rows = -(-len(cells) // columns)
     sheet = Image.new("RGB", (columns * cell_width + _GAP_PX, rows * cell_height + _GAP_PX), _PAPER)

@@ -7,8 +7,8 @@ import pytest
 
 from gpuload.decode.device import Device
 from gpuload.decode.faults import FaultHandler
-from gpuload.decode.interface import Stored
-from gpuload.decode.open import Resources, open_decoder
+from gpuload.decode.interface import Resources, Stored
+from gpuload.decode.open import open_decoder
 from gpuload.decode.runner import Runner
 
 

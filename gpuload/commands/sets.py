@@ -168,6 +168,7 @@ class Info:
         manifest = dataset.manifest
         ranges = {name: f" from {min(found):,} to {max(found):,}" for name, found in numbers.items() if found}
         fields = [f"{field.name} ({field.kind}{ranges.get(field.name, '')})" for field in manifest.fields]
+        dali, native = (taken / 1e9 for taken in needed([dataset], self.batch_size))
         rows = [
             ("folder", str(dataset.folder)),
             ("samples", f"{len(dataset):,} in {counted(len(manifest.shards), 'shard')}, {decimal(manifest.bytes)}"),
@@ -176,7 +177,8 @@ class Info:
             ("largest", f"{manifest.width} × {manifest.height} pixels, {decimal(manifest.image_bytes)}"),
             (
                 "GPU memory",
-                f"{needed([dataset], self.batch_size)}, for batches of {self.batch_size:,} crops of {USUAL_SIDE}",
+                f"about {dali:,.1f} GB with decoder='dali', {native:,.1f} GB with 'native', for batches of "
+                f"{self.batch_size:,} crops of {USUAL_SIDE}",
             ),
             ("fingerprint", dataset.fingerprint),
         ]

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from PIL import Image
 
-from gpuload.decode.interface import BatchDecodeError, Decoded, Fault
+from gpuload.decode.interface import BatchDecodeError, Decoded, Fault, Place, with_stored
 from gpuload.decode.runner import Runner
 from gpuload.errors import DecodeError
 from gpuload.fields.images import GRAY, RGB, Pixels
@@ -99,13 +99,12 @@ class FaultHandler:
 class _Call:
     """One call of `FaultHandler.decode`, which keeps the batches that the decoder has not returned yet.
 
-    refused: the error of the batch at which the input ended; the batches before it are decoded first.
+    error: at which the input ended; the batches before it are decoded first.
     """
 
     def __init__(self, handler: FaultHandler, batches: Iterator[Batch], read_spare: ReadSpare) -> None:
         self._handler, self._batches, self._read_spare = handler, batches, read_spare
         self._in_flight: deque[_InFlight] = deque()
-        self._refused: BatchDecodeError | None = None
         self._error: BaseException | None = None
 
     def results(self) -> Iterator[HandledBatch]:
@@ -125,11 +124,11 @@ class _Call:
                     del found, flight, decoded, mended, batch  # a suspended generator must not keep a batch alive
                     yield made.pop()
                 else:
-                    if self._refused is not None:
-                        raise self._refused
+                    if self._error is not None:
+                        raise self._error
                     return
             except BatchDecodeError as error:
-                if error is self._refused or on_corrupt == "raise":
+                if error is self._error or on_corrupt == "raise":
                     raise
                 # A copy: the decoder may read further batches in a thread of its own meanwhile.
                 flight = next(flight for flight in self._in_flight.copy() if flight.given is error.batch)
@@ -144,19 +143,14 @@ class _Call:
             flight = waiting.popleft()
             self._in_flight.append(flight)
             yield flight.given
-        while self._refused is None:
-            if self._error is not None:  # the previous attempt met it after the batch that ended that attempt
-                raise self._error
+        while self._error is None:
             try:
                 if (batch := next(self._batches, None)) is None:
                     return
                 flight = self._begin(batch)
-            except BatchDecodeError as error:
-                self._refused = error
-                return
             except BaseException as error:
                 self._error = error
-                raise
+                return
             self._in_flight.append(flight)
             yield flight.given
 
@@ -243,18 +237,13 @@ def _neighbours(count: int, broken: Any) -> I64 | None:
 
 def _with_placeholders(batch: Batch, rows: Collection[int], pixels: Pixels) -> Batch:
     """The batch with black images and masks at these rows, of the sizes in the index, so that crops stay valid."""
-    encoded = batch.encoded
-    images, spans, masks = list(encoded.images), encoded.spans.copy(), [list(field) for field in batch.masks]
+    black: dict[Place, U8] = {}
     for row in rows:
-        size = encoded.size(row)
+        size = batch.encoded.size(row)
         gray = _black_png(size, GRAY)
-        images[row] = data = gray if pixels in (RGB, GRAY) else _black_png(size, pixels)
-        spans[row] = (data.ctypes.data, data.nbytes)
-        for of_field in masks:
-            of_field[row] = gray
-    return replace(
-        batch, encoded=replace(encoded, images=images, spans=spans), masks=tuple(masks), placeholders=frozenset(rows)
-    )
+        black[row, None] = gray if pixels in (RGB, GRAY) else _black_png(size, pixels)
+        black |= {(row, mask): gray for mask in range(len(batch.masks))}
+    return replace(with_stored(batch, black), placeholders=frozenset(rows))
 
 
 def _black_png(size: HeightWidth, pixels: Pixels) -> U8:

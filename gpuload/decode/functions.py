@@ -15,6 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from itertools import count
 from typing import Any, NamedTuple
@@ -32,9 +33,9 @@ from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, FunctionError
 from gpuload.fields.motion import Motion
 from gpuload.fields.rows import MovingField, take
-from gpuload.functions.function import Caller, CallFailedError, Entries, Sample, WrongResultError, name_of
+from gpuload.functions.function import Caller, CallError, Entries, Sample, name_of
 from gpuload.read.batch import Batch
-from gpuload.types import I64, U8, Array, Bools
+from gpuload.types import I64, U8, Array
 
 # Writes the levels of one image, or its values if nothing else remains to be done, to a `native.values.Target`.
 MakeLevels = Callable[[Any], None]
@@ -163,8 +164,7 @@ class CallFunctions(Stage):
         """
         calls, job.state, inner = job.state, None, job.parts[0].decoded
         if calls.failed:
-            failed = calls.failed[min(calls.failed)]
-            raise FunctionError(str(failed)) from failed.__cause__
+            raise calls.failed[min(calls.failed)]
         made = [view.result() if isinstance(view, _View) else (*view, None) for view in calls.views]
         images, masks, changed = zip(*made, strict=True)
         seconds = sum(calls.seconds)
@@ -201,7 +201,7 @@ class CallFunctions(Stage):
             for view in calls.views:
                 if isinstance(view, _View):
                     view.make(row, whole)
-        except _FailedError as failed:
+        except FunctionError as failed:  # not another: errors of gpuload's own code reach the loop unchanged
             calls.failed[row] = failed
 
 
@@ -228,12 +228,8 @@ class _Calls(NamedTuple):
 
     broken: dict[int, Fault]
     views: list[Any]
-    failed: "dict[int, _FailedError]"
+    failed: dict[int, FunctionError]
     seconds: list[float]
-
-
-class _FailedError(Exception):
-    """A call failed, as the message tells the user; errors of gpuload's own code reach the loop unchanged."""
 
 
 class _View:
@@ -294,10 +290,10 @@ class _View:
             number = self._stage.numbers[id(own.function)]
             found = self._stage.caller.call(number, (first, second), sample, keeps_size=not own.before_crop)
         except Exception as error:
-            is_ours = isinstance(error, WrongResultError | CallFailedError)
+            is_ours = isinstance(error, CallError)
             what = str(error) if is_ours else f"raised {type(error).__name__}: {error}"
             name = functions.name_of_sample(self._batch, row)
-            raise _FailedError(f"{name}: the function {name_of(own.function)} {what}") from None if is_ours else error
+            raise FunctionError(f"{name}: the function {name_of(own.function)} {what}") from None if is_ours else error
         finally:
             self._calls.seconds.append(time.perf_counter() - begun)
         self._entries[row] = {name: found[name] for name in self._entries[row]}
@@ -307,7 +303,7 @@ class _View:
         across, down = (-1 if flips[row] else 1 for flips in (self._crops.mirror, self._crops.mirror_y))
         masks = [mask[::down, ::across] for mask in masks]
         if self._stage.pixels.is_rgb and has_compiled():
-            return _as_it_is(np.ascontiguousarray(image), np.array([[down < 0, across < 0]])), masks
+            return partial(_copy_image, np.ascontiguousarray(image), (down < 0, across < 0)), masks
         return image[::down, ::across].transpose(2, 0, 1), masks
 
     def _cut(self, row: int, image: Array, masks: list[U8]) -> tuple[MakeLevels, list[U8]]:
@@ -356,18 +352,22 @@ def _write(levels: Array | MakeLevels, out: Any) -> None:
         out[0] = levels
 
 
-def _as_it_is(image: U8, flips: Bools) -> MakeLevels:
-    """Copies an RGB image, (height, width, 3) in C order. flips: bool (1, 2), vertical and horizontal."""
+def _picture_of(image: Array) -> I64:
+    """int64 (1, 7), as `gpuload.decode.native.cuts.resample` takes it; the image must stay alive."""
+    return np.array([(image.ctypes.data, *image.shape[:2], image.strides[0], 0, 0, 1)], np.int64)
+
+
+def _copy_image(image: Array, flips: tuple[bool, bool], target: Any) -> None:
+    """Copies an image, (height, width, channels) in C order. flips: vertical and horizontal."""
+    _copy_picture(_picture_of(image), flips, target)
+
+
+def _copy_picture(picture: I64, flips: tuple[bool, bool], target: Any) -> None:
     from gpuload.decode.native.cuts import crop_or_pad
 
-    height, width, _ = image.shape
-    picture = np.array([(image.ctypes.data, height, width, image.strides[0], 0, 0, 1)], np.int64)
-    window, size, fill = np.array([(0, 0, height, width)]), np.array([(height, width)]), np.zeros(3, np.uint8)
-
-    def make(target: Any, image: U8 = image) -> None:  # it stays alive
-        crop_or_pad(picture, window, flips, size, fill, 0, target)(0, 1)
-
-    return make
+    size = picture[:, 1:3].copy()
+    window, fills = np.pad(size, [(0, 0), (2, 0)]), np.zeros(3, np.uint8) if target.bands is None else np.zeros(1)
+    crop_or_pad(picture, window, np.array([flips]), size, fills, 0, target)(0, 1)
 
 
 def _unflipped(view: View) -> View:
@@ -424,23 +424,18 @@ class WholeImages:
         """Crops one image, (height, width, channels) in C order."""
         from gpuload.decode.native.cuts import Cuts
 
-        height, width, _ = image.shape
-        pictures = np.array([(image.ctypes.data, height, width, image.strides[0], 0, 0, 1)], np.int64)
-        cuts = Cuts(form.levels(self._pixels), view, np.array([height]), np.array([width]))
+        cuts = Cuts(form.levels(self._pixels), view, *np.array(image.shape[:2])[:, None])
 
-        def make(target: Any, image: Array = image) -> None:  # it stays alive
-            cuts.make(pictures, slice(0, 1), target._replace(bands=self._own))
+        def make(target: Any) -> None:
+            cuts.make(_picture_of(image), slice(0, 1), target._replace(bands=self._own))
 
         return make
 
     def _in_mode(self, pictures: I64, height: int, width: int) -> Array:
         """The decoded pixels in the mode of the batch, such as gray from three channels."""
-        from gpuload.decode.native.cuts import crop_or_pad
         from gpuload.decode.native.values import as_levels
 
         out = np.empty((1, height, width, self._pixels.channels), level_dtype(self._pixels))
-        whole, size, none = np.array([(0, 0, height, width)]), np.array([(height, width)]), np.zeros((1, 2), np.bool_)
-        target = as_levels(out.transpose(0, 3, 1, 2), self._decoded)
-        crop_or_pad(pictures, whole, none, size, np.zeros(1), 0, target)(0, 1)
+        _copy_picture(pictures, (False, False), as_levels(out.transpose(0, 3, 1, 2), self._decoded))
         pixels: Array = out[0].astype(self._pixels.dtype, copy=False)
         return pixels

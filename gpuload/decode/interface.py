@@ -4,7 +4,7 @@ import math
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from gpuload.augment.crops import Crops
 from gpuload.errors import DeviceError
 from gpuload.fields.images import RGB, Pixels
 from gpuload.read.batch import Batch
+from gpuload.types import U8
 
 
 class Fault(NamedTuple):
@@ -97,6 +98,21 @@ class Stored:
     source: Pixels = RGB
 
 
+class Resources(NamedTuple):
+    """The resources of a decoder.
+
+    batch_size: maximum samples in a batch. num_threads: that decode. prefetch: batches ahead of the current one.
+    hw_decoder_load: share of the images for a GPU's JPEG engines; None: DALI decides. cpu_share: share of the CPU
+    decoder in "both".
+    """
+
+    batch_size: int
+    num_threads: int
+    prefetch: int
+    hw_decoder_load: float | None = None
+    cpu_share: float = 0.0
+
+
 class BatchDecodeError(Exception):
     """Samples of a batch do not decode. faults: by row of the batch."""
 
@@ -111,6 +127,21 @@ def capture_fault(device: str) -> DeviceError:
         f"{device}: a CUDA graph was captured in mode 'global' while batches were decoded, which forbids that to all "
         "threads. Capture before the first batch, or use torch.cuda.graph(..., capture_error_mode='thread_local')"
     )
+
+
+# The row of an image in a batch, or of the mask with this number.
+Place = tuple[int, int | None]
+
+
+def with_stored(batch: Batch, found: Mapping[Place, U8]) -> Batch:
+    """The batch with other bytes at these places."""
+    encoded = batch.encoded
+    images, spans, masks = list(encoded.images), encoded.spans.copy(), [list(field) for field in batch.masks]
+    for (row, mask), data in found.items():
+        (images if mask is None else masks[mask])[row] = data
+        if mask is None:  # nothing else in the batch keeps the bytes
+            spans[row] = (data.ctypes.data, data.nbytes)
+    return replace(batch, encoded=replace(encoded, images=images, spans=spans), masks=tuple(masks))
 
 
 def no_pixels(batch: Batch, forms: Sequence[Form], masks: int) -> Decoded:

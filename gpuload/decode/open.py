@@ -12,7 +12,7 @@ from gpuload.augment import Form
 from gpuload.decode.arguments import Backend, DecoderName
 from gpuload.decode.faults import FaultHandler, OnCorrupt, Prepare
 from gpuload.decode.functions import CallFunctions, Functions
-from gpuload.decode.interface import Buffers, Stored
+from gpuload.decode.interface import Buffers, Resources, Stored
 from gpuload.decode.runner import OnPart, Runner, Split, Stage
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, MissingPackageError
@@ -121,21 +121,6 @@ def native_fault(uploads: bool = False) -> Fault | None:
 def dali_fault() -> Fault | None:
     """Why DALI cannot be used here."""
     return fault_of("nvidia.dali")
-
-
-class Resources(NamedTuple):
-    """The resources of a decoder.
-
-    batch_size: maximum samples in a batch. num_threads: that decode. prefetch: batches ahead of the current one.
-    hw_decoder_load: share of the images for a GPU's JPEG engines; None: DALI decides. cpu_share: share of the CPU
-    decoder in "both".
-    """
-
-    batch_size: int
-    num_threads: int
-    prefetch: int
-    hw_decoder_load: float | None = None
-    cpu_share: float = 0.0
 
 
 def find_stored(datasets: Sequence[Dataset], pixels: Pixels, mask_fills: tuple[int, ...]) -> Stored:
@@ -256,16 +241,7 @@ class _Opening(NamedTuple):
             require("decoder='dali': transforms, normalize='image', erasing and padding_mode need torch", "torch")
         from gpuload.decode.dali.decoder import DaliDecoder
 
-        dali = DaliDecoder(
-            forms,
-            self.stored,
-            self.device,
-            hw_decoder_load=self.resources.hw_decoder_load,
-            batch_size=self.resources.batch_size,
-            device_id=self.device_id,
-            num_threads=self.resources.num_threads,
-            prefetch_queue_depth=self.resources.prefetch,
-        )
+        dali = DaliDecoder(forms, self.stored, self.resources, self.device_id, self.device)
         return [dali.feed, dali, *([] if is_plain else [self.finish(forms, levels=False)])], dali.screen
 
     def finish(self, forms: Sequence[Form], *, levels: bool = True) -> Stage:

@@ -17,8 +17,8 @@ from gpuload.counted import counted
 from gpuload.decode.arguments import Both, Dali, DecoderName, OnCorrupt
 from gpuload.decode.dali.memory import check_whole_images
 from gpuload.decode.functions import find_functions
-from gpuload.decode.interface import no_pixels
-from gpuload.decode.open import Resources, find_stored, native_fault, open_decoder
+from gpuload.decode.interface import Resources, no_pixels
+from gpuload.decode.open import find_stored, native_fault, open_decoder
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, CallError, GpuloadError, StateError
 from gpuload.fields.kind import FieldSpec

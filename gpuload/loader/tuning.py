@@ -17,7 +17,8 @@ from typing import Annotated, Any, cast, get_args
 from gpuload.checks import choice, number, optional, rules_of, whole
 from gpuload.decode.arguments import Backend, Both, Dali, DecoderName
 from gpuload.decode.dali.memory import fits
-from gpuload.decode.open import Resources, choose_backend
+from gpuload.decode.interface import Resources
+from gpuload.decode.open import choose_backend
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import OutputError
 from gpuload.machine.ranks import Ranks, count_threads

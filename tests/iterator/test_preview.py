@@ -73,9 +73,9 @@ def captions_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Collects the texts under the pictures of all sheets."""
     found: list[str] = []
 
-    def spy(cells: list[Any], columns: int | None = None) -> Image.Image:
+    def spy(cells: list[Any]) -> Image.Image:
         found.extend(cell.caption for cell in cells)
-        return draw_sheet(cells, columns)
+        return draw_sheet(cells)
 
     monkeypatch.setattr("gpuload.loader.iterator.draw_sheet", spy)
     return found

@@ -24,7 +24,7 @@ from gpuload.augment.crops import covering
 from gpuload.counted import counted
 from gpuload.decode.dali.graph import backend, build_graph, input_names, open_pipeline, tensors
 from gpuload.decode.dali.screen import Screen
-from gpuload.decode.interface import Decoded, Stored, capture_fault
+from gpuload.decode.interface import Decoded, Resources, Stored, capture_fault
 from gpuload.decode.runner import Job, Stage
 from gpuload.errors import DecodeError, DeviceError
 from gpuload.read.batch import Batch
@@ -47,8 +47,7 @@ class DaliDecoder(Stage):
 
     device_id: number of a GPU, or None for the CPU. device: the same for torch, whose stream waits for a batch. None:
         the thread of this stage waits.
-    num_threads: CPU threads that decode (CPU), or that parse and Huffman-decode (GPU).
-    hw_decoder_load: share of the images for the GPU's JPEG engines, the rest is for its CUDA cores; None: DALI decides.
+    resources: on a GPU, `num_threads` parse and Huffman-decode; what its JPEG engines do not decode, its CUDA cores do.
 
     Raises:
         DeviceError: there is no such GPU.
@@ -60,22 +59,26 @@ class DaliDecoder(Stage):
         self,
         forms: Sequence[Form],
         stored: Stored,
-        device: "Device | None" = None,
-        *,
-        hw_decoder_load: float | None = None,
-        **settings: Any,
+        resources: Resources,
+        device_id: int | None,
+        device: "Device | None",
     ) -> None:
-        device_id = settings["device_id"]
         if device_id is not None and device_id >= count_gpus():
             raise DeviceError(
                 f"device 'cuda:{device_id}' was requested, but DALI finds {count_gpus()} GPUs here. "
                 "Check `nvidia-smi`, or use device='cpu'"
             )
         self._forms, self._stored, self._device = tuple(forms), stored, device
-        self.decoder = {} if hw_decoder_load is None else {"hw_decoder_load": hw_decoder_load}
-        # The dynamic executor's outputs are safe to keep, and DLPack hands them over without a copy.
-        self.settings = {**settings, "exec_dynamic": True}
-        self.feed, self.screen = Feed(forms, stored), Screen(stored, settings["num_threads"])
+        self._device_id, self._prefetch, load = device_id, resources.prefetch, resources.hw_decoder_load
+        self._decoder = {} if load is None else {"hw_decoder_load": load}
+        self._settings = {
+            "batch_size": resources.batch_size,
+            "num_threads": resources.num_threads,
+            "device_id": device_id,
+            "prefetch_queue_depth": resources.prefetch,
+            "exec_dynamic": True,  # its outputs are safe to keep, and DLPack hands them over without a copy
+        }
+        self.feed, self.screen = Feed(forms, stored), Screen(stored, resources.num_threads)
         self._scheduled: deque[Job] = deque()
         self._pipeline: Any = None
         self._at_work = threading.Lock()
@@ -102,7 +105,7 @@ class DaliDecoder(Stage):
                     raise StopIteration
                 return found()
 
-            pipeline = open_pipeline(build_graph, self._forms, self._stored, source, self.decoder, **self.settings)
+            pipeline = open_pipeline(build_graph, self._forms, self._stored, source, self._decoder, **self._settings)
         self._pipeline = pipeline
 
     def begin(self, job: Job) -> None:
@@ -152,14 +155,14 @@ class DaliDecoder(Stage):
         pipeline.schedule_run()
 
     def _take(self) -> tuple[Any, ...]:
-        if len(self._scheduled) >= self.settings["prefetch_queue_depth"] or not self.feed.fed:
+        if len(self._scheduled) >= self._prefetch or not self.feed.fed:
             raise StopIteration
         job, inputs = self.feed.fed.popleft()
         self._scheduled.append(job)
         return inputs
 
     def _explain(self, error: RuntimeError, in_dali: Sequence[Job]) -> Exception:
-        found = find_device_fault(error, self.settings["device_id"]) or self.screen.explain_failure(in_dali)
+        found = find_device_fault(error, self._device_id) or self.screen.explain_failure(in_dali)
         if found is not None:
             return found
         said = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -262,5 +265,4 @@ def _end_all() -> None:
 
 
 atexit.register(_end_all)
-if hasattr(os, "register_at_fork"):  # a system that forks
-    os.register_at_fork(after_in_child=_decoders.clear)
+os.register_at_fork(after_in_child=_decoders.clear)

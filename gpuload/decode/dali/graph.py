@@ -21,15 +21,13 @@ from nvidia.dali import Pipeline, backend, fn, pipeline_def, tensors, types
 
 from gpuload.augment import Form
 from gpuload.decode.dali.memory import preallocation
-from gpuload.decode.interface import Stored
+from gpuload.decode.interface import NUMPY_DTYPES, Stored
+from gpuload.decode.postprocess import level_dtype
 from gpuload.fields.images import GRAY, RGB, Pixels
 
 __all__ = ["backend", "build_graph", "fn", "input_names", "open_pipeline", "tensors"]
 
-# DALI has no bfloat16: float32 leaves the graph and is cast when the batch is returned.
-_DTYPES = {"float32": types.FLOAT, "float16": types.FLOAT16, "bfloat16": types.FLOAT, "uint8": types.UINT8}
-# Of raw pixels.
-_VALUES = {"uint8": types.UINT8, "uint16": types.UINT16, "float32": types.FLOAT}
+_TYPES = {"uint8": types.UINT8, "uint16": types.UINT16, "float16": types.FLOAT16, "float32": types.FLOAT}
 _IN_PIXELS = {"axes": [0, 1], "normalized_anchor": False, "normalized_shape": False}
 
 # Inputs for each image: type and number of dimensions.
@@ -59,7 +57,7 @@ def build_graph(
     feed: returns the encoded images of a batch and its masks, then for each view what `input_names` lists.
     """
     names = [input_names(form) for form in forms]
-    kinds = [(_VALUES[stored.source.dtype], 3) if stored.raw else (types.UINT8, 1)]
+    kinds = [(_TYPES[stored.source.dtype], 3) if stored.raw else (types.UINT8, 1)]
     kinds += [(types.UINT8, 1)] * len(stored.mask_fills)
     kinds += [_INPUTS[name] for view in names for name in view]
     dtypes, ndims = zip(*kinds, strict=True)
@@ -121,7 +119,7 @@ def _mode(pixels: Pixels) -> dict[str, Any]:
     """A decoder's arguments for these pixels; RGB is its default."""
     if pixels in (RGB, GRAY):
         return {} if pixels == RGB else {"output_type": types.GRAY}
-    return {"output_type": types.ANY_DATA, "dtype": _VALUES[pixels.dtype]}
+    return {"output_type": types.ANY_DATA, "dtype": _TYPES[pixels.dtype]}
 
 
 def _fill(form: Form, pixels: Pixels) -> list[Any]:
@@ -146,7 +144,7 @@ def _view(window: Any, form: Form, view: Mapping[str, Any], pixels: Pixels) -> A
         mirror=0 if form.places else view["mirror"],
         mean=[0.0] if as_is else [pixels.peak * value for value in form.mean],
         std=[1.0] if as_is else [pixels.peak * value for value in form.std],
-        dtype=_DTYPES[form.dtype] if plain else types.UINT8 if pixels.dtype == "uint8" else types.FLOAT,
+        dtype=_TYPES[NUMPY_DTYPES[form.dtype] if plain else level_dtype(pixels)],
         output_layout="CHW" if form.layout == "NCHW" or not plain else "HWC",
     )
 
@@ -207,5 +205,4 @@ def _keep_pipelines() -> None:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(inner))
 
 
-if hasattr(os, "register_at_fork"):  # a system that forks
-    os.register_at_fork(after_in_child=_keep_pipelines)
+os.register_at_fork(after_in_child=_keep_pipelines)

@@ -10,14 +10,13 @@ import io
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from gpuload.decode.interface import BatchDecodeError, Fault, Stored
+from gpuload.decode.interface import BatchDecodeError, Fault, Place, Stored, with_stored
 from gpuload.decode.pillow import UndecodableError, decode_mask, decode_pixels
 from gpuload.decode.runner import Job, Threads
 from gpuload.fields.images import GRAY, RGB, Pixels
@@ -29,8 +28,6 @@ from gpuload.types import I8, I32, I64, U8, Array, HeightWidth
 _STOPPED = "the thread that decodes it was stopped"
 
 _LOG = logging.getLogger(__name__)
-
-Place = tuple[int, int | None]  # the row of an image, or of the mask with this number
 
 
 class Screen:
@@ -77,23 +74,19 @@ class Screen:
 
     def _transcode(self, batch: Batch, places: Sequence[Place]) -> tuple[Batch, dict[int, Fault]]:
         """The batch with Pillow's pixels at these places, and what does not decode."""
-        images, masks = list(batch.encoded.images), [list(field) for field in batch.masks]
-        spans, faults = batch.encoded.spans.copy(), dict[int, Fault]()
         tasks = []
         for row, mask in places:
-            data, size = (images if mask is None else masks[mask])[row], batch.encoded.size(row)
-            tasks.append(
-                self._threads.submit(partial(_transcoded, data, size, None if mask is not None else self._pixels))
-            )
+            data = (batch.encoded.images if mask is None else batch.masks[mask])[row]
+            pixels = self._pixels if mask is None else None
+            tasks.append(self._threads.submit(partial(_transcoded, data, batch.encoded.size(row), pixels)))
+        made, faults = dict[Place, U8](), dict[int, Fault]()
         for (row, mask), task in zip(places, tasks, strict=True):
             found = task.result()
             if isinstance(found, np.ndarray):
-                (images if mask is None else masks[mask])[row] = found
-                if mask is None:  # nothing in the batch keeps the stored bytes any more
-                    spans[row] = (found.ctypes.data, found.nbytes)
+                made[row, mask] = found
             else:
                 faults.setdefault(row, Fault(found or _STOPPED, mask))
-        return replace(batch, encoded=replace(batch.encoded, images=images, spans=spans), masks=tuple(masks)), faults
+        return with_stored(batch, made), faults
 
 
 def _is_sound_png(data: U8, size: HeightWidth) -> bool:

@@ -17,7 +17,7 @@ from gpuload import Augment
 from gpuload.decode.dali import decoder as dali
 from gpuload.decode.dali.graph import build_graph
 from gpuload.decode.device import Device
-from gpuload.decode.interface import Stored
+from gpuload.decode.interface import Resources, Stored
 from gpuload.decode.runner import Runner
 from gpuload.read.batch import Batch
 
@@ -159,9 +159,7 @@ class Asked:
 
 def open_dali(monkeypatch: pytest.MonkeyPatch, log: list[str], device: Device | None, fails: str = "") -> Runner:
     monkeypatch.setattr(dali, "open_pipeline", lambda _, forms, stored, take, *__, **___: Asked(log, take, fails))
-    stage = dali.DaliDecoder(
-        [AUGMENT.form], Stored(), device, batch_size=1, device_id=None, num_threads=1, prefetch_queue_depth=PREFETCH
-    )
+    stage = dali.DaliDecoder([AUGMENT.form], Stored(), Resources(1, 1, PREFETCH), None, device)
     return Runner([stage.feed, stage], PREFETCH, device)
 
 
