@@ -31,6 +31,15 @@ def write_tar(path: Path, members: Members, format: int = tarfile.PAX_FORMAT) ->
     return path
 
 
+def members(folder: Path) -> dict[str, bytes]:
+    """Of all shards of a set, by name."""
+    found = {}
+    for shard in sorted(folder.glob("*.tar")):
+        with tarfile.open(shard) as archive:
+            found |= {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]
+    return found
+
+
 def sealed(data: bytes, at: int, changes: Mapping[int, bytes]) -> bytes:
     """With fields of the header at this byte changed, and its checksum made right."""
     block = bytearray(data[at : at + 512])

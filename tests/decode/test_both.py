@@ -1,4 +1,5 @@
-"""Two decoders for each batch: each sample has the pixels of the one that it is given to, and a batch is whole."""
+"""Two decoders for each batch: each sample has the pixels of the one that it is given to, and a batch is whole. Raw pixels,
+which are the same by all decoders."""
 
 import io
 import zlib
@@ -11,6 +12,7 @@ import torch
 from damaged import damage
 from loaders import drain, load
 from PIL import Image
+from tars import members
 
 import gpuload
 from gpuload import Augment
@@ -93,6 +95,27 @@ def test_raw_images_and_batches_of_one_decoder_alone(raw: Path) -> None:
             assert np.isnan(loader.metrics().queue_depth) == (share < 1)  # which DALI does not tell
         with load(raw, 8, decoder="native", augment=Augment(24, crop="none", dtype="uint8")) as loader:
             assert found == drain([loader])  # not resized: the same by either
+
+
+def test_raw_pixels_come_out_as_they_were_packed(raw: Path, decoder: str) -> None:
+    expected = {  # as tar and NumPy read them
+        name[:-4]: np.load(io.BytesIO(data)) for name, data in members(raw).items() if name.endswith(".npy")
+    }
+    augment = Augment(24, crop="none", dtype="uint8", layout="channels_last")
+    seen = 0
+    for images, keys in load(raw, 10, augment=augment, fields=("image", "key"), decoder=decoder, drop_last=False):
+        for image, key in zip(images.permute(0, 2, 3, 1).numpy(), keys, strict=True):
+            np.testing.assert_array_equal(image, expected[key])
+            seen += 1
+    assert seen == len(expected) == 97
+
+
+def test_pixels_and_encoded_images_mix_in_the_cpu_decoder_only(raw: Path, packed: Path) -> None:
+    mixture = gpuload.mix([(raw, 1), (packed, 1)])
+    for decoder in ("dali", "both"):
+        with pytest.raises(gpuload.ArgumentError, match=r"encoded images and another raw ones.*decoder='native'"):
+            load(mixture, decoder=decoder)
+    assert len(drain([load(mixture, 10, decoder="native")])) == 190
 
 
 @pytest.mark.parametrize("half", ["dali", "native"])

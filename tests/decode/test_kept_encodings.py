@@ -1,7 +1,6 @@
 """Sets of mixed encodings: WebP, AVIF and TIFF beside JPEG and PNG, by both decoders to Pillow's pixels."""
 
 import io
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from damaged import damage
 from images import encode, photo
 from loaders import load
 from PIL import Image, ImageOps
+from tars import members, write_tar
 
 import gpuload
 from gpuload import Augment
@@ -57,15 +57,6 @@ def pillows(data: bytes) -> np.ndarray:
     top, left = (SIDE - height) // 2, (SIDE - width) // 2
     whole[top : top + height, left : left + width] = pixels
     return whole.transpose(2, 0, 1)
-
-
-def members(folder: Path) -> dict[str, bytes]:
-    found = {}
-    for shard in sorted(folder.glob("*.tar")):
-        with tarfile.open(shard) as archive:
-            for member in archive:
-                found[member.name] = archive.extractfile(member).read()  # type: ignore[union-attr]
-    return found
 
 
 def test_members_are_the_files_under_their_own_names(mixed: Path, files: list[tuple[str, bytes]]) -> None:
@@ -158,18 +149,15 @@ def test_an_image_with_many_more_pixels_than_the_index_says_is_not_decoded(forma
 
 def test_shards_of_others_are_indexed_and_shown_upright(tmp_path: Path, decoder: str) -> None:
     """Also rotated files, which our packer does not keep."""
-    images = {}
-    with tarfile.open(tmp_path / "x.tar", "w") as archive:
-        for number, format in enumerate([*FORMATS, *FORMATS]):
-            exif = Image.Exif()
-            exif[274] = 6 if number >= len(FORMATS) else 1
-            extension = {"TIFF": "tiff", "JPEG": "jpeg"}.get(format, FORMATS[format])
-            data = encode(photo(number, SIDE, 30), format, exif=exif)
-            images[f"{number}"] = data
-            for name, content in ((f"{number}.{extension}", data), (f"{number}.cls", b"0")):
-                info = tarfile.TarInfo(name)
-                info.size = len(content)
-                archive.addfile(info, io.BytesIO(content))
+    images: dict[str, bytes] = {}
+    files: list[tuple[str, bytes]] = []
+    for number, format in enumerate([*FORMATS, *FORMATS]):
+        exif = Image.Exif()
+        exif[274] = 6 if number >= len(FORMATS) else 1
+        extension = {"TIFF": "tiff", "JPEG": "jpeg"}.get(format, FORMATS[format])
+        images[f"{number}"] = data = encode(photo(number, SIDE, 30), format, exif=exif)
+        files += [(f"{number}.{extension}", data), (f"{number}.cls", b"0")]
+    write_tar(tmp_path / "x.tar", files)
     assert main(["index", str(tmp_path / "x.tar")]) == 0
     found = by_key(tmp_path, decoder)
     for key, data in images.items():

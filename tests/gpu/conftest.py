@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jpegs
 import numpy as np
 import pytest
 import torch
-from gpu_decoders import DECODERS, Load, params
+from gpu_decoders import DECODERS, Load, every_kind, params, picture, write_set
+from images import encode
 
 import gpuload
 
@@ -48,7 +48,7 @@ def load() -> Iterator[Load]:
 @pytest.fixture(scope="session")
 def kinds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Images of every kind of JPEG, as WebDataset shards of others hold them."""
-    return jpegs.write_set(tmp_path_factory.mktemp("kinds"), jpegs.every_kind(), shards=1)
+    return write_set(tmp_path_factory.mktemp("kinds"), every_kind())
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +56,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """96 small images of many sizes, in four shards."""
     rng = np.random.default_rng(1)
     images = {
-        f"mixed-{number:03d}": jpegs.encode(jpegs.picture(rng, *rng.integers(24, 200, 2).tolist()), quality=90)
+        f"mixed-{number:03d}": encode(picture(rng, *rng.integers(24, 200, 2).tolist()), quality=90)
         for number in range(96)
     }
-    return jpegs.write_set(tmp_path_factory.mktemp("mixed"), images, shards=4)
+    return write_set(tmp_path_factory.mktemp("mixed"), images, shards=4)

@@ -1,13 +1,21 @@
-"""The decoders under test, the reference, and what tests need of a GPU."""
+"""The decoders under test, the reference, what tests need of a GPU, and sets of every kind of JPEG."""
 
 import dataclasses
+import tarfile
 from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from images import encode, smooth_image
+from PIL import Image
+from tars import write_tar
 
 import gpuload
+from gpuload.packing.index import index_shards
 
 Load = Callable[..., gpuload.DaliIterator]
 
@@ -44,3 +52,67 @@ def delay(device: str) -> None:
     """Keeps the current stream of a GPU busy for some milliseconds, so that what follows comes late."""
     if device == "cuda":
         torch.cuda._sleep(10_000_000)  # clock cycles; torch's own tests of streams do the same
+
+
+_SIZES = [(90, 70), (64, 64), (121, 203), (333, 250)]
+_EXIF_ORIENTATION = 0x0112
+
+# Options of Pillow's writer; "mode" and "sizes" are ours.
+KINDS: dict[str, dict[str, object]] = {
+    "420": {"subsampling": 2},
+    "422": {"subsampling": 1},
+    "444": {"subsampling": 0},
+    "gray": {"mode": "L"},
+    "progressive": {"progressive": True},
+    "cmyk": {"mode": "CMYK"},
+    "restart": {"restart_marker_rows": 1, "subsampling": 2},
+    "exif": {"orientation": 6},
+    "tiny": {"sizes": [(1, 1), (8, 8), (17, 3), (16, 16)]},
+    "12-megapixel": {"sizes": [(4000, 3000)]},
+}
+
+
+def picture(rng: np.random.Generator, width: int, height: int) -> Image.Image:
+    """Like a photo, with edges between colours, at which decoders that upsample chroma otherwise differ most."""
+    image = smooth_image(rng, width, height)
+    for _ in range(4):
+        left, top = int(rng.integers(width)), int(rng.integers(height))
+        colour = tuple(rng.integers(0, 256, 3).tolist())
+        image.paste(colour, (left, top, left + max(1, width // 5), top + max(1, height // 5)))
+    return image
+
+
+def make(kind: str, rng: np.random.Generator, width: int, height: int) -> bytes:
+    options = {name: value for name, value in KINDS[kind].items() if name != "sizes"}
+    image = picture(rng, width, height).convert(str(options.pop("mode", "RGB")))
+    if orientation := options.pop("orientation", None):
+        exif = Image.Exif()
+        exif[_EXIF_ORIENTATION] = orientation
+        options["exif"] = exif
+    return encode(image, quality=90, **options)
+
+
+def every_kind() -> dict[str, bytes]:
+    """By key, "<kind>-<number>"."""
+    rng = np.random.default_rng(0)
+    found = {}
+    for kind, options in KINDS.items():
+        sizes: list[tuple[int, int]] = options.get("sizes", _SIZES)  # type: ignore[assignment]
+        for number, (width, height) in enumerate(sizes):
+            found[f"{kind}-{number}"] = make(kind, rng, width, height)
+    return found
+
+
+def write_set(folder: Path, images: dict[str, bytes], shards: int = 1) -> Path:
+    """Shards of images as they are, each with a label, its number modulo 5, and their index.
+
+    The packer would make plain JPEGs of what is not: CMYK or turned by EXIF. In shards of others they lie as they are.
+    """
+    samples = [
+        [(f"{key}.jpg", image), (f"{key}.cls", str(number % 5).encode())]
+        for number, (key, image) in enumerate(images.items())
+    ]
+    for shard in range(shards):
+        write_tar(folder / f"shard-{shard:06d}.tar", chain(*samples[shard::shards]), tarfile.USTAR_FORMAT)
+    index_shards([str(folder / "*.tar")])
+    return folder

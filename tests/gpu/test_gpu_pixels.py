@@ -1,15 +1,20 @@
-"""Pixels of each decoder against those of DALI's graph on the CPU, for every kind of JPEG, on the same crops."""
+"""Pixels of each decoder: those of DALI's graph on the CPU, for every kind of JPEG, on the same crops; the same in any
+batch; and what they were where another JPEG is cut off or has bits flipped inside its scan.
+
+A GPU need not notice damage inside a scan. What is asked for is that the process lives, that an error names the sample,
+and that the other images of the batch are what they were.
+"""
 
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jpegs
 import numpy as np
 import pytest
 import torch
-from gpu_decoders import DECODERS, REFERENCE, Load, params
+from gpu_decoders import DECODERS, KINDS, REFERENCE, Load, deterministic, params, picture, write_set
+from images import encode
 
 import gpuload
 
@@ -36,7 +41,7 @@ def pixels(kinds: Path) -> Callable[[str, str], dict[str, np.ndarray]]:
     @cache
     def pixels(decoder: str, crop: str) -> dict[str, np.ndarray]:
         options = DECODERS.get(decoder, REFERENCE)
-        found: dict[str, list[np.ndarray]] = {kind: [] for kind in jpegs.KINDS}
+        found: dict[str, list[np.ndarray]] = {kind: [] for kind in KINDS}
         for epoch in range(EPOCHS):
             with gpuload.DaliIterator(
                 kinds, 8, augment=CROPS[crop], fields=("image", "key"), shuffle=False, num_threads=2, **options
@@ -52,12 +57,12 @@ def pixels(kinds: Path) -> Callable[[str, str], dict[str, np.ndarray]]:
 
 @pytest.mark.parametrize("decoder", params("native", "cuda", "hardware", "default", "copied", "both"))
 @pytest.mark.parametrize("crop", list(CROPS))
-@pytest.mark.parametrize("kind", list(jpegs.KINDS))
+@pytest.mark.parametrize("kind", list(KINDS))
 def test_pixels_are_those_of_the_cpu_graph(
     pixels: Any, kind: str, crop: str, decoder: str, record_property: Callable[[str, object], None]
 ) -> None:
     expected, found = (pixels(name, crop)[kind].astype(int) for name in ("reference", decoder))
-    assert len(found) == EPOCHS * len(jpegs.KINDS[kind].get("sizes", [1, 2, 3, 4]))  # type: ignore[arg-type]
+    assert len(found) == EPOCHS * len(KINDS[kind].get("sizes", [1, 2, 3, 4]))  # type: ignore[arg-type]
     difference = np.abs(found - expected)
     mean, permille = float(difference.mean()), float(np.percentile(difference, 99.9))
     record_property("difference", {"mean": mean, "percentile_99_9": permille, "max": int(difference.max())})
@@ -91,3 +96,88 @@ def test_dtypes_and_layouts(mixed: Path, load: Load, accelerated: dict[str, Any]
     # Of values up to 2.7: half a unit in the last place, and a level of uint8 that is rounded another way in the raw.
     close = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2, "uint8": 0}[dtype]
     assert (images.cpu().double() - expected).abs().max() <= close
+
+
+def in_stored_order(load: Load, folder: Path, batch_size: int, options: dict[str, Any]) -> torch.Tensor:
+    """In stored order, whatever the batches."""
+    loader = load(folder, batch_size, options, shuffle=False, augment=gpuload.Augment(48, dtype="uint8"))
+    return torch.cat([images.cpu() for images, _ in loader])
+
+
+@pytest.mark.parametrize("decoder", params("native", "cuda", "hardware", "copied", "both"))
+def test_an_image_is_the_same_in_any_batch(kinds: Path, load: Load, decoder: str) -> None:
+    options = deterministic(decoder)
+    expected = in_stored_order(load, kinds, 40, options)
+    for batch_size in (1, 7, 16, 40):
+        assert torch.equal(in_stored_order(load, kinds, batch_size, options), expected)
+
+
+IMAGES, BAD = 24, 13  # in batches of 8, the second one's
+AUGMENT = gpuload.Augment(48, crop="none", dtype="uint8")
+
+
+def flipped(data: bytes, seed: int) -> bytes:
+    """20 bits of the second half, where the scan is; no marker is made, so that only coefficients differ."""
+    rng = np.random.default_rng(seed)
+    found = bytearray(data)
+    for place in rng.integers(len(found) // 2, len(found) - 2, 20).tolist():
+        changed = found[place] ^ 1 << int(rng.integers(7))
+        if 0xFF not in (found[place - 1], found[place], changed):
+            found[place] = changed
+    return bytes(found)
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "cut at a quarter": lambda data: data[: len(data) // 4],
+    "cut near its end": lambda data: data[: len(data) - 40],
+    "without its end": lambda data: data[:-2],
+    "flipped": lambda data: flipped(data, 1),
+    "flipped otherwise": lambda data: flipped(data, 2),
+    "zeros at the end": lambda data: data[: len(data) // 2] + bytes(len(data) - len(data) // 2),
+}
+
+
+def make_set(folder: Path, damage: Callable[[bytes], bytes] | None) -> Path:
+    """Indexed with the damage: the indexer reads headers alone, which are whole."""
+    rng = np.random.default_rng(3)
+    images = {f"image-{n:02d}": encode(picture(rng, 180, 150), quality=90) for n in range(IMAGES)}
+    if damage is not None:
+        images[f"image-{BAD}"] = damage(images[f"image-{BAD}"])
+    return write_set(folder, images)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_set(tmp_path_factory.mktemp("whole") / "set", None)
+
+
+def read(loader: gpuload.DaliIterator) -> tuple[dict[int, torch.Tensor], str]:
+    """The images by index, and the error that ended the epoch, or ""."""
+    seen: dict[int, torch.Tensor] = {}
+    try:
+        for index, images in loader:
+            seen |= dict(zip(index.tolist(), images.cpu(), strict=True))
+    except gpuload.DecodeError as error:
+        return seen, str(error)
+    return seen, ""
+
+
+@pytest.mark.parametrize("damage", list(DAMAGE))
+@pytest.mark.parametrize("decoder", params("native", "cuda", "hardware", "default"))
+def test_a_damaged_scan_harms_no_other_image(
+    whole: Path, tmp_path: Path, load: Load, decoder: str, damage: str, record_property: Callable[[str, object], None]
+) -> None:
+    options: dict[str, Any] = {"augment": AUGMENT, "shuffle": False, "fields": ("index", "image")}
+    expected = torch.cat([images.cpu() for _, images in load(whole, 8, DECODERS[decoder], **options)])
+    loader = load(make_set(tmp_path / "set", DAMAGE[damage]), 8, DECODERS[decoder], **options)
+    seen, said = read(loader)
+    if said:
+        assert f"sample 'image-{BAD}' does not decode" in said
+        assert set(seen) == set(range(8))
+        record_property("found", "an error")
+    else:
+        assert set(seen) == set(range(IMAGES))
+        record_property("found", float((seen[BAD].int() - expected[BAD].int()).abs().float().mean()))
+    for index, image in seen.items():
+        if index != BAD:
+            assert torch.equal(image, expected[index])

@@ -11,9 +11,11 @@ from images import smooth_image
 from made_batches import make_batch, with_images
 from nvidia.dali import fn, pipeline_def
 from PIL import Image
+from tars import write_tar
 
 import gpuload
 from gpuload import Augment
+from gpuload.cli import main
 from gpuload.decode.dali import screen as screens
 from gpuload.decode.dali.screen import Screen
 from gpuload.decode.interface import Stored
@@ -215,16 +217,9 @@ def test_an_odd_but_sound_image_becomes_pixels_for_dali(screen: Screen, format: 
 
 def test_a_set_of_odd_images_loads_as_before(tmp_path: Path) -> None:
     """CMYK, turned and progressive JPEGs in others' shards, which a strict packer would have changed."""
-    import tarfile
-
-    from gpuload.cli import main
-
-    with tarfile.open(tmp_path / "odd.tar", "w") as tar:
-        for number, data in enumerate([*SOUND.values(), turned(6), turned(3)]):
-            for name, content in ((f"{number:03d}.jpg", data), (f"{number:03d}.cls", b"0")):
-                member = tarfile.TarInfo(name)
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
+    images = enumerate([*SOUND.values(), turned(6), turned(3)])
+    files = [file for n, data in images for file in ((f"{n:03d}.jpg", data), (f"{n:03d}.cls", b"0"))]
+    write_tar(tmp_path / "odd.tar", files)
     assert main(["index", str(tmp_path / "odd.tar")]) == 0
     options: Any = {"augment": AUGMENT, "decoder": "dali", "device": "cpu", "shuffle": False, "drop_last": False}
     with gpuload.DaliIterator(tmp_path, 4, on_corrupt=gpuload.OnCorrupt("skip", most=0), **options) as loader:
