@@ -70,8 +70,8 @@ class DaliDecoder(Stage):
             )
         self._forms, self._stored, self._device = tuple(forms), stored, device
         self._device_id, self._prefetch, load = device_id, resources.prefetch, resources.hw_decoder_load
-        self._decoder = {} if load is None else {"hw_decoder_load": load}
-        self._settings = {
+        self.decoder = {} if load is None else {"hw_decoder_load": load}
+        self.settings = {
             "batch_size": resources.batch_size,
             "num_threads": resources.num_threads,
             "device_id": device_id,
@@ -105,7 +105,7 @@ class DaliDecoder(Stage):
                     raise StopIteration
                 return found()
 
-            pipeline = open_pipeline(build_graph, self._forms, self._stored, source, self._decoder, **self._settings)
+            pipeline = open_pipeline(build_graph, self._forms, self._stored, source, self.decoder, **self.settings)
         self._pipeline = pipeline
 
     def begin(self, job: Job) -> None:
