@@ -35,7 +35,7 @@ from gpuload.transforms.compose import RandomApply, parts_of
 from gpuload.transforms.erasing import RandomErasing
 from gpuload.transforms.steps import Transform, draw_steps, sample_draws
 from gpuload.transforms.timm import TimmAutoAugment
-from gpuload.types import F64, I32, I64, HeightWidth
+from gpuload.types import I32, I64, HeightWidth
 
 Policy = Literal["hflip", "lsj", "multiscale"]
 
@@ -289,19 +289,15 @@ class Augment:
         key = each_key(make_key(seed, epoch, AUGMENT, view) if view else make_key(seed, epoch, AUGMENT), repeats)
         geometry, size = self._geometry, self.output_size
 
-        def draw(numbers: Any, rows: I64 | slice) -> F64:
-            rows_key = key if isinstance(key, int) else key[rows]
-            return uniform(rows_key, samples[rows] * CROP_DRAWS.count + np.asarray(numbers)[:, None])
-
         # Number 0: flip; then those of the crop; last the vertical flip. Drawn at once, since every NumPy call has a
         # cost of its own.
         is_random = self.interpolation == "random"
         own = [0, *range(1, 1 + geometry.numbers), *([_FILTER] if is_random else []), _VERTICAL_FLIP]
-        drawn = draw(own, slice(None))
+        drawn = uniform(key, samples * CROP_DRAWS.count + np.array(own)[:, None])
         reach = 1 if self.interpolation == "bilinear" else 2
         sides = widths.astype(np.float64), heights.astype(np.float64)
         flip = geometry.flip if self.flip is None else self.flip
-        crops = geometry.draw(Images(samples, *sides, size, reach, drawn[1 : 1 + geometry.numbers], draw))._replace(
+        crops = geometry.draw(Images(samples, *sides, size, reach, drawn[1 : 1 + geometry.numbers]))._replace(
             mirror=(drawn[0] < flip).astype(np.int32),
             mirror_y=(drawn[-1] < self.vertical_flip).astype(np.int32),
         )
@@ -464,5 +460,6 @@ class Augment:
         Raises:
             ArgumentError: a step that has no counterpart here, which the message names.
         """
-        config = check("Augment.timm", "data_config", data_config, _CONFIG)
-        return cls(**arguments_of(import_module("timm.data").create_transform(**{**(config or {}), **options})))
+        config = {**(check("Augment.timm", "data_config", data_config, _CONFIG) or {}), **options}
+        made = import_module("timm.data").create_transform(**config)
+        return cls(**arguments_of(made, config.get("auto_augment")))

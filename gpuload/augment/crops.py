@@ -5,11 +5,10 @@ place the scaled image in the output, with padding around it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from gpuload import checks
 from gpuload.checks import COUNT, FLAG, POSITIVE, SIDE, SIDES, Rule, ascending, either, optional, settings, several
@@ -27,7 +26,6 @@ Padding = int | tuple[int, ...]
 
 MOST_PX = 65_535  # along a side, as of a size
 _ATTEMPTS = 10  # as in torchvision's RandomResizedCrop
-_LATER = np.arange(5, 1 + 2 + 2 * _ATTEMPTS)  # draws of all attempts but the first
 
 SHARES = ascending(POSITIVE, 1, "(low, high) with 0 < low <= high <= 1, shares of the image's area")
 _RATIOS = ascending(
@@ -55,8 +53,7 @@ class Images(NamedTuple):
 
     samples: int64 (N,), their numbers, for messages. widths, heights: float64 (N,), in pixels. size: (height, width) of
     the output in pixels. reach: of the resize filter, in output pixels: 1 for a bilinear one, 2 for a bicubic one.
-    numbers: float64 (`Geometry.numbers`, N) in [0, 1), the numbers 1, 2, … of each image's crop. more: any others, for
-    some of the images: (numbers, rows) to float64 (len(numbers), len(rows)).
+    numbers: float64 (`Geometry.numbers`, N) in [0, 1), the numbers 1, 2, … of each image's crop.
     """
 
     samples: I64
@@ -65,7 +62,6 @@ class Images(NamedTuple):
     size: tuple[int, int]
     reach: int
     numbers: F64
-    more: Callable[[npt.NDArray[Any], I64], F64]
 
     @property
     def sources(self) -> F64:
@@ -168,34 +164,24 @@ class RandomResizedCrop(Geometry):
     scale: Annotated[tuple[float, float], SHARES] = (0.08, 1.0)
     ratio: Annotated[tuple[float, float], _RATIOS] = (3 / 4, 4 / 3)
 
-    numbers: ClassVar[int] = 4  # position in y and in x; area and ratio of the first attempt: three of four images fit
+    numbers: ClassVar[int] = 2 + 2 * _ATTEMPTS  # position in y and in x; area and ratio of each attempt
     flip: ClassVar[float] = 0.5
 
     def draw(self, images: Images) -> Crops:
         """As `Geometry.draw`."""
         drawn, width, height = images.numbers, images.widths, images.heights
-        (heights,), (widths,), (fits,) = self._windows(drawn[2:], width, height)
-        shape = np.stack([heights, widths])
-        missed = np.flatnonzero(~fits)
-        if len(missed):
-            width_missed, height_missed = width[missed], height[missed]
-            heights, widths, fitting = self._windows(images.more(_LATER, missed), width_missed, height_missed)
-            first = fitting.argmax(axis=0), np.arange(len(missed))
-            fits[missed] = fitting[first]
-            central = self._central_window(width_missed, height_missed)
-            shape[:, missed] = np.where(fitting[first], [heights[first], widths[first]], central)
-        room = np.array([height, width]) - shape
+        low, high = np.log(self.ratio)
+        area = width * height * (self.scale[0] + drawn[2::2] * (self.scale[1] - self.scale[0]))
+        aspect = np.exp(low + drawn[3::2] * (high - low))
+        shapes = np.rint(np.sqrt(np.stack([area / aspect, area * aspect])))  # (2, attempts, N)
+        sources = np.stack([height, width])
+        fitting = ((shapes > 0) & (shapes <= sources[:, None])).all(axis=0)
+        first = fitting.argmax(axis=0), np.arange(len(width))
+        fits = fitting[first]
+        shape = np.where(fits, shapes[:, first[0], first[1]], self._central_window(width, height))
+        room = sources - shape
         start = np.where(fits, np.floor(drawn[:2] * (room + 1)), room // 2)
         return windows(start.T, shape.T)
-
-    def _windows(self, drawn: F64, width: F64, height: F64) -> tuple[F64, F64, npt.NDArray[np.bool_]]:
-        """Height and width of the window of each attempt, (attempts, N), and whether it fits. drawn: area and ratio of
-        each, (2 * attempts, N)."""
-        low, high = np.log(self.ratio)
-        area = width * height * (self.scale[0] + drawn[::2] * (self.scale[1] - self.scale[0]))
-        aspect = np.exp(low + drawn[1::2] * (high - low))
-        widths, heights = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
-        return heights, widths, (widths > 0) & (widths <= width) & (heights > 0) & (heights <= height)
 
     def _central_window(self, width: F64, height: F64) -> list[F64]:
         """Height and width of the largest window whose ratio is in range."""

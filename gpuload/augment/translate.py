@@ -6,9 +6,7 @@ its name.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import fields
-from importlib import import_module
 from typing import Any, get_args
 
 import numpy as np
@@ -19,7 +17,6 @@ from gpuload.augment.crops import CenterCrop, Cover, RandomCrop, RandomResizedCr
 from gpuload.augment.views import DType, Normalize
 from gpuload.errors import ArgumentError
 from gpuload.transforms.compose import parts_of
-from gpuload.transforms.timm import OPTIONS
 
 # Whose transforms are known. Of some classes, the name that torchvision has for the same.
 _KNOWN = ("torchvision.", "timm.data.", "open_clip.transform", "dinov2.data.", "torch.nn.modules.container.Sequential")
@@ -59,27 +56,21 @@ _CROPS: dict[tuple[str, ...], Callable[..., Any]] = {
 # What gpuload's transforms have beside the arguments of torchvision's.
 _OURS = {"ColorJitter": "p", "GaussianBlur": "p", "RandomErasing": "count"}
 _SAME_NAME = sorted({*transforms.__all__} - {"Function", "PixelTransform", "TimmAutoAugment"})
-# Of timm's policies: the functions that make them of texts, and the beginnings and ends of these; and where an object
-# has the options that are between.
-_TIMM: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
-    "timm's RandAugment": ("rand_augment_transform", ("rand",), ("", "-inc1", "-tweights", "-t3aw", "-t3a")),
-    "timm's AutoAugment": ("auto_augment_transform", ("original", "originalr", "v0", "v0r", "3a"), ("",)),
-    "timm's AugMixAugment": ("augment_and_mix_transform", ("augmix",), ("",)),
-}
-_TIMM_OPTIONS = {"m": "magnitude", "n": "num_layers", "w": "width", "d": "depth", "a": "alpha", "p": "prob"}
-_TIMM_OPTIONS |= {"mstd": "magnitude_std", "mmax": "magnitude_max"}
+_TIMM = ("timm's RandAugment", "timm's AutoAugment", "timm's AugMixAugment")
 
 
-def arguments_of(transform: Any) -> dict[str, Any]:
+def arguments_of(transform: Any, auto_augment: str | None = None) -> dict[str, Any]:
     """Arguments with which `Augment` does what a torchvision transform does: a `Compose` (of `transforms` or
     `transforms.v2`), one transform, or what `weights.transforms()` returns.
+
+    auto_augment: the text of which timm made the policy that is in it.
 
     Raises:
         ArgumentError: something that is none of these libraries' own; a transform, or an argument of one, that has no
             counterpart here; another order than this: one crop and resize, then what changes pixels, then Normalize,
             then RandomErasing; or a dtype or range of values that `Augment` does not make.
     """
-    pipeline = _Pipeline()
+    pipeline = _Pipeline(auto_augment)
     _check_known(transform)
     if _name(transform) == "ImageClassification":  # torchvision.transforms._presets
         return {
@@ -96,12 +87,14 @@ def arguments_of(transform: Any) -> dict[str, Any]:
 class _Pipeline:
     """What the steps of a pipeline do that are read so far, and what images are after them.
 
-    crops: names of crops and resizes, and what these are. stage: the furthest one of `_STAGES`, and what is at it.
+    auto_augment: the text of timm's policy. crops: names of crops and resizes, and what these are. stage: the furthest
+    one of `_STAGES`, and what is at it.
     kind: of images, "given": nothing has said it yet, they may be Pillow's or tensors; "pil" or "tensor".
     unit: the levels of 0..255 to which a value of 1 corresponds: 255 for floats in 0..1, else 1.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, auto_augment: str | None) -> None:
+        self.auto_augment = auto_augment
         self.arguments: dict[str, Any] = {"normalize": None}
         self.transforms: list[Any] = []
         self.crops: list[tuple[str, Any]] = []
@@ -277,7 +270,7 @@ class _Pipeline:
         if name == "RandomErasing" and type(step).__module__.startswith("timm."):
             return _erasing(step)
         if name in _TIMM:
-            return _timm_policy(step, name)
+            return self.timm_policy(step, name)
         if name not in _SAME_NAME:
             raise _error(
                 f"{name} has no counterpart. Known: crops, flips, Normalize, Grayscale, {', '.join(_SAME_NAME)}. "
@@ -301,6 +294,12 @@ class _Pipeline:
             given = {key: value or 0 for key, value in given.items()}
         return kind(**given)
 
+    def timm_policy(self, step: Any, name: str) -> transforms.TimmAutoAugment:
+        if self.auto_augment is None:
+            raise _error(f"{name} does not keep its text. Use Augment.timm(…, is_training=True, auto_augment=…)")
+        first = step.policy[0][0] if hasattr(step, "policy") else step.ops[0]
+        return transforms.TimmAutoAugment(self.auto_augment, tuple(first.kwargs["fillcolor"]))
+
     def levels(self, fill: Any) -> Any:
         """A fill in levels of 0..255: one for all channels, or three, or None."""
         if fill is None:
@@ -318,43 +317,6 @@ def _erasing(step: Any) -> transforms.RandomErasing:
     ratio = tuple(np.exp(step.log_aspect_ratio).tolist())
     count = (step.min_count, step.max_count)
     return transforms.RandomErasing(step.probability, (step.min_area, step.max_area), ratio, value, count)
-
-
-def _timm_policy(step: Any, name: str) -> transforms.TimmAutoAugment:
-    """One of timm's policies, by the text of which timm itself makes an object with the same parts.
-
-    Raises:
-        ArgumentError: it was made by hand, or with options that no text has.
-    """
-    function, kinds, ends = _TIMM[name]
-    first = step.policy[0][0] if hasattr(step, "policy") else step.ops[0]
-    found = {**vars(step), **vars(first)}
-    for kind in kinds if first.kwargs["resample"] != Image.Resampling.NEAREST else ():
-        values = {option: found.get(_TIMM_OPTIONS.get(option, "")) for option in OPTIONS[kind]}
-        chosen = {option: value for option, value in values.items() if value not in (None, OPTIONS[kind][option])}
-        sections = "".join(f"-{option}{101 if value == np.inf else value}" for option, value in chosen.items())
-        from_text = {"translate_pct", *(_TIMM_OPTIONS[option] for option in chosen)}
-        given = {key: value for key, value in first.hparams.items() if key not in from_text}
-        given |= {"translate_pct": 0.3} if kind == "augmix" else {}  # as `create_transform` has it
-        for text in (f"{kind}{sections}{end}" for end in ends):
-            theirs: Any = None
-            with suppress(ValueError, AssertionError):  # of a number that no text has
-                theirs = getattr(import_module(type(step).__module__), function)(text, dict(given))
-            if _plainly(theirs) == _plainly(step):
-                return transforms.TimmAutoAugment(text, tuple(first.kwargs["fillcolor"]))
-    raise _error(
-        f"{name} has no counterpart: timm makes no such policy of a text (without augmix's b1). Use one such as "
-        "auto_augment='rand-m9-mstd0.5-inc1'"
-    )
-
-
-def _plainly(value: Any) -> Any:
-    """An object of timm's as the parts that it is made of, which can be compared."""
-    if type(value).__module__.startswith("timm."):
-        return {name: _plainly(part) for name, part in vars(value).items()}
-    if isinstance(value, list | tuple | np.ndarray):
-        return [_plainly(part) for part in value]
-    return value
 
 
 def _error(message: str) -> ArgumentError:

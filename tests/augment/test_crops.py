@@ -61,7 +61,7 @@ def draw(augment: Augment, width: int, height: int, count: int = 1, seed: int = 
 def at(crop: Any, width: int, height: int, size: tuple[int, int], share: float) -> Any:
     """The crop of one image, where all random numbers are the same."""
     sides = np.array([float(width)]), np.array([float(height)])
-    return crop.draw(Images(np.arange(1), *sides, size, 1, np.full((2, 1), share), lambda numbers, rows: numbers))
+    return crop.draw(Images(np.arange(1), *sides, size, 1, np.full((2, 1), share)))
 
 
 # ---- random crops and flips
@@ -205,9 +205,7 @@ def test_random_crops_are_torchvisions(
 ) -> None:
     drawn = np.random.default_rng(seed).random((2 + 2 * 10, 6))  # a position, and ten attempts
     width, height = (np.full(6, float(side)) for side in size)
-    draw = lambda numbers, rows: drawn[numbers - 1][:, rows]  # noqa: E731
-    images = Images(np.arange(6), width, height, (8, 8), 1, drawn[:4], draw)
-    crops = RandomResizedCrop(scale, ratio).draw(images)
+    crops = RandomResizedCrop(scale, ratio).draw(Images(np.arange(6), width, height, (8, 8), 1, drawn))
     found = np.concatenate([crops.start, crops.shape], axis=1).tolist()
     assert found == [list(torchvisions_window(numbers, *size, scale, ratio)) for numbers in drawn.T]
     assert all(part.flags.c_contiguous for part in crops[:6])
