@@ -325,21 +325,6 @@ READ = {
     *("RandomHorizontalFlip", "RandomVerticalFlip", "ToTensor", "PILToTensor", "ConvertImageDtype", "ToImage"),
     *("ToDtype", "ToPureTensor", "Identity", "Grayscale", "RandomChoice", "RandomOrder", *CHANGES),
 }
-NEEDS: dict[str, dict[str, Any]] = {
-    "Lambda": {"lambd": abs},
-    "FiveCrop": {"size": 8},
-    "TenCrop": {"size": 8},
-    "JPEG": {"quality": 50},
-    "LinearTransformation": {"transformation_matrix": torch.eye(3), "mean_vector": torch.zeros(3)},
-    "ConvertBoundingBoxFormat": {"format": "XYXY"},
-    "CutMix": {"num_classes": 2},
-    "MixUp": {"num_classes": 2},
-    "RandomResize": {"min_size": 8, "max_size": 9},
-    "RandomShortestSize": {"min_size": 8},
-    "ScaleJitter": {"target_size": (8, 8)},
-    "SetClampingMode": {"clamping_mode": "hard"},
-    "UniformTemporalSubsample": {"num_samples": 2},
-}
 
 
 def test_every_class_is_read_or_refused_by_its_name(tv: ModuleType) -> None:
@@ -347,7 +332,7 @@ def test_every_class_is_read_or_refused_by_its_name(tv: ModuleType) -> None:
     others = set(classes) - READ - {"InterpolationMode", "AutoAugmentPolicy"}
     assert len(others) > 4 and len(set(classes) & READ) > 25
     for name in sorted(others):
-        made = classes[name](**NEEDS.get(name, {}))
+        made = classes[name].__new__(classes[name])  # whatever its arguments are
         with pytest.raises(gpuload.ArgumentError, match=rf"^Augment.torchvision: {name} has no.*transforms\.Function"):
             Augment.torchvision(tv.Compose([tv.RandomResizedCrop(32), made]))
     assert set(own.__all__) - {"Function", "PixelTransform", "TimmAutoAugment"} <= READ

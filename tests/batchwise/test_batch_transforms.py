@@ -168,7 +168,6 @@ class Named(AddTwo):
         (["mixup"], {}, "batch_transforms: 'mixup' is not a function of a batch"),
         ([Named("adds")], {}, "batch_transforms: .*Named.*, or its adds or softens is no tuple of names"),
         ([Named("softens")], {}, "batch_transforms: .*Named.*, or its adds or softens is no tuple of names"),
-        ([forget] * 33, {}, r"batch_transforms\[32\]: needs draw numbers up to 8447"),
         ([MixUp()], {"augment": [Augment(16)] * 2}, "batch_transforms: change one view of a batch"),
         ([MixUp()], {"fields": ("image", gpuload.OneHot())}, r"MixUp\(.*: makes soft labels .*; ask for 'label'"),
         ([], {"fields": ("image", "label", "image")}, r"fields=\('image', 'label', 'image'\): two have the same"),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from loaders import largest_gap
 
 import gpuload
 from gpuload.batchwise import BatchForm, CenterHole, CutMix, FieldBatch, MixUp, RandomChoice, TimmMixup, mixers
@@ -126,13 +127,6 @@ def test_cutmix_is_torchvisions(transforms: ModuleType, monkeypatch: pytest.Monk
         np.testing.assert_allclose(batch.fields["label"], labels, atol=1e-6)
 
 
-def distance(first: np.ndarray, second: np.ndarray) -> float:
-    """Kolmogorov's and Smirnov's, of two samples."""
-    both = np.concatenate([first, second])
-    below = [np.searchsorted(np.sort(one), both, side="right") / len(one) for one in (first, second)]
-    return float(np.abs(below[0] - below[1]).max())
-
-
 # Of 20,000 and 20,000, a distance above 1.63 * sqrt(2 / 20000) has a probability of 1 %.
 DRAWN, FAR = 20_000, 1.63 * np.sqrt(2 / 20_000)
 
@@ -145,7 +139,7 @@ def test_shares_are_beta_distributed(alpha: float) -> None:
     for other, far in ((alpha, False), (1.2 * alpha + 0.02, True)):
         theirs = np.random.default_rng(0).beta(other, other, DRAWN)
         # Ours are multiples of 2**-53: a share of 1e-70, likely for a small alpha, is 0.
-        assert (distance(found.round(12), theirs.round(12)) > FAR) == far
+        assert (largest_gap(found.round(12), theirs.round(12)) > FAR) == far
 
 
 @pytest.mark.parametrize("first", [0.0, 1 - 2.0**-53])

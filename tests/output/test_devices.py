@@ -106,7 +106,10 @@ def test_cupys_arrays_are_made_on_their_device(current: Current) -> None:
     "copy",
     [
         lambda numbers: make_arrays("torch", 3, Augment(8).form).from_host(numbers),
-        lambda numbers: make_arrays("torch", 3, Augment(8, dtype="uint8").form).images(numbers),  # an empty batch
+        lambda numbers: make_arrays("torch", 3, Augment(8, dtype="uint8").form).images(
+            numbers
+        ),  # of a batch without samples
+        lambda numbers: make_arrays("torch", 3, Augment(8).form).from_decoder(numbers),  # the masks of one
         lambda numbers: on_device(torch.device("cuda", 3), numbers),
     ],
 )
@@ -116,17 +119,3 @@ def test_memory_is_pinned_on_the_loaders_device(current: Current, copy: Callable
     tensor, device, non_blocking = copy(numbers)
     assert current.seen == [("pin_memory", 3)] and current.device == 0
     assert tensor.tolist() == [0, 1, 2] and (device, non_blocking) == ("cuda:3", True)
-
-
-def test_a_batch_without_samples_is_on_the_loaders_device(current: Current, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No decoder made its images and masks, which are NumPy's then."""
-    moved: list[tuple[str, bool]] = []
-
-    def pin(tensor: torch.Tensor) -> Any:
-        return SimpleNamespace(to=lambda device, non_blocking: moved.append((device, non_blocking)) or tensor)
-
-    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
-    arrays = make_arrays("torch", 3, Augment(8).form)
-    assert arrays.images(np.empty((0, 3, 8, 8), np.float32)).shape == (0, 3, 8, 8)
-    assert arrays.from_decoder(np.empty((0, 8, 8), np.uint8)).shape == (0, 8, 8)
-    assert moved == [("cuda:3", True)] * 2

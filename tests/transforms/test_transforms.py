@@ -18,7 +18,7 @@ from gpuload import transforms as own
 from gpuload.draws import make_key
 from gpuload.transforms import RandomErasing
 from gpuload.transforms.ops import Op
-from gpuload.transforms.policies import POLICIES
+from gpuload.transforms.policies import POLICIES, step_of
 from gpuload.transforms.steps import Steps, draw_steps, join, sample_draws
 
 COUNT = 10_000
@@ -210,18 +210,6 @@ def test_policies_are_torchvisions(transforms: ModuleType, policy: Any) -> None:
 
 
 MOVES = ["ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate"]
-CODES = {
-    "Identity": Op.NOTHING,
-    "Brightness": Op.BRIGHTNESS,
-    "Color": Op.SATURATION,
-    "Contrast": Op.CONTRAST,
-    "Sharpness": Op.SHARPNESS,
-    "Posterize": Op.POSTERIZE,
-    "Solarize": Op.SOLARIZE,
-    "AutoContrast": Op.AUTOCONTRAST,
-    "Equalize": Op.EQUALIZE,
-    "Invert": Op.INVERT,
-}
 
 
 def kind_of_torchvisions(name: str, magnitude: float) -> tuple[Any, ...]:
@@ -230,7 +218,8 @@ def kind_of_torchvisions(name: str, magnitude: float) -> tuple[Any, ...]:
         still = int(magnitude) == 0 if name.startswith("Translate") else magnitude == 0
         return ("still",) if still else (name, magnitude > 0)
     signed = name in ("Brightness", "Color", "Contrast", "Sharpness")
-    return (CODES[name], np.sign(magnitude)) if signed else (CODES[name],)
+    op = Op(step_of(name, np.ones(1), 8, 8, None).ops[0, 0])
+    return (op, np.sign(magnitude)) if signed else (op,)
 
 
 def kind_of_step(op: int, args: np.ndarray) -> tuple[Any, ...]:
