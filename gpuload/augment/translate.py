@@ -89,7 +89,7 @@ class _Pipeline:
 
     auto_augment: the text of timm's policy. crops: names of crops and resizes, and what these are. stage: the furthest
     one of `_STAGES`, and what is at it.
-    kind: of images, "given": nothing has said it yet, they may be Pillow's or tensors; "pil" or "tensor".
+    is_tensor: whether images are tensors for certain; else they may be Pillow's.
     unit: the levels of 0..255 to which a value of 1 corresponds: 255 for floats in 0..1, else 1.
     """
 
@@ -99,14 +99,14 @@ class _Pipeline:
         self.transforms: list[Any] = []
         self.crops: list[tuple[str, Any]] = []
         self.stage, self.latest = _CROP, ""
-        self.kind, self.dtype, self.unit, self.is_normalized = "given", "uint8", 1, False
+        self.is_tensor, self.dtype, self.unit, self.is_normalized = False, "uint8", 1, False
 
     def read(self, step: Any) -> None:
         """Adds a step."""
         name = _name(step)
         if name in _NOTHING or _converts(step):
             return
-        if name in (*_TO_TENSOR, *_TO_DTYPE, "ToPILImage"):
+        if name in (*_TO_TENSOR, *_TO_DTYPE):
             self.convert(step, name)
         elif name in _FLIPS:
             _check_flip(name, self.transforms)
@@ -145,7 +145,7 @@ class _Pipeline:
                 "size (--resize)"
             )
         crop = make(*(crop for _, crop in self.crops))
-        is_given = self.kind == "pil" or (self.kind == "given" and self.dtype == "uint8")
+        is_given = not self.is_tensor and self.dtype == "uint8"
         dtype = "float32" if is_given and not self.is_normalized else self.dtype
         if not is_given and not self.is_normalized and self.dtype != "uint8" and self.unit == 1:
             self.arguments["normalize"] = Normalize((0.0,) * 3, (1 / 255,) * 3)
@@ -162,18 +162,13 @@ class _Pipeline:
         if self.stage == _ERASE and not (name in _TO_DTYPE and self.dtype != "uint8"):
             raise _error(f"{name} comes after RandomErasing, whose values it would change. Put it before")
         if name in _TO_TENSOR:
-            if self.kind == "given" and self.dtype != "uint8":
+            if not self.is_tensor and self.dtype != "uint8":
                 raise _error(f"{name} comes after what has no effect on Pillow's images. Put it first")
-            if self.kind != "tensor":
-                self.kind = "tensor"
+            if not self.is_tensor:
+                self.is_tensor = True
                 self.cast("float32" if name == "ToTensor" else self.dtype, True, name)
-        elif name == "ToPILImage":
-            self.cast("uint8", True, name)
-            self.kind = "pil"
-        elif self.kind == "pil":
-            raise _error(f"{name} has no effect on Pillow's images. Put ToImage() before it")
         else:
-            dtype, scale = _dtype_of(step) or self.dtype, name == "ConvertImageDtype" or step.scale
+            dtype, scale = str(step.dtype).removeprefix("torch."), name == "ConvertImageDtype" or step.scale
             self.cast(dtype, scale, f"{name}({dtype}{', scale=True' if scale else ''})")
 
     def cast(self, dtype: str, scale: bool, name: str) -> None:
@@ -191,7 +186,7 @@ class _Pipeline:
 
     def become_floats(self, name: str) -> None:
         """For a transform that needs them: without any conversion before it, they are in 0..1."""
-        if self.kind == "given" and self.dtype == "uint8":
+        if not self.is_tensor and self.dtype == "uint8":
             self.dtype, self.unit = "float32", 255
         elif self.dtype == "uint8":
             raise _error(f"{name} gets {self.in_words}; expected floats. Put ToDtype(torch.float32, scale=True) before")
@@ -369,15 +364,6 @@ def _check_flip(name: str, before: Any) -> None:
                     f"{name} comes after a {_name(transform)} that turns images to one side more than to the other; "
                     "here flips come first. Put it before"
                 )
-
-
-def _dtype_of(step: Any) -> str | None:
-    """The name of the dtype that images get; None: their own."""
-    dtype = step.dtype
-    if isinstance(dtype, Mapping):  # by class of the tensors
-        named = {getattr(kind, "__name__", kind): value for kind, value in dtype.items()}
-        dtype = named.get("Image", named.get("Tensor", named.get("others")))
-    return None if dtype is None else str(dtype).removeprefix("torch.")
 
 
 def _flatten(transform: Any) -> Iterator[Any]:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -188,7 +187,11 @@ class TimmAutoAugment:
             chosen: Iterable[Any] = ((which, options["p"], options["m"]) for which in _drawn(weights, numbers))
         else:
             chosen = drawn_pair(_POLICIES[kind], _NAMES, draws(0))
-        return join([change(partial(_own_number, draws, place), *one) for place, one in enumerate(chosen)])
+
+        def own(place: int) -> Draws:
+            return lambda number: draws(EACH * place + number)
+
+        return join([change(own(place), *one) for place, one in enumerate(chosen)])
 
     def _changes(self, which: I64, strength: F64, sign: F64, share: float, height: int, width: int) -> Steps:
         """One step for each of N images: a change, an index in `_NAMES`, of its strength."""
@@ -200,10 +203,6 @@ class TimmAutoAugment:
             level = level_of(strength[rows], sign[rows]) * farthest.get(name, 1)
             steps.ops[rows], steps.args[rows] = step_of(name, level, height, width, self.fill)
         return steps
-
-
-def _own_number(draws: Draws, place: int, number: int) -> F64:
-    return draws(EACH * place + number)
 
 
 def _strength(magnitude: float | I64, options: Mapping[str, float], first: F64, second: F64) -> F64:
