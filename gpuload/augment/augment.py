@@ -460,6 +460,7 @@ class Augment:
         Raises:
             ArgumentError: a step that has no counterpart here, which the message names.
         """
-        config = {**(check("Augment.timm", "data_config", data_config, _CONFIG) or {}), **options}
-        made = import_module("timm.data").create_transform(**config)
-        return cls(**arguments_of(made, config.get("auto_augment")))
+        config = check("Augment.timm", "data_config", data_config, _CONFIG)
+        merged = {**(config or {}), **options}
+        made = import_module("timm.data").create_transform(**merged)
+        return cls(**arguments_of(made, merged.get("auto_augment")))
