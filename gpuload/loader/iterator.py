@@ -162,7 +162,7 @@ class DaliIterator:
         self.drop_last = self.shuffle if drop_last is None else drop_last is True
         self.ranks = find_ranks(rank, world_size)
         self._schedule = schedule = Schedule(augment)
-        plan = plan_order(
+        self._plan = plan = plan_order(
             self.dataset,
             self.ranks,
             batch_size,
@@ -173,7 +173,7 @@ class DaliIterator:
             sampling=sampling,
             buckets=schedule.buckets,
         )
-        self._epochs, self._identity = plan.epochs, plan.identity
+        self._epochs = plan.epochs
         self._next = self._handed_out = Position(0, 0, 0)  # where the next `for` loop starts; the progress of this one
         compare_with_counterparts(self.ranks, self._settings())
         self._output = output
@@ -280,7 +280,7 @@ class DaliIterator:
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the last batch returned: plain numbers, the same on all ranks, under 1 kB."""
-        return self._identity.state_dict(self._handed_out)
+        return self._plan.state_dict(self._handed_out)
 
     @checked("DaliIterator.load_state_dict", state=STATE)
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -295,7 +295,7 @@ class DaliIterator:
             StateError: the state belongs to another data set, or to a loader with another seed, shuffle, window or
                 lanes; or its position is beyond the end of this loader's epochs.
         """
-        position = self._identity.load(state)
+        position = self._plan.load(state)
         if self.steps_per_epoch is None and position.samples > self._epochs.samples:
             raise StateError(
                 f"state_dict: is {counted(position.samples, 'sample')} into its epoch, which has "
@@ -512,14 +512,11 @@ def _named_fields(batch: Any, collate: Collate) -> Mapping[str, Any]:
         fields = dict(zip(names, batch, strict=True))
     elif set(fields) == set(keys):
         fields = {name: fields[key] for name, key in zip(names, keys, strict=True)}
-    first = _first_view(fields.get("image"))
+    images = fields.get("image")
+    first = images[0] if isinstance(images, tuple) and images else images
     if set(fields) != set(names) or not (isinstance(first, list) or hasattr(first, "shape")):
         raise ArgumentError(
             f"DaliIterator.preview(batch={type(batch).__name__}): expected a batch of this loader, with the fields "
             f"{', '.join(map(repr, names))}. Give one as it comes from a loop, or leave it out"
         )
     return fields
-
-
-def _first_view(images: Any) -> Any:
-    return images[0] if isinstance(images, tuple) and images else images

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,18 +21,25 @@ from gpuload.types import U8
 
 VERSION = 1
 
-
 _USUAL: Mapping[str, Any] = {"lanes": 1, "sampling": None, "buckets": None, "bucket_batch": None}
 
 
 @dataclass(frozen=True)
-class RunIdentity:
-    """What a position depends on, which must be the same when a run is resumed.
+class OrderPlan:
+    """The order of a loader. Its positions depend on `data` and `settings`, which must be the same when a run resumes.
 
-    settings: seed, shuffle, window and lanes; sampling, a fingerprint of the weights or classes that samples are drawn
-    by; buckets, what the order by buckets depends on; bucket_batch, samples in a global batch, where there are buckets.
+    make_stream: makes streams of the order. epochs: where epochs begin and end in it. buckets: how they divide it, None
+    without buckets. window: shards that are mixed, and waited for, at a time. node_lanes: lanes that this machine
+    reads. settings: seed, shuffle, window and lanes; sampling, a fingerprint of the weights or classes that samples are
+    drawn by; buckets, what the order by buckets depends on; bucket_batch, samples in a global batch, where there are
+    buckets.
     """
 
+    make_stream: Callable[[], Stream]
+    epochs: Epochs
+    buckets: BucketPlan | None
+    window: int
+    node_lanes: int
     data: Dataset | Mixture
     settings: Mapping[str, Any]
 
@@ -79,20 +86,6 @@ def _count(name: str, value: Any) -> int:
     except (TypeError, ValueError, OverflowError):
         pass
     raise StateError(f"state_dict: has {name}={shown(value)}, expected a whole number from 0. Was it edited?")
-
-
-class OrderPlan(NamedTuple):
-    """make_stream: makes streams of the loader's order. epochs: where epochs begin and end in it. buckets: how they
-    divide it, None without buckets. window: shards that are mixed, and waited for, at a time. node_lanes: lanes that
-    this machine reads. identity: what a state must agree with.
-    """
-
-    make_stream: Callable[[], Stream]
-    epochs: Epochs
-    buckets: BucketPlan | None
-    window: int
-    node_lanes: int
-    identity: RunIdentity
 
 
 def plan_order(
@@ -157,16 +150,16 @@ def plan_order(
         "seed": seed,
         "shuffle": shuffle is not None,
         "window": mixing.window,
+        **_USUAL,
         "lanes": mixing.lanes,
-        "sampling": None if samplings is None else digest("".join(one.fingerprint for one in samplings).encode()),
-        "buckets": None,
-        "bucket_batch": None,
     }
+    if samplings is not None:
+        settings["sampling"] = digest("".join(one.fingerprint for one in samplings).encode())
     if buckets is not None and plan is not None:
         how = "whole" if plan.is_whole else "carried"
         settings |= {"buckets": f"{buckets.fingerprint}-{how}", "bucket_batch": global_batch}
     node_lanes = mixing.lanes if share == ALL else (share.stop - share.first) * ranks.local_world_size
-    return OrderPlan(make_stream, epochs, plan, window, min(mixing.lanes, node_lanes), RunIdentity(data, settings))
+    return OrderPlan(make_stream, epochs, plan, window, min(mixing.lanes, node_lanes), data, settings)
 
 
 def _plan_buckets(buckets: Buckets, datasets: tuple[Dataset, ...], is_pass: bool, is_whole: bool) -> BucketPlan:

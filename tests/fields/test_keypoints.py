@@ -40,24 +40,20 @@ def test_pairs_by_name(names: Any, pairs: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
+    ("value", "names", "expected"),
     [
-        [[[1, 2, 2], [3, 4, 0]]],
-        [[1, 2, 2, 3, 4, 0]],
-        [np.array([[1, 2, 2], [3, 4, 0]])],
-        np.array([[[1, 2, 2], [3, 4, 0]]], np.float32),
+        ([[[1, 2, 2], [3, 4, 0]]], None, [1, 2, 2, 0, 0, 0]),  # what is not labelled has no place
+        ([[1, 2, 2, 3, 4, 0]], None, [1, 2, 2, 0, 0, 0]),
+        ([np.array([[1, 2, 2], [3, 4, 0]])], None, [1, 2, 2, 0, 0, 0]),
+        (np.array([[[1, 2, 2], [3, 4, 0]]], np.float32), None, [1, 2, 2, 0, 0, 0]),
+        ([[[1, 2], [3, 4]]], ("nose", "tail"), [1, 2, 2, 3, 4, 2]),  # without visibility they are visible
+        ([[1, 2, 3, 4]], ("nose", "tail"), [1, 2, 2, 3, 4, 2]),
     ],
 )
-def test_nested_or_flat_they_are_the_same(value: Any) -> None:
-    field, (column,) = KIND.parse("here", "keypoints", [value, []], None, "")
+def test_nested_or_flat_they_are_the_same(value: Any, names: Any, expected: list[int]) -> None:
+    field, (column,) = KIND.parse("here", "keypoints", [value, []], names, "")
     assert (field.kind, field.size, field.member) == ("keypoints", 2, "keypoints.json")
-    assert column.to_pylist() == [[[1, 2, 2, 0, 0, 0]], []]  # what is not labelled has no place
-
-
-@pytest.mark.parametrize("value", [[[[1, 2], [3, 4]]], [[1, 2, 3, 4]]])
-def test_points_without_visibility_are_visible(value: Any) -> None:
-    _, (column,) = KIND.parse("here", "keypoints", [value], ("nose", "tail"), "")
-    assert column.to_pylist() == [[[1, 2, 2, 3, 4, 2]]]
+    assert column.to_pylist() == [[expected], []]
 
 
 def stored(points: Any, **placement: Any) -> list[list[float]]:

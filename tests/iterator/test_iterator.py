@@ -60,17 +60,6 @@ def test_images_labels_and_keys_belong_together(packed: Path, photos: Path) -> N
     assert not expected
 
 
-def test_a_rank_that_asks_for_each_sample_once_may_get_an_empty_batch(packed: Path) -> None:
-    few = gpuload.Dataset(packed).subset([5, 6, 7])
-    options: dict[str, Any] = {"drop_last": "exact", "augment": gpuload.Augment(12, dtype="bfloat16")}
-    ((index, images, labels),) = loader = load(few, 8, rank=3, world_size=4, **options)  # type: ignore[arg-type]
-    assert images.shape == (0, 3, 12, 12) and images.dtype == torch.bfloat16
-    assert index.shape == labels.shape == (0,) and labels.dtype == torch.int64
-    assert loader.padding == 0 and loader.drop_last is False
-    with pytest.raises(gpuload.ArgumentError, match="drop_last='none'.: expected True, False, 'exact' or 'even'"):
-        load(packed, drop_last="none")
-
-
 @pytest.mark.parametrize("samples", [1, 2, 3])
 def test_sets_smaller_than_the_world(packed: Path, samples: int) -> None:
     own = list(range(40, 40 + samples))

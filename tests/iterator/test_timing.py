@@ -91,6 +91,8 @@ def test_a_rank_without_samples_has_empty_fields_of_each_kind(tmp_path: Path, de
         *_, last = full
         (none,) = empty
         assert (len(last[-1]), len(none[-1]), none[-2]) == (2, 0, [])  # nine over four ranks
+        assert all(view.shape[:2] == (0, 3) for view in (none[0] if several else none[:1]))
+        assert empty.padding == 0 and empty.drop_last is False
         assert forms_of(last) == forms_of(none)
 
 

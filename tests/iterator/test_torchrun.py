@@ -19,17 +19,17 @@ from loaders import load
 import gpuload
 from gpuload.machine.limits import count_cores
 
-HERE = Path(__file__).parent
+SCRIPT = Path(__file__).with_name("ddp_script.py")
 EPOCHS = 3  # as in ddp_script.py
 
 
-def command(processes: int, script: str, *arguments: object) -> list[str]:
-    return [*prepared.torchrun(processes), str(HERE / script), *map(str, arguments)]
+def command(processes: int, *arguments: object) -> list[str]:
+    return [*prepared.torchrun(processes), str(SCRIPT), *map(str, arguments)]
 
 
-def torchrun(processes: int, script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+def torchrun(processes: int, *arguments: object) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    return subprocess.run(command(processes, script, *arguments), capture_output=True, text=True, env=environment)
+    return subprocess.run(command(processes, *arguments), capture_output=True, text=True, env=environment)
 
 
 def notes(folder: Path, ranks: int) -> list[list[dict[str, Any]]]:
@@ -60,7 +60,7 @@ def undisturbed(packed: Path) -> list[tuple[int, str]]:
 def killed(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The notes and the checkpoint of two ranks that were killed, with torchrun, in the middle of the second epoch."""
     folder = tmp_path_factory.mktemp("killed")
-    run = subprocess.Popen(command(2, "ddp_script.py", packed, folder, "--pause-at", 6))
+    run = subprocess.Popen(command(2, packed, folder, "--pause-at", 6))
     try:
         notes = [folder / f"rank{rank}.jsonl" for rank in range(2)]
         while not all(file.is_file() and '"paused"' in file.read_text() for file in notes):
@@ -83,7 +83,7 @@ def test_killed_and_resumed_by_another_number_of_ranks(
     assert saved["epoch"] == 1 and saved["samples"] == 32  # in mid-epoch
     seen = global_order(notes(killed, 2), steps=13 + saved["samples"] // 8)
     options = ["--batch-size", batch_size, "--resume", killed / "checkpoint.pt"]
-    done = torchrun(ranks, "ddp_script.py", packed, tmp_path, *options)
+    done = torchrun(ranks, packed, tmp_path, *options)
     assert done.returncode == 0, done.stderr
     rest = global_order(notes(tmp_path, ranks))
     assert len(rest) == 2 * 97 - saved["samples"]
@@ -108,7 +108,7 @@ def test_ranks_on_one_machine_share_its_cores(killed: Path) -> None:
 def test_a_rank_that_fails_ends_the_run_with_its_name(
     packed: Path, tmp_path: Path, fault: str, messages: list[str]
 ) -> None:
-    done = torchrun(2, "ddp_script.py", packed, tmp_path, "--fault", fault)
+    done = torchrun(2, packed, tmp_path, "--fault", fault)
     assert done.returncode == 1
     for message in messages:
         assert message in done.stderr
@@ -121,7 +121,7 @@ def said(packed: Path, photos: Path, tmp_path_factory: pytest.TempPathFactory) -
 
     folder = tmp_path_factory.mktemp("said")
     assert main(["pack", str(photos), str(folder / "other"), "--maxcount", "20", "--workers", "1"]) == 0
-    done = torchrun(2, "ranks_script.py", packed, folder / "other/train", folder)
+    done = torchrun(2, packed, folder, "--other", folder / "other/train")
     assert done.returncode == 0, done.stderr
     prints = {
         name: gpuload.Dataset(path).fingerprint

@@ -68,6 +68,7 @@ def test_what_buckets_cannot_be(arguments: dict[str, Any], match: str) -> None:
 def _small_portions() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gpuload.order.stream._LEAST_PLANNED", 50)
+        patch.setattr("gpuload.order.stream._PLANNED", 64)
         yield
 
 
@@ -211,11 +212,3 @@ def test_what_is_left_comes_from_the_largest_to_the_smallest() -> None:
     found = [[one.padding(*ends) for ends in ((96, 103), (103, 106), (106, 108))] for one in padded]
     assert found == [[0, 0, 0], [0, 0, 0], [0, 0, 1], [0, 1, 1]]
     assert not any(one.padding(106, 108) for one in epochs)
-
-
-def test_samples_are_planned_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many at a time, the batches are the same."""
-    numbers = numbers_of([[300, 300]], 4)
-    expected = plain(batch_list(by_buckets([[300, 300]], numbers, 4, 16), 0, 1600))
-    monkeypatch.setattr("gpuload.order.stream._PLANNED", 7)
-    assert plain(batch_list(by_buckets([[300, 300]], numbers, 4, 16), 0, 1600)) == expected

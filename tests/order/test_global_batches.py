@@ -73,11 +73,3 @@ def test_even_parts_extend_into_the_next_epoch(
     for one in ranks:
         ends = [one.is_last(one.start(0)._replace(samples=done)) for done in (start, samples)]
         assert ends == [False, True]
-
-
-def test_epochs_follow_one_another() -> None:
-    epochs = Epochs(12, 4, True, 0, 1)
-    assert epochs.batches == 3 and epochs.start(5) == (5, 60, 0)
-    assert epochs.following(epochs.start(5)._replace(samples=8)) == (6, 72, 0)
-    # resumed with smaller batches: no sample again
-    assert epochs.following(epochs.start(5)._replace(samples=20)) == (6, 80, 0)

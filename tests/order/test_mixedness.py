@@ -92,3 +92,16 @@ def test_a_loader_warns_of_sorted_shards(sorted_set: Path, packed: Path) -> None
         for data, shuffle in ((sorted_set, gpuload.Shuffle(window=12)), (sorted_set, False)):
             gpuload.DaliIterator(data, shuffle=shuffle, **options)
         gpuload.DaliIterator(packed, shuffle=gpuload.Shuffle(window=1), **options)
+
+
+def test_info_tells_how_lanes_mix(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    distances = []
+    for lanes in ([], ["--lanes", "4"]):
+        assert main(["info", str(packed), "--window", "1", "--batch-size", "8", *lanes]) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert ("mixed at a time, in each of 4 lanes" in said) == bool(lanes)
+        distances.append(float(said.partition("distance ")[2].split()[0]))
+    assert distances[1] < 0.7 * distances[0]
+    assert main(["info", str(packed), "--lanes", "11"]) == 2
+    assert "--lanes 11: expected a whole number in 1..10" in capsys.readouterr().err.replace("\n", " ")
+    assert np.isfinite(distances).all()

@@ -18,8 +18,6 @@ from fuzzing.target import Target, scratch_folder
 from gpuload.disk.index import index_digests
 from gpuload.loader.tuning import VERSION, load_tuning
 from gpuload.order.epoch import EpochOrder
-from gpuload.order.plan import RunIdentity
-from gpuload.order.stream import Position
 from gpuload.read.reader import Reader
 
 _SAMPLES = 5
@@ -240,8 +238,8 @@ class StateTarget(FolderTarget):
         )
 
     def seeds(self) -> list[bytes]:
-        identity = RunIdentity(gpuload.Dataset(self.folder), {"seed": 0, "shuffle": True, "window": 8})
-        return [json.dumps(identity.state_dict(Position(epoch, 0, 2))).encode() for epoch in (0, 3)]
+        state = self._loader.state_dict()
+        return [json.dumps({**state, "epoch": epoch, "samples": 2}).encode() for epoch in (0, 3)]
 
     def mutate(self, rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
         return mutate_json(rng, data)
