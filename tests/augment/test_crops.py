@@ -402,6 +402,12 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Augment(224, mean=(0.5, 0.5, 0.5)), "no argument 'mean'.*normalize"),  # type: ignore[call-arg]
     (lambda: Augment(224, transforms=[RandomInvert(), Function(speckle)]), "speckle .*is not the first"),
     (lambda: Augment(224, transforms=[Function(speckle), Function(speckle)]), "call several in one"),
+    (lambda: Augment(32, transforms=[len]), "<built-in function len> is not one of gpuload.transforms"),  # type: ignore[list-item]
+    (lambda: Augment(32, transforms=[RandomInvert]), "RandomInvert'> is not one of gpuload.transforms"),  # type: ignore[list-item]
+    (lambda: Augment(32, transforms=[RandomErasing(), RandomErasing()]), "one RandomErasing"),
+    (lambda: Augment(32, normalize="image", dtype="uint8"), "dtype='uint8'"),
+    (lambda: Augment(32, normalize="none"), "normalize='none'"),  # type: ignore[arg-type]
+    (lambda: Augment(32, vertical_flip=1.2), "vertical_flip=1.2"),
     (lambda: Augment(32, transforms=[RandomCrop(4)]), r"RandomCrop\(.*Crops are for Augment\(crop="),
     (lambda: Augment(32, crop=RandomCrop), "expected one of 'random', .*, or an object"),  # type: ignore[arg-type]
     (lambda: CenterCrop(40, 0.5), "give one of them"),

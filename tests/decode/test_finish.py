@@ -111,19 +111,3 @@ def test_fill_of_padding_is_normalised_with_its_image(folder: Path, decoder: str
     np.testing.assert_allclose(
         batch(folder, decoder, normalize="image", **options)[9].numpy(), standardised(levels[9].numpy()), atol=1e-3
     )
-
-
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
-        ({"vertical_flip": 1.2}, "vertical_flip=1.2"),
-        ({"transforms": [len]}, "<built-in function len> is not one of gpuload.transforms"),
-        ({"transforms": [RandomInvert]}, "RandomInvert'> is not one of gpuload.transforms"),
-        ({"transforms": [RandomErasing(), RandomErasing()]}, "one RandomErasing"),
-        ({"normalize": "image", "dtype": "uint8"}, "dtype='uint8'"),
-        ({"normalize": "none"}, "normalize='none'"),
-    ],
-)
-def test_impossible_augments_are_refused(options: dict[str, Any], word: str) -> None:
-    with pytest.raises(gpuload.ArgumentError, match=word):
-        Augment(**{"size": 32, **options})
