@@ -11,7 +11,6 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from copy import copy
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -54,15 +53,8 @@ class Mixer(ABC):
 
     softens: tuple[str, ...] = ("label",)
     mirrored = False
-    mixes = True
     label_smoothing: float = 0.0
     num_classes: int | None
-
-    def idle(self) -> "Mixer":
-        """The same transform without mixing: images do not change, and labels become one-hot rows, or smooth ones."""
-        other = copy(self)
-        object.__setattr__(other, "mixes", False)
-        return other
 
     @abstractmethod
     def plan(self, draws: Draws, height: int, width: int) -> Mix:
@@ -86,7 +78,7 @@ class Mixer(ABC):
         images, labels = batch.fields["image"], batch.fields["label"]
         own = np.ones(len(labels))
         mix = Mix(np.zeros((len(labels), 4), np.int64), own, own)
-        if self.mixes:
+        if batch.mixes:
             mix = self.plan(batch.draws, *images.shape[-2:])
             (mix_mirrored if self.mirrored else mix_images)(images, mix)
         classes = self.num_classes or batch.num_classes or 0

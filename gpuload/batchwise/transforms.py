@@ -40,11 +40,13 @@ class FieldBatch:
     num_classes: of "label", if known from packing.
     draws: returns float64 (N,) in [0, 1), a NumPy array also on a GPU, for each of the numbers 0..255: a pure function
         of (seed, epoch, sample, number). Each transform in a list has its own numbers.
+    mixes: False: MixUp and similar transforms change no images, and make one-hot labels, or smooth ones.
     """
 
     fields: dict[str, Any]
     num_classes: int | None
     draws: Draws
+    mixes: bool = True
 
     @property
     def form(self) -> BatchForm:

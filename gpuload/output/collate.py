@@ -56,7 +56,7 @@ class Collate:
     columns, members: the index columns and shard members that the fields need. masks, mask_fills: names of the mask
     fields, and the class outside the image in each. has_images: whether images are requested. moving: the fields that
     move with the image. handed_out: the names of all fields, in the order of a batch: those requested, those that
-    transforms add, and the marks.
+    transforms add, and the marks. mixes: whether MixUp and similar transforms mix batches, which may be set.
 
     Raises:
         ArgumentError: a field that was not packed, or a batch transform that cannot work on these fields.
@@ -73,7 +73,7 @@ class Collate:
         marks: bool = False,
     ) -> None:
         self._transforms = tuple(transforms)
-        self.mixes = True
+        self.mixes = any(isinstance(one, Mixer) for one in self._transforms)
         self._added = added = {name for transform in transforms for name in getattr(transform, "adds", ())}
         names = [field if isinstance(field, str) else field.name for field in fields]
         for dataset in datasets:
@@ -125,16 +125,6 @@ class Collate:
             form = BatchForm(self._asked, augment.output_size, augment.dtype, self._num_classes, classes)
             check_transforms(self._transforms, form)
 
-    @property
-    def mixes(self) -> bool:
-        """Whether MixUp and similar transforms mix batches. Setting it to False makes them idle."""
-        return self._applied is self._transforms and any(isinstance(one, Mixer) for one in self._transforms)
-
-    @mixes.setter
-    def mixes(self, mixes: bool) -> None:
-        idle = tuple(one.idle() if isinstance(one, Mixer) else one for one in self._transforms)
-        self._applied = self._transforms if mixes else idle
-
     def __call__(self, batch: Batch, decoded: Decoded, arrays: Arrays, broken: Sequence[int] = ()) -> Any:
         """The fields of a batch in the requested order, then those added by batch transforms, by name, then the marks.
 
@@ -160,7 +150,7 @@ class Collate:
                     _clear(fields[name], list(broken), level)
             if self._transforms:
                 fields = {name: fields[name] for name in self._asked}  # in the requested order
-                apply_transforms(self._applied, FieldBatch(fields, self._num_classes, batch.draws))
+                apply_transforms(self._transforms, FieldBatch(fields, self._num_classes, batch.draws, self.mixes))
                 if removed := [name for name in self._names if name not in fields]:
                     raise ArgumentError(f"batch_transforms: removed the field {removed[0]!r}, which was requested")
                 fields = {name: self._adopt(name, fields[name], arrays) for name in self._names}
