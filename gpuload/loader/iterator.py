@@ -441,7 +441,7 @@ class DaliIterator:
     @property
     def sampler(self) -> "Sampler":
         """The part of a DataLoader's sampler that training loops use: `set_epoch`, and its length in samples."""
-        return Sampler(self.set_epoch, self._epochs.rank_samples)
+        return Sampler(self.set_epoch, -(-self.num_samples // self.ranks.world_size))
 
     @property
     def mixup_enabled(self) -> bool:

@@ -136,16 +136,6 @@ def plan_order(
             f"{data.folder} ({counted(in_pass, 'sample')}), so an epoch has no batch. Use a smaller batch_size, or "
             "drop_last=False"
         )
-    plan = None
-    if buckets is not None:
-        plan = _plan_buckets(buckets, datasets, samplings is None, drop_last is not True and steps_per_epoch is None)
-        epochs = plan.epochs(epochs)
-    # Stored order mixes nothing: of a set at a URL, a batch waits for its own shard alone.
-    is_remote = any(dataset.cache is not None for dataset in datasets)
-    window = 1 if is_remote and shuffle is None else mixing.window
-    make_stream = partial(
-        Stream, data, samplings, seed=seed, window=window, shuffle=shuffle is not None, lanes=mixing.lanes
-    )
     settings = {
         "seed": seed,
         "shuffle": shuffle is not None,
@@ -155,9 +145,18 @@ def plan_order(
     }
     if samplings is not None:
         settings["sampling"] = digest("".join(one.fingerprint for one in samplings).encode())
-    if buckets is not None and plan is not None:
+    plan = None
+    if buckets is not None:
+        plan = _plan_buckets(buckets, datasets, samplings is None, drop_last is not True and steps_per_epoch is None)
+        epochs = plan.epochs(epochs)
         how = "whole" if plan.is_whole else "carried"
         settings |= {"buckets": f"{buckets.fingerprint}-{how}", "bucket_batch": global_batch}
+    # Stored order mixes nothing: of a set at a URL, a batch waits for its own shard alone.
+    is_remote = any(dataset.cache is not None for dataset in datasets)
+    window = 1 if is_remote and shuffle is None else mixing.window
+    make_stream = partial(
+        Stream, data, samplings, seed=seed, window=window, shuffle=shuffle is not None, lanes=mixing.lanes
+    )
     node_lanes = mixing.lanes if share == ALL else (share.stop - share.first) * ranks.local_world_size
     return OrderPlan(make_stream, epochs, plan, window, min(mixing.lanes, node_lanes), data, settings)
 

@@ -261,11 +261,6 @@ class Epochs:
         return self.samples // self.batch_size if self.drop_last is True else -(-self.samples // self.batch_size)
 
     @property
-    def rank_samples(self) -> int:
-        """A rank's share of the samples of a whole epoch, rounded up: the same on every rank."""
-        return -(-self.handed_out // self.world_size)
-
-    @property
     def handed_out(self) -> int:
         """The samples of a whole epoch that are in batches, over all ranks."""
         return min(self.samples, self.batches * self.batch_size)

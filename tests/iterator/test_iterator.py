@@ -121,21 +121,6 @@ def test_a_loop_starts_with_its_first_batch(packed: Path, epochs: Any) -> None:
         next(unused[0])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "uint8"])
-@pytest.mark.parametrize("layout", ["NCHW", "channels_last"])
-def test_dtype_and_layout(packed: Path, dtype: Any, layout: Any) -> None:
-    augment = gpuload.Augment((12, 20), dtype=dtype, layout=layout)
-    _, images, _ = next(iter(load(packed, augment=augment)))
-    assert images.shape == (8, 3, 12, 20)
-    assert images.dtype == getattr(torch, dtype)
-    form = torch.channels_last if layout == "channels_last" else torch.contiguous_format
-    assert images.is_contiguous(memory_format=form)
-    _, reference, _ = next(iter(load(packed, augment=gpuload.Augment((12, 20), dtype="uint8"))))
-    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (gpuload.Normalize().mean, gpuload.Normalize().std))
-    expected = reference.float() if dtype == "uint8" else (reference / 255 - mean) / std
-    torch.testing.assert_close(images.float(), expected, atol=0.02 if dtype == "bfloat16" else 0.002, rtol=0)
-
-
 def reading_threads() -> set[threading.Thread]:
     """Those of loaders that other tests have left may end at any time."""
     gc.collect()
