@@ -77,7 +77,8 @@ class BatchReader:
         samples, enough = 0, 1 if self._is_remote else _READ_AT_ONCE
         for part in parts:
             # Without waiting for the shards of later ones.
-            if some and (not _adjoin(some[-1], part) or (self._is_remote and not self._is_downloaded(part))):
+            adjoins = bool(some) and part.first == some[-1].last and part.share == some[-1].share
+            if some and not (adjoins and (not self._is_remote or self._is_downloaded(part))):
                 yield from self.read(some, augments)
                 some, samples = [], 0
             some.append(part)
@@ -187,10 +188,6 @@ class BatchReader:
             reader.close()
 
 
-def _adjoin(part: Part, following: Part) -> bool:
-    return following.first == part.last and following.share == part.share
-
-
 def check_space(datasets: Sequence[Dataset], window: int, batch_size: int, lanes: int = 1) -> None:
     """Raises ArgumentError if the shards in use at a time do not fit into the cache of a remote set.
 
@@ -288,15 +285,11 @@ class BucketedReader(BatchReader):
             of_source = np.flatnonzero(members["source"] == source)
             for epoch in _different(members["epoch"][of_source]) or [0]:
                 at = of_source[members["epoch"][of_source] == epoch]
-                passes.append(self._read_pass(source, epoch, members[at], sized))
+                seed, _ = self._bucketed.stream.order(source, epoch)
+                encoded, repeats = self._gather(source, members[at]), members["repeat"][at].astype(np.int64)
+                passes.append(self._draw(encoded, sized, (source, seed, epoch), repeats))
                 rows.append(at)
         return self._make(passes[0] if len(passes) == 1 else merge(passes, rows), stop, batch.bucket)
-
-    def _read_pass(self, source: int, epoch: int, members: Members, augments: Sequence[Augment]) -> _Drawn:
-        """Samples of one pass over one data set, with their draws."""
-        encoded = self._gather(source, members)
-        seed, _ = self._bucketed.stream.order(source, epoch)
-        return self._draw(encoded, augments, (source, seed, epoch), members["repeat"].astype(np.int64))
 
     def _gather(self, source: int, members: Members) -> EncodedBatch:
         """Samples from the window, or else from the copies."""

@@ -389,7 +389,7 @@ class MemoryStore(DownloadingStore):
     def open(self, number: int) -> Lease:
         lease = super().open(number)
         if not self._order:
-            self._kept[:] = [lease.memory]
+            self._kept[:] = [lease.holder]
         return lease
 
     def taken(self) -> int:
@@ -401,14 +401,14 @@ class MemoryStore(DownloadingStore):
 
     def _lease(self, number: int) -> Lease | None:
         file = _files.get(self._shards[number].sha256)
-        return None if file is None else Lease(file.path, memory=file)
+        return None if file is None else Lease(file.path, file)
 
     def _missing(self) -> Iterator[int]:
         return (number for number in self._soon if self._lease(number) is None)
 
     def _claim(self, number: int, urgent: bool) -> "Callable[[], Coroutine[Any, Any, bool]]":
         def kept(file: MemoryFile) -> None:
-            ahead[number], _files[shard.sha256] = Lease(file.path, memory=file), file
+            ahead[number], _files[shard.sha256] = Lease(file.path, file), file
 
         shard, ahead = self._shards[number], self._ahead
         return partial(self._download, number, MemoryFile(shard.bytes, kept), urgent)
