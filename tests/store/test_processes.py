@@ -106,7 +106,7 @@ def test_nothing_waits_for_a_download_that_nobody_wants(proxy: Any, tmp_path: Pa
 
 
 def test_processes_share_what_they_fetch(proxy: Any, packed: Path, tmp_path: Path) -> None:
-    proxy.delay_s = 0.01
+    proxy.delay_s = 0.3  # so that what one asks for, the other needs, too
     found = [finish(one) for one in [start(f"{proxy.url}/train", tmp_path, "1GB", 1) for _ in range(2)]]
     proxy.delay_s = 0.0
     assert found[0] == found[1] and len(found[0]) == 1

@@ -1,6 +1,7 @@
 """Sets at URLs, wherever they lie and are kept: the same samples as from a folder, each shard downloaded once, and an
 error for all that is not so."""
 
+import hashlib
 import json
 import logging
 import os
@@ -25,6 +26,7 @@ from gpuload.packing.verify import verify
 from gpuload.sources import open_source
 from gpuload.store.network import background
 from gpuload.store.objects import Objects
+from gpuload.store.transfer import fetch_file
 from gpuload.store.url import URL
 
 Rows = list[tuple[int, bytes]]
@@ -161,15 +163,24 @@ def test_what_goes_wrong_once_is_tried_again(
     assert len(asked) == 10 and set(asked.values()) <= {2, 3, 4}
 
 
-def test_a_file_that_is_read_as_a_whole_comes_in_ranges(
-    proxy: Any, packed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a large table, a slow network or one that is cut loses a range."""
+def test_whole_files_come_in_ranges(proxy: Any, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Into memory or a file: a slow network, or one that is cut, loses a range of them, which comes after the others."""
     monkeypatch.setattr("gpuload.store.objects.RANGE_BYTES", 1_000)
-    proxy.fault = lambda path, number: "cut" if number == 2 else None
-    found = background().wait(Objects(URL(f"{proxy.url}/train")).read_whole("index.arrow"))
-    assert found.data == (content := (packed / "index.arrow").read_bytes())
-    assert proxy.asked["/train/index.arrow"] == -(-len(content) // 1_000) + 1
+    content, objects = (packed / "index.arrow").read_bytes(), Objects(URL(f"{proxy.url}/train"))
+    sha256 = hashlib.sha256(content).hexdigest()
+
+    async def fetched() -> bytes:
+        await fetch_file(objects, "index.arrow", tmp_path / "file", len(content), sha256)
+        return (tmp_path / "file").read_bytes()
+
+    async def read() -> bytes:
+        return bytes((await objects.read_whole("index.arrow")).data)
+
+    for ask in (read, fetched):
+        proxy.reset()
+        proxy.fault = lambda path, number: "cut" if number == 2 else None
+        assert background().wait(ask()) == content
+        assert proxy.asked["/train/index.arrow"] == -(-len(content) // 1_000) + 1
 
 
 LASTING = {
