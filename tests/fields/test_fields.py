@@ -50,19 +50,6 @@ def test_arrays_of_numbers(dataset: gpuload.Dataset, spec: Any, expected: np.nda
     assert (empty.dtype, empty.shape) == (expected.dtype, (0, *expected.shape[1:]))
 
 
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        ("caption", [f"photo {number}, größer" for number in SOME]),
-        ("about", [{"number": number, "list": [None, {"a": 1.5}]} for number in SOME]),
-    ],
-)
-def test_lists(dataset: gpuload.Dataset, spec: str, expected: list[Any]) -> None:
-    assert values_of(spec, dataset, SOME) == expected
-    assert values_of(spec, dataset, []) == values_of("key", dataset, []) == []
-    assert values_of("key", dataset, SOME) == dataset.keys(SOME)
-
-
 def test_background_has_a_row_of_zeros_or_the_first_column(dataset: gpuload.Dataset) -> None:
     assert values_of(OneHot(), dataset, [0, 1, 2, 3]).tolist() == [[1, 0, 0], [0, 0, 0], [0, 1, 0], [0, 0, 1]]
     assert values_of(OneHot(background=True, num_classes=9), dataset, [0, 1]).tolist() == np.eye(9)[[1, 0]].tolist()

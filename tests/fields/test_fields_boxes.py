@@ -85,18 +85,12 @@ def test_kept_boxes_are_inside_and_visible_enough(seed: int, min_visible: float)
 
 
 def test_min_visible_is_the_least_fraction_that_is_kept() -> None:
-    boxes, labels = [[[0, 0, 10, 10], [0, 0, 20, 10], [30, 0, 40, 10]]], [[1, 2, 3]]
-    view = crops([0, 8, 20, 28])  # a fifth of the first remains, 12 of 20 columns of the second, nothing of the third
+    boxes, labels = [[[0, 0, 10, 10], [0, 0, 20, 10], [30, 0, 40, 10], [10, 2, 10, 9]]], [[1, 2, 3, 4]]
+    # A fifth of the first remains, 12 of 20 columns of the second, nothing of the third; the fourth is empty.
+    view = crops([0, 8, 20, 28])
     for min_visible, expected in [(0, [1, 2]), (0.2, [1, 2]), (0.21, [2]), (0.6, [2]), (0.61, []), (1, [])]:
         found = values(Boxes(min_visible=min_visible), rows(boxes, labels, view, (20, 20)))
         assert (found.labels.tolist(), found.counts.tolist()) == ([expected], [len(expected)])
-
-
-def test_an_empty_box_is_dropped_without_a_warning() -> None:
-    found = values(
-        Boxes(min_visible=0), rows([[[5, 5, 5, 9], [1, 1, 2, 2]]], [[7, 8]], crops([0, 0, 20, 20]), (20, 20))
-    )
-    assert found.labels.tolist() == [[8]]
 
 
 @pytest.mark.parametrize(("form", "normalized"), [(f, n) for f in ("xyxy", "xywh", "cxcywh") for n in (False, True)])
