@@ -104,19 +104,21 @@ class NamedFiles:
         except (OSError, ValueError):
             return None
 
-    def find_all(self, names: Sequence[Any], notes: list[str] | None = None) -> list[Ref]:
-        """The file of each name. notes: given where names may lack the extension of an image.
+    def find_all(self, names: Sequence[Any], complete: bool = True) -> list[Ref]:
+        """The file of each name. complete: whether names have the extension, which those of images else may lack.
 
         Raises:
-            SourceError: a file does not exist.
+            SourceError: a file does not exist, or several images have a name without extension.
         """
-        files, missing, several = list[Ref](), list[str](), list[str]()
+        files, missing = list[Ref](), list[str]()
         for name in names:
             file = self.find(name)
-            lacks_extension = notes is not None and extension_of(str(name)) not in IMAGE_EXTENSIONS
-            if file is None and lacks_extension and (images := self._images_called(str(name))):
-                file = self.find(images[0])
-                several += [name] if len(images) > 1 else []
+            if file is None and not complete and extension_of(str(name)) not in IMAGE_EXTENSIONS:
+                images = self._images_called(str(name))
+                if len(images) > 1:
+                    what = f"names {name!r} without an extension, which {some_of(images)} fit"
+                    raise SourceError(f"{self._title}: {what}. Write the extension")
+                file = self.find(images[0]) if images else None
             if file is None:
                 missing.append(str(name))
             else:
@@ -124,11 +126,6 @@ class NamedFiles:
         if missing:
             what = f"names {len(missing):,} of {len(names):,} files that are not in {self._root}: {some_of(missing)}"
             raise SourceError(f"{self._title}: {what}. Paths start at SOURCE and do not lead out of it: correct them")
-        if notes is not None and several:
-            notes.append(
-                f"{counted(len(several), 'name')} without an extension, such as {several[0]!r}, fit several files: the "
-                "first by extension is taken"
-            )
         return files
 
     def _images_called(self, name: str) -> list[str]:

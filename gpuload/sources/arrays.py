@@ -2,7 +2,6 @@
 
 import gzip
 import math
-import mmap
 import re
 import shutil
 import struct
@@ -29,8 +28,8 @@ _CHUNK_BYTES = 32 << 20
 _ENCODED_BYTES = 1 << 20  # assumed for an encoded image, whose size only its row tells
 _LABEL = ("label", "labels")
 _IDX = re.compile(r".*[-.]idx[1-4]-ubyte(\.gz)?")
-_MOST_UNPACKED_BYTES = 1 << 30  # of an idx file as .gz, in memory at once; EMNIST has 0.55 GB
-_IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}  # by the third byte of a file
+_MOST_IDX_BYTES = 1 << 30  # in memory at once; EMNIST has 0.55 GB
+_UINT8 = 8  # the type of an idx file's elements
 
 # What is not stored in HDF5 reads as zeros: a file of 1 kB can claim any number of images. DEFLATE makes at most 1,032
 # bytes of one, other filters more of what is blank; so a small array may be blank, and a large one must hold something.
@@ -251,20 +250,16 @@ def _read_idx(path: Path) -> Array:
         gzip.GzipFile(fileobj=stored) if path.suffix == ".gz" else stored as file,
     ):
         zero, code, dimensions = struct.unpack(">HBB", file.read(4))
-        if zero or code not in _IDX_TYPES or dimensions not in (1, 3, 4):
-            raise ValueError("its header is not that of an idx file")
-        dtype, shape = np.dtype(_IDX_TYPES[code]), struct.unpack(f">{dimensions}i", file.read(4 * dimensions))
-        needed = math.prod(shape) * dtype.itemsize
-        data: bytes | memoryview = b""
-        if file is stored:
-            data = memoryview(mmap.mmap(stored.fileno(), 0, access=mmap.ACCESS_READ))[file.tell() :]
-        elif needed > _MOST_UNPACKED_BYTES:
-            raise ValueError(f"unpacked it takes {needed:,} bytes, too many to read at once: unpack it with gunzip")
-        elif needed >= 0:
-            data = file.read(needed + 1)
+        if zero or code != _UINT8 or dimensions not in (1, 3, 4):
+            raise ValueError("its header is not that of an idx file of uint8")
+        shape = struct.unpack(f">{dimensions}I", file.read(4 * dimensions))
+        needed = math.prod(shape)
+        if needed > _MOST_IDX_BYTES:
+            raise ValueError(f"it claims {needed:,} bytes, of which {_MOST_IDX_BYTES:,} are read at most")
+        data = file.read(needed + 1)
         if len(data) != needed:
             raise ValueError(f"it holds {'more' if len(data) > needed else 'less'} than an array of shape {shape}")
-        return np.frombuffer(data, dtype).reshape(shape)
+        return np.frombuffer(data, np.uint8).reshape(shape)
 
 
 class Hdf5Source(_NamedArrays):

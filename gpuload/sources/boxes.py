@@ -160,8 +160,8 @@ class YoloSource(FilesSource):
             names = files.names(place)
             stems = {name.rpartition(".")[0] for name in names if extension_of(name) in IMAGE_EXTENSIONS}
             texts = [posixpath.join(place, name) for name in _texts(names) if name[:-4] in stems]
-            inner = {name.lower(): posixpath.join(place, name) for name in files.folders(place)}
-            if "images" in inner and (labels := inner.get("labels")):
+            if {"images", "labels"} <= set(files.folders(place)):
+                labels = posixpath.join(place, "labels")
                 folders = [labels, *(f"{labels}/{name}" for name in files.folders(labels))]
                 texts += [f"{folder}/{name}" for folder in folders for name in _texts(files.names(folder))]
             if are_boxes(list(_readable(files, sorted(texts)[:_LOOKED_INTO]))):
@@ -259,11 +259,7 @@ def _in_pixels(box: Box, width: int, height: int) -> tuple[float, ...]:
 
 
 def _text_of(image: Ref, texts: dict[str, Ref]) -> Ref | None:
-    """The text of an image: beside it, or where the last folder `images` of its path is `labels`."""
-    stem = image.name.rpartition(".")[0]
-    folders = stem.split("/")
-    for at in reversed(range(len(folders) - 1)):
-        if folders[at].lower() == "images":
-            labels = {"images": "labels", "Images": "Labels"}.get(folders[at], "LABELS")
-            return texts.get("/".join([*folders[:at], labels, *folders[at + 1 :]])) or texts.get(stem)
-    return texts.get(stem)
+    """The text of an image: where the last folder `images` of its path is `labels`, or beside it."""
+    stem = f"/{image.name.rpartition('.')[0]}"
+    there = "/labels/".join(stem.rsplit("/images/", 1))
+    return texts.get(there[1:]) or texts.get(stem[1:])

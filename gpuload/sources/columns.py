@@ -56,34 +56,28 @@ def check_columns(title: str, present: Sequence[str], columns: Mapping[str, Name
             raise SourceError(f"{title}: {given}: expected one of {list(present)}, or several for target=. Correct it")
 
 
-class Features(NamedTuple):
-    """Class names from Hugging Face's features, by column: of columns with one class a row, and with several."""
+class Features:
+    """Class names from Hugging Face's features, by column: of those with one class a row, and of all.
 
-    single: dict[str, Names]
-    several: dict[str, Names]
+    features: of the package `datasets`, by column: its objects, or their form in metadata.
+    """
 
-    @classmethod
-    def of(cls, features: Any) -> "Features":
-        """features: of the package `datasets`, by column: its objects, or their form in metadata."""
+    def __init__(self, features: Any = None) -> None:
         known = features if isinstance(features, Mapping) else {}
-        single = {column: names for column, feature in known.items() if (names := _class_names(feature))}
-        parts = {column: _part(feature, "feature") for column, feature in known.items()}
-        return cls(single, {column: names for column, part in parts.items() if (names := _class_names(part))})
+        self.single = {column: names for column, feature in known.items() if (names := _class_names(feature))}
+        parts = {column: _class_names(_part(feature, "feature")) for column, feature in known.items()}
+        self.all = {column: names for column, names in parts.items() if names} | self.single
 
     @classmethod
     def of_metadata(cls, metadata: Mapping[bytes, bytes] | None) -> "Features":
         """Those in the metadata of a schema that Hugging Face wrote; empty for other schemas."""
         try:
-            return cls.of(parse_json((metadata or {})[b"huggingface"])["info"]["features"])
+            return cls(parse_json((metadata or {})[b"huggingface"])["info"]["features"])
         except (ValueError, LookupError, TypeError):
-            return NO_FEATURES
-
-    @property
-    def all(self) -> dict[str, Names]:
-        return {**self.several, **self.single}
+            return cls()
 
 
-NO_FEATURES = Features({}, {})
+NO_FEATURES = Features()
 
 
 def _part(feature: Any, name: str) -> Any:
@@ -177,7 +171,7 @@ def samples_of(given: Any, findings: Findings) -> Iterable[Row]:
         for name, feature in features.items():
             if type(feature).__name__ == "Image":  # as it is stored, in place of its pixels
                 given = given.cast_column(name, type(feature)(decode=False))
-        table = Table(list(features), given, Features.of(features))
+        table = Table(list(features), given, Features(features))
     elif hasattr(given, "itertuples"):
         names, cells = [str(name) for name in given.columns], given.itertuples(index=False, name=None)
         table = Table(names, (dict(zip(names, row, strict=True)) for row in cells))

@@ -118,14 +118,14 @@ class TableSource(FilesSource):
         """The images, and the values of each field, row by row."""
         cells = table.column(roles["path"][0]).to_pylist()  # dicts where Hugging Face wrote the table
         names = [str((cell.get("path") if isinstance(cell, dict) else cell) or "") for cell in cells]
-        values: dict[str, Sequence[Any]] = {"image": named.find_all(names, findings.notes)}
+        values: dict[str, Sequence[Any]] = {"image": named.find_all(names, complete=False)}
         counts = Counter(posixpath.normpath(image.name) for image in values["image"])
         if twice := [name for name, count in counts.items() if count > 1]:
             raise SourceError(f"{self.title}: names images in more than one row: {some_of(twice)}. Remove those rows")
         for role, kind in _KINDS.items():
             columns = [table.column(name).to_pylist() for name in roles.get(role, ())]
             if columns and kind.stays_in_shard:
-                values[role] = named.find_all(list(map(str, columns[0])), findings.notes)
+                values[role] = named.find_all(list(map(str, columns[0])), complete=False)
             elif columns:
                 values[role] = self._parsed(role, columns)
         pictures = [ref.name for role in ("image", "mask") for ref in values.get(role, ())]

@@ -166,7 +166,7 @@ def test_what_is_told_of_folders_of_splits(
 
 
 def sidecars(tmp_path: Path) -> tuple[dict[str, bytes], dict[str, Any]]:
-    return {**FLAT, **{name.replace("jpg", "txt"): b"text" for name in FLAT}}, {"form": "sidecar"}
+    return {**FLAT, **{name.replace("jpg", "txt"): b"a\r\nb\rc" for name in FLAT}}, {"form": "sidecar"}
 
 
 def xml(tmp_path: Path) -> tuple[dict[str, bytes], dict[str, Any]]:
@@ -186,9 +186,14 @@ def images_alone(tmp_path: Path) -> tuple[dict[str, bytes], dict[str, Any]]:
 @pytest.mark.parametrize("kind", [sidecars, xml, table_of_paths, images_alone])
 def test_other_sources_of_files(make_folder: Folder, tmp_path: Path, kind: Any) -> None:
     files, options = kind(tmp_path)
-    listing = listed(make_folder(files), **options)
-    assert sorted(splits_of(listing) or ()) == sorted(SPLIT_OF.values())
-    assert listing.splits is not None and listing.splits.origin == "by its folders 'test', 'train', 'val'"
+    listing, archive = (listed(root, **options) for root in (make_folder(files), write_zip(tmp_path / "a.zip", files)))
+    for found in (listing, archive):
+        assert sorted(splits_of(found) or ()) == sorted(SPLIT_OF.values())
+        assert found.splits is not None and found.splits.origin == "by its folders 'test', 'train', 'val'"
+    assert (archive.fields, archive.classes) == (listing.fields, listing.classes)
+    assert archive.samples.select(listing.samples.column_names) == listing.samples
+    if kind is sidecars:
+        assert set(listing.samples.column("caption").to_pylist()) == {"a\nb\nc"}  # as text files are read
 
 
 def table(folder: Path, values: list[str], name: str = "split", *, suffix: str = "csv") -> Path:

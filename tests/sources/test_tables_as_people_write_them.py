@@ -47,14 +47,12 @@ def test_through_the_packer(make_folder: Folder, tmp_path: Path, capsys: pytest.
     assert len(rows_of(tmp_path / "out" / "val")) == 1
 
 
-SEVERAL = "2 names without an extension, such as '1', fit several files: the first by extension is taken"
 LEFT = "left out {} that {} does not name"
 
 
 @pytest.mark.parametrize(
     ("files", "text", "columns", "found", "notes"),
     [
-        ("1.jpg 1.png 2.webp 2.png", "id,label\n1,0\n2,0\n", None, ["1.jpg", "2.png"], [SEVERAL, LEFT.format("2 images", "{}")]),
         ("1.jpg m/1.png", "id,mask\n1,m/1\n", None, ["1.jpg"], []),
         ("0.jpg 1.jpg 2.jpg x/5.jpg notes.txt", "path,label\n1.jpg,0\n./2.jpg,0\n", None, ["1.jpg", "./2.jpg"], [LEFT.format("1 image", "{}")]),
         ("0.jpg 1.jpg 2.jpg m/1.png", "path,mask\n1.jpg,m/1.png\n0.jpg,2.jpg\n", None, ["1.jpg", "0.jpg"], []),
