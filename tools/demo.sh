@@ -51,7 +51,7 @@ else
   for name in val valid validation dev; do
     if [ -d "$folder/$name" ]; then share=() source=$folder; fi # the folder's own split
   done
-  run $py -m gpuload pack "$source" "$demo/shards" ${share[@]+"${share[@]}"} || [ $? = 3 ] # 3: packed, but not every image
+  run $py tools/pack.py "$source" "$demo/shards" ${share[@]+"${share[@]}"} || [ $? = 3 ] # 3: packed, but not every image
 fi
 # A batch of 64, or less where that is more than a tenth of a small set.
 images=$(sed -n 's/^ "samples": \([0-9]*\),$/\1/p' "$demo/shards/train/manifest.json")

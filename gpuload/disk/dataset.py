@@ -315,11 +315,11 @@ class Dataset:
         shards: their numbers; None: of all.
 
         Raises:
-            FormatError, RemoteError: as `rows`.
+            ArgumentError, FormatError, RemoteError: as `fetch_rows` and `rows`.
         """
         self.fetch_rows(shards)
-        for shard in range(len(self.shard_paths)) if shards is None else shards:
-            yield int(self.first_samples[shard]), self.rows(shard)
+        numbers = range(len(self.shard_paths)) if shards is None else shards
+        return ((int(self.first_samples[shard]), self.rows(shard)) for shard in numbers)
 
     def column(self, name: str) -> pa.ChunkedArray:
         """A column of the index, of all stored samples, with one chunk for each shard.

@@ -86,10 +86,11 @@ def test_defaults_are_those_of_the_options(monkeypatch: pytest.MonkeyPatch) -> N
     assert {name for changed in OPTIONS.values() for name in changed} == {f.name for f in fields(PackOptions)}
 
 
-def test_as_a_program(make_folder: Folder, tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", [["-m", "gpuload", "pack"], [str(ROOT / "tools" / "pack.py")]])
+def test_as_a_program(make_folder: Folder, tmp_path: Path, program: list[str]) -> None:
     root = make_folder({"a/1.jpg": encode(photo())})
-    command = [sys.executable, "-m", "gpuload", "pack", root, tmp_path / "out"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    cwd = ROOT if program[0] == "-m" else tmp_path
+    run = subprocess.run([sys.executable, *program, root, tmp_path / "out"], cwd=cwd, capture_output=True, text=True)
     assert (run.returncode, run.stderr) == (0, "")
     assert Manifest.read(tmp_path / "out" / "train").samples == 1
 
