@@ -36,7 +36,7 @@ from gpuload.store.url import URL, as_location, refuse_urls, without_secrets
 _LOG = logging.getLogger(__name__)
 
 WHOLE_BYTES = 16 << 20  # an index at a URL of up to this size is downloaded as a whole
-_SCRATCH = ".fetching"
+_UNFINISHED = ".manifest.json"  # of a copy: no shard can have this name
 _AT_A_TIME = 4  # shards: each in ranges, so that this is for small ones
 
 _MANIFEST = manifest_file.FILE_NAME
@@ -200,29 +200,23 @@ def fetch(url: str | URL, folder: str | Path, watch: Watch = lambda done, of, si
         )
     refuse_urls("fetch(folder)", folder, "Give a local folder")
     objects, folder = Objects(pinned(where)), Path(folder)
-    scratch = folder / _SCRATCH
     try:
         folder.mkdir(parents=True, exist_ok=True)
         found = {path.name for path in folder.iterdir()}
-        if found and not found & {_SCRATCH, _MANIFEST}:
+        if found and not found & {_UNFINISHED, _MANIFEST}:
             raise OutputError(f"{folder}: is not empty, it holds {min(found)!r}. Give a new folder")
-        scratch.mkdir(exist_ok=True)
-        lock = Handle(os.open(scratch, os.O_RDONLY | os.O_CLOEXEC))
+        lock = Handle(os.open(folder, os.O_RDONLY | os.O_CLOEXEC))
         if not lock.lock():
             raise OutputError(f"{folder}: another process copies into it. Wait for its end")
         try:
-            return background().wait(_copy(objects, folder, scratch, watch))
-        except BaseException:
-            with suppress(OSError):  # it stays once the manifest is there, so that another call goes on
-                scratch.rmdir()
-            raise
+            return background().wait(_copy(objects, folder, watch))
         finally:
             lock.close()
     except OSError as error:
         raise OutputError(f"{folder}: cannot be written ({error.strerror}). Give another folder") from None
 
 
-async def _copy(objects: Objects, folder: Path, scratch: Path, watch: Watch) -> Manifest:
+async def _copy(objects: Objects, folder: Path, watch: Watch) -> Manifest:
     data = await _read_manifest(objects)
     manifest = manifest_file.parse_manifest(data, objects.url / _MANIFEST, is_local=False)
     if (folder / _MANIFEST).exists():
@@ -232,7 +226,7 @@ async def _copy(objects: Objects, folder: Path, scratch: Path, watch: Watch) -> 
                 f"{folder}: holds another set (fingerprint {other}) than {objects.url} ({manifest.fingerprint}). "
                 "Give a new folder"
             )
-    (scratch / _MANIFEST).write_bytes(data)
+    (folder / _UNFINISHED).write_bytes(data)  # by which another call knows the folder
     limit, done = asyncio.Semaphore(_AT_A_TIME), list[int]()
 
     async def one(info: ShardInfo) -> None:
@@ -246,8 +240,7 @@ async def _copy(objects: Objects, folder: Path, scratch: Path, watch: Watch) -> 
     await fetch_file(objects, path.name, path, sha256=manifest.index_sha256, most=manifest.most_beside)
     await _fetch_files(objects, folder, "rejected.jsonl", "duplicates.jsonl", most=manifest.most_beside)
     write_timm_info(folder, manifest)  # a stranger's could name any file, which timm would open
-    os.replace(scratch / _MANIFEST, folder / _MANIFEST)
-    scratch.rmdir()
+    os.replace(folder / _UNFINISHED, folder / _MANIFEST)
     return manifest
 
 

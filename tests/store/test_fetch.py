@@ -33,7 +33,7 @@ def test_a_copy_goes_on(proxy: Any, packed: Path, tmp_path: Path, impatient: Non
     (tmp_path / "shard-000008.tar").write_bytes(b"damaged")
     here[0].write_bytes(here[0].read_bytes()[:-1] + b"!")
     fetch(f"{proxy.url}/train", tmp_path)
-    assert verify(tmp_path) == [] and not (tmp_path / ".fetching").exists()
+    assert verify(tmp_path) == [] and not (tmp_path / ".manifest.json").exists()
     kept = {f"/train/{path.name}" for path in here[1:]} - {"/train/shard-000008.tar"}
     assert not kept & set(proxy.asked)
 

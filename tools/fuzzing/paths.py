@@ -44,7 +44,7 @@ _PATHS = (
     "OUTSIDE/victim\0",
     "manifest.json",
     "index.arrow",
-    ".fetching/manifest.json",
+    ".manifest.json",
     ".",
     "..",
     "",
