@@ -461,6 +461,4 @@ class Augment:
             ArgumentError: a step that has no counterpart here, which the message names.
         """
         config = check("Augment.timm", "data_config", data_config, _CONFIG)
-        merged = {**(config or {}), **options}
-        made = import_module("timm.data").create_transform(**merged)
-        return cls(**arguments_of(made, merged.get("auto_augment")))
+        return cls(**arguments_of(import_module("timm.data").create_transform(**{**(config or {}), **options})))

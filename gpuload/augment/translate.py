@@ -6,7 +6,9 @@ its name.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields
+from importlib import import_module
 from typing import Any, get_args
 
 import numpy as np
@@ -17,6 +19,7 @@ from gpuload.augment.crops import CenterCrop, Cover, RandomCrop, RandomResizedCr
 from gpuload.augment.views import DType, Normalize
 from gpuload.errors import ArgumentError
 from gpuload.transforms.compose import parts_of
+from gpuload.transforms.timm import OPTIONS
 
 # Whose transforms are known. Of some classes, the name that torchvision has for the same.
 _KNOWN = ("torchvision.", "timm.data.", "open_clip.transform", "dinov2.data.", "torch.nn.modules.container.Sequential")
@@ -56,21 +59,27 @@ _CROPS: dict[tuple[str, ...], Callable[..., Any]] = {
 # What gpuload's transforms have beside the arguments of torchvision's.
 _OURS = {"ColorJitter": "p", "GaussianBlur": "p", "RandomErasing": "count"}
 _SAME_NAME = sorted({*transforms.__all__} - {"Function", "PixelTransform", "TimmAutoAugment"})
-_TIMM = ("timm's RandAugment", "timm's AutoAugment", "timm's AugMixAugment")
+# Of timm's policies: the functions that make them of texts, and the beginnings and ends of these; and where an object
+# has the options that are between.
+_TIMM: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    "timm's RandAugment": ("rand_augment_transform", ("rand",), ("", "-inc1", "-tweights", "-t3aw", "-t3a")),
+    "timm's AutoAugment": ("auto_augment_transform", ("original", "originalr", "v0", "v0r", "3a"), ("",)),
+    "timm's AugMixAugment": ("augment_and_mix_transform", ("augmix",), ("",)),
+}
+_TIMM_OPTIONS = {"m": "magnitude", "n": "num_layers", "w": "width", "d": "depth", "a": "alpha", "p": "prob"}
+_TIMM_OPTIONS |= {"mstd": "magnitude_std", "mmax": "magnitude_max"}
 
 
-def arguments_of(transform: Any, auto_augment: str | None = None) -> dict[str, Any]:
+def arguments_of(transform: Any) -> dict[str, Any]:
     """Arguments with which `Augment` does what a torchvision transform does: a `Compose` (of `transforms` or
     `transforms.v2`), one transform, or what `weights.transforms()` returns.
-
-    auto_augment: the text of which timm made the policy that is in it.
 
     Raises:
         ArgumentError: something that is none of these libraries' own; a transform, or an argument of one, that has no
             counterpart here; another order than this: one crop and resize, then what changes pixels, then Normalize,
             then RandomErasing; or a dtype or range of values that `Augment` does not make.
     """
-    pipeline = _Pipeline(auto_augment)
+    pipeline = _Pipeline()
     _check_known(transform)
     if _name(transform) == "ImageClassification":  # torchvision.transforms._presets
         return {
@@ -87,26 +96,24 @@ def arguments_of(transform: Any, auto_augment: str | None = None) -> dict[str, A
 class _Pipeline:
     """What the steps of a pipeline do that are read so far, and what images are after them.
 
-    auto_augment: the text of timm's policy. crops: names of crops and resizes, and what these are. stage: the furthest
-    one of `_STAGES`, and what is at it.
-    is_tensor: whether images are tensors for certain; else they may be Pillow's.
+    crops: names of crops and resizes, and what these are. stage: the furthest one of `_STAGES`, and what is at it.
+    kind: of images, "given": nothing has said it yet, they may be Pillow's or tensors; "pil" or "tensor".
     unit: the levels of 0..255 to which a value of 1 corresponds: 255 for floats in 0..1, else 1.
     """
 
-    def __init__(self, auto_augment: str | None) -> None:
-        self.auto_augment = auto_augment
+    def __init__(self) -> None:
         self.arguments: dict[str, Any] = {"normalize": None}
         self.transforms: list[Any] = []
         self.crops: list[tuple[str, Any]] = []
         self.stage, self.latest = _CROP, ""
-        self.is_tensor, self.dtype, self.unit, self.is_normalized = False, "uint8", 1, False
+        self.kind, self.dtype, self.unit, self.is_normalized = "given", "uint8", 1, False
 
     def read(self, step: Any) -> None:
         """Adds a step."""
         name = _name(step)
         if name in _NOTHING or _converts(step):
             return
-        if name in (*_TO_TENSOR, *_TO_DTYPE):
+        if name in (*_TO_TENSOR, *_TO_DTYPE, "ToPILImage"):
             self.convert(step, name)
         elif name in _FLIPS:
             _check_flip(name, self.transforms)
@@ -145,7 +152,7 @@ class _Pipeline:
                 "size (--resize)"
             )
         crop = make(*(crop for _, crop in self.crops))
-        is_given = not self.is_tensor and self.dtype == "uint8"
+        is_given = self.kind == "pil" or (self.kind == "given" and self.dtype == "uint8")
         dtype = "float32" if is_given and not self.is_normalized else self.dtype
         if not is_given and not self.is_normalized and self.dtype != "uint8" and self.unit == 1:
             self.arguments["normalize"] = Normalize((0.0,) * 3, (1 / 255,) * 3)
@@ -162,13 +169,18 @@ class _Pipeline:
         if self.stage == _ERASE and not (name in _TO_DTYPE and self.dtype != "uint8"):
             raise _error(f"{name} comes after RandomErasing, whose values it would change. Put it before")
         if name in _TO_TENSOR:
-            if not self.is_tensor and self.dtype != "uint8":
+            if self.kind == "given" and self.dtype != "uint8":
                 raise _error(f"{name} comes after what has no effect on Pillow's images. Put it first")
-            if not self.is_tensor:
-                self.is_tensor = True
+            if self.kind != "tensor":
+                self.kind = "tensor"
                 self.cast("float32" if name == "ToTensor" else self.dtype, True, name)
+        elif name == "ToPILImage":
+            self.cast("uint8", True, name)
+            self.kind = "pil"
+        elif self.kind == "pil":
+            raise _error(f"{name} has no effect on Pillow's images. Put ToImage() before it")
         else:
-            dtype, scale = str(step.dtype).removeprefix("torch."), name == "ConvertImageDtype" or step.scale
+            dtype, scale = _dtype_of(step) or self.dtype, name == "ConvertImageDtype" or step.scale
             self.cast(dtype, scale, f"{name}({dtype}{', scale=True' if scale else ''})")
 
     def cast(self, dtype: str, scale: bool, name: str) -> None:
@@ -186,7 +198,7 @@ class _Pipeline:
 
     def become_floats(self, name: str) -> None:
         """For a transform that needs them: without any conversion before it, they are in 0..1."""
-        if not self.is_tensor and self.dtype == "uint8":
+        if self.kind == "given" and self.dtype == "uint8":
             self.dtype, self.unit = "float32", 255
         elif self.dtype == "uint8":
             raise _error(f"{name} gets {self.in_words}; expected floats. Put ToDtype(torch.float32, scale=True) before")
@@ -265,7 +277,7 @@ class _Pipeline:
         if name == "RandomErasing" and type(step).__module__.startswith("timm."):
             return _erasing(step)
         if name in _TIMM:
-            return self.timm_policy(step, name)
+            return _timm_policy(step, name)
         if name not in _SAME_NAME:
             raise _error(
                 f"{name} has no counterpart. Known: crops, flips, Normalize, Grayscale, {', '.join(_SAME_NAME)}. "
@@ -289,12 +301,6 @@ class _Pipeline:
             given = {key: value or 0 for key, value in given.items()}
         return kind(**given)
 
-    def timm_policy(self, step: Any, name: str) -> transforms.TimmAutoAugment:
-        if self.auto_augment is None:
-            raise _error(f"{name} does not keep its text. Use Augment.timm(…, is_training=True, auto_augment=…)")
-        first = step.policy[0][0] if hasattr(step, "policy") else step.ops[0]
-        return transforms.TimmAutoAugment(self.auto_augment, tuple(first.kwargs["fillcolor"]))
-
     def levels(self, fill: Any) -> Any:
         """A fill in levels of 0..255: one for all channels, or three, or None."""
         if fill is None:
@@ -312,6 +318,43 @@ def _erasing(step: Any) -> transforms.RandomErasing:
     ratio = tuple(np.exp(step.log_aspect_ratio).tolist())
     count = (step.min_count, step.max_count)
     return transforms.RandomErasing(step.probability, (step.min_area, step.max_area), ratio, value, count)
+
+
+def _timm_policy(step: Any, name: str) -> transforms.TimmAutoAugment:
+    """One of timm's policies, by the text of which timm itself makes an object with the same parts.
+
+    Raises:
+        ArgumentError: it was made by hand, or with options that no text has.
+    """
+    function, kinds, ends = _TIMM[name]
+    first = step.policy[0][0] if hasattr(step, "policy") else step.ops[0]
+    found = {**vars(step), **vars(first)}
+    for kind in kinds if first.kwargs["resample"] != Image.Resampling.NEAREST else ():
+        values = {option: found.get(_TIMM_OPTIONS.get(option, "")) for option in OPTIONS[kind]}
+        chosen = {option: value for option, value in values.items() if value not in (None, OPTIONS[kind][option])}
+        sections = "".join(f"-{option}{101 if value == np.inf else value}" for option, value in chosen.items())
+        from_text = {"translate_pct", *(_TIMM_OPTIONS[option] for option in chosen)}
+        given = {key: value for key, value in first.hparams.items() if key not in from_text}
+        given |= {"translate_pct": 0.3} if kind == "augmix" else {}  # as `create_transform` has it
+        for text in (f"{kind}{sections}{end}" for end in ends):
+            theirs: Any = None
+            with suppress(ValueError, AssertionError):  # of a number that no text has
+                theirs = getattr(import_module(type(step).__module__), function)(text, dict(given))
+            if _plainly(theirs) == _plainly(step):
+                return transforms.TimmAutoAugment(text, tuple(first.kwargs["fillcolor"]))
+    raise _error(
+        f"{name} has no counterpart: timm makes no such policy of a text (without augmix's b1). Use one such as "
+        "auto_augment='rand-m9-mstd0.5-inc1'"
+    )
+
+
+def _plainly(value: Any) -> Any:
+    """An object of timm's as the parts that it is made of, which can be compared."""
+    if type(value).__module__.startswith("timm."):
+        return {name: _plainly(part) for name, part in vars(value).items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_plainly(part) for part in value]
+    return value
 
 
 def _error(message: str) -> ArgumentError:
@@ -364,6 +407,15 @@ def _check_flip(name: str, before: Any) -> None:
                     f"{name} comes after a {_name(transform)} that turns images to one side more than to the other; "
                     "here flips come first. Put it before"
                 )
+
+
+def _dtype_of(step: Any) -> str | None:
+    """The name of the dtype that images get; None: their own."""
+    dtype = step.dtype
+    if isinstance(dtype, Mapping):  # by class of the tensors
+        named = {getattr(kind, "__name__", kind): value for kind, value in dtype.items()}
+        dtype = named.get("Image", named.get("Tensor", named.get("others")))
+    return None if dtype is None else str(dtype).removeprefix("torch.")
 
 
 def _flatten(transform: Any) -> Iterator[Any]:

@@ -191,6 +191,7 @@ def test_several_keep_their_order(tv: ModuleType) -> None:
 def test_levels_of_float_images_are_of_0_to_1(transforms: ModuleType) -> None:
     tv = v1()
     for to_float, to_levels in (
+        (tv.ToTensor(), tv.ToPILImage()),
         (tv.ConvertImageDtype(torch.float32), tv.ConvertImageDtype(torch.uint8)),
         (transforms.ToDtype(torch.float16, scale=True), transforms.ToDtype(torch.uint8, scale=True)),
     ):
@@ -269,6 +270,7 @@ ENDS: dict[str, tuple[Steps, float]] = {
     "PILToTensor, float": (lambda tv: [tv.PILToTensor(), tv.ConvertImageDtype(torch.float32)], 1),
     "half": (lambda tv: [tv.ToTensor(), tv.ConvertImageDtype(torch.float16)], 1),
     "bfloat16": (lambda tv: [tv.PILToTensor(), tv.ConvertImageDtype(torch.bfloat16)], 1),
+    "to and fro": (lambda tv: [tv.ToTensor(), tv.ToPILImage(), tv.PILToTensor()], 255),
     "levels again": (lambda tv: [tv.ToTensor(), tv.ConvertImageDtype(torch.uint8)], 255),
     "Normalize": (lambda tv: [tv.ToTensor(), tv.Normalize(MEAN, [0.25] * 3)], 4),
     "Normalize, half": (lambda tv: [tv.ToTensor(), tv.Normalize([0.5], [0.5]), tv.ConvertImageDtype(torch.half)], 2),
@@ -280,6 +282,8 @@ ENDS_OF_V2: dict[str, tuple[Steps, float]] = {
     "scaled": (lambda tv: [tv.ToImage(), tv.ToDtype(torch.float32, scale=True)], 1),
     "unscaled": (lambda tv: [tv.ToImage(), tv.ToDtype(torch.float32)], 255),
     "unscaled half": (lambda tv: [tv.ToImage(), tv.ToDtype(torch.float16)], 255),
+    "by class": (lambda tv: [tv.ToImage(), tv.ToDtype({type(tv.ToImage()(np.zeros((1, 1, 3)))): torch.float32})], 255),
+    "by none": (lambda tv: [tv.ToImage(), tv.ToDtype({"others": None})], 255),
     "unscaled, then Normalize": (
         lambda tv: [tv.ToImage(), tv.ToDtype(torch.float32), tv.Normalize([120.0, 110, 100], [60.0] * 3)],
         4,
@@ -317,7 +321,7 @@ def test_every_crop(folder: Path, jpeg: bytes, tv: ModuleType, crop: str, flips:
 
 CHANGES = {type(ours).__name__ for _, ours in READ_PIXELS}
 READ = {
-    *("Compose", "Resize", "CenterCrop", "Pad", "RandomCrop", "RandomResizedCrop", "Normalize"),
+    *("Compose", "Resize", "CenterCrop", "Pad", "RandomCrop", "RandomResizedCrop", "Normalize", "ToPILImage"),
     *("RandomHorizontalFlip", "RandomVerticalFlip", "ToTensor", "PILToTensor", "ConvertImageDtype", "ToImage"),
     *("ToDtype", "ToPureTensor", "Identity", "Grayscale", "RandomChoice", "RandomOrder", *CHANGES),
 }
@@ -437,19 +441,20 @@ REFUSED: list[tuple[Steps, str]] = [
     (lambda tv: [tv.Grayscale(), tv.RandomResizedCrop(32)], "Grayscale"),
     # Other dtypes and ranges of values
     (lambda tv: [tv.PILToTensor(), tv.ConvertImageDtype(torch.float64)], r"ConvertImageDtype\(float64, scale=True\)"),
-    (
-        lambda tv: [tv.ToImage(), tv.ToDtype({"others": torch.float32})],
-        r"ToDtype\({'others': .*\): expected one of float32",
-    ),
     (lambda tv: [tv.PILToTensor(), tv.Normalize(MEAN, STD)], "Normalize gets uint8; expected floats"),
     (lambda tv: [tv.PILToTensor(), tv.RandomErasing()], "RandomErasing gets uint8; expected floats"),
     (
         lambda tv: [tv.ToTensor(), tv.Normalize(MEAN, STD), tv.ConvertImageDtype(torch.uint8)],
         r"ConvertImageDtype\(uint8, scale=True\) gets normalised floats",
     ),
+    (lambda tv: [tv.ToTensor(), tv.Normalize(MEAN, STD), tv.ToPILImage()], "ToPILImage gets normalised floats"),
     (
-        lambda tv: [tv.PILToTensor(), tv.ConvertImageDtype(torch.half), tv.RandomErasing(), tv.PILToTensor()],
-        "PILToTensor comes after RandomErasing",
+        lambda tv: [tv.ToTensor(), tv.RandomErasing(), tv.ConvertImageDtype(torch.float16), tv.ToPILImage()],
+        "ToPILImage comes after RandomErasing",
+    ),
+    (
+        lambda tv: [tv.ToTensor(), tv.ToPILImage(), tv.ConvertImageDtype(torch.float16)],
+        "ConvertImageDtype has no effect on Pillow's images",
     ),
     (lambda tv: [tv.ConvertImageDtype(torch.float32), tv.PILToTensor()], "PILToTensor comes after"),
     (

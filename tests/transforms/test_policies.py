@@ -2,6 +2,7 @@
 
 import importlib
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -89,11 +90,34 @@ def test_what_marks_an_image_stays_where_it_is_in_a_mixture() -> None:
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_what_timms_factory_makes_of_a_text_is_that_policy(policies: Any, text: str) -> None:
+    """`Augment.torchvision` reads the objects, in which the text is no more."""
     options: dict[str, Any] = {"input_size": (3, 64, 64), "mean": (0.5, 0.4, 0.25), "is_training": True}
-    options |= {"auto_augment": text, "interpolation": "bicubic"}
-    assert Augment.timm(options).transforms[0] == own.TimmAutoAugment(text, (128, 102, 64))
-    with pytest.raises(ArgumentError, match=r"timm's \w+ does not keep its text. Use Augment.timm"):
-        Augment.torchvision(importlib.import_module("timm.data").create_transform(**options))
+    made = importlib.import_module("timm.data").create_transform(**options, auto_augment=text, interpolation="bicubic")
+    for augment in (Augment.timm(options, auto_augment=text), Augment.torchvision(made)):
+        found = augment.transforms[0]
+        assert isinstance(found, own.TimmAutoAugment) and found.fill == (128, 102, 64)
+        pairs = zip(draw(found, samples=500), draw(own.TimmAutoAugment(text, found.fill), samples=500), strict=True)
+        assert all(np.array_equal(one, other) for one, other in pairs)
+
+
+BY_HAND: list[Callable[[Any], Any]] = [
+    lambda policies: policies.rand_augment_transform("rand-m9", {"interpolation": Image.Resampling.NEAREST}),
+    lambda policies: policies.rand_augment_transform("rand-m9", {"translate_pct": 0.2}),
+    lambda policies: policies.rand_augment_transform("rand-m9", transforms=["Invert", "Rotate"]),
+    lambda policies: policies.RandAugment(policies.rand_augment_ops(9.5)),
+    lambda policies: policies.RandAugment(policies.rand_augment_ops(-1)),
+    lambda policies: policies.RandAugment(policies.rand_augment_ops(9), choice_weights=[0.03, *[0.97 / 14] * 14]),
+    lambda policies: policies.AutoAugment([[policies.AugmentOp("Invert", 0.5, 3)]]),
+    lambda policies: policies.augment_and_mix_transform("augmix-b1", {"translate_pct": 0.3}),
+    lambda policies: policies.augment_and_mix_transform("augmix-m3"),  # which moves farther than create_transform's
+]
+
+
+@pytest.mark.parametrize("make", BY_HAND)
+def test_policies_that_no_text_makes_are_refused(policies: Any, make: Callable[[Any], Any]) -> None:
+    theirs = importlib.import_module("torchvision.transforms")
+    with pytest.raises(ArgumentError, match=r"timm's \w+ has no counterpart: .* Use one such as auto_augment="):
+        Augment.torchvision(theirs.Compose([theirs.RandomResizedCrop(32), make(policies)]))
 
 
 @pytest.mark.parametrize("text", [one for one in TEXTS if one.startswith(("rand", "v0", "3a"))])
