@@ -128,7 +128,7 @@ def name_of(function: Any) -> str:
     return getattr(function, "__qualname__", None) or type(function).__name__
 
 
-class CallError(Exception):
+class FailedCallError(Exception):
     """A function returned an invalid result, or its process died; the message, after its name, tells how."""
 
 
@@ -140,29 +140,29 @@ def call(
     keeps_size: whether the image must keep its size.
 
     Raises:
-        CallError: it returned an invalid result. Otherwise, whatever it raises.
+        FailedCallError: it returned an invalid result. Otherwise, whatever it raises.
     """
     size, dtype = sample["image"].shape, sample["image"].dtype
     returned = function(sample, generator_of(key))
     if isinstance(returned, np.ndarray):
         returned = {"image": returned}
     if not isinstance(returned, Mapping):
-        raise CallError(
+        raise FailedCallError(
             f"returned {_kind(returned)}: expected the image as a NumPy array, or a dict of the entries that it changed"
         )
     names = ("image", *entries.names)
     if unknown := [name for name in returned if name not in (*names, "key", "index")]:
-        raise CallError(f"returned an entry {shown(unknown[0])}: the entries are {', '.join(map(repr, names))}")
+        raise FailedCallError(f"returned an entry {shown(unknown[0])}: the entries are {', '.join(map(repr, names))}")
     result: dict[str, Any] = {**sample, **returned}
     if missing := [name for name in names if name not in result]:
-        raise CallError(
+        raise FailedCallError(
             f"removed {missing[0]!r} from the sample and did not return it: return it, or an empty array if none remain"
         )
     made = {"image": _read_image(result["image"], size, dtype, keeps_size)}
     height, width = made["image"].shape[:2]
     stays = [name for name in entries.places if name not in returned]
     if (height, width) != size[:2] and stays:
-        raise CallError(
+        raise FailedCallError(
             f"changed the image's size from {size[0]}×{size[1]} to {height}×{width} without returning {stays[0]!r}, "
             "which has to follow it"
         )
@@ -171,7 +171,7 @@ def call(
     for name in entries.boxes:
         made[name] = boxes = _read(name, result[name], "float32", ("M", 4))
         if (boxes[:, 2:] < boxes[:, :2]).any():
-            raise CallError(f"returned {name!r} with x1 < x0 or y1 < y0: expected x0, y0, x1, y1 in pixels")
+            raise FailedCallError(f"returned {name!r} with x1 < x0 or y1 < y0: expected x0, y0, x1, y1 in pixels")
         made[class_entry(name)] = _read(class_entry(name), result[class_entry(name)], "int64", (len(boxes),))
     for name, points in entries.keypoints:
         made[name] = _read(name, result[name], "float32", ("M", points, 3))
@@ -184,7 +184,7 @@ def _read_image(image: Any, size: tuple[int, ...], dtype: np.dtype[Any], keeps_s
         found = np.expand_dims(image, 2)
     expected: tuple[int | str, ...] = size if keeps_size else ("height", "width", size[2])
     if not isinstance(found, np.ndarray) or found.dtype != dtype or not _has_shape(found, expected) or not found.size:
-        raise CallError(
+        raise FailedCallError(
             f"returned {_kind(image)} as 'image': expected {dtype} {_sides(expected)}, of at most {_LARGEST_SIDE:,} "
             "pixels a side. Leave conversion and normalisation to Augment, and use before_crop=True to change the size"
         )
@@ -202,7 +202,7 @@ def _read(name: str, value: Any, dtype: str, shape: tuple[int | str, ...]) -> Ar
             found = found.astype(dtype, copy=False)
             if dtype != "float32" or np.isfinite(found).all():  # not sooner: casting may overflow
                 return found
-    raise CallError(f"returned {_kind(value)} as {name!r}: expected finite {dtype} {_sides(shape)}")
+    raise FailedCallError(f"returned {_kind(value)} as {name!r}: expected finite {dtype} {_sides(shape)}")
 
 
 def _has_shape(found: Array, shape: tuple[int | str, ...]) -> bool:
@@ -237,7 +237,7 @@ class Caller(Protocol):
         The pixels of the result are valid until the next call in this thread.
 
         Raises:
-            CallError: it returned an invalid result, or its process died.
+            FailedCallError: it returned an invalid result, or its process died.
             Exception: whatever it raises.
         """
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from gpuload.errors import ArgumentError
-from gpuload.functions.function import CallError, Entries, Sample, SampleFunction, call, name_of, seed_global
+from gpuload.functions.function import FailedCallError, Entries, Sample, SampleFunction, call, name_of, seed_global
 from gpuload.machine.fork_server import EndedError, Worker, ensure_server, exit_code, exit_name
 from gpuload.types import Array
 
@@ -119,7 +119,7 @@ class InProcesses:
     def call(self, number: int, key: tuple[int, int], sample: Sample, keeps_size: bool) -> Mapping[str, Array]:
         """As `gpuload.functions.function.Caller`."""
         if self._is_closed:
-            raise CallError("was not called, since the loader is closed")
+            raise FailedCallError("was not called, since the loader is closed")
         worker: _Process | None = getattr(self._own, "worker", None)
         try:
             if worker is None and self._free:
@@ -132,10 +132,10 @@ class InProcesses:
         except EndedError:
             self._own.worker = None
             how = "its process does not start" if worker is None else worker.how_it_ended()
-            raise CallError(f"did not return: {how}") from None
+            raise FailedCallError(f"did not return: {how}") from None
 
     def close(self) -> None:
-        """Kills the processes. Calls in progress and later ones raise CallError."""
+        """Kills the processes. Calls in progress and later ones raise FailedCallError."""
         self._is_closed = True
         if os.getpid() != self._owner:  # a forked child
             return
