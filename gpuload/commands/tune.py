@@ -135,14 +135,15 @@ def _both(dali: Measured, native: Measured) -> Tuning:
 
 
 def _best_first(found: Iterable[Measured]) -> list[Measured]:
-    return sorted(found, key=lambda one: one.rate, reverse=True)
+    """Those that failed come last, however fast they were before."""
+    return sorted(found, key=lambda one: (not one.failed, one.rate), reverse=True)
 
 
 def best_of(found: Sequence[Measured]) -> dict[str, Measured]:
     """The best of each decoder, of settings of which the best are first."""
     best: dict[str, Measured] = {}
     for one in found:
-        if one.rates:
+        if one.rates and not one.failed:
             best.setdefault(one.setting.decoder, one)
     return best
 
@@ -190,7 +191,7 @@ class Tune:
             settings = candidates(choices)
             found = search(settings, tuned.measure, _ALONE * self.seconds)
             defaults = next(one for one in found if one.setting == settings[0])
-            if not defaults.rates:
+            if defaults.failed:
                 raise GpuloadError(f"tune: the defaults fail: {defaults.failed}")
             tunings = [replace(one.setting, images_per_s=round(one.rate, 1)) for one in best_of(found).values()]
             saved = save_tuning(self.folder, name, tunings)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
@@ -126,6 +127,27 @@ def test_a_setting_that_fails_drops_out_and_failing_defaults_are_told(search: Se
     assert found[0]["num_threads"] == 8 and {one["decoder"] for one in found} == {"dali", "native"}
     with pytest.raises(RuntimeError, match="out of memory"):
         search.run(lambda setting: measure(setting, "native"))
+
+
+@pytest.mark.parametrize("fails", ["the fastest", "the defaults"])
+def test_a_setting_that_fails_later_is_not_taken(search: Search, fails: str) -> None:
+    search.turns = []
+
+    def measure(setting: Any) -> float:
+        rate = 1000.0 + setting.num_threads * (setting.decoder == "native")
+        chosen = rate == 1008 if fails == "the fastest" else setting == search.candidates[0]
+        if chosen and Counter(search.turns)[setting] > 4:
+            raise RuntimeError("CUDA out of memory")
+        return rate
+
+    if fails == "the defaults":
+        with pytest.raises(gpuload.GpuloadError, match="tune: the defaults fail: CUDA out of memory"):
+            search.run(measure)
+        return
+    found = search.run(measure)
+    assert max(found, key=lambda one: median(one["turns"]))["failed"] and found[0]["failed"] is None
+    ((saved),) = json.loads((search.folder / "tuning.json").read_text())["devices"].values()
+    assert {one["num_threads"] for one in saved if one["decoder"] == "native"} == {4}
 
 
 # A turn that takes longer than all were to have: each has had one then, and a round is left where it is.
