@@ -6,9 +6,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import check_torchvision
 import pytest
+import pythons
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted((ROOT / "tools").glob("*.sh"))
@@ -316,3 +318,30 @@ def test_demo_packs_a_set_with_validation(tmp_path: Path, folders: list[str], ar
     shards = next(word for word in called if word.startswith("demo/photos-"))
     assert program == "tools/pack.py"
     assert " ".join(called) == arguments.format(folder=tmp_path / "photos", shards=shards)
+
+
+_MAKES = 'case $2 in venv) mkdir -p "$4/bin"; cat "$0" >"$4/bin/python"; chmod +x "$4/bin/python";; '
+
+
+@pytest.mark.parametrize(
+    ("body", "works", "said"),
+    [
+        ("exit 127", True, "skipped: this machine does not have it"),
+        ("case $2 in venv) echo no space left; exit 1; esac", True, "skipped: cannot be set up here. no space left"),
+        (_MAKES + "*) echo 5 passed; esac", True, "packed, verified, an epoch for NumPy"),
+        (_MAKES + 'import*) ;; *) case "$*" in *check_wheel*) echo no x; exit 1; esac; esac', False, "no x"),
+        (_MAKES + "pytest) echo 1 failed; exit 1; esac", False, "1 failed"),
+    ],
+)
+def test_other_pythons_are_tried_or_skipped_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, body: str, works: bool, said: str
+) -> None:
+    names = ["3.10", "3.11", "3.12", "3.13"]
+    for name in names:
+        fake_program(tmp_path / "programs", f"python{name}", body)
+    monkeypatch.setenv("PATH", str(tmp_path / "programs"))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    monkeypatch.setattr(pythons, "install", lambda python: False)
+    assert pythons.main([]) == (not works)
+    told = capsys.readouterr().out
+    assert told.count(said) == 3 and told.count("FAILED") == (0 if works else 3), told

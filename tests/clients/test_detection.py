@@ -124,6 +124,30 @@ def test_torchvisions_models_resize_images_boxes_and_masks_alike(coco: Path) -> 
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_torchvisions_retinanet_trains(coco: Path) -> None:
+    """By the loop of torchvision's references: a model of its own whose training needs no compiled operators."""
+    importlib.import_module("torchvision_anywhere")
+    models = importlib.import_module("torchvision.models.detection")
+    anchors = importlib.import_module("torchvision.models.detection.anchor_utils").AnchorGenerator(((16,),), ((1.0,),))
+    backbone: Any = torch.nn.Conv2d(3, 16, 8, 8)
+    backbone.out_channels = 16
+    model = models.RetinaNet(backbone, 3, min_size=48, max_size=96, anchor_generator=anchors)
+    augment = gpuload.Augment(None, "keep", flip=0.5, normalize=None)
+    loader = load(coco / "set/train", 4, augment=augment, fields=("image", gpuload.Boxes(as_targets=True)))
+    optimizer, steps = torch.optim.SGD(model.parameters(), 1e-4), 0
+    for images, targets in loader:
+        images = [image.to("cpu") for image in images]
+        targets = [{k: v.to("cpu") if isinstance(v, torch.Tensor) else v for k, v in t.items()} for t in targets]
+        loss = sum(model(images, targets).values())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert torch.isfinite(loss)
+        steps += 1
+    assert steps == len(loader) == 5
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("what", ["bbox", "segm"])
 def test_evaluation_with_crowds_is_that_of_the_original(coco: Path, what: str, capsys: Any) -> None:
     """torchvision's references make the truth of what the loader gives; detections that lie in crowds count for

@@ -93,6 +93,14 @@ def test_as_a_program(make_folder: Folder, tmp_path: Path, program: list[str]) -
     run = subprocess.run([sys.executable, *program, root, tmp_path / "out"], cwd=cwd, capture_output=True, text=True)
     assert (run.returncode, run.stderr) == (0, "")
     assert Manifest.read(tmp_path / "out" / "train").samples == 1
+    read, write = os.pipe()
+    os.close(read)  # as `head` does, once it has its lines
+    try:
+        command = [sys.executable, "-m", "gpuload", "info", tmp_path / "out" / "train"]
+        run = subprocess.run(command, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, text=True)
+    finally:
+        os.close(write)
+    assert (run.returncode, run.stderr) == (cli.DONE, "")
 
 
 @pytest.mark.parametrize("name", ["shard-000001.tar", "manifest.json", "index.arrow"])

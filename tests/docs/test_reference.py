@@ -130,6 +130,32 @@ def test_every_command_is_in_a_guide() -> None:
         assert [action.dest for action in parser._actions if not action.help] == []
 
 
+# Pages, and what somebody types who comes from elsewhere and must find them.
+WORDS = {
+    "coming-from": "DistributedSampler, num_workers, pin_memory, collate_fn, ImageFolder",
+    "sampling": "WeightedRandomSampler, class imbalance, oversampled",
+    "training-loops": "torchrun, DistributedDataParallel, Slurm, checkpoint, validation",
+    "fields": "segmentation, bounding box, regression, multi-label",
+    "augmentations": "progressive resizing, multi-crop, mixed precision, MixUp",
+    "pixels-and-encodings": "grayscale, multispectral, medical",
+    "large-images": "sliding window, satellite",
+    "loading": "reproducib, out of memory",
+    "buckets": "text-to-image",
+    "geometry": "CIFAR",
+    "remote": "MinIO",
+    "quickstart": "Docker",
+    "report": "duplicates",
+    "long-runs": "corrupt",
+    "waiting": "bottleneck",
+}
+
+
+def test_a_newcomers_words_are_found() -> None:
+    for page, words in WORDS.items():
+        text = " ".join(GUIDES[f"{page}.md"].casefold().split())
+        assert [word for word in words.split(", ") if word.casefold() not in text] == [], page
+
+
 TITLES = {"dataloader": "torch", "ffcv": "FFCV", "dali": "DALI", "mosaic": "Streaming", "litdata": "LitData"}
 TITLES |= {"spdl": "SPDL"}
 

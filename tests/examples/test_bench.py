@@ -9,16 +9,20 @@ import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import bench
+import prepared
 import pytest
 import torch
 from benchmark import page_cache
 from benchmark.contenders import CONTENDERS, why_not
 from benchmark.course import Course, Result
-from benchmark.examine import Examined, examine, faults
-from benchmark.process import ContenderError, ContenderProcess, First, Round
+from benchmark.examine import Examined, describe, examine, faults
+from benchmark.feature_data import prepare
+from benchmark.features import FEATURES, VARIANTS, names_of, open_dataloader, open_gpuload
+from benchmark.process import ContenderError, ContenderProcess, First, Round, check_out
 from benchmark.report import make_table, summarise
 from benchmark.work import Contender, Work
 
@@ -65,6 +69,36 @@ def test_against_a_commit(packed: Path, tmp_path: Path, monkeypatch: pytest.Monk
     assert (tmp_path / "called").read_text().splitlines() == ["-m gpuload warm-up", examined, measured]
 
 
+@pytest.mark.skipif(
+    not (Path(bench.__file__).parents[1] / ".git").exists(), reason="needs a git clone with its history"
+)
+def test_a_commit_is_checked_out(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    python = check_out("HEAD")
+    place = subprocess.run([python, "-c", "import gpuload; print(gpuload.__file__)"], capture_output=True, text=True)
+    assert place.stdout.strip() == str(Path(python).parent / "gpuload" / "__init__.py")
+    with pytest.raises(SystemExit, match="2"):
+        bench.main([str(packed / "val"), "--against", "no-such-commit"])
+    assert "--against no-such-commit: fatal: not a valid object name" in capsys.readouterr().err
+
+
+def test_lock(packed: Path) -> None:
+    """In a process of its own: what else runs in one, such as what other tests have left, would be counted, too."""
+    command = [*prepared.python(), bench.__file__, str(packed / "train"), "--lock", "--size", "192"]
+    done = subprocess.run([*command, "--batch-size", "8", "--images", "128"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert re.search(r"compiled steps take [\d.]+ ms an image, all else [\d.]+ µs", lines[0])
+    assert [line.split(" threads that wait instead: ")[0] for line in lines[1:3]] == ["16", "64"]
+
+
+def test_steps_that_seem_to_take_less_than_nothing(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As beside other threads. To wait as long as they take would be 71 minutes an image, by an unsigned number."""
+    times = iter([1e-5] * 3 + [2e-5] * 3)
+    monkeypatch.setattr("benchmark.lock._rates", lambda work: (next(times), 1.0))
+    with pytest.raises(SystemExit, match="or other threads are at work in this process"):
+        bench.main([str(packed / "train"), "--lock"])
+
+
 @pytest.mark.usefixtures("quick_python")
 def test_features(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """gpuload with a feature against gpuload without it, in turns; and a DataLoader. Some on sets made for them."""
@@ -80,6 +114,27 @@ def test_features(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert 0 < row["ratio_min"] <= row["ratio"] <= row["ratio_max"] and row["feature"] in said
         assert len(row["rounds"]) == 2 and row["cpu_us"] >= 0
     assert (tmp_path / "cache" / "texts" / "set" / "train" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    "name", sorted({one for name in FEATURES for pair in names_of(name) for one in pair if "+" in one})
+)
+def test_every_feature_loads(made: Work, name: str, transforms: ModuleType) -> None:
+    """With its counterpart, and with what both are compared with."""
+    loader_name, _, variant = name.partition("+")
+    opens = {"gpuload": open_gpuload, "torch": open_dataloader}.get(loader_name)
+    with opens(made, variant) if opens else CONTENDERS[name].open(made) as loader:
+        assert describe(next(iter(loader)), CONTENDERS[name], made)["dtype"] == "float32"
+        del loader
+
+
+@pytest.fixture(scope="module")
+def made(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Work:
+    work = Work(packed / "val", 16, 32, 1, 64, cache=tmp_path_factory.mktemp("cache"))
+    for data in {variant.data for variant in VARIANTS.values()} - {""}:
+        (work.cache / data).mkdir()
+        prepare(work, work.cache / data, data)
+    return work
 
 
 LEFT_OUT = {"--loaders ffcv --python ffcv=/nowhere/python": "ffcv: /nowhere/python: No such file or directory"}

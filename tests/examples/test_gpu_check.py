@@ -1,7 +1,10 @@
 """tools/gpu_check.py: no step stops the others, and each is recorded."""
 
 import contextlib
+import json
+import os
 import re
+import sys
 from pathlib import Path
 
 import bench
@@ -23,6 +26,47 @@ def test_the_benchmark_is_of_the_device(tmp_path: Path, device: str, quick: bool
     for name in ("tests", "bench", "tune", "train", "kernel"):
         assert ("cuda" in found[name].command or "gpu" in found[name].command) == (device == "cuda"), name
     assert all(step.seconds <= gpu_check.SECONDS for step in found.values())
+
+
+def test_the_host_is_described(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu_check.main(["--packages", "cpu"]) == 0
+    host = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert host["cores"] == len(os.sched_getaffinity(0)) and host["cpu"] and host["missing"] == []
+    assert {"torch", "numpy", "pyarrow"} <= set(host["packages"])
+    monkeypatch.setattr(gpu_check, "requirements", lambda *_: ["numpy", "no-such-one", "no-such-other"])
+    assert gpu_check.main(["--packages", "cpu"]) == 1
+    assert capsys.readouterr().out.endswith("cores; missing: no-such-one no-such-other\n")
+
+
+def test_faults_in_spite_of_exit_code_0(tmp_path: Path) -> None:
+    left_out = {"left_out": {"dali-gpu": "there is no GPU"}, "loaders": []}
+    assert gpu_check.find_fault("bench", left_out) == "dali-gpu: there is no GPU"
+    assert gpu_check.find_fault("bench", {"left_out": {}, "loaders": []}) is None
+    (tmp_path / "bench.json").write_text('{"loaders": [')  # ended while it wrote
+    assert gpu_check.find_fault("bench", gpu_check.read_figures(tmp_path, "bench", [])) == "bench: no figures"
+    for log, fault in ((["a.py::b SKIPPED (no GPU)"], "no test ran: all were skipped"), (["a::b PASSED"], None)):
+        assert gpu_check.find_fault("tests", gpu_check.read_figures(tmp_path, "tests", log)) == fault
+
+
+def test_tests_are_counted_as_they_end(tmp_path: Path) -> None:
+    (tmp_path / "test_some.py").write_text(
+        "import os, signal, pytest\n"
+        "def test_passes(record_property): record_property('difference', 0.2); print('a line of the decoder')\n"
+        "def test_fails(): assert 3 < 1\n"
+        "@pytest.mark.skip\n"
+        "def test_skips(): pass\n"
+        "def test_crashes():\n"
+        "    if 'CRASH' in os.environ: os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
+    command += [f"--junitxml={tmp_path / 'tests.xml'}", str(tmp_path)]
+    log = tmp_path / "tests.log"
+    for crash, passed, shown in (({"CRASH": "1"}, 1, ""), ({}, 2, ""), ({}, 2, "-s")):  # by -s, as the first step
+        assert (gpu_check.run([*command, *filter(None, [shown])], 60, log, crash) == 1) == (not crash)
+        found = gpu_check.read_figures(tmp_path, "tests", log.read_text().splitlines())
+        assert (found["passed"], found["failed"], found["skipped"]) == (passed, 1, 1)
+        assert "::test_crashes" in found["last"] or not crash
+    assert found["recorded"] == {"test_passes: difference": "0.2"}
 
 
 # Steps that are lines of a shell, and the seconds that each may take. The child of the second would outlive it, and what

@@ -34,6 +34,7 @@ def test_images_are_views_of_the_decoders_memory(output: str, layout: Any, made_
 def test_bfloat16_is_cast_when_a_batch_is_handed_over() -> None:
     arrays = make_arrays("torch", None, Augment(8, dtype="bfloat16").form)
     assert arrays.images(pixels_of("NCHW")).dtype == torch.bfloat16
+    assert arrays.images(pixels_of("NCHW")[:0]).dtype == torch.bfloat16  # of a batch without samples
     assert arrays.adopt(pixels_of("NCHW"), is_image=True).dtype == torch.bfloat16
     assert arrays.adopt(pixels_of("NCHW"), is_image=False).dtype == torch.float32
 
