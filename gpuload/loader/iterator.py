@@ -380,7 +380,7 @@ class DaliIterator:
         (seed, epoch, sample)."""
         skips = self._on_corrupt is not None and self._on_corrupt.action == "skip"
         collate = self._make_collate(marks=not skips)
-        collate.mixes = self.mixup_enabled
+        collate.mixes = self._collate.mixes
         asked = Resources(min(self.batch_size, self._epochs.samples), min(self.num_threads, 4), 1)
         decodes = self._stored is not None
         chosen = choose_decoder("auto", "cpu", self.ranks, self._datasets, asked, decodes=decodes)
@@ -450,7 +450,7 @@ class DaliIterator:
         Setting it to False disables them from the next batch on; labels stay soft, as one-hot rows. timm's
         `--mixup-off-epoch` sets it. It is not part of `state_dict`.
         """
-        return self._collate.mixes
+        return self._collate.mixes and self._collate.has_mixers
 
     @mixup_enabled.setter
     def mixup_enabled(self, value: bool) -> None:

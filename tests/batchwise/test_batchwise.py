@@ -389,6 +389,9 @@ def test_it_is_switched_off_as_timm_does(packed: Path) -> None:
     own, classes = next(iter(loaded(packed)))
     assert torch.equal(images, own)
     torch.testing.assert_close(labels, torch.eye(3)[classes] * 0.9 + 0.1 / 3)
+    plain = loaded(packed, lambda batch: TimmMixup()(batch))  # a function's own is on, and not told
+    assert not plain.mixup_enabled
+    assert all(map(torch.equal, next(iter(plain)), next(iter(loaded(packed, TimmMixup())))))
     odd = loaded(packed, TimmMixup(mode="elem"), batch_size=7, drop_last=False)
     for _, labels in odd:
         torch.testing.assert_close(labels.sum(1), torch.ones(len(labels)))

@@ -5,6 +5,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,17 @@ def test_parts_that_are_deleted_are_fetched_again(serving: Any, many: Path, tmp_
     (path,) = tmp_path.rglob("rows-000003")
     shutil.rmtree(path.parent)
     assert all_rows(dataset) == expected == all_rows(gpuload.Dataset(serving.url, tmp_path))
+
+
+def test_who_shares_a_cache_fetches_no_part_twice(serving: Any, many: Path, tmp_path: Path) -> None:
+    """As processes do: each data set has a lock of its own, of which one is held at a time."""
+    sets = [gpuload.Dataset(serving.url, tmp_path) for _ in range(2)]
+    opened, serving.delay_s = serving.sent[INDEX], 0.2
+    with ThreadPoolExecutor() as pool:
+        found = list(pool.map(lambda one: one.labels.tolist(), sets))
+    serving.delay_s = 0.0
+    assert found == [gpuload.Dataset(many).labels.tolist()] * 2
+    assert serving.sent[INDEX] - opened <= (many / "index.arrow").stat().st_size
 
 
 def test_an_index_that_is_replaced_meanwhile(many: Path, tmp_path: Path, impatient: None) -> None:

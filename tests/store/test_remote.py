@@ -255,6 +255,18 @@ def test_without_a_network_the_cache_is_enough(
         remote_of(url, tmp_path / "empty")
 
 
+def test_without_a_network_the_version_that_was_opened_last_is_used(
+    packed: Path, tmp_path: Path, impatient: None
+) -> None:
+    copy = Path(shutil.copytree(packed, tmp_path / "set"))
+    text = (copy / "manifest.json").read_bytes()
+    with running(file_server(copy)) as server:
+        for one in (text, text + b"\n", text):
+            (copy / "manifest.json").write_bytes(one)
+            opened = gpuload.Dataset(server.url, tmp_path / "cache").index.path
+    assert gpuload.Dataset(server.url, tmp_path / "cache").index.path == opened
+
+
 def test_what_is_no_packed_set(proxy: Any, tmp_path: Path) -> None:
     for url, message in [
         (proxy.url, f"{proxy.url}: holds packed splits; open one of them, for instance {proxy.url}/train$"),
