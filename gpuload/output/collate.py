@@ -56,8 +56,8 @@ class Collate:
     columns, members: the index columns and shard members that the fields need. masks, mask_fills: names of the mask
     fields, and the class outside the image in each. has_images: whether images are requested. moving: the fields that
     move with the image. handed_out: the names of all fields, in the order of a batch: those requested, those that
-    transforms add, and the marks. mixes: whether MixUp and similar transforms mix batches, which may be set. has_mixers:
-    whether there are any, but for those that functions of the user call.
+    transforms add, and the marks. mixes: whether MixUp and similar transforms mix batches, which may be set.
+    has_mixers: whether there are any, but for those that functions of the user call.
 
     Raises:
         ArgumentError: a field that was not packed, or a batch transform that cannot work on these fields.
