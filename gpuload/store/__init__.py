@@ -16,12 +16,15 @@ from gpuload.machine.untrusted import open_regular
 class Lease:
     """A local file with the bytes of a shard, which stays in place while this object or its `holder` exists.
 
-    holder: the open file, where other processes may delete or replace it, or it has no name. Whoever maps the file
-    keeps a reference for as long as the mapping exists, so that the store knows what is in use.
+    holder: the open file, where other processes may delete or replace it. memory: what holds the bytes if they are not
+    on a disk; whoever maps the file keeps a reference for as long as the mapping exists, so that the store can count
+    the memory in use. A mapping of a file on a disk does without: batches that are still viewed keep no shard from
+    being evicted, and no descriptor open.
     """
 
     path: Path
     holder: Any = None
+    memory: Any = None
 
     def open(self, buffering: int = -1) -> BinaryIO:
         """Opens the very file that the store has found and checked, even if its path is gone. buffering: as of `open`.

@@ -504,14 +504,20 @@ class Bucket(Objects):
             return None
 
     async def _sha256(self, name: str) -> str:
-        """Of an object, read as a whole."""
+        """Of an object, read as a whole; "" where it is replaced meanwhile."""
         digest = hashlib.sha256()
+
+        def begin(_: int) -> None:
+            nonlocal digest
+            digest = hashlib.sha256()
 
         async def take(_: int, piece: Any) -> None:
             await asyncio.to_thread(digest.update, piece)
 
-        await self.copy(name, lambda size: None, take)
-        return digest.hexdigest()
+        with suppress(Replaced):
+            await self.copy(name, begin, take)
+            return digest.hexdigest()
+        return ""
 
 
 def digests_of(path: Path, part: int) -> tuple[str, tuple[str, str]]:

@@ -389,7 +389,7 @@ class MemoryStore(DownloadingStore):
     def open(self, number: int) -> Lease:
         lease = super().open(number)
         if not self._order:
-            self._kept[:] = [lease.holder]
+            self._kept[:] = [lease.memory]
         return lease
 
     def taken(self) -> int:
@@ -400,15 +400,17 @@ class MemoryStore(DownloadingStore):
         return sum(file.size for file in list(self._had) if file.number >= 0)
 
     def _lease(self, number: int) -> Lease | None:
+        if (ahead := self._ahead.get(number)) is not None:  # another store may have had the same shard, and dropped it
+            return ahead
         file = _files.get(self._shards[number].sha256)
-        return None if file is None else Lease(file.path, file)
+        return None if file is None else Lease(file.path, memory=file)
 
     def _missing(self) -> Iterator[int]:
         return (number for number in self._soon if self._lease(number) is None)
 
     def _claim(self, number: int, urgent: bool) -> "Callable[[], Coroutine[Any, Any, bool]]":
         def kept(file: MemoryFile) -> None:
-            ahead[number], _files[shard.sha256] = Lease(file.path, file), file
+            ahead[number], _files[shard.sha256] = Lease(file.path, memory=file), file
 
         shard, ahead = self._shards[number], self._ahead
         return partial(self._download, number, MemoryFile(shard.bytes, kept), urgent)

@@ -171,6 +171,16 @@ def test_what_is_still_viewed_counts(proxy: Any, tmp_path: Path) -> None:
     assert becomes(0, memory_files)
 
 
+def test_a_shard_that_another_store_had_too_is_downloaded_once(proxy: Any, tmp_path: Path) -> None:
+    dataset = gpuload.Dataset(f"{proxy.url}/train", tmp_path, 0)
+    store: Any = dataset.open_store()
+    store.plan([0], 1)
+    assert becomes(True, lambda: store.ready(0))
+    stores._files.pop(dataset.manifest.shards[0].sha256)  # as when the other store, which got it later, drops it
+    assert list(store._missing()) == [] and store.open(0).memory is not None
+    store.close()
+
+
 def test_memory_that_is_free_in_a_moment_is_waited_for(
     proxy: Any, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,10 @@ from loaders import drain, load
 from store.servers import finish, run_code, shards_asked, start_script
 
 import gpuload
+from gpuload.order.epoch import EpochOrder
+from gpuload.read.reader import Reader
 from gpuload.store.cache import Cache
+from gpuload.store.files import open_own
 
 
 def start(url: str, cache: Path, size: str, epochs: int) -> "subprocess.Popen[str]":
@@ -89,6 +92,21 @@ for size, whole in (("1GB", fetch.WHOLE_BYTES), ("0", fetch.WHOLE_BYTES), ("2GB"
 time.sleep(0.5)
 print("ended", flush=True)
 """
+
+
+def test_a_batch_that_is_still_viewed_holds_no_shard_in_the_cache(proxy: Any, tmp_path: Path) -> None:
+    """Its bytes stay mapped, and another shard may take the place."""
+    dataset = gpuload.Dataset(f"{proxy.url}/train", tmp_path)
+    order = EpochOrder(dataset.shard_sizes, seed=0, epoch=0, window=1)
+    reader = Reader(dataset)
+    held, sha256 = reader.read(order, 0, 1), dataset.manifest.shards[int(order.window_shards(0)[0])].sha256
+    for start in (20, 40):
+        reader.read(order, start, start + 1)
+    shard = tmp_path / "gpuload-1" / "shards" / sha256
+    assert open_own(shard).lock()
+    shard.unlink()
+    assert held.images[0].any()
+    reader.close()
 
 
 def test_nothing_waits_for_a_download_that_nobody_wants(proxy: Any, tmp_path: Path) -> None:
