@@ -67,8 +67,7 @@ class RemoteOutput(Output):
     def _open(self, options: PackOptions) -> None:
         url, found = self.bucket.url, background().wait(self.bucket.list(self.bucket.first_s))
         claim = background().wait(self.bucket.read_json(CLAIM_NAME)) if CLAIM_NAME in found else None
-        here = self.final / "run.json"  # of the run that was interrupted here: its name, and whether it has published
-        known = json.loads(here.read_text()) if here.exists() else {}
+        known = _read_run(self.final)
         if claim is not None and (not known or claim.get("run") != known["run"]):
             raise OutputError(_about_claim(url, claim, self.final))
         if claim is not None and not options.resume:
@@ -81,7 +80,7 @@ class RemoteOutput(Output):
             shutil.rmtree(self.path, ignore_errors=True)  # of a run that ended, or whose claim was deleted
             self.path.mkdir()
             splits = _splits_in(found)
-            if splits and options.resume and (not self.append or known.get("published")):
+            if splits and options.resume and (not self.append or self._has_published(known)):
                 self._fetch(splits, (_MANIFEST, REJECTED_NAME))
                 self.append = False
             else:
@@ -101,6 +100,20 @@ class RemoteOutput(Output):
         there = background().wait(self.bucket.create(CLAIM_NAME, claim))
         if there.get("run") != self.bucket.run:
             raise OutputError(_about_claim(url, there, self.final))
+
+    def _has_published(self, known: dict[str, Any]) -> bool:
+        """Whether the set at the URL is that of a run that was killed after its last step."""
+        published = known.get("published", {})
+        return bool(published) and all(
+            hashlib.sha256(self._manifest(split) or b"").hexdigest() == sha256 for split, sha256 in published.items()
+        )
+
+    def _manifest(self, split: str) -> bytes | None:
+        """The manifest at the URL."""
+        try:
+            return bytes(background().wait(self.bucket.read_whole(f"{split}/{_MANIFEST}")).data)
+        except NoSuchObjectError:
+            return None
 
     def _fetch(self, splits: Collection[str], names: Sequence[str]) -> None:
         """Downloads the files that describe the set at the URL."""
@@ -141,11 +154,7 @@ class RemoteOutput(Output):
         self.keep = True
         for split in splits:
             name, old = f"{split}/{_MANIFEST}", self.base_folder(split) / _MANIFEST
-            new = (self.path / name).read_bytes()
-            try:
-                there = bytes(background().wait(self.bucket.read_whole(name)).data)
-            except NoSuchObjectError:
-                there = None
+            new, there = (self.path / name).read_bytes(), self._manifest(split)
             if there not in (new, old.read_bytes() if old.exists() else None):
                 raise OutputError(
                     f"{self.where}/{name}: was changed since this run began, and is left as it is. Pack to another URL"
@@ -156,7 +165,9 @@ class RemoteOutput(Output):
                     self._put(other)
         for split in splits:
             self._put(f"{split}/{_MANIFEST}")
-        write_json(self.final / "run.json", {"run": self.bucket.run, "published": True})
+        manifests = {split: (self.path / split / _MANIFEST).read_bytes() for split in splits}
+        published = {split: hashlib.sha256(data).hexdigest() for split, data in manifests.items()}
+        write_json(self.final / "run.json", {"run": self.bucket.run, "published": published})
 
     def _put(self, name: str) -> None:
         background().wait(self.bucket.upload(name, self.path / name, replaces=self.append))
@@ -194,6 +205,15 @@ def _check_options(url: URL, options: PackOptions) -> None:
         raise ArgumentError(
             f"--engine ray: packs into a folder that all machines share, and not to {url}. Copy it there"
         )
+
+
+def _read_run(root: Path) -> dict[str, Any]:
+    """The run that was interrupted here: its name, and the SHA-256 of the manifests that it has published; else {}."""
+    try:
+        found = json.loads((root / "run.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) and isinstance(found.get("run"), str) else {}
 
 
 def _splits_in(found: Collection[str]) -> list[str]:

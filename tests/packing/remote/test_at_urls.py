@@ -111,6 +111,33 @@ def test_killed(
     assert left(out) == []
 
 
+def test_killed_before_what_is_here_is_removed(
+    s3: S3, images: Path, settings: Settings, on_disk: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The set at the URL counts as complete as long as it is the one that the run has published."""
+    out = "s3://bucket/published"
+
+    def put_first() -> None:
+        for name in s3.files("bucket", "published/"):
+            s3.client.delete_object(Bucket="bucket", Key=f"published/{name}")
+        for name, data in on_disk.items():
+            s3.client.put_object(Bucket="bucket", Key=f"published/{name}", Body=data)
+
+    put_first()
+    with monkeypatch.context() as killed:
+        killed.setattr("gpuload.packing.remote_output.RemoteOutput._forget", lambda output: None)
+        assert pack_to(images, out, settings, append=True).packed == 60
+        appended = s3.files("bucket", "published/")
+        assert pack_to(images, out, settings, append=True, resume=True).notes == ("the set was complete already",)
+        assert s3.files("bucket", "published/") == appended
+    put_first()  # another's, or a copy that is put back
+    assert pack_to(images, out, settings, append=True, resume=True).packed == 60
+    assert s3.files("bucket", "published/") == appended and left(out) == []
+    scratch_folder(out).mkdir(exist_ok=True)
+    (scratch_folder(out) / "run.json").write_text("{")
+    assert pack_to(images, out, settings, resume=True).notes == ("the set was complete already",)
+
+
 def test_an_outage(
     s3: S3, proxy: Proxy, images: Path, settings: Settings, on_disk: dict[str, bytes], impatient: None
 ) -> None:
@@ -204,6 +231,13 @@ def test_damage_on_the_way_is_noticed(s3: S3, proxy: Proxy, tmp_path: Path, monk
     with pytest.raises(OutputError, match="damage/b.tar: arrives with other bytes than those that were sent"):
         background().wait(target.upload("b.tar", path))
     assert proxy.sent["/bucket/damage/b.tar"] >= 3 * (11 << 20)
+
+    async def replaced(*_: Any, **options: Any) -> None:
+        raise bucket.Replaced
+
+    monkeypatch.setattr(target, "copy", replaced)  # by another program, while it is read back
+    with pytest.raises(OutputError, match="damage/c.tar: arrives with other bytes than those that were sent"):
+        background().wait(target.upload("c.tar", path))
 
 
 def test_refused_before_anything_is_read(
