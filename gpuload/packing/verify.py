@@ -30,6 +30,7 @@ from gpuload.fields.images import Pixels
 from gpuload.fields.registry import kind_of
 from gpuload.headers import encodings
 from gpuload.headers.encodings import MAX_PIXELS
+from gpuload.machine.fork_server import exit_name
 from gpuload.machine.limits import count_cores
 from gpuload.machine.untrusted import open_regular
 from gpuload.packing.image import KEPT, prepare_image
@@ -116,9 +117,13 @@ def _verify_set(where: Path | URL, workers: int, watch: Callable[[int, int], Non
             )
             for number, (name, shard) in enumerate(zip(names, manifest.shards, strict=True))
         ]
-        found = dict[int, Faults]()
+        found, blame = dict[int, Faults](), Blame()
+
+        def died(job: VerifyJob, code: int) -> VerifyJob:  # a shard that kills each worker is hashed by one of them
+            return blame.find(job, code) or replace(job, known_bad={NOWHERE: exit_name(code)})
+
         with Workers[VerifyJob, Faults](max(1, min(workers, len(jobs))), verify_shard, False) as processes:
-            for job, result in processes.run(jobs, Blame()):
+            for job, result in processes.run(jobs, died):
                 found[job.number] = result
                 watch(len(found), len(jobs))
         results = [found[number] for number in sorted(found)]
@@ -210,6 +215,9 @@ def _fetch_shard(job: VerifyJob, url: URL) -> list[Path]:
 
 def _verify(job: VerifyJob, bad: list[Quarantined]) -> Iterator[str]:
     path, said = job.path, f"{manifest_file.FILE_NAME} says"
+    if code := job.known_bad.get(NOWHERE):
+        yield f"{path}: its worker ended ({code}), and no sample is to blame"
+        return
     if (size := path.stat().st_size) != job.shard.bytes:
         yield f"{path}: is {counted(size, 'byte')}, {said} {job.shard.bytes:,}"
         return

@@ -170,26 +170,16 @@ class Blame:
         self._killed: set[tuple[Path, int]] = set()  # positions at which a worker received SIGKILL once
         self._unexplained = 0
 
-    def __call__(self, job: Blamed, code: int) -> Blamed:
-        """The job without the sample that is to blame, if there is one; else the same.
+    def find(self, job: Blamed, code: int) -> Blamed | None:
+        """The job to run instead; None if no sample is to blame.
 
         code: the worker's exit code. SIGKILL may come from the kernel when memory is short, without a fault of the
             sample, which is therefore tried again.
-
-        Raises:
-            GpuloadError: more than MOST_DEATHS workers died with no sample to blame.
         """
         position, _ = read_position(job.position)
         job.position.unlink(missing_ok=True)
         if position == NOWHERE:
-            self._unexplained += 1
-            if self._unexplained > MOST_DEATHS:
-                raise GpuloadError(
-                    f"workers died {self._unexplained} times with no image to blame, most recently with "
-                    f"{exit_name(code)}. If memory is short, try fewer --workers. From Python, call pack() under "
-                    '`if __name__ == "__main__":`'
-                )
-            return job
+            return None
         if code == -signal.SIGKILL and (job.position, position) not in self._killed:
             self._killed.add((job.position, position))
             return job
@@ -198,6 +188,23 @@ class Blame:
             -signal.SIGKILL: "the decoder was killed (SIGKILL) twice; out of memory?",
         }.get(code, f"the decoder crashed: {exit_name(code)}")
         return replace(job, known_bad={**job.known_bad, position: reason})
+
+    def __call__(self, job: Blamed, code: int) -> Blamed:
+        """As `find`, or the same job.
+
+        Raises:
+            GpuloadError: more than MOST_DEATHS workers died with no image to blame.
+        """
+        if (found := self.find(job, code)) is not None:
+            return found
+        self._unexplained += 1
+        if self._unexplained > MOST_DEATHS:
+            raise GpuloadError(
+                f"workers died {self._unexplained} times with no image to blame, most recently with {exit_name(code)}. "
+                "If memory is short, try fewer --workers. From Python, call pack() under "
+                '`if __name__ == "__main__":`'
+            )
+        return job
 
 
 def prepare_source(source: Source, scratch: Path) -> Source:

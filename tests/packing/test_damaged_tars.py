@@ -18,7 +18,7 @@ from damaged import damage
 from images import encode, photo
 from loaders import load
 from reading import files_of, rejected_of, rows_of
-from stand_ins import verify_by_width
+from stand_ins import verify_all_but_one, verify_by_width
 from store.servers import file_server, running
 from tars import sealed, tar_bytes, write_tar
 
@@ -309,6 +309,15 @@ def test_a_sample_that_kills_its_decoder_is_blamed_and_no_other(
     with load(gpuload.Dataset(folder, exclude=listed), shuffle=False, drop_last=False, batch_size=4) as loader:
         assert len(loader.dataset) == 15
         assert sum(len(batch[0]) for batch in loader) == 15
+
+
+def test_a_shard_that_ends_its_process_is_a_fault_beside_those_of_others(
+    bad: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = verify(bad, 2)
+    monkeypatch.setattr("gpuload.packing.verify.verify_shard", verify_all_but_one)
+    fault = f"{bad}/shard-000003.tar: its worker ended (SIGSEGV), and no sample is to blame"
+    assert sorted(verify(bad, 2)) == sorted([*before, fault])
 
 
 def test_the_list_holds_what_does_not_decode_and_the_loader_leaves_it_out(
