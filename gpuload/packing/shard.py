@@ -32,7 +32,7 @@ from gpuload.packing.plan import MEASURED, ROW, read_plan
 from gpuload.packing.workers import NOWHERE, TORCH, Blamable, noted_position
 from gpuload.sources.listing import NAME, addresses
 from gpuload.sources.rows import Source
-from gpuload.store.files import replaced, start_writeback, write_atomically
+from gpuload.store.files import start_writeback, write_atomically
 
 _NO_SLUG = re.compile(r"[^A-Za-z0-9_]+")
 _WRITE_BACK_BYTES = 8 << 20
@@ -123,28 +123,29 @@ def pack_shard(job: ShardJob) -> ShardReport:
     """
     if job.encoding.resizer == "torch":
         use_one_thread()  # imports torch now, so that the time limit of an image does not include it
+    # The name contains the process number: a worker that outlives its killed packer must not write into the file of
+    # the next run.
+    temporary = job.path.with_name(f"{job.path.name}.{os.getpid()}.tmp")
     with cannot_write("Free some space, or choose another output folder", job.path):
         job.folder.mkdir(exist_ok=True)
         for left in job.folder.glob(f"{job.path.name}.*.tmp"):
             left.unlink(missing_ok=True)  # by a worker that died
-        # Its name contains the process number: a worker that outlives its killed packer must not write into the file of
-        # the next run.
-        with replaced(job.path) as temporary, noted_position(job.position) as note:
-            with temporary.open("wb") as file:
-                hashed = _HashedFile(file)
-                packed = _Packing(job, hashed)
-                packed.run(note)
-                packed.tar.finish()
-                file.flush()
-                os.fsync(file.fileno())
-            if packed.members:
-                write_atomically(dali_index_path(job.path), dali_index_text(packed.members).encode("ascii"))
-                write_atomically(job.note("rows"), packed.index_rows())
-                digest = hashed.hash.hexdigest()
-                info = ShardInfo(job.path.name, len(packed.members), packed.tar.size, digest)
-                packed.report.shards.append(asdict(info))
-        if not packed.members:
-            job.path.unlink()
+        with temporary.open("wb") as file, noted_position(job.position) as note:
+            hashed = _HashedFile(file)
+            packed = _Packing(job, hashed)
+            packed.run(note)
+            packed.tar.finish()
+            file.flush()
+            os.fsync(file.fileno())
+        if packed.members:
+            write_atomically(dali_index_path(job.path), dali_index_text(packed.members).encode("ascii"))
+            write_atomically(job.note("rows"), packed.index_rows())
+            temporary.replace(job.path)
+            digest = hashed.hash.hexdigest()
+            info = ShardInfo(job.path.name, len(packed.members), packed.tar.size, digest)
+            packed.report.shards.append(asdict(info))
+        else:
+            temporary.unlink()
         packed.report.histogram = packed.histogram.tolist()
         write_atomically(job.note("done"), json.dumps(vars(packed.report)).encode())
     return packed.report
