@@ -104,6 +104,12 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> gpuload.Dataset:
     return packed_fields.pack(tmp_path_factory.mktemp("fields"), samples)
 
 
+@pytest.fixture(scope="session")
+def painted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40 images that show their masks, boxes and keypoints."""
+    return importlib.import_module("painted").pack_painted(tmp_path_factory.mktemp("painted"), count=40)
+
+
 @pytest.fixture(params=["native", "dali"])
 def decoder(request: pytest.FixtureRequest) -> str:
     return str(request.param)

@@ -26,6 +26,10 @@ class Case:
     kind: str = "image"
 
 
+def rgb(number: int) -> np.ndarray:
+    return np.asarray(photo(number, WIDTH, HEIGHT))
+
+
 def rgba(number: int) -> Image.Image:
     image = photo(number, WIDTH, HEIGHT)
     image.putalpha(photo(number + 50, WIDTH, HEIGHT).convert("L"))
@@ -56,6 +60,7 @@ def as_pixels(make: Callable[[int], Any]) -> Callable[[int], np.ndarray]:
 
 
 CASES = {
+    "RGB": Case(rgb, rgb, {"encode": "raw"}, "raw"),
     "L": Case(lambda n: encode(gray(n), ("PNG", "TIFF")[n % 2]), as_pixels(gray), {"mode": "L", "keep": "tiff"}),
     "RGBA": Case(
         lambda n: encode(rgba(n), "PNG") if n % 2 else encode(rgba(n), "WEBP", lossless=True, exact=True),

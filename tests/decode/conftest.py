@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 from mode_sets import pack_sets
-from painted import pack_painted
 
 from gpuload.cli import main
 
@@ -13,11 +12,6 @@ from gpuload.cli import main
 def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Of pixels that are not RGB, by their mode."""
     return pack_sets(tmp_path_factory.mktemp("modes"))
-
-
-@pytest.fixture(scope="session")
-def painted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_painted(tmp_path_factory.mktemp("painted"), count=40)
 
 
 @pytest.fixture(scope="session")

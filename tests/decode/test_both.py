@@ -12,7 +12,6 @@ import torch
 from damaged import damage
 from loaders import drain, load
 from PIL import Image
-from tars import members
 
 import gpuload
 from gpuload import Augment
@@ -95,19 +94,6 @@ def test_raw_images_and_batches_of_one_decoder_alone(raw: Path) -> None:
             assert np.isnan(loader.metrics().queue_depth) == (share < 1)  # which DALI does not tell
         with load(raw, 8, decoder="native", augment=Augment(24, crop="none", dtype="uint8")) as loader:
             assert found == drain([loader])  # not resized: the same by either
-
-
-def test_raw_pixels_come_out_as_they_were_packed(raw: Path, decoder: str) -> None:
-    expected = {  # as tar and NumPy read them
-        name[:-4]: np.load(io.BytesIO(data)) for name, data in members(raw).items() if name.endswith(".npy")
-    }
-    augment = Augment(24, crop="none", dtype="uint8", layout="channels_last")
-    seen = 0
-    for images, keys in load(raw, 10, augment=augment, fields=("image", "key"), decoder=decoder, drop_last=False):
-        for image, key in zip(images.permute(0, 2, 3, 1).numpy(), keys, strict=True):
-            np.testing.assert_array_equal(image, expected[key])
-            seen += 1
-    assert seen == len(expected) == 97
 
 
 def test_pixels_and_encoded_images_mix_in_the_cpu_decoder_only(raw: Path, packed: Path) -> None:

@@ -11,7 +11,6 @@ from damaged import damage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from images import encode
-from painted import pack_painted
 from PIL import Image
 
 import gpuload
@@ -19,11 +18,6 @@ from gpuload import Augment
 from gpuload.decode.pillow import crop_and_resize_mask
 
 BROKEN = 7  # of eight samples to a batch, unshuffled, the first batch's last
-
-
-@pytest.fixture(scope="module")
-def painted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_painted(tmp_path_factory.mktemp("painted"), count=14)
 
 
 @pytest.fixture(params=["dali", "native", "both"])
@@ -67,7 +61,7 @@ def test_a_mask_of_another_size_is_named(
     assert next(iter(loader))[0].tolist() == [0, 1, 2, 3]  # and the loader still works
     loader.close()
     with load(folder, decoder, Augment(16, crop=crop), ("index", "image")) as unmasked:
-        assert sum(len(index) for index, _ in unmasked) == 14
+        assert sum(len(index) for index, _ in unmasked) == 40
 
 
 @pytest.mark.parametrize("data", [b"", b"\x89PNG\r\n\x1a\n" + bytes(40), png(100, 117)[:-20]])

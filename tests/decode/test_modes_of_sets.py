@@ -17,7 +17,7 @@ from opened import pretend_gpu
 from PIL import Image
 
 import gpuload
-from gpuload import Augment, Normalize, PadOrCrop, RandomCrop, transforms
+from gpuload import Augment, Letterbox, Normalize, PadOrCrop, RandomCrop, transforms
 from gpuload.batchwise import CutMix, MixUp, RandomChoice
 from gpuload.packing.verify import verify
 from gpuload.transforms import (
@@ -34,7 +34,7 @@ from gpuload.transforms import (
 )
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sorted(CASES.keys() - {"RGB"}))  # which version 1 of the format has, too
 def test_the_manifest_tells_the_mode_and_verify_agrees(sets: dict[str, Path], name: str) -> None:
     manifest, pixels = gpuload.Dataset(sets[name]).manifest, CASES[name].pixels(0)
     assert (manifest.pixels.mode, manifest.version) == (name, 2)
@@ -68,15 +68,18 @@ def test_decoders_agree_on_crops_flips_and_layouts(sets: dict[str, Path], name: 
     for settings in (
         {"crop": "random", "vertical_flip": 0.5},
         {"crop": PadOrCrop(51), "layout": "channels_last"},
+        {"crop": Letterbox(fill=51)},
         {"crop": "center", "normalize": "image", "interpolation": "bicubic"},
     ):
-        pads = settings["crop"] == PadOrCrop(51)
+        keeps, pads = isinstance(settings["crop"], PadOrCrop), not isinstance(settings["crop"], str)
         size = (HEIGHT + 6, WIDTH - 6) if pads else 12
         augment = Augment(size, **{**constants(name), **settings})
         native, dali = (images_of(sets[name], augment, decoder)[..., 1:-1, 1:-1] for decoder in ("native", "dali"))
         if pads:
-            np.testing.assert_allclose(native, dali, rtol=1e-6)
+            np.testing.assert_allclose(native[0, :, 0, 0], dali[0, :, 0, 0], rtol=1e-6)
             np.testing.assert_allclose(native[0, :, 0, 0], 0.2, rtol=1e-5)
+        if keeps:
+            np.testing.assert_allclose(native, dali, rtol=1e-6)
         else:
             scale = 4 if "normalize" in settings else np.abs(native).max()
             assert np.abs(native - dali).max() <= 0.04 * scale

@@ -8,7 +8,7 @@ import pytest
 import torch
 from damaged import damage
 from opened import pretend_gpu
-from painted import FIELDS, KEYPOINTS, check_boxes, check_keypoints, check_masks, pack_painted
+from painted import FIELDS, KEYPOINTS, check_boxes, check_keypoints, check_masks
 from PIL import Image
 
 import gpuload
@@ -21,11 +21,6 @@ CROPS: dict[str, dict[str, Any]] = {
     "padded": {"size": None, "crop": Resize(90, 130, pad_to_multiple_of=32), "flip": 0.5, "vertical_flip": 0.5},
     "random": {"size": None, "crop": Resize([70, 120], pad_to_multiple_of=1), "interpolation": "random", "flip": 0.5},
 }
-
-
-@pytest.fixture(scope="module")
-def painted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_painted(tmp_path_factory.mktemp("painted"))
 
 
 def load(data: Any, augment: Any, batch_size: int = 7, **options: Any) -> gpuload.DaliIterator:
@@ -60,7 +55,8 @@ def test_all_show_what_the_native_decoder_shows(
 ) -> None:
     """DALI within a level or two; autocontrast, and a bicubic filter at the hard edges here, spread these. Masks differ
     where two pixels are equally near. For a GPU the native decoder gives levels, and torch transforms them."""
-    options: Any = {"dtype": "float32", "normalize": None, "transforms": steps, "layout": "NCHW"}
+    options: Any = {"dtype": "float32", "transforms": steps, "layout": "NCHW"}
+    std = torch.tensor(gpuload.Normalize().std).view(3, 1, 1)
 
     def batches(decoder: str) -> list[Any]:
         return list(load(painted, shown(which, **options), fields=("image", "mask", "index"), decoder=decoder))
@@ -70,11 +66,11 @@ def test_all_show_what_the_native_decoder_shows(
     for (one, mask, index), (other, other_mask, other_index), uploaded in zip(
         native, dali, batches("native"), strict=True
     ):
-        torch.testing.assert_close(uploaded[0], one, atol=1e-5 * 0.225, rtol=0)
+        torch.testing.assert_close(uploaded[0], one, atol=1e-5, rtol=0)
         assert torch.equal(uploaded[1], mask) and torch.equal(uploaded[2], index)
         assert torch.equal(index, other_index) and one.shape == other.shape
         assert torch.equal(mask == 0, other_mask == 0) and (mask != other_mask).float().mean() < 0.02
-        gap = (one - other).abs() * 255
+        gap = (one - other).abs() * std * 255
         assert gap.mean() < 0.3 and gap.max() <= (12 if steps or which == "random" else 3)
 
 
@@ -98,15 +94,9 @@ def test_a_list_has_what_the_padded_batch_shows(painted: Path, decoder: str) -> 
     assert len(sizes) > 5 and all(max(size) <= 80 and (60 in size or 80 in size) for size in sizes)
 
 
-@pytest.mark.parametrize(
-    ("which", "transform"),
-    [
-        ("letterbox", lambda tv: tv.Resize(65, max_size=66)),
-        ("padded", lambda tv: tv.Resize(40, max_size=50)),
-    ],
-)
+@pytest.mark.parametrize("which", ["letterbox", "padded"])
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
-def test_pixels_are_pillows(which: str, transform: Any, interpolation: Any, tmp_path: Path) -> None:
+def test_pixels_are_pillows(which: str, interpolation: Any, tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     sides = [(61, 48), (40, 90), (120, 100)]
     smooth = [Image.fromarray(rng.integers(0, 256, (7, 9, 3), np.uint8)).resize(side) for side in sides]
@@ -122,42 +112,6 @@ def test_pixels_are_pillows(which: str, transform: Any, interpolation: Any, tmp_
         gap = np.abs(found[mask].numpy().reshape(rows, columns, 3).astype(int) - expected)
         assert gap.max() <= 2 and (found[~mask] == fill).all()
         assert min(rows, columns) == 40 or max(rows, columns) == (66 if which == "letterbox" else 50)
-
-
-@pytest.mark.parametrize(
-    ("which", "dtype", "layout"),
-    [
-        ("letterbox", "float32", "NCHW"),
-        ("letterbox", "float16", "channels_last"),
-        ("padded", "float32", "channels_last"),
-        ("padded", "bfloat16", "NCHW"),
-    ],
-)
-def test_padding_is_normalised_as_pixels_are(painted: Path, which: str, dtype: Any, layout: Any) -> None:
-    levels, values = (
-        load(painted, shown(which, **options), fields=("image",), shuffle=False)
-        for options in ({}, {"dtype": dtype, "layout": layout})
-    )
-    mean, std = (torch.tensor(numbers).view(3, 1, 1) for numbers in (gpuload.Normalize().mean, gpuload.Normalize().std))
-    for (expected,), (found,) in zip(levels, values, strict=True):
-        assert found.dtype == getattr(torch, dtype) and found.shape == expected.shape
-        torch.testing.assert_close(
-            found.float(), (expected / 255 - mean) / std, atol=0.01 if dtype == "bfloat16" else 2e-3, rtol=0
-        )
-
-
-def test_gray_and_16_bits_are_padded(tmp_path: Path) -> None:
-    for number, (mode, fill) in enumerate([("L", 7), ("I;16", 7 * 257)]):
-        levels = np.full((30, 20), 9 if mode == "L" else 9 * 257, np.uint8 if mode == "L" else np.uint16)
-        out = tmp_path / str(number)
-        gpuload.pack([{"image": levels}] * 3, out, workers=1, encode="raw", mode=mode)
-        augment = Augment(40, Letterbox(fill=7), normalize=None)
-        for decoder in ("native", "dali"):
-            with load(out / "train", augment, fields=("image", "pixel_mask"), decoder=decoder) as loader:
-                [(images, real)] = loader
-            shown = images[:, 0] * (255 if mode == "L" else 65_535)
-            assert torch.allclose(shown[~real], torch.tensor(float(fill))) and real.sum() == 3 * 40 * 27
-            assert torch.allclose(shown[real], torch.tensor(float(levels[0, 0])))
 
 
 @pytest.mark.parametrize("before_crop", [False, True])
@@ -204,7 +158,7 @@ def test_ranks_and_resumed_runs_have_the_same_images(painted: Path) -> None:
         return {int(i): image.numpy().tobytes() for batch in loader for image, i in zip(*batch, strict=True)}
 
     whole = images(0, 1)
-    assert len(whole) == 18 and images(0, 2) | images(1, 2) == whole
+    assert len(whole) == 40 and images(0, 2) | images(1, 2) == whole
 
 
 def test_a_preview_shows_images_of_their_own_sizes(painted: Path) -> None:

@@ -10,17 +10,12 @@ import numpy as np
 import pytest
 import torch
 from loaders import load
-from painted import FIELDS, check_boxes, check_masks, pack_painted
+from painted import FIELDS, check_boxes, check_masks
 
 import gpuload
 from gpuload import ArgumentError, Augment, FunctionError, RandomResizedCrop
 from gpuload.functions import Albumentations, Torchvision
 from gpuload.transforms import Function
-
-
-@pytest.fixture(scope="module")
-def painted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_painted(tmp_path_factory.mktemp("painted"))
 
 
 def of_one(painted: Path, augment: Augment, threads: int, fields: Any = ("image",)) -> list[Any]:

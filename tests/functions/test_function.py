@@ -13,7 +13,7 @@ import torch
 from damaged import damage
 from loaders import drain, load
 from opened import pretend_gpu
-from painted import FIELDS, KEYPOINTS, check_boxes, check_keypoints, check_masks, pack_painted
+from painted import FIELDS, KEYPOINTS, check_boxes, check_keypoints, check_masks
 from sample_functions import refuse_seven, speckle, swap_sides, turn
 
 import gpuload
@@ -22,11 +22,6 @@ from gpuload.transforms import ColorJitter, Function, RandomErasing
 
 NOISY = Augment(12, dtype="uint8", transforms=[Function(speckle)])
 NOISY_BEFORE = Augment(12, dtype="uint8", transforms=[Function(speckle, before_crop=True)])
-
-
-@pytest.fixture(scope="module")
-def painted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_painted(tmp_path_factory.mktemp("painted"))
 
 
 @pytest.fixture(params=["native", "dali", "both"])

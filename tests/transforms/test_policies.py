@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from loaders import largest_gap
 from PIL import Image
-from test_transforms import COUNT, GAP, assert_alike, draw, largest_gap
+from test_transforms import COUNT, GAP, assert_alike, draw
 from test_transforms_pixels import apart, at_the_edge, picture
 
 from gpuload import ArgumentError, Augment
@@ -18,6 +19,7 @@ from gpuload.decode.postprocess import transform, warp_masks
 from gpuload.draws import make_key
 from gpuload.transforms.apply import apply_steps
 from gpuload.transforms.ops import Op
+from gpuload.transforms.policies import step_of
 from gpuload.transforms.steps import draw_mixture, join, one_step, sample_draws
 from gpuload.transforms.timm import _CHANGES
 from gpuload.transforms.warps import affine_of
@@ -133,17 +135,9 @@ def test_they_draw_what_timm_draws(policies: Any, text: str, monkeypatch: pytest
     for _ in range(4000):
         made(None)
     steps = draw(own.TimmAutoAugment(text), samples=4000)
-    ours = {
-        "Invert": Op.INVERT,
-        "Equalize": Op.EQUALIZE,
-        "AutoContrast": Op.AUTOCONTRAST,
-        "PosterizeOriginal": Op.POSTERIZE,
-        "SolarizeIncreasing": Op.SOLARIZE,
-        "SolarizeAdd": Op.SOLARIZE_ADD,
-        "ContrastIncreasing": Op.CONTRAST,
-        "BrightnessIncreasing": Op.BRIGHTNESS,
-        "SharpnessIncreasing": Op.SHARPNESS,
-    }
+    unlike = ["Invert", "Equalize", "AutoContrast", "PosterizeOriginal", "SolarizeIncreasing", "SolarizeAdd"]
+    unlike += [f"{name}Increasing" for name in ("Contrast", "Brightness", "Sharpness")]
+    ours = {name: step_of(_CHANGES[name][0], np.zeros(1), 8, 8, None).ops[0, 0] for name in unlike}
     found = {name: steps.args[:, :, 0][steps.ops == op].astype(np.float64) for name, op in ours.items()}
     theirs = {name: np.array([level[0] if level else 0 for one, *level in done if one == name]) for name in ours}
     number = {name: len(values) for name, values in theirs.items()}
