@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,10 @@ def decoder(request: pytest.FixtureRequest) -> str:
 
 def failing_once(function: Callable[..., Any], error: BaseException, call: int) -> Callable[..., Any]:
     """The function, of which one call raises."""
-    calls = 0
+    calls = count(1)
 
     def fail(*args: Any, **options: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == call:
+        if next(calls) == call:
             raise error
         return function(*args, **options)
 
@@ -140,32 +139,25 @@ def test_loaders_in_several_threads_give_what_each_gives_alone(packed: Path, dec
             assert [drain([loader]) for _ in range(2)] == found[seed]
 
 
-def script(*args: object, **environment: str) -> subprocess.Popen[str]:
+def script(*args: object, **environment: str) -> str:
+    """What a process prints that must end well."""
     path = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(path), **environment}
-    return subprocess.Popen(
-        [*prepared.python(), "-W", "ignore", *map(str, args)],
-        env={name: value for name, value in variables.items() if value},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    variables = {name: value for name, value in variables.items() if value}
+    command = [*prepared.python(), "-W", "ignore", *map(str, args)]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_ctrl_c_at_any_moment_of_a_batch(packed: Path, decoder: str) -> None:
-    with script(Path(__file__).with_name("interrupted.py"), packed, decoder, 14, 0) as process:
-        out, error = process.communicate()
-    assert process.returncode == 0, error
-    assert int(out) > 0
+    assert int(script(Path(__file__).with_name("interrupted.py"), packed, decoder, 14, 0)) > 0
 
 
 @pytest.mark.parametrize("decoder", ["native", "dali"])
 def test_processes_end_and_go_on_whatever_became_of_their_loader(packed: Path, decoder: str, tmp_path: Path) -> None:
     """Inherited by forked children; closed, left alone, iterated by a thread at the end; stopped for a while; ended by SIGTERM, twice, and resumed."""
-    with script(Path(__file__).with_name("forked.py"), packed, decoder, tmp_path / "state.json") as process:
-        out, error = process.communicate()
-    assert process.returncode == 0, error
-    found = json.loads(out)
+    found = json.loads(script(Path(__file__).with_name("forked.py"), packed, decoder, tmp_path / "state.json"))
     assert found["forked"] == [0, ""]
     assert list(found["ends"]) == ["close", "leave", "forget"] + ["iterate_in_a_thread"] * (decoder == "native")
     assert list(found["ends"].values()) == [[0, ""]] * len(found["ends"])
@@ -209,9 +201,7 @@ def test_thousands_of_shards_need_no_file_handles(packed: Path, tmp_path: Path, 
 def test_no_home_and_no_cache_folder(packed: Path) -> None:
     code = "import sys, loaders; loader = loaders.load(sys.argv[1]); print(loader.decoder, len(list(loader)))"
     without = {"HOME": "", "NUMBA_CACHE_DIR": "", "XDG_CACHE_HOME": ""}
-    with script("-c", code, packed, **without) as process:
-        out, error = process.communicate()
-    assert (out, process.returncode) == ("native 12\n", 0), error
+    assert script("-c", code, packed, **without) == "native 12\n"
 
 
 LOCKED = """
@@ -244,6 +234,4 @@ assert numba.njit(lambda number: number + 2)(1) == 3
 @pytest.mark.parametrize("library", ["numba", "llvmlite"])
 def test_a_child_inherits_no_lock_of_a_compiler(packed: Path, library: str) -> None:
     """A thread that decodes may load a compiled function at the moment of a fork."""
-    with script("-c", LOCKED, packed, library) as process:
-        out, error = process.communicate()
-    assert (process.returncode, out) == (0, "0\n"), error
+    assert script("-c", LOCKED, packed, library) == "0\n"

@@ -48,8 +48,6 @@ def test_calls_that_do_not_exist(packed: Path, call: Callable[[Path], object], m
 @pytest.mark.parametrize(
     ("do", "message"),
     [
-        (lambda loader: next(loader), "not an iterator"),
-        (lambda loader: loader[0], "not subscriptable"),
         (lambda loader: 3 in loader, "not a container"),
         (pickle.dumps, "cannot be pickled or copied.*Construct one in each process"),
         (copy.copy, "cannot be pickled or copied"),

@@ -1,4 +1,4 @@
-"""Sampling by weights and classes, and stratified mixtures, as a loader gives them."""
+"""Sampling by weights and classes, repeated samples, and stratified mixtures, as a loader gives them."""
 
 import hashlib
 from collections import Counter
@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from images import encode, photo
 from loaders import drain, load, world
 
 import gpuload
-from gpuload import transforms
-from gpuload.cli import main
+from gpuload import ArgumentError, Repeated, transforms
 
 WEIGHTS = np.arange(97) % 5 / 4.0
 
@@ -68,28 +68,25 @@ def test_a_state_belongs_to_its_weights(packed: Path) -> None:
     weighted, plain = load(packed, 8, sampling=gpuload.Weights(WEIGHTS)), load(packed, 8)
     others = [gpuload.Weights(WEIGHTS[::-1]), gpuload.Balance("label"), gpuload.Weights(WEIGHTS, num_samples=90)]
     cases = [(load(packed, 8, sampling=other), weighted) for other in others]
+    cases.append((load(packed, sampling=Repeated(2)), load(packed, sampling=Repeated(3))))
     for loader, made in [*cases, (plain, weighted), (weighted, plain)]:
         with pytest.raises(gpuload.StateError, match="was made with sampling=.*, this loader has sampling="):
             loader.load_state_dict(made.state_dict())
     load(packed, 4, sampling=gpuload.Weights(list(WEIGHTS))).load_state_dict(weighted.state_dict())
 
 
-def test_weights_of_a_packed_column(tmp_path: Path, photos: Path) -> None:
-    files = sorted(str(path.relative_to(photos)) for path in photos.rglob("*.jpg"))[:6]
-    table = tmp_path / "table.csv"
-    table.write_text("path,label,hardness\n" + "".join(f"{file},0,{number}.5\n" for number, file in enumerate(files)))
-    command = ["pack", str(photos), str(tmp_path / "out"), "--labels", str(table), "--column", "target=hardness"]
-    assert main(command) == 0
-    dataset = gpuload.Dataset(tmp_path / "out" / "train")
-    rows = drain([load(dataset, 6, sampling=gpuload.Weights("target", num_samples=180))])
-    counts = Counter(dataset.keys([sample])[0] for sample, _ in rows)
-    assert sorted(counts.values()) == [5, 15, 25, 35, 45, 55]
-    with pytest.raises(
-        gpuload.ArgumentError, match=r"Balance\('target'\): .*train has no such numbers .*'width', 'height', 'label'"
-    ):
-        load(dataset, 6, sampling=gpuload.Balance("target"))
+def test_weights_of_a_packed_column(tmp_path: Path) -> None:
+    samples = ({"image": encode(photo()), "label": 0, "hardness": number + 0.5} for number in range(6))
+    gpuload.pack(samples, tmp_path, workers=1, shuffle=False)
+    train = tmp_path / "train"
+    rows = drain([load(train, 6, sampling=gpuload.Weights("hardness", num_samples=180))])
+    assert Counter(sample for sample, _ in rows) == {0: 5, 1: 15, 2: 25, 3: 35, 4: 45, 5: 55}
+    message = r"Balance\('hardness'\): .*train has no such numbers .*'width', 'height', 'label'"
+    with pytest.raises(gpuload.ArgumentError, match=message):
+        load(train, 6, sampling=gpuload.Balance("hardness"))
 
 
+NOT_STORED = "shuffle=False.: samples are drawn at random. Use True"
 BAD = [
     (gpuload.Weights(WEIGHTS[1:]), r"one number for each of 97 samples, found float64 of shape \(96,\)"),
     (gpuload.Weights([[1], [1, 2]]), "one number for each of 97 samples, found"),
@@ -111,7 +108,7 @@ BAD = [
 def test_what_cannot_be_sampled_is_refused(packed: Path, sampling: Any, message: str) -> None:
     with pytest.raises(gpuload.ArgumentError, match=message):
         load(packed, 8, sampling=sampling)
-    with pytest.raises(gpuload.ArgumentError, match="shuffle=False.: samples are drawn at random. Use True"):
+    with pytest.raises(gpuload.ArgumentError, match=NOT_STORED):
         load(packed, 8, sampling=sampling, shuffle=False)
 
 
@@ -119,9 +116,15 @@ def test_what_needs_a_number_of_samples_and_what_takes_none(packed: Path) -> Non
     for make in (gpuload.Balance, gpuload.Weights):
         with pytest.raises(gpuload.ArgumentError, match=r"\(replacement=False\): .* needs num_samples"):
             make("label", replacement=False)
-    mixture = gpuload.mix([(packed, 1), (packed, 1)])
-    with pytest.raises(gpuload.ArgumentError, match="Balance: is for a single data set, found a mixture of 2"):
-        load(mixture, 8, sampling=gpuload.Balance("label", num_samples=10))
+    mixture: Any = gpuload.mix([(packed, 1), (packed, 1)])
+    for sampling in (gpuload.Balance("label", num_samples=10), Repeated(3)):
+        with pytest.raises(ArgumentError, match=": is for a single data set, found a mixture of 2"):
+            load(mixture, 8, sampling=sampling)
+    for options in ({"drop_last": "even"}, {"shuffle": gpuload.Shuffle(lanes=2)}):
+        with pytest.raises(ArgumentError, match="Use one of them"):
+            load(packed, sampling=Repeated(3), **options)
+    with pytest.raises(ArgumentError, match=NOT_STORED):
+        load(packed, sampling=Repeated(3), shuffle=False)
 
 
 @pytest.mark.parametrize("replacement", [True, False])
@@ -132,3 +135,31 @@ def test_the_fingerprint_of_weights(packed: Path, replacement: bool) -> None:
     of_each_set = hashlib.sha256(content).hexdigest()[:16]
     with load(packed, 8, sampling=weights) as loader:
         assert loader.state_dict()["sampling"] == hashlib.sha256(of_each_set.encode()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_ranks_take_turns_as_with_rasampler(packed: Path, size: int) -> None:
+    """RASampler's parts of `order`, each element three times: every world-th element."""
+    options = {"sampling": Repeated(3), "fields": ("index",), "shuffle": gpuload.Shuffle(window=2)}
+    ranks = world(packed, size, 12 // size, **options)
+    assert {len(loader) for loader in ranks} == {97 // 12}
+    (alone,) = [load(packed, 12, **options)]
+    stream = [number for _ in range(4) for (index,) in alone for number in index.tolist()]
+    for rank, loader in enumerate(ranks):
+        own = [number for _ in range(4) for (index,) in loader for number in index.tolist()]
+        # An epoch is 97 samples of the stream, of which 8 batches of 12 are handed out.
+        places = [97 * epoch + place for epoch in range(4) for place in range(96)]
+        assert own == [stream[96 * (at // 97) + at % 97] for at in places if at % size == rank]
+
+
+def test_repeated_samples_come_equally_often(packed: Path) -> None:
+    """In three epochs thrice, with other crops: 291, some of which are alike."""
+    loader = load(packed, 97, sampling=Repeated(3), fields=("index", "image"))
+    epochs = [
+        [(int(i), image.numpy().tobytes()) for i, image in zip(*batch, strict=True)]
+        for _ in range(3)
+        for batch in loader
+    ]
+    assert all(len({index for index, _ in epoch}) in (33, 34) for epoch in epochs)
+    assert set(Counter(index for epoch in epochs for index, _ in epoch).values()) == {3}
+    assert len({pixels for epoch in epochs for _, pixels in epoch}) > 280

@@ -25,9 +25,7 @@ def sorted_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_distance_is_near_0_for_one_window_and_large_for_windows_of_one_shard(sorted_set: Path) -> None:
     dataset = gpuload.Dataset(sorted_set)
-    assert measure_mixing(dataset, 12, 24).distance < 0.01
     # A window that is one shard of twelve: between 0.5 (in the middle) and 11/12 (at an end) away.
-    assert 0.65 < measure_mixing(dataset, 1, 24).distance < 0.75
     exact = np.mean([max(shard / 12, 1 - (20 * shard + 19) / 240) for shard in range(12)])
     assert measure_mixing(dataset, 1, 24).distance == pytest.approx(exact)
     assert measure_mixing(dataset, 12, 24).distance <= 1 / 240 + 1e-12

@@ -47,18 +47,12 @@ def shuffled(shares: tuple[float, ...]) -> ShuffledBlocks:
     return ShuffledBlocks(shares, 0)
 
 
+def make_shares(parts: list[int]) -> tuple[float, ...]:
+    return tuple(part / sum(parts) for part in parts)
+
+
 def make(parts: list[int]) -> Stratified:
-    return Stratified(tuple(part / sum(parts) for part in parts))
-
-
-@pytest.mark.parametrize("start", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 77])
-def test_blocks_know_what_was_drawn_before(start: int) -> None:
-    order = ShuffledBlocks((0.5, 0.3, 0.2), 7)
-    before = np.bincount(order.sources(0, start), minlength=3) if start else np.zeros(3)
-    assert order.drawn(start).tolist() == before.tolist()
-    whole = order.sources(0, 5 * BLOCK).tolist()
-    assert order.sources(start, start + BLOCK).tolist() == whole[start : start + BLOCK]
-    assert whole[:BLOCK] != whole[BLOCK : 2 * BLOCK]
+    return Stratified(make_shares(parts))
 
 
 @pytest.mark.parametrize(
@@ -83,10 +77,13 @@ def test_golden_blocks() -> None:
     assert Stratified((0.5, 0.3, 0.2)).sources(95, 110).tolist() == [1, 0, 2, 0, 1, 0, 1, 0, 2, 0, 1, 0, 2, 0, 1]
 
 
-@given(weights, st.integers(0, 10**12), st.integers(0, 300), st.integers(0, 300))
-def test_any_part_is_part_of_the_whole(parts: list[int], start: int, one: int, two: int) -> None:
+lengths = st.sampled_from([1, BLOCK - 1, BLOCK, 3 * BLOCK + 77]) | st.integers(1, 300)
+
+
+@given(weights, st.booleans(), lengths | st.integers(0, 10**12) | st.just(0), lengths, lengths)
+def test_any_part_is_part_of_the_whole(parts: list[int], blocks: bool, start: int, one: int, two: int) -> None:
     """And what was drawn before it is known without going there."""
-    order, middle = make(parts), start + one
+    order, middle = ShuffledBlocks(make_shares(parts), 7) if blocks else make(parts), start + one
     whole, first, second = (
         order.sources(*at) for at in ((start, middle + two), (start, middle), (middle, middle + two))
     )

@@ -79,8 +79,6 @@ def test_filter_by_any_column(packed: Path) -> None:
             lambda d: d.filter(pc.field("colour") == 1),
             r"Dataset.filter\(expression\): .*colour.*The columns are key, source, width",
         ),
-        (lambda d: gpuload.mix([]), r"mix\(parts=\[\]\): expected pairs of a data set and a weight"),
-        (lambda d: gpuload.mix([(d, 0)]), r"mix\(parts=\[.*\): expected pairs of a data set and a weight above 0"),
         (lambda d: load(gpuload.mix([(d, 1), (d, 1e-5)])), "expected each at least 1/4096. Raise the smallest weight"),
     ],
 )
