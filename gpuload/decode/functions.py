@@ -33,7 +33,7 @@ from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, FunctionError
 from gpuload.fields.motion import Motion
 from gpuload.fields.rows import MovingField, take
-from gpuload.functions.function import Caller, FailedCallError, Entries, Sample, name_of
+from gpuload.functions.function import Caller, Entries, FailedCallError, Sample, name_of
 from gpuload.read.batch import Batch
 from gpuload.types import I64, U8, Array
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from gpuload.errors import ArgumentError
-from gpuload.functions.function import FailedCallError, Entries, Sample, SampleFunction, call, name_of, seed_global
+from gpuload.functions.function import Entries, FailedCallError, Sample, SampleFunction, call, name_of, seed_global
 from gpuload.machine.fork_server import EndedError, Worker, ensure_server, exit_code, exit_name
 from gpuload.types import Array
 

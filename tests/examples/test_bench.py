@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
@@ -27,6 +29,8 @@ from benchmark.report import make_table, summarise
 from benchmark.work import Contender, Work
 
 import gpuload
+from tools.remote.peers import Peers
+from tools.remote.processes import served, stats
 
 SMALL = ["--images", "256", "--batch-size", "16", "--size", "32", "--threads", "2"]
 
@@ -135,6 +139,43 @@ def made(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Work:
         (work.cache / data).mkdir()
         prepare(work, work.cache / data, data)
     return work
+
+
+def get(url: str, method: str = "GET", **headers: str) -> tuple[int, Any, bytes]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers, method=method), timeout=250) as answer:
+            return answer.status, answer.headers, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.headers, error.read()
+
+
+def test_the_server_of_bench_remote_answers_ranges_and_counts_what_it_sends(tmp_path: Path) -> None:
+    data = bytes(range(256)) * 40
+    size, place = len(data), "/bucket/object"
+    (tmp_path / "bucket").mkdir()
+    (tmp_path / "bucket" / "object").write_bytes(data)
+    with served(tmp_path) as url:
+        for asked, sent in (("10-99", data[10:100]), (f"{size - 5}-", data[-5:]), (f"0-{2 * size}", data)):
+            status, headers, body = get(url + place, Range=f"bytes={asked}")
+            assert (status, body) == (206, sent)
+            assert asked != "10-99" or headers["Content-Range"] == f"bytes 10-99/{size}"
+        status, headers, body = get(url + place)
+        assert (status, body) == (200, data)
+        assert get(url + place, "HEAD")[2] == b"" and get(url + place, "HEAD")[1]["Content-Length"] == str(size)
+        found = stats(url)
+        assert found.sent == {place: 2 * size + 90 + 5} and found.requests == 6
+        assert get(f"{url}/bucket/other")[0] == 404
+        assert get(url + place, Range=f"bytes={size}-")[0] == 416
+        assert get(url + place, **{"If-None-Match": headers["ETag"]})[0] == 304
+        assert stats(url).bytes == found.bytes
+
+
+def test_a_loader_that_bench_remote_cannot_measure_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    peers = Peers(tmp_path, tmp_path, {"mosaic": "false"}, 1e6)  # a program that finds no package
+    peers._try("mosaic", lambda: peers._prepare("mosaic", tmp_path, 1))
+    assert "left out: mosaic: mosaicml-streaming is not installed in false" in capsys.readouterr().err
+    assert not peers._rounds
 
 
 LEFT_OUT = {"--loaders ffcv --python ffcv=/nowhere/python": "ffcv: /nowhere/python: No such file or directory"}

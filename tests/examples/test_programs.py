@@ -135,6 +135,13 @@ def test_its_ratio_is_that_of_the_same_epoch() -> None:
     assert regression.ratio(both, alone, net, lambda a, n: a + n) == 8 / 5
 
 
+def test_a_target_that_is_not_there(road: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--size", "32", "--shards", str(tmp_path / "packed"), "--target", "angle"]
+    assert regression.main([str(road), *options]) == 2
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1 and "'angle'" in error and "'target'" in error
+
+
 LINE = re.compile(r"^ +(\d+) +([\d.]+) ms +([\d.]+) ms +([\d.]+) ms +[\d.]+ [MG]B +[\d.]+$", re.MULTILINE)
 
 
@@ -293,6 +300,13 @@ def test_detection(tmp_path: Path) -> None:
     assert [len(row) for row in boxes] == [
         0 if picture.box is None else 2 if number % 3 == 0 else 1 for number, picture in enumerate(found, 1)
     ]
+
+
+def test_detection_of_photos_keeps_their_bytes(tmp_path: Path, make_folder: Folder) -> None:
+    photos = {f"{'abc'[n % 3]}/{n}.jpg": encode(photo(n, 60, 40)) for n in range(15)}
+    out = made_up.make("detection", tmp_path / "set", 15, photos=make_folder(photos))
+    assert {path.read_bytes() for path in out.rglob("*.JPEG")} == {*photos.values()}
+    assert sum("<object>" not in path.read_text() for path in out.rglob("*.xml")) == 5  # class c
 
 
 def test_the_same_arguments_give_the_same_files_and_what_is_there_stays(

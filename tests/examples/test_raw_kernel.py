@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from types import ModuleType
 
 import cpu_vs_gpu
 import numpy as np
@@ -88,6 +89,12 @@ def test_the_example_says_what_ran(packed: Path, tmp_path: Path, capsys: pytest.
     assert np.abs(above[caption:] - below[caption:]).max() > 20  # faded
     for part in (above, below):
         assert part[:caption].min() < 100 and part[:3].min() == 255  # a caption, not cut off
+
+
+@pytest.mark.parametrize("program", [raw_kernel, cpu_vs_gpu])
+def test_a_bad_folder_is_named(program: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main([str(tmp_path / "none")]) == 2
+    assert "no such folder" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("one_thread")

@@ -71,6 +71,23 @@ def test_under_torchrun_and_resumed_by_one_process(
     assert found and int(found[1]) / images > 0.3
 
 
+def test_a_dataloader_trains_to_better_than_chance(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train.main([str(packed), "--loader", "torch", *SMALL, "--batch-size", "64"]) == 0
+    last, images = capsys.readouterr().out.splitlines()[-1], len(gpuload.Dataset(packed / "val"))
+    accuracy = rf"validation accuracy [\d.]+% \((\d+) of {images}; chance is 10.0%\)"  # each once
+    found = re.fullmatch(rf"Trained 2 epochs in \d+ s: {accuracy}", last)
+    assert found and int(found[1]) / images > 0.3
+
+
+def test_a_dataloader_is_for_one_process(
+    packed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    with pytest.raises(SystemExit, match="2"):
+        train.main([str(packed), "--loader", "torch"])
+    assert "--loader torch: runs in one process only" in capsys.readouterr().err
+
+
 def test_lightning_on_two_ranks(packed: Path, tmp_path: Path) -> None:
     options = ["--size", "24", "--batch-size", "32", "--accelerator", "cpu", "--runs", str(tmp_path), "--epochs", "1"]
     command = prepared.torchrun(2, "torchvision_anywhere", "pytorch_lightning")
