@@ -15,7 +15,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # also when run as a script, without an installation
 
-from gpuload.packing import verify
+from gpuload.packing import shard, verify
 from gpuload.sources import FolderSource
 
 
@@ -80,6 +80,25 @@ class SlowlySentSource(FolderSource):
 def die(job: object) -> None:
     """Replaces `pack_shard`: the worker exits at once, and no image is to blame."""
     os._exit(1)
+
+
+PACK_SHARD = shard.pack_shard
+
+
+def pack_watched(job: Any) -> Any:
+    """Replaces `pack_shard`: the worker exits where a tar without samples gets the name of a shard."""
+    rename = Path.replace
+
+    def replaced(path: Path, target: Path) -> Path:
+        if target == job.path and not path.read_bytes().strip(b"\0"):
+            os._exit(1)
+        return rename(path, target)
+
+    Path.replace = replaced  # type: ignore[method-assign]
+    try:
+        return PACK_SHARD(job)
+    finally:
+        Path.replace = rename  # type: ignore[method-assign]
 
 
 def mute(pipe: Any) -> Callable[[object], object]:

@@ -24,7 +24,7 @@ import pytest
 from images import Folder, encode, photo
 from PIL import Image
 from reading import files_of, rejected_of, rows_of
-from stand_ins import FaultySource, TimedSource, die, mute
+from stand_ins import FaultySource, TimedSource, die, mute, pack_watched
 from tars import read_by_dali, same_as_wds2idx
 
 import gpuload
@@ -134,6 +134,17 @@ def test_workers_that_die_without_an_image_to_blame(
     with pytest.raises(GpuloadError, match=r"workers died .* with no image to blame.*fewer --workers.*__main__"):
         gpuload.pack(source, tmp_path / "out", workers=1)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_shard_without_samples_is_at_no_time_a_shard(
+    make_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuload.packing.packer.pack_shard", pack_watched)
+    monkeypatch.setattr("gpuload.packing.workers.MOST_DEATHS", 0)
+    source = FolderSource(make_folder({"a/1.jpg": encode(photo(1, 20, 20)), "a/2.jpg": b"no image"}))
+    gpuload.pack(source, tmp_path / "out", maxcount=1, shuffle=False, workers=1)
+    assert {path.suffix for path in (tmp_path / "out" / "train").glob("shard*")} == {".tar", ".idx"}
+    assert len(list((tmp_path / "out").rglob("*.tar"))) == 1
 
 
 def test_a_worker_that_cannot_answer_ends() -> None:
