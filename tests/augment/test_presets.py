@@ -105,39 +105,6 @@ def test_the_same_crops_give_the_same_training_images(
     check_levels(batch(folder, decoder, augment), augment.normalize.std, MEAN[decoder], expected)
 
 
-def test_a_whole_recipe_gives_torchvisions_pixels(
-    folder: Path, pictures: list[Image.Image], transforms: ModuleType, decoder: str
-) -> None:
-    """Nothing in it is random, so that torchvision's own run of it is what must come out."""
-    recipe = transforms.Compose(
-        [
-            transforms.Resize((120, 150)),
-            transforms.RandomHorizontalFlip(1.0),
-            transforms.RandomAdjustSharpness(0, p=1.0),
-            transforms.ColorJitter(brightness=(0.8, 0.8)),
-            transforms.RandomApply([transforms.RandomInvert(p=1.0), transforms.GaussianBlur(5, 1.0)], p=1.0),
-            transforms.ToImage(),
-            transforms.ToDtype(torch.float32, scale=True),
-            transforms.Normalize((0.4, 0.5, 0.6), (0.2, 0.25, 0.3)),
-        ]
-    )
-    images = batch(folder, decoder, Augment.torchvision(recipe))
-    check_levels(images, (0.2, 0.25, 0.3), 0.25, lambda number: recipe(pictures[number]))
-
-
-def test_inceptions_evaluation_is_the_middle(folder: Path, pictures: list[Image.Image], decoder: str) -> None:
-    augment = Augment.inception(150, train=False)
-
-    def expected(number: int) -> torch.Tensor:
-        width, height = pictures[number].size
-        left, top = int((width - width * 0.875) / 2), int((height - height * 0.875) / 2)
-        middle = pictures[number].crop((left, top, width - left, height - top))
-        pixels = np.array(middle.resize((150, 150), Image.Resampling.BILINEAR))
-        return torch.from_numpy(pixels).permute(2, 0, 1) / 127.5 - 1
-
-    check_levels(batch(folder, decoder, augment), augment.normalize.std, 0.25, expected)
-
-
 def test_inceptions_training_distorts_colours_and_reaches_from_minus_1_to_1(folder: Path, decoder: str) -> None:
     images = batch(folder, decoder, Augment.inception(80, train=True))
     plain = batch(folder, decoder, Augment.inception(80, train=True, transforms=()))
@@ -154,7 +121,9 @@ def test_presets_can_be_changed() -> None:
     assert Augment.imagenet_train(64, dtype="uint8", flip=0.1) == Augment(64, dtype="uint8", flip=0.1)
     crop = CenterCrop(resize=120)
     assert Augment.imagenet_eval(112, crop=crop) == Augment(112, crop=crop)
-    assert Augment.inception(train=False, crop=crop, size=100).crop == crop
+    half = gpuload.Normalize((0.5,) * 3, (0.5,) * 3)
+    assert Augment.inception(train=False) == Augment(299, CenterCrop(fraction=0.875), normalize=half)
+    assert Augment.inception(train=False, crop=crop, size=100) == Augment(100, crop, normalize=half)
 
 
 def test_the_views_of_simclr(transforms: ModuleType) -> None:

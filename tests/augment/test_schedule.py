@@ -9,7 +9,7 @@ from loaders import same
 from nvidia.dali import pipeline_def
 
 import gpuload
-from gpuload import Augment, Buckets, CenterCrop, Normalize
+from gpuload import Augment, Buckets, CenterCrop, Normalize, RandomCrop, Resize
 from gpuload.transforms import Function, RandomGrayscale, RandomInvert
 
 
@@ -138,6 +138,8 @@ def test_views_of_different_normalisation(packed: Path, decoder: str) -> None:
         ({0: Augment(8), 4: Augment(8, normalize=Normalize((0, 0, 0)))}, "mean differs"),
         ({0: sized(8), 1: sized(8, crop="pad_or_crop")}, "pads differs, False and True.*crops that do not pad"),
         ({0: sized(8), 1: sized(8, interpolation="bicubic")}, "interpolation differs"),
+        ({0: sized(8, crop=RandomCrop()), 1: sized(8, crop=RandomCrop(padding_mode="edge"))}, "padding_mode differs"),
+        ({0: sized(None, crop="keep"), 1: sized(None, crop=Resize(pad_to_multiple_of=8))}, "sizes differs"),
         ([sized(8), Augment(8)], "dtype differs"),
         (
             [sized(8, transforms=[Function(len_of)]), sized(8, transforms=[Function(len_of, processes=2)])],

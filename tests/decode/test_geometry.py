@@ -134,12 +134,3 @@ def test_boxes_and_keypoints_with_mirrored_padding_are_refused(tmp_path: Path) -
         augment = Augment(16, crop=RandomCrop(4))
         with load(tmp_path / "train", 2, augment=augment, fields=("image", field)) as loader:
             assert len(list(loader)) == 1
-
-
-def test_other_wrong_uses_are_refused(packed: Path) -> None:
-    small = load(packed, 4, augment=Augment(64, crop=RandomCrop(2)), decoder="native")
-    with pytest.raises(gpuload.ArgumentError, match="RandomCrop: sample .*than the crop of 64 × 64. Use Ran"):
-        list(small)
-    augment = Augment(32, crop=RandomCrop(4, pad_if_needed=True, padding_mode="edge"))
-    with pytest.raises(gpuload.ArgumentError, match="padding_mode differs"):
-        load(packed, 4, augment={0: Augment(32, crop=RandomCrop(4, pad_if_needed=True)), 1: augment})

@@ -75,6 +75,7 @@ def test_auto_is_the_faster_decoder_that_is_installed(
         ("nvidia.dali", "auto", "cuda", "cuda12", r"nvidia.dali is not installed. `pip install -e '\S+\[cuda12\]'`"),
         ("nvidia.dali", "auto", "cuda", None, "device='cuda'.*no"),  # what is missing is the GPU
         ("nvidia.dali", "dali", "cuda:1", None, "device='cuda:1'.*no"),
+        ("nvidia.dali", "native", "cuda", None, "device='cuda': needs GPU 0, and none can be used"),
     ],
 )
 def test_what_is_missing_is_named(
@@ -260,39 +261,31 @@ def test_auto_is_decided_by_cores_memory_and_what_was_measured(
 
 
 @pytest.mark.parametrize(
-    ("lacks", "torchs", "dalis", "expected"),
+    ("asked_for", "lacks", "torchs", "expected"),
     [
-        ((), 2, 2, ("both", 1)),  # what `prefer` says of GPU 1
-        (("dali",), 2, 2, ("native", 1)),
-        (("native",), 2, 2, ("dali", 1)),
-        ((), 0, 2, ("both", 1)),  # torch was built for the CPU; what uses it says so
+        (("auto", "cuda"), "", 2, ("both", 1)),  # what `prefer` says of GPU 1
+        (("auto", "cuda"), "dali", 2, ("native", 1)),
+        (("auto", "cuda"), "native", 2, ("dali", 1)),
+        (("auto", "cuda"), "", 0, ("both", 1)),  # torch was built for the CPU; what uses it says so
+        (("native", "cuda"), "", 2, ("native", 1)),
+        (("native", "auto"), "", 2, ("native", 1)),
+        (("native", "cpu"), "", 2, ("native", None)),
     ],
 )
-def test_auto_takes_what_can_be_used(
-    monkeypatch: pytest.MonkeyPatch, lacks: tuple[str, ...], torchs: int, dalis: int, expected: tuple[str, int]
+def test_what_can_be_used_is_taken(
+    monkeypatch: pytest.MonkeyPatch, asked_for: Any, lacks: str, torchs: int, expected: tuple[str, int | None]
 ) -> None:
     for name in ("native", "dali"):
-        fault = Fault(f"{name} is missing", "Get it") if name in lacks else None
+        fault = Fault(f"{name} is missing", "Get it") if name == lacks else None
         monkeypatch.setattr(opening, f"{name}_fault", lambda *_, fault=fault: fault)
     monkeypatch.setattr(opening, "has_driver", lambda: True)
     monkeypatch.setattr(opening, "_count_torchs_gpus", lambda: torchs)
-    monkeypatch.setattr(opening, "_count_dalis_gpus", lambda: dalis)
+    monkeypatch.setattr(opening, "_count_dalis_gpus", lambda: 2)
     asked: list[int] = []
 
     def prefer(device_id: int) -> opening.Backend:
         asked.append(device_id)
         return "both"
 
-    assert opening.choose_backend("auto", "cuda", Ranks(1, 2, 1, 2), prefer=prefer) == expected
-    assert asked == ([1] if not lacks else [])
-
-
-def test_native_is_for_the_device_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "has_driver", lambda: True)
-    monkeypatch.setattr(opening, "_count_torchs_gpus", lambda: 2)
-    assert opening.choose_backend("native", "cuda", Ranks(1, 2, 1, 2)) == ("native", 1)
-    assert opening.choose_backend("native", "auto", Ranks()) == ("native", 0)
-    assert opening.choose_backend("native", "cpu", Ranks()) == ("native", None)
-    monkeypatch.setattr(opening, "has_driver", lambda: False)
-    with pytest.raises(gpuload.DeviceError, match="device='cuda': needs GPU 0, and none can be used"):
-        opening.choose_backend("native", "cuda", Ranks())
+    assert opening.choose_backend(*asked_for, Ranks(1, 2, 1, 2), prefer=prefer) == expected
+    assert asked == ([1] if expected[0] == "both" else [])

@@ -175,5 +175,3 @@ def test_what_has_no_equal_is_refused_by_name(painted: Path) -> None:
         load(painted, Augment(32, "letterbox"), decoder="both")
     with pytest.raises(gpuload.ArgumentError, match="batch_transforms: change one view .*pad_to_multiple_of=1"):
         load(painted, Augment(None, "keep"), fields=("image", "label"), batch_transforms=[gpuload.batchwise.MixUp()])
-    with pytest.raises(gpuload.ArgumentError, match="sizes differs"):
-        load(painted, {0: Augment(None, "keep"), 1: Augment(None, Resize(pad_to_multiple_of=8))})

@@ -104,7 +104,8 @@ def test_color_jitter_has_torchvisions_factors_in_every_order(transforms: Module
 def test_p_is_the_share_of_images_that_are_changed() -> None:
     for p in (0.0, 0.1, 0.8, 1.0):
         both = own.RandomApply((own.RandomInvert(1), own.RandomEqualize(1)), p)
-        for transform in (own.ColorJitter(0.4, hue=0.2, p=p), own.GaussianBlur(3, p=p), own.RandomEqualize(p), both):
+        jitter = own.ColorJitter(0.4, hue=0.2, p=p)
+        for transform in (jitter, own.GaussianBlur(3, p=p), own.RandomEqualize(p), own.RandomPerspective(p=p), both):
             steps = draw(transform, samples=20_000)
             changed = (steps.ops != Op.NOTHING).any(axis=1)
             assert ((steps.ops != Op.NOTHING).all(axis=1) == changed).all()

@@ -109,6 +109,21 @@ def test_hue_of_random_pixels(transforms: ModuleType, height: int, width: int, s
     assert apart(applied(image, Op.HUE, factor), transforms.functional.adjust_hue(image, factor))[0] <= 1
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        *[(f"Random{name}", ()) for name in ("Autocontrast", "Equalize", "Grayscale", "Invert")],
+        ("RandomAdjustSharpness", (0.5,)),
+        ("RandomPosterize", (3,)),
+        ("RandomSolarize", (100,)),
+    ],
+)
+def test_what_is_done_by_chance_is_torchvisions(transforms: ModuleType, name: str, arguments: Any) -> None:
+    ours, theirs = (getattr(module, name)(*arguments, p=1.0) for module in (own, transforms))
+    image = picture(50, 50) // 2 + 40  # or autocontrast has nothing to stretch
+    assert apart(transform(image[None], draw(ours, count=1))[0], theirs(image))[0] <= 1
+
+
 def test_sharpness_of_images_without_an_inside(transforms: ModuleType) -> None:
     image = picture(50, 50)[:, :2]
     assert torch.equal(applied(image, Op.SHARPNESS, 2), transforms.functional.adjust_sharpness(image, 2))

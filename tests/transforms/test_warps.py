@@ -18,7 +18,6 @@ from gpuload.fields.boxes import move_boxes
 from gpuload.fields.motion import Motion
 from gpuload.fields.rows import take
 from gpuload.transforms import RandomAffine, RandomApply, RandomInvert, RandomPerspective, RandomRotation
-from gpuload.transforms.ops import Op
 from gpuload.transforms.steps import Steps, draw_steps, sample_draws
 from gpuload.transforms.warps import affine_of
 
@@ -70,8 +69,8 @@ CASES: dict[str, tuple[Any, Any, Any]] = {
             RandomAffine,
             {"degrees": 30, "translate": (0.1, 0.2), "scale": (0.5, 1.5), "shear": (-10, 10, -20, 20)},
         ),
-        fixed(0.9, 0.8, 0.3, 0.2, 0.6, 0.9),
-        theirs("affine", 24.0, [round(0.6 * 0.1 * WIDTH), round(-0.4 * 0.2 * HEIGHT)], 0.7, [2.0, 16.0]),
+        fixed(0.9, 0.8, 0.3, 0.2, 0.6, 0.95),
+        theirs("affine", 24.0, [round(0.6 * 0.1 * WIDTH), round(-0.4 * 0.2 * HEIGHT)], 0.7, [2.0, 18.0]),
     ),
     "affine about a point": (
         (RandomAffine, {"degrees": 0, "shear": 20, "scale": (0.8, 0.8), "center": (20, 13)}),
@@ -125,21 +124,6 @@ def test_pixels_masks_boxes_and_keypoints_are_torchvisions(transforms: ModuleTyp
 def draw(transforms: list[Any], count: int = 40, seed: int = 0) -> Steps:
     samples = np.arange(count)
     return draw_steps(transforms, lambda i: sample_draws(make_key(seed, i), samples), HEIGHT, WIDTH)
-
-
-def test_draws_are_a_function_of_the_key_and_cover_the_ranges() -> None:
-    transform = RandomAffine((10, 20), (0.1, 0.1), (0.9, 1.1), (-5, 5, 0, 8), "bilinear")
-    steps = draw([transform], 500)
-    np.testing.assert_array_equal(steps.args, draw([transform], 500).args)
-    assert len(np.unique(steps.args, axis=0)) == 500 and (steps.ops == Op.WARP_BILINEAR).all()
-    forth = np.linalg.inv(steps.args[:, 0, :9].reshape(-1, 3, 3).astype(np.float64))
-    factors = np.sqrt(np.linalg.det(forth[:, :2, :2]))
-    assert 0.9 <= factors.min() < 0.91 and 1.09 < factors.max() <= 1.1
-    shifts = forth[:, :2, 2]
-    np.testing.assert_allclose(shifts, shifts.round(), atol=1e-3)
-    assert set(shifts[:, 0].round().tolist()) == set(range(-5, 6)) and abs(shifts[:, 1]).max() == pytest.approx(6)
-    moved = (draw([RandomPerspective(p=0.3)], 1000).ops != Op.NOTHING).mean()
-    assert 0.25 < moved < 0.35
 
 
 def test_warps_in_a_row_become_one() -> None:
