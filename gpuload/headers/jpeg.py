@@ -129,7 +129,7 @@ def upright_size(size: tuple[int, int], exif: Any) -> tuple[int, int]:
 
 def exif_orientation(segment: bytes) -> int:
     """The orientation in an EXIF segment: 1 to 8, 1 where it has none, 0 where readers may differ on it."""
-    found = _orientation(segment, 6, len(segment)) & 15 if segment.startswith(b"Exif\0\0") else 0
+    found = orientation_at(segment, 6, len(segment)) & 15 if segment.startswith(b"Exif\0\0") else 0
     return found if found <= 8 else 0
 
 
@@ -139,7 +139,7 @@ def next_marker(file: bytes, address: int, at: int, size: int) -> int:
     return found.start() if found else size
 
 
-def _codes_end(file: Any, at: int, end: int) -> int:
+def codes_end(file: Any, at: int, end: int) -> int:
     """The end of one definition of a Huffman table at file[at], in a segment that ends at `end`; 0 if it is invalid."""
     if at + 17 > end or file[at] >> 4 > 1 or file[at] & 15 > 3:
         return 0
@@ -161,7 +161,7 @@ def _codes_end(file: Any, at: int, end: int) -> int:
     return stop
 
 
-def _orientation(file: Any, begin: int, end: int) -> int:
+def orientation_at(file: Any, begin: int, end: int) -> int:
     """Of an Exif segment's TIFF header on: the orientation, 1 without one, plus 16 if some readers pass over it, and 31
     if that is not clear. Every entry of the first directory is looked at, none of what they point to."""
     if end - begin < 8 or file[begin] != file[begin + 1] or (file[begin] != 0x49 and file[begin] != 0x4D):
@@ -200,7 +200,7 @@ def _orientation(file: Any, begin: int, end: int) -> int:
     return value if clear and value > 0 else value + 16
 
 
-def _frame_fault(file: Any, at: int, length: int) -> bool:
+def frame_fault(file: Any, at: int, length: int) -> bool:
     """Whether a SOF segment's content is none that every decoder takes: 8 bits, 1, 3 or 4 components."""
     if length < 9 or file[at] != 8:
         return True
@@ -224,7 +224,7 @@ def _frame_fault(file: Any, at: int, length: int) -> bool:
     return False
 
 
-def _scan_fault(file: Any, at: int, length: int, frame: int, progressive: bool, quants: int, codes: int) -> bool:
+def scan_fault(file: Any, at: int, length: int, frame: int, progressive: bool, quants: int, codes: int) -> bool:
     """Whether a SOS segment's content has a fault. frame: where the content of the SOF segment is. quants, codes: a bit
     for each table that is defined; of the Huffman tables, four for DC and four for AC."""
     components = file[at]
@@ -263,8 +263,9 @@ def make_check(prepare: Callable[[Any], Any], next_marker: Callable[..., int]) -
 
     prepare: is applied to the function and to what it calls. next_marker: as the one here.
     """
-    codes_end, frame_fault, scan_fault = map(prepare, (_codes_end, _frame_fault, _scan_fault))
-    orientation = prepare(_orientation)
+    find_codes_end, has_frame_fault, has_scan_fault, find_orientation = map(
+        prepare, (codes_end, frame_fault, scan_fault, orientation_at)
+    )
 
     def check(file: Any, address: int, size: int, height: int, width: int) -> int:
         if size < 4 or file[0] != 0xFF or file[1] != 0xD8:
@@ -286,7 +287,7 @@ def make_check(prepare: Callable[[Any], Any], next_marker: Callable[..., int]) -
                 one = begin
                 while one < end:
                     table = (file[one] >> 4) * 4 + (file[one] & 15)
-                    one = codes_end(file, one, end)
+                    one = find_codes_end(file, one, end)
                     if one == 0:
                         return BAD_HEADER
                     codes |= 1 << table
@@ -298,14 +299,14 @@ def make_check(prepare: Callable[[Any], Any], next_marker: Callable[..., int]) -
                         return BAD_HEADER
                     quants |= 1 << file[one]
             elif marker == 0xC0 or marker == 0xC1 or marker == 0xC2:
-                if frame != 0 or frame_fault(file, begin, length):
+                if frame != 0 or has_frame_fault(file, begin, length):
                     return BAD_HEADER
                 frame, progressive = begin, marker == 0xC2
             elif marker == 0xE1:
                 if length >= 6 and file[begin] | 32 == 101 and file[begin + 1] | 32 == 120:  # "ex"
                     exact = file[begin] == 69 and file[begin + 1] == 120 and file[begin + 2] == 105
                     exact = exact and file[begin + 3] == 102 and file[begin + 4] == 0 and file[begin + 5] == 0
-                    turned = orientation(file, begin + 6, end)
+                    turned = find_orientation(file, begin + 6, end)
                     if turned > 20 or has_exif or not exact:  # from 5 on width and height change places
                         return BAD_HEADER
                     has_exif = True
@@ -313,7 +314,7 @@ def make_check(prepare: Callable[[Any], Any], next_marker: Callable[..., int]) -
                 if length != 2:
                     return BAD_HEADER
             elif marker == 0xDA:
-                if frame == 0 or scan_fault(file, begin, length, frame, progressive, quants, codes):
+                if frame == 0 or has_scan_fault(file, begin, length, frame, progressive, quants, codes):
                     return BAD_HEADER
                 if scans == 0:
                     high, wide = file[frame + 1] << 8 | file[frame + 2], file[frame + 3] << 8 | file[frame + 4]
