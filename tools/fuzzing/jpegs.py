@@ -10,6 +10,7 @@ from fuzzing.mutate import mutate_bytes
 from fuzzing.pictures import JPEG_TOKENS, small_jpegs
 from fuzzing.target import Target
 from gpuload.decode.native import jpeg
+from gpuload.decode.native.compiled import address_of
 from gpuload.decode.native.jpeg.frame import Addresses, Scratch
 from gpuload.headers.jpeg import read_header
 
@@ -35,7 +36,7 @@ class JpegTarget(Target):
         self._scratch = Scratch()
         places = (table.place(size) & -8 for table, size in zip(self._tables, sizes, strict=True))
         self._scratch.addresses = Addresses(*places)
-        jpeg.load_compiled()
+        address_of(jpeg.decode_rows)
 
     def seeds(self) -> list[bytes]:
         return small_jpegs()
