@@ -13,7 +13,6 @@ import io
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -156,7 +155,7 @@ class _Call:
 
     def _begin(self, batch: Batch) -> _InFlight:
         prepared, faults = self._handler.prepare(batch)
-        flight = _InFlight(prepared, prepared, _each_row(len(batch)))
+        flight = _InFlight(prepared, prepared, np.arange(len(batch)))
         if faults:
             if self._handler.on_corrupt == "raise":
                 raise BatchDecodeError(batch, faults)
@@ -206,15 +205,6 @@ class _Call:
             f"no sample of a batch decodes, nor any of the {_MOST_SPARES:,} after it. Check the set with "
             "`python -m gpuload verify`"
         )
-
-
-@lru_cache(maxsize=8)
-def _each_row(count: int) -> I64:
-    """Shared by all batches of this size. Making it anew costs the starting thread 9 µs, since NumPy releases the GIL,
-    which other threads then take."""
-    rows = np.arange(count)
-    rows.flags.writeable = False
-    return rows
 
 
 def _note(flight: _InFlight, found: Any) -> bool:

@@ -38,7 +38,7 @@ def decode_pixels(data: U8, size: HeightWidth, pixels: Pixels = RGB) -> Array:
     Raises:
         UndecodableError: it is damaged, has many more pixels than the index says, or is not of the mode.
     """
-    with _refused(), _opened(data, size) as image:
+    with _opened(data, size) as image:
         return _in_mode(ImageOps.exif_transpose(image), pixels)
 
 
@@ -48,7 +48,7 @@ def decode_mask(data: U8, size: HeightWidth) -> U8:
     Raises:
         UndecodableError: it is of another size; a large one is not decoded then. Or it is damaged.
     """
-    with _refused(), _opened(data, size, _MASK_PIXELS) as image:
+    with _opened(data, size, _MASK_PIXELS) as image:
         mask = np.array(image.convert("L") if image.mode != "L" else image)
     if mask.shape != size:
         raise UndecodableError("it is not of its image's size")
@@ -56,30 +56,25 @@ def decode_mask(data: U8, size: HeightWidth) -> U8:
 
 
 @contextmanager
-def _refused() -> Iterator[None]:
-    """Turns all errors within into UndecodableError."""
+def _opened(data: U8, size: HeightWidth, most: int = 0) -> Iterator[Image.Image]:
+    """The decoded image in Pillow's own mode; all errors within become UndecodableError. most: as for
+    `refuse_larger`."""
     try:
-        yield
+        # If the end of a PNG is damaged, Pillow silently shows the rest black.
+        if data[: len(png.START)].tobytes() == png.START and (fault := png.find_fault(data.data)) is not None:
+            raise UndecodableError(fault)
+        if (other := encodings.read_header(data.data)) is not None:
+            if other[1].fault:
+                raise UndecodableError(other[1].fault)
+            refuse_larger((other[1].height, other[1].width), size, most)
+        with Image.open(io.BytesIO(data.tobytes())) as image:
+            refuse_larger(image.size[::-1], size, most)
+            image.load()
+            yield image
     except UndecodableError:
         raise
     except Exception as error:  # Pillow's decoders raise many types
         raise UndecodableError(reason_of(error)) from None
-
-
-@contextmanager
-def _opened(data: U8, size: HeightWidth, most: int = 0) -> Iterator[Image.Image]:
-    """The decoded image in Pillow's own mode. most: as for `refuse_larger`."""
-    # If the end of a PNG is damaged, Pillow silently shows the rest black.
-    if data[: len(png.START)].tobytes() == png.START and (fault := png.find_fault(data.data)) is not None:
-        raise OSError(fault)
-    if (other := encodings.read_header(data.data)) is not None:
-        if other[1].fault:
-            raise OSError(other[1].fault)
-        refuse_larger((other[1].height, other[1].width), size, most)
-    with Image.open(io.BytesIO(data.tobytes())) as image:
-        refuse_larger(image.size[::-1], size, most)
-        image.load()
-        yield image
 
 
 def _in_mode(image: Any, pixels: Pixels) -> Array:

@@ -230,11 +230,6 @@ class Job:
         for part in self.parts:
             part.abandon()
 
-    def wait(self) -> None:
-        """Waits for its shares, whatever they raise."""
-        if self.shares is not None:
-            self.shares.wait()
-
     def take(self, read_wait_s: float, ready: int) -> tuple[Batch, Decoded]:
         """The batch and its pixels, which only the caller holds from now on."""
         decoded, self.decoded, self.parts = self.decoded, Decoded((), (), 0.0), ()
@@ -426,7 +421,8 @@ class Runner:
                 task.value.abandon()  # begun meanwhile; the task of its next stage waits for its shares
         for task in tasks:
             if task.value is not None:
-                task.value.wait()
+                if task.value.shares is not None:
+                    task.value.shares.wait()
                 task.value = None  # whoever keeps the generator of an earlier call keeps none of its batches
 
     def _count_ready(self) -> int:

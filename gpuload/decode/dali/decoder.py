@@ -69,8 +69,7 @@ class DaliDecoder(Stage):
                 "Check `nvidia-smi`, or use device='cpu'"
             )
         self._forms, self._stored, self._device = tuple(forms), stored, device
-        self._device_id, self._prefetch, load = device_id, resources.prefetch, resources.hw_decoder_load
-        self.decoder = {} if load is None else {"hw_decoder_load": load}
+        self._device_id, self._prefetch, self._load = device_id, resources.prefetch, resources.hw_decoder_load
         self.settings = {
             "batch_size": resources.batch_size,
             "num_threads": resources.num_threads,
@@ -105,7 +104,7 @@ class DaliDecoder(Stage):
                     raise StopIteration
                 return found()
 
-            pipeline = open_pipeline(build_graph, self._forms, self._stored, source, self.decoder, **self.settings)
+            pipeline = open_pipeline(build_graph, self._forms, self._stored, source, self._load, **self.settings)
         self._pipeline = pipeline
 
     def begin(self, job: Job) -> None:

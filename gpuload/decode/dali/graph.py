@@ -14,7 +14,6 @@ import ctypes
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from nvidia.dali import Pipeline, backend, fn, pipeline_def, tensors, types
@@ -49,12 +48,13 @@ def build_graph(
     forms: Sequence[Form],
     stored: Stored,
     feed: Callable[[], tuple[Any, ...]],
-    decoder: Mapping[str, Any] = MappingProxyType({}),
+    hw_decoder_load: float | None = None,
 ) -> tuple[Any, ...]:
     """Defines the graph for the current pipeline's device. Its outputs: the images of each view, then the masks of each
     view.
 
     feed: returns the encoded images of a batch and its masks, then for each view what `input_names` lists.
+    hw_decoder_load: as in `Resources`.
     """
     names = [input_names(form) for form in forms]
     kinds = [(_TYPES[stored.source.dtype], 3) if stored.raw else (types.UINT8, 1)]
@@ -65,7 +65,7 @@ def build_graph(
     inputs = iter(fn.external_source(feed, num_outputs=len(kinds), **options))
     images, masks = next(inputs), [next(inputs) for _ in stored.mask_fills]
     views = [{name: next(inputs) for name in view} for view in names]
-    window_of = _windows(images, stored, decoder, whole=len(forms) > 1 or any(form.pads for form in forms))
+    window_of = _windows(images, stored, hw_decoder_load, whole=len(forms) > 1 or any(form.pads for form in forms))
     pairs = list(zip(forms, views, strict=True))
     windows = [window_of(view["start"], view["shape"], form) for form, view in pairs]
     if stored.source != stored.pixels:
@@ -85,7 +85,7 @@ def input_names(form: Form) -> list[str]:
     return names + ["corner", "frame"] * form.places
 
 
-def _windows(images: Any, stored: Stored, decoder: Mapping[str, Any], whole: bool) -> Callable[[Any, Any, Form], Any]:
+def _windows(images: Any, stored: Stored, load: float | None, whole: bool) -> Callable[[Any, Any, Form], Any]:
     """A function that returns the window of decoded pixels for (start, shape, form).
 
     whole: decode the whole image, since several windows are cut from it, or since they reach outside of it.
@@ -100,8 +100,8 @@ def _windows(images: Any, stored: Stored, decoder: Mapping[str, Any], whole: boo
             device="mixed",
             # As libjpeg upsamples chroma on the CPU; without it, coloured edges differ between the devices.
             jpeg_fancy_upsampling=True,
-            **preallocation(stored, Pipeline.current().max_batch_size, decoder.get("hw_decoder_load")),
-            **decoder,
+            **preallocation(stored, Pipeline.current().max_batch_size, load),
+            **({} if load is None else {"hw_decoder_load": load}),
             **mode,
         )
     elif whole:
@@ -134,7 +134,7 @@ def _padding(form: Form, fill: list[Any]) -> dict[str, Any]:
 def _view(window: Any, form: Form, view: Mapping[str, Any], pixels: Pixels) -> Any:
     image = _resized(window, view, interp_type=_filter(form, view), antialias=True)
     if form.places:
-        image = _placed(image, form, view, _fill(form, pixels))
+        image = _flipped(image, form, view, _fill(form, pixels))
     elif form.flips_vertically:
         image = fn.flip(image, horizontal=0, vertical=view["mirror_y"])
     plain = form.is_plain
@@ -153,9 +153,11 @@ def _resized(window: Any, view: Mapping[str, Any], **filter_: Any) -> Any:
     return fn.resize(window, size=view["size"], roi_start=view["roi_start"], roi_end=view["roi_end"], **filter_)
 
 
-def _placed(image: Any, form: Form, view: Mapping[str, Any], fill: list[Any]) -> Any:
-    """The image, flipped, in its frame."""
+def _flipped(image: Any, form: Form, view: Mapping[str, Any], fill: list[Any]) -> Any:
+    """The image, flipped; in its frame, if it has one."""
     flipped = fn.flip(image, horizontal=view["mirror"], vertical=view.get("mirror_y", 0))
+    if not form.places:
+        return flipped
     return fn.slice(flipped, view["corner"], view["frame"], **_IN_PIXELS, out_of_bounds_policy="pad", fill_values=fill)
 
 
@@ -175,11 +177,7 @@ def _mask(mask: Any, fill: int, form: Form, view: Mapping[str, Any]) -> Any:
     else:
         window = fn.decoders.image_slice(mask, start, shape, device="cpu", output_type=types.GRAY, **_IN_PIXELS)
     resized = _resized(window, view, interp_type=types.INTERP_NN, antialias=False)
-    if form.places:
-        flipped = _placed(resized, form, view, [fill])
-    else:
-        flipped = fn.flip(resized, horizontal=view["mirror"], vertical=view.get("mirror_y", 0))
-    classes = fn.squeeze(flipped, axes=[2])
+    classes = fn.squeeze(_flipped(resized, form, view, [fill]), axes=[2])
     return classes.gpu() if Pipeline.current().device_id is not None else classes
 
 

@@ -64,7 +64,7 @@ def test_memory_in_advance_has_a_limit(
     image = fn.decoders.image
     monkeypatch.setattr(fn.decoders, "image", lambda *args, **options: asked.append(options) or image(*args, **options))
     with Pipeline(batch_size=batch_size, num_threads=1, device_id=0):
-        build_graph(FORMS, Stored(*sides), lambda: (), {} if load is None else {"hw_decoder_load": load})
+        build_graph(FORMS, Stored(*sides), lambda: (), load)
     (options,) = asked
     told = {"preallocate_width_hint": sides[0], "preallocate_height_hint": sides[1]}
     assert {name: value for name, value in options.items() if name in told} == (told if is_told else {})
