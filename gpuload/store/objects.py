@@ -505,17 +505,23 @@ class Bucket(Objects):
 
     async def _sha256(self, name: str) -> str:
         """Of an object, read as a whole; "" where it is replaced meanwhile."""
-        digest = hashlib.sha256()
+        digest, hashed, turn, pieces = hashlib.sha256(), 0, asyncio.Lock(), dict[int, Any]()
 
         def begin(_: int) -> None:
-            nonlocal digest
-            digest = hashlib.sha256()
+            nonlocal digest, hashed
+            digest, hashed = hashlib.sha256(), 0
+            pieces.clear()
 
-        async def take(_: int, piece: Any) -> None:
-            await asyncio.to_thread(digest.update, piece)
+        async def take(at: int, piece: Any) -> None:
+            nonlocal hashed
+            pieces[at] = piece
+            async with turn:
+                while (following := pieces.pop(hashed, None)) is not None:
+                    await asyncio.to_thread(digest.update, following)
+                    hashed += len(following)
 
         with suppress(Replaced):
-            await self.copy(name, begin, take)
+            await self.copy(name, begin, take, at_a_time=_PARTS_AT_A_TIME)
             return digest.hexdigest()
         return ""
 

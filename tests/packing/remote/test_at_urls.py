@@ -227,6 +227,11 @@ def test_damage_on_the_way_is_noticed(s3: S3, proxy: Proxy, tmp_path: Path, monk
     target.run = "x"
     stored = background().wait(target.upload("a.tar", path))
     assert stored.tag is not None and stored.tag.endswith('-3"') and proxy.sent["/bucket/damage/a.tar"] < 10_000
+    monkeypatch.setattr(bucket, "RANGE_BYTES", 1 << 20)  # several at a time, which arrive in any order
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    monkeypatch.setattr(bucket, "digests_of", lambda path, part: (sha256, ()))
+    background().wait(target.upload("whole.tar", path))
+    assert 11 << 20 < proxy.sent["/bucket/damage/whole.tar"] < 12 << 20
     monkeypatch.setattr(bucket, "digests_of", lambda path, part: ("0" * 64, ()))
     with pytest.raises(OutputError, match="damage/b.tar: arrives with other bytes than those that were sent"):
         background().wait(target.upload("b.tar", path))
