@@ -597,13 +597,14 @@ def _find_listed(dataset: Dataset, listed: Set[tuple[str, str, int, int]]) -> I6
     """The same for a list that `read_quarantine` has read."""
     names, image = {shard for shard, *_ in listed}, dataset.require_field("image")
     needed = [shard for shard, path in enumerate(dataset.shard_paths) if path.name in names]
-
-    def place(number: int) -> tuple[str, str, int, int]:
-        row, shard = dataset.row(number).to_pylist()[0], int(dataset.shards_of(number))
-        return dataset.shard_paths[shard].name, row["key"], row[image.offset_column], row[image.bytes_column]
-
-    found = _find_keys(dataset, [key for _, key, *_ in listed], shards=needed)
-    return np.array([number for number in found.tolist() if place(number) in listed], np.int64)
+    found, is_listed = _find_keys(dataset, [key for _, key, *_ in listed], shards=needed), list[bool]()
+    shards = dataset.shards_of(found)
+    for shard in needed:  # by columns: a list may name many samples
+        rows = dataset.rows(shard).select(["key", image.offset_column, image.bytes_column])
+        of_keys = rows.take(pa.array(found[shards == shard] - dataset.first_samples[shard]))
+        places = zip(*(column.to_pylist() for column in of_keys.columns), strict=True)
+        is_listed += [(dataset.shard_paths[shard].name, *place) in listed for place in places]
+    return found[np.array(is_listed, bool)]
 
 
 def _reopen(
