@@ -32,6 +32,8 @@ def test_properties_of_a_dataset(packed: Path, photos: Path) -> None:
     assert [dataset.classes[n] for n in dataset.labels] == [name.split("/")[0] for name in sources]
     keys = [key for batch in rows for key in batch.column("key").to_pylist()]
     assert dataset.keys([96, 0, 10]) == [keys[96], keys[0], keys[10]]
+    with pytest.raises(TypeError, match="not iterable"):  # else each image would be decoded, one by one
+        iter(dataset)  # type: ignore[call-overload]
 
 
 def swapped_shards(folder: Path) -> None:

@@ -169,8 +169,11 @@ def test_nothing_of_another_is_touched(s3: S3, proxy: Proxy, images: Path, setti
     ):
         with pytest.raises(OutputError, match=f"^s3://bucket/{out}: {message}"):
             pack_to(images, f"s3://bucket/{out}", settings)
-    with pytest.raises(OutputError, match="mine3: another run packs to it"):
-        pack_to(images, "s3://bucket/mine3", settings, resume=True)
+    for known in (False, True):
+        if known:  # one was interrupted here, and another has begun since
+            (scratch_folder("s3://bucket/mine3") / "run.json").write_text('{"run": "ours"}')
+        with pytest.raises(OutputError, match="mine3: another run packs to it"):
+            pack_to(images, "s3://bucket/mine3", settings, resume=True)
     with pytest.raises(OutputError, match="^s3://bucket/mine: holds no packed set for --append"):
         pack_to(images, "s3://bucket/mine", settings, append=True)
 
