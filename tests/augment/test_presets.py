@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 import torch
 from images import encode, smooth_image
+from loaders import load
 from PIL import Image
 
 import gpuload
@@ -53,9 +54,8 @@ def folder(jpegs: list[bytes], tmp_path_factory: pytest.TempPathFactory) -> Path
 
 def batch(folder: Path, decoder: str, augment: Augment) -> torch.Tensor:
     """All images, in stored order."""
-    options: dict[str, Any] = {"decoder": decoder, "device": "cpu", "shuffle": False, "num_threads": 1}
-    with gpuload.DaliIterator(folder, len(SIZES), augment=augment, **options) as loader:
-        [(images, _)] = loader
+    with load(folder, len(SIZES), augment=augment, decoder=decoder, shuffle=False, fields=("image",)) as loader:
+        [(images,)] = loader
     assert len(images) == len(SIZES)
     return images
 
@@ -75,8 +75,9 @@ def test_evaluation_is_what_weights_transforms_do(
 ) -> None:
     presets = importlib.import_module("torchvision.transforms._presets")
     interpolation = importlib.import_module("torchvision.transforms").InterpolationMode[mode]
-    preset = presets.ImageClassification(crop_size=224, resize_size=256, interpolation=interpolation)
-    own = Augment.imagenet_eval(224, interpolation=mode.lower())
+    constants: Any = {"mean": (0.5, 0.4, 0.3), "std": (0.25, 0.2, 0.3)}
+    preset = presets.ImageClassification(crop_size=112, resize_size=128, interpolation=interpolation, **constants)
+    own = Augment.imagenet_eval(112, interpolation=mode.lower(), normalize=gpuload.Normalize(**constants))
     for augment in (Augment.torchvision(preset), own):
         images = batch(folder, decoder, augment)
         check_levels(images, augment.normalize.std, MEAN[decoder], lambda number: preset(pictures[number]))

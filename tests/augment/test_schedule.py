@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import loaders
 import numpy as np
 import pytest
 from loaders import same
@@ -14,8 +15,8 @@ from gpuload.transforms import Function, RandomGrayscale, RandomInvert
 
 
 def load(packed: Path, decoder: str, augment: Any, **options: Any) -> gpuload.DaliIterator:
-    usual = {"fields": ("image", "index"), "device": "cpu", "num_threads": 1, "shuffle": gpuload.Shuffle(window=3)}
-    return gpuload.DaliIterator(packed, 16, augment=augment, decoder=decoder, **{**usual, **options})  # type: ignore[arg-type]
+    usual: dict[str, Any] = {"fields": ("image", "index"), "shuffle": gpuload.Shuffle(window=3)}
+    return loaders.load(packed, 16, augment=augment, decoder=decoder, **{**usual, **options})
 
 
 def sized(size: Any, **options: Any) -> Augment:

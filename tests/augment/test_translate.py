@@ -79,21 +79,6 @@ def test_changes_take_precedence(tv: ModuleType) -> None:
     assert found == Augment(8, crop="none", **{**PLAIN, "flip": 0.5}, dtype="uint8")
 
 
-def test_weights_transforms(transforms: ModuleType) -> None:
-    presets = importlib.import_module("torchvision.transforms._presets")
-    mode = v1().InterpolationMode
-    assert Augment.torchvision(presets.ImageClassification(crop_size=224)) == Augment.imagenet_eval(
-        224, crop=CenterCrop(resize=256)
-    )
-    found = Augment.torchvision(
-        presets.ImageClassification(
-            crop_size=299, resize_size=342, mean=(0.5,) * 3, std=(0.25,) * 3, interpolation=mode.BICUBIC
-        )
-    )
-    expected: dict[str, Any] = {"interpolation": "bicubic", "normalize": Normalize((0.5,) * 3, (0.25,) * 3)}
-    assert found == Augment.imagenet_eval(299, crop=CenterCrop(342), **expected)
-
-
 READ_PIXELS: list[tuple[Callable[[Any], Any], Any]] = [
     (lambda tv: tv.ColorJitter(0.4), own.ColorJitter((0.6, 1.4))),
     (

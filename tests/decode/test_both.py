@@ -1,7 +1,6 @@
 """Two decoders for each batch: each sample has the pixels of the one that it is given to, and a batch is whole. Raw pixels,
 which are the same by all decoders."""
 
-import io
 import zlib
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from damaged import damage
+from images import encode
 from loaders import drain, load
 from PIL import Image
 
@@ -129,9 +129,8 @@ def without_pixels(png: bytes) -> bytes:
 
 
 def test_an_image_that_dali_itself_refuses_is_named_in_its_turn(tmp_path: Path, cpus: set[int]) -> None:
-    file = io.BytesIO()
-    Image.effect_noise((40, 30), 90).convert("RGB").save(file, "PNG")
-    gpuload.pack([{"image": file.getvalue(), "label": 0}] * 40, tmp_path / "out", workers=1, shuffle=False)
+    noise = encode(Image.effect_noise((40, 30), 90).convert("RGB"), "PNG")
+    gpuload.pack([{"image": noise, "label": 0}] * 40, tmp_path / "out", workers=1, shuffle=False)
     bad = [number for number in range(24, 40) if number not in cpus][:2]
     damaged = damage(tmp_path / "out" / "train", tmp_path / "damaged", bad, without_pixels)
     options: dict[str, Any] = {"shuffle": False, "decoder": gpuload.Both(cpu=SHARE), "drop_last": False}

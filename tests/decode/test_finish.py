@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from images import encode, smooth_image
+from loaders import load
 from PIL import Image
 
 import gpuload
@@ -28,10 +29,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def batch(folder: Path, decoder: str, **options: Any) -> torch.Tensor:
-    usual: dict[str, Any] = {"decoder": decoder, "device": "cpu", "shuffle": False, "num_threads": 1}
     augment = Augment(**{"size": (30, 36), **options})
-    with gpuload.DaliIterator(folder, 12, augment=augment, **usual) as loader:
-        [(images, _)] = loader
+    with load(folder, 12, augment=augment, decoder=decoder, shuffle=False, fields=("image",)) as loader:
+        [(images,)] = loader
     assert images.dtype == getattr(torch, augment.dtype)
     return images
 
@@ -63,10 +63,10 @@ def test_images_that_are_almost_constant(tmp_path: Path, decoder: str, side: int
         place = number * 7 % image.size
         image.flat[place] = int(image.flat[place]) + number % 3 - 1
     gpuload.pack([{"image": image, "label": 0} for image in images], tmp_path, workers=1, encode="raw", shuffle=False)
-    options: dict[str, Any] = {"device": "cpu", "shuffle": False, "output": "numpy", "decoder": decoder}
     augment = Augment(side, crop="none", flip=0, normalize="image")
-    with gpuload.DaliIterator(tmp_path / "train", 9, augment=augment, **options) as loader:
-        ((found, _),) = loader
+    options: dict[str, Any] = {"augment": augment, "shuffle": False, "output": "numpy", "fields": ("image",)}
+    with load(tmp_path / "train", 9, decoder=decoder, **options) as loader:
+        ((found,),) = loader
     # float32 has the mean to 1e-7 of it, which the smallest divisor, 1 / sqrt(values), makes more of.
     for one, image in zip(found, images, strict=True):
         atol = 255 * 4e-7 * np.sqrt(image.size)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from images import encode, smooth_image
+from loaders import load
 
 import gpuload
 
@@ -47,9 +48,8 @@ def test_the_promise_holds(tmp_path: Path, crop: str, width: int, height: int, f
     augment = gpuload.Augment(64, crop=crop, flip=0, dtype="uint8")
     views = []
     for decoder in ("native", "dali"):
-        with gpuload.DaliIterator(
-            tmp_path / "train", 16, augment=augment, fields=["image"], decoder=decoder, shuffle=False, device="cpu"
-        ) as loader:
+        options = {"augment": augment, "fields": ["image"], "decoder": decoder, "shuffle": False}
+        with load(tmp_path / "train", 16, **options) as loader:
             [(images,)] = list(loader)
         views.append(images.numpy().astype(int))
     inside, inside_full, edges, most = promised()

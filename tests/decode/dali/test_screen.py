@@ -1,15 +1,15 @@
 """What reaches DALI: nothing that it does not decode, and everything that Pillow does."""
 
 import io
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from images import smooth_image
+from images import dali_decodes, encode, smooth_image
 from made_batches import make_batch, with_images
-from nvidia.dali import fn, pipeline_def
 from PIL import Image
 from tars import write_tar
 
@@ -31,11 +31,9 @@ WIDTH, HEIGHT = 51, 38
 plain_check = jpeg.make_check(lambda function: function, jpeg.next_marker)
 
 
-def encoded(mode: str = "RGB", seed: int = 0, **options: Any) -> bytes:
-    file = io.BytesIO()
-    image = smooth_image(np.random.default_rng(seed), WIDTH, HEIGHT).convert(mode)
-    image.save(file, **{"format": "JPEG", "quality": 85, **options})
-    return file.getvalue()
+def encoded(mode: str = "RGB", **options: Any) -> bytes:
+    image = smooth_image(np.random.default_rng(0), WIDTH, HEIGHT).convert(mode)
+    return encode(image, **{"quality": 85, **options})
 
 
 def turned(orientation: int) -> bytes:
@@ -66,19 +64,11 @@ def as_bytes(data: bytes) -> np.ndarray:
     return np.frombuffer(data, np.uint8)
 
 
-def dalis_size(data: Any) -> tuple[int, int] | None:
+def dalis_size(data: bytes) -> tuple[int, ...] | None:
     """(height, width) to which DALI's CPU decoder decodes this image; None if it does not."""
-
-    @pipeline_def(batch_size=1, num_threads=1, device_id=None)
-    def decode() -> Any:
-        return fn.decoders.image(fn.external_source(lambda: [np.frombuffer(data, np.uint8)], batch=True), device="cpu")
-
-    try:
-        (images,) = decode().run()
-    except RuntimeError:
-        return None
-    height, width, _ = images.at(0).shape
-    return height, width
+    with suppress(RuntimeError):
+        return dali_decodes([data])[0].shape[:2]
+    return None
 
 
 def check(data: bytes, height: int, width: int) -> int:
@@ -178,19 +168,18 @@ def screen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> S
     return made
 
 
-def file_of(format: str, **options: Any) -> np.ndarray:
-    file = io.BytesIO()
-    smooth_image(np.random.default_rng(1), WIDTH, HEIGHT).save(file, format, **options)
-    return as_bytes(file.getvalue())
-
-
 def test_the_screen_names_rows_and_reasons(screen: Screen) -> None:
     sound, rows = [as_bytes(SOUND["plain"])] * 9, np.arange(9)
     batch = make_batch(AUGMENT, sound, [(WIDTH, HEIGHT)] * 9, masks=[[as_bytes(png(mode="L"))] * 9])
     assert screen.prepare(batch, rows) == (batch, {})
     other = as_bytes(encoded().replace(bytes([HEIGHT, 0, WIDTH]), bytes([HEIGHT - 8, 0, WIDTH]), 1))
     images = [np.zeros(500, np.uint8), sound[0][:300], sound[0][:-400], np.empty(0, np.uint8), other]
-    images += [as_bytes(png()), as_bytes(png()[:-100]), file_of("WEBP"), file_of("WEBP")[:-20]]
+    images += [
+        as_bytes(png()),
+        as_bytes(png()[:-100]),
+        as_bytes(encoded(format="WEBP")),
+        as_bytes(encoded(format="WEBP"))[:-20],
+    ]
     prepared, faults = screen.prepare(with_images(batch, images), rows)
     assert sorted(faults) == [0, 1, 2, 3, 4, 6, 8] and {fault.mask for fault in faults.values()} == {None}
     assert faults[0].reason == faults[3].reason == "it is not an image in a format that Pillow reads"
@@ -204,7 +193,7 @@ def test_the_screen_names_rows_and_reasons(screen: Screen) -> None:
 
 @pytest.mark.parametrize("format", ["BMP", "GIF", "PPM", "TIFF"])
 def test_an_odd_but_sound_image_becomes_pixels_for_dali(screen: Screen, format: str) -> None:
-    odd = file_of(format)
+    odd = as_bytes(encoded(format=format))
     batch = make_batch(AUGMENT, [odd] * 2, [(WIDTH, HEIGHT)] * 2)
     prepared, faults = screen.prepare(batch, np.arange(2))
     assert faults == {} and dalis_size(prepared.encoded.images[1]) == (HEIGHT, WIDTH)
