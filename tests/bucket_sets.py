@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+import loaders
 import numpy as np
 from images import encode, photo
 
@@ -26,9 +27,8 @@ def make_samples(seed: int = 0) -> Iterator[dict[str, Any]]:
 
 
 def load(data: Any, batch_size: int = 12, **options: Any) -> gpuload.DaliIterator:
-    usual = {"augment": AUGMENT, "fields": FIELDS, "shuffle": gpuload.Shuffle(window=2)}
-    usual |= {"device": "cpu", "decoder": "native", "num_threads": 1}
-    return gpuload.DaliIterator(data, batch_size, **{**usual, **options})
+    usual = {"augment": AUGMENT, "fields": FIELDS, "shuffle": gpuload.Shuffle(window=2), "decoder": "native"}
+    return loaders.load(data, batch_size, **{**usual, **options})
 
 
 def world(data: Any, ranks: int, batch_size: int = 12, **options: Any) -> list[gpuload.DaliIterator]:

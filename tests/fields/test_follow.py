@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import loaders
 import pytest
 import torch
 from painted import FIELDS, KEYPOINTS, Moves, check_boxes, check_keypoints, check_masks, pack_painted
@@ -37,14 +38,8 @@ def painted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load(data: Any, decoder: str, augment: Any, batch_size: int = 7, **options: Any) -> gpuload.DaliIterator:
-    usual = {
-        "fields": FIELDS,
-        "device": "cpu",
-        "num_threads": 1,
-        "drop_last": False,
-        "shuffle": gpuload.Shuffle(window=2),
-    }
-    return gpuload.DaliIterator(data, batch_size, augment=augment, decoder=decoder, **{**usual, **options})  # type: ignore[arg-type]
+    usual = {"fields": FIELDS, "drop_last": False, "shuffle": gpuload.Shuffle(window=2)}
+    return loaders.load(data, batch_size, augment=augment, decoder=decoder, **{**usual, **options})
 
 
 def shown(**options: Any) -> gpuload.Augment:

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import loaders
 import numpy as np
 import pytest
 import torch
@@ -20,6 +21,7 @@ from gpuload.transforms import RandomAffine, RandomPerspective, RandomRotation
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # pycocotools
 SIDES = [(60, 45), (40, 80), (64, 64), (33, 47), (90, 30)]  # (width, height), of one image after another
 TARGETS = gpuload.Boxes(as_targets=True, masks=True, crowds=True, min_visible=0)
+KEEP = gpuload.Augment(None, "keep", normalize=None)
 
 
 def star(rng: np.random.Generator, x: float, y: float, reach: float) -> list[float]:
@@ -74,16 +76,19 @@ def truth(coco: Path) -> Any:
     return importlib.import_module("pycocotools.coco").COCO(str(coco / "instances.json"))
 
 
-def targets(coco: Path, augment: gpuload.Augment, spec: Any = TARGETS, **options: Any) -> list[Any]:
-    options = {"shuffle": False, "device": "cpu", "drop_last": False, "num_threads": 1, **options}
-    with gpuload.DaliIterator(coco / "set/train", 4, augment=augment, fields=("image", spec), **options) as loader:
+def load(data: Any, batch_size: int, augment: Any = KEEP, fields: Any = (TARGETS,)) -> gpuload.DaliIterator:
+    return loaders.load(data, batch_size, augment=augment, fields=fields, shuffle=False)
+
+
+def targets(coco: Path, augment: gpuload.Augment, spec: Any = TARGETS) -> list[Any]:
+    with load(coco / "set/train", 4, augment, ("image", spec)) as loader:
         return [(image, target) for images, some in loader for image, target in zip(images, some, strict=True)]
 
 
 def test_masks_areas_and_crowds_are_those_of_pycocotools(coco: Path) -> None:
     api = truth(coco)
     seen = 0
-    for image, target in targets(coco, gpuload.Augment(None, "keep", normalize=None)):
+    for image, target in targets(coco, KEEP):
         entries = api.loadAnns(api.getAnnIds(target["image_id"]))
         assert target["masks"].shape == (len(entries), *image.shape[1:]) and str(target["masks"].dtype) == "torch.uint8"
         for entry, mask in zip(entries, target["masks"].numpy(), strict=True):
@@ -95,12 +100,12 @@ def test_masks_areas_and_crowds_are_those_of_pycocotools(coco: Path) -> None:
 
 
 def test_crowds_are_for_evaluation_alone(coco: Path) -> None:
-    api, keep = truth(coco), gpuload.Augment(None, "keep", normalize=None)
-    usual = [target for _, target in targets(coco, keep, gpuload.Boxes(as_targets=True, masks=True, min_visible=0))]
+    api = truth(coco)
+    usual = [target for _, target in targets(coco, KEEP, gpuload.Boxes(as_targets=True, masks=True, min_visible=0))]
     expected = [[e["area"] for e in api.loadAnns(api.getAnnIds(t["image_id"], iscrowd=0))] for t in usual]
     assert [target["area"].tolist() for target in usual] == [pytest.approx(areas) for areas in expected]
     assert [len(target["masks"]) for target in usual] == list(map(len, expected))
-    first = targets(coco, keep, gpuload.Boxes(as_targets=True, masks=True, min_visible=0, max_boxes=1))
+    first = targets(coco, KEEP, gpuload.Boxes(as_targets=True, masks=True, min_visible=0, max_boxes=1))
     for (_, target), whole in zip(first, usual, strict=True):
         assert torch.equal(target["masks"], whole["masks"][:1]) and torch.equal(target["boxes"], whole["boxes"][:1])
 
@@ -143,10 +148,8 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_masks_move_with_their_images(pairs: Path, name: str) -> None:
     """Runs as masks do, to the last pixel where pixels are not warped (these once, masks after they were resized);
     polygons are drawn after they moved."""
-    fields = ("image", "mask", TARGETS)
-    options: Any = {"shuffle": False, "device": "cpu", "drop_last": False, "num_threads": 1}
     differing = {True: [0, 0, 0], False: [0, 0, 0]}  # of polygons or not: pixels that differ, and both counts
-    with gpuload.DaliIterator(pairs, 40, augment=GEOMETRIES[name], fields=fields, **options) as loader:
+    with load(pairs, 40, GEOMETRIES[name], ("image", "mask", TARGETS)) as loader:
         [(images, masks, found)] = loader
     for number, (image, mask, target) in enumerate(zip(images, masks, found, strict=True)):
         assert tuple(target["masks"].shape[1:]) == tuple(image.shape[1:]) == tuple(mask.shape)
@@ -163,8 +166,7 @@ def test_the_packer_moves_them(coco: Path, tmp_path: Path) -> None:
     gpuload.pack(source, tmp_path, workers=1, shuffle=False, size=(50, 40), fit="stretch", enlarge=True, encode="raw")
     assert verify(tmp_path) == []
     augment = gpuload.Augment((40, 50), "none", normalize=None)
-    options: Any = {"augment": augment, "fields": ("image", TARGETS), "shuffle": False, "device": "cpu"}
-    with gpuload.DaliIterator(tmp_path / "train", 10, **options) as loader:
+    with load(tmp_path / "train", 10, augment, ("image", TARGETS)) as loader:
         [(_, packed)] = loader
     for (_, target), other in zip(targets(coco, augment), packed, strict=True):
         assert target["area"].tolist() == pytest.approx(other["area"].tolist(), rel=1e-3)
@@ -189,17 +191,17 @@ def test_what_is_wrong_is_named(pairs: Path, coco: Path, tmp_path: Path) -> None
     pack(boxes_masks=[[]])
     with (
         pytest.raises(gpuload.DecodeError, match="masks of its 'boxes' cannot be drawn .an instance has none"),
-        gpuload.DaliIterator(tmp_path / "out/train", 1, augment=gpuload.Augment(8), fields=(TARGETS,)) as loader,
+        load(tmp_path / "out/train", 1) as loader,
     ):
         next(iter(loader))
     pack()
     with pytest.raises(gpuload.ArgumentError, match="were packed without masks and crowds"):
-        gpuload.DaliIterator(tmp_path / "out/train", 1, augment=gpuload.Augment(8), fields=(TARGETS,))
+        load(tmp_path / "out/train", 1)
     with pytest.raises(gpuload.ArgumentError, match="Use as_targets=True"):
         gpuload.Boxes(masks=True)
     function = gpuload.Augment(8, transforms=[gpuload.transforms.Function(lambda sample, rng: sample["image"])])
     with pytest.raises(gpuload.ArgumentError, match="functions of samples do not move masks"):
-        gpuload.DaliIterator(pairs, 1, augment=function, fields=("image", TARGETS))
+        load(pairs, 1, function, ("image", TARGETS))
 
 
 def test_functions_get_the_boxes_without_crowds(coco: Path) -> None:
@@ -222,9 +224,9 @@ def test_they_are_shown(pairs: Path) -> None:
     sample = data[1]
     assert sample["boxes_masks"].shape == (1, *SIDES[1][::-1])
     augment = gpuload.Augment(64, "none", normalize=None)
-    with gpuload.DaliIterator(data, 4, augment=augment, fields=("image", TARGETS), device="cpu") as loader:
+    with load(data, 4, augment, ("image", TARGETS)) as loader:
         plain, drawn = next(iter(loader)), loader.preview(4)
-        with gpuload.DaliIterator(data, 4, augment=augment, fields=("image",), device="cpu") as bare:
+        with load(data, 4, augment, ("image",)) as bare:
             assert drawn.tobytes() != bare.preview(4).tobytes() and len(plain[1][0]["masks"]) == 1
 
 
@@ -253,7 +255,7 @@ def with_value(pairs: Path, folder: Path, column: str, value: Any) -> Path:
 def test_an_outline_that_would_take_all_memory_is_none(pairs: Path, tmp_path: Path, outline: Any, message: str) -> None:
     folder = with_value(pairs, tmp_path / "set", "boxes_masks", json.dumps([outline]))
     with (
-        gpuload.DaliIterator(folder, 40, augment=gpuload.Augment(256), fields=(TARGETS,)) as loader,
+        load(folder, 40, gpuload.Augment(256)) as loader,
         pytest.raises(gpuload.DecodeError, match=f"the masks of its 'boxes' .*({message})"),
     ):
         next(iter(loader))
@@ -268,7 +270,7 @@ def test_masks_of_one_image_take_a_gigabyte_at_most(pairs: Path, tmp_path: Path)
         many = [value] * 20_000
         folder = with_value(folder, tmp_path / column, column, many)
     with (
-        gpuload.DaliIterator(folder, 40, augment=gpuload.Augment(256, "none"), fields=(TARGETS,)) as loader,
+        load(folder, 40, gpuload.Augment(256, "none")) as loader,
         pytest.raises(gpuload.DecodeError, match="20,000 masks of 256 x 256 pixels take more than a gigabyte"),
     ):
         next(iter(loader))

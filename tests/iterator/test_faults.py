@@ -23,6 +23,8 @@ from gpuload.decode.native.images import ImageDecoder
 from gpuload.disk import Manifest
 from gpuload.read.shards import Window
 
+PROCESSES = Path(__file__).with_name("processes.py")
+
 
 @pytest.fixture(params=["native", "dali", "both"])
 def decoder(request: pytest.FixtureRequest) -> str:
@@ -151,13 +153,13 @@ def script(*args: object, **environment: str) -> str:
 
 
 def test_ctrl_c_at_any_moment_of_a_batch(packed: Path, decoder: str) -> None:
-    assert int(script(Path(__file__).with_name("interrupted.py"), packed, decoder, 14, 0)) > 0
+    assert int(script(PROCESSES, "interrupt_loops", packed, decoder)) > 0
 
 
 @pytest.mark.parametrize("decoder", ["native", "dali"])
 def test_processes_end_and_go_on_whatever_became_of_their_loader(packed: Path, decoder: str, tmp_path: Path) -> None:
     """Inherited by forked children; closed, left alone, iterated by a thread at the end; stopped for a while; ended by SIGTERM, twice, and resumed."""
-    found = json.loads(script(Path(__file__).with_name("forked.py"), packed, decoder, tmp_path / "state.json"))
+    found = json.loads(script(PROCESSES, "end_and_go_on", packed, decoder, tmp_path / "state.json"))
     assert found["forked"] == [0, ""]
     assert list(found["ends"]) == ["close", "leave", "forget"] + ["iterate_in_a_thread"] * (decoder == "native")
     assert list(found["ends"].values()) == [[0, ""]] * len(found["ends"])

@@ -7,6 +7,7 @@ from types import FrameType
 import pytest
 import torch
 from damaged import damage
+from loaders import load
 from painted import pack_painted
 
 import gpuload
@@ -42,7 +43,7 @@ def test_transforms_cost_the_training_nothing(tmp_path: Path, fields: tuple[obje
     files = []
     for transforms in ([], [RandomRotation(30), RandAugment()]):
         augment = Augment(24, transforms=transforms, flip=0)
-        with DaliIterator(folder, 2, augment=augment, fields=fields, device="cpu", num_threads=1) as loader:  # type: ignore[arg-type]
+        with load(folder, 2, augment=augment, fields=fields) as loader:
             files.append(called_while(loader))
     plain, transformed = files
     assert "gpuload/output/collate.py" in plain
@@ -53,9 +54,9 @@ def test_transforms_cost_the_training_nothing(tmp_path: Path, fields: tuple[obje
 def test_targets_of_replaced_samples_stay_dicts_of_tensors(tmp_path: Path) -> None:
     """Boxes are made where batches are read, before it is known which images do not decode."""
     folder = damage(pack_painted(tmp_path / "set", 5), tmp_path / "damaged", [2])
-    usual = {"fields": ("image", Boxes(as_targets=True)), "shuffle": False, "device": "cpu", "num_threads": 1}
-    augment = Augment(24, crop="none", flip=0)
-    with DaliIterator(folder, 5, augment=augment, on_corrupt=gpuload.OnCorrupt("skip", most=1.0), **usual) as loader:  # type: ignore[arg-type]
+    fields, augment = ("image", Boxes(as_targets=True)), Augment(24, crop="none", flip=0)
+    skip = gpuload.OnCorrupt("skip", most=1.0)
+    with load(folder, 5, augment=augment, fields=fields, shuffle=False, on_corrupt=skip) as loader:
         ((_, targets),) = loader
     assert len(loader.report().samples) == 1
     assert all(isinstance(target["boxes"], torch.Tensor) for target in targets)

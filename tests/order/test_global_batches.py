@@ -1,53 +1,68 @@
 """Batches of an epoch and the parts of the ranks: nothing twice, nothing missing, as even as can be."""
 
+from itertools import chain
 from typing import Any
 
+import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from gpuload.order.epoch import ALL, Share
 from gpuload.order.stream import Epochs
 
 
+@settings(max_examples=200)
 @given(
     st.integers(1, 300),
-    st.integers(1, 20),
+    st.integers(1, 3) | st.integers(1, 20),
     st.integers(1, 9),
-    st.booleans(),
+    st.integers(0, 3),
+    st.sampled_from([True, False, "exact"]),
     st.integers(0, 1000),
     st.integers(0, 300),
-    st.booleans(),
 )
-@example(33, 16, 2, False, 0, 0, False)
-@example(33, 16, 2, True, 0, 0, False)
-@example(1, 4, 8, False, 0, 0, False)
-@example(9, 1, 8, False, 0, 0, False)
-@example(12, 2, 2, False, 5, 19, False)
+@example(33, 16, 2, 0, False, 0, 0)
+@example(33, 16, 2, 0, True, 0, 0)
+@example(1, 4, 8, 0, False, 0, 0)
+@example(9, 1, 8, 0, False, 0, 0)
+@example(12, 2, 2, 0, False, 5, 19)
 def test_ranks_keep_step_from_any_position(
-    samples: int, batch: int, world: int, drop_last: bool, begin: int, done: int, exact: bool
+    samples: int, times: int, world: int, lanes: int, drop_last: Any, begin: int, done: int
 ) -> None:
-    """Also where a state is further than this epoch is long. No rank gets an empty part, unless it asks for that."""
+    """Also where a state is further than this epoch is long. No rank gets an empty part, unless it asks for that.
+
+    lanes: of each rank; 0, ranks divide each batch of all lanes. times: samples of each of them in a batch.
+    """
+    lanes = lanes if world > 1 else 0
+    batch, samples, exact = times * max(1, lanes), max(samples, world * lanes), drop_last == "exact"
     step, left = batch * world, max(0, samples - done)
-    ranks = [Epochs(samples, step, "exact" if exact else drop_last, rank, world) for rank in range(world)]
-    drop_last = drop_last and not exact
+    shares = [Share(rank * lanes, (rank + 1) * lanes, world * lanes) if lanes else ALL for rank in range(world)]
+    ranks = [Epochs(samples, step, drop_last, rank, world, share) for rank, share in enumerate(shares)]
     position = ranks[0].start(2)._replace(begin=begin, samples=done)
     found = [[*one.parts(position), *one.empty_parts(position)] for one in ranks]
     stops = [part.stop for part in found[0]]
-    assert len(stops) == (left // step if drop_last else -(-left // step))
+    assert len(stops) == (left // step if drop_last is True else -(-left // step))
     assert all([part.stop for part in parts] == stops for parts in found)
-    covered: list[int] = []
-    for start, stop, parts in zip([begin + done, *stops], stops, zip(*found, strict=True), strict=False):
-        sizes = [part.samples for part in parts]
-        assert max(sizes) <= batch and max(sizes) - min(sizes) <= 1 and (exact or min(sizes))
-        repeated = [one.padding(start, stop) for one in ranks]
-        assert repeated == [int(not exact and rank >= stop - start) for rank in range(world)]
-        assert not any(repeated) or batch == 1 or left < world
-        for part, is_repeated in zip(parts, repeated, strict=True):
-            assert start <= part.first <= part.last <= stop
-            covered += [] if is_repeated else range(part.first, part.last)
-    taken = left - left % step if drop_last else left
-    assert sorted(covered) == list(range(begin + done, begin + done + taken))
     assert all(stop == begin + done + number * step for number, stop in enumerate(stops[:-2], start=1))
+    assert not stops or stops[-1] == begin + done + (left - left % step if drop_last is True else left)
+    for start, stop, parts in zip([begin + done, *stops], stops, zip(*found, strict=True), strict=False):
+        rows = [
+            [at for at in range(p.first, p.last) if p.share.first <= at % p.share.lanes < p.share.stop] for p in parts
+        ]
+        assert [part.samples for part in parts] == list(map(len, rows))
+        assert exact or all(rows)
+        repeated = [one.padding(start, stop) for one in ranks]
+        assert lanes or repeated == [int(not exact and rank >= stop - start) for rank in range(world)]
+        for rank in np.flatnonzero(repeated):
+            assert not exact and len(rows[rank]) == 1 and parts[rank].share == shares[rank]
+            assert begin <= parts[rank].first < start if lanes else start <= parts[rank].first < stop
+            rows[rank] = []
+        assert all(rows) or times == 1 or left < world * max(1, lanes)
+        assert sorted(chain(*rows)) == list(range(start, stop))
+        sizes = list(map(len, rows))
+        assert max(sizes) <= batch and max(sizes) - min(sizes) <= max(1, lanes)
+        assert stop - start < step or set(sizes) == {batch}
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from gpuload.draws import make_key, permutation
 from gpuload.machine.ranks import Ranks
 from gpuload.order.epoch import ALL, EpochOrder, Share
 from gpuload.order.plan import plan_order
-from gpuload.order.stream import Epochs
 
 SHARDS, SAMPLES = 0, 1  # in the table of draws
 
@@ -108,44 +107,10 @@ def test_some_lanes_are_served_alone(case: Case, data: st.DataObject) -> None:
     end = len(bounds) - 1  # where a rank without samples of the last batch reads
     assert len(view.window_shards(end)) == len(view.following(end)) == 0 < len(view.upcoming(end))
     assert view[len(view) : len(view)].tolist() == []
-
-
-@settings(max_examples=30)
-@given(cases(), st.integers(1, 3), st.integers(0, 200), st.integers(0, 40), st.booleans(), st.booleans())
-def test_ranks_get_the_same_batches_by_lanes(
-    case: Case, times: int, begin: int, steps: int, drop_last: bool, exact: bool
-) -> None:
-    """For every number of ranks that divides the lanes, from any position, over the ends of passes: each batch is the
-    same samples, and each rank's are of its own lanes."""
-    whole = stream_of(case.sizes, lanes=case.lanes, seed=case.seed)
-    size = case.lanes * times
-    drop_last = drop_last and not exact
-    length = max(steps * size + (0 if drop_last else case.seed % size) or size, case.lanes)
-    for world in (n for n in range(1, case.lanes + 1) if case.lanes % n == 0):
-        per = case.lanes // world
-        shares = [Share(rank * per, (rank + 1) * per, case.lanes) if world > 1 else ALL for rank in range(world)]
-        ranks = [
-            Epochs(length, size, "exact" if exact else drop_last, rank, world, share)
-            for rank, share in enumerate(shares)
-        ]
-        position = ranks[0].start(0)._replace(begin=begin)
-        found = [[*one.parts(position), *one.empty_parts(position)] for one in ranks]
-        stops = [part.stop for part in found[0]]
-        assert len(stops) == ranks[0].batches and all([part.stop for part in parts] == stops for parts in found)
-        for start, stop, parts in zip([begin, *stops], stops, zip(*found, strict=True), strict=False):
-            rows = [seen(whole, p.first, p.last, p.share) if p.samples else [] for p in parts]
-            assert [p.samples for p in parts] == list(map(len, rows))
-            assert exact or all(rows)
-            repeated = [one.padding(start, stop) for one in ranks]
-            for rank in np.flatnonzero(repeated):
-                assert not exact and len(rows[rank]) == 1 and parts[rank].share == shares[rank]
-                assert begin <= parts[rank].first < start
-                rows[rank] = []
-            assert sorted(row for one in rows for row in one) == sorted(seen(whole, start, stop))
-            counts = [len(one) for one in rows]
-            assert max(counts) <= size // world and max(counts) - min(counts) <= max(1, per)
-            assert stop - start < size or set(counts) == {size // world}
-            assert times == 1 or length < size or not any(repeated)
+    stream, start = stream_of(case.sizes, lanes=case.lanes, seed=case.seed), data.draw(st.integers(0, 200))
+    whole = seen(stream, start, start + 2 * total)
+    own = [row for place, row in enumerate(whole, start) if first <= place % case.lanes < share.stop]
+    assert seen(stream, start, start + 2 * total, share) == own
 
 
 @pytest.mark.parametrize("lanes", [1, 4])

@@ -1,12 +1,12 @@
-"""How processes with a loader end, and go on: python forked.py folder decoder checkpoint.
-
-Prints what became of each, as JSON. They are forked from one process that has imported everything, since imports take
-most of the time of a process of its own.
+"""How processes with a loader end, and go on: python processes.py end_and_go_on folder decoder checkpoint, or
+interrupt_loops folder decoder.
 """
 
+import faulthandler
 import gc
 import json
 import os
+import random
 import select
 import signal
 import sys
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from loaders import load
+from loaders import drain, load
 
 import gpuload
 import gpuload.decode.native.decoder
@@ -160,7 +160,9 @@ def fork_again_and_again(folder: str, decoder: str) -> None:
     assert ended == [(0, "")] * 13, ended
 
 
-def main(folder: str, decoder: str, checkpoint: str) -> None:
+def end_and_go_on(folder: str, decoder: str, checkpoint: str) -> None:
+    """Prints what became of each, as JSON. They are forked from this process, which has imported everything, since
+    imports take most of the time of a process of its own."""
     ways = [close, leave, forget]
     if decoder == "native":  # DALI's own shutdown aborts while another thread is in a pipeline
         ways.append(iterate_in_a_thread)
@@ -186,5 +188,57 @@ def main(folder: str, decoder: str, checkpoint: str) -> None:
     )
 
 
+def interrupt(work: Callable[[], Any], after_s: float) -> bool:
+    """Calls it, and sends SIGINT some time after that; whether that came before its end."""
+    sent, ended = threading.Event(), False
+
+    def send() -> None:
+        time.sleep(after_s)
+        os.kill(os.getpid(), signal.SIGINT)
+        sent.set()
+
+    try:
+        threading.Thread(target=send, daemon=True).start()
+        work()
+        ended = True
+        sent.wait()
+        time.sleep(0.05)  # where it was not raised in a destructor, which swallows it
+    except KeyboardInterrupt:
+        sent.wait()
+    return not ended
+
+
+def interrupt_loops(folder: Any, decoder: str) -> None:
+    """At random moments. Prints how many of them were interrupted."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    faulthandler.dump_traceback_later(WAIT_S, exit=True)  # where something waits for ever
+    drawn, times = random.Random(0), 14
+    options: dict[str, Any] = {"decoder": decoder, "num_threads": 2, "shuffle": gpuload.Shuffle(window=3)}
+    loader = load(folder, **options)
+    expected = drain([loader])
+    seconds = []
+    for _ in range(4):  # the shortest: one that something else held up would let most signals come too late
+        begun = time.monotonic()
+        drain([loader])
+        seconds.append(time.monotonic() - begun)
+    epoch_s = min(seconds)
+    interrupted = 0
+    for _ in range(times):
+        loader.set_epoch(0)
+        interrupted += interrupt(lambda: list(loader), drawn.uniform(0, 1.1 * epoch_s))
+        loader.set_epoch(0)
+        assert drain([loader]) == expected
+
+    def whole_life() -> None:
+        with load(gpuload.Dataset(folder, verify="sha256"), **options) as other:
+            list(other)
+
+    for _ in range(times // 3):
+        interrupted += interrupt(whole_life, drawn.uniform(0, 2 * epoch_s))
+    interrupt(loader.close, 0)
+    loader.close()
+    print(interrupted, flush=True)
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    {"end_and_go_on": end_and_go_on, "interrupt_loops": interrupt_loops}[sys.argv[1]](*sys.argv[2:])
