@@ -61,7 +61,7 @@ class BoundInstances(BoundBoxes):
             return targets
         stored = lengths_of(rows.columns[self.name])
         numbers = seen.numbers - np.repeat(np.cumsum(stored) - stored, counts)  # in their image
-        sources = np.stack([rows.columns["height"], rows.columns["width"]], axis=1).astype(np.int64)
+        sources = rows.sizes
         parts = motion.crops.covered(motion.size, sources)
         texts, wanted = rows.columns[self._masks].to_pylist(), split_rows(numbers, counts)
         for row, (text, some, target) in enumerate(zip(texts, wanted, targets, strict=True)):

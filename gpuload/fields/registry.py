@@ -87,21 +87,15 @@ def _bucket(rows: Rows) -> I64:
     return np.full(len(rows), rows.bucket)
 
 
-def _original_size(rows: Rows) -> I64:
-    """int64 (N, 2): height and width of the stored image in pixels."""
-    return np.stack([rows.columns["height"], rows.columns["width"]], axis=1).astype(np.int64)
-
-
 def _top_left(rows: Rows) -> Value:
     """int64 (N, 2): where the output begins, y and x, in the whole image, scaled and flipped as the output is.
 
     So it is counted in pixels of the output; negative where the image is padded.
     """
-    sizes = _original_size(rows)
 
     def of(motion: Motion) -> I64:
         begin, end = motion.crops.edges
-        before = np.where(motion.crops.flipped, sizes - end, begin)
+        before = np.where(motion.crops.flipped, rows.sizes - end, begin)
         return np.rint(before * motion.crops.own_sizes(motion.size) / np.maximum(end - begin, 1e-6)).astype(np.int64)
 
     return rows.per_view(of)
@@ -109,7 +103,7 @@ def _top_left(rows: Rows) -> Value:
 
 def _pixel_mask(rows: Rows) -> Value:
     """bool (N, height, width): True where the image is, False where it is padded. Transforms do not move it."""
-    sources = _original_size(rows)
+    sources = rows.sizes
 
     def of(motion: Motion) -> Bools:
         shown = np.zeros((len(sources), *motion.size), np.bool_)
@@ -130,7 +124,7 @@ COMPUTED: dict[str, tuple[Callable[[Rows], Value], tuple[str, ...]]] = {
 # The same, but a packed field of the name takes precedence: there are older sets with such fields.
 _UNLESS_PACKED: dict[str, tuple[Callable[[Rows], Value], tuple[str, ...]]] = {
     "bucket": (_bucket, ()),
-    "original_size": (_original_size, _SIZES),
+    "original_size": (lambda rows: rows.sizes, _SIZES),
     "crop_top_left": (_top_left, _SIZES),
     "pixel_mask": (_pixel_mask, _SIZES),
 }

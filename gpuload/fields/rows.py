@@ -178,6 +178,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.columns["index"])
 
+    @property
+    def sizes(self) -> I64:
+        """int64 (N, 2): height and width of the stored images, whose columns were requested."""
+        return np.stack([self.columns["height"], self.columns["width"]], axis=1).astype(np.int64)
+
     def sample_name(self, datasets: Sequence[DatasetView], row: int) -> str:
         """The sample in a row of the batch, in messages."""
         dataset = datasets[int(self.columns["dataset"][row])]

@@ -1,6 +1,5 @@
 """The rules of `DaliIterator`'s arguments, and advice for users of torch's DataLoader or DALI's own iterators."""
 
-import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
@@ -10,7 +9,6 @@ from gpuload.batchwise.transforms import TRANSFORMS
 from gpuload.checks import ANYTHING, COUNT, FLAG, Rule, choice, either, instance, optional, whole
 from gpuload.decode.arguments import Both, Dali, DecoderName, OnCorrupt
 from gpuload.disk.dataset import Dataset
-from gpuload.errors import GpuloadError
 from gpuload.fields.kind import FieldSpec
 from gpuload.order.arguments import Balance, Mixture, Repeated, Shuffle, Weights
 from gpuload.output.arrays import Output
@@ -113,12 +111,3 @@ class Sampler:
 
     def __len__(self) -> int:
         return self._samples
-
-
-def check_process(process: int) -> None:
-    """Raises GpuloadError in a process with another number: a forked child."""
-    if os.getpid() != process:
-        raise GpuloadError(
-            f"this DaliIterator was constructed in process {process} and inherited over fork by {os.getpid()}, where "
-            "its threads do not exist. Construct it in the child, or start the child by spawn"
-        )

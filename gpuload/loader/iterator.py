@@ -22,7 +22,7 @@ from gpuload.decode.open import find_stored, native_fault, open_decoder
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, CallError, GpuloadError, StateError
 from gpuload.fields.kind import FieldSpec
-from gpuload.loader.arguments import ADVICE, ARGUMENTS, STATE, Sampler, check_process
+from gpuload.loader.arguments import ADVICE, ARGUMENTS, STATE, Sampler
 from gpuload.loader.pipeline import CorruptSamples, Pipeline, Report, Timing, check_current, followed
 from gpuload.loader.tuning import Chosen, choose_decoder
 from gpuload.machine.ranks import compare_ranks, compare_with_counterparts, find_ranks
@@ -480,7 +480,7 @@ class DaliIterator:
                 self._handed_out, self.timing, fields = made.position, made.timing, [made.fields]
                 del made
                 yield fields.pop()  # not from a variable: a suspended generator would keep the batch alive
-                check_process(self._process)
+                self._check_usable()
                 check_current(not over.is_set())
         self._handed_out = self._epochs.following(position)
 
@@ -495,7 +495,12 @@ class DaliIterator:
         }
 
     def _check_usable(self) -> None:
-        check_process(self._process)
+        """Raises GpuloadError in a forked child, and after `close`."""
+        if os.getpid() != self._process:
+            raise GpuloadError(
+                f"this DaliIterator was constructed in process {self._process} and inherited over fork by "
+                f"{os.getpid()}, where its threads do not exist. Construct it in the child, or start the child by spawn"
+            )
         if self._closed:
             raise GpuloadError("this DaliIterator is closed; construct a new one")
 

@@ -13,7 +13,7 @@ from packed_fields import open_loader, pack, unnamed, values_of
 from PIL import Image
 
 import gpuload
-from gpuload import Boxes, Keypoints, Mask, MultiHot, OneHot, SourceError, Target, Tokens
+from gpuload import Boxes, Captions, Keypoints, Mask, MultiHot, OneHot, SourceError, Target, Tokens
 from gpuload.fields.field import Field
 from gpuload.fields.motion import place
 from gpuload.fields.registry import KINDS, kind_of
@@ -122,6 +122,7 @@ def test_a_kind_that_is_not_known() -> None:
     [
         ("captions", r"train: has no field 'captions'; its fields are 'image', 'label', .*'mask'"),
         (Tokens("word"), "train: has no field 'word'; its fields are"),
+        (Captions("image"), r"Captions\('image'\): expected a field of kind 'caption'"),
         (Boxes("caption"), r"Boxes\('caption'\): .* has kind 'caption'.* a field of kind 'boxes' \('boxes'\)"),
         (OneHot("labels"), r"has kind 'labels'.* a field of kind 'class' \('label'\)"),
         (Target("label"), r"has kind 'class'.* a field of kind 'target' \('angle', 'drive'\)"),

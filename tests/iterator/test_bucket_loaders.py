@@ -110,7 +110,6 @@ def test_samples_that_do_not_decode(packed: Path, tmp_path: Path, on_corrupt: st
     [
         ({"augment": [AUGMENT, Augment(16, dtype="uint8")]}, r"augment: Buckets differs"),
         ({"augment": Augment(16)}, "fields: 'bucket' is the number of a batch's bucket, and there are none"),
-        ({"batch_size": 200}, "larger than .* so an epoch has no batch"),
         ({"shuffle": gpuload.Shuffle(lanes=2)}, "Buckets, Repeated and Shuffle.*Use one of them"),
         ({"drop_last": False, "sampling": gpuload.Weights(np.ones(COUNT))}, "with a mixture or sampling= each epoch has other samples"),
         ({"batch_transforms": [gpuload.batchwise.CenterHole(12)], "fields": ("image",)}, "CenterHole"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from damaged import damage
-from loaders import load
+from loaders import FIELDS, load, same
 from opened import pretend_gpu
 from painted import pack_painted
 
@@ -71,24 +71,16 @@ def test_the_next_of_the_batch_comes_in_its_place_as_a_whole(packed: Path, bad: 
 
 @all_decoders
 def test_a_resumed_run_and_its_states_are_exact(packed: Path, bad: Path, decoder: str) -> None:
-    with skipping(packed, decoder) as clean, skipping(bad, decoder) as loader:
+    with skipping(packed, decoder, fields=FIELDS) as clean, skipping(bad, decoder, fields=FIELDS) as loader:
         states = [clean.state_dict() for _ in range(2) for _ in clean]
         found = [(batch, loader.state_dict()) for _ in range(2) for batch in loader]
     whole, found = [batch for batch, _ in found], [state for _, state in found]
     assert found == states
     for stop in (1, 5, 11, 13):
-        with skipping(bad, decoder) as loader:
+        with skipping(bad, decoder, fields=FIELDS) as loader:
             loader.load_state_dict(states[stop - 1])
             rest = epoch(loader)
         assert same(rest, whole[stop : 12 if stop < 12 else 24])
-
-
-def same(found: Batches, expected: Batches) -> bool:
-    return [*map(plain, found)] == [*map(plain, expected)]
-
-
-def plain(batch: Any) -> list[Any]:
-    return [part.numpy().tobytes() if isinstance(part, torch.Tensor) else part for part in batch]
 
 
 def test_ranks_take_the_same_number_of_steps_and_only_bad_samples_differ(packed: Path, bad: Path, decoder: str) -> None:
