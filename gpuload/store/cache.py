@@ -16,10 +16,10 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from gpuload.checks import PATH, Rule, as_text, either, fitting, parse_size, shown, whole
 from gpuload.errors import ArgumentError, FormatError, RemoteError
@@ -29,11 +29,13 @@ from gpuload.store.files import locked, open_own, why_not_own
 from gpuload.store.url import refuse_urls
 
 _LOG = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _ROOM = "gpuload-1"
 _NAME = re.compile("[0-9a-f]{64}")
 _PART = ".part"
 _LOCK_S = 60  # to wait for the lock that is held while room is made, which takes milliseconds
+_TRIES = 10  # to open a file in folders that are deleted meanwhile
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _CANNOT = (errno.EOPNOTSUPP, errno.EINVAL)  # of a file system that allocates nothing ahead
 _FREE_SHARE = 0.9  # of what is free on the disk, where no limit is given
@@ -153,8 +155,7 @@ class Cache:
         """
         final = self.path_of(shard)
         with self.writing():
-            self._make_folders()  # somebody may have deleted the cache
-            part = Part(final)
+            part = self._made_again(lambda: Part(final))
         if not part.is_held():
             return None
         if os.path.lexists(final):
@@ -204,9 +205,9 @@ class Cache:
             RemoteError: the disk cannot be written, or a process that makes room does not end.
         """
         what = f"cache {self.folder}: another process has held its lock for {_LOCK_S} s; it may be suspended"
-        with self.writing():
-            self._make_folders()
-        with self.writing(), locked(self._room / "lock", _LOCK_S, RemoteError(what)):
+        lock = self._room / "lock"
+        with self.writing(), ExitStack() as held:
+            self._made_again(lambda: held.enter_context(locked(lock, _LOCK_S, RemoteError(what))))
             missing = self.used() - os.fstat(part.number).st_size + size - self.limit
             if missing > 0 and not self._delete(missing, order):
                 return False
@@ -261,6 +262,19 @@ class Cache:
             if fault:
                 _warn(f"cache {made}: {fault}, so others could delete what is kept there. Give a folder of your own")
         open_own(self._room / "lock", os.O_RDWR | os.O_CREAT).lock(exclusive=False)  # OSError: there are no locks
+
+    def _made_again(self, use: Callable[[], T]) -> T:
+        """What `use` returns. If somebody has deleted the cache, its folders are made again.
+
+        Raises:
+            OSError: they cannot be made, or are deleted again and again.
+        """
+        for _ in range(_TRIES):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                return use()
+            with suppress(FileNotFoundError):
+                self._make_folders()
+        return use()
 
 
 class Part:

@@ -191,6 +191,19 @@ def test_a_cache_that_is_deleted_while_a_shard_is_on_its_way(tmp_path: Path) -> 
         assert (cache.lease(shard) is not None) == (deleted_after == "never")  # else it is downloaded again
 
 
+def test_a_cache_that_is_deleted_as_it_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, make, names = Cache(tmp_path), Cache._make_folders, iter("abc")
+    (tmp_path / "gpuload-1").rename(tmp_path / "first")
+
+    def made(cache: Cache) -> None:
+        make(cache)
+        if name := next(names, ""):
+            (tmp_path / "gpuload-1").rename(tmp_path / name)
+
+    monkeypatch.setattr(Cache, "_make_folders", made)
+    assert cache.begin(Wanted("0" * 64, 1000)) is not None and next(names, "") == ""
+
+
 def test_a_cache_that_cannot_be_written(proxy: Any, tmp_path: Path) -> None:
     data: Any = gpuload.Dataset(f"{proxy.url}/train", cache=tmp_path)
     with load(data) as loader:
