@@ -227,6 +227,8 @@ def frame_fault(file: Any, at: int, length: int) -> bool:
 def scan_fault(file: Any, at: int, length: int, frame: int, progressive: bool, quants: int, codes: int) -> bool:
     """Whether a SOS segment's content has a fault. frame: where the content of the SOF segment is. quants, codes: a bit
     for each table that is defined; of the Huffman tables, four for DC and four for AC."""
+    if length < 6:  # before anything is read: the file may end here
+        return True
     components = file[at]
     if components < 1 or components > 4 or length != 4 + 2 * components:
         return True

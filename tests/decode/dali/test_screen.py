@@ -121,6 +121,11 @@ def test_what_passes_is_decoded_by_dali_and_both_checks_agree() -> None:
     assert passed > 100
 
 
+def test_a_scan_without_content_is_seen_before_what_is_behind_it() -> None:
+    data = SOUND["plain"]
+    assert check(data[: data.index(b"\xff\xda")] + b"\xff\xda\0\2", HEIGHT, WIDTH) == jpeg.BAD_HEADER
+
+
 def test_codes_that_overflow_are_seen_in_a_file_that_is_well_formed_otherwise() -> None:
     data = bytearray(SOUND["plain"])
     counts = data.index(b"\xff\xc4") + 5

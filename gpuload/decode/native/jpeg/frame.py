@@ -209,9 +209,9 @@ def read_frame(file: File, scratch: Addresses) -> Frame:
             if length >= 12 and _starts(data, begin, (65, 100, 111, 98, 101)):
                 adobe = np.int64(data[begin + 11])
         elif marker == 0xDA:
-            if frame == 0 or data[begin] != data[frame + 5]:
+            if frame == 0 or _scan_fault(data, begin, length, frame, False, quants, codes):
                 return _NOT_HERE
-            if _scan_fault(data, begin, length, frame, False, quants, codes):
+            if data[begin] != data[frame + 5]:
                 return _NOT_HERE
             return _make_frame(data, frame, begin, scratch, has_jfif, adobe, restart, orientation)
         else:
