@@ -128,7 +128,8 @@ class BoundBoxes(MovingField):
             boxes = convert_boxes(seen.boxes, self.spec.format)
             if self.spec.normalized:
                 boxes = (boxes.reshape(-1, 2, 2) / motion.extents(seen.images)).reshape(-1, 4)
-            seen, counts = seen._replace(boxes=boxes.astype(np.float32)), _counts(seen, len(rows))
+            seen = seen._replace(boxes=boxes.astype(np.float32))
+            counts = np.bincount(seen.images, minlength=len(rows))
             if self.spec.as_targets:
                 return self._targets(rows, seen, counts, motion)
             return PaddedBoxes(*pad_all(counts, self.spec.max_boxes, (seen.boxes, 0), (seen.labels, -1)))
@@ -153,7 +154,7 @@ class BoundBoxes(MovingField):
     def split(self, columns: Mapping[str, Any], motion: Motion | None) -> list[dict[str, Array]]:
         stored = self._stored(columns)
         some = stored if motion is None else self._visible(stored, motion)
-        counts = _counts(some, len(columns[self.name]))
+        counts = np.bincount(some.images, minlength=len(columns[self.name]))
         parts = [split_rows(column, counts) for column in (some.boxes.astype(np.float32), some.labels)]
         return [dict(zip(self.columns, part, strict=False)) for part in zip(*parts, strict=True)]
 
@@ -317,11 +318,6 @@ def convert_boxes(boxes: npt.NDArray[Any], format: BoxFormat) -> npt.NDArray[Any
         return boxes
     low, high = boxes[:, :2], boxes[:, 2:]
     return np.concatenate([low if format == "xywh" else (low + high) / 2, high - low], axis=1)
-
-
-def _counts(instances: Instances, count: int) -> I64:
-    """int64 (count,): how many instances each sample has."""
-    return np.bincount(instances.images, minlength=count)
 
 
 def areas_of(boxes: F64) -> F64:
