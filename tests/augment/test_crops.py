@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from images import photo
+from loaders import load
 from PIL import Image
 
 import gpuload
@@ -261,8 +262,8 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("crop", ["cover", "center_cover"])
 def test_pixels_are_pillows(packed: Path, decoder: str, crop: Any) -> None:
     augment = gpuload.Augment(SIZE, crop=crop, flip=0.5, dtype="uint8")
-    loader = gpuload.DaliIterator(packed, 4, augment=augment, decoder=decoder, device="cpu", shuffle=False,
-                                  fields=("image", "original_size", "crop_top_left"))  # fmt: skip
+    fields = ("image", "original_size", "crop_top_left")
+    loader = load(packed, 4, augment=augment, decoder=decoder, shuffle=False, fields=fields)
     seen: set[tuple[int, ...]] = set()
     for _ in range(5):
         for images, sizes, places in loader:

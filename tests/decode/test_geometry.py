@@ -4,14 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import images as images_
 import numpy as np
 import pytest
 import torch
+from images import smooth_image
 from loaders import load
 from made_batches import make_batch
 from opened import open_runner, pretend_gpu
 from PIL import Image
+from test_decoders import encode
 
 import gpuload
 from gpuload import Augment, Normalize, RandomCrop
@@ -30,17 +31,13 @@ FILL = 7  # of masks
 SIZES = [(90, 70), (64, 64), (50, 80)] * 2
 
 
-def encode(pixels: np.ndarray) -> Any:
-    """As PNG, so that only what comes after decoding can differ."""
-    return np.frombuffer(images_.encode(Image.fromarray(pixels), "PNG"), np.uint8)
-
-
 def decode(
     how: str, augment: Augment, images: Sequence[np.ndarray], masks: Sequence[np.ndarray]
 ) -> tuple[torch.Tensor, torch.Tensor, Any]:
     """The images and masks of one batch, and its crops."""
     sizes = [image.shape[1::-1] for image in images]
-    batch = make_batch(augment, [encode(i) for i in images], sizes, masks=[[encode(m) for m in masks]])
+    pngs, own = ([encode(Image.fromarray(pixels)) for pixels in arrays] for arrays in (images, masks))
+    batch = make_batch(augment, pngs, sizes, masks=[own])
     forms, stored = [augment.form], Stored(plain=True, mask_fills=(FILL,))
     with pytest.MonkeyPatch.context() as patch:
         if how == "uploading":
@@ -59,7 +56,7 @@ def decode(
 
 def pictures() -> tuple[list[np.ndarray], list[np.ndarray]]:
     rng = np.random.default_rng(0)
-    images = [np.asarray(images_.smooth_image(rng, *size)) for size in SIZES]
+    images = [np.asarray(smooth_image(rng, *size)) for size in SIZES]
     return images, [rng.integers(0, 256, size[::-1], dtype=np.uint8) for size in SIZES]
 
 

@@ -5,6 +5,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import loaders
 import numpy as np
 import pytest
 from damaged import damage
@@ -40,8 +41,7 @@ def replaced(painted: Path, tmp_path: Path, field: str, data: bytes) -> tuple[Pa
 
 
 def load(folder: Path, decoder: str, augment: Any, fields: Any = ("index", "mask")) -> gpuload.DaliIterator:
-    options: dict[str, Any] = {"device": "cpu", "num_threads": 1, "shuffle": False, "drop_last": False}
-    return gpuload.DaliIterator(folder, 4, augment=augment, fields=fields, decoder=decoder, **options)
+    return loaders.load(folder, 4, augment=augment, fields=fields, decoder=decoder, shuffle=False, drop_last=False)
 
 
 @pytest.mark.parametrize("size", [(160, 150), (30, 20), (123, 117), (1, 1)])

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import loaders
 import numpy as np
 import pytest
 import torch
@@ -24,8 +25,8 @@ CROPS: dict[str, dict[str, Any]] = {
 
 
 def load(data: Any, augment: Any, batch_size: int = 7, **options: Any) -> gpuload.DaliIterator:
-    usual: dict[str, Any] = {"fields": FIELDS, "device": "cpu", "num_threads": 2, "drop_last": False}
-    return gpuload.DaliIterator(data, batch_size, augment=augment, **{**usual, **options})
+    usual: dict[str, Any] = {"fields": FIELDS, "num_threads": 2, "drop_last": False}
+    return loaders.load(data, batch_size, augment=augment, **{**usual, **options})
 
 
 def shown(which: str, **options: Any) -> Augment:
