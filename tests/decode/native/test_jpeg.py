@@ -203,9 +203,19 @@ def _with_wide_scales() -> bytes:
     return data[:at] + b"\xff\xdb" + (len(segment) + 2).to_bytes(2, "big") + segment + data[at + 69 :]
 
 
+def _with_a_dc_of_12_bits() -> bytes:
+    """The same image; a symbol that no pixel uses is of more bits than 8-bit images have."""
+    data = bytearray(make((40, 30)))
+    at = data.index(b"\xff\xc4\x00\x1f\x00") + 5 + 16 + 11
+    assert data[at] == 11
+    data[at] = 12
+    return bytes(data)
+
+
 OTHERS = {
     "progressive": make((40, 30), progressive=True),
     "wide scales": _with_wide_scales(),
+    "wide DC": _with_a_dc_of_12_bits(),
     "CMYK": encode(smooth_image(np.random.default_rng(0), 40, 30).convert("CMYK")),
     "4:4:0": simplejpeg.encode_jpeg(np.zeros((30, 40, 3), np.uint8), colorsubsampling="440"),
     "4:1:1": simplejpeg.encode_jpeg(np.zeros((30, 40, 3), np.uint8), colorsubsampling="411"),

@@ -20,6 +20,7 @@ _codes_end, _orientation = compiled(headers.codes_end), compiled(headers.orienta
 _frame_fault, _scan_fault = compiled(headers.frame_fault), compiled(headers.scan_fault)
 
 _MAX_SIDE = 65_500  # libjpeg's limit
+_MOST_DC_BITS = 11  # of a difference, with 8 bits (T.81, F.1.2.1.1); libjpeg-turbo has other pixels for larger ones
 
 
 class Addresses(NamedTuple):
@@ -153,6 +154,9 @@ def _define_codes(file: Any, address: int, at: int, end: int, scratch: Addresses
         if stop == 0:
             return 0
         table = np.int64(file[at] >> 4) * 4 + np.int64(file[at] & 15)
+        for symbol in range(at + 17, stop if table < 4 else 0):
+            if file[symbol] > _MOST_DC_BITS:
+                return 0
         define(
             bytes_at(address + at + 1), stop - at - 17, table < 4, lookup_of(scratch, table), codes_of(scratch, table)
         )
