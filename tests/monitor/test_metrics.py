@@ -24,6 +24,7 @@ from gpuload.order.stream import Stream
 def test_an_epoch(packed: Path, decoder: str) -> None:
     with load(packed, decoder=decoder, drop_last=False) as loader:
         found = loader.metrics()
+        assert loader.timing is None
         assert math.isnan(found.queue_depth) and found.binds == "none"
         assert set(found._replace(queue_depth=0.0, binds="none")) == {0, "none"}
         begun = time.perf_counter()
@@ -32,6 +33,9 @@ def test_an_epoch(packed: Path, decoder: str) -> None:
         whole, last, one = loader.metrics(), loader.metrics(5), loader.metrics(1)
     assert (whole.steps, whole.images, whole.epoch, whole.position) == (13, 97, 0, 97)
     dataset, timings = gpuload.Dataset(packed), [timing for _, timing in batches]
+    assert len(set(timings)) == 13 and loader.timing == timings[-1]
+    assert all(timing is not None and min(timing[:3]) > 0 for timing in timings)
+    assert loader.timing._fields == ("read_s", "decode_s", "wait_s", "download_s")
     sizes = [size for shard in range(10) for size in dataset.rows(shard).column("image_bytes").to_pylist()]
     stored = sum(sizes)
     assert whole.bytes == stored
