@@ -315,11 +315,13 @@ def pace(
     seconds: float,
     ahead: int = 0,
     use: Callable[[Any], None] = lambda images: None,
+    settled: Callable[[], None] = lambda: None,
 ) -> Pace:
     """Takes batches for this many seconds, at least one.
 
     batches: an endless iterator of arrays whose first dimension is that of the samples. ahead: number of first batches
-    that do not count, since the loader may already have decoded them. use: called with each batch.
+    that do not count, since the loader may already have decoded them. use: called with each batch. settled: called
+    after the batches ahead, before the clock starts; it may wait for the device.
     """
     begun, first_s = time.perf_counter(), 0.0
     images: Any = ()
@@ -327,6 +329,7 @@ def pace(
         first_s = first_s or time.perf_counter() - begun
         use(images)
     _wait_for(images)
+    settled()
     started, steps, count = time.perf_counter(), 0, 0
     while not steps or time.perf_counter() - started < seconds:
         images = next(batches)

@@ -384,12 +384,12 @@ class WholeImages:
         from gpuload.decode.native.cuts import load_compiled
         from gpuload.decode.native.images import ImageDecoder, bands_of, picture_kind
 
-        load_compiled(forms, stored)
+        load_compiled(forms, stored.pixels)
         self._images, self._source, self._pixels = ImageDecoder(stored), stored.source, stored.pixels
         self._decoded, self._own = picture_kind(stored), None
         if self._decoded is not None:
             self._own = bands_of(stored.pixels)
-            load_compiled([forms[0]._replace(pads=True)], stored)
+            load_compiled([forms[0]._replace(pads=True)], stored.pixels)
 
     def plan(self, batch: Batch) -> Any:
         """The decode plan for the images of a batch."""

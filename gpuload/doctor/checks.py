@@ -135,9 +135,16 @@ def measure(folder: str, device: str, decoder: str, seconds: float) -> dict[str,
         rank=0,  # whatever the environment says
         world_size=1,
     ) as loader:
-        found = pace(forever(loader), seconds, _AHEAD)
+        found = pace(forever(loader), seconds, _AHEAD, settled=_wait_for_compilation)
         last = loader.metrics(min(MOST_STEPS, found.steps))
         told = {name: getattr(loader, name) for name in ("device", "decoder", "num_threads", "batch_size")}
         told |= {name: getattr(found, name) for name in ("images", "seconds", "images_per_s", "first_s")}
         told |= {"binds": last.binds, "advice": advice(last.binds, Setup.of(loader))}
         return {**told, "bytes_per_s": found.images_per_s * last.bytes / last.images}
+
+
+def _wait_for_compilation() -> None:
+    """The JPEG decoder is compiled while libjpeg-turbo decodes, more slowly."""
+    background = sys.modules.get("gpuload.decode.native.compiled")
+    if background is not None:
+        background.wait_for_all()

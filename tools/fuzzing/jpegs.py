@@ -10,7 +10,6 @@ from fuzzing.mutate import mutate_bytes
 from fuzzing.pictures import JPEG_TOKENS, small_jpegs
 from fuzzing.target import Target
 from gpuload.decode.native import jpeg
-from gpuload.decode.native.compiled import address_of
 from gpuload.decode.native.jpeg.frame import Addresses, Scratch
 from gpuload.headers.jpeg import read_header
 
@@ -36,7 +35,7 @@ class JpegTarget(Target):
         self._scratch = Scratch()
         places = (table.place(size) & -8 for table, size in zip(self._tables, sizes, strict=True))
         self._scratch.addresses = Addresses(*places)
-        address_of(jpeg.decode_rows)
+        jpeg.load_compiled()
 
     def seeds(self) -> list[bytes]:
         return small_jpegs()

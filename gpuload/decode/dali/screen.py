@@ -113,13 +113,19 @@ _plain_check = jpeg.make_check(lambda function: function, jpeg.next_marker)
 
 
 class _Check:
-    """Checks images by `headers.jpeg.make_check`, int8 (N,): compiled if numba is usable."""
+    """Checks images by `headers.jpeg.make_check`, int8 (N,): compiled if numba is usable, once that is done."""
 
     def __init__(self) -> None:
         self._compiled: Callable[[I64, I32, I32], I8] | None = None
         if (fault := fault_of("gpuload.decode.native.sound")) is not None:
             _LOG.info("headers are checked in Python, before DALI gets an image: %s", fault.reason)
             return
+        from gpuload.decode.native.compiled import BackgroundCompilation
+
+        self._compilation = BackgroundCompilation(self._load)
+        self._compilation.start()
+
+    def _load(self) -> None:
         from gpuload.decode.native.sound import check_jpegs, load_compiled
 
         with suppress(Exception):  # numba that compiles nothing, as with NUMBA_DISABLE_JIT

@@ -1,7 +1,8 @@
 """The resize of the CPU decoder for pixels that are not 8-bit RGB: any number of channels, 8 or 16 bits, or floats.
 
 The filters, and the order of the two passes, are those of `gpuload.decode.native.resample`; sums are float32. Integers
-are rounded after each pass, as in Pillow; floats never, as in torch. RGB loaders do not compile it.
+are rounded after each pass, as in Pillow; floats never, as in torch. It is a separate module so that RGB loaders do not
+compile it.
 """
 
 import numpy as np

@@ -10,6 +10,8 @@ import hashlib
 import os
 import subprocess
 import sys
+import threading
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from functools import cache
@@ -116,12 +118,55 @@ def _stamp(path: Path) -> bytes:
     return hashlib.sha256(b"\0".join(source.read_bytes() for source in sources_of(path))).digest()
 
 
-# Threads may load or compile functions, for which numba and llvmlite hold a lock each. A child forked meanwhile would
+# Loading from the cache takes 0.2 s; waiting slightly longer costs less than decoding without it.
+_WAIT_S = 0.5
+
+
+class BackgroundCompilation:
+    """Calls a function that loads or compiles others, in a separate thread.
+
+    The interpreter waits for the thread at exit, and so does a fork: a child that inherited numba's lock without the
+    thread that holds it could never compile anything.
+    """
+
+    is_done = False
+
+    def __init__(self, load: Callable[[], None]) -> None:
+        self._load = load
+        self.thread = threading.Thread(target=self._run, name="gpuload-compile")
+        self._first = threading.Lock()
+
+    def start(self, wait: bool = True) -> None:
+        """Starts at the first call only. wait: return when it is done, or after half a second; otherwise
+        immediately."""
+        if not self._first.acquire(blocking=False):
+            return
+        self.thread.start()
+        _running.add(self.thread)
+        if wait:
+            self.thread.join(_WAIT_S)
+
+    def _run(self) -> None:
+        self._load()
+        self.is_done = True
+
+
+_running: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
+
+
+def wait_for_all() -> None:
+    """Waits for all compilations in progress."""
+    for thread in _running - {threading.current_thread()}:
+        thread.join()
+
+
+# Decoding threads may load functions, for which numba and llvmlite hold a lock each. A child forked meanwhile would
 # inherit the locks without the thread that releases them, and wait forever.
 _locks = (global_compiler_lock, getattr(ffi.lib, "_lock", nullcontext()))
 
 
 def _acquire() -> None:
+    wait_for_all()
     for lock in _locks:
         lock.__enter__()
 

@@ -1,6 +1,7 @@
 """Views from decoded pixels: their windows, scale and flips, and the steps that make them."""
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -8,15 +9,14 @@ import numpy.typing as npt
 
 from gpuload.augment import Form, View
 from gpuload.augment.crops import PADDING_MODES, source_range
-from gpuload.decode.interface import Stored
-from gpuload.decode.native import bands, jpeg, steps
 from gpuload.decode.native import resample as rgb
+from gpuload.decode.native import steps
 from gpuload.decode.native.compiled import load
 from gpuload.decode.native.steps import Step
 from gpuload.decode.native.transforms.run import functions_of, transform
 from gpuload.decode.native.values import Target, as_levels, settings_of
 from gpuload.decode.postprocess import Postprocess, has_own
-from gpuload.fields.images import GRAY, RGB
+from gpuload.fields.images import RGB, Pixels
 from gpuload.fields.rows import take
 from gpuload.machine.installed import paused_collector
 from gpuload.types import F64, I64, Bools
@@ -26,6 +26,11 @@ from gpuload.types import F64, I64, Bools
 # pixels, decoded by libjpeg-turbo (2026-11): 42.5 ms an image instead of 47.5, 0.14 levels of 255 apart on average, 1
 # at the 99.9th percentile; a gap of 2 took 37 ms and was 0.22 and 2 levels apart.
 REDUCING_GAP = 3.0
+
+
+def _compiled_for(bands: Any) -> Any:
+    """The module that resizes RGB, or other pixels."""
+    return rgb if bands is None else import_module("gpuload.decode.native.bands")  # compiled only if needed
 
 
 def resample(pictures: I64, windows: I64, regions: F64, flips: Bools, cubic: bool, target: Target) -> Step:
@@ -38,7 +43,7 @@ def resample(pictures: I64, windows: I64, regions: F64, flips: Bools, cubic: boo
     regions: float64 (N, 4), top, left, bottom, right in the stored image: the part that becomes the output.
     flips: bool (N, 2), top to bottom and left to right. cubic: whether the filter is bicubic, else bilinear.
     """
-    function = (bands if target.bands else rgb).resample_rows
+    function = _compiled_for(target.bands).resample_rows
     return Step(function, pictures, windows, regions, flips, cubic, *settings_of(target), held=target)
 
 
@@ -51,19 +56,17 @@ def crop_or_pad(
     each channel, else float64 (1,). mode: index in PADDING_MODES of what is there. A picture must hold what is shown of
     its image, as `gpuload.augment.crops.source_range` says.
     """
-    function = (bands if target.bands else rgb).crop_or_pad_rows
+    function = _compiled_for(target.bands).crop_or_pad_rows
     return Step(function, pictures, windows, flips, sizes, fills, mode, *settings_of(target), held=target)
 
 
-def load_compiled(forms: Sequence[Form], stored: Stored) -> None:
-    """Loads or compiles the code for views of these forms, and for the JPEGs of a set; otherwise the first batch
-    would."""
-    made = rgb if stored.pixels.is_rgb else bands
+def load_compiled(forms: Sequence[Form], pixels: Pixels = RGB) -> None:
+    """Loads or compiles the code for views of these forms; otherwise the first batch would."""
+    made = _compiled_for(None if pixels.is_rgb else pixels)
     cuts = [made.crop_or_pad_rows if form.pads else made.resample_rows for form in forms]
-    decoders = [jpeg.decode_rows] if stored.source in (RGB, GRAY) and not stored.raw else []
-    ops = {op for form in forms for op in form.ops} if stored.pixels.dtype == "uint8" else ()
+    ops = {op for form in forms for op in form.ops} if pixels.dtype == "uint8" else ()
     with paused_collector():
-        load([*decoders, *cuts, *functions_of(ops)], steps.load_compiled)
+        load([*cuts, *functions_of(ops)], steps.load_compiled)
 
 
 class Cuts:
@@ -163,9 +166,9 @@ class Cuts:
 
         pictures: of these rows, as `gpuload.decode.native.resample` takes them. cubic: the filter, if not the form's.
         """
-        form, flips, kind = self.form, self._flips[rows], target.bands
+        form, flips, bands = self.form, self._flips[rows], target.bands
         if form.pads:
-            fills = np.array(form.fills(3), np.uint8) if kind is None else np.array(form.fills(1)) / 255 * kind.peak
+            fills = np.array(form.fills(3), np.uint8) if bands is None else np.array(form.fills(1)) / 255 * bands.peak
             return crop_or_pad(pictures, self._unclipped[rows], flips, self._sizes[rows], fills, self._mode, target)
         cubic = form.interpolation == "bicubic" if cubic is None else cubic
         return resample(pictures, self.windows[rows], self._regions[rows], flips, cubic, target)

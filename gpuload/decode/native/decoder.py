@@ -15,6 +15,7 @@ import numpy as np
 from gpuload.augment import Augment, Form
 from gpuload.augment.crops import CROPS
 from gpuload.decode.interface import NUMPY_DTYPES, Buffers, Decoded, Fault, Stored
+from gpuload.decode.native import jpeg
 from gpuload.decode.native.compiled import cache_folders, count_compiled
 from gpuload.decode.native.cuts import Cuts, load_compiled
 from gpuload.decode.native.images import DecodePlan, ImageDecoder, picture_kind
@@ -24,6 +25,7 @@ from gpuload.decode.pillow import UndecodableError, crop_and_resize_mask, decode
 from gpuload.decode.postprocess import Postprocess, warp_masks
 from gpuload.decode.runner import Job, Stage, Work
 from gpuload.fields.rows import take
+from gpuload.machine.installed import paused_collector
 from gpuload.read.batch import Batch
 from gpuload.transforms.ops import Op
 from gpuload.types import I64, U8
@@ -49,7 +51,7 @@ class NativeDecoder(Stage):
         self._forms, self._fills = tuple(forms), stored.mask_fills
         self._pixels, self._source = stored.pixels, stored.source
         self._postprocess = [Postprocess(form, "cpu", stored.pixels) for form in forms]
-        load_compiled(forms, stored)
+        load_compiled(forms, stored.pixels)
         self._bands = picture_kind(stored)
         self._images = ImageDecoder(stored)
         self._buffers = [make_buffers(NUMPY_DTYPES[form.dtype]) for form in forms]
@@ -77,9 +79,8 @@ class NativeDecoder(Stage):
         made = list(zip(views, targets, self._postprocess, strict=True))
         fills = [view.step_of(plan.pictures, target, values) for view, target, values in made]
         in_python = bool(self._fills) or None in fills
-        blocks = Blocks(
-            block, plan.pictures, self._images.step(plan), [fill for fill in fills if fill is not None], in_python
-        )
+        decode = self._images.step(plan)  # after what the views need
+        blocks = Blocks(block, plan.pictures, decode, [fill for fill in fills if fill is not None], in_python)
 
         def work() -> None:
             """One thread's share: blocks that no other thread has taken, until none is left."""
@@ -145,5 +146,7 @@ def warm_up() -> WarmUp:
     """
     started = time.perf_counter()
     forms = [Augment(None if crop.own_sizes else 1, crop=crop).form for crop in CROPS.values()]
-    load_compiled([form._replace(ops=tuple(Op)) for form in forms], Stored())
+    load_compiled([form._replace(ops=tuple(Op)) for form in forms])
+    with paused_collector():
+        jpeg.load_compiled()
     return WarmUp(tuple(cache_folders()), time.perf_counter() - started, count_compiled())

@@ -10,6 +10,7 @@ from PIL import Image
 
 from gpuload.decode.interface import Fault, Stored
 from gpuload.decode.native import jpeg
+from gpuload.decode.native.compiled import BackgroundCompilation, count_compiled
 from gpuload.decode.native.steps import Step
 from gpuload.decode.native.values import Bands
 from gpuload.decode.pillow import UndecodableError, decode_pixels, refuse_larger
@@ -67,7 +68,8 @@ class ImageDecoder:
     """Decodes some images at a time in each thread, into memory of that thread, which later images overwrite.
 
     `gpuload.decode.native.jpeg` decodes nearly all JPEGs. Files that it does not support or finds faulty go to
-    libjpeg-turbo, and then to Pillow.
+    libjpeg-turbo, and then to Pillow. The first process on a machine compiles it for some seconds; until then
+    libjpeg-turbo decodes everything, to the same pixels (except for coefficients that no 8-bit image has).
     """
 
     def __init__(self, stored: Stored) -> None:
@@ -75,10 +77,21 @@ class ImageDecoder:
         self._plain, self._pixels = stored.plain, RGB if stored.source == GRAY else stored.source
         self._has_jpegs = stored.source in (RGB, GRAY)
         self._thread = _Thread()
+        self._compilation = BackgroundCompilation(jpeg.load_compiled)
+
+    def start(self) -> None:
+        """Begins to load or compile what decodes JPEGs, at the first call. numba compiles one function at a time, and
+        this takes longest: so what a batch cannot do without comes before it."""
+        if self._has_jpegs and not self._compilation.is_done:
+            # Where something else had to be compiled, this has to be, too, and would be waited for in vain.
+            self._compilation.start(wait=count_compiled() == 0)
 
     def step(self, plan: DecodePlan) -> Step | None:
-        """What completes pictures, in a thread with `own` arguments; None where all are complete."""
+        """What completes pictures, in a thread with `own` arguments; None where nothing is compiled."""
         if not plan.encoded:
+            return None
+        self.start()
+        if not self._compilation.is_done:
             return None
         files = plan.spans, plan.points, plan.windows, plan.factors
         return jpeg.decode(*files, self._plain, plan.rooms, plan.pictures)

@@ -169,6 +169,8 @@ def screen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> S
     if request.param == "Python":
         monkeypatch.setattr(screens, "fault_of", lambda _: installed.Fault("not here", ""))
     made = Screen(Stored(), 2)
+    if request.param == "compiled":
+        made._check._compilation.thread.join()
     assert (made._check._compiled is None) == (request.param == "Python")
     return made
 

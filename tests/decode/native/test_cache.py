@@ -268,29 +268,6 @@ def test_a_function_is_compiled_once_for_all_constants() -> None:
     assert inner.signatures == [(numba.int64, numba.int64)]  # type: ignore[attr-defined]
 
 
-def test_a_fork_waits_for_threads_that_compile() -> None:
-    """A child that inherited numba's lock without the thread that holds it could never compile anything."""
-    script = (
-        "import os, threading, time\n"
-        "from gpuload.decode.native.compiled import global_compiler_lock\n"
-        "begun, done = threading.Event(), []\n"
-        "def compile():\n"
-        "    with global_compiler_lock:\n"
-        "        begun.set()\n"
-        "        time.sleep(0.5)\n"
-        "        done.append(True)\n"
-        "threading.Thread(target=compile).start()\n"
-        "begun.wait()\n"
-        "child = os.fork()\n"
-        "assert done\n"
-        "if not child:\n"
-        "    with global_compiler_lock:\n"
-        "        os._exit(0)\n"
-        "assert os.waitpid(child, 0)[1] == 0\n"
-    )
-    subprocess.run([*prepared.python(), "-W", "ignore", "-c", script], check=True, timeout=60)
-
-
 # Types are in annotations only; the cache keeps what others have compiled, and helpers are counted by the cores. What
 # these import is not compiled, either.
 _NOT_COMPILED = {"gpuload.types", "gpuload.decode.native.cache", "gpuload.machine.limits"}

@@ -1,6 +1,7 @@
 """The compiled resizes, of RGB and of other pixels: against torch, Pillow, NumPy and plain arithmetic, and what they must
 not touch."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from images import smooth_image
 from PIL import Image
 from torch.nn import functional
 
+import gpuload
 from gpuload.decode.native.cuts import crop_or_pad, resample
 from gpuload.decode.native.images import bands_of
 from gpuload.decode.native.values import Target
@@ -251,3 +253,15 @@ def test_a_window_is_cut_and_padded(
     windows = np.array([[top, left, top + rows, left + columns]])
     crop_or_pad(picture_of(pixels), windows, np.array([flips]), np.array([held]), fills, 0, target)(0, 1)
     np.testing.assert_array_equal(target.out[0].transpose(1, 2, 0), expected * 2.0)
+
+
+def test_who_loads_rgb_does_not_wait_until_it_is_compiled() -> None:
+    """No module imports it at its top, so it is compiled for those alone who need it."""
+    root = Path(gpuload.__file__).parent
+    top = {
+        path.name: [
+            line for line in path.read_text().splitlines() if line.startswith(("import", "from")) and "bands" in line
+        ]
+        for path in root.rglob("*.py")
+    }
+    assert "bands.py" in top and {name: lines for name, lines in top.items() if lines} == {}

@@ -1,7 +1,7 @@
 """Baseline JPEGs to RGB, compiled: whole or in part, at 1/1 to 1/8 of the size, many in one call."""
 
-from gpuload.decode.native.jpeg.decode import decode, decode_rows, own_arguments, room_for
+from gpuload.decode.native.jpeg.decode import decode, load_compiled, own_arguments, room_for
 from gpuload.decode.native.jpeg.frame import Scratch
 from gpuload.decode.native.jpeg.points import find_points
 
-__all__ = ["Scratch", "decode", "decode_rows", "find_points", "own_arguments", "room_for"]
+__all__ = ["Scratch", "decode", "find_points", "load_compiled", "own_arguments", "room_for"]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gpuload.decode.native.compiled import inlined
+from gpuload.decode.native.compiled import address_of, inlined
 from gpuload.decode.native.intrinsics import array_at, bytes_at, longs_at
 from gpuload.decode.native.jpeg.frame import UPRIGHT, Addresses, File, Frame, Scratch, addresses_at, read_frame
 from gpuload.decode.native.jpeg.part import (
@@ -27,7 +27,7 @@ from gpuload.decode.native.jpeg.scan import begin_scan, ends_well, read_row
 from gpuload.decode.native.steps import Step, step
 from gpuload.types import I64
 
-PICTURES = 5  # which of the arguments of `decode_rows` they are
+PICTURES = 5  # which of the arguments of `_decode` they are
 
 
 def room_for(windows: I64, factors: I64) -> tuple[I64, int]:
@@ -35,6 +35,11 @@ def room_for(windows: I64, factors: I64) -> tuple[I64, int]:
     heights = np.maximum(windows[:, 2] - windows[:, 0], 0) // factors + 2
     widths = np.maximum(windows[:, 3] - windows[:, 1], 0) // factors + 3
     return 3 * (heights * widths + SPARE_PIXELS), plane_bytes(widths)
+
+
+def load_compiled() -> None:
+    """Loads, or compiles, `decode`; otherwise the first image would."""
+    address_of(_decode)
 
 
 def decode(spans: I64, points: I64, windows: I64, factors: I64, upright: bool, rooms: I64, pictures: I64) -> Step:
@@ -49,11 +54,11 @@ def decode(spans: I64, points: I64, windows: I64, factors: I64, upright: bool, r
         index gives. Rows with an address of 0 are decoded and completed. A row stays as it is where the image is not
         decoded here, is of another size, or has any fault.
     """
-    return Step(decode_rows, spans, points, windows, factors, rooms, pictures, upright)
+    return Step(_decode, spans, points, windows, factors, rooms, pictures, upright)
 
 
 def own_arguments(memory: int, scratch: Scratch) -> I64:
-    """int64 (16,): the arguments of `decode_rows`, of which the first 7 are those of a `decode`.
+    """int64 (16,): the arguments of `_decode`, of which the first 7 are those of a `decode`.
 
     memory: address of as many bytes as `room_for` says for the images of a call, and for planes.
     """
@@ -61,7 +66,7 @@ def own_arguments(memory: int, scratch: Scratch) -> I64:
 
 
 @step
-def decode_rows(arguments: int, begin: int, end: int) -> int:
+def _decode(arguments: int, begin: int, end: int) -> int:
     of, scratch = longs_at(arguments), addresses_at(arguments + 8 * 8)
     spans, all_points = array_at(longs_at(of[0]), (end, 2)), array_at(longs_at(of[1]), (end, 2))
     windows, factors, rooms = array_at(longs_at(of[2]), (end, 4)), longs_at(of[3]), longs_at(of[4])
