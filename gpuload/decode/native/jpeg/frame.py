@@ -81,8 +81,8 @@ class Frame(NamedTuple):
 
     at: where in the file its coded pixels begin; 0 if it is not decoded here. height, width: in pixels. components: 1
     or 3. across, down: blocks of luma in an MCU, in which each chroma component has one block. rows, columns: of MCUs.
-    restart: MCUs between two restart markers, or 0. orientation: UPRIGHT, also without Exif data; any other number where
-    it is not, or not for all readers.
+    restart: MCUs between two restart markers, or 0. orientation: UPRIGHT, also without Exif data; any other number
+    where it is not, or not for all readers.
     """
 
     at: int
