@@ -79,11 +79,9 @@ STATE: Rule[Mapping[str, Any]] = instance("what state_dict returned", Mapping)
 _LEFT_OUT = "Leave it out: threads decode (num_threads), there are no workers; batches come in order and on the device"
 _CHOSEN = (
     "Use sampling=gpuload.Weights(...) or Balance(...) in place of a WeightedRandomSampler, Dataset.subset(...) or "
-)
-_CHOSEN += (
     "filter(...) to choose samples, gpuload.mix for shares, and shuffle, seed and drop_last for the order. Ranks get "
+    "their shares by rank and world_size"
 )
-_CHOSEN += "their shares by rank and world_size"
 
 # For arguments of torch's DataLoader.
 ADVICE = {

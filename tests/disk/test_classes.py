@@ -6,6 +6,7 @@ from typing import Any
 import packed_fields
 import pytest
 from images import encode, photo
+from loaders import load
 
 import gpuload
 
@@ -20,12 +21,16 @@ def test_names_tell_the_number(packed: Path, caplog: pytest.LogCaptureFixture) -
     dataset = gpuload.Dataset(packed)
     assert dataset.num_classes == 3 == dataset.subset([0]).num_classes
     assert gpuload.mix([(packed, 1), (packed, 1)]).num_classes == 3
+    with load(packed) as loader:
+        assert (loader.num_classes, loader.classes) == (3, dataset.classes)
     assert not caplog.records
 
 
 def test_without_names_the_largest_number_tells_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     dense = pack(tmp_path / "dense", {"label": 1}, {"label": 0}, {"label": 2})
     assert dense.classes is None and dense.num_classes == 3
+    with load(dense, 2) as loader:
+        assert (loader.num_classes, loader.classes) == (3, None)
     assert dense.subset([0]).num_classes == 3  # as the model of the whole set has
     assert not caplog.records
     gaps, far = (

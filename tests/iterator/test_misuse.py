@@ -82,20 +82,6 @@ def test_what_a_batch_transform_returns_is_not_ignored(packed: Path, returned: C
         assert int(labels.min()) < 0
 
 
-def test_classes_without_names_are_counted(packed: Path, tmp_path: Path) -> None:
-    """`classes` is then None, of which there is no len()."""
-    for count in (0, 3, 7):
-        samples = [
-            {"image": np.zeros((8, 8, 3), np.uint8), **({"label": label} if count else {})}
-            for label in range(count or 3)
-        ]
-        gpuload.pack(samples, tmp_path / str(count), workers=1, progress=False)
-    none, few, many = (load(tmp_path / name / "train", 2, fields=("image",)) for name in ("0", "3", "7"))
-    both = load(gpuload.mix([(few.dataset, 1), (many.dataset, 1)]), 2)  # type: ignore[arg-type, list-item]
-    assert [loader.num_classes for loader in (none, few, many, both)] == [None, 3, 7, 7] and few.classes is None
-    assert load(packed).num_classes == 3 == len(load(packed).classes)  # type: ignore[arg-type]
-
-
 DELETED = """
 import builtins, sys, gpuload
 from loaders import load

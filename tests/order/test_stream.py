@@ -4,6 +4,7 @@ and which data set each of its positions draws from."""
 import hashlib
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,16 +145,11 @@ def test_a_fingerprint_is_of_sets_shares_and_batches(halves: Any) -> None:
         assert mixture.fingerprint == hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def shuffled(shares: tuple[float, ...]) -> ShuffledBlocks:
-    return ShuffledBlocks(shares, 0)
+shuffled = partial(ShuffledBlocks, seed=0)
 
 
 def make_shares(parts: list[int]) -> tuple[float, ...]:
     return tuple(part / sum(parts) for part in parts)
-
-
-def make(parts: list[int]) -> Stratified:
-    return Stratified(make_shares(parts))
 
 
 @pytest.mark.parametrize(
@@ -184,7 +180,7 @@ lengths = st.sampled_from([1, BLOCK - 1, BLOCK, 3 * BLOCK + 77]) | st.integers(1
 @given(weights, st.booleans(), lengths | st.integers(0, 10**12) | st.just(0), lengths, lengths)
 def test_any_part_is_part_of_the_whole(parts: list[int], blocks: bool, start: int, one: int, two: int) -> None:
     """And what was drawn before it is known without going there."""
-    order, middle = ShuffledBlocks(make_shares(parts), 7) if blocks else make(parts), start + one
+    order, middle = ShuffledBlocks(make_shares(parts), 7) if blocks else Stratified(make_shares(parts)), start + one
     whole, first, second = (
         order.sources(*at) for at in ((start, middle + two), (start, middle), (middle, middle + two))
     )
@@ -197,7 +193,7 @@ def test_any_part_is_part_of_the_whole(parts: list[int], blocks: bool, start: in
 @given(weights, st.integers(0, 10**9), st.integers(1, 5))
 def test_shares_are_exact_where_they_are_whole(parts: list[int], start: int, times: int) -> None:
     batch = sum(parts) // np.gcd.reduce(parts) * times
-    counts = np.bincount(make(parts).sources(start, start + batch), minlength=len(parts))
+    counts = np.bincount(Stratified(make_shares(parts)).sources(start, start + batch), minlength=len(parts))
     assert counts.tolist() == [batch * part // sum(parts) for part in parts]
 
 
@@ -205,7 +201,7 @@ def test_shares_are_exact_where_they_are_whole(parts: list[int], start: int, tim
 @example([4, 4, 9, 1], 222, 348)
 def test_any_batch_holds_the_shares(parts: list[int], start: int, batch: int) -> None:
     """Each data set divides what those before it left, and rounds: so errors add up, by less than 1 for each."""
-    counts = np.bincount(make(parts).sources(start, start + batch), minlength=len(parts))
+    counts = np.bincount(Stratified(make_shares(parts)).sources(start, start + batch), minlength=len(parts))
     exact = np.array(parts) / sum(parts) * batch
     assert (np.abs(counts - exact) < max(1, len(parts) - 1)).all()
 
