@@ -82,8 +82,9 @@ def test_mixup_ends_where_timm_says_so(packed: Path) -> None:
     assert train.mixup_enabled and not plain.mixup_enabled
     mixed = next(iter(train))
     assert (mixed[1].max(dim=1).values < 1).any()
+    shown = train.preview(4).tobytes()
     train.mixup_enabled = False
-    assert not train.mixup_enabled
+    assert not train.mixup_enabled and train.preview(4).tobytes() != shown
     expected = next(iter(plain)), next(iter(plain))
     images, labels = next(iter(train))
     assert torch.equal(images, expected[1][0])
