@@ -92,9 +92,9 @@ class Dataset:
 
     folder: the packed folder, or its URL.
     cache, cache_size: for shards at URLs, the folder into which they are downloaded as they are needed, shared by all
-        processes on this machine, and how much the shards in it may take: bytes, or such as "200GB". By default
-        $GPULOAD_CACHE, else gpuload in the user's cache folder; and nine tenths of what is free on its disk.
-        cache_size=0: shards are downloaded into memory, by each process those that it needs soon.
+        processes on this machine, and how large it may become: bytes, or such as "200GB". By default $GPULOAD_CACHE,
+        else gpuload in the user's cache folder; and nine tenths of what is free on its disk. cache_size=0: shards are
+        downloaded into memory, by each process those that it needs soon.
     verify: "sha256": loaders compare the checksum of each shard with the manifest's, once, before they hand out a
         sample of it. That is done while reading ahead; the first batch waits for a window of shards.
     max_pixels: of an image, by the index; loaders refuse a larger one before there is memory for it. The packer's

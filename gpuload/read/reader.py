@@ -262,7 +262,7 @@ class Reader:
             if self._entered != place:
                 upcoming, needed = order.upcoming(first), _shards_of(order, first, last + 1)
                 windows = 2 * len(_shards_of(order, first, first + 1))
-                self._store.plan(upcoming, max(len(needed), windows + self._beside))
+                self._store.plan(upcoming, len(needed), max(len(needed), windows + self._beside))
                 self._fetch_rows(needed, upcoming)
                 following = filter(self._is_ready, order.following(last).tolist())
                 self._enter(list(dict.fromkeys([*needed, *following])))

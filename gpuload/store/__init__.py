@@ -49,10 +49,10 @@ class Store:
     def interrupt(self) -> None:
         """Cancels a blocked `open`, in whichever thread; further calls raise until `begin`."""
 
-    def plan(self, numbers: Iterable[int], soon: int = 0) -> None:
+    def plan(self, numbers: Iterable[int], now: int = 0, soon: int = 0) -> None:
         """Replaces the plan: the shards that will be needed from now on, in this order.
 
-        soon: how many of them, each counted once, a store in memory may hold.
+        now: how many of them, each counted once, are opened next. soon: how many a store in memory may hold.
         """
 
     def ready(self, number: int) -> bool:

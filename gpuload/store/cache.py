@@ -66,7 +66,7 @@ class Wanted(NamedTuple):
 class Cache:
     """The folder, and how large it may become.
 
-    folder: None is `default_folder()`. limit: bytes, of all shards in it; None: what is there already, and nine
+    folder: None is `default_folder()`. limit: bytes, of all that lies in it; None: what is there already, and nine
     tenths of what is free on the disk now. asked: the folder that was given.
 
     With a limit of 0 it holds manifests and indexes only, and shards stay in memory (`in_memory`). kept: what
@@ -91,14 +91,26 @@ class Cache:
                 f"cache {self.folder}: cannot be written ({error.strerror}). Give another folder with cache=, or by "
                 "the environment variable GPULOAD_CACHE; cache_size=0 keeps no shards on disk"
             ) from None
+        self._in_sets: dict[Path, tuple[int, int]] = {}  # when each folder was changed, and the bytes in it
         self.limit = self.used() + int(_FREE_SHARE * self.free()) if limit is None else limit
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Cache, (self.folder, self.given)
 
     def used(self) -> int:
-        """Bytes of all shards; one that is on its way counts as whole."""
-        return sum(size for _, size, _ in _files(self.shards))
+        """Bytes of all that lies in it; a shard that is on its way counts as whole."""
+        return _bytes_in(self.shards) + self._beside()
+
+    def _beside(self) -> int:
+        """Bytes of manifests and indexes."""
+        known = {}
+        for folder in (path for pattern in ("*", "*/*") for path in self.sets.glob(pattern) if path.is_dir()):
+            with suppress(FileNotFoundError):
+                changed, (before, size) = folder.stat().st_mtime_ns, self._in_sets.get(folder, (0, 0))
+                # A large index has a file for each shard.
+                known[folder] = changed, size if changed == before else _bytes_in(folder)
+        self._in_sets = known
+        return sum(size for _, size in known.values())
 
     def free(self) -> int:
         """Free bytes on its disk."""
@@ -117,8 +129,8 @@ class Cache:
             memory = min(filter(None, (available_memory(), memory_limit())), default=needed)
             where, room, remedy = "cache_size=0", memory, f"Give a cache on disk (cache_size), or {instead}"
         else:
-            limit, free = self.limit, self.used() + self.free()
-            where, room = f"cache {self.folder}", min(limit, free)
+            limit, free = self.limit - self._beside(), _bytes_in(self.shards) + self.free()
+            where, room = f"cache {self.folder}", max(0, min(limit, free))
             remedy = f"Raise cache_size, or {instead}" if limit < free else f"Free some of its disk, or {instead}"
         if needed > room:
             raise ArgumentError(f"{where}: {what} take {needed:,} bytes, and it has room for {room:,}. {remedy}")
@@ -320,6 +332,10 @@ class Part:
 def _warn(message: str) -> None:
     """Once in a process."""
     _LOG.warning("%s", message)
+
+
+def _bytes_in(folder: Path) -> int:
+    return sum(size for _, size, _ in _files(folder))
 
 
 def _files(folder: Path) -> Iterator[tuple[str, int, int]]:

@@ -28,6 +28,9 @@ from gpuload.store.url import URL
 _LOG = logging.getLogger(__name__)
 
 _AT_A_TIME = 4  # shards: each in ranges, so that this is for small ones
+# The first shards of a loop are downloaded window by window: four at a time can delay one by the time of three. On a
+# network 1.2 times as fast as training, enough is ahead after 18 shards, whatever the window.
+_IN_TURN = 24
 _POLL_S = 0.05  # while something else keeps a shard from being downloaded
 _ROOM_S = 0.05  # by then, a download that is still running has its room
 _IDLE_S = 2.0  # until the next look, where nothing changes
@@ -57,6 +60,10 @@ class DownloadingStore(Waiter, Store, ABC):
         self._order: list[int] = []
         self._soon: list[int] = []  # those of the order that a store in memory may hold
         self._ranks: dict[str, int] = {}
+        self._windows: dict[int, int] = {}  # of shards, counted from the one that is read from
+        self._in_turn = _IN_TURN  # downloads of this loop that go window by window
+        self._starts = 0  # downloads of this loop
+        self._arriving: set[int] = set()  # downloads that use the network, or will once there is room
         self._ahead: dict[int, Lease] = {}
         self._failed: dict[int, Exception] = {}  # why downloads of this loop failed
         self._running: dict[int, asyncio.Task[bool]] = {}
@@ -107,9 +114,18 @@ class DownloadingStore(Waiter, Store, ABC):
         """
         shard = self._shards[number]
         try:
+            self._arriving.add(number)
             if not await self._make_room(number, part, urgent):
                 return False
-            await download(self._objects, shard.name, part.number, size=shard.bytes, sha256=shard.sha256)
+            self._starts += 1
+            await download(
+                self._objects,
+                shard.name,
+                part.number,
+                size=shard.bytes,
+                sha256=shard.sha256,
+                arrived=lambda: self._arriving.discard(number),
+            )
             await asyncio.to_thread(self._finish, number, part)
         finally:
             part.drop()
@@ -117,13 +133,15 @@ class DownloadingStore(Waiter, Store, ABC):
 
     def begin(self) -> None:
         super().begin()
-        self._failed = {}
+        self._failed, self._in_turn, self._starts = {}, _IN_TURN, 0
 
-    def plan(self, numbers: Iterable[int], soon: int = 0) -> None:
+    def plan(self, numbers: Iterable[int], now: int = 0, soon: int = 0) -> None:
         order = list(dict.fromkeys(int(number) for number in numbers))  # the first time each is needed
         for number in self._ahead.keys() - set(order[:soon]):
             self._ahead.pop(number, None)
         self._ranks = {self._shards[number].sha256: rank for rank, number in enumerate(order)}
+        self._in_turn = max(self._in_turn, now)  # all of the first window
+        self._windows = {number: place // now for place, number in enumerate(order)} if now else {}
         self._order, self._soon = order, order[:soon]
         if self._prefetch is None or self._prefetch.done():
             self._prefetch = background().start(_prefetch(weakref.ref(self), self._changed))
@@ -146,7 +164,7 @@ class DownloadingStore(Waiter, Store, ABC):
         self._drop_plan()
 
     def _drop_plan(self) -> None:
-        self._order, self._soon, self._ranks = [], [], {}
+        self._order, self._soon, self._ranks, self._windows = [], [], {}, {}
         self._ahead = {}  # the previous one gets the shard of a download that ends at this moment
         _cancel(self._running.values())
 
@@ -160,6 +178,9 @@ class DownloadingStore(Waiter, Store, ABC):
     async def step(self) -> float:
         """Starts downloads of planned shards that are missing. Returns after how many seconds to look again."""
         for number in self._missing():
+            window = self._windows.get(number, 0)
+            if self._starts <= self._in_turn and any(self._windows.get(one, 0) < window for one in self._arriving):
+                return _POLL_S  # what is needed before has the network for itself
             if len(self._running) >= _AT_A_TIME:
                 await asyncio.wait(list(self._running.values()), return_when=asyncio.FIRST_COMPLETED)
                 return 0
@@ -198,8 +219,13 @@ class DownloadingStore(Waiter, Store, ABC):
 
     def _start(self, number: int, work: Callable[[], Coroutine[Any, Any, bool]]) -> "asyncio.Task[bool]":
         """Starts what `_claim` has returned."""
+
+        def ended(_: object) -> None:
+            self._running.pop(number, None)
+            self._arriving.discard(number)
+
         task = self._running[number] = asyncio.create_task(self._run(number, work))
-        task.add_done_callback(lambda _: self._running.pop(number, None))
+        task.add_done_callback(ended)
         return task
 
     async def _run(self, number: int, work: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
@@ -381,8 +407,8 @@ class MemoryStore(DownloadingStore):
         self._kept = kept
         self._awaited = 0  # bytes of shards that a reader waits for, and that have no memory yet
 
-    def plan(self, numbers: Iterable[int], soon: int = 0) -> None:
-        super().plan(numbers, soon)
+    def plan(self, numbers: Iterable[int], now: int = 0, soon: int = 0) -> None:
+        super().plan(numbers, now, soon)
         if self._soon:
             _cancel([task for number, task in list(self._running.items()) if number not in self._soon])
 

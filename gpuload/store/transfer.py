@@ -30,16 +30,18 @@ async def download(
     size: int | None = None,
     most: int | None = None,
     sha256: str | None = None,
+    arrived: Callable[[], None] = lambda: None,
 ) -> None:
     """Writes an object into the file at `handle`.
 
-    size, sha256: those that it must have. most: bytes that it may have.
+    size, sha256: those that it must have. most: bytes that it may have. arrived: called when all of it is here; it is
+    checked then.
 
     Raises:
         RemoteError: it cannot be read, or is too long. ShardError: it has another size or SHA-256, also when it is
         read again. OSError: the file cannot be written.
     """
-    fault, part = "", _Written(handle, sha256 is not None)
+    fault, part = "", _Written(handle, sha256 is not None, arrived)
 
     def begin(found: int) -> None:
         if most is not None and found > most:
@@ -67,17 +69,20 @@ class _Written:
     """A file that is written in pieces. Whoever has written one hashes all that is there in order, unless somebody does
     so already: no other download waits for that."""
 
-    def __init__(self, handle: int, hashes: bool) -> None:
-        self._handle, self._hashes = handle, hashes
+    def __init__(self, handle: int, hashes: bool, arrived: Callable[[], None]) -> None:
+        self._handle, self._hashes, self._arrived = handle, hashes, arrived
 
     def begin(self, size: int) -> None:
         os.ftruncate(self._handle, size)  # a longer one may have been there
-        self.digest, self._hashed, self._is_hashing = hashlib.sha256(), 0, False
+        self.digest, self._hashed, self._missing, self._is_hashing = hashlib.sha256(), 0, size, False
         self._ends: dict[int, int] = {}  # of what was written, by where it begins
 
     async def take(self, at: int, data: Any) -> None:
         await in_thread(_write_out, self._handle, at, memoryview(data))
         self._ends[at] = at + len(data)
+        self._missing -= len(data)
+        if not self._missing:
+            self._arrived()
         if self._is_hashing or not self._hashes:
             return
         self._is_hashing = True

@@ -22,7 +22,7 @@ class Fake(FolderStore):
     def begin(self) -> None:
         self.begun += 1
 
-    def plan(self, numbers: Iterable[int], soon: int = 0) -> None:
+    def plan(self, numbers: Iterable[int], now: int = 0, soon: int = 0) -> None:
         self.planned = [int(number) for number in numbers]
 
     def ready(self, number: int) -> bool:

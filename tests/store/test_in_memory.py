@@ -174,7 +174,7 @@ def test_what_is_still_viewed_counts(proxy: Any, tmp_path: Path) -> None:
 def test_a_shard_that_another_store_had_too_is_downloaded_once(proxy: Any, tmp_path: Path) -> None:
     dataset = gpuload.Dataset(f"{proxy.url}/train", tmp_path, 0)
     store: Any = dataset.open_store()
-    store.plan([0], 1)
+    store.plan([0], soon=1)
     assert becomes(True, lambda: store.ready(0))
     stores._files.pop(dataset.manifest.shards[0].sha256)  # as when the other store, which got it later, drops it
     assert list(store._missing()) == [] and store.open(0).memory is not None

@@ -196,6 +196,16 @@ def test_otherwise_the_whole_is_fetched(
     assert not list(tmp_path.rglob("rows-*"))
 
 
+def test_what_is_here_counts_for_the_cache(serving: Any, tmp_path: Path) -> None:
+    from gpuload.store.cache import Cache
+
+    dataset, cache = gpuload.Dataset(serving.url, tmp_path), Cache(tmp_path, 1 << 40)
+    before = cache.used()
+    dataset.rows(3)
+    (path,) = tmp_path.rglob("rows-000003")
+    assert cache.used() == before + path.stat().st_size
+
+
 def test_manifests_tell_the_parts(many: Path) -> None:
     manifest, data = json.loads((many / "manifest.json").read_text()), (many / "index.arrow").read_bytes()
     offsets, schema = manifest["index_offsets"], gpuload.Dataset(many).schema

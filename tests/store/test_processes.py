@@ -30,8 +30,9 @@ def is_consistent(cache: Cache) -> bool:
 
 
 def needed(packed: Path, shards: int) -> int:
-    """Bytes of a cache for the largest shards."""
-    return sum(sorted((path.stat().st_size for path in packed.glob("*.tar")), reverse=True)[:shards])
+    """Bytes of a cache for the largest shards, and the index and manifest."""
+    sizes = sorted((path.stat().st_size for path in packed.glob("*.tar")), reverse=True)
+    return sum(sizes[:shards]) + sum((packed / name).stat().st_size for name in ("index.arrow", "manifest.json")) + 500
 
 
 def test_a_small_cache_holds_what_is_needed_next(

@@ -129,7 +129,7 @@ def test_a_data_set_is_pickled_with_its_cache(size: Any, limit: int, proxy: Any,
 def test_a_cache_that_is_too_small(proxy: Any, tmp_path: Path) -> None:
     dataset = gpuload.Dataset(f"{proxy.url}/train", tmp_path, "100kB")
     with pytest.raises(
-        ArgumentError, match=r"^cache .*: two windows of 1 shard take [\d,]+ bytes, and it has room for 100,000. Raise"
+        ArgumentError, match=r"^cache .*: two windows of 1 shard take [\d,]+ bytes, and it has room for 80,912. Raise c"
     ):
         load(dataset, shuffle=gpuload.Shuffle(window=1))
 

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import gpuload
 from gpuload import GpuloadError
 from gpuload.order.epoch import EpochOrder
 from gpuload.read.batches import BatchReader
+from gpuload.store.cache import Cache
 from gpuload.store.network import NEEDED, Connections
 
 EITHER = pytest.mark.parametrize("size", [None, 0], ids=["cached", "in memory"])
@@ -58,6 +60,46 @@ def test_no_connection_is_lost_by_cancelling() -> None:
 
     for seed in range(50):
         asyncio.run(run(seed))
+
+
+@EITHER
+@pytest.mark.parametrize("in_turn", [24, 2])
+def test_the_first_windows_have_the_network_one_after_the_other(
+    proxy: Any, tmp_path: Path, size: int | None, in_turn: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a slow disk makes room for a shard while the next one is looked at."""
+    monkeypatch.setattr("gpuload.store.stores._IN_TURN", in_turn)
+    monkeypatch.setattr("gpuload.store.stores._ROOM_S", 0.001)
+    make_room = Cache.make_room
+    monkeypatch.setattr(Cache, "make_room", lambda *args: (time.sleep(0.1), make_room(*args))[1])
+    beside: dict[str, set[str]] = {}  # what was asked for until a shard was sent
+    give_up = time.monotonic() + 250
+
+    def fault(path: str, number: int) -> None:
+        if not path.endswith(".tar") or number > 1:  # for the next epoch
+            return
+        if in_turn == 24:
+            time.sleep(0.3)
+        while path in windows[1] and in_turn == 2 and not asked() - windows[0] - windows[1]:
+            assert time.monotonic() < give_up
+            time.sleep(0.01)
+        beside[path] = asked()
+
+    def asked() -> set[str]:
+        return set(shards_asked(proxy))
+
+    proxy.fault = fault
+    with remote(proxy, tmp_path, size, shuffle=gpuload.Shuffle(window=2)) as loader:
+        order = EpochOrder(loader.dataset.shard_sizes, seed=0, epoch=0, window=2)
+        windows = [{f"/train/shard-{number:06d}.tar" for number in order.window_shards(at)} for at in range(5)]
+        for _ in loader:
+            pass
+    known, early = set[str](), []
+    for window in windows:
+        known |= window
+        early.append(set().union(*(beside[path] for path in window)) - known)
+    assert not early[0]
+    assert any(early) == (in_turn == 2), early
 
 
 @EITHER
