@@ -93,8 +93,7 @@ class Dataset:
     folder: the packed folder, or its URL.
     cache, cache_size: for shards at URLs, the folder into which they are downloaded as they are needed, shared by all
         processes on this machine, and how large it may become: bytes, or such as "200GB". By default $GPULOAD_CACHE,
-        else gpuload in the user's cache folder; and nine tenths of what is free on its disk. cache_size=0: shards are
-        downloaded into memory, by each process those that it needs soon.
+        else gpuload in the user's cache folder; and nine tenths of what is free on its disk.
     verify: "sha256": loaders compare the checksum of each shard with the manifest's, once, before they hand out a
         sample of it. That is done while reading ahead; the first batch waits for a window of shards.
     max_pixels: of an image, by the index; loaders refuse a larger one before there is memory for it. The packer's
@@ -402,12 +401,10 @@ class Dataset:
         if self._root is None:
             assert isinstance(self.folder, Path)
             return FolderStore([self.folder / info.name for info in infos])
-        from gpuload.store.stores import CachedStore, MemoryStore  # asyncio and obstore
+        from gpuload.store.stores import CachedStore  # asyncio and obstore
 
         assert self.cache is not None
         wanted = [Wanted(info.sha256, info.bytes, info.name.removeprefix(f"{self._root}/")) for info in infos]
-        if self.cache.in_memory:
-            return MemoryStore(self._root, wanted, self.cache.kept)
         return CachedStore(self._root, self.cache, wanted, trusts)
 
     @checked("Dataset.subset", samples=_SAMPLES)

@@ -117,7 +117,7 @@ def check_cache(dataset: Dataset) -> Answer:
     data = {"folder": str(cache.folder), "limit": cache.limit, "room": room}
     said = f"{cache.folder}: room for {size(room)}, the set takes {size(stored)}"
     if _windows_bytes(dataset) > room:
-        remedy = "Free some, or give another folder by GPULOAD_CACHE. With Dataset(cache_size=0) shards stay in memory"
+        remedy = "Free some, or give another folder by GPULOAD_CACHE"
         return "attention", f"{said}. Two windows of {WINDOW} shards do not fit", remedy, data
     if stored > room:
         return "note", f"{said}: every epoch downloads what does not fit", "", data

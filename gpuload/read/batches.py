@@ -59,10 +59,7 @@ class BatchReader:
         self._prepare = prepare
         if decodes and any(has_points(dataset.schema) for dataset in datasets):
             columns = (*columns, POINTS)
-        self._readers = [
-            Reader(dataset, columns, [*members, *masks], dataset.verify, _spanned(dataset, _READ_AT_ONCE))
-            for dataset in datasets
-        ]
+        self._readers = [Reader(dataset, columns, [*members, *masks], dataset.verify) for dataset in datasets]
         # Costs nothing if the manifests rule larger images out.
         self._checks_sizes = decodes and any(
             not 0 < one.manifest.width * one.manifest.height <= one.max_pixels for one in datasets
@@ -197,14 +194,10 @@ def check_space(datasets: Sequence[Dataset], window: int, batch_size: int, lanes
         if dataset.cache is not None:
             sizes = sorted((shard.bytes for shard in dataset.manifest.shards), reverse=True)
             # Two windows, and the shards read at once, the first of which may begin with its last sample.
-            spanned = _spanned(dataset, batch_size + _READ_AT_ONCE)
+            samples = (batch_size + _READ_AT_ONCE) * len(dataset.shard_paths)
+            spanned = -(-samples // max(1, int(dataset.first_samples[-1])))
             windows = f"two windows of {counted(window, 'shard')}" + (f" in each of {lanes} lanes" if lanes > 1 else "")
             dataset.cache.require(sum(sizes[: 2 * window * lanes + spanned]), windows, window > 1)
-
-
-def _spanned(dataset: Dataset, samples: int) -> int:
-    """The number of shards that this many samples span."""
-    return -(-samples * len(dataset.shard_paths) // max(1, int(dataset.first_samples[-1])))
 
 
 def _check_sizes(dataset: Dataset, batch: EncodedBatch) -> None:

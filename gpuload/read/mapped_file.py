@@ -212,8 +212,8 @@ class MappedFile:
     Python's own `mmap` keeps a file handle for each mapping, and a process has 1,024 by default: a window of a thousand
     shards would not fit.
 
-    lease: the file; its `memory` is kept alive as long as it is mapped. owner: the object that queries
-    `gpuload.read.mapped_file` for its faults. data: uint8 (size,), read-only. stamp: the file's `os.stat`.
+    lease: the file. owner: the object that queries `gpuload.read.mapped_file` for its faults. data: uint8 (size,),
+    read-only. stamp: the file's `os.stat`.
 
     Raises:
         OSError: it cannot be opened or mapped.
@@ -228,7 +228,7 @@ class MappedFile:
             if address == _FAILED:
                 raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         slot = protect(lease.path, address, size, owner) if size else 0
-        memory = _Memory(address, size, lease.memory)
+        memory = _Memory(address, size)
         if size:
             # Not at the interpreter's end, when threads may still be reading.
             weakref.finalize(memory, _unmap, address, size, slot).atexit = False
@@ -238,8 +238,7 @@ class MappedFile:
 class _Memory:
     """The object that arrays reference."""
 
-    def __init__(self, address: int, size: int, keep: object) -> None:
-        self.keep = keep
+    def __init__(self, address: int, size: int) -> None:
         about = {"data": (address, True), "shape": (size,), "typestr": "|u1", "version": 3}
         self.__array_interface__: dict[str, Any] = about
 

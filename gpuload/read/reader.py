@@ -171,8 +171,7 @@ class Reader:
     columns: names of index columns to return with each batch, such as "label" or "key". members: names of fields
         besides the image, of kinds that stay in the shard, whose bytes to return. verify: with "sha256", no sample is
         returned before the SHA-256 of its shard has been compared with the manifest's; with None, this applies only to
-        shards at URLs; with "downloads", only to those that this process downloads. beside: shards that a store in
-        memory may hold besides those of two windows.
+        shards at URLs; with "downloads", only to those that this process downloads.
 
     ahead: the thread that reads ahead.
     """
@@ -183,7 +182,6 @@ class Reader:
         columns: Sequence[str] = (),
         members: Sequence[str] = (),
         verify: str | None = None,
-        beside: int = 0,
     ) -> None:
         self._dataset = dataset
         self._columns, self._members = tuple(columns), tuple(members)
@@ -198,7 +196,7 @@ class Reader:
         if index.parts is None:
             slot = mapped_file.protect(index.path, index.bytes.address, index.bytes.size, self._index_owner)
             weakref.finalize(self, mapped_file.release, slot).atexit = False
-        self._store, self._beside = dataset.open_store(verify == "downloads"), beside
+        self._store = dataset.open_store(verify == "downloads")
         self._parts, self._waiter = index.parts, Waiter()  # rows of the index that are not local, and waits for them
         self._window = Window(dataset, (), {}, self._owner, self._store)
         self._entered: tuple[EpochOrder, int, int, object] | None = None
@@ -261,8 +259,7 @@ class Reader:
         with self._explained():
             if self._entered != place:
                 upcoming, needed = order.upcoming(first), _shards_of(order, first, last + 1)
-                windows = 2 * len(_shards_of(order, first, first + 1))
-                self._store.plan(upcoming, len(needed), max(len(needed), windows + self._beside))
+                self._store.plan(upcoming, len(needed))
                 self._fetch_rows(needed, upcoming)
                 following = filter(self._is_ready, order.following(last).tolist())
                 self._enter(list(dict.fromkeys([*needed, *following])))
@@ -368,7 +365,7 @@ class Reader:
         known = {
             number: shards[number] for number in numbers if number in shards and shards[number].owner is self._owner
         }
-        # The others are released before new ones are opened, so memory need not hold both.
+        # The others are released before new ones are opened, so that the cache need not hold both.
         del shards
         self._entered, self._window = None, Window(self._dataset, known, known, self._owner, self._store)
         self.ahead.want(known.values())

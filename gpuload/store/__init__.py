@@ -1,7 +1,6 @@
 """Where packed sets lie, and the shards of a set as local files.
 
-Decoders memory-map shards, so every store hands out local files: those of a folder, or downloads in a cache or in
-memory.
+Decoders memory-map shards, so every store hands out local files: those of a folder, or downloads in a cache.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,15 +15,12 @@ from gpuload.machine.untrusted import open_regular
 class Lease:
     """A local file with the bytes of a shard, which stays in place while this object or its `holder` exists.
 
-    holder: the open file, where other processes may delete or replace it. memory: what holds the bytes if they are not
-    on a disk; whoever maps the file keeps a reference for as long as the mapping exists, so that the store can count
-    the memory in use. A mapping of a file on a disk does without: batches that are still viewed keep no shard from
-    being evicted, and no descriptor open.
+    holder: the open file, where other processes may delete or replace it. A mapping of the file does without: batches
+    that are still viewed keep no shard from being evicted, and no descriptor open.
     """
 
     path: Path
     holder: Any = None
-    memory: Any = None
 
     def open(self, buffering: int = -1) -> BinaryIO:
         """Opens the very file that the store has found and checked, even if its path is gone. buffering: as of `open`.
@@ -49,10 +45,10 @@ class Store:
     def interrupt(self) -> None:
         """Cancels a blocked `open`, in whichever thread; further calls raise until `begin`."""
 
-    def plan(self, numbers: Iterable[int], now: int = 0, soon: int = 0) -> None:
+    def plan(self, numbers: Iterable[int], now: int = 0) -> None:
         """Replaces the plan: the shards that will be needed from now on, in this order.
 
-        now: how many of them, each counted once, are opened next. soon: how many a store in memory may hold.
+        now: how many of them, each counted once, are opened next.
         """
 
     def ready(self, number: int) -> bool:

@@ -21,9 +21,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from gpuload.checks import PATH, Rule, as_text, either, fitting, parse_size, shown, whole
+from gpuload.checks import COUNT, PATH, Rule, as_text, either, fitting, parse_size, shown
 from gpuload.errors import ArgumentError, FormatError, RemoteError
-from gpuload.machine.limits import available_memory, memory_limit
 from gpuload.store import Lease
 from gpuload.store.files import locked, open_own, why_not_own
 from gpuload.store.url import refuse_urls
@@ -42,9 +41,9 @@ _FREE_SHARE = 0.9  # of what is free on the disk, where no limit is given
 
 
 CACHE_SIZE: Rule[int] = either(
-    "bytes, such as '200GB', or 0 for no shards on disk",
-    fitting("", lambda value: parse_size(as_text(value)), lambda size: size >= 0),
-    whole(0),
+    "bytes, such as '200GB'",
+    fitting("", lambda value: parse_size(as_text(value)), lambda size: size > 0),
+    COUNT,
 )
 
 
@@ -69,9 +68,6 @@ class Cache:
     folder: None is `default_folder()`. limit: bytes, of all that lies in it; None: what is there already, and nine
     tenths of what is free on the disk now. asked: the folder that was given.
 
-    With a limit of 0 it holds manifests and indexes only, and shards stay in memory (`in_memory`). kept: what
-    `MemoryStore` keeps of the samples that were looked at.
-
     Raises:
         ArgumentError: the folder cannot be created or written.
     """
@@ -80,8 +76,7 @@ class Cache:
         if folder is not None:
             refuse_urls("cache", PATH.read(folder), "Give a folder on a local disk")
         self.folder = Path(default_folder() if folder is None else folder).absolute()
-        self.given, self.in_memory = limit, limit == 0
-        self.kept: list[Any] = []
+        self.given = limit
         self._room = self.folder / _ROOM
         self.shards, self.sets = self._room / "shards", self._room / "sets"
         try:
@@ -89,7 +84,7 @@ class Cache:
         except OSError as error:
             raise ArgumentError(
                 f"cache {self.folder}: cannot be written ({error.strerror}). Give another folder with cache=, or by "
-                "the environment variable GPULOAD_CACHE; cache_size=0 keeps no shards on disk"
+                "the environment variable GPULOAD_CACHE"
             ) from None
         self._in_sets: dict[Path, tuple[int, int]] = {}  # when each folder was changed, and the bytes in it
         self.limit = self.used() + int(_FREE_SHARE * self.free()) if limit is None else limit
@@ -117,7 +112,7 @@ class Cache:
         return shutil.disk_usage(self._room).free
 
     def require(self, needed: int, what: str, can_shrink: bool) -> None:
-        """Checks that shards of this many bytes, all in use at once, fit here, or in memory.
+        """Checks that shards of this many bytes, all in use at once, fit here.
 
         what: they are, for the message. can_shrink: whether a smaller window would need less.
 
@@ -125,15 +120,12 @@ class Cache:
             ArgumentError: they do not fit.
         """
         instead = f"give {'a smaller window' if can_shrink else 'a set that was packed into smaller shards'}"
-        if self.in_memory:
-            memory = min(filter(None, (available_memory(), memory_limit())), default=needed)
-            where, room, remedy = "cache_size=0", memory, f"Give a cache on disk (cache_size), or {instead}"
-        else:
-            limit, free = self.limit - self._beside(), _bytes_in(self.shards) + self.free()
-            where, room = f"cache {self.folder}", max(0, min(limit, free))
-            remedy = f"Raise cache_size, or {instead}" if limit < free else f"Free some of its disk, or {instead}"
-        if needed > room:
-            raise ArgumentError(f"{where}: {what} take {needed:,} bytes, and it has room for {room:,}. {remedy}")
+        limit, free = self.limit - self._beside(), _bytes_in(self.shards) + self.free()
+        if needed > (room := max(0, min(limit, free))):
+            raise ArgumentError(
+                f"cache {self.folder}: {what} take {needed:,} bytes, and it has room for {room:,}. "
+                f"{'Raise cache_size' if limit < free else 'Free some of its disk'}, or {instead}"
+            )
 
     def lease(self, shard: Wanted) -> Lease | None:
         """The shard, if it is here; it is not deleted while the lease exists.

@@ -75,9 +75,9 @@ def reader(bucket: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
     return proxy
 
 
-@pytest.fixture(params=["cached", "in memory", "in parts"])
+@pytest.fixture(params=["cached", "in parts"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where shards are kept; "in parts": in the cache, with an index of which each part is fetched when it is needed."""
+    """How the index is fetched: whole, or "in parts", each when it is needed."""
     if request.param == "in parts":
         monkeypatch.setattr("gpuload.disk.fetch.WHOLE_BYTES", 0)
     return str(request.param)
@@ -86,19 +86,19 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 URLS = {"s3": "s3://sets/photos/train", "hub": "hf://datasets/me/photos/train"}
 
 
-@pytest.fixture(params=["cached", "in memory", "in parts", "without ranges", "s3", "hub"])
+@pytest.fixture(params=["cached", "in parts", "without ranges", "s3", "hub"])
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., gpuload.Dataset]]:
     """Opens `packed`, as it lies at a URL: by a folder for the cache, and options."""
     from store.servers import file_server, running
 
-    packed, size = request.getfixturevalue("packed"), 0 if request.param == "in memory" else None
+    packed = request.getfixturevalue("packed")
     if request.param == "in parts":
         monkeypatch.setattr("gpuload.disk.fetch.WHOLE_BYTES", 0)
     if fixture := {"s3": "reader", "hub": "hub"}.get(request.param):
         request.getfixturevalue(fixture)
     with running(file_server(packed, ranges=request.param != "without ranges")) as server:
         url = URLS.get(request.param, server.url)
-        yield lambda cache, **options: gpuload.Dataset(url, cache, size, **options)
+        yield lambda cache, **options: gpuload.Dataset(url, cache, **options)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Servers on the loopback: a folder by HTTP, with ranges and without, and a proxy that makes what goes wrong."""
 
-import gc
 import hashlib
 import http.client
 import os
@@ -11,7 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -173,29 +172,6 @@ def file_server(folder: Path, ranges: bool = True) -> _Server:
 def shards_asked(proxy: Any) -> dict[str, int]:
     """How often each shard was asked for."""
     return {path: count for path, count in dict(proxy.asked).items() if path.endswith(".tar")}
-
-
-def memory_files() -> int:
-    """Files in memory that this process has open."""
-    found = 0
-    for number in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # that of the folder itself
-            found += os.readlink(f"/proc/self/fd/{number}").startswith("/memfd:gpuload-shard")
-    return found
-
-
-def becomes(value: int, count: Callable[[], int]) -> bool:
-    """Waits until a count comes to a value: a download that was under way ends in its own thread."""
-    give_up = time.monotonic() + 120
-    while count() != value and time.monotonic() < give_up:
-        gc.collect()  # what other tests have left
-        time.sleep(0.01)
-    return count() == value
-
-
-def no_shards_in_memory() -> None:
-    """Waits until this process holds none."""
-    assert becomes(0, memory_files)
 
 
 def start_script(name: str, *arguments: str, warnings: str = "ignore") -> "subprocess.Popen[str]":

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 from loaders import drain, load, world
-from store.servers import Proxy, file_server, no_shards_in_memory, running, shards_asked
+from store.servers import Proxy, file_server, running, shards_asked
 
 import gpuload
 from gpuload import ArgumentError, FormatError, MissingPackageError, RemoteError, ShardError, cli
@@ -32,12 +32,12 @@ from gpuload.store.url import URL
 Rows = list[tuple[int, bytes]]
 
 
-def remote(proxy: Any, cache: Path, way: str = "cached", **options: Any) -> gpuload.DaliIterator:
-    return remote_of(f"{proxy.url}/train", cache, way, **options)
+def remote(proxy: Any, cache: Path, **options: Any) -> gpuload.DaliIterator:
+    return remote_of(f"{proxy.url}/train", cache, **options)
 
 
-def remote_of(url: Any, cache: Path, way: str = "cached", **options: Any) -> gpuload.DaliIterator:
-    dataset: Any = gpuload.Dataset(url, cache, 0 if way == "in memory" else None)
+def remote_of(url: Any, cache: Path, **options: Any) -> gpuload.DaliIterator:
+    dataset: Any = gpuload.Dataset(url, cache)
     return load(dataset, drop_last=False, shuffle=gpuload.Shuffle(window=2), **options)
 
 
@@ -116,12 +116,11 @@ def test_what_is_asked_of_a_set_is_told_as_of_the_folder(place: Any, packed: Pat
         assert ask(data) == ask(local)
 
 
-@pytest.mark.parametrize(("size", "limit"), [("1GB", 10**9), (0, 0)])
-def test_a_data_set_is_pickled_with_its_cache(size: Any, limit: int, proxy: Any, tmp_path: Path) -> None:
-    dataset = gpuload.Dataset(f"{proxy.url}/train", tmp_path, size).subset(range(30))
+def test_a_data_set_is_pickled_with_its_cache(proxy: Any, tmp_path: Path) -> None:
+    dataset = gpuload.Dataset(f"{proxy.url}/train", tmp_path, "1GB").subset(range(30))
     copy: Any = pickle.loads(pickle.dumps(dataset))
     assert copy.fingerprint == dataset.fingerprint and str(copy.folder) == f"{proxy.url}/train"
-    assert (copy.cache.folder, copy.cache.limit, copy.cache.in_memory) == (tmp_path, limit, not limit)
+    assert (copy.cache.folder, copy.cache.limit) == (tmp_path, 10**9)
     with load(copy, drop_last=False) as loader:
         assert len(drain([loader])) == 30
 
@@ -154,12 +153,11 @@ def test_what_goes_wrong_once_is_tried_again(
     proxy.fault = fault
     proxy.silent_s = 4.0
     monkeypatch.setattr(Objects, "patience", replace(Objects.patience, silent_s=1.5))
-    no_shards_in_memory()  # of earlier tests, which would not be downloaded
-    with remote(proxy, tmp_path, way) as loader:
+    with remote(proxy, tmp_path) as loader:
         assert drain([loader]) == epochs[0]
     asked = shards_asked(proxy)
     assert proxy.asked["/train/index.arrow"] > len(faults["index.arrow"])
-    # Of shards in memory, some are downloaded again for the next epoch; others are slow, too, beside one that stalls.
+    # Others are slow, too, beside one that stalls.
     assert len(asked) == 10 and set(asked.values()) <= {2, 3, 4}
 
 
@@ -198,8 +196,6 @@ LASTING = {
     ("fault", "way"),
     [
         *((fault, "cached") for fault in LASTING),
-        ("503", "in memory"),
-        ("wrong bytes", "in memory"),
         ("503", "in parts"),
     ],
     indirect=["way"],
@@ -215,13 +211,10 @@ def test_what_goes_on_going_wrong_is_an_error_in_a_while(
     proxy.silent_s = 1.0
     if fault == "stall":
         impatient(silent_s=0.5, give_up_s=1.0)
-    with remote(proxy, tmp_path, way) as loader:
+    with remote(proxy, tmp_path) as loader:
         proxy.fault = lambda path, number: fault if path.endswith(file[-4:]) else None
-        with pytest.raises(error, match=rf"^{proxy.url}/train/{file}: {LASTING[fault]}") as raised:
+        with pytest.raises(error, match=rf"^{proxy.url}/train/{file}: {LASTING[fault]}"):
             drain([loader])
-        assert way != "in memory" or "is kept" not in str(raised.value)
-        if way == "in memory":
-            no_shards_in_memory()  # although there is the error still
         proxy.reset()  # and the next loop goes on where the last one stopped
         monkeypatch.undo()
         loader.load_state_dict({**loader.state_dict(), "epoch": 0, "begin": 0, "samples": 0})
@@ -230,7 +223,7 @@ def test_what_goes_on_going_wrong_is_an_error_in_a_while(
 
 def test_a_set_that_was_replaced(way: str, packed: Path, tmp_path: Path, impatient: None) -> None:
     copy = Path(shutil.copytree(packed, tmp_path / "set"))
-    with running(file_server(copy)) as server, remote_of(server.url, tmp_path / "cache", way) as loader:
+    with running(file_server(copy)) as server, remote_of(server.url, tmp_path / "cache") as loader:
         for path in copy.glob("*.tar"):
             data = bytearray(path.read_bytes())
             data[700] ^= 1
@@ -360,8 +353,8 @@ def test_not_everything_may_lie_at_a_url(tmp_path: Path) -> None:
 def test_cache_arguments(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     asks: list[tuple[Any, str]] = [
-        (("http://127.0.0.1:1/x", tmp_path, -1), r"Dataset\(cache_size=-1\): expected bytes, such as '200GB', or 0"),
-        (("http://127.0.0.1:1/x", tmp_path / "file"), "cache .*/file: cannot be written .*GPULOAD_CACHE; cache_size=0"),
+        (("http://127.0.0.1:1/x", tmp_path, 0), r"Dataset\(cache_size=0\): expected bytes, such as '200GB'"),
+        (("http://127.0.0.1:1/x", tmp_path / "file"), "cache .*/file: cannot be written .*GPULOAD_CACHE"),
         (("http://127.0.0.1:1/x", "s3://bucket"), "cache s3://bucket: is a URL, expected a path. Give a folder"),
     ]
     for arguments, message in asks:

@@ -18,11 +18,9 @@ from gpuload.read.batches import BatchReader
 from gpuload.store.cache import Cache
 from gpuload.store.network import NEEDED, Connections
 
-EITHER = pytest.mark.parametrize("size", [None, 0], ids=["cached", "in memory"])
 
-
-def remote(proxy: Any, cache: Path, size: int | None, **options: Any) -> gpuload.DaliIterator:
-    return load(gpuload.Dataset(f"{proxy.url}/train", cache, size), 2, **options)  # type: ignore[arg-type]
+def remote(proxy: Any, cache: Path, **options: Any) -> gpuload.DaliIterator:
+    return load(gpuload.Dataset(f"{proxy.url}/train", cache), 2, **options)  # type: ignore[arg-type]
 
 
 async def take(connections: Connections, needed: dict[int, float], number: int, order: list[int]) -> None:
@@ -62,10 +60,9 @@ def test_no_connection_is_lost_by_cancelling() -> None:
         asyncio.run(run(seed))
 
 
-@EITHER
 @pytest.mark.parametrize("in_turn", [24, 2])
 def test_the_first_windows_have_the_network_one_after_the_other(
-    proxy: Any, tmp_path: Path, size: int | None, in_turn: int, monkeypatch: pytest.MonkeyPatch
+    proxy: Any, tmp_path: Path, in_turn: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where a slow disk makes room for a shard while the next one is looked at."""
     monkeypatch.setattr("gpuload.store.stores._IN_TURN", in_turn)
@@ -89,7 +86,7 @@ def test_the_first_windows_have_the_network_one_after_the_other(
         return set(shards_asked(proxy))
 
     proxy.fault = fault
-    with remote(proxy, tmp_path, size, shuffle=gpuload.Shuffle(window=2)) as loader:
+    with remote(proxy, tmp_path, shuffle=gpuload.Shuffle(window=2)) as loader:
         order = EpochOrder(loader.dataset.shard_sizes, seed=0, epoch=0, window=2)
         windows = [{f"/train/shard-{number:06d}.tar" for number in order.window_shards(at)} for at in range(5)]
         for _ in loader:
@@ -102,11 +99,10 @@ def test_the_first_windows_have_the_network_one_after_the_other(
     assert any(early) == (in_turn == 2), early
 
 
-@EITHER
-def test_batches_that_are_here_are_handed_out(proxy: Any, tmp_path: Path, size: int | None) -> None:
+def test_batches_that_are_here_are_handed_out(proxy: Any, tmp_path: Path) -> None:
     """Several are read at a time, but none waits for the shards of later ones."""
     goes_on, late = threading.Event(), list[str]()
-    with remote(proxy, tmp_path, size, prefetch=1, shuffle=gpuload.Shuffle(window=1)) as loader:
+    with remote(proxy, tmp_path, prefetch=1, shuffle=gpuload.Shuffle(window=1)) as loader:
         shards = EpochOrder(loader.dataset.shard_sizes, seed=0, epoch=0, window=1).upcoming(0)[:4].tolist()
 
         def fault(path: str, number: int) -> None:
@@ -123,9 +119,8 @@ def test_batches_that_are_here_are_handed_out(proxy: Any, tmp_path: Path, size: 
         assert batches == 48 and not late
 
 
-@EITHER
 def test_a_loop_that_is_closed_as_it_begins_downloads_nothing(
-    proxy: Any, tmp_path: Path, size: int | None, monkeypatch: pytest.MonkeyPatch
+    proxy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or `close` would wait for that."""
     beginning, interrupted = threading.Event(), threading.Event()
@@ -143,7 +138,7 @@ def test_a_loop_that_is_closed_as_it_begins_downloads_nothing(
 
     monkeypatch.setattr(BatchReader, "begin", begin_late)
     monkeypatch.setattr(BatchReader, "interrupt", interrupt_before)
-    with remote(proxy, tmp_path, size) as loader:
+    with remote(proxy, tmp_path) as loader:
         found: list[str] = []
 
         def train() -> None:
