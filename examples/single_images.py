@@ -55,15 +55,14 @@ def train_epoch(loader: gpuload.DaliIterator, net: nn.Module, every: int) -> dic
         optimizer.step()
         seen += len(labels)
         loss_sum += loss.detach() * len(labels)
-        timing = loader.timing
-        assert timing is not None  # at least one batch
-        for times, seconds in ((read, timing.read_s), (decode, timing.decode_s), (wait, timing.wait_s)):
+        last = loader.metrics(1)
+        for times, seconds in ((read, last.read_s), (decode, last.decode_s), (wait, last.wait_s)):
             times.append(seconds)
         peak.look()
         if number % 64 == 1:
             of_shards = max(of_shards, measure.mapped_bytes(loader.dataset.folder))
         if number % every == 0 or number == len(loader):
-            ms = " ".join(f"{1000 * seconds:6.1f} ms" for seconds in (timing.read_s, timing.decode_s, timing.wait_s))
+            ms = " ".join(f"{1000 * seconds:6.1f} ms" for seconds in (last.read_s, last.decode_s, last.wait_s))
             print(f"{number:>6} {ms} {measure.in_bytes(measure.memory().own):>11} {loss.item():6.2f}", flush=True)
     elapsed = time.perf_counter() - begun
     return {

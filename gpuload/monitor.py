@@ -203,8 +203,8 @@ class Meter:
         self._training_s += now - self._handed
         return now
 
-    def hand_over(self, batch: Any, decoded: Any, asked: float, ready: float, place: tuple[int, int]) -> float:
-        """Records that a batch is returned to the training loop. Returns the seconds since `asked`.
+    def hand_over(self, batch: Any, decoded: Any, asked: float, ready: float, place: tuple[int, int]) -> None:
+        """Records that a batch is returned to the training loop.
 
         batch, decoded: a `gpuload.read.batch.Batch` and its `gpuload.decode.interface.Decoded`. ready: when it was
             decoded. place: the epoch, and the number of its samples returned.
@@ -230,7 +230,6 @@ class Meter:
         self._place, self._sums, self._kept[sums["steps"] % _KEPT] = place, sums, sums
         if sums["steps"] >= self._next_look:
             self._look(sums)
-        return now - asked
 
     def metrics(self, window: int | None = None) -> Metrics:
         """As `DaliIterator.metrics`."""

@@ -1,9 +1,8 @@
 """Arguments of decoding: the decoder, its resources, and the handling of samples that do not decode."""
 
-from pathlib import Path
 from typing import Annotated, Literal
 
-from gpuload.checks import FLAG, PATH, choice, either, number, optional, settings, whole
+from gpuload.checks import FLAG, choice, either, number, optional, settings, whole
 from gpuload.errors import ArgumentError
 
 Backend = Literal["dali", "native", "both"]
@@ -70,7 +69,6 @@ class OnCorrupt:
     action: "skip" or "mark", as `DaliIterator` describes them.
     most: the number allowed per epoch on this rank, as an int, or as a share in 0..1 of this rank's samples per epoch;
         more raise DecodeError.
-    log: a file to which each occurrence is appended as a line of JSON.
 
     Raises:
         ArgumentError: a value out of its range.
@@ -81,4 +79,3 @@ class OnCorrupt:
         float,
         either("a whole number of samples from 0, or a share as a float in 0..1", whole(0), number(0, 1, "a share")),
     ] = 0.01
-    log: Annotated[str | Path | None, optional(PATH)] = None

@@ -64,7 +64,6 @@ class Join(Stage):
         job.decoded = Decoded(
             tuple(_join_rows(same, rows) for same in zip(*(one.images for one in decoded), strict=True)),
             tuple(tuple(_join_rows(same, rows) for same in zip(*view, strict=True)) for view in views),
-            0.0,
             work_s=sum(one.work_s for one in decoded),  # NaN, since DALI does not report it; the next, too
             queue_depth=sum(one.queue_depth for one in decoded),
             broken={row: fault for part in parts for row, fault in part.in_whole(part.decoded.broken).items()},

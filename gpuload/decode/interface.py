@@ -47,8 +47,6 @@ class Decoded(NamedTuple):
 
     images: for each view, (N, C, height, width), or with channels_last (N, height, width, C).
     masks: for each view, for each mask field, uint8 (N, height, width).
-    seconds: from the start of decoding until the batch was ready, or with DALI until it was taken. Batches are decoded
-        concurrently.
     work_s: total work of the decoding threads. read_wait_s: how long the consumer waited for the batch to be read.
         queue_depth: batches that were ready when it was requested. NaN if unknown.
     broken: the samples that do not decode, by row. Their pixels are undefined; arrays are then NumPy arrays or torch
@@ -59,7 +57,6 @@ class Decoded(NamedTuple):
 
     images: tuple[Any, ...]
     masks: tuple[tuple[Any, ...], ...]
-    seconds: float
     work_s: float = 0.0
     read_wait_s: float = 0.0
     queue_depth: float = 0.0
@@ -151,7 +148,7 @@ def no_pixels(batch: Batch, forms: Sequence[Form], masks: int) -> Decoded:
         shape = (form.channels, *view.size) if form.layout == "NCHW" else (*view.size, form.channels)
         images.append(np.empty((0, *shape), NUMPY_DTYPES[form.dtype]))
     no_masks = tuple(tuple(np.empty((0, *view.size), np.uint8) for _ in range(masks)) for view in batch.views)
-    return Decoded(tuple(images), no_masks, 0.0)
+    return Decoded(tuple(images), no_masks)
 
 
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]]

@@ -11,7 +11,6 @@ cold, as they are after a training step: most of its bookkeeping is Python, and 
 2026-11).
 """
 
-import math
 import os
 import threading
 import time
@@ -198,30 +197,22 @@ class Job:
     def __init__(self, batch: Batch, whole: "Job | None" = None, rows: I64 | None = None) -> None:
         self.batch, self.rows = batch, rows
         self._whole = None if whole is None else weakref.ref(whole)
-        self.decoded = Decoded((), (), 0.0)
+        self.decoded = Decoded((), ())
         self.parts: tuple[Job, ...] = ()
         self.held: list[Any] = []
         self.state: Any = None
         self.is_abandoned = False
         self.taken: I64 = np.zeros(1, np.int64)
         self.shares: Task[None] | None = None
-        self._started, self._ended = math.inf, -math.inf
         self._work_s: list[float] = []
         self.ready: Any = None
 
     def do_share(self, work: Work, name: str) -> None:
         """One thread's share of the work."""
         begun = time.perf_counter()
-        self._started = min(self._started, begun)
         with annotate(name):
             work()
-        self._work_s.append(self.stamp() - begun)
-
-    def stamp(self) -> float:
-        """Extends the batch's decoding time to now, by `time.perf_counter`, and returns now."""
-        self._ended = now = time.perf_counter()
-        self._started = min(self._started, now)
-        return now
+        self._work_s.append(time.perf_counter() - begun)
 
     def abandon(self) -> None:
         """Cancels the batch: its shares may end early."""
@@ -232,9 +223,8 @@ class Job:
 
     def take(self, read_wait_s: float, ready: int) -> tuple[Batch, Decoded]:
         """The batch and its pixels, which only the caller holds from now on."""
-        decoded, self.decoded, self.parts = self.decoded, Decoded((), (), 0.0), ()
+        decoded, self.decoded, self.parts = self.decoded, Decoded((), ()), ()
         return self.batch, decoded._replace(
-            seconds=self._ended - self._started,
             work_s=decoded.work_s + sum(self._work_s),
             read_wait_s=read_wait_s,
             queue_depth=decoded.queue_depth + ready,
@@ -392,9 +382,7 @@ class Runner:
                 if number == len(self.stages) - 1:
                     job.ready, job.held = self._device.leave(job.held), []
         pool, stage = self._pools[number], self.stages[number]
-        if work is None or pool is None:
-            job.stamp()
-        else:
+        if work is not None and pool is not None:
             job.shares = pool.submit(partial(job.do_share, work, stage.name), stage.threads)
         return job
 

@@ -23,7 +23,7 @@ from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, CallError, GpuloadError, StateError
 from gpuload.fields.kind import FieldSpec
 from gpuload.loader.arguments import ADVICE, ARGUMENTS, STATE, Sampler
-from gpuload.loader.pipeline import CorruptSamples, Pipeline, Report, Timing, check_current, followed
+from gpuload.loader.pipeline import CorruptSamples, Pipeline, Report, check_current, followed
 from gpuload.loader.tuning import Chosen, choose_decoder
 from gpuload.machine.ranks import compare_ranks, compare_with_counterparts, find_ranks
 from gpuload.monitor import MOST_STEPS, Metrics, Setup
@@ -83,8 +83,8 @@ class DaliIterator:
         comes twice; if no sample of the batch decodes, the first one after the batch in the order. With decoder="both",
         its own number determines its decoder. "mark": the sample stays, with a zero image and the fill value in its
         masks, and batches end with a field "corrupt", bool (N,), which is True there, to mask its loss. Batch sizes,
-        steps, states and all other samples are the same in all three. `OnCorrupt("skip", most=…, log=…)` sets how many
-        are allowed, 1 % by default, and a file that lists them.
+        steps, states and all other samples are the same in all three. `OnCorrupt("skip", most=…)` sets how many are
+        allowed, 1 % by default.
     decoder: "dali" (nvJPEG on a GPU, otherwise DALI's CPU operators), "native" (a compiled decoder and resize in CPU
         threads; a GPU gets the pixels, and normalises and transforms them), "both" (each decodes a share of every
         batch) or "auto". On a CPU, "auto" is "native", which is faster. On a GPU it is the fastest that `python -m
@@ -222,7 +222,6 @@ class DaliIterator:
         if self._mixing is not None:
             self._warn_of_sorted_shards(self._mixing.window * self._mixing.lanes)
         self._over = threading.Event()  # set where the current loop is ended by another one, or by `close`
-        self.timing: Timing | None = None  # of the last batch returned
         self.padding = 0  # samples at its end that only keep this rank in step
         # Accelerate reads these: whether that batch is the last of its epoch, and its samples on all ranks without
         # padding.
@@ -238,9 +237,7 @@ class DaliIterator:
             open_decoder(decoder, device_id, forms, self._stored, resources, self._functions, action),
             partial(collate, arrays=arrays),
             partial(no_pixels, forms=forms, masks=len(collate.masks)),
-            CorruptSamples(
-                self._datasets, collate.masks, on_corrupt, epoch_samples=epoch_samples, rank=self.ranks.rank
-            ),
+            CorruptSamples(self._datasets, collate.masks, on_corrupt, epoch_samples),
             Setup.of(self),
         )
 
@@ -477,7 +474,7 @@ class DaliIterator:
                 start, stop = (position.begin + at.samples for at in (self._handed_out, made.position))
                 self.padding, self.remainder = self._epochs.padding(start, stop), stop - start
                 self.end_of_dataloader = self._epochs.is_last(made.position)
-                self._handed_out, self.timing, fields = made.position, made.timing, [made.fields]
+                self._handed_out, fields = made.position, [made.fields]
                 del made
                 yield fields.pop()  # not from a variable: a suspended generator would keep the batch alive
                 self._check_usable()

@@ -1,16 +1,14 @@
 """Connects reader, decoder and collation into the batches of an epoch; checks, counts and times them, and counts, lists
 and logs samples that do not decode."""
 
-import json
 import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpuload.augment import Augment
@@ -19,7 +17,7 @@ from gpuload.decode.arguments import OnCorrupt
 from gpuload.decode.faults import FaultHandler, HandledBatch
 from gpuload.decode.interface import BatchDecodeError, Decoded, Fault
 from gpuload.disk.dataset import Dataset
-from gpuload.errors import ArgumentError, DecodeError, GpuloadError, ShardError
+from gpuload.errors import DecodeError, GpuloadError, ShardError
 from gpuload.monitor import Meter, Setup, annotate
 from gpuload.order.stream import Epochs, Position
 from gpuload.read.batch import Batch
@@ -65,39 +63,20 @@ class Report(NamedTuple):
 
 
 class CorruptSamples:
-    """Counts, lists and logs undecodable samples.
+    """Counts and lists undecodable samples.
 
     masks: names of the mask fields. on_corrupt: None if the first one raises. epoch_samples: this rank's samples in an
     epoch.
-
-    Raises:
-        ArgumentError: the file cannot be written.
     """
 
     def __init__(
-        self,
-        datasets: Sequence[Dataset],
-        masks: Sequence[str],
-        on_corrupt: OnCorrupt | None,
-        *,
-        epoch_samples: float,
-        rank: int,
+        self, datasets: Sequence[Dataset], masks: Sequence[str], on_corrupt: OnCorrupt | None, epoch_samples: float
     ) -> None:
-        self._datasets, self._masks, self._rank = datasets, masks, rank
-        self._wanted, self._epoch_samples = on_corrupt or OnCorrupt("skip"), epoch_samples
-        most, log = self._wanted.most, self._wanted.log
-        self._most = most if isinstance(most, int) else most * epoch_samples
-        self._log = None if log is None else Path(log)
+        self._datasets, self._masks, self._epoch_samples = datasets, masks, epoch_samples
+        self._allowed = (on_corrupt or OnCorrupt("skip")).most
+        self._most = self._allowed if isinstance(self._allowed, int) else self._allowed * epoch_samples
         self._count, self._in_epoch = 0, 0
         self._listed: dict[tuple[int, int], CorruptSample] = {}
-        if self._log is not None:
-            try:
-                self._log.open("a").close()
-            except OSError as error:
-                raise ArgumentError(
-                    f"OnCorrupt(log={str(log)!r}): cannot be written ({error.strerror}). Give a file in a "
-                    "folder that exists and can be written"
-                ) from None
 
     def start_epoch(self) -> None:
         """Resets the count for `OnCorrupt.most`, which limits one epoch, or the rest of one after a resume."""
@@ -117,11 +96,10 @@ class CorruptSamples:
             if place in self._listed or len(self._listed) < _MOST_LISTED:
                 known = self._listed.get(place, replace(corrupt, times=0))
                 self._listed[place] = replace(known, times=known.times + 1)
-            self._write(corrupt, handled.batch, row)
             if self._in_epoch > self._most:
                 raise DecodeError(
                     f"epoch {epoch}: {counted(self._in_epoch, 'corrupt sample')} of this rank's "
-                    f"{self._epoch_samples:,.0f}, more than OnCorrupt(most={self._wanted.most}) allows; the last one "
+                    f"{self._epoch_samples:,.0f}, more than OnCorrupt(most={self._allowed}) allows; the last one "
                     f"is {corrupt.key!r} in {corrupt.shard}: {corrupt.reason}. `python -m gpuload verify --quarantine "
                     "FILE` finds them all, for gpuload.Dataset(exclude=FILE); or raise most"
                 )
@@ -151,46 +129,12 @@ class CorruptSamples:
         path = str(dataset.shard_paths[int(dataset.shards_of(sample))])
         return CorruptSample(stored["key"], path, offset, size, fault.reason, sample, source, epoch)
 
-    def _write(self, corrupt: CorruptSample, batch: Batch, row: int) -> None:
-        """Appends a line in one write, so that several ranks can share the file. A file that becomes unwritable does
-        not end the run."""
-        if self._log is None:
-            return
-        line = {**asdict(corrupt), "rank": self._rank, "on_corrupt": self._wanted.action}
-        del line["times"]
-        if self._wanted.action == "skip":
-            source, sample = int(batch.sources[row]), int(batch.encoded.samples[row])
-            line |= {"replaced_by": self._datasets[source].keys([sample])[0]}
-        try:
-            with self._log.open("ab", buffering=0) as file:
-                file.write(json.dumps(line).encode() + b"\n")
-        except OSError as error:
-            _LOG.warning("%s: a sample that does not decode was not written (%s)", self._log, error)
-
-
-class Timing(NamedTuple):
-    """Times of a batch, in seconds.
-
-    read_s: locating its samples in the shards, waiting for downloads, and drawing its augmentation; its share if
-        several small batches are read at once. Reading ahead from the disk is not included.
-    decode_s: from the start of its decoding until it was ready; batches are decoded concurrently. DALI does not report
-        when a batch is ready, so with DALI it ends when the batch is taken.
-    wait_s: the training loop's wait for it.
-    download_s: the part of read_s spent waiting for downloads.
-    """
-
-    read_s: float
-    decode_s: float
-    wait_s: float
-    download_s: float = 0.0
-
 
 class TrainingBatch(NamedTuple):
     """A batch for the training loop, and the position after it."""
 
     fields: Any
     position: Position
-    timing: Timing
 
 
 def check_current(is_current: bool) -> None:
@@ -293,8 +237,8 @@ class Pipeline:
         with annotate("hand over"):
             fields = self._make_fields(batch, decoded, broken=tuple(handled.faults))
         at = start._replace(samples=batch.stop - start.begin)
-        waited_s = self.meter.hand_over(batch, decoded, asked, ready, (at.epoch, at.samples))
-        return TrainingBatch(fields, at, Timing(batch.read_s, decoded.seconds, waited_s, batch.download_s))
+        self.meter.hand_over(batch, decoded, asked, ready, (at.epoch, at.samples))
+        return TrainingBatch(fields, at)
 
 
 @contextmanager

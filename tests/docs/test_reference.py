@@ -21,7 +21,7 @@ ROOMS = {"": gpuload, "transforms.": transforms, "batchwise.": batchwise}
 
 
 # What loaders return and `pack` takes, of which users need no name.
-RETURNED = ("Timing", "Report", "CorruptSample", "PackOptions", "Encoding")
+RETURNED = ("Report", "CorruptSample", "PackOptions", "Encoding")
 
 
 def documented(name: str) -> Any:

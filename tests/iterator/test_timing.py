@@ -44,7 +44,7 @@ def test_without_images_nothing_is_decoded_and_all_else_is_the_same(tmp_path: Pa
         begun = [next(batches)]
         state = loader.state_dict()
         found = [begun + list(batches), list(loader)]
-        assert loader.timing is not None and loader.timing.decode_s == 0
+        assert loader.metrics().decode_s == 0
         loader.load_state_dict(state)
         assert all(same(one, other) for one, other in zip(loader, expected[0][1:], strict=True))
     for one, other in zip(found, expected, strict=True):

@@ -24,24 +24,22 @@ from gpuload.order.stream import Stream
 def test_an_epoch(packed: Path, decoder: str) -> None:
     with load(packed, decoder=decoder, drop_last=False) as loader:
         found = loader.metrics()
-        assert loader.timing is None
         assert math.isnan(found.queue_depth) and found.binds == "none"
         assert set(found._replace(queue_depth=0.0, binds="none")) == {0, "none"}
         begun = time.perf_counter()
-        batches = [(index.tolist(), loader.timing) for index, _, _ in loader]
+        batches = [(index.tolist(), loader.metrics(1)) for index, _, _ in loader]
         elapsed = time.perf_counter() - begun
         whole, last, one = loader.metrics(), loader.metrics(5), loader.metrics(1)
     assert (whole.steps, whole.images, whole.epoch, whole.position) == (13, 97, 0, 97)
-    dataset, timings = gpuload.Dataset(packed), [timing for _, timing in batches]
-    assert len(set(timings)) == 13 and loader.timing == timings[-1]
-    assert all(timing is not None and min(timing[:3]) > 0 for timing in timings)
-    assert loader.timing._fields == ("read_s", "decode_s", "wait_s", "download_s")
+    dataset, each = gpuload.Dataset(packed), [found for _, found in batches]
+    assert len({found.wait_s for found in each}) == 13 and each[-1].wait_s == one.wait_s
+    assert all(min(found.read_s, found.wait_s) > 0 and found.steps == 1 for found in each)
     sizes = [size for shard in range(10) for size in dataset.rows(shard).column("image_bytes").to_pylist()]
     stored = sum(sizes)
     assert whole.bytes == stored
     assert last.bytes == sum(sizes[sample] for samples, _ in batches[-5:] for sample in samples)
-    assert whole.wait_s == pytest.approx(sum(timing.wait_s for timing in timings))
-    assert whole.read_s == pytest.approx(sum(timing.read_s for timing in timings))
+    assert whole.wait_s == pytest.approx(sum(found.wait_s for found in each))
+    assert whole.read_s == pytest.approx(sum(found.read_s for found in each))
     assert 0 < whole.wait_s < whole.seconds <= elapsed
     assert whole.wait_s == pytest.approx(whole.wait_read_s + whole.wait_decode_s + whole.hand_over_s)
     assert min(whole.wait_read_s, whole.wait_decode_s, whole.hand_over_s) > 0
@@ -49,8 +47,7 @@ def test_an_epoch(packed: Path, decoder: str) -> None:
     assert whole.bytes_per_s == pytest.approx(stored / whole.seconds)
     assert whole.wait_share == pytest.approx(whole.wait_s / whole.seconds)
     assert (last.steps, last.images) == (5, 4 * 8 + 1) and one.images == 1
-    assert last.wait_s == pytest.approx(sum(timing.wait_s for timing in timings[-5:]))
-    assert one.wait_s == pytest.approx(timings[-1].wait_s)
+    assert last.wait_s == pytest.approx(sum(found.wait_s for found in each[-5:]))
     assert repr(loader.metrics(13)) == repr(loader.metrics(1000)) == repr(whole)  # NaN differs from itself
     if decoder == "native":
         assert whole.decode_s > 0 and 0 <= whole.queue_depth <= 2

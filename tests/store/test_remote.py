@@ -300,7 +300,7 @@ def test_stored_order_waits_for_one_shard(many: Path, tmp_path: Path) -> None:
 def test_downloads_are_told_apart_from_the_disk(proxy: Any, tmp_path: Path) -> None:
     for downloads in (True, False):  # the second time out of the cache
         with remote(proxy, tmp_path) as loader:
-            told = [loader.timing.download_s for _ in loader if loader.timing]
+            told = [loader.metrics(1).download_s for _ in loader]
             assert len(told) == 13 and (told[0] > 0) == any(told) == downloads
             assert loader.metrics().download_s == pytest.approx(sum(told))
 

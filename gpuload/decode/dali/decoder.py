@@ -115,7 +115,6 @@ class DaliDecoder(Stage):
         job.decoded = Decoded(
             tuple(outputs[:views]),
             tuple(tuple(outputs[views + view * masks :][:masks]) for view in range(views)),
-            0.0,
             work_s=math.nan,
             queue_depth=math.nan,
         )

@@ -74,7 +74,7 @@ class NativeDecoder(Stage):
             views.append(Cuts(form, view, batch.encoded.heights, batch.encoded.widths))
         plan = DecodePlan(batch.encoded, *_needed(views), self._source)
         broken: dict[int, Fault] = {}
-        job.decoded = Decoded(tuple(images), tuple(masks), 0.0, broken=broken)
+        job.decoded = Decoded(tuple(images), tuple(masks), broken=broken)
         block = max(1, min(_BLOCK_BYTES // plan.largest_bytes, -(-len(batch) // self.threads)))
         made = list(zip(views, targets, self._postprocess, strict=True))
         fills = [view.step_of(plan.pictures, target, values) for view, target, values in made]
