@@ -3,15 +3,8 @@
 from pathlib import Path
 
 import pytest
-from mode_sets import pack_sets
 
 from gpuload.cli import main
-
-
-@pytest.fixture(scope="session")
-def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Of pixels that are not RGB, by their mode."""
-    return pack_sets(tmp_path_factory.mktemp("modes"))
 
 
 @pytest.fixture(scope="session")

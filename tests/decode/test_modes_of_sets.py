@@ -1,23 +1,23 @@
-"""Sets of other pixels than RGB, from the source to the batch, with padding, warps and functions: one contract for all
-decoders."""
+"""Sets of other pixels than RGB, from the source to the batch: what all decoders make of them is plain arithmetic on the
+pixels that were packed."""
 
 import importlib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import torch
 from damaged import damage
 from images import encode, photo
 from loaders import load
-from mode_sets import CASES, COUNT, HEIGHT, WIDTH, bands, constants, images_of, peak, pixels_of
 from opened import pretend_gpu
 from PIL import Image
 
 import gpuload
-from gpuload import Augment, Letterbox, Normalize, PadOrCrop, RandomCrop, transforms
+from gpuload import Augment, Letterbox, Normalize, PadOrCrop, RandomCrop
 from gpuload.batchwise import CutMix, MixUp, RandomChoice
 from gpuload.packing.verify import verify
 from gpuload.transforms import (
@@ -33,57 +33,173 @@ from gpuload.transforms import (
     RandomSolarize,
 )
 
+COUNT, WIDTH, HEIGHT = 9, 24, 18
+WHOLE: dict[str, Any] = {"size": (HEIGHT, WIDTH), "crop": "none"}
+DECODERS = ["native", "dali", "both", "uploading"]
+SHARE = 51  # of 255: a fifth of the largest level
+
+
+def rgb(number: int) -> Image.Image:
+    return photo(number, WIDTH, HEIGHT)
+
+
+def gray(number: int) -> Image.Image:
+    return rgb(number).convert("L")
+
+
+def rgba(number: int) -> Image.Image:
+    image = rgb(number)
+    image.putalpha(gray(number + 50))
+    return image
+
+
+def sixteen(number: int) -> Image.Image:
+    return Image.fromarray(np.asarray(gray(number)).astype(np.uint16) * 250 + np.uint16(number))
+
+
+def bands(dtype: str, largest: int, number: int) -> np.ndarray:
+    random = np.random.default_rng(number)
+    channels = [Image.fromarray(random.random((4, 5)).astype(np.float32)).resize((WIDTH, HEIGHT)) for _ in range(5)]
+    return np.asarray((np.stack([np.asarray(one) for one in channels], axis=2) * largest).astype(dtype))
+
+
+# By mode: the pictures by their numbers, and the formats of their files in turn; those without any are packed as pixels.
+CASES: dict[str, tuple[Callable[[int], Any], list[str]]] = {
+    "RGB": (rgb, []),
+    "L": (gray, ["PNG", "TIFF"]),
+    "RGBA": (rgba, ["WEBP", "PNG"]),
+    "I;16": (sixteen, ["PNG", "TIFF"]),
+    "uint16x5": (partial(bands, "uint16", 65_535), []),
+    "float32x5": (partial(bands, "float32", 300), []),
+}
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One of each mode, with its number as the first level of 16 bits."""
+    root = tmp_path_factory.mktemp("modes")
+    for name, (make, formats) in CASES.items():
+        images = [make(number) for number in range(COUNT)]
+        if formats:
+            images = [encode(image, formats[n % 2], lossless=True, exact=True) for n, image in enumerate(images)]
+        settings: dict[str, Any] = {"keep": ("webp", "tiff")} if formats else {"encode": "raw"}
+        samples = [{"image": image, "label": n % 2, "name": f"{n}."} for n, image in enumerate(images)]
+        gpuload.pack(samples, root / name, workers=1, maxcount=4, shuffle=False, mode=name, progress=False, **settings)
+    return {name: root / name / "train" for name in CASES}
+
+
+def pixels_of(name: str) -> np.ndarray:
+    """All that was packed, (N, C, height, width)."""
+    pixels = [np.asarray(CASES[name][0](number)).reshape(HEIGHT, WIDTH, -1) for number in range(COUNT)]
+    return np.stack(pixels).transpose(0, 3, 1, 2)
+
+
+def constants(name: str) -> dict[str, Any]:
+    """Values of 0..1, or floats as they are."""
+    channels = pixels_of(name).shape[1]
+    return {"normalize": Normalize((0.0,) * channels, (1.0,) * channels)}
+
+
+def peak(name: str) -> float:
+    return {"uint8": 255, "uint16": 65_535, "float32": 1}[pixels_of(name).dtype.name]
+
+
+def images_of(folder: Any, augment: Augment, decoder: str, **options: Any) -> np.ndarray:
+    """(N, C, height, width), float32, by the number of the sample."""
+    options = {"fields": ("image", "index"), "shuffle": False, "drop_last": False, **options}
+    rows = {}
+    with load(folder, 4, augment=augment, decoder=decoder, **options) as loader:
+        for images, index, *_ in loader:
+            rows.update(zip(index.tolist(), images.float().numpy(), strict=True))
+    return np.stack([rows[number] for number in sorted(rows)])
+
 
 @pytest.mark.parametrize("name", sorted(CASES.keys() - {"RGB"}))  # which version 1 of the format has, too
 def test_the_manifest_tells_the_mode_and_verify_agrees(sets: dict[str, Path], name: str) -> None:
-    manifest, pixels = gpuload.Dataset(sets[name]).manifest, CASES[name].pixels(0)
+    manifest, pixels = gpuload.Dataset(sets[name]).manifest, pixels_of(name)
+    (field, *_), kind = manifest.fields, "image" if CASES[name][1] else "raw"
     assert (manifest.pixels.mode, manifest.version) == (name, 2)
-    assert (manifest.fields[0].kind, manifest.fields[0].size) == (CASES[name].kind, pixels.shape[2])
-    assert np.dtype(manifest.fields[0].dtype) == pixels.dtype
+    assert (field.kind, field.size, np.dtype(field.dtype)) == (kind, pixels.shape[1], pixels.dtype)
     if pixels.dtype == np.uint8:
-        whole = np.stack([CASES[name].pixels(n) for n in range(COUNT)])
-        np.testing.assert_allclose(manifest.mean, whole.mean(axis=(0, 1, 2)) / 255, atol=1e-6)
-        np.testing.assert_allclose(manifest.std, whole.std(axis=(0, 1, 2)) / 255, atol=1e-6)
+        np.testing.assert_allclose(manifest.mean, pixels.mean(axis=(0, 2, 3)) / 255, atol=1e-6)
+        np.testing.assert_allclose(manifest.std, pixels.std(axis=(0, 2, 3)) / 255, atol=1e-6)
     assert verify(sets[name], workers=1) == []
 
 
-@pytest.mark.parametrize("decoder", ["native", "dali", "both", "uploading"])
-@pytest.mark.parametrize("name", CASES)
-def test_pixels_come_out_as_they_were_packed(
-    sets: dict[str, Path], name: str, decoder: str, monkeypatch: pytest.MonkeyPatch
+class Way(NamedTuple):
+    """settings: of the augment. expected: what comes of the pixels, given a fifth of their peak."""
+
+    settings: dict[str, Any]
+    expected: Callable[[np.ndarray, float], np.ndarray]
+
+
+def changed(*steps: Any, **settings: Any) -> dict[str, Any]:
+    return {**WHOLE, "transforms": steps, **settings}
+
+
+def padded(crop: Any, mode: Any = "constant") -> Way:
+    def expected(pixels: np.ndarray, level: float) -> np.ndarray:
+        value = {"constant_values": level} if mode == "constant" else {}
+        return np.pad(pixels.astype(np.float64), [(0, 0), (0, 0), (40, 40), (5, 5)], mode, **value)[..., ::-1]
+
+    return Way({"size": (HEIGHT + 80, WIDTH + 10), "crop": crop, "flip": 1}, expected)
+
+
+def turned(pixels: np.ndarray, level: float) -> np.ndarray:
+    """By a quarter, about the middle."""
+    found = np.full(pixels.shape, level)
+    found[..., 3:-3] = np.rot90(pixels[..., 3:-3], axes=(2, 3))
+    return found
+
+
+def upended(sample: Any, rng: np.random.Generator) -> Any:
+    return sample["image"][::-1]
+
+
+WAYS = {
+    "as packed": Way(WHOLE, lambda pixels, level: pixels),
+    "filled": padded(RandomCrop((5, 40), fill=SHARE)),
+    "filled on all sides": padded(PadOrCrop(SHARE)),
+    **{mode: padded(RandomCrop((5, 40), padding_mode=mode), mode) for mode in ("edge", "reflect", "symmetric")},
+    "turned": Way(changed(RandomRotation((90, 90), fill=SHARE)), turned),
+    "a function": Way(changed(Function(upended), flip=1), lambda pixels, level: pixels[..., ::-1, ::-1]),
+    "a function before": Way(changed(Function(upended, before_crop=True)), lambda pixels, level: pixels[:, :, ::-1]),
+}
+INVERTED = Way(changed(RandomSolarize(p=1, threshold=0)), lambda pixels, level: 5 * level - pixels)  # of 8 bits alone
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [*((name, way) for name in CASES for way in WAYS.values()), *((name, INVERTED) for name in ("RGB", "L", "RGBA"))],
+)
+def test_what_comes_out_follows_from_what_was_packed(
+    sets: dict[str, Path], name: str, way: Way, decoder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = pixels_of(name)
     if decoder == "uploading":
         pretend_gpu(monkeypatch)
         decoder = "native"
-    augment = Augment((HEIGHT, WIDTH), crop="none", **constants(name))
-    found = images_of(sets[name], augment, decoder)
-    assert found.shape == expected.shape
-    np.testing.assert_array_equal(np.rint(found * peak(name)) if peak(name) > 1 else found, expected)
+    found = images_of(sets[name], Augment(**way.settings, **constants(name)), decoder)
+    levels = np.rint(found * peak(name)) if peak(name) > 1 else found
+    np.testing.assert_allclose(levels, way.expected(pixels_of(name), peak(name) / 5), rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_decoders_agree_on_crops_flips_and_layouts(sets: dict[str, Path], name: str) -> None:
     """Inside; along the edges DALI filters differently, see docs/lab/decode.md."""
     for settings in (
-        {"crop": "random", "vertical_flip": 0.5},
-        {"crop": PadOrCrop(51), "layout": "channels_last"},
-        {"crop": Letterbox(fill=51)},
+        {"crop": "random", "vertical_flip": 0.5, "layout": "channels_last"},
+        {"crop": Letterbox(fill=SHARE)},
         {"crop": "center", "normalize": "image", "interpolation": "bicubic"},
     ):
-        keeps, pads = isinstance(settings["crop"], PadOrCrop), not isinstance(settings["crop"], str)
-        size = (HEIGHT + 6, WIDTH - 6) if pads else 12
-        augment = Augment(size, **{**constants(name), **settings})
+        fills = isinstance(settings["crop"], Letterbox)
+        augment = Augment((HEIGHT + 6, WIDTH - 6) if fills else 12, **{**constants(name), **settings})
         native, dali = (images_of(sets[name], augment, decoder)[..., 1:-1, 1:-1] for decoder in ("native", "dali"))
-        if pads:
-            np.testing.assert_allclose(native[0, :, 0, 0], dali[0, :, 0, 0], rtol=1e-6)
-            np.testing.assert_allclose(native[0, :, 0, 0], 0.2, rtol=1e-5)
-        if keeps:
-            np.testing.assert_allclose(native, dali, rtol=1e-6)
-        else:
-            scale = 4 if "normalize" in settings else np.abs(native).max()
-            assert np.abs(native - dali).max() <= 0.04 * scale
-            assert np.abs(native - dali).mean() <= 0.004 * scale
+        if fills:
+            np.testing.assert_allclose([native[0, :, 0, 0], dali[0, :, 0, 0]], 0.2, rtol=1e-5)
+        scale = 4 if "normalize" in settings else np.abs(native).max()
+        gap = np.abs(native - dali) / scale
+        assert gap.max() <= 0.04 and gap.mean() <= 0.004
 
 
 @pytest.mark.parametrize("name", ["RGBA", "I;16"])
@@ -91,58 +207,44 @@ def test_a_damaged_image_is_marked_whatever_its_mode(
     sets: dict[str, Path], tmp_path: Path, name: str, decoder: str
 ) -> None:
     """DALI gets a black image of the same mode in its place."""
-    row = next(n for n in range(COUNT) if CASES[name].give(n).startswith(b"\x89PNG"))
+    row = CASES[name][1].index("PNG")
     folder = damage(sets[name], tmp_path / "set", [row], lambda data: data[:60] + bytes(30) + data[90:])
-    augment = Augment((HEIGHT, WIDTH), crop="none", **constants(name))
-    found = images_of(folder, augment, decoder, on_corrupt=gpuload.OnCorrupt("mark", most=1), fields=("image", "index"))
+    augment = Augment(**WHOLE, **constants(name))
+    found = images_of(folder, augment, decoder, on_corrupt=gpuload.OnCorrupt("mark", most=1))
     expected = images_of(sets[name], augment, decoder)
     assert not found[row].any() and expected[row].any()
     np.testing.assert_array_equal(np.delete(found, row, axis=0), np.delete(expected, row, axis=0))
 
 
-@pytest.mark.parametrize("decoder", ["native", "dali", "both"])
+@pytest.mark.parametrize("decoder", DECODERS[:3])
 def test_subsets_and_mixtures_keep_the_mode(sets: dict[str, Path], decoder: str) -> None:
-    augment = Augment((HEIGHT, WIDTH), crop="none", **constants("float32x5"))
+    augment, mixing = Augment(**WHOLE, **constants("float32x5")), [MixUp(num_classes=2), CutMix(num_classes=2)]
     part = gpuload.Dataset(sets["float32x5"]).subset([2, 7])
-    found = images_of(part, augment, decoder)
-    np.testing.assert_array_equal(found, np.stack([bands("float32")(n) for n in (2, 7)]).transpose(0, 3, 1, 2))
-    both = gpuload.mix([(sets["float32x5"], 1), (sets["float32x5"], 1)])
-    loader = load(both, 4, augment=augment, decoder=decoder, steps_per_epoch=4)
-    assert [images.shape[1:] for _, images, _ in loader] == [(5, HEIGHT, WIDTH)] * 4
+    np.testing.assert_array_equal(images_of(part, augment, decoder), pixels_of("float32x5")[[2, 7]])
+    options: dict[str, Any] = {"augment": augment, "decoder": decoder, "steps_per_epoch": 4}
+    both = gpuload.mix([(sets["float32x5"], 1), (part, 1)])
+    with load(both, 4, **options, batch_transforms=[RandomChoice(mixing)]) as loader:
+        assert [images.shape for _, images, *_ in loader] == [(4, 5, HEIGHT, WIDTH)] * 4
     with pytest.raises(gpuload.ArgumentError, match="mode"):
         load(gpuload.mix([(sets["float32x5"], 1), (sets["uint16x5"], 1)]), augment=augment)
 
 
-def test_transforms_of_each_channel_and_erasing_work_on_gray_and_rgba(sets: dict[str, Path]) -> None:
-    for name in ("L", "RGBA"):
-        erasing = RandomErasing(p=1, value=0.5)
-        augment = Augment(12, **constants(name), transforms=[RandomSolarize(p=1, threshold=0), erasing], crop="none")
-        found = images_of(sets[name], augment, "native")
-        plain = images_of(sets[name], Augment(12, **constants(name), crop="none"), "native")
-        erased = found == 0.5
-        assert erased.any() and (erased.all(axis=1) == erased.any(axis=1)).all()
-        np.testing.assert_allclose(found[~erased], (1 - plain)[~erased], atol=1e-6)
-        np.testing.assert_allclose(found, images_of(sets[name], augment, "dali"), atol=0.03)
-    levels = images_of(sets["I;16"], Augment(12, **constants("I;16"), transforms=[RandomErasing(p=1)]), "native")
-    assert (levels == 0).any()
-
-
-def test_mixing_images_of_a_batch_works_on_any_channels(sets: dict[str, Path]) -> None:
-    augment, mixing = Augment(12, **constants("float32x5")), RandomChoice([MixUp(num_classes=2), CutMix(num_classes=2)])
-    with load(sets["float32x5"], 4, augment=augment, batch_transforms=[mixing]) as loader:
-        assert next(iter(loader))[1].shape == (4, 5, 12, 12)
+@pytest.mark.parametrize("name", ["L", "RGBA", "I;16"])
+def test_a_rectangle_is_erased_in_all_channels(sets: dict[str, Path], name: str, decoder: str) -> None:
+    found = images_of(sets[name], Augment(**changed(RandomErasing(p=1, value=0.5)), **constants(name)), decoder)
+    whole = images_of(sets[name], Augment(**WHOLE, **constants(name)), decoder)
+    erased = found == 0.5
+    assert erased.any() and (erased.all(axis=1) == erased.any(axis=1)).all()
+    np.testing.assert_array_equal(found[~erased], whole[~erased])
 
 
 def test_rgb_becomes_gray_and_gray_rgb(packed: Path, sets: dict[str, Path], decoder: str) -> None:
     size = {"size": 20, "crop": "pad_or_crop", "dtype": "uint8"}
     rgb = images_of(packed, Augment(**size), decoder)
     found = images_of(packed, Augment(**size, mode="L"), decoder)
-    expected = np.stack(
-        [np.asarray(Image.fromarray(one.transpose(1, 2, 0).astype(np.uint8)).convert("L")) for one in rgb]
-    )
-    assert found.shape == (len(rgb), 1, 20, 20) and np.abs(found[:, 0] - expected).max() <= (
-        0 if decoder == "native" else 1
-    )
+    expected = [np.asarray(Image.fromarray(one.transpose(1, 2, 0).astype(np.uint8)).convert("L")) for one in rgb]
+    assert found.shape == (len(rgb), 1, 20, 20)
+    np.testing.assert_allclose(found[:, 0], np.stack(expected), atol=0 if decoder == "native" else 1)
     one = images_of(sets["L"], Augment(**size), decoder)
     np.testing.assert_array_equal(images_of(sets["L"], Augment(**size, mode="RGB"), decoder), one.repeat(3, axis=1))
 
@@ -177,48 +279,18 @@ def test_what_does_not_fit_is_an_error_at_construction(
             Augment(12, **{**usual, **settings, "mode": name})
 
 
-def test_constants_of_floats_may_be_above_1(sets: dict[str, Path]) -> None:
-    augment = Augment((HEIGHT, WIDTH), crop="none", mode="float32x5", normalize=Normalize((150,) * 5, (30,) * 5))
-    for decoder in ("native", "dali"):
-        expected = (np.stack([bands("float32")(n) for n in range(COUNT)]).transpose(0, 3, 1, 2) - 150) / 30
-        np.testing.assert_allclose(images_of(sets["float32x5"], augment, decoder), expected, atol=1e-4)
-
-
 @pytest.mark.parametrize("mode", ["I;16", "float32x7"])
 def test_colours_of_other_than_8_bits_are_refused_by_name(mode: str) -> None:
     """All that `gpuload.transforms` has but for those that are defined for them."""
     defined = {"Function", "PixelTransform", "RandomAffine", "RandomErasing", "RandomPerspective", "RandomRotation"}
-    colours = set(transforms.__all__) - defined - {"RandomApply", "RandomChoice", "RandomOrder"}
+    colours = set(gpuload.transforms.__all__) - defined - {"RandomApply", "RandomChoice", "RandomOrder"}
     needed = {"GaussianBlur": 5, "RandomAdjustSharpness": 2, "RandomPosterize": 4, "TimmAutoAugment": "rand-m9"}
     for name in colours:
-        one = getattr(transforms, name)(*([needed[name]] if name in needed else []))
+        one = getattr(gpuload.transforms, name)(*([needed[name]] if name in needed else []))
         for listed in (one, RandomApply([one])):
             with pytest.raises(gpuload.ArgumentError, match=f"{name}: is not defined"):
                 Augment(32, mode=mode, normalize=None, transforms=[listed])
     assert len(colours) == 14
-
-
-OTHERS = ["I;16", "uint16x5", "float32x5"]
-WHOLE: dict[str, Any] = {"size": (HEIGHT, WIDTH), "crop": "none"}
-
-
-def levels_of(name: str, found: np.ndarray) -> np.ndarray:
-    """What was normalised to 0..1, as it was packed."""
-    return np.rint(found * peak(name)) if peak(name) > 1 else found
-
-
-@pytest.mark.parametrize("decoder", ["native", "dali", "both"])
-@pytest.mark.parametrize("name", CASES)
-def test_padding_is_numpys_in_each_channel(sets: dict[str, Path], name: str, decoder: str) -> None:
-    pixels, share = pixels_of(name), 51
-    for mode in ("constant", "edge", "reflect", "symmetric"):
-        fill = {"fill": share} if mode == "constant" else {}
-        crop = RandomCrop((5, 40), padding_mode=mode, **fill)
-        augment = Augment((HEIGHT + 80, WIDTH + 10), crop=crop, flip=1, **constants(name))
-        value = {"constant_values": share / 255 * peak(name)} if mode == "constant" else {}
-        expected = np.pad(pixels.astype(np.float64), [(0, 0), (0, 0), (40, 40), (5, 5)], mode=mode, **value)
-        found = levels_of(name, images_of(sets[name], augment, decoder))
-        np.testing.assert_allclose(found[..., ::-1], expected, rtol=1e-6)
 
 
 def test_mirrored_padding_of_a_part_of_a_gray_jpeg(tmp_path: Path) -> None:
@@ -229,37 +301,6 @@ def test_mirrored_padding_of_a_part_of_a_gray_jpeg(tmp_path: Path) -> None:
         augment = Augment(40, crop=RandomCrop(30, padding_mode=mode), normalize=Normalize((0,), (1,)))
         native, dali = (images_of(tmp_path / "train", augment, decoder) for decoder in ("native", "dali"))
         np.testing.assert_allclose(native, dali, atol=1.01 / 255)
-
-
-@pytest.mark.parametrize("decoder", ["native", "dali", "both"])
-@pytest.mark.parametrize("name", OTHERS)
-def test_warps_are_torchvisions(sets: dict[str, Path], name: str, decoder: str, transforms: ModuleType) -> None:
-    functional = transforms.functional
-    pixels = torch.from_numpy(pixels_of(name).astype(np.float32))
-    whole = name != "float32x5"
-    for mode in ("nearest", "bilinear"):
-        rotation = RandomRotation((30, 30), interpolation=mode)  # type: ignore[arg-type]
-        augment = Augment(**WHOLE, transforms=[rotation], **constants(name))
-        values = images_of(sets[name], augment, decoder)
-        found = torch.from_numpy(levels_of(name, values))
-        assert not whole or np.abs(values * peak(name) - found.numpy()).max() < 0.01  # rounded
-        interpolation = transforms.InterpolationMode(mode)
-        expected = functional.rotate(pixels, 30.0, interpolation)
-        expected = expected.round() if whole else expected
-        apart = (found - expected).abs() / (peak(name) if whole else 300)
-        # Ties between two nearest pixels; bilinear, of 16 bits a level.
-        assert float((apart > 1e-4).float().mean()) < (0.005 if mode == "nearest" else 1e-9)
-        filled = Augment(**WHOLE, transforms=[RandomRotation((30, 30), mode, fill=51)], **constants(name))  # type: ignore[arg-type]
-        corners = levels_of(name, images_of(sets[name], filled, decoder))[:, :, [0, -1], [0, -1]]
-        np.testing.assert_allclose(corners, 0.2 * peak(name), rtol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["L", "RGBA"])
-def test_half_a_turn_of_8_bits(sets: dict[str, Path], name: str) -> None:
-    """What comes out can be told from the pixels that were packed."""
-    turned = Augment(**WHOLE, transforms=[RandomRotation((180, 180), fill=9)], dtype="uint8", **constants(name))
-    for decoder in ("native", "dali", "both"):
-        np.testing.assert_array_equal(images_of(sets[name], turned, decoder), pixels_of(name)[:, :, ::-1, ::-1])
 
 
 def test_warps_of_several_kinds_move_other_pixels_as_they_move_rgb(sets: dict[str, Path], tmp_path: Path) -> None:
@@ -277,34 +318,7 @@ def test_warps_of_several_kinds_move_other_pixels_as_they_move_rgb(sets: dict[st
     for decoder in ("native", "dali"):
         gray = images_of(tmp_path / "gray" / "train", Augment(30, normalize=Normalize((0,), (1,)), **options), decoder)
         np.testing.assert_allclose(gray[:, 0], rgb[:, 1], atol=1.01 / 255)
-
-
-FUNCTIONS = [(decoder, at) for decoder in ("native", "dali", "both") for at in ("after_crop", "before_crop")]
-
-
-@pytest.mark.parametrize(("decoder", "at"), FUNCTIONS)
-@pytest.mark.parametrize("name", CASES)
-def test_a_function_gets_the_pixels_of_the_set(
-    sets: dict[str, Path], name: str, decoder: str, at: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In their own type, with their channels last; it turns them upside down. As on a GPU, too."""
-    pixels = pixels_of(name)
-    seen: dict[int, tuple[Any, Any]] = {}
-
-    def look(sample: Any, rng: np.random.Generator) -> Any:
-        seen[sample["index"]] = sample["image"].copy(), sample["image"].dtype
-        return sample["image"][::-1]
-
-    augment = Augment(**WHOLE, transforms=[Function(look, before_crop=at == "before_crop")], flip=1, **constants(name))
-    for there in (False, True):
-        if there:
-            pretend_gpu(monkeypatch)
-        found = levels_of(name, images_of(sets[name], augment, decoder))
-        np.testing.assert_array_equal(found, pixels[:, :, ::-1, ::-1])
-        assert len(seen) == COUNT
-        for number, (image, dtype) in seen.items():
-            assert dtype == pixels.dtype
-            np.testing.assert_array_equal(image, CASES[name].pixels(number))
+        assert np.abs(gray * 65_535 - np.rint(gray * 65_535)).max() < 0.01  # rounded
 
 
 @pytest.mark.parametrize("at", ["after_crop", "before_crop"])
@@ -323,35 +337,26 @@ def test_a_function_gets_gray_that_is_made_of_rgb(packed: Path, decoder: str, at
     ("name", "change", "message"),
     [
         ("I;16", lambda image: image.astype(np.uint8), r"uint8 \(8, 8, 1\) as 'image': expected uint16 \(8, 8, 1\)"),
-        ("float32x5", lambda image: image * np.float64(2), "float64 .* as 'image': expected float32"),
         ("float32x5", lambda image: image[:, :, :3], r"\(8, 8, 3\) as 'image': expected float32 \(8, 8, 5\)"),
         ("uint16x5", lambda image: image[:, :, 0], r"\(8, 8\) as 'image': expected uint16 \(8, 8, 5\)"),
     ],
 )
 def test_what_a_function_may_not_return(sets: dict[str, Path], name: str, change: Any, message: str) -> None:
     augment = Augment(8, transforms=[Function(lambda sample, rng: change(sample["image"]))], **constants(name))
-    with (
-        load(sets[name], 4, augment=augment, fields=("image",)) as loader,
-        pytest.raises(gpuload.FunctionError, match=message),
-    ):
-        list(loader)
+    with pytest.raises(gpuload.FunctionError, match=message):
+        list(load(sets[name], 4, augment=augment, fields=("image",)))
 
 
-def test_libraries_get_other_pixels(sets: dict[str, Path], transforms: ModuleType) -> None:
-    albumentations = importlib.import_module("albumentations")
-    for name in ("L", "RGBA", "float32x5"):
-        for function in (
-            transforms.RandomVerticalFlip(1.0),
-            albumentations.Compose([albumentations.VerticalFlip(p=1)]),
-        ):
-            augment = Augment(**WHOLE, transforms=[Function(function)], **constants(name))
-            found = levels_of(name, images_of(sets[name], augment, "native"))
-            np.testing.assert_array_equal(found, pixels_of(name)[:, :, ::-1])
+@pytest.mark.parametrize("name", ["L", "RGBA", "float32x5"])
+def test_libraries_get_other_pixels(sets: dict[str, Path], name: str, transforms: ModuleType) -> None:
+    for flip in (transforms.RandomVerticalFlip(1.0), importlib.import_module("albumentations").VerticalFlip(p=1)):
+        found = images_of(sets[name], Augment(**changed(Function(flip)), **constants(name)), "native")
+        np.testing.assert_allclose(found * peak(name), pixels_of(name)[:, :, ::-1], rtol=1e-6)
 
 
 def test_encoded_and_raw_gray_sets_are_not_mixed_before_the_crop(sets: dict[str, Path], tmp_path: Path) -> None:
-    gray = [{"image": CASES["L"].pixels(number)} for number in range(4)]
-    gpuload.pack(gray, tmp_path, workers=1, mode="L", encode="raw", progress=False)
+    samples = [{"image": pixels} for pixels in pixels_of("L")[:4, 0]]
+    gpuload.pack(samples, tmp_path, workers=1, mode="L", encode="raw", progress=False)
     augment = Augment(8, transforms=[Function(lambda sample, rng: sample, before_crop=True)], **constants("L"))
     message = r"Function\(before_crop=True\): one of the data sets holds encoded gray images and another raw ones"
     with pytest.raises(gpuload.ArgumentError, match=message):

@@ -12,24 +12,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from images import encode
+from images import encode, write_files
 from PIL import Image
 
 import gpuload
 from gpuload.decode import open as opening
 from gpuload.decode.dali import memory
 from gpuload.loader import tuning
-from gpuload.machine.installed import Fault, cuda_extra
+from gpuload.machine.installed import cuda_extra
 from gpuload.machine.ranks import Ranks
 
-CPU = ("auto", "cpu", Ranks())
 BROKEN_NUMBA = 'raise ImportError("Numba needs NumPy 2.2 or less. Got NumPy 2.5.")'
 REASON = "numba is installed but cannot be imported (ImportError: Numba needs NumPy 2.2 or less. Got NumPy 2.5.)"
-
-
-@pytest.fixture
-def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuload.machine.installed.cuda_extra", lambda: None)
 
 
 def run_alone(packed: Path, code: str, path: Path | None = None, **environment: str) -> tuple[list[str], list[str]]:
@@ -50,18 +44,49 @@ def run_alone(packed: Path, code: str, path: Path | None = None, **environment: 
     return done.stdout.splitlines(), done.stderr.splitlines()
 
 
-def test_auto_is_the_faster_decoder_that_is_installed(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("decoder", "device", "lacks", "gpus", "expected", "logged"),
+    [
+        ("auto", "cpu", "", 2, ("native", None), ""),
+        ("auto", "cpu", "nvidia.dali", 2, ("native", None), ""),
+        ("auto", "cpu", "numba", 2, ("dali", None), "decoder='dali' is used: numba is not installed"),
+        ("auto", "cpu", "simplejpeg", 2, ("dali", None), "decoder='dali' is used: simplejpeg is not installed"),
+        ("native", "cpu", "", 2, ("native", None), ""),
+        ("native", "auto", "", 2, ("native", 1), ""),
+        ("native", "cuda", "", 2, ("native", 1), ""),
+        ("auto", "cuda", "", 2, ("what is preferred on 1", 1), ""),
+        ("auto", "cuda", "", 0, ("what is preferred on 1", 1), ""),  # torch was built for the CPU; what uses it says so
+        ("auto", "cuda", "numba", 2, ("dali", 1), "decoder='dali' is used: numba is not installed"),
+        ("auto", "cuda", "nvidia.dali", 2, ("native", 1), "decoder='native' is used: nvidia.dali is not installed"),
+        (
+            "auto",
+            "auto",
+            "nvidia.dali",
+            0,
+            ("native", None),
+            "the CPU decodes, although there is an NVIDIA driver: nvid",
+        ),
+    ],
+)
+def test_the_fastest_that_can_be_used_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    decoder: Any,
+    device: str,
+    lacks: str,
+    gpus: int,
+    expected: tuple[str, int | None],
+    logged: str,
 ) -> None:
+    """gpus: that torch finds; DALI finds two."""
     caplog.set_level(logging.INFO, "gpuload")
-    assert opening.choose_backend(*CPU) == ("native", None)
-    for package in ("nvidia.dali", "simplejpeg", "numba"):
-        with monkeypatch.context() as patched:
-            patched.setitem(sys.modules, package, None)
-            is_dalis = package == "nvidia.dali"
-            assert opening.choose_backend(*CPU) == ("native" if is_dalis else "dali", None)
-        assert caplog.messages == ([] if is_dalis else [f"decoder='dali' is used: {package} is not installed"])
-        caplog.clear()
+    monkeypatch.setitem(sys.modules, lacks, None)
+    monkeypatch.setattr(opening, "has_driver", lambda: True)
+    monkeypatch.setattr(opening, "_count_torchs_gpus", lambda: gpus)
+    monkeypatch.setattr(opening, "_count_dalis_gpus", lambda: 2)
+    prefer: Any = "what is preferred on {}".format
+    assert opening.choose_backend(decoder, device, Ranks(1, 2, 1, 2), prefer=prefer) == expected
+    assert [message[: len(logged)] for message in caplog.messages] == [logged] * bool(logged)
 
 
 @pytest.mark.parametrize(
@@ -89,46 +114,16 @@ def test_what_is_missing_is_named(
 
 
 def test_the_drivers_extra_is_read_from_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Driver:
-        def __init__(self, version: int, error: int) -> None:
-            self.version, self.error = version, error
-
-        def cuDriverGetVersion(self, pointer: Any) -> int:  # noqa: N802
-            pointer._obj.value = self.version
-            return self.error
-
     for version, error, extra in ((12_080, 0, "cuda12"), (13_000, 0, "cuda13"), (0, 3, "cuda13")):
-        driver = Driver(version, error)
-        monkeypatch.setattr(ctypes, "CDLL", lambda name, driver=driver: driver)
+
+        def get(pointer: Any, version: int = version, error: int = error) -> int:
+            pointer._obj.value = version
+            return error
+
+        monkeypatch.setattr(ctypes, "CDLL", lambda name, get=get: SimpleNamespace(cuDriverGetVersion=get))
         assert cuda_extra() == extra
-
-    def missing(name: str) -> None:
-        raise OSError(f"{name}: cannot open shared object file")
-
-    monkeypatch.setattr(ctypes, "CDLL", missing)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: open(f"/none/{name}"))  # noqa: SIM115 - an OSError
     assert cuda_extra() is None
-
-
-@pytest.mark.usefixtures("no_driver")
-def test_where_neither_can_be_used_both_reasons_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for package in ("numba", "nvidia.dali"):
-        monkeypatch.setitem(sys.modules, package, None)
-    reasons = "'native': numba is not installed; 'dali': nvidia.dali is not installed"
-    with pytest.raises(
-        gpuload.MissingPackageError, match=rf"no decoder can be used. {reasons}. .*'\S+\[cpu\]'` brings"
-    ):
-        opening.choose_backend(*CPU)
-    assert opening.choose_backend(*CPU, decodes=False) == ("native", None)
-
-
-def test_a_gpu_machine_without_dali_says_that_the_cpu_decodes(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "gpuload")
-    monkeypatch.setattr(opening, "has_driver", lambda: True)
-    monkeypatch.setitem(sys.modules, "nvidia.dali", None)
-    assert opening.choose_backend("auto", "auto", Ranks()) == ("native", None)
-    assert caplog.messages == ["the CPU decodes, although there is an NVIDIA driver: nvidia.dali is not installed"]
 
 
 TRY = """
@@ -152,8 +147,7 @@ def test_numba_that_does_not_work(
     packed: Path, tmp_path: Path, reason: str, remedy: str, environment: dict[str, str]
 ) -> None:
     if not environment:
-        (tmp_path / "numba").mkdir()
-        (tmp_path / "numba" / "__init__.py").write_text(BROKEN_NUMBA)
+        write_files(tmp_path, {"numba/__init__.py": BROKEN_NUMBA.encode()})
     said, logged = run_alone(packed, TRY, tmp_path, **environment)
     assert said[0] == "dali 8" and len(said) == 3
     assert logged == [f"WARNING decoder='dali' is used: {reason}"]
@@ -179,51 +173,30 @@ def large(tmp_path: Path) -> Path:
     return tmp_path / "train"
 
 
-@pytest.mark.parametrize(("decoder", "share"), [("dali", 1.0), (gpuload.Both(cpu=0.3), 0.7)])
-def test_a_loader_looks_at_what_dali_decodes(
-    large: Path, monkeypatch: pytest.MonkeyPatch, decoder: Any, share: float
+@pytest.mark.parametrize(("decoder", "name", "most"), [("dali", "dali", 222), (gpuload.Both(cpu=0.5), "both", 444)])
+def test_whole_images_that_do_not_fit_are_refused_with_their_figures(
+    large: Path, monkeypatch: pytest.MonkeyPatch, decoder: Any, name: str, most: int
 ) -> None:
-    monkeypatch.setattr("gpuload.loader.tuning.choose_backend", lambda name, *_: (name, 0))
-    found = []
-
-    def check(*given: Any) -> None:
-        found.append(given)
-        raise gpuload.DeviceError("too large")
-
-    monkeypatch.setattr("gpuload.loader.iterator.check_whole_images", check)
+    """Of 8 GB they may take 4: two batches of 222 images that DALI decodes."""
+    monkeypatch.setattr(tuning, "choose_backend", lambda name, *_: (name, 0))
     monkeypatch.setattr(tuning, "_gpu_name", lambda device_id: "NVIDIA H100")
-    with pytest.raises(gpuload.DeviceError, match="too large"):
-        gpuload.DaliIterator(large, 4, augment=gpuload.Augment(8), decoder=decoder, prefetch=3)
-    ((_, *rest),) = found
-    assert rest == [4, 3, 0, pytest.approx(share)]
-
-
-def test_whole_images_are_counted_by_the_index(large: Path) -> None:
-    dataset = gpuload.Dataset(large)
-    assert memory.whole_images_bytes([dataset], 256, 2) == 2000 * 1500 * 3 * 256 * 2
-    assert memory.whole_images_bytes([dataset, dataset], 1, 1) == 2000 * 1500 * 3
-
-
-def test_raw_pixels_are_counted_at_their_own_size(tmp_path: Path) -> None:
-    samples = [{"image": np.zeros((20, 30, 7), np.float32), "label": 0} for _ in range(4)]
-    gpuload.pack(samples, tmp_path, workers=1, mode="float32x7", encode="raw")
-    assert memory.whole_images_bytes([gpuload.Dataset(tmp_path / "train")], 16, 2) == 20 * 30 * 7 * 4 * 16 * 2
-
-
-def test_what_does_not_fit_is_an_error_with_its_figures(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset = gpuload.Dataset(large)
     monkeypatch.setattr(memory, "gpu_bytes", lambda device_id: 8 * 10**9)
-    memory.check_whole_images([dataset], 64, 2, 0)  # 1.2 GB
-    with pytest.raises(
-        gpuload.DeviceError,
-        match=r"batch_size=256, with prefetch=2, take 4\.6 GB of the GPU's 8\.0, .*smaller batch_size or prefetch, decoder='native'",
-    ):
-        memory.check_whole_images([dataset], 256, 2, 0)
-    with pytest.raises(gpuload.DeviceError, match=r"decoder='both': .* batch_size=700, with prefetch=2, take 6\.3 GB"):
-        memory.check_whole_images([dataset], 700, 2, 0, share=0.5)
-    memory.check_whole_images([dataset], 400, 2, 0, share=0.5)
+    figures = f"batch_size={most + 1}, with prefetch=2, take 4.0 GB of the GPU's 8.0"
+    remedy = "smaller batch_size or prefetch, decoder='native'"
+    with pytest.raises(gpuload.DeviceError, match=rf"decoder='{name}': whole images of {figures},.*{remedy}"):
+        gpuload.DaliIterator(large, most + 1, augment=gpuload.Augment(8), decoder=decoder, drop_last=False, prefetch=2)
+    memory.check_whole_images([gpuload.Dataset(large)], most, 2, 0, share=222 / most)
     monkeypatch.setattr(memory, "gpu_bytes", lambda device_id: None)
-    memory.check_whole_images([dataset], 256, 2, 0)  # it is not known
+    memory.check_whole_images([gpuload.Dataset(large)], 10_000, 2, 0)  # it is not known
+
+
+def test_whole_images_are_counted_by_the_index(large: Path, tmp_path: Path) -> None:
+    """Raw pixels at their own size."""
+    samples = [{"image": np.zeros((20, 30, 7), np.float32), "label": 0} for _ in range(4)]
+    gpuload.pack(samples, tmp_path / "raw", workers=1, mode="float32x7", encode="raw")
+    raw = gpuload.Dataset(tmp_path / "raw" / "train")
+    assert memory.whole_images_bytes([raw], 16, 2) == 20 * 30 * 7 * 4 * 16 * 2
+    assert memory.whole_images_bytes([raw, gpuload.Dataset(large)], 256, 2) == 2000 * 1500 * 3 * 256 * 2
 
 
 @pytest.mark.parametrize(
@@ -258,34 +231,3 @@ def test_auto_is_decided_by_cores_memory_and_what_was_measured(
     found, device_id, resources = tuning.choose_decoder("auto", "cuda", Ranks(), [data], tuning.Resources(64, 0, 0))
     ahead = 2 if measured is None else 3
     assert (found, device_id, resources.prefetch) == (decoder, 0, ahead) and asked == [([data], 64, ahead, 0)]
-
-
-@pytest.mark.parametrize(
-    ("asked_for", "lacks", "torchs", "expected"),
-    [
-        (("auto", "cuda"), "", 2, ("both", 1)),  # what `prefer` says of GPU 1
-        (("auto", "cuda"), "dali", 2, ("native", 1)),
-        (("auto", "cuda"), "native", 2, ("dali", 1)),
-        (("auto", "cuda"), "", 0, ("both", 1)),  # torch was built for the CPU; what uses it says so
-        (("native", "cuda"), "", 2, ("native", 1)),
-        (("native", "auto"), "", 2, ("native", 1)),
-        (("native", "cpu"), "", 2, ("native", None)),
-    ],
-)
-def test_what_can_be_used_is_taken(
-    monkeypatch: pytest.MonkeyPatch, asked_for: Any, lacks: str, torchs: int, expected: tuple[str, int | None]
-) -> None:
-    for name in ("native", "dali"):
-        fault = Fault(f"{name} is missing", "Get it") if name == lacks else None
-        monkeypatch.setattr(opening, f"{name}_fault", lambda *_, fault=fault: fault)
-    monkeypatch.setattr(opening, "has_driver", lambda: True)
-    monkeypatch.setattr(opening, "_count_torchs_gpus", lambda: torchs)
-    monkeypatch.setattr(opening, "_count_dalis_gpus", lambda: 2)
-    asked: list[int] = []
-
-    def prefer(device_id: int) -> opening.Backend:
-        asked.append(device_id)
-        return "both"
-
-    assert opening.choose_backend(*asked_for, Ranks(1, 2, 1, 2), prefer=prefer) == expected
-    assert asked == ([1] if expected[0] == "both" else [])
