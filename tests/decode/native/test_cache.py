@@ -19,9 +19,10 @@ from test_structure import PACKAGE, module_graph, own_modules
 from gpuload.decode.native.compiled import compiled, inlined, sources_of
 from gpuload.decode.native.intrinsics import TABLE_BYTES, look_up
 
-# Prints the result, and whether it was loaded (1) or compiled (0).
+# Prints the result, and whether it was loaded (1) or compiled (0), once the code in FIRST has been run.
 _SCRIPT = """
-import sys, time
+import os, sys, time
+exec(os.environ.get("FIRST", ""))
 from gpuload.decode.native.compiled import cached
 from inner import inner
 
@@ -101,28 +102,26 @@ def test_a_process_that_is_killed_while_it_compiles_leaves_no_lock(folder: Path)
         time.sleep(0.001)
     first.kill()
     first.communicate()
-    (folder / "program" / "outer.py").write_text(
-        "from gpuload.decode.native import cache\ncache._MOST_WAIT_S = 10_000\n" + _SCRIPT
-    )
-    assert run(folder) in ("8 0", "8 1")  # it may have finished just before
+    patience = "from gpuload.decode.native import cache; cache._MOST_WAIT_S = 10_000"
+    assert run(folder, FIRST=patience) in ("8 0", "8 1")  # it may have finished just before
 
 
 def test_a_full_disk_costs_nothing_but_the_time_to_compile(folder: Path) -> None:
-    (folder / "program" / "outer.py").write_text(
-        "import errno\nfrom gpuload.decode.native import cache\n"
-        "def full(path):\n    raise OSError(errno.ENOSPC, 'No space left on device')\n"
-        "cache.replaced = full\n" + _SCRIPT
-    )
-    assert run(folder) == "8 0"
-    assert run(folder) == "8 0"
+    full = """
+from gpuload.decode.native import cache
+def replaced(path):
+    raise OSError(28, "No space left on device")
+cache.replaced = replaced
+"""
+    assert [run(folder, FIRST=full), run(folder, FIRST=full)] == ["8 0", "8 0"]
 
 
 def nowhere(folder: Path) -> dict[str, str]:
-    """An environment in which no place that numba knows can be written, also for root."""
-    blocked = folder / "a file"
-    blocked.touch()
+    """An environment in which no place that numba knows can be written, also for root; tmp holds temporary files."""
+    (folder / "a file").touch()
     (folder / "program" / "__pycache__").touch()
-    inside = str(blocked / "inside")
+    (folder / "tmp").mkdir()
+    inside = str(folder / "a file" / "inside")
     return {"NUMBA_CACHE_DIR": inside, "HOME": inside, "XDG_CACHE_HOME": inside, "TMPDIR": str(folder / "tmp")}
 
 
@@ -135,69 +134,53 @@ def test_folders_behind_one_that_can_be_written_are_not_read(folder: Path) -> No
     assert (run(folder, **environment), run(folder, **environment)) == ("8 0", "8 1")
 
 
-def test_where_nothing_else_can_be_written_it_is_a_private_temporary_folder(folder: Path) -> None:
-    (folder / "tmp").mkdir()
-    environment = nowhere(folder)
-    assert run(folder, **environment) == "8 0"
-    assert run(folder, **environment) == "8 1"
-    (private,) = (folder / "tmp").iterdir()
-    assert private.name == f"gpuload-{os.getuid()}" and private.stat().st_mode & 0o777 == 0o700
-
-
-@pytest.mark.parametrize("other", ["open to others", "a link", "a file"])
-def test_a_temporary_folder_that_others_could_write_is_not_used(folder: Path, other: str) -> None:
-    (folder / "tmp").mkdir()
-    taken = folder / "tmp" / f"gpuload-{os.getuid()}"
-    if other == "open to others":
-        taken.mkdir()
-        taken.chmod(0o777)
-    elif other == "a link":
+@pytest.mark.parametrize("found", ["", "open to others", "a link", "a file"])
+def test_a_temporary_folder_is_the_last_resort_if_no_other_user_can_write_it(folder: Path, found: str) -> None:
+    environment, private = nowhere(folder), folder / "tmp" / f"gpuload-{os.getuid()}"
+    if found == "open to others":
+        private.mkdir()
+        private.chmod(0o777)
+    elif found == "a link":
         (folder / "elsewhere").mkdir(mode=0o700)
-        taken.symlink_to(folder / "elsewhere")
-    else:
-        taken.touch()
-    environment = nowhere(folder)
-    assert run(folder, **environment) == "8 0"
-    assert run(folder, **environment) == "8 0"  # nothing was kept
-    assert not list(folder.rglob("*.nb*"))
+        private.symlink_to(folder / "elsewhere")
+    elif found:
+        private.touch()
+    assert [run(folder, **environment), run(folder, **environment)] == ["8 0", "8 0" if found else "8 1"]
+    assert bool(list(folder.rglob("*.nb*"))) == (not found)
+    assert found or private.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.parametrize(("where", "writable"), [("cache", "temporary folder"), ("program/__pycache__", "nothing")])
+@pytest.mark.parametrize(("where", "is_full"), [("cache", False), ("program/__pycache__", True)])
 def test_a_cache_of_an_image_is_used_where_it_cannot_be_written_any_more(
-    folder: Path, where: str, writable: str
+    folder: Path, where: str, is_full: bool
 ) -> None:
-    given = {"NUMBA_CACHE_DIR": str(folder / "cache") if where == "cache" else ""}
-    (folder / "tmp").mkdir()
-    blocked = folder / "a file"
-    blocked.touch()
-    later = {**given, "HOME": str(blocked / "inside"), "XDG_CACHE_HOME": str(blocked / "inside")}
-    later["TMPDIR"] = str(folder / "tmp")
-    if writable == "nothing":
+    """is_full: nor can anything else be written."""
+    kept = folder / where
+    kept.mkdir()
+    environment = {**nowhere(folder), "NUMBA_CACHE_DIR": str(kept) if where == "cache" else ""}
+    if is_full:
         (folder / "tmp" / f"gpuload-{os.getuid()}").touch()
+    assert run(folder, **environment) == "8 0"
+    before = set(kept.rglob("*.nbc"))
+    assert before
     # Root may write everywhere, so the test for it is what has to fail.
-    refuse = (
-        "import os, tempfile\n"
-        f"kept = {str(folder / where)!r}\n"
-        "real = tempfile.TemporaryFile\n"
-        "def refused(*args, dir=None, **options):\n"
-        "    if dir and os.path.abspath(dir).startswith(kept):\n"
-        "        raise PermissionError(dir)\n"
-        "    return real(*args, dir=dir, **options)\n"
-    )
-    if where == "cache":
-        (folder / "program" / "__pycache__").touch()
-    assert run(folder, **given) == "8 0"
-    before = {path: path.stat().st_mtime_ns for path in (folder / where).rglob("*")}
-    assert any(path.suffix == ".nbc" for path in before)
-    (folder / "patch").mkdir()
-    (folder / "patch" / "sitecustomize.py").write_text(refuse + "tempfile.TemporaryFile = refused\n")
-    later["PYTHONPATH"] = os.pathsep.join([str(folder / "patch"), os.environ.get("PYTHONPATH", "")])
-    assert run(folder, **later) == "8 1"
-    for path in (folder / where).rglob("*.nbc"):
+    environment["FIRST"] = f"""
+import tempfile
+real = tempfile.TemporaryFile
+def refused(*args, dir=None, **options):
+    if str(dir).startswith({str(kept)!r}):
+        raise PermissionError(dir)
+    return real(*args, dir=dir, **options)
+tempfile.TemporaryFile = refused
+"""
+    assert run(folder, **environment) == "8 1"
+    for path in before:
         path.write_bytes(b"damaged")
-    assert run(folder, **later) == "8 0"  # of another processor, say: compiled once more, and kept where it can be
-    assert run(folder, **later) == ("8 1" if writable == "temporary folder" else "8 0")
-    assert set((folder / where).rglob("*.nbc")) <= set(before)
+    assert (
+        run(folder, **environment) == "8 0"
+    )  # of another processor, say: compiled once more, and kept where it can be
+    assert run(folder, **environment) == ("8 0" if is_full else "8 1")
+    assert set(kept.rglob("*.nbc")) == before
 
 
 def test_a_cached_function_is_loaded_until_a_file_of_its_folder_changes(folder: Path) -> None:

@@ -68,19 +68,6 @@ def test_an_orientation_in_xmp_counts_and_one_that_turns_nothing_costs_no_full_d
         assert np.abs(found.astype(int) - np.rot90(expected, -1, axes=(1, 2))).max() <= 3
 
 
-@pytest.mark.parametrize("mode", ["CMYK", "L", "RGB"])
-@pytest.mark.parametrize("format", ["JPEG", "PNG", "progressive"])
-def test_kinds_of_images(mode: str, format: str) -> None:
-    image = smooth_image(np.random.default_rng(2), 80, 50).convert(mode)
-    if (mode, format) == ("CMYK", "PNG"):
-        image = image.convert("P")  # there is no such PNG; a palette is as odd
-    data = encode(image, "PNG" if format == "PNG" else "JPEG", progressive=format == "progressive")
-    expected = Image.open(io.BytesIO(data)).convert("RGB").resize((40, 25), Image.Resampling.BILINEAR)
-    augment = Augment((25, 40), crop="none", **UINT8_HWC)
-    found = decode(augment, [np.frombuffer(data, np.uint8)], [(80, 50)], upright=mode != "CMYK")[0]
-    assert np.abs(found.astype(int) - np.asarray(expected)).max() <= 3
-
-
 @pytest.mark.parametrize("crop", ["none", gpuload.RandomResizedCrop((0.5, 1)), "center"])
 def test_decoding_at_a_reduced_size_hardly_shows(monkeypatch: pytest.MonkeyPatch, crop: Any) -> None:
     """Sizes that 8 does not divide, so that the scale is not quite 1/2, 1/4 or 1/8."""
