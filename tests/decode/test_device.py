@@ -4,7 +4,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from opened import pretend_gpu
 
 import gpuload
 from gpuload import Augment
+from gpuload.decode import in_torch
 from gpuload.decode.device import Device
 from gpuload.decode.in_torch import Finish
 from gpuload.decode.interface import Decoded, Stored
@@ -32,32 +33,39 @@ def uploading(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_gpu(monkeypatch)
 
 
-def batches(folder: Path, augment: Any) -> list[dict[str, Any]]:
+def batches(folder: Path, augment: Any, decoder: Any = "native") -> list[dict[str, Any]]:
     fields = ("index", "image", "mask")
-    with load(folder, 8, augment=augment, fields=fields, decoder="native", num_threads=2) as loader:
+    with load(folder, 8, augment=augment, fields=fields, decoder=decoder, num_threads=2) as loader:
         next(iter(loader))  # a loop that is left
         return [batch._asdict() for _ in range(2) for batch in loader]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
-    ("dtype", "layout", "normalize", "transforms"),
+    ("dtype", "layout", "normalize", "transforms", "decoder"),
     [
-        ("float32", "NCHW", gpuload.Normalize(), []),
-        ("float16", "channels_last", gpuload.Normalize(), []),
-        ("uint8", "channels_last", gpuload.Normalize(), []),
-        ("bfloat16", "NCHW", "image", []),
-        ("float32", "channels_last", "image", TRANSFORMS),
-        ("float16", "NCHW", gpuload.Normalize(), TRANSFORMS),
-        ("uint8", "NCHW", gpuload.Normalize(), TRANSFORMS),
+        ("float32", "NCHW", gpuload.Normalize(), [], "native"),
+        ("float32", "NCHW", gpuload.Normalize(), [], gpuload.Both(cpu=0.5)),
+        ("float16", "channels_last", gpuload.Normalize(), [], "native"),
+        ("uint8", "channels_last", gpuload.Normalize(), [], "native"),
+        ("bfloat16", "NCHW", "image", [], "native"),
+        ("float32", "channels_last", "image", TRANSFORMS, "native"),
+        ("float16", "NCHW", gpuload.Normalize(), TRANSFORMS, "native"),
+        ("uint8", "NCHW", gpuload.Normalize(), TRANSFORMS, "native"),
     ],
 )
 def test_values_are_the_native_decoders(
-    painted: Path, request: pytest.FixtureRequest, dtype: Any, layout: Any, normalize: Any, transforms: Any
+    painted: Path,
+    request: pytest.FixtureRequest,
+    dtype: Any,
+    layout: Any,
+    normalize: Any,
+    transforms: Any,
+    decoder: Any,
 ) -> None:
     augment = Augment(24, dtype=dtype, layout=layout, normalize=normalize, transforms=transforms)
-    expected = batches(painted, augment)
+    expected = batches(painted, augment, decoder)
     request.getfixturevalue("uploading")
-    found = batches(painted, augment)
+    found = batches(painted, augment, decoder)
     assert len(found) == len(expected) == 10
     for ours, theirs in zip(found, expected, strict=True):
         assert torch.equal(ours["index"], theirs["index"]) and torch.equal(ours["mask"], theirs["mask"])
@@ -72,14 +80,6 @@ def test_several_views_and_kept_batches(painted: Path) -> None:
     views = [Augment(16), Augment(24, transforms=[ColorJitter(0.4)])]
     kept = [(image, image.clone()) for batch in batches(painted, views) for image in batch["image"]]
     assert len(kept) == 20 and all(torch.equal(*pair) for pair in kept)
-
-
-def test_both_decoders_with_uploading(packed: Path, uploading: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    options: dict[str, Any] = {"decoder": gpuload.Both(cpu=0.5), "augment": Augment(12)}
-    found = [images for _, images, _ in load(packed, 8, **options)]
-    monkeypatch.undo()
-    for ours, (_, theirs, _) in zip(found, load(packed, 8, **options), strict=True):
-        assert (ours - theirs).abs().max() <= LIMITS["float32"]
 
 
 @pytest.mark.parametrize("decoder", ["dali", "native", "both"])
@@ -97,59 +97,59 @@ def test_torchs_tensors_are_not_exported(
         assert [len(images) for images, _ in loader] == [8] * 5
 
 
-class Cuda:
-    """torch's streams and events, which note what happens on them in order, on the CPU."""
+class Stream:
+    """Of torch, on the CPU: it notes what happens on it, in the order of all streams."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.log: list[str] = []
-        self.done = True
-        cuda = self
+    log: ClassVar[list[str]] = []
 
-        class Stream:
-            def __init__(self, device: Any = None, name: str = "runner") -> None:
-                self.name = name
+    def __init__(self, device: Any = None, name: str = "runner") -> None:
+        self.name = name
 
-            def wait_event(self, event: Any) -> None:
-                cuda.log.append(f"{self.name} waits for {event.number}")
+    def wait_event(self, event: "Event") -> None:
+        self.log.append(f"{self.name} waits for {event.number}")
 
-            def synchronize(self) -> None:
-                cuda.log.append(f"{self.name} synchronized")
+    def synchronize(self) -> None:
+        self.log.append(f"{self.name} synchronized")
 
-        class Event:
-            count = 0
 
-            def __init__(self) -> None:
-                Event.count += 1
-                self.number = Event.count
+class Event:
+    number = 0
+    is_over = True
 
-            def record(self, stream: Stream) -> None:
-                cuda.log.append(f"{self.number} after {stream.name}")
+    def record(self, stream: Stream) -> None:
+        self.number = 1 + sum("after" in line for line in Stream.log)
+        Stream.log.append(f"{self.number} after {stream.name}")
 
-            def query(self) -> bool:
-                return cuda.done
+    def query(self) -> bool:
+        return self.is_over
 
-        @contextmanager
-        def entered(stream: Stream) -> Iterator[None]:
-            cuda.log.append(f"on {stream.name}")
-            yield
-            cuda.log.append("left")
 
-        monkeypatch.setattr(torch.cuda, "Stream", Stream)
-        monkeypatch.setattr(torch.cuda, "Event", Event)
-        monkeypatch.setattr(torch.cuda, "stream", entered)
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream(name=f"training on {device}"))
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """torch's streams, events and copies, on the CPU; the log of what happens on them."""
+    log: list[str] = []
 
-        def copy(tensor: torch.Tensor, device: Any, non_blocking: bool) -> torch.Tensor:
-            cuda.log.append(f"copy to {device}, {non_blocking}")
-            return tensor.clone()
+    @contextmanager
+    def entered(stream: Stream) -> Iterator[None]:
+        log.append(f"on {stream.name}")
+        yield
+        log.append("left")
 
-        monkeypatch.setattr(
-            "gpuload.decode.in_torch.Postprocess", lambda form, _, pixels: Postprocess(form, "cpu", pixels)
-        )
-        monkeypatch.setattr(torch.Tensor, "to", copy)
-        monkeypatch.setattr(
-            torch.Tensor, "record_stream", lambda tensor, stream: cuda.log.append(f"kept for {stream.name}")
-        )
+    def copy(tensor: torch.Tensor, device: Any, non_blocking: bool) -> torch.Tensor:
+        log.append(f"copy to {device}, {non_blocking}")
+        return tensor.clone()
+
+    def keep(tensor: torch.Tensor, stream: Stream) -> None:
+        log.append(f"kept for {stream.name}")
+
+    monkeypatch.setattr(Stream, "log", log)
+    for name, made in {"Stream": Stream, "Event": Event, "stream": entered}.items():
+        monkeypatch.setattr(torch.cuda, name, made)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream(name=f"training on {device}"))
+    monkeypatch.setattr(torch.Tensor, "to", copy)
+    monkeypatch.setattr(torch.Tensor, "record_stream", keep)
+    monkeypatch.setattr(in_torch, "Postprocess", lambda form, _, pixels: Postprocess(form, "cpu", pixels))
+    return log
 
 
 class Pixels(Stage):
@@ -170,30 +170,30 @@ def one_batch() -> Any:
     return make_batch(Augment(2), [np.zeros(1, np.uint8)], [(1, 1)])
 
 
-def test_all_is_launched_on_a_stream_of_its_own_which_the_training_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda = Cuda(monkeypatch)
-    device = Device(3)
-    form = Augment(2, dtype="uint8").form
-    runner = Runner([Pixels(), Finish([form], Stored(), device, levels=True)], 1, device)
+def open_runner(pixels: Stage, number: int) -> Runner:
+    device = Device(number)
+    return Runner([pixels, Finish([Augment(2, dtype="uint8").form], Stored(), device, levels=True)], 1, device)
+
+
+def test_all_is_launched_on_a_stream_of_its_own_which_the_training_waits_for(cuda: list[str]) -> None:
+    runner = open_runner(Pixels(), 3)
     _, decoded = next(runner.decode(iter([one_batch()])))
-    begun = cuda.log.index("copy to cuda:3, True")
+    begun = cuda.index("copy to cuda:3, True")
     copies = ["copy to cuda:3, True"] * 2  # of the images and of the mask
-    assert cuda.log[begun - 1 : begun + 4] == ["on runner", *copies, "1 after runner", "left"]
-    assert cuda.log[-3:] == ["training on cuda:3 waits for 1", *["kept for training on cuda:3"] * 2]
+    assert cuda[begun - 1 : begun + 4] == ["on runner", *copies, "1 after runner", "left"]
+    assert cuda[-3:] == ["training on cuda:3 waits for 1", *["kept for training on cuda:3"] * 2]
     assert torch.equal(decoded.images[0], torch.ones(1, 3, 2, 2, dtype=torch.uint8))
     runner.close()
-    assert cuda.log[-1] == "runner synchronized"
+    assert cuda[-1] == "runner synchronized"
 
 
+@pytest.mark.usefixtures("cuda")
 def test_a_runner_holds_memory_until_it_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda = Cuda(monkeypatch)
-    cuda.done = False
-    device, pixels = Device(0), Pixels()
-    runner = Runner([pixels, Finish([Augment(2, dtype="uint8").form], Stored(), device, levels=True)], 1, device)
-    decoding = runner.decode(iter([one_batch(), one_batch()]))
-    assert len(list(decoding)) == 2
+    monkeypatch.setattr(Event, "is_over", False)
+    runner = open_runner(pixels := Pixels(), 0)
+    assert len(list(runner.decode(iter([one_batch(), one_batch()])))) == 2
     assert [one() is not None for one in pixels.made] == [True, True]
-    cuda.done = True
+    monkeypatch.setattr(Event, "is_over", True)
     assert len(list(runner.decode(iter([one_batch()])))) == 1
     assert [one() is not None for one in pixels.made] == [False, False, True]
     runner.close()
@@ -208,8 +208,8 @@ def test_what_lies_on_the_gpu_already_is_copied() -> None:
     assert copy.tolist() == [1, 1, 1]
 
 
+@pytest.mark.usefixtures("cuda")
 def test_pinned_memory_is_made_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    Cuda(monkeypatch)
     asked: list[Any] = []
     empty = torch.empty
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext(asked.append(device)))
