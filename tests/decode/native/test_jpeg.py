@@ -12,15 +12,17 @@ from PIL import Image
 
 from gpuload.decode.native import jpeg
 
-SUBSAMPLINGS = {"4:4:4": 0, "4:2:2": 1, "4:2:0": 2}
+# By kind: options of the encoder.
+KINDS: dict[str, dict[str, Any]] = {f"4:{chroma}": {"subsampling": n} for n, chroma in enumerate(("4:4", "2:2", "2:0"))}
+KINDS["gray"] = {"mode": "L"}
 # On both sides of one and two units of 8 and 16 pixels, and so narrow that libjpeg does not interpolate chroma.
 SIZES = [(1, 1), (3, 17), (5, 33), (8, 8), (19, 7), (63, 65), (64, 64), (201, 100), (500, 375)]  # width, height
 FACTORS = (1, 2, 4, 8)
-SEGMENTS_END = b"\xff\xda"
+SMALL = (40, 30)
 
 
-def make(size: tuple[int, int], seed: int = 0, **options: Any) -> bytes:
-    return encode(smooth_image(np.random.default_rng(seed), *size), **options)
+def make(size: tuple[int, int] = SMALL, seed: int = 0, mode: str = "RGB", **options: Any) -> bytes:
+    return encode(smooth_image(np.random.default_rng(seed), *size).convert(mode), **options)
 
 
 def decode_all(
@@ -34,9 +36,8 @@ def decode_all(
     """What is wanted of images of (width, height), and the place of its first pixel; None for what is left to others."""
     width, height = size
     arrays, number = [np.frombuffer(data or b"\0", np.uint8) for data in (*files, points)], len(files)
-    spans = np.array(
-        [(one.ctypes.data, len(data)) for one, data in zip(arrays, (*files, points), strict=True)], np.int64
-    )
+    sizes = map(len, (*files, points))
+    spans = np.array([(one.ctypes.data, size) for one, size in zip(arrays, sizes, strict=True)], np.int64)
     windows = np.tile(np.array([window or (0, 0, height, width)], np.int64), (number, 1))
     factors = np.full(number, factor, np.int64)
     rooms, spare_bytes = jpeg.room_for(windows, factors)
@@ -67,12 +68,10 @@ def decode(data: bytes, *args: Any, **options: Any) -> tuple[np.ndarray, tuple[i
 
 
 def reference(data: bytes, size: tuple[int, int], factor: int = 1) -> np.ndarray:
-    if factor == 1:
-        return simplejpeg.decode_jpeg(data)
-    width, height = size
-    return simplejpeg.decode_jpeg(
-        data, min_width=-(-width // factor), min_height=-(-height // factor), min_factor=factor
-    )
+    """Of a gray image in RGB, too."""
+    width, height = (-(-side // factor) for side in size)
+    smaller = {} if factor == 1 else {"min_width": width, "min_height": height, "min_factor": factor}
+    return simplejpeg.decode_jpeg(data, **smaller)
 
 
 def check(data: bytes, size: tuple[int, int], window: Any = None, factor: int = 1) -> None:
@@ -91,20 +90,20 @@ def check(data: bytes, size: tuple[int, int], window: Any = None, factor: int = 
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-@pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
-def test_whole_images_at_each_scale(size: tuple[int, int], subsampling: str) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_whole_images_at_each_scale(size: tuple[int, int], kind: str) -> None:
     for quality in (30, 75, 95, 100):
-        data = make(size, quality=quality, subsampling=SUBSAMPLINGS[subsampling])
+        data = make(size, quality=quality, **KINDS[kind])
         for factor in FACTORS:
             check(data, size, factor=factor)
 
 
-@pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("factor", FACTORS)
-def test_any_part_of_an_image(subsampling: str, factor: int) -> None:
+def test_any_part_of_an_image(kind: str, factor: int) -> None:
     rng = np.random.default_rng(factor)
     for size in SIZES[2:]:
-        data = make(size, subsampling=SUBSAMPLINGS[subsampling])
+        data = make(size, **KINDS[kind])
         for _ in range(12):
             top, bottom = np.sort(rng.choice(size[1] + 1, 2, replace=False)).tolist()
             left, right = np.sort(rng.choice(size[0] + 1, 2, replace=False)).tolist()
@@ -118,32 +117,24 @@ def test_a_window_of_nothing_gives_a_pixel_at_least(window: tuple[int, int, int,
     assert found is not None and min(found[0].shape) >= 1
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "options",
     [{"optimize": True}, {"restart_marker_blocks": 1}, {"restart_marker_rows": 2}, {"comment": b"x" * 60_000}],
     ids=lambda options: next(iter(options)),
 )
-def test_codes_of_its_own_restart_markers_and_long_segments(options: dict[str, Any]) -> None:
-    size = (500, 375)
-    for subsampling in SUBSAMPLINGS.values():
-        data = make(size, subsampling=subsampling, **options)
-        check(data, size)
-        check(data, size, (100, 50, 300, 410))
+def test_codes_of_its_own_restart_markers_and_long_segments(kind: str, options: dict[str, Any]) -> None:
+    data = make((500, 375), **KINDS[kind], **options)
+    check(data, (500, 375))
+    check(data, (500, 375), (100, 50, 300, 410))
 
 
 def test_noise_whose_codes_are_long_and_whose_bytes_are_stuffed() -> None:
     noise = np.random.default_rng(0).integers(0, 256, (300, 310, 3), np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(noise).save(file, "JPEG", quality=100, subsampling=0)
-    assert file.getvalue().count(b"\xff\x00") > 100
-    check(file.getvalue(), (310, 300))
-    check(file.getvalue(), (310, 300), (31, 5, 290, 290))
-
-
-def test_gray_images() -> None:
-    data = encode(smooth_image(np.random.default_rng(0), 77, 100).convert("L"))
-    check(data, (77, 100))
-    check(data, (77, 100), (11, 13, 50, 60), 2)
+    data = encode(Image.fromarray(noise), quality=100, subsampling=0)
+    assert data.count(b"\xff\x00") > 100
+    check(data, (310, 300))
+    check(data, (310, 300), (31, 5, 290, 290))
 
 
 def test_many_images_one_after_the_other_with_the_same_tables_and_others() -> None:
@@ -175,28 +166,26 @@ def _without(data: bytes, marker: int) -> bytes:
 
 @pytest.mark.parametrize("marker", [0xC4, 0xDB])
 def test_tables_of_one_file_are_not_those_of_the_next(marker: int) -> None:
-    data = make((40, 30))
-    assert [found is not None for found in decode_all([data, _without(data, marker)], (40, 30))] == [True, False]
+    data = make()
+    assert [found is not None for found in decode_all([data, _without(data, marker)], SMALL)] == [True, False]
 
 
 def _with_adobe(transform: int) -> bytes:
-    """Without a JFIF segment, and with one of Adobe's."""
-    data = make((40, 30))
-    length = int.from_bytes(data[4:6], "big")
-    assert data[2:4] == b"\xff\xe0"
-    return data[:2] + b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00" + bytes([transform]) + data[4 + length :]
+    """With a segment of Adobe's, and without one of JFIF."""
+    return (
+        make()[:2] + b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00" + bytes([transform]) + _without(make(), 0xE0)[2:]
+    )
 
 
 def test_colours_are_told_as_libjpeg_tells_them() -> None:
-    check(_with_adobe(1), (40, 30))  # YCbCr
-    assert decode(_with_adobe(0), (40, 30)) is None  # RGB, which is not decoded here
-    plain = make((40, 30))
-    check(plain[:2] + plain[4 + int.from_bytes(plain[4:6], "big") :], (40, 30))  # by its components' names
+    check(_with_adobe(1), SMALL)  # YCbCr
+    assert decode(_with_adobe(0), SMALL) is None  # RGB, which is not decoded here
+    check(_without(make(), 0xE0), SMALL)  # by its components' names
 
 
 def _with_wide_scales() -> bytes:
     """The same image, its quantisation tables in numbers of 16 bits."""
-    data = make((40, 30))
+    data = make()
     at = data.index(b"\xff\xdb\x00\x43")
     table = data[at + 5 : at + 69]
     segment = bytes([data[at + 4] | 16]) + b"".join(bytes([0, number]) for number in table)
@@ -205,41 +194,16 @@ def _with_wide_scales() -> bytes:
 
 def _with_a_dc_of_12_bits() -> bytes:
     """The same image; a symbol that no pixel uses is of more bits than 8-bit images have."""
-    data = bytearray(make((40, 30)))
+    data = bytearray(make())
     at = data.index(b"\xff\xc4\x00\x1f\x00") + 5 + 16 + 11
     assert data[at] == 11
     data[at] = 12
     return bytes(data)
 
 
-OTHERS = {
-    "progressive": make((40, 30), progressive=True),
-    "wide scales": _with_wide_scales(),
-    "wide DC": _with_a_dc_of_12_bits(),
-    "CMYK": encode(smooth_image(np.random.default_rng(0), 40, 30).convert("CMYK")),
-    "4:4:0": simplejpeg.encode_jpeg(np.zeros((30, 40, 3), np.uint8), colorsubsampling="440"),
-    "4:1:1": simplejpeg.encode_jpeg(np.zeros((30, 40, 3), np.uint8), colorsubsampling="411"),
-    "PNG": encode(smooth_image(np.random.default_rng(0), 40, 30), "PNG"),
-    "wider": make((41, 30)),
-    "higher": make((40, 31)),
-    "no end": make((40, 30))[:-2],
-    "other end": make((40, 30))[:-2] + b"\xff\xd8",
-    "cut": make((40, 30))[:-40],
-    "header": make((40, 30))[:300],
-    "start": b"\xff\xd8",
-    "empty": b"",
-}
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_what_is_left_to_others(name: str) -> None:
-    """Other kinds, another size than the index says, and faults."""
-    assert decode(OTHERS[name], (40, 30)) is None
-
-
 def _with_a_code_of_ones() -> bytes:
     """The same image; its first table of codes has one more, of 9 bits, that no pixel uses."""
-    data = bytearray(make((40, 30)))
+    data = bytearray(make())
     at = data.index(b"\xff\xc4\x00\x1f\x00")
     assert data[at + 5 + 8] == 1
     data[at + 3], data[at + 5 + 8] = 0x20, 2
@@ -254,21 +218,39 @@ def _gray_with_frame(size: tuple[int, int], width: int, sampling: int) -> bytes:
     return bytes(data)
 
 
-REFUSED = {
-    "a code of ones": (_with_a_code_of_ones(), (40, 30)),
-    "sampling 0x0": (_gray_with_frame((40, 30), 40, 0x00), (40, 30)),
-    "sampling 1x0": (_gray_with_frame((40, 30), 40, 0x10), (40, 30)),
-    "sampling 1x5": (_gray_with_frame((40, 30), 40, 0x15), (40, 30)),
+REFUSED: dict[str, tuple[bytes, tuple[int, int]]] = {  # by libjpeg, too
+    "a code of ones": (_with_a_code_of_ones(), SMALL),
+    **{f"sampling {one:#x}": (_gray_with_frame(SMALL, 40, one), SMALL) for one in (0x00, 0x10, 0x15)},
     "too wide": (_gray_with_frame((65_500, 8), 65_501, 0x11), (65_501, 8)),
+}
+# Other kinds, another size than the index says, and faults.
+OTHERS: dict[str, tuple[bytes, tuple[int, int]]] = {
+    **REFUSED,
+    "progressive": (make(progressive=True), SMALL),
+    "wide scales": (_with_wide_scales(), SMALL),
+    "wide DC": (_with_a_dc_of_12_bits(), SMALL),
+    "CMYK": (make(mode="CMYK"), SMALL),
+    "4:4:0": (simplejpeg.encode_jpeg(np.zeros((30, 40, 3), np.uint8), colorsubsampling="440"), SMALL),
+    "4:1:1": (simplejpeg.encode_jpeg(np.zeros((30, 40, 3), np.uint8), colorsubsampling="411"), SMALL),
+    "PNG": (make(format="PNG"), SMALL),
+    "wider": (make((41, 30)), SMALL),
+    "higher": (make((40, 31)), SMALL),
+    "no end": (make()[:-2], SMALL),
+    "other end": (make()[:-2] + b"\xff\xd8", SMALL),
+    "cut": (make()[:-40], SMALL),
+    "header": (make()[:300], SMALL),
+    "start": (b"\xff\xd8", SMALL),
+    "empty": (b"", SMALL),
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_libjpeg_refuses_is_refused(name: str) -> None:
-    data, size = REFUSED[name]
-    with pytest.raises(ValueError, match="Bogus|sampling|too big|dimension"):
-        simplejpeg.decode_jpeg(data)
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_is_left_to_others(name: str) -> None:
+    data, size = OTHERS[name]
     assert decode(data, size) is None
+    if name in REFUSED:
+        with pytest.raises(ValueError, match="Bogus|sampling|too big|dimension"):
+            simplejpeg.decode_jpeg(data)
 
 
 def test_the_largest_side_and_sampling_of_gray_images() -> None:
@@ -283,7 +265,7 @@ def test_a_part_of_a_file_that_was_cut_is_not_taken_for_one_of_a_whole() -> None
 
 
 def _with_exif(exif: bytes, before: bytes = b"") -> bytes:
-    data = make((40, 30))
+    data = make()
     segment = b"Exif\0\0" + exif
     return data[:2] + before + b"\xff\xe1" + (len(segment) + 2).to_bytes(2, "big") + segment + data[2:]
 
@@ -301,9 +283,9 @@ def test_only_what_is_upright_is_decoded_unless_all_are_known_to_be(order: str) 
         data = _with_exif(_exif(order, orientation))
         with Image.open(io.BytesIO(data)) as image:
             assert image.getexif()[0x0112] == orientation  # so that the test is about what others read, too
-        assert (decode(data, (40, 30), upright=False) is not None) == (orientation == 1)
-        check(data, (40, 30))
-    assert decode(make((40, 30)), (40, 30), upright=False) is not None
+        assert (decode(data, SMALL, upright=False) is not None) == (orientation == 1)
+        check(data, SMALL)
+    assert decode(make(), SMALL, upright=False) is not None
 
 
 def test_exif_data_that_do_not_tell_are_left_to_others() -> None:
@@ -311,10 +293,10 @@ def test_exif_data_that_do_not_tell_are_left_to_others() -> None:
     xmp = b"\xff\xe1\x00\x08xmp:::"
     cut = [whole[:length] for length in range(len(whole) - 4)]
     for data in [*cut, _exif("<", 1, kind=4), b"II" + whole[2:4][::-1] + whole[4:]]:
-        assert decode(_with_exif(data), (40, 30), upright=False) is None
+        assert decode(_with_exif(data), SMALL, upright=False) is None
     for data in [whole, no_orientation := _exif("<", 1, tag=0x0113)]:
-        assert decode(_with_exif(data, before=xmp), (40, 30), upright=False) is None
-    assert decode(_with_exif(no_orientation), (40, 30), upright=False) is not None
+        assert decode(_with_exif(data, before=xmp), SMALL, upright=False) is None
+    assert decode(_with_exif(no_orientation), SMALL, upright=False) is not None
 
 
 def _spoil(rng: np.random.Generator, data: bytes) -> bytes:
@@ -332,12 +314,11 @@ def _spoil(rng: np.random.Generator, data: bytes) -> bytes:
 
 
 def test_spoilt_files_give_the_library_s_pixels_or_none() -> None:
-    rng = np.random.default_rng(0)
-    size = (70, 65)
+    rng, size = np.random.default_rng(0), (70, 65)
     whole = [
-        make(size, quality=quality, subsampling=subsampling, **options)
+        make(size, quality=quality, **kind, **options)
         for quality in (75, 95)
-        for subsampling in SUBSAMPLINGS.values()
+        for kind in KINDS.values()
         for options in ({}, {"optimize": True}, {"restart_marker_blocks": 3})
     ]
     decoded = refused = others = 0

@@ -47,24 +47,22 @@ class Pictures:
         return [int(color) for color in self.out[:, 0, 0, 0]]
 
 
-@pytest.mark.parametrize("block", [1, 7, ROWS, 100])
-def test_all_is_done_in_one_call_where_nothing_is_missing(block: int) -> None:
-    pictures = Pictures()
-    assert pictures.left(block, [pictures.fill()], False) == []
-    assert pictures.colors() == list(range(1, ROWS + 1))
-
-
-def test_blocks_with_something_missing_are_left_to_the_caller_and_the_others_done() -> None:
-    pictures = Pictures(missing=(4, 38))
+@pytest.mark.parametrize(
+    ("missing", "block", "expected"),
+    [((), 1, []), ((), 7, []), ((), ROWS, []), ((), 100, []), ((4, 38), 5, [0, 35])],
+)
+def test_blocks_with_something_missing_are_left_to_the_caller_and_the_others_done(
+    missing: tuple[int, ...], block: int, expected: list[int]
+) -> None:
+    pictures = Pictures(missing)
     fill, left = pictures.fill(), []
-    for begin in Blocks(5, pictures.rows, None, [fill], False).remaining(pictures.taken, NO_OWN):
+    for begin in Blocks(block, pictures.rows, None, [fill], False).remaining(pictures.taken, NO_OWN):
         left.append(begin)
-        assert pictures.colors()[begin : begin + 5] == [0] * 5
-        for row in range(begin, begin + 5):
+        assert pictures.colors()[begin : begin + block] == [0] * block
+        for row in range(begin, begin + block):
             pictures.complete(row)
-        fill(begin, begin + 5)
-    assert left == [0, 35]
-    assert pictures.colors() == list(range(1, ROWS + 1))
+        fill(begin, begin + block)
+    assert left == expected and pictures.colors() == list(range(1, ROWS + 1))
 
 
 def test_alone_each_block_is_left_to_the_caller_but_none_that_was_taken() -> None:
@@ -101,9 +99,6 @@ def test_what_is_no_jpeg_is_left_to_the_caller() -> None:
     own = jpeg.own_arguments(memory.ctypes.data, scratch)
     assert list(Blocks(20, pictures.rows, decode, [pictures.fill()], False).remaining(pictures.taken, own)) == [0, 20]
     assert pictures.colors() == [0] * ROWS
-
-
-# ---- memory of its own
 
 
 def test_arrays_live_until_they_are_kept() -> None:
