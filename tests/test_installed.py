@@ -87,7 +87,7 @@ MISSING = {
     ),
     "torch": (
         LOADER.format(", normalize='image'", ", decoder='dali', output='numpy'"),
-        "decoder='dali': transforms, normalize='image', erasing and padding_mode need torch: torch is not installed. "
+        "decoder='dali': transforms, normalize='image' and erasing need torch: torch is not installed. "
         "`{cpu}` brings it",
     ),
     "sklearn": (

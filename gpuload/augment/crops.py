@@ -548,35 +548,3 @@ def source_range(start: I64, stop: I64, size: I64, mode: PaddingMode) -> tuple[I
         high = np.where(start < 0, np.maximum(stop, 1 - start), stop)
     low = np.clip(low, 0, size - 1)
     return low, np.maximum(np.clip(high, 0, size), low + 1)
-
-
-# DALI has no operator for padding with the image's own pixels (edge, reflect, symmetric):
-#
-#     DALI ─► a window that holds all pixels the crop shows ─► gathered and flipped (`decode.device`) ─► the crop
-#
-# The windows of a batch have one size, the largest needed, so that they leave the graph as one array.
-
-
-def covering(crops: Crops, size: HeightWidth, sources: I64, mode: PaddingMode) -> tuple[Crops, HeightWidth]:
-    """Windows of one size that hold all pixels shown by crops of this size, and that size.
-
-    sources: int64 (N, 2), height and width of the images.
-    """
-    low, high = _shown(crops, size, sources, mode)
-    height, width = (high - low).max(axis=0, initial=1).tolist()
-    return unscaled(low.astype(np.float64), (height, width)), (height, width)
-
-
-def places_in_windows(crops: Crops, size: HeightWidth, sources: I64, mode: PaddingMode) -> list[I64]:
-    """int64 (N, height) and (N, width): the position in its window of each row and column of the output."""
-    (low, _), places = _shown(crops, size, sources, mode), []
-    for axis, flipped in enumerate((crops.mirror_y, crops.mirror)):
-        at = crops.start[:, axis, None].astype(np.int64) + np.arange(size[axis])
-        shown = source_of(at, sources[:, axis, None], mode) - low[:, axis, None]
-        places.append(np.where(flipped[:, None] != 0, shown[:, ::-1], shown))
-    return places
-
-
-def _shown(crops: Crops, size: HeightWidth, sources: I64, mode: PaddingMode) -> tuple[I64, I64]:
-    start = crops.start.astype(np.int64)
-    return source_range(start, start + size, sources, mode)

@@ -165,9 +165,8 @@ class Form(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether pixels are only cropped, resized, flipped, padded with a colour and normalised by constants."""
-        constant = self.normalize != "image" or self.dtype == "uint8"
-        return constant and not self.transforms and self.padding_mode == "constant"
+        """Whether pixels are only cropped, resized, flipped, padded and normalised by constants."""
+        return not self.transforms and (self.normalize != "image" or self.dtype == "uint8")
 
     @property
     def channels(self) -> int:

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from gpuload.augment import Form, View
-from gpuload.augment.crops import places_in_windows
 from gpuload.decode.device import Device, as_tensor
 from gpuload.decode.interface import NUMPY_DTYPES, Decoded, Stored
 from gpuload.decode.postprocess import Postprocess, warp_masks
@@ -24,7 +23,7 @@ from gpuload.decode.runner import Job, Stage
 from gpuload.draws import SHARE, random_bits, uniform
 from gpuload.read.batch import Batch
 from gpuload.transforms.apply import on_device
-from gpuload.types import I64, Bools
+from gpuload.types import Bools
 
 DALI, NATIVE = range(2)  # the parts of a batch
 
@@ -86,14 +85,13 @@ class Finish(Stage):
     (N, C, height, width).
 
     levels: whether the decoder delivers all views as levels. Otherwise it is DALI, which delivers levels for forms that
-    are not plain, and windows (`gpuload.augment.crops`) for padding that is not constant. device: None for the CPU.
+    are not plain. device: None for the CPU.
     """
 
     name = "finish"
 
     def __init__(self, forms: Sequence[Form], stored: Stored, device: Device | None, *, levels: bool) -> None:
         self._forms, self._device, self._fills = tuple(forms), device, stored.mask_fills
-        self._levels = levels
         place = "cpu" if device is None else device.name
         self._postprocess = [
             None if form.is_plain and not levels else Postprocess(form, place, stored.pixels) for form in forms
@@ -106,15 +104,9 @@ class Finish(Stage):
         if self._device is not None:
             job.held.append(decoded)
             decoded = decoded.map(self._device.upload)
-        pixels = [(images, *masks) for images, masks in zip(decoded.images, decoded.masks, strict=True)]
-        if not self._levels:
-            for number, (form, view) in enumerate(zip(self._forms, views, strict=True)):
-                if form.padding_mode != "constant":
-                    y, x = places_in_windows(view.crops, view.size, job.batch.encoded.sizes, form.padding_mode)
-                    pixels[number] = tuple(_gather(array, y, x) for array in pixels[number])
         job.decoded = decoded._replace(
-            images=tuple(map(self._values, self._postprocess, self._forms, [images for images, *_ in pixels], views)),
-            masks=tuple(self._warp(masks, view) for (_, *masks), view in zip(pixels, views, strict=True)),
+            images=tuple(map(self._values, self._postprocess, self._forms, decoded.images, views)),
+            masks=tuple(map(self._warp, decoded.masks, views)),
         )
 
     def _values(self, postprocess: Postprocess | None, form: Form, pixels: Any, view: View) -> Any:
@@ -134,14 +126,3 @@ class Finish(Stage):
         return tuple(
             warp_masks(as_tensor(mask), view.steps, fill) for mask, fill in zip(masks, self._fills, strict=True)
         )
-
-
-def _gather(pixels: Any, y: I64, x: I64) -> torch.Tensor:
-    """The pixels at y (N, height) and x (N, width) of each image (N, ..., H, W)."""
-    windows = as_tensor(pixels)
-    between = (1,) * (windows.ndim - 3)
-    rows, columns = (on_device(windows.device, places) for places in (y, x))
-    rows = rows.view(len(rows), *between, -1, 1).expand(*windows.shape[:-2], -1, windows.shape[-1])
-    taken = windows.gather(-2, rows)
-    columns = columns.view(len(columns), *between, 1, -1).expand(*taken.shape[:-1], -1)
-    return taken.gather(-1, columns)

@@ -185,6 +185,11 @@ class _Opening(NamedTuple):
             raise ArgumentError(
                 "decoder='both': does not scale and pad, as one of the crops here does. Use decoder='native' or 'dali'"
             )
+        if name != "native" and any(form.padding_mode != "constant" for form in forms):
+            raise ArgumentError(
+                f"decoder={name!r}: does not pad with pixels of the image, as a padding_mode here says. Use "
+                "decoder='native'"
+            )
         if name == "native":
             self.check_mixed(f"decoder={name!r}", self.stored.source == GRAY, "gray images")
             return self.native(forms), None
@@ -238,7 +243,7 @@ class _Opening(NamedTuple):
         """The stages of DALI, and what a batch must pass first."""
         is_plain = all(form.is_plain for form in forms)
         if not is_plain:
-            require("decoder='dali': transforms, normalize='image', erasing and padding_mode need torch", "torch")
+            require("decoder='dali': transforms, normalize='image' and erasing need torch", "torch")
         from gpuload.decode.dali.decoder import DaliDecoder
 
         dali = DaliDecoder(forms, self.stored, self.resources, self.device_id, self.device)

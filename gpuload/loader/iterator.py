@@ -189,8 +189,8 @@ class DaliIterator:
             schedule.fit(manifest.pixels, manifest.is_raw, (manifest.mean, manifest.std))
         self._stored = find_stored(self._datasets, schedule.pixels, collate.mask_fills) if decodes else None
 
-        places = any(form.places for form in schedule.forms)
-        if (self._functions is not None or places) and decoder == "auto" and native_fault() is None:
+        odd = any(form.places or form.padding_mode != "constant" for form in schedule.forms)
+        if (self._functions is not None or odd) and decoder == "auto" and native_fault() is None:
             decoder = "native"  # even on a GPU: functions run on the CPU; DALI was not measured at scaling and padding
         asked = Resources(min(batch_size, self._epochs.samples), num_threads or 0, prefetch or 0)
         chosen = choose_decoder(decoder, device, self.ranks, self._datasets, asked, decodes=decodes)

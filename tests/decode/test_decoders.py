@@ -141,8 +141,10 @@ def test_an_image_that_does_not_decode_is_found_and_the_decoder_goes_on(how: str
             assert [guarded.batch for guarded in one.decode(iter([good]), no_spare)] == [good]
 
 
-@pytest.mark.parametrize("how", ["native", "dali"])
-@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
+@pytest.mark.parametrize(
+    ("how", "mode"),
+    [("dali", "constant"), *(("native", mode) for mode in ("constant", "edge", "reflect", "symmetric"))],
+)
 def test_padding_is_numpys(how: str, mode: Any) -> None:
     rng = np.random.default_rng(1)
     sides = [(14, 20), (16, 16), (41, 30)] * 3  # height, width
@@ -165,14 +167,13 @@ def test_padding_is_numpys(how: str, mode: Any) -> None:
 
 
 MERGED = RandomAffine(10, (0.1, 0.1), (0.5, 1.5), 10, "bilinear"), RandomPerspective()
-REFLECTED = RandomCrop(8, pad_if_needed=True, padding_mode="reflect")
 
 
 @pytest.mark.parametrize(
     ("warps", "options"),
     [
         ([RandomRotation(30, "bilinear", fill=(10, 20, 250))], {"crop": "random"}),
-        ([RandomRotation(30)], {"crop": REFLECTED, "layout": "channels_last"}),
+        ([RandomRotation(30)], {"crop": RandomCrop(8, pad_if_needed=True), "layout": "channels_last"}),
         (MERGED, {"crop": "pad_or_crop", "dtype": "float16"}),
         (MERGED, {"crop": RandomCrop(8, pad_if_needed=True), "dtype": "uint8"}),
         (

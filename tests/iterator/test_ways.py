@@ -51,7 +51,7 @@ def speckle(sample: Any, rng: np.random.Generator) -> Any:
 
 WARPED = gpuload.Augment(
     12,
-    crop=gpuload.RandomCrop((4, 6), pad_if_needed=True, padding_mode="reflect"),
+    crop=gpuload.RandomCrop((4, 6), pad_if_needed=True),
     dtype="uint8",
     transforms=[transforms.RandomRotation(20), transforms.RandomPerspective()],
 )

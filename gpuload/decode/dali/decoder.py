@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuload.augment import Form, View
-from gpuload.augment.crops import covering
 from gpuload.counted import counted
 from gpuload.decode.dali.graph import backend, build_graph, input_names, open_pipeline, tensors
 from gpuload.decode.dali.screen import Screen
@@ -201,12 +200,9 @@ class Feed(Stage):
             images = (data.view(dtype).reshape(*size, channels) for data, size in pairs)
         fed = [_as_list(images, "HWC" if self._stored.raw else None), *map(_as_list, batch.masks)]
         for form, view in zip(self._forms, batch.views, strict=True):
-            crops, size = view.crops, view.size
-            if form.padding_mode != "constant":
-                crops, size = covering(crops, size, batch.encoded.sizes, form.padding_mode)
-            inputs = crops._asdict()
+            inputs = view.crops._asdict()
             inputs["cubic"] = None if view.cubic is None else view.cubic.astype(np.int32)
-            inputs["size"] = np.full((len(batch), 2), size, np.float32)
+            inputs["size"] = np.full((len(batch), 2), view.size, np.float32)
             if form.places:
                 inputs |= _parts(view, batch)
             fed += [tensors.TensorListCPU(inputs[name]) for name in input_names(form)]
