@@ -206,4 +206,4 @@ def test_all_decoders_make_the_same_of_warps(warps: Sequence[Any], options: dict
 def test_places_with_mirrored_padding_are_refused(painted: Path, field: str) -> None:
     message = rf"fields: '{field}' are not defined with RandomCrop\(padding_mode='reflect'\), whose padding shows"
     with pytest.raises(gpuload.ArgumentError, match=message):
-        load(painted, augment=Augment(16, crop=REFLECTED), fields=("image", field))
+        load(painted, augment=Augment(16, crop=RandomCrop(4, padding_mode="reflect")), fields=("image", field))
