@@ -18,6 +18,12 @@ def load(packed: Path, batch_size: int = 8, **options: Any) -> gpuload.DaliItera
     return gpuload.DaliIterator(packed, batch_size, **{**usual, **options})
 
 
+def remote(url: Any, cache: Path | None = None, **options: Any) -> gpuload.DaliIterator:
+    """Of all samples of a set at a URL, or of one that was opened."""
+    data = url if isinstance(url, gpuload.Dataset) else gpuload.Dataset(url, cache)
+    return load(data, **{"drop_last": False, "shuffle": gpuload.Shuffle(window=2), **options})  # type: ignore[arg-type]
+
+
 def world(packed: Path, size: int, batch_size: int, **options: Any) -> list[gpuload.DaliIterator]:
     return [load(packed, batch_size, rank=rank, world_size=size, **options) for rank in range(size)]
 

@@ -27,12 +27,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="obstore is not installed (extra remote)"))
 
 
-@pytest.fixture(scope="session")
-def served(packed: Path) -> Iterator[Any]:
+@pytest.fixture
+def proxy(packed: Path) -> Iterator[Any]:
     """The proxy before an HTTP server of the folder that holds `packed`."""
-    from store.servers import Proxy, file_server, running
+    from store.servers import proxied
 
-    with running(file_server(packed.parent)) as server, running(Proxy(server.url)) as proxy:
+    with proxied(packed.parent) as proxy:
         yield proxy
 
 
@@ -52,27 +52,26 @@ def many(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def bucket(packed: Path) -> Iterator[tuple[Any, Any]]:
-    """A proxy before moto's S3 server with the bucket `sets`, and the server."""
+def bucket(packed: Path) -> Iterator[Any]:
+    """moto's S3 server with the bucket `sets`."""
     for name in ("moto", "boto3"):
         pytest.importorskip(name, reason=f"{name} is not installed (extra dev)")
     from s3_server import s3_server
-    from store.servers import Proxy, running
 
     with s3_server("sets") as s3:
         for path in packed.iterdir():
             s3.client.upload_file(str(path), "sets", f"photos/train/{path.name}")
-        with running(Proxy(s3.url)) as proxy:
-            yield proxy, s3
+        yield s3
 
 
 @pytest.fixture
-def reader(bucket: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+def reader(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The proxy before the bucket; the environment holds the credentials."""
-    proxy, s3 = bucket
-    proxy.reset()
-    s3.use(monkeypatch, proxy.url)
-    return proxy
+    from store.servers import Proxy, running
+
+    with running(Proxy(bucket.url)) as proxy:
+        bucket.use(monkeypatch, proxy.url)
+        yield proxy
 
 
 @pytest.fixture(params=["cached", "in parts"])
@@ -99,13 +98,6 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     with running(file_server(packed, ranges=request.param != "without ranges")) as server:
         url = URLS.get(request.param, server.url)
         yield lambda cache, **options: gpuload.Dataset(url, cache, **options)
-
-
-@pytest.fixture
-def proxy(served: Any) -> Iterator[Any]:
-    served.reset()
-    yield served
-    served.reset()
 
 
 @pytest.fixture

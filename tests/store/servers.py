@@ -2,10 +2,7 @@
 
 import hashlib
 import http.client
-import os
 import re
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -16,8 +13,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
-
-import prepared
 
 
 class _Server(ThreadingHTTPServer):
@@ -169,31 +164,13 @@ def file_server(folder: Path, ranges: bool = True) -> _Server:
     return _Server(("127.0.0.1", 0), partial(_Files, folder, ranges))
 
 
+@contextmanager
+def proxied(folder: Path) -> Iterator[Proxy]:
+    """A proxy before a server of a folder."""
+    with running(file_server(folder)) as server, running(Proxy(server.url)) as proxy:
+        yield proxy
+
+
 def shards_asked(proxy: Any) -> dict[str, int]:
     """How often each shard was asked for."""
     return {path: count for path, count in dict(proxy.asked).items() if path.endswith(".tar")}
-
-
-def start_script(name: str, *arguments: str, warnings: str = "ignore") -> "subprocess.Popen[str]":
-    """A script of this folder, in a process of its own."""
-    command = [*prepared.python(), "-W", warnings, str(Path(__file__).with_name(name)), *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def run_code(code: str, *arguments: str, when: Callable[[], object] = lambda: None) -> tuple[str, str, int]:
-    """What a program prints, and its exit code. when: is called once it has printed a first line and waits for input."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
-    command, pipe = [*prepared.python(), "-W", "error", "-c", code, *arguments], subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
-        assert process.stdout is not None
-        first = process.stdout.readline()
-        when()
-        out, err = process.communicate("\n")
-    return first + out, err, process.returncode
-
-
-def finish(process: "subprocess.Popen[str]") -> set[str]:
-    """What such a process printed of its epochs."""
-    out, err = process.communicate()
-    assert process.returncode == 0, err
-    return set(out.split()) - {"begins"}

@@ -5,13 +5,13 @@ import logging
 import os
 import shutil
 import sys
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from loaders import drain, load
+from loaders import drain, remote
 from store.servers import shards_asked
 
 import gpuload
@@ -39,14 +39,9 @@ def test_no_other_name_becomes_a_path(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.rglob("*")} == {"cache", "gpuload-1", "lock", "shards", "sets"}
 
 
-def run(proxy: Any, cache: Path, epochs: int = 1, **options: Any) -> Rows:
-    data: Any = gpuload.Dataset(f"{proxy.url}/train", cache=cache, **options)
-    with load(data, drop_last=False, shuffle=gpuload.Shuffle(window=2)) as loader:
+def run(proxy: Any, cache: Path, verify: Any = None, epochs: int = 1) -> Rows:
+    with remote(gpuload.Dataset(f"{proxy.url}/train", cache, verify=verify)) as loader:
         return [drain([loader]) for _ in range(epochs)][-1]
-
-
-def shards_of(cache: Path) -> list[Path]:
-    return sorted((cache / "gpuload-1" / "shards").iterdir())
 
 
 def flip(path: Path, keeps_time: bool) -> None:
@@ -65,7 +60,7 @@ def test_damaged_shards_are_downloaded_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     assert run(proxy, tmp_path, verify=verify) == epochs[0]
-    first, *_, last = shards_of(tmp_path)
+    first, *_, last = sorted((tmp_path / "gpuload-1" / "shards").iterdir())
     for path in (first, last):
         flip(path, keeps_time=by != "this process")
     if by == "another process":
@@ -93,7 +88,7 @@ def test_each_shard_is_hashed_once_by_a_process(
     assert not hashed  # all were hashed as they arrived
     monkeypatch.setattr(stores, "_compared", {})
     assert run(proxy, tmp_path, epochs=2) == epochs[1]
-    assert sorted(hashed) == sorted(path.stat().st_size for path in shards_of(tmp_path))
+    assert sorted(hashed) == sorted(path.stat().st_size for path in tmp_path.rglob("shards/*"))
     monkeypatch.setattr(stores, "_compared", {})
     hashed.clear()
     assert run(proxy, tmp_path, verify="downloads") == epochs[0] and not hashed
@@ -154,8 +149,7 @@ def test_folders_that_others_can_write(
 @pytest.mark.parametrize("after", [0, 2])
 def test_a_cache_that_is_deleted_is_made_again(after: int, proxy: Any, tmp_path: Path, epochs: list[Rows]) -> None:
     """Before the loop, or in an epoch."""
-    data: Any = gpuload.Dataset(f"{proxy.url}/train", cache=tmp_path / "cache")
-    with load(data, drop_last=False, shuffle=gpuload.Shuffle(window=2)) as loader:
+    with remote(gpuload.Dataset(f"{proxy.url}/train", tmp_path / "cache")) as loader:
         begun = drain([loader], steps=after) if after else []
         (tmp_path / "cache" / "gpuload-1").rename(tmp_path / "deleted")
         loader.load_state_dict(loader.state_dict())
@@ -177,36 +171,33 @@ def test_a_shard_that_is_deleted_as_it_is_opened_is_the_one_that_was_checked(
     assert run(proxy, tmp_path) == epochs[0]
 
 
-def test_a_cache_that_is_deleted_while_a_shard_is_on_its_way(tmp_path: Path) -> None:
-    cache, shard = Cache(tmp_path), Wanted("0" * 64, 1000)
-    for deleted_after in ("begin", "make_room", "never"):
+def test_a_cache_that_is_deleted_at_any_moment_of_a_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, shard, make, names = Cache(tmp_path), Wanted("0" * 64, 1000), Cache._make_folders, iter("abcdefg")
+
+    def delete() -> None:
+        (tmp_path / "gpuload-1").rename(tmp_path / next(names))
+
+    def make_and_delete(cache: Cache) -> None:
+        make(cache)
+        if tries.pop():
+            delete()
+
+    monkeypatch.setattr(Cache, "_make_folders", make_and_delete)
+    for moment in ("begun", "has room", "made again"):
+        tries = [False, *[True] * 3 * (moment == "made again")]  # the last download has left no cache
         part = cache.begin(shard)
         assert part is not None
-        if deleted_after == "begin":
-            (tmp_path / "gpuload-1").rename(tmp_path / "first")
+        if moment == "begun":
+            delete()
         assert cache.make_room(part, shard.bytes, lambda _: 1.0)
-        if deleted_after == "make_room":
-            (tmp_path / "gpuload-1").rename(tmp_path / "second")
+        if moment == "has room":
+            delete()
         part.finish()
-        assert (cache.lease(shard) is not None) == (deleted_after == "never")  # else it is downloaded again
-
-
-def test_a_cache_that_is_deleted_as_it_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache, make, names = Cache(tmp_path), Cache._make_folders, iter("abc")
-    (tmp_path / "gpuload-1").rename(tmp_path / "first")
-
-    def made(cache: Cache) -> None:
-        make(cache)
-        if name := next(names, ""):
-            (tmp_path / "gpuload-1").rename(tmp_path / name)
-
-    monkeypatch.setattr(Cache, "_make_folders", made)
-    assert cache.begin(Wanted("0" * 64, 1000)) is not None and next(names, "") == ""
+        assert (cache.lease(shard) is not None) == (moment == "made again")  # else it is downloaded again
 
 
 def test_a_cache_that_cannot_be_written(proxy: Any, tmp_path: Path) -> None:
-    data: Any = gpuload.Dataset(f"{proxy.url}/train", cache=tmp_path)
-    with load(data) as loader:
+    with remote(f"{proxy.url}/train", tmp_path) as loader:
         shutil.rmtree(tmp_path / "gpuload-1")
         (tmp_path / "gpuload-1").touch()
         message = rf"^cache {tmp_path}: cannot be written \(File exists\). Check the folder and its disk"
@@ -216,23 +207,17 @@ def test_a_cache_that_cannot_be_written(proxy: Any, tmp_path: Path) -> None:
 
 def test_room_is_made_while_another_thread_opens_stores(tmp_path: Path) -> None:
     """As for a loader of validation that is constructed while the one of training downloads."""
-    cache, shard, ended = Cache(tmp_path), Wanted("0" * 64, 1000), threading.Event()
+    cache, shard, before = Cache(tmp_path), Wanted("0" * 64, 1000), sys.getswitchinterval()
 
-    def opened() -> Any:
+    def opened(_: object = None) -> Any:
         return stores.CachedStore(URL("https://example.invalid/set"), cache, [shard])
 
-    def go_on_opening() -> None:
-        while not ended.is_set():
-            opened()
-
-    opened_before, part = [opened() for _ in range(3000)], cache.begin(shard)
-    other = threading.Thread(target=go_on_opening)
-    before = sys.getswitchinterval()
+    opened_before, part = list(map(opened, range(3000))), cache.begin(shard)
     sys.setswitchinterval(1e-6)
-    other.start()
     try:
-        assert all(asyncio.run(opened_before[0]._make_room(0, part, False)) for _ in range(100))
+        with ThreadPoolExecutor(1) as other:
+            opening = other.submit(lambda: list(map(opened, range(3000))))
+            while not opening.done():
+                assert asyncio.run(opened_before[0]._make_room(0, part, False))
     finally:
         sys.setswitchinterval(before)
-        ended.set()
-        other.join()

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from reading import files_of
+from store.servers import shards_asked
 
 from gpuload import ArgumentError, FormatError, OutputError, RemoteError, ShardError
 from gpuload.cli import main
@@ -13,29 +14,48 @@ from gpuload.disk.fetch import fetch
 from gpuload.packing.verify import verify
 
 
-def test_a_copy_is_the_set(proxy: Any, packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "new" / "train"  # as the split is called
-    for _ in range(2):  # the second time all is there
-        assert main(["fetch", f"{proxy.url}/train", str(out)]) == 0
-        assert files_of(out) == {name: data for name, data in files_of(packed).items() if name != "tuning.json"}
-        assert capsys.readouterr().out.startswith(f"{out}: 97 samples in 10 shards, ")
-    assert {count for path, count in proxy.asked.items() if path.endswith(".tar")} == {1}
+def test_commands_of_a_set_wherever_it_lies(
+    place: Any, packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPULOAD_CACHE", str(tmp_path / "cache"))
+    url, out = str(place(tmp_path / "cache").folder), tmp_path / "new" / "train"  # as the split is called
+    for command, said in [
+        (["info", url], "97 in 10 shards"),
+        (["verify", url, "--workers", "2"], f"{url}: all is well\n"),
+        (["fetch", url, str(out)], f"{out}: 97 samples in 10 shards, "),
+    ]:
+        assert main(command) == 0
+        assert said in capsys.readouterr().out
+    assert files_of(out) == {name: data for name, data in files_of(packed).items() if name != "tuning.json"}
 
 
-def test_a_copy_goes_on(proxy: Any, packed: Path, tmp_path: Path, impatient: None) -> None:
-    proxy.fault = lambda path, number: "503" if path.endswith("5.tar") else None
-    with pytest.raises(RemoteError, match="shard-000005.tar: the server answered 503"):
+@pytest.mark.parametrize(
+    ("fault", "file", "error", "message"),
+    [
+        ("503", "5.tar", RemoteError, "shard-000005.tar: the server answered 503"),
+        ("wrong bytes", ".arrow", ShardError, "index.arrow: its SHA-256 is .*, manifest.json says"),
+        ("cut", "", RemoteError, "manifest.json: the connection was cut"),
+    ],
+)
+def test_a_copy_goes_on(
+    fault: str, file: str, error: type[Exception], message: str, proxy: Any, tmp_path: Path, impatient: None
+) -> None:
+    """What is whole is not downloaded again."""
+    proxy.fault = lambda path, number: fault if path.endswith(file) else None
+    with pytest.raises(error, match=message):
         fetch(f"{proxy.url}/train", tmp_path)
-    assert not (tmp_path / "manifest.json").exists()
-    here = [path for path in tmp_path.glob("*.tar") if path.stat().st_size]
-    assert 0 < len(here) < 10 and not list(tmp_path.glob("*.part"))
+    assert not (tmp_path / "manifest.json").exists() and not (tmp_path / "index.arrow").exists()
+    here = sorted(path for path in tmp_path.glob("*.tar") if path.stat().st_size)
+    assert bool(here) == bool(file) == any(tmp_path.iterdir()) and not list(tmp_path.glob("*.part"))
+    for path, size in zip(here, (7, -1), strict=False):  # one is cut short, another is of the right size
+        path.write_bytes(path.read_bytes()[:size] + b"!")
     proxy.reset()
-    (tmp_path / "shard-000008.tar").write_bytes(b"damaged")
-    here[0].write_bytes(here[0].read_bytes()[:-1] + b"!")
     fetch(f"{proxy.url}/train", tmp_path)
     assert verify(tmp_path) == [] and not (tmp_path / ".manifest.json").exists()
-    kept = {f"/train/{path.name}" for path in here[1:]} - {"/train/shard-000008.tar"}
-    assert not kept & set(proxy.asked)
+    assert not shards_asked(proxy).keys() & {f"/train/{path.name}" for path in here[2:]}
+    proxy.reset()
+    fetch(f"{proxy.url}/train", tmp_path)
+    assert not shards_asked(proxy)
 
 
 def test_a_folder_that_is_not_for_it(proxy: Any, packed: Path, tmp_path: Path) -> None:
@@ -54,35 +74,8 @@ def test_a_folder_that_is_not_for_it(proxy: Any, packed: Path, tmp_path: Path) -
             fetch(source, folder)
 
 
-def test_without_a_manifest_nothing_is_left(proxy: Any, tmp_path: Path, impatient: Any) -> None:
-    impatient(give_up_s=0.5)
-    proxy.fault = lambda path, number: "cut"
-    with pytest.raises(RemoteError):
-        fetch(f"{proxy.url}/train", tmp_path)
-    assert list(tmp_path.iterdir()) == []
-    proxy.reset()
-    fetch(f"{proxy.url}/train", tmp_path)
-
-
-def test_a_copied_index_is_compared_with_the_manifest(proxy: Any, tmp_path: Path) -> None:
-    proxy.fault = lambda path, number: "wrong bytes" if path.endswith(".arrow") else None
-    with pytest.raises(ShardError, match="index.arrow: its SHA-256 is .*, manifest.json says"):
-        fetch(f"{proxy.url}/train", tmp_path)
-    assert not (tmp_path / "index.arrow").exists() and not (tmp_path / "manifest.json").exists()
-
-
-def test_info(proxy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("GPULOAD_CACHE", str(tmp_path))
-    assert main(["info", f"{proxy.url}/train"]) == 0
-    out = capsys.readouterr().out
-    assert f"{proxy.url}/train" in out and "97 in 10 shards" in out
-    assert not any(path.endswith(".tar") for path in proxy.asked)  # of the shards, nothing is needed
-
-
-def test_verify(proxy: Any, packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify(proxy: Any) -> None:
     url = f"{proxy.url}/train"
-    assert main(["verify", url, "--workers", "2"]) == 0
-    assert capsys.readouterr().out == f"{url}: all is well\n"
     proxy.fault = lambda path, number: {"3.tar": "wrong bytes", "4.tar": "404"}.get(path[-5:])
     faults = verify(url, 2)
     assert any(fault.startswith(f"{url}/shard-000003.tar: its SHA-256 is") for fault in faults)

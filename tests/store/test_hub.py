@@ -12,7 +12,6 @@ from store.hub_server import COMMIT, TOKEN, HubServer
 import gpuload
 from gpuload import ArgumentError, FormatError, RemoteError
 from gpuload.cli import main
-from gpuload.disk.fetch import fetch
 from gpuload.packing.index import index_shards
 from gpuload.packing.verify import verify
 
@@ -41,14 +40,6 @@ def test_a_set_stays_at_its_commit(
     assert "the Hub cannot be reached" in caplog.text and TOKEN not in caplog.text
 
 
-def test_commands(hub: HubServer, packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fetch(SET, tmp_path / "copy")
-    assert files_of(tmp_path / "copy").keys() == files_of(packed).keys() - {"tuning.json"}
-    code, told = main(["info", SET]), capsys.readouterr()
-    assert code == 0 and "97 in 10 shards" in told.out, told
-    assert verify(SET, 2) == []
-
-
 def test_tars_are_indexed_where_they_lie(hub: HubServer, packed: Path, tmp_path: Path) -> None:
     """They are found by one question, and read again by a loader at the commit at which they were indexed."""
     folder, manifest = index_shards(["hf://datasets/me/photos/train/*.tar"], tmp_path / "index")
@@ -70,31 +61,25 @@ def test_packing_from_the_hub(hub: HubServer, packed: Path, tmp_path: Path) -> N
     assert files_of(tmp_path / "out") == files_of(tmp_path / "expected")
 
 
-REFUSED = [
-    ("hf://models/me/photos", ArgumentError, "names no data set of the Hub, expected hf://datasets/OWNER/NAME"),
-    ("hf://datasets/photos", ArgumentError, "names no data set of the Hub"),
-    ("hf://datasets/me/others/train", RemoteError, "the Hub answered 404, there is no such data set.*set HF_TOKEN"),
-    ("hf://datasets/me/photos/none", FormatError, "no manifest.json there, so this is not a packed set"),
+REFUSED: list[tuple[str, dict[str, Any], type[Exception], str]] = [
+    ("hf://models/me/photos", {}, ArgumentError, "names no data set of the Hub, expected hf://datasets/OWNER/NAME"),
+    ("hf://datasets/photos", {}, ArgumentError, "names no data set of the Hub"),
+    ("hf://datasets/me/others/train", {}, RemoteError, "the Hub answered 404, there is no such data set.*set HF_TOKEN"),
+    ("hf://datasets/me/photos/none", {}, FormatError, "no manifest.json there, so this is not a packed set"),
+    (SET, {"private": True}, RemoteError, "the Hub answered 401, .* For a private or gated one, set HF_TOKEN"),
+    (SET, {"busy": 10**6}, RemoteError, "the Hub answered 429 after .* s. Check the network, or try again"),
 ]
 
 
-def test_what_is_refused(hub: HubServer) -> None:
-    for url, error, message in REFUSED:
-        with pytest.raises(error, match=f"^{url[:19]}.*{message}"):
-            gpuload.Dataset(url)
-
-
-def test_a_hub_that_stays_busy(hub: HubServer, impatient: Any) -> None:
+@pytest.mark.parametrize(("url", "state", "error", "message"), REFUSED)
+def test_what_is_refused(
+    url: str, state: dict[str, Any], error: type[Exception], message: str,
+    hub: HubServer, impatient: Any, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """And no token is given."""
     impatient(give_up_s=0.2)
-    hub.busy = 10**6
-    with pytest.raises(RemoteError, match=f"^{SET}: the Hub answered 429 after .* s. Check the network, or try again"):
-        gpuload.Dataset(SET)
-
-
-def test_without_a_token(hub: HubServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    hub.private = True
+    vars(hub).update(state)
     monkeypatch.delenv("HF_TOKEN")
-    monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "none"))
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    with pytest.raises(RemoteError, match="the Hub answered 401, .* For a private or gated one, set HF_TOKEN"):
-        gpuload.Dataset(SET)
+    with pytest.raises(error, match=f"^{url[:19]}.*{message}"):
+        gpuload.Dataset(url)

@@ -5,29 +5,20 @@ from typing import Any
 
 import pytest
 from loaders import load
-from store.servers import Proxy, file_server, running
+from store.servers import file_server, proxied, running
 
 import gpuload
 from gpuload import ArgumentError
 
-LANES = 8
 
-
-def downloaded(many: Path, cache: Path, nodes: int, **options: Any) -> list[list[dict[str, int]]]:
+def downloaded(many: Path, cache: Path, nodes: int, shuffle: gpuload.Shuffle) -> list[list[dict[str, int]]]:
     """For each node and each of two epochs, the bytes of each shard that it downloads. A node is a rank with a cache of
     its own."""
     found = []
-    with running(file_server(many)) as server, running(Proxy(server.url)) as proxy:
+    with proxied(many) as proxy:
         for rank in range(nodes):
-            dataset = gpuload.Dataset(proxy.url, cache / f"{nodes}-{rank}")
-            with load(
-                dataset,  # type: ignore[arg-type]
-                8 // nodes,
-                fields=("index",),
-                rank=rank,
-                world_size=nodes,
-                **{"shuffle": gpuload.Shuffle(window=1), **options},
-            ) as loader:
+            dataset: Any = gpuload.Dataset(proxy.url, cache / f"{nodes}-{rank}")
+            with load(dataset, 8 // nodes, fields=("index",), rank=rank, world_size=nodes, shuffle=shuffle) as loader:
                 epochs = []
                 for _ in range(2):
                     proxy.reset()
@@ -41,7 +32,7 @@ def downloaded(many: Path, cache: Path, nodes: int, **options: Any) -> list[list
 def test_a_node_downloads_its_share(many: Path, tmp_path: Path, nodes: int) -> None:
     shards = gpuload.Dataset(many).manifest.shards
     total, largest = sum(shard.bytes for shard in shards), max(shard.bytes for shard in shards)
-    found = downloaded(many, tmp_path, nodes, shuffle=gpuload.Shuffle(lanes=LANES))
+    found = downloaded(many, tmp_path, nodes, gpuload.Shuffle(lanes=8))
     for first, second in found:
         # Its lanes adjoin, so that shards are cut at two places: those that it reads in part.
         assert abs(sum(first.values()) - total / nodes) <= 2 * largest
@@ -50,7 +41,7 @@ def test_a_node_downloads_its_share(many: Path, tmp_path: Path, nodes: int) -> N
 
 
 def test_without_lanes_each_node_downloads_everything(many: Path, tmp_path: Path) -> None:
-    found = downloaded(many, tmp_path, 2, shuffle=gpuload.Shuffle(window=8))
+    found = downloaded(many, tmp_path, 2, gpuload.Shuffle(window=8))
     assert all(len(first) >= 48 for first, _ in found)  # of the last, all samples may have been left out
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from loaders import load
-from store.servers import Proxy, file_server, running
+from store.servers import file_server, proxied, running
 
 import gpuload
 from gpuload import FormatError, RemoteError
@@ -41,28 +41,11 @@ def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuload.disk.fetch.WHOLE_BYTES", 0)
 
 
-@pytest.fixture(scope="module")
-def _serving(many: Path) -> Iterator[Any]:
-    with running(file_server(many)) as server, running(Proxy(server.url)) as proxy:
-        yield proxy
-
-
 @pytest.fixture
-def serving(_serving: Any) -> Iterator[Any]:
+def serving(many: Path) -> Iterator[Any]:
     """The proxy before a server of a set of 49 shards."""
-    _serving.reset()
-    yield _serving
-    _serving.reset()
-
-
-def remote(proxy: Any, cache: Path, **options: Any) -> gpuload.DaliIterator:
-    return load(gpuload.Dataset(proxy.url, cache), drop_last=False, **options)  # type: ignore[arg-type]
-
-
-def part_bytes(folder: Path) -> int:
-    """Of the largest record batch."""
-    dataset = gpuload.Dataset(folder)
-    return max(dataset.rows(number).nbytes for number in range(len(dataset.shard_paths))) + 1024
+    with proxied(many) as proxy:
+        yield proxy
 
 
 def test_opening_and_a_window_fetch_a_part(serving: Any, many: Path, tmp_path: Path) -> None:
@@ -79,31 +62,32 @@ def test_opening_and_a_window_fetch_a_part(serving: Any, many: Path, tmp_path: P
         # A few batches are read ahead: some windows, and what is fetched ahead of these.
         most = 1 + 4 * 2 + 8
         assert len(here(dataset)) <= most
-    assert serving.sent[INDEX] - opened <= most * part_bytes(many) < size
+    largest = max(gpuload.Dataset(many).rows(number).nbytes for number in range(49)) + 1024
+    assert serving.sent[INDEX] - opened <= most * largest < size
     assert serving.asked[INDEX] <= 1 + most
 
 
-def test_what_asks_for_all_rows_gets_all_at_once(serving: Any, many: Path, tmp_path: Path) -> None:
-    local = gpuload.Dataset(many)
-    rows = [local.rows(number).to_pylist() for number in range(49)]
-    keys = [row["key"] for shard in rows for row in shard]
-    asks: dict[str, Any] = {
-        "labels": lambda one: one.labels.tolist(),
-        "columns": lambda one: [one.column(name).to_pylist() for name in one.schema.names],
-        "filter": lambda one: one.filter(pc.field("width") >= 80).stored_samples(np.arange(5)).tolist(),
-        "key": lambda one: one[keys[40]]["index"],
-        "keys": lambda one: one.keys(range(97)),
-        "rows": lambda one: (one.fetch_rows(), [one.rows(number).to_pylist() for number in range(49)])[1],
-    }
-    for name, ask in asks.items():
-        serving.reset()
-        dataset = gpuload.Dataset(serving.url, tmp_path / name)
+def test_rows_are_fetched_as_they_are_asked_for(serving: Any, many: Path, tmp_path: Path) -> None:
+    """Those that adjoin, or all, in one range, and once."""
+    local, every = gpuload.Dataset(many), set(range(49))
+    key = local.keys([80])[0]
+    asks: list[tuple[Any, set[int], int]] = [
+        (lambda one: one.first_row(), {0}, 1),
+        (lambda one: one.keys([2, 3, 4, 20]), {1, 2, 10}, 2),
+        (lambda one: one[33]["key"], {16}, 1),
+        (lambda one: one[key]["index"], every, 1),
+        (lambda one: one.keys(range(97)), every, 1),
+        (lambda one: one.labels.tolist(), every, 1),
+        (lambda one: [one.column(name).to_pylist() for name in one.schema.names], every, 1),
+        (lambda one: one.filter(pc.field("width") >= 80).stored_samples(np.arange(5)).tolist(), every, 1),
+        (lambda one: (one.fetch_rows(), all_rows(one)), every, 1),
+    ]
+    for number, (ask, needed, ranges) in enumerate(asks):
+        dataset = gpuload.Dataset(serving.url, tmp_path / f"{number}")
         opened = serving.asked[INDEX]
-        assert ask(dataset) == ask(local)
-        assert len(here(dataset)) == 49
-        assert serving.asked[INDEX] == opened + 1  # in one range
-        again = gpuload.Dataset(serving.url, tmp_path / name)
-        assert ask(again) == ask(local) and serving.asked[INDEX] == opened + 1
+        for one in (dataset, gpuload.Dataset(serving.url, tmp_path / f"{number}")):
+            assert ask(one) == ask(local)
+        assert here(dataset) == needed and serving.asked[INDEX] == opened + ranges
 
 
 def test_a_large_part_comes_in_ranges(
@@ -117,13 +101,6 @@ def test_a_large_part_comes_in_ranges(
     serving.fault = lambda path, number: "cut" if number == 2 else None
     assert dataset.rows(3).to_pylist() == gpuload.Dataset(many).rows(3).to_pylist()
     assert serving.asked[INDEX] == 1 + -(-(end - begin) // 300) > 3 and serving.sent[INDEX] <= end - begin + 300
-
-
-def test_single_samples_ask_for_their_own_rows(serving: Any, many: Path, tmp_path: Path) -> None:
-    dataset, local = gpuload.Dataset(serving.url, tmp_path), gpuload.Dataset(many)
-    assert dataset[33]["key"] == local[33]["key"] and here(dataset) == {16}
-    assert dataset.keys([2, 3, 20]) == local.keys([2, 3, 20]) and here(dataset) == {1, 10, 16}
-    assert dataset.first_row() == local.first_row() and here(dataset) == {0, 1, 10, 16}
 
 
 def test_parts_that_are_deleted_are_fetched_again(serving: Any, many: Path, tmp_path: Path) -> None:
@@ -141,7 +118,6 @@ def test_who_shares_a_cache_fetches_no_part_twice(serving: Any, many: Path, tmp_
     opened, serving.delay_s = serving.sent[INDEX], 0.2
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda one: one.fetch_rows(), sets))
-    serving.delay_s = 0.0
     assert [all_rows(one) for one in sets] == [all_rows(gpuload.Dataset(many))] * 2
     assert serving.sent[INDEX] - opened <= (many / "index.arrow").stat().st_size
 
@@ -197,13 +173,11 @@ def test_otherwise_the_whole_is_fetched(
 
 
 def test_what_is_here_counts_for_the_cache(serving: Any, tmp_path: Path) -> None:
-    from gpuload.store.cache import Cache
-
-    dataset, cache = gpuload.Dataset(serving.url, tmp_path), Cache(tmp_path, 1 << 40)
-    before = cache.used()
+    dataset: Any = gpuload.Dataset(serving.url, tmp_path)
+    before = dataset.cache.used()
     dataset.rows(3)
     (path,) = tmp_path.rglob("rows-000003")
-    assert cache.used() == before + path.stat().st_size
+    assert dataset.cache.used() == before + path.stat().st_size
 
 
 def test_manifests_tell_the_parts(many: Path) -> None:

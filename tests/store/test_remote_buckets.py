@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from bucket_sets import load, make_samples, steps
-from store.servers import Proxy, file_server, running
+from store.servers import file_server, running
 
 import gpuload
 
@@ -16,8 +16,8 @@ def test_a_small_cache_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     gpuload.pack(make_samples(), tmp_path / "set", workers=1, maxcount=7, shuffle=False)
     local = load(tmp_path / "set" / "train", shuffle=gpuload.Shuffle(window=1))
     expected = steps([local], epochs=2)
-    with running(file_server(tmp_path / "set")) as server, running(Proxy(server.url)) as proxy:
-        url, largest = f"{proxy.url}/train", max(shard.bytes for shard in local.dataset.manifest.shards)
+    with running(file_server(tmp_path / "set")) as server:
+        url, largest = f"{server.url}/train", max(shard.bytes for shard in local.dataset.manifest.shards)
         others = sum(path.stat().st_size for path in (tmp_path / "set" / "train").iterdir() if path.suffix != ".tar")
         size = others + 6 * largest
         with load(gpuload.Dataset(url, tmp_path / "first", size), shuffle=gpuload.Shuffle(window=1)) as loader:

@@ -39,11 +39,8 @@ def test_how_fast_a_range_comes(proxy: Any, monkeypatch: pytest.MonkeyPatch, tmp
     assert grade == "ok" and "images/s of" in said
     assert data["bytes_per_s"] == pytest.approx(data["bytes"] / data["seconds"])
     proxy.delay_s = 0.05
-    try:
-        monkeypatch.setattr(sets, "_FAR_S", 0.05)
-        grade, _, remedy, data = sets.CHECKS["network"](dataset)  # type: ignore[misc]
-    finally:
-        proxy.delay_s = 0.0
+    monkeypatch.setattr(sets, "_FAR_S", 0.05)
+    grade, _, remedy, data = sets.CHECKS["network"](dataset)  # type: ignore[misc]
     assert grade == "attention" and "nearer" in remedy and data["request_s"] > 0.05
 
 
@@ -69,25 +66,25 @@ def test_local_sets_have_neither(packed: Path) -> None:
     assert sets.CHECKS["network"](dataset) is sets.CHECKS["cache"](dataset) is None
 
 
-@pytest.mark.parametrize(("fault", "said"), [("403", "access was denied (403)"), ("503", "the server answered 503")])
 def test_what_cannot_be_opened(
-    proxy: Any, quick: None, impatient: None, capsys: pytest.CaptureFixture[str], fault: str, said: str
+    proxy: Any,
+    quick: None,
+    impatient: None,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    proxy.fault = lambda path, number: fault
-    assert cli.main(["doctor", f"{proxy.url}/train"]) == cli.WRONG
-    told = capsys.readouterr().err
-    assert told.startswith(f"gpuload: {proxy.url}/train/manifest.json: {said}")
-    assert ("No credentials are sent" if fault == "403" else "Check the network") in told
-
-
-def test_what_is_no_set(proxy: Any, quick: None, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["doctor", proxy.url]) == cli.WRONG
-    assert f"holds packed splits; open one of them, for instance {proxy.url}/train" in capsys.readouterr().err
-    assert cli.main(["doctor", "ftp://host/set"]) == cli.WRONG
-    assert "ftp://host/set: cannot be read from here" in capsys.readouterr().err
-
-
-def test_a_cache_that_cannot_be_written(proxy: Any, quick: None, tmp_path: Path) -> None:
-    (tmp_path / "cache").touch()
-    with pytest.raises(gpuload.ArgumentError, match="GPULOAD_CACHE"):
-        list(checks.examine(gpuload.store.url.URL(f"{proxy.url}/train"), 1))
+    proxy.fault = lambda path, number: "403"
+    (tmp_path / "file").touch()
+    for url, cache, said in [
+        (
+            f"{proxy.url}/train",
+            "cache",
+            f"{proxy.url}/train/manifest.json: access was denied (403). No credentials are",
+        ),
+        (f"{proxy.url}/train", "file", f"cache {tmp_path / 'file'}: cannot be written"),
+        ("ftp://host/set", "cache", "ftp://host/set: cannot be read from here"),
+    ]:
+        monkeypatch.setenv("GPULOAD_CACHE", str(tmp_path / cache))
+        assert cli.main(["doctor", url]) == cli.WRONG
+        assert capsys.readouterr().err.startswith(f"gpuload: {said}")

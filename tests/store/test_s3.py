@@ -1,18 +1,15 @@
 """Sets in a bucket of an S3 server: moto's, behind the proxy."""
 
-import json
 import os
 import pickle
 from pathlib import Path
 
 import pytest
 from loaders import drain, load
-from reading import files_of
 from store.servers import Proxy
 
 import gpuload
 from gpuload import FormatError, RemoteError
-from gpuload.disk.fetch import fetch
 
 URL_ = "s3://sets/photos/train"
 
@@ -68,12 +65,3 @@ def test_a_machine_without_a_role_has_no_credentials(
 def test_a_bucket_that_is_not_there(reader: Proxy, tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="^s3://no/set: no manifest.json there, so this is not a packed set"):
         gpuload.Dataset("s3://no/set", tmp_path)
-
-
-def test_a_copy_of_a_bucket(reader: Proxy, packed: Path, tmp_path: Path) -> None:
-    """Of an object without bytes (rejected.jsonl), there is no range."""
-    fetch(URL_, tmp_path)
-    copied, own = files_of(tmp_path), files_of(packed)
-    described = json.loads(copied.pop("_info.json"))["splits"]  # made anew, by the name of the new folder
-    assert list(described) == [tmp_path.name] and own.pop("_info.json")
-    assert copied == {name: data for name, data in own.items() if name != "tuning.json"}

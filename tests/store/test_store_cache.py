@@ -69,24 +69,22 @@ def test_room_where_a_file_system_allocates_nothing_ahead(
     assert cache.used() == 2000 and os.fstat(part.number).st_size == 1000
 
 
-def test_what_is_needed_last_makes_room(tmp_path: Path) -> None:
-    cache, first, second, third = filled(tmp_path, 3_500, 3)
-    put(cache, 4, order={first.sha256: 5, second.sha256: 7, third.sha256: 6})
-    assert here(cache) == {first.sha256, third.sha256, shard(4)[0].sha256}
+NEVER = float("inf")
 
 
-def test_what_is_needed_earlier_stays(tmp_path: Path) -> None:
-    cache, first, second = filled(tmp_path, 2_500, 2)
-    assert put(cache, 3, order={first.sha256: 0, second.sha256: -1}) is None
-    assert here(cache) == {first.sha256, second.sha256} and cache.used() == 2000
-
-
-def test_what_no_plan_knows_goes_by_its_last_use(tmp_path: Path) -> None:
-    cache, first, second = filled(tmp_path, 2_500, 2)
-    os.utime(cache.shards / second.sha256, ns=(1, os.stat(cache.shards / second.sha256).st_mtime_ns))
-    assert cache.lease(first) is not None  # and given back at once
-    put(cache, 3)
-    assert first.sha256 in here(cache) and second.sha256 not in here(cache)
+@pytest.mark.parametrize(
+    ("order", "goes"),
+    [((5, 7, 6), 1), ((0, -1, 0.5), 2), ((0, -1, 0), None), ((NEVER, NEVER, 7), 1), ((NEVER, 7, NEVER), 2)],
+)
+def test_what_is_needed_last_makes_room(order: tuple[float, ...], goes: int | None, tmp_path: Path) -> None:
+    """And nothing that is needed earlier. What no plan knows goes first, by its last use: of the last shard."""
+    cache, *shards = filled(tmp_path, 3_500, 3)
+    for age, one in zip((1, 2, 0), shards, strict=True):
+        os.utime(cache.shards / one.sha256, ns=(age, age))
+    assert cache.lease(shards[0]) is not None  # and given back at once; it was used last now
+    made = put(cache, 4, order={one.sha256: needed for one, needed in zip(shards, order, strict=True)})
+    kept = [one for number, one in enumerate(shards) if number != goes]
+    assert (made is None) == (goes is None) and here(cache) == {one.sha256 for one in (*kept, made) if one}
 
 
 def test_what_is_in_use_is_not_deleted(tmp_path: Path) -> None:
