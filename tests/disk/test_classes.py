@@ -23,7 +23,7 @@ def test_names_tell_the_number(packed: Path, caplog: pytest.LogCaptureFixture) -
     assert gpuload.mix([(packed, 1), (packed, 1)]).num_classes == 3
     with load(packed) as loader:
         assert (loader.num_classes, loader.classes) == (3, dataset.classes)
-    assert not caplog.records
+    assert not [line for line in caplog.messages if "class" in line]
 
 
 def test_without_names_the_largest_number_tells_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -32,14 +32,11 @@ def test_without_names_the_largest_number_tells_it(tmp_path: Path, caplog: pytes
     with load(dense, 2) as loader:
         assert (loader.num_classes, loader.classes) == (3, None)
     assert dense.subset([0]).num_classes == 3  # as the model of the whole set has
-    assert not caplog.records
-    gaps, far = (
-        pack(tmp_path / "gaps", {"label": 1}, {"label": 4}),
-        pack(tmp_path / "far", {"label": 0}, {"label": 2**60}),
-    )
+    assert not [line for line in caplog.messages if "class" in line]
+    gaps = pack(tmp_path / "gaps", {"label": 1}, {"label": 4})
     assert gpuload.mix([(dense, 1), (gaps, 1)]).num_classes == 5
     assert "label: 3 of 5 classes have no sample, as 0, 2, 3. Number the classes from 0" in caplog.text
-    assert far.num_classes == 2**60 + 1
+    assert pack(tmp_path / "far", {"label": 0}, {"label": 2**60}).num_classes == 2**60 + 1
     assert "label: 1,152,921,504,606,846,975 of 1,152,921,504,606,846,977 classes have no sample, as 1" in caplog.text
 
 
@@ -52,5 +49,4 @@ def test_boxes_and_labels_have_classes(tmp_path: Path) -> None:
     both = pack(tmp_path / "both", {"label": 4, "boxes": box, "boxes_class": ["cat"]})
     assert both.classes is None and both.num_classes == 5
     assert pack(tmp_path / "none", {"angle": 0.5}).num_classes is None
-    empty = pack(tmp_path / "empty", {"labels": []})
-    assert empty.num_classes == 0
+    assert pack(tmp_path / "empty", {"labels": []}).num_classes == 0

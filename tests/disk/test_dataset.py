@@ -10,11 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from damaged import change_manifest, read_stored
-from fuzzing.folders import tell_index
 
 import gpuload
 from gpuload import ArgumentError, FormatError, ShardError, StateError
@@ -36,51 +34,32 @@ def test_properties_of_a_dataset(packed: Path, photos: Path) -> None:
         iter(dataset)  # type: ignore[call-overload]
 
 
-def swapped_shards(folder: Path) -> None:
-    """Exchanges two shards, and their sizes in the manifest, as if a set had been repaired by hand."""
-    first, second = folder / "shard-000001.tar", folder / "shard-000002.tar"
-    data = first.read_bytes(), second.read_bytes()
-    size = max(map(len, data))
-    first.write_bytes(data[1].ljust(size, b"\0"))
-    second.write_bytes(data[0].ljust(size, b"\0"))
-    manifest = gpuload.Dataset(folder.parent / "whole").manifest
-    shards = [type(s)(s.name, s.samples, (folder / s.name).stat().st_size, s.sha256) for s in manifest.shards]
-    type(manifest)(**{**vars(manifest), "shards": tuple(shards)}).write(folder)
-
-
-def rewrite_index(folder: Path, change: Callable[[list[pa.RecordBatch]], list[pa.RecordBatch]]) -> None:
-    reader = pa.ipc.open_file(folder / "index.arrow")
-    batches = [reader.get_batch(n) for n in range(reader.num_record_batches)]
-    with pa.ipc.new_file(folder / "other.arrow", reader.schema) as writer:
-        for batch in change(batches):
-            writer.write_batch(batch)
-    (folder / "other.arrow").replace(folder / "index.arrow")
-
-
-def index_of_fewer_shards(folder: Path) -> None:
-    rewrite_index(folder, lambda batches: batches[:-1])
-    change_manifest(folder, lambda m: [m.pop(name) for name in ("index_sha256", "index_parts", "index_offsets")])
-
-
-def index_of_fewer_rows(folder: Path) -> None:
-    rewrite_index(folder, lambda batches: [batches[0].slice(1), *batches[1:]])
-    tell_index(folder)
-
-
 def cut(name: str, size: int) -> Callable[[Path], object]:
     return lambda folder: os.truncate(folder / name, size)
 
 
-def manifest_with(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
-    return lambda folder: change_manifest(folder, change, fingerprint=False)
+def manifest_with(change: Callable[[dict[str, Any]], object], fingerprint: bool = False) -> Callable[[Path], object]:
+    return lambda folder: change_manifest(folder, change, fingerprint)
+
+
+def add_a_shard(found: dict[str, Any]) -> None:
+    found["shards"].append({**found["shards"][0], "name": "shard-000000.tar"})
+    for name in ("index_sha256", "index_parts", "index_offsets"):
+        del found[name]
 
 
 DAMAGES: list[tuple[Callable[[Path], object], str]] = [
     (lambda f: (f / "shard-000003.tar").unlink(), r"shard-000003.tar: cannot be read \(No such file .*Copy the folder"),
     (cut("shard-000003.tar", 5000), r"shard-000003.tar: is 5,000 bytes, manifest.json says [\d,]+. .*copy it again"),
-    (swapped_shards, r"shard-00000[12].tar: its index does not match it \(sample '\d+-\d+' is"),
-    (index_of_fewer_shards, r"index.arrow: indexes 9 shards, manifest.json lists 10"),
-    (index_of_fewer_rows, r"index.arrow: has 9 rows for shard-000000.tar, manifest.json says 10"),
+    (
+        manifest_with(lambda m: m["shards"].insert(1, m["shards"].pop(2)), True),
+        r"shard-00000[12].tar: its index does not match it \(sample '\d+-\d+' is",
+    ),
+    (manifest_with(add_a_shard, True), r"index.arrow: indexes 10 shards, manifest.json lists 11"),
+    (
+        manifest_with(lambda m: m["shards"][0].update(samples=9), True),
+        r"index.arrow: has 10 rows for shard-000000.tar, manifest.json says 9",
+    ),
     (cut("index.arrow", 1000), r"index.arrow: is 1,000 bytes, manifest.json says [\d,]+. Copy the folder"),
     (lambda f: (f / "index.arrow").unlink(), r"index.arrow: .*No such file.*or index its shards"),
     (lambda f: (f / "manifest.json").unlink(), r"no manifest.json, so this is not a packed"),
@@ -95,8 +74,7 @@ DAMAGES: list[tuple[Callable[[Path], object], str]] = [
 
 
 @pytest.mark.parametrize(("damage", "message"), DAMAGES)
-def test_messages_name_the_damage(packed: Path, copy: Path, damage: Callable[[Path], object], message: str) -> None:
-    (copy.parent / "whole").symlink_to(packed)
+def test_messages_name_the_damage(copy: Path, damage: Callable[[Path], object], message: str) -> None:
     damage(copy)
     error = ShardError if message.startswith("shard") else FormatError
     with pytest.raises(error, match=message):
@@ -114,13 +92,6 @@ def test_messages_name_the_damage(packed: Path, copy: Path, damage: Callable[[Pa
 def test_what_is_no_packed_folder(packed: Path, place: str, message: str) -> None:
     with pytest.raises(FormatError, match=message):
         gpuload.Dataset(packed.parent / place)
-
-
-def test_fingerprint_distinguishes_sets(packed: Path, copy: Path) -> None:
-    assert gpuload.Dataset(copy).fingerprint == gpuload.Dataset(packed).fingerprint
-    manifest = gpuload.Dataset(packed).manifest
-    other = type(manifest)(**{**vars(manifest), "shards": manifest.shards[::-1]})
-    assert other.fingerprint != manifest.fingerprint
 
 
 def seen(dataset: gpuload.Dataset) -> tuple[Any, ...]:

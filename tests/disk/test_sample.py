@@ -41,6 +41,8 @@ def test_numbers_keys_and_sources_are_the_same_samples(packed: Path) -> None:
         for index in (number, number - 97, np.int32(number), *wanted[:2]):
             found = dataset[index]  # type: ignore[index]
             assert (found["key"], found["source"], found["index"]) == wanted
+    part = dataset.subset([3, 50, 96])
+    assert [part[n]["index"] for n in (0, 1, 2, -3, -2, -1, rows[50]["key"])] == [3, 50, 96, 3, 50, 96, 50]
 
 
 def test_the_keypoints_of_a_painted_image(tmp_path: Path) -> None:
@@ -48,13 +50,6 @@ def test_the_keypoints_of_a_painted_image(tmp_path: Path) -> None:
     assert found["keypoints"].shape[1:] == (3, 3)
     pixels, mask = np.asarray(found["image"], int), np.asarray(found["mask"])
     np.testing.assert_allclose(pixels, COLOURS[mask], atol=1)
-
-
-def test_samples_of_a_subset(packed: Path) -> None:
-    whole = gpuload.Dataset(packed)
-    part = whole.subset([3, 50, 96])
-    assert [part[n]["index"] for n in range(3)] == [3, 50, 96] == [part[n]["index"] for n in (-3, -2, -1)]
-    assert part[whole[50]["key"]]["index"] == 50
 
 
 def test_raw_images(tmp_path: Path) -> None:
