@@ -15,6 +15,7 @@ from damaged import read_stored
 from fuzzing.folders import tell_index
 from fuzzing.loader import write_value
 from fuzzing.run import fuzz
+from loaders import load
 
 import gpuload
 
@@ -86,31 +87,28 @@ def test_what_cannot_be_is_refused_with_the_samples_name(
 )
 def test_a_value_that_is_missing_is_refused(damage: Callable[..., Path], name: str) -> None:
     inside = {"labels": [[1, None]], "boxes": [[None], [[0, 0, None, 9]]], "drive": [[1.0, None, 2.0]]}
+    message = rf"index.arrow: lacks values in column '{name}' of shard 1. Copy"
     for value in (None, *inside.get(name, [])):
-        with pytest.raises(
-            gpuload.FormatError, match=rf"index.arrow: lacks values in column '{name}' of shard 1. Copy"
-        ):
+        with pytest.raises(gpuload.FormatError, match=message):
             read_stored(damage(name, 5, value), "mask")
 
 
 def test_raw_images_are_as_large_as_their_pixels(damage: Callable[..., Path]) -> None:
-    with pytest.raises(
-        gpuload.ShardError, match=r"its pixels as 1,914 bytes at .* x 3, 1,848, at a multiple of 1. Copy"
-    ):
+    message = r"its pixels as 1,914 bytes at .* x 3, 1,848, at a multiple of 1. Copy"
+    with pytest.raises(gpuload.ShardError, match=message):
         read_stored(damage("width", 5, 28, encode="raw"), "mask")
 
 
 def test_fields_that_look_at_the_first_sample_are_refused_at_construction(damage: Callable[..., Path]) -> None:
-    folder = damage("tokens_shape", 0, None)
     with pytest.raises(gpuload.FormatError, match="lacks values in column 'tokens_shape'"):
-        gpuload.DaliIterator(folder, 4, augment=gpuload.Augment(8), fields=(gpuload.Tokens("tokens"),), device="cpu")
+        load(damage("tokens_shape", 0, None), fields=(gpuload.Tokens("tokens"),))
 
 
 def test_buckets_need_sizes(damage: Callable[..., Path]) -> None:
     augment = gpuload.Augment(gpuload.Buckets([(8, 8), (8, 16)]), crop="cover")
     for name in ("width", "height"):
         with pytest.raises(gpuload.ShardError, match=r"sample '\d+5' has no size in the index, which buckets need"):
-            gpuload.DaliIterator(damage(name, 5, 0), 1, augment=augment, device="cpu", fields=("image",))
+            load(damage(name, 5, 0), augment=augment)
 
 
 def test_an_index_with_broken_lists_or_texts_is_refused(sets: dict[str, Path], tmp_path: Path) -> None:
@@ -126,21 +124,14 @@ def test_an_index_with_broken_lists_or_texts_is_refused(sets: dict[str, Path], t
 
 
 def test_dali_refuses_an_image_that_is_smaller_than_the_index_says(damage: Callable[..., Path]) -> None:
-    augment = gpuload.Augment(8, crop="none")
+    message = r"sample '\d+5' does not decode .*: it is not of the size that the index says"
     with (
-        gpuload.DaliIterator(
-            damage("width", 5, 34), 4, augment=augment, fields=("image",), device="cpu", decoder="dali", shuffle=False
+        load(
+            damage("width", 5, 34), 4, augment=gpuload.Augment(8, crop="none"), decoder="dali", shuffle=False
         ) as loader,
-        pytest.raises(
-            gpuload.DecodeError, match=r"sample '\d+5' does not decode .*: it is not of the size that the index says"
-        ),
+        pytest.raises(gpuload.DecodeError, match=message),
     ):
         list(loader)
-
-
-@pytest.fixture
-def copy(sets: dict[str, Path], tmp_path: Path) -> Path:
-    return Path(shutil.copytree(sets["jpeg"], tmp_path / "copy"))
 
 
 @pytest.mark.parametrize("missing", [1, 512, 4095, 4096])
@@ -150,26 +141,25 @@ def test_a_shard_that_was_truncated_since_it_was_opened_is_refused(copy: Path, m
     os.truncate(shard, size - missing)
     message = rf"{shard.name}: is {size - missing:,} bytes, manifest.json says {size:,}. It was truncated"
     with pytest.raises(gpuload.ShardError, match=message):
-        read_stored(dataset, "mask")
+        read_stored(dataset)
 
 
 @pytest.mark.parametrize(("name", "row"), [("mask", 5), ("image", 10)])
-def test_members_may_reach_the_end_of_their_shard_and_no_further(copy: Path, name: str, row: int) -> None:
-    pristine = (copy / "index.arrow").read_bytes()
-    end = (copy / f"shard-{row // 4:06d}.tar").stat().st_size
+def test_members_may_reach_the_end_of_their_shard_and_no_further(
+    sets: dict[str, Path], tmp_path: Path, name: str, row: int
+) -> None:
+    folder = Path(shutil.copytree(sets["jpeg"], tmp_path / "copy"))
+    pristine, end = (folder / "index.arrow").read_bytes(), (folder / f"shard-{row // 4:06d}.tar").stat().st_size
     size = pa.ipc.open_file(pristine).get_batch(row // 4).column(f"{name}_bytes")[row % 4].as_py()
-    for past in (1, 511, 512, 4096):
-        write_value(copy, pristine, f"{name}_offset", row, end - size + past)
-        message = rf"its '{name}' as {size:,} bytes at byte {end - size + past:,}, and the shard has {end:,}. Copy"
+    for offset, length in ((end - size + 1, size), (end - size + 4096, size), (0, end + 1)):
+        write_value(folder, pristine, f"{name}_offset", row, offset)
+        write_value(folder, (folder / "index.arrow").read_bytes(), f"{name}_bytes", row, length)
+        message = rf"its '{name}' as {length:,} bytes at byte {offset:,}, and the shard has {end:,}. Copy"
         with pytest.raises(gpuload.ShardError, match=message):
-            read_stored(copy, "mask")
-    write_value(copy, pristine, f"{name}_offset", row, 0)
-    write_value(copy, (copy / "index.arrow").read_bytes(), f"{name}_bytes", row, end + 1)
-    with pytest.raises(gpuload.ShardError, match=rf"its '{name}' as {end + 1:,} bytes at byte 0, and the shard has"):
-        read_stored(copy, "mask")
-    write_value(copy, pristine, f"{name}_offset", row, end - size)
+            read_stored(folder, "mask")
+    write_value(folder, pristine, f"{name}_offset", row, end - size)
     if name == "image":  # is in the shard, but there is no header before it
         with pytest.raises(gpuload.ShardError, match="its index does not match it"):
-            read_stored(copy, "mask")
+            read_stored(folder, "mask")
     else:
-        read_stored(copy, "mask")
+        read_stored(folder, "mask")

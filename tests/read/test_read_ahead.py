@@ -1,7 +1,6 @@
 """Reading ahead: in a process that forks, with checksums, and what becomes of errors in its thread."""
 
 import gc
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import prepared
 import pytest
+from damaged import damage
 from loaders import drain, load
 
 import gpuload
@@ -50,28 +50,20 @@ def test_a_forked_child_does_not_wait_for_a_thread_it_does_not_have() -> None:
     assert done.stdout == "0\n", done.stderr
 
 
-def flip_a_bit(path: Path) -> None:
-    """Within the pixels of an image, without a trace in size and time, as a disk does."""
-    dataset = gpuload.Dataset(path.parent)
-    row = dataset.rows(dataset.shard_paths.index(path)).to_pylist()[4]
-    stamp = path.stat()
-    with path.open("r+b") as file:
-        file.seek(row["image_offset"] + row["image_bytes"] // 2)
-        byte = file.read(1)
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte[0] ^ 1]))
-    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+def flip_a_bit(image: bytes) -> bytes:
+    """Within its pixels."""
+    at = len(image) // 2
+    return image[:at] + bytes([image[at] ^ 1]) + image[at + 1 :]
 
 
 def test_verify_refuses_a_flipped_bit_before_any_sample_of_its_shard_is_handed_out(
-    packed: Path, copy: Path, decoder: str
+    packed: Path, tmp_path: Path, decoder: str
 ) -> None:
     options: dict[str, Any] = {"decoder": decoder, "prefetch": 1, "shuffle": gpuload.Shuffle(window=2)}
     expected = drain([load(packed, **options)])
-    with load(gpuload.Dataset(copy, verify="sha256"), **options) as loader:
+    with load(gpuload.Dataset(packed, verify="sha256"), **options) as loader:
         assert drain([loader]) == expected
-    bad = copy / "shard-000003.tar"
-    flip_a_bit(bad)
+    copy = damage(packed, tmp_path / "train", [34], flip_a_bit)
     shard_of = np.repeat(range(10), gpuload.Dataset(copy).shard_sizes)
     with load(gpuload.Dataset(copy, verify="sha256"), **options) as loader:
         for _ in range(2):  # the loop after it is refused, too
@@ -82,7 +74,7 @@ def test_verify_refuses_a_flipped_bit_before_any_sample_of_its_shard_is_handed_o
                 for index, _, _ in loader:
                     found += index.tolist()
             assert 3 not in shard_of[found]
-        shutil.copy(packed / bad.name, bad)
+        shutil.copy(packed / "shard-000003.tar", copy)
         loader.set_epoch(0)
         assert drain([loader]) == expected
 

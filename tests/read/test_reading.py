@@ -3,12 +3,14 @@
 import ctypes
 import os
 import shutil
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from loaders import load
 
 import gpuload
 from gpuload import Augment
@@ -19,6 +21,7 @@ from gpuload.order.stream import Part, Stream
 from gpuload.read.batch import Batch, MemberViews
 from gpuload.read.batches import BatchReader
 from gpuload.read.reader import Reader
+from gpuload.store import FolderStore
 
 AUGMENTS = [Augment(8), Augment((5, 9), vertical_flip=0.5)]
 
@@ -27,17 +30,16 @@ def datasets_of(data: Any) -> tuple[gpuload.Dataset, ...]:
     return data.datasets if isinstance(data, gpuload.Mixture) else (data,)
 
 
-def make(data: Any, weights: Any = None, seed: int = 5) -> tuple[BatchReader, Stream]:
+def make(data: Any, weights: Any = None) -> tuple[BatchReader, Stream]:
     datasets = datasets_of(data)
     samplings = find_samplings(datasets, None if weights is None else gpuload.Weights(weights), shuffle=True)
-    stream = Stream(data, samplings, seed=seed, window=2, shuffle=True)
-    return BatchReader(
-        datasets, lambda: stream, ("label", "key", "boxes"), ("features",), ("mask",), decodes=True
-    ), stream
+    stream = Stream(data, samplings, seed=5, window=2, shuffle=True)
+    columns, members, masks = ("label", "key", "boxes"), ("features",), ("mask",)
+    return BatchReader(datasets, lambda: stream, columns, members, masks, decodes=True), stream
 
 
 def rows_of(batch: Batch) -> list[Any]:
-    """All that is told of each sample."""
+    """All that is told of each sample: its number, image, size, columns, members, data set, key and crops."""
     encoded = batch.encoded
     assert len(batch) == len(encoded) == len(batch.sources) == len(batch.keys) == len(encoded.spans)
     images = [image.tobytes() for image in encoded.images]
@@ -45,23 +47,16 @@ def rows_of(batch: Batch) -> list[Any]:
     assert [ctypes.string_at(*span) for span in encoded.spans.tolist()] == images
     assert batch.image_bytes == sum(map(len, images)) and not encoded.raw.any()
     crops = [[[part[row].tolist() for part in view.crops[:6]] for view in batch.views] for row in range(len(batch))]
-    columns = zip(*(encoded.columns[name].tolist() for name in ("label", "key", "boxes")), strict=True)
-    members = zip(encoded.members["features"], batch.masks[0], strict=True)
-    return [
-        (sample, images[row], size, *column, *(member.tobytes() for member in some), source, key, crops[row])
-        for row, (sample, *size, column, some, source, key) in enumerate(
-            zip(
-                encoded.samples.tolist(),
-                encoded.widths.tolist(),
-                encoded.heights.tolist(),
-                columns,
-                members,
-                batch.sources.tolist(),
-                batch.keys.tolist(),
-                strict=True,
-            )
-        )
-    ]
+    columns = [encoded.columns[name].tolist() for name in ("label", "key", "boxes")]
+    members = [[member.tobytes() for member in some] for some in (encoded.members["features"], batch.masks[0])]
+    samples, sources, keys = encoded.samples.tolist(), batch.sources.tolist(), batch.keys.tolist()
+    sizes = encoded.widths.tolist(), encoded.heights.tolist()
+    return list(zip(samples, images, *sizes, *columns, *members, sources, keys, crops, strict=True))
+
+
+def single_rows(reader: BatchReader, count: int) -> list[Any]:
+    """The first rows of the stream, each read by itself."""
+    return [rows_of(reader.read([Part(at, at + 1, at)], AUGMENTS)[0])[0] for at in range(count)]
 
 
 @pytest.fixture(params=["one", "mixed", "weighted"])
@@ -75,22 +70,15 @@ def source(request: pytest.FixtureRequest, dataset: gpuload.Dataset) -> tuple[An
 def test_a_batch_holds_what_is_stored(source: Any, dataset: gpuload.Dataset) -> None:
     """Over the ends of three passes, sample by sample: against the disk, and against the order."""
     reader, stream = make(*source)
-    rows = [
-        row
-        for (batch,) in (reader.read([Part(at, at + 1, 99)], AUGMENTS) for at in range(40))
-        for row in rows_of(batch)
-    ]
+    rows = single_rows(reader, 40)
     stored = [row for shard in range(3) for row in dataset.rows(shard).to_pylist()]
-    for at, (sample, image, (width, height), label, key, boxes, features, mask, number, random, crops) in enumerate(
-        rows
-    ):
+    for at, (sample, image, width, height, label, key, boxes, features, mask, number, random, crops) in enumerate(rows):
         (part,) = stream.slices(at, at + 1)
         expected = datasets_of(source[0])[part.source].stored_samples(part.order[part.start : part.stop])
         assert (sample, number) == (int(expected[0]), part.source)
         row, shard = stored[sample], dataset.shard_paths[sample // 4].read_bytes()
-        assert (width, height, label, key, boxes) == tuple(
-            row[name] for name in ("width", "height", "label", "key", "boxes")
-        )
+        names = ("width", "height", "label", "key", "boxes")
+        assert [width, height, label, key, boxes] == [row[name] for name in names]
         for name, found in (("image", image), ("features", features), ("mask", mask)):
             assert found == shard[row[f"{name}_offset"] : row[f"{name}_offset"] + row[f"{name}_bytes"]]
         repeats = part.order.repeats(part.start, part.stop)
@@ -121,9 +109,7 @@ def test_samples_of_a_batch_are_taken_with_all_that_is_theirs(source: Any) -> No
 def test_batches_are_parts_of_the_stream(source: Any) -> None:
     """Read together or apart, adjoining or not, over the ends of windows, passes and shards."""
     reader, _ = make(*source)
-    rows = [
-        row for (batch,) in (reader.read([Part(at, at + 1, 0)], AUGMENTS) for at in range(60)) for row in rows_of(batch)
-    ]
+    rows = single_rows(reader, 60)
     for parts in (
         [(0, 60, 60)],
         [(0, 7, 7), (7, 19, 19), (19, 20, 21)],
@@ -164,6 +150,33 @@ def test_some_batches_are_read_at_a_time(dataset: gpuload.Dataset, monkeypatch: 
     assert [len(batch) for batch in batches] == [4] * 8 + [2]
     assert list(reader.batches(iter([]), AUGMENTS)) == []
     reader.close()
+
+
+class NotedStore(FolderStore):
+    """Of the calls of a reader, the last plan and how many there were of others."""
+
+    planned: list[int]
+    begun = closed = 0
+
+    def begin(self) -> None:
+        self.begun += 1
+
+    def plan(self, numbers: Iterable[int], now: int = 0, soon: int = 0) -> None:
+        self.planned = [int(number) for number in numbers]
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_a_store_is_told_what_will_be_needed(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, sizes = NotedStore(gpuload.Dataset(packed).shard_paths), gpuload.Dataset(packed).shard_sizes  # type: ignore[arg-type]
+    monkeypatch.setattr(gpuload.Dataset, "open_store", lambda dataset, trusts: store)
+    with load(packed, drop_last=False, shuffle=gpuload.Shuffle(window=3)) as loader:
+        assert [sum(1 for _ in loader) for _ in range(2)] == [13, 13]
+    # The 97 samples of an epoch are read at once: all of its shards were planned, and those of the next.
+    orders = [EpochOrder(sizes, seed=0, epoch=epoch, window=3) for epoch in (1, 2)]
+    assert store.planned == [shard for order in orders for window in range(4) for shard in order.window_shards(window)]
+    assert (store.begun, store.closed) == (2, 1)
 
 
 def test_shards_of_two_windows_are_mapped(packed: Path) -> None:
