@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,7 @@ from loaders import drain, load
 import gpuload
 from gpuload.cli import main
 
-try:
-    import obstore  # noqa: F401
-except ImportError:
-    OBSTORE = False
-else:
-    OBSTORE = True
-
+OBSTORE = find_spec("obstore") is not None
 WITHOUT = {"test_store_cache.py"}  # what needs no server
 
 

@@ -1,17 +1,14 @@
 """The index of a set at a URL, of which only what is needed is fetched: every sample is still the right one."""
 
 import errno
-import hashlib
 import json
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from loaders import load
@@ -178,14 +175,3 @@ def test_what_is_here_counts_for_the_cache(serving: Any, tmp_path: Path) -> None
     dataset.rows(3)
     (path,) = tmp_path.rglob("rows-000003")
     assert dataset.cache.used() == before + path.stat().st_size
-
-
-def test_manifests_tell_the_parts(many: Path) -> None:
-    manifest, data = json.loads((many / "manifest.json").read_text()), (many / "index.arrow").read_bytes()
-    offsets, schema = manifest["index_offsets"], gpuload.Dataset(many).schema
-    assert len(offsets) == 51 and offsets[-1] == len(data)
-    parts = [data[begin:end] for begin, end in pairwise(offsets)]
-    assert manifest["index_parts"] == [hashlib.sha256(part).hexdigest() for part in parts]
-    assert manifest["index_sha256"] == hashlib.sha256(data).hexdigest()
-    rows = [pa.ipc.read_record_batch(pa.py_buffer(part), schema) for part in parts[:-1]]
-    assert rows == [gpuload.Dataset(many).rows(number) for number in range(49)]

@@ -4,11 +4,12 @@ import asyncio
 import random
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from loaders import load
+from loaders import remote
 from store.servers import shards_asked
 
 import gpuload
@@ -17,10 +18,6 @@ from gpuload.order.epoch import EpochOrder
 from gpuload.read.batches import BatchReader
 from gpuload.store.cache import Cache
 from gpuload.store.network import NEEDED, Connections
-
-
-def remote(proxy: Any, cache: Path, **options: Any) -> gpuload.DaliIterator:
-    return load(gpuload.Dataset(f"{proxy.url}/train", cache), 2, **options)  # type: ignore[arg-type]
 
 
 async def take(connections: Connections, needed: dict[int, float], number: int, order: list[int]) -> None:
@@ -86,7 +83,7 @@ def test_the_first_windows_have_the_network_one_after_the_other(
         return set(shards_asked(proxy))
 
     proxy.fault = fault
-    with remote(proxy, tmp_path, shuffle=gpuload.Shuffle(window=2)) as loader:
+    with remote(f"{proxy.url}/train", tmp_path, batch_size=2) as loader:
         order = EpochOrder(loader.dataset.shard_sizes, seed=0, epoch=0, window=2)
         windows = [{f"/train/shard-{number:06d}.tar" for number in order.window_shards(at)} for at in range(5)]
         for _ in loader:
@@ -102,7 +99,7 @@ def test_the_first_windows_have_the_network_one_after_the_other(
 def test_batches_that_are_here_are_handed_out(proxy: Any, tmp_path: Path) -> None:
     """Several are read at a time, but none waits for the shards of later ones."""
     goes_on, late = threading.Event(), list[str]()
-    with remote(proxy, tmp_path, prefetch=1, shuffle=gpuload.Shuffle(window=1)) as loader:
+    with remote(f"{proxy.url}/train", tmp_path, batch_size=2, prefetch=1, shuffle=gpuload.Shuffle(window=1)) as loader:
         shards = EpochOrder(loader.dataset.shard_sizes, seed=0, epoch=0, window=1).upcoming(0)[:4].tolist()
 
         def fault(path: str, number: int) -> None:
@@ -116,7 +113,7 @@ def test_batches_that_are_here_are_handed_out(proxy: Any, tmp_path: Path) -> Non
             batches += 1
             if batches == 16:  # of 20 that are here, some of which are decoded ahead
                 goes_on.set()
-        assert batches == 48 and not late
+        assert batches == 49 and not late
 
 
 def test_a_loop_that_is_closed_as_it_begins_downloads_nothing(
@@ -138,18 +135,10 @@ def test_a_loop_that_is_closed_as_it_begins_downloads_nothing(
 
     monkeypatch.setattr(BatchReader, "begin", begin_late)
     monkeypatch.setattr(BatchReader, "interrupt", interrupt_before)
-    with remote(proxy, tmp_path) as loader:
-        found: list[str] = []
-
-        def train() -> None:
-            try:
-                next(iter(loader))
-            except GpuloadError as error:
-                found.append(str(error))
-
-        thread = threading.Thread(target=train)
-        thread.start()
+    with remote(f"{proxy.url}/train", tmp_path) as loader, ThreadPoolExecutor(1) as other:
+        training = other.submit(lambda: next(iter(loader)))
         assert beginning.wait(250)
         loader.close()
-        thread.join()
-    assert len(found) == 1 and "by close()" in found[0] and shards_asked(proxy) == {}
+        with pytest.raises(GpuloadError, match=r"by close\(\)"):
+            training.result()
+    assert shards_asked(proxy) == {}
