@@ -223,8 +223,6 @@ class Show:
     folder: str = place("a packed folder, such as shards/train, or its URL", "SHARDS")
     keys: list[str] = place("a key, the name of the packed file, or a number from 0", "KEY", nargs="+")
     output: str = given(".", "folder for the PNGs (the current one)", "DIR", "-o", "--output")
-    epochs: int = given(0, "also a PNG of what training sees in the first N epochs", "N", rule=whole(0, 1000))
-    size: int = given(224, "side of the training crops (%(default)s)", "PX", rule=whole(1, 4096))
 
     def run(self) -> int:
         from gpuload.disk.dataset import Dataset
@@ -236,16 +234,10 @@ class Show:
         dataset = Dataset(self.folder)
         for key in self.keys:
             sample = _find(dataset, key)
-            pictures = {"": draw_fields(sample["image"], dataset.fields.values(), lambda _: sample)}  # noqa: B023
-            if self.epochs:
-                from gpuload.augment import Augment
-                from gpuload.report.samples import draw_epochs  # which imports the loader
-
-                pictures["-epochs"] = draw_epochs(dataset, Augment(self.size), sample["index"], self.epochs)
             say(f"{sample['key']}:", *(f"  {line}" for line in _values(dataset, sample)))
             stem = re.sub(r"[^\w.-]+", "_", sample["key"])[:100].lstrip(".") or "sample"
-            for what, picture in pictures.items():
-                _save(picture, out / f"{stem}{what}.png")
+            picture = draw_fields(sample["image"], dataset.fields.values(), lambda _: sample)  # noqa: B023
+            _save(picture, out / f"{stem}.png")
         return DONE
 
 
@@ -350,8 +342,8 @@ class Report:
 class Doctor:
     """Checks driver, packages, cores, memory and disk, and loads a few images with each decoder on each device. With a
     packed folder, it measures reading and decoding, and names the bottleneck. It changes nothing, but asks the
-    kernel to drop up to 256 MB of the shards from its page cache. With a set at a URL, it measures the network, and
-    downloads some shards into the cache."""
+    kernel to drop up to 256 MB of the shards from its page cache. Of a set at a URL, it downloads some shards into the
+    cache."""
 
     epilog = "Exit codes: 0 nothing needs attention; 1 something does or is broken; 2 the set cannot be opened."
 

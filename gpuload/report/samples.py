@@ -3,20 +3,15 @@ training sees them."""
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from PIL import Image
-
 from gpuload.augment import Augment
 from gpuload.disk.dataset import Dataset, packed_folders, stored_sample
 from gpuload.errors import ArgumentError
-from gpuload.loader.iterator import DaliIterator
 from gpuload.machine.untrusted import open_regular, parse_json
-from gpuload.pictures import Cell, draw_sheet, jpeg_uri, name_of, thumbnail
+from gpuload.pictures import jpeg_uri, name_of, thumbnail
 from gpuload.report.pixels import quiet_loader
 from gpuload.store.url import LOCATION, URL
 
@@ -136,25 +131,13 @@ def _rejected_lines(folder: Path | URL) -> list[bytes]:
 
 
 def training_batch(dataset: Dataset, augment: Augment) -> dict[str, Any]:
-    """A picture of the first samples of epoch 0; of large crops, fewer."""
+    """A picture of the first samples of epoch 0, with all fields that are drawn; of large crops, fewer."""
     height, width = augment.output_size
-    with _training_loader(dataset, augment, _SHOWN) as loader:
+    fields = ["image", *(field.name for field in dataset.fields.values() if field.kind in _DRAWN)]
+    if not dataset.manifest.pixels.is_rgb:  # the constants are for RGB
+        augment = replace(augment, normalize=None)
+    with quiet_loader(dataset, augment, _SHOWN, fields) as loader:
         sheet = loader.preview(min(_SHOWN, max(1, _SHEET_PX // max(height, width)) ** 2))
         shown = thumbnail(sheet, _SHEET_PX, _SHEET_PX)
         picture = {"picture": jpeg_uri(shown, 78), "width": shown.width, "height": shown.height}
         return {"size": [height, width], "fields": list(loader.fields), **picture}
-
-
-def draw_epochs(dataset: Dataset, augment: Augment, number: int, epochs: int) -> Image.Image:
-    """One sample, by its number in the whole set, as training sees it in several epochs."""
-    place = int(np.searchsorted(dataset.stored_samples(np.arange(len(dataset))), number))
-    with _training_loader(dataset.subset([place]), augment, 1) as loader:
-        return draw_sheet([Cell(loader.preview(1, epoch), f"epoch {epoch}") for epoch in range(epochs)])
-
-
-def _training_loader(dataset: Dataset, augment: Augment, batch_size: int) -> AbstractContextManager[DaliIterator]:
-    """Of all fields that are drawn; without constants, which are for RGB, where a set is of other images."""
-    fields = ["image", *(field.name for field in dataset.fields.values() if field.kind in _DRAWN)]
-    if not dataset.manifest.pixels.is_rgb:
-        augment = replace(augment, normalize=None)
-    return quiet_loader(dataset, augment, batch_size, fields)

@@ -198,14 +198,6 @@ def test_the_machine_code_of_the_cpu_decoder(monkeypatch: pytest.MonkeyPatch, tm
     assert look("CPU decoder").remedy == "Unset it"
 
 
-def test_windows_larger_than_memory(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset = gpuload.Dataset(packed)
-    assert look("window", dataset) is None
-    monkeypatch.setattr(sets, "memory_limit", lambda: dataset.manifest.bytes // 4)
-    found = look("window", dataset)
-    assert found.grade == "attention" and "gpuload.Shuffle(window=2)" in found.remedy
-
-
 def test_the_disk(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = gpuload.Dataset(packed)
     found = look("disk", dataset)
