@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
 
-from gpuload.headers.encodings import MAX_PIXELS
 from gpuload.types import U8, Array, ClassNames
+
+MAX_PIXELS = 178_956_970  # Pillow's: 0.5 GB as RGB
 
 # Fifteen colours that differ from one another and from most photos; class number n has colour n modulo 15.
 _COLORS = "E6554B 4287F5 48BE6E F5AA32 A55FDC 32BEC8 F078B9 96AF3C"

@@ -12,18 +12,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from damaged import damage
 from images import encode, photo
-from PIL import Image
+from made_batches import make_batch
+from PIL import Image, _webp
+from PIL.AvifImagePlugin import AvifImageFile
+from PIL.TiffImagePlugin import TiffImageFile
+from PIL.WebPImagePlugin import WebPImageFile
 
 import gpuload
 from gpuload import DecodeError, FormatError, GpuloadError, ShardError, SourceError
+from gpuload.decode.dali.screen import Screen
 from gpuload.decode.interface import Stored
 from gpuload.decode.native.images import DecodePlan, ImageDecoder
 from gpuload.disk import Manifest
 from gpuload.headers import npy
 from gpuload.packing.image import prepare_image
+from gpuload.packing.options import Encoding
+from gpuload.packing.verify import verify
 from gpuload.packing.workers import prepare_source
-from gpuload.read.batch import EncodedBatch
 from gpuload.sources import Listing, Source, open_source
 
 JPG = encode(photo())
@@ -48,30 +55,81 @@ def huge_icon() -> bytes:
     return struct.pack("<HHH", 0, 1, 1) + struct.pack("<BBBBHHII", 16, 16, 0, 0, 1, 24, len(png), 22) + png
 
 
-@pytest.mark.parametrize(
-    ("data", "size"),
-    [(huge_jpeg(), "65000 x 65000 pixels,"), (huge_png(), "100000 x 100000 pixels,"), (huge_icon(), "has")],
-)
-def test_the_packer_rejects_a_header_of_too_many_pixels(data: bytes, size: str) -> None:
-    """Also in an icon, which is smaller by its directory."""
-    with pytest.raises(DecodeError, match=f"^{size} more than --max-pixels 178956970$"):
-        prepare_image(data)
+def huge_tiff(side: int = 60_000) -> bytes:
+    data = bytearray(encode(photo(), "TIFF"))
+    for tag in (256, 257):  # width, height
+        at = data.index(struct.pack("<HHI", tag, 4, 1))
+        data[at + 8 : at + 12] = struct.pack("<I", side)
+    return bytes(data)
 
 
-@pytest.mark.parametrize("data", [huge_jpeg(), huge_png(), huge_icon()], ids=["jpeg", "png", "icon"])
-@pytest.mark.parametrize("plain", [True, False])
-def test_the_native_decoder_allocates_nothing_for_a_header_of_too_many_pixels(
-    data: bytes, plain: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def huge_avif(side: int = 16_000) -> bytes:
+    """As large as libavif takes it."""
+    data = bytearray(encode(photo(), "AVIF"))
+    at = data.index(b"ispe") + 8
+    data[at : at + 8] = struct.pack(">II", side, side)
+    return bytes(data)
+
+
+def huge_webp(side: int = 60_000) -> bytes:
+    """A canvas of which an animation fills the corner: 14.4 GB, which libwebp allocates when it is opened."""
+    data = bytearray(encode(photo(), "WEBP", save_all=True, append_images=[photo(1)]))
+    at = data.index(b"VP8X") + 12
+    data[at : at + 6] = (side - 1).to_bytes(3, "little") * 2
+    return bytes(data)
+
+
+HUGE = {
+    "jpeg": (huge_jpeg(), "65000 x 65000 pixels,"),
+    "png": (huge_png(), "100000 x 100000 pixels,"),
+    "icon": (huge_icon(), "has"),
+    "tiff": (huge_tiff(), "60000 x 60000 pixels,"),
+    "avif": (huge_avif(), "16000 x 16000 pixels,"),
+    "webp": (huge_webp(), "has"),
+}
+
+
+@pytest.fixture
+def nothing_large_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 178_956_970)  # as Pillow has it
-    monkeypatch.setattr(Image.Image, "load", lambda image: pytest.fail("it decodes") if image.width > 99 else None)
-    file = np.frombuffer(data, np.uint8)
-    spans = np.array([[file.ctypes.data, len(file)]], np.int64)
-    sides = np.array([16], np.int64)
-    batch = EncodedBatch(sides, [file], spans, np.zeros(1, bool), sides, sides, {}, {})  # type: ignore[arg-type]
-    plan = DecodePlan(batch, np.array([[0, 0, 16, 16]], np.int64), np.ones(1, np.int64))
-    _, broken = ImageDecoder(Stored(plain=plain)).decode(plan, 0)
-    assert list(broken) == [0]
+    for kind in (Image.Image, AvifImageFile, TiffImageFile, WebPImageFile):
+        monkeypatch.setattr(kind, "load", lambda image: pytest.fail("it decodes") if image.width > 99 else None)
+    monkeypatch.setattr(_webp, "WebPAnimDecoder", lambda _: pytest.fail("it allocates"))
+
+
+@pytest.mark.usefixtures("nothing_large_is_decoded")
+@pytest.mark.parametrize("name", HUGE)
+def test_the_packer_rejects_a_header_of_too_many_pixels(name: str) -> None:
+    """Also in an icon, which is smaller by its directory."""
+    data, size = HUGE[name]
+    with pytest.raises(DecodeError, match=f"^{size} more than --max-pixels 178956970$"):
+        prepare_image(data, encoding=Encoding(keep=("avif", "tiff", "webp")))
+
+
+def test_verify_decodes_no_image_of_more_pixels_than_the_index_says(tmp_path: Path) -> None:
+    names = ("tiff", "avif", "webp")
+    images = [encode(photo(number, 400, 300), name) for number, name in enumerate(names)]
+    gpuload.pack([{"image": one} for one in images], tmp_path / "set", workers=1, shuffle=False, keep=names)
+    swaps = {one: HUGE[name][0] for name, one in zip(names, images, strict=True)}
+    folder = damage(tmp_path / "set" / "train", tmp_path / "swapped", range(3), lambda data: swaps[data])
+    lines = [line for line in verify(folder, workers=1) if "more than --max-pixels" in line]
+    assert len(lines) == len(names)
+
+
+@pytest.mark.usefixtures("nothing_large_is_decoded")
+@pytest.mark.parametrize("name", HUGE)
+@pytest.mark.parametrize("plain", [True, False])
+def test_decoders_allocate_nothing_for_a_header_of_too_many_pixels(name: str, plain: bool) -> None:
+    batch, stored = (
+        make_batch(gpuload.Augment(8), [np.frombuffer(HUGE[name][0], np.uint8)], [(16, 16)]),
+        Stored(plain=plain),
+    )
+    plan = DecodePlan(batch.encoded, np.array([[0, 0, 16, 16]], np.int64), np.ones(1, np.int64))
+    _, broken = ImageDecoder(stored).decode(plan, 0)
+    screen = Screen(stored, 1)
+    _, faults = screen.prepare(batch, np.arange(1))
+    screen.close()
+    assert list(broken) == list(faults) == [0]
 
 
 def pack(folder: Path, images: list[Any]) -> Path:

@@ -12,9 +12,8 @@ from PIL import Image, ImageOps
 from gpuload.augment import Form, View
 from gpuload.augment.crops import source_of
 from gpuload.fields.images import GRAY, RGB, Pixels
-from gpuload.headers import encodings, png
-from gpuload.headers.encodings import MAX_PIXELS
-from gpuload.pictures import reason_of
+from gpuload.headers import png
+from gpuload.pictures import MAX_PIXELS, reason_of
 from gpuload.types import U8, Array, HeightWidth
 
 _ALPHA = Pixels(4)
@@ -63,10 +62,6 @@ def _opened(data: U8, size: HeightWidth, most: int = 0) -> Iterator[Image.Image]
         # If the end of a PNG is damaged, Pillow silently shows the rest black.
         if data[: len(png.START)].tobytes() == png.START and (fault := png.find_fault(data.data)) is not None:
             raise UndecodableError(fault)
-        if (other := encodings.read_header(data.data)) is not None:
-            if other[1].fault:
-                raise UndecodableError(other[1].fault)
-            refuse_larger((other[1].height, other[1].width), size, most)
         with Image.open(io.BytesIO(data.tobytes())) as image:
             refuse_larger(image.size[::-1], size, most)
             image.load()

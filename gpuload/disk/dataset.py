@@ -40,8 +40,8 @@ from gpuload.errors import ArgumentError, CallError, FormatError, ShardError, St
 from gpuload.fields.field import Field
 from gpuload.fields.registry import kind_of
 from gpuload.fields.rows import flat, rows_of
-from gpuload.headers.encodings import MAX_PIXELS
 from gpuload.machine.untrusted import NotRegularError
+from gpuload.pictures import MAX_PIXELS
 from gpuload.store import FolderStore, Store
 from gpuload.store.cache import CACHE_SIZE, Cache, Wanted
 from gpuload.store.url import LOCATION, URL, as_location, joined, root_of

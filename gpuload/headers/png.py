@@ -12,6 +12,7 @@ from typing import NamedTuple
 from gpuload.types import HeightWidth
 
 START = b"\x89PNG\r\n\x1a\n"
+OTHER_SIZE = "it is not of the size that the index says"
 
 _GRAY, _RGB = 0, 2
 _HEADER_BYTES = 33  # the signature and the first chunk
@@ -87,7 +88,7 @@ def find_fault(data: memoryview, size: HeightWidth | None = None) -> str | None:
                 return "its header is damaged"
             wide, high = int.from_bytes(data[at + 8 : at + 12], "big"), int.from_bytes(data[at + 12 : at + 16], "big")
             if size is not None and size != (high, wide):
-                return "it is not of the size that the index says"
+                return OTHER_SIZE
         has_pixels = has_pixels or kind == b"IDAT"
         if kind == b"IEND":
             return None if has_pixels else "it has no pixels"

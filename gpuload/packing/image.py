@@ -24,12 +24,11 @@ from gpuload.errors import DecodeError
 from gpuload.fields.images import GRAY, RGB, Pixels
 from gpuload.fields.motion import Placement, place
 from gpuload.fields.numbers import npy_header
-from gpuload.headers import encodings, jpeg, npy, png
-from gpuload.headers.encodings import MAX_PIXELS
+from gpuload.headers import jpeg, npy, png
 from gpuload.headers.jpeg import ORIENTATION
 from gpuload.machine.installed import fault_of, require
 from gpuload.packing.options import Encoding
-from gpuload.pictures import reason_of
+from gpuload.pictures import MAX_PIXELS, reason_of
 from gpuload.types import U8, Array, WidthHeight
 
 try:
@@ -131,9 +130,6 @@ def _check(data: bytes, measured: bool, encoding: Encoding) -> StoredImage:
     # Pillow shows what follows the damage black, without a word, and a loader's decoder refuses it.
     if data.startswith(png.START) and (fault := png.find_fault(memoryview(data))) is not None:
         raise DecodeError(fault)
-    # Before Pillow sees it: opening a WebP allocates its canvas.
-    if (other := encodings.read_header(memoryview(data))) is not None and other[1].width:
-        _refuse_size(other[1].width, other[1].height, encoding)
     if encoding.resizer == "torch" and (stored := _shrink(data, measured, encoding)) is not None:
         return stored
     by_header = encoding.check == "header"
@@ -166,9 +162,10 @@ def _check_header(data: bytes, encoding: Encoding) -> StoredImage | None:
 
 def _check_with_pillow(data: bytes, measured: bool, encoding: Encoding) -> StoredImage:
     # `_refuse_size` names the option in its message. But opening an icon decodes the image in it, whatever size the
-    # icon claims, so Pillow's own limit holds there, and for all images once they are open.
+    # icon claims, and opening a WebP allocates its canvas, so Pillow's own limit holds there, and for all images once
+    # they are open.
     limit = max(encoding.max_pixels, MAX_PIXELS)
-    Image.MAX_IMAGE_PIXELS = limit if data.startswith(_ICONS) else None
+    Image.MAX_IMAGE_PIXELS = limit if data.startswith(_ICONS) or data[8:12] == b"WEBP" else None
     if data[4:8] == b"ftyp" and data[8:10] in _HEIF:
         if (fault := fault_of("pillow_heif")) is not None:
             raise DecodeError(f"is HEIC, and {fault.reason}: {fault.remedy}")
@@ -202,16 +199,13 @@ def _kept_member(data: bytes, image: Image.Image, encoding: Encoding) -> tuple[s
     if data.startswith(png.START):
         found = png.read_header(data)
         return "png" if found.alike and (found.depth, found.color) in _PNG.get(pixels.mode, ()) else "", ""
-    if (other := encodings.read_header(memoryview(data))) is None:
+    name = str(image.format).lower()
+    if name not in encoding.keep or image.mode not in _OTHERS.get(pixels.mode, ()) or "transparency" in image.info:
         return "", ""
-    extension, sized = other
-    # Pillow alone decides what is damaged.
-    if {"tif": "tiff"}.get(extension, extension) not in encoding.keep or sized.fault:
+    # Pillow finds the orientation in Exif data, in XMP, and in the boxes of an AVIF.
+    if getattr(image, "is_animated", False) or image.getexif().get(ORIENTATION, 1) != 1:
         return "", ""
-    upright = sized.upright and image.getexif().get(ORIENTATION, 1) == 1
-    same = image.size == (sized.width, sized.height) and image.mode in _OTHERS.get(pixels.mode, ())
-    single = sized.single and getattr(image, "n_frames", 1) == 1
-    return extension if upright and same and single and "transparency" not in image.info else "", ""
+    return {"tiff": "tif"}.get(name, name), ""
 
 
 def _keep(data: bytes, image: Image.Image, member: str, measured: bool, encoding: Encoding) -> StoredImage | None:

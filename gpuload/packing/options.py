@@ -32,8 +32,8 @@ from gpuload.checks import (
 from gpuload.errors import ArgumentError
 from gpuload.fields.images import GRAY, MODE, RGB, Pixels
 from gpuload.fields.motion import Fit
-from gpuload.headers.encodings import MAX_PIXELS
 from gpuload.machine.limits import count_cores
+from gpuload.pictures import MAX_PIXELS
 from gpuload.types import WidthHeight
 
 Resizer = Literal["auto", "pillow", "torch"]

@@ -28,8 +28,6 @@ from gpuload.errors import ArgumentError, DecodeError, FormatError, RemoteError
 from gpuload.fields.field import Field
 from gpuload.fields.images import Pixels
 from gpuload.fields.registry import kind_of
-from gpuload.headers import encodings
-from gpuload.headers.encodings import MAX_PIXELS
 from gpuload.machine.fork_server import exit_name
 from gpuload.machine.limits import count_cores
 from gpuload.machine.untrusted import open_regular
@@ -37,6 +35,7 @@ from gpuload.packing.image import KEPT, prepare_image
 from gpuload.packing.options import ENCODINGS, Encoding
 from gpuload.packing.output import cannot_write
 from gpuload.packing.workers import NOWHERE, Blamable, Blame, Workers, noted_position
+from gpuload.pictures import MAX_PIXELS
 from gpuload.store.hub import pinned
 from gpuload.store.network import background
 from gpuload.store.objects import Objects
@@ -294,9 +293,6 @@ def _content_fault(field: Field, row: dict[str, Any], content: bytes, header: in
 
 def _image_size(content: bytes, field: Field, max_pixels: int) -> WidthHeight:
     pixels = Pixels.of_field(field)
-    # Loaders refuse it, even where Pillow decodes it.
-    if (other := encodings.read_header(memoryview(content))) is not None and other[1].fault:
-        raise DecodeError(other[1].fault)
     mode = "RGB" if field.kind != "image" else pixels.mode
     stored = prepare_image(content, encoding=Encoding(max_pixels=max_pixels, mode=mode, keep=tuple(ENCODINGS)))
     if mode != "RGB" and stored.kind != KEPT:

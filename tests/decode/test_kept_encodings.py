@@ -16,11 +16,22 @@ from tars import members, write_tar
 import gpuload
 from gpuload import Augment
 from gpuload.cli import main
+from gpuload.decode.pillow import UndecodableError, decode_pixels
+from gpuload.packing.image import prepare_image
+from gpuload.packing.options import Encoding
 from gpuload.packing.verify import verify
 
 SIDE = 40
 FORMATS = {"JPEG": "jpg", "PNG": "png", "WEBP": "webp", "AVIF": "avif", "TIFF": "tif"}
 OTHERS = ["WEBP", "AVIF", "TIFF"]
+CUT: dict[str, tuple[str, dict[str, Any]]] = {
+    "WebP": ("WEBP", {}),
+    "WebP, lossless": ("WEBP", {"lossless": True}),
+    "AVIF": ("AVIF", {}),
+    "TIFF": ("TIFF", {}),
+    "TIFF, LZW": ("TIFF", {"compression": "tiff_lzw"}),
+    "TIFF, JPEG": ("TIFF", {"compression": "jpeg"}),
+}
 WHOLE = Augment(SIDE, crop="pad_or_crop", dtype="uint8")
 
 
@@ -90,7 +101,7 @@ def test_pixels_are_pillows_in_each_epoch(mixed: Path, decoder: str) -> None:
 def test_damaged_files_are_found_replaced_and_quarantined(
     mixed: Path, tmp_path: Path, extension: str, decoder: str
 ) -> None:
-    data, at = gpuload.Dataset(mixed), 4 if extension == "tif" else 12
+    data, at = gpuload.Dataset(mixed), 12 if extension == "webp" else 4
     names = [name for name in members(mixed) if not name.endswith(".cls")]
     row = next(n for n, name in enumerate(names) if name.endswith(extension))
     (key,) = data.keys([row])
@@ -112,15 +123,24 @@ def test_damaged_files_are_found_replaced_and_quarantined(
 
 @pytest.mark.parametrize("format", OTHERS)
 def test_an_image_with_many_more_pixels_than_the_index_says_is_not_decoded(format: str) -> None:
-    from gpuload.decode.pillow import decode_pixels
-
     data = np.frombuffer(encode(photo(1, 60, 50), format), np.uint8)
     assert decode_pixels(data, (50, 60)).shape == (50, 60, 3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gpuload.decode.pillow.MAX_PIXELS", 100)
-        patch.setattr(Image, "open", lambda *_: pytest.fail("it was opened"))
-        with pytest.raises(Exception, match="60 × 50 pixels, and the index says 5 × 5"):
+        patch.setattr(type(Image.open(io.BytesIO(data))), "load", lambda _: pytest.fail("it is decoded"))
+        with pytest.raises(UndecodableError, match="60 × 50 pixels, and the index says 5 × 5"):
             decode_pixels(data, (5, 5))
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_a_file_that_is_cut_anywhere_is_neither_packed_nor_decoded(name: str) -> None:
+    format, options = CUT[name]
+    data = encode(photo(1, 47, 31), format, **options)
+    for end in range(1, len(data), max(1, len(data) // 150)):
+        with pytest.raises(gpuload.DecodeError):
+            prepare_image(data[:end], encoding=Encoding(keep=("webp", "avif", "tiff")))
+        with pytest.raises(UndecodableError):
+            decode_pixels(np.frombuffer(data[:end], np.uint8), (31, 47))
 
 
 def turned(image: Image.Image, format: str = "JPEG", orientation: int = 6, **options: Any) -> bytes:

@@ -8,7 +8,7 @@ from importlib import import_module
 from gpuload.decode.interface import Stored
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import DeviceError
-from gpuload.headers.encodings import MAX_PIXELS
+from gpuload.pictures import MAX_PIXELS
 from gpuload.read.shards import checked_rows
 
 # The limit for the decoder's preallocation. With ImageNet's largest sides, 5980 and 6430 pixels, and batches of 256 it

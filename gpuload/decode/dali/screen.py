@@ -1,9 +1,9 @@
 """Finds images that DALI would not decode before DALI sees them: DALI 2.4 may crash the process instead of raising.
 
-A strict reader checks each image's headers (`gpuload.headers.jpeg`, `png`, `encodings`). An image that passes does not
-make DALI raise. Pillow decodes those that do not pass, in threads: either the image does not decode, or DALI gets
-Pillow's pixels. The readers take 3 µs for a JPEG of 76 kB, compiled by numba; without numba 65 µs, 3 % of DALI's
-decoding time on a CPU (2 cores, 2026-11).
+A strict reader checks the headers of each JPEG and PNG (`gpuload.headers.jpeg`, `png`). An image that passes does not
+make DALI raise. Pillow decodes all others, in threads: either the image does not decode, or DALI gets Pillow's pixels.
+The readers take 3 µs for a JPEG of 76 kB, compiled by numba; without numba 65 µs, 3 % of DALI's decoding time on a CPU
+(2 cores, 2026-11).
 """
 
 import io
@@ -20,7 +20,7 @@ from gpuload.decode.interface import BatchDecodeError, Fault, Place, Stored, wit
 from gpuload.decode.pillow import UndecodableError, decode_mask, decode_pixels
 from gpuload.decode.runner import Job, Threads
 from gpuload.fields.images import GRAY, RGB, Pixels
-from gpuload.headers import encodings, jpeg, png
+from gpuload.headers import jpeg, png
 from gpuload.machine.installed import fault_of
 from gpuload.read.batch import Batch, EncodedBatch
 from gpuload.types import I8, I32, I64, U8, Array, HeightWidth
@@ -43,7 +43,7 @@ class Screen:
         if not self._raw:
             found = rows[self._check(batch.encoded, rows) != jpeg.SOUND].tolist()
             odd += [
-                (row, None) for row in found if not self._is_sound(batch.encoded.images[row], batch.encoded.size(row))
+                (row, None) for row in found if not _is_sound_png(batch.encoded.images[row], batch.encoded.size(row))
             ]
         for number, field in enumerate(batch.masks):
             sizes = [(row, batch.encoded.size(row)) for row in rows.tolist()]
@@ -63,14 +63,6 @@ class Screen:
     def close(self) -> None:
         """Stops the threads."""
         self._threads.close()
-
-    def _is_sound(self, data: U8, size: HeightWidth) -> bool:
-        """Whether DALI takes this image, which is no sound JPEG."""
-        if self._pixels == RGB and (found := encodings.read_header(data.data)) is not None:
-            name, header = found
-            whole = header.single and header.upright and not header.fault
-            return name == "webp" and whole and (header.height, header.width) == size
-        return _is_sound_png(data, size)
 
     def _transcode(self, batch: Batch, places: Sequence[Place]) -> tuple[Batch, dict[int, Fault]]:
         """The batch with Pillow's pixels at these places, and what does not decode."""
@@ -100,7 +92,7 @@ def _transcoded(data: U8, size: HeightWidth, pixels: Pixels | None) -> U8 | str:
     except UndecodableError as error:
         return str(error)
     if decoded.shape[:2] != size:
-        return encodings.OTHER_SIZE
+        return png.OTHER_SIZE
     if pixels in (None, RGB, GRAY):  # PNM: a header of a line, then the pixels
         header = b"P%d %d %d 255\n" % (6 if pixels == RGB else 5, size[1], size[0])
         return np.frombuffer(header + decoded.tobytes(), np.uint8)
