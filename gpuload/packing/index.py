@@ -427,7 +427,7 @@ def _row(
 
 
 def _image_size(path: Path, member: Member, data: mmap.mmap) -> tuple[int, int]:
-    """Width and height as DALI decodes: upright as EXIF says (JPEG, PNG and WebP alike, DALI 2.4), ignoring XMP."""
+    """Width and height as DALI decodes: upright as EXIF says (JPEG and PNG alike, DALI 2.4), ignoring XMP."""
     try:
         image = Image.open(io.BytesIO(data[member.offset : member.offset + member.size]))
         exif = Image.Exif()
