@@ -18,10 +18,12 @@ class Sized:
         return int(self.shard_sizes.sum())
 
 
-def stream_of(*shards: list[int], seed: int = 0, **options: Any) -> Stream:
-    """Of one data set, or of a mixture of several in equal shares, each given by the sizes of its shards."""
+def stream_of(*shards: list[int], seed: int = 0, batches: Any = "shuffled", **options: Any) -> Stream:
+    """Of one data set, or of a mixture of several whose shares are as 1 to 2 to 3, each given by the sizes of its
+    shards."""
     datasets: Any = tuple(map(Sized, shards))
-    data = datasets[0] if len(shards) == 1 else gpuload.Mixture(datasets, (1 / len(shards),) * len(shards))
+    shares = tuple(np.arange(1, 1 + len(shards)) / sum(range(1, 1 + len(shards))))
+    data = datasets[0] if len(shards) == 1 else gpuload.Mixture(datasets, shares, batches)
     return Stream(data, seed=seed, window=2, shuffle=True, **options)
 
 

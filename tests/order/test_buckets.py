@@ -17,11 +17,7 @@ from gpuload.order.stream import BucketedStream, BucketPlan, Epochs, Part, Strea
 @pytest.mark.parametrize(
     ("sizes", "images", "expected"),
     [
-        (
-            [(9, 9), (9, 18), (9, 36)],
-            [(w, 100) for w in (50, 100, 141, 142, 200, 282, 283, 900)],
-            [0, 0, 0, 1, 1, 1, 2, 2],
-        ),
+        ([(9, 9), (9, 18), (9, 36)], [(w, 100) for w in (50, 141, 142, 282, 283, 900)], [0, 0, 1, 1, 2, 2]),
         ([(512, 512), (128, 128), (128, 256)], [(side, side) for side in (10, 256, 257, 2000)], [1, 1, 0, 0]),
     ],
 )

@@ -62,11 +62,7 @@ def test_info_tells_it(sorted_set: Path, packed: Path, capsys: pytest.CaptureFix
     for folder, options, expected in (
         (packed, ["--window", "4", "--batch-size", "8"], ["samples 97 in 10 shards", "classes 3: ant, bee, cat"]),
         (packed, ["--window", "4"], ["window 4 of 10 shards", "from a full shuffle"]),
-        (
-            sorted_set,
-            ["--window", "2", "--batch-size", "24"],
-            ["the shards are sorted. To fix this, use gpuload.Shuffle"],
-        ),
+        (sorted_set, ["--window", "2", "--batch-size", "24"], ["the shards are sorted. To fix this, use gpuload.Sh"]),
     ):
         assert main(["info", str(folder), *options]) == 0
         said = " ".join(capsys.readouterr().out.split())
