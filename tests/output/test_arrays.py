@@ -1,14 +1,19 @@
-"""Arrays of the user's library: without a copy, of the batch's dtype and layout, and what is said where that cannot be."""
+"""Arrays of the user's library: without a copy, of the batch's dtype and layout; and with stand-ins for the devices of torch
+and CuPy, on a GPU that is not the current one."""
 
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-import gpuload
 from gpuload import Augment
 from gpuload.output.arrays import make_arrays
+from gpuload.transforms.apply import on_device
 
 
 def pixels_of(layout: str, dtype: str = "float32") -> np.ndarray:
@@ -50,23 +55,84 @@ def test_other_fields_keep_their_dtype_and_memory(output: str) -> None:
             numbers[0] = 0
 
 
+# On a GPU that is not the current one
+
+
+class Current:
+    """The current device and stream, as CUDA knows them: 0 and "default", until others are entered."""
+
+    def __init__(self) -> None:
+        self.device, self.stream = 0, "default"
+        self.seen: list[tuple[str, int]] = []
+
+    @contextmanager
+    def entering(self, name: str, value: Any, needs: int | None = None) -> Iterator[None]:
+        if needs not in (None, self.device):
+            raise RuntimeError("This stream is not associated with the current device")
+        before = getattr(self, name)
+        setattr(self, name, value)
+        try:
+            yield
+        finally:
+            setattr(self, name, before)
+
+    def note(self, what: str) -> None:
+        self.seen.append((what, self.device))
+
+    def pin(self, tensor: torch.Tensor) -> Any:
+        """Pinned memory, of which a copy to a GPU tells how it was made."""
+        self.note("pin_memory")
+        made = {"tensor": tensor, "dtype": tensor.dtype}
+        return SimpleNamespace(to=lambda device, **how: SimpleNamespace(**made, device=str(device), **how))
+
+
+@pytest.fixture
+def current(monkeypatch: pytest.MonkeyPatch) -> Current:
+    """torch and CuPy with 4 GPUs, of which nothing but the current device works."""
+    current = Current()
+    cuda = SimpleNamespace(
+        Device=lambda number: current.entering("device", number),
+        ExternalStream=lambda stream, device: current.entering("stream", stream, needs=device),
+    )
+    makers = {name: lambda array, name=name: current.note(name) for name in ("from_dlpack", "asarray")}
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda, **makers))
+    monkeypatch.setattr("gpuload.output.arrays.fault_of", lambda *_, **__: None)
+    monkeypatch.setattr("gpuload.output.arrays.require", lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    index_of = {3: 3, torch.device("cuda", 3): 3}
+    monkeypatch.setattr(torch.cuda, "device", lambda device: current.entering("device", index_of[device]))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=f"of {device}"))
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: current.pin(tensor))
+    return current
+
+
+@pytest.mark.parametrize("output", ["torch", "cupy"])
+def test_batch_transforms_run_on_the_loaders_device(current: Current, output: Any) -> None:
+    arrays = make_arrays(output, 3, Augment(8).form)
+    with arrays.stream():
+        assert current.device == 3
+        assert current.stream == ("of cuda:3" if output == "torch" else "default")
+    assert (current.device, current.stream) == (0, "default")
+
+
+def test_cupys_arrays_are_made_on_their_device(current: Current) -> None:
+    arrays = make_arrays("cupy", 2, Augment(8).form)
+    arrays.from_decoder(object())
+    arrays.from_host(np.zeros(3))
+    arrays.from_decoder(np.zeros(3))
+    assert current.seen == [("from_dlpack", 2), ("asarray", 2), ("asarray", 2)] and current.device == 0
+
+
 @pytest.mark.parametrize(
-    ("output", "dtype", "error", "message"),
+    "copy",
     [
-        (
-            "numpy",
-            "bfloat16",
-            gpuload.ArgumentError,
-            "output='numpy': has no bfloat16; use float16 or float32, or output=",
-        ),
-        (
-            "cupy",
-            "float32",
-            gpuload.DeviceError,
-            "CuPy arrays are on a GPU, and the device is the CPU. Use output='numpy'",
-        ),
+        lambda numbers: make_arrays("torch", 3, Augment(8).form).from_decoder(numbers),  # masks of an empty batch
+        lambda numbers: make_arrays("torch", 3, Augment(8, dtype="uint8").form).images(numbers),  # its images
+        lambda numbers: on_device(torch.device("cuda", 3), numbers),
     ],
 )
-def test_what_a_library_cannot_hold(output: str, dtype: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        make_arrays(output, None, Augment(8, dtype=dtype).form)
+def test_memory_is_pinned_on_the_loaders_device(current: Current, copy: Callable[[np.ndarray], Any]) -> None:
+    """Pinning needs a context, and makes one on the current device: GPU 0 in every rank, unless another is entered."""
+    copied = copy(np.arange(3, dtype=np.uint8))
+    assert current.seen == [("pin_memory", 3)] and current.device == 0
+    assert copied.tensor.tolist() == [0, 1, 2] and (copied.device, copied.non_blocking) == ("cuda:3", True)
