@@ -1,17 +1,22 @@
-"""What `loader.metrics` says, of runs whose slow stage is known; and the one warning that training waits: when it comes,
-what it says, and when it must not come."""
+"""What `loader.metrics` says, of runs whose slow stage is known, also where others write it; the one warning that training
+waits; and ranges in profilers, without an import where nobody looks."""
 
 import math
 import re
+import subprocess
+import sys
 import threading
 import time
+import urllib.request
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+import torch
 from loaders import load
 
 import gpuload
@@ -35,19 +40,18 @@ def test_an_epoch(packed: Path, decoder: str) -> None:
     assert len({found.wait_s for found in each}) == 13 and each[-1].wait_s == one.wait_s
     assert all(min(found.read_s, found.wait_s) > 0 and found.steps == 1 for found in each)
     sizes = [size for shard in range(10) for size in dataset.rows(shard).column("image_bytes").to_pylist()]
-    stored = sum(sizes)
-    assert whole.bytes == stored
+    assert whole.bytes == sum(sizes)
     assert last.bytes == sum(sizes[sample] for samples, _ in batches[-5:] for sample in samples)
-    assert whole.wait_s == pytest.approx(sum(found.wait_s for found in each))
-    assert whole.read_s == pytest.approx(sum(found.read_s for found in each))
+    for some, of in ((whole, each), (last, each[-5:]), (one, each[-1:])):
+        assert some.wait_s == pytest.approx(sum(found.wait_s for found in of))
+        assert some.read_s == pytest.approx(sum(found.read_s for found in of))
     assert 0 < whole.wait_s < whole.seconds <= elapsed
     assert whole.wait_s == pytest.approx(whole.wait_read_s + whole.wait_decode_s + whole.hand_over_s)
     assert min(whole.wait_read_s, whole.wait_decode_s, whole.hand_over_s) > 0
     assert whole.images_per_s == pytest.approx(97 / whole.seconds)
-    assert whole.bytes_per_s == pytest.approx(stored / whole.seconds)
+    assert whole.bytes_per_s == pytest.approx(sum(sizes) / whole.seconds)
     assert whole.wait_share == pytest.approx(whole.wait_s / whole.seconds)
     assert (last.steps, last.images) == (5, 4 * 8 + 1) and one.images == 1
-    assert last.wait_s == pytest.approx(sum(found.wait_s for found in each[-5:]))
     assert repr(loader.metrics(13)) == repr(loader.metrics(1000)) == repr(whole)  # NaN differs from itself
     if decoder == "native":
         assert whole.decode_s > 0 and 0 <= whole.queue_depth <= 2
@@ -99,29 +103,29 @@ def test_training_binds(packed: Path, decoder: str, slow_s: float) -> None:
         assert found.queue_depth > 1
 
 
-@pytest.mark.parametrize("decoder", ["native"])
-def test_hand_over_binds(packed: Path, decoder: str, slow_s: float) -> None:
-    begun, calls = time.perf_counter(), iter(range(12))
-
-    def slow(batch: Any) -> None:
-        elapsed = time.perf_counter() - begun
-        time.sleep(2 * elapsed if next(calls) == 11 else slow_s)  # the last one longer than all that was before
-
-    found = run(load(packed, decoder=decoder, batch_transforms=[slow]))
-    assert found.hand_over_s > 12 * slow_s and found.binds == "hand_over"
+def users(batch: Any) -> None:
+    """A batch transform of one's own."""
 
 
 @pytest.mark.parametrize("decoder", ["native"])
-@pytest.mark.parametrize(("owner", "name", "stage"), [(Stream, "slices", "read"), (ImageDecoder, "own", "decode")])
-def test_reading_and_decoding_bind(
+@pytest.mark.parametrize(
+    ("owner", "name", "stage"),
+    [(Stream, "slices", "read"), (ImageDecoder, "own", "decode"), (sys.modules[__name__], "users", "hand_over")],
+)
+def test_what_is_slow_binds(
     packed: Path, slow_s: float, owner: Any, name: str, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = getattr(owner, name)
     monkeypatch.setattr("gpuload.read.batches._READ_AT_ONCE", 1)
-    monkeypatch.setattr(owner, name, lambda *given: time.sleep(slow_s) or real(*given))  # type: ignore[func-returns-value]
-    found = run(load(packed, decoder="native", num_threads=2))
-    assert found.binds == stage and found.queue_depth < 1
-    assert getattr(found, f"{stage}_s") > 12 * slow_s and getattr(found, f"wait_{stage}_s") > 6 * slow_s
+
+    def slow(*given: Any, **options: Any) -> Any:
+        time.sleep(slow_s)
+        return real(*given, **options)
+
+    monkeypatch.setattr(owner, name, slow)
+    found = run(load(packed, decoder="native", num_threads=2, batch_transforms=[lambda batch: users(batch)]))
+    assert found.binds == stage and (found.queue_depth < 1) == (stage != "hand_over")
+    assert getattr(found, f"{stage}_s") > 12 * slow_s and getattr(found, f"wait_{stage}_s", math.inf) > 6 * slow_s
 
 
 def test_the_disk_binds(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,55 +156,33 @@ def test_another_thread_may_ask(packed: Path) -> None:
     assert meter.metrics(1000).steps == 1000 and meter.metrics().steps == 20_000
 
 
-SECONDS = st.floats(0, 1e6)
-
-
-def binding(training: float, for_read: float, for_decode: float, hand_over: float, disk: float, **more: float) -> str:
-    waits = {"wait_read_s": for_read, "wait_decode_s": for_decode, "hand_over_s": hand_over}
-    return metrics_of(Sums({"training_s": training, "disk_s": disk, **waits, **more})).binds
-
-
-@given(SECONDS, SECONDS, SECONDS, SECONDS, st.floats(0, 2))
-def test_the_binding_stage(training: float, for_read: float, for_decode: float, hand_over: float, disk: float) -> None:
-    waited = for_read + for_decode + hand_over
-    seconds = training + waited
-    stage = binding(training, for_read, for_decode, hand_over, disk * seconds)
-    if seconds == 0:
-        assert stage == "none"
-    elif waited / seconds < 0.0999:
-        assert stage == "training"
-    elif waited / seconds > 0.1001:
-        waits = {"read": for_read, "decode": for_decode, "hand_over": hand_over}
-        if stage == "disk":
-            assert disk > 0.7999 and hand_over <= max(for_read, for_decode)
-        else:
-            assert waits[stage] == max(waits.values())
-            assert disk < 0.8001 or stage == "hand_over"
-
-
 @pytest.mark.parametrize(
-    ("decode_s", "function_s", "stage"),
-    [(2.0, 1.9, "decode"), (2.0, 2.1, "function"), (math.nan, 0.4, "decode"), (math.nan, 0.6, "function")],
-)
-def test_a_function_limits_where_it_takes_longer_than_decoding(decode_s: float, function_s: float, stage: str) -> None:
-    assert binding(0.3, 0.1, 0.5, 0.1, 0.0, decode_s=decode_s, function_s=function_s) == stage
-    assert binding(0.0, 0.6, 0.3, 0.1, 0.0, decode_s=decode_s, function_s=function_s) == "read"
-
-
-@pytest.mark.parametrize(
-    ("for_read", "for_decode", "hand_over", "download", "stage"),
+    ("stage", "waits", "busy"),
     [
-        (3, 1, 0, 1.6, "download"),
-        (3, 1, 0, 1.4, "disk"),
-        (3, 3, 0, 3, "disk"),
-        (3, 1, 4, 3, "hand_over"),
-        (0.5, 0, 0, 0.5, "training"),
+        ("none", (), {}),
+        ("training", (3, 3, 3.9), {"disk_s": 100, "download_s": 3}),
+        ("read", (4, 3.9, 2.2), {}),
+        ("decode", (3.9, 4, 2.2), {}),
+        ("hand_over", (3.9, 2.2, 4), {"disk_s": 100, "download_s": 3.9}),
+        ("decode", (3.9, 4, 3.9), {"disk_s": 79}),
+        ("disk", (3.9, 4, 3.9), {"disk_s": 80}),
+        # What is downloaded is written to the disk, which is busy, too.
+        ("download", (40, 39, 0), {"download_s": 21, "disk_s": 100}),
+        ("disk", (40, 39, 0), {"download_s": 19, "disk_s": 100}),
+        ("disk", (39, 40, 0), {"download_s": 39, "disk_s": 100}),
+        # Of decoding, it is the function where that takes longer; DALI does not tell how long it takes.
+        ("decode", (9, 10, 9), {"decode_s": 20, "function_s": 19}),
+        ("function", (9, 10, 9), {"decode_s": 20, "function_s": 21}),
+        ("decode", (9, 10, 9), {"decode_s": math.nan, "function_s": 49}),
+        ("function", (9, 10, 9), {"decode_s": math.nan, "function_s": 51}),
+        ("read", (10, 9, 9), {"decode_s": 20, "function_s": 21}),
     ],
 )
-def test_downloading_binds(for_read: float, for_decode: float, hand_over: float, download: float, stage: str) -> None:
-    """Also where the disk is busy, which what is downloaded is written to."""
-    training = 8 - for_read - for_decode - hand_over
-    assert binding(training, for_read, for_decode, hand_over, 8.0, download_s=download) == stage
+def test_the_binding_stage(stage: str, waits: tuple[float, ...], busy: dict[str, float]) -> None:
+    """Of 100 seconds; waits: for reading, for decoding, and to hand over."""
+    sums = dict(zip(("wait_read_s", "wait_decode_s", "hand_over_s"), waits, strict=False))
+    training_s = 100 - sum(waits) if waits else 0
+    assert metrics_of(Sums({"training_s": training_s, **sums, **busy})).binds == stage
 
 
 @pytest.mark.parametrize(
@@ -294,3 +276,113 @@ def test_a_warning_names_the_line_of_the_loop(packed: Path, monkeypatch: pytest.
         for _ in loader:
             time.sleep(0.001)
     assert [Path(one.filename).name for one in said] == [Path(__file__).name]
+
+
+# Ranges in profilers
+
+
+class Nvtx:
+    """The package, where a tool listens; notes the ranges of each thread."""
+
+    def __init__(self) -> None:
+        self.open: dict[int, list[str]] = {}
+        self.seen: list[tuple[str, ...]] = []
+        self.threads: dict[str, set[str]] = {}
+
+    @contextmanager
+    def annotate(self, name: str, domain: str) -> Iterator[None]:
+        assert domain == "gpuload"
+        stack = self.open.setdefault(threading.get_ident(), [])
+        stack.append(name)
+        self.seen.append(tuple(stack))
+        self.threads.setdefault(name, set()).add(threading.current_thread().name)
+        try:
+            yield
+        finally:
+            stack.pop()
+
+
+@pytest.mark.parametrize("decoder", ["native", "dali", "both"])
+def test_nvtx(packed: Path, monkeypatch: pytest.MonkeyPatch, decoder: str) -> None:
+    domain = Nvtx()
+    monkeypatch.setattr(monitor, "_nvtx", lambda: domain)
+    with load(packed, decoder=decoder) as loader:
+        for _ in loader:
+            assert domain.open[threading.get_ident()] == []  # the training step is in none of them
+    assert not any(domain.open.values())
+    assert domain.seen.count(("hand over",)) == 12
+    assert domain.seen.count(("wait",)) == 13  # and for the end
+    here = threading.current_thread().name
+    assert domain.threads["wait"] == domain.threads["hand over"] == {here}
+    reading = {"native": {"gpuload-decode-start_0"}, "dali": {"gpuload-feed_0"}}
+    assert domain.threads["read"] == reading.get(decoder, {"gpuload-read_0"})
+    assert domain.seen.count(("read",)) >= 12
+    if decoder != "dali":
+        assert domain.threads["decode"] == {"gpuload-decode_0"} and domain.seen.count(("decode",)) == 12
+
+
+def test_torchs_profiler(packed: Path) -> None:
+    with load(packed) as loader:
+        batches = iter(loader)
+        next(batches)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            for _ in range(3):
+                next(batches)
+        next(batches)
+    names = [event.key for event in profile.events()]
+    assert names.count("gpuload: wait") == names.count("gpuload: hand over") == 3
+
+
+@pytest.mark.parametrize(("variable", "imported"), [("", False), ("/nonexistent.so", True)])
+def test_nvtx_is_imported_only_where_a_tool_listens(variable: str, imported: bool) -> None:
+    """And a range is a range of the real package; without the package, none."""
+    pytest.importorskip("nvtx")
+    code = (
+        "import sys; from gpuload import monitor\n"
+        "with monitor.annotate('a'):\n    pass\n"
+        "print('nvtx' in sys.modules, 'torch' in sys.modules)\n"
+        "sys.modules['nvtx'] = None; monitor._nvtx.cache_clear()\n"
+        "with monitor.annotate('a'):\n    pass\n"
+    )
+    environment = {"NVTX_INJECTION64_PATH": variable, "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert (done.stdout, done.stderr) == (f"{imported} False\n", "")
+
+
+# The snippets of docs/waiting.md about TensorBoard, Weights & Biases and Prometheus, as they are written there.
+
+PAGE = Path(__file__).parents[2] / "docs" / "waiting.md"
+BOARD, WANDB, PROMETHEUS = re.findall(
+    r"```python\n(.*?)```", PAGE.read_text().partition("\n## TensorBoard")[2], re.DOTALL
+)
+
+
+def run_snippet(text: str, packed: Path) -> dict[str, Any]:
+    with load(packed, 1, fields=("image", "label"), steps_per_epoch=200) as loader:
+        exec(text, names := {"loader": loader, "urllib": urllib})
+    return names
+
+
+def test_writers(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests install neither of them."""
+    board, wandb = MagicMock(), MagicMock()
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", board)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    for text in (BOARD, WANDB):
+        run_snippet(text, packed)
+    names = [f"loader/{name}" for name in Metrics._fields]
+    logs = [call.args[0] for call in wandb.init().__enter__().log.call_args_list]
+    assert [list(told) for told in logs] == [names, names] and [told["loader/images"] for told in logs] == [100, 100]
+    scalars = [(*call.args,) for call in board.SummaryWriter().add_scalar.call_args_list]
+    assert [name for name, _, _ in scalars] == 2 * [name for name in names if name != "loader/binds"]
+    assert all(isinstance(value, int | float) for _, value, _ in scalars)
+
+
+def test_prometheus(packed: Path) -> None:
+    pytest.importorskip("prometheus_client")
+    assert PROMETHEUS.count("(9464)") == 1
+    read = "\npage = urllib.request.urlopen(f'http://127.0.0.1:{server.server_port}/metrics').read()"
+    names = run_snippet(
+        f"{PROMETHEUS.replace('(9464)', '(0)')}{read}\nserver.shutdown(); server.server_close()", packed
+    )
+    assert re.search(rb"gpuload_images_per_s [1-9]", names["page"]) and b"gpuload_wait_share 0." in names["page"]
