@@ -73,57 +73,45 @@ MIXERS = (
 
 @pytest.mark.usefixtures("block")
 @pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
+@pytest.mark.parametrize(("count", "turned"), [(7, False), (7, True), (1, False), (0, False)])
 @pytest.mark.parametrize("transform", MIXERS, ids=str)
-def test_images_and_labels_are_mixed_as_planned(xp: Any, transform: Any, dtype: str) -> None:
-    batch = make_batch(xp, dtype=dtype)
+def test_images_and_labels_are_mixed_as_planned(xp: Any, transform: Any, count: int, turned: bool, dtype: str) -> None:
+    """In place, in any layout of memory. The partner of a single image is the image itself."""
+    batch = make_batch(xp, count, dtype)
+    if turned:
+        last = xp.ascontiguousarray(batch.fields["image"].transpose(0, 2, 3, 1))
+        batch.fields["image"] = last.transpose(0, 3, 1, 2)
     images, labels = host(batch.fields["image"]).copy(), host(batch.fields["label"]).copy()
     mix = transform.plan(batch.draws, 12, 17)
     expected = mixed(images.astype(np.float64), mix)
-    memory = batch.fields["image"]
+    memory, strides = batch.fields["image"], batch.fields["image"].strides
     transform(batch)
-    assert batch.fields["image"] is memory and memory.dtype == dtype  # in place
+    assert batch.fields["image"] is memory and (memory.dtype, memory.strides) == (dtype, strides)
     found = host(memory)
-    if dtype == "uint8":
-        assert np.abs(found - expected).max() <= 0.5 + 1e-4
-    else:
-        np.testing.assert_allclose(found, expected, atol=2e-6 if dtype == "float32" else 3e-3)
-    assert not np.array_equal(found, images)
+    np.testing.assert_allclose(found, expected, atol={"uint8": 0.5001, "float16": 3e-3, "float32": 2e-6}[dtype])
+    assert count < 7 or not np.array_equal(found, images)
     assert batch.fields["label"].dtype == np.float32
     np.testing.assert_allclose(host(batch.fields["label"]), soft(labels, mix.label), atol=1e-6)
 
 
-def same_for_all(batch: FieldBatch) -> FieldBatch:
-    """As torchvision draws: once a batch."""
-    return FieldBatch(batch.fields, None, lambda number: np.full(7, uniform(make_key(3, number), np.arange(1))[0]))
-
-
-def test_mixup_is_torchvisions(transforms: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    batch, ours = same_for_all(make_batch(np)), MixUp(alpha=1.0, num_classes=CLASSES)
-    share = ours.plan(batch.draws, 12, 17).label[0]
-    theirs = transforms.MixUp(num_classes=CLASSES)
-    monkeypatch.setattr(theirs._dist, "sample", lambda shape: torch.tensor(share))
-    images, labels = theirs(torch.tensor(batch.fields["image"]), torch.tensor(batch.fields["label"]))
-    ours(batch)
-    np.testing.assert_allclose(batch.fields["image"], images, atol=1e-6)
-    np.testing.assert_allclose(batch.fields["label"], labels, atol=1e-6)
-    assert 0.01 < share < 0.99  # else this would not see a blend
-
-
 @pytest.mark.parametrize("size", [(12, 17), (1, 1), (31, 8)])
-def test_cutmix_is_torchvisions(transforms: ModuleType, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("kind", [MixUp, CutMix])
+def test_mixing_is_torchvisions(
+    transforms: ModuleType, monkeypatch: pytest.MonkeyPatch, kind: Any, size: tuple[int, int]
+) -> None:
+    """Which draws once a batch."""
     for seed in range(20):
-        batch = make_batch(np, size=size)
         draws = [np.full(7, uniform(make_key(seed, number), np.arange(1))[0]) for number in range(5)]
-        batch = FieldBatch(batch.fields, None, lambda number, draws=draws: draws[number])
+        batch = FieldBatch(make_batch(np, size=size).fields, None, draws.__getitem__)
         middle = iter([int(draws[4][0] * size[1]), int(draws[3][0] * size[0])])
-        theirs = transforms.CutMix(num_classes=CLASSES)
+        theirs = getattr(transforms, kind.__name__)(num_classes=CLASSES)
         share = symmetric_beta(1.0, draws[1], draws[2])[0]
         with monkeypatch.context() as patch:
             patch.setattr(theirs._dist, "sample", lambda shape, share=share: torch.tensor(share))
             patch.setattr(torch, "randint", lambda high, size, middle=middle: torch.tensor([next(middle)]))
             images, labels = theirs(torch.tensor(batch.fields["image"]), torch.tensor(batch.fields["label"]))
-        CutMix(num_classes=CLASSES)(batch)
-        np.testing.assert_array_equal(batch.fields["image"], images)
+        kind(alpha=1.0, num_classes=CLASSES)(batch)
+        np.testing.assert_allclose(batch.fields["image"], images, atol=1e-6 if kind is MixUp else 0)
         np.testing.assert_allclose(batch.fields["label"], labels, atol=1e-6)
 
 
@@ -177,32 +165,6 @@ def test_random_choice_draws_for_each_sample() -> None:
     assert abs(np.corrcoef(alone.label, choice.label)[0, 1]) < 0.2
 
 
-@pytest.mark.usefixtures("block")
-@pytest.mark.parametrize("transform", MIXERS, ids=str)
-def test_batches_of_one_and_of_none(xp: Any, transform: Any) -> None:
-    alone = make_batch(xp, 1)
-    image = host(alone.fields["image"]).copy()
-    transform(alone)  # its partner is the sample itself
-    np.testing.assert_allclose(host(alone.fields["image"]), image, atol=1e-6)
-    np.testing.assert_allclose(host(alone.fields["label"]), [[1, 0, 0, 0, 0]], atol=1e-6)
-    empty = make_batch(xp, 0)
-    transform(empty)
-    CenterHole(4)(empty)
-    assert [empty.fields[name].shape for name in empty.fields] == [(0, 3, 12, 17), (0, CLASSES), (0, 3, 4, 4)]
-
-
-@pytest.mark.usefixtures("block")
-@pytest.mark.parametrize("transform", [*MIXERS, CenterHole((3, 4))], ids=str)
-def test_memory_layout_does_not_matter(xp: Any, transform: Any) -> None:
-    straight, turned = make_batch(xp), make_batch(xp)
-    turned.fields["image"] = xp.ascontiguousarray(turned.fields["image"].transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
-    strides = turned.fields["image"].strides
-    transform(straight)
-    transform(turned)
-    assert turned.fields["image"].strides == strides
-    np.testing.assert_array_equal(host(turned.fields["image"]), host(straight.fields["image"]))
-
-
 @pytest.mark.parametrize("dtype", ["float32", "uint8"])
 def test_center_hole(xp: Any, dtype: str) -> None:
     batch = make_batch(xp, dtype=dtype, size=(9, 12))
@@ -219,16 +181,10 @@ def test_a_field_that_was_added_can_be_used_by_the_next() -> None:
 
     label.adds = ("label",)  # type: ignore[attr-defined]
     assert check_transforms([label, MixUp()], FORM._replace(fields=("image",), class_fields=())) == ("label",)
-
-
-def test_a_transform_that_does_not_add_what_it_says() -> None:
-    class Lazy:
-        adds = ("depth",)
-
-        def __call__(self, batch: FieldBatch) -> None: ...
-
-    with pytest.raises(gpuload.ArgumentError, match=r"Lazy.* did not set the field 'depth', which its adds names"):
-        apply_transforms([Lazy()], make_batch(np))
+    batch = make_batch(np)
+    del batch.fields["label"]
+    with pytest.raises(gpuload.ArgumentError, match="did not set the field 'label', which its adds names"):
+        apply_transforms([label], batch)
 
 
 def test_a_transform_may_say_what_it_needs_and_changes() -> None:
@@ -244,19 +200,11 @@ def test_a_transform_may_say_what_it_needs_and_changes() -> None:
 
         def __call__(self, batch: FieldBatch) -> None: ...
 
-        def __str__(self) -> str:
-            return "Smooth()"
-
     seen: list[tuple[str, ...]] = []
     check_transforms([Smooth(), CenterHole(2)], FORM)
     assert seen == [("label",)]
     with pytest.raises(gpuload.ArgumentError, match="Smooth: needs class numbers"):
         check_transforms([Smooth()], FORM._replace(class_fields=()))
-    for pair in ([MixUp(), Smooth()], [Smooth(), MixUp()]):
-        with pytest.raises(
-            gpuload.ArgumentError, match=f"{type(pair[0]).__name__}.* and .* would mix the labels twice"
-        ):
-            check_transforms(pair, FORM)
     batch = make_batch(np)
     batch.fields["index"] = batch.fields["label"].copy()
     assert batch.form.class_fields == ("label",)
@@ -276,9 +224,7 @@ def test_each_transform_of_a_list_has_256_random_numbers() -> None:
     with pytest.raises(gpuload.ArgumentError, match=r"batch_transforms\[32\]: needs draw numbers up to 8447"):
         apply_transforms([draw(0)] * 33, counted)
     for number in (300, 256, -1):
-        with pytest.raises(
-            gpuload.ArgumentError, match=rf"transforms\[1\]: asks for draw number {number}, expected 0..255"
-        ):
+        with pytest.raises(gpuload.ArgumentError, match=rf"\[1\]: asks for draw number {number}, expected 0..255"):
             apply_transforms([draw(0), draw(number)], counted)
 
 
@@ -395,6 +341,5 @@ def test_it_is_switched_off_as_timm_does(packed: Path) -> None:
     odd = loaded(packed, TimmMixup(mode="elem"), batch_size=7, drop_last=False)
     for _, labels in odd:
         torch.testing.assert_close(labels.sum(1), torch.ones(len(labels)))
-    for wrong in ({"mixup_alpha": 0.0}, {"mode": "half"}, {"label_smoothing": 2}):
-        with pytest.raises(gpuload.ArgumentError, match=next(iter(wrong))):
-            TimmMixup(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(gpuload.ArgumentError, match="mixes nothing"):
+        TimmMixup(0.0)
