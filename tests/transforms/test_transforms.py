@@ -1,8 +1,6 @@
 """What the transforms draw: the distributions against torchvision's, tables, arguments, and what randomness hangs on."""
 
 import math
-import subprocess
-import sys
 from collections import Counter
 from types import ModuleType
 from typing import Any
@@ -12,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from test_transforms_pixels import MANY
 
 import gpuload
 from gpuload import transforms as own
@@ -46,18 +45,6 @@ GOLDEN: list[tuple[list[Any], list[list[int]], list[int], list[list[float]]]] = 
         [0, 2, 6, 10, 14],
         [[0.0, 0.055351, 0.105892, 0.537703, 0.301054], [0.166388, 0.793447, 0.023021, 0.016725, 0.166807]],
     ),
-]
-
-SOME = [
-    own.ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8),
-    own.GaussianBlur(5, p=0.5),
-    own.RandomGrayscale(0.2),
-    own.RandomSolarize(128, 0.3),
-    own.RandAugment(3, fill=(1, 2, 3)),
-    own.TrivialAugmentWide(),
-    own.AutoAugment("svhn"),
-    own.RandomApply((own.RandomPosterize(3), own.RandomEqualize()), 0.5),
-    own.RandomAdjustSharpness(2),
 ]
 
 
@@ -251,7 +238,7 @@ def test_every_magnitude_is_drawn_alike(policy: Any, magnitudes: int) -> None:
 def test_a_sample_has_the_same_steps_and_is_erased_alike_in_any_company(seed: int, samples: list[int]) -> None:
     def of(numbers: Any) -> Any:
         (regions,) = RandomErasing(value="random").draw(sample_draws(seed, np.asarray(numbers)), 30, 40)
-        return (*draw(*SOME, samples=numbers, seed=seed), *regions)
+        return (*draw(*MANY, samples=numbers, seed=seed), *regions)
 
     for apart, together in zip(of(samples[:5]), of(range(12)), strict=True):
         np.testing.assert_array_equal(apart, together[samples[:5]])
@@ -291,13 +278,11 @@ def test_parts_of_a_whole_have_numbers_of_their_own() -> None:
 
 def test_a_transform_that_needs_more_random_numbers_than_it_has_is_refused() -> None:
     gpuload.Augment(8, transforms=[own.RandomApply((own.RandAugment(64),) * 31)])
-    with pytest.raises(
-        gpuload.ArgumentError, match=r"Augment\(transforms\): a transform: asks for draw number 4\d+, expected 0..4095"
-    ):
+    with pytest.raises(gpuload.ArgumentError, match=r"a transform: asks for draw number 4\d+, expected 0..4095"):
         gpuload.Augment(8, transforms=[own.RandomApply((own.RandAugment(64),) * 33)])
 
 
-@pytest.mark.parametrize("transform", [*SOME, own.AugMix(), own.RandomErasing(), None])
+@pytest.mark.parametrize("transform", [*MANY, own.RandomErasing(), None])
 def test_a_form_tells_which_operations_are_to_be_compiled(transform: Any) -> None:
     augment = gpuload.Augment(24, transforms=[transform] if transform else [])
     steps = augment.draw(7, 3, np.arange(500), *np.full((2, 500), 30, np.int32)).steps
@@ -311,15 +296,6 @@ def test_no_transforms_are_no_steps() -> None:
     assert draw(own.ColorJitter(), samples=7).ops.shape == (7, 0)
 
 
-def test_importing_them_loads_no_torch() -> None:
-    code = "import sys, gpuload.transforms; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert "gpuload.transforms.policies" in loaded and "torch" not in loaded
-
-
 def test_a_blur_that_reaches_beyond_the_image_is_refused() -> None:
-    message = (
-        r"GaussianBlur\(kernel_size=23\): reflects 11 × 11 pixels at the edges, and the image is 30 × 11. Use a smaller"
-    )
-    with pytest.raises(gpuload.ArgumentError, match=message):
+    with pytest.raises(gpuload.ArgumentError, match="reflects 11 × 11 pixels at the edges, and the image is 30 × 11"):
         draw(own.GaussianBlur(23), height=30, width=11)

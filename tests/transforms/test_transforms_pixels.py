@@ -1,7 +1,6 @@
 """What the steps do to pixels: against torchvision's own functions, alone and in batches, with masks, boxes and noise."""
 
 import math
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -22,7 +21,6 @@ from gpuload.transforms.apply import random_bits as torch_bits
 from gpuload.transforms.ops import Op
 from gpuload.transforms.policies import step_of
 from gpuload.transforms.steps import Steps, draw_steps, join, one_step, sample_draws
-from gpuload.transforms.warps import affine_of
 
 SIZES = [(64, 96), (61, 47), (50, 50)]
 
@@ -59,26 +57,15 @@ def applied(image: torch.Tensor, op: Op, *args: float) -> torch.Tensor:
 
 # Floats: with a whole number torchvision multiplies uint8 by it, which wraps.
 FACTORS = [0.0, 0.25, 0.77, 1.0, 1.37, 1.9, 3.0]
-CASES: list[tuple[Op, tuple[float, ...], Callable[[Any, torch.Tensor], torch.Tensor]]] = [
-    *[(Op.BRIGHTNESS, (f,), lambda v2, image, f=f: v2.adjust_brightness(image, f)) for f in FACTORS],
-    *[(Op.CONTRAST, (f,), lambda v2, image, f=f: v2.adjust_contrast(image, f)) for f in FACTORS],
-    *[(Op.SATURATION, (f,), lambda v2, image, f=f: v2.adjust_saturation(image, f)) for f in FACTORS],
-    *[(Op.SHARPNESS, (f,), lambda v2, image, f=f: v2.adjust_sharpness(image, f)) for f in FACTORS],
-    *[
-        (Op.HUE, (f,), lambda v2, image, f=f: v2.adjust_hue(image, f))
-        for f in (-0.5, -0.21, -0.1, 0, 0.07, 1 / 6, 0.33, 0.5)
-    ],
-    (Op.GRAYSCALE, (), lambda v2, image: v2.rgb_to_grayscale(image, 3)),
-    *[
-        (Op.GAUSSIAN_BLUR, (s, *k), lambda v2, image, k=k, s=s: v2.gaussian_blur(image, list(k), [s, s]))
-        for s in (0.1, 0.5, 1.3, 2, 9)
-        for k in ((1, 1), (3, 3), (23, 23), (5, 11))
-    ],
-    *[(Op.SOLARIZE, (t,), lambda v2, image, t=t: v2.solarize(image, t)) for t in (0, 1, 127.5, 128, 254.1, 255)],
-    *[(Op.POSTERIZE, (b,), lambda v2, image, b=b: v2.posterize(image, b)) for b in range(9)],
-    (Op.AUTOCONTRAST, (), lambda v2, image: v2.autocontrast(image)),
-    (Op.EQUALIZE, (), lambda v2, image: v2.equalize(image)),
-    (Op.INVERT, (), lambda v2, image: v2.invert(image)),
+# What leaves nothing to chance.
+CASES = [
+    *[own.ColorJitter(**{name: (f, f)}) for name in ("brightness", "contrast", "saturation") for f in FACTORS],
+    *[own.ColorJitter(hue=(f, f)) for f in (-0.5, -0.21, -0.1, 0, 0.07, 1 / 6, 0.33, 0.5)],
+    *[own.RandomAdjustSharpness(f, p=1) for f in FACTORS],
+    *[own.GaussianBlur(k, s) for s in (0.1, 0.5, 1.3, 2, 9) for k in ((1, 1), (3, 3), (23, 23), (5, 11))],
+    *[own.RandomSolarize(level, p=1) for level in (0, 1, 127.5, 128, 254.1, 255)],
+    *[own.RandomPosterize(bits, p=1) for bits in range(9)],
+    *[kind(p=1) for kind in (own.RandomGrayscale, own.RandomAutocontrast, own.RandomEqualize, own.RandomInvert)],
 ]
 
 
@@ -93,13 +80,13 @@ IMAGES = [*(picture(*size) for size in SIZES), few(7), few(0, 255), few(100, 101
 
 
 @pytest.mark.parametrize("image", IMAGES, ids=range(len(IMAGES)))
-@pytest.mark.parametrize(("op", "args", "reference"), CASES, ids=[f"{op.name}{args}" for op, args, _ in CASES])
-def test_colors_are_torchvisions(
-    transforms: ModuleType, op: Op, args: tuple[float, ...], reference: Any, image: torch.Tensor
-) -> None:
-    largest, mean = apart(applied(image, op, *args), reference(transforms.functional, image))
+@pytest.mark.parametrize("change", CASES, ids=str)
+def test_colors_are_torchvisions(transforms: ModuleType, change: Any, image: torch.Tensor) -> None:
+    name, steps = type(change).__name__, draw(change, count=1)
+    given = {key: value for key, value in vars(change).items() if key != "p" or name.startswith("Random")}
+    largest, mean = apart(transform(image[None], steps)[0], getattr(transforms, name)(**given)(image))
     assert largest <= 1
-    assert mean <= (0.005 if op in (Op.SATURATION, Op.CONTRAST, Op.HUE, Op.GAUSSIAN_BLUR) else 0)
+    assert mean <= (0.005 if {Op.SATURATION, Op.CONTRAST, Op.HUE, Op.GAUSSIAN_BLUR} & {*steps.ops[0]} else 0)
 
 
 @given(st.integers(3, 20), st.integers(3, 20), st.integers(0, 2**32 - 1), st.floats(-0.5, 0.5))
@@ -107,21 +94,6 @@ def test_colors_are_torchvisions(
 def test_hue_of_random_pixels(transforms: ModuleType, height: int, width: int, seed: int, factor: float) -> None:
     image = torch.from_numpy(np.random.default_rng(seed).integers(0, 256, (3, height, width), np.uint8))
     assert apart(applied(image, Op.HUE, factor), transforms.functional.adjust_hue(image, factor))[0] <= 1
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        *[(f"Random{name}", ()) for name in ("Autocontrast", "Equalize", "Grayscale", "Invert")],
-        ("RandomAdjustSharpness", (0.5,)),
-        ("RandomPosterize", (3,)),
-        ("RandomSolarize", (100,)),
-    ],
-)
-def test_what_is_done_by_chance_is_torchvisions(transforms: ModuleType, name: str, arguments: Any) -> None:
-    ours, theirs = (getattr(module, name)(*arguments, p=1.0) for module in (own, transforms))
-    image = picture(50, 50) // 2 + 40  # or autocontrast has nothing to stretch
-    assert apart(transform(image[None], draw(ours, count=1))[0], theirs(image))[0] <= 1
 
 
 def test_sharpness_of_images_without_an_inside(transforms: ModuleType) -> None:
@@ -132,27 +104,11 @@ def test_sharpness_of_images_without_an_inside(transforms: ModuleType) -> None:
 # ---- the automatic policies, by the names and magnitudes that torchvision would draw
 
 
-def sources(steps: Steps, height: int, width: int) -> Any:
-    """float64 (2, height, width): x and y of where pixels come from."""
-    matrix = steps.args[0, 0, :6].astype(np.float64).reshape(2, 3)
-    y, x = np.mgrid[:height, :width]
-    out = np.stack([x - (width - 1) / 2, y - (height - 1) / 2, np.ones((height, width))])
-    return np.einsum("ij,jhw->ihw", matrix, out) + np.array([(width - 1) / 2, (height - 1) / 2])[:, None, None]
-
-
-def at_the_edge(steps: Steps, height: int, width: int) -> torch.Tensor:
-    """bool (height, width): pixels that come from the edge of the image, or from just outside."""
-    from_edge = [
-        (np.abs(source) < 1.01) | (np.abs(source - side + 1) < 1.01)
-        for source, side in zip(sources(steps, height, width), (width, height), strict=True)
-    ]
-    return torch.from_numpy(from_edge[0] | from_edge[1])
-
-
-def between_pixels(steps: Steps, height: int, width: int) -> torch.Tensor:
-    """bool (height, width): pixels that come from halfway between two, where rounding errors decide."""
-    source = sources(steps, height, width)
-    return torch.from_numpy((np.abs(source - np.floor(source) - 0.5) < 1e-3).any(axis=0))
+def far_apart(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """The share of levels that differ by more than one: of warps those at edges, which others weight twice, or never, and
+    those that come from halfway between two pixels."""
+    assert found.shape == expected.shape and found.dtype == expected.dtype == torch.uint8
+    return float(((found.int() - expected.int()).abs() > 1).float().mean())
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -164,30 +120,17 @@ def test_policies_change_images_as_torchvisions(
     image, fill, bins = picture(*size), (12.0, 200.0, 77.0), 10 if which in ("AutoAugment", "AugMix") else 31
     reference, policy = getattr(transforms, which)(), getattr(own, which)(fill=fill, interpolation=interpolation)
     mode = transforms.InterpolationMode(interpolation)
-    total = compared = 0
     for place, (name, table) in enumerate(policy._space(*size).items()):
         at = [0, 4, 9, 15, 20, bins - 1] if table is not None else [0]
         for index in {min(i, bins - 1) for i in at}:
             for negative in (False, True)[: 1 + reference._AUGMENTATION_SPACE.get(name, (None, False))[1]]:
                 steps = policy._step(size, np.array([place]), np.array([index]), np.array([negative]))
-                level = 0.0 if table is None else float(table[index])
-                if negative:
-                    level *= -1
+                level = (-1) ** negative * (0.0 if table is None else float(table[index]))
                 expected = reference._apply_image_or_video_transform(
                     image, name, level, interpolation=mode, fill={"others": list(fill)}
                 )
-                found = transform(image[None], steps)[0]
-                if steps.ops[0, 0] == Op.AFFINE_BILINEAR:  # at the edge torchvision weights twice, gpuload once
-                    sure = ~at_the_edge(steps, *size)
-                    largest, mean = apart(found[:, sure], expected[:, sure])
-                    assert largest <= 1 and mean < 0.1 and sure.float().mean() > 0.3, (name, level)
-                elif steps.ops[0, 0] == Op.AFFINE:
-                    sure = ~between_pixels(steps, *size)
-                    assert torch.equal(found[:, sure], expected[:, sure]), (name, level)
-                    total, compared = total + sure.numel(), compared + int(sure.sum())
-                else:
-                    assert apart(found, expected)[0] <= 1, (name, level)
-    assert compared > 0.98 * total > 0 or interpolation == "bilinear"
+                share = far_apart(transform(image[None], steps)[0], expected)
+                assert share <= {Op.AFFINE: 0.05, Op.AFFINE_BILINEAR: 0.1}.get(steps.ops[0, 0], 0), (name, level, share)
 
 
 # ---- batches
@@ -222,19 +165,12 @@ def test_a_batch_is_its_images_one_by_one() -> None:
 
 def test_grouped_as_on_a_gpu_it_is_the_same() -> None:
     images = batch(24)
-    for one in MANY:
+    bilinear = own.RandAugment(1, interpolation="bilinear", fill=30), own.TimmAutoAugment("v0"), own.AugMix(alpha=0.3)
+    warps = own.RandomPerspective(fill=(1, 2, 3)), own.RandomRotation(40), own.RandomAffine(5)
+    for one in (*MANY, *bilinear, own.RandomApply(warps)):
         steps = draw(one, one, count=24)
         largest, mean = apart(apply_steps(images, steps), transform(images, steps))
-        assert largest <= 1 and mean < 1e-3, one
-    warps = own.RandomApply([own.RandomPerspective(fill=(1, 2, 3)), own.RandomRotation(40), own.RandomAffine(5)])
-    bilinear_ones = (
-        own.RandAugment(1, interpolation="bilinear", fill=30),
-        own.TimmAutoAugment("v0"),
-        own.AugMix(alpha=0.3),
-    )
-    for one in (*bilinear_ones, warps):
-        bilinear = draw(one, count=24)
-        assert (apply_steps(images, bilinear) != transform(images, bilinear)).float().mean() < 0.005
+        assert (largest <= 1 and mean < 1e-3) or (one not in MANY and mean < 0.05), one
     # A blur's kernel is as large as those need that are blurred, wherever they are.
     half = np.arange(24) < 12
     mixed = join([one_step(Op.INVERT, 24).only(half), one_step(Op.GAUSSIAN_BLUR, 24, 3, 9, 9).only(~half)])
@@ -327,28 +263,6 @@ def test_fill_of_masks_is_their_own() -> None:
     assert (steps.args[:, 0, 6:9] == [1, 2, 3]).all()
     assert (moved[0, :, :4] == 255).all() and (moved[0, :, 4:] == 3).all()
     assert (moved[1, :, -2:] == 255).all() and (moved[1, :, :-2] == 3).all()
-
-
-@given(st.integers(0, 2**40), st.floats(0.3, 0.7), st.floats(0.3, 0.7))
-@settings(max_examples=40)
-def test_affine_of_tells_where_a_point_goes(seed: int, x: float, y: float) -> None:
-    height, width = 80, 100
-    row, column = int(y * height), int(x * width)
-    masks = torch.zeros((8, height, width), dtype=torch.uint8)
-    masks[:, row - 2 : row + 3, column - 2 : column + 3] = 1
-    steps = draw(own.RandAugment(3), own.RandAugment(1, 20), count=8, height=height, width=width, seed=seed)
-    matrices = affine_of(steps, height, width)
-    if matrices is None:
-        assert not (steps.ops == Op.AFFINE).any()
-        return
-    assert matrices.shape == (8, 2, 3) and matrices.dtype == np.float64
-    moved = warp_masks(masks, steps, fill=0).numpy()
-    for mask, matrix in zip(moved, matrices, strict=True):
-        expected = matrix[:, :2] @ [column + 0.5, row + 0.5] + matrix[:, 2]
-        rows, columns = np.nonzero(mask)
-        if (expected > 8).all() and (expected < [width - 8, height - 8]).all():
-            # Nearest pixels are up to half a pixel off at each step, and a spot's centre less.
-            assert np.abs(expected - [columns.mean() + 0.5, rows.mean() + 0.5]).max() < 1
 
 
 # ---- erasing

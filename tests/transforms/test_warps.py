@@ -10,25 +10,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_transforms_pixels import draw, picture
 
 from gpuload.augment.crops import whole_images
 from gpuload.decode.postprocess import transform, warp_masks
 from gpuload.draws import make_key
 from gpuload.fields.boxes import move_boxes
 from gpuload.fields.motion import Motion
-from gpuload.fields.rows import take
-from gpuload.transforms import RandomAffine, RandomApply, RandomInvert, RandomPerspective, RandomRotation
-from gpuload.transforms.steps import Steps, draw_steps, sample_draws
+from gpuload.transforms import RandAugment, RandomAffine, RandomApply, RandomInvert, RandomPerspective, RandomRotation
+from gpuload.transforms.steps import sample_draws
 from gpuload.transforms.warps import affine_of
 
 HEIGHT, WIDTH = 61, 47
 CORNERS = [[0, 0], [WIDTH - 1, 0], [WIDTH - 1, HEIGHT - 1], [0, HEIGHT - 1]]
-
-
-def picture(seed: int = 0) -> torch.Tensor:
-    coarse = torch.from_numpy(np.random.default_rng(seed).integers(0, 256, (1, 3, 12, 9)).astype(np.float32))
-    smooth = torch.nn.functional.interpolate(coarse, size=(HEIGHT, WIDTH), mode="bilinear")
-    return smooth[0].round().to(torch.uint8)
 
 
 def fixed(*numbers: float) -> Any:
@@ -87,7 +81,7 @@ def test_pixels_masks_boxes_and_keypoints_are_torchvisions(transforms: ModuleTyp
     (made, arguments), draws, their = CASES[case]
     functional, tv = transforms.functional, importlib.import_module("torchvision.tv_tensors")
     steps = made(**arguments, interpolation=mode).draw(draws, HEIGHT, WIDTH)
-    image = picture()
+    image = picture(HEIGHT, WIDTH)
     found, expected = transform(image[None], steps)[0], their(functional, tv.Image(image), mode)
     assert float(((found.int() - expected.int()).abs() > 1).float().mean()) < 0.002  # ties between two nearest pixels
 
@@ -96,7 +90,7 @@ def test_pixels_masks_boxes_and_keypoints_are_torchvisions(transforms: ModuleTyp
     levels = transform(image[None], filled)[0].permute(1, 2, 0)
     assert (levels[outside.all(dim=0)] == torch.tensor([9, 200, 77], dtype=torch.uint8)).all() and outside.any()
 
-    mask = picture(1)[0]
+    mask = picture(HEIGHT, WIDTH, 1)[0]
     moved = warp_masks(mask[None], steps, 5)[0]
     reference = their(functional, tv.Mask(torch.stack([mask, torch.ones_like(mask)])), mode)
     reference = torch.where(reference[1] == 1, reference[0], torch.tensor(5, dtype=torch.uint8))
@@ -121,40 +115,36 @@ def test_pixels_masks_boxes_and_keypoints_are_torchvisions(transforms: ModuleTyp
     )
 
 
-def draw(transforms: list[Any], count: int = 40, seed: int = 0) -> Steps:
-    samples = np.arange(count)
-    return draw_steps(transforms, lambda i: sample_draws(make_key(seed, i), samples), HEIGHT, WIDTH)
-
-
-def test_warps_in_a_row_become_one() -> None:
-    """Each point of an image goes where one after the other would move it."""
-    parts = [RandomRotation(20, "bilinear"), RandomAffine(0, (0.05, 0.05), interpolation="bilinear")]
-    parts += [RandomApply((RandomPerspective(0.2, 0.5),), p=0.5)]
-    merged = draw(parts)
-    assert merged.ops.shape == (40, 1)
-    alone = [part.draw(sample_draws(make_key(0, i), np.arange(40)), HEIGHT, WIDTH) for i, part in enumerate(parts)]
-    points = np.array([20.0, 30.0, 1.0])
-    for row in range(40):
-        expected = points
-        for steps in alone:
-            if (matrix := affine_of(take(steps, slice(row, row + 1)), HEIGHT, WIDTH)) is not None:
-                expected = np.append(matrix[0] @ expected, 1)[:3] if matrix.shape[1] == 2 else matrix[0] @ expected
-                expected = expected / expected[2]
-        found = affine_of(merged, HEIGHT, WIDTH)
-        assert found is not None
-        np.testing.assert_allclose((found[row] @ points)[:2] / (found[row] @ points)[2], expected[:2], atol=1e-3)
-
-
 @pytest.mark.parametrize(
-    "parts",
+    ("parts", "steps"),
     [
-        [RandomRotation(20, "bilinear"), RandomRotation(20, "nearest")],
-        [RandomRotation(20, fill=3), RandomRotation(20, fill=4)],
-        [RandomRotation(20), RandomInvert(0.5), RandomRotation(20)],
+        (
+            [
+                RandomRotation(20, "bilinear"),
+                RandomAffine(0, (0.05, 0.05), interpolation="bilinear"),
+                RandomApply((RandomPerspective(0.2, 0.5),), p=0.5),
+            ],
+            1,
+        ),
+        ([RandomRotation(20, "bilinear"), RandomRotation(20, "nearest")], 2),
+        ([RandomRotation(20, fill=3), RandomRotation(20, fill=4)], 2),
+        ([RandomRotation(20), RandomInvert(0.5), RandomRotation(20)], 3),
+        ([RandAugment(1, 20), RandAugment(1, 20), RandAugment(1, 20)], 3),
     ],
 )
-def test_warps_that_differ_stay_apart(parts: list[Any]) -> None:
-    assert draw(parts).ops.shape == (40, len(parts))
+def test_warps_in_a_row_become_one_where_they_are_alike(parts: list[Any], steps: int) -> None:
+    """In any case, each point of an image goes where one after the other would move it."""
+    merged = draw(*parts, count=40, height=HEIGHT, width=WIDTH)
+    assert merged.ops.shape == (40, steps)
+    alone = [part.draw(sample_draws(make_key(0, i), np.arange(40)), HEIGHT, WIDTH) for i, part in enumerate(parts)]
+    expected = np.tile([20.0, 30.0, 1.0], (40, 1))
+    for matrix in [affine_of(one, HEIGHT, WIDTH) for one in alone]:
+        if matrix is not None:
+            moved = np.einsum("nij,nj->ni", matrix, expected)
+            expected = moved / moved[:, 2:] if matrix.shape[1] == 3 else np.c_[moved, np.ones(40)]
+    found = np.einsum("nij,j->ni", affine_of(merged, HEIGHT, WIDTH), [20.0, 30.0, 1.0])
+    found = found[:, :2] / found[:, 2:] if found.shape[1] == 3 else found
+    np.testing.assert_allclose(found, expected[:, :2], atol=1e-3)
 
 
 @given(share=st.floats(0, 1), seed=st.integers(0, 1000), height=st.integers(1, 40), width=st.integers(1, 40))
