@@ -32,7 +32,6 @@ from gpuload import (
     ZoomOut,
 )
 from gpuload.augment.crops import Images, source_of, source_range
-from gpuload.fields.rows import take
 from gpuload.transforms import Function, RandAugment, RandomApply, RandomErasing, RandomInvert, RandomRotation
 
 SIDES = st.integers(1, 300)
@@ -63,15 +62,6 @@ def at(crop: Any, width: int, height: int, size: tuple[int, int], share: float) 
 # ---- random crops and flips
 
 
-@given(st.integers(1, 900), st.integers(1, 900), st.integers(0, 2**62), st.sampled_from(["random", "center", "none"]))
-def test_crops_lie_in_the_image(width: int, height: int, seed: int, crop: Any) -> None:
-    crops = draw(Augment((20, 31), crop=crop), width, height, 8, seed)
-    assert (crops.start >= 0).all() and (crops.shape >= 1).all()
-    assert (crops.start + crops.shape <= [height, width]).all()
-    assert (crops.roi_start >= 0).all() and (crops.roi_end <= crops.shape + 1e-3).all()
-    assert (crops.roi_end > crops.roi_start).all()
-
-
 def test_which_filter_is_drawn_depends_on_no_crop_or_flip() -> None:
     views = [view_of(Augment(8, crop, vertical_flip=0.5, interpolation="random"), 40, 30, 2000)
              for crop in ("random", "center", "cover")]  # fmt: skip
@@ -91,11 +81,9 @@ def test_seed_and_epoch_change_the_crops() -> None:
     ("options", "expected"),
     [
         ({"vertical_flip": 0.3}, 0.3),
-        ({"vertical_flip": 1}, 1),
         ({}, 0.5),
         ({"crop": "center"}, 0),
         ({"crop": "none"}, 0),
-        ({"flip": 0.2}, 0.2),
         ({"flip": 0}, 0),
         ({"flip": 1}, 1),
     ],
@@ -166,8 +154,7 @@ def test_random_crops_are_torchvisions(
         ((100, 50), 25, (20, 20), 2, ((0, 26), (48, 74)), ((4, 30), (44, 70))),
         # 40 × 80 to 10 × 20; of that 8 high, 6 wide from (6, 2)
         ((40, 80), 10, (8, 6), 1, ((20, 4), (60, 36)), ((24, 8), (56, 32))),
-        # enlarged from 30 × 20 to 60 × 40: the filter reaches one source pixel, or two, whatever the enlargement
-        ((30, 20), 40, (20, 20), 1, ((4, 9), (16, 21)), ((5, 10), (15, 20))),
+        # enlarged from 30 × 20 to 60 × 40: the filter reaches two source pixels, whatever the enlargement
         ((30, 20), 40, (20, 20), 2, ((3, 8), (17, 22)), ((5, 10), (15, 20))),
         # 33 × 20 to 16 × 10: sides are cut off, not rounded, and half pixels go to the even one
         ((33, 20), 10, (5, 5), 1, ((2, 10), (16, 25)), ((4, 12.375), (14, 22.6875))),
@@ -213,22 +200,6 @@ def test_draws_of_a_sample_are_independent_in_all_views() -> None:
     assert len(np.unique(np.concatenate(keys))) == 60_000
     first = draw(augment, 1000, 1000, 20_000)
     assert first.start.tobytes() == drawn[0].crops.start.tobytes()
-
-
-@given(st.integers(0, 3), st.integers(0, 11), st.integers(1, 12))
-def test_rows_of_a_view_are_those_of_its_images(view: int, start: int, count: int) -> None:
-    """A part of a view is what would have been drawn for that part alone."""
-    augment = Augment((8, 9), vertical_flip=0.5, transforms=[RandAugment(2), RandomErasing()])
-    widths, heights = np.arange(40, 52, dtype=np.int32), np.arange(90, 78, -1, dtype=np.int32)
-    rows = slice(start, min(start + count, 12))
-    some = take(augment.draw(4, 5, np.arange(12), widths, heights, view), rows)
-    alone = augment.draw(4, 5, np.arange(12)[rows], widths[rows], heights[rows], view)
-    for one, other in zip(
-        (some.crops, some.steps, *some.erased), (alone.crops, alone.steps, *alone.erased), strict=True
-    ):
-        assert one is not None and other is not None
-        for first, second in zip(one, other, strict=True):
-            np.testing.assert_array_equal(first, second)
 
 
 # ---- crops that cover the output
@@ -310,13 +281,16 @@ def test_a_batch_is_padded_to_its_largest_sides(multiple: int, size: tuple[int, 
 
 
 @given(
-    st.sampled_from([Letterbox(), ScaleJitter(), ScaleJitter((0.01, 9.0)), ZoomOut(), ZoomOut((3, 50), p=1)]),
+    st.sampled_from(
+        ["random", "center", "none", Letterbox(), ScaleJitter((0.01, 9.0)), ZoomOut(), ZoomOut((3, 50), p=1)]
+    ),
     st.tuples(SIDES, SIDES),
     SIDES,
     SIDES,
     st.integers(0, 2**62),
     st.sampled_from([0, 1]),
 )
+@settings(max_examples=200)
 def test_images_are_where_their_crops_say(
     crop: Any, size: Any, width: int, height: int, seed: int, flip: float
 ) -> None:
@@ -391,14 +365,10 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Augment(224, mean=(0.5, 0.5, 0.5)), "no argument 'mean'.*normalize"),  # type: ignore[call-arg]
     (lambda: Augment(224, transforms=[RandomInvert(), Function(speckle)]), "speckle .*is not the first"),
     (lambda: Augment(224, transforms=[Function(speckle), Function(speckle)]), "call several in one"),
-    (lambda: Augment(32, transforms=[len]), "<built-in function len> is not one of gpuload.transforms"),  # type: ignore[list-item]
     (lambda: Augment(32, transforms=[RandomInvert]), "RandomInvert'> is not one of gpuload.transforms"),  # type: ignore[list-item]
     (lambda: Augment(32, transforms=[RandomErasing(), RandomErasing()]), "one RandomErasing"),
     (lambda: Augment(32, normalize="image", dtype="uint8"), "dtype='uint8'"),
-    (lambda: Augment(32, normalize="none"), "normalize='none'"),  # type: ignore[arg-type]
-    (lambda: Augment(32, vertical_flip=1.2), "vertical_flip=1.2"),
     (lambda: Augment(32, transforms=[RandomCrop(4)]), r"RandomCrop\(.*Crops are for Augment\(crop="),
-    (lambda: Augment(32, crop=RandomCrop), "expected one of 'random', .*, or an object"),  # type: ignore[arg-type]
     (lambda: CenterCrop(40, 0.5), "give one of them"),
     (lambda: Normalize((0.5, 0.5)), r"three numbers \(R, G, B\)"),
     (lambda: RandomCrop(fill=7, padding_mode="edge"), "only padding_mode='constant' has a fill"),

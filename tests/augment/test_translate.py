@@ -18,12 +18,14 @@ from images import encode, smooth_image
 from PIL import Image
 
 import gpuload
-from gpuload import Augment, CenterCrop, Normalize, RandomCrop
+from gpuload import Augment, CenterCrop, Cover, Normalize, RandomCrop
 from gpuload import transforms as own
 
 pytestmark = pytest.mark.filterwarnings("ignore:The transform `ToTensor:UserWarning")
 SIZE = 150, 100  # width, height
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+F32 = torch.float32
+RRC, INVERT, GRAY = gpuload.RandomResizedCrop(), own.RandomInvert(), own.RandomGrayscale()
 PLAIN: dict[str, Any] = {"normalize": None, "flip": 0.0}
 Steps = Callable[[Any], list[Any]]
 
@@ -38,6 +40,10 @@ def tv(request: pytest.FixtureRequest, transforms: ModuleType) -> ModuleType:
     return transforms if request.param == "v2" else v1()
 
 
+def mode(name: str) -> Any:
+    return v1().InterpolationMode(name)
+
+
 def build(tv: ModuleType, *steps: Any) -> Augment:
     return Augment.torchvision(tv.Compose(list(steps)))
 
@@ -45,46 +51,9 @@ def build(tv: ModuleType, *steps: Any) -> Augment:
 # ---- what is read
 
 
-def test_the_usual_training_and_evaluation(tv: ModuleType) -> None:
-    floats = [tv.ToImage(), tv.ToDtype(torch.float32, scale=True)] if hasattr(tv, "ToImage") else [tv.ToTensor()]
-    end = [*floats, tv.Normalize(MEAN, STD)]
-    assert build(tv, tv.RandomResizedCrop(224), tv.RandomHorizontalFlip(), *end) == Augment(
-        224, crop=gpuload.RandomResizedCrop(), flip=0.5
-    )
-    assert build(tv, tv.Resize(256), tv.CenterCrop(224), *end) == Augment(224, crop=CenterCrop(resize=256), flip=0.0)
-    mode = v1().InterpolationMode.BICUBIC
-    cropped = build(
-        tv,
-        tv.RandomVerticalFlip(0.25),
-        tv.RandomResizedCrop((30, 40), scale=(0.2, 0.9), ratio=(0.5, 2), interpolation=mode),
-        tv.RandomHorizontalFlip(0.75),
-    )
-    options: dict[str, Any] = {"interpolation": "bicubic", "vertical_flip": 0.25, "normalize": None, "flip": 0.75}
-    assert cropped == Augment((30, 40), crop=gpuload.RandomResizedCrop((0.2, 0.9), (0.5, 2)), **options)
-
-
-def test_one_transform_and_nested_ones(tv: ModuleType) -> None:
-    assert Augment.torchvision(tv.Resize((30, 40))) == Augment((30, 40), crop="none", **PLAIN)
-    assert Augment.torchvision(tv.RandomResizedCrop(30)) == Augment(30, crop=gpuload.RandomResizedCrop(), **PLAIN)
-    inner = tv.Compose(
-        [tv.Compose([tv.Resize([40])]), torch.nn.Sequential(tv.CenterCrop(32), tv.Normalize([0.5], [0.25]))]
-    )
-    assert Augment.torchvision(inner) == Augment(
-        32, crop=CenterCrop(resize=40), flip=0.0, normalize=Normalize((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
-    )
-
-
-def test_changes_take_precedence(tv: ModuleType) -> None:
-    found = Augment.torchvision(tv.Resize((8, 8)), dtype="uint8", flip=0.5)
-    assert found == Augment(8, crop="none", **{**PLAIN, "flip": 0.5}, dtype="uint8")
-
-
 READ_PIXELS: list[tuple[Callable[[Any], Any], Any]] = [
     (lambda tv: tv.ColorJitter(0.4), own.ColorJitter((0.6, 1.4))),
-    (
-        lambda tv: tv.ColorJitter((0.5, 1.2), 0.3, 0.2, (-0.1, 0.2)),
-        own.ColorJitter((0.5, 1.2), (0.7, 1.3), (0.8, 1.2), (-0.1, 0.2)),
-    ),
+    (lambda tv: tv.ColorJitter((0.5, 2), 0.3, hue=(-0.1, 0.2)), own.ColorJitter((0.5, 2), (0.7, 1.3), 0, (-0.1, 0.2))),
     (lambda tv: tv.RandomGrayscale(0.3), own.RandomGrayscale(0.3)),
     (lambda tv: tv.GaussianBlur(5), own.GaussianBlur((5, 5))),
     (lambda tv: tv.GaussianBlur([3, 5], 1.5), own.GaussianBlur((3, 5), (1.5, 1.5))),
@@ -94,32 +63,18 @@ READ_PIXELS: list[tuple[Callable[[Any], Any], Any]] = [
     (lambda tv: tv.RandomAdjustSharpness(2, 0.2), own.RandomAdjustSharpness(2, 0.2)),
     (lambda tv: tv.RandomAutocontrast(0.2), own.RandomAutocontrast(0.2)),
     (lambda tv: tv.RandomEqualize(0.2), own.RandomEqualize(0.2)),
-    (lambda tv: tv.RandAugment(3, 5, 20), own.RandAugment(3, 5, 20)),
-    (
-        lambda tv: tv.RandAugment(interpolation=v1().InterpolationMode.BILINEAR, fill=[1, 2, 3]),
-        own.RandAugment(interpolation="bilinear", fill=(1, 2, 3)),
-    ),
+    (lambda tv: tv.RandAugment(3, 5, 20, fill=[1, 2, 3]), own.RandAugment(3, 5, 20, fill=(1, 2, 3))),
     (lambda tv: tv.TrivialAugmentWide(20, fill=128), own.TrivialAugmentWide(20, fill=128)),
     (lambda tv: tv.AutoAugment(), own.AutoAugment("imagenet")),
     (lambda tv: tv.AutoAugment(v1().AutoAugmentPolicy("svhn"), fill=9), own.AutoAugment("svhn", fill=9)),
-    (lambda tv: tv.AugMix(), own.AugMix()),
-    (
-        lambda tv: tv.AugMix(2, 4, 2, 0.5, False, tv.InterpolationMode.NEAREST, [1, 2, 3]),
-        own.AugMix(2, 4, 2, 0.5, False, "nearest", (1, 2, 3)),
-    ),
-    (
-        lambda tv: tv.RandomApply([tv.ColorJitter(hue=0.1), tv.RandomInvert(1.0)], p=0.8),
-        own.RandomApply((own.ColorJitter(hue=(-0.1, 0.1)), own.RandomInvert(1.0)), p=0.8),
-    ),
-    (
-        lambda tv: tv.RandomRotation(15, v1().InterpolationMode.BILINEAR, center=[3, 4], fill=7),
-        own.RandomRotation((-15, 15), "bilinear", center=(3, 4), fill=7),
-    ),
+    (lambda tv: tv.AugMix(2, 4, 2, 0.5, False, mode("nearest")), own.AugMix(2, 4, 2, 0.5, False, "nearest")),
+    (lambda tv: tv.RandomApply([tv.RandomInvert(), tv.RandomGrayscale()], 0.8), own.RandomApply((INVERT, GRAY), 0.8)),
+    (lambda tv: tv.RandomRotation(9, mode("bilinear"), fill=7), own.RandomRotation((-9, 9), "bilinear", fill=7)),
     (
         lambda tv: tv.RandomAffine((-5, 10), (0.1, 0.2), (0.9, 1.1), [-3, 4, -5, 6], fill=[1, 2, 3]),
         own.RandomAffine((-5, 10), (0.1, 0.2), (0.9, 1.1), (-3, 4, -5, 6), fill=(1, 2, 3)),
     ),
-    (lambda tv: tv.RandomAffine(0, shear=8), own.RandomAffine(0, shear=(-8, 8))),
+    (lambda tv: tv.RandomAffine(0, shear=8, center=[3, 4]), own.RandomAffine(0, shear=(-8, 8), center=(3, 4))),
     (lambda tv: tv.RandomPerspective(0.3, 0.7), own.RandomPerspective(0.3, 0.7)),
     (lambda tv: tv.RandomErasing(), own.RandomErasing(value=0)),
     (lambda tv: tv.RandomErasing(0.3, (0.1, 0.2), (0.5, 2), 1.5), own.RandomErasing(0.3, (0.1, 0.2), (0.5, 2), 1.5)),
@@ -134,43 +89,63 @@ def test_transforms_of_pixels(tv: ModuleType, theirs: Callable[[Any], Any], ours
     assert found == Augment(64, transforms=[ours], **PLAIN)
 
 
-READ_CROPS: list[tuple[Callable[[Any], list[Any]], RandomCrop]] = [
-    (lambda tv: [tv.RandomCrop(32)], RandomCrop()),
-    (lambda tv: [tv.RandomCrop(32, padding=4)], RandomCrop(4)),
-    (lambda tv: [tv.RandomCrop([32], (4, 5), fill=9)], RandomCrop((4, 5, 4, 5), fill=9)),
-    (lambda tv: [tv.RandomCrop(32, (1, 2, 3, 4), True)], RandomCrop((1, 2, 3, 4), pad_if_needed=True)),
-    (lambda tv: [tv.RandomCrop(32, 4, padding_mode="reflect")], RandomCrop(4, padding_mode="reflect")),
+def blur_of_dinov2(tv: ModuleType) -> Any:
+    """A class as DINOv2 has it, which derives from RandomApply."""
+    kind = type("GaussianBlur", (tv.RandomApply,), {"__module__": "dinov2.data.transforms"})
+    return kind([tv.GaussianBlur(9, (0.2, 1.5))], p=0.9)
+
+
+# Steps, the crop that they are, and the transforms.
+READ_ALL: list[tuple[Steps, Any, list[Any]]] = [
+    (lambda tv: [tv.RandomCrop(32)], RandomCrop(), []),
+    (lambda tv: [tv.RandomCrop(32, padding=4)], RandomCrop(4), []),
+    (lambda tv: [tv.RandomCrop([32], (4, 5, 4, 5), fill=9)], RandomCrop((4, 5, 4, 5), fill=9), []),
+    (lambda tv: [tv.RandomCrop(32, (1, 2, 3, 4), True)], RandomCrop((1, 2, 3, 4), pad_if_needed=True), []),
+    (lambda tv: [tv.RandomCrop(32, pad_if_needed=True, fill=(1, 2, 3))], RandomCrop(None, True, (1, 2, 3)), []),
+    (lambda tv: [tv.Pad((3, 4), 0, "edge"), tv.RandomCrop(32)], RandomCrop((3, 4), False, 0, "edge"), []),
+    (lambda tv: [tv.Compose([tv.Resize([40])]), torch.nn.Sequential(tv.CenterCrop(32))], CenterCrop(40), []),
+    (lambda tv: [tv.RandomResizedCrop(32), tv.RandomGrayscale(), tv.RandomInvert()], RRC, [GRAY, INVERT]),
+    # What treats each pixel by itself, a resize before a crop, and functions that convert to RGB may stand elsewhere.
+    (lambda tv: [tv.ColorJitter(0.3), tv.Resize(40), tv.RandomResizedCrop(32)], RRC, [own.ColorJitter((0.7, 1.3))]),
+    (lambda tv: [tv.Grayscale(3), tv.RandomInvert(), tv.RandomResizedCrop(32)], RRC, [own.RandomGrayscale(1), INVERT]),
+    (lambda tv: [tv.Lambda(lambda it: it.convert("RGB")), tv.Resize(40), tv.RandomCrop(32)], Cover(resize=40), []),
     (
-        lambda tv: [tv.RandomCrop(32, pad_if_needed=True, fill=(1, 2, 3))],
-        RandomCrop(pad_if_needed=True, fill=(1, 2, 3)),
-    ),
-    (
-        lambda tv: [tv.Pad((3, 4), padding_mode="symmetric"), tv.RandomHorizontalFlip(0), tv.RandomCrop(32)],
-        RandomCrop((3, 4), padding_mode="symmetric"),
+        lambda tv: [
+            tv.RandomResizedCrop(32),
+            tv.RandomChoice([tv.RandomInvert(), tv.RandomGrayscale()], [0.25, 0.75]),
+            tv.RandomOrder([tv.RandomInvert(), tv.RandomGrayscale()]),
+            blur_of_dinov2(tv),
+        ],
+        RRC,
+        [
+            own.RandomChoice((INVERT, GRAY), (0.25, 0.75)),
+            own.RandomOrder((INVERT, GRAY)),
+            own.RandomApply((own.GaussianBlur((9, 9), (0.2, 1.5)),), p=0.9),
+        ],
     ),
 ]
 
 
-@pytest.mark.parametrize(("theirs", "ours"), READ_CROPS, ids=[str(number) for number in range(len(READ_CROPS))])
-def test_random_crops_and_their_padding(tv: ModuleType, theirs: Callable[[Any], list[Any]], ours: RandomCrop) -> None:
-    found = build(tv, *theirs(tv)).crop
-    assert isinstance(found, RandomCrop)
-    sides: Any = np.full((2, 50), 40, np.int32)
-    first, second = (Augment(32, crop=crop).draw(0, 0, np.arange(50), *sides).crops for crop in (found, ours))
-    np.testing.assert_array_equal(first.start, second.start)
-    assert (found.fill, found.pad_if_needed, found.padding_mode) == (ours.fill, ours.pad_if_needed, ours.padding_mode)
+@pytest.mark.parametrize(("theirs", "crop", "changes"), READ_ALL, ids=[str(number) for number in range(len(READ_ALL))])
+def test_several_transforms(tv: ModuleType, theirs: Steps, crop: Any, changes: list[Any]) -> None:
+    assert build(tv, *theirs(tv)) == Augment(32, crop, transforms=changes, **PLAIN)
 
 
-def test_a_fill_of_float_images_is_of_0_to_1(transforms: ModuleType) -> None:
-    for tv in (v1(), transforms):
-        assert build(tv, v1().ToTensor(), tv.RandomCrop(32, 4, fill=0.5)).crop == RandomCrop(4, fill=128)
+def test_the_usual_training(tv: ModuleType) -> None:
+    floats = [tv.ToImage(), tv.ToDtype(torch.float32, scale=True)] if hasattr(tv, "ToImage") else [tv.ToTensor()]
+    usual = tv.RandomResizedCrop(224), tv.RandomHorizontalFlip(), *floats, tv.Normalize([0.5], [0.25])
+    normalize = Normalize((0.5,) * 3, (0.25,) * 3)
+    assert build(tv, *usual) == Augment(224, RRC, flip=0.5, normalize=normalize)
+    crop = tv.RandomResizedCrop((30, 40), (0.2, 0.9), (0.5, 2), mode("bicubic"))
+    cropped = build(tv, tv.RandomVerticalFlip(0.25), crop, tv.RandomHorizontalFlip(0.75))
+    options: Any = {"interpolation": "bicubic", "vertical_flip": 0.25, "normalize": None, "flip": 0.75}
+    assert cropped == Augment((30, 40), gpuload.RandomResizedCrop((0.2, 0.9), (0.5, 2)), **options)
 
 
-def test_several_keep_their_order(tv: ModuleType) -> None:
-    steps = [tv.RandomInvert(0.1), tv.GaussianBlur(3), tv.RandomInvert(0.2)]
-    found = build(tv, tv.Resize((32, 32)), *steps, tv.Normalize(MEAN, STD), tv.RandomErasing(0.5))
-    erasing = own.RandomErasing(0.5, value=0)
-    assert found.transforms == (own.RandomInvert(0.1), own.GaussianBlur((3, 3)), own.RandomInvert(0.2), erasing)
+def test_one_transform_and_changes_that_take_precedence(tv: ModuleType) -> None:
+    assert Augment.torchvision(tv.Resize((30, 40))) == Augment((30, 40), crop="none", **PLAIN)
+    found = Augment.torchvision(tv.Resize((8, 8)), dtype="uint8", flip=0.5)
+    assert found == Augment(8, crop="none", **{**PLAIN, "flip": 0.5}, dtype="uint8")
 
 
 def test_levels_of_float_images_are_of_0_to_1(transforms: ModuleType) -> None:
@@ -180,40 +155,13 @@ def test_levels_of_float_images_are_of_0_to_1(transforms: ModuleType) -> None:
         (tv.ConvertImageDtype(torch.float32), tv.ConvertImageDtype(torch.uint8)),
         (transforms.ToDtype(torch.float16, scale=True), transforms.ToDtype(torch.uint8, scale=True)),
     ):
-        steps = [transforms.RandomSolarize(0.5), transforms.RandAugment(fill=[0.2, 0.4, 1.0])]
-        found = build(tv, tv.Resize((32, 32)), to_float, *steps, to_levels, tv.RandomSolarize(100)).transforms
-        assert [found[0].threshold, found[2].threshold] == [127.5, 100]  # type: ignore[union-attr]
-        assert found[1].fill == (51, 102, 255)  # type: ignore[union-attr]
-
-
-def blur_of_dinov2(tv: ModuleType) -> Any:
-    """A class as DINOv2 has it, which derives from RandomApply."""
-    kind = type("GaussianBlur", (tv.RandomApply,), {"__module__": "dinov2.data.transforms"})
-    return kind([tv.GaussianBlur(9, (0.2, 1.5))], p=0.9)
-
-
-def test_what_may_stand_elsewhere_is_moved(tv: ModuleType) -> None:
-    """Steps that treat each pixel by itself, a resize before a crop, and functions that convert to RGB."""
-    jitter = own.ColorJitter((0.7, 1.3), 0, (0.8, 1.2))
-    early = build(tv, tv.ColorJitter(0.3, 0, 0.2), tv.Grayscale(3), tv.Resize(40), tv.RandomResizedCrop(32))
-    assert early.transforms == (jitter, own.RandomGrayscale(1.0))
-    assert early.crop == gpuload.RandomResizedCrop()
-    cut = build(tv, tv.Lambda(lambda image: image.convert("RGB")), tv.Resize(40), tv.RandomCrop(32))
-    assert cut.crop == gpuload.Cover(resize=40) and cut.output_size == (32, 32)
-
-
-def test_transforms_made_of_others(tv: ModuleType) -> None:
-    made = build(
-        tv,
-        tv.RandomResizedCrop(32),
-        tv.RandomChoice([tv.RandomInvert(1.0), tv.RandomSolarize(9, 1.0)]),
-        tv.RandomOrder([tv.RandomInvert(), tv.RandomGrayscale()]),
-        blur_of_dinov2(tv),
-    )
-    choice, order, blur = made.transforms
-    assert isinstance(choice, own.RandomChoice) and len(choice.transforms) == 2
-    assert order == own.RandomOrder((own.RandomInvert(), own.RandomGrayscale()))
-    assert blur == own.RandomApply((own.GaussianBlur((9, 9), (0.2, 1.5)),), p=0.9)
+        floats = [transforms.RandomCrop(32, 4, fill=0.5), transforms.RandomSolarize(0.5)]
+        found = build(
+            tv, to_float, *floats, transforms.RandAugment(fill=[0.2, 0.4, 1.0]), to_levels, tv.RandomSolarize(100)
+        )
+        policy = own.RandAugment(fill=(51, 102, 255))
+        assert found.crop == RandomCrop(4, fill=128)
+        assert found.transforms == (own.RandomSolarize(127.5), policy, own.RandomSolarize(100))
 
 
 # ---- pixels
@@ -237,12 +185,20 @@ def load(folder: Path, augment: Augment, batch_size: int = 1, decoder: Any = "na
         return next(iter(loader))[0]
 
 
-def check(folder: Path, jpeg: bytes, transform: Any, peak: float = 1.0, augment: Any = None, most: float = 2.1) -> None:
+def check(
+    folder: Path,
+    jpeg: bytes,
+    transform: Any,
+    peak: float = 1.0,
+    augment: Any = None,
+    most: float = 2.1,
+    decoder: str = "native",
+) -> None:
     """peak: what the highest level of the images becomes. most: levels that may lie between the results."""
     theirs = transform(Image.open(io.BytesIO(jpeg)))
     if isinstance(theirs, Image.Image):  # is to become a tensor: as ToTensor does it
         theirs = v1().ToTensor()(theirs)
-    found = load(folder, augment or Augment.torchvision(transform))[0]
+    found = load(folder, augment or Augment.torchvision(transform), decoder=decoder)[0]
     assert (found.dtype, found.shape) == (torch.as_tensor(theirs).dtype, theirs.shape)
     gap = (found.double() - torch.as_tensor(theirs).double()).abs() * 255 / peak
     assert gap.max() <= most and gap.mean() < most / 7, (float(gap.max()), float(gap.mean()))
@@ -252,7 +208,7 @@ ENDS: dict[str, tuple[Steps, float]] = {
     "nothing": (lambda tv: [], 1),
     "ToTensor": (lambda tv: [tv.ToTensor()], 1),
     "PILToTensor": (lambda tv: [tv.PILToTensor()], 255),
-    "PILToTensor, float": (lambda tv: [tv.PILToTensor(), tv.ConvertImageDtype(torch.float32)], 1),
+    "PILToTensor, float": (lambda tv: [tv.PILToTensor(), tv.ConvertImageDtype(F32)], 1),
     "half": (lambda tv: [tv.ToTensor(), tv.ConvertImageDtype(torch.float16)], 1),
     "bfloat16": (lambda tv: [tv.PILToTensor(), tv.ConvertImageDtype(torch.bfloat16)], 1),
     "to and fro": (lambda tv: [tv.ToTensor(), tv.ToPILImage(), tv.PILToTensor()], 255),
@@ -263,15 +219,12 @@ ENDS: dict[str, tuple[Steps, float]] = {
     "ToImage": (lambda tv: [tv.ToImage()], 255),
     "ToPureTensor": (lambda tv: [tv.ToImage(), tv.Identity(), tv.ToPureTensor()], 255),
     "uint8": (lambda tv: [tv.ToImage(), tv.ToDtype(torch.uint8)], 255),
-    "scaled": (lambda tv: [tv.ToImage(), tv.ToDtype(torch.float32, scale=True)], 1),
-    "unscaled": (lambda tv: [tv.ToImage(), tv.ToDtype(torch.float32)], 255),
+    "scaled": (lambda tv: [tv.ToImage(), tv.ToDtype(F32, scale=True)], 1),
+    "unscaled": (lambda tv: [tv.ToImage(), tv.ToDtype(F32)], 255),
     "unscaled half": (lambda tv: [tv.ToImage(), tv.ToDtype(torch.float16)], 255),
-    "by class": (lambda tv: [tv.ToImage(), tv.ToDtype({type(tv.ToImage()(np.zeros((1, 1, 3)))): torch.float32})], 255),
+    "by class": (lambda tv: [tv.ToImage(), tv.ToDtype({type(tv.ToImage()(np.zeros((1, 1, 3)))): F32})], 255),
     "by none": (lambda tv: [tv.ToImage(), tv.ToDtype({"others": None})], 255),
-    "unscaled, then Normalize": (
-        lambda tv: [tv.ToImage(), tv.ToDtype(torch.float32), tv.Normalize([120.0, 110, 100], [60.0] * 3)],
-        4,
-    ),
+    "unscaled, then Normalize": (lambda tv: [tv.ToImage(), tv.ToDtype(F32), tv.Normalize([120.0], [60.0])], 4),
 }
 
 
@@ -285,8 +238,10 @@ def test_dtype_and_range_of_values_are_kept(folder: Path, jpeg: bytes, tv: Modul
 
 CROPS: dict[str, Steps] = {
     "RandomResizedCrop": lambda tv: [tv.RandomResizedCrop((40, 60), scale=(1, 1), ratio=(1.5, 1.5))],
+    "RandomResizedCrop, bicubic": lambda tv: [tv.RandomResizedCrop(56, (1, 1), (1.5, 1.5), mode("bicubic"))],
     "Resize": lambda tv: [tv.Resize((30, 40))],
     "CenterCrop": lambda tv: [tv.Resize(64), tv.CenterCrop(50)],
+    "CenterCrop, bicubic": lambda tv: [tv.Resize(64, mode("bicubic")), tv.CenterCrop((50, 60))],
     "Resize both, CenterCrop": lambda tv: [tv.Resize((72, 72)), tv.CenterCrop(64)],
     "Resize both, CenterCrop of them": lambda tv: [tv.Resize((41, 72)), tv.CenterCrop((33, 64))],
     "RandomCrop": lambda tv: [tv.RandomCrop((100, 150))],
@@ -296,11 +251,16 @@ CROPS: dict[str, Steps] = {
 
 
 @pytest.mark.parametrize("crop", CROPS)
-@pytest.mark.parametrize(("flips", "end"), [((), "PILToTensor"), (("Horizontal", "Vertical"), "Normalize")], ids=str)
-def test_every_crop(folder: Path, jpeg: bytes, tv: ModuleType, crop: str, flips: tuple[str, ...], end: str) -> None:
+@pytest.mark.parametrize(
+    ("flips", "end", "decoder"),
+    [((), "PILToTensor", "native"), *((("Horizontal", "Vertical"), "Normalize", one) for one in ("native", "dali"))],
+)
+def test_every_crop(
+    folder: Path, jpeg: bytes, tv: ModuleType, crop: str, flips: tuple[str, ...], end: str, decoder: str
+) -> None:
     steps, peak = ENDS[end]
     flipped = [getattr(tv, f"Random{flip}Flip")(1.0) for flip in flips]
-    check(folder, jpeg, tv.Compose([*CROPS[crop](tv), *flipped, *steps(tv)]), peak)
+    check(folder, jpeg, tv.Compose([*CROPS[crop](tv), *flipped, *steps(tv)]), peak, decoder=decoder)
 
 
 CHANGES = {type(ours).__name__ for _, ours in READ_PIXELS}
@@ -381,78 +341,39 @@ REFUSED: list[tuple[Steps, str]] = [
     # Another order
     (lambda tv: [tv.RandomRotation(10), tv.RandomResizedCrop(32)], "RandomResizedCrop comes after RandomRotation"),
     (lambda tv: [tv.ColorJitter(0.5, 0.5), tv.RandomResizedCrop(32)], "RandomResizedCrop comes after ColorJitter"),
-    (lambda tv: [tv.Resize(40), tv.GaussianBlur(3), tv.CenterCrop(32)], "CenterCrop comes after GaussianBlur"),
     (lambda tv: [tv.Resize((9, 9)), tv.Normalize(MEAN, STD), tv.RandomInvert()], "RandomInvert comes after Normalize"),
-    (
-        lambda tv: [tv.Resize((9, 9)), tv.RandomErasing(), tv.Normalize(MEAN, STD)],
-        "Normalize comes after RandomErasing",
-    ),
+    (lambda tv: [tv.Resize((9, 9)), tv.RandomErasing(), tv.Normalize(MEAN, STD)], "Normalize comes after Random"),
     (lambda tv: [tv.Resize((9, 9)), tv.Normalize(MEAN, STD), tv.Normalize(MEAN, STD)], "Normalize comes twice"),
     (lambda tv: [tv.RandomHorizontalFlip(), tv.Resize((9, 9)), tv.RandomHorizontalFlip()], "Flip comes twice"),
-    (lambda tv: [tv.Resize((32, 32)), tv.RandomRotation((0, 20)), tv.RandomHorizontalFlip()], "one side"),
-    (lambda tv: [tv.Resize((32, 32)), tv.RandomAffine(5, center=(3, 4)), tv.RandomHorizontalFlip()], "one side"),
     (
-        lambda tv: [
-            tv.Resize((32, 32)),
-            tv.RandomApply([tv.RandomAffine(5, shear=(-10, 10, 0, 20))]),
-            tv.RandomVerticalFlip(),
-        ],
+        lambda tv: [tv.Resize((9, 9)), tv.RandomApply([tv.RandomRotation((0, 20))]), tv.RandomHorizontalFlip()],
         "one side",
     ),
+    (lambda tv: [tv.Resize((32, 32)), tv.RandomAffine(5, center=(3, 4)), tv.RandomHorizontalFlip()], "one side"),
+    (lambda tv: [tv.Resize((32, 32)), tv.RandomAffine(5, shear=(-9, 9, 0, 9)), tv.RandomVerticalFlip()], "one side"),
     # Crops and resizes
     (lambda tv: [tv.Pad(4)], "Pad has no counterpart.*pad_or_crop"),
-    (lambda tv: [tv.Pad(4), tv.RandomCrop(32, padding=4)], "Pad, padded RandomCrop has no"),
     (lambda tv: [tv.Resize(64), tv.RandomCrop(32, padding=4)], "Resize, padded RandomCrop has no.*--resize"),
     (lambda tv: [tv.Resize((64, 40)), tv.RandomCrop(32)], r"Resize\(\(height, width\)\), RandomCrop has no.*--resize"),
-    (
-        lambda tv: [tv.RandomResizedCrop(64), tv.Resize((32, 32))],
-        r"RandomResizedCrop, Resize\(\(height, width\)\) has no",
-    ),
-    (lambda tv: [tv.Resize((64, 40)), tv.RandomResizedCrop(32)], r"Resize\(\(height, width\)\), RandomResizedCrop has"),
-    (lambda tv: [tv.CenterCrop(32)], "CenterCrop has no counterpart"),
-    (lambda tv: [tv.Resize(64)], "Resize has no counterpart"),
     (lambda tv: [tv.RandomHorizontalFlip()], "without crop or resize"),
     (lambda tv: [tv.Resize(64, max_size=90), tv.CenterCrop(32)], "max_size=90"),
     (lambda tv: [tv.Resize((32, 64)), tv.CenterCrop(40)], r"resize=\(32, 64\)"),
-    (lambda tv: [tv.Resize(20), tv.CenterCrop(32)], "resize=20"),
     (lambda tv: [tv.RandomResizedCrop(32, antialias=False)], "antialias"),
-    (lambda tv: [tv.RandomResizedCrop(32, interpolation=v1().InterpolationMode.NEAREST)], "'nearest'"),
-    (
-        lambda tv: [tv.RandomResizedCrop(32), tv.RandAugment(interpolation=v1().InterpolationMode.BICUBIC)],
-        r"RandAugment\(interpolation='bicubic'\)",
-    ),
-    (lambda tv: [tv.ToTensor(), tv.Resize((32, 48), interpolation=v1().InterpolationMode.BICUBIC)], "Resize of floats"),
+    (lambda tv: [tv.RandomResizedCrop(32, interpolation=mode("nearest"))], "'nearest'"),
+    (lambda tv: [tv.RandomResizedCrop(32), tv.RandAugment(interpolation=mode("bicubic"))], "RandAugment.*'bicubic'"),
+    (lambda tv: [tv.ToTensor(), tv.Resize((32, 48), interpolation=mode("bicubic"))], "Resize of floats"),
     (lambda tv: [tv.Grayscale(), tv.RandomResizedCrop(32)], "Grayscale"),
     # Other dtypes and ranges of values
     (lambda tv: [tv.PILToTensor(), tv.ConvertImageDtype(torch.float64)], r"ConvertImageDtype\(float64, scale=True\)"),
     (lambda tv: [tv.PILToTensor(), tv.Normalize(MEAN, STD)], "Normalize gets uint8; expected floats"),
     (lambda tv: [tv.PILToTensor(), tv.RandomErasing()], "RandomErasing gets uint8; expected floats"),
-    (
-        lambda tv: [tv.ToTensor(), tv.Normalize(MEAN, STD), tv.ConvertImageDtype(torch.uint8)],
-        r"ConvertImageDtype\(uint8, scale=True\) gets normalised floats",
-    ),
-    (lambda tv: [tv.ToTensor(), tv.Normalize(MEAN, STD), tv.ToPILImage()], "ToPILImage gets normalised floats"),
-    (
-        lambda tv: [tv.ToTensor(), tv.RandomErasing(), tv.ConvertImageDtype(torch.float16), tv.ToPILImage()],
-        "ToPILImage comes after RandomErasing",
-    ),
-    (
-        lambda tv: [tv.ToTensor(), tv.ToPILImage(), tv.ConvertImageDtype(torch.float16)],
-        "ConvertImageDtype has no effect on Pillow's images",
-    ),
+    (lambda tv: [tv.ToTensor(), tv.Normalize(MEAN, STD), tv.ConvertImageDtype(torch.uint8)], "gets normalised floats"),
+    (lambda tv: [tv.RandomErasing(), tv.ConvertImageDtype(torch.float16), tv.ToPILImage()], "ToPILImage comes after"),
+    (lambda tv: [tv.ToTensor(), tv.ToPILImage(), tv.ConvertImageDtype(torch.float16)], "no effect on Pillow's images"),
     (lambda tv: [tv.ConvertImageDtype(torch.float32), tv.PILToTensor()], "PILToTensor comes after"),
-    (
-        lambda tv: [tv.ToImage(), tv.ToDtype(torch.float32, scale=True), tv.ToDtype(torch.uint8)],
-        r"ToDtype\(uint8\) gets float32 in 0\.\.1; expected scale=True",
-    ),
-    (
-        lambda tv: [tv.ToImage(), tv.ToDtype(torch.float32), tv.ToDtype(torch.uint8, scale=True)],
-        r"ToDtype\(uint8, scale=True\) gets float32 in 0\.\.255",
-    ),
-    (
-        lambda tv: [tv.ToImage(), tv.ToDtype(torch.float32), tv.RandomSolarize(100)],
-        r"RandomSolarize gets float32 in 0\.\.255",
-    ),
+    (lambda tv: [tv.ToImage(), tv.ToDtype(F32, scale=True), tv.ToDtype(torch.uint8)], r"in 0\.\.1; expected scale"),
+    (lambda tv: [tv.ToImage(), tv.ToDtype(F32), tv.ToDtype(torch.uint8, scale=True)], r"ToDtype.*float32 in 0\.\.255"),
+    (lambda tv: [tv.ToImage(), tv.ToDtype(F32), tv.RandomInvert()], r"RandomInvert gets float32 in 0\.\.255"),
 ]
 
 
@@ -491,6 +412,7 @@ TIMMS_REFUSED = {
     "naflex": ({"is_training": True, "naflex": True}, "RandomResizedCropToSequence has no counterpart"),
     "patches": ({"patchify": True}, "Patchify has no counterpart"),
     "too many": ({"is_training": True, "auto_augment": "rand-n65"}, r"TimmAutoAugment\(config='rand-n65'\)"),
+    "too wide": ({"is_training": True, "auto_augment": "augmix-w17"}, r"TimmAutoAugment\(config='augmix-w17'\)"),
     "splits": ({"is_training": True, "re_prob": 0.5, "re_num_splits": 2}, "num_splits"),
 }
 
@@ -559,9 +481,6 @@ def test_rectangles_of_timm(folder: Path, timm_data: Any) -> None:
     assert abs(float(np.mean(shares)) - float(np.mean(ours))) < 0.03
     noise = gpuload.transforms.RandomErasing(1.0, (0.2, 0.3), count=(2, 2), value="random")
     assert len({*load(folder, Augment(64, crop="none", transforms=[noise]), 1)[0, 0].flatten().tolist()}) > 700
-    for wrong in ((2, 1), (0, 1), (1.5, 2), 3):
-        with pytest.raises(gpuload.ArgumentError, match="count"):
-            gpuload.transforms.RandomErasing(count=wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("decoder", ["native", "dali", "both"])
