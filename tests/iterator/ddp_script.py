@@ -1,7 +1,6 @@
-"""Run by torchrun, on gloo: trains a tiny net, notes what each rank saw, and fails on request; or notes what ranks are
-told.
+"""Run by torchrun, on gloo: notes what each rank saw, step by step together; or notes what ranks are told.
 
-torchrun --standalone --nproc-per-node 2 ddp_script.py DATA NOTES [--resume] [--fault dies]
+torchrun --standalone --nproc-per-node 2 ddp_script.py DATA NOTES [--resume CHECKPOINT]
 torchrun --standalone --nproc-per-node 2 ddp_script.py DATA NOTES --other OTHER
 """
 
@@ -14,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import distributed, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import distributed
 
 import gpuload
 from gpuload.machine import ranks
@@ -32,7 +29,6 @@ def main() -> None:
     parser.add_argument("--resume", type=Path)
     parser.add_argument("--pause-at", type=int, help="step of the second epoch before which to wait, to be killed")
     parser.add_argument("--other", type=Path, help="another set: notes what ranks are told whose loaders differ")
-    parser.add_argument("--fault", choices=["none", "dies", "no-data"], default="none")
     args = parser.parse_args()
 
     distributed.init_process_group("gloo")
@@ -40,45 +36,33 @@ def main() -> None:
     if args.other:
         tell(rank, args.data, args.other, args.notes)
         return
-    failing = rank == 1 and args.fault
     loader = gpuload.DaliIterator(
-        args.data / "none" if failing == "no-data" else args.data,
+        args.data,
         args.batch_size,
         augment=gpuload.Augment(8),
         device="cpu",
-        fields=("image", "label", "key"),
+        fields=("key",),
         drop_last=False,
         shuffle=gpuload.Shuffle(window=3),
     )
-    torch.manual_seed(0)
-    net = nn.Linear(3 * 8 * 8, 3)
-    parallel, optimizer, first_epoch = DistributedDataParallel(net), torch.optim.SGD(net.parameters(), 0.01), 0
     if args.resume:
-        saved = torch.load(args.resume, weights_only=True)
-        net.load_state_dict(saved["net"])
-        loader.load_state_dict(saved["loader"])
-        first_epoch = saved["loader"]["epoch"]
+        loader.load_state_dict(torch.load(args.resume, weights_only=True))
     loader.check_ranks()
 
     args.notes.mkdir(exist_ok=True)
     with (args.notes / f"rank{rank}.jsonl").open("w", buffering=1) as notes:
         notes.write(json.dumps({"pid": os.getpid(), "loader": repr(loader), "threads": loader.num_threads}) + "\n")
-        for epoch in range(first_epoch, EPOCHS):
+        for epoch in range(loader.state_dict()["epoch"], EPOCHS):
             loader.set_epoch(epoch)
-            for step, (images, labels, keys) in enumerate(loader):
-                if step == 5 and failing == "dies":
-                    os.kill(os.getpid(), signal.SIGKILL)
+            for step, (keys,) in enumerate(loader):
                 if (epoch, step) == (1, args.pause_at):
                     notes.write(json.dumps({"paused": step}) + "\n")
                     signal.pause()
-                loss = F.cross_entropy(parallel(images.flatten(1)), labels, reduction="sum") / args.batch_size
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
+                distributed.barrier()
                 notes.write(json.dumps({"epoch": epoch, "keys": keys}) + "\n")
                 if rank == 0 and step % 4 == 3:
                     checkpoint, whole = args.notes / "checkpoint.pt", args.notes / "checkpoint.pt.tmp"
-                    torch.save({"net": net.state_dict(), "loader": loader.state_dict()}, whole)
+                    torch.save(loader.state_dict(), whole)
                     whole.replace(checkpoint)
     distributed.destroy_process_group()
 

@@ -88,18 +88,6 @@ def end(folder: str, decoder: str, how: Callable[..., None]) -> None:
     how(*begin(folder, decoder))
 
 
-def stop_meanwhile(folder: str, decoder: str) -> None:
-    found = []
-    with load(Path(folder), decoder=decoder) as loader:
-        for number, (index, _, _) in enumerate(loader):
-            found += index.tolist()
-            if number == 3:
-                time.sleep(1.1)  # longer than the reader waits before it looks at its shards again
-                print("stopped", flush=True)
-                os.kill(os.getpid(), signal.SIGSTOP)
-    print(found, flush=True)
-
-
 def train(folder: str, decoder: str, checkpoint: Path, steps: int = 0) -> None:
     """Two epochs; SIGTERM, which comes after some steps, saves the state and ends the process in the middle of its loop."""
     asked: list[int] = []
@@ -169,11 +157,6 @@ def end_and_go_on(folder: str, decoder: str, checkpoint: str) -> None:
     forked = Child(fork_again_and_again, folder, decoder).end()
     ends = {how.__name__: Child(end, folder, decoder, how).end() for how in ways}
 
-    stopped = Child(stop_meanwhile, folder, decoder)
-    stopped.read_until("stopped")
-    time.sleep(0.5)
-    os.kill(stopped.process, signal.SIGCONT)
-
     codes = []
     for steps in (3, 9):
         run = Child(train, folder, decoder, Path(checkpoint), steps)
@@ -181,11 +164,7 @@ def end_and_go_on(folder: str, decoder: str, checkpoint: str) -> None:
         os.kill(run.process, signal.SIGTERM)
         codes.append(run.end()[0])
     code, output = Child(train, folder, decoder, Path(checkpoint)).end()
-    print(
-        json.dumps(
-            {"forked": forked, "ends": ends, "stopped": stopped.end(), "killed": [*codes, code], "samples": output}
-        )
-    )
+    print(json.dumps({"forked": forked, "ends": ends, "killed": [*codes, code], "samples": output}))
 
 
 def interrupt(work: Callable[[], Any], after_s: float) -> bool:

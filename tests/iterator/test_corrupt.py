@@ -148,25 +148,23 @@ def test_a_mask_that_does_not_decode_counts_as_its_sample(tmp_path: Path, decode
     assert [row.nonzero().flatten().tolist() for *_, row in found] == [[3], [0, 1], [], []]
     assert (found[0][2][3] == 9).all() and not found[1][1][:2].any()
     message = r"the mask 'mask' of sample '.*' does not decode \(byte [\d,]+\): it "
-    with (
-        skipping(folder, decoder, batch_size=4, on_corrupt="raise", **options) as loader,
-        pytest.raises(gpuload.DecodeError, match=message),
-    ):
+    raising = skipping(folder, decoder, batch_size=4, on_corrupt="raise", **options)
+    with raising as loader, pytest.raises(gpuload.DecodeError, match=message):
         epoch(loader)
 
 
 def test_subsets_mixtures_virtual_epochs_and_batch_transforms(packed: Path, bad: Path, decoder: str) -> None:
     few = gpuload.Dataset(bad).subset(np.arange(20, 60))
-    options: Any = {"steps_per_epoch": 9, "batch_transforms": [gpuload.batchwise.MixUp()], "fields": ("index", "image")}
-    for data in (few, gpuload.mix([(bad, 0.5), (packed, 0.3), (few, 0.2)])):
-        fields = ("index", "dataset", "image", "label")
-        with skipping(data, decoder, **{**options, "fields": fields}) as loader:
-            batches = [batch for _ in range(3) for batch in epoch(loader)]
-            assert loader.report().corrupt > 0
-        assert len(batches) == 27 and all(len(batch[0]) == 8 for batch in batches)
-        for index, dataset, *_ in batches:
-            bad_ones = [n for n, d in zip(index.tolist(), dataset.tolist(), strict=True) if n in BAD and d != 1]
-            assert not bad_ones
+    mixture = gpuload.mix([(bad, 0.5), (packed, 0.3), (few, 0.2)])
+    fields = ("index", "dataset", "image", "label")
+    with skipping(
+        mixture, decoder, steps_per_epoch=27, batch_transforms=[gpuload.batchwise.MixUp()], fields=fields
+    ) as loader:
+        batches = epoch(loader)
+        assert loader.report().corrupt > 0
+    assert len(batches) == 27 and all(len(index) == 8 for index, *_ in batches)
+    seen = {(d, n) for index, dataset, *_ in batches for n, d in zip(index.tolist(), dataset.tolist(), strict=True)}
+    assert {d for d, n in seen if n in BAD} == {1}  # of the sound set alone
 
 
 BROKEN = {
@@ -213,13 +211,10 @@ def test_more_than_max_corrupt_ends_the_run(bad: Path, on_corrupt: Any, most: fl
         if fits:
             assert len(epoch(loader) + epoch(loader)) == 26  # it counts anew in each epoch
             return
-        with pytest.raises(
-            gpuload.DecodeError,
-            match=rf"epoch 0: \d+ corrupt samples? of .* 97, more than OnCorrupt\(most={most}\) allows",
-        ):
+        message = rf"epoch 0: \d+ corrupt samples? of .* 97, more than OnCorrupt\(most={most}\) allows"
+        with pytest.raises(gpuload.DecodeError, match=message):
             epoch(loader)
-        if most == 0:
-            assert loader.state_dict()["samples"] == 0
+        assert most or loader.state_dict()["samples"] == 0
 
 
 @pytest.mark.parametrize("decoder", ["dali", "native"])
@@ -229,12 +224,3 @@ def test_the_error_names_key_shard_byte_and_reason(bad: Path, decoder: str) -> N
     with load(bad, decoder=decoder, shuffle=False) as loader, pytest.raises(gpuload.DecodeError, match=says) as caught:
         epoch(loader)
     assert "\n" not in str(caught.value)
-
-
-def test_a_field_called_corrupt_is_refused_with_marks(bad: Path) -> None:
-    def add(batch: Any) -> None:
-        batch.fields["corrupt"] = batch.fields["index"]
-
-    add.adds = ("corrupt",)  # type: ignore[attr-defined]
-    with pytest.raises(gpuload.ArgumentError, match="on_corrupt='mark' adds as 'corrupt'"):
-        load(bad, on_corrupt="mark", batch_transforms=[add])

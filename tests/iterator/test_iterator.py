@@ -60,9 +60,8 @@ def test_images_labels_and_keys_belong_together(packed: Path, photos: Path) -> N
     assert not expected
 
 
-@pytest.mark.parametrize("samples", [1, 2, 3])
-def test_sets_smaller_than_the_world(packed: Path, samples: int) -> None:
-    own = list(range(40, 40 + samples))
+def test_sets_smaller_than_the_world(packed: Path) -> None:
+    samples, own = 2, [40, 41]
     few = gpuload.Dataset(packed).subset(own)
     for batch_size in (1, 8):
         loaders = world(few, 4, batch_size, drop_last=False)
@@ -102,7 +101,14 @@ def test_a_resumed_run_sees_exactly_the_rest(packed: Path, epochs: Any, data: st
     assert drain(loaders) == epochs[epoch + 1]
 
 
+def reading_threads() -> set[threading.Thread]:
+    """Those of loaders that other tests have left may end at any time."""
+    gc.collect()
+    return {thread for thread in threading.enumerate() if thread.name == "gpuload-read-ahead"}
+
+
 def test_a_loop_starts_with_its_first_batch(packed: Path, epochs: Any) -> None:
+    before = reading_threads()
     loader = load(packed, 8, drop_last=False, shuffle=gpuload.Shuffle(window=3), prefetch=6)
     unused = [iter(loader) for _ in range(3)]
     assert loader.state_dict()["epoch"] == 0
@@ -110,31 +116,15 @@ def test_a_loop_starts_with_its_first_batch(packed: Path, epochs: Any) -> None:
     loader.set_epoch(2)
     assert [int(i) for i in next(late)[0]] == [sample for sample, _ in epochs[2][:8]]
     assert loader.state_dict()["samples"] == 8  # not those decoded ahead
+    assert len(reading_threads() - before) == 1
     loader.set_epoch(0)
     assert drain([loader]) == epochs[0]
     with pytest.raises(gpuload.GpuloadError, match="ended by a later one.*construct two"):
         next(late)
     loader.close()
+    assert not reading_threads() - before
     with pytest.raises(gpuload.GpuloadError, match="is closed; construct a new one"):
         next(unused[0])
-
-
-def reading_threads() -> set[threading.Thread]:
-    """Those of loaders that other tests have left may end at any time."""
-    gc.collect()
-    return {thread for thread in threading.enumerate() if thread.name == "gpuload-read-ahead"}
-
-
-def test_close_stops_the_threads(packed: Path) -> None:
-    before = reading_threads()
-    with load(packed) as loader:
-        _, images, _ = next(iter(loader))
-        assert len(reading_threads() - before) == 1
-    assert not reading_threads() - before
-    assert images.sum() > 0
-    with pytest.raises(gpuload.GpuloadError, match="is closed; construct a new one"):
-        iter(loader)
-    loader.close()
 
 
 def test_repr_shows_what_was_chosen(packed: Path) -> None:

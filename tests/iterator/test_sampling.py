@@ -60,8 +60,6 @@ def test_a_stratified_mixture_holds_the_shares_in_every_batch(packed: Path) -> N
     mixture = gpuload.mix(parts, batches="stratified")
     for batches in zip(*world(mixture, 2, 4, fields=("dataset",), steps_per_epoch=30), strict=True):
         assert [sources.tolist().count(0) for (sources,) in batches] == [3, 3]
-    rows = drain([load(mixture, 8, steps_per_epoch=30)])
-    assert sorted(sample for sample, _ in rows[:160] if sample < 40)[::3] == sorted(range(40))
 
 
 def test_a_state_belongs_to_its_weights(packed: Path) -> None:
@@ -78,12 +76,10 @@ def test_a_state_belongs_to_its_weights(packed: Path) -> None:
 def test_weights_of_a_packed_column(tmp_path: Path) -> None:
     samples = ({"image": encode(photo()), "label": 0, "hardness": number + 0.5} for number in range(6))
     gpuload.pack(samples, tmp_path, workers=1, shuffle=False)
-    train = tmp_path / "train"
-    rows = drain([load(train, 6, sampling=gpuload.Weights("hardness", num_samples=180))])
+    rows = drain([load(tmp_path / "train", 6, sampling=gpuload.Weights("hardness", num_samples=180))])
     assert Counter(sample for sample, _ in rows) == {0: 5, 1: 15, 2: 25, 3: 35, 4: 45, 5: 55}
-    message = r"Balance\('hardness'\): .*train has no such numbers .*'width', 'height', 'label'"
-    with pytest.raises(gpuload.ArgumentError, match=message):
-        load(train, 6, sampling=gpuload.Balance("hardness"))
+    with pytest.raises(gpuload.ArgumentError, match=r"Balance\('hardness'\): .* 'label'$"):
+        load(tmp_path / "train", 6, sampling=gpuload.Balance("hardness"))  # no whole numbers
 
 
 NOT_STORED = "shuffle=False.: samples are drawn at random. Use True"
@@ -92,15 +88,11 @@ BAD = [
     (gpuload.Weights([[1], [1, 2]]), "one number for each of 97 samples, found"),
     (gpuload.Weights(np.full(97, "a")), "one number for each of 97 samples, found <U1 of"),
     (gpuload.Weights("hardness"), r"Weights\('hardness'\): .*train has no such numbers.*'width', 'height'"),
-    (gpuload.Balance("key"), r"Balance\('key'\): .*train has no such numbers"),
     (gpuload.Weights(-WEIGHTS), "Weights: .*train: sample 1 has the weight -0.25, expected a finite"),
     (gpuload.Weights(np.where(WEIGHTS > 0.9, np.nan, 1)), "train: sample 4 has the weight nan"),
     (gpuload.Weights(np.zeros(97)), "has 0 samples with a weight above 0"),
     (gpuload.Weights(WEIGHTS, replacement=False, num_samples=90), "has 77 samples with a weight above 0, .* 90"),
-    (
-        gpuload.Balance("label", replacement=False, num_samples=97),
-        r"3 classes, the smallest of \d+ samples. Use num_samples of at most",
-    ),
+    (gpuload.Balance("label", replacement=False, num_samples=97), r"3 classes, the smallest of \d+ samples. Use num"),
 ]
 
 

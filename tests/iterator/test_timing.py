@@ -1,8 +1,7 @@
 """What is not decoded, settings that were tuned, and what a batch takes of the training's thread."""
 
-import sys
+import threading
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import loaders
@@ -13,7 +12,8 @@ from damaged import damage
 from painted import pack_painted
 
 import gpuload
-from gpuload import Augment, Boxes, Keypoints
+from gpuload import Augment
+from gpuload.batchwise import CenterHole, CutMix, MixUp, RandomChoice
 from gpuload.loader.tuning import Tuning, describe_device, save_tuning
 from gpuload.machine.ranks import find_ranks
 from gpuload.transforms import RandAugment, RandomRotation
@@ -65,21 +65,33 @@ def forms_of(values: Any) -> Any:
     """The dtype and the shape of each array of a batch, but for the number of samples and of boxes."""
     if isinstance(values, tuple):
         return [forms_of(one) for one in values]
-    return (values.dtype, values.shape[2:]) if isinstance(values, torch.Tensor) else type(values)
+    return (values.dtype, values.shape[2:]) if hasattr(values, "shape") else type(values)
 
 
-@pytest.mark.parametrize("several", [True, False])
-def test_a_rank_without_samples_has_empty_fields_of_each_kind(tmp_path: Path, decoder: str, several: bool) -> None:
+MIXED = {"batch_transforms": [RandomChoice([MixUp(), CutMix()]), CenterHole(4)]}
+
+
+@pytest.mark.parametrize(
+    ("label", "more"),
+    [
+        (gpuload.OneHot("label"), {"augment": [Augment(16), Augment((12, 10))]}),
+        (gpuload.OneHot("label"), {"augment": Augment(16)}),
+        ("label", {"augment": Augment(16), **MIXED}),
+        ("label", {"augment": Augment(16), **MIXED, "output": "numpy"}),
+    ],
+)
+def test_a_rank_without_samples_has_empty_fields_of_each_kind(
+    tmp_path: Path, decoder: str, label: Any, more: dict[str, Any]
+) -> None:
     folder = pack_painted(tmp_path, count=9)
-    augment = [Augment(16), Augment((12, 10), dtype="float32")] if several else Augment(16)
-    fields = ("image", "mask", "boxes", gpuload.Target("angle", True), gpuload.OneHot("label"), "caption", "key")
-    options: dict[str, Any] = {"fields": (*fields, "dataset"), "augment": augment, "drop_last": "exact", "rank": 3}
+    fields = ("image", "mask", "boxes", gpuload.Target("angle", True), label, "caption", "key", "dataset")
+    options: dict[str, Any] = {"fields": fields, "drop_last": "exact", "rank": 3, "world_size": 4, **more}
     few = gpuload.Dataset(folder).subset(range(2))
-    with load(folder, decoder, world_size=4, **options) as full, load(few, decoder, world_size=4, **options) as empty:
+    with load(folder, decoder, **options) as full, load(few, decoder, **options) as empty:
         *_, last = full
         (none,) = empty
-        assert (len(last[-1]), len(none[-1]), none[-2]) == (2, 0, [])  # nine over four ranks
-        assert all(view.shape[:2] == (0, 3) for view in (none[0] if several else none[:1]))
+        assert (len(last.key), len(none.dataset), none.key) == (2, 0, [])  # nine over four ranks
+        assert all(view.shape[:2] == (0, 3) for view in (none.image if isinstance(none.image, tuple) else [none.image]))
         assert empty.padding == 0 and empty.drop_last is False
         assert forms_of(last) == forms_of(none)
 
@@ -118,52 +130,17 @@ def test_tuned_settings_are_used_where_none_are_given(
     assert np.array_equal(gpuload.Dataset(folder).labels, np.arange(9) % 3)
 
 
-# The training's thread: it takes finished values.
+def test_boxes_and_keypoints_are_moved_in_another_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The training's takes finished values."""
+    threads: list[threading.Thread] = []
+    real = gpuload.fields.motion.Motion.crop_and_flip
 
-KEYPOINTS = Keypoints("keypoints")
+    def noted(*given: Any) -> Any:
+        threads.append(threading.current_thread())
+        return real(*given)
 
-
-def called_while(loader: gpuload.DaliIterator) -> set[str]:
-    """The files of gpuload whose functions this thread calls for the batches of an epoch after the first."""
-    called: set[str] = set()
-    batches = iter(loader)
-    next(batches)
-    sys.setprofile(lambda frame, event, argument: called.add(_file(frame)) if event == "call" else None)
-    try:
-        for _ in batches:
-            pass
-    finally:
-        sys.setprofile(None)
-    return {name for name in called if name.startswith("gpuload/")}
-
-
-def _file(frame: FrameType) -> str:
-    path = Path(frame.f_code.co_filename)
-    root = Path(gpuload.__file__).parent.parent
-    return path.relative_to(root).as_posix() if path.is_relative_to(root) else ""
-
-
-@pytest.mark.parametrize("fields", [("image", "label"), ("image", Boxes(), KEYPOINTS)], ids=["labels", "places"])
-def test_transforms_cost_the_training_nothing(tmp_path: Path, fields: tuple[object, ...]) -> None:
-    folder = pack_painted(tmp_path / "set", 12)
-    files = []
-    for transforms in ([], [RandomRotation(30), RandAugment()]):
-        augment = Augment(24, transforms=transforms, flip=0)
-        with loaders.load(folder, 2, augment=augment, fields=fields) as loader:
-            files.append(called_while(loader))
-    plain, transformed = files
-    assert "gpuload/output/collate.py" in plain
-    assert not {name for name in plain if name.startswith("gpuload/transforms/")} and transformed <= plain
-    assert not plain & {"gpuload/fields/boxes.py", "gpuload/fields/keypoints.py", "gpuload/fields/motion.py"}
-
-
-def test_targets_of_replaced_samples_stay_dicts_of_tensors(tmp_path: Path) -> None:
-    """Boxes are made where batches are read, before it is known which images do not decode."""
-    folder = damage(pack_painted(tmp_path / "set", 5), tmp_path / "damaged", [2])
-    fields, augment = ("image", Boxes(as_targets=True)), Augment(24, crop="none", flip=0)
-    skip = gpuload.OnCorrupt("skip", most=1.0)
-    with loaders.load(folder, 5, augment=augment, fields=fields, shuffle=False, on_corrupt=skip) as loader:
-        ((_, targets),) = loader
-    assert len(loader.report().samples) == 1
-    assert all(isinstance(target["boxes"], torch.Tensor) for target in targets)
-    assert targets[2]["image_id"] == 3 and torch.equal(targets[2]["boxes"], targets[3]["boxes"])
+    monkeypatch.setattr(gpuload.fields.motion.Motion, "crop_and_flip", noted)
+    augment = Augment(24, transforms=[RandomRotation(30), RandAugment()])
+    with loaders.load(pack_painted(tmp_path, 12), 2, augment=augment, fields=("image", "boxes", "keypoints")) as loader:
+        assert len(list(loader)) == 6
+    assert len(threads) >= 12 and threading.current_thread() not in threads

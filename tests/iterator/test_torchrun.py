@@ -1,4 +1,4 @@
-"""Many processes, started by the real torchrun and joined by gloo: killed, resumed, one dying, one differing."""
+"""Many processes, started by the real torchrun and joined by gloo: killed, resumed, one differing."""
 
 import contextlib
 import json
@@ -79,7 +79,7 @@ def killed(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_killed_and_resumed_by_another_number_of_ranks(
     packed: Path, killed: Path, undisturbed: list[tuple[int, str]], tmp_path: Path, ranks: int, batch_size: int
 ) -> None:
-    saved = torch.load(killed / "checkpoint.pt", weights_only=True)["loader"]
+    saved = torch.load(killed / "checkpoint.pt", weights_only=True)
     assert saved["epoch"] == 1 and saved["samples"] == 32  # in mid-epoch
     seen = global_order(notes(killed, 2), steps=13 + saved["samples"] // 8)
     options = ["--batch-size", batch_size, "--resume", killed / "checkpoint.pt"]
@@ -96,22 +96,6 @@ def test_ranks_on_one_machine_share_its_cores(killed: Path) -> None:
         assert rank[0]["threads"] == share
         assert f"rank {number} of 2, on cpu" in rank[0]["loader"]
         assert f"with {share} thread{'s' * (share > 1)}" in rank[0]["loader"]
-
-
-@pytest.mark.parametrize(
-    ("fault", "messages"),
-    [
-        ("dies", ["rank      : 1", "Signal 9 (SIGKILL) received by PID"]),
-        ("no-data", ["none: no such folder", "rank      : 1"]),
-    ],
-)
-def test_a_rank_that_fails_ends_the_run_with_its_name(
-    packed: Path, tmp_path: Path, fault: str, messages: list[str]
-) -> None:
-    done = torchrun(2, packed, tmp_path, "--fault", fault)
-    assert done.returncode == 1
-    for message in messages:
-        assert message in done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from painted import pack_painted
 
 import gpuload
 from gpuload import Augment, transforms
+from gpuload.batchwise import CenterHole, CutMix, MixUp, RandomChoice
 from gpuload.transforms import Function
 
 STEP = 12  # samples of a global batch, which 1, 2, 3 and 4 ranks divide
@@ -56,6 +57,7 @@ WARPED = gpuload.Augment(
     transforms=[transforms.RandomRotation(20), transforms.RandomPerspective()],
 )
 NOISY = Augment(12, dtype="uint8", transforms=[Function(speckle)])
+MIXED = [RandomChoice([MixUp(1.0), CutMix()], p=[0.3, 0.7]), CenterHole(4)]  # of which each batch mixes its own samples
 MOVES = Augment(
     48, gpuload.RandomResizedCrop((0.4, 1.0)), dtype="uint8", vertical_flip=0.3, transforms=[transforms.RandAugment(2)]
 )
@@ -79,6 +81,9 @@ WAYS = {
     "a function of a mixture": Way({"augment": NOISY, "steps_per_epoch": 5}, mixed),
     "fields that move": Way({"augment": MOVES, "fields": FIELDS, "drop_last": False, "decoder": "native"}, worlds=(2,)),
     "fields that move, dali": Way({"augment": MOVES, "fields": FIELDS, "decoder": "dali"}, mixed),
+    "sizes by epoch": Way({"augment": {0: Augment(12), 1: Augment(20), 2: Augment(16)}, "drop_last": False}),
+    "sizes by epoch and steps": Way({"augment": {0: Augment(12), 2: Augment((8, 20))}, "steps_per_epoch": 5}),
+    "batch transforms": Way({"batch_transforms": MIXED, "fields": ("index", "image", "label", "middle")}, worlds=(1,)),
     "stored": Way({"shuffle": False}, is_once=True, worlds=(2, 3, 4)),
     "subset": Way({**ALL, **TWO}, part, is_once=True, worlds=(2, 4)),
     "tiles": Way({**ALL, **TWO}, tiled),
