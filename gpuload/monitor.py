@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from itertools import islice
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, NamedTuple
@@ -313,27 +312,25 @@ def pace(
     batches: Iterator[Any],
     seconds: float,
     ahead: int = 0,
-    use: Callable[[Any], None] = lambda images: None,
     settled: Callable[[], None] = lambda: None,
 ) -> Pace:
     """Takes batches for this many seconds, at least one.
 
     batches: an endless iterator of arrays whose first dimension is that of the samples. ahead: number of first batches
-    that do not count, since the loader may already have decoded them. use: called with each batch. settled: called
-    after the batches ahead, before the clock starts; it may wait for the device.
+    that do not count, since the loader may already have decoded them. settled: called after them, before the clock
+    starts; it may wait for the device.
     """
     begun, first_s = time.perf_counter(), 0.0
     images: Any = ()
-    for images in islice(batches, ahead):
+    for _ in range(ahead):
+        images = next(batches)
         first_s = first_s or time.perf_counter() - begun
-        use(images)
     _wait_for(images)
     settled()
     started, steps, count = time.perf_counter(), 0, 0
     while not steps or time.perf_counter() - started < seconds:
         images = next(batches)
         steps, count = steps + 1, count + len(images)
-        use(images)
     _wait_for(images)
     return Pace(first_s, time.perf_counter() - started, steps, count)
 

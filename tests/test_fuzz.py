@@ -14,7 +14,7 @@ ELSEWHERE = {"loader", "loader-dali", "loader-raw", "instances"}  # read/test_da
 GROUPS = [
     ("jpeg", "headers", "packed-image", "loaded-image", "mask"),
     ("manifest", "index"),
-    ("paths", "tuning", "state"),
+    ("paths", "state"),
     ("tar", "tar-headers", "npy", "zip", "tar-source", "npy-source", "npz"),
     ("table", "coco", "voc", "sidecar", "lmdb-values"),
     ("lmdb", "hdf5", "parquet"),

@@ -1,13 +1,11 @@
 """Which rank a process has, and which GPU it takes. The GPUs are counted by others, so any number can be pretended."""
 
 from collections.abc import Callable
-from unittest.mock import Mock
 
 import pytest
 import torch
 
 import gpuload
-from gpuload.loader.tuning import describe_device
 from gpuload.machine.ranks import Ranks, find_device, find_ranks
 
 Pretend = Callable[[int | None], None]
@@ -115,10 +113,3 @@ def test_ranks_whose_gpu_nobody_tells_do_not_share_the_first_one(torch_uses: Pre
     for chosen in (0, 2):
         torch_uses(chosen)
         assert find_device("auto", ranks, 4) == chosen
-
-
-def test_a_gpu_that_torch_cannot_use_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_name", Mock(side_effect=AssertionError("no CUDA")))
-    assert describe_device(0, Ranks()).endswith(" cores")
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU number {device}")
-    assert describe_device(1, Ranks()).startswith("GPU number 1, ")

@@ -43,7 +43,6 @@ _NATIVE = "decode/native"
 OWNERS = {
     "nvidia": {"decode/dali/graph.py"},
     "torch": {
-        "commands/tune.py",
         "output/arrays.py",
         "decode/device.py",
         "functions/torch_draws.py",

@@ -8,24 +8,23 @@ from gpuload.errors import ArgumentError
 Backend = Literal["dali", "native", "both"]
 DecoderName = Literal["auto", Backend]
 
-_SHARE = optional(number(0, 1, "a share of the images, in 0..1"))
+_SHARE = number(0, 1, "a share of the images, in 0..1")
 
 
 @settings
 class Dali:
     """DALI as the decoder: nvJPEG on a GPU, otherwise its CPU operators: `DaliIterator(decoder=Dali(hardware=0.6))`.
 
-    hardware: on a GPU, the share of the images that its JPEG engines decode; CUDA cores decode the rest. By default the
-        result of `python -m gpuload tune` on this device, or else DALI's choice.
-    deterministic: on a GPU, CUDA cores decode all images, and tuned shares are not used. Otherwise the unit that
-        decodes an image, and thus the rounding of its pixels, may depend on its batch. On a CPU pixels never depend on
-        the batch.
+    hardware: on a GPU, the share of the images that its JPEG engines decode; CUDA cores decode the rest. By default
+        DALI's choice.
+    deterministic: on a GPU, CUDA cores decode all images. Otherwise the unit that decodes an image, and thus the
+        rounding of its pixels, may depend on its batch. On a CPU pixels never depend on the batch.
 
     Raises:
         ArgumentError: a value out of its range; deterministic=True with a share for the JPEG engines.
     """
 
-    hardware: Annotated[float | None, _SHARE] = None
+    hardware: Annotated[float | None, optional(_SHARE)] = None
     deterministic: Annotated[bool, FLAG] = False
 
     def __post_init__(self) -> None:
@@ -37,16 +36,15 @@ class Both:
     """The native decoder on the CPU for a share of each batch, and DALI on the GPU for the rest:
     `DaliIterator(decoder=Both(cpu=0.3))`.
 
-    cpu: the share that the CPU decodes; by default the result of `python -m gpuload tune`, or else 0.25. The choice of
-        images depends only on (seed, epoch, sample).
+    cpu: the share that the CPU decodes. The choice of images depends only on (seed, epoch, sample).
     hardware, deterministic: of the images that DALI decodes, as for `Dali`.
 
     Raises:
         ArgumentError: as `Dali`.
     """
 
-    cpu: Annotated[float | None, _SHARE] = None
-    hardware: Annotated[float | None, _SHARE] = None
+    cpu: Annotated[float, _SHARE] = 0.25
+    hardware: Annotated[float | None, optional(_SHARE)] = None
     deterministic: Annotated[bool, FLAG] = False
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
 """Chooses the decoder and the device, and opens the decoder."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gpuload.augment import Form
-from gpuload.decode.arguments import Backend, DecoderName
+from gpuload.decode.arguments import Backend, Both, Dali, DecoderName
+from gpuload.decode.dali.memory import fits
 from gpuload.decode.faults import FaultHandler, OnCorrupt, Prepare
 from gpuload.decode.functions import CallFunctions, Functions
 from gpuload.decode.interface import Buffers, Resources, Stored
@@ -19,7 +20,7 @@ from gpuload.errors import ArgumentError, MissingPackageError
 from gpuload.fields.images import GRAY, RGB, Pixels
 from gpuload.functions.function import Caller, InThreads
 from gpuload.machine.installed import Fault, fault_of, has_driver, paused_collector, require
-from gpuload.machine.ranks import Ranks, find_device
+from gpuload.machine.ranks import Ranks, count_threads, find_device
 
 if TYPE_CHECKING:  # they need torch and DALI
     from gpuload.decode.dali.screen import Screen
@@ -27,19 +28,38 @@ if TYPE_CHECKING:  # they need torch and DALI
 
 _LOG = logging.getLogger(__name__)
 
+PREFETCH = 2
 
-def choose_backend(
-    decoder: DecoderName,
+# With at least this many cores per rank, the native decoder is the default for a GPU. Estimate: ResNet-50 on an H100
+# takes some 2,800 images/s; the native decoder makes about 1,200 a core from ImageNet-like JPEGs. Three cores decode
+# enough, and three remain for reading, the training thread and peaks.
+NATIVE_CORES = 6
+
+
+def plan_resources(
+    decoder: DecoderName | Dali | Both, ranks: Ranks, batch_size: int, num_threads: int | None, prefetch: int | None
+) -> Resources:
+    """The resources of a decoder; None is the default."""
+    units = Both() if isinstance(decoder, str) else decoder
+    hardware = 0.0 if units.deterministic else units.hardware  # 0: the CUDA cores, which every GPU has
+    cpu = units.cpu if isinstance(units, Both) else 0.0
+    return Resources(batch_size, num_threads or count_threads(ranks), prefetch or PREFETCH, hardware, cpu)
+
+
+def choose_decoder(
+    decoder: DecoderName | Dali | Both,
     device: str,
     ranks: Ranks,
+    datasets: Sequence[Dataset],
+    resources: Resources,
     decodes: bool = True,
-    prefer: Callable[[int], Backend] = lambda device_id: "dali",
 ) -> tuple[Backend, int | None]:
     """The decoder, and the number of the GPU for the batches, or None for the CPU.
 
     "auto" on a CPU is "native" if it is usable: its images/s over DALI's, for random crops on 2 cores (2026-11), are
     1.7 with ImageNet's JPEGs, 1.5 at 64×64, and with raw images 1.7 at 64×64 and 128×128. Otherwise DALI decodes, with
-    a log message. On a GPU, "auto" is the result of `prefer`, or the only usable decoder.
+    a log message. On a GPU, "auto" is "native" if DALI's whole images do not fit into its memory, or if this rank has
+    enough cores, which leaves the GPU to training; otherwise "dali"; or the only usable decoder.
 
     decodes: whether anything needs decoding; if not, no packages are needed.
 
@@ -47,19 +67,20 @@ def choose_backend(
         DeviceError: there is no such GPU.
         MissingPackageError: the packages of the decoder, or with "auto" of both, are unusable.
     """
-    uploads = decoder == "both" or (device != "cpu" and has_driver())
-    native = native_fault(uploads) if decodes and decoder != "dali" else None
-    by_torch = decoder == "native" or (decoder == "auto" and decodes and native is None)
-    if native is not None and decoder != "auto":
-        raise _missing(decoder, native)
-    device_id = find_device(device, ranks, _count_gpus(device, by_torch, by_dali=decoder != "native"))
-    if decoder == "native" or (decoder == "auto" and native is None and device_id is None):
+    name: DecoderName = decoder if isinstance(decoder, str) else "dali" if isinstance(decoder, Dali) else "both"
+    uploads = name == "both" or (device != "cpu" and has_driver())
+    native = native_fault(uploads) if decodes and name != "dali" else None
+    by_torch = name == "native" or (name == "auto" and decodes and native is None)
+    if native is not None and name != "auto":
+        raise _missing(name, native)
+    device_id = find_device(device, ranks, _count_gpus(device, by_torch, by_dali=name != "native"))
+    if name == "native" or (name == "auto" and native is None and device_id is None):
         return "native", device_id
     dali = dali_fault() if decodes else None
-    if decoder != "auto":
+    if name != "auto":
         if dali is not None:
-            raise _missing(decoder, dali)
-        return decoder, device_id
+            raise _missing(name, dali)
+        return name, device_id
     if native is not None and dali is not None:
         raise MissingPackageError(
             f"decoder='auto': no decoder can be used. 'native': {native.reason}; 'dali': {dali.reason}. {native.remedy}"
@@ -70,7 +91,10 @@ def choose_backend(
     if dali is not None:
         _log(dali, "decoder='native' is used")
         return "native", device_id
-    return ("dali" if device_id is None or not decodes else prefer(device_id)), device_id
+    if device_id is None or not decodes:
+        return "dali", device_id
+    is_small = fits(datasets, resources.batch_size, resources.prefetch, device_id)
+    return ("dali" if is_small and count_threads(ranks) < NATIVE_CORES else "native"), device_id
 
 
 def _missing(decoder: str, fault: Fault) -> MissingPackageError:

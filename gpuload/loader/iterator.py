@@ -14,17 +14,16 @@ from gpuload.augment.schedule import Augments, Schedule
 from gpuload.batchwise import BatchTransform
 from gpuload.checks import ANYTHING, FLAG, POSITIVE, check, checked, number, optional, whole
 from gpuload.counted import counted
-from gpuload.decode.arguments import Both, Dali, DecoderName, OnCorrupt
+from gpuload.decode.arguments import Backend, Both, Dali, DecoderName, OnCorrupt
 from gpuload.decode.dali.memory import check_whole_images
 from gpuload.decode.functions import find_functions
 from gpuload.decode.interface import Resources, no_pixels
-from gpuload.decode.open import find_stored, native_fault, open_decoder
+from gpuload.decode.open import choose_decoder, find_stored, native_fault, open_decoder, plan_resources
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, CallError, GpuloadError, StateError
 from gpuload.fields.kind import FieldSpec
 from gpuload.loader.arguments import ADVICE, ARGUMENTS, STATE, Sampler
 from gpuload.loader.pipeline import CorruptSamples, Pipeline, Report, check_current, followed
-from gpuload.loader.tuning import Chosen, choose_decoder
 from gpuload.machine.ranks import compare_ranks, compare_with_counterparts, find_ranks
 from gpuload.monitor import MOST_STEPS, Metrics, Setup
 from gpuload.order.arguments import Balance, Mixture, Repeated, Shuffle, Weights
@@ -87,14 +86,14 @@ class DaliIterator:
         allowed, 1 % by default.
     decoder: "dali" (nvJPEG on a GPU, otherwise DALI's CPU operators), "native" (a compiled decoder and resize in CPU
         threads; a GPU gets the pixels, and normalises and transforms them), "both" (each decodes a share of every
-        batch) or "auto". On a CPU, "auto" is "native", which is faster. On a GPU it is the fastest that `python -m
-        gpuload tune` measured there; without measurements, "native" if this rank has at least six cores, or if DALI's
-        whole images would take half of the GPU's memory, and otherwise "dali". If packages are missing, the other
-        decoder is used, with a log message. `Dali(…)` and `Both(…)` choose the decoding units. Decoders differ by
-        rounding, and along an image's edges, where DALI filters differently (docs/lab/decode.md has figures).
+        batch) or "auto". On a CPU, "auto" is "native", which is faster. On a GPU it is "native" if this rank has at
+        least six cores, or if DALI's whole images would take half of the GPU's memory, and otherwise "dali". If
+        packages are missing, the other decoder is used, with a log message. `Dali(…)` and `Both(…)` choose the decoding
+        units. Decoders differ by rounding, and along an image's edges, where DALI filters differently
+        (docs/lab/decode.md has figures).
     num_threads: CPU threads that decode; by default this rank's share of the cores.
-    prefetch: batches decoded ahead of the current one. If `python -m gpuload tune` has run on this device, its results
-        are the defaults of both.
+    prefetch: batches decoded ahead of the current one; 2 by default. `python -m gpuload tune` measures which values of
+        these three are fastest.
     device: the device of the batches: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:1". "cuda" is the GPU that
         `torch.cuda.set_device` chose, or under torchrun the rank's own. Order and crops are the same on all devices.
     output: "torch", "numpy" or "cupy".
@@ -192,9 +191,9 @@ class DaliIterator:
         odd = any(form.places or form.padding_mode != "constant" for form in schedule.forms)
         if (self._functions is not None or odd) and decoder == "auto" and native_fault() is None:
             decoder = "native"  # even on a GPU: functions run on the CPU; DALI was not measured at scaling and padding
-        asked = Resources(min(batch_size, self._epochs.samples), num_threads or 0, prefetch or 0)
-        chosen = choose_decoder(decoder, device, self.ranks, self._datasets, asked, decodes=decodes)
-        self.decoder, device_id, resources = chosen
+        resources = plan_resources(decoder, self.ranks, min(batch_size, self._epochs.samples), num_threads, prefetch)
+        chosen = choose_decoder(decoder, device, self.ranks, self._datasets, resources, decodes)
+        self.decoder, device_id = chosen
         self.num_threads = resources.num_threads
         self.cpu_share = resources.cpu_share if self.decoder == "both" else None
         if (
@@ -218,7 +217,7 @@ class DaliIterator:
             decodes=decodes,
             prepare=collate.prepare,
         )
-        self._pipeline = self._open(chosen, arrays, collate, self._on_corrupt)
+        self._pipeline = self._open(chosen, resources, arrays, collate, self._on_corrupt)
         if self._mixing is not None:
             self._warn_of_sorted_shards(self._mixing.window * self._mixing.lanes)
         self._over = threading.Event()  # set where the current loop is ended by another one, or by `close`
@@ -228,13 +227,19 @@ class DaliIterator:
         self.end_of_dataloader, self.remainder = False, -1
         self._closed = False
 
-    def _open(self, chosen: Chosen, arrays: Arrays, collate: Collate, on_corrupt: OnCorrupt | None) -> Pipeline:
-        decoder, device_id, resources = chosen
+    def _open(
+        self,
+        chosen: tuple[Backend, int | None],
+        resources: Resources,
+        arrays: Arrays,
+        collate: Collate,
+        on_corrupt: OnCorrupt | None,
+    ) -> Pipeline:
         forms, action = self._schedule.forms, "raise" if on_corrupt is None else on_corrupt.action
         epoch_samples = self._epochs.samples / self.ranks.world_size
         return Pipeline(
             self._open_reader,
-            open_decoder(decoder, device_id, forms, self._stored, resources, self._functions, action),
+            open_decoder(*chosen, forms, self._stored, resources, self._functions, action),
             partial(collate, arrays=arrays),
             partial(no_pixels, forms=forms, masks=len(collate.masks)),
             CorruptSamples(self._datasets, collate.masks, on_corrupt, epoch_samples),
@@ -378,12 +383,11 @@ class DaliIterator:
         skips = self._on_corrupt is not None and self._on_corrupt.action == "skip"
         collate = self._make_collate(marks=not skips)
         collate.mixes = self._collate.mixes
-        asked = Resources(min(self.batch_size, self._epochs.samples), min(self.num_threads, 4), 1)
-        decodes = self._stored is not None
-        chosen = choose_decoder("auto", "cpu", self.ranks, self._datasets, asked, decodes=decodes)
+        resources = Resources(min(self.batch_size, self._epochs.samples), min(self.num_threads, 4), 1)
+        chosen = choose_decoder("auto", "cpu", self.ranks, self._datasets, resources, self._stored is not None)
         arrays = make_arrays(self._output if self._output == "torch" else "numpy", None, self._schedule.first.form)
         on_corrupt = OnCorrupt("skip" if skips else "mark", most=1.0)
-        return self._open(chosen, arrays, collate, on_corrupt)
+        return self._open(chosen, resources, arrays, collate, on_corrupt)
 
     def close(self) -> None:
         """Stops the threads and frees the memory. Batches already returned stay valid."""

@@ -74,7 +74,6 @@ def test_files_of_others_are_kept(
 def test_own_files_are_replaced(
     packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Any, name: str
 ) -> None:
-    monkeypatch.setattr("gpuload.commands.tune.save_tuning", lambda *_: tmp_path / "tuning.json")
     monkeypatch.setattr("gpuload.commands.tune.Tune.measure", lambda *_: time.sleep(0.02) or 10.0)  # type: ignore[func-returns-value]
     words, files = prepare(packed, tmp_path, name)
     files[-1].touch()

@@ -18,12 +18,15 @@ from PIL import Image
 import gpuload
 from gpuload.decode import open as opening
 from gpuload.decode.dali import memory
-from gpuload.loader import tuning
+from gpuload.decode.interface import Resources
 from gpuload.machine.installed import cuda_extra
 from gpuload.machine.ranks import Ranks
 
 BROKEN_NUMBA = 'raise ImportError("Numba needs NumPy 2.2 or less. Got NumPy 2.5.")'
 REASON = "numba is installed but cannot be imported (ImportError: Numba needs NumPy 2.2 or less. Got NumPy 2.5.)"
+
+
+SMALL, SECOND = Resources(8, 2, 2), Ranks(1, 2, 1, 2)
 
 
 def run_alone(packed: Path, code: str, path: Path | None = None, **environment: str) -> tuple[list[str], list[str]]:
@@ -54,8 +57,10 @@ def run_alone(packed: Path, code: str, path: Path | None = None, **environment: 
         ("native", "cpu", "", 2, ("native", None), ""),
         ("native", "auto", "", 2, ("native", 1), ""),
         ("native", "cuda", "", 2, ("native", 1), ""),
-        ("auto", "cuda", "", 2, ("what is preferred on 1", 1), ""),
-        ("auto", "cuda", "", 0, ("what is preferred on 1", 1), ""),  # torch was built for the CPU; what uses it says so
+        (gpuload.Dali(), "cuda", "", 2, ("dali", 1), ""),
+        (gpuload.Both(), "cuda", "", 2, ("both", 1), ""),
+        ("auto", "cuda", "", 2, ("dali", 1), ""),
+        ("auto", "cuda", "", 0, ("dali", 1), ""),  # torch was built for the CPU; what uses it says so
         ("auto", "cuda", "numba", 2, ("dali", 1), "decoder='dali' is used: numba is not installed"),
         ("auto", "cuda", "nvidia.dali", 2, ("native", 1), "decoder='native' is used: nvidia.dali is not installed"),
         (
@@ -84,8 +89,8 @@ def test_the_fastest_that_can_be_used_is_taken(
     monkeypatch.setattr(opening, "has_driver", lambda: True)
     monkeypatch.setattr(opening, "_count_torchs_gpus", lambda: gpus)
     monkeypatch.setattr(opening, "_count_dalis_gpus", lambda: 2)
-    prefer: Any = "what is preferred on {}".format
-    assert opening.choose_backend(decoder, device, Ranks(1, 2, 1, 2), prefer=prefer) == expected
+    monkeypatch.setattr(opening, "count_threads", lambda ranks: 2)
+    assert opening.choose_decoder(decoder, device, SECOND, [], SMALL) == expected
     assert [message[: len(logged)] for message in caplog.messages] == [logged] * bool(logged)
 
 
@@ -110,7 +115,7 @@ def test_what_is_missing_is_named(
     monkeypatch.setitem(sys.modules, package, None)
     error = gpuload.DeviceError if "device=" in message else gpuload.MissingPackageError
     with pytest.raises(error, match=message):
-        opening.choose_backend(decoder, device, Ranks())
+        opening.choose_decoder(decoder, device, Ranks(), [], SMALL)
 
 
 def test_the_drivers_extra_is_read_from_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,8 +183,7 @@ def test_whole_images_that_do_not_fit_are_refused_with_their_figures(
     large: Path, monkeypatch: pytest.MonkeyPatch, decoder: Any, name: str, most: int
 ) -> None:
     """Of 8 GB they may take 4: two batches of 222 images that DALI decodes."""
-    monkeypatch.setattr(tuning, "choose_backend", lambda name, *_: (name, 0))
-    monkeypatch.setattr(tuning, "_gpu_name", lambda device_id: "NVIDIA H100")
+    monkeypatch.setattr("gpuload.loader.iterator.choose_decoder", lambda *_: (name, 0))
     monkeypatch.setattr(memory, "gpu_bytes", lambda device_id: 8 * 10**9)
     figures = f"batch_size={most + 1}, with prefetch=2, take 4.0 GB of the GPU's 8.0"
     remedy = "smaller batch_size or prefetch, decoder='native'"
@@ -200,34 +204,22 @@ def test_whole_images_are_counted_by_the_index(large: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("cores", "fits", "measured", "decoder"),
+    ("cores", "gpu_bytes", "decoder"),
     [
-        (2, True, None, "dali"),
-        (5, True, None, "dali"),
-        (6, True, None, "native"),
-        (64, True, None, "native"),
-        (2, False, None, "native"),  # whole images would not fit
-        (64, True, "dali", "dali"),  # tune knows better
-        (2, True, "native", "native"),
-        (2, True, "both", "both"),
-        (64, False, "dali", "native"),  # measured with smaller batches
+        (2, 8e9, "dali"),
+        (5, 8e9, "dali"),
+        (6, 8e9, "native"),
+        (64, 8e9, "native"),
+        (2, 4e9, "native"),  # whole images, 2.3 GB, take more than half
+        (2, None, "dali"),  # it is not known
     ],
 )
-def test_auto_is_decided_by_cores_memory_and_what_was_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, fits: bool, measured: str | None, decoder: str
+def test_auto_on_a_gpu_is_decided_by_cores_and_memory(
+    large: Path, monkeypatch: pytest.MonkeyPatch, cores: int, gpu_bytes: float | None, decoder: str
 ) -> None:
-    monkeypatch.setattr(tuning, "count_threads", lambda ranks: cores)
-    monkeypatch.setattr(tuning, "_gpu_name", lambda device_id: "NVIDIA H100")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    if measured is not None:
-        device = tuning.describe_device(0, Ranks())
-        rates = {"dali": 900.0, "native": 800.0, "both": 700.0, measured: 1000.0}
-        saved = [tuning.Tuning(name, 4, 3, None, 64, rate) for name, rate in rates.items()]
-        tuning.save_tuning(tmp_path, device, saved)
-    asked: list[Any] = []
-    monkeypatch.setattr(tuning, "fits", lambda *given: asked.append(given) or fits)
-    monkeypatch.setattr(tuning, "choose_backend", lambda name, device, ranks, decodes, prefer: (prefer(0), 0))
-    data: Any = SimpleNamespace(folder=tmp_path)
-    found, device_id, resources = tuning.choose_decoder("auto", "cuda", Ranks(), [data], tuning.Resources(64, 0, 0))
-    ahead = 2 if measured is None else 3
-    assert (found, device_id, resources.prefetch) == (decoder, 0, ahead) and asked == [([data], 64, ahead, 0)]
+    monkeypatch.setattr(opening, "has_driver", lambda: True)
+    monkeypatch.setattr(opening, "_count_torchs_gpus", lambda: 2)
+    monkeypatch.setattr(opening, "count_threads", lambda ranks: cores if ranks == SECOND else 0)
+    monkeypatch.setattr(memory, "gpu_bytes", lambda device_id: gpu_bytes if device_id == 1 else 0)
+    datasets, resources = [gpuload.Dataset(large)], Resources(128, 1, 2)
+    assert opening.choose_decoder("auto", "cuda", SECOND, datasets, resources) == (decoder, 1)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,6 @@ from store.servers import file_server, running
 import gpuload
 from gpuload import FormatError, ShardError
 from gpuload.disk.fetch import fetch
-from gpuload.loader.tuning import describe_device, load_tuning
-from gpuload.machine.ranks import Ranks
 from gpuload.packing.verify import verify
 from gpuload.report.samples import Split, read_rejected
 
@@ -156,36 +153,17 @@ def test_what_is_no_file_is_refused_at_once(copy: Path, name: str, by: str) -> N
 
 
 @pytest.mark.parametrize("by", ["pipe", "folder", "device", "loop"])
-@pytest.mark.parametrize("name", ["tuning.json", "rejected.jsonl", "shard-000003.idx"])
+@pytest.mark.parametrize("name", ["rejected.jsonl", "shard-000003.idx"])
 def test_what_lies_beside_the_shards_is_not_waited_for(
     copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, by: str
 ) -> None:
     (copy / name).touch()
     replaced(copy / name, by)
-    if name == "tuning.json":
-        with pytest.warns(UserWarning, match="tuning.json: cannot be read"):
-            read_all(copy)
-        return
     monkeypatch.chdir(tmp_path)
     if name == "shard-000003.idx":
         assert [fault.partition(" (")[0] for fault in verify(copy, 1)] == [f"{copy / name}: cannot be read"]
     else:
         assert read_rejected(Split("train", str(copy), gpuload.Dataset(copy)))["rejected"] == 0
-
-
-@pytest.mark.parametrize("name", ["num_threads", "prefetch"])
-def test_settings_that_would_take_all_memory_are_no_settings(copy: Path, name: str) -> None:
-    device = describe_device(None, Ranks())
-    usual = {"decoder": "native", "num_threads": 2, "prefetch": 2, "hw_decoder_load": None}
-    for value, kept in ((16, True), (2000, False)):
-        content = {"version": 2, "devices": {device: [{**usual, "batch_size": 8, "images_per_s": 9, name: value}]}}
-        (copy / "tuning.json").write_text(json.dumps(content))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            assert (load_tuning(copy, device) is not None) == kept
-    (copy / "tuning.json").write_text(" " * (1 << 20) + json.dumps(content))
-    with pytest.warns(UserWarning, match="tuning.json: cannot be read"):
-        assert load_tuning(copy, device) is None
 
 
 def with_more(entry: str) -> Callable[[Path], object]:

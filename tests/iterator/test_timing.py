@@ -1,11 +1,10 @@
-"""What is not decoded, settings that were tuned, and what a batch takes of the training's thread."""
+"""What is not decoded, the resources of a decoder, and what a batch takes of the training's thread."""
 
 import threading
 from pathlib import Path
 from typing import Any
 
 import loaders
-import numpy as np
 import pytest
 import torch
 from damaged import damage
@@ -14,8 +13,7 @@ from painted import pack_painted
 import gpuload
 from gpuload import Augment
 from gpuload.batchwise import CenterHole, CutMix, MixUp, RandomChoice
-from gpuload.loader.tuning import Tuning, describe_device, save_tuning
-from gpuload.machine.ranks import find_ranks
+from gpuload.machine.ranks import count_threads, find_ranks
 from gpuload.transforms import RandAugment, RandomRotation
 
 
@@ -96,6 +94,11 @@ def test_a_rank_without_samples_has_empty_fields_of_each_kind(
         assert forms_of(last) == forms_of(none)
 
 
+def inner(stage: Any) -> Any:
+    """What a stage of a part does."""
+    return getattr(stage, "_stage", stage)
+
+
 def settings_of(loader: gpuload.DaliIterator) -> tuple[int, int]:
     """Threads and batches ahead that the decoder works with."""
     runner: Any = loader._pipeline.decoder.decoder
@@ -103,31 +106,29 @@ def settings_of(loader: gpuload.DaliIterator) -> tuple[int, int]:
     return stage.threads if loader.decoder == "native" else stage.settings["num_threads"], runner.prefetch
 
 
-def test_tuned_settings_are_used_where_none_are_given(
-    tmp_path: Path, decoder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_resources_are_as_given_or_the_defaults(tmp_path: Path, decoder: str) -> None:
     folder = pack_painted(tmp_path, count=9)
-    other = "dali" if decoder == "native" else "native"
     with load(folder, decoder, num_threads=None) as loader:
-        untuned = settings_of(loader)
-        assert untuned[1] == 2
-        before = [images.numpy().tobytes() for images, _ in loader]
-    here = describe_device(None, find_ranks(None, None))
-    save_tuning(folder, here, [Tuning(other, 7, 9, None, 64, 100.0)])
-    with load(folder, decoder, num_threads=None) as loader:
-        assert settings_of(loader) == untuned  # it is the other decoder's
-    save_tuning(folder, here, [Tuning(decoder, 3, 5, 0.25, 64, 50.0)])
-    with load(folder, decoder, num_threads=None) as loader:
-        assert settings_of(loader) == (3, 5) and loader.num_threads == 3
-        assert [images.numpy().tobytes() for images, _ in loader] == before
-        if decoder == "dali":
-            assert loader._pipeline.decoder.decoder.stages[-1]._load == 0.25  # type: ignore[attr-defined]
+        assert settings_of(loader) == (count_threads(find_ranks(None, None)), 2)
     with load(folder, decoder, num_threads=1, prefetch=4) as loader:
-        assert settings_of(loader) == (1, 4)
-    with load(gpuload.mix([(str(folder), 1.0)]), decoder, num_threads=None, prefetch=1) as loader:
-        assert settings_of(loader) == (3, 1)
-    assert np.array_equal(gpuload.Dataset(folder).labels, np.arange(9) % 3)
+        assert settings_of(loader) == (1, 4) and loader.num_threads == 1 and loader.cpu_share is None
+
+
+def test_shares_are_as_given_or_the_defaults(tmp_path: Path) -> None:
+    folder = pack_painted(tmp_path, count=9)
+    shares: list[tuple[Any, Any, float | None]] = [
+        ("dali", None, None),
+        (gpuload.Dali(hardware=0.3), None, 0.3),
+        (gpuload.Dali(deterministic=True), None, 0.0),
+        ("both", 0.25, None),
+        (gpuload.Both(deterministic=True), 0.25, 0.0),
+        (gpuload.Both(cpu=0.5, hardware=0.3), 0.5, 0.3),
+    ]
+    for decoder, cpu, hardware in shares:
+        with load(folder, decoder) as loader:
+            runner: Any = loader._pipeline.decoder.decoder
+            loads = [stage._load for stage in map(inner, runner.stages) if hasattr(stage, "_load")]
+            assert (loader.cpu_share, loads) == (cpu, [hardware]), decoder
 
 
 def test_boxes_and_keypoints_are_moved_in_another_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

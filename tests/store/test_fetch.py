@@ -26,7 +26,7 @@ def test_commands_of_a_set_wherever_it_lies(
     ]:
         assert main(command) == 0
         assert said in capsys.readouterr().out
-    assert files_of(out) == {name: data for name, data in files_of(packed).items() if name != "tuning.json"}
+    assert files_of(out) == files_of(packed)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A packed folder and what a loader is asked to read of it: manifest, index, shards, tuning and states."""
+"""A packed folder and what a loader is asked to read of it: manifest, index, shards and states."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,6 @@ from fuzzing.mutate import VALUES, mutate_bytes, mutate_json
 from fuzzing.pictures import encoded
 from fuzzing.target import Target, scratch_folder
 from gpuload.disk.index import index_digests
-from gpuload.loader.tuning import VERSION, load_tuning
 from gpuload.order.epoch import EpochOrder
 from gpuload.read.reader import Reader
 
@@ -197,33 +196,6 @@ def random_value(rng: Random, kind: pa.DataType) -> Any:
         return [random_value(rng, kind.value_type) for _ in range(rng.randrange(4))]
     text = "".join(rng.choice("a/.\0\nü") for _ in range(rng.randrange(20)))
     return text.encode() if pa.types.is_binary(kind) else text
-
-
-class TuningTarget(FolderTarget):
-    """`tuning.json`"""
-
-    name = "tuning"
-    refusals = (gpuload.GpuloadError, UserWarning)
-    file = "tuning.json"
-
-    def __init__(self) -> None:
-        super().__init__()
-        one = {"decoder": "native", "num_threads": 2, "prefetch": 2, "hw_decoder_load": None, "batch_size": 8}
-        devices = {"CPU": [{**one, "images_per_s": 100.5}, {**one, "decoder": "dali", "images_per_s": 3}]}
-        (self.folder / self.file).write_text(json.dumps({"version": VERSION, "devices": devices}))
-
-    def mutate(self, rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
-        return mutate_bytes(rng, data, seeds) if rng.random() < 0.2 else mutate_json(rng, data)
-
-    def read(self) -> None:
-        import warnings
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", UserWarning)
-            found = load_tuning(self.folder, "CPU")
-        if found is not None:
-            assert type(found.num_threads) is int and 1 <= found.num_threads <= 4096
-            assert type(found.prefetch) is int and 1 <= found.prefetch <= 4096
 
 
 class StateTarget(FolderTarget):

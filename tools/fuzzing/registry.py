@@ -13,7 +13,6 @@ TARGETS: dict[str, str] = {
     "loader-raw": "fuzzing.loader:RawLoaderTarget",
     "instances": "fuzzing.loader:InstancesTarget",
     "paths": "fuzzing.paths:PathTarget",
-    "tuning": "fuzzing.folders:TuningTarget",
     "state": "fuzzing.folders:StateTarget",
     "tar": "fuzzing.members:TarTarget",
     "tar-headers": "fuzzing.members:TarHeaderTarget",

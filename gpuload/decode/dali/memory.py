@@ -15,7 +15,7 @@ from gpuload.read.shards import checked_rows
 # would be 18 GiB for each loader, because one image is that wide and another that high.
 MOST_BYTES = 1 << 30
 
-# DALI's own default since 2.2, repeated here so that an earlier tuning is not taken for it.
+# DALI's own default since 2.2.
 DALIS_LOAD = 0.65
 
 _CHANNELS = 3
