@@ -16,7 +16,6 @@ images were rejected (listed in rejected.jsonl); 70 a bug in gpuload, with its t
 """
 
 import os
-import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -58,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from gpuload.packing.workers import start_server
 
                 # First, so that the server imports the workers' modules while this process imports the command.
-                start_server(_preload(words))
+                start_server()
             return parse(words).run()
     except KeyboardInterrupt as error:
         return _fail(f"stopped; {str(error) or 'no half-written files are left'}", STOPPED)
@@ -114,10 +113,3 @@ def load(name: str) -> "type[Command]":
     """The class of a command."""
     module, _, kind = COMMANDS[name][0].partition(".")
     return getattr(import_module(f"gpuload.commands.{module}"), kind)
-
-
-def _preload(argv: Sequence[str]) -> tuple[str, ...]:
-    """Guesses which other modules workers will import; arguments are parsed later. A wrong guess only costs time."""
-    words = " ".join(argv)
-    smaller = re.search(r" --en\w*[= ]jpeg( |$)", words) and not re.search(r" --res\w*[= ]pillow( |$)", words)
-    return ("torch",) if smaller else ()

@@ -11,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 sys.path.insert(0, str(Path(__file__).parents[1]))  # also when run as a script, without an installation
 
 from gpuload.packing import shard, verify
@@ -109,18 +107,6 @@ def mute(pipe: Any) -> Callable[[object], object]:
 
     pipe.send = send
     return lambda task: task
-
-
-def resizes(package: str) -> tuple[bool, int]:
-    """Whether a package is imported before the worker needs it, and torch's number of threads after a resize."""
-    preloaded = package in sys.modules
-    import torch
-
-    from gpuload.packing import image as resizer
-
-    resizer.use_one_thread()
-    resizer.resize(np.zeros((512, 512, 3), np.uint8), (64, 64))
-    return preloaded, torch.get_num_threads()
 
 
 VERIFY_SHARD = verify.verify_shard

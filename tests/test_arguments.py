@@ -252,7 +252,6 @@ ROWS: list[tuple[str, Wrong]] = [
     ("layout", words("NCHW", "channels_last")),
     ("decoder", words("auto", "dali", "native", "both")),
     ("points", words("auto", "no")),
-    ("resizer", words("auto", "pillow", "torch")),
     ("TimmMixup.mode", words("batch", "pair", "elem")),
     ("Augment.interpolation", words("bilinear", "bicubic")),
     ("padding_mode", words("constant", "edge", "reflect", "symmetric")),

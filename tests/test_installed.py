@@ -75,10 +75,6 @@ MISSING = {
         "store.lmdb: lmdb is not installed; msgpack is not installed. `{sources}` brings it",
     ),
     "ray": (command("pack photos out --engine ray"), "--engine ray: ray is not installed. `{ray}` brings it"),
-    "torch simplejpeg": (
-        command("pack photos out --encode jpeg --size 16 --resizer torch"),
-        "--resizer torch needs simplejpeg and torch, not installed here. `{cpu}` brings it",
-    ),
     "numba": (command("warm-up"), "warm-up compiles the CPU decoder: numba is not installed. `{cpu}` brings it"),
     "numba nvidia.dali": (
         command("tune shards --device cpu"),

@@ -47,7 +47,6 @@ OWNERS = {
         "decode/device.py",
         "functions/torch_draws.py",
         "decode/in_torch.py",
-        "packing/image.py",
         "transforms/apply.py",
     },
     "simplejpeg": {f"{_NATIVE}/images.py", "packing/image.py"},

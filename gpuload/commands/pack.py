@@ -31,7 +31,6 @@ _SETTINGS = {
     "enlarge": option("also enlarge images smaller than --size"),
     "quality": option("quality of new JPEGs (default: 95 with keep, otherwise 92)", "N", type=int),
     "lossless": option("store new images as PNG, not JPEG"),
-    "resizer": option("resizer for JPEGs: pillow, torch, or auto: torch if installed (%(default)s)", "NAME"),
     "check": option("full, or header: do not decode kept images (%(default)s)", "HOW"),
     "jpeg": option("progressive JPEGs: keep, or convert losslessly to baseline or bare-baseline (%(default)s)", "HOW"),
     "points": option("seek points of large JPEGs, for cheap crops: auto or no (%(default)s)", "HOW"),

@@ -26,14 +26,14 @@ from gpuload.fields.motion import Placement, place
 from gpuload.fields.numbers import npy_header
 from gpuload.headers import jpeg, npy, png
 from gpuload.headers.jpeg import ORIENTATION
-from gpuload.machine.installed import fault_of, require
+from gpuload.machine.installed import fault_of
 from gpuload.packing.options import Encoding
 from gpuload.pictures import MAX_PIXELS, reason_of
-from gpuload.types import U8, Array, WidthHeight
+from gpuload.types import Array, WidthHeight
 
 try:
     import simplejpeg
-except ImportError:  # Pillow then decodes every image
+except ImportError:  # Pillow then checks every image
     simplejpeg = None
 
 KEPT = "kept"
@@ -42,6 +42,7 @@ _MAX_SIDE = 65_500  # libjpeg's limit
 # Of smaller images, what a crop does not show costs less than the rest of a batch: random crops of 64×64 pixels became
 # 1.03 times as fast, of 500×375 1.4 times (2026-11).
 _LEAST_PIXELS = 100_000
+_REDUCED = 8  # the factor of the smallest size at which libjpeg decodes
 _MEMORY = Path("/dev/shm")
 _HEIF = (b"he", b"mi", b"ms")  # what the brands of HEIF begin with; those of AVIF are others
 _ICONS = (b"\0\0\1\0", b"\0\0\2\0", b"icns")
@@ -130,8 +131,6 @@ def _check(data: bytes, measured: bool, encoding: Encoding) -> StoredImage:
     # Pillow shows what follows the damage black, without a word, and a loader's decoder refuses it.
     if data.startswith(png.START) and (fault := png.find_fault(memoryview(data))) is not None:
         raise DecodeError(fault)
-    if encoding.resizer == "torch" and (stored := _shrink(data, measured, encoding)) is not None:
-        return stored
     by_header = encoding.check == "header"
     simple = encoding.mode == "RGB" and not measured and not encoding.drop_gray and data.startswith(jpeg.START)
     if by_header or (encoding.encode == "keep" and simple):
@@ -139,9 +138,7 @@ def _check(data: bytes, measured: bool, encoding: Encoding) -> StoredImage:
         if stored is not None and by_header:
             return stored
         points = find_points(data, stored.width, stored.height) if stored and encoding.seek_points else None
-        if stored is not None and (
-            points is not None or decode_jpeg(data, True, (stored.width, stored.height), 8) is not None
-        ):
+        if stored is not None and (points is not None or _decodes(data, (stored.width, stored.height))):
             return replace(stored, points=points)
     return _check_with_pillow(data, measured and not by_header, encoding)
 
@@ -211,12 +208,11 @@ def _kept_member(data: bytes, image: Image.Image, encoding: Encoding) -> tuple[s
 def _keep(data: bytes, image: Image.Image, member: str, measured: bool, encoding: Encoding) -> StoredImage | None:
     """Stores a plain image unchanged, or shrinks a JPEG; None if it must be re-encoded otherwise."""
     placement, is_jpeg = _place(image.size, encoding), member == "jpg"
-    quick = is_jpeg and not measured and not encoding.drop_gray
     if is_jpeg:
         # Passing the data to the decoder at once takes 3 % less time than Pillow's blocks of 64 KB.
         image.decodermaxblock = len(data) + 1  # type: ignore[attr-defined]
     if encoding.encode == "raw" or placement.changes or (encoding.encode == "jpeg" and not is_jpeg):
-        if not quick or encoding.encode != "jpeg" or encoding.lossless:
+        if not is_jpeg or encoding.encode != "jpeg" or encoding.lossless or encoding.drop_gray:
             return None
         # An image at least twice as large as needed is decoded at 1/2, 1/4 or 1/8 of its size.
         wide, high = placement.resized
@@ -224,38 +220,12 @@ def _keep(data: bytes, image: Image.Image, member: str, measured: bool, encoding
         image.load()
         return _encode(image, "jpeg", measured, encoding, placement)
     width, height = image.size
-    if quick:
-        image.draft("L", (max(1, width // 8), max(1, height // 8)))
+    if is_jpeg and not measured and not encoding.drop_gray:
+        image.draft("L", (max(1, width // _REDUCED), max(1, height // _REDUCED)))
     image.load()
     _refuse_gray(image, encoding)
     histogram = _histogram(image, measured, encoding)
     return StoredImage(data, width, height, KEPT, member, placement, histogram=histogram)
-
-
-def _shrink(data: bytes, measured: bool, encoding: Encoding) -> StoredImage | None:
-    """Shrinks a plain JPEG with libjpeg-turbo and torch; None for other images and for a JPEG that does not shrink.
-
-    Also None if the decoder reports a problem, so that Pillow alone decides what is damaged. It takes 1.8 ms where
-    Pillow takes 2.8, and is as good as Pillow's bicubic: 38.5 dB (see `_filter`).
-    """
-    if not data.startswith(jpeg.START) or not (header := jpeg.read_header(data)).plain:
-        return None
-    _refuse_size(header.width, header.height, encoding)
-    placement = _place((header.width, header.height), encoding)
-    if not _shrinks(placement.source, placement.resized) or max(placement.canvas) > _MAX_SIDE:
-        return None
-    factor = 1 if encoding.drop_gray else draft_factor(placement)
-    pixels = decode_jpeg(data, header.gray, placement.source, factor)
-    if pixels is None:
-        return None
-    if encoding.drop_gray:
-        _refuse_gray(Image.fromarray(pixels), encoding)
-    pixels = resize(pixels, placement.resized)
-    if placement.canvas != placement.resized:
-        pixels = np.asarray(placement.resample(Image.fromarray(pixels), Image.Resampling.BICUBIC))
-    histogram = _histogram(Image.fromarray(pixels), measured, encoding)
-    stored = encode_jpeg(pixels, encoding.jpeg_quality)
-    return StoredImage(stored, *placement.canvas, "resized", "jpg", placement, histogram=histogram)
 
 
 def _store_array(array: npt.NDArray[np.generic], measured: bool, encoding: Encoding) -> StoredImage:
@@ -333,16 +303,12 @@ def _filter(source: WidthHeight, resized: WidthHeight, encoding: Encoding) -> Im
 
     Hamming takes 1.07 ms, bicubic 1.65 (500x375 to 341x256, Pillow 13, 2026-11), and edges are as sharp: the mean
     difference between neighbouring pixels is 5.9 with both, and 5.0 with bilinear. Compared with Lanczos on the full
-    image, the stored JPEG of quality 92 has a PSNR of 37.7 dB; with bicubic 38.6, torch's bicubic 38.5, bilinear 37.3,
-    box 35.7 (300 images of ImageNet's size).
+    image, the stored JPEG of quality 92 has a PSNR of 37.7 dB; with bicubic 38.6, bilinear 37.3, box 35.7 (300
+    images of ImageNet's size).
     """
-    shrinks = source == resized or _shrinks(source, resized)
+    shrinks = resized[0] <= source[0] and resized[1] <= source[1]
     to_jpeg = encoding.encode != "raw" and not encoding.lossless and encoding.pixels in (RGB, GRAY)
     return Image.Resampling.HAMMING if shrinks and to_jpeg else Image.Resampling.BICUBIC
-
-
-def _shrinks(source: WidthHeight, resized: WidthHeight) -> bool:
-    return source != resized and resized[0] <= source[0] and resized[1] <= source[1]
 
 
 def _place(size: WidthHeight, encoding: Encoding) -> Placement:
@@ -411,9 +377,7 @@ def _to_rgb_or_gray(image: Image.Image, sixteen_bits: bool) -> Image.Image:
     return image if image.mode == mode else image.convert(mode)
 
 
-# JPEGs without Pillow: checked and shrunk by libjpeg-turbo, resized by torch (extra `cpu`), made baseline. For 500x375
-# to 341x256 pixels on one core (2026-11): decoding takes 1.05 ms, bicubic resizing 0.26, encoding 0.27; Pillow takes
-# 1.16, 1.07 (Hamming) and 0.33. Reusing a buffer for decoding saves nothing: the allocator keeps the memory.
+# JPEGs without Pillow: checked, and made baseline.
 
 
 def find_points(data: bytes, width: int, height: int) -> bytes | None:
@@ -464,63 +428,17 @@ def to_baseline(data: bytes, bare: bool = False) -> bytes:
         return path.read_bytes()
 
 
-def use_one_thread() -> None:
-    """Limits torch to one thread in this process, since the other cores are for the other workers.
+def _decodes(data: bytes, size: WidthHeight) -> bool:
+    """Whether libjpeg-turbo decodes a JPEG of this size, (width, height), without any problem, even a warning.
 
-    Raises:
-        MissingPackageError: what shrinks JPEGs cannot be used on this machine, which may be another than the packer's.
-    """
-    require("--resizer torch", "torch", "simplejpeg")
-    import torch
-
-    torch.set_num_threads(1)
-
-
-def decode_jpeg(data: bytes, gray: bool, size: WidthHeight, factor: int) -> U8 | None:
-    """uint8 (height, width, 3), or if gray (height, width), at 1/factor of `size` (width, height), rounded up.
-
-    None if the decoder reports any problem, even a warning, or finds a different size; also without simplejpeg, so that
-    Pillow decides. As a check it is called with the factor 8: all entropy-coded data is read, but only one pixel in 64
-    is computed. That takes 0.70 ms for 110 kB, Pillow 0.78, and all pixels 1.2 (one core, 2026-11).
+    False without simplejpeg, so that Pillow decides. All entropy-coded data is read, but only one pixel in 64 is
+    computed. That takes 0.70 ms for 110 kB, Pillow 0.78, and all pixels 1.2 (one core, 2026-11).
     """
     if simplejpeg is None:
-        return None
-    width, height = (-(-side // factor) for side in size)
+        return False
+    width, height = (-(-side // _REDUCED) for side in size)
     try:
-        pixels: U8 = simplejpeg.decode_jpeg(
-            data, "GRAY" if gray else "RGB", min_height=height, min_width=width, min_factor=factor
-        )
+        pixels = simplejpeg.decode_jpeg(data, "GRAY", min_height=height, min_width=width, min_factor=_REDUCED)
     except ValueError:  # raised for libjpeg-turbo's warnings too
-        return None
-    if pixels.shape[:2] != (height, width):
-        return None
-    return pixels[..., 0] if gray else pixels
-
-
-def draft_factor(placement: Placement) -> int:
-    """8, 4, 2 or 1: the factor by which an image may be decoded smaller and still be twice as large as `resized`.
-
-    The rule, and the gap of 2, are those of Pillow's `draft`, which is used where Pillow resizes.
-    """
-    scale = min(side // (2 * wanted) for side, wanted in zip(placement.source, placement.resized, strict=True))
-    return next((factor for factor in (8, 4, 2) if scale >= factor), 1)
-
-
-def resize(pixels: U8, size: WidthHeight) -> U8:
-    """Resizes uint8 (H, W, 3) or (H, W) to `size` (width, height), bicubic with antialiasing."""
-    import torch
-    from torch.nn import functional
-
-    with torch.inference_mode():
-        # (1, C, H, W) with the channels last in memory, as torch's vectorised code for uint8 requires.
-        image = torch.from_numpy(pixels.reshape(1, *pixels.shape[:2], -1)).permute(0, 3, 1, 2)
-        resized = functional.interpolate(image, size=size[::-1], mode="bicubic", antialias=True)
-        found: U8 = resized[0].permute(1, 2, 0).contiguous().numpy()
-    return found[..., 0] if pixels.ndim == 2 else found
-
-
-def encode_jpeg(pixels: U8, quality: int) -> bytes:
-    """A baseline JPEG, 4:2:0 or gray, from uint8 (H, W, 3) RGB or (H, W)."""
-    if pixels.ndim == 2:
-        return bytes(simplejpeg.encode_jpeg(pixels[..., None], quality, "GRAY", "Gray"))
-    return bytes(simplejpeg.encode_jpeg(pixels, quality, "RGB", "420"))
+        return False
+    return bool(pixels.shape[:2] == (height, width))

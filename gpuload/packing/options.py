@@ -36,8 +36,6 @@ from gpuload.machine.limits import count_cores
 from gpuload.pictures import MAX_PIXELS
 from gpuload.types import WidthHeight
 
-Resizer = Literal["auto", "pillow", "torch"]
-
 # Encodings that may be kept byte for byte, by the extension of their member. JPEGs and PNGs always are, where plain.
 ENCODINGS = {"jpeg": "jpg", "png": "png", "webp": "webp", "avif": "avif", "tiff": "tif"}
 
@@ -128,8 +126,6 @@ class Encoding:
         mean and std are not measured.
     drop_gray, min_size: skip images without colour, and images with a side below this number of pixels.
     max_pixels: larger images are rejected before they are decoded. The default is Pillow's.
-    resizer: the library that shrinks plain JPEGs: "torch" (extra `cpu`) or "pillow"; they differ in speed and rounding.
-        "auto" is torch if the run shrinks JPEGs and torch is installed; a run decides it once, at its start.
     mode: what every image is stored as: "RGB"; "L" (gray), "RGBA", "I;16" (gray of 16 bits) and "F" (gray, float32), as
         Pillow calls them; for arrays such as "uint16x4" or "float32x7", type and channels. Others are converted as
         Pillow does. Where the mode is not "RGB" or "L", nothing is stored as JPEG.
@@ -151,7 +147,6 @@ class Encoding:
     drop_gray: bool = False
     min_size: Annotated[int, whole(0)] = 0
     max_pixels: Annotated[int, COUNT] = MAX_PIXELS
-    resizer: Resizer = "auto"
     mode: Annotated[str, MODE] = "RGB"
     keep: Annotated[tuple[str, ...], _ENCODINGS] = ()
     points: Literal["auto", "no"] = "auto"
@@ -172,7 +167,6 @@ class Encoding:
         yield jpeg, f"--mode {self.mode} needs --encode keep or raw"
         yield keeps and self.mode not in ("RGB", "L", "RGBA", "I;16"), f"--mode {self.mode} needs --encode raw"
         yield self.keep and not keeps, "--keep needs --encode keep"
-        yield self.resizer == "torch" and not self.shrinks_jpegs, "--resizer torch needs --encode jpeg and --size"
 
     @property
     def pixels(self) -> Pixels:
@@ -183,11 +177,6 @@ class Encoding:
     def seek_points(self) -> bool:
         """Whether to look for seek points."""
         return self.points == "auto" and self.check == "full"
-
-    @property
-    def shrinks_jpegs(self) -> bool:
-        """Whether plain JPEGs may be resized and stored as JPEGs, so that the resizer matters."""
-        return self.encode == "jpeg" and self.size is not None and not self.lossless and self.mode == "RGB"
 
     @property
     def jpeg_quality(self) -> int:

@@ -31,13 +31,12 @@ from gpuload.packing.plan import (
     PlannedSplit,
     RunState,
     check_packages,
-    choose_resizer,
     plan_run,
     recorded_settings,
     refuse_change,
     settings_of,
 )
-from gpuload.packing.shard import ShardJob, ShardReport, modules_to_preload, pack_shard
+from gpuload.packing.shard import ShardJob, ShardReport, pack_shard
 from gpuload.packing.workers import Blame, Workers, prepare_source, read_position, start_server
 from gpuload.sources.columns import IterableSource
 from gpuload.sources.listing import Rejection, some_of
@@ -185,10 +184,9 @@ def _engine(source: Source, options: PackOptions) -> Any:  # `Workers`, or its e
         from gpuload.packing.ray_engine import RayWorkers
 
         return RayWorkers(options.workers, options.address)
-    preload = modules_to_preload(options)
-    start_server(preload)  # it imports the workers' modules while this process lists the samples
+    start_server()  # it imports the workers' modules while this process lists the samples
     need_main = type(source).__module__ == "__main__"
-    return Workers[ShardJob, ShardReport](options.worker_count, pack_shard, need_main, preload)
+    return Workers[ShardJob, ShardReport](options.worker_count, pack_shard, need_main)
 
 
 def _begin(source: Source, options: PackOptions, output: Output, watch: Watch) -> "_PackingRun":
@@ -197,7 +195,6 @@ def _begin(source: Source, options: PackOptions, output: Output, watch: Watch) -
     state = RunState.read(output.scratch) if output.resumed else None
     output.keep = state is not None
     source.as_stored = options.mode != "RGB"
-    options = choose_resizer(options, state.settings.get("resizer") if state else None)
     if state is None:
         output.clear_scratch()
     else:
@@ -335,7 +332,6 @@ class _PackingRun:
                 **recorded_settings(self.source, options),
                 **({"splits": OWN_SPLITS} if state.own_splits else {}),
                 "pillow": PIL.__version__,
-                "resizer": options.resizer if options.shrinks_jpegs else None,
                 "kept": old.packing.get("kept", 0) + kinds.pop(KEPT, 0),
                 "stored_anew": dict(sorted(kinds.items())),
                 **{name: old.packing.get(name, 0) + count for name, count in counts.items()},

@@ -9,7 +9,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,12 @@ from gpuload.counted import counted
 from gpuload.disk import Manifest
 from gpuload.disk.tar import BLOCK_BYTES, RECORD_BYTES
 from gpuload.draws import MEASURE, SHUFFLE, SPLIT, make_key, permutation, random_bits
-from gpuload.errors import ArgumentError, DecodeError, MissingPackageError, OutputError, SourceError
+from gpuload.errors import ArgumentError, DecodeError, OutputError, SourceError
 from gpuload.fields.field import IMAGE, Field
 from gpuload.fields.images import POINTS
 from gpuload.fields.registry import kind_of
-from gpuload.machine.installed import remedy, require
-from gpuload.packing.options import Encoding, PackOptions, Resizer
+from gpuload.machine.installed import require
+from gpuload.packing.options import Encoding, PackOptions
 from gpuload.packing.output import Output, write_json
 from gpuload.packing.workers import Workers
 from gpuload.sources.listing import BYTES, NAME, WHERE, Listing, Rejection, addresses
@@ -39,12 +38,10 @@ MEASURED = "measured"
 _STATE_NAME = "state.json"
 
 OWN_SPLITS = "the source's own"
-_RECORDED_ALONE = ("encode", "size", "fit", "resizer")  # by a manifest; other settings of `Encoding` if not the default
+_RECORDED_ALONE = ("encode", "size", "fit")  # by a manifest; other settings of `Encoding` if not the default
 
 _BATCH_ROWS = 1024
 _MEASURED = 4096  # images from which mean and std are computed, about
-
-_TORCH_NEEDS = ("simplejpeg", "torch")
 
 # Names of the columns that every index, listing and plan has, and of the fields that every batch can have.
 _RESERVED = ("key", "source", "width", "height", "index", "dataset", POINTS, NAME, BYTES, WHERE, ROW, MEASURED)
@@ -140,7 +137,7 @@ def recorded_settings(source: Source, options: PackOptions) -> dict[str, Any]:
 
 def settings_of(source: Source, options: PackOptions) -> dict[str, Any]:
     """All settings that affect the bytes of the shards, by the names that messages use."""
-    alone = {"the source": source.identity, "append": options.append, "resizer": options.resizer}
+    alone = {"the source": source.identity, "append": options.append}
     return {**alone, **recorded_settings(source, options)}
 
 
@@ -161,23 +158,6 @@ def check_packages(options: PackOptions) -> None:
         require("--engine ray", "ray")
     if options.jpeg != "keep":
         require(f"--jpeg {options.jpeg}", "jpeglib")
-    if options.resizer == "torch":
-        choose_resizer(options, None)
-
-
-def choose_resizer(options: PackOptions, before: Resizer | None) -> PackOptions:
-    """The options with the resizer "auto" replaced: by `before`, that of the run to resume, else by what is installed.
-
-    Raises:
-        MissingPackageError: the resizer is torch, which is not installed.
-    """
-    missing = " and ".join(name for name in _TORCH_NEEDS if find_spec(name) is None)
-    resizer = options.resizer
-    if resizer == "auto":
-        resizer = before or ("torch" if options.shrinks_jpegs and not missing else "pillow")
-    if resizer == "torch" and missing:
-        raise MissingPackageError(f"--resizer torch needs {missing}, not installed here. {remedy('torch')}")
-    return replace(options, resizer=resizer)
 
 
 def plan_run(source: Source, options: PackOptions, output: Output) -> RunState:

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpuload.errors import GpuloadError, OutputError
 from gpuload.packing.plan import plan_path
-from gpuload.packing.shard import ShardJob, ShardReport, modules_to_preload, pack_shard
+from gpuload.packing.shard import ShardJob, ShardReport, pack_shard
 from gpuload.packing.workers import MOST_DEATHS, Blame, Workers
 
 _POLL_S = 0.2  # between two calls of `watch`
@@ -91,7 +91,6 @@ def pack_guarded(job: ShardJob) -> ShardReport:
             f"{plan}: does not exist on this machine. With --engine ray, OUT must be on a shared file system"
         )
     job.position.unlink(missing_ok=True)  # the process of a task that was killed may still write to it
-    preload = modules_to_preload(job.encoding)
-    with Workers[ShardJob, ShardReport](1, pack_shard, need_main=False, preload=preload) as workers:
+    with Workers[ShardJob, ShardReport](1, pack_shard, need_main=False) as workers:
         ((_, report),) = workers.run([job], Blame())
     return report

@@ -25,11 +25,11 @@ from gpuload.fields.field import IMAGE, Field
 from gpuload.fields.images import POINTS
 from gpuload.fields.kind import Member as StoredMember
 from gpuload.fields.registry import index_schema, kind_of
-from gpuload.packing.image import NotWantedError, StoredImage, prepare_image, use_one_thread
+from gpuload.packing.image import NotWantedError, StoredImage, prepare_image
 from gpuload.packing.options import Encoding
 from gpuload.packing.output import cannot_write
 from gpuload.packing.plan import MEASURED, ROW, read_plan
-from gpuload.packing.workers import NOWHERE, TORCH, Blamable, noted_position
+from gpuload.packing.workers import NOWHERE, Blamable, noted_position
 from gpuload.sources.listing import NAME, addresses
 from gpuload.sources.rows import Source
 from gpuload.store.files import start_writeback, write_atomically
@@ -121,8 +121,6 @@ def pack_shard(job: ShardJob) -> ShardReport:
     Raises:
         OutputError: the disk is full, or cannot be written.
     """
-    if job.encoding.resizer == "torch":
-        use_one_thread()  # imports torch now, so that the time limit of an image does not include it
     # The name contains the process number: a worker that outlives its killed packer must not write into the file of
     # the next run.
     temporary = job.path.with_name(f"{job.path.name}.{os.getpid()}.tmp")
@@ -149,11 +147,6 @@ def pack_shard(job: ShardJob) -> ShardReport:
         packed.report.histogram = packed.histogram.tolist()
         write_atomically(job.note("done"), json.dumps(vars(packed.report)).encode())
     return packed.report
-
-
-def modules_to_preload(encoding: Encoding) -> tuple[str, ...]:
-    """The modules that `pack_shard` imports for this encoding, in addition to those of this module."""
-    return TORCH if encoding.shrinks_jpegs and encoding.resizer != "pillow" else ()
 
 
 def sample_key(number: int, name: str) -> str:

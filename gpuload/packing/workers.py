@@ -16,10 +16,9 @@ import signal
 import struct
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -34,19 +33,16 @@ Blamed = TypeVar("Blamed", bound="Blamable")
 
 MOST_DEATHS = 100  # of workers without an image to blame; more suggest a problem of the machine or the caller
 NOWHERE = -1  # the worker is not processing a sample: it is starting or closing the shard
-TORCH = ("torch",)  # what workers import that shrink JPEGs
 _FORMATS = ("Bmp", "Gif", "Jpeg", "Ppm", "Png")  # the plugins that Pillow imports when it opens its first image
 _PRELOAD = ["gpuload.packing.shard", *(f"PIL.{name}ImagePlugin" for name in _FORMATS)]
 _POLL_S = 0.1  # between two calls of `watch`
 _POSITION = struct.Struct("<qq")
 
 
-def start_server(preload: Sequence[str] = ()) -> None:
-    """Starts the process from which workers are forked, unless it is running; it imports modules in the background.
-
-    preload: modules to import in addition to those that all workers need; modules that cannot be imported are ignored.
-    """
-    ensure_server([*_PRELOAD, *preload])
+def start_server() -> None:
+    """Starts the process from which workers are forked, unless it is running; it imports their modules in the
+    background."""
+    ensure_server(_PRELOAD)
 
 
 class Workers(Generic[Task, Result]):
@@ -55,13 +51,10 @@ class Workers(Generic[Task, Result]):
     Leaving the `with` block kills all processes.
 
     need_main: whether tasks contain objects defined in the main module, which workers must then import.
-    preload: modules that `function` will import, so that they are imported once for all processes.
     """
 
-    def __init__(
-        self, count: int, function: Callable[[Task], Result], need_main: bool = True, preload: Sequence[str] = ()
-    ) -> None:
-        self._count, self._function, self._need_main, self._preload = count, function, need_main, preload
+    def __init__(self, count: int, function: Callable[[Task], Result], need_main: bool = True) -> None:
+        self._count, self._function, self._need_main = count, function, need_main
         self._workers: list[Worker] = []
 
     def run(
@@ -101,8 +94,7 @@ class Workers(Generic[Task, Result]):
             watch(self._busy())
 
     def _start(self) -> Worker:
-        ensure = partial(start_server, self._preload)
-        return Worker(ensure, _prepare_worker, self._function, name="gpuload-pack", need_main=self._need_main)
+        return Worker(start_server, _prepare_worker, self._function, name="gpuload-pack", need_main=self._need_main)
 
     def _busy(self) -> list[Task]:
         return [worker.task for worker in self._workers if worker.task is not None]

@@ -66,7 +66,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "splits": (("a", 0.5), ("b", 0.5)), "dedup": "drop", "max_rejected": 0.01, "engine": "ray", "address": "x",
         "resume": True, "append": True,
     },
-    "--overwrite --check header --resizer pillow": {"overwrite": True, "check": "header", "resizer": "pillow"},
+    "--overwrite --check header": {"overwrite": True, "check": "header"},
     "--mode L --keep webp,tiff": {"mode": "L", "keep": ("webp", "tiff")},
     "--points no --jpeg baseline": {"points": "no", "jpeg": "baseline"},
 }  # fmt: skip

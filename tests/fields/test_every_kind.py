@@ -237,7 +237,7 @@ def test_values_move_with_a_flip(kind: str, packed: gpuload.Dataset) -> None:
 
 
 def test_values_move_with_resizing_by_the_packer(kind: str, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"size": (WIDTH // 2, HEIGHT // 2), "fit": "stretch", "resizer": "pillow"}
+    settings: dict[str, Any] = {"size": (WIDTH // 2, HEIGHT // 2), "fit": "stretch"}
     settings["encode"] = "raw" if kind == "raw" else "jpeg"
     data = pack(tmp_path / "out", kind, **settings, quality=98)
     size = (HEIGHT, WIDTH) if kind in ("image", "raw") else (HEIGHT // 2, WIDTH // 2)

@@ -118,7 +118,7 @@ def test_place(source, fit, enlarge, resized, corner, canvas) -> None:
     assert (found.resized, found.corner, found.canvas) == (resized, corner, canvas)
 
 
-@pytest.mark.parametrize("measured", [False, True])  # images that are not measured are decoded at a reduced size
+@pytest.mark.parametrize("measured", [False, True])
 @pytest.mark.parametrize("fit", ["shortest", "longest", "center-crop", "stretch", "pad"])
 def test_jpeg_with_a_size(fit: str, measured: bool) -> None:
     encoding = Encoding("jpeg", (64, 64), fit)
@@ -133,6 +133,13 @@ def test_jpeg_with_a_size(fit: str, measured: bool) -> None:
         assert pixels.shape == (image.height, image.width, 3) == (*placement.canvas[::-1], 3)
     assert np.abs(decoded[0].astype(int) - np.asarray(wanted)).mean() < 4
     assert (stored[0].histogram is not None) == measured
+    # Decoded at half their size, measured or not.
+    half = Image.open(io.BytesIO(encode(WIDE)))
+    half.draft("RGB", (2 * placement.resized[0], 2 * placement.resized[1]))
+    assert half.size == (250, 188)
+    file = io.BytesIO()
+    placement.resample(half, Image.Resampling.HAMMING).save(file, "JPEG", quality=92)
+    assert stored[0].data == file.getvalue()
 
 
 def test_jpeg_keeps_images_that_are_small_enough() -> None:

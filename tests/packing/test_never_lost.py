@@ -437,7 +437,6 @@ def ancestors(pid: int) -> Iterator[int]:
 
 @pytest.mark.filterwarnings("ignore")
 def test_same_bytes_although_a_worker_is_killed(cluster, photo_files: dict[str, bytes], tmp_path: Path) -> None:
-    """The same resizer is used locally and on the cluster, too."""
     root = tmp_path / "photos"
     write_files(root, {**photo_files, "ant/segv.jpg": encode(photo()), "bee/bad.jpg": b"bad"})
 

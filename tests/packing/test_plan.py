@@ -184,7 +184,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"mode": "F"}, "--mode F needs --encode raw"),
     ({"mode": "L", "drop_gray": True}, "--drop-gray needs --mode RGB"),
     ({"keep": ("webp",), "encode": "raw"}, "--keep needs --encode keep"),
-    ({"encode": "jpeg", "resizer": "torch"}, "--resizer torch needs --encode jpeg and --size"),
 ]  # fmt: skip
 
 

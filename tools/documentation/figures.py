@@ -147,8 +147,6 @@ def packing() -> str:
         "keep, full checks": "decoding each image to check it (the default)",
         "libjpeg-turbo decode": "libjpeg-turbo decoding alone",
         "keep, 1 worker": "the default, with one worker",
-        "jpeg --size 256": "`--encode jpeg --size 256`",
-        "ShardWriter and Pillow, 256": "the same with Pillow and webdataset's ShardWriter, on one core",
     }
     rows = [[text, f"{sorted(rates[name])[len(rates[name]) // 2]:,.0f}"] for name, text in what.items()]
     return table(["packing 16,384 JPEGs of 112 kB", "images/s"], rows)

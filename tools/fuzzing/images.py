@@ -80,8 +80,7 @@ class PackedImageTarget(Target):
         self._encodings = [
             Encoding(),
             Encoding(check="header"),
-            Encoding(encode="jpeg", size=(16, 16), drop_gray=True, resizer="pillow"),
-            Encoding(encode="jpeg", size=(16, 16), resizer="torch"),
+            Encoding(encode="jpeg", size=(16, 16)),
             Encoding(encode="raw", min_size=4),
             Encoding(keep=("webp", "avif", "tiff")),
             Encoding(mode="RGB", keep=("webp", "avif", "tiff")),
@@ -89,9 +88,6 @@ class PackedImageTarget(Target):
             Encoding(mode="RGBA", keep=("webp", "avif", "tiff")),
             Encoding(mode="I;16", keep=("tiff",)),
         ]
-        from gpuload.packing.image import use_one_thread
-
-        use_one_thread()
 
     def seeds(self) -> list[bytes]:
         image = picture()
