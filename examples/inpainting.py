@@ -3,11 +3,11 @@
     python examples/inpainting.py                            # a small generated set
     python examples/inpainting.py coco64 --shards packed     # your own: coco64/1.jpg beside coco64/1.txt, …
 
-Packs 64×64 images as raw pixels, 15,000 per shard, without grayscale images. A batch is (images, middles, captions):
+Packs 64×64 images as raw pixels, 15,000 per shard. A batch is (images, middles, captions):
 float32 (N, 3, 64, 64) in -1..1 with a hole of zeros, float32 (N, 3, 32, 32), and N str. For N of 1, 128 and 10,000 it
 prints how long a batch takes:
 
-    files   without gpuload: list the folder, draw files, read them with Pillow, skip grayscale, the same arithmetic
+    files   without gpuload: list the folder, draw files, read them with Pillow, the same arithmetic
     cold    gpuload with an empty page cache: from the construction of the loader to its first batch
     warm    gpuload from batch to batch, in a loop that does nothing else
 
@@ -40,7 +40,7 @@ ROUNDS = {1: (20, 3, 2000, 50), 128: (10, 3, 200, 20), 10_000: (2, 2, 10, 6)}
 
 def pack(images: Path, shards: Path) -> None:
     """Packs the folder into shards of raw pixels, unless they exist."""
-    form = ["--from", "sidecar", "--encode", "raw", "--size", str(SIDE_PX), "--fit", "center-crop", "--drop-gray"]
+    form = ["--from", "sidecar", "--encode", "raw", "--size", str(SIDE_PX), "--fit", "center-crop"]
     measure.pack(images, shards, *form, "--maxcount", str(SHARD_IMAGES), "--maxsize", "1GB")
 
 
@@ -65,11 +65,7 @@ def load_files(folder: Path, batch_size: int, seed: int) -> tuple[torch.Tensor, 
     captions: list[str] = []
     for path in files:
         with Image.open(path) as image:
-            if image.mode == "L":
-                continue
             pixels = np.asarray(image.convert("RGB"))
-        if (pixels[..., :1] == pixels).all():
-            continue
         images[len(captions)] = pixels.transpose(2, 0, 1) / np.float32(127.5) - 1
         captions.append(path.with_suffix(".txt").read_text())
         if len(captions) == batch_size:
@@ -152,7 +148,7 @@ def run(args: argparse.Namespace, folder: Path) -> None:
     Console(width=100).print(table)
     for size in ROUNDS:
         if size > samples:
-            print(f"A batch of {size:,} was not timed: the set has {samples:,} colour images")
+            print(f"A batch of {size:,} was not timed: the set has {samples:,} images")
     measure.save_record(args.json, samples=samples, batches=rows)
 
 

@@ -132,7 +132,7 @@ FUNCTIONS = st.sampled_from([[batchwise.MixUp], ["MixUp"], [None], [batchwise.Mi
 
 # What arguments of these names must refuse; "Call.argument" where another call has one of the same name.
 ROWS: list[tuple[str, Wrong]] = [
-    ("PackOptions.shuffle all_ops append as_targets background before_crop crowds deterministic drop_gray", FLAG),
+    ("PackOptions.shuffle all_ops append as_targets background before_crop crowds deterministic", FLAG),
     ("enlarge expand lines lossless masks normalized overwrite pad_if_needed random replacement resume train", FLAG),
     ("dropout label_smoothing min_visible p prob switch_prob vertical_flip", PROBABILITY),
     ("Cover.resize max_boxes max_instances max_length num_classes pad_to_multiple_of workers", or_none(COUNT)),

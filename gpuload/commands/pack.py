@@ -34,7 +34,6 @@ _SETTINGS = {
     "check": option("full, or header: do not decode kept images (%(default)s)", "HOW"),
     "jpeg": option("progressive JPEGs: keep, or convert losslessly to baseline or bare-baseline (%(default)s)", "HOW"),
     "points": option("seek points of large JPEGs, for cheap crops: auto or no (%(default)s)", "HOW"),
-    "drop_gray": option("drop images without colour"),
     "min_size": option("drop images with a shorter side", "PIXELS"),
     "max_pixels": option("reject images with more pixels, without decoding them (%(default)s)", "N"),
     "val": option("share of each class for OUT/val, such as 0.1 or 10%% (%(default)s)", "SHARE", type=str),

@@ -95,7 +95,7 @@ def prepare_image(
 
     Raises:
         DecodeError: it cannot be decoded; the message is the reason alone. Pillow may also crash the process.
-        NotWantedError: it is gray or too small, and the user asked to skip such images.
+        NotWantedError: it is too small, and the user asked to skip such images.
     """
     try:
         if isinstance(data, bytes) and data.startswith(npy.START):
@@ -132,7 +132,7 @@ def _check(data: bytes, measured: bool, encoding: Encoding) -> StoredImage:
     if data.startswith(png.START) and (fault := png.find_fault(memoryview(data))) is not None:
         raise DecodeError(fault)
     by_header = encoding.check == "header"
-    simple = encoding.mode == "RGB" and not measured and not encoding.drop_gray and data.startswith(jpeg.START)
+    simple = encoding.mode == "RGB" and not measured and data.startswith(jpeg.START)
     if by_header or (encoding.encode == "keep" and simple):
         stored = _check_header(data, encoding)
         if stored is not None and by_header:
@@ -177,9 +177,7 @@ def _check_with_pillow(data: bytes, measured: bool, encoding: Encoding) -> Store
         if member and (kept := _keep(data, image, member, measured, encoding)) is not None:
             return kept
         kind = oddity or kind
-    upright = _in_mode(image, encoding)
-    _refuse_gray(upright, encoding)
-    return _encode(upright, kind, measured, encoding)
+    return _encode(_in_mode(image, encoding), kind, measured, encoding)
 
 
 def _kept_member(data: bytes, image: Image.Image, encoding: Encoding) -> tuple[str, str]:
@@ -212,7 +210,7 @@ def _keep(data: bytes, image: Image.Image, member: str, measured: bool, encoding
         # Passing the data to the decoder at once takes 3 % less time than Pillow's blocks of 64 KB.
         image.decodermaxblock = len(data) + 1  # type: ignore[attr-defined]
     if encoding.encode == "raw" or placement.changes or (encoding.encode == "jpeg" and not is_jpeg):
-        if not is_jpeg or encoding.encode != "jpeg" or encoding.lossless or encoding.drop_gray:
+        if not is_jpeg or encoding.encode != "jpeg" or encoding.lossless:
             return None
         # An image at least twice as large as needed is decoded at 1/2, 1/4 or 1/8 of its size.
         wide, high = placement.resized
@@ -220,10 +218,9 @@ def _keep(data: bytes, image: Image.Image, member: str, measured: bool, encoding
         image.load()
         return _encode(image, "jpeg", measured, encoding, placement)
     width, height = image.size
-    if is_jpeg and not measured and not encoding.drop_gray:
+    if is_jpeg and not measured:
         image.draft("L", (max(1, width // _REDUCED), max(1, height // _REDUCED)))
     image.load()
-    _refuse_gray(image, encoding)
     histogram = _histogram(image, measured, encoding)
     return StoredImage(data, width, height, KEPT, member, placement, histogram=histogram)
 
@@ -245,7 +242,6 @@ def _store_array(array: npt.NDArray[np.generic], measured: bool, encoding: Encod
         placement = _place(found.shape[1::-1], encoding)
         return _store_raw(_resample(found, placement), "array", measured, placement)
     image = Image.fromarray(found.squeeze(2) if pixels.channels == 1 else found)
-    _refuse_gray(image, encoding)
     return _encode(image, "array", measured, encoding)
 
 
@@ -320,14 +316,6 @@ def _refuse_size(width: int, height: int, encoding: Encoding) -> None:
         raise DecodeError(f"{width} x {height} pixels, more than --max-pixels {encoding.max_pixels}")
     if min(width, height) < encoding.min_size:
         raise NotWantedError(f"{width} x {height} pixels, smaller than --min-size {encoding.min_size}")
-
-
-def _refuse_gray(image: Image.Image, encoding: Encoding) -> None:
-    """Refuses an image without colour: reduced to about 64x64 pixels, its channels differ by at most 8 of 255."""
-    if encoding.drop_gray:
-        small = image.reduce((max(1, image.width // 64), max(1, image.height // 64))).convert("RGB")
-        if int(np.ptp(np.asarray(small), axis=2).max()) <= 8:
-            raise NotWantedError("has no colour, and --drop-gray was given")
 
 
 def _histogram(image: Image.Image, measured: bool, encoding: Encoding) -> list[int] | None:

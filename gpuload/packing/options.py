@@ -124,7 +124,7 @@ class Encoding:
     lossless: re-encodes to PNG instead of JPEG.
     check: "full" decodes images that are kept; "header" reads only their headers, so that damage may go unnoticed, and
         mean and std are not measured.
-    drop_gray, min_size: skip images without colour, and images with a side below this number of pixels.
+    min_size: skip images with a side below this number of pixels.
     max_pixels: larger images are rejected before they are decoded. The default is Pillow's.
     mode: what every image is stored as: "RGB"; "L" (gray), "RGBA", "I;16" (gray of 16 bits) and "F" (gray, float32), as
         Pillow calls them; for arrays such as "uint16x4" or "float32x7", type and channels. Others are converted as
@@ -144,7 +144,6 @@ class Encoding:
     quality: Annotated[int | None, optional(whole(1, 100))] = None
     lossless: bool = False
     check: Literal["full", "header"] = "full"
-    drop_gray: bool = False
     min_size: Annotated[int, whole(0)] = 0
     max_pixels: Annotated[int, COUNT] = MAX_PIXELS
     mode: Annotated[str, MODE] = "RGB"
@@ -159,9 +158,7 @@ class Encoding:
         keeps, raw, rgb = self.encode == "keep", self.encode == "raw", self.mode == "RGB"
         yield keeps and self.size, "--size needs --encode jpeg or raw, which resize images"
         yield not self.size and (self.enlarge or self.fit != "shortest"), "--fit and --enlarge need --size"
-        decodes = not keeps or self.drop_gray or not rgb
-        yield self.check == "header" and decodes, "--check header needs --encode keep, --mode RGB and no --drop-gray"
-        yield self.drop_gray and not rgb, "--drop-gray needs --mode RGB"
+        yield self.check == "header" and not (keeps and rgb), "--check header needs --encode keep and --mode RGB"
         yield self.lossless and raw, "--lossless needs --encode keep or jpeg"
         jpeg = self.encode == "jpeg" and self.pixels not in (RGB, GRAY)
         yield jpeg, f"--mode {self.mode} needs --encode keep or raw"

@@ -22,7 +22,6 @@ import single_images
 import torch
 import train_resnet50
 from images import Folder, encode, photo
-from PIL import Image
 
 import gpuload
 from gpuload.cli import main as gpuload_command
@@ -221,16 +220,12 @@ def test_resumed_equals_undisturbed(
     }
 
 
-SAMPLES, GRAY = 60, 4
+SAMPLES = 60
 
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = made_up.make("captions", tmp_path_factory.mktemp("captions") / "set", SAMPLES)
-    with Image.open(found / "000001.jpg") as image:  # gray, though it has three channels; three have one
-        gray = image.convert("L").convert("RGB")
-    gray.save(found / "000001.jpg")
-    return found
+    return made_up.make("captions", tmp_path_factory.mktemp("captions") / "set", SAMPLES)
 
 
 @pytest.fixture(scope="module")
@@ -247,27 +242,27 @@ def contents(images: torch.Tensor, middles: torch.Tensor, captions: list[str]) -
 
 
 def test_batches_are_what_the_files_hold(drawn: Path, drawn_shards: Path, decoder: str) -> None:
-    files = inpainting.load_files(drawn, SAMPLES - GRAY, seed=0)
-    with inpainting.open_loader(drawn_shards, SAMPLES - GRAY, 1, decoder) as loader:
+    files = inpainting.load_files(drawn, SAMPLES, seed=0)
+    with inpainting.open_loader(drawn_shards, SAMPLES, 1, decoder) as loader:
         packed = next(iter(loader))
-    assert packed[0].shape == (SAMPLES - GRAY, 3, 64, 64)
-    assert packed[1].shape == (SAMPLES - GRAY, 3, 32, 32)
+    assert packed[0].shape == (SAMPLES, 3, 64, 64)
+    assert packed[1].shape == (SAMPLES, 3, 32, 32)
     assert (packed[0][..., 16:48, 16:48] == 0).all()
-    assert len(contents(*packed)) == SAMPLES - GRAY
+    assert len(contents(*packed)) == SAMPLES
     assert contents(*packed) == contents(*files)
 
 
 def test_times_every_size_that_the_set_has(
     drawn: Path, drawn_shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(inpainting, "ROUNDS", {1: (2, 1, 5, 2), 16: (1, 2, 3, 1), 57: (1, 1, 1, 1)})
+    monkeypatch.setattr(inpainting, "ROUNDS", {1: (2, 1, 5, 2), 16: (1, 2, 3, 1), 61: (1, 1, 1, 1)})
     record = tmp_path / "figures.json"
     assert inpainting.main([str(drawn), "--shards", str(drawn_shards), "--json", str(record)]) == 0
     said = capsys.readouterr().out
     assert f"Reusing {drawn_shards}" in said
-    assert "A batch of 57 was not timed: the set has 56 colour images" in said
+    assert "A batch of 61 was not timed: the set has 60 images" in said
     found = json.loads(record.read_text())
-    assert found["samples"] == SAMPLES - GRAY
+    assert found["samples"] == SAMPLES
     assert [row["batch_size"] for row in found["batches"]] == [1, 16]
     for row in found["batches"]:
         for way in ("files_s", "cold_s", "warm_s"):

@@ -166,16 +166,7 @@ def test_raw_is_an_npy_of_pixels() -> None:
     assert np.load(io.BytesIO(gray.data)).shape == (8, 8, 3)
 
 
-def test_gray_small_and_huge() -> None:
-    gray = Encoding(drop_gray=True)
-    gray_photo = photo().convert("L")
-    # A difference as small as JPEG's errors is not a colour, a tint is.
-    for image in (gray_photo, gray_photo.convert("RGB"), Image.new("RGB", (64, 64), (100, 100, 106))):
-        for format in ("JPEG", "PNG"):
-            with pytest.raises(Exception, match="has no colour, and --drop-gray was given"):
-                prepare_image(encode(image, format), encoding=gray)
-    tint = encode(Image.new("RGB", (64, 64), (100, 100, 112)), "PNG")
-    assert prepare_image(encode(photo()), encoding=gray).kind == prepare_image(tint, encoding=gray).kind == "kept"
+def test_small_and_huge() -> None:
     with pytest.raises(Exception, match="48 x 32 pixels, smaller than --min-size 33"):
         prepare_image(encode(photo()), encoding=Encoding(min_size=33))
     with pytest.raises(DecodeError, match=r"48 x 32 pixels, more than --max-pixels 100$"):

@@ -173,7 +173,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"size": (3, 3)}, "--size needs --encode jpeg or raw"),
     ({"encode": "jpeg", "fit": "pad"}, "--fit and --enlarge need --size"),
     ({"encode": "raw", "lossless": True}, "--lossless needs --encode keep or jpeg"),
-    ({"check": "header", "encode": "raw"}, "--check header needs --encode keep, --mode RGB and"),
+    ({"check": "header", "encode": "raw"}, "--check header needs --encode keep and --mode RGB"),
     ({"splits": (("a", 0.5), ("a", 0.5))}, "names of folders, each once, with shares that add up to 1"),
     ({"splits": (("a", 0.5), ("b", 0.6))}, "--splits: expected names of folders, .* got .*0.6"),
     ({"splits": (("a/b", 1.0),)}, "--splits: expected names of folders, .* got .*a/b"),
@@ -182,7 +182,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"append": True, "overwrite": True}, "--append keeps the existing set, --overwrite replaces it"),
     ({"mode": "RGBA", "encode": "jpeg"}, "--mode RGBA needs --encode keep or raw"),
     ({"mode": "F"}, "--mode F needs --encode raw"),
-    ({"mode": "L", "drop_gray": True}, "--drop-gray needs --mode RGB"),
     ({"keep": ("webp",), "encode": "raw"}, "--keep needs --encode keep"),
 ]  # fmt: skip
 
