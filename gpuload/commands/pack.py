@@ -75,7 +75,6 @@ class Pack:
     )  # fmt: skip
     no_labels: bool = given(False, "pack all images, without labels or other fields")
     form: str | None = given(None, f"format of SOURCE: {', '.join(format_names())}", "KIND", "--from")
-    skip_damaged: bool = given(False, "skip damaged parts of tars; otherwise the first is an error")
     path_column: str | None = given(None, "column of paths (default: path, file, filename, ...)", "NAME")
     label_column: str | None = given(None, "column of labels (default: label, class or target)", "NAME")
     column: tuple[str, ...] = given(
@@ -92,10 +91,6 @@ class Pack:
         named = {"path": self.path_column, "label": self.label_column}
         columns = parse_columns([*self.column, *(f"{role}={name}" for role, name in named.items() if name)])
         source = open_source(self.source, self.labels, columns, self.form, self.no_labels, self.no_splits, inside)
-        if self.skip_damaged:
-            if not hasattr(source, "skip_damaged"):
-                raise ArgumentError(f"--skip-damaged applies to tars, and {self.source} is not one. Omit it")
-            source.skip_damaged = True
         report = packer.pack(source, where, **vars(self.settings))
         _summarise(report)
         return REJECTED if any(not rejection.asked for rejection in report.rejected) else DONE

@@ -39,11 +39,9 @@ class Index:
     classes: str | None = given(None, "text file with one class name per line", "FILE")
     missing: str = given(
         "fail",
-        "if samples lack a .cls, .txt or .json that others have: fail, skip these samples, empty (a caption), or "
-        "drop the field (%(default)s)",
+        "if samples lack a .cls, .txt or .json that others have: fail, or skip these samples (%(default)s)",
         "HOW",
     )
-    skip_damaged: bool = given(False, "skip damaged parts of shards; otherwise the first is an error")
     overwrite: bool = given(False, "replace an existing index")
     points: bool = given(False, "add seek points of large JPEGs, for cheap crops; SHARDS may be one packed folder")
 
@@ -62,15 +60,12 @@ class Index:
                 self.overwrite,
                 bar,
                 missing=self.missing,  # type: ignore[arg-type]
-                skip_damaged=self.skip_damaged,
             )
         found = ", ".join(f"{field.name} (.{field.member})" for field in manifest.fields)
         say(f"{folder}: {size_of(manifest)}; fields: {found}")
         told = manifest.packing
-        for member, count in told["not_indexed"].items():
-            say(f"note: only {counted(count, 'sample has', 'samples have')} .{member}, so it is not indexed")
         if rejected := told.get("rejected", 0):
-            say(f"left out: {counted(rejected, 'sample or damaged part', 'samples and damaged parts')}")
+            say(f"left out: {counted(rejected, 'sample')}")
             say(f"  named in {folder / REJECTED_NAME}")
         if told.get("passed_over"):
             counts = ", ".join(f"{count:,} × {name}" for name, count in told["passed_over"].items())

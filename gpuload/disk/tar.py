@@ -114,8 +114,8 @@ def read_members(
             yield from _Archive(file.fileno()).members(others, damage)
     except _DamagedError as error:
         raise ShardError(
-            f"{path}: not a complete, uncompressed tar archive ({error}). Copy or unpack it again, or leave out what "
-            "is damaged with `python -m gpuload pack --from tar --skip-damaged`"
+            f"{path}: not a complete, uncompressed tar archive ({error}). Copy it again, or unpack what can be read "
+            "of it (`tar -x --ignore-zeros`) and pack that"
         ) from None
     except OSError as error:
         raise ShardError(f"{path}: cannot be read ({error.strerror})") from None

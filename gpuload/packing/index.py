@@ -13,7 +13,6 @@ import io
 import mmap
 import os
 import tempfile
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +32,7 @@ from gpuload.disk import manifest as manifest_file
 from gpuload.disk.dataset import Dataset
 from gpuload.disk.index import POINTS_COLUMN
 from gpuload.disk.manifest import TIMM_NAME, dali_index_path, dali_index_text
-from gpuload.disk.tar import Damage, Member, group_members, read_members, split_name
+from gpuload.disk.tar import Member, group_members, read_members, split_name
 from gpuload.errors import ArgumentError, OutputError, ShardError, SourceError
 from gpuload.fields.field import IMAGE, LABEL, Field
 from gpuload.fields.images import POINTS
@@ -60,38 +59,32 @@ VALUE_FIELDS = (LABEL, CAPTION, Field("json", "json", "json"))
 _WHOLE_SET_FILES = (index_file.FILE_NAME, TIMM_NAME, manifest_file.FILE_NAME, REJECTED_NAME)
 _GIVE = "Give tars, for instance 'shards/train-{000..127}.tar'"
 
-Missing = Literal["fail", "skip", "empty", "drop"]
+Missing = Literal["fail", "skip"]
 
 
 class IndexedSample(NamedTuple):
     """A sample of a shard.
 
-    members: in stored order. row: of the index, without the columns of VALUE_FIELDS that it lacks. damaged: whether it
-    is next to a damaged part of the shard.
+    members: in stored order. row: of the index, without the columns of VALUE_FIELDS that it lacks.
     """
 
     members: list[Member]
     row: dict[str, Any]
-    damaged: bool
-
-    def lacking(self, fields: Sequence[Field]) -> list[Field]:
-        return [field for field in fields if field.name not in self.row]
 
 
 @dataclass(frozen=True)
 class ScannedShard:
     """The content of a shard. path: its location.
 
-    rejected: damaged parts, and samples that are left out.
-    passed_over: counts of members that are not indexed, by extension.
+    passed_over: counts of members that are not indexed, by extension. rejected: samples that are left out.
     """
 
     path: Path | URL
     samples: list[IndexedSample]
-    rejected: list[Rejection]
     sha256: str
     bytes: int
     passed_over: Counter[str]
+    rejected: Sequence[Rejection] = ()
 
 
 def index_shards(
@@ -102,7 +95,6 @@ def index_shards(
     watch: Callable[[int, int], None] = lambda done, total: None,
     *,
     missing: Missing = "fail",
-    skip_damaged: bool = False,
 ) -> tuple[Path, Manifest]:
     """Indexes shards; returns the folder of the index, which can be opened like a packed one, and its manifest.
 
@@ -113,8 +105,7 @@ def index_shards(
     overwrite: whether index files that are there already are replaced.
     watch: called with shards done and shards in all.
     missing: what becomes of a sample that lacks a member that others have: "fail" raises ShardError, "skip" leaves the
-        sample out, "empty" gives it an empty caption, and "drop" indexes no such member of any sample.
-    skip_damaged: whether damaged parts of a shard are left out; else the first is an error.
+        sample out.
 
     A sample is a run of members with one key, as WebDataset and DALI have it. Its fields are the image (`jpg`, `jpeg`
     or `png`), `label` from `cls`, `caption` from `txt`, `json` from `json`. Whatever is left out is listed in
@@ -139,10 +130,9 @@ def index_shards(
         )
     scanned = []
     for shard in shards:
-        more = skip_damaged, names
-        scanned.append(scan_shard(shard, *more) if isinstance(shard, Path) else _scan_url(shard, *more))
+        scanned.append(scan_shard(shard, names) if isinstance(shard, Path) else _scan_url(shard, names))
         watch(len(scanned), len(shards))
-    fields = _fields(scanned, missing)
+    fields = _fields(scanned)
     scanned = [_with_all(shard, fields[1:], missing) for shard in scanned]
     if LABEL not in fields and names is not None:
         raise ArgumentError(f"--classes: no sample has a .cls, so {classes} names classes of nothing. Leave it out")
@@ -248,42 +238,32 @@ def _read_classes(path: str | Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _fields(scanned: Sequence[ScannedShard], missing: Missing) -> tuple[Field, ...]:
+def _fields(scanned: Sequence[ScannedShard]) -> tuple[Field, ...]:
     """The image, and what samples have besides."""
     every = [sample for shard in scanned for sample in shard.samples]
     ends = {split_name(sample.row["source"])[1] for sample in every}
     member = ";".join(sorted(ends, key=lambda name: (IMAGE_MEMBERS.index(name.lower()), name)))
-    # A sample beside damage may have lost a member, and is left out in any case.
-    lost = {field for sample in every if not sample.damaged for field in sample.lacking(VALUE_FIELDS)}
     had = {name for sample in every for name in sample.row}
-    found = (field for field in VALUE_FIELDS if field.name in had and (missing != "drop" or field not in lost))
-    return Field("image", "image", member), *found
+    return Field("image", "image", member), *(field for field in VALUE_FIELDS if field.name in had)
 
 
 def _with_all(shard: ScannedShard, fields: Sequence[Field], missing: Missing) -> ScannedShard:
-    """The shard with the samples that have all fields; with "empty", a caption may be lacking.
+    """The shard with the samples that have all fields.
 
     Raises:
-        ShardError: a sample lacks what others have, and it is not said what to do; or none is left.
+        ShardError: a sample lacks what others have, and such samples are not to be left out; or none is left.
     """
-    whole, rejected = [], list(shard.rejected)
+    whole, rejected = [], []
     for sample in shard.samples:
-        lacking, key = sample.lacking(fields), sample.row["key"]
-        if not lacking:
+        lacking = next((field.member for field in fields if field.name not in sample.row), None)
+        if lacking is None:
             whole.append(sample)
-        elif missing == "empty" and lacking == [CAPTION] and not sample.damaged:
-            # Of no bytes, at the start of the image.
-            at = sample.row[IMAGE.offset_column]
-            sample.row.update({CAPTION.name: "", CAPTION.offset_column: at, CAPTION.bytes_column: 0})
-            whole.append(sample)
-        elif sample.damaged or missing == "skip":
-            why = "lies beside a damaged part, and " if sample.damaged else ""
-            rejected.append(Rejection(sample.row["source"], f"{why}has no .{lacking[0].member}"))
+        elif missing == "skip":
+            rejected.append(Rejection(sample.row["source"], f"has no .{lacking}"))
         else:
-            member, empty = lacking[0].member, ", 'empty' gives them an empty caption" * (lacking == [CAPTION])
             raise ShardError(
-                f"{shard.path}: sample {key!r} has no .{member}, which others have. Say with --missing what to do: "
-                f"'skip' leaves such samples out{empty}, 'drop' leaves out .{member} of all"
+                f"{shard.path}: sample {sample.row['key']!r} has no .{lacking}, which others have. `--missing skip` "
+                "leaves such samples out"
             )
     if not whole:
         raise ShardError(f"{shard.path}: no sample has all of {', '.join(['an image', *(f.member for f in fields)])}")
@@ -307,14 +287,11 @@ def _write(
         dali_path.write_text(dali_index_text(sample.members for sample in shard.samples), encoding="utf-8")
         here = None if isinstance(shard.path, URL) else os.path.relpath(shard.path.absolute(), folder.absolute())
         infos.append(ShardInfo(here or str(shard.path), len(shard.samples), shard.bytes, shard.sha256))
-    samples = [sample for shard in scanned for sample in shard.samples]
     if rejected := [rejection for shard in scanned for rejection in shard.rejected]:
         write_lines(folder / REJECTED_NAME, map(as_line, rejected))
     passed_over = sum((shard.passed_over for shard in scanned), Counter[str]())
-    left = Counter(field.member for sample in samples for field in VALUE_FIELDS if field.name in sample.row)
     packing = {
         "indexed": "shards packed by others",
-        "not_indexed": {one.member: left[one.member] for one in VALUE_FIELDS if one not in fields and left[one.member]},
         **({"passed_over": dict(sorted(passed_over.items()))} if passed_over else {}),
         **({"rejected": len(rejected)} if rejected else {}),
     }
@@ -322,7 +299,7 @@ def _write(
     return describe(folder, Manifest(tuple(infos), fields, classes, packing=packing), rows)
 
 
-def _scan_url(url: URL, skip_damaged: bool, classes: ClassNames) -> ScannedShard:
+def _scan_url(url: URL, classes: ClassNames) -> ScannedShard:
     """As `scan_shard`, for a shard at a URL, which is downloaded into a temporary folder.
 
     Raises:
@@ -334,26 +311,19 @@ def _scan_url(url: URL, skip_damaged: bool, classes: ClassNames) -> ScannedShard
         path = Path(scratch, url.name)
         background().wait(fetch_file(objects, url.name, path))
         try:
-            return replace(scan_shard(path, skip_damaged, classes), path=url)
+            return replace(scan_shard(path, classes), path=url)
         except ShardError as error:
             raise ShardError(str(error).replace(str(path), str(url))) from None
 
 
-def scan_shard(path: Path, skip_damaged: bool, classes: ClassNames) -> ScannedShard:
+def scan_shard(path: Path, classes: ClassNames) -> ScannedShard:
     """Reads a shard: its checksum, its samples, the size of each image, classes and texts.
-
-    skip_damaged: whether damaged parts are left out; else the first is an error.
 
     Raises:
         ShardError: it is damaged, or holds a sample that cannot be indexed; names the sample.
     """
     others: list[tuple[str, str]] = []
-    damage: list[Damage] = []
-    stored = list(read_members(path, others, damage if skip_damaged else None))
-    beside, used, keys = _beside(stored, damage), set[Member](), set[str]()
-    rejected = [
-        Rejection(f"{path.name}, bytes {part.start:,} to {part.end:,}", f"is damaged: {part.fault}") for part in damage
-    ]
+    stored, used, keys = list(read_members(path, others)), set[Member](), set[str]()
     samples = []
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         digest, size = hashlib.sha256(data).hexdigest(), len(data)
@@ -361,29 +331,18 @@ def scan_shard(path: Path, skip_damaged: bool, classes: ClassNames) -> ScannedSh
             _check_names(path, key, members, keys)
             by_end = by_extension(path, key, members, fold=True)
             image = next((by_end[name] for name in IMAGE_MEMBERS if name in by_end), None)
-            damaged = not beside.isdisjoint(members)
-            if image is not None:
-                used |= {image, *(by_end[field.member] for field in VALUE_FIELDS if field.member in by_end)}
-                samples.append(IndexedSample(members, _row(path, key, image, by_end, data, classes), damaged))
-            elif damaged:
-                rejected.append(Rejection(f"{path.name}/{key}", "lies beside a damaged part, and has no image"))
-            else:
+            if image is None:
                 raise ShardError(
                     f"{path}: sample {key!r} has no image (wanted one of {', '.join(IMAGE_MEMBERS)}). Pack its images "
                     "with `python -m gpuload pack`"
                 )
-    if not samples and not rejected:
+            used |= {image, *(by_end[field.member] for field in VALUE_FIELDS if field.member in by_end)}
+            samples.append(IndexedSample(members, _row(path, key, image, by_end, data, classes)))
+    if not samples:
         raise ShardError(f"{path}: holds no sample. Leave it out")
     passed_over = Counter(_extension(member) for member in stored if member not in used)
     passed_over.update(kind for _, kind in others)
-    return ScannedShard(path, samples, rejected, digest, size, passed_over)
-
-
-def _beside(members: Sequence[Member], damage: Sequence[Damage]) -> set[Member]:
-    """The members before and behind each damaged part, whose samples may have lost some."""
-    begins = [member.offset for member in members]
-    places = [bisect_left(begins, part.start) for part in damage]
-    return {member for place in places for member in members[max(0, place - 1) : place + 1]}
+    return ScannedShard(path, samples, digest, size, passed_over)
 
 
 def _extension(member: Member) -> str:

@@ -270,7 +270,7 @@ def _faults(job: VerifyJob, row: dict[str, Any], members: Sequence[Member], file
     for one in job.fields:
         offset, size = row[one.offset_column], row[one.bytes_column]
         if not size and row.get(one.name) == "" and offset == row["image_offset"]:
-            continue  # a caption that the sample lacks, see `index_shards`
+            continue  # a caption that the sample lacks, as `index` wrote until 2026-11
         member = next((m for m in members if m.offset <= offset and offset + size == m.offset + m.size), None)
         if member is None or split_name(member.name)[1] not in one.member.split(";"):
             faults.append(f"there is no {one.name} at the offset in the index (byte {offset:,})")

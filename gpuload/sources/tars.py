@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpuload.disk import Manifest
-from gpuload.disk.tar import Damage, Member, group_members, read_members, split_name
+from gpuload.disk.tar import Member, group_members, read_members, split_name
 from gpuload.errors import DecodeError, ShardError, SourceError, some_of
 from gpuload.fields.captions import CaptionKind
 from gpuload.fields.field import Field
@@ -31,12 +31,9 @@ class TarsSource(LocalSource):
     gpuload packed, fields and classes are those of its manifest. Else `cls` is the label, `txt` the caption, `json`
     JSON, `mask.png` or `seg.png` a mask and `npy` an array; the fields are those that most samples have, and a sample
     that lacks one is left out with that reason. Samples are in stored order; a key that comes twice is two samples.
-
-    skip_damaged: whether damaged parts of a tar are left out with their reason; else the first is an error.
     """
 
     suffixes = (".tar",)
-    skip_damaged: bool = False
 
     _paths: Sequence[Path] = ()
 
@@ -81,15 +78,13 @@ class TarsSource(LocalSource):
 
     def _samples(self, path: Path, image: Field | None, findings: Findings | None = None) -> Iterator["_Sample"]:
         """findings: receives members that belong to no sample."""
-        others, damage, name = list[tuple[str, str]](), list[Damage](), self.name_of(path)
-        for key, members in group_members(read_members(path, others, damage if self.skip_damaged else None)):
+        others = list[tuple[str, str]]()
+        for key, members in group_members(read_members(path, others)):
             found = by_extension(path, key, members)
             yield _Sample(key, found, next((m for end, m in found.items() if _is_image(end, image)), None))
         if findings is not None:
             for member, kind in others:
-                findings.reject(f"{name}/{member}", f"is a {kind}, not a regular file")
-            for part in damage:
-                findings.reject(f"{name}, bytes {part.start:,} to {part.end:,}", f"is damaged: {part.fault}")
+                findings.reject(f"{self.name_of(path)}/{member}", f"is a {kind}, not a regular file")
 
     def _guess(self, image: Field | None) -> tuple[Field, ...]:
         """The fields of foreign shards: one for each extension that most samples have, in the order of appearance."""

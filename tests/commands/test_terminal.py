@@ -76,7 +76,7 @@ def test_a_hostile_set_is_fetched(hostile: Path, tmp_path: Path, capsys: pytest.
 
 @pytest.mark.parametrize(
     ("options", "code"),
-    [(["--missing", "skip", "--skip-damaged"], cli.REJECTED), (["--skip-damaged"], cli.WRONG), ([], cli.WRONG)],
+    [(["--missing", "skip"], cli.REJECTED), ([], cli.WRONG), (["damaged"], cli.WRONG)],
 )
 def test_hostile_shards_are_indexed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], code: int
@@ -93,7 +93,8 @@ def test_hostile_shards_are_indexed(
                 member = tarfile.TarInfo(re.sub(r"\s|\.", "", f"{NAME}/{NAME}{number}") + f".{ending}")
                 member.size = len(content)
                 tar.addfile(member, io.BytesIO(content))
-    if "--skip-damaged" in options:
+    if options == ["damaged"]:
+        options = []
         shard.write_bytes(shard.read_bytes().rstrip(b"\0") + b"\x1b[31m" * 999)
     command = ["index", str(shard), "--out", str(tmp_path / f"out{NAME}"), "--classes", str(names), *options]
     found, said = cli.main(command), check(capsys)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hostile_images import XMP_ROTATED, exif
 from images import dali_decodes, encode, photo
@@ -22,10 +23,14 @@ from tars import read_by_dali, same_as_wds2idx, sealed, write_tar
 import gpuload
 from gpuload import ArgumentError, FormatError, OutputError, RemoteError, ShardError, SourceError
 from gpuload.cli import main
-from gpuload.disk import Manifest
+from gpuload.disk import Index, Manifest
+from gpuload.disk.manifest import dali_index_text
+from gpuload.disk.tar import group_members, read_members
+from gpuload.fields.registry import index_schema
 from gpuload.packing.image import prepare_image
 from gpuload.packing.index import expand_shards, index_shards
 from gpuload.packing.options import Encoding
+from gpuload.packing.output import describe
 from gpuload.packing.verify import verify
 from gpuload.store.url import URL
 
@@ -116,40 +121,47 @@ def test_an_index_that_is_there(tmp_path: Path) -> None:
 def test_a_caption_that_only_some_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     members = {"k.jpg": JPG, "k.txt": b"x", "l.jpg": JPG, "m.jpg": JPG, "m.txt": b"y"}
     shard = str(write_tar(tmp_path / "t.tar", members))
-    message = (
-        r"t.tar: sample 'l' has no .txt, which others have. Say with --missing what to do: 'skip' leaves such samples "
-        "out, 'empty' gives them an empty caption, 'drop' leaves out .txt of all"
-    )
+    message = r"t.tar: sample 'l' has no .txt, which others have. `--missing skip` leaves such samples out"
     with pytest.raises(ShardError, match=message):
         index_shards([shard])
-    with pytest.raises(ArgumentError, match="--missing all: expected one of 'fail', 'skip', 'empty', 'drop'"):
+    with pytest.raises(ArgumentError, match="--missing all: expected one of 'fail', 'skip'"):
         index_shards([shard], missing="all")  # type: ignore[arg-type]
-    assert main(["index", shard, "--missing", "empty"]) == 0
-    assert [(row["key"], row["caption"]) for row in rows_of(tmp_path)] == [("k", "x"), ("l", ""), ("m", "y")]
-    assert verify(tmp_path) == []
-    with gpuload.DaliIterator(
-        tmp_path, 3, augment=gpuload.Augment(8, crop="center"), fields=("caption",), shuffle=False, drop_last=False
-    ) as loader:
-        assert [list(batch[0]) for batch in loader] == [["x", "", "y"]]
-    assert main(["index", shard, "--missing", "skip", "--overwrite"]) == 3
-    assert "left out: 1 sample or damaged part\n" in capsys.readouterr().out
+    assert main(["index", shard, "--missing", "skip"]) == 3
+    assert "left out: 1 sample\n" in capsys.readouterr().out
     assert (tmp_path / "rejected.jsonl").read_text() == '{"source": "t.tar/l.jpg", "reason": "has no .txt"}\n'
     assert [(row["key"], row["caption"]) for row in rows_of(tmp_path)] == [("k", "x"), ("m", "y")]
     assert verify(tmp_path) == []
-    assert main(["index", shard, "--missing", "drop", "--overwrite"]) == 0
-    said = capsys.readouterr().out
-    assert "3 samples in 1 shard," in said and "only 2 samples have .txt, so it is not indexed" in said
-    assert not (tmp_path / "rejected.jsonl").exists()
-    assert [field.name for field in Manifest.read(tmp_path).fields] == ["image"]
+
+
+def test_a_caption_of_no_bytes_as_earlier_versions_wrote(tmp_path: Path) -> None:
+    """At the start of the image, for a sample without one."""
+    shard = write_tar(tmp_path / "t.tar", {"k.jpg": JPG, "k.txt": b"x", "l.jpg": JPG})
+    folder, manifest = index_shards([str(shard)], missing="skip")
+    samples = list(group_members(read_members(shard)))
+    ((_, (image,)),) = samples[1:]
+    row = Index(folder / "index.arrow", manifest.fields).shard(0).to_pylist()[0]
+    lacking = {
+        "key": "l",
+        "image_offset": image.offset,
+        "caption": "",
+        "caption_offset": image.offset,
+        "caption_bytes": 0,
+    }
+    batch = pa.RecordBatch.from_pylist([row, {**row, **lacking}], index_schema(manifest.fields))
+    describe(folder, replace(manifest, shards=(replace(manifest.shards[0], samples=2),)), [batch])
+    (tmp_path / "t.idx").write_text(dali_index_text(members for _, members in samples))
     assert verify(tmp_path) == []
+    options: dict[str, Any] = {"fields": ("caption",), "shuffle": False, "drop_last": False}
+    with gpuload.DaliIterator(tmp_path, 2, augment=gpuload.Augment(8, crop="center"), **options) as loader:
+        assert [list(batch[0]) for batch in loader] == [["x", ""]]
 
 
 def test_what_is_indexed_is_packed_as_before(tmp_path: Path) -> None:
-    """The index lacks the captions, which most samples have."""
+    """The index lacks a sample, which `pack` rejects."""
     members = {f"{n}.jpg": encode(photo(n)) for n in range(3)} | {f"{n}.txt": b"x" for n in range(1, 3)}
     shard = write_tar(tmp_path / "in" / "t.tar", dict(sorted(members.items())))
     assert main(["pack", str(tmp_path / "in"), str(tmp_path / "1"), "--from", "tar", "--no-shuffle"]) == 3
-    index_shards([str(shard)], missing="drop")
+    index_shards([str(shard)], missing="skip")
     assert main(["pack", str(tmp_path / "in"), str(tmp_path / "2"), "--from", "tar", "--no-shuffle"]) == 3
     assert files_of(tmp_path / "1") == files_of(tmp_path / "2")
     assert [row["caption"] for row in rows_of(tmp_path / "2" / "train")] == ["x", "x"]
@@ -168,7 +180,6 @@ def test_what_is_indexed_is_packed_as_before(tmp_path: Path) -> None:
         ({"k.jpg": b"garbage"}, "fail", r"'k.jpg' is not an image that Pillow reads \(UnidentifiedImageError\)"),
         ({"k.jpg": b""}, "fail", "'k.jpg' is not an image"),
         ({"k.jpg": JPG, "k.txt": b"\xff\xff"}, "fail", "'k.txt' holds .*, expected UTF-8 text"),
-        ({"k.jpg": JPG, "k.cls": b"1", "l.jpg": JPG}, "empty", "has no .cls, .*'skip' leaves such samples out, 'drop' leaves"),
         ({"k.jpg": JPG, "k.txt": b"", "l.jpg": JPG, "l.cls": b"1"}, "skip", "no sample has all of an image, cls, txt"),
         ({"README": b"x"}, "fail", "holds no sample"),
     ],
