@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from damaged import change_manifest
 from images import Folder, encode, photo, write_files
 from PIL import Image
 from reading import files_of, rejected_of, rows_of
@@ -137,6 +138,21 @@ def test_killed_while_finishing(
         assert (report.images, len(report.rejected), report.notes) == (61, 2, ("the set was complete already",))
         (out / "train" / "rejected.jsonl").unlink()
         assert gpuload.pack(source, out, **more, resume=True).images == 61
+
+
+def test_a_resizer_that_an_earlier_version_recorded(
+    source: FolderSource, undisturbed: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupted run goes on, and a complete set stays as it is."""
+    interrupt(monkeypatch, WRITES_MANIFEST, lambda: gpuload.pack(source, tmp_path, **settings))
+    (path,) = tmp_path.rglob("state.json")
+    state = json.loads(path.read_text())
+    state["settings"]["resizer"] = "torch"
+    path.write_text(json.dumps(state))
+    gpuload.pack(source, tmp_path, resume=True, **settings)
+    assert files_of(tmp_path) == files_of(undisturbed)
+    change_manifest(tmp_path / "train", lambda found: found["packing"].update(resizer="torch"))
+    assert gpuload.pack(source, tmp_path, resume=True, **settings).notes == ("the set was complete already",)
 
 
 def test_damaged_shards_are_packed_again(
