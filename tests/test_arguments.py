@@ -223,7 +223,6 @@ ROWS: list[tuple[str, Wrong]] = [
      or_none(wrong("text", "items", too=st.sampled_from(["", "a\0b", [1], [None], ["a", b"b"], ("a", 2)])))),
     ("address", or_none(wrong("text", too=st.just("auto")))),
     ("mode", or_none(wrong("text", too=st.sampled_from(["", "CMYK", "uint8x0", "float64x3"])))),
-    ("log", or_none(wrong("text", too=st.sampled_from(["", "a\0b"])))),
     ("Resize.size", or_none(wrong("whole", "items", "array", too=outside(1, 65_535) | st.sampled_from([[], [0]])))),
     ("padding",
      or_none(wrong("whole", "items", too=whole(0, 65_535).own
