@@ -8,38 +8,29 @@ import numpy as np
 
 
 def swap_sides(sample: Any, rng: np.random.Generator) -> Any:
-    """Left and right swapped in two of three samples, with all that lies in them; then noise that can be compared."""
-    image = sample["image"]
-    width = image.shape[1]
+    """Left and right swapped in two of three samples, with all that lies in them."""
     if rng.integers(3) == 0:
-        return image
-    found = {"image": np.ascontiguousarray(image[:, ::-1])}
-    if "boxes" in sample:
-        x0, y0, x1, y1 = sample["boxes"].T
-        found["boxes"] = np.stack([width - x1, y0, width - x0, y1], 1)
-    if "mask" in sample:
-        found["mask"] = np.ascontiguousarray(sample["mask"][:, ::-1])
-    if "keypoints" in sample:
-        x, y, visible = np.moveaxis(sample["keypoints"], -1, 0)
-        found["keypoints"] = np.stack([np.where(visible > 0, width - x, 0), y, visible], -1)[:, [0, 2, 1]]
-    return found
+        return sample["image"]
+    return _moved(sample, lambda image: image[:, ::-1], lambda x, y, width: (width - x, y), [0, 2, 1])
 
 
 def turn(sample: Any, rng: np.random.Generator) -> Any:
     """Two of three samples turned by 90 degrees, with all that lies in them: height and width change places."""
-    image = sample["image"]
-    width = image.shape[1]
     if rng.integers(3) == 0:
         return sample
-    found = {"image": np.rot90(image)}
+    return _moved(sample, np.rot90, lambda x, y, width: (y, width - x), [0, 1, 2])
+
+
+def _moved(sample: Any, move: Any, place: Any, order: list[int]) -> dict[str, Any]:
+    """move: of pixels. place: where a point comes to lie. order: of the points of an instance."""
+    width = sample["image"].shape[1]
+    found = {name: move(sample[name]) for name in ("image", "mask") if name in sample}
     if "boxes" in sample:
-        x0, y0, x1, y1 = sample["boxes"].T
-        found["boxes"] = np.stack([y0, width - x1, y1, width - x0], 1)
-    if "mask" in sample:
-        found["mask"] = np.rot90(sample["mask"])
+        corners = np.stack(place(*np.moveaxis(sample["boxes"].reshape(-1, 2, 2), -1, 0), width), -1)
+        found["boxes"] = np.concatenate([corners.min(1), corners.max(1)], 1)
     if "keypoints" in sample:
-        x, y, visible = np.moveaxis(sample["keypoints"], -1, 0)
-        found["keypoints"] = np.stack([np.where(visible > 0, y, 0), np.where(visible > 0, width - x, 0), visible], -1)
+        x, y, visible = np.moveaxis(sample["keypoints"][:, order], -1, 0)
+        found["keypoints"] = np.stack([*place(x, y, width), visible], -1) * (visible > 0)[..., None]
     return found
 
 

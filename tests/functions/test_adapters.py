@@ -24,8 +24,12 @@ def of_one(painted: Path, augment: Augment, threads: int, fields: Any = ("image"
 
 
 def test_torchvisions_are_exact_in_any_number_of_threads(painted: Path, transforms: ModuleType) -> None:
+    def noise(image: Any) -> Any:
+        return (image + 20 * (torch.rand_like(image.float()) + torch.randn_like(image.float()))).clamp(0, 255).byte()
+
     transform = transforms.Compose(
         [
+            noise,
             transforms.RandomHorizontalFlip(),
             transforms.ColorJitter(0.4, 0.4, 0.4, 0.1),
             transforms.RandomApply([transforms.GaussianBlur(3)], 0.5),
@@ -55,16 +59,6 @@ def test_torchvisions_move_boxes_and_masks(painted: Path, transforms: ModuleType
     assert compared > 50
 
 
-@pytest.mark.usefixtures("transforms")
-def test_noise_of_torchs_like_functions(painted: Path) -> None:
-    def noise(image: Any) -> Any:
-        return (image + 20 * (torch.rand_like(image.float()) + torch.randn_like(image.float()))).clamp(0, 255).byte()
-
-    augment = Augment(24, dtype="uint8", transforms=[Function(Torchvision(noise))])
-    one, other = of_one(painted, augment, 1), of_one(painted, augment, 4)
-    assert all(torch.equal(a, b) for (a,), (b,) in zip(one, other, strict=True))
-
-
 def test_albumentations_are_exact_and_move_all_fields(painted: Path) -> None:
     transform = A.Compose(
         [A.HorizontalFlip(p=0.5), A.Transpose(p=0.5), A.CoarseDropout(p=0.0)],
@@ -83,38 +77,30 @@ def test_albumentations_are_exact_and_move_all_fields(painted: Path) -> None:
     assert compared > 50
 
 
-def test_what_is_left_to_augment(painted: Path, transforms: ModuleType) -> None:
-    keypoints = A.KeypointParams("xy", remove_invisible=True)
-    cases: list[tuple[Any, str]] = [
-        (transforms.ToDtype(torch.float32, scale=True), "made torch.float32 of the image, .* leave ToDtype, ToTensor"),
-        (A.Compose([A.Normalize()]), "Albumentations returned float32 .24, 24, 3. as 'image': expected uint8"),
-        (
-            A.Compose([A.CenterCrop(4, 4), A.Resize(24, 24)], keypoint_params=keypoints),
-            r"keypoints went into the transform, and \d+ came out: use A.KeypointParams",
-        ),
-    ]
-    for transform, message in cases:
-        fields = ("image", "keypoints") if "keypoints" in message else ("image",)
+def test_what_is_refused(painted: Path, transforms: ModuleType) -> None:
+    """Conversions, which are left to `Augment`, and other parameters, with which Albumentations returns other units, or
+    other points, and no error."""
+    boxes, names, coco = (
+        {"bbox_params": A.BboxParams(form, label_fields=[name])}
+        for form, name in (("pascal_voc", "classes"), ("pascal_voc", "names"), ("coco", "classes"))
+    )
+    fewer, turned = ({"keypoint_params": A.KeypointParams(form)} for form in ("xy", "yx"))
+    expected = r"expected A.Compose\(\[...\], bbox_params=A.BboxParams\('pascal_voc'"
+    cases: list[tuple[Any, Any, str]] = [
+        (transforms.ToDtype(torch.float32, scale=True), "index", "made torch.float32 of the image, .* leave ToDtype, To"),
+        (A.Compose([A.Normalize()]), "index", "Albumentations returned float32 .24, 24, 3. as 'image': expected uint8"),
+        (A.Compose([A.CenterCrop(4, 4), A.Resize(24, 24)], **fewer), "keypoints", r"into the transform, and \d+ came out: use"),
+        (A.HorizontalFlip(p=1), FIELDS[2], expected),
+        (A.Compose([A.HorizontalFlip(p=1)]), FIELDS[2], expected),
+        (A.Compose([A.HorizontalFlip()], **coco), FIELDS[2], expected),
+        (A.Compose([A.HorizontalFlip()], **names), FIELDS[2], expected),
+        (A.Compose([A.HorizontalFlip()], **boxes), "keypoints", expected),
+        (A.Compose([A.HorizontalFlip()], **turned), "keypoints", expected),
+    ]  # fmt: skip
+    for transform, field, message in cases:
         with pytest.raises(FunctionError, match=message):
-            of_one(painted, Augment(24, transforms=[Function(transform)]), 1, fields)
-
-
-def test_albumentations_boxes_and_points_need_their_params(painted: Path) -> None:
-    """Without them, or with others, Albumentations returns other units, and no error."""
-    right, names = (A.BboxParams("pascal_voc", label_fields=[name]) for name in ("classes", "names"))
-    coco = A.BboxParams("coco", label_fields=["classes"])
-    cases: list[tuple[Any, Any]] = [
-        (A.HorizontalFlip(p=1), FIELDS[2]),
-        (A.Compose([A.HorizontalFlip(p=1)]), FIELDS[2]),
-        (A.Compose([A.HorizontalFlip()], bbox_params=coco), FIELDS[2]),
-        (A.Compose([A.HorizontalFlip()], bbox_params=names), FIELDS[2]),
-        (A.Compose([A.HorizontalFlip()], bbox_params=right), "keypoints"),
-        (A.Compose([A.HorizontalFlip()], keypoint_params=A.KeypointParams("yx")), "keypoints"),
-    ]
-    for transform, field in cases:
-        with pytest.raises(FunctionError, match=r"expected A.Compose\(\[...\], bbox_params=A.BboxParams\('pascal_voc'"):
             of_one(painted, Augment(24, transforms=[Function(transform)]), 1, ("image", field))
-    assert of_one(painted, Augment(24, transforms=[Function(A.Compose([A.HorizontalFlip(p=1)], bbox_params=right))]), 1)
+    assert of_one(painted, Augment(24, transforms=[Function(A.Compose([A.HorizontalFlip(p=1)], **boxes))]), 1)
 
 
 def test_arguments_and_pickles(transforms: ModuleType) -> None:

@@ -2,11 +2,11 @@
 
 import dataclasses
 import math
-import random
-from collections.abc import Callable
+import traceback
 from pathlib import Path
 from typing import Any
 
+import global_draws
 import numpy as np
 import pytest
 import torch
@@ -25,52 +25,41 @@ NOISY_BEFORE = Augment(12, dtype="uint8", transforms=[Function(speckle, before_c
 
 
 @pytest.fixture(params=["native", "dali", "both"])
-def decoder(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def upload(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
-    """Makes batches go the way of a GPU, on the CPU, for decoders such as "native-uploading"."""
-
-    def prepare(decoder: str) -> str:
-        name, _, uploads = decoder.partition("-")
-        if uploads:
-            pretend_gpu(monkeypatch)
-        return name
-
-    return prepare
-
-
-def moving(function: Any, at: str, **options: Any) -> Augment:
-    own = Function(function, before_crop=at == "before_crop")
-    return Augment(64, dtype="uint8", crop=RandomResizedCrop(scale=(0.5, 1)), transforms=[own], **options)
+def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Batches of one such as "native-uploading" go the way of a GPU, on the CPU."""
+    name, _, uploads = str(request.param).partition("-")
+    if uploads:
+        pretend_gpu(monkeypatch)
+    return name
 
 
 @pytest.mark.parametrize(
-    ("decoder", "function", "at"),
+    ("decoder", "function"),
     [
-        ("native", swap_sides, "after_crop"),
-        ("dali", swap_sides, "after_crop"),
-        ("both-uploading", swap_sides, "after_crop"),
-        ("native", turn, "before_crop"),
-        ("dali-uploading", turn, "before_crop"),
+        ("native", Function(swap_sides)),
+        ("dali", Function(swap_sides)),
+        ("both-uploading", Function(swap_sides)),
+        ("native", Function(turn, before_crop=True)),
+        ("dali-uploading", Function(turn, before_crop=True)),
     ],
+    indirect=["decoder"],
 )
 def test_masks_boxes_and_keypoints_go_with_the_image(
-    painted: Path, decoder: str, function: Any, at: Any, upload: Callable[[str], str]
+    painted: Path, tmp_path: Path, decoder: str, function: Function
 ) -> None:
-    decoder = upload(decoder)
-    augment = moving(function, at, vertical_flip=0.3)
-    fields = (*FIELDS, KEYPOINTS)
-    options: dict[str, Any] = {"fields": fields, "decoder": decoder, "drop_last": False}
-    with load(painted, 5, augment=augment, **options) as loader:
+    """Also those of a sample that takes the place of one that does not decode."""
+    crop = RandomResizedCrop(scale=(0.5, 1))
+    augment = Augment(64, dtype="uint8", crop=crop, vertical_flip=0.3, transforms=[function])
+    bad = damage(painted, tmp_path / "train", (1, 7, 8))
+    options: dict[str, Any] = {"fields": (*FIELDS, KEYPOINTS), "on_corrupt": gpuload.OnCorrupt("skip", most=1.0)}
+    with load(bad, 5, augment=augment, decoder=decoder, drop_last=False, **options) as loader:
         boxes = points = 0
         for batch in (batch._asdict() for _ in range(2) for batch in loader):  # type: ignore[attr-defined]
+            assert not {1, 7, 8} & set(batch["index"].tolist())
             check_masks(batch["image"], batch["mask"])
             boxes += check_boxes(batch["image"], batch["boxes"])
             points += check_keypoints(batch["image"], batch["keypoints"], upright=False)
-    assert boxes > 50 and points > 100
+    assert boxes > 50 and points > 100 and loader.report().corrupt == 6
 
 
 def test_what_a_function_gets(painted: Path, decoder: str) -> None:
@@ -108,12 +97,10 @@ def plain(packed: Path, augment: Augment, decoder: str = "native", **options: An
         ("dali-uploading", "float16", "NCHW"),
         ("both", "bfloat16", "NCHW"),
     ],
+    indirect=["decoder"],
 )
-def test_a_function_that_changes_nothing_changes_nothing(
-    packed: Path, decoder: str, dtype: Any, layout: Any, upload: Callable[[str], str]
-) -> None:
+def test_a_function_that_changes_nothing_changes_nothing(packed: Path, decoder: str, dtype: Any, layout: Any) -> None:
     """What follows it is what follows the crop without it: flips, transforms, normalisation, erasing, layout."""
-    decoder = upload(decoder)
     steps = (ColorJitter(0.4, hue=0.1), RandomErasing(0.5, value="random"))
     options: dict[str, Any] = {"dtype": dtype, "layout": layout, "vertical_flip": 0.5}
     expected = plain(packed, Augment(12, transforms=steps, **options), decoder)
@@ -222,6 +209,11 @@ def test_the_generator_is_well_defined(packed: Path) -> None:
 GOLDEN = [[9581030684215792379, 5234189398341145004], [15070054850686972695, 13984747787447326408]]
 
 
+def without_boxes(sample: Any) -> Any:
+    del sample["boxes"]
+    return sample["image"]
+
+
 def failing(message: str, at: str = "after_crop", **returned: Any) -> Any:
     return pytest.param(returned, at, message, id=message)
 
@@ -247,12 +239,14 @@ def failing(message: str, at: str = "after_crop", **returned: Any) -> Any:
         failing(r"float32 \(12, 12\) as 'mask': expected finite uint8", mask=np.zeros((12, 12), np.float32)),
         failing(r"uint16 \(12, 12\) as 'mask': expected finite uint8", mask=np.full((12, 12), 300, np.uint16)),
         failing(r"\(2, 3\) as 'keypoints': expected finite float32 \(M, 3, 3\)", keypoints=np.ones((2, 3))),
+        failing(r"removed 'boxes' from the sample and did not return it: return it", it=without_boxes),
         failing(r"size from 1\d\d×1\d\d to 9×9 without returning 'boxes'", "before_crop", it=np.zeros((9, 9, 3), np.uint8)),
     ],
 )  # fmt: skip
 def test_wrong_results_are_told_by_name(painted: Path, returned: Any, at: Any, message: str) -> None:
     def function(sample: Any, rng: np.random.Generator) -> Any:
-        return returned.get("it", returned) if sample["index"] == 3 else sample
+        given = returned.get("it", returned) if sample["index"] == 3 else sample
+        return given(sample) if callable(given) else given
 
     augment = Augment(12, transforms=[Function(function, before_crop=at == "before_crop")])
     with (
@@ -265,15 +259,11 @@ def test_wrong_results_are_told_by_name(painted: Path, returned: Any, at: Any, m
 
 
 def test_what_is_done_to_the_sample_itself(painted: Path) -> None:
-    """Its arrays may be changed, and entries replaced; an entry that is removed has to be returned."""
+    """Its arrays may be changed, and entries replaced."""
 
     def change(sample: Any, rng: np.random.Generator) -> Any:
         sample["image"] //= 2
         sample["boxes"], sample["boxes_class"] = sample["boxes"][:1], sample["boxes_class"][:1]
-        return sample["image"]
-
-    def remove(sample: Any, rng: np.random.Generator) -> Any:
-        del sample["boxes"]
         return sample["image"]
 
     options: dict[str, Any] = {"fields": ("image", FIELDS[2]), "shuffle": False}
@@ -283,45 +273,31 @@ def test_what_is_done_to_the_sample_itself(painted: Path) -> None:
     with load(painted, 3, augment=dataclasses.replace(plainly, transforms=[Function(change)]), **options) as loader:
         for (images, boxes), (half, first) in zip(loader, expected, strict=True):
             assert torch.equal(images, half) and torch.equal(boxes.boxes, first)
-    with (
-        load(painted, 3, augment=dataclasses.replace(plainly, transforms=[Function(remove)]), **options) as loader,
-        pytest.raises(FunctionError, match=r"remove removed 'boxes' from the sample and did not return it: return it"),
-    ):
-        list(loader)
 
 
-@pytest.mark.parametrize("name", ["np.random", "random", "torch"])
-def test_global_generators_are_told_of(packed: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_global_generators_are_told_of(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In threads, once a process. Functions that draw from rng are not blamed, as all other tests here show."""
-    draws: dict[str, Callable[[], float]] = {
-        "np.random": lambda: float(np.random.rand()),  # noqa: NPY002 - the one that such functions use
-        "random": random.random,
-        "torch": lambda: float(torch.rand(1)),
-    }
-
-    def fade(sample: Any, rng: np.random.Generator) -> Any:
-        return (sample["image"] * draws[name]()).astype(np.uint8)
-
     monkeypatch.setattr("gpuload.functions.function._TOLD", set())
-    with load(packed, augment=Augment(12, transforms=[Function(fade)])) as loader:
-        message = rf"fade draws from the global generator of {name}, which threads share, .*Draw from rng, or use Func"
-        with pytest.warns(UserWarning, match=message) as told:
+    message = "speckle draws from the global generator of random and np.random and torch, which threads share, .*"
+    with load(packed, augment=Augment(12, transforms=[Function(global_draws.speckle)])) as loader:
+        with pytest.warns(UserWarning, match=f"{message}Draw from rng, or use Func") as told:
             list(loader)
-    assert len(told) == 1
-    with load(packed, augment=Augment(12, transforms=[Function(fade)])) as loader:
+        assert len(told) == 1
+    with load(packed, augment=Augment(12, transforms=[Function(global_draws.speckle)])) as loader:
         list(loader)  # warnings are errors here
 
 
-def test_what_a_function_raises_is_the_cause(packed: Path, decoder: str) -> None:
-    augment = Augment(12, transforms=[Function(refuse_seven)])
+@pytest.mark.parametrize("processes", [0, 1])
+def test_what_a_function_raises_is_the_cause(packed: Path, decoder: str, processes: int) -> None:
+    augment = Augment(12, transforms=[Function(refuse_seven, processes=processes)])
     with load(packed, 4, augment=augment, decoder=decoder, shuffle=False) as loader:
         batches = 0
-        with pytest.raises(
-            FunctionError, match=r"the function refuse_seven raised ValueError: seven is refused"
-        ) as one:
+        with pytest.raises(FunctionError, match=r"the function refuse_seven raised ValueError: seven is ref") as raised:
             for _ in loader:
                 batches += 1
-        assert isinstance(one.value.__cause__, ValueError) and batches == 1
+        cause = raised.value.__cause__
+        assert isinstance(cause, ValueError) and batches == 1
+        assert "in refuse_seven" in "".join(traceback.format_exception(cause))
         assert loader.state_dict()["samples"] == 4
         with pytest.raises(FunctionError):  # the next loop is as good
             list(loader)
@@ -346,18 +322,3 @@ def test_without_a_function_none_takes_time(packed: Path) -> None:
     with load(packed) as loader:
         list(loader)
         assert loader.metrics().function_s == 0 < loader.metrics().decode_s
-
-
-@pytest.mark.parametrize(("function", "at"), [(swap_sides, "after_crop"), (turn, "before_crop")])
-def test_boxes_of_what_takes_another_ones_place(painted: Path, tmp_path: Path, function: Any, at: Any) -> None:
-    """They go with its image, as the function made both."""
-    bad = damage(painted, tmp_path / "train", (1, 7, 8))
-    augment = moving(function, at)
-    options: dict[str, Any] = {"on_corrupt": gpuload.OnCorrupt("skip", most=1.0), "shuffle": False, "drop_last": False}
-    with load(bad, 6, augment=augment, fields=FIELDS, decoder="native", **options) as loader:
-        compared = 0
-        for image, mask, boxes, _, index, _ in loader:
-            assert not {1, 7, 8} & set(index.tolist())
-            check_masks(image, mask)
-            compared += check_boxes(image, boxes)
-    assert compared > 20 and loader.report().corrupt == 3
