@@ -136,7 +136,7 @@ EXAMPLES = {
         lambda n: np.array(boxes(n), np.float32).reshape(-1, 4),
         mirror_boxes,
         lambda value: value / 2,
-        lambda n: boxes(n),
+        lambda n: json.dumps([[*box, name] for box, name in zip(boxes(n), ("dog", "cat"), strict=False)]),
     ),
     "instances": Example(
         lambda n: {
@@ -176,9 +176,9 @@ def samples_of(kind: str) -> list[dict[str, Any]]:
     return [{**image.give(number), "name": f"{number:02d}", **EXAMPLES[kind].give(number)} for number in range(SAMPLES)]
 
 
-def pack(folder: Path, kind: str, **settings: Any) -> gpuload.Dataset:
+def pack(folder: Path, kind: str, first: int = 0, **settings: Any) -> gpuload.Dataset:
     given = {"workers": 1, "maxcount": 3, "shuffle": False, **dict(EXAMPLES[kind].settings), **settings}
-    gpuload.pack(samples_of(kind), folder, **given)
+    gpuload.pack(samples_of(kind)[first:], folder, **given)
     return gpuload.Dataset(folder / "train")
 
 
@@ -200,12 +200,12 @@ def loader(data: Any, kind: str, batch_size: int = 3, **options: Any) -> gpuload
     return gpuload.DaliIterator(data, batch_size, augment=augment, fields=fields, **{**usual, **options})
 
 
-def drain(batches: Any, kind: str) -> list[tuple[int, Any]]:
-    """(sample number, value) in the order of the batches."""
+def drain(batches: Any, kind: str, second: int = 0) -> list[tuple[int, Any]]:
+    """(sample number, value) in the order of the batches. second: the number of the second set's first sample."""
     return [
-        (int(index), EXAMPLES[kind].show(output, row))
-        for output, indices, _ in batches
-        for row, index in enumerate(indices)
+        (int(number), EXAMPLES[kind].show(output, row))
+        for output, indices, sets in batches
+        for row, number in enumerate(indices + second * sets)
     ]
 
 
@@ -221,19 +221,11 @@ def check(
             assert value == wanted
 
 
-def test_every_kind_has_an_example() -> None:
-    assert set(EXAMPLES) == set(KINDS)
-
-
-def test_values_survive_packing_and_loading(kind: str, packed: gpuload.Dataset) -> None:
+@pytest.mark.parametrize("flip", [0.0, 1.0])
+def test_values_survive_packing_and_move_with_a_flip(kind: str, packed: gpuload.Dataset, flip: float) -> None:
     assert packed.fields[field_name(kind)].kind == kind
-    with loader(packed, kind) as batches:
-        check(kind, drain(batches, kind), range(SAMPLES))
-
-
-def test_values_move_with_a_flip(kind: str, packed: gpuload.Dataset) -> None:
-    with loader(packed, kind, flip=1.0) as batches:
-        check(kind, drain(batches, kind), range(SAMPLES), EXAMPLES[kind].mirror)
+    with loader(packed, kind, flip=flip) as batches:
+        check(kind, drain(batches, kind), range(SAMPLES), EXAMPLES[kind].mirror if flip else lambda value: value)
 
 
 def test_values_move_with_resizing_by_the_packer(kind: str, tmp_path: Path) -> None:
@@ -250,10 +242,10 @@ def test_values_move_with_resizing_by_the_packer(kind: str, tmp_path: Path) -> N
         check(kind, found, range(SAMPLES), EXAMPLES[kind].half)
 
 
-def test_samples_keep_their_values_in_a_mixture(kind: str, packed: gpuload.Dataset) -> None:
-    both = gpuload.mix([(packed.subset([0, 1, 2, 3]), 0.5), (packed.subset([4, 5, 6]), 0.5)])
+def test_samples_keep_their_values_in_a_mixture(kind: str, packed: gpuload.Dataset, tmp_path: Path) -> None:
+    both = gpuload.mix([(packed.subset([0, 1, 2]), 0.5), (pack(tmp_path, kind, 3), 0.5)])
     with loader(both, kind, 2, shuffle=True, steps_per_epoch=9, drop_last=True) as batches:
-        found = drain(batches, kind)
+        found = drain(batches, kind, 3)
     check(kind, found, [number for number, _ in found])
     assert {number for number, _ in found} == set(range(SAMPLES))
 
@@ -284,33 +276,40 @@ def test_verify_notices_every_changed_value(kind: str, packed: gpuload.Dataset, 
 
 
 def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
-    """As JSON lines, Parquet, or CSV, whose lists are JSON."""
+    """As JSON lines, Parquet, or CSV or TSV, whose lists are JSON."""
     if path.suffix == ".parquet":
         parquet.write_table(pa.Table.from_pylist(rows), path)
     elif path.suffix == ".jsonl":
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     else:
-        with path.open("w", newline="") as file:
+        with path.open("w", newline="", encoding="utf-8") as file:
             lines = [[json.dumps(cell) if isinstance(cell, list) else cell for cell in row.values()] for row in rows]
-            csv.writer(file).writerows([list(rows[0]), *lines])
+            csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",").writerows([list(rows[0]), *lines])
 
 
-@pytest.mark.parametrize("form", ["jsonl", "parquet", "csv"])
-def test_values_from_a_table_are_the_same(tmp_path: Path, form: str) -> None:
+@pytest.mark.parametrize(("form", "usual"), [("jsonl", False), ("parquet", True), ("csv", False), ("tsv", True)])
+def test_values_from_a_table_are_the_same(tmp_path: Path, form: str, usual: bool) -> None:
+    """usual: columns have the names that tell their kinds, where there are such."""
     kinds = {name: KINDS[name].role or name for name, example in EXAMPLES.items() if example.cell is not None}
-    assert set(kinds) == {name for name, kind in KINDS.items() if kind.in_tables}
+    assert set(EXAMPLES) == set(KINDS) and set(kinds) == {name for name, kind in KINDS.items() if kind.in_tables}
+    names = {kind: f"a {kind}" for kind in kinds}
+    names |= {kind: KINDS[kind].usual_names[0] for kind in kinds if usual and KINDS[kind].usual_names}
     (tmp_path / "photos" / "masks").mkdir(parents=True)
     rows: list[dict[str, Any]] = []
     for number in range(SAMPLES):
         (tmp_path / "photos" / f"{number}.jpg").write_bytes(image.give(number)["image"])
         (tmp_path / "photos" / "masks" / f"{number}.png").write_bytes(encode(Image.fromarray(mask(number)), "PNG"))
-        cells = {f"a {kind}": EXAMPLES[kind].cell(number) for kind in kinds}  # type: ignore[misc]
+        cells = {names[kind]: EXAMPLES[kind].cell(number) for kind in kinds}  # type: ignore[misc]
         rows.append({"path": f"{number}.jpg", **cells})
     write_table(table := tmp_path / f"table.{form}", rows)
-    columns = [part for kind, role in kinds.items() for part in ("--column", f"{role}=a {kind}")]
+    columns = [
+        part for kind, name in names.items() if name.startswith("a ") for part in ("--column", f"{kinds[kind]}={name}")
+    ]
     arguments = [str(tmp_path / "photos"), str(tmp_path / "out"), "--labels", str(table), "--no-shuffle", *columns]
     assert main(["pack", *arguments, "--workers", "1"]) == 0
+    assert verify(tmp_path / "out") == []
     data = gpuload.Dataset(tmp_path / "out" / "train")
+    assert data.fields["boxes"].classes == ("cat", "dog")
     assert {field.kind for field in data.manifest.fields[1:]} == set(kinds)
     for field in data.manifest.fields[1:]:
         spec: Any = gpuload.Keypoints(flip_pairs=()) if field.kind == "keypoints" else field.name

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from packed_fields import open_loader, pack, sample, unnamed, values_of
+from packed_fields import unnamed, values_of
 
 import gpuload
 from gpuload import Augment, MultiHot, OneHot, Target, Tokens
@@ -90,18 +90,6 @@ def test_tokens(dataset: gpuload.Dataset) -> None:
     assert values_of(Tokens(), dataset, [0]).values.shape == (1, 0)
 
 
-def test_batches_of_a_mixture(dataset: gpuload.Dataset, tmp_path: Path) -> None:
-    other = pack(tmp_path, [{**sample(number), "caption": f"other {number}"} for number in range(8, 12)])
-    mixture = gpuload.mix([(dataset, 1), (other, 1)])
-    fields = ("index", "dataset", "caption", "features", Tokens())
-    with open_loader("index", mixture, 5, fields=fields, shuffle=True) as loader:
-        for index, sources, captions, features, tokens in loader:
-            numbers = index + 8 * sources
-            expected = [f"other {n}" if s else f"photo {n}, größer" for n, s in zip(numbers, sources, strict=True)]
-            assert captions == expected
-            assert features[:, 0, 0].tolist() == tokens.lengths.tolist() == numbers.tolist()
-
-
 @pytest.mark.parametrize(
     ("field", "values", "member"),
     [
@@ -166,22 +154,8 @@ anything = st.builds(Pixels, st.integers(1, 256), st.sampled_from(["uint8", "uin
 
 @given(anything)
 def test_the_mode_and_the_field_tell_all_of_them(pixels: Pixels) -> None:
-    assert Pixels.of_mode(pixels.mode) == pixels
+    assert Pixels.of_mode(pixels.mode) == pixels and Pixels().in_field() == {}
     assert Pixels.of_field(Field("image", "raw", "raw", **pixels.in_field())) == pixels
-
-
-def test_modes_are_pillows_where_it_has_them() -> None:
-    modes = {
-        Pixels(1): "L",
-        Pixels(3): "RGB",
-        Pixels(4): "RGBA",
-        Pixels(1, "uint16"): "I;16",
-        Pixels(1, "float32"): "F",
-    }
-    assert {pixels: pixels.mode for pixels in modes} == modes
-    assert Pixels(7, "float32").mode == "float32x7"
-    assert Pixels(3).in_field() == {}
-    assert [Pixels(1, dtype).peak for dtype in ("uint8", "uint16", "float32")] == [255, 65_535, 1]
 
 
 @pytest.mark.parametrize("mode", ["", "CMYK", "float64x3", "uint8x0", "uint8x257", "uint8x", "uint8x3x"])

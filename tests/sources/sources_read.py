@@ -1,6 +1,8 @@
 """What sources list, and what the command packs of them, for the tests."""
 
+import json
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,19 @@ from gpuload.packing.verify import verify
 from gpuload.sources import Listing, open_source
 
 PHOTOS = [encode(photo(number, 40 + number, 30)) for number in range(12)]
+IMAGES = {f"{number}.jpg": PHOTOS[number] for number in range(3)}
+BOX = {"id": 1, "image_id": 0, "bbox": [1, 2, 3, 4], "category_id": 5}
+
+
+def inside(folder: str, files: Mapping[str, bytes] = IMAGES) -> dict[str, bytes]:
+    return {f"{folder}/{name}": data for name, data in files.items()}
+
+
+def coco(names: Sequence[str] = tuple(IMAGES), **changes: Any) -> bytes:
+    """COCO's JSON of these images, the first of which has a box of the class "x". changes: of its lists."""
+    images = [{"id": number, "file_name": name} for number, name in enumerate(names)]
+    document = {"images": images, "annotations": [BOX], "categories": [{"id": 5, "name": "x"}]}
+    return json.dumps({**document, **changes}).encode()
 
 
 def listed(root: Path, *arguments: Any, **options: Any) -> Listing:

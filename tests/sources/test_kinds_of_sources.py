@@ -4,7 +4,6 @@ import io
 import json
 import pickle
 import subprocess
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from pyarrow import parquet
 from reading import rejected_of, rows_of
 from sources_read import PHOTOS as ALL
 from sources_read import listed, reasons_of
+from tars import members
 
 import gpuload
 from gpuload import SourceError, cli
@@ -35,13 +35,6 @@ def packed(tmp_path: Path, *arguments: Any, code: int = cli.DONE) -> tuple[Manif
     return manifest, sorted(rows_of(out / "train"), key=lambda row: row["key"])
 
 
-def members(tmp_path: Path) -> dict[str, bytes]:
-    """Contents of the tar, as the tarfile module reads it, by extension and number of the sample."""
-    with tarfile.open(tmp_path / "out" / "train" / "shard-000000.tar") as archive:
-        files = [(info.name, archive.extractfile(info)) for info in archive]
-        return {f"{int(name[:8])}.{name.partition('.')[2]}": file.read() for name, file in files if file}
-
-
 def pixels_of(row: dict[str, Any]) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(row["image"])).convert("RGB")).astype(int)
 
@@ -50,60 +43,14 @@ def gray(number: int) -> bytes:
     return encode(Image.new("L", (40 + number, 30), number), "PNG")
 
 
-@pytest.mark.parametrize("form", ["csv", "tsv", "jsonl", "parquet"])
-def test_table_with_everything(make_folder: Folder, tmp_path: Path, form: str) -> None:
-    root = make_folder({f"{n}.jpg": data for n, data in enumerate(PHOTOS)} | {f"m{n}.png": gray(n) for n in range(6)})
-    rows = [
-        {
-            "path": f"{n}.jpg", "label": ["b", "a"][n % 2], "x": n / 4, "y": -1.5, "labels": ["t", "u"][: n % 3],
-            "caption": f"a “photo”, {n}", "boxes": [[1, 2, 3 + n, 4, "q"]] * (n % 2), "mask": f"m{n}.png",
-        }
-        for n in range(6)
-    ]  # fmt: skip
-    table = root / f"t.{form}"
-    if form == "jsonl":
-        for row in rows:  # a JSON list in a JSON text, as Arrow's reader wants one type in a list
-            row["boxes"] = json.dumps(row["boxes"])
-        table.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    elif form == "parquet":
-        columns = {name: [row[name] for row in rows] for name in rows[0]}
-        columns["boxes"] = [json.dumps(boxes) for boxes in columns["boxes"]]
-        parquet.write_table(pa.table(columns), table)
-    else:
-        import csv
-
-        with table.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, delimiter="\t" if form == "tsv" else ",")
-            writer.writerow(rows[0])
-            writer.writerows([json.dumps(v) if isinstance(v, list) else v for v in row.values()] for row in rows)
-    manifest, found = packed(tmp_path, root, "--labels", table, "--column", "target=x,y", "--column", "label=label")
-    assert [(f.name, f.kind, f.member) for f in manifest.fields] == [
-        ("image", "image", "jpg"), ("label", "class", "cls"), ("target", "target", "target.json"),
-        ("labels", "labels", "labels.json"), ("caption", "caption", "txt"), ("boxes", "boxes", "boxes.json"),
-        ("mask", "mask", "mask.png"),
-    ]  # fmt: skip
-    assert manifest.classes == ("a", "b")
-    assert (manifest.fields[3].classes, manifest.fields[5].classes) == (("t", "u"), ("q",))
-    assert [row["image"] for row in found] == PHOTOS
-    assert [row["label"] for row in found] == [1, 0] * 3
-    assert [row["target"] for row in found] == [[n / 4, -1.5] for n in range(6)]
-    assert [row["labels"] for row in found] == [[0, 1][: n % 3] for n in range(6)]
-    assert [row["caption"] for row in found] == [f"a “photo”, {n}" for n in range(6)]
-    assert [row["boxes"] for row in found] == [[[1, 2, 3 + n, 4]] * (n % 2) for n in range(6)]
-    inside = members(tmp_path)
-    assert inside["3.boxes.json"] == b'{"boxes": [[1.0, 2.0, 6.0, 4.0]], "classes": [0]}'
-    assert (inside["5.target.json"], inside["5.labels.json"]) == (b"[1.25, -1.5]", b"[0, 1]")
-    assert (inside["4.mask.png"], inside["4.txt"].decode()) == (gray(4), "a “photo”, 4")
-
-
 def test_sidecars(make_folder: Folder, tmp_path: Path) -> None:
     files = {f"d/{n}.jpg": data for n, data in enumerate(PHOTOS)}
-    files |= {f"d/{n}.txt": f"text {n}\n".encode() for n in range(5)} | {f"d/{n}.png": gray(n) for n in range(6)}
+    files |= {f"d/{n}.txt": f"text\r{n}\r\n".encode() for n in range(5)} | {f"d/{n}.png": gray(n) for n in range(6)}
     files |= {f"d/{n}.json": b'{"a": 1}' for n in range(6)} | {"d/5.JPEG": b"twice", "d/notes.md": b""}
     manifest, rows = packed(tmp_path, make_folder(files), "--from", "sidecar", code=cli.REJECTED)
     assert [field.name for field in manifest.fields] == ["image", "caption", "json", "mask"]
-    assert [(row["caption"], row["json"]) for row in rows] == [(f"text {n}", '{"a": 1}') for n in range(5)]
-    assert members(tmp_path)["4.mask.png"] == gray(4)
+    assert [(row["caption"], row["json"]) for row in rows] == [(f"text\n{n}", '{"a": 1}') for n in range(5)]
+    assert members(tmp_path / "out" / "train")[f"{rows[4]['key']}.mask.png"] == gray(4)
     reasons = rejected_of(tmp_path / "out" / "train")
     assert sorted(reasons.values()) == [
         "has no .txt beside it, though most images do",
@@ -114,50 +61,31 @@ def test_sidecars(make_folder: Folder, tmp_path: Path) -> None:
 COCO = {
     "images": [{"id": n + 10, "file_name": f"{n}.jpg"} for n in range(3)],
     "annotations": [
-        {"id": 2, "image_id": 10, "bbox": [1, 2, 10, 4], "category_id": 7},
-        {"id": 1, "image_id": 10, "bbox": [0, 0, 5.5, 5], "category_id": 90},
+        {"id": 2, "image_id": 10, "bbox": [1, 2, 10, 4], "category_id": 7, "keypoints": [4, 2, 2, 8, 6, 1, 0, 0, 0]},
+        {"id": 1, "image_id": 10, "bbox": [0, 0, 5.5, 5], "category_id": 90, "keypoints": [2, 2, 2, 4, 4, 2, 6, 6, 2]},
         {"id": 3, "image_id": 11, "bbox": [0, 0, 5, 5], "category_id": 90, "iscrowd": 1},
     ],
-    "categories": [{"id": 90, "name": "z"}, {"id": 7, "name": "a"}],
+    "categories": [{"id": 90, "name": "z", "keypoints": ["nose", "left_eye", "right_eye"]}, {"id": 7, "name": "a"}],
 }
 
 
 def test_coco(make_folder: Folder, tmp_path: Path) -> None:
     root = make_folder({f"{n}.jpg": data for n, data in enumerate(PHOTOS)} | {"c.json": json.dumps(COCO).encode()})
     manifest, rows = packed(tmp_path, root, "--labels", root / "c.json", "--encode", "jpeg", "--size", "15")
-    boxes, labels, ids = manifest.fields[1:]
+    boxes, labels, points, ids = manifest.fields[1:]
     assert (ids.name, ids.kind) == ("image_id", "json") and [row["image_id"] for row in rows] == ["10", "11", "12"]
     assert (boxes.classes, labels.classes) == (("a", "z"), ("a", "z"))
     assert [row["boxes"] for row in rows] == [[[0, 0, 2.75, 2.5], [0.5, 1, 5.5, 3]], [], []]  # halved, like the image
     assert [row["boxes_class"] for row in rows] == [[1, 0], [], []]
     assert [row["labels"] for row in rows] == [[0, 1], [], []]
+    assert (points.kind, points.size, points.classes) == ("keypoints", 3, ("nose", "left_eye", "right_eye"))
+    assert [row["keypoints"] for row in rows] == [[[1, 1, 2, 2, 2, 2, 3, 3, 2], [2, 1, 2, 4, 3, 1, 0, 0, 0]], [], []]
     texts = [{"id": n, "image_id": 10 + n // 2, "caption": f"text {n}"} for n in range(4)]
     (root / "t.json").write_text(json.dumps({"images": COCO["images"], "annotations": texts}))
     listing = listed(root, root / "t.json")
     assert listing.samples.column("caption").to_pylist() == ["text 0", "text 2"]
     assert listing.samples.column("captions").to_pylist() == ['["text 0", "text 1"]', '["text 2", "text 3"]']
     assert reasons_of(listing) == [("2.jpg", "has no caption")]
-
-
-PEOPLE = {
-    "images": COCO["images"],
-    "annotations": [
-        {"id": 1, "image_id": 10, "bbox": [0, 0, 9, 9], "category_id": 1, "keypoints": [4, 2, 2, 8, 6, 1, 0, 0, 0]},
-        {"id": 2, "image_id": 10, "bbox": [1, 1, 9, 9], "category_id": 1, "keypoints": [2, 2, 2, 4, 4, 2, 6, 6, 2]},
-        {"id": 3, "image_id": 11, "bbox": [0, 0, 5, 5], "category_id": 1, "iscrowd": 1},
-    ],
-    "categories": [{"id": 1, "name": "person", "keypoints": ["nose", "left_eye", "right_eye"]}],
-}
-
-
-def test_coco_keypoints(make_folder: Folder) -> None:
-    root = make_folder({f"{n}.jpg": data for n, data in enumerate(PHOTOS)} | {"c.json": json.dumps(PEOPLE).encode()})
-    listing = listed(root, root / "c.json")
-    field = listing.fields[2]
-    assert (field.name, field.kind, field.size, field.member) == ("keypoints", "keypoints", 3, "keypoints.json")
-    assert field.classes == ("nose", "left_eye", "right_eye")
-    people = [[4, 2, 2, 8, 6, 1, 0, 0, 0], [2, 2, 2, 4, 4, 2, 6, 6, 2]]
-    assert listing.samples.column("keypoints").to_pylist() == [people, [], []]
 
 
 def xml(*objects: tuple[str, int, int, int, int]) -> bytes:
@@ -184,11 +112,15 @@ def near(rows: list[dict[str, Any]], images: np.ndarray) -> bool:
     return all(np.array_equal(pixels_of(row), image) for row, image in zip(rows, images, strict=True))
 
 
-@pytest.mark.parametrize("layout", ["chunked", "contiguous", "float, channels first"])
+@pytest.mark.parametrize("layout", ["chunked", "contiguous", "float, channels first", "encoded"])
 def test_hdf5(tmp_path: Path, layout: str) -> None:
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        if layout == "chunked":
+        if layout == "encoded":  # files as they are, each a row of its own length: PyTables' VLArray
+            images = file.create_dataset("images", (20,), h5py.vlen_dtype(np.uint8))
+            for n, pixels in enumerate(PIXELS):
+                images[n] = np.frombuffer(encode(Image.fromarray(pixels), "PNG"), np.uint8)
+        elif layout == "chunked":
             file.create_dataset("deep/images", data=PIXELS, chunks=(3, 12, 16, 3), compression="gzip")
         elif layout == "contiguous":
             file["images"] = PIXELS
@@ -201,20 +133,8 @@ def test_hdf5(tmp_path: Path, layout: str) -> None:
     assert near(rows, PIXELS)
     assert [row["label"] for row in rows] == [n % 3 for n in range(20)]
     assert [row["targets"] for row in rows] == [[2 * n, 2 * n + 1] for n in range(20)]
-
-
-def test_hdf5_encoded_images(tmp_path: Path) -> None:
-    """Files as they are, each a row of its own length: PyTables' VLArray."""
-    h5py = pytest.importorskip("h5py")
-    files = [encode(photo(n)) for n in range(9)]
-    with h5py.File(tmp_path / "v.h5", "w") as file:
-        images = file.create_dataset("images", (9,), h5py.vlen_dtype(np.uint8))
-        for n, data in enumerate(files):
-            images[n] = np.frombuffer(data, np.uint8)
-        file["labels"] = np.arange(9) % 2
-    _, found = packed(tmp_path, tmp_path / "v.h5")
-    assert [row["image"] for row in found] == files
-    assert [row["label"] for row in found] == [n % 2 for n in range(9)]
+    alone = listed(tmp_path / "a.h5", no_labels=True)
+    assert (alone.fields, alone.classes, len(alone)) == ((), None, 20)
 
 
 def test_hdf5_with_a_filter_that_is_missing(tmp_path: Path) -> None:
@@ -242,6 +162,7 @@ def test_npy_and_npz(tmp_path: Path) -> None:
         save(tmp_path / f"{name}.npz", images=PIXELS, angle=np.arange(20) / 8, tokens=np.arange(60).reshape(20, 3))
         folder = tmp_path / name
         folder.mkdir()
+        assert listed(tmp_path / f"{name}.npz", no_labels=True).fields == ()
         manifest, rows = packed(folder, tmp_path / f"{name}.npz", "--lossless")
         assert near(rows, PIXELS)
         assert [row["angle"] for row in rows] == [n / 8 for n in range(20)]
@@ -250,24 +171,34 @@ def test_npy_and_npz(tmp_path: Path) -> None:
         data = (folder / "out" / "train" / "shard-000000.tar").read_bytes()
         stored = data[rows[4]["tokens_offset"] :][: rows[4]["tokens_bytes"]]
         assert np.frombuffer(stored, "<i8").tolist() == [12, 13, 14]
-        assert np.load(io.BytesIO(members(folder)["4.tokens.npy"])).tolist() == [12, 13, 14]
+        member = members(folder / "out" / "train")[f"{rows[4]['key']}.tokens.npy"]
+        assert np.load(io.BytesIO(member)).tolist() == [12, 13, 14]
 
 
-@pytest.mark.parametrize("kind", ["maps", "images", "pickles"])
-def test_lmdb(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["maps", "images", "pickles", "parquet"])
+def test_files_of_samples(tmp_path: Path, kind: str) -> None:
     lmdb, msgpack = pytest.importorskip("lmdb"), pytest.importorskip("msgpack")
-    with lmdb.open(str(tmp_path / "db"), map_size=1 << 24) as store, store.begin(write=True) as transaction:
-        for n in range(6):
-            sample = {"image": PHOTOS[n], "label": n % 2}
-            value = {"maps": msgpack.packb, "images": lambda of: of["image"], "pickles": pickle.dumps}[kind](sample)
-            transaction.put(b"%010d" % n, value)
+    make = {"maps": msgpack.packb, "images": lambda sample: sample["image"], "pickles": pickle.dumps}
+    samples = [{"image": PHOTOS[n], "x": n / 2, "y": n / 4, "breed": n % 2} for n in range(6)]
+    path = tmp_path / ("x.parquet" if kind == "parquet" else "x.lmdb")
+    if kind == "parquet":
+        parquet.write_table(pa.Table.from_pylist(samples), path)
+    else:
+        with lmdb.open(str(path), map_size=1 << 24) as store, store.begin(write=True) as transaction:
+            for n, sample in enumerate(samples):
+                transaction.put(b"%010d" % n, make[kind](sample))
     if kind == "pickles":
         with pytest.raises(SourceError, match="a pickle, which could run anything and is never opened"):
-            listed(tmp_path / "db")
+            listed(path)
         return
-    _, rows = packed(tmp_path, tmp_path / "db", "--lossless")
+    columns = () if kind == "images" else ("--column", "target=x,y", "--column", "label=breed")
+    _, rows = packed(tmp_path, path, "--lossless", *columns)
     assert [row["image"] for row in rows] == PHOTOS
-    assert [row.get("label") for row in rows] == ([0, 1] * 3 if kind == "maps" else [None] * 6)
+    assert listed(path, no_labels=True).fields == ()
+    if columns:
+        assert [(row["target"], row["label"]) for row in rows] == [([n / 2, n / 4], n % 2) for n in range(6)]
+        with pytest.raises(SourceError, match="--column label=bred: expected one of"):
+            listed(path, columns={"label": ("bred",)})
 
 
 def test_tars_packed_by_others(make_folder: Folder, tmp_path: Path) -> None:
@@ -284,8 +215,10 @@ def test_tars_packed_by_others(make_folder: Folder, tmp_path: Path) -> None:
     assert [f.kind for f in manifest.fields] == ["image", "class", "array", "mask", "caption"]
     assert [row["image"] for row in rows] == PHOTOS[:5]
     assert [row["label"] for row in rows] == [0, 1, 0, 1, 0]
-    assert members(tmp_path)["3.seg.png"] == gray(3)
+    assert members(tmp_path / "out" / "train")[f"{rows[3]['key']}.seg.png"] == gray(3)
     assert rejected_of(tmp_path / "out" / "train") == {"s3.tar/05.jpg": "has no .cls, which most samples have"}
+    alone = listed(root / "s*.tar", form="tar", no_labels=True)
+    assert (alone.fields, len(alone)) == ((), 6)
     # And what we packed ourselves, once more: nothing changes but the names.
     again = tmp_path / "again"
     again.mkdir()

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from images import Folder, encode, photo
-from reading import rows_of
+from images import Folder
 from sources_read import listed, names_of, reasons_of
 from zips import write_zip
 
-from gpuload import SourceError, cli
+from gpuload import SourceError
 from gpuload.sources import open_source
 
 
@@ -34,19 +33,6 @@ def test_ids_without_an_extension(make_folder: Folder, tmp_path: Path, column: s
     assert listing.samples.column("bytes").to_pylist() == [2, 1, 3]
 
 
-def test_through_the_packer(make_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    root = make_folder({f"{n}.jpg": encode(photo(n)) for n in range(10)})
-    (tmp_path / "train.csv").write_text("id,age,score\n" + "".join(f"{n},{n},{n / 2}\n" for n in range(10)))
-    arguments = ["pack", str(root), str(tmp_path / "out"), "--labels", str(tmp_path / "train.csv")]
-    assert cli.main(arguments) == cli.WRONG
-    assert "which holds the paths, and which the labels? Name them with" in capsys.readouterr().err
-    assert cli.main([*arguments, "--column", "target=score", "--val", "10%"]) == cli.DONE
-    assert "note: columns of " in (said := capsys.readouterr().out)
-    assert "that are not packed: 'age'; --column ROLE=NAME packs them" in said
-    assert [row["target"] for row in rows_of(tmp_path / "out" / "val")] != []
-    assert len(rows_of(tmp_path / "out" / "val")) == 1
-
-
 LEFT = "left out {} that {} does not name"
 
 
@@ -56,6 +42,8 @@ LEFT = "left out {} that {} does not name"
         ("1.jpg m/1.png", "id,mask\n1,m/1\n", None, ["1.jpg"], []),
         ("0.jpg 1.jpg 2.jpg x/5.jpg notes.txt", "path,label\n1.jpg,0\n./2.jpg,0\n", None, ["1.jpg", "./2.jpg"], [LEFT.format("1 image", "{}")]),
         ("0.jpg 1.jpg 2.jpg m/1.png", "path,mask\n1.jpg,m/1.png\n0.jpg,2.jpg\n", None, ["1.jpg", "0.jpg"], []),
+        ("1.jpg 2.jpg", "path,label,fold\n1.jpg,0,0\n2.jpg,0,1\n", None, ["1.jpg", "2.jpg"], ["columns of {} that are not packed: 'fold'; --column ROLE=NAME packs them"]),
+        ("1.jpg 2.jpg", "path,label,fold\n1.jpg,5,0\n2.jpg,5,1\n", {"target": ("label", "fold")}, ["1.jpg", "2.jpg"], []),
         ("1.jpg", "photo,path,label\n1.jpg,2.jpg,0\n", {"image": ("photo",)}, ["1.jpg"], ["columns of {} that are not packed: 'path'; --column ROLE=NAME packs them"]),
     ],
 )  # fmt: skip
@@ -68,6 +56,8 @@ def test_what_is_told_of_tables(
         found,
         [note.format(root.with_suffix(".t.csv")) for note in notes],
     )
+    if "target" in listing.samples.column_names:
+        assert listing.samples.column("target").to_pylist() == [[5, 0], [5, 1]]
     if "mask" in listing.samples.column_names:
         assert set(listing.samples.column("mask").to_pylist()) <= set(files.split())
 

@@ -20,7 +20,7 @@ from sources_read import PHOTOS as ALL
 from sources_read import listed, splits_of
 
 import gpuload
-from gpuload import ArgumentError, SourceError
+from gpuload import SourceError
 from gpuload.sources import open_source
 
 PHOTOS = ALL[:6]
@@ -190,15 +190,6 @@ def test_tables_of_paths(make_folder: Folder, tmp_path: Path, library: str) -> N
     assert report.manifests["train"].classes == tuple(NAMES)
     rows = rows_of(tmp_path / "out" / "train")
     assert [(row["image"], row["label"], row["age"]) for row in rows] == [(PHOTOS[n], n % 2, n / 2) for n in range(6)]
-
-
-def test_dicts_that_are_no_samples(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"a dict with 'image', 'label'; expected an iterable of dicts, one per"):
-        gpuload.pack({"image": PHOTOS[0], "label": 1}, tmp_path / "out")
-    with pytest.raises(ArgumentError, match=r"a dict with 'unsupervised'; .*of such by split: train, val and test"):
-        gpuload.pack({"train": [], "unsupervised": []}, tmp_path / "out")
-    with pytest.raises(SourceError, match=r"its columns are \['a'\]; which holds the image\? Call it 'image', or give"):
-        gpuload.pack(pa.table({"a": [1]}), tmp_path / "out")
 
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (10, 28, 28), np.uint8)
