@@ -22,9 +22,7 @@ from gpuload.fields.field import Field
 from gpuload.fields.keypoints import pairs_by_name
 from gpuload.fields.motion import Crops, Motion, place
 from gpuload.fields.registry import KINDS
-from gpuload.fields.rows import Rows
 
-FIELD = Field("boxes", "boxes", "boxes.json")
 SEEDS = st.integers(0, 2**32 - 1)
 
 
@@ -35,21 +33,6 @@ def crops(windows: Any, mirror: Any = 0, mirror_y: Any = 0) -> Crops:
     roi = [(windows[:, :2] - start).astype(np.float32), (windows[:, 2:] - start).astype(np.float32)]
     flips = [np.broadcast_to(np.asarray(flip, np.int32), len(windows)) for flip in (mirror, mirror_y)]
     return Crops(start, start, *roi, *flips)
-
-
-def rows(boxes: list[Any], labels: list[Any], view: Crops, size: tuple[int, int], affine: Any = None) -> Rows:
-    types = KINDS["boxes"].columns(FIELD)
-    columns = {
-        "boxes": pa.array([np.asarray(row, np.float32).reshape(-1, 4).tolist() for row in boxes], types["boxes"]),
-        "boxes_class": pa.array(labels, types["boxes_class"]),
-        "index": np.arange(len(boxes)),
-        "dataset": np.zeros(len(boxes), np.int64),
-    }
-    return Rows(columns, {}, [Motion(view, size, affine)])
-
-
-def values(spec: Boxes, rows: Rows) -> Any:
-    return KINDS["boxes"].bind(spec, FIELD, ()).values(rows)
 
 
 def draw_boxes(rng: np.random.Generator, count: int, width: int, height: int, step: float = 1) -> np.ndarray:
@@ -69,56 +52,43 @@ def test_affines_apply_after_crop_and_flip() -> None:
     assert visible.tolist() == [1, 0, 1, 0.25]
 
 
-@given(SEEDS, st.floats(0, 1))
-def test_kept_boxes_are_inside_and_visible_enough(seed: int, min_visible: float) -> None:
-    rng = np.random.default_rng(seed)
-    boxes = [draw_boxes(rng, int(rng.integers(0, 6)), 50, 40, step=0.25) for _ in range(5)]
-    images = np.repeat(np.arange(5), [len(row) for row in boxes])
-    labels = [[100 * n + number for number in range(len(row))] for n, row in enumerate(boxes)]
-    low, size = rng.uniform(-10, 30, (5, 2)), tuple(rng.integers(1, 300, 2).tolist())
-    view = crops(np.concatenate([low, low + rng.uniform(1, 30, (5, 2))], axis=1), rng.integers(0, 2, 5))
-    affine = np.array([np.eye(2, 3)] * 5) + rng.normal(0, 0.2, (5, 2, 3)) if seed % 2 else None
-    found = values(Boxes(min_visible=min_visible), rows(boxes, labels, view, size, affine))
-    _, visible = move_boxes(np.concatenate(boxes), images, Motion(view, size, affine))
-    kept = (visible >= min_visible) & (visible > 0)
-    assert found.counts.tolist() == np.bincount(images[kept], minlength=5).tolist()
-    filled = np.arange(found.labels.shape[1]) < found.counts[:, None]
-    assert found.labels[filled].tolist() == np.concatenate([[], *labels])[kept].tolist()
-    assert (found.labels[~filled] == -1).all() and (found.boxes[~filled] == 0).all()
-    x0, y0, x1, y1 = found.boxes[filled].T
-    assert ((x0 >= 0) & (x0 <= x1) & (x1 <= size[1]) & (y0 >= 0) & (y0 <= y1) & (y1 <= size[0])).all()
+def pack_boxes(folder: Path, width: int, height: int, *samples: list[list[int]]) -> gpuload.Dataset:
+    """The classes of the boxes of an image are 0, 1, 2 …"""
+    image = encode(photo(0, width, height), "PNG")
+    given = [{"image": image, "boxes": boxes, "boxes_class": list(range(len(boxes)))} for boxes in samples]
+    return pack(folder, given)
 
 
-def test_min_visible_is_the_least_fraction_that_is_kept() -> None:
-    boxes, labels = [[[0, 0, 10, 10], [0, 0, 20, 10], [30, 0, 40, 10], [10, 2, 10, 9]]], [[1, 2, 3, 4]]
+def test_min_visible_is_the_least_fraction_that_is_kept(tmp_path: Path) -> None:
     # A fifth of the first remains, 12 of 20 columns of the second, nothing of the third; the fourth is empty.
-    view = crops([0, 8, 20, 28])
-    for min_visible, expected in [(0, [1, 2]), (0.2, [1, 2]), (0.21, [2]), (0.6, [2]), (0.61, []), (1, [])]:
-        found = values(Boxes(min_visible=min_visible), rows(boxes, labels, view, (20, 20)))
-        assert (found.labels.tolist(), found.counts.tolist()) == ([expected], [len(expected)])
+    data = pack_boxes(tmp_path, 36, 20, [[0, 0, 10, 10], [0, 0, 20, 10], [30, 0, 36, 10], [10, 2, 10, 9]], [])
+    augment = Augment(20, crop=gpuload.CenterCrop(resize=20), flip=0)
+    for min_visible, expected in [(0, [0, 1]), (0.2, [0, 1]), (0.21, [1]), (0.6, [1]), (0.61, []), (1, [])]:
+        found = values_of(Boxes(min_visible=min_visible), data, [0, 1], augment=augment)
+        assert (found.labels.tolist(), found.counts.tolist()) == (
+            [expected, [-1] * len(expected)],
+            [len(expected), 0],
+        )
 
 
 @pytest.mark.parametrize(("form", "normalized"), [(f, n) for f in ("xyxy", "xywh", "cxcywh") for n in (False, True)])
-def test_formats(form: Any, normalized: bool) -> None:
-    found = values(
-        Boxes(format=form, normalized=normalized),
-        rows([[[4, 6, 12, 16]], []], [[3], []], crops([[0, 0, 40, 32]] * 2), (80, 32)),
-    )
+def test_formats(tmp_path: Path, form: Any, normalized: bool) -> None:
+    data = pack_boxes(tmp_path, 32, 40, [[4, 6, 12, 16]], [])
+    augment = Augment((80, 32), crop="none", flip=0)
+    found = values_of(Boxes(format=form, normalized=normalized), data, [0, 1], augment=augment)
     expected = {"xyxy": [4, 12, 12, 32], "xywh": [4, 12, 8, 20], "cxcywh": [8, 22, 8, 20]}[form]
     scale = [32, 80, 32, 80] if normalized else 1
     np.testing.assert_allclose(found.boxes, [[expected / np.array(scale)], [[0] * 4]], rtol=1e-6)
     assert [array.dtype for array in found] == [np.float32, np.int64, np.int64]
 
 
-@pytest.mark.parametrize(("most", "width"), [(None, 0), (2, 2)])
-@pytest.mark.parametrize("count", [0, 3])
-@pytest.mark.parametrize("affine", [False, True])
-def test_batches_without_boxes(most: int | None, width: int, count: int, affine: bool) -> None:
-    turned = np.array([np.eye(2, 3)] * count).reshape(-1, 2, 3) if affine else None
-    view = crops([[0, 0, 8, 8]] * count)
-    found = values(Boxes(max_boxes=most), rows([[]] * count, [[]] * count, view, (8, 8), turned))
-    assert found.boxes.shape == (*found.labels.shape, 4) == (count, width, 4)
-    assert found.counts.tolist() == [0] * count
+@pytest.mark.parametrize("transforms", [(), (gpuload.transforms.RandomRotation(9),)])
+def test_batches_without_boxes(tmp_path: Path, transforms: Any) -> None:
+    data, augment = pack_boxes(tmp_path, 8, 8, [], [], []), Augment(8, transforms=transforms)
+    for most, numbers in ((None, []), (2, []), (None, [0, 1, 2]), (2, [0, 1, 2])):
+        found = values_of(Boxes(max_boxes=most), data, numbers, augment=augment)
+        assert found.boxes.shape == (*found.labels.shape, 4) == (len(numbers), most or 0, 4)
+        assert found.counts.tolist() == [0] * len(numbers)
 
 
 @given(seed=SEEDS)

@@ -4,8 +4,8 @@ how: some of these, with commas: "kill" kills a process, "interrupt" sends SIGIN
 interpreter. Prints how often each came in time. A process of its own, which ends itself where something waits for ever.
 """
 
-import contextlib
 import faulthandler
+import multiprocessing
 import os
 import random
 import signal
@@ -33,26 +33,14 @@ def open_loader(folder: str) -> gpuload.DaliIterator:
     return load(Path(folder), augment=augment)
 
 
-def children() -> list[int]:
-    """The processes that call functions: those that the fork server has forked."""
-    found = []
-    for task in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            parent = int((task / "stat").read_text().rpartition(")")[2].split()[1])
-            grandparent = int((Path("/proc") / str(parent) / "stat").read_text().rpartition(")")[2].split()[1])
-            if grandparent == os.getpid():
-                found.append(int(task.name))
-    return found
-
-
 def stop(loader: gpuload.DaliIterator, how: str, after_s: float) -> bool:
     """Loops over it, and does that some time later; whether it came before the end."""
 
     def act() -> None:
         time.sleep(after_s)
         if how == "kill":
-            for process in children()[:1]:
-                os.kill(process, signal.SIGKILL)
+            for process in multiprocessing.active_children()[:1]:
+                process.kill()
         elif how == "interrupt":
             os.kill(os.getpid(), signal.SIGINT)
         elif how == "close":
@@ -95,7 +83,7 @@ def main(folder: str, how: str, times: int, drawn: random.Random) -> None:
             loader = open_loader(folder)
         loader.set_epoch(0)
         assert drain([loader]) == expected
-    assert len(children()) >= PROCESSES  # those of the last loader
+    assert len(multiprocessing.active_children()) >= PROCESSES  # those of the last loader
     loader.close()
     print(stopped, flush=True)
 

@@ -168,9 +168,6 @@ def test_npy_and_npz(tmp_path: Path) -> None:
         assert [row["angle"] for row in rows] == [n / 8 for n in range(20)]
         tokens = manifest.fields[2]
         assert (tokens.kind, tokens.dtype, rows[4]["tokens_shape"]) == ("array", "<i8", [3])
-        data = (folder / "out" / "train" / "shard-000000.tar").read_bytes()
-        stored = data[rows[4]["tokens_offset"] :][: rows[4]["tokens_bytes"]]
-        assert np.frombuffer(stored, "<i8").tolist() == [12, 13, 14]
         member = members(folder / "out" / "train")[f"{rows[4]['key']}.tokens.npy"]
         assert np.load(io.BytesIO(member)).tolist() == [12, 13, 14]
 
@@ -232,13 +229,7 @@ def test_tars_packed_by_others(make_folder: Folder, tmp_path: Path) -> None:
 def test_dicts(tmp_path: Path) -> None:
     (tmp_path / "p.jpg").write_bytes(PHOTOS[3])
     images = [PHOTOS[0], PIXELS[1], PIXELS[2].transpose(2, 0, 1), tmp_path / "p.jpg", photo(4), PIXELS[5] / 255]
-    samples = (
-        {
-            "image": image, "name": f"n{n}.x", "label": "ab"[n % 2], "labels": [n, 0], "angle": n / 2, "prompt": f"p{n}",
-            "boxes": [[0, 0, 3, 3]] * n, "boxes_class": ["q"] * n, "tokens": np.arange(n), "more": {"k": n},
-        }
-        for n, image in enumerate(images)
-    )  # fmt: skip
+    samples = ({"image": image, "name": f"n{n}.x", "label": "ab"[n % 2]} for n, image in enumerate(images))
     report = gpuload.pack(samples, tmp_path / "out", workers=1, lossless=True)
     assert (report.images, report.rejected) == (6, ())
     assert verify(tmp_path / "out", 1) == []
@@ -247,9 +238,4 @@ def test_dicts(tmp_path: Path) -> None:
     assert near([rows[1], rows[2], rows[5]], PIXELS[[1, 2, 5]])
     assert np.array_equal(pixels_of(rows[4]), np.asarray(photo(4)))
     assert [row["label"] for row in rows] == [0, 1] * 3
-    assert [(row["angle"], row["prompt"], row["more"]) for row in rows] == [
-        (n / 2, f"p{n}", f'{{"k": {n}}}') for n in range(6)
-    ]
-    assert [len(row["boxes"]) for row in rows] == list(range(6))
-    assert [row["tokens_shape"] for row in rows] == [[n] for n in range(6)]
     assert [row["source"] for row in rows] == [f"n{n}.x" for n in range(6)]

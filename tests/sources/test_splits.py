@@ -226,11 +226,7 @@ def test_splits_are_not_drawn_from_such_a_source(
     assert f"Leave out {option[0]} to keep these, or give --no-splits" in said
 
 
-A = {"a/0.jpg": PHOTOS[0], "b/1.jpg": PHOTOS[1]}
-
-
-def in_folders(*folders: str) -> dict[str, bytes]:
-    return {f"{folder}/{name}": data for folder in folders for name, data in A.items()}
+TWO = {"a/0.jpg": PHOTOS[0], "b/1.jpg": PHOTOS[1]}
 
 
 @pytest.mark.parametrize(
@@ -245,7 +241,7 @@ def in_folders(*folders: str) -> dict[str, bytes]:
 def test_what_is_told_of_folders_of_splits(
     make_folder: Folder, more: dict[str, bytes], notes: list[str], rejected: list[str]
 ) -> None:
-    listing = listed(make_folder({**in_folders("train", "test"), **more}))
+    listing = listed(make_folder({**inside("train", TWO), **inside("test", TWO), **more}))
     assert (list(listing.notes), listing.splits is not None) == (notes, True)
     assert reasons_of(listing) == [(name, "lies in no class folder") for name in rejected]
 
@@ -304,22 +300,16 @@ def test_arrays_with_a_split(tmp_path: Path, dtype: str) -> None:
     assert splits_of(listed(tmp_path / "x.npz", columns={"split": ("part",)})) == list(SPLIT_OF.values())
 
 
-BOXES = b"0 0.5 0.5 0.2 0.4\n"
-
-
 def commands(path: Path, members: Any) -> list[list[str]]:
     """Those that read a tar of somebody else."""
     tar, out = str(write_tar(path / "x.tar", members)), str(path / "out")
     return [["pack", tar, out], ["index", tar, "--out", out]]
 
 
-def with_texts(*texts: bytes) -> list[tuple[str, bytes]]:
-    return [(f"{n}.{end}", data) for n, text in enumerate(texts) for end, data in (("jpg", PHOTOS[0]), ("txt", text))]
-
-
 @pytest.mark.parametrize("number", [0, 1])
 def test_captions_beside_boxes_stay_captions(tmp_path: Path, number: int) -> None:
-    assert cli.main(commands(tmp_path, with_texts(BOXES, b"a cat"))[number]) == cli.DONE
+    members = {"0.jpg": PHOTOS[0], "0.txt": b"0 0.5 0.5 0.2 0.4\n", "1.jpg": PHOTOS[0], "1.txt": b"a cat"}
+    assert cli.main(commands(tmp_path, members)[number]) == cli.DONE
 
 
 @pytest.mark.parametrize("number", [0, 1])

@@ -161,31 +161,20 @@ def test_saved_under_other_names(tmp_path: Path) -> None:
     assert note in listed(tmp_path / "x").notes
 
 
-class Frame:
-    """As a table of pandas."""
-
-    columns = ("image_path", "label", "age")
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def itertuples(self, index: bool, name: None) -> Iterator[tuple[Any, ...]]:
-        assert not index
-        return iter([(str(self.root / f"{n}.jpg"), NAMES[n % 2], n / 2) for n in range(6)])
-
-
-def columns_of(root: Path) -> dict[str, list[Any]]:
-    cells = Frame(root).itertuples(False, None)
-    return {name: list(column) for name, column in zip(Frame.columns, zip(*cells, strict=True), strict=True)}
-
-
 @pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow", ""])
 def test_tables_of_paths(make_folder: Folder, tmp_path: Path, library: str) -> None:
     root = make_folder({f"{n}.jpg": PHOTOS[n] for n in range(6)})
-    table = Frame(root)
-    if library:
+    columns = {
+        "image_path": [str(root / f"{n}.jpg") for n in range(6)],
+        "label": [NAMES[n % 2] for n in range(6)],
+        "age": [n / 2 for n in range(6)],
+    }
+    table: Any = SimpleNamespace(
+        columns=list(columns), itertuples=lambda index, name: zip(*columns.values(), strict=True)
+    )
+    if library:  # else as a table of pandas
         module = pytest.importorskip(library)
-        table = getattr(module, "DataFrame", getattr(module, "table", None))(columns_of(root))
+        table = getattr(module, "DataFrame", getattr(module, "table", None))(columns)
     report = gpuload.pack(table, tmp_path / "out", workers=1, shuffle=False)
     assert report.manifests["train"].classes == tuple(NAMES)
     rows = rows_of(tmp_path / "out" / "train")
