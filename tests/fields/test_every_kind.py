@@ -302,9 +302,7 @@ def test_values_from_a_table_are_the_same(tmp_path: Path, form: str, usual: bool
         cells = {names[kind]: EXAMPLES[kind].cell(number) for kind in kinds}  # type: ignore[misc]
         rows.append({"path": f"{number}.jpg", **cells})
     write_table(table := tmp_path / f"table.{form}", rows)
-    columns = [
-        part for kind, name in names.items() if name.startswith("a ") for part in ("--column", f"{kinds[kind]}={name}")
-    ]
+    columns = [f"--column={kinds[kind]}={name}" for kind, name in names.items() if name.startswith("a ")]
     arguments = [str(tmp_path / "photos"), str(tmp_path / "out"), "--labels", str(table), "--no-shuffle", *columns]
     assert main(["pack", *arguments, "--workers", "1"]) == 0
     assert verify(tmp_path / "out") == []

@@ -13,14 +13,7 @@ import pytest
 import torch
 from loaders import drain, load
 from painted import KEYPOINTS
-from sample_functions import (
-    NotThere,
-    end_at_seven,
-    raise_own,
-    speckle,
-    swap_sides,
-    turn,
-)
+from sample_functions import NotThere, end_at_seven, raise_own, speckle, swap_sides, turn
 
 from gpuload import ArgumentError, Augment, FunctionError
 from gpuload.functions.processes import SharedMemory
@@ -97,16 +90,8 @@ def test_what_cannot_go_to_a_process(packed: Path, monkeypatch: pytest.MonkeyPat
 
 def test_nothing_waits_for_ever(packed: Path) -> None:
     """Nor is a process left behind: stderr, which all of them hold, would stay open. Thirty of each were tried."""
-    command = [
-        *prepared.python(),
-        "-W",
-        "error",
-        str(STOPPED),
-        str(packed),
-        "kill,interrupt,close,leave,exit",
-        "2",
-        "5",
-    ]
+    ways = "kill,interrupt,close,leave,exit"
+    command = [*prepared.python(), "-W", "error", str(STOPPED), str(packed), ways, "2", "5"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stderr.splitlines() if not line.startswith("gpuload compiles its CPU decoder")]

@@ -115,7 +115,7 @@ def test_a_source_that_is_neither_file_nor_folder(tmp_path: Path, name: str) -> 
 
 
 @pytest.mark.parametrize(
-    "path", ["../secret.jpg", "{outside}/secret.jpg", "a/../../secret.jpg", "a/b/../../../secret.jpg"]
+    "path", ["../secret.jpg", "{outside}/secret.jpg", "a/../../secret.jpg", "a/b/../../../secret.jpg", "/a/1.jpg", "a"]
 )
 @pytest.mark.parametrize("archive", [False, True])
 def test_paths_in_texts_do_not_lead_out(make_folder: Folder, tmp_path: Path, path: str, archive: bool) -> None:

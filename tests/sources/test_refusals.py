@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from images import Folder, encode, photo
 from reading import rows_of
 from sources_read import BOX, IMAGES, coco, inside, listed
@@ -64,7 +65,7 @@ LAYOUTS: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
     *(({"a.zip": data}, {"at": "a.zip"}, r"a\.zip: cannot be read as a zip archive \(.+\)") for data in (b"", b"PK", zip_bytes(IMAGES)[:-30])),
     ({"a.zip": zip_bytes({f"x/{n}": b"" for n in IMAGES})}, {"at": "a.zip"}, "names and classes start inside 'x'"),
     ({"1.jpg": b""}, {"at": "1.jpg", "form": "folder"}, "is a file, not a folder"),
-    ({f"d/{n}.jpg": b"" for n in range(6)}, {"form": "sidecar"}, "most of its 6 images have no .txt, .json or .png"),
+    ({f"d/{n}.{end}": b"" for n in range(6) for end in ("jpg", "txt")[: 1 + n % 2]}, {"form": "sidecar"}, "most of its 6 images have no .txt, .json or .png"),
     ({"1.jpg": b"", "1.txt": b"\xff"}, {"form": "sidecar"}, "1.txt: cannot be read as UTF-8 text"),
     ({f"{n}.{end}": data for n in range(3) for end, data in (("jpg", JPG), ("txt", YOLO))}, {"form": "sidecar"}, "YOLO's boxes, such as '0 0.5 0.5 0.2 0.4.*Give --from yolo"),
     ({"1.jpg": JPG}, {"form": "yolo"}, "no image has a .txt of its name"),
@@ -308,16 +309,6 @@ def test_options_of_the_command(
     assert not (tmp_path / "out").exists()
 
 
-class Tensor:
-    """As torch's: a number that is no Python number."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def tolist(self) -> Any:
-        return self.value
-
-
 SAMPLES: list[tuple[Any, str]] = [
     *(([{"image": JPG, "label": label} for label in labels], f"^samples: .*{word}") for labels, word in [
         ([0, None, 1], "numbers or names; found 'None'"),
@@ -328,7 +319,7 @@ SAMPLES: list[tuple[Any, str]] = [
         ([np.float32(2)], "numbers to be predicted are a target .*; found '2.0'"),
         ([[0], [1]], r"numbers or names; found '\[0\]', '\[1\]'"),
         ([np.array([0, 1])], r"numbers or names; found '\[0, 1\]'"),
-        ([Tensor([1])], r"numbers or names; found '\[1\]'"),
+        ([torch.tensor([1])], r"numbers or names; found '\[1\]'"),
         ([b"cat"], "sample 0 has a value that cannot be stored .it holds a bytes"),
     ]),
     ([], "holds no sample"),
@@ -360,7 +351,7 @@ def test_samples_that_are_wrong(tmp_path: Path, samples: Any, word: str) -> None
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("labels", [[0, 2, 1], [np.int64(0), np.array(2), 1], [Tensor(0), 2, 1]])
+@pytest.mark.parametrize("labels", [[0, 2, 1], [np.int64(0), np.array(2), 1], [torch.tensor(0), 2, 1]])
 def test_labels_that_are_numbers_of_any_type(tmp_path: Path, labels: list[Any]) -> None:
     samples = [{"image": JPG, "label": label} for label in labels]
     report = gpuload.pack(samples, tmp_path / "out", workers=1, shuffle=False)

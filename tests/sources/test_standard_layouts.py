@@ -101,6 +101,7 @@ LAYOUTS = {
 def test_layouts(make_folder: Folder, tmp_path: Path, name: str, archive: bool) -> None:
     listing = listed(write_zip(tmp_path / "a.zip", LAYOUTS[name]) if archive else make_folder(LAYOUTS[name]))
     assert sum(note.startswith("1 image has no .txt, so no boxes: '") for note in listing.notes) == 1
+    assert not any("no image" in note for note in listing.notes)
     splits = None if name in ("cvat", "labelimg") else ["train", "train", "val", "val"]
     assert splits_of(listing) == splits
     assert [(field.name, field.classes) for field in listing.fields] == [

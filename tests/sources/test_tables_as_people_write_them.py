@@ -52,10 +52,8 @@ def test_what_is_told_of_tables(
 ) -> None:
     root = make_folder(dict.fromkeys(files.split(), b""))
     listing = of_table(root, text, columns)
-    assert (names_of(listing), list(listing.notes)) == (
-        found,
-        [note.format(root.with_suffix(".t.csv")) for note in notes],
-    )
+    assert names_of(listing) == found
+    assert list(listing.notes) == [note.format(root.with_suffix(".t.csv")) for note in notes]
     if "target" in listing.samples.column_names:
         assert listing.samples.column("target").to_pylist() == [[5, 0], [5, 1]]
     if "mask" in listing.samples.column_names:

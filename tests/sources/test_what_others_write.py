@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from images import Folder
+from images import Folder, write_files
 from PIL import Image
 from pyarrow import parquet
 from reading import rows_of
@@ -113,11 +113,13 @@ HUB = {
     "saved": lambda folder: open_source(saved(folder / "x", range(6))),
     "saved by split": lambda folder: open_source(saved_splits(folder / "x")),
     "parquet": lambda folder: open_source(written(folder / "x.parquet", hub_table(range(6)))),
+    "parquet of paths": lambda folder: open_source(written(folder / "x.parquet", hub_table(range(6), False))),
 }
 
 
 @pytest.mark.parametrize("name", HUB)
 def test_hugging_face(tmp_path: Path, name: str) -> None:
+    write_files(tmp_path, {f"{n}.jpg": PHOTOS[n] for n in range(6)})
     report = gpuload.pack(HUB[name](tmp_path), tmp_path / "out", workers=1, shuffle=False)
     assert list(report.manifests) == (["train", "test"] if "split" in name else ["train"])
     rows = []
@@ -131,12 +133,8 @@ def test_hugging_face(tmp_path: Path, name: str) -> None:
     ]
 
 
-def test_parquet_of_paths(make_folder: Folder, tmp_path: Path) -> None:
-    root = make_folder({f"{n}.jpg": PHOTOS[n] for n in range(6)})
-    source = open_source(written(root / "x.parquet", hub_table(range(6), False)))
-    report = gpuload.pack(source, tmp_path / "1", workers=1)
-    assert report.manifests["train"].classes == tuple(NAMES)
-    assert sorted(row["image"] for row in rows_of(tmp_path / "1" / "train")) == sorted(PHOTOS)
+def test_parquet_of_paths_as_a_table(make_folder: Folder, tmp_path: Path) -> None:
+    root = make_folder({f"{n}.jpg": b"" for n in range(6)})
     table = written(tmp_path / "x.parquet", hub_table(range(6), False))
     listing = listed(root, table, {"path": ("img",)})
     assert (listing.classes, listing.samples.column("label").to_pylist()) == (tuple(NAMES), [0, 1] * 3)
