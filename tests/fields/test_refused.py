@@ -116,6 +116,7 @@ def test_a_kind_that_is_not_known() -> None:
         (Tokens("word"), "train: has no field 'word'; its fields are"),
         (Captions("image"), r"Captions\('image'\): expected a field of kind 'caption'"),
         (Boxes("caption"), r"Boxes\('caption'\): .* has kind 'caption'.* a field of kind 'boxes' \('boxes'\)"),
+        (Boxes(as_targets=True, masks=True), "were packed without masks and crowds. Pack them again"),
         (OneHot("labels"), r"has kind 'labels'.* a field of kind 'class' \('label'\)"),
         (Target("label"), r"has kind 'class'.* a field of kind 'target' \('angle', 'drive'\)"),
         (Mask("image"), r"has kind 'image'.* a field of kind 'mask' \('mask'\)"),
