@@ -129,7 +129,9 @@ def test_the_default_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_is_needed_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache, _ = filled(tmp_path, 3_000, 1)
+    cache, _ = filled(tmp_path, 3_500, 1)
+    (cache.sets / "set").mkdir()
+    (cache.sets / "set" / "index.arrow").write_bytes(bytes(500))
     cache.require(3_000, "a window", True)
     message = "^cache .*: a window take {} bytes, and it has room for {}, or"
     with pytest.raises(ArgumentError, match=message.format("4,000", "3,000. Raise cache_size")):
