@@ -1,7 +1,9 @@
-"""Shards that are truncated, deleted, replaced or overwritten while an epoch is read: correct samples or an error that
-names the shard, never the end of the process.
+"""Shards that are truncated, deleted, replaced or overwritten while an epoch is read, or whose disk fails: correct samples
+or an error that names the shard, never the end of the process.
 """
 
+import ctypes
+import errno
 import gc
 import os
 import re
@@ -10,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import prepared
 import pytest
@@ -267,3 +270,54 @@ def test_a_shard_that_is_overwritten_just_before_it_is_released(copy: Path) -> N
     with pytest.raises(gpuload.ShardError, match=r"was changed while it was being read: its SHA-256 is"):
         read_from.read(order, int(dataset.shard_sizes[first].sum()), int(dataset.shard_sizes[first].sum()) + 4)
     read_from.close()
+
+
+@pytest.fixture
+def disk(packed: Path, tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    """The file of an ext2 file system that holds a packed set, which can lose its end, and where it is mounted."""
+    image, folder = tmp_path / "disk.img", tmp_path / "disk"
+    folder.mkdir()
+    commands = ["mke2fs", "-q", "-t", "ext2", "-d", packed, image, "4M"], ["mount", "-o", "loop,ro", image, folder]
+    if any(subprocess.run(command, capture_output=True).returncode for command in commands):
+        pytest.skip("needs mke2fs and the right to mount a file system (root, or in a container --privileged)")
+    try:
+        yield image, folder
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@pytest.mark.parametrize("verify", [None, "sha256"])
+def test_a_disk_that_fails_is_named_and_a_repaired_one_is_read_on(
+    packed: Path, disk: tuple[Path, Path], decoder: str, verify: str | None
+) -> None:
+    """It answers EIO, which a memory map turns into SIGBUS."""
+    image, folder = disk
+    content = image.read_bytes()
+    message = r"shard-\d+.tar: cannot be read at byte [\d,]+ \(Input/output error\). Check the disk, or copy it"
+    with (
+        load(gpuload.Dataset(folder, verify=verify), decoder=decoder) as loader,
+        load(packed, decoder=decoder) as undisturbed,
+    ):
+        for name in ("index.arrow", "manifest.json"):
+            (folder / name).read_bytes()  # stays in memory
+        os.truncate(image, len(content) // 8)
+        for _ in range(2):
+            with pytest.raises(gpuload.ShardError, match=message):
+                list(loader)
+        assert loader.state_dict()["samples"] == 0
+        image.write_bytes(content)
+        loader.set_epoch(0)
+        assert drain([loader]) == drain([undisturbed])
+
+
+def test_a_file_that_cannot_be_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def mmap(*_: object) -> int:
+        ctypes.set_errno(errno.ENOMEM)
+        return 2**64 - 1  # MAP_FAILED, -1
+
+    (tmp_path / "file").write_bytes(b"abc")
+    monkeypatch.setattr(mapped_file, "_libc", SimpleNamespace(mmap=mmap))
+    with pytest.raises(OSError, match="Cannot allocate memory") as raised:
+        mapped_file.MappedFile(Lease(tmp_path / "file"), None)
+    opened = (os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd"))
+    assert raised.value.errno == errno.ENOMEM and str(tmp_path / "file") not in opened

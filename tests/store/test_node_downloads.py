@@ -1,8 +1,10 @@
-"""What each of several nodes downloads: with lanes its share of the set, and in later passes hardly anything."""
+"""What each of several nodes downloads: with lanes its share of the set, and in later passes hardly anything, where its
+cache holds the windows that are read; with buckets, too."""
 
 from pathlib import Path
 from typing import Any
 
+import bucket_sets
 import pytest
 from loaders import load
 from store.servers import file_server, proxied, running
@@ -55,3 +57,29 @@ def test_a_cache_holds_the_windows_of_the_lanes_of_a_node(many: Path, tmp_path: 
         small: Any = gpuload.Dataset(server.url, tmp_path, 20 * size)
         with pytest.raises(ArgumentError, match="two windows of 1 shard in each of 4 lanes take .* Raise c"):
             load(small, 8, shuffle=gpuload.Shuffle(window=1, lanes=4))
+
+
+def test_a_small_cache_is_enough_for_buckets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for what waits in the queues, out of shards that are not there any more, and for a run that is resumed with
+    an empty cache."""
+    monkeypatch.setattr("gpuload.read.batches._READ_AT_ONCE", 12)  # else one read takes the whole of so small a set
+    gpuload.pack(bucket_sets.make_samples(), tmp_path / "set", workers=1, maxcount=7, shuffle=False)
+    local = bucket_sets.load(tmp_path / "set" / "train", shuffle=gpuload.Shuffle(window=1))
+    expected = bucket_sets.steps([local], epochs=2)
+    with running(file_server(tmp_path / "set")) as server:
+        url, largest = f"{server.url}/train", max(shard.bytes for shard in local.dataset.manifest.shards)
+        others = sum(path.stat().st_size for path in (tmp_path / "set" / "train").iterdir() if path.suffix != ".tar")
+        size = others + 6 * largest
+        with bucket_sets.load(
+            gpuload.Dataset(url, tmp_path / "first", size), shuffle=gpuload.Shuffle(window=1)
+        ) as loader:
+            assert bucket_sets.steps([loader], stop=7) == expected[:7]
+            state = loader.state_dict()
+        with bucket_sets.load(
+            gpuload.Dataset(url, tmp_path / "second", size), shuffle=gpuload.Shuffle(window=1)
+        ) as loader:
+            loader.load_state_dict(state)
+            assert bucket_sets.steps([loader], epochs=2) == expected[7:]
+        # Of a closed loader, since threads of an open one may delete a shard that was just listed.
+        there = sum(path.stat().st_size for path in (tmp_path / "second").rglob("*") if path.is_file())
+        assert there <= size

@@ -1,7 +1,6 @@
 """The index of a set at a URL, of which only what is needed is fetched: every sample is still the right one."""
 
 import errno
-import json
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 import pytest
+from damaged import change_manifest
 from loaders import load
 from store.servers import file_server, proxied, running
 
@@ -157,10 +157,8 @@ def test_otherwise_the_whole_is_fetched(
     """Of a set whose manifest tells no parts, from a server without ranges, and where it is small."""
     folder = Path(shutil.copytree(many, tmp_path / "set"))
     if lacking == "parts":
-        manifest = json.loads((many / "manifest.json").read_text())
-        for name in ("index_offsets", "index_parts", "index_sha256"):
-            del manifest[name]
-        (folder / "manifest.json").write_text(json.dumps(manifest))
+        names = ("index_offsets", "index_parts", "index_sha256")
+        change_manifest(folder, lambda found: [found.pop(name) for name in names])
     if lacking == "size":
         monkeypatch.setattr("gpuload.disk.fetch.WHOLE_BYTES", (many / "index.arrow").stat().st_size)
     with running(file_server(folder, ranges=lacking != "ranges")) as server:

@@ -27,15 +27,6 @@ def test_what_is_kept_of_a_bucket_holds_no_credentials(reader: Proxy, tmp_path: 
     assert len(files) > 10 and not any(secret.encode() in path.read_bytes() for path in files)
 
 
-def test_a_wrong_secret_is_refused(reader: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-secret")
-    with pytest.raises(
-        RemoteError, match=rf"^{URL_}/manifest.json: access was denied \(403\). Set the credentials"
-    ) as error:
-        gpuload.Dataset(URL_, tmp_path)
-    assert "wrong-secret" not in str(error.value) and os.environ["AWS_ACCESS_KEY_ID"] not in str(error.value)
-
-
 def test_credentials_of_a_profile(reader: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "credentials"
     names = ("aws_access_key_id", "aws_secret_access_key")
@@ -47,21 +38,32 @@ def test_credentials_of_a_profile(reader: Proxy, tmp_path: Path, monkeypatch: py
     assert len(gpuload.Dataset(URL_, tmp_path)) == 97
 
 
-def test_a_machine_without_a_role_has_no_credentials(
-    reader: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its metadata server answers 404, which says nothing of the set."""
-    reader.fault = lambda path, number: "404"
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
-    monkeypatch.setattr("gpuload.store.objects._boto3_credentials", lambda: None)  # the user's may know some
-    monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"{reader.url}/169.254.169.254")
-    with pytest.raises(
-        RemoteError, match=f"^{URL_}/manifest.json: no credentials were found. Set the credentials by AWS"
-    ):
-        gpuload.Dataset(URL_, tmp_path)
+KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+REFUSED: list[tuple[str, dict[str, str | None], type[Exception], str]] = [
+    ("s3://no/set", {}, FormatError, "s3://no/set: no manifest.json there, so this is not a packed set"),
+    (URL_, {KEYS[1]: "wrong-secret"}, RemoteError, rf"{URL_}/manifest.json: access was denied \(403\). Set the cred"),
+    # Of a machine without a role, whose metadata server answers 404, which says nothing of the set.
+    (
+        URL_,
+        dict.fromkeys(KEYS),
+        RemoteError,
+        f"{URL_}/manifest.json: no credentials were found. Set the credentials by",
+    ),
+]
 
 
-def test_a_bucket_that_is_not_there(reader: Proxy, tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match="^s3://no/set: no manifest.json there, so this is not a packed set"):
-        gpuload.Dataset("s3://no/set", tmp_path)
+@pytest.mark.parametrize(("url", "changes", "error", "message"), REFUSED)
+def test_what_is_refused(
+    url: str, changes: dict[str, str | None], error: type[Exception], message: str,
+    reader: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    known = os.environ["AWS_ACCESS_KEY_ID"]
+    for name, value in changes.items():
+        monkeypatch.delenv(name) if value is None else monkeypatch.setenv(name, value)
+    if KEYS[0] in changes:
+        reader.fault = lambda path, number: "404"
+        monkeypatch.setattr("gpuload.store.objects._boto3_credentials", lambda: None)  # the user's may know some
+        monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"{reader.url}/169.254.169.254")
+    with pytest.raises(error, match=f"^{message}") as raised:
+        gpuload.Dataset(url, tmp_path)
+    assert "wrong-secret" not in str(raised.value) and known not in str(raised.value)
