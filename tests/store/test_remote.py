@@ -92,7 +92,7 @@ def test_ranks_mixtures_subsets_and_runs_that_go_on_are_those_of_the_folder(
 
 
 def test_what_is_asked_of_a_set_is_told_as_of_the_folder(place: Any, packed: Path, tmp_path: Path) -> None:
-    data, local = place(tmp_path), gpuload.Dataset(packed)
+    data, local = place(tmp_path, cache_size="1GB"), gpuload.Dataset(packed)
     keys = local.keys(range(97))
     asks: list[Callable[[Any], Any]] = [
         lambda one: one.first_row(),
@@ -107,7 +107,7 @@ def test_what_is_asked_of_a_set_is_told_as_of_the_folder(place: Any, packed: Pat
     for ask in asks:
         assert ask(data) == ask(local)
     copy = pickle.loads(pickle.dumps(data)).cache
-    assert (copy.folder, copy.given) == (tmp_path, data.cache.given)
+    assert (copy.folder, copy.limit) == (tmp_path, 10**9)
 
 
 ONCE = ["wrong bytes", "500", "stall", "503", "hang up", "cut", "429", "truncate"]
