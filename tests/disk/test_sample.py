@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from images import encode, photo
 from packed_fields import sample
-from painted import COLOURS, pack_painted
 
 import gpuload
 from gpuload import DecodeError, ShardError
@@ -29,6 +28,7 @@ def test_dataset_of_field(dataset: gpuload.Dataset) -> None:
         assert found["boxes"].shape == (len(given["boxes"]), 4) and found["boxes"].tolist() == given["boxes"]
         assert [names[n] for n in found["boxes_class"]] == given["boxes_class"]
         assert (np.asarray(found["mask"]) == number).all() and found["mask"].size == found["image"].size
+        assert found["keypoints"].tolist() == [[[1, 1, 2], [3, 3, 2]]]
         labels = dataset.fields["labels"].classes or ()
         assert [labels[n] for n in found["labels"]] == given["labels"]
 
@@ -43,13 +43,6 @@ def test_numbers_keys_and_sources_are_the_same_samples(packed: Path) -> None:
             assert (found["key"], found["source"], found["index"]) == wanted
     part = dataset.subset([3, 50, 96])
     assert [part[n]["index"] for n in (0, 1, 2, -3, -2, -1, rows[50]["key"])] == [3, 50, 96, 3, 50, 96, 50]
-
-
-def test_the_keypoints_of_a_painted_image(tmp_path: Path) -> None:
-    found = gpuload.Dataset(pack_painted(tmp_path / "painted", 2))[0]
-    assert found["keypoints"].shape[1:] == (3, 3)
-    pixels, mask = np.asarray(found["image"], int), np.asarray(found["mask"])
-    np.testing.assert_allclose(pixels, COLOURS[mask], atol=1)
 
 
 def test_raw_images(tmp_path: Path) -> None:

@@ -144,11 +144,11 @@ def test_a_shard_that_was_truncated_since_it_was_opened_is_refused(copy: Path, m
         read_stored(dataset)
 
 
-@pytest.mark.parametrize(("name", "row"), [("mask", 5), ("image", 10)])
+@pytest.mark.parametrize(("name", "row", "encode"), [("mask", 5, "jpeg"), ("image", 10, "jpeg"), ("image", 10, "raw")])
 def test_members_may_reach_the_end_of_their_shard_and_no_further(
-    sets: dict[str, Path], tmp_path: Path, name: str, row: int
+    sets: dict[str, Path], tmp_path: Path, name: str, row: int, encode: str
 ) -> None:
-    folder = Path(shutil.copytree(sets["jpeg"], tmp_path / "copy"))
+    folder = Path(shutil.copytree(sets[encode], tmp_path / "copy"))
     pristine, end = (folder / "index.arrow").read_bytes(), (folder / f"shard-{row // 4:06d}.tar").stat().st_size
     size = pa.ipc.open_file(pristine).get_batch(row // 4).column(f"{name}_bytes")[row % 4].as_py()
     for offset, length in ((end - size + 1, size), (end - size + 4096, size), (0, end + 1)):

@@ -93,14 +93,11 @@ def test_ctrl_c_leaves_no_request_that_nothing_answers(monkeypatch: pytest.Monke
 
 
 def test_each_content_is_hashed_once(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hashed: list[int] = []
-    check_digest = resolve_name("gpuload.read.shards:MappedShard.check_digest")
-
-    def counting(shard: Any, *args: Any, **options: Any) -> bool:
-        hashed.append(shard.number)
-        return bool(check_digest(shard, *args, **options))
-
-    monkeypatch.setattr("gpuload.read.shards.MappedShard.check_digest", counting)
+    hashed, check = list[int](), resolve_name("gpuload.read.shards:MappedShard.check_digest")
+    monkeypatch.setattr(
+        "gpuload.read.shards.MappedShard.check_digest",
+        lambda shard, *args: (hashed.append(shard.number), check(shard, *args))[1],
+    )
     with load(gpuload.Dataset(packed, verify="sha256"), shuffle=gpuload.Shuffle(window=2)) as loader:
         for _ in range(3):
             list(loader)

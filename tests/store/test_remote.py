@@ -49,19 +49,17 @@ OPTIONS: list[dict[str, Any]] = [
     {"shuffle": gpuload.Shuffle(window=1)},
     {"shuffle": gpuload.Shuffle(window=1, lanes=2), "drop_last": True},
     {"verify": "sha256", "shuffle": False, "decoder": "dali"},
-    {"shuffle": gpuload.Shuffle(window=4), "sampling": gpuload.Balance("label"), "exclude": [3, 40]},
+    {"exclude": [3, 40], "shuffle": gpuload.Shuffle(window=4), "sampling": gpuload.Balance("label")},
     {"augment": BUCKETS, "shuffle": gpuload.Shuffle(window=4)},
 ]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options))
 def test_epochs_are_those_of_the_folder(options: dict[str, Any], place: Any, packed: Path, tmp_path: Path) -> None:
-    of_set: dict[str, Any] = {name: options[name] for name in ("verify", "exclude") if name in options}
-    if "exclude" in of_set:
-        of_set["exclude"] = gpuload.Dataset(packed).keys(of_set["exclude"])
-    options = {"drop_last": False, **{name: value for name, value in options.items() if name not in of_set}}
-    sets: list[Any] = [gpuload.Dataset(packed, **of_set), place(tmp_path, **of_set)]
-    with load(sets[0], **options) as local, load(sets[1], **options) as loader:
+    of_loader = {name: value for name, value in options.items() if name not in ("verify", "exclude")}
+    of_set = {"verify": options.get("verify"), "exclude": gpuload.Dataset(packed).keys(options.get("exclude", []))}
+    sets = gpuload.Dataset(packed, **of_set), place(tmp_path, **of_set)
+    with remote(sets[0], **of_loader) as local, remote(sets[1], **of_loader) as loader:
         for _ in range(2):
             assert drain([loader]) == drain([local])
 
@@ -198,7 +196,6 @@ def test_what_goes_on_going_wrong_is_an_error_in_a_while(
         assert drain([loader]) == epochs[0]
 
 
-@pytest.mark.parametrize("way", ["cached", "in parts"], indirect=True)
 def test_without_a_network_the_cache_is_enough(
     way: str, packed: Path, tmp_path: Path, epochs: list[Rows], caplog: pytest.LogCaptureFixture, impatient: None
 ) -> None:
@@ -214,13 +211,10 @@ def test_without_a_network_the_cache_is_enough(
         gpuload.Dataset(url, tmp_path / "empty")
 
 
-def test_what_is_no_packed_set(proxy: Any, tmp_path: Path) -> None:
-    for url, message in [
-        (proxy.url, f"{proxy.url}: holds packed splits; open one of them, for instance {proxy.url}/train$"),
-        (f"{proxy.url}/no", f"{proxy.url}/no: no manifest.json there, so this is not a packed set"),
-    ]:
-        with pytest.raises(FormatError, match=f"^{message}"):
-            gpuload.Dataset(url, tmp_path)
+def test_a_folder_of_splits(proxy: Any, tmp_path: Path) -> None:
+    message = f"^{proxy.url}: holds packed splits; open one of them, for instance {proxy.url}/train$"
+    with pytest.raises(FormatError, match=message):
+        gpuload.Dataset(proxy.url, tmp_path)
 
 
 @pytest.mark.parametrize(
