@@ -190,7 +190,8 @@ class Reader:
         self._index_owner, self._owner = object(), object()
         self._has_failed = False
         self._faults = mapped_file.count()
-        self._lost: str | None = None
+        self._lost: str | None = None  # why the index cannot be read any more
+        self._fault: str | None = None  # why a shard could not be read in this loop
         mapped_file.install()
         index = dataset.index
         if index.parts is None:
@@ -216,7 +217,7 @@ class Reader:
         self._store.begin()
         self._waiter.begin()
         self.ahead.forget_errors()
-        failed, self._has_failed = self._has_failed, False
+        failed, self._has_failed, self._fault = self._has_failed, False, None
         if failed:
             self._owner = object()
         return not failed
@@ -330,13 +331,14 @@ class Reader:
                 truncated or overwritten.
         """
         if (count := mapped_file.count()) != self._faults:
-            self._faults = count
             if (fault := mapped_file.take_fault(self._index_owner)) is not None:
                 self._lost = f"{_describe(*fault)}, and open the data set again"
-                raise ShardError(self._lost)
             if (fault := mapped_file.take_fault(self._owner)) is not None:
-                self._has_failed = True
-                raise ShardError(_describe(*fault))
+                self._has_failed, self._fault = True, _describe(*fault)
+            self._faults = count
+        # Of the thread that reads ahead, which may have met it first, and of the one that hands batches out.
+        if (lasting := self._lost or self._fault) is not None:
+            raise ShardError(lasting)
         if look:
             with self._explained():
                 self._look(self._window)
