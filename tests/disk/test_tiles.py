@@ -66,8 +66,10 @@ def test_each_tile_comes_once_over_all_ranks(data: gpuload.Dataset, size: Any, o
 
 def test_a_state_belongs_to_its_tiles(data: gpuload.Dataset) -> None:
     """By their fingerprint."""
-    again = pickle.loads(pickle.dumps(data.tiles(32, 8)))
-    assert data.fingerprint != data.tiles(32, 8).fingerprint == again.fingerprint != data.tiles(32, 9).fingerprint
+    tiled = data.subset([0]).tiles(32, 8)
+    others = data.subset([0]).tiles(32, 9), tiled.subset(range(3)), tiled.subset(range(1, 4)), data.subset([0])
+    assert pickle.loads(pickle.dumps(tiled)).fingerprint == tiled.fingerprint
+    assert len({one.fingerprint for one in (tiled, *others)}) == 5
 
 
 def test_tiles_are_augmented_like_images(data: gpuload.Dataset) -> None:
