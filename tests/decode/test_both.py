@@ -168,8 +168,6 @@ def test_a_replacement_is_decoded_by_its_own_decoder(
 @pytest.mark.parametrize("share", [0.5, 1.0])
 @pytest.mark.parametrize("decoder", [gpuload.Dali, gpuload.Both])
 def test_two_units_are_not_deterministic(decoder: Any, share: float) -> None:
-    name = decoder.__name__
-    with pytest.raises(
-        gpuload.ArgumentError, match=rf"{name}\(hardware={share:g}, deterministic=True\): which unit decodes"
-    ):
+    message = rf"{decoder.__name__}\(hardware={share:g}, deterministic=True\): which unit decodes"
+    with pytest.raises(gpuload.ArgumentError, match=message):
         decoder(hardware=share, deterministic=True)

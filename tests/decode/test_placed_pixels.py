@@ -117,14 +117,8 @@ def test_pixels_are_pillows(which: str, interpolation: Any, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("before_crop", [False, True])
 def test_functions_of_samples_are_padded_and_flipped_as_without(painted: Path, before_crop: bool) -> None:
-    def same(sample: Any, rng: Any) -> Any:
-        return {"image": sample["image"]}
-
-    function = transforms.Function(same, before_crop=before_crop)
-    plain, called = (
-        load(painted, shown(which, transforms=own), shuffle=False)
-        for which, own in (("letterbox", ()), ("letterbox", [function]))
-    )
+    function = transforms.Function(lambda sample, rng: {"image": sample["image"]}, before_crop=before_crop)
+    plain, called = (load(painted, shown("letterbox", transforms=own), shuffle=False) for own in ((), [function]))
     for one, other in zip(plain, called, strict=True):
         assert torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
         torch.testing.assert_close(one[2].boxes, other[2].boxes, atol=1e-3, rtol=0)

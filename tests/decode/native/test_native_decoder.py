@@ -82,12 +82,6 @@ def test_decoding_at_a_reduced_size_hardly_shows(monkeypatch: pytest.MonkeyPatch
     assert np.abs(reduced - whole).max() <= 8
 
 
-def test_memory_is_used_again_once_nobody_holds_it(packed: Path) -> None:
-    loader = load(packed, 8, decoder="native", augment=Augment(64), drop_last=True)
-    places = {images.data_ptr() for _ in range(3) for _, images, _ in loader}
-    assert len(places) <= 2 + 3 + 1  # 36 batches out of prefetch + 3 arrays, and the one that the loop holds
-
-
 def test_torch_keeps_its_threads(packed: Path) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)

@@ -87,20 +87,6 @@ def test_threads_do_each_block_once() -> None:
     assert sorted(left) == list(range(0, ROWS, 3))
 
 
-def test_what_is_no_jpeg_is_left_to_the_caller() -> None:
-    pictures = Pictures(missing=tuple(range(ROWS)))
-    files = np.zeros((ROWS, 16), np.uint8)
-    spans = np.stack([files.ctypes.data + 16 * np.arange(ROWS), np.full(ROWS, 16)], axis=1)
-    windows, factors = np.tile([0, 0, SIDE, SIDE], (ROWS, 1)), np.ones(ROWS, np.int64)
-    rooms, spare = jpeg.room_for(windows, factors)
-    memory = np.empty(int(rooms.sum()) + spare, np.uint8)
-    decode = jpeg.decode(spans, np.zeros_like(spans), windows, factors, True, rooms, pictures.rows)
-    scratch = jpeg.Scratch()
-    own = jpeg.own_arguments(memory.ctypes.data, scratch)
-    assert list(Blocks(20, pictures.rows, decode, [pictures.fill()], False).remaining(pictures.taken, own)) == [0, 20]
-    assert pictures.colors() == [0] * ROWS
-
-
 def test_arrays_live_until_they_are_kept() -> None:
     @njit
     def addresses(size: int) -> tuple[int, int, int]:
