@@ -265,7 +265,6 @@ MISFITS: list[tuple[str, dict[str, Any], str]] = [
     ("RGBA", {"transforms": [ColorJitter(saturation=1)], **UINT8}, "ColorJitter"),
     ("RGBA", {"transforms": [RandAugment()], **UINT8}, "RandAugment"),
     ("RGBA", {"transforms": [RandomApply([RandomGrayscale()])], **UINT8}, "RandomGrayscale"),
-    ("I;16", {"transforms": [RandomSolarize()], "normalize": Normalize((0,), (1,))}, "RandomSolarize"),
     ("L", {"transforms": [RandomErasing(value="random")], "normalize": Normalize((0,), (1,))}, "RandomErasing"),
     ("L", {"transforms": [RandomRotation(9, fill=(1, 2, 3))], **UINT8}, "RandomRotation"),
     ("L", {"crop": gpuload.RandomCrop(2, fill=(1, 2, 3))}, "RandomCrop"),

@@ -1,7 +1,6 @@
 """One runner for all stages, and its threads: order, errors in their place, ends, and what is held."""
 
 import gc
-import os
 import subprocess
 import threading
 import time
@@ -132,18 +131,6 @@ class Endless(Stage):
             self._after()
 
         return work
-
-
-def test_close_in_another_thread_ends_a_wait() -> None:
-    stage, found = Endless(), []
-    runner = Runner([stage, Noted("after")], 2)
-    asking = threading.Thread(target=lambda: found.extend(runner.decode(iter([made(1)] * 3))))
-    asking.start()
-    assert stage.entered.wait(250)
-    runner.close()
-    asking.join(250)
-    stage.leave.set()
-    assert not asking.is_alive() and found == []
 
 
 def test_what_is_begun_while_another_thread_closes_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,16 +293,3 @@ builtins.kept = Last()  # goes when the threads have been ended
 def test_the_interpreter_ends_with_threads_that_wait_or_work_and_waits_for_no_other(code: str, said: str) -> None:
     done = subprocess.run([*prepared.python(), "-c", code], capture_output=True, text=True, timeout=250)
     assert (done.returncode, done.stdout, done.stderr) == (0, said, "")
-
-
-def test_a_forked_child_does_not_wait_for_threads_it_has_not_got() -> None:
-    threads: Any = Threads(2, "parent")
-    child = os.fork()
-    if child == 0:
-        try:
-            threads.close()
-        finally:
-            os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    assert threads.submit(lambda: 5).result() == 5
-    threads.close()

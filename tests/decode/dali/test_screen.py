@@ -129,9 +129,8 @@ def png(mode: str = "RGB", **options: Any) -> bytes:
 def test_a_png_passes_only_whole() -> None:
     data = png()
     size = HEIGHT, WIDTH
-    assert all(
-        png_header.find_fault(memoryview(png(mode=mode)), size) is None for mode in ("L", "P", "RGBA", "1", "RGB")
-    )
+    for mode in ("L", "P", "RGBA", "1", "RGB"):
+        assert png_header.find_fault(memoryview(png(mode=mode)), size) is None
     assert png_header.find_fault(memoryview(data + b"more"), size) is None
     assert png_header.find_fault(memoryview(data), size[::-1]) == OTHER_SIZE_THAN_INDEX
     for at in range(8, len(data)):

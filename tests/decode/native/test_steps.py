@@ -2,7 +2,8 @@
 
 import ast
 import re
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -74,16 +75,9 @@ def test_alone_each_block_is_left_to_the_caller_but_none_that_was_taken() -> Non
 
 
 def test_threads_do_each_block_once() -> None:
-    pictures, left = Pictures(), []
-
-    def share() -> None:
-        left.extend(pictures.left(3, [], True))
-
-    threads = [threading.Thread(target=share) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    pictures = Pictures()
+    with ThreadPoolExecutor(8) as pool:
+        left = list(chain.from_iterable(pool.map(lambda _: pictures.left(3, [], True), range(8))))
     assert sorted(left) == list(range(0, ROWS, 3))
 
 
