@@ -1,6 +1,5 @@
 """Memory of batches: nobody's until the last view of it has gone, whatever Python counts."""
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,21 +76,3 @@ def test_an_array_fits_up_to_twice_its_need_and_only_some_are_kept() -> None:
     del many
     many = [buffers.take(2, (30, 10)) for _ in range(5)]
     assert len(many) == 5 and len(made) == 3
-
-
-def test_memory_may_come_back_in_any_thread() -> None:
-    buffers, wrong = Buffers(1, "int64", 4), []
-
-    def use(number: int) -> None:
-        for _ in range(500):
-            array = buffers.take(1, (64,))
-            array[:] = number
-            if (array != number).any():
-                wrong.append(number)
-
-    threads = [threading.Thread(target=use, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []

@@ -148,7 +148,7 @@ def test_shards_of_others_are_indexed_and_shown_upright(tmp_path: Path, decoder:
     """Also rotated and odd files, which our packer does not keep."""
     picture = photo(1, SIDE, 30)
     images = [(extension, encode(picture, format)) for format, extension in FORMATS.items()]
-    images += [(extension, turned(picture, format)) for format, extension in FORMATS.items()]
+    images += [(extension, turned(picture, format, n)) for n in (3, 6) for format, extension in FORMATS.items()]
     images += [("jpeg", turned(picture, orientation=orientation)) for orientation in range(1, 9)]
     images += [
         ("jpg", behind_other_segments(turned(picture, progressive=progressive))) for progressive in (False, True)

@@ -56,6 +56,7 @@ def run_alone(packed: Path, code: str, path: Path | None = None, **environment: 
         ("auto", "cpu", "simplejpeg", 2, ("dali", None), "decoder='dali' is used: simplejpeg is not installed"),
         ("native", "cpu", "", 2, ("native", None), ""),
         ("native", "auto", "", 2, ("native", 1), ""),
+        ("native", "auto", "", 0, ("native", None), ""),  # DALI's GPUs are not asked for
         ("native", "cuda", "", 2, ("native", 1), ""),
         (gpuload.Dali(), "cuda", "", 2, ("dali", 1), ""),
         (gpuload.Both(), "cuda", "", 2, ("both", 1), ""),

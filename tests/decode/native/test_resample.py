@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from images import smooth_image
 from PIL import Image
 from torch.nn import functional
 
@@ -95,16 +94,8 @@ def test_all_kinds_are_pillows_in_each_channel_even_of_noise(
     gaps = np.abs(run(pixels, size, cubic=cubic, kind=kind).astype(float) - expected)
     assert gaps.max() <= (1e-6 if largest == 1 else 2)  # a level in each pass
     if kind is RGB and not cubic and min(*held, *size) >= 8:  # else the few pixels there are may all be the same one
-        assert (gaps > 0).mean() <= 0.3  # most where weights of 1/2 end between two levels
-
-
-@pytest.mark.parametrize("cubic", [False, True])
-@pytest.mark.parametrize("size", [(40, 56), (224, 200), (130, 77)])
-def test_it_is_pillows_on_pictures(size: tuple[int, int], cubic: bool) -> None:
-    picture = smooth_image(np.random.default_rng(5), 150, 130)
-    region = (10, 20, 120, 148)
-    expected = picture.crop((20, 10, 148, 120)).resize(size[::-1], RESIZES[cubic])
-    assert apart(run(np.array(picture), size, region, region, cubic=cubic), np.asarray(expected)) <= 1 + cubic
+        # Most where weights of 1/2 end between two levels; the weights of an enlarged image are of two pixels alone.
+        assert (gaps > 0).mean() <= (0.15 if size[0] >= held[0] and size[1] >= held[1] else 0.3)
 
 
 @settings(max_examples=50)
