@@ -121,7 +121,8 @@ def without_pixels(png: bytes) -> bytes:
 def test_an_image_that_dali_itself_refuses_is_named_in_its_turn(tmp_path: Path, cpus: set[int]) -> None:
     noise = encode(Image.effect_noise((40, 30), 90).convert("RGB"), "PNG")
     gpuload.pack([{"image": noise, "label": 0}] * 40, tmp_path / "out", workers=1, shuffle=False)
-    bad = [number for number in range(24, 40) if number not in cpus][:2]
+    bad = [n for n in range(24, 40) if n not in cpus and n // 4 * 4 in cpus][:2]  # not the same row of DALI's part
+    assert len(bad) == 2
     damaged = damage(tmp_path / "out" / "train", tmp_path / "damaged", bad, without_pixels)
     options: dict[str, Any] = {"shuffle": False, "decoder": gpuload.Both(cpu=SHARE), "drop_last": False}
     with load(damaged, 4, **options, on_corrupt=gpuload.OnCorrupt("skip", most=1.0)) as loader:
