@@ -154,7 +154,9 @@ def turned(pixels: np.ndarray, level: float) -> np.ndarray:
 
 
 def upended(sample: Any, rng: np.random.Generator) -> Any:
-    return sample["image"][::-1]
+    image = sample["image"]
+    assert image.dtype != np.float32 or (image % 1).any()  # whole levels come as whole numbers
+    return image[::-1]
 
 
 WAYS = {

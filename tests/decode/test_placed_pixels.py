@@ -145,6 +145,16 @@ def test_samples_that_do_not_decode(painted: Path, tmp_path: Path, multiple: Any
     assert np.array_equal(skipped.image[4][:, :90, :90], skipped.image[0][:, :90, :90])
 
 
+def test_ranks_have_the_same_images(painted: Path) -> None:
+    def images(rank: int, world: int) -> Any:
+        augment = Augment(None, Resize([40, 60], 80), dtype="uint8", flip=0.5)
+        loader = load(painted, augment, 6 // world, fields=("image", "index"), rank=rank, world_size=world)
+        return {int(i): image.numpy().tobytes() for batch in loader for image, i in zip(*batch, strict=True)}
+
+    whole = images(0, 1)
+    assert len(whole) == 40 and images(0, 2) | images(1, 2) == whole
+
+
 def test_a_preview_shows_images_of_their_own_sizes(painted: Path) -> None:
     fields = ("image", "mask", gpuload.Boxes(as_targets=True))
     for multiple in (None, 16):
