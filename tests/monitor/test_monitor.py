@@ -161,8 +161,8 @@ def test_another_thread_may_ask(packed: Path) -> None:
     [
         ("none", (), {}),
         ("training", (3, 3, 3.9), {"disk_s": 100, "download_s": 3}),
-        ("read", (4, 3.9, 2.2), {}),
-        ("decode", (3.9, 4, 2.2), {}),
+        ("read", (4, 2.2, 3.9), {}),
+        ("decode", (2.2, 4, 3.9), {}),
         ("hand_over", (3.9, 2.2, 4), {"disk_s": 100, "download_s": 3.9}),
         ("decode", (3.9, 4, 3.9), {"disk_s": 79}),
         ("disk", (3.9, 4, 3.9), {"disk_s": 80}),
