@@ -4,6 +4,7 @@ import importlib
 import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,19 +35,19 @@ def smooth_image(rng: np.random.Generator, width: int, height: int) -> Image.Ima
     return Image.fromarray(np.clip(image + rng.normal(0, 4, (height, width, 1)), 0, 255).astype(np.uint8))
 
 
+def run_dali(graph: Callable[[Any], Any], count: int) -> list[list[np.ndarray]]:
+    """The outputs of DALI's operators for the CPU. graph: makes them, of `nvidia.dali.fn`."""
+    fn = pytest.importorskip("nvidia.dali.fn")
+    decorate = importlib.import_module("nvidia.dali").pipeline_def(batch_size=count, num_threads=2, device_id=None)
+    pipeline = decorate(lambda: graph(fn))()
+    pipeline.build()
+    return [[np.asarray(one) for one in found] for found in pipeline.run()]
+
+
 def dali_decodes(images: Sequence[bytes]) -> list[np.ndarray]:
     """What DALI's decoder for the CPU makes of these files."""
-    fn = pytest.importorskip("nvidia.dali.fn")
-    pipeline_def = importlib.import_module("nvidia.dali").pipeline_def
-
-    @pipeline_def(batch_size=len(images), num_threads=2, device_id=None)
-    def decode():
-        encoded = fn.external_source(lambda: [np.frombuffer(data, np.uint8) for data in images])
-        return fn.decoders.image(encoded, device="cpu")
-
-    pipeline = decode()
-    pipeline.build()
-    return [np.asarray(image) for image in pipeline.run()[0]]
+    files = [np.frombuffer(data, np.uint8) for data in images]
+    return run_dali(lambda fn: fn.decoders.image(fn.external_source(lambda: files), device="cpu"), len(files))[0]
 
 
 def write_files(root: Path, files: Mapping[str, bytes]) -> None:

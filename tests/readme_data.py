@@ -37,10 +37,9 @@ def make_sources(tmp_path: Path) -> None:
     images = [{"id": n, "file_name": f"{n}.jpg"} for n in range(8)]
     boxes = [{"id": 1, "image_id": 3, "bbox": [1, 2, 3, 4], "category_id": 5}]
     coco = {"images": images, "annotations": boxes, "categories": [{"id": 5, "name": "x"}]}
-    (tmp_path / "instances.json").write_text(json.dumps(coco))
-    (tmp_path / "coco" / "annotations").mkdir(parents=True)
+    for name in ("instances.json", "coco/annotations/instances_train2017.json"):
+        write_files(tmp_path, {name: json.dumps(coco).encode()})
     shutil.copytree(tmp_path / "flat", tmp_path / "coco" / "images")
-    (tmp_path / "coco" / "annotations" / "instances_train2017.json").write_text(json.dumps(coco))
     pixels = np.random.default_rng(0).integers(0, 256, (8, 20, 24, 3), np.uint8)
     np.savez(tmp_path / "arrays.npz", images=pixels, labels=np.arange(8))
     np.save(tmp_path / "images.npy", pixels)

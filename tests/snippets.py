@@ -119,14 +119,14 @@ def parse_command(command: str) -> None:
         assert subprocess.run(["bash", "-n", "-c", command], capture_output=True, text=True).stderr == ""
 
 
-def run_command(words: list[str]) -> None:
-    """Runs a command; a set that an earlier one packed makes room for that of a later one."""
+def run_command(words: list[str]) -> int:
+    """Runs a command, and returns its exit code; a set that an earlier one packed makes room for that of a later one."""
     if words[1:4] == ["-m", "gpuload", "pack"]:
         out = Path(words[5])
         if out.exists() and not {"--append", "--overwrite", "--resume"} & set(words):
             shutil.rmtree(out)
         words = [*words, "--workers", "1"]
-    assert run_python(words[1:]) == 0
+    return run_python(words[1:])
 
 
 def run_page(
@@ -145,10 +145,7 @@ def run_page(
         elif block.language == "bash":
             for command in commands(block.text):
                 if block.not_run is None and command.startswith(RUN):
-                    try:
-                        run_command(shlex.split(command))
-                    except AssertionError:
-                        raise AssertionError(f"{page.name}:{block.line}: {command}") from None
+                    assert run_command(shlex.split(command)) == 0, f"{page.name}:{block.line}: {command}"
                     watch(shlex.split(command))
                 else:
                     parse_command(command)

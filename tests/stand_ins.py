@@ -22,6 +22,9 @@ def is_packing() -> bool:
     return signal.getitimer(signal.ITIMER_REAL)[0] > 0
 
 
+_ENDS = {"segv": signal.SIGSEGV, "abort": signal.SIGABRT, "killed-always": signal.SIGKILL}
+
+
 class FaultySource(FolderSource):
     """Reading an image crashes, hangs or runs out of memory if its name says so."""
 
@@ -30,28 +33,21 @@ class FaultySource(FolderSource):
         self.notes = notes
 
     def read(self, address: str) -> Any:
-        if "segv" in address:
-            os.kill(os.getpid(), signal.SIGSEGV)
-        if "abort" in address:
-            os.abort()
+        for name, number in _ENDS.items():
+            if name in address:
+                os.kill(os.getpid(), number)
         if "exit" in address:
             os._exit(7)
         if "hang" in address:
             ctypes.PyDLL(None).pause()  # C code that holds Python's lock and never returns
         if "memory" in address:
             raise MemoryError
-        if "server-killed" in address and not self._seen(address):
+        note = self.notes / address.replace("/", "-")
+        if "server-killed" in address and not note.exists():
+            note.touch()
             os.kill(os.getppid(), signal.SIGKILL)
             time.sleep(60)  # the kernel ends this process with its server
-        if "killed-always" in address:
-            os.kill(os.getpid(), signal.SIGKILL)
         return super().read(address)
-
-    def _seen(self, name: str) -> bool:
-        note = self.notes / name.replace("/", "-")
-        seen = note.exists()
-        note.touch()
-        return seen
 
 
 class TimedSource(FolderSource):
@@ -118,14 +114,9 @@ def verify_by_width(job: Any) -> Any:
 
     def prepared(*args: Any, **options: Any) -> Any:
         stored = prepare(*args, **options)
-        if stored.width == 61:
-            os.kill(os.getpid(), signal.SIGSEGV)
-        if stored.width == 62:
-            os.abort()
-        if stored.width == 63:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if stored.width == 64:
-            signal.raise_signal(signal.SIGALRM)  # as where an image takes too long
+        ends = {61: signal.SIGSEGV, 62: signal.SIGABRT, 63: signal.SIGKILL, 64: signal.SIGALRM}  # the last: of time
+        if stored.width in ends:
+            signal.raise_signal(ends[stored.width])
         return replace(stored, width=1) if stored.width == 65 else stored
 
     verify.prepare_image = prepared

@@ -1,15 +1,15 @@
 """Tar archives by Python's own module, for the tests."""
 
-import importlib
 import io
 import subprocess
 import sys
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
+from images import run_dali
 
 Members = Mapping[str, bytes] | Iterable[tuple[str, bytes]]
 
@@ -60,14 +60,10 @@ def same_as_wds2idx(shard: Path, index: Path, other: Path) -> bool:
 
 def read_by_dali(shards: Sequence[Path], indexes: Sequence[Path], samples: int, *ends: str) -> list[list[bytes]]:
     """The members with these extensions, as DALI's own reader of such shards finds them."""
-    fn = pytest.importorskip("nvidia.dali.fn")
-    pipeline_def = importlib.import_module("nvidia.dali").pipeline_def
+    files = {"paths": list(map(str, shards)), "index_paths": list(map(str, indexes))}
 
-    @pipeline_def(batch_size=samples, num_threads=1, device_id=None)
-    def read():
-        found = fn.readers.webdataset(paths=list(map(str, shards)), index_paths=list(map(str, indexes)), ext=ends)
+    def read(fn: Any) -> Any:
+        found = fn.readers.webdataset(**files, ext=ends)
         return found if len(ends) == 1 else tuple(found)
 
-    pipeline = read()
-    pipeline.build()
-    return [[np.asarray(one).tobytes() for one in found] for found in pipeline.run()]
+    return [[one.tobytes() for one in found] for found in run_dali(read, samples)]

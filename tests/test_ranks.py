@@ -1,12 +1,18 @@
-"""Which rank a process has, and which GPU it takes. The GPUs are counted by others, so any number can be pretended."""
+"""Which rank a process has, and what it may use of its machine: a GPU, cores and memory. The GPUs are counted by others,
+so any number can be pretended."""
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
+from images import write_files
 
 import gpuload
-from gpuload.machine.ranks import Ranks, find_device, find_ranks
+from gpuload.machine.limits import available_memory, count_cores, cpu_quota, memory_limit
+from gpuload.machine.ranks import Ranks, count_threads, find_device, find_ranks
+from gpuload.packing.options import PackOptions
 
 Pretend = Callable[[int | None], None]
 
@@ -105,11 +111,81 @@ def test_the_local_rank_is_that_of_the_launcher(
 def test_ranks_whose_gpu_nobody_tells_do_not_share_the_first_one(torch_uses: Pretend) -> None:
     ranks = Ranks(3, 8, None, 1)
     torch_uses(None)
-    message = "rank 3 of 8 can use 4 GPUs, and nothing tells which is its own. Call"
-    with pytest.raises(gpuload.DeviceError, match=message):
-        find_device("auto", ranks, 4)
     assert find_device("cuda:2", ranks, 4) == 2 and find_device("auto", ranks, 1) == 0
     assert find_device("auto", ranks, 0) is None
+    with pytest.raises(
+        gpuload.DeviceError, match="rank 3 of 8 can use 4 GPUs, and nothing tells which is its own. Call"
+    ):
+        find_device("auto", ranks, 4)
     for chosen in (0, 2):
         torch_uses(chosen)
         assert find_device("auto", ranks, 4) == chosen
+
+
+# Cores and memory of a container, on made-up trees of control groups as kernels show them.
+
+V2 = "31 23 0:28 {root} /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n"
+V1 = "32 31 0:29 {root} /sys/fs/cgroup/cpu,cpuacct rw shared:9 - cgroup cgroup rw,cpu,cpuacct\n"
+V1 += "35 31 0:32 {root} /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+
+
+def quota(group: str, quota: int) -> dict[str, str]:
+    """Of 100 ms, by version 1."""
+    place = f"cpu,cpuacct/{group}cpu.cfs"
+    return {f"{place}_quota_us": f"{quota}\n", f"{place}_period_us": "100000\n"}
+
+
+def machine(root: Path, groups: str, mounts: str, files: dict[str, str]) -> Path:
+    files = {"proc/self/cgroup": f"{groups}\n", "proc/self/mountinfo": mounts, **files}
+    files["proc/meminfo"] = "MemTotal: 1000 kB\nMemAvailable: 600 kB\n"
+    write_files(root, {name: text.encode() for name, text in files.items()})
+    return root
+
+
+MEMORY = "memory/memory.limit_in_bytes"  # of version 1
+SLICE = {"a/b/cpu.max": "400000 100000", "a/cpu.max": "150000 50000", "a/b/memory.max": "max", "a/memory.max": "9"}
+
+
+@pytest.mark.parametrize(
+    ("mounts", "root", "groups", "files", "cores", "memory"),
+    [
+        # A container of version 2, which sees itself as the root.
+        (V2, "/", "0::/", {"cpu.max": "250000 100000\n", "memory.max": "512000\n"}, 2.5, 512_000),
+        (V2, "/", "0::/", {"cpu.max": "max 100000\n", "memory.max": "max\n"}, None, None),
+        # A systemd slice: the group above it has the lower limit.
+        (V2, "/", "0::/a/b", SLICE, 3.0, 9),
+        # Version 1, whose paths are the host's, of which the container's mount shows a part; and a group inside it.
+        (V1, "/x", "5:memory:/x\n4:cpu,cpuacct:/x", quota("", 150_000) | {MEMORY: "300000\n"}, 1.5, 300_000),
+        (V1, "/x", "4:cpu,cpuacct:/x/sub", quota("", 150_000) | quota("sub/", 50_000), 0.5, None),
+        # Version 1 without limits: -1, and more bytes than the machine has.
+        (V1, "/", "5:memory:/\n4:cpu,cpuacct:/", quota("", -1) | {MEMORY: "9223372036854771712\n"}, None, None),
+        # The path of a group that this process cannot see.
+        (V2, "/", "0::/../other", {"cpu.max": "100000 100000"}, 1.0, None),
+        (V2, "/", "0::/", {"cpu.max": "nonsense", "memory.max": ""}, None, None),
+    ],
+)
+def test_limits_of_control_groups(
+    tmp_path: Path, mounts: str, root: str, groups: str, files: dict[str, str], cores: float | None, memory: int | None
+) -> None:
+    files = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    place = machine(tmp_path, groups, mounts.format(root=root), files)
+    assert (cpu_quota(place), memory_limit(place), available_memory(place)) == (cores, memory, 614_400)
+
+
+def test_a_machine_without_control_groups(tmp_path: Path) -> None:
+    assert cpu_quota(tmp_path) is None and memory_limit(tmp_path) is None
+    assert count_cores(tmp_path) == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(("quota", "cores"), [(0.5, 1), (1.0, 1), (2.9, 2), (64.0, 8)])
+def test_threads_keep_within_the_quota(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: float, cores: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
+    files = {"sys/fs/cgroup/cpu.max": f"{int(quota * 100_000)} 100000"}
+    root = machine(tmp_path, "0::/", V2.format(root="/"), files)
+    assert count_cores(root) == cores
+    for module in (gpuload.machine.ranks, gpuload.packing.options):
+        monkeypatch.setattr(module, "count_cores", lambda: count_cores(root))
+    assert count_threads(Ranks()) == cores and count_threads(Ranks(local_world_size=2)) == max(1, cores // 2)
+    assert PackOptions().worker_count == cores

@@ -15,6 +15,7 @@ import pythons
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted((ROOT / "tools").glob("*.sh"))
 BASH = shutil.which("bash") or "bash"
+PROGRAMS = "bash dirname cat sha256sum sed du cut rm mkdir touch chmod tr sort cp"
 TEST_EXTRAS = "sources,ray,monitor,remote,report,docs,examples,frameworks,bench,dev"
 
 
@@ -34,9 +35,7 @@ def repository(tmp_path: Path) -> Path:
 def fake_program(folder: Path, name: str, body: str) -> None:
     """A stand-in on the PATH, beside the few programs that the set-up needs."""
     folder.mkdir(exist_ok=True)
-    for program in [
-        "bash", "dirname", "cat", "sha256sum", "sed", "du", "cut", "rm", "mkdir", "touch", "chmod", "tr", "sort", "cp",
-    ]:  # fmt: skip
+    for program in PROGRAMS.split():
         if not (folder / program).exists():
             (folder / program).symlink_to(shutil.which(program) or program)
     (folder / name).write_text(f"#!{BASH}\n{body}\n")
@@ -84,8 +83,8 @@ esac
     def has_driver(self, cuda: str | None, cards: str = "9.0") -> None:
         """nvidia-smi answers as the driver of this CUDA version does; None: as one that cannot be asked. cards: their
         capabilities, "" for a driver that does not know the question."""
-        caps = "\\n".join(cards.split()) + "\\n"
-        query = f"printf '{caps}'" if cards else "echo 'Field \"compute_cap\" is not a valid field'; exit 2"
+        told = "; ".join(f"echo {card}" for card in cards.split())
+        query = told or "echo 'Field \"compute_cap\" is not a valid field'; exit 2"
         head = HEADER if float(cuda or 0) < 13.1 else NEWER_HEADER
         body = f"case \"$*\" in *compute_cap*) {query};; *) echo '{head.format(cuda=cuda)}';; esac"
         unanswered = "echo 'CUDA Version: 13.0 could not be asked for'; exit 9"
@@ -100,28 +99,23 @@ def test_all_scripts_parse() -> None:
     assert "tools/test.sh" in ci.read_text() and os.access(ci, os.X_OK)  # the command of the README
 
 
-@pytest.mark.parametrize(
-    ("name", "message"), [("none", "no such folder"), (".", "holds no class folders with images in them")]
-)
-def test_demo_of_an_invalid_folder(tmp_path: Path, name: str, message: str) -> None:
+def test_demo_of_an_invalid_folder(tmp_path: Path) -> None:
     (tmp_path / "loose.jpg").write_bytes(b"")
-    done = bash(ROOT / "tools" / "demo.sh", tmp_path / name)
-    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1) and message in done.stderr
+    for name, message in (("none", "no such folder"), (".", "holds no class folders with images in them")):
+        done = bash(ROOT / "tools" / "demo.sh", tmp_path / name)
+        assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1) and message in done.stderr
 
 
 OWN = f"python3.{sys.version_info[1]}"
+WITHOUT_VENV = f'case "$2" in *ensurepip*) exit 1;; esac; exec {sys.executable} "$@"'
 MADE = r"^Making \.venv with"
-NONE_FOUND = (
-    "^gpuload needs Python 3.10, 3.11, 3.12 or 3.13 and found none as python3 or python3.10 … 3.13. "
-    "On Debian or Ubuntu: sudo apt install python3.13 python3.13-venv\n$"
-)
+NONE_FOUND = r"^gpuload needs Python 3.10, .* found none as python3 .*: sudo apt install python3.13 python3.13-venv\n$"
 
 
-def of_version(version: str) -> str:
+def of_version(minor: int) -> str:
     """A Python that says it is of this version, which the check of the script runs."""
-    says = f"import sys; sys.version_info = ({version.replace('.', ', ')}, 0, 'final', 0)"
     return f"""[ "$1 $2" = "-m venv" ] && {{ mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; exit; }}
-case "$2" in *version_info*) exec {sys.executable} -c "{says}; $2" ;; esac
+case "$2" in *version_info*) exec {sys.executable} -c "import sys; sys.version_info = (3, {minor}); $2" ;; esac
 exit 0"""
 
 
@@ -129,14 +123,11 @@ exit 0"""
     ("body", "said"),
     [
         ("exit 1", NONE_FOUND),  # as a version manager's stand-in with nothing behind it
-        (
-            f'case "$2" in *ensurepip*) exit 1;; esac; exec {sys.executable} "$@"',
-            rf"^{OWN} cannot make a virtual environment(.|\n)*sudo apt install {OWN}-venv",
-        ),
-        (of_version("3.9"), NONE_FOUND),
-        (of_version("3.10"), MADE),
-        (of_version("3.13"), MADE),
-        (of_version("3.14"), NONE_FOUND),
+        (WITHOUT_VENV, rf"^{OWN} cannot make a virtual environment(.|\n)*sudo apt install {OWN}-venv"),
+        (of_version(9), NONE_FOUND),
+        (of_version(10), MADE),
+        (of_version(13), MADE),
+        (of_version(14), NONE_FOUND),
     ],
 )
 def test_which_pythons_make_the_environment(repository: Path, body: str, said: str) -> None:
@@ -156,24 +147,16 @@ def test_makes_and_mends_the_environment(repository: Path, left: str | None, lev
         (venv / "bin").mkdir(parents=True)
         (venv / "bin" / "python").symlink_to(sys.executable if left == "unfinished" else repository / "gone")
         (venv / "rest").touch()
-        if left == "unfinished":
-            (venv / "unfinished").touch()
-
+        (venv / left).touch()
     done = machine.set_up(level)
-    assert done.returncode == 0, done.stderr
-    assert "Making .venv" in done.stdout
-    assert not (venv / "rest").exists()
-    assert not (venv / "unfinished").exists()
+    assert (done.returncode, done.stderr) == (0, "") and "Making .venv" in done.stdout
+    assert not (venv / "rest").exists() and not (venv / "unfinished").exists()
     extras = "cpu,demo" if level == "demo" else f"cpu,dali,{TEST_EXTRAS}"
     assert machine.installs() == [f"--editable .[{extras}]"]
-
-    assert machine.set_up(level).stdout == "ready\n"
-    assert len(machine.installs()) == 1
-
+    assert machine.set_up(level).stdout == "ready\n" and len(machine.installs()) == 1
     with (repository / "pyproject.toml").open("a") as file:
         file.write("# changed\n")
-    assert "Installing" in machine.set_up(level).stdout
-    assert len(machine.installs()) == 2
+    assert "Installing" in machine.set_up(level).stdout and len(machine.installs()) == 2
 
 
 # The line of nvidia-smi that tells the version, up to driver 580, and of a newer one.
@@ -193,12 +176,10 @@ FOR_12, NEWER_12 = (f"torch (2.14.1), Available versions: 2.14.1+cu126, {found}"
         ("13.0", "9.0", "2.13.0", FOR_12, "", "cuda13", "3.3 GB to download"),  # H100, driver 580
         ("13.2", "9.0", "2.13.0", FOR_12, "", "cuda13", "3.3 GB to download"),  # with driver 595
         ("13.0", "7.5 8.9", "2.13.0", FOR_12, "", "cuda13", ""),  # T4 and L4
-        ("13.0", "10.0", "2.13.0", FOR_12, "", "cuda13", ""),  # B200
         ("13.0", "", "2.13.0", FOR_12, "", "cuda13", ""),
         ("13.0", "7.0", "2.13.0", FOR_12, "cu126", "cuda12", ""),  # V100: no build for CUDA 13
         ("13.0", "6.0 8.0", "2.13.0", FOR_12, "cu126", "cuda12", ""),  # P100 beside A100
         ("12.2", "9.0 9.0", "2.13.0", FOR_12, "cu126", "cuda12", ""),  # H100, driver 535
-        ("12.8", "7.0", "2.13.0", FOR_12, "cu126", "cuda12", ""),  # V100, driver 570
         ("11.4", "7.0", "2.13.0", FOR_12, "", "", "for CUDA 11.4, and gpuload needs 12 or newer. Upgrade the driver"),
         ("12.8", "10.0", "2.13.0", FOR_12, "", "", "10.0 needs torch for CUDA 13, .*580 or newer; .* for CUDA 12.8"),
         ("13.0", "6.1 12.0", "2.13.0", FOR_12, "", "", "12.0 needs torch for CUDA 13, .*no GPU older than Turing"),
@@ -237,31 +218,32 @@ def test_what_is_installed_fits_driver_and_card(
         assert not [line for line in left.splitlines() if line.startswith("cuda-") or "-cu13" in line]
 
 
-def test_a_failed_installation_is_said_and_mended(repository: Path) -> None:
-    machine = Machine(repository, body='case "$*" in *"pip install"*) echo "no space left" >&2; exit 1;; esac')
-    done = machine.set_up("demo")
-    assert done.returncode == 2 and not done.stdout.endswith("ready\n")
-    assert done.stderr.splitlines() == [
-        "no space left",
-        "Installing failed; pip says why above. Once that is mended, run the same command again.",
-    ]
-    assert "Making .venv" in machine.set_up("demo").stdout
+FAILS = 'case "$*" in *"{command}"*) echo "no space left" >&2; exit 1;; esac'
 
 
-def test_packages_that_do_not_fit_end_the_tests_alone(repository: Path) -> None:
-    machine = Machine(repository, body='case "$*" in *check_torchvision*) echo "they do not fit" >&2; exit 1;; esac')
-    codes = [machine.set_up(level).returncode for level in ("demo", "test", "test")]  # torch may be another one since
-    assert codes == [0, 2, 2] and machine.set_up("test").stderr == "they do not fit\n"
+@pytest.mark.parametrize(
+    ("command", "levels", "codes", "said"),
+    [
+        ("pip install", ["demo"], [2], "no space left\nInstalling failed; pip says why above."),
+        ("frameworks", ["demo", "test"], [0, 2], "no space left\nInstalling failed"),  # of what is there already
+        # What does not fit ends the tests alone; torch may be another one since.
+        ("check_torchvision", ["demo", "test", "test"], [0, 2, 2], "no space left\n"),
+    ],
+)
+def test_a_failure_is_said(repository: Path, command: str, levels: list[str], codes: list[int], said: str) -> None:
+    machine = Machine(repository, body=FAILS.format(command=command))
+    done = [machine.set_up(level) for level in levels]
+    assert [one.returncode for one in done] == codes and done[-1].stderr.startswith(said)
+    is_whole = command == "check_torchvision"
+    assert ("Making .venv" in machine.set_up("demo").stdout) != is_whole  # a part of it is no environment
 
 
 def test_torch_and_torchvision_that_do_not_fit(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> None:
     assert check_torchvision.problem() is None
-    header = pytestconfig.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py"))
     wrong = "torch 2.12.0+cu130, expected ==2.13.0 by torchvision"
     monkeypatch.setattr(check_torchvision, "unmet", lambda package: ["numpy 1.0, expected >=2 by torchvision", wrong])
-    problem = check_torchvision.problem()
-    assert problem is not None and problem.startswith(f"{wrong}. Delete .venv")
-    assert header is not None and header.pytest_report_header() == problem
+    conftest: Any = pytestconfig.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py"))
+    assert conftest.pytest_report_header().startswith(f"{wrong}. Delete .venv")
 
 
 def test_alone_it_says_what_there_is_and_installs_a_level(repository: Path) -> None:
@@ -272,24 +254,14 @@ def test_alone_it_says_what_there_is_and_installs_a_level(repository: Path) -> N
         return done.returncode, done.stdout, done.stderr
 
     code, said, wrong = run()
-    assert (code, wrong) == (0, "") and not machine.venv.exists()
-    assert "demo   for tools/demo.sh and examples/train.py: 0.4 GB to download, 1.6 GB on disk\n" in said
-    assert "test   for tools/test.sh, all examples and all tools: 0.9 GB to download, 3.1 GB on disk\n" in said
-    assert "There is no NVIDIA driver" in said and str(machine.venv) in said
+    assert (code, wrong) == (0, "") and not machine.venv.exists() and str(machine.venv) in said
+    for size in ("train.py: 0.4 GB to download, 1.6 GB on disk\n", "tools: 0.9 GB to download, 3.1 GB on disk\n"):
+        assert size in said and "There is no NVIDIA driver" in said
     for arguments in (["both"], ["demo", "test"]):
         assert run(*arguments) == (2, "", said)
-    code, said, _ = run("demo")
-    assert code == 0 and "Installing what the demo uses" in said
-    assert machine.installs() == ["--editable .[cpu,demo]"]
+    assert "Installing what the demo uses" in run("demo")[1] and machine.installs() == ["--editable .[cpu,demo]"]
     machine.has_driver("13.0")
     assert "0.4 GB" not in run()[1] and "3.3 GB to download, 6.5 GB on disk" in run()[1]
-
-
-def test_constraints_pin_the_dependencies() -> None:
-    lines = (ROOT / "tools" / "constraints.txt").read_text().splitlines()
-    pins = dict(line.partition("==")[::2] for line in lines if not line.startswith("#"))
-    assert pins["torch"] == "2.13.0" and all(pins.values())
-    assert {"numpy", "pyarrow", "nvidia-dali-cuda130", "nvidia-dali-cuda120", "pytest", "hatchling"} <= set(pins)
 
 
 @pytest.mark.parametrize(
@@ -307,17 +279,15 @@ def test_demo_packs_a_set_with_validation(tmp_path: Path, folders: list[str], ar
         (tmp_path / "photos" / name / "x").mkdir(parents=True)
         (tmp_path / "photos" / name / "x.jpg").write_bytes(b"")
     tools, programs = tmp_path / "tools", tmp_path / ".venv" / "bin"
-    for folder in (tools, programs):
-        folder.mkdir(parents=True)
+    tools.mkdir()
+    programs.parent.mkdir()
     shutil.copy(ROOT / "tools" / "demo.sh", tools)
     (tools / "setup.sh").write_text(f"root={tmp_path}\nset_up() {{ :; }}\n")
     # Notes what it is called with, and stops the demo after packing.
     fake_program(programs, "python", f'echo "$*" >"{tmp_path}/called"; exit 9')
     assert bash(tools / "demo.sh", tmp_path / "photos").returncode == 1
-    program, *called = (tmp_path / "called").read_text().split()
-    shards = next(word for word in called if word.startswith("demo/photos-"))
-    assert program == "tools/pack.py"
-    assert " ".join(called) == arguments.format(folder=tmp_path / "photos", shards=shards)
+    called = re.sub(r"demo/photos-\w+/", "demo/", (tmp_path / "called").read_text())
+    assert called == f"tools/pack.py {arguments.format(folder=tmp_path / 'photos', shards='demo/shards')}\n"
 
 
 _MAKES = 'case $2 in venv) mkdir -p "$4/bin"; cat "$0" >"$4/bin/python"; chmod +x "$4/bin/python";; '
@@ -336,8 +306,7 @@ _MAKES = 'case $2 in venv) mkdir -p "$4/bin"; cat "$0" >"$4/bin/python"; chmod +
 def test_other_pythons_are_tried_or_skipped_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, body: str, works: bool, said: str
 ) -> None:
-    names = ["3.10", "3.11", "3.12", "3.13"]
-    for name in names:
+    for name in ("3.10", "3.11", "3.12", "3.13"):
         fake_program(tmp_path / "programs", f"python{name}", body)
     monkeypatch.setenv("PATH", str(tmp_path / "programs"))
     monkeypatch.setenv("PYENV_ROOT", str(tmp_path))

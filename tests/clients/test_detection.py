@@ -32,18 +32,19 @@ def coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
         name = f"{number + 100:012d}.jpg"
         (out / "images" / name).write_bytes(encode(smooth_image(rng, width, height)))
         images.append({"id": number + 100, "file_name": name, "width": width, "height": height})
+        same: dict[str, Any] = {"image_id": number + 100, "iscrowd": 0}
         for _ in range(number % 4):
             x, y = (int(at) for at in rng.integers(0, 15, 2))
             w, h = int(rng.integers(6, width - x)), int(rng.integers(6, height - y))
-            box: Any = {"id": len(annotations) + 1, "image_id": number + 100, "bbox": [x, y, w, h], "area": w * h}
             octagon = [(0.3, 0), (0.7, 0), (1, 0.3), (1, 0.7), (0.7, 1), (0.3, 1), (0, 0.7), (0, 0.3)]
             polygon = [at for left, top in octagon for at in (x + left * w, y + top * h)]
-            box |= {"category_id": int(rng.choice([3, 7])), "segmentation": [polygon]}
-            annotations.append({**box, "iscrowd": 0})
+            shape = {"category_id": int(rng.choice([3, 7])), "segmentation": [polygon]}
+            annotations.append({**same, "bbox": [x, y, w, h], "area": w * h, **shape})
         if number % 2:
             runs = {"size": [height, width], "counts": [0, 8 * height, (width - 8) * height]}
-            box = {"id": len(annotations) + 1, "image_id": number + 100, "bbox": [0, 0, 8, height], "area": 8 * height}
-            annotations.append({**box, "category_id": 7, "iscrowd": 1, "segmentation": runs})
+            crowd = {"category_id": 7, "iscrowd": 1, "segmentation": runs}
+            annotations.append({**same, "bbox": [0, 0, 8, height], "area": 8 * height, **crowd})
+    annotations = [{"id": number, **one} for number, one in enumerate(annotations, 1)]
     categories = [{"id": 3, "name": "cat"}, {"id": 7, "name": "dog"}]
     document = {"images": images, "annotations": annotations, "categories": categories}
     (out / "instances.json").write_text(json.dumps(document))
@@ -71,20 +72,16 @@ def test_what_it_shows_is_what_pycocotools_expects(coco: Path, crop: Any, capsys
     of the stored image again."""
     truth = importlib.import_module("pycocotools.coco").COCO(str(coco / "instances.json"))
     fields = ("image", gpuload.Boxes(as_targets=True, min_visible=0), "key", "original_size", "pixel_mask")
-    found = []
-    for rank in range(2):
-        augment = gpuload.Augment(None, crop, normalize=None)
-        with load(
-            coco / "set/train", 4, augment=augment, fields=fields, shuffle=False, rank=rank, world_size=2
-        ) as loader:
-            for images, targets, keys, original, real in loader:
-                for image, target, key, (height, _), mask in zip(images, targets, keys, original, real, strict=True):
-                    assert target["image_id"] == int(key.split("-")[-1])
-                    assert mask.shape[0] >= image.shape[1] and (crop.size != 70 or mask.shape == image.shape[1:])
-                    scale = float(height) / int(mask.any(1).sum())
-                    same = {"image_id": target["image_id"], "score": 1.0}
-                    for box, label in zip(coco_boxes(target) * scale, target["labels"], strict=True):
-                        found.append({**same, "category_id": [0, 3, 7][label], "bbox": box.tolist()})
+    found, augment = [], gpuload.Augment(None, crop, normalize=None)
+    with load(coco / "set/train", 4, augment=augment, fields=fields) as loader:
+        for images, targets, keys, original, real in loader:
+            for image, target, key, (height, _), mask in zip(images, targets, keys, original, real, strict=True):
+                assert target["image_id"] == int(key.split("-")[-1])
+                assert mask.shape[0] >= image.shape[1] and (crop.size != 70 or mask.shape == image.shape[1:])
+                scale = float(height) / int(mask.any(1).sum())
+                same = {"image_id": target["image_id"], "score": 1.0}
+                for box, label in zip(coco_boxes(target) * scale, target["labels"], strict=True):
+                    found.append({**same, "category_id": [0, 3, 7][label], "bbox": box.tolist()})
     assert len(found) == len(truth.getAnnIds(iscrowd=False)) < len(truth.anns)
     stats = evaluated(truth, found, "bbox")
     assert "Average Precision" in capsys.readouterr().out
@@ -95,56 +92,42 @@ def test_what_it_shows_is_what_pycocotools_expects(coco: Path, crop: Any, capsys
 DTYPES = {"boxes": "float32", "labels": "int64", "area": "float32", "iscrowd": "int64", "masks": "uint8"}
 
 
-def test_torchvisions_models_resize_images_boxes_and_masks_alike(coco: Path) -> None:
-    """Their transform is the first thing that they do with a batch: here of the types and shapes that they document."""
-    importlib.import_module("torchvision_anywhere")
-    module = importlib.import_module("torchvision.models.detection.transform")
-    transform = module.GeneralizedRCNNTransform(48, 96, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
-    targets = gpuload.Boxes(as_targets=True, masks=True)
-    augment = gpuload.Augment(None, gpuload.Resize([48, 60], 90), flip=0.5, normalize=None)
-    loader, shown = load(coco / "set/train", 4, augment=augment, fields=("image", targets), drop_last=False), 0
-    for images, found in loader:
-        assert all(image.dtype == torch.float32 and 0 <= image.min() <= image.max() <= 1 for image in images)
-        for target in found:
-            assert isinstance(target.pop("image_id"), int) and (target["labels"] >= 1).all()
-            torch.testing.assert_close(target["area"], (target["boxes"][:, 2:] - target["boxes"][:, :2]).prod(1))
-            assert {name: str(value.dtype).removeprefix("torch.") for name, value in target.items()} == DTYPES
-        resized, moved = transform(images, found)
-        sizes = [*(image.shape[1:] for image in images), *resized.image_sizes]
-        for size, target in zip(sizes, (*found, *moved), strict=True):
-            masks, boxes = target["masks"], target["boxes"]
-            assert masks.dtype == torch.uint8 and masks.shape == (len(boxes), *size) and boxes.shape == (len(masks), 4)
-            assert len(target["labels"]) == len(target["area"]) == len(target["iscrowd"]) == len(boxes)
-            for mask, (x0, y0, x1, y1) in zip(masks, boxes.tolist(), strict=True):
-                rows, columns = torch.nonzero(mask).T
-                assert abs(columns.min() - x0) < 2 and abs(columns.max() + 1 - x1) < 2
-                assert abs(rows.min() - y0) < 2 and abs(rows.max() + 1 - y1) < 2
-                shown += 1
-    assert shown > 40
-
-
 @pytest.mark.filterwarnings("ignore")
-def test_torchvisions_retinanet_trains(coco: Path) -> None:
-    """By the loop of torchvision's references: a model of its own whose training needs no compiled operators."""
+def test_torchvisions_retinanet_resizes_images_boxes_and_masks_alike_and_trains(coco: Path) -> None:
+    """The types and shapes that its models document, the transform that is the first thing that they do with a batch,
+    and a step of torchvision's references: of a model whose training needs no compiled operators."""
     importlib.import_module("torchvision_anywhere")
     models = importlib.import_module("torchvision.models.detection")
     anchors = importlib.import_module("torchvision.models.detection.anchor_utils").AnchorGenerator(((16,),), ((1.0,),))
     backbone: Any = torch.nn.Conv2d(3, 16, 8, 8)
     backbone.out_channels = 16
     model = models.RetinaNet(backbone, 3, min_size=48, max_size=96, anchor_generator=anchors)
-    augment = gpuload.Augment(None, "keep", flip=0.5, normalize=None)
-    loader = load(coco / "set/train", 4, augment=augment, fields=("image", gpuload.Boxes(as_targets=True)))
-    optimizer, steps = torch.optim.SGD(model.parameters(), 1e-4), 0
-    for images, targets in loader:
-        images = [image.to("cpu") for image in images]
-        targets = [{k: v.to("cpu") if isinstance(v, torch.Tensor) else v for k, v in t.items()} for t in targets]
-        loss = sum(model(images, targets).values())
+    optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+    fields = ("image", gpuload.Boxes(as_targets=True, masks=True))
+    augment = gpuload.Augment(None, gpuload.Resize([48, 60], 90), flip=0.5, normalize=None)
+    loader, shown = load(coco / "set/train", 4, augment=augment, fields=fields, drop_last=False), 0
+    for images, found in loader:
+        assert all(image.dtype == torch.float32 and 0 <= image.min() <= image.max() <= 1 for image in images)
+        loss = sum(model(images, found).values())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         assert torch.isfinite(loss)
-        steps += 1
-    assert steps == len(loader) == 5
+        for target in found:
+            assert isinstance(target.pop("image_id"), int) and (target["labels"] >= 1).all()
+            torch.testing.assert_close(target["area"], (target["boxes"][:, 2:] - target["boxes"][:, :2]).prod(1))
+            assert {name: str(value.dtype).removeprefix("torch.") for name, value in target.items()} == DTYPES
+        resized, moved = model.transform(images, found)
+        sizes = [*(image.shape[1:] for image in images), *resized.image_sizes]
+        for size, target in zip(sizes, (*found, *moved), strict=True):
+            masks, boxes = target["masks"], target["boxes"]
+            assert masks.dtype == torch.uint8 and masks.shape == (len(boxes), *size) and boxes.shape == (len(masks), 4)
+            assert len(target["labels"]) == len(target["area"]) == len(target["iscrowd"]) == len(boxes)
+            for mask, box in zip(masks, boxes, strict=True):
+                (top, left), (bottom, right) = (ends.tolist() for ends in torch.nonzero(mask).aminmax(dim=0))
+                torch.testing.assert_close(box, torch.tensor([left, top, right + 1.0, bottom + 1]), atol=2, rtol=0)
+                shown += 1
+    assert shown > 40 and len(loader) == 5
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -161,13 +144,12 @@ def test_evaluation_with_crowds_is_that_of_the_original(coco: Path, what: str, c
         for image, target in zip(images, targets, strict=True):
             height, width = image.shape[1:]
             document["images"].append({"id": target["image_id"], "height": height, "width": width})
-            boxes = coco_boxes(target).tolist()
-            rows = zip(boxes, *(target[name] for name in ("labels", "area", "iscrowd", "masks")), strict=True)
-            for box, label, area, crowd, mask in rows:
+            kinds = (target[name].tolist() for name in ("labels", "area", "iscrowd"))
+            for box, label, area, crowd, mask in zip(coco_boxes(target).tolist(), *kinds, target["masks"], strict=True):
                 same = {"id": len(document["annotations"]) + 1, "image_id": target["image_id"], "bbox": box}
+                same |= {"area": area, "iscrowd": crowd, "category_id": [0, 3, 7][label]}
                 runs = masks_of.encode(np.asfortranarray(mask.numpy()))
-                kinds = {"iscrowd": int(crowd), "category_id": [0, 3, 7][label]}
-                document["annotations"].append({**same, **kinds, "area": float(area), "segmentation": runs})
+                document["annotations"].append({**same, "segmentation": runs})
     given.dataset = document
     given.createIndex()
     rng, detections = np.random.default_rng(2), []
@@ -189,34 +171,3 @@ def test_evaluation_with_crowds_is_that_of_the_original(coco: Path, what: str, c
     document["annotations"] = [one for one in document["annotations"] if not one["iscrowd"]]
     assert stats(given)[0] < expected[0]  # detections in crowds are then false
     capsys.readouterr()
-
-
-def test_hugging_faces_detectors_take_a_padded_batch_and_its_mask(coco: Path) -> None:
-    """DETR's inputs: `pixel_values`, `pixel_mask`, and boxes as shares of their own image, cxcywh."""
-    boxes = gpuload.Boxes(format="cxcywh", normalized=True)
-    fields = {"pixel_values": "image", "pixel_mask": "pixel_mask", "boxes": boxes}
-    augment = gpuload.Augment(None, gpuload.Resize([48, 64], 90, pad_to_multiple_of=32))
-    loader = load(coco / "set/train", 5, augment=augment, fields=fields)
-    for batch in loader:
-        images, mask = batch["pixel_values"], batch["pixel_mask"]
-        assert images.shape[2:] == mask.shape[1:] and not any(side % 32 for side in mask.shape[1:])
-        assert mask[:, 0, 0].all() and mask.any(2).sum(1).max() > mask.shape[1] - 32
-        low, high = batch["boxes"].boxes[..., :2], batch["boxes"].boxes[..., 2:]
-        assert (low - high / 2 >= -1e-5).all() and (low + high / 2 <= 1 + 1e-5).all()
-
-
-def test_segmentation_pads_images_and_masks_to_the_largest(tmp_path: Path) -> None:
-    """As torchvision's reference collates: masks have 255 outside, which cross_entropy ignores, and are int64 there."""
-    rng = np.random.default_rng(1)
-    samples = [
-        {"image": np.asarray(smooth_image(rng, *side)), "mask": rng.integers(0, 3, side[::-1], np.uint8)}
-        for side in SIDES
-    ]
-    gpuload.pack(samples, tmp_path, workers=1, encode="raw")
-    fields = ("image", gpuload.Mask(fill=255), "pixel_mask")
-    loader = load(tmp_path / "train", 5, augment=gpuload.Augment(None, gpuload.Resize(40, None, 1)), fields=fields)
-    [(images, masks, real)] = loader
-    assert images.shape[2:] == masks.shape[1:] == real.shape[1:] and torch.equal(masks < 3, real)
-    scores = torch.zeros(5, 3, *masks.shape[1:])
-    loss = torch.nn.functional.cross_entropy(scores, masks.long(), ignore_index=255)
-    assert loss == pytest.approx(np.log(3))

@@ -28,8 +28,7 @@ def test_both_sides_of_a_diff_see_the_same(client_folder: Path, title: str, monk
     monkeypatch.chdir(client_folder)
     steps = [clients.run(title, side, EPOCHS).steps for side in clients.SIDES]
     epoch = SAMPLES // clients.BATCH
-    for found in steps:
-        assert len(found) == EPOCHS * epoch
+    assert {len(found) for found in steps} == {EPOCHS * epoch}
     before, after = (
         [Counter(label for labels in found[at : at + epoch] for label in labels) for at in range(0, len(found), epoch)]
         for found in steps

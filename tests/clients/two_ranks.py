@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from small import lightning_model, lightning_trainer, load
+from small import load
 from torch import distributed, nn
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -71,48 +71,31 @@ class Batches(IterableDataset):
         return len(self.loader)
 
 
-def make_trainer(train: gpuload.DaliIterator, val: gpuload.DaliIterator, folder: Path, **options: Any) -> Any:
+def transformers(data: Path, folder: Path) -> dict[str, Any]:
+    """Trainer: trains, and resumes from a checkpoint in mid-epoch; then it evaluates."""
     transformers = importlib.import_module("transformers")
+    found: dict[str, Any] = {"seen": []}
 
     class Trainer(transformers.Trainer):
         def get_train_dataloader(self) -> Any:
             return DataLoader(Batches(train), batch_size=None)
 
         def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-            return val
+            return load(data, shuffle=False, drop_last="even", fields=FIELDS)
 
     class SetEpoch(transformers.TrainerCallback):
         def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             train.set_epoch(int(state.epoch))
 
-    fixed = {"use_cpu": True, "report_to": [], "disable_tqdm": True, "logging_strategy": "no"}
-    saving = {"save_strategy": "steps", "save_steps": 7}
-    arguments = transformers.TrainingArguments(str(folder), num_train_epochs=2, **fixed, **saving, **options)
-    return Trainer(
-        Net(),
-        arguments,
-        callbacks=[SetEpoch()],
-        compute_metrics=lambda found: {"labels": found.label_ids.tolist()},
-    )
-
-
-def transformers(data: Path, folder: Path) -> dict[str, Any]:
-    """Trainer: trains, and resumes from a checkpoint in mid-epoch; then it evaluates."""
-    found: dict[str, Any] = {"seen": []}
+    options = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 7, "logging_strategy": "no"}
+    quiet = transformers.TrainingArguments(str(folder), use_cpu=True, report_to=[], disable_tqdm=True, **options)
+    labels = {"compute_metrics": lambda found: {"labels": found.label_ids.tolist()}}
     for checkpoint in (None, folder / "checkpoint-7"):
         train = load(data, fields={**FIELDS, "key": "key"})
-        val = load(data, shuffle=False, drop_last="even", fields=FIELDS)
-        trainer = make_trainer(train, val, folder)
+        trainer = Trainer(Net(), quiet, callbacks=[SetEpoch()], **labels)
         trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
         found["seen"].append(trainer.accelerator.unwrap_model(trainer.model).seen)
     return {**found, "labels": trainer.evaluate()["eval_labels"]}
-
-
-def timm_set_epoch(loader: Any, epoch: int) -> None:
-    """Where timm's train.py looks, in its order; it reads the three attributes without a guard."""
-    for place in (loader.dataset, loader.batch_sampler or loader.sampler):
-        if hasattr(place, "set_epoch"):
-            place.set_epoch(epoch)
 
 
 def timm(data: Path, folder: Path) -> dict[str, Any]:
@@ -125,7 +108,9 @@ def timm(data: Path, folder: Path) -> dict[str, Any]:
         net = nn.parallel.DistributedDataParallel(model_of.create_model("test_byobnet", num_classes=3))
         optimizer, seen = torch.optim.SGD(net.parameters(), 0.01), []
         for epoch in range(first, 2):
-            timm_set_epoch(train, epoch)
+            for place in (train.dataset, train.batch_sampler or train.sampler):  # read without a guard, in this order
+                if hasattr(place, "set_epoch"):
+                    place.set_epoch(epoch)
             net.train()
             for images, labels, keys in train:
                 seen.append(keys)
@@ -147,7 +132,7 @@ def timm(data: Path, folder: Path) -> dict[str, Any]:
     return {
         **found,
         "loss": float(utils.reduce_tensor(loss.detach(), 2)),
-        "counts": (utils.reduce_tensor(counts, 1)).tolist(),
+        "counts": utils.reduce_tensor(counts, 1).tolist(),
         "right": float(utils.reduce_tensor(right, 1)),
         "accuracy": float(accuracy.compute()),
     }
@@ -160,25 +145,19 @@ def open_clip(data: Path, folder: Path) -> dict[str, Any]:
     tokenize = importlib.import_module("open_clip.tokenizer").SimpleTokenizer(context_length=8)
     texts = gpuload.Dataset(folder.parent / "captions/train").column("caption").to_pylist()
     number_of = {tuple(tokens): number for number, tokens in enumerate(tokenize(texts).tolist())}
-    sizes = {"width": 16, "layers": 1}
-    vision, text = (
-        {"image_size": 8, "patch_size": 4, "head_width": 8, **sizes},
-        {"context_length": 8, "heads": 2, **sizes},
-    )
+    vision = {"image_size": 8, "patch_size": 4, "head_width": 8, "width": 16, "layers": 1}
+    text = {"context_length": 8, "heads": 2, "width": 16, "layers": 1}
     torch.manual_seed(0)
     model = open_clip.model.CLIP(8, vision, text, output_dict=True)
     seen: list[list[int]] = []
-    model.register_forward_pre_hook(
-        lambda _, given: seen.append([number_of[tuple(tokens)] for tokens in given[1].tolist()])
-    )
+    model.register_forward_pre_hook(lambda _, given: seen.append([number_of[tuple(one)] for one in given[1].tolist()]))
     net = nn.parallel.DistributedDataParallel(model)
     fields = ("image", gpuload.Captions(tokenizer=tokenize))
     loader = load(folder.parent / "captions/train", 4, fields=fields)
     rank = distributed.get_rank()
-    given = {"device": "cpu", "precision": "fp32", "distill": False, "accum_freq": 1, "skip_scheduler": True}
-    more = {"horovod": False, "grad_clip_norm": None, "wandb": False, "log_every_n_steps": 1, "batch_size": 4}
-    places = {"rank": rank, "local_rank": rank, "world_size": 2, "log_local": False}
-    arguments = SimpleNamespace(**given, **more, **places)
+    given = {"device": "cpu", "precision": "fp32", "accum_freq": 1, "log_every_n_steps": 1, "batch_size": 4}
+    given |= {"rank": rank, "local_rank": rank, "world_size": 2, "skip_scheduler": True, "grad_clip_norm": None}
+    arguments = SimpleNamespace(**given, **dict.fromkeys(("distill", "horovod", "wandb", "log_local"), False))
     loss, optimizer = open_clip.ClipLoss(rank=rank, world_size=2), torch.optim.SGD(net.parameters(), 0.1)
     for epoch in range(2):
         info = SimpleNamespace(dataloader=loader, set_epoch=loader.set_epoch)
@@ -186,24 +165,8 @@ def open_clip(data: Path, folder: Path) -> dict[str, Any]:
     return {"seen": seen, "weights": float(sum(value.detach().abs().sum() for value in net.parameters()))}
 
 
-def lightning(data: Path, folder: Path) -> dict[str, Any]:
-    """Its Trainer with DDP, from the start and from checkpoints in mid-epoch and at an epoch's end."""
-    pl = importlib.import_module("pytorch_lightning")
-
-    found: dict[str, Any] = {"seen": [], "validated": []}
-    saving = {"filename": "step{step}", "every_n_train_steps": 2}
-    ranks = {"devices": 2, "strategy": "ddp", "max_epochs": 2, "num_sanity_val_steps": 0}
-    for checkpoint in (None, folder / "step4.ckpt", folder / "step6.ckpt"):
-        trainer = lightning_trainer(pl, folder, saving, **ranks)
-        model, train = lightning_model(pl), load(data, fields=("image", "label", "key"))
-        trainer.fit(model, train, load(data, shuffle=False), ckpt_path=checkpoint, weights_only=True)
-        found["seen"].append(model.seen)
-        found["validated"].append(model.validated)
-    return found
-
-
 PROGRAMS: dict[str, Callable[[Path, Path], dict[str, Any]]] = {
-    program.__name__: program for program in (accelerate, transformers, timm, open_clip, lightning)
+    program.__name__: program for program in (accelerate, transformers, timm, open_clip)
 }
 
 

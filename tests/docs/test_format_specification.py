@@ -11,8 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from images import encode, photo
+from loaders import load
 from PIL import Image
 from snippets import ROOT
+from tars import write_tar
 
 import gpuload
 from gpuload.fields.registry import KINDS
@@ -42,9 +44,7 @@ def fields_of(number: int, kind: str) -> list[Written]:
     """kind: "image" or "raw"."""
     found = []
 
-    def field(
-        name: str, kind: str, member: str, content: Any, /, begin: int = 0, more: Any = None, **columns: Any
-    ) -> None:
+    def field(name: str, kind: str, member: str, content: Any, /, begin: int = 0, more: Any = None, **columns: Any):
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
         found.append(Written({"name": name, "kind": kind, "member": member, **(more or {})}, data, begin, columns))
 
@@ -77,14 +77,9 @@ def fields_of(number: int, kind: str) -> list[Written]:
 
 def write(folder: Path, kind: str) -> None:
     """One shard."""
-    folder.mkdir(parents=True)
     samples = [(f"{number:08d}", fields_of(number, kind)) for number in range(SAMPLES)]
-    with tarfile.open(folder / "a.tar", "w") as tar:
-        for key, fields in samples:
-            for entry, content, *_ in fields:
-                member = tarfile.TarInfo(f"{key}.{entry['member']}")
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
+    members = [(f"{key}.{entry['member']}", content) for key, fields in samples for entry, content, *_ in fields]
+    write_tar(folder / "a.tar", members)
     with tarfile.open(folder / "a.tar") as tar:
         places = {member.name: (member.offset_data, member.size) for member in tar}
     types: dict[str, pa.DataType] = {"key": TEXT, "source": TEXT, "width": pa.int32(), "height": pa.int32()}
@@ -133,9 +128,7 @@ def test_a_set_written_by_hand(tmp_path: Path, kind: str) -> None:
     names = [entry["name"] for entry, *_ in fields_of(0, kind)]
     asked = [gpuload.Tokens("tokens") if name == "tokens" else name for name in names]
     augment = gpuload.Augment((HEIGHT, WIDTH), crop="none", dtype="uint8")
-    with gpuload.DaliIterator(
-        tmp_path / "train", SAMPLES, augment=augment, fields=asked, shuffle=False, device="cpu"
-    ) as loader:
+    with load(tmp_path / "train", SAMPLES, augment=augment, fields=asked, shuffle=False) as loader:
         batch: Any = next(iter(loader))._asdict()  # type: ignore[attr-defined]
     assert list(batch) == names
     if kind == "raw":

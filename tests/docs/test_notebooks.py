@@ -11,8 +11,6 @@ import pytest
 from snippets import ROOT
 
 FOLDER = ROOT / "examples" / "notebooks"
-
-
 IN_JUPYTER = "quickstart.ipynb"
 NAMES = sorted(path.name for path in FOLDER.glob("*.ipynb"))
 
@@ -25,12 +23,6 @@ def test_they_are_what_the_script_makes() -> None:
         assert all(not cell.get("outputs") for cell in json.loads(text)["cells"])
 
 
-def cells_of(name: str) -> list[str]:
-    """The programs of a notebook."""
-    cells = json.loads((FOLDER / name).read_text())["cells"]
-    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-
-
 @pytest.mark.parametrize("name", [name for name in NAMES if name != IN_JUPYTER])
 def test_it_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cell after cell, without a kernel, whose start takes longer."""
@@ -38,8 +30,9 @@ def test_it_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
-    for number, cell in enumerate(cells_of(name)):
-        exec(compile(cell, f"{name}[{number}]", "exec"), names)
+    for number, cell in enumerate(json.loads((FOLDER / name).read_text())["cells"]):
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), f"{name}[{number}]", "exec"), names)
 
 
 @pytest.mark.filterwarnings("ignore:Jupyter is migrating its paths:DeprecationWarning")

@@ -2,7 +2,6 @@
 explains it."""
 
 import inspect
-import json
 import pydoc
 import re
 from collections.abc import Iterator
@@ -72,9 +71,8 @@ def test_every_parameter_is_described(value: Any) -> None:
 
 def test_every_public_name_is_in_the_reference() -> None:
     for name in public():
-        assert re.search(
-            rf"^::: gpuload\.(?:\w+\.)*{name}$|members: .*\b{name.rpartition('.')[2]}\b", TEXT, re.MULTILINE
-        ), name
+        members = rf"members: .*\b{name.rpartition('.')[2]}\b"
+        assert re.search(rf"^::: gpuload\.(?:\w+\.)*{name}$|{members}", TEXT, re.MULTILINE), name
 
 
 def test_every_public_name_has_an_example() -> None:
@@ -130,39 +128,16 @@ def test_every_command_is_in_a_guide() -> None:
         assert [action.dest for action in parser._actions if not action.help] == []
 
 
-# Pages, and what somebody types who comes from elsewhere and must find them.
-WORDS = {
-    "coming-from": "DistributedSampler, num_workers, pin_memory, collate_fn, ImageFolder",
-    "sampling": "WeightedRandomSampler, class imbalance, oversampled",
-    "training-loops": "torchrun, DistributedDataParallel, Slurm, checkpoint, validation",
-    "fields": "segmentation, bounding box, regression, multi-label",
-    "augmentations": "progressive resizing, multi-crop, mixed precision, MixUp",
-    "pixels-and-encodings": "grayscale, multispectral, medical",
-    "large-images": "sliding window, satellite",
-    "loading": "reproducib, out of memory",
-    "buckets": "text-to-image",
-    "geometry": "CIFAR",
-    "remote": "MinIO",
-    "quickstart": "Docker",
-    "report": "duplicates",
-    "long-runs": "corrupt",
-    "waiting": "bottleneck",
-}
+# What somebody types who comes from elsewhere.
+WORDS = """
+DistributedSampler, num_workers, pin_memory, collate_fn, ImageFolder, WeightedRandomSampler, class imbalance, oversampled,
+torchrun, DistributedDataParallel, Slurm, checkpoint, validation, segmentation, bounding box, regression, multi-label,
+progressive resizing, multi-crop, mixed precision, MixUp, grayscale, multispectral, medical, sliding window, satellite,
+reproducib, out of memory, text-to-image, CIFAR, MinIO, Docker, duplicates, corrupt, bottleneck
+"""
 
 
 def test_a_newcomers_words_are_found() -> None:
-    for page, words in WORDS.items():
-        text = " ".join(GUIDES[f"{page}.md"].casefold().split())
-        assert [word for word in words.split(", ") if word.casefold() not in text] == [], page
-
-
-TITLES = {"dataloader": "torch", "ffcv": "FFCV", "dali": "DALI", "mosaic": "Streaming", "litdata": "LitData"}
-TITLES |= {"spdl": "SPDL"}
-
-
-def test_the_versions_of_other_loaders_are_those_of_the_record() -> None:
-    record = json.loads((ROOT / "tools" / "results" / "peers.json").read_text())
-    page = " ".join((ROOT / "docs" / "coming-from.md").read_text().split())
-    for found in record["peers"]:
-        version = next(iter(found["versions"].values())).partition("+")[0]
-        assert f"{TITLES.get(found['peer'], found['peer'])} {version}" in page, found
+    text = " ".join("".join(GUIDES.values()).casefold().split())
+    words = " ".join(WORDS.casefold().split()).split(", ")
+    assert len(words) > 30 and [word for word in words if word not in text] == []

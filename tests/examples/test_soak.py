@@ -1,6 +1,7 @@
 """tools/soak.py: a short run is without faults, and faults would be seen."""
 
 import json
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,11 @@ def test_a_short_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
 
 
 def test_lost_samples_and_other_pixels_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    epoch, loops, calls = soak.epoch, soak.loops, 0
+    epoch, loops, calls = soak.epoch, soak.loops, count()
 
-    def spoilt(loader: Any, loop: soak.Loop, stop: int | None = None) -> tuple[list[str], int]:
-        nonlocal calls
-        calls += 1
-        keys, checksum = epoch(loader, loop, stop)
-        return keys[: len(keys) - (calls == 1)], checksum + (calls == 2)
+    def spoilt(*given: Any, **stop: Any) -> tuple[list[str], int]:
+        (keys, checksum), number = epoch(*given, **stop), next(calls)
+        return keys[: len(keys) - (number == 0)], checksum + (number == 1)
 
     monkeypatch.setattr(soak, "epoch", spoilt)
     monkeypatch.setattr(soak, "loops", lambda decoders: loops(decoders)[:1])

@@ -7,7 +7,9 @@ order, and compare runs by it.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,12 +25,9 @@ CASES = [
 ]
 
 
-def orders() -> list[dict[str, object]]:
-    rows = []
-    for case in CASES:
-        order = EpochOrder(np.array(case["shard_sizes"]), seed=case["seed"], epoch=case["epoch"], window=case["window"])
-        rows.append({**case, "order": order[:].tolist()})
-    return rows
+def orders(cases: Sequence[dict[str, Any]] = CASES) -> list[dict[str, Any]]:
+    made = (EpochOrder(**{**case, "shard_sizes": np.array(case["shard_sizes"])}) for case in cases)
+    return [{**case, "order": order[:].tolist()} for case, order in zip(cases, made, strict=True)]
 
 
 def drawn_orders() -> dict[str, list[int]]:
@@ -51,17 +50,12 @@ LANED_CASES = [
 ]
 
 
-def laned_orders() -> list[dict[str, object]]:
-    rows = []
-    for case in LANED_CASES:
-        order = EpochOrder(np.array(case["shard_sizes"]), **{name: case[name] for name in list(case)[1:]})
-        rows.append({**case, "order": order[:].tolist()})
-    return rows
+def laned_orders() -> list[dict[str, Any]]:
+    return orders(LANED_CASES)
 
 
 if __name__ == "__main__":
-    text = "[\n" + ",\n".join(" " + json.dumps(row) for row in orders()) + "\n]\n"
-    Path(__file__).with_name("order.json").write_text(text)
+    for name, rows in (("order", orders()), ("laned_order", laned_orders())):
+        text = "[\n" + ",\n".join(" " + json.dumps(row) for row in rows) + "\n]\n"
+        Path(__file__).with_name(f"{name}.json").write_text(text)
     Path(__file__).with_name("drawn_order.json").write_text(json.dumps(drawn_orders(), indent=1) + "\n")
-    text = "[\n" + ",\n".join(" " + json.dumps(row) for row in laned_orders()) + "\n]\n"
-    Path(__file__).with_name("laned_order.json").write_text(text)

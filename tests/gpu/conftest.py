@@ -7,6 +7,7 @@ The reference is always DALI's graph on the CPU.
 """
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +34,13 @@ def accelerated(request: pytest.FixtureRequest) -> dict[str, Any]:
 @pytest.fixture
 def load() -> Iterator[Load]:
     """Opens loaders, and closes them afterwards."""
-    opened = []
+    with ExitStack() as opened:
 
-    def load(folder: Path, batch_size: int, decoder: dict[str, Any], **options: Any) -> gpuload.DaliIterator:
-        options.setdefault("augment", gpuload.Augment(48))
-        opened.append(gpuload.DaliIterator(folder, batch_size, num_threads=2, **decoder, **options))
-        return opened[-1]
+        def load(folder: Path, batch_size: int, decoder: dict[str, Any], **options: Any) -> gpuload.DaliIterator:
+            usual: Any = {"augment": gpuload.Augment(48), "num_threads": 2}
+            return opened.enter_context(gpuload.DaliIterator(folder, batch_size, **{**usual, **decoder, **options}))
 
-    yield load
-    for loader in opened:
-        loader.close()
+        yield load
 
 
 @pytest.fixture(scope="session")

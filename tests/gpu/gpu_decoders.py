@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hostile_images import exif
 from images import encode, smooth_image
 from PIL import Image
 from tars import write_tar
@@ -55,10 +56,9 @@ def delay(device: str) -> None:
 
 
 _SIZES = [(90, 70), (64, 64), (121, 203), (333, 250)]
-_EXIF_ORIENTATION = 0x0112
 
 # Options of Pillow's writer; "mode" and "sizes" are ours.
-KINDS: dict[str, dict[str, object]] = {
+KINDS: dict[str, dict[str, Any]] = {
     "420": {"subsampling": 2},
     "422": {"subsampling": 1},
     "444": {"subsampling": 0},
@@ -66,7 +66,7 @@ KINDS: dict[str, dict[str, object]] = {
     "progressive": {"progressive": True},
     "cmyk": {"mode": "CMYK"},
     "restart": {"restart_marker_rows": 1, "subsampling": 2},
-    "exif": {"orientation": 6},
+    "exif": {"exif": exif(6)},
     "tiny": {"sizes": [(1, 1), (8, 8), (17, 3), (16, 16)]},
     "12-megapixel": {"sizes": [(4000, 3000)]},
 }
@@ -82,24 +82,15 @@ def picture(rng: np.random.Generator, width: int, height: int) -> Image.Image:
     return image
 
 
-def make(kind: str, rng: np.random.Generator, width: int, height: int) -> bytes:
-    options = {name: value for name, value in KINDS[kind].items() if name != "sizes"}
-    image = picture(rng, width, height).convert(str(options.pop("mode", "RGB")))
-    if orientation := options.pop("orientation", None):
-        exif = Image.Exif()
-        exif[_EXIF_ORIENTATION] = orientation
-        options["exif"] = exif
-    return encode(image, quality=90, **options)
-
-
 def every_kind() -> dict[str, bytes]:
     """By key, "<kind>-<number>"."""
     rng = np.random.default_rng(0)
     found = {}
     for kind, options in KINDS.items():
-        sizes: list[tuple[int, int]] = options.get("sizes", _SIZES)  # type: ignore[assignment]
-        for number, (width, height) in enumerate(sizes):
-            found[f"{kind}-{number}"] = make(kind, rng, width, height)
+        written = {name: value for name, value in options.items() if name not in ("mode", "sizes")}
+        for number, size in enumerate(options.get("sizes", _SIZES)):
+            image = picture(rng, *size).convert(options.get("mode", "RGB"))
+            found[f"{kind}-{number}"] = encode(image, quality=90, **written)
     return found
 
 

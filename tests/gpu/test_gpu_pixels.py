@@ -31,8 +31,6 @@ CROPS = {
 }
 EPOCHS = 3  # other random crops in each
 
-Pixels = Callable[[dict[str, Any], str], dict[str, np.ndarray]]
-
 
 @pytest.fixture(scope="module")
 def pixels(kinds: Path) -> Callable[[str, str], dict[str, np.ndarray]]:
@@ -43,9 +41,8 @@ def pixels(kinds: Path) -> Callable[[str, str], dict[str, np.ndarray]]:
         options = DECODERS.get(decoder, REFERENCE)
         found: dict[str, list[np.ndarray]] = {kind: [] for kind in KINDS}
         for epoch in range(EPOCHS):
-            with gpuload.DaliIterator(
-                kinds, 8, augment=CROPS[crop], fields=("image", "key"), shuffle=False, num_threads=2, **options
-            ) as loader:
+            usual = {"augment": CROPS[crop], "fields": ("image", "key"), "shuffle": False, "num_threads": 2}
+            with gpuload.DaliIterator(kinds, 8, **usual, **options) as loader:  # type: ignore[arg-type]
                 loader.set_epoch(epoch)
                 for images, keys in loader:
                     for image, key in zip(images.cpu().numpy(), keys, strict=True):
@@ -62,20 +59,13 @@ def test_pixels_are_those_of_the_cpu_graph(
     pixels: Any, kind: str, crop: str, decoder: str, record_property: Callable[[str, object], None]
 ) -> None:
     expected, found = (pixels(name, crop)[kind].astype(int) for name in ("reference", decoder))
-    assert len(found) == EPOCHS * len(KINDS[kind].get("sizes", [1, 2, 3, 4]))  # type: ignore[arg-type]
+    assert len(found) == EPOCHS * len(KINDS[kind].get("sizes", [1, 2, 3, 4]))
     difference = np.abs(found - expected)
     mean, permille = float(difference.mean()), float(np.percentile(difference, 99.9))
     record_property("difference", {"mean": mean, "percentile_99_9": permille, "max": int(difference.max())})
     most_mean, most_permille = BOUNDS[decoder]
     assert mean < most_mean and permille <= most_permille
     assert expected.std() > 10  # images, not blanks
-
-
-def test_a_gray_image_is_gray(pixels: Any) -> None:
-    """The bounds above are of what a decoder may do, this is of what the images are."""
-    gray = pixels("reference", "none")["gray"].astype(int)
-    assert np.ptp(gray, axis=1).max() == 0
-    assert np.ptp(pixels("reference", "none")["444"].astype(int), axis=1).max() > 100
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "uint8"])
@@ -89,9 +79,8 @@ def test_dtypes_and_layouts(mixed: Path, load: Load, accelerated: dict[str, Any]
     assert images.is_contiguous(memory_format=memory)
     expected = raw.cpu().double()
     if dtype != "uint8":
-        mean, std = (
-            torch.tensor(v).double().view(3, 1, 1) for v in (gpuload.Normalize().mean, gpuload.Normalize().std)
-        )
+        usual = gpuload.Normalize()
+        mean, std = (torch.tensor(values).double().view(3, 1, 1) for values in (usual.mean, usual.std))
         expected = (expected / 255 - mean) / std
     # Of values up to 2.7: half a unit in the last place, and a level of uint8 that is rounded another way in the raw.
     close = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2, "uint8": 0}[dtype]
@@ -151,17 +140,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_set(tmp_path_factory.mktemp("whole") / "set", None)
 
 
-def read(loader: gpuload.DaliIterator) -> tuple[dict[int, torch.Tensor], str]:
-    """The images by index, and the error that ended the epoch, or ""."""
-    seen: dict[int, torch.Tensor] = {}
-    try:
-        for index, images in loader:
-            seen |= dict(zip(index.tolist(), images.cpu(), strict=True))
-    except gpuload.DecodeError as error:
-        return seen, str(error)
-    return seen, ""
-
-
 @pytest.mark.parametrize("damage", list(DAMAGE))
 @pytest.mark.parametrize("decoder", params("native", "cuda", "hardware", "default"))
 def test_a_damaged_scan_harms_no_other_image(
@@ -169,15 +147,16 @@ def test_a_damaged_scan_harms_no_other_image(
 ) -> None:
     options: dict[str, Any] = {"augment": AUGMENT, "shuffle": False, "fields": ("index", "image")}
     expected = torch.cat([images.cpu() for _, images in load(whole, 8, DECODERS[decoder], **options)])
-    loader = load(make_set(tmp_path / "set", DAMAGE[damage]), 8, DECODERS[decoder], **options)
-    seen, said = read(loader)
-    if said:
-        assert f"sample 'image-{BAD}' does not decode" in said
-        assert set(seen) == set(range(8))
-        record_property("found", "an error")
-    else:
-        assert set(seen) == set(range(IMAGES))
-        record_property("found", float((seen[BAD].int() - expected[BAD].int()).abs().float().mean()))
+    seen: dict[int, torch.Tensor] = {}
+    said = ""
+    try:
+        for index, images in load(make_set(tmp_path / "set", DAMAGE[damage]), 8, DECODERS[decoder], **options):
+            seen |= dict(zip(index.tolist(), images.cpu(), strict=True))
+    except gpuload.DecodeError as error:
+        said = str(error)
+    assert set(seen) == set(range(8 if said else IMAGES))
+    assert not said or f"sample 'image-{BAD}' does not decode" in said
+    record_property("found", said or float((seen[BAD].int() - expected[BAD].int()).abs().float().mean()))
     for index, image in seen.items():
         if index != BAD:
             assert torch.equal(image, expected[index])
