@@ -28,13 +28,11 @@ class Azure(NamedTuple):
 
     url: str
 
-    def environment(self, url: str | None = None, key: str = _KEY) -> dict[str, str]:
-        """What lets gpuload use it, or a proxy before it at another URL."""
-        return {
-            "AZURE_STORAGE_ENDPOINT": f"{url or self.url}/{_ACCOUNT}",
-            "AZURE_STORAGE_ACCOUNT_NAME": _ACCOUNT,
-            "AZURE_STORAGE_ACCOUNT_KEY": key,
-        }
+    def use(self, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+        """From now on the environment holds the credentials, and the server is at this URL, such as a proxy's."""
+        monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", f"{url}/{_ACCOUNT}")
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", _ACCOUNT)
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", _KEY)
 
     def files(self, container: str, prefix: str = "") -> dict[str, bytes]:
         """All objects below a prefix, by the rest of their names."""

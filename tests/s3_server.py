@@ -32,6 +32,12 @@ class S3(NamedTuple):
             name.removeprefix(prefix): self.client.get_object(Bucket=bucket, Key=name)["Body"].read() for name in names
         }
 
+    def put(self, bucket: str, name: str, data: bytes) -> None:
+        self.client.put_object(Bucket=bucket, Key=name, Body=data)
+
+    def delete(self, bucket: str, name: str) -> None:
+        self.client.delete_object(Bucket=bucket, Key=name)
+
 
 @contextmanager
 def s3_server(*buckets: str) -> Iterator[S3]:

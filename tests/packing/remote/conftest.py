@@ -1,7 +1,9 @@
-"""A bucket on the loopback, and photos to pack."""
+"""Buckets on the loopback: of an S3 server, or of Azure's where a test asks for that `scheme`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +12,36 @@ import pytest
 pytest.importorskip("obstore", reason="obstore is not installed (extra remote)")
 pytest.importorskip("moto", reason="moto is not installed (extra dev)")
 
-from images import write_files
-from s3_server import S3, s3_server
+from azure_server import azure_server
+from s3_server import s3_server
 from store.servers import Proxy, running
+
+Servers = Callable[[str], tuple[Any, Proxy]]
 
 
 @pytest.fixture(scope="package")
-def server() -> Iterator[tuple[S3, Proxy]]:
-    with s3_server("bucket") as s3, running(Proxy(s3.url)) as proxy:
-        yield s3, proxy
+def servers() -> Iterator[Servers]:
+    """By its scheme the server, with a bucket "bucket", and a proxy before it; started when it is asked for."""
+    with ExitStack() as stack:
+
+        @cache
+        def start(scheme: str) -> tuple[Any, Proxy]:
+            store = stack.enter_context({"s3": s3_server, "az": azure_server}[scheme]("bucket"))
+            return store, stack.enter_context(running(Proxy(store.url)))
+
+        yield start
 
 
 @pytest.fixture
-def proxy(server: tuple[S3, Proxy], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Proxy]:
+def scheme() -> str:
+    return "s3"
+
+
+@pytest.fixture
+def proxy(servers: Servers, scheme: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Proxy]:
     """The proxy before the server; the environment holds the credentials, and a cache of the test's own."""
-    s3, proxy = server
-    s3.use(monkeypatch, proxy.url)
+    store, proxy = servers(scheme)
+    store.use(monkeypatch, proxy.url)
     monkeypatch.setenv("GPULOAD_CACHE", str(tmp_path / "cache"))
     proxy.reset()
     yield proxy
@@ -33,8 +49,8 @@ def proxy(server: tuple[S3, Proxy], monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 @pytest.fixture
-def s3(server: tuple[S3, Proxy], proxy: Proxy) -> S3:
-    return server[0]
+def store(servers: Servers, scheme: str, proxy: Proxy) -> Any:
+    return servers(scheme)[0]
 
 
 @pytest.fixture
@@ -45,29 +61,3 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     brief = replace(Objects.patience, give_up_s=1, first_wait_s=0.02, longest_wait_s=0.1)
     monkeypatch.setattr(Objects, "patience", brief)
     monkeypatch.setattr("gpuload.store.objects.Bucket.retries", 0)
-
-
-@pytest.fixture(scope="package")
-def images(tmp_path_factory: pytest.TempPathFactory, photo_files: dict[str, bytes]) -> Path:
-    """60 photos of three classes, and a file that is none."""
-    root = tmp_path_factory.mktemp("photos")
-    write_files(root, {**photo_files, "bee/bad.jpg": b"garbage"})
-    return root
-
-
-@pytest.fixture(scope="package")
-def settings() -> dict[str, Any]:
-    return {"maxcount": 12, "val": 0.2, "seed": 5, "workers": 2}
-
-
-@pytest.fixture(scope="package")
-def on_disk(images: Path, settings: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """What is packed into a folder."""
-    from reading import files_of
-
-    import gpuload
-    from gpuload.sources import FolderSource
-
-    out = tmp_path_factory.mktemp("on disk")
-    gpuload.pack(FolderSource(images), out, **settings)
-    return files_of(out)
