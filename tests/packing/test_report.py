@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from images import Folder, encode, photo
+from images import Folder, encode, photo, write_files
 from stand_ins import SlowlySentSource
 
 import gpuload
@@ -90,10 +90,7 @@ def test_the_summary_lists_fields_and_numbers_of_classes(tmp_path: Path, capsys:
     assert "label: 18 of 22 classes have no sample, as 1, 2, 3" in report.notes
     report = gpuload.pack([{**rows[0], "label": n} for n in range(3)], tmp_path / "all", workers=1)
     assert not any("no sample" in note for note in report.notes)
-    (tmp_path / "in" / "a").mkdir(parents=True)
-    (tmp_path / "in" / "b").mkdir()
-    (tmp_path / "in" / "a" / "1.jpg").write_bytes(encode(photo()))
-    (tmp_path / "in" / "b" / "1.jpg").write_bytes(b"damaged")
+    write_files(tmp_path / "in", {"a/1.jpg": encode(photo()), "b/1.jpg": b"damaged"})
     assert cli.main(["pack", str(tmp_path / "in"), str(tmp_path / "named")]) == cli.REJECTED
     said = capsys.readouterr().out
     assert "fields: image (.jpg), label (.cls)\n" in said
