@@ -1,10 +1,9 @@
-"""Shards that others packed, indexed as they lie, here and at URLs; and seek points that are added to an index."""
+"""Shards that others packed, indexed as they lie; and seek points that are added to an index."""
 
 import json
 import subprocess
 import tarfile
 import tracemalloc
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,26 +12,24 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hostile_images import XMP_ROTATED, exif
-from images import dali_decodes, encode, photo
+from images import dali_decodes, encode, photo, smooth_image, write_files
 from loaders import drain, load
 from PIL import Image
 from reading import files_of, rejected_of, rows_of
-from store.servers import Proxy, file_server, running
 from tars import read_by_dali, same_as_wds2idx, sealed, write_tar
 
 import gpuload
-from gpuload import ArgumentError, FormatError, OutputError, RemoteError, ShardError, SourceError
+from gpuload import ArgumentError, FormatError, OutputError, ShardError, SourceError
 from gpuload.cli import main
 from gpuload.disk import Index, Manifest
 from gpuload.disk.manifest import dali_index_text
 from gpuload.disk.tar import group_members, read_members
 from gpuload.fields.registry import index_schema
 from gpuload.packing.image import prepare_image
-from gpuload.packing.index import expand_shards, index_shards
+from gpuload.packing.index import index_shards
 from gpuload.packing.options import Encoding
 from gpuload.packing.output import describe
 from gpuload.packing.verify import verify
-from gpuload.store.url import URL
 
 JPG = encode(photo())
 
@@ -207,22 +204,29 @@ def test_a_header_that_claims_gigabytes(tmp_path: Path, kind: bytes) -> None:
 
 
 def test_what_is_no_plain_tar_is_named(tmp_path: Path) -> None:
-    shard = write_tar(tmp_path / "in" / "k[1].tar", {"k.jpg": JPG, "k.cls": b"5"})
-    (tmp_path / "short.tar").write_bytes(shard.read_bytes()[:700])
-    with pytest.raises(ShardError, match="short.tar: not a complete, uncompressed tar archive"):
-        index_shards([str(tmp_path / "short.tar")])
-    for pattern, message in (
-        (tmp_path / "in", "in: is no file. Give tars, for instance"),
-        (tmp_path / "s-{1..2}.tar", "s-1.tar: is no file"),
-        (tmp_path / "z*.tar", r"z\*.tar: is no file"),
-        (tmp_path / "s-{0..2.tar", "s-{0..2.tar: its braces do not match"),
-        ("ftp://example.org/x.tar", "is no file"),
+    shard, url = write_tar(tmp_path / "in" / "k[1].tar", {"k.jpg": JPG, "k.cls": b"5"}), "http://host/train"
+    for patterns, out, error, message in (
+        ([tmp_path / "in"], None, SourceError, "in: is no file. Give tars, for instance"),
+        ([tmp_path / "s-{1..2}.tar"], None, SourceError, "s-1.tar: is no file"),
+        ([tmp_path / "z*.tar"], None, SourceError, r"z\*.tar: is no file"),
+        ([tmp_path / "s-{0..2.tar"], None, SourceError, "s-{0..2.tar: its braces do not match"),
+        (["ftp://example.org/x.tar"], None, SourceError, "is no file"),
+        ([], None, SourceError, "no shards given"),
+        ([f"{url}/*.tar"], "x", ArgumentError, f"^{url}: what lies at http:// cannot be listed"),
+        ([f"{url}/a.tar"], None, ArgumentError, f"^{url}/a.tar lies at a URL. Say with --out where"),
+        ([f"{url}/a.tar.gz"], "x", SourceError, f"^{url}/a.tar.gz: is no plain .tar by its name"),
+        (
+            [f"{url}/a.tar", "s3://b/a.tar"],
+            "x",
+            ArgumentError,
+            "^the shards lie in several places, as http://host/train/a.t",
+        ),
+        ([f"{url}/a.tar", shard], "x", ArgumentError, "^some shards are local files and others lie at URLs"),
     ):
-        with pytest.raises(SourceError, match=message) as caught:
-            index_shards([str(pattern)])
+        with pytest.raises(error, match=message) as caught:
+            index_shards(list(map(str, patterns)), out and tmp_path / out)
         assert "\n" not in str(caught.value)
-    with pytest.raises(SourceError, match="no shards given"):
-        index_shards([])
+    assert not (tmp_path / "x").exists()
     index_shards([str(shard)])
 
 
@@ -288,77 +292,6 @@ def test_braces_are_expanded_as_webdataset_does(tmp_path: Path, pattern: str) ->
     assert [shard.name.removeprefix("../in/") for shard in manifest.shards] == names
 
 
-# Tars at URLs, indexed where they lie. Those of the Hub: tests/store/test_hub.py.
-
-
-@pytest.fixture(scope="module")
-def served(packed: Path) -> Iterator[Any]:
-    pytest.importorskip("obstore", reason="obstore is not installed (extra remote)")
-
-    with running(file_server(packed.parent)) as server, running(Proxy(server.url)) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def web(served: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    monkeypatch.setenv("GPULOAD_CACHE", str(tmp_path / "cache"))
-    served.reset()
-    yield served
-    served.reset()
-
-
-def test_an_index_of_a_web_server(web: Any, packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each tar is read once to be indexed, and once by loaders: an epoch, verify, and info need no others."""
-    web.fault = lambda path, number: "503" if number == 1 and path.endswith("4.tar") else None
-    assert main(["index", f"{web.url}/train/shard-{{000000..000009}}.tar", "--out", str(tmp_path / "index")]) == 0
-    assert "97 samples in 10 shards" in capsys.readouterr().out
-    assert not list((tmp_path / "index").rglob("*.tar"))
-    index_shards([str(packed / "*.tar")], tmp_path / "here")
-    assert (tmp_path / "index" / "index.arrow").read_bytes() == (tmp_path / "here" / "index.arrow").read_bytes()
-    web.reset()
-    with load(tmp_path / "here") as local, load(tmp_path / "index") as loader:
-        assert drain([loader]) == drain([local])
-    assert {web.asked[f"/train/shard-{n:06d}.tar"] for n in range(10)} == {1}
-    dataset = gpuload.Dataset(tmp_path / "index", tmp_path / "other", "10MB")
-    assert dataset.cache is not None and dataset.cache.limit == 10_000_000
-    assert dataset.shard_paths[0] == URL(f"{web.url}/train/shard-000000.tar")
-    assert main(["info", str(tmp_path / "index")]) == 0
-    assert verify(tmp_path / "index", 2) == []
-    web.fault = lambda path, number: {"2.tar": "404", "3.tar": "wrong bytes"}.get(path[-5:])
-    faults = verify(tmp_path / "index", 2)
-    assert any(fault.startswith(f"{web.url}/train/shard-000002.tar: No such file") for fault in faults)
-    assert any(fault.startswith(f"{web.url}/train/shard-000003.tar: its SHA-256 is") for fault in faults)
-
-
-def test_a_damaged_tar_is_named(web: Any, packed: Path, tmp_path: Path) -> None:
-    web.fault = lambda path, number: "404" if path.endswith("1.tar") else None
-    with pytest.raises(RemoteError, match=f"^{web.url}/train/shard-000001.tar: does not exist"):
-        index_shards([f"{web.url}/train/shard-{{000000..000002}}.tar"], tmp_path / "index")
-    assert not (tmp_path / "index" / "manifest.json").exists()
-    web.reset()
-    with pytest.raises(ShardError, match=f"^{web.url}/train/index.arrow.tar: "):
-        no_tar = packed / "index.arrow.tar"
-        no_tar.write_bytes((packed / "index.arrow").read_bytes())
-        try:
-            index_shards([f"{web.url}/train/index.arrow.tar"], tmp_path / "index")
-        finally:
-            no_tar.unlink()
-
-
-def test_urls_that_are_refused(web: Any, packed: Path, tmp_path: Path) -> None:
-    here = str(packed / "shard-000000.tar")
-    for patterns, out, error, message in (
-        (["{}/train/*.tar"], "x", ArgumentError, "^{}/train: what lies at http:// cannot be listed"),
-        (["{}/train/a.tar"], None, ArgumentError, "^{}/train/a.tar lies at a URL. Say with --out where"),
-        (["{}/train/a.tar.gz"], "x", SourceError, "^{}/train/a.tar.gz: is no plain .tar by its name"),
-        (["{}/a.tar", "s3://b/a.tar"], "x", ArgumentError, "^the shards lie in several places, as {}/a.tar and s"),
-        (["{}/a.tar", here], "x", ArgumentError, "^some shards are local files and others lie at URLs"),
-    ):
-        with pytest.raises(error, match=message.format(web.url)):
-            index_shards([one.format(web.url) for one in patterns], out and tmp_path / out)
-    assert files_of(tmp_path / "x") == {}
-
-
 def test_an_index_of_several_places_is_refused(packed: Path, tmp_path: Path) -> None:
     manifest = Manifest.read(packed)
     names = ["s3://one/a.tar", "s3://two/b.tar", *(shard.name for shard in manifest.shards[2:])]
@@ -368,45 +301,15 @@ def test_an_index_of_several_places_is_refused(packed: Path, tmp_path: Path) -> 
         gpuload.Dataset(tmp_path)
 
 
-def test_wildcards_of_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def found(self: Any, give_up_s: float | None = None) -> dict[str, Any]:
-        assert self.url == URL("s3://bucket/tars")
-        return dict.fromkeys(("a-1.tar", "a-2.tar", "b.tar", "x/a-1.tar", "x/c.tar"))
-
-    monkeypatch.setattr("gpuload.store.objects.Objects.list", found)
-    for pattern, names in (
-        ("*.tar", ["a-1.tar", "a-2.tar", "b.tar"]),
-        ("a-[13].tar", ["a-1.tar"]),
-        ("*/[a-z].tar", ["x/c.tar"]),
-        ("{b*tar,*/c.tar}", ["b.tar", "x/c.tar"]),
-    ):
-        assert expand_shards([f"s3://bucket/tars/{pattern}"]) == [URL(f"s3://bucket/tars/{name}") for name in names]
-    with pytest.raises(SourceError, match="^s3://bucket/tars/no.*: fits no object there"):
-        expand_shards(["s3://bucket/tars/no*"])
-
-
 POINTS = "image_points"
-
-
-SIZES = [(400, 300), (640, 450), (96, 64)]  # the last one is too small
-
-
-def write_images(folder: Path) -> None:
-    rng = np.random.default_rng(0)
-    for number in range(12):
-        width, height = SIZES[number % 3]
-        rough = Image.fromarray(rng.integers(0, 256, (height // 6, width // 6, 3), np.uint8))
-        image = rough.resize((width, height), Image.Resampling.BICUBIC)
-        path = folder / f"class{number % 2}" / f"{number}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encode(image, quality=95, subsampling=2))
 
 
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """With points and without."""
-    root = tmp_path_factory.mktemp("points")
-    write_images(root / "images")
+    """With points and without. A third of the images is too small for them."""
+    root, rng, sizes = tmp_path_factory.mktemp("points"), np.random.default_rng(0), [(400, 300), (640, 450), (96, 64)]
+    images = [encode(smooth_image(rng, *sizes[n % 3]), quality=95, subsampling=2) for n in range(12)]
+    write_files(root / "images", {f"class{n % 2}/{n}.jpg": image for n, image in enumerate(images)})
     for name, how in (("with", "auto"), ("without", "no")):
         assert main(["pack", str(root / "images"), str(root / name), "--points", how, "--workers", "1"]) == 0
     return root / "with" / "train", root / "without" / "train"
@@ -416,12 +319,6 @@ def points_of(folder: Path) -> list[bytes]:
     dataset = gpuload.Dataset(folder)
     found = [dataset.rows(shard).column(POINTS).to_pylist() for shard in range(len(dataset.shard_paths))]
     return [points for shard in found for points in shard]
-
-
-def batches(folder: Path, augment: gpuload.Augment, decoder: str = "native") -> Iterator[np.ndarray]:
-    with gpuload.DaliIterator(folder, 4, augment=augment, device="cpu", decoder=decoder, num_threads=2) as loader:
-        for batch in loader:
-            yield batch[0].numpy().copy()
 
 
 def test_shards_are_the_same_and_large_images_have_points(sets: tuple[Path, Path]) -> None:
@@ -445,14 +342,14 @@ def test_a_progressive_jpeg_that_becomes_baseline_has_points() -> None:
     ids=["resized crops", "crops as they are"],
 )
 def test_batches_are_the_same(sets: tuple[Path, Path], augment: gpuload.Augment) -> None:
-    both = [list(batches(folder, augment)) for folder in sets]
-    assert len(both[0]) == 3
-    np.testing.assert_array_equal(both[0], both[1])
+    options = {"batch_size": 4, "augment": augment, "decoder": "native"}
+    with load(sets[0], **options) as one, load(sets[1], **options) as other:
+        assert len(epoch := drain([one])) == 12 and epoch == drain([other])
 
 
 def test_a_mixture_with_a_set_without_points(sets: tuple[Path, Path]) -> None:
     mixture = gpuload.mix([(folder, 0.5) for folder in sets])
-    with gpuload.DaliIterator(mixture, 8, augment=gpuload.Augment(64), device="cpu", decoder="native") as loader:
+    with load(mixture, decoder="native") as loader:
         assert sum(len(batch[0]) for batch in loader) == 24
 
 

@@ -12,19 +12,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from damaged import change_manifest
+from damaged import change_manifest, damage
 from images import Folder, encode, photo, write_files
 from PIL import Image
 from reading import files_of, rejected_of, rows_of
-from stand_ins import FaultySource, HeldSource
+from stand_ins import HeldSource
 from tars import tar_bytes
 
 import gpuload
@@ -47,6 +47,23 @@ def held(root: Path, out: Path, names: str) -> "subprocess.Popen[bytes]":
     command = [sys.executable, SCRIPT, root, out, *ARGUMENTS, "--time-limit", "100000"]
     streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     return subprocess.Popen(command, start_new_session=True, env={**os.environ, "HOLD": names}, **streams)
+
+
+class Process(NamedTuple):
+    parent: int
+    session: int
+    command: bytes
+
+
+def processes() -> dict[int, Process]:
+    """Those that run, by their numbers."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            state, parent, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+            if state != "Z":
+                found[int(folder.name)] = Process(int(parent), int(session), (folder / "cmdline").read_bytes())
+    return found
 
 
 def wait_for(run: "subprocess.Popen[bytes]", happened: Callable[[], Any]) -> None:
@@ -294,38 +311,25 @@ def test_too_many_rejected(source: FolderSource, settings: Settings, tmp_path: P
 
 
 def test_no_process_outlives_a_killed_packer(source: FolderSource, tmp_path: Path) -> None:
+    def of_session() -> list[int]:
+        return [number for number, found in processes().items() if found.session == run.pid]
+
     out = tmp_path / "out"
     with held(source.root, out, "ant") as run:
         wait_for(run, lambda: len(list(out.glob("*/*.tmp"))) == 2)
-        assert len(of_session(run.pid)) >= 4  # packer, server, two workers
+        assert len(of_session()) >= 4  # packer, server, two workers
         run.kill()
-    while of_session(run.pid):
+    while of_session():
         time.sleep(0.01)
-
-
-def of_session(session: int) -> list[int]:
-    """Numbers of the running processes of a session."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, _, number = path.read_text().rpartition(")")[2].split()[:4]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(number) == session and state != "Z":
-            found.append(int(path.parent.name))
-    return found
 
 
 def test_verify_lists_every_fault(undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, train = tmp_path / "out", tmp_path / "out" / "train"
-    write_files(out, files_of(undisturbed))
-    assert cli.main(["verify", str(out)]) == cli.DONE
-    assert capsys.readouterr().out == f"{out}: all is well\n"
-    row = next(row for row in rows_of(train) if row["shard"] == "shard-000001.tar" and row["source"].endswith(".jpg"))
-    corrupted = bytearray((train / "shard-000001.tar").read_bytes())
-    middle = row["image_offset"] + row["image_bytes"] // 2
-    corrupted[middle : row["image_offset"] + row["image_bytes"]] = bytes(row["image_bytes"] - row["image_bytes"] // 2)
-    (train / "shard-000001.tar").write_bytes(corrupted)
+    assert cli.main(["verify", str(undisturbed)]) == cli.DONE
+    assert capsys.readouterr().out == f"{undisturbed}: all is well\n"
+    shutil.copytree(undisturbed / "val", out / "val")
+    damage(undisturbed / "train", train, [9])
+    (key,) = gpuload.Dataset(train).keys([9])
     short = (train / "shard-000002.tar").read_bytes()
     (train / "shard-000002.tar").write_bytes(short[:-512])
     (train / "shard-000003.tar").unlink()
@@ -338,7 +342,7 @@ def test_verify_lists_every_fault(undisturbed: Path, tmp_path: Path, capsys: pyt
     *lines, last = [line.replace(f"{out}/", "") for line in capsys.readouterr().out.splitlines()]
     for line, (name, fault) in zip(lines, [
         ("train/shard-000099.tar", "is not in manifest.json"), ("train/shard-000001.tar", "its SHA-256 is"),
-        ("train/shard-000001.tar", f"sample {row['key']!r}: its image cannot be decoded"),
+        ("train/shard-000001.tar", f"sample {key!r}: its image cannot be decoded"),
         ("train/shard-000002.tar", "bytes, manifest.json says"), ("train/shard-000003.tar", "No such file"),
         ("train/shard-000004.idx", "cannot be read (No such file"),
         ("train/shard-000005.idx", "does not describe shard-000005.tar"),
@@ -351,42 +355,24 @@ def test_verify_lists_every_fault(undisturbed: Path, tmp_path: Path, capsys: pyt
 
 
 def test_many_files_are_listed_in_little_memory(tmp_path: Path) -> None:
-    """A simulated folder with 200,000 files: listing, planning and writing the plan take less than 120 MiB beside the
-    interpreter and its libraries, which take 60. A million files take 215 MiB."""
+    """200,000 of them, 200 links to a folder of 1,000: listing, planning and writing the plan take less than 120 MiB
+    beside the interpreter and its libraries, which take 60. A million files take 215 MiB."""
+    root = tmp_path / "photos"
+    write_files(tmp_path / "images", {f"n{number:014d}.JPEG": b"" for number in range(1000)})
+    root.mkdir()
+    for number in range(200):
+        (root / f"n{number:08d}").symlink_to(tmp_path / "images")
     code = f"""
-import os
 from pathlib import Path
 from gpuload.packing.options import PackOptions
 from gpuload.packing.plan import make_plan, write_plan
-from gpuload.sources import folder
+from gpuload.sources import FolderSource
 
 def mebibytes(kind):  # not ru_maxrss, which includes the process that started this one
     return int(Path("/proc/self/status").read_text().split(kind)[1].split()[0]) // 1024
 
 before = mebibytes("VmRSS:")
-
-class Entry:
-    def __init__(self, name, path, is_folder):
-        self.name, self.path, self._folder = name, path, is_folder
-    def is_dir(self): return self._folder
-    def is_symlink(self): return False
-    def stat(self): return os.stat_result((0o100644,) + (0,) * 5 + (100_000 + len(self.name),) + (0,) * 3)
-
-class Scan(list):
-    def __enter__(self): return self
-    def __exit__(self, *_): pass
-
-def scandir(path):
-    path = str(path)
-    if path.endswith("photos"):
-        return Scan(Entry(f"n{{n:08d}}", f"{{path}}/n{{n:08d}}", True) for n in range(200))
-    return Scan(Entry(f"{{path[-9:]}}_{{n}}.JPEG", "", False) for n in range(1000))
-
-root = Path({str(tmp_path)!r}) / "photos"
-root.mkdir()
-os.scandir, real = scandir, os.stat
-os.stat = lambda path, **more: Entry(str(path)[-20:], "", False).stat() if str(path).endswith("G") else real(path, **more)
-listing = folder.FolderSource(root).list_samples()
+listing = FolderSource(Path({str(root)!r})).list_samples()
 assert len(listing) == 200_000
 for split in make_plan(listing, PackOptions()):
     write_plan(Path({str(tmp_path)!r}), split, listing.samples)
@@ -411,44 +397,28 @@ def test_a_complete_set_is_not_resumed_with_other_settings(
     assert files_of(undisturbed) == before
 
 
-RAY = {"maxcount": 30, "val": 0.2, "seed": 5, "workers": 2, "time_limit_s": 100_000}
-
-
-RAY |= {"encode": "jpeg", "size": (16, 16)}
-
-
 @pytest.fixture(scope="module")
 def cluster():
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
     # Tests run from a checkout, whose modules Ray's workers must find as they would find an installed package's.
-    folders = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(folders)
-    started = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "object_store_memory": 80_000_000})
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{Path(__file__).parents[2]}{os.pathsep}{Path(__file__).parents[1]}")
+        started = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "object_store_memory": 80_000_000})
         yield started
-    finally:
         ray.shutdown()
         started.shutdown()
-        os.environ.pop("PYTHONPATH") if before is None else os.environ.update(PYTHONPATH=before)
 
 
 def ray_workers() -> list[int]:
     """Process numbers of the Ray workers that run a task of this process."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended
-            if b"ray::pack_guarded" in (entry / "cmdline").read_bytes() and os.getpid() in ancestors(int(entry.name)):
-                found.append(int(entry.name))
-    return found
+    found = processes()
 
+    def is_ours(number: int) -> bool:
+        return number == os.getpid() or (number in found and is_ours(found[number].parent))
 
-def ancestors(pid: int) -> Iterator[int]:
-    while pid:
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        yield pid
+    return [number for number, one in found.items() if b"ray::pack_guarded" in one.command and is_ours(number)]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -464,10 +434,11 @@ def test_same_bytes_although_a_worker_is_killed(cluster, photo_files: dict[str, 
 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
-    source = HeldSource(root, tmp_path)
-    gpuload.pack(source, tmp_path / "ray", engine="ray", address=cluster.address, **RAY)
+    source, settings = HeldSource(root, tmp_path), {"maxcount": 30, "val": 0.2, "seed": 5, "workers": 2}
+    settings |= {"time_limit_s": 100_000, "encode": "jpeg", "size": (16, 16)}
+    gpuload.pack(source, tmp_path / "ray", engine="ray", address=cluster.address, **settings)
     killer.join()
-    gpuload.pack(source, tmp_path / "local", **RAY)
+    gpuload.pack(source, tmp_path / "local", **settings)
     assert files_of(tmp_path / "ray") == files_of(tmp_path / "local")
     lost = {**rejected_of(tmp_path / "ray" / "train"), **rejected_of(tmp_path / "ray" / "val")}
     assert lost["ant/segv.jpg"] == "the decoder crashed: SIGSEGV"
@@ -477,8 +448,6 @@ def test_same_bytes_although_a_worker_is_killed(cluster, photo_files: dict[str, 
 @pytest.mark.filterwarnings("ignore")
 def test_no_cluster(tmp_path: Path) -> None:
     pytest.importorskip("ray").shutdown()
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "1.jpg").write_bytes(encode(photo()))
     with pytest.raises(GpuloadError, match=r"--address 127.0.0.1:9: no Ray cluster there .*`ray status` shows one"):
-        gpuload.pack(FaultySource(tmp_path, tmp_path), tmp_path / "out", engine="ray", address="127.0.0.1:9")
+        gpuload.pack([{"image": encode(photo())}], tmp_path / "out", engine="ray", address="127.0.0.1:9")
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,5 @@
-"""Packing to and from a bucket: the same bytes as on disk, whatever interrupts it, and nothing of another's is touched."""
+"""Packing to and from a bucket, and indexing what lies there: the same bytes as on disk, whatever interrupts it, and
+nothing of another's is touched."""
 
 import fcntl
 import hashlib
@@ -19,9 +20,10 @@ from reading import files_of, rejected_of
 from store.servers import Proxy, running
 
 import gpuload
-from gpuload import ArgumentError, OutputError, RemoteError, SourceError
+from gpuload import ArgumentError, OutputError, RemoteError, ShardError, SourceError
 from gpuload.cli import main
 from gpuload.disk import Manifest
+from gpuload.packing.index import expand_shards, index_shards
 from gpuload.packing.verify import verify
 from gpuload.sources import FolderSource, open_source
 from gpuload.store import objects as bucket
@@ -349,6 +351,56 @@ def test_what_has_been_waited_for_is_read_without_a_request(proxy: Proxy, upload
         asked = sum(count for path, count in proxy.asked.items() if path.endswith(name))
         assert source.read(name) == (uploaded / name).read_bytes()
         assert asked == sum(count for path, count in proxy.asked.items() if path.endswith(name)) > 0
+
+
+def test_an_index_of_tars_there(
+    store: Any, proxy: Proxy, packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each tar is read once to be indexed, and once by loaders: an epoch, verify, and info need no others."""
+    there, index = "s3://bucket/tars", tmp_path / "index"
+    for path in packed.glob("*.tar"):
+        store.put("bucket", f"tars/{path.name}", path.read_bytes())
+    proxy.fault = lambda path, number: "503" if number == 1 and path.endswith("4.tar") else None
+    assert main(["index", f"{there}/shard-{{000000..000009}}.tar", "--out", str(index)]) == 0
+    assert "97 samples in 10 shards" in capsys.readouterr().out
+    assert not list(index.rglob("*.tar"))
+    index_shards([str(packed / "*.tar")], tmp_path / "here")
+    assert (index / "index.arrow").read_bytes() == (tmp_path / "here" / "index.arrow").read_bytes()
+    proxy.reset()
+    with load(tmp_path / "here") as local, load(index) as loader:
+        assert drain([loader]) == drain([local])
+    assert [proxy.asked[f"/bucket/tars/shard-{n:06d}.tar"] for n in range(10)] == [1] * 10
+    dataset = gpuload.Dataset(index, tmp_path / "other", "10MB")
+    assert dataset.cache is not None and dataset.cache.limit == 10_000_000
+    assert dataset.shard_paths[0] == URL(f"{there}/shard-000000.tar")
+    assert main(["info", str(index)]) == 0
+    assert verify(index, 2) == []
+    proxy.fault = lambda path, number: {"2.tar": "404", "3.tar": "wrong bytes"}.get(path[-5:])
+    faults = verify(index, 2)
+    assert any(fault.startswith(f"{there}/shard-000002.tar: No such file") for fault in faults)
+    assert any(fault.startswith(f"{there}/shard-000003.tar: its SHA-256 is") for fault in faults)
+    store.put("bucket", "tars/none.tar", b"no tar")
+    for name, error, message in (
+        ("shard-00000{0..2}", RemoteError, "2.tar: does not exist"),
+        ("none", ShardError, ": not a"),
+    ):
+        with pytest.raises(error, match=f"^{there}/.*{message}"):
+            index_shards([f"{there}/{name}.tar"], tmp_path / "none")
+    assert not (tmp_path / "none" / "manifest.json").exists()
+
+
+def test_wildcards(store: Any) -> None:
+    for name in ("a-1.tar", "a-2.tar", "b.tar", "x/a-1.tar", "x/c.tar"):
+        store.put("bucket", f"wild/{name}", b"")
+    for pattern, names in (
+        ("*.tar", ["a-1.tar", "a-2.tar", "b.tar"]),
+        ("a-[13].tar", ["a-1.tar"]),
+        ("*/[a-z].tar", ["x/c.tar"]),
+        ("{b*tar,*/c.tar}", ["b.tar", "x/c.tar"]),
+    ):
+        assert expand_shards([f"s3://bucket/wild/{pattern}"]) == [URL(f"s3://bucket/wild/{name}") for name in names]
+    with pytest.raises(SourceError, match="^s3://bucket/wild/no.*: fits no object there"):
+        expand_shards(["s3://bucket/wild/no*"])
 
 
 @pytest.mark.parametrize("kind", ["tars", "parquet"])
