@@ -4,18 +4,16 @@ samples that end a decoder, and an index that is not the manifest's."""
 import importlib
 import json
 import os
-import shutil
 import struct
 import subprocess
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
-from damaged import damage
-from images import encode, photo
+from damaged import change_manifest, damage
+from images import Folder, encode, photo, write_files
 from loaders import load
 from reading import files_of, rejected_of, rows_of
 from stand_ins import verify_all_but_one, verify_by_width
@@ -175,9 +173,8 @@ def test_sizes_in_base_256(tmp_path: Path) -> None:
 def test_a_tar_of_gnu_tar_with_all_that_it_can_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Long names, links, sparse files and pipes; the times that incremental archives have in place of a prefix."""
     source = tmp_path / "in"
-    for name in ("1.jpg", "ä" * 60 + ".jpg", "x/" * 60 + "3.jpg"):
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        (source / name).write_bytes(IMAGES[0])
+    files = dict.fromkeys(("1.jpg", "ä" * 60 + ".jpg", "x/" * 60 + "3.jpg"), IMAGES[0])
+    write_files(source, files)
     os.link(source / "1.jpg", source / "hard.jpg")
     (source / "soft.jpg").symlink_to("1.jpg")
     with (source / "sparse.jpg").open("wb") as file:
@@ -188,16 +185,14 @@ def test_a_tar_of_gnu_tar_with_all_that_it_can_hold(tmp_path: Path, capsys: pyte
     for form in ("gnu", "oldgnu", "pax"):
         for options in ([], ["--sparse"], [f"--listed-incremental={tmp_path / form}"]):
             path = tmp_path / f"{form}{len(options)}.tar"
-            subprocess.run(
-                ["tar", "--sort=name", f"--format={form}", *options, "-cf", path, "."], cwd=source, check=True
-            )
+            command = ["tar", "--sort=name", f"--format={form}", *options, "-cf", path, "."]
+            subprocess.run(command, cwd=source, check=True)
             others: list[tuple[str, str]] = []
             names = {member.name.removeprefix("./") for member in read_members(path, others)}
-            sparse = ["sparse.jpg"] if "--sparse" in options else []
-            links = {"hard.jpg", "soft.jpg"}
-            assert names == {"1.jpg", "ä" * 60 + ".jpg", "x/" * 60 + "3.jpg", *({"sparse.jpg"} - {*sparse})}
-            kinds = {name.rpartition("/")[2]: kind for name, kind in others}
-            assert kinds == dict.fromkeys(links, "link") | dict.fromkeys(sparse, "sparse file") | {"pipe.jpg": "pipe"}
+            kinds = {"hard.jpg": "link", "soft.jpg": "link", "pipe.jpg": "pipe"}
+            kinds |= {"sparse.jpg": "sparse file"} if "--sparse" in options else {}
+            assert {name.rpartition("/")[2]: kind for name, kind in others} == kinds
+            assert names == {*files, "sparse.jpg"} - {*kinds}
     (source / "sparse.jpg").unlink()
     subprocess.run(["tar", "--sort=name", "-cf", tmp_path / "x.tar", "."], cwd=source, check=True)
     assert main(["pack", str(tmp_path / "x.tar"), str(tmp_path / "out")]) == 3
@@ -212,15 +207,10 @@ def test_names_that_are_paths_stay_texts(tmp_path: Path) -> None:
     """Absolute ones and those that climb: a key holds a part of them, and no file is written by them."""
     escape = tmp_path / "escape"
     members = {f"{escape}.jpg": IMAGES[0], "../../up.jpg": IMAGES[1], "a/../../b.jpg": IMAGES[2]}
-    shard = tmp_path / "in" / "x.tar"
-    shard.parent.mkdir()
-    shard.write_bytes(make_tar("pax", members))
+    shard = write_tar(tmp_path / "in" / "x.tar", members)
     assert main(["pack", str(shard), str(tmp_path / "out"), "--no-shuffle"]) == 0
-    assert [row["key"] for row in rows_of(tmp_path / "out" / "train")] == [
-        "00000000-escape",
-        "00000001-up",
-        "00000002-b",
-    ]
+    keys = ["00000000-escape", "00000001-up", "00000002-b"]
+    assert [row["key"] for row in rows_of(tmp_path / "out" / "train")] == keys
     assert main(["index", str(shard), "--out", str(tmp_path / "index")]) == 0
     assert [row["key"] for row in rows_of(tmp_path / "index")] == [str(escape), "../../up", "a/../../b"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "index", "out"]
@@ -267,14 +257,10 @@ def bad(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_sample_that_kills_its_decoder_is_blamed_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two that crash are in one shard, beside sound ones."""
-    source = tmp_path / "photos"
-    for number in range(20):
-        path = source / "ab"[number % 2] / f"{number:02d}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encode(photo(number, 50 + number, 30)))
+    source = make_folder({f"{'ab'[n % 2]}/{n:02d}.jpg": encode(photo(n, 50 + n, 30)) for n in range(20)})
     assert main(["pack", str(source), str(tmp_path / "out"), "--maxcount", "10", "--workers", "1"]) == 0
     folder, listed = tmp_path / "out" / "train", tmp_path / "list.jsonl"
     before = files_of(folder)
@@ -330,43 +316,30 @@ def test_a_list_that_cannot_be_written_is_refused_before_the_work(packed: Path, 
         verify(packed, 1, quarantine=tmp_path / "no" / "list", watch=lambda *_: pytest.fail("it began"))
 
 
-@pytest.fixture
-def copied(packed: Path, tmp_path: Path) -> Path:
-    shutil.copytree(packed, tmp_path / "set")
-    return tmp_path / "set"
-
-
-def change_manifest(folder: Path, **values: Any) -> None:
-    manifest = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps({**manifest, **values}))
-
-
 def change_label(folder: Path) -> None:
-    with pa.memory_map(str(folder / "index.arrow")) as file:
-        reader = pa.ipc.open_file(file)
-        batches = [pa.RecordBatch.from_pylist(b.to_pylist(), b.schema) for b in map(reader.get_batch, range(10))]
-    rows = batches[3].to_pylist()
-    rows[0]["label"] = 1 - rows[0]["label"] if rows[0]["label"] < 2 else 0
-    batches[3] = pa.RecordBatch.from_pylist(rows, batches[3].schema)
-    with pa.ipc.new_file(str(folder / "index.arrow"), batches[0].schema) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
+    with pa.ipc.open_file((folder / "index.arrow").read_bytes()) as reader:
+        batches = [reader.get_batch(number) for number in range(10)]
+    with pa.ipc.new_file(str(folder / "index.arrow"), reader.schema) as writer:
+        for number, batch in enumerate(batches):
+            rows = batch.to_pylist()
+            rows[0]["label"] = (rows[0]["label"] + (number == 3)) % 3
+            writer.write_batch(pa.RecordBatch.from_pylist(rows, batch.schema))
 
 
-def test_a_label_that_was_changed(copied: Path) -> None:
+def test_a_label_that_was_changed(copy: Path) -> None:
     """Its shard holds the label, too; of a set that was indexed where it lies, only the digest tells."""
-    assert verify(copied) == []
-    change_label(copied)
-    first, *_ = found = verify(copied)
-    assert first == f"{copied}/index.arrow: {OTHER}"
-    with running(file_server(copied)) as server:
-        assert verify(server.url) == [line.replace(str(copied), server.url) for line in found]
-    change_manifest(copied, index_sha256=None, index_parts=None, index_offsets=None)  # which are optional
-    assert verify(copied) == found[1:]
+    assert verify(copy) == []
+    change_label(copy)
+    first, *_ = found = verify(copy)
+    assert first == f"{copy}/index.arrow: {OTHER}"
+    with running(file_server(copy)) as server:
+        assert verify(server.url) == [line.replace(str(copy), server.url) for line in found]
+    optional = ("index_sha256", "index_parts", "index_offsets")
+    change_manifest(copy, lambda found: found.update(dict.fromkeys(optional)), fingerprint=False)
+    assert verify(copy) == found[1:]
 
 
-def test_digests_of_parts_that_are_others(copied: Path) -> None:
+def test_digests_of_parts_that_are_others(copy: Path) -> None:
     """With those, a loader could not fetch the parts of a set at a URL."""
-    parts = json.loads((copied / "manifest.json").read_text())["index_parts"]
-    change_manifest(copied, index_parts=[*parts[1:], parts[0]])
-    assert verify(copied) == [f"{copied}/index.arrow: {OTHER}"]
+    change_manifest(copy, lambda found: found["index_parts"].reverse(), fingerprint=False)
+    assert verify(copy) == [f"{copy}/index.arrow: {OTHER}"]
