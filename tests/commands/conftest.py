@@ -34,7 +34,10 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
     def run(*words: object) -> Ran:
         capsys.readouterr()
-        code = cli.main(list(map(str, words)))
+        try:
+            code = cli.main(list(map(str, words)))
+        except SystemExit as left:  # of argparse
+            code = int(left.code or 0)
         return Ran(code, *capsys.readouterr())
 
     return run

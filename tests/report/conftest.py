@@ -1,19 +1,12 @@
 """Tests of reports: their sets are in report_sets.py beside this file."""
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
+from report_sets import make_report, pack_splits
 
 
 @pytest.fixture(scope="session")
 def split_report(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
     """The facts and the page of three splits, with duplicates, odd images, and classes that a split lacks."""
-
-    from report_sets import make_report, pack_splits
-
-    report: tuple[dict[str, Any], str] = make_report(pack_splits(tmp_path_factory.mktemp("splits") / "sets"))
-    return report
+    return make_report(pack_splits(tmp_path_factory.mktemp("splits") / "sets"))

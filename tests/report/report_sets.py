@@ -1,6 +1,5 @@
 """Packed sets for the tests of reports, small and with everything that a report tells."""
 
-import io
 import json
 import tempfile
 from pathlib import Path
@@ -25,11 +24,8 @@ def textured(seed: int, width: int = 120, height: int = 90) -> Image.Image:
 
 def again(image: Image.Image, quality: int, side: int | None = None) -> bytes:
     """A near duplicate: scaled and compressed anew."""
-    file = io.BytesIO()
-    (image if side is None else image.resize((side, side * image.height // image.width))).save(
-        file, "JPEG", quality=quality
-    )
-    return file.getvalue()
+    scaled = image if side is None else image.resize((side, side * image.height // image.width))
+    return encode(scaled, quality=quality)
 
 
 def pack_splits(folder: Path) -> Path:
