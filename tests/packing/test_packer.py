@@ -300,21 +300,23 @@ def test_golden_shard(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def train(undisturbed: Path) -> Path:
-    return undisturbed / "train"
-
-
-def shards(folder: Path) -> list[Path]:
-    found = sorted(folder.glob("*.tar"))
+def shards(undisturbed: Path) -> list[Path]:
+    """Of train, whose rows are `rows`."""
+    found = sorted((undisturbed / "train").glob("*.tar"))
     assert len(found) == 8
     return found
 
 
-def test_tar_reads_it(train: Path) -> None:
-    keys = [row["key"] for row in rows_of(train)]
-    listed = [subprocess.check_output(["tar", "tf", shard], text=True).split() for shard in shards(train)]
+@pytest.fixture
+def rows(undisturbed: Path) -> list[dict[str, Any]]:
+    return rows_of(undisturbed / "train")
+
+
+def test_tar_reads_it(shards: list[Path], rows: list[dict[str, Any]]) -> None:
+    keys = [row["key"] for row in rows]
+    listed = [subprocess.check_output(["tar", "tf", shard], text=True).split() for shard in shards]
     assert [name for names in listed for name in names] == [f"{key}.{end}" for key in keys for end in ("jpg", "cls")]
-    with tarfile.open(shards(train)[0]) as archive:
+    with tarfile.open(shards[0]) as archive:
         for info in archive:
             assert (info.mtime, info.uid, info.gid, info.uname, info.gname, info.mode) == (0, 0, 0, "", "", 0o644)
             assert not info.pax_headers
@@ -322,20 +324,18 @@ def test_tar_reads_it(train: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # webdataset leaves files to the garbage collector
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_webdataset_reads_it(train: Path) -> None:
+def test_webdataset_reads_it(shards: list[Path], rows: list[dict[str, Any]]) -> None:
     wds = pytest.importorskip("webdataset")
-    read = list(wds.WebDataset([str(shard) for shard in shards(train)], shardshuffle=False))
+    read = list(wds.WebDataset([str(shard) for shard in shards], shardshuffle=False))
     gc.collect()
-    rows = rows_of(train)
     assert [(s["__key__"], s["jpg"], int(s["cls"])) for s in read] == [(r["key"], r["image"], r["label"]) for r in rows]
 
 
-def test_dali_reads_it(train: Path) -> None:
-    rows, paths = rows_of(train), shards(train)
-    images, classes = read_by_dali(paths, [path.with_suffix(".idx") for path in paths], len(rows), "jpg", "cls")
+def test_dali_reads_it(shards: list[Path], rows: list[dict[str, Any]]) -> None:
+    images, classes = read_by_dali(shards, [path.with_suffix(".idx") for path in shards], len(rows), "jpg", "cls")
     assert images == [row["image"] for row in rows]
     assert [int(label) for label in classes] == [row["label"] for row in rows]
 
 
-def test_wds2idx_agrees(train: Path, tmp_path: Path) -> None:
-    assert all(same_as_wds2idx(shard, shard.with_suffix(".idx"), tmp_path / "idx") for shard in shards(train))
+def test_wds2idx_agrees(shards: list[Path], tmp_path: Path) -> None:
+    assert all(same_as_wds2idx(shard, shard.with_suffix(".idx"), tmp_path / "idx") for shard in shards)

@@ -1,13 +1,14 @@
 """Settings, the plan, and names of fields: tables for special cases, properties for the rest; and boxes as they are packed."""
 
 import itertools
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from images import encode, photo
 from reading import rows_of
@@ -42,10 +43,14 @@ def tar_bytes(sizes: list[int], labels: bool) -> int:
     return -(-blocks * 512 // RECORD) * RECORD
 
 
-samples = st.lists(st.tuples(st.integers(0, 50_000), st.integers(0, 4)), min_size=1, max_size=200)
+samples = st.lists(st.tuples(st.integers(0, 5_000), st.integers(0, 4)), min_size=1, max_size=200)
 
 
-@given(samples, st.sampled_from([0.0, 0.1, 0.5]), st.integers(1, 40), st.integers(1, 300_000), st.integers(0, 2**40))
+maxsizes = st.builds(lambda records, more: records * RECORD + more, st.integers(0, 20), st.integers(1, RECORD))
+
+
+@settings(max_examples=200)
+@given(samples, st.sampled_from([0.0, 0.1, 0.5]), st.integers(1, 40), maxsizes, st.integers(0, 2**40))
 def test_every_sample_once_and_limits_held(
     found: list[tuple[int, int]], val: float, maxcount: int, maxsize: int, seed: int
 ) -> None:
@@ -64,24 +69,6 @@ def test_every_sample_once_and_limits_held(
                 assert len(shard) == maxcount or tar_bytes(more, True) > maxsize
 
 
-@pytest.mark.parametrize(
-    ("sizes", "maxcount", "maxsize", "ends"),
-    [
-        ([0] * 3, 2, 10**9, [2, 3]),
-        ([0] * 4, 2, 10**9, [2, 4]),
-        ([0] * 18, 99, RECORD, [18]),  # 18 blocks and the two of the end marker fill one record
-        ([0] * 19, 99, RECORD, [18, 19]),
-        ([512] * 9, 99, RECORD, [9]),
-        ([512] * 8 + [513], 99, RECORD, [8, 9]),
-        ([0, 98 * 512, 0], 9, RECORD, [1, 2, 3]),  # the second is larger than maxsize
-        ([0] * 2, 9, 1, [1, 2]),
-    ],
-)
-def test_where_shards_end(sizes: list[int], maxcount: int, maxsize: int, ends: list[int]) -> None:
-    (split,) = plan(listing(sizes), shuffle=False, maxcount=maxcount, maxsize=maxsize)
-    assert split.ends.tolist() == ends
-
-
 @pytest.mark.parametrize(("images", "megabytes"), [(40, 16), (1600, 100), (20_000, 1000)])
 def test_usual_sizes_of_shards(images: int, megabytes: int) -> None:
     """A sixteenth of all, between 16 MB and 1 GB."""
@@ -97,20 +84,9 @@ def test_val_takes_from_each_class_its_share(labels: list[int], share: float, se
     for label in set(labels):
         assert abs((val == label).sum() - share * labels.count(label)) < 1
         assert (train == label).any()
-    assert len(val) <= round(share * len(labels))
-
-
-@pytest.mark.parametrize(
-    ("labels", "share", "chosen"),
-    [
-        ([0, 0], 0.4, [1]),  # 0.8 of them
-        ([0, 1, 2, 3, 4, 4, 4, 4], 0.5, [0, 0, 0, 0, 2]),  # a class of one stays in train, and no other gives more
-        ([0] * 7 + [1] * 3, 0.2, [1, 1]),
-    ],
-)
-def test_val_of_small_classes(labels: list[int], share: float, chosen: list[int]) -> None:
-    _, val = plan(listing([9] * len(labels), labels), val=share)
-    assert np.bincount(np.array(labels)[val.rows], minlength=len(chosen)).tolist() == chosen
+    # As many as are wanted, or as the classes can give: each its share, rounded up, but never all.
+    most = sum(min(labels.count(label) - 1, math.ceil(share * labels.count(label))) for label in set(labels))
+    assert len(val) == min(round(share * len(labels)), most)
 
 
 def test_splits_are_shares_of_the_whole() -> None:
