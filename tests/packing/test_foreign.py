@@ -105,16 +105,6 @@ def test_into_another_folder(tmp_path: Path) -> None:
     assert not list((tmp_path / "in").rglob("*.idx"))
 
 
-def test_an_index_that_is_there(tmp_path: Path) -> None:
-    shard = str(write_tar(tmp_path / "t.tar", {"k.jpg": JPG}))
-    index_shards([shard])
-    with pytest.raises(OutputError, match=r"holds index files already \('t.idx', .*Give --overwrite"):
-        index_shards([shard])
-    write_tar(tmp_path / "t.tar", {"k.jpg": JPG, "l.jpg": JPG})
-    index_shards([shard], overwrite=True)
-    assert len(rows_of(tmp_path)) == 2
-
-
 def test_a_caption_that_only_some_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     members = {"k.jpg": JPG, "k.txt": b"x", "l.jpg": JPG, "m.jpg": JPG, "m.txt": b"y"}
     shard = str(write_tar(tmp_path / "t.tar", members))
@@ -128,6 +118,11 @@ def test_a_caption_that_only_some_have(tmp_path: Path, capsys: pytest.CaptureFix
     assert (tmp_path / "rejected.jsonl").read_text() == '{"source": "t.tar/l.jpg", "reason": "has no .txt"}\n'
     assert [(row["key"], row["caption"]) for row in rows_of(tmp_path)] == [("k", "x"), ("m", "y")]
     assert verify(tmp_path) == []
+    with pytest.raises(OutputError, match=r"holds index files already \('t.idx', .*Give --overwrite"):
+        index_shards([shard], missing="skip")
+    write_tar(tmp_path / "t.tar", {"k.jpg": JPG})
+    index_shards([shard], overwrite=True)
+    assert len(rows_of(tmp_path)) == 1 and not (tmp_path / "rejected.jsonl").exists()
 
 
 def test_a_caption_of_no_bytes_as_earlier_versions_wrote(tmp_path: Path) -> None:
@@ -139,10 +134,10 @@ def test_a_caption_of_no_bytes_as_earlier_versions_wrote(tmp_path: Path) -> None
     row = Index(folder / "index.arrow", manifest.fields).shard(0).to_pylist()[0]
     lacking = {
         "key": "l",
-        "image_offset": image.offset,
         "caption": "",
-        "caption_offset": image.offset,
         "caption_bytes": 0,
+        "image_offset": image.offset,
+        "caption_offset": image.offset,
     }
     batch = pa.RecordBatch.from_pylist([row, {**row, **lacking}], index_schema(manifest.fields))
     describe(folder, replace(manifest, shards=(replace(manifest.shards[0], samples=2),)), [batch])

@@ -145,7 +145,6 @@ def test_the_second_split_is_drawn_as_val_is() -> None:
 
 # Values that are wrong by themselves: tests/test_arguments.py.
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"time_limit_s": 0}, "--time-limit: expected a number of seconds above 0, up to 1e6; got 0"),
     ({"size": (3, 3)}, "--size needs --encode jpeg or raw"),
     ({"encode": "jpeg", "fit": "pad"}, "--fit and --enlarge need --size"),
     ({"encode": "raw", "lossless": True}, "--lossless needs --encode keep or jpeg"),

@@ -29,9 +29,6 @@ def test_a_report_says_in_a_line_what_was_packed(tmp_path: Path) -> None:
     out = tmp_path / "out"
     report = gpuload.pack([*samples(4), {"image": b"", "label": "a"}], out, workers=1, min_size=1)
     assert repr(report) == f"PackReport('{out}': 4 images, 4 packed now; 1 rejected, 0 left out)"
-    more = gpuload.pack(samples(3, 9), out, workers=1, append=True)
-    assert (more.packed, more.images) == (3, 7)
-    assert gpuload.pack(samples(3, 9), out, workers=1, resume=True).packed == 0
 
 
 def test_the_rate_is_that_of_the_images_packed_now(
