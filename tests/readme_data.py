@@ -23,14 +23,13 @@ def make_sources(tmp_path: Path) -> None:
         images = {f"{'abc'[n % 3]}{name[:1]}/{n}.jpg": encode(photo(n + 100 * len(name))) for n in range(30)}
         write_files(tmp_path / name, images)
     write_files(tmp_path / "imagenet", {f"{('train', 'val')[n % 2]}/class{n % 3}/{n}.jpg": PHOTOS[n] for n in range(8)})
-    shutil.make_archive(str(tmp_path / "photos"), "zip", tmp_path, "photos")
     for n, data in enumerate(PHOTOS):
         mask = encode(Image.new("L", (40 + n, 30), n), "PNG")
         write_files(tmp_path / "flat", {f"{n}.jpg": data, f"{n}.txt": f"text {n}".encode(), f"{n}.png": mask})
         write_files(tmp_path / "yolo", {f"images/{n}.jpg": data, f"labels/{n}.txt": b"0 0.5 0.5 0.2 0.4"})
         voc = {f"Data/{n}.JPEG": data, f"Annotations/{n}.xml": b"<annotation></annotation>"}
         write_files(tmp_path / "ILSVRC", voc)
-    for place in ("dataset", "wds", "saved"):
+    for place in ("dataset", "wds"):
         (tmp_path / place).mkdir()
     (tmp_path / "table.csv").write_text("path,label\n" + "".join(f"{n}.jpg,{n % 2}\n" for n in range(8)))
     (tmp_path / "drive.csv").write_text("path,angle,speed\n" + "".join(f"{n}.jpg,{n / 9},{n}\n" for n in range(8)))
@@ -52,9 +51,6 @@ def make_sources(tmp_path: Path) -> None:
             transaction.put(b"%04d" % n, msgpack.packb({"image": data, "label": n}))
     table = pa.table({"image": [{"bytes": data, "path": None} for data in PHOTOS], "label": list(range(8))})
     parquet.write_table(table, tmp_path / "dataset" / "train-00000.parquet")
-    (tmp_path / "saved" / "state.json").write_text("{}")
-    with pa.ipc.new_stream(str(tmp_path / "saved" / "data-00000-of-00001.arrow"), table.schema) as file:
-        file.write_table(table)
     for part in range(2):
         assert cli.main(["pack", "flat", "made", "--labels", "table.csv", "--seed", str(part), "--workers", "1"]) == 0
         shutil.move("made/train/shard-000000.tar", f"wds/train-00{part}.tar")

@@ -1,7 +1,7 @@
 """Where images come from. Each source lists its samples and reads one; none knows of shards.
 
 A new kind of source is a file here with a subclass of `Source`, whose `rows` is a generator of dicts, and a row in
-`registry.FORMATS`. A `FilesSource` reads its images from any container in `files`: a folder or an archive.
+`registry.FORMATS`. A `FilesSource` reads its images from any container in `files`.
 """
 
 from gpuload.sources.folder import FolderSource

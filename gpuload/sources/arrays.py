@@ -1,8 +1,6 @@
-"""Arrays of images and their fields: `.npy`, `.npz`, MNIST's idx and HDF5 (extra `sources`); never a pickle."""
+"""Arrays of images and their fields: `.npy`, `.npz` and HDF5 (extra `sources`); never a pickle."""
 
-import gzip
 import math
-import re
 import shutil
 import struct
 import zipfile
@@ -15,21 +13,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gpuload.errors import SourceError, some_of
+from gpuload.errors import SourceError
 from gpuload.headers import npy
-from gpuload.machine.untrusted import open_regular
 from gpuload.sources.columns import USUAL, check_columns
-from gpuload.sources.files import Files, Findings, Folder, readable
-from gpuload.sources.listing import SPLIT, split_called, without_split
+from gpuload.sources.files import Findings, readable
+from gpuload.sources.listing import SPLIT, without_split
 from gpuload.sources.rows import Names, Row, SpooledSource, image_array
 from gpuload.types import Array
 
 _CHUNK_BYTES = 32 << 20
 _ENCODED_BYTES = 1 << 20  # assumed for an encoded image, whose size only its row tells
 _LABEL = ("label", "labels")
-_IDX = re.compile(r".*[-.]idx[1-4]-ubyte(\.gz)?")
-_MOST_IDX_BYTES = 1 << 30  # in memory at once; EMNIST has 0.55 GB
-_UINT8 = 8  # the type of an idx file's elements
 
 # What is not stored in HDF5 reads as zeros: a file of 1 kB can claim any number of images. DEFLATE makes at most 1,032
 # bytes of one, other filters more of what is blank; so a small array may be blank, and a large one must hold something.
@@ -137,12 +131,11 @@ def _plain(value: Any) -> Any:
 
 
 class ArraysSource(_NamedArrays):
-    """An `.npz` with arrays of images and labels or targets, an `.npy` of images with one of labels beside it, or a
-    folder of MNIST's idx files, plain or as .gz.
+    """An `.npz` with arrays of images and labels or targets, or an `.npy` of images with one of labels beside it.
 
     labels: an `.npy` of class numbers, for an `.npy` of images. columns: as in HDF5. The arrays of an `.npz` are
     unpacked into the packer's scratch folder and mapped there. Where all names of arrays are those of splits, as Keras
-    has them (x_train, y_train, x_test, y_test), these are the splits; so are MNIST's train and t10k.
+    has them (x_train, y_train, x_test, y_test), these are the splits.
     """
 
     def __init__(
@@ -150,10 +143,6 @@ class ArraysSource(_NamedArrays):
     ) -> None:
         super().__init__(path, columns)
         self.labels = None if labels is None else Path(labels)
-
-    @classmethod
-    def fits(cls, files: Files) -> bool:
-        return isinstance(files, Folder) and any(map(_IDX.fullmatch, files.names()))
 
     def rows(self, findings: Findings) -> Iterator[Row]:
         unpacked = self._scratch / "arrays"
@@ -167,15 +156,11 @@ class ArraysSource(_NamedArrays):
 
     def _arrays(self, unpacked: Path) -> dict[str, Array]:
         """The arrays by their names; those of an `.npz` are mapped from files in a folder."""
-        arrays, paths = dict[str, Array](), dict[str, Path]()
-        if self._local.is_dir():
-            arrays = _read_idx_files(self._local)
-        else:
-            is_npy = self._local.suffix.lower() == ".npy"
-            paths = {"image": self._local} if is_npy else _unpack_npz(self._local, unpacked)
+        is_npy = self._local.suffix.lower() == ".npy"
+        paths = {"image": self._local} if is_npy else _unpack_npz(self._local, unpacked)
         if self.labels is not None:
             paths["label"] = self.labels
-        return arrays | {name: np.atleast_1d(self._open(name, path)) for name, path in paths.items()}
+        return {name: np.atleast_1d(self._open(name, path)) for name, path in paths.items()}
 
     def _open(self, name: str, path: Path) -> Array:
         """An `.npy`, mapped.
@@ -221,45 +206,6 @@ def _unpack_npz(path: Path, folder: Path) -> dict[str, Path]:
             info.filename.removesuffix(".npy"): Path(archive.extract(info, folder / str(number)))
             for number, info in enumerate(members)
         }
-
-
-def _read_idx_files(folder: Path) -> dict[str, Array]:
-    """MNIST's arrays, by "images" or "labels" and their split: images_train.
-
-    Raises:
-        SourceError: there is none, one is damaged, or there are several sets.
-    """
-    found: dict[str, Array] = {}
-    names = sorted(path.name for path in folder.iterdir() if _IDX.fullmatch(path.name))
-    for name in names:
-        array = _read_idx(folder / name)
-        words = ["test" if word == "t10k" else split_called(word) for word in re.split("[^a-z0-9]+", name.lower())]
-        whole = "_".join(filter(None, ["labels" if array.ndim == 1 else "images", *words]))
-        if whole in found:
-            raise SourceError(f"{folder}: holds several sets ({some_of(names)}). Move each into its own folder")
-        found[whole] = array
-    if not found:
-        raise SourceError(f"{folder}: is a folder. Give an .npy or .npz")
-    return found
-
-
-def _read_idx(path: Path) -> Array:
-    with (
-        readable(path, "an idx file", EOFError, ValueError, struct.error, zlib.error),
-        open_regular(path) as stored,
-        gzip.GzipFile(fileobj=stored) if path.suffix == ".gz" else stored as file,
-    ):
-        zero, code, dimensions = struct.unpack(">HBB", file.read(4))
-        if zero or code != _UINT8 or dimensions not in (1, 3, 4):
-            raise ValueError("its header is not that of an idx file of uint8")
-        shape = struct.unpack(f">{dimensions}I", file.read(4 * dimensions))
-        needed = math.prod(shape)
-        if needed > _MOST_IDX_BYTES:
-            raise ValueError(f"it claims {needed:,} bytes, of which {_MOST_IDX_BYTES:,} are read at most")
-        data = file.read(needed + 1)
-        if len(data) != needed:
-            raise ValueError(f"it holds {'more' if len(data) > needed else 'less'} than an array of shape {shape}")
-        return np.frombuffer(data, np.uint8).reshape(shape)
 
 
 class Hdf5Source(_NamedArrays):

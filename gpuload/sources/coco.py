@@ -1,4 +1,4 @@
-"""COCO's JSON: captions, or instances with boxes and classes, beside a folder or archive of images."""
+"""COCO's JSON: captions, or instances with boxes and classes, beside a folder of images."""
 
 import json
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""Containers of named files, such as a folder or an archive, from which sources read images.
+"""Containers of named files, such as a folder on a disk or at a URL, from which sources read images.
 
 A source decides what belongs to an image (its class folder, its row of a table, a file beside it) and works on any
 container. A new container is a subclass of `Files`, and a line in `rows.open_files`.
@@ -6,22 +6,20 @@ container. A new container is a subclass of `Files`, and a line in `rows.open_fi
 
 import errno
 import os
-import re
 import stat
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from gpuload.errors import DecodeError, GpuloadError, SourceError
 from gpuload.fields.field import Field
 from gpuload.machine.untrusted import open_regular
 from gpuload.sources.listing import Rejection, split_called
 
-ARCHIVES = (".zip",)
 # The advice about a source at a URL.
 ELSEWHERE = "Download what is there, or mount it"
 
@@ -32,23 +30,8 @@ IMAGE_EXTENSIONS = frozenset((
     "jpe", "jpeg", "jpf", "jpg", "jpx", "mpo", "pbm", "pcx", "pgm", "png", "pnm", "ppm", "psd", "qoi", "sgi", "tga",
     "tif", "tiff", "webp",
 ))
-# Image formats that Pillow cannot decode.
-_UNREAD = frozenset(("arw", "cr2", "cr3", "dds", "dng", "exr", "hdr", "jxl", "jxr", "nef", "orf", "raf", "rw2"))
-# Files with these extensions are not opened to check for images.
-_NO_IMAGES = frozenset((
-    "cls", "csv", "html", "json", "jsonl", "md", "ndjson", "npy", "npz", "parquet", "py", "tar", "tsv", "txt", "xml",
-    "yaml", "yml", "zip",
-))
-_TEXTS = frozenset(("CHANGELOG", "COPYING", "LICENSE", "Makefile", "NOTICE", "README", "VERSION", "_SUCCESS"))
-# Signatures of image formats; each group is named after the usual extension.
-_IMAGE = re.compile(
-    rb"(?s)(?P<jpg>\xff\xd8\xff)|(?P<png>\x89PNG\r\n)|(?P<gif>GIF8)|(?P<webp>RIFF.{4}WEBP)|(?P<tif>II\*\0|MM\0\*)"
-    rb"|(?P<bmp>BM.{4}\0{4})|(?P<psd>8BPS)|(?P<qoi>qoif)|(?P<jp2>.{4}jP  )|(?P<jxl>.{4}JXL |\xff\n)"
-    rb"|(?P<avif>.{4}ftypavi)|(?P<heic>.{4}ftyp(?:he|mif|msf))|(?P<exr>v/1\x01)|(?P<dds>DDS )"
-)
-HEAD_BYTES = 16  # enough for every signature
 PACKED = frozenset(("manifest.json", "index.arrow"))  # in every folder that gpuload packed
-# Folders that systems create beside a user's files: macOS in archives, Python, NAS boxes, Windows, ext4.
+# Folders that systems create beside a user's files: macOS, Python, NAS boxes, Windows, ext4.
 _SYSTEM_FOLDERS = frozenset((
     "__MACOSX", "__pycache__", "@eaDir", "@Recycle", "#recycle", "$RECYCLE.BIN", "System Volume Information",
     "lost+found",
@@ -94,7 +77,7 @@ class Ref(NamedTuple):
 class Findings:
     """What a source reports besides its rows.
 
-    rejected, notes: as a `Listing` has them. others: counts of files that are not images, by extension.
+    rejected, notes: as a `Listing` has them. others: counts of files that are passed over, by extension.
     classes: names of the class numbers of a field. kinds: of fields whose kind does not follow from name or values.
     fields: those that are known before their values.
     picked: whether values are in the form that `Kind.parse` takes, not in that of samples.
@@ -117,18 +100,13 @@ class Findings:
     def reject(self, name: str, reason: str, asked: bool = False) -> None:
         self.rejected.append(Rejection(printable(name), reason, asked))
 
-    def wants(self, name: str, extensions: Collection[str], head: Callable[[str], bytes | None]) -> bool:
-        """Whether a file has one of the extensions. Of the others, images are rejected and the rest is counted.
-
-        head: see `Files.head`.
-        """
+    def wants(self, name: str, extensions: Collection[str]) -> bool:
+        """Whether a file has one of the extensions; the others are counted."""
         extension = extension_of(name)
         if extension in extensions:
             if is_text(name):
                 return True
             self.reject(name, "its name is not UTF-8")
-        elif reason := _unread_image(name, extension, head):
-            self.reject(name, reason)
         else:
             self.others[f".{printable(extension)}" if extension else "no extension"] += 1
         return False
@@ -143,20 +121,6 @@ def by_count(counts: Counter[str]) -> str:
     return ", ".join(f"{count:,} × {name}" for name, count in sorted(counts.items()))
 
 
-def _unread_image(name: str, extension: str, head: Callable[[str], bytes | None]) -> str:
-    """Why a file without a wanted extension is rejected: it is or may be an image; "" if it is none."""
-    if extension in _UNREAD:
-        return f"is of a format that is not read (.{extension}). Convert it to PNG or JPEG"
-    if extension in _NO_IMAGES:
-        return ""
-    if (content := head(name)) is None:
-        is_image = not extension and name.rpartition("/")[2] not in _TEXTS
-        return "may be an image: its name has no extension, and content is not checked at URLs" if is_image else ""
-    if (signature := _IMAGE.match(content)) is None:
-        return ""
-    return f"is an image by its content, but its name does not end in .{signature.lastgroup}"
-
-
 Scan = tuple[dict[str, str], list[str]]
 
 
@@ -166,11 +130,9 @@ class Files(ABC):
     `str()` gives its name in messages and in the identity of a run.
 
     around: the outer folders that hold everything, each with a slash after it; names do not contain them.
-    kind: the word for the container in messages.
     """
 
     around = ""
-    kind: ClassVar[str] = "folder"
 
     @abstractmethod
     def fault(self) -> str:
@@ -198,12 +160,8 @@ class Files(ABC):
         """The content of a file, in any process.
 
         Raises:
-            OSError: it cannot be read. DecodeError: it is damaged, or is not read for another reason.
+            OSError: it cannot be read. DecodeError: it is damaged.
         """
-
-    def head(self, name: str) -> bytes | None:
-        """The first `HEAD_BYTES` of a file; b"" if it cannot be read, None where that takes long."""
-        return None
 
     def leave_out(self, folder: str | Path) -> None:  # noqa: B027 -- for containers in which it could lie
         """Skips the output folder from now on, by whatever name it appears."""
@@ -223,9 +181,7 @@ class Files(ABC):
         """
         if self.around:
             around = self.around.rstrip("/")
-            findings.notes.append(
-                f"names and classes start inside {around!r}, which holds everything in the {self.kind}"
-            )
+            findings.notes.append(f"names and classes start inside {around!r}, which holds everything in the folder")
         levels = [self._entries("")]
         while levels:
             name, passed_over = next(levels[-1], ("", None))
@@ -235,7 +191,7 @@ class Files(ABC):
                 findings.notes.append(f"passed over {name!r}, {passed_over}")
             elif passed_over is not None:
                 levels.append(self._entries(name))
-            elif findings.wants(name, extensions, self.head) and (file := self._listed(name, findings)):
+            elif findings.wants(name, extensions) and (file := self._listed(name, findings)):
                 yield file
 
     def _entries(self, folder: str) -> Iterator[tuple[str, str | None]]:
@@ -353,13 +309,6 @@ class Folder(Files):
     def read(self, address: str) -> bytes:
         return read_file(os.path.join(self.path, address))
 
-    def head(self, name: str) -> bytes:
-        try:
-            with open_regular(os.path.join(self.path, name), buffering=0) as file:
-                return file.read(HEAD_BYTES)
-        except OSError:
-            return b""
-
 
 def _is_dir(entry: os.DirEntry[str]) -> bool:
     try:
@@ -409,31 +358,6 @@ def read_at(path: Path, offset: int, size: int) -> bytes:
 def extension_of(name: str) -> str:
     """Of a file's name, in lower case and without the dot; "" without."""
     return os.path.splitext(name)[1][1:].lower()
-
-
-class Names:
-    """The folders and files of a container, by folder, from a list of all names.
-
-    names: with slashes between folders; the name of an empty folder ends in one.
-    """
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self.folders: dict[str, dict[str, str]] = {"": {}}
-        self.files: dict[str, list[str]] = {}
-        for name in names:
-            place, _, file = name.rpartition("/")
-            if file:
-                self.files.setdefault(place, []).append(file)
-            inside = ""
-            while place not in self.folders:
-                self.folders[place] = {inside: ""} if inside else {}
-                place, _, inside = place.rpartition("/")
-            if inside:
-                self.folders[place][inside] = ""
-
-    def scan(self, folder: str) -> Scan:
-        """As `Files.scan`."""
-        return self.folders.get(folder, {}), self.files.get(folder, [])
 
 
 def is_text(name: str) -> bool:

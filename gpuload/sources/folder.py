@@ -18,7 +18,7 @@ _OTHERWISE = "give --labels table.csv, --no-labels for the images alone, or --fr
 
 
 class FolderSource(FilesSource):
-    """Images in a folder, or an archive, of class folders.
+    """Images in a folder of class folders.
 
     Classes are the sorted names of the folders at the first level, as torchvision's ImageFolder numbers them; a class
     folder without an image keeps its number (ImageFolder stops there, or keeps it with `allow_empty`). Folders below a
@@ -76,7 +76,7 @@ class FolderSource(FilesSource):
 
 
 class UnlabeledSource(FilesSource):
-    """Every image below a folder or in an archive, without any other field.
+    """Every image below a folder, without any other field.
 
     An image is known by its extension in any case. Hidden files and folders are passed over. Samples are in the order
     of their paths, folder by folder. Folders that are called as splits are (see `splits`) are the splits.
@@ -92,7 +92,7 @@ _FIELDS = {"txt": "caption", "json": "json", "png": "mask"}  # of the files besi
 
 
 class SidecarSource(FilesSource):
-    """Images anywhere below a folder or in an archive: `.txt` beside one is its caption, `.json` its JSON, and a `.png`
+    """Images anywhere below a folder: `.txt` beside one is its caption, `.json` its JSON, and a `.png`
     beside an image of another kind its mask.
 
     What most images have, all must have: one that lacks it is left out with that reason. Samples are in the order of

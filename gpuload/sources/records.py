@@ -1,5 +1,4 @@
-"""Files of samples that hold their images: Parquet, as Hugging Face writes data sets, what its save_to_disk writes, and
-LMDB (extra `sources`)."""
+"""Files of samples that hold their images: Parquet, as Hugging Face writes data sets, and LMDB (extra `sources`)."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,15 +16,13 @@ _BATCH_ROWS = 64
 _BATCH_BYTES = 128 << 20
 # Encodings that store a value once for many rows.
 _REPEATING = {"PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY"}
-_SAVED = ("dataset_dict.json", "state.json")  # beside what save_to_disk writes
 _PICKLE = b"\x80"  # and a protocol number: the first byte of every binary pickle
 _IMAGES = (b"\xff", b"\x89", b"R", b"G", b"B", b"I")  # JPEG, PNG, WebP, GIF, BMP, TIFF; no map begins so
 
 
 class ParquetSource(SpooledSource):
     """One file, or all `*.parquet` of a folder in sorted order: those in it, or else in its folder `data`, in folders
-    that are called as splits are (see `splits`), or in such folders of `data`. Likewise the `*.arrow` of a folder that
-    Hugging Face's save_to_disk wrote.
+    that are called as splits are (see `splits`), or in such folders of `data`.
 
     Files of several splits, by their names or those of their folders, are the splits of the set, and so is a column of
     these. The image is a struct of `bytes` and `path`, or bytes, or the path of a file in the Parquet file's folder.
@@ -36,29 +33,20 @@ class ParquetSource(SpooledSource):
     suffixes = (".parquet",)
     needs_process = True
 
-    @classmethod
-    def fits(cls, files: Files) -> bool:
-        return super().fits(files) or (isinstance(files, Folder) and _is_saved(files.path))
-
     def rows(self, findings: Findings) -> Iterator[Row]:
-        paths = self.files_here(".arrow" if _is_saved(self._local) else ".parquet")
+        paths = self.files_here(".parquet")
         splits = self.splits_of(paths, findings)
         for number, path in enumerate(paths):
             # Arrow's errors, and those of texts that are not UTF-8 and times that Python does not have.
-            with readable(path, path.suffix[1:].capitalize(), Exception):
+            with readable(path, "Parquet", Exception):
                 for sample in _table(path).samples(self.title, self.columns, findings):
                     yield {**sample, SPLIT: splits[number]} if splits else sample
 
 
-def _is_saved(folder: Path) -> bool:
-    """Whether save_to_disk wrote this folder."""
-    is_marked = any((folder / name).is_file() for name in _SAVED)
-    return is_marked and any(path for place in ("*.arrow", "*/*.arrow") for path in folder.glob(place))
-
-
 def _table(path: Path) -> Table:
-    folder = Folder(path.parent)
-    schema, batches = _open(path)
+    from pyarrow import parquet
+
+    folder, file = Folder(path.parent), parquet.ParquetFile(path)
 
     def find(name: str) -> bytes:
         try:
@@ -68,40 +56,19 @@ def _table(path: Path) -> Table:
             advice = f"Put the images beside it, or give their folder as SOURCE, and --labels {path.name}"
             raise SourceError(f"{path}: {what}. {advice}") from None
 
-    rows: Iterator[Any] = (row for batch in batches for row in batch.to_pylist())
-    return Table(schema.names, rows, Features.of_metadata(schema.metadata), find)
+    rows: Iterator[Any] = (row for batch in _batches(file) for row in batch.to_pylist())
+    return Table(file.schema_arrow.names, rows, Features.of_metadata(file.schema_arrow.metadata), find)
 
 
-def _open(path: Path) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """The columns, and batches of rows that take `_BATCH_BYTES` at most, or are a single row."""
-    from pyarrow import parquet
-
-    if path.suffix != ".arrow":
-        file = parquet.ParquetFile(path)
-        return file.schema_arrow, _of_parquet(file)
-    stream = pa.ipc.open_stream(pa.memory_map(str(path)))
-    return stream.schema, _of_arrow(stream)
-
-
-def _of_arrow(stream: Any) -> Iterator[pa.RecordBatch]:
-    for batch in stream:
-        step = 1 if "dictionary<" in str(batch.schema) else _rows_of(batch.nbytes / max(1, len(batch)))
-        yield from (batch.slice(start, step) for start in range(0, len(batch), step))
-
-
-def _of_parquet(file: Any) -> Iterator[pa.RecordBatch]:
+def _batches(file: Any) -> Iterator[pa.RecordBatch]:
+    """Batches of rows that take `_BATCH_BYTES` at most, or are a single row."""
     for number in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(number)
         row_bytes = 0.0
         for column in map(group.column, range(group.num_columns)):
             repeats = bool(_REPEATING & set(column.encodings))
             row_bytes += column.total_uncompressed_size / (1 if repeats else max(1, group.num_rows))
-        yield from file.iter_batches(_rows_of(row_bytes), [number])
-
-
-def _rows_of(row_bytes: float) -> int:
-    """The number of rows that are read at once."""
-    return max(1, min(_BATCH_ROWS, int(_BATCH_BYTES / max(1, row_bytes))))
+        yield from file.iter_batches(max(1, min(_BATCH_ROWS, int(_BATCH_BYTES / max(1, row_bytes)))), [number])
 
 
 class LmdbSource(SpooledSource):

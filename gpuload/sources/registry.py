@@ -1,7 +1,7 @@
 """The kinds of sources, and which one the user means.
 
 A new kind is a file with its class and a row in `FORMATS`, and one in `LABELS`, if it describes the images of a folder
-or archive and is given with --labels.
+and is given with --labels.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 
 from gpuload.errors import ArgumentError, SourceError
-from gpuload.sources.files import ARCHIVES, ELSEWHERE, IMAGE_EXTENSIONS, Files, Folder, extension_of
+from gpuload.sources.files import ELSEWHERE, IMAGE_EXTENSIONS, Files, Folder, extension_of
 from gpuload.sources.listing import SPLIT, split_called
 from gpuload.sources.rows import FilesSource, Names, Source, located, open_files
 from gpuload.store.url import URL, scheme_of, without_secrets
@@ -74,7 +74,7 @@ FORMATS = (
 )
 _BY_NAME = {form.name: form for form in FORMATS}
 TABLE = Format("table", "table:TableSource")
-# What --labels can be, for the images of a folder or archive, by its suffix; else it is a table.
+# What --labels can be, for the images of a folder, by its suffix; else it is a table.
 LABELS = {".json": _BY_NAME["coco"]}
 
 
@@ -96,7 +96,7 @@ def open_source(
 
     labels: a table of paths, COCO's JSON, or for an `.npy` of images one of labels.
     columns: names of columns, arrays or keys by what they hold.
-    no_labels: images alone, wherever in a folder or archive they lie, or those of a file or of shards.
+    no_labels: images alone, wherever in a folder they lie, or those of a file or of shards.
     no_splits: the splits that the source itself has are ignored.
     out: the output folder, whose files are not samples.
 
@@ -154,7 +154,7 @@ def _by_name(path: Path | URL) -> Format | None:
     for form in FORMATS:
         if suffix in form.suffixes:
             return form
-    if isinstance(path, Path) and path.is_file() and suffix not in ARCHIVES:
+    if isinstance(path, Path) and path.is_file():
         what = f"is not a file that is packed by itself. Name its kind with --from ({', '.join(_BY_NAME)})"
         raise SourceError(f"{path}: {what}, give its folder, or pass its samples to gpuload.pack() from a program")
     return None

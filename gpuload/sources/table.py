@@ -1,4 +1,4 @@
-"""A table of paths and fields, beside a folder or archive of images: `--labels table.csv`."""
+"""A table of paths and fields, beside a folder of images: `--labels table.csv`."""
 
 import csv
 import posixpath
@@ -57,7 +57,7 @@ _ROLES = ("path", *_KINDS, SPLIT)
 class TableSource(FilesSource):
     """Images named by a CSV, TSV, JSONL or Parquet table.
 
-    root: the folder, or archive, that paths in the table are relative to. They may lack the extension. labels: the
+    root: the folder that paths in the table are relative to. They may lack the extension. labels: the
         table.
     columns: names of columns by what they hold: "path", "label" (a class), "target" (one or more columns of floats),
         "labels" (several classes), "caption", "boxes" (x0 y0 x1 y1 and perhaps a class, as a list of lists),

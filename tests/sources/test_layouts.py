@@ -12,7 +12,6 @@ import pytest
 from images import Folder
 from reading import files_of
 from sources_read import PHOTOS, coco, inside, listed, names_of, packed
-from zips import write_zip
 
 from gpuload import cli
 from gpuload.sources import open_source
@@ -21,14 +20,11 @@ BOXES = b"0 0.5 0.5 0.2 0.4"
 CLASSES = {"a/1.jpg": PHOTOS[0], "b/2.jpg": PHOTOS[1], "c/3.jpg": PHOTOS[2]}
 
 
-@pytest.mark.parametrize("archive", [False, True])
 @pytest.mark.parametrize(("place", "wrap"), [("images", ""), ("val2017", "coco/"), ("images/val2017", "")])
-def test_annotations_beside_images_are_found(
-    make_folder: Folder, tmp_path: Path, place: str, archive: bool, wrap: str
-) -> None:
+def test_annotations_beside_images_are_found(make_folder: Folder, place: str, wrap: str) -> None:
     files = {**inside(place), "annotations/instances_val2017.json": coco(), "annotations/captions_x.json": b"{}"}
     files = {f"{wrap}{name}": data for name, data in files.items()}
-    listing = listed(write_zip(tmp_path / "a.zip", files) if archive else make_folder(files))
+    listing = listed(make_folder(files))
     said = f"annotations are those in .*/instances_val2017.json, .* start in '{place}/'"
     assert any(re.search(said, note) for note in listing.notes)
     assert [field.name for field in listing.fields] == ["boxes", "labels", "image_id"]
@@ -153,14 +149,7 @@ def test_packages_of_single_sources_are_imported_when_they_are_needed() -> None:
         ({"1.jpg": b""}, "", {"labels": "t.txt", "columns": {"path": ("x",)}}, "TableSource"),
         ({"1.jpg": b""}, "", {"labels": "t.JSON"}, "CocoSource"),
         ({}, "missing", {}, "FolderSource"),
-        ({}, "missing.zip", {}, "FolderSource"),
     ],
 )  # fmt: skip
 def test_which_source_is_meant(make_folder: Folder, tmp_path: Path, files, name: str, options, kind: str) -> None:
     assert type(open_source(make_folder(files) / name, **options)).__name__ == kind
-    if not name:  # archives and other files of samples inside an archive are not opened
-        opened = open_source(write_zip(tmp_path / "x.zip", files), **options)
-        assert type(opened).__name__ == (
-            "FolderSource" if kind in ("LmdbSource", "TarsSource", "ParquetSource") else kind
-        )
-        assert str(opened.root) == str(tmp_path / "x.zip")

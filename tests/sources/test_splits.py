@@ -15,7 +15,6 @@ from pyarrow import parquet
 from reading import files_of, rows_of
 from sources_read import PHOTOS, coco, inside, listed, names_of, packed, reasons_of, splits_of
 from tars import tar_bytes, write_tar
-from zips import write_zip
 
 import gpuload
 from gpuload import ArgumentError, SourceError, cli
@@ -119,12 +118,6 @@ def test_where_splits_are_found(
     assert not (splits and any(are_trained)) or [split == "train" for split in splits_of(listing) or ()] == are_trained
     assert origin in (listing.splits.origin if listing.splits else "")
     assert listed(folder, no_splits=True, **options).splits is None
-    if splits and not any(name.endswith((".tar", ".parquet")) for name in files):
-        archive = listed(write_zip(tmp_path / "a.zip", files), **options)
-        assert splits_of(archive) == splits_of(listing)
-        assert (archive.fields, archive.classes) == (listing.fields, listing.classes)
-        columns = set(listing.samples.column_names) - {"name"}  # in an archive without the folders around everything
-        assert archive.samples.select(columns) == listing.samples.select(columns)
 
 
 def images_of(out: Path) -> dict[str, set[bytes]]:
@@ -188,8 +181,8 @@ def test_appending_to_each_split(make_folder: Folder, tmp_path: Path) -> None:
     assert manifests["train"].classes == ("a", "b", "c")
 
 
-def test_resume_keeps_the_splits(tmp_path: Path) -> None:
-    folder = write_zip(tmp_path / "a.zip", {f"top/{name}": data for name, data in NEST.items()})
+def test_resume_keeps_the_splits(make_folder: Folder, tmp_path: Path) -> None:
+    folder = make_folder({f"top/{name}": data for name, data in NEST.items()})
     packed(folder, tmp_path / "whole", "--maxcount", "1")
 
     def stop(progress: Any) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from images import Folder
 from sources_read import listed, names_of, reasons_of
-from zips import write_zip
 
 from gpuload import SourceError
 from gpuload.sources import open_source
@@ -24,10 +23,9 @@ def of_table(root: Path, text: str, columns: dict[str, tuple[str, ...]] | None =
     "column",
     ["image_path", "img", "id", "Image_ID", "file", "filename", "name", "img_path", "image_name", "img_name", "image"],
 )
-@pytest.mark.parametrize("archive", [False, True])
-def test_ids_without_an_extension(make_folder: Folder, tmp_path: Path, column: str, archive: bool) -> None:
+def test_ids_without_an_extension(make_folder: Folder, column: str) -> None:
     files = {"x/1.jpg": b"1", "x/2.PNG": b"22", "x/0.3.jpeg": b"333"}
-    root = write_zip(tmp_path / "a.zip", files) if archive else make_folder(files)
+    root = make_folder(files)
     listing = of_table(root, f"{column},label\nx/2,0\nx/1,1\nx/0.3,1\n")
     assert names_of(listing) == ["x/2.PNG", "x/1.jpg", "x/0.3.jpeg"]
     assert listing.samples.column("bytes").to_pylist() == [2, 1, 3]

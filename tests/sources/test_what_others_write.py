@@ -1,15 +1,12 @@
-"""Sets as Hugging Face, pandas, MNIST and CIFAR keep them: read with their class names, or a message that helps."""
+"""Sets as Hugging Face, and pandas keep them: read with their class names, or a message that helps."""
 
-import gzip
 import io
 import json
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from images import Folder, write_files
@@ -17,7 +14,7 @@ from PIL import Image
 from pyarrow import parquet
 from reading import rows_of
 from sources_read import PHOTOS as ALL
-from sources_read import listed, splits_of
+from sources_read import listed
 
 import gpuload
 from gpuload import SourceError
@@ -85,23 +82,6 @@ def hub_table(rows: range, embedded: bool = True) -> pa.Table:
     return table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": FEATURES}})})
 
 
-def saved(folder: Path, rows: range) -> Path:
-    """A folder as save_to_disk writes it."""
-    folder.mkdir(parents=True)
-    with pa.ipc.new_stream(str(folder / "data-00000-of-00001.arrow"), hub_table(rows).schema) as file:
-        file.write_table(hub_table(rows))
-    (folder / "dataset_info.json").write_text("{}")
-    (folder / "state.json").write_text("{}")
-    return folder
-
-
-def saved_splits(folder: Path) -> Path:
-    saved(folder / "train", range(4))
-    saved(folder / "test", range(4, 6))
-    (folder / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    return folder
-
-
 def written(path: Path, table: pa.Table) -> Path:
     parquet.write_table(table, path)
     return path
@@ -110,8 +90,6 @@ def written(path: Path, table: pa.Table) -> Path:
 HUB = {
     "data set": lambda folder: Dataset(range(6)),
     "data set by split": lambda folder: {"train": Dataset(range(4)), "test": Dataset(range(4, 6))},
-    "saved": lambda folder: open_source(saved(folder / "x", range(6))),
-    "saved by split": lambda folder: open_source(saved_splits(folder / "x")),
     "parquet": lambda folder: open_source(written(folder / "x.parquet", hub_table(range(6)))),
     "parquet of paths": lambda folder: open_source(written(folder / "x.parquet", hub_table(range(6), False))),
 }
@@ -149,16 +127,6 @@ def test_paths_in_parquet_do_not_lead_out(make_folder: Folder, tmp_path: Path, p
         listed(root / "x.parquet")
 
 
-def test_saved_under_other_names(tmp_path: Path) -> None:
-    saved(tmp_path / "x" / "cats", range(4))
-    (tmp_path / "x" / "dataset_dict.json").write_text("{}")
-    with pytest.raises(SourceError, match=r"holds no \.arrow"):
-        listed(tmp_path / "x")
-    saved(tmp_path / "x" / "train", range(4))
-    note = "passed over 'cats/data-00000-of-00001.arrow': in folders that are not named after splits"
-    assert note in listed(tmp_path / "x").notes
-
-
 @pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow", ""])
 def test_tables_of_paths(make_folder: Folder, tmp_path: Path, library: str) -> None:
     root = make_folder({f"{n}.jpg": PHOTOS[n] for n in range(6)})
@@ -177,41 +145,3 @@ def test_tables_of_paths(make_folder: Folder, tmp_path: Path, library: str) -> N
     assert report.manifests["train"].classes == tuple(NAMES)
     rows = rows_of(tmp_path / "out" / "train")
     assert [(row["image"], row["label"], row["age"]) for row in rows] == [(PHOTOS[n], n % 2, n / 2) for n in range(6)]
-
-
-PIXELS = np.random.default_rng(0).integers(0, 256, (10, 28, 28), np.uint8)
-NUMBERS = np.arange(10, dtype=np.uint8)
-
-
-def idx(array: np.ndarray) -> bytes:
-    return struct.pack(f">HBB{array.ndim}i", 0, 8, array.ndim, *array.shape) + array.tobytes()
-
-
-def mnist(packed: bool) -> dict[str, bytes]:
-    files = {}
-    for name, rows in (("train", slice(0, 7)), ("t10k", slice(7, 10))):
-        for what, array in (("images-idx3-ubyte", PIXELS[rows]), ("labels-idx1-ubyte", NUMBERS[rows])):
-            files[f"{name}-{what}{'.gz' * packed}"] = gzip.compress(idx(array)) if packed else idx(array)
-    return files
-
-
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("place", ["", "MNIST/raw/"])
-def test_mnist(make_folder: Folder, tmp_path: Path, packed: bool, place: str) -> None:
-    source = open_source(make_folder({place + name: data for name, data in mnist(packed).items()}))
-    report = gpuload.pack(source, tmp_path / "out", workers=1, shuffle=False, lossless=True)
-    assert list(report.manifests) == ["train", "test"]
-    rows = [row for split in report.manifests for row in rows_of(tmp_path / "out" / split)]
-    assert [row["label"] for row in rows] == NUMBERS.tolist()
-    found = [np.asarray(Image.open(io.BytesIO(row["image"])).convert("L")) for row in rows]
-    assert np.array_equal(found, PIXELS)
-
-
-def test_one_split_of_mnist(make_folder: Folder, tmp_path: Path) -> None:
-    files = {name: data for name, data in mnist(True).items() if name.startswith("train")}
-    listing = listed(make_folder(files))
-    assert (splits_of(listing), len(listing)) == (None, 7)
-    np.save(tmp_path / "y.npy", [3, 1, 2, 3, 1, 2, 3])
-    del files["train-labels-idx1-ubyte.gz"]
-    listing = listed(make_folder(files), tmp_path / "y.npy", form="npy")
-    assert listing.samples.column("label").to_pylist() == [3, 1, 2, 3, 1, 2, 3]

@@ -17,7 +17,6 @@ TARGETS: dict[str, str] = {
     "tar": "fuzzing.members:TarTarget",
     "tar-headers": "fuzzing.members:TarHeaderTarget",
     "npy": "fuzzing.members:NpyTarget",
-    "zip": "fuzzing.sources:ZipTarget",
     "tar-source": "fuzzing.sources:TarSourceTarget",
     "npy-source": "fuzzing.sources:NpySourceTarget",
     "npz": "fuzzing.sources:NpzTarget",

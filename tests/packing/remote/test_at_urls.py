@@ -424,7 +424,6 @@ def test_other_sources(store: Any, packed: Path, photo_files: dict[str, bytes], 
     ("source", "message"),
     [
         ("s3://bucket/sources/none", "^s3://bucket/sources/none: holds no file, or does not exist. Give a fo"),
-        ("s3://bucket/x.zip", "^s3://bucket/x.zip: is an archive at a URL. Download what is there, or mount it"),
         ("s3://bucket/x.h5", "^s3://bucket/x.h5: is a URL, and this kind of source is read from files. Download"),
         ("s3://bucket/sources/none/*.tar", "^s3://bucket/sources/none/.*.tar: holds no .tar"),
     ],
