@@ -434,6 +434,7 @@ class Broken:
     [
         (lambda: gpuload.Boxes(min_visible=10**400), r"Boxes\(min_visible=1000.*\): expected a fraction of"),
         (lambda: gpuload.Shuffle("a\nb"), r"Shuffle\(window='a\\nb'\): expected"),
+        (lambda: gpuload.Shuffle(np.ones((2, 1))), r"Shuffle\(window=array\(\[\[1.\], \[1.\]\]\)\): expected"),
         (lambda: gpuload.Shuffle(Broken()), r"Shuffle\(window=<Broken>\): expected"),
         (lambda: gpuload.Shuffle(list(range(999))), r"^Shuffle\(window=.{79}…\): expected"),
         (lambda: gpuload.Shuffle(windw=3), "Shuffle: has no argument 'windw'. Did you mean window?"),

@@ -160,7 +160,7 @@ SLICE = {"a/b/cpu.max": "400000 100000", "a/cpu.max": "150000 50000", "a/b/memor
         # Version 1 without limits: -1, and more bytes than the machine has.
         (V1, "/", "5:memory:/\n4:cpu,cpuacct:/", quota("", -1) | {MEMORY: "9223372036854771712\n"}, None, None),
         # The path of a group that this process cannot see.
-        (V2, "/", "0::/../other", {"cpu.max": "100000 100000"}, 1.0, None),
+        (V2, "/", "0::/../other", {"cpu.max": "100000 100000", "../other/cpu.max": "9 100000"}, 1.0, None),
         (V2, "/", "0::/", {"cpu.max": "nonsense", "memory.max": ""}, None, None),
     ],
 )
