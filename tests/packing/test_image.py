@@ -84,6 +84,7 @@ def test_image_is_kept_or_re_encoded(name: str) -> None:
         (encode(COLOR, "PNG"), "uint16x4", "is of mode RGB, which is not converted to uint16x4"),
         (np.zeros((4, 5, 3), np.float64), "float32x3", "is an array"),
         (np.zeros((4, 5, 3), np.uint8), "uint8x4", "is an array"),
+        (np.zeros((4, 5, 3), np.uint8), "uint8x2", "is an array"),
         (np.zeros((4, 5), np.int16), "I;16", "is an array"),
         (np.zeros((4, 5, 6, 7), np.uint8), "uint8x7", "is an array"),
         (np.zeros((4, 0, 3), np.uint8), "uint8x3", "is an array"),
