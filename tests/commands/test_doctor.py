@@ -283,6 +283,7 @@ def test_with_a_set(packed: Path, command: Any, tmp_path: Path, monkeypatch: pyt
 def test_a_loader_is_constructed_also_without_a_set(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     code, said, _ = command("doctor")
     assert code == cli.DONE and "native on cpu" in said and "loads images; the first batch came after" in said
+    assert "Give a packed folder to measure how fast it loads" in said
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")  # the packages are there, and nothing can be loaded
     found = command("doctor")
     assert found.code == cli.FAULTY and "broken native on cpu" in found.words
