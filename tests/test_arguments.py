@@ -145,7 +145,7 @@ ROWS: list[tuple[str, Wrong]] = [
      wrong("whole", "items", too=tuples(3, 1, whole(0, 255)) | whole(0, 255).own)),
     ("Shuffle.window lanes max_pixels maxcount", COUNT),
     ("Augment.dino.size Augment.simclr.size base_size local_size", SIDE),
-    ("Keypoints.min_visible min_size overlap", whole(0)),
+    ("Keypoints.min_visible overlap", whole(0)),
     ("brightness contrast saturation",
      wrong("whole", "number", "items", too=outside(0, 1e6) | tuples(2, 1, number(0, 1e6)) | st.just((2, 1)))),
     ("field name target", NAME),

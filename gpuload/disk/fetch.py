@@ -238,7 +238,7 @@ async def _copy(objects: Objects, folder: Path, watch: Watch) -> Manifest:
     await together(map(one, manifest.shards))
     path = folder / index_file.FILE_NAME
     await fetch_file(objects, path.name, path, sha256=manifest.index_sha256, most=manifest.most_beside)
-    await _fetch_files(objects, folder, "rejected.jsonl", "duplicates.jsonl", most=manifest.most_beside)
+    await _fetch_files(objects, folder, "rejected.jsonl", most=manifest.most_beside)
     write_timm_info(folder, manifest)  # a stranger's could name any file, which timm would open
     os.replace(folder / _UNFINISHED, folder / _MANIFEST)
     return manifest

@@ -286,7 +286,7 @@ def write_timm_info(folder: Path, manifest: Manifest) -> None:
 _ELSEWHERE = re.compile(r"(?:https?|s3|gs|az|hf)://(?!\.{1,2}/)[^/?#@]+/(?=[^?#]+$)|(?:\.\./)+")
 _DRIVE_OR_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")  # of Windows, and of webdataset, as in pipe:
 # What lies beside the shards: a copy of a set must not let a shard take its place.
-_OWN_FILES = ("manifest.json", "index.arrow", "rejected.jsonl", "duplicates.jsonl", "_info.json")
+_OWN_FILES = ("manifest.json", "index.arrow", "rejected.jsonl", "_info.json")
 OPTIONAL = ("index_sha256", "index_parts", "index_offsets")  # what older sets lack
 
 

@@ -56,10 +56,6 @@ _OTHERS = {"RGB": ("RGB", "L"), "L": ("L",), "RGBA": ("RGBA",), "I;16": ("I;16",
 _SIXTEEN, _FLOAT, _ALPHA = Pixels(1, "uint16"), Pixels(1, "float32"), Pixels(4)
 
 
-class NotWantedError(Exception):
-    """The user asked to skip this image; the message is the reason alone."""
-
-
 @dataclass(frozen=True)
 class StoredImage:
     """An image as it is stored.
@@ -95,7 +91,6 @@ def prepare_image(
 
     Raises:
         DecodeError: it cannot be decoded; the message is the reason alone. Pillow may also crash the process.
-        NotWantedError: it is too small, and the user asked to skip such images.
     """
     try:
         if isinstance(data, bytes) and data.startswith(npy.START):
@@ -108,7 +103,7 @@ def prepare_image(
         if stored.member == "jpg" and stored.points is None and encoding.seek_points:
             stored = replace(stored, points=find_points(stored.data, stored.width, stored.height) or b"")
         return stored
-    except (DecodeError, NotWantedError):
+    except DecodeError:
         raise
     except Image.DecompressionBombError:
         raise DecodeError(f"has more than --max-pixels {encoding.max_pixels}") from None
@@ -121,7 +116,7 @@ def prepare_image(
 def _from_progressive(stored: StoredImage, encoding: Encoding) -> StoredImage:
     if encoding.jpeg == "keep":
         return replace(stored, remarks={SLOW: 1})
-    data = to_baseline(stored.data, bare=encoding.jpeg == "bare-baseline")
+    data = to_baseline(stored.data)
     return replace(stored, data=data, kind="jpeg-progressive")
 
 
@@ -314,8 +309,6 @@ def _place(size: WidthHeight, encoding: Encoding) -> Placement:
 def _refuse_size(width: int, height: int, encoding: Encoding) -> None:
     if width * height > encoding.max_pixels:
         raise DecodeError(f"{width} x {height} pixels, more than --max-pixels {encoding.max_pixels}")
-    if min(width, height) < encoding.min_size:
-        raise NotWantedError(f"{width} x {height} pixels, smaller than --min-size {encoding.min_size}")
 
 
 def _histogram(image: Image.Image, measured: bool, encoding: Encoding) -> list[int] | None:
@@ -391,10 +384,10 @@ def _reader() -> Any:
     return jpeg
 
 
-def to_baseline(data: bytes, bare: bool = False) -> bytes:
+def to_baseline(data: bytes) -> bytes:
     """A progressive JPEG as baseline, without loss: the same coefficients in another order, so the same pixels.
 
-    Every fast decoder of parts takes baseline alone. bare: without Exif data, ICC profile, XMP and comments.
+    Every fast decoder of parts takes baseline alone.
 
     Raises:
         DecodeError: it has a fault.
@@ -408,8 +401,6 @@ def to_baseline(data: bytes, bare: bool = False) -> bytes:
             image = jpeglib.read_dct(str(path))
             image.load()
             image.progressive_mode = False
-            if bare:
-                image.markers = []
             image.write_dct(str(path))
         except Exception as error:  # jpeglib raises OSError and others
             raise DecodeError(f"cannot be stored as baseline: {error}") from None

@@ -124,7 +124,6 @@ class Encoding:
     lossless: re-encodes to PNG instead of JPEG.
     check: "full" decodes images that are kept; "header" reads only their headers, so that damage may go unnoticed, and
         mean and std are not measured.
-    min_size: skip images with a side below this number of pixels.
     max_pixels: larger images are rejected before they are decoded. The default is Pillow's.
     mode: what every image is stored as: "RGB"; "L" (gray), "RGBA", "I;16" (gray of 16 bits) and "F" (gray, float32), as
         Pillow calls them; for arrays such as "uint16x4" or "float32x7", type and channels. Others are converted as
@@ -133,8 +132,7 @@ class Encoding:
         these, images are kept if they are upright, a single frame, and of the mode.
     points: "auto" writes seek points of JPEGs of 100,000 pixels or more into the index, where they are decoded as a
         check and numba is installed.
-    jpeg: what becomes of kept progressive JPEGs: "baseline" stores their coefficients as baseline, without loss;
-        "bare-baseline" without their Exif data, ICC profile and comments.
+    jpeg: what becomes of kept progressive JPEGs: "baseline" stores their coefficients as baseline, without loss.
     """
 
     encode: Literal["keep", "jpeg", "raw"] = "keep"
@@ -144,12 +142,11 @@ class Encoding:
     quality: Annotated[int | None, optional(whole(1, 100))] = None
     lossless: bool = False
     check: Literal["full", "header"] = "full"
-    min_size: Annotated[int, whole(0)] = 0
     max_pixels: Annotated[int, COUNT] = MAX_PIXELS
     mode: Annotated[str, MODE] = "RGB"
     keep: Annotated[tuple[str, ...], _ENCODINGS] = ()
     points: Literal["auto", "no"] = "auto"
-    jpeg: Literal["keep", "baseline", "bare-baseline"] = "keep"
+    jpeg: Literal["keep", "baseline"] = "keep"
 
     def __post_init__(self) -> None:
         _check(self, self._contradictions())
@@ -191,8 +188,7 @@ class PackOptions(Encoding):
     seed: of the shuffle and the splits.
     maxcount, maxsize: largest number of samples and bytes in a shard; maxsize None: a sixteenth of all bytes, between
         16 MB and 1 GB. The limit applies to image sizes in the source; re-encoded images may be larger or smaller.
-    dedup: "report" lists images with the same bytes as an earlier one, "drop" skips them, "no" does neither. Duplicates
-        that are packed go into the same split in any case.
+    dedup: whether images with the same bytes as an earlier one are skipped; otherwise they go into the same split.
     max_rejected: largest share of the images that may be rejected before the run fails.
     workers: number of processes; None: one for each core that this process may use.
     time_limit_s: seconds after which an image is rejected.
@@ -206,7 +202,7 @@ class PackOptions(Encoding):
     seed: Annotated[int, whole()] = 0
     maxcount: Annotated[int, COUNT] = 10_000
     maxsize: Annotated[int | None, _BYTES] = None
-    dedup: Literal["no", "report", "drop"] = "no"
+    dedup: bool = False
     max_rejected: Annotated[float, _REJECTED] = 1.0
     workers: Annotated[int | None, optional(COUNT)] = None
     time_limit_s: Annotated[float, _SECONDS] = 60.0

@@ -24,10 +24,9 @@ from gpuload.store.files import Handle, replaced, write_atomically
 from gpuload.store.url import URL
 
 REJECTED_NAME = "rejected.jsonl"
-DUPLICATES_NAME = "duplicates.jsonl"
 
 # The files of a split that are saved while shards are appended to it.
-BASE_FILES = (manifest_file.FILE_NAME, index_file.FILE_NAME, REJECTED_NAME, DUPLICATES_NAME)
+BASE_FILES = (manifest_file.FILE_NAME, index_file.FILE_NAME, REJECTED_NAME)
 
 SCRATCH_NAME = ".packing"
 _DONE_NAME = ".packing-done"  # the scratch folder while it is being removed

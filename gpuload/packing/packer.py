@@ -25,7 +25,7 @@ from gpuload.fields.images import has_points
 from gpuload.machine.fork_server import sigint_deferred
 from gpuload.packing.image import KEPT
 from gpuload.packing.options import PackOptions
-from gpuload.packing.output import DUPLICATES_NAME, REJECTED_NAME, Output, as_line, cannot_write, describe, write_lines
+from gpuload.packing.output import REJECTED_NAME, Output, as_line, cannot_write, describe, write_lines
 from gpuload.packing.plan import (
     OWN_SPLITS,
     PlannedSplit,
@@ -294,10 +294,6 @@ class _PackingRun:
         for temporary in folder.glob("*.tmp"):
             temporary.unlink()
         write_lines(folder / REJECTED_NAME, map(as_line, self._rejected(split)), before / REJECTED_NAME)
-        if self.options.dedup == "report":
-            copies = ((source, first) for source, first, name in self.state.duplicates if name == split.name)
-            lines = ({"source": source, "same_as": first} for source, first in copies)
-            write_lines(folder / DUPLICATES_NAME, lines, before / DUPLICATES_NAME)
         files = [before / index_file.FILE_NAME] if old.shards else []
         packed = {info["name"] for info in self.totals[split.name].shards}
         files += [job.note("rows") for job in self.jobs if job.folder == folder and job.path.name in packed]

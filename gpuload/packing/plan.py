@@ -79,7 +79,6 @@ class RunState:
     settings: those that must be the same in a run that resumes this one, by the names that messages use.
     notes: from listing, for the user.
     rejected: samples rejected while listing or skipped as duplicates; the first split reports them.
-    duplicates: name of each duplicate, name of the first sample with the same image, and split of the duplicate.
     samples, bytes: number of listed samples, and size of their images. first_row: samples listed by earlier runs.
     own_splits: whether the splits are the source's own.
     """
@@ -89,7 +88,6 @@ class RunState:
     classes: tuple[str, ...] | None
     notes: list[str]
     rejected: list[Rejection]
-    duplicates: list[tuple[str, str, str]]
     splits: list[PlannedSplit]
     samples: int
     bytes: int
@@ -123,8 +121,8 @@ def recorded_settings(source: Source, options: PackOptions) -> dict[str, Any]:
     """The settings that a manifest records, by their names there; "options" holds others if not the defaults."""
     given = {one.name: (getattr(options, one.name), one.default) for one in fields(Encoding)}
     others = {name: now for name, (now, usual) in given.items() if now != usual and name not in _RECORDED_ALONE}
-    if options.dedup != "no":
-        others["dedup"] = options.dedup
+    if options.dedup:
+        others["dedup"] = True
     if not source.own_splits:
         others["no_splits"] = True
     return {
@@ -157,7 +155,7 @@ def check_packages(options: PackOptions) -> None:
     if options.engine == "ray":
         require("--engine ray", "ray")
     if options.jpeg != "keep":
-        require(f"--jpeg {options.jpeg}", "jpeglib")
+        require("--jpeg baseline", "jpeglib")
 
 
 def plan_run(source: Source, options: PackOptions, output: Output) -> RunState:
@@ -173,18 +171,15 @@ def plan_run(source: Source, options: PackOptions, output: Output) -> RunState:
     base = {name: Manifest.read(folder) for name, folder in output.packed_splits().items()} if options.append else {}
     listing = _match_listing(listing, base, options)
     firsts = _find_firsts(source, options, listing)
-    copies = np.flatnonzero(firsts != np.arange(len(listing)))
-    is_dropped = options.dedup == "drop"
-    splits = make_plan(listing, options, firsts, np.isin(np.arange(len(listing)), copies) if is_dropped else None)
+    skipped = (firsts != np.arange(len(listing))) & options.dedup
+    splits = make_plan(listing, options, firsts, skipped)
     planned = [_write_split_plan(split, listing, options, output, base.get(split.name)) for split in splits]
-    duplicates = _name_copies(listing, firsts, copies, splits)
-    dropped = [
-        Rejection(name, f"has the same bytes as {first!r}", True) for name, first, split in duplicates if not split
-    ]
+    copies, names = np.flatnonzero(skipped), listing.samples.column(NAME)
+    pairs = zip(names.take(copies).to_pylist(), names.take(firsts[copies]).to_pylist(), strict=True)
+    dropped = [Rejection(name, f"has the same bytes as {first!r}", True) for name, first in pairs]
     notes = [*([listing.splits.summary()] if listing.splits else []), *listing.notes]
-    if len(copies) and options.dedup != "no":
-        outcome = "skipped" if is_dropped else "--dedup drop skips them"
-        notes.append(f"{counted(len(copies), 'image has', 'images have')} the same bytes as earlier ones; {outcome}")
+    if dropped:
+        notes.append(f"{counted(len(dropped), 'image has', 'images have')} the same bytes as earlier ones; skipped")
     listed = (int(manifest.packing.get("listed", manifest.samples)) for manifest in base.values())
     state = RunState(
         settings=settings_of(source, options),
@@ -192,7 +187,6 @@ def plan_run(source: Source, options: PackOptions, output: Output) -> RunState:
         classes=listing.classes,
         notes=notes,
         rejected=[*listing.rejected, *dropped],
-        duplicates=duplicates,
         splits=planned,
         samples=len(listing),
         bytes=int(np.sum(listing.samples.column(BYTES).to_numpy())),
@@ -246,7 +240,7 @@ def _find_firsts(source: Source, options: PackOptions, listing: Listing) -> I64:
     Images are compared if the options ask for it, or if duplicates could go into different splits.
     """
     firsts, first_of = np.arange(len(listing)), dict[bytes, int]()
-    if options.dedup == "no" and len(options.shares) == 1:
+    if not options.dedup and len(options.shares) == 1:
         return firsts
     # Only images of equal size can be duplicates.
     _, number, counts = np.unique(listing.samples.column(BYTES).to_numpy(), return_inverse=True, return_counts=True)
@@ -261,14 +255,6 @@ def _find_firsts(source: Source, options: PackOptions, listing: Listing) -> I64:
     return firsts
 
 
-def _name_copies(listing: Listing, firsts: I64, copies: I64, splits: Sequence[Split]) -> list[tuple[str, str, str]]:
-    """Name of each duplicate, name of the sample that it duplicates, and its split, or "" if it is skipped."""
-    names = listing.samples.column(NAME)
-    split_of = {row: split.name for split in splits for row in np.intersect1d(split.rows, copies).tolist()}
-    pairs = zip(copies.tolist(), firsts[copies].tolist(), strict=True)
-    return [(names[row].as_py(), names[first].as_py(), split_of.get(row, "")) for row, first in pairs]
-
-
 def _write_split_plan(
     split: Split, listing: Listing, options: PackOptions, output: Output, base: Manifest | None
 ) -> PlannedSplit:
@@ -279,7 +265,7 @@ def _write_split_plan(
     """
     if not len(split.rows) and not (base or options.append):
         drawn = f"--val {options.val}" if options.val else "--splits"
-        what = "--dedup drop" if listing.splits else drawn
+        what = "--dedup" if listing.splits else drawn
         raise ArgumentError(
             f"{what}: no image of {len(listing):,} is left for {split.name!r}. Change {what.split()[0]}, or leave it "
             "out"

@@ -25,7 +25,7 @@ from gpuload.fields.field import IMAGE, Field
 from gpuload.fields.images import POINTS
 from gpuload.fields.kind import Member as StoredMember
 from gpuload.fields.registry import index_schema, kind_of
-from gpuload.packing.image import NotWantedError, StoredImage, prepare_image
+from gpuload.packing.image import StoredImage, prepare_image
 from gpuload.packing.options import Encoding
 from gpuload.packing.output import cannot_write
 from gpuload.packing.plan import MEASURED, ROW, read_plan
@@ -206,9 +206,8 @@ class _Packing:
                 if reason := self.job.known_bad.get(position):
                     raise DecodeError(reason)
                 image, stored = self._read(reads[position][0], values)
-            except (DecodeError, NotWantedError) as error:
-                rejection = [values[ROW], values[NAME], str(error), isinstance(error, NotWantedError)]
-                self.report.rejected.append(rejection)
+            except DecodeError as error:
+                self.report.rejected.append([values[ROW], values[NAME], str(error)])
             else:
                 self._add(values, image, stored)
         note(NOWHERE, self.report.read_bytes)

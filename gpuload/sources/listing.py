@@ -184,7 +184,7 @@ def splits_of_column(title: str, column: str, values: Sequence[object], asked: b
 class Rejection:
     """One image that was left out: its name in the source, and why.
 
-    asked: whether the user asked for it (a copy, a gray or small image), so it is not a fault.
+    asked: whether the user asked for it (a copy, an image in no list of its split), so it is not a fault.
     """
 
     source: str

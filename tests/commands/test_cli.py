@@ -51,12 +51,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--val 0.5 --no-shuffle --seed 3 --maxcount 4 --maxsize 5 --workers 6 --time-limit 7": {
         "val": 0.5, "shuffle": False, "seed": 3, "maxcount": 4, "maxsize": 5, "workers": 6, "time_limit_s": 7,
     },
-    "--encode jpeg --size 8x9 --fit pad --enlarge --quality 50 --lossless --min-size 7 --max-pixels 99": {
+    "--encode jpeg --size 8x9 --fit pad --enlarge --quality 50 --lossless --max-pixels 99": {
         "encode": "jpeg", "size": (8, 9), "fit": "pad", "enlarge": True, "quality": 50, "lossless": True,
-        "min_size": 7, "max_pixels": 99,
+        "max_pixels": 99,
     },
-    "--splits a=0.5,b=50% --dedup drop --max-rejected 1% --engine ray --address x --resume --append": {
-        "splits": (("a", 0.5), ("b", 0.5)), "dedup": "drop", "max_rejected": 0.01, "engine": "ray", "address": "x",
+    "--splits a=0.5,b=50% --dedup --max-rejected 1% --engine ray --address x --resume --append": {
+        "splits": (("a", 0.5), ("b", 0.5)), "dedup": True, "max_rejected": 0.01, "engine": "ray", "address": "x",
         "resume": True, "append": True,
     },
     "--overwrite --check header": {"overwrite": True, "check": "header"},

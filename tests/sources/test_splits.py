@@ -1,7 +1,6 @@
 """Splits that a source itself has: recognised, packed with one list of classes, and never guessed in silence."""
 
 import io
-import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -201,13 +200,12 @@ def test_copies_stay_in_their_splits_unless_dropped(
     make_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = make_folder({**NEST, "val/b/0.jpg": PHOTOS[0]})
-    packed(folder, tmp_path / "1", "--dedup", "report")
+    packed(folder, tmp_path / "1")
     assert images_of(tmp_path / "1")["val"] == {PHOTOS[0], PHOTOS[5], PHOTOS[6]}
-    assert json.loads((tmp_path / "1" / "val" / "duplicates.jsonl").read_text())["same_as"] == "train/a/0.jpg"
-    packed(folder, tmp_path / "2", "--dedup", "drop")
+    packed(folder, tmp_path / "2", "--dedup")
     assert images_of(tmp_path / "2") == expected()
     folder = make_folder({"train/a/0.jpg": PHOTOS[0], "val/a/0.jpg": PHOTOS[0]})
-    assert "--dedup drop: no image of 2 is left for 'val'" in (refused(folder, tmp_path, capsys, "--dedup", "drop"))
+    assert "--dedup: no image of 2 is left for 'val'" in (refused(folder, tmp_path, capsys, "--dedup"))
 
 
 @pytest.mark.parametrize("option", [("--val", "0.1"), ("--splits", "train=0.5,val=0.5")])

@@ -15,7 +15,7 @@ from gpuload.decode.native.images import ImageDecoder
 from gpuload.decode.pillow import UndecodableError, decode_mask
 from gpuload.errors import DecodeError
 from gpuload.headers import jpeg, png
-from gpuload.packing.image import NotWantedError, prepare_image
+from gpuload.packing.image import prepare_image
 from gpuload.packing.options import Encoding
 from gpuload.pictures import MAX_PIXELS
 
@@ -73,7 +73,7 @@ class PackedImageTarget(Target):
     """The packer's check of an image, which keeps it, makes a JPEG or pixels of it, or rejects it."""
 
     name = "packed-image"
-    refusals = (DecodeError, NotWantedError)
+    refusals = (DecodeError,)
     seconds = 20
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class PackedImageTarget(Target):
             Encoding(),
             Encoding(check="header"),
             Encoding(encode="jpeg", size=(16, 16)),
-            Encoding(encode="raw", min_size=4),
+            Encoding(encode="raw"),
             Encoding(keep=("webp", "avif", "tiff")),
             Encoding(mode="RGB", keep=("webp", "avif", "tiff")),
             Encoding(mode="L", encode="raw"),
