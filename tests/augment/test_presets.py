@@ -1,4 +1,4 @@
-"""Presets are what others published, in torchvision's and timm's own transforms (whose pixels: test_translate.py)."""
+"""Recipes of others, as docs/augmentations.md has them, in torchvision's and timm's own transforms."""
 
 import importlib
 from types import ModuleType
@@ -10,6 +10,7 @@ import torch
 
 import gpuload
 from gpuload import Augment, CenterCrop
+from gpuload import transforms as T
 
 
 @pytest.mark.parametrize("mode", ["BILINEAR", "BICUBIC"])
@@ -18,23 +19,10 @@ def test_evaluation_is_what_weights_transforms_do(transforms: ModuleType, mode: 
     constants: Any = {"mean": (0.5, 0.4, 0.3), "std": (0.25, 0.2, 0.3)}
     interpolation = transforms.InterpolationMode[mode]
     preset = presets.ImageClassification(crop_size=112, resize_size=128, interpolation=interpolation, **constants)
-    own = Augment.imagenet_eval(112, interpolation=mode.lower(), normalize=gpuload.Normalize(**constants))
+    own = Augment(112, "center", interpolation=mode.lower(), normalize=gpuload.Normalize(**constants))
     given = Augment.torchvision(preset)
     assert (given.crop, own.crop) == (CenterCrop(128), CenterCrop())
     same(given, own)
-
-
-def test_presets_can_be_changed() -> None:
-    assert Augment.imagenet_train() == Augment(224, crop="random")
-    assert Augment.imagenet_train(64, dtype="uint8", flip=0.1) == Augment(64, dtype="uint8", flip=0.1)
-    crop = CenterCrop(resize=120)
-    assert Augment.imagenet_eval(112, crop=crop) == Augment(112, crop=crop)
-    half = gpuload.Normalize((0.5,) * 3, (0.5,) * 3)
-    jitter = gpuload.transforms.ColorJitter(32 / 255, 0.5, 0.5, 0.2)
-    crop_of_training = gpuload.RandomResizedCrop((0.05, 1.0))
-    assert Augment.inception(train=True) == Augment(299, crop_of_training, transforms=[jitter], normalize=half)
-    assert Augment.inception(train=False) == Augment(299, CenterCrop(fraction=0.875), normalize=half)
-    assert Augment.inception(train=False, crop=crop, size=100) == Augment(100, crop, normalize=half)
 
 
 def test_the_views_of_simclr(transforms: ModuleType) -> None:
@@ -49,7 +37,10 @@ def test_the_views_of_simclr(transforms: ModuleType) -> None:
             t.RandomApply([t.GaussianBlur(23, (0.1, 2.0))], 0.5),
         ]
     )
-    same(gpuload.Augment.simclr(), gpuload.Augment.torchvision(published))
+    jitter, blur = T.ColorJitter(0.8, 0.8, 0.8, 0.2), T.GaussianBlur(23, (0.1, 2.0))
+    changes = [T.RandomApply([jitter], 0.8), T.RandomGrayscale(0.2), T.RandomApply([blur], 0.5)]
+    own = Augment(224, interpolation="bicubic", transforms=changes, normalize=None)
+    same(own, Augment.torchvision(published))
 
 
 def test_the_views_of_dinov2(transforms: ModuleType) -> None:
@@ -70,11 +61,14 @@ def test_the_views_of_dinov2(transforms: ModuleType) -> None:
             ]
         )
 
-    first, second, *local = gpuload.Augment.dino()
-    same(first, gpuload.Augment.torchvision(published(224, (0.32, 1.0), 1.0)))
-    same(second, gpuload.Augment.torchvision(published(224, (0.32, 1.0), 0.1, t.RandomSolarize(128, 0.2))))
-    assert len(local) == 8 and len({*map(repr, local)}) == 1
-    same(local[0], gpuload.Augment.torchvision(published(98, (0.05, 0.32), 0.5)))
+    def view(size: int, scale: tuple[float, float], blurred: float, *last: Any) -> Augment:
+        jitter, blur = T.ColorJitter(0.4, 0.4, 0.2, 0.1), T.GaussianBlur(9, (0.1, 2.0))
+        changes = [T.RandomApply([jitter], 0.8), T.RandomGrayscale(0.2), T.RandomApply([blur], blurred), *last]
+        return Augment(size, gpuload.RandomResizedCrop(scale), interpolation="bicubic", transforms=changes)
+
+    same(view(224, (0.32, 1.0), 1.0), Augment.torchvision(published(224, (0.32, 1.0), 1.0)))
+    own, theirs = T.RandomSolarize(128, 0.2), t.RandomSolarize(128, 0.2)
+    same(view(224, (0.32, 1.0), 0.1, own), Augment.torchvision(published(224, (0.32, 1.0), 0.1, theirs)))
 
 
 def same(ours: gpuload.Augment, theirs: gpuload.Augment) -> None:
@@ -96,14 +90,17 @@ def test_deit_is_what_timm_makes_of_its_arguments(transforms: ModuleType) -> Non
         "re_prob": 0.25,
         "re_mode": "pixel",
     }
-    same(Augment.deit(), Augment.timm({"input_size": (3, 224, 224)}, is_training=True, **published))
+    erasing = T.RandomErasing(0.25, (0.02, 1 / 3), (0.3, 1 / 0.3), "random")
+    changes = [T.TimmAutoAugment("rand-m9-mstd0.5-inc1", (124, 116, 104)), erasing]
+    own = Augment(224, interpolation="bicubic", transforms=changes)
+    same(own, Augment.timm({"input_size": (3, 224, 224)}, is_training=True, **published))
 
 
 def test_segmentation_scales_crops_and_pads_as_torchvisions_references(transforms: ModuleType) -> None:
     """Shorter sides are RandomResize's, and windows RandomCrop's; what is smaller is padded on the right and below."""
     width, height, count = 300, 200, 400
     sides = np.full((2, count), [[width], [height]], np.int32)
-    crops = Augment.segmentation(48, base_size=52, flip=0).draw(0, 0, np.arange(count), *sides).crops
+    crops = Augment(48, gpuload.ScaleJitter(shorter=(26, 104)), flip=0).draw(0, 0, np.arange(count), *sides).crops
     shown = (crops.roi_end - crops.roi_start).astype(np.float64)
     scaled = np.rint(48 / shown * [height, width]).astype(int)
     resizes = [transforms.RandomResize(side, side + 1) for side in range(26, 104)]  # its upper end is not drawn
@@ -112,12 +109,5 @@ def test_segmentation_scales_crops_and_pads_as_torchvisions_references(transform
     top, left = np.rint((crops.start + crops.roi_start) * scaled / [height, width]).astype(int).T
     assert ((top >= 0) & (top <= np.maximum(scaled[:, 0] - 48, 0))).all() and (top[scaled[:, 0] <= 48] == 0).all()
     assert left.min() == 0 and (left == scaled[:, 1] - 48).any()
-    evaluation = Augment.segmentation(base_size=52, train=False).draw(0, 0, np.arange(count), *sides)
+    evaluation = Augment(None, gpuload.Resize(52, pad_to_multiple_of=1)).draw(0, 0, np.arange(count), *sides)
     assert evaluation.size == tuple(transforms.Resize(52)(torch.zeros(1, height, width)).shape[1:])
-
-
-def test_detection_has_torchvisions_policies(transforms: ModuleType) -> None:
-    keep, several, large = (Augment.detection(policy) for policy in ("hflip", "multiscale", "lsj"))
-    assert keep == Augment(None, "keep", flip=0.5, normalize=None)
-    assert several.crop == gpuload.Resize([480, 512, 544, 576, 608, 640, 672, 704, 736, 768, 800], 1333)
-    assert large == Augment(1024, gpuload.ScaleJitter((0.1, 2.0), fill=(123, 117, 104)), flip=0.5, normalize=None)

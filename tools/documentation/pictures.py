@@ -90,11 +90,33 @@ AUGMENTS: dict[str, gpuload.Augment] = {
     "AutoAugment": whole(T.AutoAugment()),
     "AugMix": whole(T.AugMix()),
     "TimmAutoAugment": whole(T.TimmAutoAugment("rand-m9-mstd0.5-inc1")),
-    "recipe-simclr": gpuload.Augment.simclr(SIDE, dtype="uint8"),
-    "recipe-dino": gpuload.Augment.dino(SIDE, dtype="uint8")[1],
-    "recipe-deit": gpuload.Augment.deit(SIDE, dtype="uint8"),
-    "recipe-segmentation": gpuload.Augment.segmentation(SIDE, base_size=130, dtype="uint8"),
-    "recipe-detection": gpuload.Augment.detection("lsj", size=SIDE, dtype="uint8"),
+    "recipe-simclr": augment(
+        interpolation="bicubic",
+        transforms=(
+            T.RandomApply([T.ColorJitter(0.8, 0.8, 0.8, 0.2)], 0.8),
+            T.RandomGrayscale(0.2),
+            T.RandomApply([T.GaussianBlur(13, (0.1, 2.0))], 0.5),
+        ),
+    ),
+    "recipe-dino": augment(
+        crop=gpuload.RandomResizedCrop((0.32, 1.0)),
+        interpolation="bicubic",
+        transforms=(
+            T.RandomApply([T.ColorJitter(0.4, 0.4, 0.2, 0.1)], 0.8),
+            T.RandomGrayscale(0.2),
+            T.RandomApply([T.GaussianBlur(9, (0.1, 2.0))], 0.1),
+            T.RandomSolarize(128, 0.2),
+        ),
+    ),
+    "recipe-deit": augment(
+        interpolation="bicubic",
+        transforms=(
+            T.TimmAutoAugment("rand-m9-mstd0.5-inc1", (124, 116, 104)),
+            T.RandomErasing(0.25, (0.02, 1 / 3), (0.3, 1 / 0.3), "random"),
+        ),
+    ),
+    "recipe-segmentation": augment(crop=gpuload.ScaleJitter(shorter=(65, 260))),
+    "recipe-detection": augment(crop=gpuload.ScaleJitter((0.1, 2.0), fill=(123, 117, 104))),
 }
 BATCHWISE: dict[str, Callable[[batchwise.FieldBatch], None]] = {
     "MixUp": batchwise.MixUp(alpha=1.0),
