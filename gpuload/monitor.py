@@ -12,7 +12,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, NamedTuple
 
-from gpuload.machine.limits import count_cores
 from gpuload.store.url import URL
 
 __all__ = ["Metrics"]
@@ -41,41 +40,25 @@ _STEPS, _SECONDS = 100, 30.0
 _TRAINING_S = 50e-6
 
 
-class Setup(NamedTuple):
-    """The settings of a loader that advice names. cores: that it may use. device: as torch names it."""
-
-    folder: Path | URL
-    device: str
-    num_threads: int
-    cores: int
-    batch_size: int
-
-    @classmethod
-    def of(cls, loader: Any) -> "Setup":
-        """The settings of a `DaliIterator`."""
-        return cls(loader.dataset.folder, loader.device, loader.num_threads, count_cores(), loader.batch_size)
-
-
 _SMALLER = "pack smaller images (`python -m gpuload pack --encode jpeg --size 256`)"
 _ADVICE: dict[Stage, str] = {
     "download": "Shards do not come from the URL any faster. On several nodes use Shuffle(lanes=...), so that each "
     "downloads its share; otherwise use a nearby server, a cache that holds the set, or `python -m gpuload fetch`",
     "disk": "The shards do not come from the disk any faster. Put them on a faster one, such as a local NVMe drive, or "
     + _SMALLER,
-    "read": "One thread finds the samples and draws their augmentation. Raise batch_size={0.batch_size}, ask for fewer "
+    "read": "One thread finds the samples and draws their augmentation. Raise batch_size, ask for fewer "
     "fields, or use fewer views and transforms",
     "hand_over": "Fields and batch_transforms are computed in the training loop's own thread. Leave out those that are "
     "not used, or do their work on the device",
     "function": "The function of an Augment takes most of the time. Raise num_threads; where it holds Python's "
-    "lock, use Function(f, processes={0.cores}); or use one of gpuload.transforms in its place",
-    "decode": "Decoding has num_threads={0.num_threads} of the {0.cores} cores that this process may use. `python -m "
-    "gpuload tune {0.folder} --device {0.device}` finds the best num_threads, prefetch and decoder. Or " + _SMALLER,
+    "lock, use Function(f, processes=...); or use one of gpuload.transforms in its place",
+    "decode": "`python -m gpuload tune FOLDER` finds the best num_threads, prefetch and decoder. Or " + _SMALLER,
 }
 
 
-def advice(stage: Stage, setup: Setup) -> str:
+def advice(stage: Stage) -> str:
     """Advice for a limiting stage: one or two sentences."""
-    return _ADVICE.get(stage, "Nothing needs to be changed in the loader").format(setup)
+    return _ADVICE.get(stage, "Nothing needs to be changed in the loader")
 
 
 class Metrics(NamedTuple):
@@ -178,13 +161,13 @@ def _limiting_stage(sums: Sums, seconds: float, wait_s: float) -> Stage:
 class Meter:
     """Adds up the times of batches. The training loop's thread calls it; `metrics` may be called from any thread.
 
-    disk_s: the busy time of the read-ahead threads so far. setup: for advice.
+    disk_s: the busy time of the read-ahead threads so far. folder: of the data, for the warning.
     bad_samples: the number so far, set by the code that replaces samples.
     """
 
-    def __init__(self, disk_s: Callable[[], float], setup: Setup) -> None:
+    def __init__(self, disk_s: Callable[[], float], folder: Path | URL | str) -> None:
         self.bad_samples = 0
-        self._disk_s, self._setup = disk_s, setup
+        self._disk_s, self._folder = disk_s, folder
         self._sums, self._kept = Sums(), [Sums()] * _KEPT
         self._place = (0, 0)
         self._training_s = self._handed = 0.0
@@ -251,9 +234,9 @@ class Meter:
         # The warning points to the user's loop: it calls two generators of the loader, those `Pipeline`, that
         # `hand_over`, and that this method.
         warnings.warn(
-            f"DaliIterator({str(self._setup.folder)!r}): training waited for {found.wait_share:.0%} of its time in "
+            f"DaliIterator({str(self._folder)!r}): training waited for {found.wait_share:.0%} of its time in "
             f"the last {found.steps:,} steps; the bottleneck is {found.binds.replace('_', '-')}. "
-            f"{advice(found.binds, self._setup)}. See loader.metrics()",
+            f"{advice(found.binds)}. See loader.metrics()",
             stacklevel=6,
         )
 

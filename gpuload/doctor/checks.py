@@ -20,7 +20,7 @@ from gpuload.doctor.environment import Driver
 from gpuload.errors import DecodeError, GpuloadError
 from gpuload.machine.fork_server import exit_name
 from gpuload.machine.installed import cuda_extra, fault_of
-from gpuload.monitor import MOST_STEPS, Setup, advice, forever, pace
+from gpuload.monitor import MOST_STEPS, advice, forever, pace
 from gpuload.store.url import URL
 
 SIDE = 224
@@ -139,7 +139,7 @@ def measure(folder: str, device: str, decoder: str, seconds: float) -> dict[str,
         last = loader.metrics(min(MOST_STEPS, found.steps))
         told = {name: getattr(loader, name) for name in ("device", "decoder", "num_threads", "batch_size")}
         told |= {name: getattr(found, name) for name in ("images", "seconds", "images_per_s", "first_s")}
-        told |= {"binds": last.binds, "advice": advice(last.binds, Setup.of(loader))}
+        told |= {"binds": last.binds, "advice": advice(last.binds)}
         return {**told, "bytes_per_s": found.images_per_s * last.bytes / last.images}
 
 

@@ -25,7 +25,7 @@ from gpuload.fields.kind import FieldSpec
 from gpuload.loader.arguments import ARGUMENTS, STATE, Sampler
 from gpuload.loader.pipeline import CorruptSamples, Pipeline, Report, check_current, followed
 from gpuload.machine.ranks import compare_ranks, compare_with_counterparts, find_ranks
-from gpuload.monitor import MOST_STEPS, Metrics, Setup
+from gpuload.monitor import MOST_STEPS, Metrics
 from gpuload.order.arguments import Balance, Mixture, Repeated, Shuffle, Weights
 from gpuload.order.epoch import is_sorted_by_class
 from gpuload.order.plan import plan_order
@@ -243,7 +243,7 @@ class DaliIterator:
             partial(collate, arrays=arrays),
             partial(no_pixels, forms=forms, masks=len(collate.masks)),
             CorruptSamples(self._datasets, collate.masks, on_corrupt, epoch_samples),
-            Setup.of(self),
+            self.dataset.folder,
         )
 
     def _warn_of_sorted_shards(self, window: int) -> None:

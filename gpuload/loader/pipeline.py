@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpuload.augment import Augment
@@ -18,10 +19,11 @@ from gpuload.decode.faults import FaultHandler, HandledBatch
 from gpuload.decode.interface import BatchDecodeError, Decoded, Fault
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import DecodeError, GpuloadError, ShardError
-from gpuload.monitor import Meter, Setup, annotate
+from gpuload.monitor import Meter, annotate
 from gpuload.order.stream import Epochs, Position
 from gpuload.read.batch import Batch
 from gpuload.read.batches import BatchReader, read_alone
+from gpuload.store.url import URL
 
 _LOG = logging.getLogger(__name__)
 
@@ -150,7 +152,8 @@ class Pipeline:
     """Makes batches from the parts of an epoch: connects the reader, the decoder and the collation of fields.
 
     open_reader: opens a reader of the stream. make_fields: makes the user's fields from a batch, its pixels, and
-    `broken`, the rows that do not decode. no_pixels: the pixels of a batch without samples. setup: for advice.
+    `broken`, the rows that do not decode. no_pixels: the pixels of a batch without samples. folder: of the data, for
+    messages.
     """
 
     def __init__(
@@ -160,11 +163,11 @@ class Pipeline:
         make_fields: Callable[..., Any],
         no_pixels: Callable[[Batch], Decoded],
         corrupt: CorruptSamples,
-        setup: Setup,
+        folder: Path | URL | str,
     ) -> None:
         self._open_reader, self.reader, self.decoder = open_reader, open_reader(), decoder
         self._make_fields, self._no_pixels, self.corrupt = make_fields, no_pixels, corrupt
-        self.meter = Meter(self.reader.disk_s, setup)
+        self.meter = Meter(self.reader.disk_s, folder)
 
     def close(self) -> None:
         """Stops the threads and frees the memory; batches already returned stay valid."""
