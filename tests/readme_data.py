@@ -23,6 +23,7 @@ def make_sources(tmp_path: Path) -> None:
         images = {f"{'abc'[n % 3]}{name[:1]}/{n}.jpg": encode(photo(n + 100 * len(name))) for n in range(30)}
         write_files(tmp_path / name, images)
     write_files(tmp_path / "imagenet", {f"{('train', 'val')[n % 2]}/class{n % 3}/{n}.jpg": PHOTOS[n] for n in range(8)})
+    shutil.make_archive(str(tmp_path / "photos"), "zip", tmp_path, "photos")
     for n, data in enumerate(PHOTOS):
         mask = encode(Image.new("L", (40 + n, 30), n), "PNG")
         write_files(tmp_path / "flat", {f"{n}.jpg": data, f"{n}.txt": f"text {n}".encode(), f"{n}.png": mask})

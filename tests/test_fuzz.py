@@ -15,7 +15,7 @@ GROUPS = [
     ("jpeg", "headers", "packed-image", "loaded-image", "mask"),
     ("manifest", "index"),
     ("paths", "state"),
-    ("tar", "tar-headers", "npy", "tar-source", "npy-source", "npz"),
+    ("tar", "tar-headers", "npy", "zip", "tar-source", "npy-source", "npz"),
     ("table", "coco", "voc", "sidecar", "lmdb-values"),
     ("lmdb", "hdf5", "parquet"),
 ]

@@ -55,7 +55,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True)
 class Pack:
-    """Packs images from folders, HDF5, LMDB, arrays, Parquet or tars into WebDataset shards."""
+    """Packs images from folders, zips, HDF5, LMDB, arrays, Parquet or tars into WebDataset shards."""
 
     epilog = (
         "Exit codes: 0 all packed; 3 packed, but some images were rejected (see rejected.jsonl); "
@@ -63,7 +63,8 @@ class Pack:
     )
 
     source: str = place(
-        "folder of class folders, or another source of --from, local or at a URL; with --labels, the root of its paths",
+        "folder or .zip of class folders, or another source of --from, local or at a URL; with --labels, the root of "
+        "its paths",
         "SOURCE",
     )
     out: str = place("empty or new folder, or a URL such as s3://bucket/set; gets train/ (and val/, test/)", "OUT")

@@ -1,4 +1,4 @@
-"""Containers of named files, such as a folder on a disk or at a URL, from which sources read images.
+"""Containers of named files, such as a folder or an archive, from which sources read images.
 
 A source decides what belongs to an image (its class folder, its row of a table, a file beside it) and works on any
 container. A new container is a subclass of `Files`, and a line in `rows.open_files`.
@@ -9,7 +9,7 @@ import os
 import stat
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from pathlib import Path
@@ -20,6 +20,7 @@ from gpuload.fields.field import Field
 from gpuload.machine.untrusted import open_regular
 from gpuload.sources.listing import Rejection, split_called
 
+ARCHIVES = (".zip",)
 # The advice about a source at a URL.
 ELSEWHERE = "Download what is there, or mount it"
 
@@ -181,7 +182,7 @@ class Files(ABC):
         """
         if self.around:
             around = self.around.rstrip("/")
-            findings.notes.append(f"names and classes start inside {around!r}, which holds everything in the folder")
+            findings.notes.append(f"names and classes start inside {around!r}, which holds everything")
         levels = [self._entries("")]
         while levels:
             name, passed_over = next(levels[-1], ("", None))
@@ -358,6 +359,31 @@ def read_at(path: Path, offset: int, size: int) -> bytes:
 def extension_of(name: str) -> str:
     """Of a file's name, in lower case and without the dot; "" without."""
     return os.path.splitext(name)[1][1:].lower()
+
+
+class Names:
+    """The folders and files of a container, by folder, from a list of all names.
+
+    names: with slashes between folders; the name of an empty folder ends in one.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.folders: dict[str, dict[str, str]] = {"": {}}
+        self.files: dict[str, list[str]] = {}
+        for name in names:
+            place, _, file = name.rpartition("/")
+            if file:
+                self.files.setdefault(place, []).append(file)
+            inside = ""
+            while place not in self.folders:
+                self.folders[place] = {inside: ""} if inside else {}
+                place, _, inside = place.rpartition("/")
+            if inside:
+                self.folders[place][inside] = ""
+
+    def scan(self, folder: str) -> Scan:
+        """As `Files.scan`."""
+        return self.folders.get(folder, {}), self.files.get(folder, [])
 
 
 def is_text(name: str) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 
 from gpuload.errors import ArgumentError, SourceError
-from gpuload.sources.files import ELSEWHERE, IMAGE_EXTENSIONS, Files, Folder, extension_of
+from gpuload.sources.files import ARCHIVES, ELSEWHERE, IMAGE_EXTENSIONS, Files, Folder, extension_of
 from gpuload.sources.listing import SPLIT, split_called
 from gpuload.sources.rows import FilesSource, Names, Source, located, open_files
 from gpuload.store.url import URL, scheme_of, without_secrets
@@ -154,7 +154,7 @@ def _by_name(path: Path | URL) -> Format | None:
     for form in FORMATS:
         if suffix in form.suffixes:
             return form
-    if isinstance(path, Path) and path.is_file():
+    if isinstance(path, Path) and path.is_file() and suffix not in ARCHIVES:
         what = f"is not a file that is packed by itself. Name its kind with --from ({', '.join(_BY_NAME)})"
         raise SourceError(f"{path}: {what}, give its folder, or pass its samples to gpuload.pack() from a program")
     return None

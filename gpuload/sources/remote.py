@@ -3,13 +3,13 @@
 import errno
 import os
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import cached_property
 from pathlib import Path
 
 from gpuload.errors import OutputError, RemoteError, SourceError
-from gpuload.sources.files import PACKED, Files, Ref, Scan, is_hidden
+from gpuload.sources.files import PACKED, Files, Names, Ref, Scan, is_hidden
 from gpuload.store.hub import pinned
 from gpuload.store.network import background
 from gpuload.store.objects import NoSuchObjectError, Objects, expand_url
@@ -53,8 +53,8 @@ class RemoteFolder(Files):
         return {name: one.size for name, one in sorted(there.items()) if not any(map(is_hidden, name.split("/")))}
 
     @cached_property
-    def _names(self) -> "_Names":
-        return _Names(self._sizes)
+    def _names(self) -> Names:
+        return Names(self._sizes)
 
     def scan(self, folder: str) -> Scan:
         folders, files = self._names.scan(folder)
@@ -111,31 +111,6 @@ class RemoteFolder(Files):
 
 async def _read(objects: Objects, name: str) -> bytes:
     return bytes((await objects.read_whole(name)).data)
-
-
-class _Names:
-    """The folders and files of a container, by folder, from a list of all names.
-
-    names: with slashes between folders; the name of an empty folder ends in one.
-    """
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self.folders: dict[str, dict[str, str]] = {"": {}}
-        self.files: dict[str, list[str]] = {}
-        for name in names:
-            place, _, file = name.rpartition("/")
-            if file:
-                self.files.setdefault(place, []).append(file)
-            inside = ""
-            while place not in self.folders:
-                self.folders[place] = {inside: ""} if inside else {}
-                place, _, inside = place.rpartition("/")
-            if inside:
-                self.folders[place][inside] = ""
-
-    def scan(self, folder: str) -> Scan:
-        """As `Files.scan`."""
-        return self.folders.get(folder, {}), self.files.get(folder, [])
 
 
 class Copies:

@@ -27,7 +27,7 @@ from gpuload.fields.field import Field
 from gpuload.fields.registry import KINDS
 from gpuload.machine.installed import require
 from gpuload.sources import listing
-from gpuload.sources.files import ELSEWHERE, Files, Findings, Folder, Ref, read_at, read_file, readable
+from gpuload.sources.files import ARCHIVES, ELSEWHERE, Files, Findings, Folder, Ref, read_at, read_file, readable
 from gpuload.store.url import URL, as_location
 from gpuload.types import Array
 
@@ -165,7 +165,7 @@ class Source(ABC):
 class FilesSource(Source):
     """Images, and perhaps masks, that are files of a container.
 
-    root: a folder, a URL, or any other `Files`.
+    root: a folder, a zip archive, a URL, or any other `Files`.
     """
 
     advice = "Give a folder of images, which are known by their extensions, such as .jpg, .png or .webp"
@@ -282,7 +282,7 @@ def located(path: Any) -> Path | URL:
 
 
 def open_files(root: str | Path | URL | Files) -> Files:
-    """The folder at a path or a URL; a container is given back."""
+    """The container at a path: an archive by its name, else a folder, perhaps at a URL; a container is given back."""
     if isinstance(root, Files):
         return root
     path = located(root)
@@ -290,6 +290,10 @@ def open_files(root: str | Path | URL | Files) -> Files:
         from gpuload.sources.remote import RemoteFolder  # asyncio
 
         return RemoteFolder(path)
+    if path.suffix.lower() in ARCHIVES and not path.is_dir():
+        from gpuload.sources.zip_archive import ZipArchive  # imports compression modules that few need
+
+        return ZipArchive(path)
     return Folder(path)
 
 

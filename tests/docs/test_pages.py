@@ -57,7 +57,7 @@ def test_every_block_of_a_page(page: Path, page_folder: Path) -> None:
         names.clear()
         gc.collect()
     if page.name == "packing.md":
-        assert len(packed) == 23
+        assert len(packed) == 24
         assert sorted(path.name for path in Path("split").iterdir()) == ["test", "train", "val"]
 
 

@@ -19,6 +19,7 @@ TARGETS: dict[str, str] = {
     "npy": "fuzzing.members:NpyTarget",
     "tar-source": "fuzzing.sources:TarSourceTarget",
     "npy-source": "fuzzing.sources:NpySourceTarget",
+    "zip": "fuzzing.sources:ZipTarget",
     "npz": "fuzzing.sources:NpzTarget",
     "table": "fuzzing.annotations:TableTarget",
     "coco": "fuzzing.annotations:CocoTarget",

@@ -1,8 +1,9 @@
-"""Sources of the packer: tables, annotations and files that hold samples; everything up to the images."""
+"""Sources of the packer: archives, tables, annotations and files that hold samples; everything up to the images."""
 
 import io
 import os
 import shutil
+import zipfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -69,6 +70,32 @@ class SourceTarget(Target):
         return sorted(name for name in os.listdir(self.folder.parent) if name in ("x", "passwd"))
 
 
+class ZipTarget(SourceTarget):
+    """`.zip` archives: the directory and its names, and each member."""
+
+    name = "zip"
+    file = "photos.zip"
+    tokens = (
+        *(signature.encode("latin-1") for signature in ("PK\3\4", "PK\1\2", "PK\5\6", "PK\6\6", "PK\6\7")),
+        *(name.encode() for name in ("../x", "/etc/passwd", "C:\\x", "..\\x", "\0", "a/" * 100, "x" * 300)),
+        b"\xff\xff\xff\xff",
+        b"\1\0\x08\0",
+    )
+
+    def seeds(self) -> list[bytes]:
+        jpg = encoded(Image.new("RGB", (9, 8)), "JPEG")
+        found = []
+        for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            for names in (["ant/1.jpg", "bee/2.jpg"], ["top/ant/1.jpg", "top/ant/2.jpg", "top/bee/é.jpg"]):
+                file = io.BytesIO()
+                with zipfile.ZipFile(file, "w", method) as archive:
+                    for name in names:
+                        archive.writestr(name, jpg)
+                    archive.writestr("note.txt", b"text")
+                found.append(file.getvalue())
+        return found
+
+
 class TarSourceTarget(OfTars, SourceTarget):
     """Tars that are packed again."""
 
@@ -100,12 +127,7 @@ class NpzTarget(SourceTarget):
 
     name = "npz"
     file = "images.npz"
-    tokens = (
-        *(signature.encode("latin-1") for signature in ("PK\3\4", "PK\1\2", "PK\5\6", "PK\6\6", "PK\6\7")),
-        *(name.encode() for name in ("../x", "/etc/passwd", "C:\\x", "..\\x", "\0", "a/" * 100, "x" * 300)),
-        b"\xff\xff\xff\xff",
-        b"\1\0\x08\0",
-    )
+    tokens = ZipTarget.tokens
     memory = 512 << 20
 
     def seeds(self) -> list[bytes]:

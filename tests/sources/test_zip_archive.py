@@ -1,0 +1,113 @@
+"""Zip archives as containers: the names of an unpacked folder, and a reason for whatever is not read."""
+
+import pickle
+import tempfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from images import write_files
+from reading import rejected_of, rows_of
+from sources_read import PHOTOS, packed
+
+from gpuload import DecodeError, SourceError, cli
+from gpuload.sources import open_source
+
+IMAGES = {f"{'ab'[n % 2]}/{n}.jpg": PHOTOS[n] for n in range(6)}
+
+
+def write_zip(path: Path, members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> Path:
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return path
+
+
+_PART = st.text(st.sampled_from("ab.-ü%é "), min_size=1, max_size=3).filter(lambda part: part.strip(". ") == part)
+_NAME = st.lists(_PART, min_size=1, max_size=4).map("/".join).map(lambda name: f"{name}.jpg")
+
+
+@settings(max_examples=60)
+@given(
+    st.dictionaries(_NAME, st.binary(max_size=20), max_size=8), st.sampled_from([0, 8]), st.sampled_from(["", "x/y/"])
+)
+@example({"a/b.jpg": b"", "a-b/c.jpg": b"", "a.jpg": b"", "a/-.jpg": b""}, 8, "x/")
+def test_it_is_read_as_the_unpacked_folder_in_any_process(files: dict[str, bytes], method: int, around: str) -> None:
+    """In its order; the folders around everything are not in the names."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "folder"
+        files = {**dict(sorted(files.items(), key=lambda item: item[0][::-1])), "0.jpg": b"0"}
+        write_files(folder, files)
+        archive = write_zip(Path(place) / "A.ZIP", {f"{around}{name}": data for name, data in files.items()}, method)
+        source = open_source(archive, form="unlabeled")
+        before = pickle.dumps(source)
+        listing = source.list_samples()
+        assert listing.samples.column("name").equals(
+            open_source(folder, form="unlabeled").list_samples().samples.column("name")
+        )
+        assert pickle.dumps(source) == before  # without the directory, which may be large
+        worker = pickle.loads(before)
+        for row in listing.samples.to_pylist():
+            assert worker.read(row["where"]) == files[row["name"]] and row["bytes"] == len(files[row["name"]])
+        told = f"names and classes start inside {around.rstrip('/')!r}, which holds everything"
+        assert (told in listing.notes) == bool(around)
+
+
+def test_classes_and_tables(tmp_path: Path) -> None:
+    more = {"p/c/": b"", "__MACOSX/p/a/._1.jpg": b"", "p/a/.x.jpg": b"", "README.txt": b""}
+    archive = write_zip(tmp_path / "a.zip", {f"p/{name}": data for name, data in IMAGES.items()} | more)
+    packed(archive, tmp_path / "out")
+    rows = rows_of(tmp_path / "out" / "train")
+    assert {(row["source"], row["image"], row["label"]) for row in rows} == {
+        (name, data, "ab".index(name[0])) for name, data in IMAGES.items()
+    }
+    assert open_source(archive).list_samples().classes == ("a", "b", "c")
+    for name, works in (
+        ("a/0.jpg", True),
+        ("./p/a/0.jpg", True),
+        ("/a/0.jpg", False),
+        ("a", False),
+        ("../a.zip", False),
+    ):
+        (tmp_path / "t.csv").write_text(f"path,label\n{name},0\n")
+        source = open_source(archive, tmp_path / "t.csv")
+        if works:
+            assert len(source.list_samples()) == 1
+        else:
+            with pytest.raises(SourceError, match="names 1 of 1 files that are not in"):
+                source.list_samples()
+
+
+def test_what_is_not_read_has_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = write_zip(tmp_path / "a.zip", IMAGES)
+    with zipfile.ZipFile(archive, "a", zipfile.ZIP_BZIP2) as more:
+        more.writestr("a/7.jpg", PHOTOS[0])
+        more.writestr("a/8.jpg", PHOTOS[0] + bytes(70_000), zipfile.ZIP_DEFLATED)
+    with zipfile.ZipFile(archive) as opened:
+        places = {info.filename: info.header_offset for info in opened.infolist()}
+    data = bytearray(archive.read_bytes())
+    data[places["b/1.jpg"] + 200] ^= 1  # in its data
+    data[data.rindex(b"b/3.jpg") - 4 : data.rindex(b"b/3.jpg")] = b"\xf0\xff\xff\xff"  # where it begins
+    archive.write_bytes(data)
+    packed(archive, tmp_path / "out", code=cli.REJECTED)
+    rejected = rejected_of(tmp_path / "out" / "train")
+    assert rejected.pop("a/7.jpg") == "is compressed by method 12; only stored and deflated members are read"
+    assert rejected.keys() == {"b/1.jpg", "b/3.jpg"}
+    assert all(reason.startswith("is damaged in the archive") for reason in rejected.values())
+    monkeypatch.setattr("gpuload.sources.zip_archive.MAX_MEMBER_BYTES", 60_000)
+    source = open_source(archive)
+    where = {row["name"]: (row["where"], row["bytes"]) for row in source.list_samples().samples.to_pylist()}
+    address, size = where["a/8.jpg"]
+    with pytest.raises(DecodeError, match="is larger than 0 MiB, the most for a member of an archive"):
+        source.read(address)
+    assert size == 60_000
+
+
+@pytest.mark.parametrize("data", [b"", b"PK", b"x" * 1000])
+def test_what_is_no_archive(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a.zip").write_bytes(data)
+    for path, message in (("a.zip", r"a\.zip: cannot be read as a zip archive \(.+\)"), ("b.zip", "no such file")):
+        with pytest.raises(SourceError, match=message):
+            open_source(tmp_path / path).list_samples()
