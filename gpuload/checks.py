@@ -25,6 +25,7 @@ from difflib import get_close_matches
 from enum import Enum
 from functools import wraps
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
@@ -47,6 +48,7 @@ P = ParamSpec("P")
 C = TypeVar("C", bound=type[Any])
 
 _SHOWN = 80  # characters of a value in a message
+_NO_ADVICE: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -100,9 +102,13 @@ def check_fields(owner: object, **rules: Rule[Any]) -> None:
         object.__setattr__(owner, name, check(type(owner).__name__, name, getattr(owner, name), rule))
 
 
-def checked(subject: str, /, **rules: Rule[Any]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def checked(
+    subject: str, advice: Mapping[str, str] = _NO_ADVICE, /, **rules: Rule[Any]
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """A decorator that checks the arguments of a function or method. Each argument must have a rule; defaults are not
     checked.
+
+    advice: replacements for arguments that people may expect but the function does not have.
 
     The function raises:
         ArgumentError: an argument is not what its rule expects.
@@ -118,7 +124,7 @@ def checked(subject: str, /, **rules: Rule[Any]) -> Callable[[Callable[P, T]], C
         def with_checks(*args: P.args, **kwargs: P.kwargs) -> T:
             for name in kwargs:
                 if name not in rules:
-                    raise CallError(f"{subject}: has no argument {name!r}. {_instead(name, names)}")
+                    raise CallError(f"{subject}: has no argument {name!r}. {_instead(name, names, advice)}")
             try:
                 bound = signature.bind(*args, **kwargs)
             except TypeError as error:
@@ -133,7 +139,9 @@ def checked(subject: str, /, **rules: Rule[Any]) -> Callable[[Callable[P, T]], C
     return decorate
 
 
-def _instead(name: str, names: Sequence[str]) -> str:
+def _instead(name: str, names: Sequence[str], advice: Mapping[str, str]) -> str:
+    if name in advice:
+        return advice[name]
     if close := get_close_matches(name, names, 1):
         return f"Did you mean {close[0]}?"
     return f"Its arguments are {', '.join(names)}"

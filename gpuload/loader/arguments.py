@@ -1,4 +1,4 @@
-"""The rules of `DaliIterator`'s arguments, and the sampler that training loops ask a loader for."""
+"""The rules of `DaliIterator`'s arguments, and advice for users of torch's DataLoader or DALI's own iterators."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -75,6 +75,26 @@ ARGUMENTS: dict[str, Rule[Any]] = {
     "world_size": optional(COUNT),
 }
 STATE: Rule[Mapping[str, Any]] = instance("what state_dict returned", Mapping)
+
+_LEFT_OUT = "Leave it out: threads decode (num_threads), there are no workers; batches come in order and on the device"
+_CHOSEN = (
+    "Use sampling=gpuload.Weights(...) or Balance(...) in place of a WeightedRandomSampler, Dataset.subset(...) or "
+    "filter(...) to choose samples, gpuload.mix for shares, and shuffle, seed and drop_last for the order. Ranks get "
+    "their shares by rank and world_size"
+)
+
+# For arguments of torch's DataLoader.
+ADVICE = {
+    "dataset": "The first argument is data: a packed folder or a gpuload.Dataset",
+    "transform": "Use augment=gpuload.Augment(...); Augment.torchvision(transform) reads torchvision's",
+    "num_workers": "Use num_threads: threads of this process decode images, there are no workers",
+    "prefetch_factor": "Use prefetch: the batches decoded ahead, of all threads together",
+    "collate_fn": "Use fields, which selects the fields of a batch, and batch_transforms, functions of a whole batch",
+    "generator": "Use seed, which with the epoch determines the order and all other random numbers",
+    **dict.fromkeys(("sampler", "batch_sampler"), _CHOSEN),
+    **dict.fromkeys(("pin_memory", "pin_memory_device", "in_order", "persistent_workers", "timeout"), _LEFT_OUT),
+    **dict.fromkeys(("worker_init_fn", "multiprocessing_context"), _LEFT_OUT),
+}
 
 
 class Sampler:

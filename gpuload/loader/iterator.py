@@ -21,7 +21,7 @@ from gpuload.decode.open import choose_decoder, find_stored, native_fault, open_
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, CallError, GpuloadError, StateError
 from gpuload.fields.kind import FieldSpec
-from gpuload.loader.arguments import ARGUMENTS, STATE, Sampler
+from gpuload.loader.arguments import ADVICE, ARGUMENTS, STATE, Sampler
 from gpuload.loader.pipeline import CorruptSamples, Pipeline, Report, check_current, followed
 from gpuload.machine.ranks import compare_ranks, compare_with_counterparts, find_ranks
 from gpuload.monitor import MOST_STEPS, Metrics
@@ -125,7 +125,7 @@ class DaliIterator:
 
     _closed = True  # until it is constructed
 
-    @checked("DaliIterator", **ARGUMENTS)
+    @checked("DaliIterator", ADVICE, **ARGUMENTS)
     def __init__(
         self,
         data: str | Path | Dataset | Mixture,

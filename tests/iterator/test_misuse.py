@@ -1,6 +1,7 @@
 """What people try who know torch's DataLoader or DALI's iterators: an error that says what to write instead."""
 
 import copy
+import inspect
 import os
 import pickle
 import re
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from loaders import load
+from torch.utils.data import DataLoader
 
 import gpuload
 from gpuload.batchwise import FieldBatch
@@ -22,9 +24,17 @@ from gpuload.machine.installed import cuda_extra, install_command
 BFLOAT16 = gpuload.Augment(8, dtype="bfloat16")
 
 
+@pytest.mark.parametrize("name", sorted(set(inspect.signature(DataLoader).parameters) - {"self", "dataset"}))
+def test_every_argument_of_a_dataloader_is_known_or_explained(packed: Path, name: str) -> None:
+    with pytest.raises(gpuload.ArgumentError) as caught:
+        load(packed, **{name: object()})
+    assert not re.search("Its arguments are|Did you mean", str(caught.value))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda packed: load(packed, num_workers=8), "DaliIterator: has no argument 'num_workers'. Use num_threads"),
         (lambda packed: load(packed, batchsize=2), "has no argument 'batchsize'. Did you mean batch_size?"),
         (lambda packed: load(packed, colour=2), "has no argument 'colour'. Its arguments are data, batch_size, augment"),
         (lambda packed: gpuload.DaliIterator(packed, 8), "missing a required argument: 'augment'. Its arguments are data,"),  # type: ignore[call-arg]
