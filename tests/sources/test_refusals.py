@@ -76,7 +76,7 @@ LAYOUTS: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
       for texts in ([YOLO, YOLO], [b"\n", YOLO])),
     ({"x.tar": tar_bytes({"1.txt": b"1"})}, {}, "holds no sample; found: 'x.tar/1' has no image"),
     *(({name: b"x"}, {"at": name}, f"{name}: is not a file that is packed by itself. Name its kind with --from .folder, sidecar.*gpuload.pack")
-      for name in ("x.arrow", "x.zip", "train-images-idx3-ubyte.gz", "x.JPG", "x.csv", "x.tar.gz", "x.pkl", "data_batch_1", "x.tfrecord")),
+      for name in ("x.arrow", "train-images-idx3-ubyte.gz", "x.JPG", "x.csv", "x.tar.gz", "x.pkl", "data_batch_1", "x.tfrecord")),
     ({"data_batch_1": b"x"}, {}, "holds no sample; found: passed over, by extension: 1 × no extension"),
 ]
 OPTIONS: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
