@@ -2,6 +2,7 @@
 
 import os
 import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -26,6 +27,7 @@ from gpuload.loader.pipeline import CorruptSamples, Pipeline, Report, check_curr
 from gpuload.machine.ranks import compare_ranks, compare_with_counterparts, find_ranks
 from gpuload.monitor import MOST_STEPS, Metrics
 from gpuload.order.arguments import Balance, Mixture, Repeated, Shuffle, Weights
+from gpuload.order.epoch import is_sorted_by_class
 from gpuload.order.plan import plan_order
 from gpuload.order.stream import Position
 from gpuload.output.arrays import Arrays, Output, make_arrays
@@ -216,6 +218,8 @@ class DaliIterator:
             prepare=collate.prepare,
         )
         self._pipeline = self._open(chosen, resources, arrays, collate, self._on_corrupt)
+        if self._mixing is not None:
+            self._warn_of_sorted_shards(self._mixing.window * self._mixing.lanes)
         self._over = threading.Event()  # set where the current loop is ended by another one, or by `close`
         self.padding = 0  # samples at its end that only keep this rank in step
         # Accelerate reads these: whether that batch is the last of its epoch, and its samples on all ranks without
@@ -241,6 +245,17 @@ class DaliIterator:
             CorruptSamples(self._datasets, collate.masks, on_corrupt, epoch_samples),
             self.dataset.folder,
         )
+
+    def _warn_of_sorted_shards(self, window: int) -> None:
+        """Warns where batches would hold few classes. The warning names the line that constructs the loader."""
+        for dataset in self._datasets:
+            if is_sorted_by_class(dataset, window):
+                warnings.warn(
+                    f"{dataset.folder}: its shards are sorted by class, so that {window} of them, which are mixed at a "
+                    "time, hold few classes. Pack them again without --no-shuffle, or raise window; `python -m gpuload "
+                    "info` shows how well a window mixes",
+                    stacklevel=4,
+                )
 
     def __len__(self) -> int:
         """Batches in a whole epoch, the same on every rank."""

@@ -318,6 +318,28 @@ def smallest_good_window(dataset: Dataset, batch_size: int) -> int | None:
     return next((window for window in windows if not measure_mixing(dataset, window, batch_size).is_poor), None)
 
 
+def is_sorted_by_class(dataset: Dataset, window: int) -> bool:
+    """Whether the first window of an order holds clearly fewer classes than is expected for its size; reads one window.
+
+    False where classes have no names: their number is not known without reading all labels.
+    """
+    if "label" not in dataset.fields or not dataset.classes:
+        return False
+    order = EpochOrder(dataset.shard_sizes, seed=0, epoch=0, window=window)
+    shards = order.window_shards(0)
+    if len(shards) == np.count_nonzero(dataset.shard_sizes):
+        return False
+    classes = len(dataset.classes)
+    # For classes of equal size. They are not, but a set that is not sorted stays far above half of it.
+    expected = classes * (1 - (1 - 1 / classes) ** int(order.window_starts[1]))
+    seen: set[int] = set()
+    for shard in shards.tolist():
+        seen.update(np.unique(dataset.rows(shard).column("label").drop_null().to_numpy()).tolist())
+        if len(seen) >= 0.5 * expected:  # mostly with the first shard: no others are fetched for this
+            return False
+    return True
+
+
 def _distance(samples: I64, total: int) -> float:
     positions = np.sort(samples) / total
     steps = np.arange(len(positions) + 1) / len(positions)
