@@ -108,6 +108,7 @@ class RunState:
             found["classes"] = None if found["classes"] is None else tuple(found["classes"])
             found["rejected"] = [Rejection(**entry) for entry in found["rejected"]]
             found["splits"] = [PlannedSplit(**entry) for entry in found["splits"]]
+            found.pop("duplicates", None)  # written until 2026-11
             return cls(**found)
         except FileNotFoundError:
             return None
@@ -122,7 +123,7 @@ def recorded_settings(source: Source, options: PackOptions) -> dict[str, Any]:
     given = {one.name: (getattr(options, one.name), one.default) for one in fields(Encoding)}
     others = {name: now for name, (now, usual) in given.items() if now != usual and name not in _RECORDED_ALONE}
     if options.dedup:
-        others["dedup"] = True
+        others["dedup"] = "drop"  # as when there was another answer
     if not source.own_splits:
         others["no_splits"] = True
     return {

@@ -157,15 +157,15 @@ def test_killed_while_finishing(
         assert gpuload.pack(source, out, **more, resume=True).images == 61
 
 
-def test_a_resizer_that_an_earlier_version_recorded(
+def test_what_an_earlier_version_recorded(
     source: FolderSource, undisturbed: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An interrupted run goes on, and a complete set stays as it is."""
+    """A resizer, and a list of copies: an interrupted run goes on, and a complete set stays as it is."""
     interrupt(monkeypatch, WRITES_MANIFEST, lambda: gpuload.pack(source, tmp_path, **settings))
     (path,) = tmp_path.rglob("state.json")
     state = json.loads(path.read_text())
     state["settings"]["resizer"] = "torch"
-    path.write_text(json.dumps(state))
+    path.write_text(json.dumps({**state, "duplicates": [["ant/1.jpg", "ant/0.jpg", "val"]]}))
     gpuload.pack(source, tmp_path, resume=True, **settings)
     assert files_of(tmp_path) == files_of(undisturbed)
     change_manifest(tmp_path / "train", lambda found: found["packing"].update(resizer="torch"))
@@ -384,7 +384,7 @@ def test_a_complete_set_is_not_resumed_with_other_settings(
         ({"lossless": True}, r"had options None, this run has \{'lossless': True\}"),
         ({"seed": 1}, r"the complete set in .* had seed 5, this run has 1"),
         ({"val": 0.1}, r"had splits \{'train': 0.8, 'val': 0.2\}, this run has \{'train': 0.9, 'val': 0.1\}"),
-        ({"dedup": True}, r"had options None, this run has \{'dedup': True\}"),
+        ({"dedup": True}, r"had options None, this run has \{'dedup': 'drop'\}"),
     ):
         with pytest.raises(ArgumentError, match=message):
             gpuload.pack(source, undisturbed, **{**settings, **changes}, resume=True)
