@@ -115,7 +115,7 @@ def read_members(
     except _DamagedError as error:
         raise ShardError(
             f"{path}: not a complete, uncompressed tar archive ({error}). Copy it again, or unpack what can be read "
-            "of it (`tar -x --ignore-zeros`) and pack that"
+            "of it (`tar -xk --ignore-zeros`), make a tar of that (`tar -c --sort=name`), and use this one"
         ) from None
     except OSError as error:
         raise ShardError(f"{path}: cannot be read ({error.strerror})") from None

@@ -109,7 +109,8 @@ def test_both_doors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(command) == 2
         assert (
             f"{shard}: not a complete, uncompressed tar archive (a damaged header at byte {at:,}). Copy it again, or "
-            "unpack what can be read of it (`tar -x --ignore-zeros`) and pack that"
+            "unpack what can be read of it (`tar -xk --ignore-zeros`), make a tar of that (`tar -c --sort=name`), and "
+            "use this one"
         ) in capsys.readouterr().err
     assert any(
         line.endswith(f"x.tar: bytes {at:,} to {end:,} are damaged: a damaged header at byte {at:,}")
@@ -119,21 +120,24 @@ def test_both_doors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("fault", ["joined", "damaged"])
 def test_what_can_be_unpacked_is_packed(tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: str) -> None:
-    """Tars as `cat` joins them: the second one begins behind the zeros that end the first. And a lost header."""
-    one = make_tar("pax", {"1.jpg": IMAGES[0], "1.cls": b"1"})
+    """With its fields. Tars as `cat` joins them: the second one begins behind the zeros that end the first. And a lost
+    header, of an image."""
+    one = make_tar("pax", {"1.jpg": IMAGES[0], "1.cls": b"1", "3.jpg": IMAGES[2], "3.cls": b"3"})
     two = make_tar("pax", {"2.jpg": IMAGES[1], "2.cls": b"2"})
     message = f"with data from byte {len(one):,} on, as where tars are joined by cat, at"
     if fault == "damaged":
-        one, two = flipped(one, headers_of(one)[1]), b""
+        one, two = flipped(one, headers_of(one)[2]), b""
         message = "a damaged header at byte"
     shard, folder = tmp_path / "x.tar", tmp_path / "unpacked"
     shard.write_bytes(one + two)
     assert main(["pack", str(shard), str(tmp_path / "out")]) == 2
     assert message in capsys.readouterr().err
     folder.mkdir()
-    subprocess.run(["tar", "-x", "--ignore-zeros", "-f", shard, "-C", folder], stderr=subprocess.DEVNULL)
-    assert main(["pack", str(folder), str(tmp_path / "out"), "--no-labels", "--no-shuffle"]) == 0
-    assert [row["image"] for row in rows_of(tmp_path / "out" / "train")] == IMAGES[: 1 + bool(two)]
+    subprocess.run(["tar", "-xk", "--ignore-zeros", "-f", shard], cwd=folder, stderr=subprocess.DEVNULL)
+    subprocess.run(["tar", "-c", "--sort=name", "-f", shard, "."], cwd=folder, check=True)
+    assert main(["pack", str(shard), str(tmp_path / "out"), "--no-shuffle"]) == (0 if two else 3)
+    rows, samples = rows_of(tmp_path / "out" / "train"), [(n, IMAGES[n - 1]) for n in ((1, 2, 3) if two else (1,))]
+    assert [(row["label"], row["image"]) for row in rows] == samples
 
 
 @pytest.mark.parametrize(
