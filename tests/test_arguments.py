@@ -191,7 +191,6 @@ ROWS: list[tuple[str, Wrong]] = [
      or_none(wrong("items", "text", too=st.sampled_from(["", "train", "a=1,a=0", "a=0.5"])
       | st.sampled_from([[("a", 1)] * 2, [("a", 2)], [("a",)], ["a"], [("", 1)], [("a", "1")], [(1, 1)], []])))),
     ("drop_last", or_none(FLAG)),
-    ("holding", or_none(NAME)),
     ("shards", or_none(Wrong(SAMPLES.others, SAMPLES.own | st.just(np.ones(9, bool))))),
     ("RandomAffine.scale", or_none(ascending(0.01, 100, 1.0))),
     ("shorter", or_none(ascending(1, 65_535, 2))),

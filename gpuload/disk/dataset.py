@@ -27,7 +27,6 @@ from gpuload.checks import (
     either,
     optional,
     shown,
-    text,
     whole,
 )
 from gpuload.counted import counted
@@ -39,7 +38,6 @@ from gpuload.disk.tiles import Grid, Tiles
 from gpuload.errors import ArgumentError, CallError, FormatError, ShardError, StateError, some_of
 from gpuload.fields.field import Field
 from gpuload.fields.registry import kind_of
-from gpuload.fields.rows import flat, rows_of
 from gpuload.machine.untrusted import NotRegularError
 from gpuload.pictures import MAX_PIXELS
 from gpuload.store import FolderStore, Store
@@ -473,15 +471,14 @@ class Dataset:
             return self.subset(np.isin(self._selected, kept))
         return self.subset(kept)
 
-    @checked("Dataset.tiles", size=SIDES, overlap=whole(0), holding=optional(text("the name of a field of boxes")))
-    def tiles(self, size: int | tuple[int, int], overlap: int = 0, holding: str | None = None) -> "Dataset":
+    @checked("Dataset.tiles", size=SIDES, overlap=whole(0))
+    def tiles(self, size: int | tuple[int, int], overlap: int = 0) -> "Dataset":
         """A data set whose samples are tiles of the images, such as 100 of each: for images that are too large for a
         model.
 
         size: side of a tile in pixels of the stored image, or (height, width).
         overlap: pixels that neighbouring tiles share. Tiles lie within their image: the last of a row or column moves
             back to the edge, and where the image is smaller than a tile, the tile is as large as the image.
-        holding: the name of a field of boxes: of the tiles those alone in which the centre of a box lies.
 
         The order, ranks, sampling and states are those of a data set of that many samples, so that each tile comes once
         in a pass. An `Augment` sees a tile as it would see an image; `crop="none"` shows all of it, "pad_or_crop" adds
@@ -490,8 +487,8 @@ class Dataset:
         again. Not for `Buckets`, or functions called before the crop. Costs O(samples), and 12 bytes for each tile.
 
         Raises:
-            ArgumentError: the overlap is not smaller than a side, the field is none of boxes, no tile is left, or these
-                are tiles already. ShardError: the index holds a width or height below 1.
+            ArgumentError: the overlap is not smaller than a side, or these are tiles already. ShardError: the index
+                holds a width or height below 1.
         """
         sides = (size, size) if isinstance(size, int) else size
         if overlap >= min(sides):
@@ -500,22 +497,9 @@ class Dataset:
             raise ArgumentError("Dataset.tiles: the samples are tiles already. Use the data set that these are of")
         stored, grid = self.stored_samples(np.arange(len(self))), Grid(sides, overlap)
         images = self.image_sizes(stored, "tiles")
-        if holding is None:
-            counts = grid.counts(images).prod(axis=1)
-            rows = np.repeat(np.arange(len(counts)), counts)
-            numbers = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        else:
-            if (kind := self.require_field(holding).kind) not in ("boxes", "instances"):
-                raise ArgumentError(
-                    f"Dataset.tiles(holding={holding!r}): expected a field of boxes, it is of kind {kind!r}"
-                )
-            boxes = self.column(holding).take(pa.array(stored)).combine_chunks()
-            image = rows_of(boxes)
-            centers = flat(boxes).reshape(-1, 2, 2).mean(axis=1, dtype=np.float64)[:, ::-1]
-            box, number = grid.holding(centers, images[image])
-            rows, numbers = np.unique(np.stack([image[box], number]), axis=1)
-            if not len(rows):
-                raise ArgumentError(f"Dataset.tiles(holding={holding!r}): no sample of {self.folder} has a box")
+        counts = grid.counts(images).prod(axis=1)
+        rows = np.repeat(np.arange(len(counts)), counts)
+        numbers = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         return self._part(stored[rows], Tiles(grid, numbers.astype(np.int32)))
 
 

@@ -1,11 +1,10 @@
 """Tiles: windows of large images, of a regular grid, which are the samples of a data set."""
 
-from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 
-from gpuload.types import F64, I32, I64, HeightWidth
+from gpuload.types import I32, I64, HeightWidth
 
 
 class Grid(NamedTuple):
@@ -29,32 +28,7 @@ class Grid(NamedTuple):
 
     def corners(self, numbers: I64 | I32, images: I64) -> I64:
         """int64 (N, 2): top and left of a window of each of N images. numbers: (N,), of the windows."""
-        return self._starts(np.stack(np.divmod(numbers, self.counts(images)[:, 1]), axis=1), images)
-
-    def holding(self, points: F64, images: I64) -> tuple[I64, I64]:
-        """Which windows hold a point: pairs of the number of a point and the number of a window of its image.
-
-        points: float64 (T, 2), y and x. images: int64 (T, 2), the image of each.
-        """
-        counts, steps = self.counts(images), self._steps
-        nearest = (points // steps).astype(np.int64)
-        # Those that begin up to a window's length before a point, and the last, which may have moved.
-        tried = [
-            [*(nearest - back for back in range(-(-side // step))), counts - 1]
-            for side, step in zip(self.size, steps.tolist(), strict=True)
-        ]
-        found = []
-        for places in product(*tried):
-            place = np.stack([places[0][:, 0], places[1][:, 1]], axis=1)
-            start = self._starts(place, images)
-            inside = (place >= 0) & (place < counts) & (start <= points) & (points < start + self.size)
-            held = np.flatnonzero(inside.all(axis=1))
-            found.append(np.stack([held, place[held, 0] * counts[held, 1] + place[held, 1]]))
-        point, number = np.concatenate(found, axis=1)
-        return point, number
-
-    def _starts(self, places: I64, images: I64) -> I64:
-        """places: int64 (N, 2), row and column of a window."""
+        places = np.stack(np.divmod(numbers, self.counts(images)[:, 1]), axis=1)
         found: I64 = np.minimum(places * self._steps, np.maximum(images - self.size, 0))
         return found
 

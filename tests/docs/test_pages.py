@@ -29,7 +29,7 @@ def make_all_sources(folder: Path) -> None:
 
 
 # What a page's blocks need besides photos/ and shards/.
-PREPARE = {"fields.md": make_fields, "packing.md": make_all_sources}
+PREPARE = {"fields.md": make_fields, "large-images.md": make_fields, "packing.md": make_all_sources}
 
 
 @pytest.mark.parametrize("page", [*PAGES, README], ids=lambda page: page.name)
