@@ -10,7 +10,7 @@ import torch
 from images import write_files
 
 import gpuload
-from gpuload.machine.limits import available_memory, count_cores, cpu_quota, memory_limit
+from gpuload.machine.limits import count_cores, cpu_quota
 from gpuload.machine.ranks import Ranks, count_threads, find_device, find_ranks
 from gpuload.packing.options import PackOptions
 
@@ -122,7 +122,7 @@ def test_ranks_whose_gpu_nobody_tells_do_not_share_the_first_one(torch_uses: Pre
         assert find_device("auto", ranks, 4) == chosen
 
 
-# Cores and memory of a container, on made-up trees of control groups as kernels show them.
+# Cores of a container, on made-up trees of control groups as kernels show them.
 
 V2 = "31 23 0:28 {root} /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n"
 V1 = "32 31 0:29 {root} /sys/fs/cgroup/cpu,cpuacct rw shared:9 - cgroup cgroup rw,cpu,cpuacct\n"
@@ -137,43 +137,41 @@ def quota(group: str, quota: int) -> dict[str, str]:
 
 def machine(root: Path, groups: str, mounts: str, files: dict[str, str]) -> Path:
     files = {"proc/self/cgroup": f"{groups}\n", "proc/self/mountinfo": mounts, **files}
-    files["proc/meminfo"] = "MemTotal: 1000 kB\nMemAvailable: 600 kB\n"
     write_files(root, {name: text.encode() for name, text in files.items()})
     return root
 
 
-MEMORY = "memory/memory.limit_in_bytes"  # of version 1
-SLICE = {"a/b/cpu.max": "400000 100000", "a/cpu.max": "150000 50000", "a/b/memory.max": "max", "a/memory.max": "9"}
+SLICE = {"a/b/cpu.max": "400000 100000", "a/cpu.max": "150000 50000"}
 
 
 @pytest.mark.parametrize(
-    ("mounts", "root", "groups", "files", "cores", "memory"),
+    ("mounts", "root", "groups", "files", "cores"),
     [
         # A container of version 2, which sees itself as the root.
-        (V2, "/", "0::/", {"cpu.max": "250000 100000\n", "memory.max": "512000\n"}, 2.5, 512_000),
-        (V2, "/", "0::/", {"cpu.max": "max 100000\n", "memory.max": "max\n"}, None, None),
+        (V2, "/", "0::/", {"cpu.max": "250000 100000\n"}, 2.5),
+        (V2, "/", "0::/", {"cpu.max": "max 100000\n"}, None),
         # A systemd slice: the group above it has the lower limit.
-        (V2, "/", "0::/a/b", SLICE, 3.0, 9),
+        (V2, "/", "0::/a/b", SLICE, 3.0),
         # Version 1, whose paths are the host's, of which the container's mount shows a part; and a group inside it.
-        (V1, "/x", "5:memory:/x\n4:cpu,cpuacct:/x", quota("", 150_000) | {MEMORY: "300000\n"}, 1.5, 300_000),
-        (V1, "/x", "4:cpu,cpuacct:/x/sub", quota("", 150_000) | quota("sub/", 50_000), 0.5, None),
-        # Version 1 without limits: -1, and more bytes than the machine has.
-        (V1, "/", "5:memory:/\n4:cpu,cpuacct:/", quota("", -1) | {MEMORY: "9223372036854771712\n"}, None, None),
+        (V1, "/x", "5:memory:/x\n4:cpu,cpuacct:/x", quota("", 150_000), 1.5),
+        (V1, "/x", "4:cpu,cpuacct:/x/sub", quota("", 150_000) | quota("sub/", 50_000), 0.5),
+        # Version 1 without a limit.
+        (V1, "/", "5:memory:/\n4:cpu,cpuacct:/", quota("", -1), None),
         # The path of a group that this process cannot see.
-        (V2, "/", "0::/../other", {"cpu.max": "100000 100000", "../other/cpu.max": "9 100000"}, 1.0, None),
-        (V2, "/", "0::/", {"cpu.max": "nonsense", "memory.max": ""}, None, None),
+        (V2, "/", "0::/../other", {"cpu.max": "100000 100000", "../other/cpu.max": "9 100000"}, 1.0),
+        (V2, "/", "0::/", {"cpu.max": "nonsense"}, None),
     ],
 )
 def test_limits_of_control_groups(
-    tmp_path: Path, mounts: str, root: str, groups: str, files: dict[str, str], cores: float | None, memory: int | None
+    tmp_path: Path, mounts: str, root: str, groups: str, files: dict[str, str], cores: float | None
 ) -> None:
     files = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
     place = machine(tmp_path, groups, mounts.format(root=root), files)
-    assert (cpu_quota(place), memory_limit(place), available_memory(place)) == (cores, memory, 614_400)
+    assert cpu_quota(place) == cores
 
 
 def test_a_machine_without_control_groups(tmp_path: Path) -> None:
-    assert cpu_quota(tmp_path) is None and memory_limit(tmp_path) is None
+    assert cpu_quota(tmp_path) is None
     assert count_cores(tmp_path) == len(os.sched_getaffinity(0))
 
 

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -240,9 +241,12 @@ def test_a_failure_is_said(repository: Path, command: str, levels: list[str], co
 
 def test_torch_and_torchvision_that_do_not_fit(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> None:
     assert check_torchvision.problem() is None
-    wrong = "torch 2.12.0+cu130, expected ==2.13.0 by torchvision"
-    monkeypatch.setattr(check_torchvision, "unmet", lambda package: ["numpy 1.0, expected >=2 by torchvision", wrong])
+    monkeypatch.setattr(metadata, "requires", {"torchvision": ["numpy>=99", "torch==2.13.0"]}.get)
+    monkeypatch.setattr(metadata, "version", {"torch": "2.13.0+cpu"}.get)
+    assert check_torchvision.problem() is None
+    monkeypatch.setattr(metadata, "version", {"torch": "2.12.0+cu130"}.get)
     conftest: Any = pytestconfig.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py"))
+    wrong = "torch 2.12.0+cu130, expected ==2.13.0 by torchvision"
     assert conftest.pytest_report_header().startswith(f"{wrong}. Delete .venv")
 
 

@@ -335,7 +335,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Doctor:
-    """Checks driver, packages, cores, memory and disk, and loads a few images with each decoder on each device. With a
+    """Checks driver, packages, cores and disk, and loads a few images with each decoder on each device. With a
     packed folder, it measures reading and decoding, and names the bottleneck. It changes nothing, but asks the
     kernel to drop up to 256 MB of the shards from its page cache. Of a set at a URL, it downloads some shards into the
     cache."""

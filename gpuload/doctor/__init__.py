@@ -45,7 +45,7 @@ def conclude(findings: Sequence[Finding]) -> list[str]:
     working = [one.data for one in findings if "decoder" in one.data]
     trials = [data for data in working if "images_per_s" in data]
     if trials:
-        told = _of_speed(trials, {one.name: one.data for one in findings})
+        told = _of_speed(trials, next((one.data.get("bytes_per_s") for one in findings if one.name == "disk"), None))
     elif working:
         told = ["Give a packed folder to measure how fast it loads: `python -m gpuload doctor shards/train`."]
     else:
@@ -55,8 +55,8 @@ def conclude(findings: Sequence[Finding]) -> list[str]:
     return [*told, f"{', '.join(parts)}; see the arrows above." if parts else "Nothing needs attention."]
 
 
-def _of_speed(trials: Sequence[dict[str, Any]], data: dict[str, dict[str, Any]]) -> list[str]:
-    """trials: of the decoders that work. data: of all findings, by their names."""
+def _of_speed(trials: Sequence[dict[str, Any]], disk: float | None) -> list[str]:
+    """trials: of the decoders that work. disk: its bytes/s, where they are known."""
     # What device="auto" and decoder="auto" take: a GPU, else the native decoder.
     used = min(trials, key=lambda one: (not one["device"].startswith("cuda"), one["decoder"] != "native"))
     rate, taken = used["images_per_s"], used["bytes_per_s"]
@@ -64,15 +64,13 @@ def _of_speed(trials: Sequence[dict[str, Any]], data: dict[str, dict[str, Any]])
         f"device='auto' decodes by {used['decoder']} on {used['device']}: {rate:,.0f} images/s, in random crops "
         "of 224. Training that takes fewer does not wait."
     ]
-    disk, memory = data.get("disk", {}).get("bytes_per_s"), data.get("memory", {})
-    free = min(memory.get("available") or 0, memory.get("limit") or memory.get("available") or 0)
     if disk is None or disk >= taken:
         told.append(f"What limits is {used['binds'].replace('_', '-')}. {used['advice']}.")
     else:
-        epochs = "the first" if data["set"]["bytes"] < 0.8 * free else "every"
         told.append(
-            f"The disk limits {epochs} epoch: {size(disk)}/s, and this decoder takes {size(taken)}/s. Use a faster "
-            "disk or `pack --encode jpeg --size 256`."
+            "The disk limits the first epoch, and every one of a set that does not fit into memory: "
+            f"{size(disk)}/s, and this decoder takes {size(taken)}/s. Use a faster disk or "
+            "`pack --encode jpeg --size 256`."
         )
     fastest = max(trials, key=lambda one: float(one["images_per_s"]))
     if fastest["images_per_s"] > 1.1 * rate:

@@ -1,5 +1,4 @@
-"""Checks of the machine: NVIDIA's driver and the packages, whether they fit together; compiled code; cores and
-memory."""
+"""Checks of the machine: NVIDIA's driver and the packages, whether they fit together; compiled code; cores."""
 
 import ctypes
 import os
@@ -10,16 +9,13 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from packaging.requirements import Requirement
 from packaging.version import Version
 
 from gpuload import __version__
 from gpuload.decode.open import native_fault
-from gpuload.doctor import Answer, size
+from gpuload.doctor import Answer
 from gpuload.machine.installed import cuda_version, fault_of
-from gpuload.machine.limits import affinity, available_memory, count_cores, cpu_quota, machine_memory, memory_limit
-
-_LITTLE_MEMORY = 1e9
+from gpuload.machine.limits import affinity, count_cores, cpu_quota
 
 
 class Driver(NamedTuple):
@@ -115,31 +111,6 @@ def _beside_driver(said: str, cuda: int, driver: Driver | None, data: dict[str, 
     return "broken", f"{said}: needs CUDA {cuda}, and the driver runs CUDA {_text(driver.cuda)}", remedy, data
 
 
-def check_versions(driver: Driver | None) -> Answer:
-    """Installed packages against the metadata of gpuload and torchvision."""
-    wrong = [*unmet("gpuload"), *unmet("torchvision")]
-    if wrong:
-        return "broken", "; ".join(wrong), "`pip install -U` these", {"old": wrong}
-    return "ok", "installed packages are as new as gpuload needs", "", {"old": []}
-
-
-def unmet(package: str) -> list[str]:
-    """The requirements of an installed package that other installed packages do not meet, whatever their extra."""
-    try:
-        wanted = metadata.requires(package) or []
-    except metadata.PackageNotFoundError:
-        return []
-    found = []
-    for requirement in map(Requirement, dict.fromkeys(wanted)):
-        try:
-            installed = metadata.version(requirement.name)
-        except metadata.PackageNotFoundError:
-            continue
-        if not requirement.specifier.contains(Version(installed).base_version):
-            found.append(f"{requirement.name} {installed}, expected {requirement.specifier} by {package}")
-    return found
-
-
 def check_native(driver: Driver | None) -> Answer:
     """The CPU decoder, and where its machine code is kept."""
     if (fault := native_fault()) is not None:
@@ -177,19 +148,6 @@ def check_cores(driver: Driver | None) -> Answer:
     return "ok", said, "", data
 
 
-def check_memory(driver: Driver | None) -> Answer:
-    total, limit, free = machine_memory(), memory_limit(), available_memory()
-    data = {"total": total, "limit": limit, "available": free}
-    if total is None or free is None:
-        return "note", "/proc/meminfo does not tell", "", data
-    said = f"{size(free)} of {size(total)} are free"
-    if limit is not None:
-        said += f", and this container may use {size(limit)}, page cache included"
-    if min(free, limit or free) < _LITTLE_MEMORY:
-        return "attention", said, "Free some: a loader needs about 0.4 GB, and the page cache what is left", data
-    return "ok", said, "", data
-
-
 def _installed(start: str) -> dict[str, str]:
     """Versions of the installed packages whose names begin so."""
     names = {str(one.metadata["Name"]).lower(): one.version for one in metadata.distributions() if one.metadata["Name"]}
@@ -205,8 +163,6 @@ CHECKS: dict[str, Callable[[Driver | None], Answer]] = {
     "driver": check_driver,
     "DALI": check_dali,
     "torch": check_torch,
-    "versions": check_versions,
     "CPU decoder": check_native,
     "cores": check_cores,
-    "memory": check_memory,
 }

@@ -1,9 +1,8 @@
-"""Cores and memory that this process may use, also in a container that has less than its host.
+"""Cores that this process may use, also in a container that has less than its host.
 
 A container's share of the processor is a quota of its control group (`docker run --cpus 4`, `limits.cpu` in
 Kubernetes), which neither `os.cpu_count` nor the affinity shows: the kernel stops a process that starts a thread for
-each of 64 cores but may use 4 for most of every 100 ms. Memory has such a limit, too: the kernel kills a process that
-exceeds it, whatever `free` shows.
+each of 64 cores but may use 4 for most of every 100 ms.
 """
 
 import os
@@ -32,49 +31,23 @@ def cpu_quota(root: Path = _ROOT) -> float | None:
     root: the root of the file system, for tests.
     """
     quotas = []
-    version_1 = _told("cpu", root, "cpu.cfs_quota_us", "cpu.cfs_period_us")
-    for words in (*_told("cpu", root, "cpu.max"), *version_1):
+    version_1 = _told(root, "cpu.cfs_quota_us", "cpu.cfs_period_us")
+    for words in (*_told(root, "cpu.max"), *version_1):
         with suppress(ValueError):  # "max": no limit; so is -1 in version 1
             limit, period = map(int, words)
             quotas.append(limit / period)
     return min((quota for quota in quotas if quota > 0), default=None)
 
 
-def memory_limit(root: Path = _ROOT) -> int | None:
-    """The memory limit of this process's control groups in bytes; None if they set none below the machine's memory."""
-    told = (words for name in ("memory.max", "memory.limit_in_bytes") for words in _told("memory", root, name))
-    limits = [int(word) for words in told for word in words if word.isdecimal()]  # "max": no limit
-    total = machine_memory(root)
-    return min((limit for limit in limits if total is None or limit < total), default=None)
-
-
-def machine_memory(root: Path = _ROOT) -> int | None:
-    """Bytes of memory of the machine; None if /proc does not show it."""
-    return _meminfo("MemTotal", root)
-
-
-def available_memory(root: Path = _ROOT) -> int | None:
-    """Bytes that can be allocated without swapping, on the machine; None if /proc does not show it."""
-    return _meminfo("MemAvailable", root)
-
-
-def _meminfo(name: str, root: Path) -> int | None:
-    with suppress(OSError, ValueError, IndexError):
-        for line in (root / "proc/meminfo").read_text().splitlines():
-            if line.startswith(f"{name}:"):
-                return int(line.split()[1]) * 1024
-    return None
-
-
-def _told(controller: str, root: Path, *names: str) -> Iterator[list[str]]:
-    """The words of these files of a controller, for each of this process's control groups that has them."""
-    for folder in _groups(controller, root):
+def _told(root: Path, *names: str) -> Iterator[list[str]]:
+    """The words of these files, for each of this process's control groups that has them."""
+    for folder in _groups(root):
         with suppress(OSError):
             yield " ".join((folder / name).read_text() for name in names).split()
 
 
-def _groups(controller: str, root: Path) -> Iterator[Path]:
-    """The folders of this process's control group of a controller and of those above it, in either version."""
+def _groups(root: Path) -> Iterator[Path]:
+    """The folders of this process's control group for processors and of those above it, in either version."""
     try:
         groups = [line.split(":", 2) for line in (root / "proc/self/cgroup").read_text().splitlines()]
         mounts = (root / "proc/self/mountinfo").read_text().splitlines()
@@ -89,7 +62,7 @@ def _groups(controller: str, root: Path) -> Iterator[Path]:
         places, kinds = before.split(), after.split()
         if len(places) < 5 or not kinds or kinds[0] not in ("cgroup", "cgroup2"):
             continue
-        name = "" if kinds[0] == "cgroup2" else controller
+        name = "" if kinds[0] == "cgroup2" else "cpu"
         if name not in own or name not in ["", *kinds[-1].split(",")]:
             continue
         # In a container the group's path may be the host's, of which the mount shows a part.
