@@ -85,15 +85,14 @@ def draw_boxes(image: Image.Image, boxes: npt.ArrayLike, numbers: Sequence[int],
 
 
 def draw_keypoints(image: Image.Image, instances: npt.ArrayLike) -> None:
-    """Draws instances of points (M, K, 2 or 3), as x, y and visibility in pixels of the image.
+    """Draws instances of points (M, K, 3), as x, y and visibility in pixels of the image.
 
-    A point of visibility 0, or at 0, 0 where there is none, is left out; one that is labelled but hidden is a ring.
+    A point of visibility 0 is left out; one that is labelled but hidden is a ring.
     """
     draw, radius = ImageDraw.Draw(image), max(2.0, min(image.size) / 70)
     for number, points in enumerate(np.asarray(instances, float)):
-        for point in points.tolist():
-            x, y, visibility = (*point, _VISIBLE)[:3]
-            if visibility == 0 or (x == 0 and y == 0):
+        for x, y, visibility in points.tolist():
+            if visibility == 0:
                 continue
             spot = (x - radius, y - radius, x + radius, y + radius)
             color = color_of(number)

@@ -33,7 +33,6 @@ class Boxes(FieldSpec):
     name: of the packed field.
     format: "xyxy" (left, top, right, bottom), "xywh" (left, top, width, height) or "cxcywh" (centre, width, height).
         Coordinates are those of pixel edges: the box of a whole image is 0, 0, width, height.
-    normalized: divides the coordinates by the width and height of the batch's images, so that they are in 0..1.
     min_visible: boxes with less than this fraction of their area in the image are dropped; boxes of which nothing is
         visible are always dropped.
     max_boxes: M of every batch; of an image with more boxes the first ones are kept. By default the largest number of
@@ -53,7 +52,6 @@ class Boxes(FieldSpec):
 
     name: Annotated[str, NAME] = "boxes"
     format: Annotated[BoxFormat, choice(*get_args(BoxFormat))] = "xyxy"
-    normalized: Annotated[bool, FLAG] = False
     min_visible: Annotated[float, number(0, 1, "a fraction of a box's area, in 0..1")] = 0.1
     max_boxes: Annotated[int | None, optional(COUNT)] = None
     as_targets: Annotated[bool, FLAG] = False
@@ -125,10 +123,7 @@ class BoundBoxes(MovingField):
 
         def boxes_in(motion: Motion) -> Any:
             seen = self._visible(stored, motion)
-            boxes = convert_boxes(seen.boxes, self.spec.format)
-            if self.spec.normalized:
-                boxes = (boxes.reshape(-1, 2, 2) / motion.extents(seen.images)).reshape(-1, 4)
-            seen = seen._replace(boxes=boxes.astype(np.float32))
+            seen = seen._replace(boxes=convert_boxes(seen.boxes, self.spec.format).astype(np.float32))
             counts = np.bincount(seen.images, minlength=len(rows))
             if self.spec.as_targets:
                 return self._targets(rows, seen, counts, motion)
@@ -253,11 +248,10 @@ class BoxesKind(Kind):
     def look_at_batch(self, field: Field, spec: Any, value: Any, row: int, size: WidthHeight) -> dict[str, Any]:
         wanted = spec if isinstance(spec, Boxes) else Boxes(field.name)
         if wanted.as_targets:
-            found, labels = value[row]["boxes"], value[row]["labels"] - 1
+            boxes, labels = value[row]["boxes"], value[row]["labels"] - 1
         else:
             count = int(value.counts[row])
-            found, labels = value.boxes[row][:count], value.labels[row][:count]
-        boxes = found.astype(np.float64) * (size * 2 if wanted.normalized else 1)
+            boxes, labels = value.boxes[row][:count], value.labels[row][:count]
         if wanted.format != "xyxy":
             low = boxes[:, :2] - (boxes[:, 2:] / 2 if wanted.format == "cxcywh" else 0)
             boxes = np.concatenate([low, low + boxes[:, 2:]], axis=1)

@@ -3,13 +3,13 @@
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from gpuload.checks import COUNT, FLAG, Rule, as_items, choice, optional, settings, several, whole
+from gpuload.checks import COUNT, Rule, as_items, optional, settings, several, whole
 from gpuload.errors import ArgumentError, SourceError
 from gpuload.fields.field import Field
 from gpuload.fields.kind import NAME, FieldSpec, Kind, Parsed, parse_list, read_each
@@ -18,7 +18,6 @@ from gpuload.fields.rows import MovingField, Rows, Value, flat, joined_lists, pa
 from gpuload.pictures import draw_keypoints
 from gpuload.types import F32, F64, I64, Array, Bools, ClassNames, WidthHeight
 
-KeypointFormat = Literal["xyv", "xy"]
 Pairs = tuple[tuple[int, int], ...]
 
 _VISIBILITIES = _UNLABELLED, _HIDDEN, _VISIBLE = 0, 1, 2  # as in COCO's keypoint annotations
@@ -44,9 +43,6 @@ class Keypoints(FieldSpec):
     labelled. A horizontal flip swaps left and right points, so that, for example, point 5 remains a left shoulder.
 
     name: of the packed field.
-    format: "xyv" (x, y, visibility: 0 not labelled or not in the image, 1 labelled but hidden, 2 visible) or "xy".
-        Coordinates are measured from the upper left corner, as those of boxes: pixel 0 lies between 0 and 1.
-    normalized: divides x and y by the width and height of the batch's images, so that they are in 0..1.
     flip_pairs: pairs of point numbers that a horizontal flip swaps; `()` for none. By default they are found by name:
         one name begins or ends with "left", the other with "right", and they are otherwise equal.
     min_visible: instances with fewer points in the image are dropped; 0 keeps all.
@@ -54,13 +50,11 @@ class Keypoints(FieldSpec):
         number of instances in an image of the batch.
 
     Raises:
-        ArgumentError: the format is unknown, min_visible is below 0, max_instances is below 1, or flip_pairs is not a
-            sequence of pairs that name each point at most once. When bound: a pair names a point that was not packed.
+        ArgumentError: min_visible is below 0, max_instances is below 1, or flip_pairs is not a sequence of pairs that
+            name each point at most once. When bound: a pair names a point that was not packed.
     """
 
     name: Annotated[str, NAME] = "keypoints"
-    format: Annotated[KeypointFormat, choice(*get_args(KeypointFormat))] = "xyv"
-    normalized: Annotated[bool, FLAG] = False
     flip_pairs: Annotated[Pairs | None, optional(_FLIP_PAIRS)] = None
     min_visible: Annotated[int, whole(0)] = 1
     max_instances: Annotated[int | None, optional(COUNT)] = None
@@ -71,7 +65,9 @@ class Keypoints(FieldSpec):
 class PaddedKeypoints(NamedTuple):
     """The keypoints of N images; M is the largest number of instances in an image, K the points of an instance.
 
-    keypoints: float32 (N, M, K, 3), or (N, M, K, 2) with format "xy", padded with 0.
+    keypoints: float32 (N, M, K, 3), padded with 0: x, y and visibility: 0 not labelled or not in the image, 1 labelled
+        but hidden, 2 visible. Coordinates are measured from the upper left corner, as those of boxes: pixel 0 lies
+        between 0 and 1.
     counts: int64 (N,), the number of instances in each image.
     """
 
@@ -103,12 +99,8 @@ class BoundKeypoints(MovingField):
         def points_in(motion: Motion) -> PaddedKeypoints:
             moved = self._move(points, images, motion)
             kept = np.flatnonzero(_labelled(moved).sum(axis=1) >= self.spec.min_visible)
-            instances = moved[kept]
-            if self.spec.normalized:
-                instances[..., :2] /= motion.extents(images[kept])
             counts = np.bincount(images[kept], minlength=len(rows))
-            values = instances[..., : len(self.spec.format)].astype(np.float32)
-            return PaddedKeypoints(*pad_all(counts, self.spec.max_instances, (values, 0)))
+            return PaddedKeypoints(*pad_all(counts, self.spec.max_instances, (moved[kept].astype(np.float32), 0)))
 
         return rows.per_view(points_in)
 
@@ -197,10 +189,7 @@ class KeypointsKind(Kind):
         return {field.name: _as_points(row[field.name], field)}
 
     def look_at_batch(self, field: Field, spec: Any, value: Any, row: int, size: WidthHeight) -> dict[str, Any]:
-        points = value.keypoints[row][: int(value.counts[row])].astype(np.float64)
-        if isinstance(spec, Keypoints) and spec.normalized:
-            points[..., :2] *= size
-        return {field.name: points}
+        return {field.name: value.keypoints[row][: int(value.counts[row])]}
 
     def draw(self, field: Field, picture: Image.Image, found: Mapping[str, Any]) -> Image.Image:
         draw_keypoints(picture, found[field.name])
