@@ -74,8 +74,6 @@ class Pack:
     )  # fmt: skip
     no_labels: bool = given(False, "pack all images, without labels or other fields")
     form: str | None = given(None, f"format of SOURCE: {', '.join(format_names())}", "KIND", "--from")
-    path_column: str | None = given(None, "column of paths (default: path, file, filename, ...)", "NAME")
-    label_column: str | None = given(None, "column of labels (default: label, class or target)", "NAME")
     column: tuple[str, ...] = given(
         (), f"column, array or key for one of {', '.join(ROLES)}; target=x,y for several", "ROLE=NAME", action="append"
     )
@@ -87,8 +85,7 @@ class Pack:
         inside = None if isinstance(where, URL) else Path(where)
         if inside is not None and scheme_of(self.source) is None:
             _check_places(Path(self.source), inside, self.settings.append)
-        named = {"path": self.path_column, "label": self.label_column}
-        columns = parse_columns([*self.column, *(f"{role}={name}" for role, name in named.items() if name)])
+        columns = parse_columns(self.column)
         source = open_source(self.source, self.labels, columns, self.form, self.no_labels, self.no_splits, inside)
         report = packer.pack(source, where, **vars(self.settings))
         _summarise(report)

@@ -51,7 +51,7 @@ class Format:
         """
         more = {name: given for name, given in (("labels", labels), ("columns", columns)) if given}
         if refused := sorted(more.keys() - signature(self.made).parameters.keys()):
-            option = {"labels": "--labels", "columns": "--column, --path-column and --label-column"}[refused[0]]
+            option = {"labels": "--labels", "columns": "--column"}[refused[0]]
             what = f"{root} is packed as {self.name!r}, which takes none"
             raise ArgumentError(f"{option}: {what}. Leave it out, or give --labels table.csv and --from folder")
         first = files if self.holds_files else files.path if isinstance(files, Folder) else root

@@ -91,7 +91,7 @@ class TableSource(FilesSource):
         roles = roles_of(self.title, table.column_names, self.columns, _ROLES, features)
         if "path" not in roles or not set(roles) & set(_KINDS):
             what = f"its columns are {table.column_names}; which holds the paths, and which the labels?"
-            advice = "Name them with --path-column, --label-column or --column; for images alone give --no-labels"
+            advice = "Name them with --column path=NAME and --column label=NAME; for images alone give --no-labels"
             raise SourceError(f"{self.title}: {what} {advice}")
         named = NamedFiles(self._files, self.title, self.root)
         columns = self._values(table, roles, named, findings)

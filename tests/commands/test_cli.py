@@ -183,7 +183,7 @@ def test_samples_are_shown(tmp_path: Path, command: Any) -> None:
 # SET: a packed folder. PHOTOS: a folder of images. Each with the words that name what is wrong.
 MISTAKES = {
     "pack nowhere out": "nowhere: no such folder. Give a folder of class folders, as in photos/cat/1.jpg",
-    "pack PHOTOS out --label-column x": "--column, --path-column and --label-column: ",
+    "pack PHOTOS out --column label=x": "--column: ",
     "pack PHOTOS out --no-labels --labels t.csv": "--no-labels packs images alone; --labels and --column say what belongs to them. Give one",
     "pack PHOTOS out --from zip": "--from is one of folder, sidecar, unlabeled, voc, coco, yolo, hdf5, lmdb, npy, tar, ",
     "pack PHOTOS out --from tar --labels t.csv": "is packed as 'tar', which takes none",

@@ -140,7 +140,7 @@ DOCUMENTS: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
 ]
 TABLES: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
     ({**IMAGES, "2.png.jpg": JPG, name: text.encode("latin-1")}, {"labels": name, **options}, word) for name, text, options, word in [
-        ("t.csv", "id,breed\n1,x\n", {}, r"its columns are \['id', 'breed'\].*--path-column, --label-column.*--no-labels"),
+        ("t.csv", "id,breed\n1,x\n", {}, r"its columns are \['id', 'breed'\].*--column path=NAME and --column label=NAME.*--no-labels"),
         ("t.csv", "where,label\n1.jpg,2\n", {}, "which holds the paths"),
         ("t.csv", "id,label\n1,0.5\n", {}, "whole numbers or names; .* are a target .--column target=.*found '0.5'"),
         ("t.csv", "id,label\n1,1.0\n2,2\n", {}, "found '1.0'"),
@@ -270,7 +270,7 @@ def test_labels_that_are_no_array(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--label-column", "x", "--column", "label=y"], "--column label=x: 'label' is given twice"),
+        (["--column", "label=y", "--column", "label=x"], "--column label=x: 'label' is given twice"),
         (["--column", "x=y"], "--column x=y: write ROLE=NAME, with one of the roles path, image"),
         (["--val", "ten"], "--val: expected a share of the images, from 0 to below 1, such as 0.1 or 10%; got 'ten'"),
         (["--val", "10"], "--val: expected a share of the images, from 0 to below 1, such as 0.1 or 10%; got '10'"),
