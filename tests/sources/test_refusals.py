@@ -81,7 +81,7 @@ LAYOUTS: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
 ]
 OPTIONS: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
     ({"x.h5": b""}, {"at": "x.h5", "labels": "t.csv"}, "--labels: .*x.h5 is packed as 'hdf5', which takes none"),
-    ({}, {"columns": {"label": ("x",)}}, "--column, .*'folder', which takes none. .*--labels table.csv"),
+    ({}, {"columns": {"label": ("x",)}}, "--column: .*'folder', which takes none. .*--labels table.csv"),
     ({}, {"columns": {"label": ("x",)}, "labels": "t.json"}, "packed as 'coco', which takes none"),
     ({}, {"no_labels": True, "labels": "t.csv"}, "--no-labels packs images alone"),
     ({}, {"no_labels": True, "columns": {"label": ("x",)}}, "--no-labels packs images alone"),
