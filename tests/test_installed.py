@@ -184,6 +184,12 @@ def test_a_broken_package_is_not_called_missing(
     name = "cupy-cuda12x" if package == "cupy" else package
     assert fault.remedy == f"`pip install -U {name}` brings versions that fit"
     assert gc.isenabled() and fault_of("json") is None
+    gc.disable()
+    with installed.paused_collector():
+        pass
+    was_off = not gc.isenabled()
+    gc.enable()
+    assert was_off
 
 
 def test_cupy_is_missed_when_the_loader_is_made(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,7 +76,7 @@ def test_all_show_what_the_native_decoder_shows(
 
 
 def test_a_list_has_what_the_padded_batch_shows(painted: Path, decoder: str) -> None:
-    fields = ("image", "mask", gpuload.Boxes(min_visible=0), "pixel_mask", "index")
+    fields = ("image", gpuload.Mask(fill=255), gpuload.Boxes(min_visible=0), "pixel_mask", "index")
     flips: Any = {"flip": 0.5, "transforms": [transforms.RandomAutocontrast(0.5), transforms.RandomEqualize(0.5)]}
     padded = load(painted, Augment(None, Resize(60, 80, 16), **flips), fields=fields, decoder=decoder)
     lists = load(painted, Augment(None, Resize(60, 80), **flips), fields=fields, decoder=decoder)
@@ -86,6 +86,7 @@ def test_a_list_has_what_the_padded_batch_shows(painted: Path, decoder: str) -> 
     ):
         assert not images.shape[2] % 16 and not images.shape[3] % 16
         assert torch.equal(index, own_index) and torch.equal(boxes.boxes, own_boxes.boxes)
+        assert torch.equal(masks == 255, ~real)  # the classes of segmentation that a loss ignores
         for row, (image, mask) in enumerate(zip(own, own_masks, strict=True)):
             height, width = image.shape[1:]
             assert real[row].sum() == height * width and mask.shape == (height, width)
@@ -128,7 +129,7 @@ def test_functions_of_samples_are_padded_and_flipped_as_without(painted: Path, b
 def test_samples_that_do_not_decode(painted: Path, tmp_path: Path, multiple: Any, decoder: str) -> None:
     """The widest image of the first batch."""
     augment = Augment(None, Resize(pad_to_multiple_of=multiple), dtype="uint8")
-    fields = ("image", "mask", "index", "pixel_mask", "original_size")
+    fields = ("image", "mask", "index", "pixel_mask", "original_size", gpuload.Boxes(as_targets=True))
     options: dict[str, Any] = {"batch_size": 5, "fields": fields, "shuffle": False, "decoder": decoder}
     data = gpuload.Dataset(damage(painted, tmp_path / "damaged", [4]), verify=None)
     skipped = next(iter(load(data, augment, on_corrupt=gpuload.OnCorrupt("skip", most=1.0), **options)))
@@ -143,6 +144,7 @@ def test_samples_that_do_not_decode(painted: Path, tmp_path: Path, multiple: Any
             if multiple is None:
                 assert mask.shape == (height, width)
     assert np.array_equal(skipped.image[4][:, :90, :90], skipped.image[0][:, :90, :90])
+    assert skipped.boxes[4]["image_id"] == 0 and torch.equal(skipped.boxes[4]["boxes"], skipped.boxes[0]["boxes"])
 
 
 def test_ranks_have_the_same_images(painted: Path) -> None:

@@ -67,6 +67,12 @@ def test_the_output_folder_is_no_input(
     assert {f"passed over {name!r}, which gpuload packed" for name in ("old", "again")} <= set(notes)
 
 
+def test_what_tells_a_source_is_as_it_always_was(tmp_path: Path) -> None:
+    """So that a run that another version began is resumed."""
+    assert open_source(tmp_path).identity == f"FolderSource(root={tmp_path})"
+    assert open_source("a", "t.csv").identity == "TableSource(columns={}, root=a, table=t.csv)"
+
+
 def test_the_output_folder_by_another_name(make_folder: Folder, tmp_path: Path) -> None:
     """Images that lie in it, by whatever way, are no samples; what only looks like it is read."""
     root = make_folder({**CLASSES, "d/out/x.jpg": PHOTOS[3], "e/outer/x.jpg": PHOTOS[4]})
