@@ -72,7 +72,7 @@ class ZipArchive(Files):
         return Ref(name, min(info.file_size, MAX_MEMBER_BYTES), ":".join(map(str, packed)))  # it may claim any size
 
     def read(self, address: str) -> bytes:
-        offset, packed, size, method, crc = map(int, address.split(":"))
+        offset, packed, size, method, *_, crc = map(int, address.split(":"))  # flags in between, in older runs
         if method not in _METHODS:
             raise DecodeError(f"is compressed by method {method}; only stored and deflated members are read")
         if max(packed, size) > MAX_MEMBER_BYTES:

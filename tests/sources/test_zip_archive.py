@@ -99,6 +99,8 @@ def test_what_is_not_read_has_a_reason(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("gpuload.sources.zip_archive.MAX_MEMBER_BYTES", 60_000)
     source = open_source(archive)
     where = {row["name"]: (row["where"], row["bytes"]) for row in source.list_samples().samples.to_pylist()}
+    begin, crc = where["a/0.jpg"][0].rsplit(":", 1)
+    assert source.read(f"{begin}:0:{crc}") == PHOTOS[0]  # with the member's flags, as an earlier version addressed it
     address, size = where["a/8.jpg"]
     with pytest.raises(DecodeError, match="is larger than 0 MiB, the most for a member of an archive"):
         source.read(address)
