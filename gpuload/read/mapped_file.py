@@ -87,13 +87,12 @@ def count() -> int:
     return int(_ranges[0, 0])
 
 
-def take_fault(owner: object) -> tuple[Path, int] | None:
-    """An unreadable file of this owner and the byte of the fault; each is returned once."""
+def find_fault(owner: object) -> tuple[Path, int] | None:
+    """An unreadable file of this owner that is still protected, and the byte of the fault."""
     # A copy takes no object that the garbage collector counts: a list of items might start it, and mappings among the
     # garbage are released then.
     for slot, (path, its_owner) in _files.copy().items():
         if its_owner is owner and _ranges[slot, 2]:
-            _files.pop(slot, None)
             return path, int(_ranges[slot, 2] - _ranges[slot, 0])
     return None
 

@@ -331,9 +331,9 @@ class Reader:
                 truncated or overwritten.
         """
         if (count := mapped_file.count()) != self._faults:
-            if (fault := mapped_file.take_fault(self._index_owner)) is not None:
+            if (fault := mapped_file.find_fault(self._index_owner)) is not None:
                 self._lost = f"{_describe(*fault)}, and open the data set again"
-            if (fault := mapped_file.take_fault(self._owner)) is not None:
+            if (fault := mapped_file.find_fault(self._owner)) is not None:
                 self._has_failed, self._fault = True, _describe(*fault)
             self._faults = count
         # Of the thread that reads ahead, which may have met it first, and of the one that hands batches out.

@@ -18,7 +18,7 @@ from made_batches import make_batch
 import gpuload
 from gpuload import Augment
 from gpuload.decode.interface import Decoded
-from gpuload.decode.runner import Job, Runner, Stage, Threads
+from gpuload.decode.runner import Job, Runner, Stage, Task, Threads
 from gpuload.read.batch import Batch
 
 
@@ -162,6 +162,34 @@ def test_what_is_begun_while_another_thread_closes_is_ended_too(monkeypatch: pyt
         assert not thread.is_alive(), stage.leave.set()
 
 
+def test_a_batch_whose_start_ends_while_another_thread_closes_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After all that had begun were abandoned."""
+    stage, closes, wait = Endless(), threading.Event(), Task.wait
+    begin = stage.begin
+
+    def begin_late(job: Job) -> Any:
+        stage.entered.set()
+        closes.wait(60)
+        return begin(job)
+
+    def wait_for(task: Task[Any]) -> None:
+        if threading.current_thread() is closing:
+            closes.set()
+        wait(task)
+
+    monkeypatch.setattr(stage, "begin", begin_late)
+    monkeypatch.setattr(Task, "wait", wait_for)
+    runner = Runner([stage], 1)
+    asking = threading.Thread(target=lambda: list(runner.decode(iter([made(1)] * 9))))
+    closing = threading.Thread(target=runner.close)
+    asking.start()
+    assert stage.entered.wait(60)
+    closing.start()
+    for thread in (closing, asking):
+        thread.join(10)
+        assert not thread.is_alive(), stage.leave.set()
+
+
 @pytest.mark.parametrize("decoder", ["native", "dali", "both"])
 def test_a_batch_is_held_by_the_training_alone(packed: Path, decoder: str) -> None:
     """While it waits for the next one, no stage keeps the one before."""
@@ -262,13 +290,13 @@ def test_a_forgotten_one_leaves_neither_threads_nor_what_they_held() -> None:
 
 BUSY = """
 import os, time
-from gpuload.decode.runner import Threads
+from gpuload.decode.runner import Job, Runner, Stage, Task, Threads
 threads, busy = Threads(2, "waiting"), Threads(1, "busy")
 busy.submit(lambda: time.sleep(0.3) or print("worked", flush=True))
 """
 LATE = """
 import builtins
-from gpuload.decode.runner import Threads
+from gpuload.decode.runner import Job, Runner, Stage, Task, Threads
 
 class Last:
     def __init__(self):

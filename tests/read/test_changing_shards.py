@@ -172,10 +172,10 @@ for thread in threads:
 assert found == [0] * 8 and mapped[2].data.sum() and not mapped[0].data.flags.writeable
 assert mapped[1].data[9000] == 0  # another mapping of the same file
 assert mapped_file.count() >= 2
-assert mapped_file.take_fault(mine) == (ours, 8192) and mapped_file.take_fault(mine) is None
-assert mapped_file.take_fault(yours)[0] == ours and mapped_file.take_fault(yours) is None
+assert mapped_file.find_fault(mine) == (ours, 8192) and mapped_file.find_fault(yours)[0] == ours
 free = len(mapped_file._free)
 del mapped, threads
+assert mapped_file.find_fault(mine) is None
 assert len(mapped_file._free) == free + 3 and "data" not in Path("/proc/self/maps").read_text()
 print("fine", flush=True)
 if end == "sent":
@@ -241,7 +241,7 @@ def test_files_are_released_while_a_fault_is_looked_for(packed: Path) -> None:
         pairs = [(number, number) for number in range(5000)]  # Python keeps 2,000 freed ones, which start nothing
         gc.set_threshold(gc.get_count()[0] + 50)
         gc.enable()
-        assert mapped_file.take_fault(owner) is None and len(pairs) == 5000
+        assert mapped_file.find_fault(owner) is None and len(pairs) == 5000
     finally:
         gc.enable()
         gc.set_threshold(*before)

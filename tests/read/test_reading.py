@@ -4,6 +4,7 @@ import ctypes
 import os
 import shutil
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from gpuload.draws import BATCH, each_key, make_key
 from gpuload.order.epoch import EpochOrder
 from gpuload.order.sampling import find_samplings
 from gpuload.order.stream import Part, Stream
+from gpuload.read import reader as read
 from gpuload.read.batch import Batch, MemberViews
 from gpuload.read.batches import BatchReader
 from gpuload.read.reader import Reader
@@ -229,9 +231,19 @@ def test_after_an_error_every_shard_is_mapped_again(
     # A page that is touched before the sizes are compared tells of it first.
     truncated = "is 4,096 bytes, manifest.json says|was truncated to 4,096 bytes while"
     reader._window.shards[int(order.window_shards(1)[0])].data[-1].item()  # as a decoder would, which gets a zero
+    describe, others = read._describe, list[BaseException | None]()
+
+    def describe_late(path: Path, at: int) -> str:  # another thread looks meanwhile
+        with ThreadPoolExecutor() as threads:
+            monkeypatch.setattr(read, "_describe", describe)
+            others.append(threads.submit(reader.check).exception())
+        return describe(path, at)
+
+    monkeypatch.setattr(read, "_describe", describe_late)
     for look in (True, False):
         with pytest.raises(gpuload.ShardError, match=truncated):
             reader.read(order, 0, 5) if notice == "read" else reader.check(look)
+    assert [type(error) for error in others] == [gpuload.ShardError]
     shard.write_bytes(whole)
     reader.begin()
     assert [image.tobytes() for image in reader.read(order, 0, 5).images] == expected
