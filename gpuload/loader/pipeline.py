@@ -1,7 +1,6 @@
-"""Connects reader, decoder and collation into the batches of an epoch; checks, counts and times them, and counts, lists
-and logs samples that do not decode."""
+"""Connects reader, decoder and collation into the batches of an epoch; checks, counts and times them, and counts and
+lists samples that do not decode."""
 
-import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,8 +23,6 @@ from gpuload.order.stream import Epochs, Position
 from gpuload.read.batch import Batch
 from gpuload.read.batches import BatchReader, read_alone
 from gpuload.store.url import URL
-
-_LOG = logging.getLogger(__name__)
 
 _MOST_LISTED = 1000  # samples in a report, about 0.5 MB
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from gpuload.checks import COUNT, PATH, Rule, as_text, either, fitting, parse_size, shown
 from gpuload.errors import ArgumentError, FormatError, RemoteError
@@ -41,7 +41,7 @@ _FREE_SHARE = 0.9  # of what is free on the disk, where no limit is given
 
 
 CACHE_SIZE: Rule[int] = either(
-    "bytes, such as '200GB'",
+    "bytes above 0, such as '200GB'",
     fitting("", lambda value: parse_size(as_text(value)), lambda size: size > 0),
     COUNT,
 )
@@ -66,7 +66,7 @@ class Cache:
     """The folder, and how large it may become.
 
     folder: None is `default_folder()`. limit: bytes, of all that lies in it; None: what is there already, and nine
-    tenths of what is free on the disk now. asked: the folder that was given.
+    tenths of what is free on the disk now. given: the limit that was asked for.
 
     Raises:
         ArgumentError: the folder cannot be created or written.
@@ -88,9 +88,6 @@ class Cache:
             ) from None
         self._in_sets: dict[Path, tuple[int, int]] = {}  # when each folder was changed, and the bytes in it
         self.limit = self.used() + int(_FREE_SHARE * self.free()) if limit is None else limit
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Cache, (self.folder, self.given)
 
     def used(self) -> int:
         """Bytes of all that lies in it; a shard that is on its way counts as whole."""

@@ -163,7 +163,7 @@ class Pixels(Stage):
     def begin(self, job: Job) -> None:
         pixels, mask = np.ones((1, 3, 2, 2), np.uint8), np.zeros((1, 2, 2), np.uint8)
         self.made.append(weakref.ref(pixels))
-        job.decoded = Decoded((pixels,), ((mask,),), 0.0)
+        job.decoded = Decoded((pixels,), ((mask,),))
 
 
 def one_batch() -> Any:

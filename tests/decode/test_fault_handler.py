@@ -63,7 +63,7 @@ class Reporter:
         broken = {row: Fault(f"of {name}") for row, name in enumerate(names) if name in self.broken}
         pixels = np.array([(254, 254) if row in broken else name for row, name in enumerate(names)], np.uint8)
         arrays = pixels, torch.from_numpy(pixels + 0)  # an array and a tensor, of images and of masks
-        return batch, Decoded(arrays, ((pixels + 0, torch.from_numpy(pixels + 0)),), 0.0, broken=broken)
+        return batch, Decoded(arrays, ((pixels + 0, torch.from_numpy(pixels + 0)),), broken=broken)
 
     def close(self) -> None:
         pass
@@ -227,7 +227,7 @@ def test_a_placeholder_has_the_size_of_the_image_and_its_address() -> None:
     class Seen(Reporter):
         def decoded(self, batch: Batch) -> tuple[Batch, Decoded]:
             seen.append(batch)
-            return batch, Decoded((), (), 0.0)
+            return batch, Decoded((), ())
 
     seen: list[Batch] = []
     rng = np.random.default_rng(0)

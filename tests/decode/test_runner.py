@@ -212,7 +212,7 @@ def test_nothing_is_held_by_a_job_that_was_handed_over_or_ended() -> None:
         name = "pixels"
 
         def begin(self, job: Job) -> None:
-            job.decoded = Decoded((np.zeros(9),), ((),), 0.0)
+            job.decoded = Decoded((np.zeros(9),), ((),))
             (part,) = job.parts = (Job(job.batch, job),)
             part.parts = (Job(job.batch, part),)  # as of two decoders below functions
             part.decoded = part.parts[0].decoded = job.decoded
