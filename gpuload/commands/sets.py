@@ -157,24 +157,16 @@ class Info:
         return DONE
 
     def _contents(self, dataset: Any, numbers: dict[str, set[int]]) -> list[tuple[str, str]]:
-        """Rows on what a set holds, and what loading it takes. numbers: the class numbers of fields."""
-        from gpuload.decode.dali.memory import USUAL_SIDE, needed
-
+        """Rows on what a set holds. numbers: the class numbers of fields."""
         manifest = dataset.manifest
         ranges = {name: f" from {min(found):,} to {max(found):,}" for name, found in numbers.items() if found}
         fields = [f"{field.name} ({field.kind}{ranges.get(field.name, '')})" for field in manifest.fields]
-        dali, native = (taken / 1e9 for taken in needed([dataset], self.batch_size))
         rows = [
             ("folder", str(dataset.folder)),
             ("samples", f"{len(dataset):,} in {counted(len(manifest.shards), 'shard')}, {decimal(manifest.bytes)}"),
             ("fields", ", ".join(fields)),
             ("mode", f"{manifest.pixels.mode}: {manifest.pixels.in_words}"),
             ("largest", f"{manifest.width} × {manifest.height} pixels, {decimal(manifest.image_bytes)}"),
-            (
-                "GPU memory",
-                f"about {dali:,.1f} GB with decoder='dali', {native:,.1f} GB with 'native', for batches of "
-                f"{self.batch_size:,} crops of {USUAL_SIDE}",
-            ),
             ("fingerprint", dataset.fingerprint),
         ]
         if dataset.classes is not None:

@@ -17,7 +17,6 @@ from gpuload.errors import SourceError
 from gpuload.headers import npy
 from gpuload.sources.columns import USUAL, check_columns
 from gpuload.sources.files import Findings, readable
-from gpuload.sources.listing import SPLIT, without_split
 from gpuload.sources.rows import Names, Row, SpooledSource, image_array
 from gpuload.types import Array
 
@@ -38,12 +37,12 @@ class _NamedArrays(SpooledSource):
         length is taken: whole numbers named as labels are, else floats as a target, text as a caption.
     """
 
-    def rows_of(self, title: str, arrays: Mapping[str, Any], findings: Findings) -> Iterator[dict[str, Any]]:
+    def rows_of(self, arrays: Mapping[str, Any], findings: Findings) -> Iterator[dict[str, Any]]:
         """Raises SourceError if there is not exactly one array of images, another array differs in length, or labels
         are not classes."""
-        check_columns(title, list(arrays), self.columns)
-        image = self._image_name(title, arrays)
-        fields = self._fields(title, arrays, image)
+        check_columns(self.title, list(arrays), self.columns)
+        image = self._image_name(arrays)
+        fields = self._fields(arrays, image)
         used = {image, *(name for names in fields.values() for name in names)}
         if left := [f"{name} {tuple(item.shape)}" for name, item in arrays.items() if name not in used]:
             findings.notes.append(f"arrays that are not packed: {', '.join(left)}")
@@ -66,17 +65,17 @@ class _NamedArrays(SpooledSource):
                     **{role: of[0] if len(of) == 1 else list(map(float, of)) for role, of in found.items()},
                 }
 
-    def _image_name(self, title: str, arrays: Mapping[str, Any]) -> str:
+    def _image_name(self, arrays: Mapping[str, Any]) -> str:
         large = [name for name, item in arrays.items() if _are_images(tuple(item.shape)) or _is_encoded(item)]
         usual = [name for name in large if name.rpartition("/")[2].lower() in USUAL["image"]]
         names = [name for name in self.columns.get("image", usual or large) if name in large]
         if len(names) != 1:
             has = ", ".join(f"{name} {tuple(item.shape)}" for name, item in arrays.items()) or "none"
             what = f"which array holds the images, (N, height, width) or (N, height, width, 3)? It has {has}"
-            raise SourceError(f"{title}: {what}. Give --column image=NAME")
+            raise SourceError(f"{self.title}: {what}. Give --column image=NAME")
         return names[0]
 
-    def _fields(self, title: str, arrays: Mapping[str, Any], image: str) -> dict[str, Names]:
+    def _fields(self, arrays: Mapping[str, Any], image: str) -> dict[str, Names]:
         """The arrays of each field: those that the user named, else every one with the length of the images, and those
         with the name of labels."""
         count = len(arrays[image])
@@ -89,17 +88,21 @@ class _NamedArrays(SpooledSource):
             role = "label" if is_label and (item.dtype.kind != "f" or last.lower() in _LABEL) else last
             if role in fields:
                 both = f"{fields[role][0]!r} and {name!r}"
-                raise SourceError(f"{title}: {both} would both be the field {role!r}. Give --column ROLE=NAME for one")
+                raise SourceError(
+                    f"{self.title}: {both} would both be the field {role!r}. Give --column ROLE=NAME for one"
+                )
             fields[role] = (name,)
         for name in (name for names in fields.values() for name in names):
             if len(arrays[name]) != count:
                 rows = f"{name!r} has {len(arrays[name]):,} rows, {image!r} {count:,}"
-                raise SourceError(f"{title}: {rows}. They must agree: give each image one")
+                raise SourceError(f"{self.title}: {rows}. They must agree: give each image one")
         for name in fields.get("label", ()):
             shape, dtype = tuple(arrays[name].shape), arrays[name].dtype
             if math.prod(shape[1:]) != 1 or dtype.kind == "f":
                 what = f"{name!r} is {shape} of {dtype}, but a label is one whole number for each image"
-                raise SourceError(f"{title}: {what}. Convert them, or give --column target={name} to predict numbers")
+                raise SourceError(
+                    f"{self.title}: {what}. Convert them, or give --column target={name} to predict numbers"
+                )
         return fields
 
 
@@ -134,8 +137,7 @@ class ArraysSource(_NamedArrays):
     """An `.npz` with arrays of images and labels or targets, or an `.npy` of images with one of labels beside it.
 
     labels: an `.npy` of class numbers, for an `.npy` of images. columns: as in HDF5. The arrays of an `.npz` are
-    unpacked into the packer's scratch folder and mapped there. Where all names of arrays are those of splits, as Keras
-    has them (x_train, y_train, x_test, y_test), these are the splits.
+    unpacked into the packer's scratch folder and mapped there.
     """
 
     def __init__(
@@ -146,12 +148,7 @@ class ArraysSource(_NamedArrays):
 
     def rows(self, findings: Findings) -> Iterator[Row]:
         unpacked = self._scratch / "arrays"
-        arrays = self._arrays(unpacked)
-        splits = {} if self.columns else _by_split(arrays)
-        findings.origin = "by the names of its arrays" if splits and self.own_splits else ""
-        for split, of_split in (splits or {"": arrays}).items():
-            for row in self.rows_of(f"{self.title} ({split})" if split else self.title, of_split, findings):
-                yield {**row, SPLIT: split} if findings.origin else row
+        yield from self.rows_of(self._arrays(unpacked), findings)
         shutil.rmtree(unpacked, ignore_errors=True)  # what it held is in the spool
 
     def _arrays(self, unpacked: Path) -> dict[str, Array]:
@@ -177,19 +174,6 @@ class ArraysSource(_NamedArrays):
             if math.prod(header.shape) * header.dtype.itemsize > path.stat().st_size - header.size:
                 raise ValueError(f"it is too short for an array of shape {header.shape}")
             return np.memmap(path, header.dtype, "r", header.size, header.shape, order)
-
-
-def _by_split(arrays: Mapping[str, Array]) -> dict[str, dict[str, Array]]:
-    """The arrays of each split, train, val and test, by their names without it, such as "x" of "x_train".
-
-    Nothing unless every array is named after one split, and each split has the same arrays.
-    """
-    found = {(split, whole): array for name, array in arrays.items() for whole, split in [without_split(name)]}
-    splits = [split for split in ("train", "val", "test") if any(split == one for one, _ in found)]
-    wholes = dict.fromkeys(whole for _, whole in found)
-    if len(found) < len(arrays) or set(found) != {(split, one) for split in splits for one in wholes}:
-        return {}
-    return {split: {whole: found[split, whole] for whole in wholes} for split in splits}
 
 
 def _unpack_npz(path: Path, folder: Path) -> dict[str, Path]:
@@ -235,7 +219,7 @@ class Hdf5Source(_NamedArrays):
         what = "HDF5; if its chunks are compressed by PyTables' Blosc, install hdf5plugin or use `h5repack -f GZIP=1`"
         with readable(self._local, what, Exception), h5py.File(self._local, "r") as file:
             file.visititems(add)  # which follows neither soft nor external links
-            yield from self.rows_of(self.title, arrays, findings)
+            yield from self.rows_of(arrays, findings)
 
 
 def _fault(array: Any) -> str:

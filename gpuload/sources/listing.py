@@ -104,16 +104,6 @@ def one_file_each(names: Sequence[str]) -> dict[str, str]:
     return {split: files[split,] for split in _ORDER if (split,) in files} if is_each else {}
 
 
-def without_split(name: str) -> tuple[str, str]:
-    """A name without the one word that is a split, and that split: "x_train" gives "x" and "train"; else the name and
-    ""."""
-    words = re.split("[^A-Za-z0-9]+", name)
-    splits = [split for word in words if (split := split_called(word))]
-    if len(splits) != 1:
-        return name, ""
-    return "_".join(word for word in words if not split_called(word)), splits[0]
-
-
 def named_splits(names: Sequence[str]) -> list[str]:
     """The splits that are words in these files' names, in the order train, val, test."""
     found = {split for name in names for split in _splits_in(name.rpartition("/")[2])}

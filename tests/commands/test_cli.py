@@ -8,7 +8,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from images import Folder, encode, photo
 from painted import pack_painted
@@ -17,7 +16,6 @@ from PIL import Image
 import gpuload
 from gpuload import cli
 from gpuload.commands import pack as pack_command
-from gpuload.decode.dali.memory import needed
 from gpuload.disk import Manifest
 from gpuload.packing.options import PackOptions
 
@@ -106,16 +104,6 @@ def test_what_is_no_file_is_told_in_lines_without_a_traceback(copy: Path, comman
         code, out, err = command(*words.split())
         assert code in (cli.DONE, cli.FAULTY, cli.WRONG) and "Traceback" not in err, err
         assert "verify" not in words or (code != cli.DONE and name in out + err)
-
-
-def test_the_memory_that_a_loader_takes_on_a_gpu(tmp_path: Path, command: Any) -> None:
-    """By hand: 4 images of 1000×500, all in each batch of 4; crops of 224 in float16, of which three batches are there."""
-    gpuload.pack([{"image": np.zeros((500, 1000, 3), np.uint8)}] * 4, tmp_path, workers=1)
-    crops, whole = 4 * 3 * 224 * 224, 4 * 3 * 500_000
-    dataset = gpuload.Dataset(tmp_path / "train")
-    assert needed([dataset], 4) == (2 * whole + 2 * 3 * 2 * crops, 2 * crops + 3 * 2 * crops)
-    said = command("info", "train", "--batch-size", "400").words
-    assert "GPU memory about 1.9 GB with decoder='dali', 0.5 GB with 'native', for batches of 400 crops of 224" in said
 
 
 def test_samples_that_shuffled_epochs_leave_out(packed: Path, command: Any) -> None:

@@ -1,13 +1,12 @@
-"""Splits as COCO, Pascal VOC and Keras have them; and YOLO's layouts."""
+"""Splits as COCO and Pascal VOC have them; and YOLO's layouts."""
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from images import Folder, encode, photo
 from PIL import Image
-from reading import rejected_of, rows_of
-from sources_read import PHOTOS, listed, names_of, packed, reasons_of, splits_of
+from reading import rejected_of
+from sources_read import PHOTOS, listed, names_of, reasons_of, splits_of
 
 from gpuload import cli
 
@@ -40,29 +39,6 @@ def test_images_of_pascal_voc_that_share_a_stem(make_folder: Folder) -> None:
     listing = listed(make_folder({**voc(), "JPEGImages/0.png": b"", **elsewhere}))
     assert "JPEGImages/0.jpg" in names_of(listing)
     assert reasons_of(listing) == [("JPEGImages/0.png", "shares its stem with 'JPEGImages/0.jpg'")]
-
-
-@pytest.mark.parametrize(
-    ("names", "other"),
-    [
-        ("x_train y_train x_test y_test", "test"),
-        ("training_images training_label dev_images dev_label", "val"),
-        ("images-training label-training images-dev label-dev", "val"),
-    ],
-)
-def test_arrays_of_keras_are_splits(tmp_path: Path, names: str, other: str) -> None:
-    """Whichever word it is, and however training and validation are called."""
-    images = np.random.default_rng(0).integers(0, 255, (7, 8, 9, 3), np.uint8)
-    arrays = [images[:5], np.arange(5) % 2, images[5:], np.arange(2)]
-    np.savez(tmp_path / "a.npz", **dict(zip(names.split(), arrays, strict=True)))
-    packed(tmp_path / "a.npz", tmp_path / "out", "--no-shuffle", "--encode", "raw")
-    for split, pixels, labels in (("train", *arrays[:2]), (other, *arrays[2:])):
-        rows = rows_of(tmp_path / "out" / split)
-        assert [row["image"] for row in rows] == [image.tobytes() for image in pixels]
-        assert [row["label"] for row in rows] == labels.tolist()
-    listing, whole = listed(tmp_path / "a.npz"), listed(tmp_path / "a.npz", no_splits=True)
-    assert listing.splits is not None and listing.splits.origin == "by the names of its arrays"
-    assert (whole.splits, len(whole)) == (None, 7)
 
 
 SMALL = [encode(photo(number, 40, 20)) for number in range(4)]

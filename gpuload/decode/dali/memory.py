@@ -63,25 +63,6 @@ def whole_images_bytes(datasets: Sequence[Dataset], batch_size: int, prefetch: i
     return round(largest * batch_size * prefetch)
 
 
-USUAL_SIDE, USUAL_PREFETCH, _FLOAT16 = 224, 2, 2
-
-
-def needed(datasets: Sequence[Dataset], batch_size: int) -> tuple[int, int]:
-    """Bytes on a GPU of a typical loader by DALI and by the native decoder: crops of 224 pixels a side in float16,
-    `prefetch=2`.
-
-    It counts the uint8 pixels (DALI: whole images; native: crops) of the batches in flight, and the values of one more
-    batch, of which DALI has its own copy. It excludes some 0.5 GB per process for CUDA and its kernels, and memory that
-    pools keep beyond their peak.
-    """
-    crops = _CHANNELS * USUAL_SIDE**2 * batch_size
-    values = _FLOAT16 * crops * (USUAL_PREFETCH + 1)
-    manifest = datasets[0].manifest
-    ahead = preallocated_bytes(manifest.width, manifest.height, batch_size, None)
-    whole = max(whole_images_bytes(datasets, batch_size, USUAL_PREFETCH), ahead if ahead <= MOST_BYTES else 0)
-    return whole + 2 * values, crops * USUAL_PREFETCH + values
-
-
 def gpu_bytes(device_id: int) -> int | None:
     """Total memory of a GPU, from torch or CuPy; None if neither is usable."""
     with suppress(ImportError, AssertionError, RuntimeError, OSError):  # AssertionError: a CPU build of torch
