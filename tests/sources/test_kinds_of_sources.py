@@ -147,6 +147,14 @@ def test_hdf5_with_a_filter_that_is_missing(tmp_path: Path) -> None:
         listed(tmp_path / "f.h5")
 
 
+def test_one_split_of_an_npz(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x_train=PIXELS[:5], y_train=np.arange(5) % 2, x_test=PIXELS[5:], y_test=np.arange(15))
+    columns = ["--column", "image=x_train", "--column", "label=y_train"]
+    manifest, rows = packed(tmp_path, tmp_path / "x.npz", *columns, "--encode", "raw")
+    assert [row["image"] for row in rows] == [image.tobytes() for image in PIXELS[:5]]
+    assert [row["label"] for row in rows] == [0, 1, 0, 1, 0] and len(manifest.fields) == 2
+
+
 def test_npy_and_npz(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", PIXELS)
     np.save(tmp_path / "y.npy", np.arange(20) % 2)
