@@ -89,6 +89,13 @@ def test_lightning_on_two_ranks(packed: Path, tmp_path: Path) -> None:
         ends.append(torch.load(tmp_path / name / "last.ckpt", weights_only=True)["state_dict"])
     torch.testing.assert_close(*ends, rtol=0, atol=0)
 
+    # From the end of an epoch, all batches of the next one.
+    last = str(tmp_path / "whole" / "last.ckpt")
+    launch(*command, "--epochs", "2", "--save-every", "25", "--runs", str(tmp_path / "next"), "--resume", last)
+    saved = torch.load(tmp_path / "next" / "last.ckpt", weights_only=True)
+    state = saved["loops"]["fit_loop"]["state_dict"]["combined_loader"][0]
+    assert (saved["global_step"], state["epoch"], state["samples"]) == (50, 1, 25 * 64)
+
 
 def test_ddp_resumes(few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     checkpoint = tmp_path / "run.pt"
