@@ -77,13 +77,10 @@ def test_formats(tmp_path: Path, form: Any) -> None:
     expected = {"xyxy": [4, 12, 12, 32], "xywh": [4, 12, 8, 20], "cxcywh": [8, 22, 8, 20]}[form]
     assert found.boxes.tolist() == [[expected], [[0] * 4]]
     assert [array.dtype for array in found] == [np.float32, np.int64, np.int64]
-<<<<<<< Updated upstream
     # Of images that are padded to a batch, in pixels.
     augment = Augment(None, gpuload.Resize(64, pad_to_multiple_of=100), flip=0)
     own = values_of(Boxes(format=form), data, [0, 1], augment=augment)
     np.testing.assert_allclose(own.boxes, found.boxes * [2, 1, 2, 1], rtol=1e-6)
-=======
->>>>>>> Stashed changes
 
 
 @pytest.mark.parametrize("transforms", [(), (gpuload.transforms.RandomRotation(9),)])
