@@ -13,6 +13,7 @@ from gpuload.machine.untrusted import open_regular
 from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Names, Ref, Scan, extension_of, is_hidden, readable
 
 MAX_MEMBER_BYTES = 1 << 30  # Pillow's largest image has 0.5 GB of pixels
+_MOST_CHARACTERS = 4096  # of a name, as of a path of Linux: folders take memory by the square of it
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _LOCAL_HEADER = struct.Struct("<26xHH")  # the lengths of the name and of what else is before the data (4.3.7)
 
@@ -43,6 +44,8 @@ class ZipArchive(Files):
         errors = (EOFError, ValueError, NotImplementedError, zipfile.BadZipFile, struct.error)
         with readable(self.path, "a zip archive", *errors), zipfile.ZipFile(self.path) as archive:
             for info in archive.infolist():
+                if len(info.filename) > _MOST_CHARACTERS:
+                    raise ValueError(f"a name of {len(info.filename):,} characters")
                 if name := _plain(info.filename):
                     found[f"{name}/" if info.is_dir() else name] = info
         return {name: info for name, info in found.items() if not any(map(is_hidden, name.split("/")))}
@@ -66,7 +69,7 @@ class ZipArchive(Files):
     def find(self, name: str) -> Ref:
         plain = _plain(name)
         info = self._members.get(self.around + plain) or self._members.get(plain)
-        if info is None or name.startswith("/"):
+        if info is None or not plain or name.startswith("/"):
             raise FileNotFoundError(f"{name}: not in {self}")
         packed = info.header_offset, info.compress_size, info.file_size, info.compress_type, info.CRC
         return Ref(name, min(info.file_size, MAX_MEMBER_BYTES), ":".join(map(str, packed)))  # it may claim any size

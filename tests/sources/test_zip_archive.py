@@ -56,7 +56,7 @@ def test_it_is_read_as_the_unpacked_folder_in_any_process(files: dict[str, bytes
 
 
 def test_classes_and_tables(tmp_path: Path) -> None:
-    more = {"p/c/": b"", "__MACOSX/p/a/._1.jpg": b"", "p/a/.x.jpg": b"", "README.txt": b""}
+    more = {"p/": b"", "p/c/": b"", "__MACOSX/p/a/._1.jpg": b"", "p/a/.x.jpg": b"", "README.txt": b""}
     archive = write_zip(tmp_path / "a.zip", {f"p/{name}": data for name, data in IMAGES.items()} | more)
     packed(archive, tmp_path / "out")
     rows = rows_of(tmp_path / "out" / "train")
@@ -69,6 +69,7 @@ def test_classes_and_tables(tmp_path: Path) -> None:
         ("./p/a/0.jpg", True),
         ("/a/0.jpg", False),
         ("a", False),
+        (".", False),
         ("../a.zip", False),
     ):
         (tmp_path / "t.csv").write_text(f"path,label\n{name},0\n")
@@ -105,6 +106,13 @@ def test_what_is_not_read_has_a_reason(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(DecodeError, match="is larger than 0 MiB, the most for a member of an archive"):
         source.read(address)
     assert size == 60_000
+
+
+def test_a_name_that_no_file_could_have(tmp_path: Path) -> None:
+    """The folders of such a name, of which each holds the names of all around it, took 2 GB."""
+    archive = write_zip(tmp_path / "a.zip", IMAGES | {f"{'a/' * 32_000}1.jpg": b""})
+    with pytest.raises(SourceError, match=r"cannot be read as a zip archive \(a name of 64,005 characters\)"):
+        open_source(archive).list_samples()
 
 
 @pytest.mark.parametrize("data", [b"", b"PK", b"x" * 1000])
