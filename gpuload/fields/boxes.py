@@ -18,7 +18,7 @@ from gpuload.fields.motion import Motion, Placement
 from gpuload.fields.rows import Each, MovingField, Rows, Value, flat, joined_lists, pad_all, rows_of, split_rows
 from gpuload.machine.untrusted import parse_json
 from gpuload.pictures import draw_boxes
-from gpuload.types import F32, F64, I64, Array, ClassNames, WidthHeight
+from gpuload.types import F32, F64, I64, Array, ClassNames
 
 _IMAGE_ID = "image_id"  # of a set that was packed from COCO's JSON
 BoxFormat = Literal["xyxy", "xywh", "cxcywh"]  # as torchvision.ops.box_convert names them
@@ -245,7 +245,7 @@ class BoxesKind(Kind):
         boxes = np.array(row[field.name], np.float32).reshape(-1, 4)
         return {field.name: boxes, classes: np.array(row[classes], np.int64)}
 
-    def look_at_batch(self, field: Field, spec: Any, value: Any, row: int, size: WidthHeight) -> dict[str, Any]:
+    def look_at_batch(self, field: Field, spec: Any, value: Any, row: int) -> dict[str, Any]:
         wanted = spec if isinstance(spec, Boxes) else Boxes(field.name)
         if wanted.as_targets:
             boxes, labels = value[row]["boxes"], value[row]["labels"] - 1

@@ -236,7 +236,7 @@ class MaskKind(Kind):
         with Image.open(io.BytesIO(read())) as mask:
             return {field.name: mask.convert("L") if mask.mode not in ("L", "P") else mask.copy()}
 
-    def look_at_batch(self, field: Field, spec: Any, value: Any, row: int, size: WidthHeight) -> dict[str, Any]:
+    def look_at_batch(self, field: Field, spec: Any, value: Any, row: int) -> dict[str, Any]:
         return {field.name: value[row]}
 
     def draw(self, field: Field, picture: Image.Image, found: Mapping[str, Any]) -> Image.Image:

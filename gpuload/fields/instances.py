@@ -19,7 +19,7 @@ from gpuload.fields.motion import Crops, Motion, Placement
 from gpuload.fields.rows import Each, Rows, flat, joined_lists, lengths_of, split_rows
 from gpuload.machine.untrusted import parse_json
 from gpuload.pictures import draw_mask
-from gpuload.types import F64, I64, U8, Array, ClassNames, HeightWidth, WidthHeight
+from gpuload.types import F64, I64, U8, Array, ClassNames, HeightWidth
 
 # As COCO has them: a list of polygons, each flat, x0 y0 x1 y1 …; or a dict of "size", (height, width), and "counts",
 # the lengths of runs of zeros and ones in turns, column by column: a list, or COCO's compressed text.
@@ -150,8 +150,8 @@ class InstancesKind(BoxesKind):
         whole = Motion(Crops(none, size, none, size, *(np.zeros(1) for _ in range(2))), image)  # type: ignore[arg-type]
         return {**found, masks: draw_masks(_outlines(row[masks], image), 0, whole, np.array([0, 0, *image]))}
 
-    def look_at_batch(self, field: Field, spec: Any, value: Any, row: int, size: WidthHeight) -> dict[str, Any]:
-        found = super().look_at_batch(field, spec, value, row, size)
+    def look_at_batch(self, field: Field, spec: Any, value: Any, row: int) -> dict[str, Any]:
+        found = super().look_at_batch(field, spec, value, row)
         if isinstance(spec, Boxes) and spec.masks:
             found[self.companions(field.name)[-1]] = value[row]["masks"]
         return found

@@ -188,7 +188,7 @@ class KeypointsKind(Kind):
     def look(self, field: Field, row: Mapping[str, Any], read: Any) -> dict[str, Any]:
         return {field.name: _as_points(row[field.name], field)}
 
-    def look_at_batch(self, field: Field, spec: Any, value: Any, row: int, size: WidthHeight) -> dict[str, Any]:
+    def look_at_batch(self, field: Field, spec: Any, value: Any, row: int) -> dict[str, Any]:
         return {field.name: value.keypoints[row][: int(value.counts[row])]}
 
     def draw(self, field: Field, picture: Image.Image, found: Mapping[str, Any]) -> Image.Image:

@@ -269,10 +269,10 @@ class Kind:
         """
         return {field.name: row[field.name]}
 
-    def look_at_batch(self, field: Field, spec: Any, value: Any, row: int, size: WidthHeight) -> dict[str, Any]:
+    def look_at_batch(self, field: Field, spec: Any, value: Any, row: int) -> dict[str, Any]:
         """The same of a sample in a batch, in pixels of its image; only of kinds that are drawn.
 
-        spec: with which the field was requested. value: of the batch, for one view, as NumPy arrays. size: the image's.
+        spec: with which the field was requested. value: of the batch, for one view, as NumPy arrays.
         """
         return {}
 

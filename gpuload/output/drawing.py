@@ -51,11 +51,9 @@ class BatchDrawing:
         return found
 
     def _draw(self, picture: Image.Image, batch: Mapping[str, Any], row: int, view: int) -> Image.Image:
-        size = picture.size
-
         def look(field: Field) -> dict[str, Any]:
             spec, value = self._specs.get(field.name), _of_view(batch[field.name], view)
-            return kind_of(field).look_at_batch(field, spec, value, row, size)
+            return kind_of(field).look_at_batch(field, spec, value, row)
 
         return draw_fields(picture, [self._fields[name] for name in batch if name in self._fields], look)
 

@@ -84,7 +84,7 @@ class ShardReport:
     shard.
 
     shards: `ShardInfo`s as dicts; none if every sample was rejected, in which case there is no file.
-    rejected: of each sample its row in the listing, its name, the reason, and whether it was skipped on request.
+    rejected: of each sample its row in the listing, its name and the reason.
     kinds, members: number of images by `StoredImage.kind`, and by their extensions.
     histogram: 256 C exact counts of the values of each of C channels over the `measured` images; [] where these are not
         uint8.
