@@ -53,7 +53,7 @@ class Parser(argparse.ArgumentParser):
     """Escapes its errors, which may quote file names from a shell."""
 
     def error(self, message: str) -> NoReturn:
-        complain(f"{self.format_usage().strip()} -- {message}")
+        complain(f"{' '.join(self.format_usage().split())} -- {message}")
         self.exit(2)
 
 
