@@ -86,15 +86,20 @@ def backward(room: str, imported: Set[str]) -> list[str]:
     return sorted((used & known) - set(line[: line.index(room) + 1]))
 
 
+def own_modules(root: Path) -> dict[str, Path]:
+    """Path of each module of the package by its full name; of a package's `__init__.py` by the package's name."""
+    parts = {path: ("gpuload", *path.relative_to(root).with_suffix("").parts) for path in root.rglob("*.py")}
+    return {".".join(words).removesuffix(".__init__"): path for path, words in parts.items()}
+
+
+@functools.cache
 def module_graph(root: Path) -> dict[str, set[str]]:
     """For each module of the package, the modules of the package that it imports.
 
     A package stands for its `__init__`. Importing one of its modules does not count as importing the package, although
     Python runs its `__init__`.
     """
-    parts = {path: ("gpuload", *path.relative_to(root).with_suffix("").parts) for path in root.rglob("*.py")}
-    named = {".".join(words).removesuffix(".__init__"): path for path, words in parts.items()}
-    graph = {}
+    named, graph = own_modules(root), {}
     for name, path in named.items():
         found = imports(path.read_text()) & set(named)
         # `from gpuload.room import module` needs the module, and the room only as far as every module in it does.
