@@ -1,21 +1,26 @@
-"""Changes one place of a module at a time and sees whether the fast tests of its stage notice; see tools/mutate.sh."""
+"""Changes one place of a module at a time and sees whether the tests that reach it notice; see tools/mutate.sh."""
 
 import argparse
 import json
 import os
 import platform
 import re
+import shutil
 import subprocess
+import sys
+import tempfile
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from mutation.forked import import_outside, in_fork, run_tests
-from mutation.operators import find_mutants
-from mutation.stages import ROOT, STAGES, Stage
+from mutation.operators import Mutant, find_mutants
+from mutation.reach import ROOT, Reach
 
 RESULTS = ROOT / "tools/results/mutation.json"
 REASONS = ROOT / "tools/results/mutation-survivors.md"
+
+_MOST_S = 30.0  # of tests in each round
 
 
 class Session:
@@ -32,23 +37,63 @@ class Session:
             file.write(json.dumps(result, ensure_ascii=False) + "\n")
 
 
-def run_stage(name: str, stage: Stage, session: Session, options: argparse.Namespace) -> None:
-    """Tries the mutants of a stage's modules, those first that come first in a sample."""
-    log = options.session / f"{name}.log"
-    outcome, took_s = in_fork(lambda: run_tests(stage.tests), 3600, log)
-    if outcome != "survived":
-        raise SystemExit(f"{name}: the tests fail without a change ({outcome}); {log} tells why")
-    for path in stage.paths():
-        source = (ROOT / path).read_text()
-        for mutant in find_mutants(path, source)[: options.most]:
-            known = session.results.get(mutant.id)
-            if known is not None and not (options.again and known["outcome"] == "survived"):
-                continue
-            changed = mutant.apply(source)
-            outcome, _ = in_fork(lambda path=path, changed=changed: run_tests(stage.tests, path, changed), 3 * took_s)
-            session.add({**mutant.about(), "outcome": outcome})
-            if outcome == "survived":
-                print(f"{path}:{mutant.line}\n  - {mutant.before}\n  + {mutant.after}", flush=True)
+class Trial:
+    """Runs tests in a copy of the repository, of which one module is changed on disk: other processes see it, too."""
+
+    def __init__(self, tree: Path, reach: Reach) -> None:
+        self._tree, self._reach = tree, reach
+        self._sound: set[str] = set()  # tests that pass without a change
+
+    def __call__(self, mutant: Mutant, source: str) -> tuple[str, str]:
+        """How it ended, and the test that noticed it. "unclear": what noticed it fails without the change, too."""
+        for tests in self._reach.rounds(mutant.module, mutant.line, mutant.last_line, _MOST_S):
+            self._write(mutant.module, mutant.apply(source))
+            try:
+                outcome, noticed = self._run(tests)
+            finally:
+                self._write(mutant.module, source)
+            if outcome != "survived":
+                return (outcome if self._are_sound([noticed] if noticed else tests) else "unclear"), noticed
+        return "survived", ""
+
+    def _are_sound(self, tests: list[str]) -> bool:
+        if not self._sound.issuperset(tests):
+            outcome, _ = self._run(tests)
+            if outcome != "survived":
+                return False
+            self._sound.update(tests)
+        return True
+
+    def _run(self, tests: list[str]) -> tuple[str, str]:
+        note = self._tree / "noticed"
+        note.unlink(missing_ok=True)
+        outcome = in_fork(lambda: run_tests(tests, note), 30 + 5 * self._reach.seconds(tests))
+        return outcome, note.read_text() if note.exists() else ""
+
+    def _write(self, module: str, source: str) -> None:
+        path = self._tree / module
+        path.unlink()
+        path.write_text(source)
+
+
+def copy_to(tree: Path) -> None:
+    """Copies the files that git knows or would add."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(lambda name: (ROOT / name).is_file(), listed.split("\0")):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, tree / name)
+    for name in filter(lambda name: (ROOT / name).exists(), (".git", ".venv")):
+        (tree / name).symlink_to(ROOT / name)
+
+
+def chosen_modules(patterns: list[str]) -> list[str]:
+    """Modules of gpuload by room ("order") or file ("order/epoch.py"), as paths from the top of the repository."""
+    every = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "gpuload").rglob("*.py")) if path.read_text()]
+    if not patterns:
+        return every
+    starts = tuple(f"gpuload/{one}" if one.endswith(".py") else f"gpuload/{one}/" for one in patterns)
+    return [path for path in every if path.startswith(starts)]
 
 
 def reasons() -> dict[tuple[str, str], str]:
@@ -63,46 +108,75 @@ def reasons() -> dict[tuple[str, str], str]:
     return found
 
 
-def summary(session: Session) -> dict[str, Any]:
-    """Counts of each module, and the survivors."""
-    known, modules, survivors = reasons(), dict[str, Any](), list[dict[str, Any]]()
-    for path in (path for stage in STAGES.values() for path in stage.paths()):
+def summary(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Counts by room and module, and the survivors."""
+    known, modules, rooms, survivors = reasons(), dict[str, Any](), dict[str, Any](), list[dict[str, Any]]()
+    for path in chosen_modules([]):
         mutants = find_mutants(path, (ROOT / path).read_text())
-        tried = [session.results[mutant.id] for mutant in mutants if mutant.id in session.results]
-        counts = {kind: sum(one["outcome"] == kind for one in tried) for kind in ("killed", "timeout", "survived")}
+        tried = [results[mutant.id] for mutant in mutants if mutant.id in results]
+        if not tried:
+            continue
         found = [
             {**one, "reason": known.get((path, f"{one['before']} → {one['after']}"))}
             for one in tried
             if one["outcome"] == "survived"
         ]
-        changing = len(tried) - sum(one["reason"] is not None for one in found)
-        share = round((counts["killed"] + counts["timeout"]) / changing, 3) if changing else None
-        modules[path] = {"mutants": len(mutants), "tried": len(tried), **counts, "share_found": share}
-        survivors += found
-    return {"modules": modules, "survivors": survivors}
+        counts = {kind: sum(one["outcome"] == kind for one in tried) for kind in ("killed", "timeout", "unclear")}
+        counts |= {"survived": len(found), "of_those_harmless": sum(one["reason"] is not None for one in found)}
+        modules[path] = {"mutants": len(mutants), "tried": len(tried), **counts}
+        room = rooms.setdefault(path.split("/")[1].removesuffix(".py"), dict.fromkeys(("tried", *counts), 0))
+        for kind in room:
+            room[kind] += modules[path][kind]
+        survivors += [{name: one[name] for name in ("module", "line", "before", "after", "reason")} for one in found]
+    for room in rooms.values():
+        changing = room["tried"] - room["of_those_harmless"] - room["unclear"]
+        room["share_found"] = round((room["killed"] + room["timeout"]) / changing, 3) if changing else None
+    return {"rooms": rooms, "modules": modules, "survivors": survivors}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="tools/mutate.sh", description=__doc__)
-    parser.add_argument("stages", nargs="*", help=f"of {', '.join(STAGES)}; without any: all")
+    parser.add_argument("modules", nargs="*", help="rooms or files of gpuload, such as order or packing/plan.py")
     parser.add_argument("--session", type=Path, default=ROOT / "build/mutation", help="folder of what is known so far")
     parser.add_argument("--most", type=int, metavar="N", help="of each module, always the same sample")
     parser.add_argument("--again", action="store_true", help="try survivors again, after tests were added")
     parser.add_argument("--json", type=Path, default=RESULTS, help="where the summary goes")
     options = parser.parse_args()
-    if unknown := set(options.stages) - set(STAGES):
-        parser.error(f"{sorted(unknown)[0]!r}: is no stage, expected one of {', '.join(STAGES)}")
-    options.session = options.session.resolve()
-    options.session.mkdir(parents=True, exist_ok=True)
-    os.chdir(ROOT)
-    import_outside()
-    session = Session(options.session / "results.jsonl")
-    for name in options.stages or STAGES:
-        run_stage(name, STAGES[name], session, options)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
-    versions = {name: version(name) for name in ("pytest", "hypothesis")}
+    folder = options.session.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    modules = chosen_modules(options.modules)
+    if not modules:
+        parser.error(f"no module of gpuload is called {options.modules[0]!r}")
+    reach, session = Reach(folder), Session(folder / "results.jsonl")
+    with tempfile.TemporaryDirectory(prefix="tree-", dir=folder) as name:
+        tree = Path(name)
+        copy_to(tree)
+        os.chdir(tree)
+        import_outside(tree)
+        subprocess.run([sys.executable, "-m", "gpuload", "warm-up"], check=True, stdout=subprocess.DEVNULL)
+        attempt = Trial(tree, reach)
+        for module in modules:
+            source = (ROOT / module).read_text()
+            for mutant in find_mutants(module, source)[: options.most]:
+                known = session.results.get(mutant.id)
+                if known is not None and not (options.again and known["outcome"] == "survived"):
+                    continue
+                outcome, noticed = attempt(mutant, source)
+                session.add({**mutant.about(), "outcome": outcome, "noticed": noticed})
+                if outcome in ("survived", "unclear"):
+                    print(
+                        f"{outcome}: {module}:{mutant.line} {noticed}\n  - {mutant.before}\n  + {mutant.after}",
+                        flush=True,
+                    )
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    versions = {name: version(name) for name in ("pytest", "hypothesis", "coverage")}
     about = {"commit": commit.stdout.strip(), "python": platform.python_version(), **versions}
-    options.json.write_text(json.dumps({"about": about, **summary(session)}, indent=1, ensure_ascii=False) + "\n")
+    found = {"about": about, **summary(session.results)}
+    options.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    for room, counts in found["rooms"].items():
+        print(room, *(f"{kind} {count}" for kind, count in counts.items()), sep="  ")
 
 
 if __name__ == "__main__":

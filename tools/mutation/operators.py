@@ -43,6 +43,7 @@ class Mutant:
 
     module: str  # path from the top of the repository
     line: int
+    last_line: int
     begin: int
     end: int
     before: str
@@ -79,7 +80,9 @@ def find_mutants(module: str, source: str) -> list[Mutant]:
             after = ast.unparse(changed)
             if after != ast.unparse(node):
                 text = after if isinstance(node, ast.stmt) else f"({after})"
-                mutant = Mutant(module, node.lineno, begin, end, " ".join(before.split()), text, source_hash)
+                mutant = Mutant(
+                    module, node.lineno, node.end_lineno, begin, end, " ".join(before.split()), text, source_hash
+                )
                 found[mutant.id] = mutant
     return [found[one] for one in sorted(found)]
 

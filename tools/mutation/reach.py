@@ -1,0 +1,72 @@
+"""Which tests reach which line, measured once by coverage.py in a run of the whole suite."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from coverage import CoverageData
+
+ROOT = Path(__file__).resolve().parents[2]
+
+_DURATION = re.compile(r"([\d.]+)s (?:setup|call|teardown) +(tests/.*)")
+
+
+class Reach:
+    """Tests by the lines of gpuload that they reach in their own process, and how long each takes.
+
+    folder: where the run's coverage and output are kept; it is made unless they are there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        log, kept = folder / "suite.log", folder / "coverage"
+        if not kept.exists():
+            _run_suite(log, kept)
+        self._data = CoverageData(str(kept))
+        self._data.read()
+        self._lines: dict[str, dict[int, list[str]]] = {}
+        self._seconds: dict[str, float] = {}
+        for seconds, test in _DURATION.findall(log.read_text()):
+            self._seconds[test] = self._seconds.get(test, 0.0) + float(seconds)
+
+    def rounds(self, module: str, first: int, last: int, most_s: float) -> list[list[str]]:
+        """The tests that reach one of these lines of a module, fastest first: those of its own room, then the others.
+
+        Each round takes about `most_s` seconds at most. Of lines that run while the module is imported, or in other
+        processes alone, the tests that reach any line of it.
+        """
+        if module not in self._lines:
+            self._lines[module] = self._data.contexts_by_lineno(str(ROOT / module))
+        lines = self._lines[module]
+        reaching = _tests(lines, range(first, last + 1)) or _tests(lines, lines)
+        room = module.removeprefix("gpuload/").removesuffix(".py").split("/")[0]
+        found: list[list[str]] = [[], []]
+        left = [most_s, most_s]
+        for test in sorted(reaching, key=lambda test: (self._seconds.get(test, 0.0), test)):
+            number = int(not test.startswith((f"tests/{room}/", f"tests/test_{room}.py")))
+            left[number] -= 0.02 + self._seconds.get(test, 0.0)
+            if left[number] > 0:
+                found[number].append(test)
+        return [tests for tests in found if tests]
+
+    def seconds(self, tests: list[str]) -> float:
+        """How long these tests take together."""
+        return sum(self._seconds.get(test, 0.0) for test in tests)
+
+
+def _tests(contexts: dict[int, list[str]], lines: Iterable[int]) -> set[str]:
+    named = {context.rpartition("|")[0] for line in lines for context in contexts.get(line, ())}
+    return named - {""}
+
+
+def _run_suite(log: Path, kept: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-vvn3", "--dist=worksteal", "--durations=0", "--durations-min=0"]
+    cover = ["--cov=gpuload", "--cov-context=test", "--cov-report="]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COVERAGE_FILE": str(kept)}
+    with log.open("wb") as file:
+        run = subprocess.run([*command, *cover], cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT)
+    if run.returncode:
+        kept.unlink(missing_ok=True)
+        raise SystemExit(f"the tests fail without a change: {log} tells why")
