@@ -88,12 +88,14 @@ def find_mutants(module: str, source: str) -> list[Mutant]:
 
 
 def _code(tree: ast.AST) -> Iterator[Any]:
-    """Nodes that decide the behaviour: no annotations, docstrings, imports, or parts of texts."""
+    """Nodes that decide the behaviour: no annotations, docstrings, imports, lists of names, or parts of texts."""
     children = [value for name, value in ast.iter_fields(tree) if name not in ("annotation", "returns")]
     for node in (one for value in children for one in (value if isinstance(value, list) else [value])):
         if not isinstance(node, ast.AST) or isinstance(node, _SKIPPED):
             continue
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            continue
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             continue
         if isinstance(node, ast.stmt | ast.expr):
             yield node

@@ -35,12 +35,13 @@ class Reach:
         """The tests that reach one of these lines of a module, fastest first: those of its own room, then the others.
 
         Each round takes about `most_s` seconds at most. Of lines that run while the module is imported, or in other
-        processes alone, the tests that reach any line of it.
+        processes alone, the tests that reach any line of it, or else of its folder.
         """
-        if module not in self._lines:
-            self._lines[module] = self._data.contexts_by_lineno(str(ROOT / module))
-        lines = self._lines[module]
+        lines = self._contexts(module)
         reaching = _tests(lines, range(first, last + 1)) or _tests(lines, lines)
+        for path in () if reaching else (ROOT / module).parent.rglob("*.py"):
+            lines = self._contexts(str(path.relative_to(ROOT)))
+            reaching |= _tests(lines, lines)
         room = module.removeprefix("gpuload/").removesuffix(".py").split("/")[0]
         found: list[list[str]] = [[], []]
         left = [most_s, most_s]
@@ -50,6 +51,11 @@ class Reach:
             if left[number] > 0:
                 found[number].append(test)
         return [tests for tests in found if tests]
+
+    def _contexts(self, module: str) -> dict[int, list[str]]:
+        if module not in self._lines:
+            self._lines[module] = self._data.contexts_by_lineno(str(ROOT / module))
+        return self._lines[module]
 
     def seconds(self, tests: list[str]) -> float:
         """How long these tests take together."""
