@@ -29,6 +29,7 @@ REJECTED_NAME = "rejected.jsonl"
 BASE_FILES = (manifest_file.FILE_NAME, index_file.FILE_NAME, REJECTED_NAME)
 
 SCRATCH_NAME = ".packing"
+STATE_NAME = "state.json"  # in the scratch folder, once the run is planned; before, nothing else is written
 _DONE_NAME = ".packing-done"  # the scratch folder while it is being removed
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
@@ -74,15 +75,15 @@ class Output:
         self.scratch = self.path / SCRATCH_NAME
         self.resumed = options.resume and self.scratch.exists()
         self.finished = options.resume and not (self.resumed or self.append or options.overwrite) and is_set
-        if self.resumed or self.finished:
+        if self.finished or (self.resumed and (self.scratch / STATE_NAME).exists()):
             return
-        if self.scratch.exists():
+        if self.scratch.exists() and not self.resumed:
             raise OutputError(
                 f"{self.where}: holds an interrupted run. Continue it with --resume, or delete the folder and pack "
                 "again"
             )
-        check_holds(self.where, sorted(entry.name for entry in self.path.iterdir()), self.append, is_set)
-        self.scratch.mkdir()
+        check_holds(self.where, sorted({*os.listdir(self.path)} - {SCRATCH_NAME}), self.append, is_set)
+        self.scratch.mkdir(exist_ok=True)
 
     def packed_splits(self) -> dict[str, Path]:
         """Name and folder of each complete split, sorted by name."""

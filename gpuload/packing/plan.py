@@ -26,7 +26,7 @@ from gpuload.fields.images import POINTS
 from gpuload.fields.registry import kind_of
 from gpuload.machine.installed import require
 from gpuload.packing.options import Encoding, PackOptions
-from gpuload.packing.output import Output, write_json
+from gpuload.packing.output import STATE_NAME, Output, write_json
 from gpuload.packing.workers import Workers
 from gpuload.sources.listing import BYTES, NAME, WHERE, Listing, Rejection, addresses
 from gpuload.sources.rows import Source
@@ -34,8 +34,6 @@ from gpuload.types import I64, Bools, ClassNames
 
 ROW = "row"
 MEASURED = "measured"
-
-_STATE_NAME = "state.json"
 
 OWN_SPLITS = "the source's own"
 _RECORDED_ALONE = ("encode", "size", "fit")  # by a manifest; other settings of `Encoding` if not the default
@@ -101,7 +99,7 @@ class RunState:
         Raises:
             OutputError: it is of another version, or damaged.
         """
-        path = scratch / _STATE_NAME
+        path = scratch / STATE_NAME
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             found["fields"] = tuple(map(Field.from_json, found["fields"]))
@@ -169,7 +167,7 @@ def plan_run(source: Source, options: PackOptions, output: Output) -> RunState:
             f"{drawn} draws splits, but the source has its own ({', '.join(listing.splits.names)}, "
             f"{listing.splits.origin}). Leave out {drawn} to keep these, or give --no-splits to ignore them"
         )
-    base = {name: Manifest.read(folder) for name, folder in output.packed_splits().items()} if options.append else {}
+    base = {name: Manifest.read(folder) for name, folder in output.packed_splits().items()}
     listing = _match_listing(listing, base, options)
     firsts = _find_firsts(source, options, listing)
     skipped = (firsts != np.arange(len(listing))) & options.dedup
@@ -194,7 +192,7 @@ def plan_run(source: Source, options: PackOptions, output: Output) -> RunState:
         first_row=max(listed, default=0),
         own_splits=listing.splits is not None,
     )
-    write_json(output.scratch / _STATE_NAME, asdict(state))
+    write_json(output.scratch / STATE_NAME, asdict(state))
     return state
 
 

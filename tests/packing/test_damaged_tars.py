@@ -1,6 +1,7 @@
 """Damage is an error that names the byte, or, by `verify`, is read on behind; never an end without a word. `verify` finds the
 samples that end a decoder, and an index that is not the manifest's."""
 
+import hashlib
 import importlib
 import json
 import os
@@ -342,3 +343,22 @@ def test_digests_of_parts_that_are_others(copy: Path) -> None:
     """With those, a loader could not fetch the parts of a set at a URL."""
     change_manifest(copy, lambda found: found["index_parts"].reverse(), fingerprint=False)
     assert verify(copy) == [f"{copy}/index.arrow: {OTHER}"]
+
+
+def test_a_sample_that_the_index_lacks(tmp_path: Path) -> None:
+    """In a packed set that is a fault, whatever was rejected; `index` leaves out samples that lie in the shards."""
+    train = tmp_path / "train"
+    gpuload.pack([{"image": IMAGES[0]}], tmp_path, workers=1)
+    shard = train / "shard-000000.tar"
+    with tarfile.open(shard, "a") as archive:
+        archive.addfile(tarfile.TarInfo("other.jpg"))
+    now = {"bytes": shard.stat().st_size, "sha256": hashlib.sha256(shard.read_bytes()).hexdigest()}
+    change_manifest(train, lambda found: found["shards"][0].update(now))
+    change_manifest(train, lambda found: found["packing"].update(rejected=1))
+    faults = [f"{train}/shard-000000.idx: does not describe {shard.name}"]
+    faults.append(f"{shard}: its samples are not those of index.arrow")
+    assert verify(train, 1) == faults
+    change_manifest(train, lambda found: found["packing"].update(indexed="by hand"))
+    assert verify(train, 1) == []
+    change_manifest(train, lambda found: found["packing"].update(rejected=0))
+    assert verify(train, 1) == faults

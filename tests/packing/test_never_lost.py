@@ -440,8 +440,17 @@ def test_same_bytes_although_a_worker_is_killed(cluster, photo_files: dict[str, 
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_no_cluster(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("127.0.0.1:9", ".*Connection refused"),
+        ("127.0.0.1:nine", "Unable to parse port number"),  # of these, Ray says what is wrong
+        ("x://127.0.0.1:9", "Module: x does not exist"),
+    ],
+)
+def test_no_cluster(tmp_path: Path, address: str, reason: str) -> None:
     pytest.importorskip("ray").shutdown()
-    with pytest.raises(GpuloadError, match=r"--address 127.0.0.1:9: no Ray cluster there .*`ray status` shows one"):
-        gpuload.pack([{"image": encode(photo())}], tmp_path / "out", engine="ray", address="127.0.0.1:9")
+    message = rf"--address {address}: no Ray cluster there \({reason}.*\)\. `ray status` shows one"
+    with pytest.raises(GpuloadError, match=message):
+        gpuload.pack([{"image": encode(photo())}], tmp_path / "out", engine="ray", address=address)
     assert not (tmp_path / "out").exists()

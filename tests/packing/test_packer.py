@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from images import Folder, encode, photo
+from images import Folder, encode, photo, write_files
 from PIL import Image
 from reading import files_of, rejected_of, rows_of
 from stand_ins import FaultySource, TimedSource, die, mute, pack_watched
@@ -126,7 +126,7 @@ def test_workers_that_die_without_an_image_to_blame(
 ) -> None:
     monkeypatch.setattr("gpuload.packing.packer.pack_shard", die)
     monkeypatch.setattr("gpuload.packing.workers.MOST_DEATHS", 2)
-    with pytest.raises(GpuloadError, match=r"workers died .* with no image to blame.*fewer --workers.*__main__"):
+    with pytest.raises(GpuloadError, match=r"workers died 3 times with no image to blame, .*fewer --workers.*__main__"):
         gpuload.pack(source, tmp_path / "out", workers=1)
     assert not (tmp_path / "out").exists()
 
@@ -143,7 +143,9 @@ def test_a_shard_without_samples_is_at_no_time_a_shard(
         [f"shard-{number:06d}.{end}" for number in (0, 2) for end in ("idx", "tar")],
     )
     assert sorted(path.name for path in train.glob("shard*")) == names
-    assert [shard.name for shard in Manifest.read(train).shards] == names[1::2] and len(rows_of(train)) == 2
+    manifest = Manifest.read(train)
+    assert [shard.name for shard in manifest.shards] == names[1::2] and len(rows_of(train)) == 2
+    assert manifest.packing["splits"] == {"train": 1}
 
 
 def test_a_worker_that_cannot_answer_ends() -> None:
@@ -177,8 +179,15 @@ def test_an_output_folder_that_is_not_empty(source: FolderSource, undisturbed: P
     before = files_of(undisturbed)
     (tmp_path / "file").touch()
     (tmp_path / "broken" / ".packing").mkdir(parents=True)
+    # A run with --append that was killed while it listed the source is not resumed as one without.
+    write_files(tmp_path / "set", before)
+    (tmp_path / "set" / ".packing").mkdir()
+    added = "is not empty, it holds a packed set, to which --append adds"
+    with pytest.raises(OutputError, match=added):
+        gpuload.pack(source, tmp_path / "set", workers=1, resume=True)
+    assert files_of(tmp_path / "set") == before
     for out, message in (
-        (undisturbed, "is not empty, it holds a packed set, to which --append adds"),
+        (undisturbed, added),
         (tmp_path, "is not empty, it holds 'broken'"),
         (tmp_path / "file", "file: cannot be written"),
         (tmp_path / "broken", "holds an interrupted run. Continue it with --resume"),
