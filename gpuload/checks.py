@@ -249,14 +249,11 @@ def parse_size(text: str) -> int:
     """The number of bytes of a size such as "1GB", "256 MiB", "1e9" or "500000".
 
     Raises:
-        ArgumentError: it is not a size.
+        ValueError, OverflowError: it is not a size.
     """
     upper = text.strip().upper()
     digits = upper.rstrip("BKMGTI ")
-    try:
-        return int(float(digits) * _UNITS[upper[len(digits) :].strip().removesuffix("B")])
-    except (ValueError, KeyError, OverflowError):
-        raise ArgumentError(f"{text!r} is not a size in bytes; write for instance 1GB, 256MiB or 500000") from None
+    return int(float(digits) * _UNITS.get(upper[len(digits) :].strip().removesuffix("B"), math.nan))
 
 
 # Rules

@@ -29,8 +29,8 @@ class GpuloadError(Exception):
     and omit possible secrets in URLs.
     """
 
-    def __init__(self, *args: object) -> None:
-        super().__init__(*(printable(without_secrets(value)) if isinstance(value, str) else value for value in args))
+    def __init__(self, *args: str) -> None:
+        super().__init__(*(printable(without_secrets(text)) for text in args))
 
 
 class ArgumentError(GpuloadError, ValueError):

@@ -9,7 +9,7 @@ call and some ms to allocate, so it is reused.
 
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,7 @@ class Device:
             DeviceError: a CUDA graph is being captured.
         """
         try:
-            with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
+            with torch.cuda.stream(self._stream):  # of None: no change
                 yield
         except RuntimeError as error:
             if "stream is capturing" in str(error):

@@ -138,8 +138,9 @@ def test_each_repeat_has_random_numbers_of_its_own(packed: Path) -> None:
     assert len(set(again)) == len(again) > 10 and expected[5] in again
 
 
+@pytest.mark.parametrize("decoder", ["native", "dali", "both", "native-uploading"], indirect=True)
 def test_views_have_functions_of_their_own(packed: Path, decoder: str) -> None:
-    options: dict[str, Any] = {"dtype": "uint8", "crop": RandomResizedCrop((0.5, 1))}  # decoded in their full size
+    options: dict[str, Any] = {"crop": RandomResizedCrop((0.5, 1))}  # decoded in their full size
     plainly = Augment(40, **options)
     noisy = Augment(40, transforms=[Function(speckle)], **options)
     augments = [noisy, plainly, Augment(40, transforms=[Function(speckle, before_crop=True)], **options), noisy]

@@ -89,7 +89,9 @@ def test_a_rank_without_samples_has_empty_fields_of_each_kind(
         *_, last = full
         (none,) = empty
         assert (len(last.key), len(none.dataset), none.key) == (2, 0, [])  # nine over four ranks
-        assert all(view.shape[:2] == (0, 3) for view in (none.image if isinstance(none.image, tuple) else [none.image]))
+        views = none.image, none.mask
+        for images, masks in zip(*views, strict=True) if isinstance(none.image, tuple) else [views]:
+            assert images.shape[:2] == (0, 3) and len(masks) == 0
         assert empty.padding == 0 and empty.drop_last is False
         assert forms_of(last) == forms_of(none)
 

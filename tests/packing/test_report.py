@@ -72,12 +72,12 @@ def test_the_rate_of_a_bar_leaves_out_what_was_there_before(monkeypatch: pytest.
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr("gpuload.counted.time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setenv("COLUMNS", "120")
-    for images, rate in ((1010, "5 images/s"), (990, " 0 images/s")):
+    for images, rate in ((1010, " 20 images/s  4 MB/s"), (990, " 0 images/s ")):
         with progress_bar("packing", "images") as bar:
-            bar(1000, 2000, 0)
-            now[0] += 2.0
-            bar(images, 2000, 0)
-        assert rate in terminal.getvalue() and "505" not in terminal.getvalue()
+            bar(1000, 2000, 10**9)
+            now[0] += 0.5
+            bar(images, 2000, 10**9 + (images - 1000) * 200_000)
+        assert rate in terminal.getvalue() and not re.search(r"\d{3} (images|MB)/s", terminal.getvalue())
     assert not re.search(r"-\d[\d,]* (images|MB)/s", terminal.getvalue())
 
 

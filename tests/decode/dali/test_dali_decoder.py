@@ -2,8 +2,10 @@
 these needs a GPU to be tested."""
 
 import re
+import weakref
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from typing import Any
 
 import numpy as np
@@ -47,7 +49,8 @@ FORMS = [Augment(8).form]
 @pytest.mark.parametrize(
     ("sides", "batch_size", "load", "is_told"),
     [
-        ((640, 480), 256, None, True),  # 0.65 of 256 images of 0.9 MB
+        ((1465, 1465), 256, None, True),  # DALI's default: 0.65 of 256 images
+        ((1467, 1467), 257, None, False),
         ((5980, 6430), 256, None, False),  # ImageNet's largest: 19 GB
         ((5980, 6430), 256, 0.0, True),  # one image
         ((5980, 6430), 16, 1.0, False),
@@ -199,3 +202,14 @@ def test_a_batch_is_handed_over_before_the_next_is_scheduled(monkeypatch: pytest
     assert len(list(runner.decode(iter([one_batch(), one_batch()])))) == 2
     runner.close()
     assert log.count("outputs on None") == 2 and "through DLPack" not in log
+
+
+def test_at_the_end_of_the_interpreter_no_pipeline_is_left_to_dali(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dali, "_decoders", weakref.WeakSet())  # not those of other tests
+    runner = open_dali(monkeypatch, [], None)
+    batches = runner.decode(iter([one_batch() for _ in range(9)]))
+    next(batches)
+    dali._end_all()
+    with pytest.raises(CancelledError):
+        list(batches)
+    runner.close()
