@@ -164,6 +164,8 @@ def test_npy_and_npz(tmp_path: Path) -> None:
         assert row["image"] == image.tobytes()  # offset and bytes are those of the pixels
         assert row["image_bytes"] == row["width"] * row["height"] * 3
     assert [row["label"] for row in rows] == [n % 2 for n in range(20)]
+    np.save(tmp_path / "narrow.npy", PIXELS[:4, :, :3, 0])
+    assert len(listed(tmp_path / "narrow.npy", no_labels=True)) == 4
     for save, name in ((np.savez, "plain"), (np.savez_compressed, "small")):
         save(tmp_path / f"{name}.npz", images=PIXELS, angle=np.arange(20) / 8, tokens=np.arange(60).reshape(20, 3))
         folder = tmp_path / name
@@ -202,6 +204,12 @@ def test_files_of_samples(tmp_path: Path, kind: str) -> None:
         assert [(row["target"], row["label"]) for row in rows] == [([n / 2, n / 4], n % 2) for n in range(6)]
         with pytest.raises(SourceError, match="--column label=bred: expected one of"):
             listed(path, columns={"label": ("bred",)})
+        one = listed(path, columns={"target": ("x",), "label": ("breed",)})
+        assert one.samples.column("target").to_pylist() == [n / 2 for n in range(6)]
+    if kind == "maps":  # of images alone, fields may differ
+        with lmdb.open(str(path)) as store, store.begin(write=True) as transaction:
+            transaction.put(b"other", msgpack.packb({"image": PHOTOS[0], "x": "one"}))
+        assert len(listed(path / "data.mdb", form="lmdb", no_labels=True)) == 7
 
 
 def test_tars_packed_by_others(make_folder: Folder, tmp_path: Path) -> None:

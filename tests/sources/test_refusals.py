@@ -103,6 +103,7 @@ DOCUMENTS: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
         ({"annotations": [{**BOX, "category_id": None}]}, "an entry of its annotations has the category_id"),
         ({"annotations": [{"id": 1, "image_id": 1, "bbox": [1, 2, 3, 4], "caption": "x"}]}, "neither a caption nor a bbox with a category_id"),
         ({"annotations": [{"id": 1, "image_id": 1}]}, "an annotation has neither a caption nor a bbox"),
+        *(({"categories": [{"id": wrong, "name": "x"}]}, "an entry of its categories has the id") for wrong in (True, 5.0, "5" * 81, "five")),
         ({"images": [{"id": 1, "file_name": "0.jpg"}] * 2}, "lists two images with one id"),
         ({"images": [{"id": 1, "file_name": "1.jpg"}]}, "annotates images that it does not list: numbers '0'"),
         ({"images": [{"id": n, "file_name": name} for n, name in enumerate([*IMAGES, "x.jpg"])]}, "names 1 of 4 files that are not in .*'x.jpg'"),
@@ -216,6 +217,7 @@ ARRAYS: list[tuple[str, dict[str, Any], Any, str]] = [
     ("npz h5", {"images": PIXELS, "a": NUMBERS, "b": NUMBERS}, {"label": ("a", "b")}, "--column label=a,b: expected one of"),
     ("npz h5", KERAS, None, "which array holds the images.*x_train.*Give --column image=NAME"),
     ("npz h5", {"images": PIXELS[0]}, None, r"which array holds the images, .*It has images \(12, 16, 3\)"),
+    *(("npz", {"images": np.zeros(shape, np.uint8)}, None, r"which array holds the images, ") for shape in ((5, 16, 3), (12, 16, 4))),
     ("npz h5", {"images": PIXELS.reshape(20, -1)}, None, "which array holds the images.*--column image=NAME"),
     ("npz h5", {"y": NUMBERS}, None, "which array holds the images"),
 ]  # fmt: skip

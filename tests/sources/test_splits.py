@@ -92,6 +92,8 @@ FOLDERS, FILES = "by its folders", "by the names of its files or their folders"
         *((table_of(name, "train", "Train", "train ", "test", "valid"), TABLE, ["test", *["train"] * 3, "val"], f"by its column '{name}'")
           for name in ("split", "Subset", "partition", "fold", "set")),
         (table_of("fold", "0", "1", "2"), TABLE, None, ""),
+        *(({**dict.fromkeys(names, b""), "t.csv": "\n".join(["path,label", *(f"{name},0" for name in names)]).encode()}, TABLE, None, "")
+          for names in (["val/0.jpg", "val/1.jpg"], ["train/0.jpg", "val/1.jpg", "other/2.jpg"])),
         *((coco_of(train, val, *folders), {}, ["train", "train", "val"], "by the names of the files in 'annotations'") for train, val, *folders in
           ((["0.jpg", "1.jpg"], ["3.jpg"], "train2017", "val2017"), (["0.jpg", "1.jpg"], ["0.jpg"], "train2017", "val2017"),
            (["0.jpg", "1.jpg"], ["3.jpg"], "images", "images"))),

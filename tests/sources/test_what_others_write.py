@@ -123,7 +123,9 @@ def test_paths_in_parquet_do_not_lead_out(make_folder: Folder, tmp_path: Path, p
     root = make_folder({"1.jpg": PHOTOS[0]})
     (tmp_path / "secret.jpg").write_bytes(PHOTOS[1])
     parquet.write_table(pa.Table.from_pylist([{"image": {"bytes": None, "path": path}}]), root / "x.parquet")
-    with pytest.raises(SourceError, match="holds no image but the path.*give their folder as SOURCE, and --labels"):
+    with pytest.raises(
+        SourceError, match="^[^:]*: a row holds no image but the path.*give their folder as SOURCE, and --labels"
+    ):
         listed(root / "x.parquet")
 
 
