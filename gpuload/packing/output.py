@@ -71,6 +71,8 @@ class Output:
         is_set = bool(names) and names == [*self.packed_splits()]  # and nothing else
         if options.overwrite and is_set:
             self.path = self.final.absolute().with_name(f".{self.final.name}{SCRATCH_NAME}")
+            if not (self.path / SCRATCH_NAME).exists():  # the old set, whose removal was interrupted
+                shutil.rmtree(self.path, ignore_errors=True)
             self.path.mkdir(exist_ok=True)
         self.scratch = self.path / SCRATCH_NAME
         self.resumed = options.resume and self.scratch.exists()
@@ -87,8 +89,7 @@ class Output:
 
     def packed_splits(self) -> dict[str, Path]:
         """Name and folder of each complete split, sorted by name."""
-        found = sorted(entry for entry in self.path.iterdir() if (entry / manifest_file.FILE_NAME).exists())
-        return {folder.name: folder for folder in found}
+        return {one.name: one for one in sorted(self.path.iterdir()) if (one / manifest_file.FILE_NAME).exists()}
 
     def clear_scratch(self) -> None:
         """Empties the scratch folder, which holds nothing that a run could continue."""
@@ -213,8 +214,7 @@ def describe(folder: Path, manifest: Manifest, rows: Iterable[pa.RecordBatch], p
 
 def _sync(folder: Path) -> None:
     """Syncs the files that describe a split, and their folder, to disk."""
-    names = (name for name in (*BASE_FILES, TIMM_NAME, ".") if (folder / name).exists())
-    for name in names:
+    for name in (name for name in (*BASE_FILES, TIMM_NAME, ".") if (folder / name).exists()):
         descriptor = os.open(folder / name, os.O_RDONLY)
         os.fsync(descriptor)
         os.close(descriptor)
