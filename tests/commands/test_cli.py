@@ -23,17 +23,19 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_pack(make_folder: Folder, tmp_path: Path, command: Any) -> None:
-    odd = {"b/1.gif": encode(photo(9), "GIF"), "b/2.tiff": encode(photo(8), "TIFF"), "b/x.txt": b"", "b/3.jpg": b""}
+    kinds = ("bmp", "gif", "ico", "pcx", "ppm", "sgi", "tga", "tiff", "webp")
+    odd = {f"b/{kind}.{kind}": encode(photo(9), kind) for kind in kinds} | {"b/x.txt": b"", "b/3.jpg": b""}
     root = make_folder({f"a/{n}.jpg": encode(photo(n)) for n in range(8)} | odd)
     code, said, complaints = command("pack", root, "out", "--val", "0.2", "--maxsize", "11kB", "--workers", "2")
     assert (code, complaints) == (cli.REJECTED, "")
     for text in (
-        "classes: 2", "re-encoded: 1 × gif, 1 × tiff; 8 kept unchanged", "by extension: 1 × .txt", "10 images in",
+        "classes: 2", "by extension: 1 × .txt", "17 images in",
+        f"re-encoded: {', '.join(f'1 × {kind}' for kind in kinds[:8])}, 1 × other; 8 kept unchanged",
         "rejected: 1 × the file is empty", "named in out/train/rejected.jsonl",
     ):  # fmt: skip
         assert text in said
     train, val = (Manifest.read(tmp_path / "out" / split) for split in ("train", "val"))
-    assert train.samples + val.samples == 10 and all(shard.bytes <= 11_000 for shard in train.shards)
+    assert train.samples + val.samples == 17 and all(shard.bytes <= 11_000 for shard in train.shards)
 
 
 def test_raw_images_are_told_as_resized_only_if_they_are(make_folder: Folder, command: Any) -> None:
@@ -106,7 +108,8 @@ def test_what_is_no_file_is_told_in_lines_without_a_traceback(copy: Path, comman
         assert "verify" not in words or (code != cli.DONE and name in out + err)
 
 
-def test_samples_that_shuffled_epochs_leave_out(packed: Path, command: Any) -> None:
+def test_samples_that_shuffled_epochs_leave_out(packed: Path, command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuload.packing.workers.start_server", lambda: pytest.fail("nothing has workers here"))
     for batch_size, left_out, said in (
         (8, True, "shuffled: 12 batches of 8 on one rank, 1 sample left out (drop_last=False keeps them)"),
         (97, False, ""),
@@ -126,11 +129,19 @@ def test_a_report(packed: Path, tmp_path: Path, command: Any, monkeypatch: pytes
     assert f"<h1>{packed}</h1>" in Path("out.html").read_text()
     assert command("report", packed, "--title", "<b>", "--json", "f.json").code == cli.DONE
     assert "<h1>&lt;b&gt;</h1>" in Path("report.html").read_text()
-    monkeypatch.chdir(packed.parent)
-    assert command("report", "train", "-o", tmp_path / "r.html").code == cli.DONE
+    named = os.fsdecode(b"train\xff")  # a path is bytes
+    (tmp_path / "sets").mkdir()
+    (tmp_path / "sets" / named).symlink_to(packed)
+    monkeypatch.chdir(tmp_path / "sets")
+    assert command("report", named, "-o", tmp_path / "r.html").code == cli.DONE
     for name in ("r.html", "r.json"):  # no other path than what was given
-        text = (tmp_path / name).read_text()
-        assert str(packed.parent) not in text and str(tmp_path) not in text and str(Path.home()) + "/" not in text
+        text = (tmp_path / name).read_text(errors="surrogateescape")
+        assert (
+            named in text
+            and str(packed.parent) not in text
+            and str(tmp_path) not in text
+            and str(Path.home()) + "/" not in text
+        )
 
 
 def test_without_jinja2(packed: Path, command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,6 +181,7 @@ def test_samples_are_shown(tmp_path: Path, command: Any) -> None:
 
 # SET: a packed folder. PHOTOS: a folder of images. Each with the words that name what is wrong.
 MISTAKES = {
+    "": "the following arguments are required: COMMAND",
     "pack nowhere out": "nowhere: no such folder. Give a folder of class folders, as in photos/cat/1.jpg",
     "pack PHOTOS out --column label=x": "--column: ",
     "pack PHOTOS out --no-labels --labels t.csv": "--no-labels packs images alone; --labels and --column say what belongs to them. Give one",
@@ -197,6 +209,11 @@ MISTAKES = {
     "tune SET --batch-size 0": "--batch-size 0: expected a whole number of at least 1",
     "tune SET --batch-size 5000 --device cpu": "a batch of all ranks is larger than",
 }
+
+
+def test_exit_codes_are_those_that_the_help_names() -> None:
+    found = (cli.DONE, cli.FAULTY, cli.WRONG, cli.REJECTED, cli.BROKEN, cli.STOPPED)
+    assert found == (0, 1, 2, 3, 70, 130)
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

@@ -63,7 +63,10 @@ def test_damaged_samples_are_named(tmp_path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(row["image_offset"])
         file.write(b"\0" * row["image_bytes"])
-    with pytest.raises(DecodeError, match=rf"shard-000000.tar: sample {row['key']!r}: does not decode: .*verify"):
+    with pytest.raises(
+        DecodeError,
+        match=rf"shard-000000.tar: sample {row['key']!r}: does not decode: cannot identify .*file. .*verify",
+    ):
         dataset[1]
     assert dataset[0]["image"].size == dataset[2]["image"].size == (48, 32)
     with path.open("r+b") as file:

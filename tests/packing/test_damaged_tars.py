@@ -167,12 +167,24 @@ def test_extended_headers_that_lie(tmp_path: Path, kind: bytes, records: bytes, 
     assert [part.start for part in damage] == [0]
 
 
+def test_what_is_said_of_all_members_is_passed_over(tmp_path: Path) -> None:
+    """As `git archive` names its commit before the first of them."""
+    records = b"20 comment=a commit\n"
+    head = sealed(make_tar("ustar", {"PaxHeader": b""})[:512], 0, {124: b"%011o\0" % len(records), 156: b"g"})
+    (tmp_path / "x.tar").write_bytes(head + records.ljust(512, b"\0") + make_tar("ustar", {"1.jpg": IMAGES[0]}))
+    assert list(read_members(tmp_path / "x.tar")) == [("1.jpg", 1536, len(IMAGES[0]))]
+
+
 def test_sizes_in_base_256(tmp_path: Path) -> None:
     data = make_tar("ustar")
     at = headers_of(data)[0]
     size = b"\x80" + bytes(3) + struct.pack(">Q", len(IMAGES[0]))
     (tmp_path / "x.tar").write_bytes(sealed(data, at, {124: size}))
     assert next(read_members(tmp_path / "x.tar")).size == len(IMAGES[0])
+    for size, fault in ((b"\xff" * 12, "a negative size at byte 0"), (b"many\0", "a size that is no number at byte 0")):
+        (tmp_path / "x.tar").write_bytes(sealed(data, at, {124: size}))
+        with pytest.raises(ShardError, match=fault):
+            next(read_members(tmp_path / "x.tar"))
 
 
 def test_a_tar_of_gnu_tar_with_all_that_it_can_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
