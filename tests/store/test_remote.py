@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import pickle
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -37,7 +38,8 @@ def test_each_shard_is_downloaded_once(proxy: Any, tmp_path: Path, epochs: list[
     for downloads in (True, False):  # the second time out of the cache
         with remote(f"{proxy.url}/train", tmp_path) as loader:
             found = drain([loader])
-            assert (loader.metrics(13).download_s > 0) == downloads
+            seen = loader.metrics(13)
+            assert (seen.download_s > 0) == downloads and seen.download_s <= seen.read_s  # of which it is a part
             assert [found, drain([loader])] == epochs and loader.metrics(13).download_s == 0
         assert shards_asked(proxy) == {f"/train/shard-{n:06d}.tar": 1 for n in range(10)}
     assert proxy.asked["/train/index.arrow"] == 1
@@ -197,17 +199,23 @@ def test_what_goes_on_going_wrong_is_an_error_in_a_while(
 
 
 def test_without_a_network_the_cache_is_enough(
-    way: str, packed: Path, tmp_path: Path, epochs: list[Rows], caplog: pytest.LogCaptureFixture, impatient: None
-) -> None:
+    way: str, packed: Path, tmp_path: Path, epochs: list[Rows], caplog: pytest.LogCaptureFixture, impatient: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     with running(file_server(packed)) as server:
         url = server.url
         with remote(url, tmp_path) as loader:
             drain([loader])
     caplog.clear()
-    with caplog.at_level(logging.WARNING), remote(url, tmp_path) as loader:
-        assert [drain([loader]), drain([loader])] == epochs
-    assert "Using the copy of its manifest and index in the cache" in caplog.text
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr("gpuload.disk.fetch._OFFLINE_S", 0)  # it waits for the server less where there is a copy
+        with remote(url, tmp_path) as loader:
+            assert [drain([loader]), drain([loader])] == epochs
+    assert re.search("after 1 attempt in .*Using the copy of its manifest and index in the cache", caplog.text)
     with pytest.raises(RemoteError, match=f"{url}/manifest.json: no connection after .* attempts"):
+        gpuload.Dataset(url, tmp_path / "empty")
+    monkeypatch.setattr("gpuload.disk.fetch._OPEN_S", 0)
+    with pytest.raises(RemoteError, match="after 1 attempt in"):
         gpuload.Dataset(url, tmp_path / "empty")
 
 

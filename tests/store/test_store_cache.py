@@ -49,10 +49,20 @@ def test_a_shard_is_there_once_it_is_whole(tmp_path: Path) -> None:
     assert Cache(tmp_path).begin(wanted) is None  # as another process has it
     assert cache.make_room(part, 1000, lambda name: 0) and cache.used() == 1000
     os.pwrite(part.number, data, 0)
+    inherited = os.dup(part.number)  # as a process has it that is forked meanwhile
     part.finish()
     lease = cache.lease(wanted)
+    os.close(inherited)
     assert lease is not None and lease.path.read_bytes() == data
     assert cache.begin(wanted) is None and here(cache) == {wanted.sha256}
+
+
+def test_what_root_has_downloaded_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid():
+        pytest.skip("only root can write files of root")
+    _, wanted = filled(tmp_path, 10_000, 1)
+    monkeypatch.setattr("os.geteuid", lambda: 12345)
+    assert Cache(tmp_path).lease(wanted) is not None
 
 
 @pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EINVAL])
