@@ -333,8 +333,10 @@ def test_verify_lists_every_fault(undisturbed: Path, tmp_path: Path, capsys: pyt
     shutil.copy(train / "shard-000000.tar", train / "shard-000099.tar")
     index = (out / "val" / "index.arrow").read_bytes()
     (out / "val" / "index.arrow").write_bytes(index[:100])
+    shutil.copytree(train, out / "lone", ignore=shutil.ignore_patterns("manifest.json"))
     assert cli.main(["verify", str(out), "--workers", "2"]) == cli.FAULTY
     *lines, last = [line.replace(f"{out}/", "") for line in capsys.readouterr().out.splitlines()]
+    assert lines.pop(0) == "lone: holds shards but no manifest.json"
     for line, (name, fault) in zip(lines, [
         ("train/shard-000099.tar", "is not in manifest.json"), ("train/shard-000001.tar", "its SHA-256 is"),
         ("train/shard-000001.tar", f"sample {key!r}: its image cannot be decoded"),
@@ -344,7 +346,7 @@ def test_verify_lists_every_fault(undisturbed: Path, tmp_path: Path, capsys: pyt
         ("val/index.arrow", "cannot be read as an Arrow file"),
     ], strict=True):  # fmt: skip
         assert line.startswith(f"{name}: ") and fault in line
-    assert last == f"{out}: 8 faults"
+    assert last == f"{out}: 9 faults"
     with pytest.raises(FormatError, match="this is not a packed folder"):
         verify(tmp_path)
 

@@ -146,12 +146,16 @@ def test_the_second_split_is_drawn_as_val_is() -> None:
 # Values that are wrong by themselves: tests/test_arguments.py.
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"size": (3, 3)}, "--size needs --encode jpeg or raw"),
+    ({"qualiti": 3}, r"pack\(\) has no setting 'qualiti'; its settings are .*quality, "),
+    ({"encode": "jpeg", "enlarge": True}, "--fit and --enlarge need --size"),
+    ({"check": "header", "mode": "L"}, "--check header needs --encode keep and --mode RGB"),
     ({"encode": "jpeg", "fit": "pad"}, "--fit and --enlarge need --size"),
     ({"encode": "raw", "lossless": True}, "--lossless needs --encode keep or jpeg"),
     ({"check": "header", "encode": "raw"}, "--check header needs --encode keep and --mode RGB"),
     ({"splits": (("a", 0.5), ("a", 0.5))}, "names of folders, each once, with shares that add up to 1"),
     ({"splits": (("a", 0.5), ("b", 0.6))}, "--splits: expected names of folders, .* got .*0.6"),
-    ({"splits": (("a/b", 1.0),)}, "--splits: expected names of folders, .* got .*a/b"),
+    *(({"splits": ((name, 1.0),)}, f"--splits: expected names of folders, .* got .*{name}") for name in ("a/b", ".a", " a", "")),
+    ({"splits": (("a", 1.0), ("b", 0.0))}, "--splits: expected names of folders, .* got .*'b'"),
     ({"splits": (("a", 1.0),), "val": 0.1}, "--val stands for splits train and val and excludes --splits"),
     ({"address": "x"}, "--address needs --engine ray"),
     ({"append": True, "overwrite": True}, "--append keeps the existing set, --overwrite replaces it"),

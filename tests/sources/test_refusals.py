@@ -97,6 +97,9 @@ DOCUMENTS: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
         ({"images": [{"id": 1}]}, "an entry of its images has the file_name None"),
         ({"annotations": [{"id": 1, "bbox": [1, 2, 3, 4]}]}, "an entry of its annotations has the image_id None"),
         ({"annotations": None}, "lists no images or no annotations"),
+        ({"images": {"1": "0.jpg"}}, "its images are not a list of objects"),
+        ({"annotations": [1]}, "its annotations are not a list of objects"),
+        ({"images": [{"id": 0, "file_name": "0.jpg"}, {"id": "1", "file_name": "1.jpg"}]}, "ids of its images are numbers and texts"),
         ({"annotations": [{**BOX, "bbox": [1, 2, 3]}]}, "an entry of its annotations has the bbox"),
         *(({"annotations": [{**BOX, "segmentation": outline}]}, "an entry of its annotations has the segmentation")
           for outline in ({"counts": [4]}, {"size": [2, 2]}, [[1, 2, 3]])),
