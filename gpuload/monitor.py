@@ -174,10 +174,6 @@ class Meter:
         self._next_look: float = _STEPS
         self._looked: Sums | None = None
 
-    def start(self) -> None:
-        """Starts a loop; the time before it does not count as training."""
-        self._handed = perf_counter()
-
     def ask(self) -> float:
         """Records that the training loop is done with its last batch and requests the next. Returns the current
         time."""

@@ -543,8 +543,7 @@ def source_range(start: I64, stop: I64, size: I64, mode: PaddingMode) -> tuple[I
     least one.
     """
     low, high = start, stop
-    if mode != "constant":
-        low = np.where(stop > size, np.minimum(start, 2 * size - stop - 1), start)
-        high = np.where(start < 0, np.maximum(stop, 1 - start), stop)
+    if mode != "constant":  # the mirror image of what lies beyond an edge
+        low, high = np.minimum(start, 2 * size - stop - 1), np.maximum(stop, 1 - start)
     low = np.clip(low, 0, size - 1)
     return low, np.maximum(np.clip(high, 0, size), low + 1)

@@ -190,7 +190,6 @@ class Pipeline:
         self.corrupt.start_epoch()
         self.reader.interrupt()  # for an earlier loop, which the decoder ends
         try:
-            self.meter.start()
             asked = time.perf_counter()
             # After the reader has begun, which then no longer knows that it was interrupted.
             current = takewhile(lambda _: is_current(), epochs.parts(start))

@@ -32,8 +32,8 @@ _free = list(range(_SLOTS - 1, 0, -1))
 _files: dict[int, tuple[Path, object]] = {}
 
 
-def install() -> bool:
-    """Installs the handler. Returns False if it cannot be compiled; SIGBUS then ends the process.
+def install() -> None:
+    """Installs the handler, unless it cannot be compiled; SIGBUS then ends the process.
 
     A further call replaces a handler installed since then, as by `ray.init`: 5 µs.
     """
@@ -42,7 +42,7 @@ def install() -> bool:
         try:
             import llvmlite.binding
         except (ImportError, OSError):
-            return False
+            return
         previous, default = _SignalAction(), _SignalAction()
         addresses = ctypes.addressof(previous), ctypes.addressof(default)
         engine = _compile(llvmlite.binding, libc, *addresses)
@@ -56,7 +56,6 @@ def install() -> bool:
         ctypes.memmove(ctypes.byref(previous), ctypes.byref(current), ctypes.sizeof(current))
         _ranges[0, 1] = 0
         libc.sigaction(signal.SIGBUS, ctypes.byref(own), None)
-    return True
 
 
 def protect(path: Path, address: int, size: int, owner: object) -> int:
