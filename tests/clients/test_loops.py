@@ -66,8 +66,6 @@ def test_a_dict_of_fields_gives_dicts(packed: Path, output: Any) -> None:
     for wrong in ({}, {"x": 1}, {1: "image"}):
         with pytest.raises(gpuload.ArgumentError, match="or a dict of them by other names"):
             load(packed, fields=wrong)
-    with pytest.raises(gpuload.ArgumentError, match="two have the same name"):
-        load(packed, fields={"corrupt": "image"}, on_corrupt="mark")
 
 
 # timm's train.py
@@ -98,7 +96,7 @@ def test_the_loader_that_is_iterated_is_asked(packed: Path) -> None:
     """Also where one loop runs within another, and after one that was left."""
     accelerator = Accelerator(cpu=True)
     train, val = load(packed), load(packed, 48, shuffle=False, drop_last=False)
-    assert accelerator.prepare(train) is train
+    assert accelerator.prepare(train) is train and (train.end_of_dataloader, train.remainder) == (False, -1)
     state, seen = accelerator.gradient_state, []
     for number, _ in enumerate(train, start=1):
         if number == 2:

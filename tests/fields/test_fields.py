@@ -110,6 +110,24 @@ def test_members_have_the_shortest_decimals_of_their_float32(field: Field, value
     assert kind.dump(field, stored) == member
 
 
+@pytest.mark.parametrize(
+    ("field", "column", "expected"),
+    [
+        (Field("caption", "caption", "txt"), pa.array(["a", "", "größer"]), [1, 0, 8]),
+        (Field("about", "json", "about.json"), pa.array(["[1]", "{}", "7"]), [3, 2, 1]),
+        (Field("labels", "labels", "labels.json"), pa.array([[3, 4], [], [5]]), [42, 30, 36]),
+        (Field("points", "keypoints", "points.json", size=2), pa.array([[[1.0] * 6], [], []]), [66, 30, 30]),
+        (Field("angle", "target", "angle.json", size=2), pa.array([[0.5, 1.0]], pa.list_(pa.float32(), 2)), [512]),
+        (Field("mask", "mask", "mask.png"), pa.array(["a.png"]), [512]),
+    ],
+)
+def test_the_size_of_members_is_known_about_before_they_are_made(
+    field: Field, column: Any, expected: list[int]
+) -> None:
+    samples = pa.table({field.name: column})
+    assert kind_of(field).estimate_bytes(field, samples).tolist() == expected
+
+
 def test_captions_of_other_names_have_their_own_members() -> None:
     caption = KINDS["caption"]
     members = {name: caption.parse("here", name, ["a"], None, "")[0].member for name in ("caption", "title")}

@@ -124,6 +124,7 @@ KIND = KINDS["keypoints"]
         (("nose", "tail"), ()),
         (("nose", "left_eye", "right_eye", "left_ear", "right_ear"), ((1, 2), (3, 4))),  # as COCO's people have them
         (("eyeRight", "eyeLeft", "left", "right"), ((1, 0), (2, 3))),
+        (("left_is_left", "right_is_left"), ((0, 1),)),
         (("left_eye", "right_ear"), ()),  # no point of the same name on the other side
     ],
 )

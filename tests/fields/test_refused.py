@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from damaged import change_manifest
 from images import encode, photo
 from packed_fields import open_loader, pack, unnamed, values_of
 from PIL import Image
@@ -208,3 +209,28 @@ def test_text_that_is_not_json(tmp_path: Path) -> None:
     message = rf"sample '{other.keys([1])[0]}': its field 'text' is not a JSON document \(Expecting property"
     with open_loader("text", other) as loader, pytest.raises(gpuload.DecodeError, match=message):
         next(iter(loader))
+
+
+LONG = "x" * 4096
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "expected"),
+    [
+        ("name", [f"{LONG}x", "a\0", "\ud800", 7, None], "a text of up to 4,096 characters"),
+        ("kind", [f"{LONG}x"], "a text of up to 4,096 characters"),
+        ("dtype", [f"{LONG}x", 7], "a text of up to 4,096 characters, or None"),
+        ("classes", [["a", f"{LONG}x"], [7], "ab"], "a list of texts, or None"),
+        ("member", [f"{LONG}x", "a/b", "a\\b", "a\x7fb", 7, None], "extensions of file names"),
+    ],
+)
+def test_texts_of_a_manifest(copy: Path, name: str, values: list[Any], expected: str) -> None:
+    for value in values:
+        change_manifest(copy, lambda found, value=value: found["fields"][1].update({name: value}))
+        with pytest.raises(gpuload.FormatError, match=rf"fields\[1\].{name} is .*expected {expected}"):
+            gpuload.Dataset(copy)
+
+
+def test_a_text_of_a_manifest_may_be_long(copy: Path) -> None:
+    change_manifest(copy, lambda found: found["classes"].__setitem__(0, LONG))
+    assert gpuload.Dataset(copy).classes[0] == LONG

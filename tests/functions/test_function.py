@@ -203,6 +203,9 @@ def test_the_generator_is_well_defined(packed: Path) -> None:
     view = NOISY.draw(7, 3, np.array([0, 5]), *np.full((2, 2), 40, np.int32), 1, np.array([0, 2]))
     assert view.function is not None
     assert view.function.keys.tolist() == GOLDEN
+    for row, sample in enumerate((0, 5)):  # drawn again where a function comes before the crop
+        again = view.function.crop(row, sample, 40, 40)
+        assert [part.tolist() for part in again[:6]] == [part[row : row + 1].tolist() for part in view.crops[:6]]
     one = NOISY.draw(7, 3, np.array([0]), *np.full((2, 1), 40, np.int32), 1)
     assert one.function is not None and one.function.keys.tolist() == GOLDEN[:1]
 

@@ -1,5 +1,7 @@
 """Loaders with buckets: one size a batch, the same samples for any ranks, decoder and resume, none lost."""
 
+import re
+import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -72,6 +74,27 @@ def test_a_rare_bucket_holds_few_samples_in_memory(packed: Path, monkeypatch: py
     assert 0 < len(copied) < len(all_samples(expected)) * 0.8
     for loader in loaders:
         assert len(loader._pipeline.reader._held) <= 4 * 6  # type: ignore[attr-defined]
+        loader.set_epoch(0)
+    copied.clear()
+    assert steps(loaders) == expected[:12] and 0 < len(copied) < 144 * 0.8  # also where an earlier epoch is read again
+
+
+def test_a_batch_that_failed_is_read_again(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its samples of earlier windows, whose copies were dropped with all that was mapped in that loop."""
+    monkeypatch.setattr("gpuload.read.batches._READ_AT_ONCE", 1)
+    loader, found, failed = load(shutil.copytree(packed, tmp_path / "train")), list[list[int]](), 0
+    for shard in (tmp_path / "train").glob("*.tar"):
+        shard.unlink()
+    while len(found) < 12:
+        try:
+            for _, index, *_ in loader:
+                found.append(index.tolist())
+        except gpuload.ShardError as error:
+            (name,) = re.findall(r"shard-\d+\.tar", str(error))
+            shutil.copy(packed / name, tmp_path / "train")
+            loader.load_state_dict(loader.state_dict())  # goes on where it was
+            failed += 1
+    assert failed > 10 and found == [samples for _, samples, _ in steps([load(packed)])]
 
 
 def test_checksums_are_compared_of_shards_that_are_only_looked_up(packed: Path) -> None:

@@ -36,6 +36,7 @@ def test_every_argument_of_a_dataloader_is_known_or_explained(packed: Path, name
     [
         (lambda packed: load(packed, num_workers=8), "DaliIterator: has no argument 'num_workers'. Use num_threads"),
         (lambda packed: load(packed, batchsize=2), "has no argument 'batchsize'. Did you mean batch_size?"),
+        (lambda packed: load(packed, fields={"corrupt": "image"}, on_corrupt="mark"), "two have the same name"),
         (lambda packed: load(packed, colour=2), "has no argument 'colour'. Its arguments are data, batch_size, augment"),
         (lambda packed: gpuload.DaliIterator(packed, 8), "missing a required argument: 'augment'. Its arguments are data,"),  # type: ignore[call-arg]
         (lambda packed: gpuload.DaliIterator(packed, 8, gpuload.Augment(8)), "DaliIterator: too many positional arguments"),  # type: ignore[misc]

@@ -93,7 +93,7 @@ def test_samples_that_do_not_decode_are_marked(tmp_path: Path, monkeypatch: pyte
 
 def test_boxes_are_drawn_alike_in_every_format(tmp_path: Path) -> None:
     folder = pack_painted(tmp_path / "painted", 4)
-    augment = gpuload.Augment(80, crop="none", dtype="uint8")
+    augment = gpuload.Augment((80, 96), crop="none", dtype="uint8")
     plain = shown(folder, augment, ["image"])
     formats = [{}, {"format": "xywh"}, {"format": "cxcywh"}]
     drawn = [shown(folder, augment, ["image", gpuload.Boxes(**form)]) for form in formats]  # type: ignore[arg-type]

@@ -90,6 +90,11 @@ def test_ctrl_c_leaves_no_request_that_nothing_answers(monkeypatch: pytest.Monke
     with pytest.raises(KeyboardInterrupt):
         ahead.want([object()])
     assert not ahead._jobs
+    ahead = reading.ReadAhead()
+    monkeypatch.setattr("threading.Thread.start", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        ahead.want([object()])
+    ahead.stop()  # a thread that never began is not waited for
 
 
 def test_each_content_is_hashed_once(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,8 @@ def rows_of(batch: Batch) -> list[Any]:
     encoded = batch.encoded
     assert len(batch) == len(encoded) == len(batch.sources) == len(batch.keys) == len(encoded.spans)
     images = [image.tobytes() for image in encoded.images]
-    assert [encoded.images[row].tobytes() for row in range(len(batch))] == images
+    assert not any(image.flags.writeable for image in encoded.images)  # it would write to the shard, or end the process
+    assert [encoded.images[row].tobytes() for row in range(len(encoded.images))] == images
     assert [ctypes.string_at(*span) for span in encoded.spans.tolist()] == images
     assert batch.image_bytes == sum(map(len, images)) and not encoded.raw.any()
     crops = [[[part[row].tolist() for part in view.crops[:6]] for view in batch.views] for row in range(len(batch))]
@@ -203,6 +204,8 @@ def test_shards_of_two_windows_are_mapped(packed: Path) -> None:
         assert batch.columns["key"].to_pylist() == dataset.keys(batch.samples)
         found, ahead = reader._window.shards, reader.ahead._jobs
         assert sorted(found) == sorted(expected) and [shard.number for shard in ahead] == expected  # read in this order
+        entered = windows[order.window_at(first) : order.window_at(max(first, last - 1)) + 1]
+        assert reader._needed == [shard for window in entered for shard in window]  # the others are not waited for
         assert all(job.wanted == (shard in ahead) for shard, job in jobs.items())  # others are cancelled
         assert all(found[number] is mapped[number] for number in found.keys() & mapped.keys())  # mapped once
         mapped = dict(found)
