@@ -67,7 +67,7 @@ class Trial:
     def _run(self, tests: list[str]) -> tuple[str, str]:
         note = self._tree / "noticed"
         note.unlink(missing_ok=True)
-        outcome = in_fork(lambda: run_tests(tests, note), 30 + 5 * self._reach.seconds(tests))
+        outcome = in_fork(lambda: run_tests(tests, self._reach.is_new, note), 30 + 5 * self._reach.seconds(tests))
         return outcome, note.read_text() if note.exists() else ""
 
     def _write(self, module: str, source: str) -> None:

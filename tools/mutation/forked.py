@@ -76,28 +76,28 @@ def _calm(folder: str) -> None:
         os.dup2(os.open(os.devnull, os.O_RDWR), handle)
 
 
-def run_tests(tests: Sequence[str], note: Path) -> int:
+def run_tests(tests: Sequence[str], also: Callable[[str], bool], note: Path) -> int:
     """pytest's exit code after these tests, in this order, until one fails. To be called in a fork.
 
-    note: the file that gets the name of the test that failed.
+    also: which other tests of the same files run first. note: the file that gets the name of the test that failed.
     """
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     without = [f"-pno:{name}" for name in ("cacheprovider", "unraisableexception", "threadexception")]
     files = sorted({test.partition("::")[0] for test in tests})
-    code = pytest.main(["-xq", "--tb=line", "--assert=plain", *without, *files], plugins=[_Only(tests, note)])
+    code = pytest.main(["-xq", "--tb=line", "--assert=plain", *without, *files], plugins=[_Only(tests, also, note)])
     return 0 if code == pytest.ExitCode.NO_TESTS_COLLECTED else int(code)
 
 
 class _Only:
     """A plugin of pytest that runs some tests alone, and notes the one that fails."""
 
-    def __init__(self, tests: Sequence[str], note: Path) -> None:
-        self._positions, self._note = {test: number for number, test in enumerate(tests)}, note
+    def __init__(self, tests: Sequence[str], also: Callable[[str], bool], note: Path) -> None:
+        self._positions, self._also, self._note = {test: number for number, test in enumerate(tests)}, also, note
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        chosen = [item for item in items if item.nodeid in self._positions]
-        items[:] = sorted(chosen, key=lambda item: self._positions[item.nodeid])
+        chosen = [item for item in items if item.nodeid in self._positions or self._also(item.nodeid)]
+        items[:] = sorted(chosen, key=lambda item: self._positions.get(item.nodeid, -1))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:

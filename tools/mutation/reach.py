@@ -57,6 +57,10 @@ class Reach:
             self._lines[module] = self._data.contexts_by_lineno(str(ROOT / module))
         return self._lines[module]
 
+    def is_new(self, test: str) -> bool:
+        """Whether the test was added since the run."""
+        return test not in self._seconds
+
     def seconds(self, tests: list[str]) -> float:
         """How long these tests take together."""
         return sum(self._seconds.get(test, 0.0) for test in tests)
