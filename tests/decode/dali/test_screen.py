@@ -38,6 +38,26 @@ def turned(orientation: int) -> bytes:
     return encoded(exif=exif)
 
 
+def with_tables_of_number_3() -> bytes:
+    """Those of the colours; and one segment holds all of a kind, which T.81 allows."""
+    data = bytearray(encoded())
+    for begins, at, number in ((b"\xff\xc4\0\x1f\1", 4, 3), (b"\xff\xc4\0\xb5\x11", 4, 0x13), (b"\xff\xda", 8, 0x33)):
+        data[data.index(begins) + at] = number
+    data[data.index(b"\xff\xda") + 10] = 0x33
+    frame, first, second = data.index(b"\xff\xc0"), data.index(b"\xff\xdb"), data.rindex(b"\xff\xdb\0\x43")
+    data[frame + 15] = data[frame + 18] = data[second + 4] = 3
+    data[first + 3] = 0x84
+    return bytes(data[:second] + data[second + 4 :])
+
+
+def of_many_blocks(sampling: int = 0x11) -> bytes:
+    """Gray, of six times eight blocks of brightness and one, or as many as `sampling` says, of each colour."""
+    data = bytearray(encode(Image.new("RGB", (WIDTH, HEIGHT), (128, 128, 128))))
+    frame = data.index(b"\xff\xc0")
+    data[frame + 11], data[frame + 14] = 0x42, sampling
+    return bytes(data[: data.index(b"\xff\xda") + 14]) + b"\x28\xa2\x8a\x28\xa2\x8a\0" * 6 + b"\xff\xd9"
+
+
 SOUND = {
     "plain": encoded(),
     "4:4:4": encoded(subsampling=0),
@@ -49,6 +69,8 @@ SOUND = {
     "optimised": encoded(optimize=True),
     "restart markers": encoded(restart_marker_blocks=2),
     **{f"turned {orientation}": turned(orientation) for orientation in range(1, 9)},
+    "tables of number 3": with_tables_of_number_3(),
+    "ten blocks": of_many_blocks(),
     "comment": encoded(comment=b"\xff\xd9 not the end"),
     "colour profile": encoded(icc_profile=bytes(70_000)),
     "trailing bytes": encoded() + b"\0" * 5000,
@@ -114,11 +136,11 @@ def test_what_passes_is_decoded_by_dali_and_both_checks_agree() -> None:
     assert passed > 100
 
 
-def test_scans_without_content_and_codes_that_overflow_are_seen_in_files_that_are_well_formed_otherwise() -> None:
+def test_scans_of_nothing_or_too_much_and_codes_that_overflow_are_seen_in_files_well_formed_otherwise() -> None:
     data = bytearray(SOUND["plain"])
     counts = data.index(b"\xff\xc4") + 5
     data[counts], data[counts + 2] = data[counts] + 2, data[counts + 2] - 2  # as many codes in all
-    for bad in (bytes(data), SOUND["plain"][: data.index(b"\xff\xda")] + b"\xff\xda\0\2"):
+    for bad in (bytes(data), SOUND["plain"][: data.index(b"\xff\xda")] + b"\xff\xda\0\2", of_many_blocks(0x21)):
         assert check(bad, HEIGHT, WIDTH) == jpeg.BAD_HEADER and dalis_size(bad) is None
 
 
