@@ -168,6 +168,8 @@ def npy_with(shape: str, dtype: str = "'|u1'", elements: int = 6) -> bytes:
         (npy_with("(99999, 99999, 99999)"), r"takes 999,970,000,299,999 bytes, and there are 6"),
         (npy_with("(4294967296, 4294967296)"), "takes 18,446,744,073,709,551,616 bytes"),
         (npy_with("(-1, -6)"), r"its shape cannot be \(-1, -6\)"),
+        (npy_with("(True, 6)"), r"its shape cannot be \(True, 6\)"),
+        (npy_with(str((1,) * 32 + (6,))), r"its shape cannot be \(1, 1,"),
         (npy_with("(6,)", "'|O'"), "Python objects, which are pickles and never opened"),
         (npy_with("(1,)", "[('a', '|O')]"), "Python objects"),
         (npy_with("(3,)", "('<u2', (1,))"), "cannot be"),
@@ -184,7 +186,7 @@ def test_headers_of_arrays_that_no_file_can_hold(data: bytes, message: str) -> N
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", ["u1", ">f4", "<c16", "U3", "?"])
 def test_arrays_are_read_as_numpy_reads_them(dtype: str, order: Any) -> None:
-    for shape in [(), (0, 3), (4,), (2, 3, 4)]:
+    for shape in [(), (0, 3), (4,), (2, 3, 4), (1,) * 32]:
         array = np.asarray(np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype), order=order)
         file = io.BytesIO()
         np.save(file, array)

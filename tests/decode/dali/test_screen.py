@@ -1,6 +1,9 @@
 """What reaches DALI: nothing that it does not decode, and everything that Pillow does."""
 
 import io
+import itertools
+import struct
+import zlib
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -161,6 +164,30 @@ def test_a_png_passes_only_whole() -> None:
         assert png_header.find_fault(memoryview(changed), size) is not None
         assert png_header.find_fault(memoryview(changed)) is not None
         assert png_header.find_fault(memoryview(data[:at])) == "it is truncated"
+
+
+def of_chunks(*chunks: tuple[bytes, bytes]) -> memoryview:
+    """With right checksums."""
+    parts = [
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    ]
+    return memoryview(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
+
+
+def test_a_png_with_right_checksums_may_be_wrong_all_the_same() -> None:
+    rest = (b"IDAT", b"pixels"), (b"IEND", b"")
+    depths = {0: {1, 2, 4, 8, 16}, 2: {8, 16}, 3: {1, 2, 4, 8}, 4: {8, 16}, 6: {8, 16}}
+    for one in itertools.product((0, 1, 2, 3, 4, 8, 16, 32), range(8), range(2), range(2), range(3)):
+        depth, color, compression, filtering, interlacing = one
+        header = b"IHDR", struct.pack(">IIBBBBB", WIDTH, HEIGHT, *one)
+        is_right = depth in depths.get(color, ()) and (compression, filtering) == (0, 0) and interlacing < 2
+        expected = None if is_right else "its header is damaged"
+        assert png_header.find_fault(of_chunks(header, *rest), (HEIGHT, WIDTH)) == expected
+    kind, data = b"IHDR", struct.pack(">IIBBBBB", WIDTH, HEIGHT, 8, 2, 0, 0, 0)
+    for wrong in [(kind, data[:-1]), (kind, data + b"\0"), (b"IHDr", data)]:
+        assert png_header.find_fault(of_chunks(wrong, *rest)) == "its header is damaged"
+    assert png_header.find_fault(of_chunks((kind, data), rest[1])) == "it has no pixels"
+    assert png_header.find_fault(of_chunks((kind, data), rest[0])) == "it is truncated"
 
 
 def test_a_wrong_checksum_of_a_text_matters_to_dali_alone() -> None:
