@@ -5,8 +5,6 @@ import os
 import stat
 from typing import Any, BinaryIO
 
-_OPEN = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-
 
 class NotRegularError(OSError):
     """It is a folder, a pipe, a socket or a device."""
@@ -18,7 +16,7 @@ def open_regular(path: str | os.PathLike[str], buffering: int = -1) -> BinaryIO:
     Raises:
         NotRegularError: it is not a regular file. OSError: it cannot be opened.
     """
-    handle = os.open(path, _OPEN)  # by O_NONBLOCK, opening a pipe returns at once
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # by O_NONBLOCK, opening a pipe returns at once
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise NotRegularError(None, "is not a regular file")

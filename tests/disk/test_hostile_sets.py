@@ -142,7 +142,7 @@ def replaced(path: Path, by: str) -> None:
 @pytest.mark.parametrize("by", ["pipe", "folder", "device", "loop"])
 @pytest.mark.parametrize("name", ["manifest.json", "index.arrow", "shard-000003.tar"])
 def test_what_is_no_file_is_refused_at_once(copy: Path, name: str, by: str) -> None:
-    """Also a shard that becomes one after opening."""
+    """Also a shard that becomes one after opening. Nor is it left open."""
     dataset = gpuload.Dataset(copy)
     replaced(copy / name, by)
     with pytest.raises(FormatError, match=rf"{name}: .*(s not a regular file|oo many levels of symbolic links)"):
@@ -150,6 +150,8 @@ def test_what_is_no_file_is_refused_at_once(copy: Path, name: str, by: str) -> N
     for ask in (lambda: dataset[35], lambda: read_all(dataset)) if name.endswith(".tar") else ():
         with pytest.raises(ShardError, match="shard-000003.tar: .*(not a regular file|symbolic links)"):
             ask()
+    opened = (os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd"))
+    assert os.path.realpath(copy) + f"/{name}" not in opened
 
 
 @pytest.mark.parametrize("by", ["pipe", "folder", "device", "loop"])

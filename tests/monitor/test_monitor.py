@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -53,6 +54,8 @@ def test_an_epoch(packed: Path, decoder: str) -> None:
     assert whole.wait_share == pytest.approx(whole.wait_s / whole.seconds)
     assert (last.steps, last.images) == (5, 4 * 8 + 1) and one.images == 1
     assert repr(loader.metrics(13)) == repr(loader.metrics(1000)) == repr(whole)  # NaN differs from itself
+    with pytest.raises(gpuload.ArgumentError, match=r"metrics\(window=1001\): expected a whole number in 1\.\.1000"):
+        loader.metrics(1001)
     if decoder == "native":
         assert whole.decode_s > 0 and 0 <= whole.queue_depth <= 2
     else:
@@ -199,6 +202,23 @@ def test_the_binding_stage(stage: str, waits: tuple[float, ...], busy: dict[str,
 )
 def test_advice(stage: Any, words: str) -> None:
     assert re.search(words, advice(stage))
+
+
+def test_a_pace_is_measured_for_as_long_as_asked_and_after_the_first_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(monitor, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def batches(seconds: float) -> Iterator[range]:
+        while True:
+            now[0] += seconds
+            yield range(8)
+
+    def settled() -> None:
+        now[0] += 50
+
+    found = monitor.pace(batches(1.0), 5.0, ahead=2, settled=settled)
+    assert found == (1.0, 5.0, 5, 40) and found.images_per_s == 8
+    assert monitor.pace(batches(0.5), 0.0) == (0.0, 0.5, 1, 8)
 
 
 class FakeBatch:

@@ -314,8 +314,11 @@ def test_no_process_outlives_a_killed_packer(source: FolderSource, tmp_path: Pat
         wait_for(run, lambda: len(list(out.glob("*/*.tmp"))) == 2)
         assert len(of_session()) >= 4  # packer, server, two workers
         run.kill()
-    while of_session():
+    for _ in range(25_000):  # 250 s
+        if not of_session():
+            return
         time.sleep(0.01)
+    pytest.fail(f"processes are still there: {of_session()}")
 
 
 def test_verify_lists_every_fault(undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
