@@ -11,8 +11,8 @@ from painted import pack_painted
 from PIL import Image
 
 import gpuload
+from gpuload import pictures
 from gpuload.batchwise import MixUp
-from gpuload.pictures import draw_sheet
 
 AUGMENT = gpuload.Augment(24)
 
@@ -72,7 +72,7 @@ def test_batch_transforms_and_several_views(packed: Path, monkeypatch: pytest.Mo
 
 def captions_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Collects the texts under the pictures of all sheets."""
-    found: list[str] = []
+    found, draw_sheet = list[str](), pictures.draw_sheet
 
     def spy(cells: list[Any]) -> Image.Image:
         found.extend(cell.caption for cell in cells)
@@ -108,6 +108,15 @@ def shown(folder: Path, augment: gpuload.Augment, fields: list[Any]) -> Any:
     with load(folder, batch_size=4, augment=augment, shuffle=False, fields=fields) as loader:
         sheet = np.asarray(loader.preview(4), np.int64)
     return sheet[:90]  # without the last row's text
+
+
+def test_a_sheet_is_about_square_and_not_too_wide() -> None:
+    grids = {(5, 24, 24): (3, 2), (4, 24, 24): (2, 2), (3, 90, 10): (1, 3), (3, 10, 90): (3, 1), (100, 24, 24): (8, 13)}
+    grids |= {(4, 688, 700): (2, 2), (4, 689, 700): (1, 4), (3, 1393, 700): (1, 3)}
+    for (number, width, height), (columns, rows) in grids.items():
+        sheet = pictures.draw_sheet([pictures.Cell(Image.new("RGB", (width, height)), "")] * number)
+        assert sheet.size == (columns * (width + 8) + 8, rows * (height + 29) + 8)
+        assert sheet.convert("L").histogram()[0] == number * width * height
 
 
 def test_what_cannot_be_shown(packed: Path) -> None:
