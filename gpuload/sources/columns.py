@@ -131,9 +131,13 @@ class Table(NamedTuple):
         """
         roles = roles_of(title, self.names, columns, _BY_NAME, self.features)
         if "image" not in roles:
-            what = f"its columns are {sorted(self.names)}; which holds the image?"
-            raise SourceError(f"{title}: {what} Call it 'image', or give --column image=NAME")
+            what = f"its columns are {sorted(self.names)}; which holds the image? Call it 'image', or give"
+            raise SourceError(f"{title}: {what} --column image=NAME")
         role_of = {column: role for role, names in roles.items() for column in names}
+        if left := sorted(set(self.names) & set(roles) - set(role_of)):
+            note = f"columns that are not packed: {some_of(left)}; others were taken for fields of these names"
+            findings.notes += [note] if note not in findings.notes else []
+        role_of |= dict.fromkeys(left, "")
         several = [column for column in self.features.all if column not in role_of]
         findings.kinds |= dict.fromkeys(several, "labels")
         findings.classes |= {role_of.get(column, column): names for column, names in self.features.all.items()}
@@ -144,14 +148,13 @@ class Table(NamedTuple):
                 role = role_of.get(column, column)
                 if role in ("image", "mask"):
                     sample |= self._picture(role, value)
-                else:
+                elif role:
                     sample[role] = [value] if column in wrapped else value
             yield {**sample, "target": [row[column] for column in targets]} if len(targets) > 1 else sample
 
     def _picture(self, role: str, value: Any) -> dict[str, Any]:
         """The image or mask, and the name of the image where it has a path."""
-        path = value.get("path") if isinstance(value, dict) else value
-        content = value.get("bytes") if isinstance(value, dict) else value
+        path, content = (value.get("path"), value.get("bytes")) if isinstance(value, dict) else (value, value)
         if content is None or isinstance(content, str):
             content = self.find(path if isinstance(path, str) else "")
         named = {"name": path} if isinstance(path, str) and path and role == "image" else {}

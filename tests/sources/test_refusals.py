@@ -1,6 +1,7 @@
 """What is no source, or contradicts itself: one line that names the fault, before anything is packed. And what fits."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -224,6 +225,12 @@ ARRAYS: list[tuple[str, dict[str, Any], Any, str]] = [
     ("npz h5", {"images": PIXELS.reshape(20, -1)}, None, "which array holds the images.*--column image=NAME"),
     ("npz h5", {"y": NUMBERS}, None, "which array holds the images"),
 ]  # fmt: skip
+
+
+def test_an_npz_that_does_not_fit_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=99))
+    message = "x.npz: its arrays take 11,648 bytes unpacked, and .* has 99 free. Free some space"
+    refused(tmp_path, message, **save(tmp_path, {"images": PIXELS}, "npz"))
 
 
 @pytest.mark.parametrize(("kinds", "arrays", "columns", "word"), ARRAYS)

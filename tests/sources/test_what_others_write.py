@@ -118,6 +118,17 @@ def test_parquet_of_paths_as_a_table(make_folder: Folder, tmp_path: Path) -> Non
     assert (listing.classes, listing.samples.column("label").to_pylist()) == (tuple(NAMES), [0, 1] * 3)
 
 
+def test_columns_with_the_name_of_a_field_that_another_gives(tmp_path: Path) -> None:
+    """Whether the user named the other, or it comes first."""
+    row = {"img": PHOTOS[0], "breed": 1, " Caption": "first", "label": 5, "caption": "second"}
+    path = written(tmp_path / "x.parquet", pa.Table.from_pylist([row, {**row, "breed": 0}]))
+    listing = listed(path, columns={"label": ("breed",)})
+    found = [listing.samples.column(name).to_pylist() for name in ("label", "caption")]
+    assert found == [[1, 0], ["first", "first"]] and len(listing.fields) == 2
+    what = "'caption', 'label'; others were taken for fields of these names"
+    assert listing.notes == (f"columns that are not packed: {what}",)
+
+
 @pytest.mark.parametrize("path", ["0.jpg", "../secret.jpg", "/etc/hostname", "a/../../secret.jpg"])
 def test_paths_in_parquet_do_not_lead_out(make_folder: Folder, tmp_path: Path, path: str) -> None:
     root = make_folder({"1.jpg": PHOTOS[0]})
