@@ -90,10 +90,16 @@ def test_wrong_classes_and_results(packed: Path, monkeypatch: pytest.MonkeyPatch
     for numbers in ((), (np.zeros(3), np.zeros(4)), (1.0,), tuple(np.zeros(2) for _ in range(13))):
         with pytest.raises(ArgumentError, match=r"Darken.steps: \d+ numbers of shapes .*; expected one to 12"):
             Darken().steps(*numbers)
-    monkeypatch.setattr(compose, "_LAST", 64)
-    with pytest.raises(ArgumentError, match=r"OneMore: there are \d+ classes of PixelTransform already"):
+    with pytest.raises(ArgumentError, match=r"Darken.steps: 0 numbers of shapes \[\(2,\)\]; expected one to 12"):
+        Darken().steps(where=np.ones(2, bool))
 
+    def add() -> None:
         class OneMore(Darken):
             @staticmethod
             def kernel(images: Any, args: Any) -> Any:
                 return images
+
+    monkeypatch.setattr(compose, "_LAST", compose.FIRST_OWN + len(compose._KERNELS))
+    add()
+    with pytest.raises(ArgumentError, match=r"OneMore: there are \d+ classes of PixelTransform already"):
+        add()

@@ -299,3 +299,6 @@ def test_no_transforms_are_no_steps() -> None:
 def test_a_blur_that_reaches_beyond_the_image_is_refused() -> None:
     with pytest.raises(gpuload.ArgumentError, match="reflects 11 × 11 pixels at the edges, and the image is 30 × 11"):
         draw(own.GaussianBlur(23), height=30, width=11)
+    with pytest.raises(gpuload.ArgumentError, match="reflects 11 × 2 pixels at the edges, and the image is 11 × 30"):
+        draw(own.GaussianBlur((5, 23)), height=11, width=30)
+    assert draw(own.GaussianBlur(23), height=12, width=12).ops.size
