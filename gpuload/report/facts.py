@@ -42,7 +42,7 @@ class Classes:
             values, numbers = flat(column), numbers[rows_of(column)]
         else:
             values = column.fill_null(-1).to_numpy(zero_copy_only=False)
-        order = np.argsort(values, kind="stable")
+        order = np.argsort(values)
         classes, starts = np.unique(values[order], return_index=True)
         for number, samples in zip(classes.tolist(), np.split(numbers[order], starts[1:]), strict=True):
             self.counts[number] += len(samples)

@@ -54,7 +54,7 @@ def scheme_of(path: Any) -> str | None:
         text = os.fspath(path)
     except TypeError:
         return None
-    match = isinstance(text, str) and (_URL.match(text) or _BY_PATHLIB.match(text))
+    match = _URL.match(text) or _BY_PATHLIB.match(text)
     return match.group(1).lower() if match else None
 
 

@@ -91,6 +91,19 @@ def test_samples_that_do_not_decode_are_marked(tmp_path: Path, monkeypatch: pyte
     assert captions[0] == "class0"
 
 
+@pytest.mark.parametrize(
+    ("normalize", "shown"), [(gpuload.Normalize((0.25,) * 3, (0.5,) * 3), {102, 153}), ("image", {0, 255})]
+)
+def test_levels_are_those_of_the_images(packed: Path, normalize: Any, shown: set[int]) -> None:
+    """Where their constants are not known, they are stretched to black and white."""
+    with load(packed, augment=gpuload.Augment(8, normalize=normalize), fields=("image",)) as loader:
+        (images,) = next(iter(loader))
+        images[..., :4], images[..., 4:] = 0.3, 0.7
+        levels = {level for _, level in loader.preview(1, batch=(images,)).convert("RGB").getcolors(1 << 16)}
+    assert {(level,) * 3 for level in shown} <= levels
+    assert shown == {0, 255} or (0, 0, 0) not in levels
+
+
 def test_boxes_are_drawn_alike_in_every_format(tmp_path: Path) -> None:
     folder = pack_painted(tmp_path / "painted", 4)
     augment = gpuload.Augment((80, 96), crop="none", dtype="uint8")
