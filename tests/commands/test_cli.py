@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,11 @@ def test_samples_that_shuffled_epochs_leave_out(packed: Path, command: Any, monk
 
 
 def test_a_report(packed: Path, tmp_path: Path, command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = command("report", packed, "-o", "out.html", "--images", "40")
+    seen: list[tuple[int, ...]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr("gpuload.commands.sets.progress_bar", lambda *_: nullcontext(lambda *done: seen.append(done)))
+        found = command("report", packed, "-o", "out.html", "--images", "40")
+    assert seen[-1] == (40, 40, 0)
     assert found.code == cli.DONE and "looked at 40 images; the facts are in out.json" in found.out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.html", "out.json"]
     facts = json.loads(Path("out.json").read_text())

@@ -84,13 +84,13 @@ def test_sets_of_every_kind(tmp_path: Path) -> None:
     """One image; no labels; raw pixels; all images alike."""
     kinds = {
         "one": pack(tmp_path / "one", [{"image": encode(photo())}]),
-        "raw": pack(tmp_path / "raw", [{"image": encode(photo(n)), "label": "x"} for n in range(5)], encode="raw"),
+        "raw": pack(tmp_path / "raw", [{"image": encode(photo(n)), "label": "x"} for n in range(2)], encode="raw"),
         "alike": pack(tmp_path / "alike", [{"image": encode(photo())}] * 5),
     }
     found = {name: make_report(folder) for name, folder in kinds.items()}
     facts = {name: one[0] for name, one in found.items()}
     assert facts["one"]["classes"] == facts["one"]["extremes"] == [] and facts["one"]["looked_at"]["images"] == 1
-    assert facts["raw"]["classes"][0]["rows"][0]["counts"] == [5]
+    assert facts["raw"]["classes"][0]["rows"][0]["counts"] == [2] and len(facts["raw"]["extremes"]) > 1
     assert facts["alike"]["duplicates"]["exact_groups"] == 1 and facts["alike"]["duplicates"]["images"] == 4
     assert all("Nothing was rejected" in page for _, page in found.values())
 
@@ -156,6 +156,7 @@ def test_near_duplicates_are_near(tmp_path: Path) -> None:
         image.transpose(0), image.rotate(180),
     ]  # fmt: skip
     flats = [photo(0, 1, 1).resize((80, 60)).point(lambda v, n=n: n * 60) for n in range(4)]
+    flats.append(Image.linear_gradient("L").point(lambda v: 255 * (v > 127)))  # of much contrast, and two levels
     files = [again(sample, quality) for sample, quality in zip(samples, (95, 90, 40, 90, 90, 90), strict=True)]
     files += [*map(encode, flats), *[encode(textured(3))] * 43]
     named = [{"image": file, "name": f"{n}", "split": "val" if n > 50 else "train"} for n, file in enumerate(files)]
@@ -164,7 +165,7 @@ def test_near_duplicates_are_near(tmp_path: Path) -> None:
     same, near = found["shown"]
     assert same["count"] == 43 and {sample["split"] for sample in same["members"]} == {"train", "val"}
     assert sorted(sample["source"] for sample in near["members"]) == ["0", "1", "2"]
-    assert found["not_compared"] == 4
+    assert found["not_compared"] == 5
 
 
 # Sets whose images are not 8-bit RGB are shown, too: in a report, a preview, and one by one.
