@@ -298,8 +298,6 @@ class BucketedReader(BatchReader):
 
     def _is_here(self, source: int, members: Members) -> Bools:
         """bool (n,): whether samples are in the current window."""
-        if source not in self._fronts:
-            return np.zeros(len(members), np.bool_)
         epoch, window = self._fronts[source]
         starts = self._bucketed.stream.order(source, epoch)[1].window_starts
         return before(members, epoch, starts[window + 1]) & ~before(members, epoch, starts[window])
