@@ -113,15 +113,15 @@ def summary(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
     known, modules, rooms, survivors = reasons(), dict[str, Any](), dict[str, Any](), list[dict[str, Any]]()
     for path in chosen_modules([]):
         mutants = find_mutants(path, (ROOT / path).read_text())
-        tried = [results[mutant.id] for mutant in mutants if mutant.id in results]
+        tried = [(mutant, results[mutant.id]["outcome"]) for mutant in mutants if mutant.id in results]
         if not tried:
             continue
         found = [
-            {**one, "reason": known.get((path, f"{one['before']} → {one['after']}"))}
-            for one in tried
-            if one["outcome"] == "survived"
+            {**mutant.about(), "reason": known.get((path, f"{mutant.before} → {mutant.after}"))}
+            for mutant, outcome in tried
+            if outcome == "survived"
         ]
-        counts = {kind: sum(one["outcome"] == kind for one in tried) for kind in ("killed", "timeout", "unclear")}
+        counts = {kind: sum(outcome == kind for _, outcome in tried) for kind in ("killed", "timeout", "unclear")}
         counts |= {"survived": len(found), "of_those_harmless": sum(one["reason"] is not None for one in found)}
         modules[path] = {"mutants": len(mutants), "tried": len(tried), **counts}
         room = rooms.setdefault(path.split("/")[1].removesuffix(".py"), dict.fromkeys(("tried", *counts), 0))

@@ -39,13 +39,17 @@ _SKIPPED = (ast.Import, ast.ImportFrom, ast.JoinedStr, ast.Global, ast.Nonlocal)
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of one module: source[begin:end], bytes of UTF-8, becomes `after`."""
+    """One change of one module: source[begin:end], bytes of UTF-8, becomes `text`.
+
+    before, after: the lines around the change, without and with it, white space apart.
+    """
 
     module: str  # path from the top of the repository
     line: int
     last_line: int
     begin: int
     end: int
+    text: str
     before: str
     after: str
     source_hash: str
@@ -53,7 +57,7 @@ class Mutant:
     @property
     def id(self) -> str:
         """Of this change of this source; mutants in the order of their ids are a random sample."""
-        text = f"{self.source_hash} {self.begin} {self.end} {self.after}"
+        text = f"{self.source_hash} {self.begin} {self.end} {self.text}"
         return f"{self.module} {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
     def about(self) -> dict[str, Any]:
@@ -63,7 +67,7 @@ class Mutant:
     def apply(self, source: str) -> str:
         """The changed module."""
         data = source.encode()
-        return (data[: self.begin] + self.after.encode() + data[self.end :]).decode()
+        return (data[: self.begin] + self.text.encode() + data[self.end :]).decode()
 
 
 def find_mutants(module: str, source: str) -> list[Mutant]:
@@ -75,14 +79,14 @@ def find_mutants(module: str, source: str) -> list[Mutant]:
     found = {}
     for node in _code(ast.parse(source)):
         begin, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
-        before = data[begin:end].decode()
+        first, stop = starts[node.lineno - 1], starts[node.end_lineno]
         for changed in _changes(node):
-            after = ast.unparse(changed)
-            if after != ast.unparse(node):
-                text = after if isinstance(node, ast.stmt) else f"({after})"
-                mutant = Mutant(
-                    module, node.lineno, node.end_lineno, begin, end, " ".join(before.split()), text, source_hash
-                )
+            text = ast.unparse(changed)
+            if text != ast.unparse(node):
+                text = text if isinstance(node, ast.stmt) else f"({text})"
+                lines = data[first:stop], data[first:begin] + text.encode() + data[end:stop]
+                before, after = (" ".join(one.decode().split()) for one in lines)
+                mutant = Mutant(module, node.lineno, node.end_lineno, begin, end, text, before, after, source_hash)
                 found[mutant.id] = mutant
     return [found[one] for one in sorted(found)]
 
