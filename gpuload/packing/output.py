@@ -89,7 +89,8 @@ class Output:
 
     def packed_splits(self) -> dict[str, Path]:
         """Name and folder of each complete split, sorted by name."""
-        return {one.name: one for one in sorted(self.path.iterdir()) if (one / manifest_file.FILE_NAME).exists()}
+        found = sorted(entry for entry in self.path.iterdir() if (entry / manifest_file.FILE_NAME).exists())
+        return {folder.name: folder for folder in found}
 
     def clear_scratch(self) -> None:
         """Empties the scratch folder, which holds nothing that a run could continue."""
@@ -214,7 +215,8 @@ def describe(folder: Path, manifest: Manifest, rows: Iterable[pa.RecordBatch], p
 
 def _sync(folder: Path) -> None:
     """Syncs the files that describe a split, and their folder, to disk."""
-    for name in (name for name in (*BASE_FILES, TIMM_NAME, ".") if (folder / name).exists()):
+    names = (name for name in (*BASE_FILES, TIMM_NAME, ".") if (folder / name).exists())
+    for name in names:
         descriptor = os.open(folder / name, os.O_RDONLY)
         os.fsync(descriptor)
         os.close(descriptor)

@@ -87,8 +87,10 @@ class _NamedArrays(SpooledSource):
                 continue
             role = "label" if is_label and (item.dtype.kind != "f" or last.lower() in _LABEL) else last
             if role in fields:
-                both = f"{fields[role][0]!r} and {name!r} would both be the field {role!r}"
-                raise SourceError(f"{self.title}: {both}. Give --column ROLE=NAME for one")
+                both = f"{fields[role][0]!r} and {name!r}"
+                raise SourceError(
+                    f"{self.title}: {both} would both be the field {role!r}. Give --column ROLE=NAME for one"
+                )
             fields[role] = (name,)
         for name in (name for names in fields.values() for name in names):
             if len(arrays[name]) != count:
@@ -97,8 +99,10 @@ class _NamedArrays(SpooledSource):
         for name in fields.get("label", ()):
             shape, dtype = tuple(arrays[name].shape), arrays[name].dtype
             if math.prod(shape[1:]) != 1 or dtype.kind == "f":
-                what = f"{name!r} is {shape} of {dtype}, but a label is one whole number for each image. Convert them"
-                raise SourceError(f"{self.title}: {what}, or give --column target={name} to predict numbers")
+                what = f"{name!r} is {shape} of {dtype}, but a label is one whole number for each image"
+                raise SourceError(
+                    f"{self.title}: {what}. Convert them, or give --column target={name} to predict numbers"
+                )
         return fields
 
 

@@ -131,8 +131,8 @@ class Table(NamedTuple):
         """
         roles = roles_of(title, self.names, columns, _BY_NAME, self.features)
         if "image" not in roles:
-            what = f"its columns are {sorted(self.names)}; which holds the image? Call it 'image', or give"
-            raise SourceError(f"{title}: {what} --column image=NAME")
+            what = f"its columns are {sorted(self.names)}; which holds the image?"
+            raise SourceError(f"{title}: {what} Call it 'image', or give --column image=NAME")
         role_of = {column: role for role, names in roles.items() for column in names}
         if left := sorted(set(self.names) & set(roles) - set(role_of)):
             note = f"columns that are not packed: {some_of(left)}; others were taken for fields of these names"

@@ -144,9 +144,9 @@ def main() -> None:
     options = parser.parse_args()
     folder = options.session.resolve()
     folder.mkdir(parents=True, exist_ok=True)
+    if unknown := [one for one in options.modules if not chosen_modules([one])]:
+        parser.error(f"{unknown[0]!r}: is no room or file of gpuload")
     modules = chosen_modules(options.modules)
-    if not modules:
-        parser.error(f"no module of gpuload is called {options.modules[0]!r}")
     reach, session = Reach(folder), Session(folder / "results.jsonl")
     with tempfile.TemporaryDirectory(prefix="tree-", dir=folder) as name:
         tree = Path(name)

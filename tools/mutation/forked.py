@@ -1,7 +1,7 @@
 """Runs tests in forks of a process that has imported everything but gpuload and the tests.
 
-Importing NumPy, Arrow, torch and pytest takes seconds, a fork milliseconds. gpuload itself is imported in
-each fork.
+Importing NumPy, Arrow, torch and pytest takes seconds, a fork milliseconds. gpuload itself is imported in each
+fork.
 """
 
 import contextlib
