@@ -1,6 +1,7 @@
 """Fixtures: folders of images, and a set of small photo-like images packed with the real packer."""
 
 import faulthandler
+import gc
 import importlib
 import os
 import shutil
@@ -44,6 +45,13 @@ def pytest_configure() -> None:
 def pytest_report_header() -> str | None:
     """Says before the tests, which pytest alone may have started, why some of them are going to fail."""
     return check_torchvision.problem()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def frozen() -> None:
+    """The collector does not look again at what was imported: torch, JAX and others are a million objects."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -388,7 +388,7 @@ def refuse(packed: Path) -> Iterator[Callable[[str, str, Any], None]]:
 
 
 @pytest.mark.parametrize(("name", "argument"), PLACES)
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_what_cannot_be_is_refused(
     refuse: Callable[[str, str, Any], None], name: str, argument: str, data: st.DataObject

@@ -225,9 +225,9 @@ class MappedFile:
             address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, handle, 0) if size else 0
             if address == _FAILED:
                 raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        slot = protect(lease.path, address, size, owner) if size else 0
         memory = _Memory(address, size)
         if size:
+            slot = protect(lease.path, address, size, owner)
             # Not at the interpreter's end, when threads may still be reading.
             weakref.finalize(memory, _unmap, address, size, slot).atexit = False
         self.data: U8 = np.asarray(memory)

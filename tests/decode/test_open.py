@@ -195,6 +195,11 @@ def test_whole_images_that_do_not_fit_are_refused_with_their_figures(
     memory.check_whole_images([gpuload.Dataset(large)], 10_000, 2, 0)  # it is not known
 
 
+def test_a_gpus_memory_is_of_no_importance_on_a_cpu(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "gpu_bytes", lambda device_id: 1)
+    gpuload.DaliIterator(large, 4, augment=gpuload.Augment(8), decoder="dali", device="cpu").close()
+
+
 def test_whole_images_are_counted_by_the_index(large: Path, tmp_path: Path) -> None:
     """Raw pixels at their own size."""
     samples = [{"image": np.zeros((20, 30, 7), np.float32), "label": 0} for _ in range(4)]

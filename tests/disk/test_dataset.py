@@ -68,6 +68,8 @@ DAMAGES: list[tuple[Callable[[Path], object], str]] = [
     (lambda f: (f / "manifest.json").write_text("[]"), r"is not a gpuload manifest"),
     (manifest_with(lambda m: m.update(format="other")), r"is not a gpuload manifest, with 'format' 'gpuload'"),
     (manifest_with(lambda m: m.update(version=0)), r"has version 0, .* versions 1 to 2. Upgrade"),
+    (manifest_with(lambda m: m.update(version=True)), r"has version True, .* versions 1 to 2. Upgrade"),
+    (manifest_with(lambda m: m.pop("version")), r"has version None, .* versions 1 to 2. Upgrade"),
     (manifest_with(lambda m: m.update(version=7)), r"has version 7, .* versions 1 to 2. Upgrade"),
     (manifest_with(lambda m: m.pop("shards")), r"is damaged: shards is missing"),
     (manifest_with(lambda m: m["shards"].reverse()), r"its shards do not match its fingerprint"),

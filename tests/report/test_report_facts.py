@@ -50,6 +50,19 @@ def test_duplicates_and_leaks(facts: dict[str, Any]) -> None:
     assert "75 classes missing in val" in texts and "85 classes missing in test" in texts
 
 
+def test_duplicates_whose_labels_differ_come_first(tmp_path: Path) -> None:
+    labels = [(1, "x"), (1, "x"), (1, "x"), (2, "x"), (2, "y")]
+    samples = [{"image": encode(textured(n)), "label": label} for n, label in labels]
+    assert [group["count"] for group in make_report(pack(tmp_path, samples))[0]["duplicates"]["shown"]] == [2, 3]
+
+
+def test_classes_that_training_lacks_altogether(tmp_path: Path) -> None:
+    pack(tmp_path / "a", [{"image": encode(textured(1)), "split": "train"}])
+    gpuload.pack([{"image": encode(textured(2)), "label": "x", "split": "val"}], tmp_path / "b", workers=1)
+    facts, _ = make_report(tmp_path / "a" / "train", tmp_path / "b" / "val")
+    assert [(table["smallest"], table["largest"]) for table in facts["classes"]] == [(0, 0)]
+
+
 def test_images_that_are_unlike_the_others(facts: dict[str, Any]) -> None:
     first = {ranking["name"]: ranking["samples"][0]["source"] for ranking in facts["extremes"]}
     assert first["darkest"] == first["least-informative"] == first["blurriest"] == first["smallest"] == "train-008"
@@ -66,6 +79,8 @@ def test_an_image_that_is_half_black_and_half_white_is_neither_dark_nor_bright(t
     facts, _ = make_report(pack(tmp_path, [{"image": encode(one), "name": str(n)} for n, one in enumerate(images)]))
     ranked = {one["name"]: [sample["source"] for sample in one["samples"]] for one in facts["extremes"]}
     assert ranked["darkest"] == ["1", "2", "3", "0"] and ranked["brightest"] == ["3", "2", "1", "0"]
+    texts = {one["name"]: [sample["value"] for sample in one["samples"]] for one in facts["extremes"]}
+    assert texts["darkest"] == ["24%", "47%", "78%", "100%"] and texts["brightest"] == ["78%", "47%", "24%", "0%"]
 
 
 def test_what_training_sees(facts: dict[str, Any]) -> None:

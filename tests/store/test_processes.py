@@ -16,7 +16,7 @@ import gpuload
 from gpuload.order.epoch import EpochOrder
 from gpuload.read.reader import Reader
 from gpuload.store.cache import Cache
-from gpuload.store.files import open_own
+from gpuload.store.files import locked, open_own
 
 
 def start(url: str, cache: Path, size: str, epochs: int) -> "subprocess.Popen[str]":
@@ -99,6 +99,14 @@ for size, whole in (("1GB", fetch.WHOLE_BYTES), ("2GB", 0)):
 time.sleep(0.5)
 print("ended", flush=True)
 """
+
+
+def test_a_lock_is_waited_for_without_computing(tmp_path: Path) -> None:
+    with locked(tmp_path / "lock", 0, TimeoutError()):
+        begun = time.thread_time()
+        with pytest.raises(TimeoutError), locked(tmp_path / "lock", 0.4, TimeoutError()):
+            pass
+        assert time.thread_time() - begun < 0.1
 
 
 def test_a_batch_that_is_still_viewed_holds_no_shard_in_the_cache(proxy: Any, tmp_path: Path) -> None:

@@ -20,8 +20,6 @@ from mutation.reach import ROOT, Reach
 RESULTS = ROOT / "tools/results/mutation.json"
 REASONS = ROOT / "tools/results/mutation-survivors.md"
 
-_MOST_S = 30.0  # of tests in each round
-
 
 class Session:
     """Results by mutant, in a file of one JSON object a line, so that a run that was stopped goes on."""
@@ -40,13 +38,15 @@ class Session:
 class Trial:
     """Runs tests in a copy of the repository, of which one module is changed on disk: other processes see it, too."""
 
-    def __init__(self, tree: Path, reach: Reach) -> None:
-        self._tree, self._reach = tree, reach
+    def __init__(self, tree: Path, reach: Reach, most_s: float, first: list[str]) -> None:
+        self._tree, self._reach, self._most_s = tree, reach, most_s
+        self._first = [reach.tests_of(first)] if first else []
         self._sound: set[str] = set()  # tests that pass without a change
 
     def __call__(self, mutant: Mutant, source: str) -> tuple[str, str]:
         """How it ended, and the test that noticed it. "unclear": what noticed it fails without the change, too."""
-        for tests in self._reach.rounds(mutant.module, mutant.line, mutant.last_line, _MOST_S):
+        reaching = self._reach.rounds(mutant.module, mutant.line, mutant.last_line, self._most_s)
+        for tests in [*self._first, *reaching]:
             self._write(mutant.module, mutant.apply(source))
             try:
                 outcome, noticed = self._run(tests)
@@ -140,6 +140,8 @@ def main() -> None:
     parser.add_argument("--session", type=Path, default=ROOT / "build/mutation", help="folder of what is known so far")
     parser.add_argument("--most", type=int, metavar="N", help="of each module, always the same sample")
     parser.add_argument("--again", action="store_true", help="try survivors again, after tests were added")
+    parser.add_argument("--seconds", type=float, default=30, help="of tests of the room, and of others (%(default)s)")
+    parser.add_argument("--tests", nargs="+", default=[], help="files that are asked first, whatever they reach")
     parser.add_argument("--json", type=Path, default=RESULTS, help="where the summary goes")
     options = parser.parse_args()
     folder = options.session.resolve()
@@ -154,7 +156,7 @@ def main() -> None:
         os.chdir(tree)
         import_outside(tree)
         subprocess.run([sys.executable, "-m", "gpuload", "warm-up"], check=True, stdout=subprocess.DEVNULL)
-        attempt = Trial(tree, reach)
+        attempt = Trial(tree, reach, options.seconds, options.tests)
         for module in modules:
             source = (ROOT / module).read_text()
             for mutant in find_mutants(module, source)[: options.most]:

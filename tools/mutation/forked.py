@@ -82,9 +82,9 @@ def run_tests(tests: Sequence[str], also: Callable[[str], bool], note: Path) -> 
     also: which other tests of the same files run first. note: the file that gets the name of the test that failed.
     """
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    without = [f"-pno:{name}" for name in ("cacheprovider", "unraisableexception", "threadexception")]
     files = sorted({test.partition("::")[0] for test in tests})
-    code = pytest.main(["-xq", "--tb=line", "--assert=plain", *without, *files], plugins=[_Only(tests, also, note)])
+    options = ["-xq", "--tb=line", "--assert=plain", "-pno:cacheprovider"]
+    code = pytest.main([*options, *files], plugins=[_Only(tests, also, note)])
     return 0 if code == pytest.ExitCode.NO_TESTS_COLLECTED else int(code)
 
 

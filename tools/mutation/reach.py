@@ -5,12 +5,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable
+from itertools import accumulate
 from pathlib import Path
 
 from coverage import CoverageData
 
 ROOT = Path(__file__).resolve().parents[2]
 
+_NAMES = {"loader": "iterator", "checks": "arguments"}  # of tests, where it is not that of the room
 _DURATION = re.compile(r"([\d.]+)s (?:setup|call|teardown) +(tests/.*)")
 
 
@@ -32,30 +34,32 @@ class Reach:
             self._seconds[test] = self._seconds.get(test, 0.0) + float(seconds)
 
     def rounds(self, module: str, first: int, last: int, most_s: float) -> list[list[str]]:
-        """The tests that reach one of these lines of a module, fastest first: those of its own room, then the others.
+        """The tests to ask, fastest first: those of the module's room that reach one of these lines, those of other
+        rooms that do, and the rest of the room, which may start processes or share what another test has made.
 
-        Each round takes about `most_s` seconds at most. Of lines that run while the module is imported, or in other
-        processes alone, the tests that reach any line of it, or else of its folder.
+        Each round takes about `most_s` seconds at most. Of lines that run while the module is imported, the tests that
+        reach any line of it, or else any tests.
         """
         lines = self._contexts(module)
         reaching = _tests(lines, range(first, last + 1)) or _tests(lines, lines)
-        for path in () if reaching else (ROOT / module).parent.rglob("*.py"):
-            lines = self._contexts(str(path.relative_to(ROOT)))
-            reaching |= _tests(lines, lines)
         room = module.removeprefix("gpuload/").removesuffix(".py").split("/")[0]
-        found: list[list[str]] = [[], []]
-        left = [most_s, most_s]
-        for test in sorted(reaching, key=lambda test: (self._seconds.get(test, 0.0), test)):
-            number = int(not test.startswith((f"tests/{room}/", f"tests/test_{room}.py")))
-            left[number] -= 0.02 + self._seconds.get(test, 0.0)
-            if left[number] > 0:
-                found[number].append(test)
-        return [tests for tests in found if tests]
+        own = set(self.tests_of([f"tests/{_NAMES.get(room, room)}/", f"tests/test_{room}.py"]))
+        rounds = (reaching & own, reaching - own, (own or {*self._seconds}) - reaching)
+        return [found for tests in rounds if (found := self._fastest(tests, most_s))]
+
+    def _fastest(self, tests: set[str], most_s: float) -> list[str]:
+        found = sorted(tests, key=lambda test: (self._seconds.get(test, 0.0), test))
+        until = accumulate(0.02 + self._seconds.get(test, 0.0) for test in found)
+        return [test for test, end in zip(found, until, strict=True) if end < most_s]
 
     def _contexts(self, module: str) -> dict[int, list[str]]:
         if module not in self._lines:
             self._lines[module] = self._data.contexts_by_lineno(str(ROOT / module))
         return self._lines[module]
+
+    def tests_of(self, names: list[str]) -> list[str]:
+        """The tests of these folders or files, fastest first."""
+        return sorted(filter(lambda test: test.startswith(tuple(names)), self._seconds), key=self._seconds.__getitem__)
 
     def is_new(self, test: str) -> bool:
         """Whether the test was added since the run."""
@@ -72,7 +76,8 @@ def _tests(contexts: dict[int, list[str]], lines: Iterable[int]) -> set[str]:
 
 
 def _run_suite(log: Path, kept: Path) -> None:
-    command = [sys.executable, "-m", "pytest", "-vvn3", "--dist=worksteal", "--durations=0", "--durations-min=0"]
+    command = [sys.executable, "-m", "pytest", "-vv", "--numprocesses=3", "--dist=worksteal"]
+    command += ["--durations=0", "--durations-min=0"]
     cover = ["--cov=gpuload", "--cov-context=test", "--cov-report="]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COVERAGE_FILE": str(kept)}
     with log.open("wb") as file:
