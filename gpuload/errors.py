@@ -82,8 +82,12 @@ class StateError(GpuloadError):
 
 
 # A URL's user ends at the last "@": a secret may contain others, slashes, and, after a colon that begins no port,
-# spaces. pathlib leaves one of two slashes.
-_USER = re.compile(r"(?<![\w+.-])([A-Za-z][A-Za-z0-9+.-]+:/{1,2})(?!/)([^\s'\"/:@]*:(?!\d*[/\s]|\s)[^'\"]*|[^\s'\"]*)@")
+# spaces. A quote before a letter or digit is part of it. pathlib leaves one of two slashes.
+_INSIDE = r"['\"](?=\w|['\"]\w)"
+_USER = re.compile(
+    r"(?<![\w+.-])([A-Za-z][A-Za-z0-9+.-]+:/{1,2})(?!/)"
+    rf"([^\s'\"/:@]*:(?!\d*[/\s]|\s)(?:[^'\"]|{_INSIDE})*|(?:[^\s'\"]|{_INSIDE})*)@"
+)
 _QUERY = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:/{1,2}[^\s'\"?#]*)[?#][^\s'\"]*?[^\s'\":.,;)](?=[:.,;)]*(?:[\s'\"]|$))")
 
 

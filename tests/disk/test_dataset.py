@@ -48,6 +48,14 @@ def add_a_shard(found: dict[str, Any]) -> None:
         del found[name]
 
 
+def lengthen_an_image(folder: Path) -> None:
+    """By 8 GB, in the first digit of its size in the tar header."""
+    offset = gpuload.Dataset(folder).rows(1).column("image_offset")[0].as_py()
+    with (folder / "shard-000001.tar").open("r+b") as file:
+        file.seek(offset - 512 + 124)
+        file.write(b"1")
+
+
 DAMAGES: list[tuple[Callable[[Path], object], str]] = [
     (lambda f: (f / "shard-000003.tar").unlink(), r"shard-000003.tar: cannot be read \(No such file .*Copy the folder"),
     (cut("shard-000003.tar", 5000), r"shard-000003.tar: is 5,000 bytes, manifest.json says [\d,]+. .*copy it again"),
@@ -55,6 +63,7 @@ DAMAGES: list[tuple[Callable[[Path], object], str]] = [
         manifest_with(lambda m: m["shards"].insert(1, m["shards"].pop(2)), True),
         r"shard-00000[12].tar: its index does not match it \(sample '\d+-\d+' is",
     ),
+    (lengthen_an_image, r"shard-000001.tar: its index does not match it \(sample '\d+-\d+' is"),
     (manifest_with(add_a_shard, True), r"index.arrow: indexes 10 shards, manifest.json lists 11"),
     (
         manifest_with(lambda m: m["shards"][0].update(samples=9), True),

@@ -26,6 +26,7 @@ URLS = [
     "https://127.0.0.1:1/set?X-Amz-Signature=TOPSECRET",
     "https://127.0.0.1:1/set/manifest.json?sig=TOP&se=SECRET",
     "http://user:TOP SECRET@127.0.0.1:1/set",
+    "http://user:TOP'SEC\"RET@127.0.0.1:1/set",
     "hf://user:TOPSECRET@datasets/owner/name",
     "ftp://user:TOP/SECRET@host/set",
     "abfss://user:TOPSECRET@account.example/set",

@@ -121,6 +121,14 @@ def test_killed(
     assert left(out) == []
 
 
+def test_a_service_without_conditional_writes(
+    store: Any, proxy: Proxy, source: FolderSource, settings: Settings, on_disk: dict[str, bytes]
+) -> None:
+    proxy.is_old = True
+    pack_to(source, "s3://bucket/plain", settings)
+    assert store.files("bucket", "plain/") == on_disk
+
+
 def test_killed_before_what_is_here_is_removed(
     store: Any, source: FolderSource, settings: Settings, on_disk: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,7 +320,10 @@ def test_a_folder(proxy: Proxy, uploaded: Path, tmp_path: Path, capsys: pytest.C
     proxy.fault = lambda path, number: "503" if number == 1 and "ant/1" in path else None
     assert main(["pack", SOURCE, str(tmp_path / "out"), "--val", "0.2", "--maxcount", "12", "--workers", "2"]) == 3
     assert files_of(tmp_path / "out") == expected
-    assert "passed over 'old', which gpuload packed" in capsys.readouterr().out
+    assert (
+        "passed over 'old', which gpuload packed\nnote: passed over, by extension: 1 × .txt\n"
+        in capsys.readouterr().out
+    )
     assert {count for path, count in proxy.asked.items() if path.endswith("bee/30.jpg")} <= {1, 2}  # hashed, packed
 
 
