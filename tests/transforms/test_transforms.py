@@ -45,6 +45,15 @@ GOLDEN: list[tuple[list[Any], list[list[int]], list[int], list[list[float]]]] = 
         [0, 2, 6, 10, 14],
         [[0.0, 0.055351, 0.105892, 0.537703, 0.301054], [0.166388, 0.793447, 0.023021, 0.016725, 0.166807]],
     ),
+    (
+        [
+            own.RandomInvert(0.5),
+            own.RandomChoice([own.RandomInvert(1), own.RandomEqualize(1), own.GaussianBlur(3)], [0.2, 0.3, 0.5]),
+        ],
+        [[11, 0, 0, 6], [0, 0, 10, 0], [11, 11, 0, 0], [0, 0, 0, 6]],
+        [3],
+        [[1.502479], [1.574158], [1.429927], [0.254961]],
+    ),
 ]
 
 
