@@ -59,7 +59,10 @@ class Wrong(NamedTuple):
 
     @property
     def any(self) -> Values:
-        return self.others | self.own
+        """As often of its own kind as of all the others."""
+        return (
+            self.others if self.own is NOTHING else st.booleans().flatmap(lambda own: self.own if own else self.others)
+        )
 
 
 def wrong(*own: str, too: Values | list[Any] = NOTHING) -> Wrong:
@@ -98,12 +101,12 @@ def or_none(values: Wrong) -> Wrong:
 
 
 def tuples(count: int, right: Any, bad: Wrong) -> Values:
-    """Of another length, or with one entry that is wrong."""
+    """With one entry that is wrong, or, a quarter of them, of another length."""
     lengths = st.integers(0, 5).filter(lambda n: n != count).map(lambda n: [right] * n)
     entry = st.tuples(bad.any, st.integers(0, count - 1)).map(
         lambda pair: tuple(pair[0] if place == pair[1] else right for place in range(count))
     )
-    return lengths | entry
+    return st.integers(0, 3).flatmap(lambda number: entry if number else lengths)
 
 
 def ascending(low: float, high: float, right: float) -> Wrong:
