@@ -78,6 +78,12 @@ def test_files_of_a_packed_folder(undisturbed: Path) -> None:
     np.testing.assert_allclose(manifest.std, pixels.std(axis=0), atol=1e-5)
 
 
+def test_the_manifest_tells_each_setting_once(source: FolderSource, tmp_path: Path) -> None:
+    gpuload.pack(source, tmp_path / "out", encode="jpeg", size=16, fit="center-crop", quality=80, workers=2)
+    settings = Manifest.read(tmp_path / "out" / "train").packing
+    assert (settings["encode"], settings["fit"], settings["options"]) == ("jpeg", "center-crop", {"quality": 80})
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_the_number_of_workers_does_not_change_the_bytes(
     source: FolderSource, undisturbed: Path, settings: Settings, tmp_path: Path, workers: int

@@ -118,6 +118,12 @@ def test_doors(door: Callable[[Any], object], tmp_path: Path, monkeypatch: pytes
             assert raised.value.__cause__ is None or "SECRET" not in str(raised.value.__cause__)
 
 
+def test_a_user_with_spaces_of_what_is_known_to_be_one_url() -> None:
+    with pytest.raises(GpuloadError) as raised:
+        gpuload.Dataset("https://TOP SECRET@127.0.0.1:1/set")
+    assert_nothing_told(str(raised.value))
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [

@@ -149,7 +149,7 @@ def main() -> None:
     if unknown := [one for one in options.modules if not chosen_modules([one])]:
         parser.error(f"{unknown[0]!r}: is no room or file of gpuload")
     modules = chosen_modules(options.modules)
-    reach, session = Reach(folder), Session(folder / "results.jsonl")
+    reach, session, harmless = Reach(folder), Session(folder / "results.jsonl"), reasons()
     with tempfile.TemporaryDirectory(prefix="tree-", dir=folder) as name:
         tree = Path(name)
         copy_to(tree)
@@ -160,8 +160,9 @@ def main() -> None:
         for module in modules:
             source = (ROOT / module).read_text()
             for mutant in find_mutants(module, source)[: options.most]:
-                known = session.results.get(mutant.id)
-                if known is not None and not (options.again and known["outcome"] == "survived"):
+                known, change = session.results.get(mutant.id), (module, f"{mutant.before} → {mutant.after}")
+                is_open = options.again and known is not None and known["outcome"] == "survived"
+                if known is not None and (not is_open or change in harmless):
                     continue
                 outcome, noticed = attempt(mutant, source)
                 session.add({**mutant.about(), "outcome": outcome, "noticed": noticed})
