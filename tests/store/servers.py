@@ -75,8 +75,7 @@ class _Files(_Handler):
 
 class Proxy(_Server):
     """Hands requests on to a server. fault: for the path and its number among those of this path, from 1, what goes
-    wrong, see `_Proxied`. sent: bytes of bodies by path. asked: requests by path. is_old: it refuses conditional writes.
-    """
+    wrong, see `_Proxied`. sent: bytes of bodies by path. asked: requests by path."""
 
     def __init__(self, upstream: str) -> None:
         super().__init__(("127.0.0.1", 0), _Proxied)
@@ -87,10 +86,8 @@ class Proxy(_Server):
         self.lock = threading.Lock()
         self.silent_s = 30.0
         self.delay_s = 0.0
-        self.is_old = False
 
     def reset(self) -> None:
-        self.is_old = False
         self.fault = lambda path, number: None
         self.sent.clear()
         self.asked.clear()
@@ -106,8 +103,8 @@ class _Proxied(_Handler):
             number = self.server.asked[path]
         time.sleep(self.server.delay_s)
         fault = self.server.fault(path, number)
-        if self.server.is_old and "If-None-Match" in self.headers:
-            fault = "501"
+        if fault == "unconditional":
+            fault = "501" if "If-None-Match" in self.headers else None
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if fault is not None and fault.isdecimal():
             return self.refuse(int(fault))

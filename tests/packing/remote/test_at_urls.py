@@ -124,7 +124,7 @@ def test_killed(
 def test_a_service_without_conditional_writes(
     store: Any, proxy: Proxy, source: FolderSource, settings: Settings, on_disk: dict[str, bytes]
 ) -> None:
-    proxy.is_old = True
+    proxy.fault = lambda path, number: "unconditional"
     pack_to(source, "s3://bucket/plain", settings)
     assert store.files("bucket", "plain/") == on_disk
 
