@@ -17,8 +17,9 @@ from gpuload.store.url import URL
 __all__ = ["Metrics"]
 
 # training: the training loop itself, which is the goal. download: downloading shards from a URL. disk: reading shards
-# into memory. read: locating samples in them and drawing their augmentation. decode: pixels. function: a function of
-# `transforms.Function`. hand_over: fields, batch transforms, arrays of the user's library. none: no batches yet.
+# into memory. read: locating samples in them, drawing their augmentation and computing their fields. decode: pixels.
+# function: a function of `transforms.Function`. hand_over: batch transforms, arrays of the user's library. none: no
+# batches yet.
 Stage = Literal["none", "training", "download", "disk", "read", "decode", "function", "hand_over"]
 
 # Below this share of waiting, training is not limited: an epoch's first batches alone cost that much.
@@ -46,10 +47,10 @@ _ADVICE: dict[Stage, str] = {
     "downloads its share; otherwise use a nearby server, a cache that holds the set, or `python -m gpuload fetch`",
     "disk": "The shards do not come from the disk any faster. Put them on a faster one, such as a local NVMe drive, or "
     + _SMALLER,
-    "read": "One thread finds the samples and draws their augmentation. Raise batch_size, ask for fewer "
-    "fields, or use fewer views and transforms",
-    "hand_over": "Fields and batch_transforms are computed in the training loop's own thread. Leave out those that are "
-    "not used, or do their work on the device",
+    "read": "One thread finds the samples, draws their augmentation and computes their fields. Raise batch_size, ask "
+    "for fewer fields, or use fewer views and transforms",
+    "hand_over": "batch_transforms are computed in the training loop's own thread. Leave out those that are not used, "
+    "or do their work on the device",
     "function": "The function of an Augment takes most of the time. Raise num_threads; where it holds Python's "
     "lock, use Function(f, processes=...); or use one of gpuload.transforms in its place",
     "decode": "`python -m gpuload tune FOLDER` finds the best num_threads, prefetch and decoder. Or " + _SMALLER,
@@ -70,10 +71,10 @@ class Metrics(NamedTuple):
     seconds: of the loop, waiting and training together. images_per_s, bytes_per_s: per these seconds.
     wait_s: training's wait for batches, the sum of the next three. wait_share: its share of `seconds`.
     wait_read_s: the part until a batch had been read and decoding could start. wait_decode_s: until its pixels were
-        ready. hand_over_s: for its fields, batch transforms and arrays, in the training loop's thread.
-    read_s: work of one thread to locate samples and draw their augmentation. decode_s: total work of the decoding
-        threads; NaN with DALI, alone or beside the CPU decoder, since DALI does not report it. disk_s: work of the
-        thread that reads shards into memory.
+        ready. hand_over_s: for its batch transforms and arrays, in the training loop's thread.
+    read_s: work of one thread to locate samples, draw their augmentation and compute their fields. decode_s: total work
+        of the decoding threads; NaN with DALI, alone or beside the CPU decoder, since DALI does not report it. disk_s:
+        work of the thread that reads shards into memory.
     queue_depth: mean number of batches ready when training requested the next: near `prefetch` if training is the
         bottleneck, near 0 if the loader is. NaN with DALI.
     binds: the limiting stage: "training", "download", "disk", "read", "decode", "function" or "hand_over" (see

@@ -139,19 +139,18 @@ class _Call:
         """All batches in flight, then the next ones. The decoder must have ended its previous attempt."""
         waiting, self._in_flight = self._in_flight, deque()
         while waiting:
-            flight = waiting.popleft()
-            self._in_flight.append(flight)
-            yield flight.given
+            self._in_flight.append(waiting.popleft())
+            yield self._in_flight[-1].given
         while self._error is None:
             try:
                 if (batch := next(self._batches, None)) is None:
                     return
-                flight = self._begin(batch)
+                self._in_flight.append(self._begin(batch))
             except BaseException as error:
                 self._error = error
                 return
-            self._in_flight.append(flight)
-            yield flight.given
+            del batch  # nobody keeps it while the next one is read
+            yield self._in_flight[-1].given
 
     def _begin(self, batch: Batch) -> _InFlight:
         prepared, faults = self._handler.prepare(batch)
@@ -183,7 +182,7 @@ class _Call:
             return decoded
         at = np.arange(len(flight.asked))
         at[rows] = sources
-        return decoded._replace(changed=take(decoded.changed, at))
+        return replace(decoded, changed=take(decoded.changed, at))
 
     def _repair(self, flight: _InFlight) -> None:
         """Replaces the samples that do not decode in the decoder's input."""

@@ -168,7 +168,8 @@ class CallFunctions(Stage):
         made = [view.result() if isinstance(view, _View) else (*view, None) for view in calls.views]
         images, masks, changed = zip(*made, strict=True)
         seconds = sum(calls.seconds)
-        job.decoded = inner._replace(
+        job.decoded = replace(
+            inner,
             images=images,
             masks=tuple(map(tuple, masks)),
             work_s=inner.work_s - seconds,

@@ -104,7 +104,8 @@ class Finish(Stage):
         if self._device is not None:
             job.held.append(decoded)
             decoded = decoded.map(self._device.upload)
-        job.decoded = decoded._replace(
+        job.decoded = replace(
+            decoded,
             images=tuple(map(self._values, self._postprocess, self._forms, decoded.images, views)),
             masks=tuple(map(self._warp, decoded.masks, views)),
         )

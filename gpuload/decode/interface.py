@@ -4,8 +4,7 @@ import math
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,9 +28,6 @@ class Fault(NamedTuple):
     mask: int | None = None
 
 
-NO_FAULTS: Mapping[int, Fault] = MappingProxyType({})
-
-
 class Changed(NamedTuple):
     """What a user function made of the N samples of a view.
 
@@ -42,7 +38,8 @@ class Changed(NamedTuple):
     crops: Crops
 
 
-class Decoded(NamedTuple):
+@dataclass
+class Decoded:
     """A decoded batch, as arrays that support DLPack.
 
     images: for each view, (N, C, height, width), or with channels_last (N, height, width, C).
@@ -60,14 +57,14 @@ class Decoded(NamedTuple):
     work_s: float = 0.0
     read_wait_s: float = 0.0
     queue_depth: float = 0.0
-    broken: Mapping[int, Fault] = NO_FAULTS
+    broken: Mapping[int, Fault] = field(default_factory=dict)
     changed: tuple[Changed | None, ...] = ()
     function_s: float = 0.0
 
     def map(self, make: Callable[[Any], Any]) -> "Decoded":
         """The same with `make` applied to each array."""
         masks = tuple(tuple(make(mask) for mask in view) for view in self.masks)
-        return self._replace(images=tuple(make(images) for images in self.images), masks=masks)
+        return replace(self, images=tuple(make(images) for images in self.images), masks=masks)
 
 
 # NumPy and DALI have no bfloat16: the decoder delivers float32, which is cast when the batch is handed over.

@@ -223,12 +223,12 @@ class Job:
 
     def take(self, read_wait_s: float, ready: int) -> tuple[Batch, Decoded]:
         """The batch and its pixels, which only the caller holds from now on."""
-        decoded, self.decoded, self.parts = self.decoded, Decoded((), ()), ()
-        return self.batch, decoded._replace(
-            work_s=decoded.work_s + sum(self._work_s),
-            read_wait_s=read_wait_s,
-            queue_depth=decoded.queue_depth + ready,
-        )
+        batch, decoded, self.parts = self.batch, self.decoded, ()
+        del self.batch, self.decoded  # a thread that began this may not have let go of it yet
+        decoded.work_s += sum(self._work_s)
+        decoded.queue_depth += ready
+        decoded.read_wait_s = read_wait_s
+        return batch, decoded
 
     def in_whole(self, faults: Mapping[int, Fault]) -> dict[int, Fault]:
         """Faults of this part by rows of the whole batch."""

@@ -78,7 +78,6 @@ class BoundCaptions(BoundJson):
     """The texts of `Captions`, or their tokens."""
 
     spec: Captions
-    ahead = True
 
     def prepare(self) -> None:
         self._is_json = self.field.kind == "json"

@@ -198,11 +198,10 @@ class BoundField:
     """A field bound to data sets, whose values can be taken from their batches.
 
     name: its key in a dict of outputs. columns: names of the index columns that it needs in `Rows`. members: names of
-    the packed fields whose members it needs there. ahead: whether `values` is called where batches are read.
+    the packed fields whose members it needs there.
     """
 
     members: tuple[str, ...] = ()
-    ahead = False
 
     def __init__(
         self, field: Field, columns: tuple[str, ...] = (), spec: Any = None, datasets: Sequence[DatasetView] = ()
@@ -218,7 +217,8 @@ class BoundField:
         """
 
     def values(self, rows: Rows) -> Value:
-        """The field's values for a batch, in memory that is not reused; by default its texts, a list of N str.
+        """The field's values for a batch, in memory that is not reused; by default its texts, a list of N str. Called
+        in the thread that reads batches.
 
         With several views, a field that depends on the view returns a plain tuple of one value per view.
 
@@ -234,7 +234,7 @@ class MovingField(BoundField, ABC):
     stays: what of it a function of the user's cannot move; "" if that is nothing.
     """
 
-    ahead, stays = True, ""
+    stays = ""
 
     @property
     def points(self) -> int:

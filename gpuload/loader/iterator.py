@@ -221,10 +221,7 @@ class DaliIterator:
         if self._mixing is not None:
             self._warn_of_sorted_shards(self._mixing.window * self._mixing.lanes)
         self._over = threading.Event()  # set where the current loop is ended by another one, or by `close`
-        self.padding = 0  # samples at its end that only keep this rank in step
-        # Accelerate reads these: whether that batch is the last of its epoch, and its samples on all ranks without
-        # padding.
-        self.end_of_dataloader, self.remainder = False, -1
+        self._last: tuple[Position, Position] | None = None  # before and after the last batch returned
         self._closed = False
 
     def _open(
@@ -440,6 +437,21 @@ class DaliIterator:
         return self._epochs.handed_out
 
     @property
+    def padding(self) -> int:
+        """Samples at the end of the last batch that only keep this rank in step (see `drop_last`)."""
+        return 0 if self._last is None else self._epochs.padding(*(at.begin + at.samples for at in self._last))
+
+    @property
+    def remainder(self) -> int:
+        """Samples of the last batch on all ranks without padding, for Accelerate; -1 before the first."""
+        return -1 if self._last is None else self._last[1].samples - self._last[0].samples
+
+    @property
+    def end_of_dataloader(self) -> bool:
+        """Whether the last batch is the last of its epoch, for Accelerate."""
+        return self._last is not None and self._epochs.is_last(self._last[1])
+
+    @property
     def sampler(self) -> "Sampler":
         """The part of a DataLoader's sampler that training loops use: `set_epoch`, and its length in samples."""
         return Sampler(self.set_epoch, -(-self.num_samples // self.ranks.world_size))
@@ -475,9 +487,7 @@ class DaliIterator:
         augments = self._schedule.at(position.epoch)
         with followed(self):
             for made in self._pipeline.epoch(position, self._epochs, augments, lambda: not over.is_set()):
-                start, stop = (position.begin + at.samples for at in (self._handed_out, made.position))
-                self.padding, self.remainder = self._epochs.padding(start, stop), stop - start
-                self.end_of_dataloader = self._epochs.is_last(made.position)
+                self._last = self._handed_out, made.position
                 self._handed_out, fields = made.position, [made.fields]
                 del made
                 yield fields.pop()  # not from a variable: a suspended generator would keep the batch alive

@@ -131,8 +131,7 @@ class Collate:
 
         broken: rows of samples that do not decode; if they are marked, their pixels become zeros.
         """
-        rows = _rows(batch)
-        values = {**batch.prepared, **{field.name: field.values(rows) for field in self._bound if not field.ahead}}
+        values = dict(batch.prepared)
         if any(decoded.changed):
             each = [_rows(batch, number, changed, moves=True) for number, changed in enumerate(decoded.changed)]
             for field in self._bound:
@@ -162,16 +161,10 @@ class Collate:
         made = tuple(fields[name] for name in self.handed_out)
         return make_batch(self.handed_out, made) if self._keys is None else dict(zip(self.keys, made, strict=True))
 
-    @property
-    def prepare(self) -> Callable[[Batch], Batch] | None:
-        """A function that computes the fields made while reading a batch; None if there are none."""
-        ahead = [field for field in self._bound if field.ahead]
-
-        def prepare(batch: Batch) -> Batch:
-            rows = _rows(batch, moves=bool(self.moving))
-            return replace(batch, prepared={field.name: field.values(rows) for field in ahead})
-
-        return prepare if ahead else None
+    def prepare(self, batch: Batch) -> Batch:
+        """The batch with its fields besides the pixels, which are computed where it is read."""
+        rows = _rows(batch, moves=bool(self.moving))
+        return replace(batch, prepared={field.name: field.values(rows) for field in self._bound})
 
     def _pixels(self, batch: Batch, arrays: list[Any]) -> Any:
         """The images or masks of all views; in a list, each without its padding."""

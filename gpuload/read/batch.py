@@ -43,6 +43,11 @@ class EncodedBatch(Batched):
         """int64 (N, 2): height and width of each image."""
         return np.stack([self.heights, self.widths], axis=1).astype(np.int64)
 
+    @property
+    def bytes(self) -> int:
+        """The size of all images as they are stored."""
+        return int(self.spans[:, 1].sum())
+
     def size(self, row: int) -> HeightWidth:
         """The size of one of the images."""
         return int(self.heights[row]), int(self.widths[row])
@@ -55,9 +60,9 @@ class Batch(Batched):
     masks: for each mask field, N encoded masks. views: one for each image made from a sample.
     sources: int64 (N,), the data set of each sample. keys: uint64 (N,), of their random numbers.
     stop: position in the stream where this global batch ends. read_s: seconds that reading took. download_s: the part
-    of these spent waiting for downloads. placeholders: the rows with black images in place of undecodable ones.
-    bucket: its number; None without buckets. prepared: fields computed during reading, by name: arrays or lists of N,
-    or a dict of these.
+    of these spent waiting for downloads. image_bytes: of all its images as they are stored.
+    placeholders: the rows with black images in place of undecodable ones. bucket: its number; None without buckets.
+    prepared: fields computed during reading, by name: arrays or lists of N, or a dict of these.
     """
 
     encoded: EncodedBatch
@@ -68,6 +73,7 @@ class Batch(Batched):
     stop: int = 0
     read_s: float = 0.0
     download_s: float = 0.0
+    image_bytes: int = 0
     placeholders: frozenset[int] = frozenset()
     bucket: int | None = None
     prepared: Mapping[str, Any] = field(default_factory=dict)
@@ -77,12 +83,8 @@ class Batch(Batched):
 
     def take(self, rows: I64) -> "Batch":
         """The samples at these rows with all their draws, in this order; a row may come several times."""
-        return take(replace(self, placeholders=frozenset()), rows)
-
-    @property
-    def image_bytes(self) -> int:
-        """The size of all stored images."""
-        return int(self.encoded.spans[:, 1].sum())
+        taken = take(self, rows)
+        return replace(taken, placeholders=frozenset(), image_bytes=taken.encoded.bytes)
 
     def draws(self, number: int) -> F64:
         """A random number in [0, 1) for each sample: a pure function of seed, epoch, sample and `number`."""

@@ -7,13 +7,13 @@ bucket is. A resumed run fetches them first.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from gpuload.augment import Augment, View
 from gpuload.counted import counted
@@ -42,7 +42,7 @@ class BatchReader:
 
     columns: names of index columns to deliver, such as "label". members: names of fields that stay in the shard.
     masks: names of mask fields, which stay in the shard, too. decodes: whether images are decoded, so that the data
-    sets' `max_pixels` apply. prepare: adds the fields computed during reading to a batch; None if there are none.
+    sets' `max_pixels` apply. prepare: adds the fields computed during reading to a batch.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class BatchReader:
         masks: Sequence[str],
         *,
         decodes: bool = False,
-        prepare: Prepare | None = None,
+        prepare: Prepare = lambda batch: batch,
     ) -> None:
         self._prepare = prepare
         if decodes and any(has_points(dataset.schema) for dataset in datasets):
@@ -92,18 +92,19 @@ class BatchReader:
         usable = [reader.begin() for reader in self._readers]
         return all(usable)
 
-    def read(self, parts: Sequence[Part], augments: Sequence[Augment]) -> list[Batch]:
+    def read(self, parts: Sequence[Part], augments: Sequence[Augment]) -> Iterator[Batch]:
         """A batch for each of some parts that adjoin, read together and divided afterwards.
 
         augments: each makes a view of every batch.
         """
         begun, waited_s = time.perf_counter(), self.download_s()
-        batches = list(self._read(parts, augments))
-        if self._prepare is not None:
-            batches = [self._prepare(batch) for batch in batches]
+        batches = deque(self._read(parts, augments))
         each_s = (time.perf_counter() - begun) / len(batches)
         download_s = (self.download_s() - waited_s) / len(batches)
-        return [replace(batch, read_s=each_s, download_s=download_s) for batch in batches]
+        while batches:  # of which this generator keeps no fields
+            begun = time.perf_counter() - each_s
+            prepared = [self._prepare(batches.popleft())]
+            yield replace(prepared.pop(), read_s=time.perf_counter() - begun, download_s=download_s)
 
     def _is_downloaded(self, part: Part) -> bool:
         """Whether a part can be read without waiting for a download."""
@@ -159,7 +160,7 @@ class BatchReader:
     def _make(self, drawn: _Drawn, stop: int, bucket: int | None = None) -> Batch:
         encoded, views, sources, keys = drawn
         masks = tuple(encoded.members[name] for name in self._masks)
-        return Batch(encoded, masks, views, sources, keys, stop, bucket=bucket)
+        return Batch(encoded, masks, views, sources, keys, stop, bucket=bucket, image_bytes=encoded.bytes)
 
     def disk_s(self) -> float:
         """Total busy time of the read-ahead threads so far, in seconds."""
@@ -273,10 +274,10 @@ class BucketedReader(BatchReader):
             sized = self._sized[1][batch.bucket] = tuple(augment.for_size(size) for augment in augments)
         guides = members if len(members) else batch.members[-1:]  # even an empty part needs a window
         passes, rows = [], []
-        for source in _different(guides["source"]):
+        for source in np.unique(guides["source"]).tolist():
             self._advance(source, guides[guides["source"] == source])
             of_source = np.flatnonzero(members["source"] == source)
-            for epoch in _different(members["epoch"][of_source]) or [0]:
+            for epoch in np.unique(members["epoch"][of_source]).tolist() or [0]:
                 at = of_source[members["epoch"][of_source] == epoch]
                 seed, _ = self._bucketed.stream.order(source, epoch)
                 encoded, repeats = self._gather(source, members[at]), members["repeat"][at].astype(np.int64)
@@ -327,10 +328,3 @@ class BucketedReader(BatchReader):
         if new:
             copies = self._readers[source].copy(members["sample"][new])
             self._held.update(zip((positions[row] for row in new), copies, strict=True))
-
-
-def _different(numbers: npt.NDArray[np.integer]) -> list[int]:
-    """The distinct numbers in ascending order; usually there is one."""
-    alike = not len(numbers) or (numbers == numbers[0]).all()
-    found: list[int] = (numbers[:1] if alike else np.unique(numbers)).tolist()
-    return found

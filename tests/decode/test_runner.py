@@ -6,6 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ class Noted(Stage):
         self.restarts += 1
 
     def _note(self, job: Job, name: str) -> None:
-        job.decoded = job.decoded._replace(images=(*job.decoded.images, name))
+        job.decoded = replace(job.decoded, images=(*job.decoded.images, name))
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections import Counter
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,29 @@ def test_a_tokenizer_is_called_while_reading(packed: Path) -> None:
             assert tokens["mask"].dtype == torch.bool
             assert [int(words[0][:-1]) for words in tokens["words"]] == index.tolist()
     assert threading.current_thread().name not in threads and set(calls) == {8}
+
+
+def test_the_training_loop_parses_no_documents(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = set()
+
+    def parse(text: str) -> Any:
+        threads.add(threading.current_thread().name)
+        return json.loads(text)
+
+    monkeypatch.setattr("gpuload.fields.captions.parse_json", parse)
+    assert all(about["n"] == index for index, about in drawn(load(packed, "about")))
+    assert threads and threading.current_thread().name not in threads
+
+
+def test_batches_before_one_that_fails_come_first(packed: Path) -> None:
+    """Though the samples of several batches are read at once."""
+    calls = count()
+    spec = Captions("captions", tokenizer=lambda texts: np.full(len(texts), 6 // (2 - next(calls))))
+    with load(packed, spec, shuffle=False) as loader:
+        batches = iter(loader)
+        assert [next(batches)[0].tolist() for _ in range(2)] == [[*range(8)], [*range(8, 16)]]
+        with pytest.raises(ArgumentError, match="its tokenizer raised ZeroDivisionError"):
+            next(batches)
 
 
 def test_a_tokenizer_gets_no_empty_list(packed: Path) -> None:

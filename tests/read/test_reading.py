@@ -59,7 +59,7 @@ def rows_of(batch: Batch) -> list[Any]:
 
 def single_rows(reader: BatchReader, count: int) -> list[Any]:
     """The first rows of the stream, each read by itself."""
-    return [rows_of(reader.read([Part(at, at + 1, at)], AUGMENTS)[0])[0] for at in range(count)]
+    return [rows_of(next(reader.read([Part(at, at + 1, at)], AUGMENTS)))[0] for at in range(count)]
 
 
 @pytest.fixture(params=["one", "mixed", "weighted"])
