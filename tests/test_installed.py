@@ -192,6 +192,17 @@ def test_a_broken_package_is_not_called_missing(
     assert was_off
 
 
+def test_what_is_imported_is_not_scanned_again() -> None:
+    gc.unfreeze()
+    with installed.paused_collector():
+        made: list[Any] = [[]]
+    assert any(one is made for one in gc.get_objects(generation=2)) and not gc.get_freeze_count()
+    gc.freeze()
+    with installed.paused_collector():
+        made = [[]]
+    assert gc.get_freeze_count() and not any(one is made for one in gc.get_objects(generation=2))
+
+
 def test_cupy_is_missed_when_the_loader_is_made(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed, "cuda_extra", lambda: None)
     monkeypatch.setitem(sys.modules, "cupy", None)
