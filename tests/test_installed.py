@@ -195,11 +195,11 @@ def test_a_broken_package_is_not_called_missing(
 def test_what_is_imported_is_not_scanned_again() -> None:
     gc.unfreeze()
     with installed.paused_collector():
-        made: list[Any] = [[]]
+        made: list[Any] = [[] for _ in range(20_000)]
     assert any(one is made for one in gc.get_objects(generation=2)) and not gc.get_freeze_count()
     gc.freeze()
     with installed.paused_collector():
-        made = [[]]
+        made = [[] for _ in range(20_000)]
     assert gc.get_freeze_count() and not any(one is made for one in gc.get_objects(generation=2))
 
 
