@@ -145,7 +145,7 @@ def no_pixels(batch: Batch, forms: Sequence[Form], masks: int) -> Decoded:
         shape = (form.channels, *view.size) if form.layout == "NCHW" else (*view.size, form.channels)
         images.append(np.empty((0, *shape), NUMPY_DTYPES[form.dtype]))
     no_masks = tuple(tuple(np.empty((0, *view.size), np.uint8) for _ in range(masks)) for view in batch.views)
-    return Decoded(tuple(images), no_masks)
+    return Decoded(tuple(images), no_masks, read_wait_s=math.inf)  # there is nothing else to wait for
 
 
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]]

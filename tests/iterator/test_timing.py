@@ -93,6 +93,7 @@ def test_a_rank_without_samples_has_empty_fields_of_each_kind(
         for images, masks in zip(*views, strict=True) if isinstance(none.image, tuple) else [views]:
             assert images.shape[:2] == (0, 3) and len(masks) == 0
         assert empty.padding == 0 and empty.drop_last is False
+        assert empty.metrics(1).wait_decode_s == 0 < empty.metrics(1).wait_read_s
         assert forms_of(last) == forms_of(none)
 
 
