@@ -96,7 +96,8 @@ def test_the_loader_that_is_iterated_is_asked(packed: Path) -> None:
     """Also where one loop runs within another, and after one that was left."""
     accelerator = Accelerator(cpu=True)
     train, val = load(packed), load(packed, 48, shuffle=False, drop_last=False)
-    assert accelerator.prepare(train) is train and (train.end_of_dataloader, train.remainder) == (False, -1)
+    assert accelerator.prepare(train) is train
+    assert (train.end_of_dataloader, train.remainder, train.padding) == (False, -1, 0)
     state, seen = accelerator.gradient_state, []
     for number, _ in enumerate(train, start=1):
         if number == 2:
