@@ -1,6 +1,7 @@
 """A set whose every text may be a path: nothing outside of it is opened, written, moved, deleted or run."""
 
 import json
+import os
 import shutil
 import sys
 import threading
@@ -56,6 +57,7 @@ _PATHS = (
     "\n../outside/victim",
 )
 _EVENTS = ("open", "os.", "shutil.", "subprocess.", "pathlib.")
+_COMMANDS = ("os.system", "os.exec", "os.posix_spawn", "os.spawn", "subprocess.")
 _CELLS = ("key", "source", "caption", "about")
 
 
@@ -146,8 +148,12 @@ class PathTarget(Target):
         tell_index(self.folder)
 
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
-        if self._watched and event.startswith(_EVENTS) and (str(self._outside) in repr(args) or "touch" in repr(args)):
-            self._seen.append(f"{event} {args!r}"[:300])
+        if self._watched and event.startswith(_EVENTS):
+            # A folder within the set may have the name of a command with such a path.
+            paths = [os.path.normpath(os.fsdecode(one)) for one in args if isinstance(one, str | bytes | os.PathLike)]
+            is_command = event.startswith(_COMMANDS) and "touch" in repr(args)
+            if is_command or any(path.startswith(str(self._outside)) for path in paths):
+                self._seen.append(f"{event} {args!r}"[:300])
 
 
 class _Quiet(SimpleHTTPRequestHandler):
