@@ -149,7 +149,7 @@ class _Call:
             except BaseException as error:
                 self._error = error
                 return
-            del batch  # nobody keeps it while the next one is read
+            del batch  # no variable keeps it while the next one is read
             yield self._in_flight[-1].given
 
     def _begin(self, batch: Batch) -> _InFlight:

@@ -65,7 +65,7 @@ def fault_of(package: str) -> Fault | None:
     return None
 
 
-_MANY_OBJECTS = 10_000  # A scan of fewer takes less than 1 ms
+_MANY_OBJECTS = 10_000  # the collector scans fewer in less than 1 ms
 
 
 @contextmanager
@@ -73,8 +73,8 @@ def paused_collector() -> Iterator[None]:
     """Turns the collector off during imports, which create hundreds of thousands of objects and no garbage.
 
     Otherwise the collector scans all of torch's objects again and again during the imports that follow torch's: 0.5 of
-    the 1.7 seconds that a new process waits for its first batch (2 cores, 2026-11). Freezing and thawing moves the new
-    objects to the oldest generation; otherwise two scans, of 14 and 38 ms, would fall into the first epoch.
+    the 1.7 seconds that a new process waits for its first batch (2 cores, 2026-11). Freezing and unfreezing moves the
+    new objects to the oldest generation; otherwise two scans, of 14 and 38 ms, would fall into the first epoch.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -82,7 +82,7 @@ def paused_collector() -> Iterator[None]:
         yield
     finally:
         if was_on:
-            # Not for a few; and what is frozen is the user's. To count it takes 20 ms for a million objects.
+            # Unless the user froze objects. To count those takes 20 ms for a million, so not after a few new ones.
             if gc.get_count()[0] > _MANY_OBJECTS and not gc.get_freeze_count():
                 gc.freeze()
                 gc.unfreeze()

@@ -101,7 +101,7 @@ class BatchReader:
         batches = deque(self._read(parts, augments))
         each_s = (time.perf_counter() - begun) / len(batches)
         download_s = (self.download_s() - waited_s) / len(batches)
-        while batches:  # of which this generator keeps no fields
+        while batches:  # no variable keeps a batch while the next one is read
             begun = time.perf_counter() - each_s
             prepared = [self._prepare(batches.popleft())]
             yield replace(prepared.pop(), read_s=time.perf_counter() - begun, download_s=download_s)

@@ -149,9 +149,9 @@ class PathTarget(Target):
 
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
         if self._watched and event.startswith(_EVENTS):
-            # A folder within the set may have the name of a command with such a path.
+            # Not by their text alone: a folder of the set may be named like a command with a path outside.
             paths = [os.path.normpath(os.fsdecode(one)) for one in args if isinstance(one, str | bytes | os.PathLike)]
-            is_command = event.startswith(_COMMANDS) and "touch" in repr(args)
+            is_command = event.startswith(_COMMANDS) and ("touch" in repr(args) or str(self._outside) in repr(args))
             if is_command or any(path.startswith(str(self._outside)) for path in paths):
                 self._seen.append(f"{event} {args!r}"[:300])
 
