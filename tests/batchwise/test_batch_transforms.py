@@ -8,6 +8,7 @@ import loaders
 import numpy as np
 import pytest
 import torch
+from images import encode, photo
 
 import gpuload
 from gpuload import ArgumentError, Augment
@@ -66,6 +67,15 @@ class AddTwo:
         self.seen.append(list(batch.fields))
         batch.fields["small"] = batch.fields["image"][:, :, ::4, ::4].copy()
         batch.fields["before"] = batch.fields["label"] * 2
+
+
+def test_packed_arrays_keep_their_dtype_whatever_their_shape(tmp_path: Path) -> None:
+    sample = {"image": encode(photo()), "depth": np.ones((2, 3, 4), np.float32)}
+    gpuload.pack([sample] * 12, tmp_path, workers=1, progress=False)
+    options: dict[str, Any] = {"fields": ("image", "depth"), "augment": Augment(16, dtype="bfloat16")}
+    with load(tmp_path / "train", "native", [lambda batch: None], **options) as loader:
+        image, depth = next(iter(loader))
+    assert (image.dtype, depth.dtype, depth.shape[1:]) == (torch.bfloat16, torch.float32, (2, 3, 4))
 
 
 def test_added_fields_come_after_those_asked_for_or_where_they_are_named(packed: Path, decoder: str) -> None:
