@@ -100,12 +100,25 @@ ADVICE = {
 class Sampler:
     """The part of a DataLoader's sampler that training loops use.
 
-    set_epoch: the loader's. The length is a rank's share of an epoch's samples, rounded up as by a
-    `DistributedSampler`.
+    The length is a rank's share of an epoch's samples, rounded up as by a `DistributedSampler`.
+
+    Args:
+        move_on: makes an epoch the loader's next one, unless the loader is there or beyond, or a position was loaded.
+        samples: the length.
     """
 
-    def __init__(self, set_epoch: Callable[[int], None], samples: int) -> None:
-        self.set_epoch, self._samples = set_epoch, samples
+    def __init__(self, move_on: Callable[[int], None], samples: int) -> None:
+        self._move_on = move_on
+        self._samples = samples
+
+    @checks.checked("DaliIterator.sampler.set_epoch", epoch=whole(0, 10**9))
+    def set_epoch(self, epoch: int) -> None:
+        """Tells the loader which epoch of the training loop comes next.
+
+        Args:
+            epoch: its number, from 0.
+        """
+        self._move_on(epoch)
 
     def __len__(self) -> int:
         return self._samples

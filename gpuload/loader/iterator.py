@@ -158,7 +158,8 @@ class DaliIterator:
         self.batch_size, self.augment, self.seed, self.steps_per_epoch = batch_size, augment, seed, steps_per_epoch
         self._mixing = Shuffle() if shuffle is True else shuffle or None  # None: stored order
         self.shuffle = self._mixing is not None
-        self.drop_last = self.shuffle if drop_last is None else drop_last is True
+        self._last_batch = self.shuffle if drop_last is None else drop_last  # as given, in full
+        self.drop_last = self._last_batch is True
         self.ranks = find_ranks(rank, world_size)
         self._schedule = schedule = Schedule(augment)
         self._plan = plan = plan_order(
@@ -167,13 +168,14 @@ class DaliIterator:
             batch_size,
             self._mixing,
             seed,
-            drop_last=self.shuffle if drop_last is None else drop_last,
+            drop_last=self._last_batch,
             steps_per_epoch=steps_per_epoch,
             sampling=sampling,
             buckets=schedule.buckets,
         )
         self._epochs = plan.epochs
         self._next = self._handed_out = Position(0, 0, 0)  # where the next `for` loop starts; the progress of this one
+        self._is_loaded = False  # whether the next loop starts at a position that was loaded
         compare_with_counterparts(self.ranks, self._settings())
         self._output = output
         self._on_corrupt = on_corrupt if isinstance(on_corrupt, OnCorrupt) else None  # None: raises
@@ -261,8 +263,9 @@ class DaliIterator:
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         """One epoch: the next one, or the rest of one after `load_state_dict`.
 
-        Leaving a loop early ends its epoch; the next loop is the following epoch, as with a DataLoader. A loop starts
-        with its first batch: `iter` alone changes nothing, since Lightning calls it several times beforehand.
+        Leaving a loop early ends its epoch; the next loop is the following epoch, as with a DataLoader. After an error
+        that the loader raises, the next loop continues behind the last batch returned. A loop starts with its first
+        batch: `iter` alone changes nothing, since Lightning calls it several times beforehand.
         """
         self._check_usable()
         return self._epoch()
@@ -272,10 +275,22 @@ class DaliIterator:
         """Makes this epoch the next one; if it is the epoch of a loaded state, the loop resumes at the state's
         position.
 
+        `sampler.set_epoch`, which training loops call, only moves forward, and keeps a loaded position.
+
         epoch: its number, from 0.
         """
         if epoch != self._next.epoch:
             self._next = self._handed_out = self._epochs.start(epoch)
+            self._is_loaded = False
+
+    def _move_on(self, epoch: int) -> None:
+        """Makes an epoch the next one as a training loop asks that counts epochs of its own.
+
+        Such a loop may have gone through this loader several times in one of its epochs, as Lightning does with the
+        shorter of two. So an earlier epoch is not gone back to, and a loaded position is not left.
+        """
+        if epoch > self._next.epoch and not self._is_loaded:
+            self.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the last batch returned: plain numbers, the same on all ranks, under 1 kB."""
@@ -302,6 +317,7 @@ class DaliIterator:
                 "Was it made with steps_per_epoch? Construct the loader with it, too"
             )
         self._next = self._handed_out = position
+        self._is_loaded = True
 
     @checked("DaliIterator.check_ranks", timeout_s=number(POSITIVE, 1e6, "seconds, above 0 and up to 1e6"))
     def check_ranks(self, timeout_s: float = 60) -> None:
@@ -453,8 +469,11 @@ class DaliIterator:
 
     @property
     def sampler(self) -> "Sampler":
-        """The part of a DataLoader's sampler that training loops use: `set_epoch`, and its length in samples."""
-        return Sampler(self.set_epoch, -(-self.num_samples // self.ranks.world_size))
+        """The part of a DataLoader's sampler that training loops use: `set_epoch`, and its length in samples.
+
+        Its `set_epoch` never goes back to an earlier epoch, and never leaves a position that was loaded.
+        """
+        return Sampler(self._move_on, -(-self.num_samples // self.ranks.world_size))
 
     @property
     def mixup_enabled(self) -> bool:
@@ -483,16 +502,24 @@ class DaliIterator:
         over = self._over = threading.Event()
         self._check_usable()  # afterwards: `close`, called by another thread at any moment, is noticed
         position = self._handed_out = self._next
-        self._next = self._epochs.following(position)
-        augments = self._schedule.at(position.epoch)
-        with followed(self):
-            for made in self._pipeline.epoch(position, self._epochs, augments, lambda: not over.is_set()):
-                self._last = self._handed_out, made.position
-                self._handed_out, fields = made.position, [made.fields]
-                del made
-                yield fields.pop()  # not from a variable: a suspended generator would keep the batch alive
-                self._check_usable()
-                check_current(not over.is_set())
+        try:
+            self._next = self._epochs.following(position)
+            self._is_loaded = False
+            augments = self._schedule.at(position.epoch)
+            with followed(self):
+                for made in self._pipeline.epoch(position, self._epochs, augments, lambda: not over.is_set()):
+                    self._last = self._handed_out, made.position
+                    self._handed_out, fields = made.position, [made.fields]
+                    del made
+                    yield fields.pop()  # not from a variable: a suspended generator would keep the batch alive
+                    self._check_usable()
+                    check_current(not over.is_set())
+        except GeneratorExit:  # the loop was left
+            raise
+        except BaseException:
+            if not over.is_set():  # else the position is that of a later loop
+                self._next = self._handed_out
+            raise
         self._handed_out = self._epochs.following(position)
 
     def _settings(self) -> dict[str, Any]:
@@ -500,7 +527,7 @@ class DaliIterator:
         return {
             **self.state_dict(),
             "batch_size": self.batch_size,
-            "drop_last": self.drop_last,
+            "drop_last": self._last_batch,
             "batches": len(self),
             "lanes": 1 if self._mixing is None else self._mixing.lanes,
         }

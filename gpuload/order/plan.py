@@ -129,6 +129,7 @@ def plan_order(
         ranks.rank,
         ranks.world_size,
         share,
+        is_virtual=steps_per_epoch is not None,
     )
     if not epochs.batches:
         raise ArgumentError(

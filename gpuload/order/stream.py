@@ -237,7 +237,8 @@ class Epochs:
     first ones take the remainder. drop_last: as of `DaliIterator`. "exact": no sample is repeated, so that a rank's
     last part may be empty. "even": the parts of a batch are equally long; those of the last one extend into the next
     epoch where its samples cannot be divided. ends: where the global batches of an epoch end, from its beginning; None:
-    after batch_size samples each, and at its end.
+    after batch_size samples each, and at its end. is_virtual: an epoch is a number of batches and not a pass, so that
+    samples too few for a whole batch come in the next epoch.
 
     Every rank gets a sample of every global batch. Where a few would be left for the last one, the global batch before
     it gives some up; where that is not possible, a rank repeats one sample (`padding`).
@@ -252,6 +253,7 @@ class Epochs:
     world_size: int
     share: Share = ALL
     ends: tuple[int, ...] | None = None
+    is_virtual: bool = False
 
     @property
     def batches(self) -> int:
@@ -270,9 +272,12 @@ class Epochs:
         return Position(epoch, epoch * self.samples, 0)
 
     def following(self, position: Position) -> Position:
-        """The beginning of the next epoch."""
-        # A virtual epoch that is resumed with smaller batches can be past its new end.
-        return Position(position.epoch + 1, position.begin + max(self.samples, position.samples), 0)
+        """The beginning of the epoch after the one whose rest begins here."""
+        # A virtual epoch that is resumed with other batches can be past its new end, or end with less than a batch.
+        rest = max(self.samples - position.samples, 0)
+        if self.is_virtual and self.drop_last is True:
+            rest -= rest % self.batch_size
+        return Position(position.epoch + 1, position.begin + position.samples + rest, 0)
 
     def parts(self, position: Position) -> Iterator[Part]:
         """This rank's parts of the global batches of the rest of an epoch, without empty ones."""

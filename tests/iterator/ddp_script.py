@@ -124,6 +124,7 @@ def tell(rank: int, packed: Path, other: Path, notes: Path) -> None:
     answers |= {
         "other data": later(lambda: load(other if rank else packed)),
         "other seed": later(lambda: load(seed=rank)),
+        "other last batch": later(lambda: load(shuffle=False, drop_last=("even", "exact")[rank])),
         "other part": later(lambda: load(part)),
         "same": said(load().check_ranks),
         "settings": said(first.check_ranks),

@@ -205,8 +205,10 @@ def interrupt_loops(folder: Any, decoder: str) -> None:
     for _ in range(times):
         loader.set_epoch(0)
         interrupted += interrupt(lambda: list(loader), drawn.uniform(0, 1.1 * epoch_s))
-        loader.set_epoch(0)
-        assert drain([loader]) == expected
+        state = loader.state_dict()
+        if state["epoch"] == 1:  # the loop ended before the signal came
+            loader.set_epoch(0)
+        assert drain([loader]) == expected[state["samples"] :]
 
     def whole_life() -> None:
         with load(gpuload.Dataset(folder, verify="sha256"), **options) as other:

@@ -101,6 +101,28 @@ def test_a_resumed_run_sees_exactly_the_rest(packed: Path, epochs: Any, data: st
     assert drain(loaders) == epochs[epoch + 1]
 
 
+def test_a_sampler_only_moves_forward(packed: Path, epochs: Any) -> None:
+    """As training loops call it that count epochs of their own. The loader itself goes anywhere."""
+    options: dict[str, Any] = {"drop_last": False, "shuffle": gpuload.Shuffle(window=3)}
+    loader = load(packed, 8, **options)
+    for epoch in range(2):
+        loader.sampler.set_epoch(0)
+        assert drain([loader]) == epochs[epoch]
+    stopped = load(packed, 8, **options)
+    stopped.sampler.set_epoch(1)
+    drain([stopped], 5)
+    loader.load_state_dict(stopped.state_dict())
+    for epoch in (0, 1, 2):
+        loader.sampler.set_epoch(epoch)  # it does not leave the position that was loaded
+    assert drain([loader]) == epochs[1][40:]
+    assert drain([loader]) == epochs[2]
+    loader.set_epoch(1)
+    loader.sampler.set_epoch(2)
+    assert drain([loader]) == epochs[2]
+    with pytest.raises(gpuload.ArgumentError, match=r"DaliIterator.sampler.set_epoch\(epoch=-1\): expected a whole"):
+        loader.sampler.set_epoch(-1)
+
+
 def reading_threads() -> set[threading.Thread]:
     """Those of loaders that other tests have left may end at any time."""
     gc.collect()

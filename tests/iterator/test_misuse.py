@@ -155,6 +155,16 @@ def test_what_ranks_must_have_in_common(packed: Path, monkeypatch: pytest.Monkey
     assert compared == [(loader.ranks, {**loader.state_dict(), **settings}, 7)]
 
 
+@pytest.mark.parametrize("drop_last", [True, False, "even", "exact"])
+def test_ranks_are_told_apart_by_what_becomes_of_the_last_batch(
+    packed: Path, drop_last: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[Any] = []
+    monkeypatch.setattr("gpuload.loader.iterator.compare_ranks", lambda *given: compared.append(given[1]))
+    load(packed, 4, rank=1, world_size=3, drop_last=drop_last).check_ranks()
+    assert compared[0]["drop_last"] is drop_last
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
 def test_a_gpu_that_is_not_there(packed: Path) -> None:
     with pytest.raises(gpuload.DeviceError, match=r"device='cuda': needs GPU 0, and none can be used here .*'auto'"):

@@ -134,6 +134,11 @@ LEGAL = ("many", "other sequence", "other lines", "rank 0 alone", "in a loop", "
         # Compared while they are constructed: the later rank is told, the other finds nothing to compare with.
         ("other data", NOTHING, f"^ArgumentError: ranks differ: fingerprint {ALONE}"),
         ("other seed", NOTHING, f"^ArgumentError: ranks differ: seed {ALONE}"),
+        (
+            "other last batch",
+            NOTHING,
+            f"^ArgumentError: ranks differ: drop_last 'even' on rank 0, 'exact' on ra{ALONE}",
+        ),
         ("other part", NOTHING, f"^ArgumentError: ranks differ: fingerprint {ALONE}"),
     ],
 )

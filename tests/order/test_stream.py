@@ -120,6 +120,25 @@ def test_a_virtual_epoch_resumed_with_smaller_batches_repeats_nothing(packed: Pa
     assert drain([smaller]) == passes[40:68]
 
 
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_a_virtual_epoch_resumed_with_other_batches_skips_nothing(packed: Path, drop_last: bool) -> None:
+    """What is too little for a batch at its end comes in the next epoch, if incomplete batches are dropped."""
+    passes_alone = load(packed, 1)
+    passes = [row for _ in range(6) for row in drain([passes_alone])]
+    loader = load(packed, 10, steps_per_epoch=20)
+    rows = drain([loader], 3)
+    for batch_size, steps, taken in ((16, 13, 2), (7, 31, 4), (24, 5, None)):  # epochs of 208, 217 and 120
+        other = load(packed, batch_size, steps_per_epoch=steps, drop_last=drop_last)
+        other.load_state_dict(loader.state_dict())
+        loader = other
+        rows += drain([loader])
+        if taken:
+            rows += drain([loader], taken)
+    assert rows == passes[: len(rows)]
+    state = loader.state_dict()
+    assert len(rows) == state["begin"] + state["samples"] > 5 * 97
+
+
 # Mixtures
 
 
