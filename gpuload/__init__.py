@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from gpuload.disk.dataset import Dataset
     from gpuload.fields.captions import Captions
     from gpuload.fields.images import Mask
-    from gpuload.fields.numbers import MultiHot, OneHot, Target, Tokens
+    from gpuload.fields.numbers import MultiHot, OneHot, Tokens
     from gpuload.fields.boxes import Boxes
     from gpuload.fields.keypoints import Keypoints
+    from gpuload.fields.targets import Target
     from gpuload.loader.iterator import DaliIterator
     from gpuload.order.arguments import Balance, Buckets, Mixture, Repeated
     from gpuload.order.arguments import Shuffle, Weights, mix
@@ -44,9 +45,10 @@ _LAZY = {
     "disk.dataset": "Dataset",
     "fields.captions": "Captions",
     "fields.images": "Mask",
-    "fields.numbers": "MultiHot OneHot Target Tokens",
+    "fields.numbers": "MultiHot OneHot Tokens",
     "fields.boxes": "Boxes",
     "fields.keypoints": "Keypoints",
+    "fields.targets": "Target",
     "loader.iterator": "DaliIterator",
     "order.arguments": "Balance Buckets Mixture Repeated Shuffle Weights mix",
     "packing.packer": "pack",

@@ -13,7 +13,7 @@ from PIL import Image
 from gpuload.checks import COUNT, FLAG, choice, number, optional, settings
 from gpuload.errors import ArgumentError
 from gpuload.fields.field import Field
-from gpuload.fields.kind import NAME, FieldSpec, Kind, Parsed, number_classes, parse_list, read_each
+from gpuload.fields.kind import NAME, FieldSpec, Kind, Origin, Parsed, number_classes, parse_list, read_each
 from gpuload.fields.motion import Motion, Placement
 from gpuload.fields.rows import Each, MovingField, Rows, Value, flat, joined_lists, pad_all, rows_of, split_rows
 from gpuload.machine.untrusted import parse_json
@@ -206,10 +206,12 @@ class BoxesKind(Kind):
         rows = [list(box) for box in parse_list(cell)]
         return [box[:4] for box in rows], [box[4] if len(box) > 4 else 0 for box in rows]
 
-    def parse(self, where: str, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
+    def parse(self, where: Origin, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
         boxes = read_each(where, name, values, _read_boxes, "boxes x0 y0 x1 y1 in pixels, each with a class")
-        numbers, names = number_classes(where, name, [one for _, of_row, *_ in values for one in of_row], classes)
         counts = list(map(len, boxes))
+        places = np.repeat(np.arange(len(boxes)), counts).tolist()
+        every = [value for _, of_row, *_ in values for value in of_row]
+        numbers, names = number_classes(where, name, every, classes, places)
         return Field(name, self.name, f"{name}.json", names), [
             joined_lists(boxes, 4),
             joined_lists(split_rows(numbers, counts)),

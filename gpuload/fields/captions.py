@@ -12,7 +12,7 @@ from gpuload.checks import FLAG, PROBABILITY, Rule, as_text, function, optional,
 from gpuload.draws import CAPTION, random_bits, uniform
 from gpuload.errors import ArgumentError, DecodeError
 from gpuload.fields.field import Field
-from gpuload.fields.kind import NAME, FieldSpec, Kind, Parsed, read_each
+from gpuload.fields.kind import NAME, FieldSpec, Kind, Origin, Parsed, read_each
 from gpuload.fields.rows import BoundField, Rows
 from gpuload.machine.untrusted import parse_json
 from gpuload.types import F64, ClassNames
@@ -151,7 +151,7 @@ class CaptionKind(Kind):
     def claims(self, value: Any) -> bool:
         return isinstance(value, str)
 
-    def parse(self, where: str, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
+    def parse(self, where: Origin, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
         texts = read_each(where, name, values, self._text, "a text")
         member = self.members[0] if name == self.name else f"{name}.{self.members[0]}"
         return Field(name, self.name, member), [pa.array(texts, pa.large_string())]

@@ -14,7 +14,7 @@ from PIL import Image
 from gpuload.checks import Rule, as_text, settings, whole
 from gpuload.errors import DecodeError
 from gpuload.fields.field import Field
-from gpuload.fields.kind import NAME, BadRows, FieldSpec, Kind, Member, Parsed
+from gpuload.fields.kind import NAME, BadRows, FieldSpec, Kind, Member, Origin, Parsed
 from gpuload.fields.motion import Placement
 from gpuload.fields.numbers import array_fault
 from gpuload.fields.rows import DatasetView, PixelField
@@ -204,7 +204,7 @@ class MaskKind(Kind):
     in_tables = True
     lies_beneath = True
 
-    def parse(self, where: str, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
+    def parse(self, where: Origin, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
         return Field(name, self.name, f"{name}.png"), [pa.array(values, pa.large_string())]
 
     def store(self, field: Field, value: Any, placement: Placement) -> Member:

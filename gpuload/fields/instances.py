@@ -14,7 +14,7 @@ from gpuload.checks import shown
 from gpuload.errors import DecodeError
 from gpuload.fields.boxes import BoundBoxes, Boxes, BoxesKind, Instances, areas_of, place_boxes
 from gpuload.fields.field import Field
-from gpuload.fields.kind import FAULTS, LARGEST, Parsed, read_each
+from gpuload.fields.kind import FAULTS, LARGEST, Origin, Parsed, read_each
 from gpuload.fields.motion import Crops, Motion, Placement
 from gpuload.fields.rows import Each, Rows, flat, joined_lists, lengths_of, split_rows
 from gpuload.machine.untrusted import parse_json
@@ -105,7 +105,7 @@ class InstancesKind(BoxesKind):
         others = (list(sample.get(area, own)), list(sample.get(crowd, [0] * len(boxes))))
         return [boxes, classes, *others, [outline_of(value) for value in sample[masks]]]
 
-    def parse(self, where: str, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
+    def parse(self, where: Origin, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
         field, columns = super().parse(where, name, values, classes, detail)
         others = read_each(where, name, values, _read_others, "boxes, each with an area, a mark of crowds and a mask")
         areas, crowds, masks = zip(*others, strict=True)

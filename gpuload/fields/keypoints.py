@@ -12,7 +12,7 @@ from PIL import Image
 from gpuload.checks import COUNT, Rule, as_items, optional, settings, several, whole
 from gpuload.errors import ArgumentError, SourceError
 from gpuload.fields.field import Field
-from gpuload.fields.kind import NAME, FieldSpec, Kind, Parsed, parse_list, read_each
+from gpuload.fields.kind import NAME, FieldSpec, Kind, Origin, Parsed, parse_list, read_each
 from gpuload.fields.motion import Motion, Placement
 from gpuload.fields.rows import MovingField, Rows, Value, flat, joined_lists, pad_all, rows_of, split_rows
 from gpuload.pictures import draw_keypoints
@@ -157,7 +157,7 @@ class KeypointsKind(Kind):
     def parse_cell(self, cell: Any) -> Any:
         return parse_list(cell)
 
-    def parse(self, where: str, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
+    def parse(self, where: Origin, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
         """Raises SourceError if instances differ in their number of points, too."""
         expected = (
             "instances of equal points: x, y and perhaps visibility (0 not labelled, 1 hidden, 2 visible) of each"

@@ -9,7 +9,7 @@ that moves with its image, `TargetKind` of one whose values are in the index. Th
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -33,6 +33,12 @@ FAULTS = (ValueError, TypeError, KeyError, IndexError, OverflowError)  # of a va
 
 _CLASSES = (str, int, float, np.number)
 _WHOLE = re.compile(r"[+-]?\d{1,100}")  # `int` refuses thousands of digits
+_NUMBERS = re.compile(r"\s*\d+(?:[\s,;|]+\d+)*\s*")  # class numbers in one text
+_SEPARATORS = ";|,"  # of the words in a cell
+_UNLABELLED = (
+    "-1 stands for no label, as in test splits: leave these samples out, or pack them by themselves without labels, as "
+    "--no-labels does"
+)
 
 ImageSize = Callable[[bytes], WidthHeight]
 Columns = list[pa.Array]  # columns of a listing, in the order of `Kind.columns`
@@ -49,6 +55,25 @@ class Member(NamedTuple):
     content: bytes
     header: int
     values: Mapping[str, Any]
+
+
+class Origin(NamedTuple):
+    """Where the values of a field come from, for messages; as a text it is the title.
+
+    title: of the source. names: of its samples, if they are files.
+    """
+
+    title: str
+    names: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        return self.title
+
+    def sample(self, row: int) -> str:
+        """ "sample 3 ('cats/3.jpg')", or "sample 3" without a name."""
+        name = str(self.names[row]) if row < len(self.names) else ""
+        is_number = name.rstrip(".").isdecimal() and name.endswith(".")
+        return f"sample {row}" if not name or is_number else f"sample {row} ({shown(name)})"
 
 
 class BadRows(NamedTuple):
@@ -156,13 +181,21 @@ class Kind:
         """
         return cell
 
+    def parse_column(self, rows: Sequence[Sequence[Any]]) -> list[Any]:
+        """The values for `parse` from a table, by row: the cells of all columns that the user gave for the field.
+
+        Raises:
+            ValueError: a cell is not of this kind; the message says why.
+        """
+        return read_cells(rows, self.parse_cells)
+
     def parse_cells(self, cells: Sequence[Any]) -> Any:
-        """The value for `parse` from the cells of all columns that the user gave for the field, usually one."""
+        """The value for `parse` from one row of `parse_column`, usually of one cell."""
         if len(cells) > 1:
             raise ValueError(f"a field of kind {self.name!r} takes one column, {len(cells)} are given")
         return self.parse_cell(cells[0])
 
-    def parse(self, where: str, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
+    def parse(self, where: Origin, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
         """The field and its columns of a listing, from one value per sample.
 
         where: the subject of all messages. classes: names by number, if the source knows them. detail: see `detail`.
@@ -372,8 +405,23 @@ def is_whole(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def parse_list(cell: Any) -> list[Any]:
-    """A list from a table's cell: a JSON list, or words separated by commas, semicolons, bars or spaces.
+def read_cells(rows: Sequence[T], read: Callable[[T], Any]) -> list[Any]:
+    """What a function makes of each row's cells.
+
+    Raises:
+        ValueError: the function raised one; the message names the row of the table, the first one being 1.
+    """
+    values = []
+    for number, cells in enumerate(rows, 1):
+        try:
+            values.append(read(cells))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"row {number:,}: {error}") from None
+    return values
+
+
+def parse_list(cell: Any, separator: str | None = None) -> list[Any]:
+    """A list from a table's cell: a JSON list, or words between separators. separator: None for blanks.
 
     Raises:
         ValueError: the cell begins with "[" but is not a JSON list.
@@ -388,11 +436,19 @@ def parse_list(cell: Any) -> list[Any]:
             return [*parse_json(text)]
         except (ValueError, TypeError):
             raise ValueError(f"{text[:60]!r} is not a JSON list") from None
-    separator = next((separator for separator in ";|," if separator in text), None)
     return [part.strip() for part in text.split(separator) if part.strip()]
 
 
-def read_each(where: str, name: str, values: Sequence[Any], read: Callable[[Any], T], expected: str) -> list[T]:
+def separator_of(cells: Sequence[Any]) -> str | None:
+    """What separates words in all cells of a column: the first of ";", "|" and "," that is in any; None for blanks.
+
+    One cell cannot tell: "fire truck" is one word in a column where another cell is "fire truck, car".
+    """
+    texts = [cell for cell in cells if isinstance(cell, str) and not cell.lstrip().startswith("[")]
+    return next((separator for separator in _SEPARATORS if any(separator in text for text in texts)), None)
+
+
+def read_each(where: Origin, name: str, values: Sequence[Any], read: Callable[[Any], T], expected: str) -> list[T]:
     """The values of all samples, each read by a function that raises one of `FAULTS` if it is not as `expected`.
 
     Raises:
@@ -405,41 +461,67 @@ def read_each(where: str, name: str, values: Sequence[Any], read: Callable[[Any]
                 found.append(read(value))
         except FAULTS as error:
             raise SourceError(
-                f"{where}: {name!r} of sample {row} must be {expected}; found {shown(value)} ({error}). Correct it"
+                f"{where}: {name!r} of {where.sample(row)} must be {expected}; "
+                f"found {shown(value)} ({error}). Correct it"
             ) from None
     return found
 
 
-def number_classes(where: str, name: str, values: Sequence[Any], classes: ClassNames) -> tuple[I64, ClassNames]:
+def number_classes(
+    where: Origin, name: str, values: Sequence[Any], classes: ClassNames, rows: Sequence[int] | None = None
+) -> tuple[I64, ClassNames]:
     """int64 (N,): class numbers from numbers, or from names, which are numbered in sorted order; and the names.
+
+    rows: the sample of each value; None: there is one value for each sample.
 
     Raises:
         SourceError: a number is negative or has no name in `classes`, a name is not in `classes`, or a class is neither
-            number nor name.
+            number nor name; two texts are one number, or a text holds several numbers.
     """
 
-    def refuse(expected: str, wrong: Iterable[Any]) -> SourceError:
+    def refuse(expected: str, wrong: Sequence[Any], advice: str = "Correct them") -> SourceError:
         some = some_of(sorted(str(one)[:60] for one in wrong))
-        return SourceError(f"{where}: classes of {name!r} must be {expected}; found {some}. Correct them")
+        first = next(number for number, value in enumerate(values) if any(value is one for one in wrong))
+        sample = where.sample(first if rows is None else int(rows[first]))
+        return SourceError(
+            f"{where}: classes of {name!r} must be {expected}; found {some}, first in {sample}. {advice}"
+        )
 
     if others := [value for value in values if not isinstance(value, _CLASSES) or not str(value).strip()]:
         raise refuse("numbers or names", others)
-    different = set(values)
+    different = dict.fromkeys(values)
     if all(map(is_whole, different)):
         number_of: dict[Any, int] = {value: int(value) for value in different}
         most = 2**63 if classes is None else len(classes)
-        if wrong := [number for number in number_of.values() if not 0 <= number < most]:
-            raise refuse("numbered from 0" if classes is None else f"in 0..{most - 1}", wrong)
+        if wrong := [value for value, number in number_of.items() if not 0 <= number < most]:
+            advice = _UNLABELLED if any(number_of[value] == -1 for value in wrong) else "Correct them"
+            raise refuse("numbered from 0" if classes is None else f"in 0..{most - 1}", wrong, advice)
+        if alike := _written_differently(number_of):
+            raise refuse("written alike, or with a letter where they are names", alike, "Correct one of them")
     elif all(map(is_number, different)):
         wrong = [value for value in different if not is_whole(value)]
         raise refuse("whole numbers or names; numbers to be predicted are a target (--column target=…)", wrong)
     elif others := [value for value in different if not isinstance(value, str)]:  # NaN is a missing name
         raise refuse("all numbers or all names", others)
     else:
+        if classes is None and all(map(_NUMBERS.fullmatch, different)):
+            several = [value for value in different if not is_whole(value)]
+            raise refuse("one for each sample", several, "Give --column labels=NAME for a column of several classes")
         names = {value: value.strip() for value in different}
         classes = tuple(sorted(set(names.values()))) if classes is None else classes
         numbers = {known.strip(): number for number, known in enumerate(classes)}
-        if unknown := set(names.values()) - set(numbers):
+        if unknown := [value for value, stripped in names.items() if stripped not in numbers]:
             raise refuse("in the source's list of classes", unknown)
         number_of = {value: numbers[known] for value, known in names.items()}
     return np.array([number_of[value] for value in values], np.int64), classes
+
+
+def _written_differently(number_of: Mapping[Any, int]) -> list[str]:
+    """Two texts that are the same number, such as "007" and "7"; [] if there are none."""
+    text_of: dict[int, str] = {}
+    for value, number in number_of.items():
+        if isinstance(value, str):
+            first = text_of.setdefault(number, value)
+            if first.strip() != value.strip():
+                return [first, value]
+    return []

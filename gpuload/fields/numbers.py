@@ -1,4 +1,4 @@
-"""Numbers of samples: a class, several labels, targets to be predicted, and arrays, which stay in the shard."""
+"""Numbers of samples: a class, several labels, and arrays, which stay in the shard."""
 
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,13 +8,26 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gpuload.checks import COUNT, FLAG, either, optional, settings, several, shown, whole
+from gpuload.checks import COUNT, FLAG, optional, settings, whole
 from gpuload.counted import counted
-from gpuload.errors import ArgumentError, DecodeError, SourceError
+from gpuload.errors import ArgumentError, DecodeError
 from gpuload.fields.field import LABEL, Field
-from gpuload.fields.kind import NAME, BadRows, FieldSpec, Kind, Member, Parsed, number_classes, parse_list, read_each
-from gpuload.fields.motion import Motion, Placement
-from gpuload.fields.rows import BoundField, Rows, Value, flat, joined_lists, lengths_of, pad_all, rows_of, split_rows
+from gpuload.fields.kind import (
+    NAME,
+    BadRows,
+    FieldSpec,
+    Kind,
+    Member,
+    Origin,
+    Parsed,
+    number_classes,
+    parse_list,
+    read_cells,
+    read_each,
+    separator_of,
+)
+from gpuload.fields.motion import Placement
+from gpuload.fields.rows import BoundField, Rows, flat, joined_lists, lengths_of, pad_all, rows_of, split_rows
 from gpuload.headers.npy import read_array
 from gpuload.pictures import name_of
 from gpuload.types import F32, I64, Array, ClassNames
@@ -22,7 +35,6 @@ from gpuload.types import F32, I64, Array, ClassNames
 BACKGROUND = "background"  # the packer's name for the class of images without an object
 
 _MOST_NAMES, _LEAST_WEIGHT = 3, 0.05  # classes under a picture, and the weight in a mixed label from which one counts
-_NEGATED = either("True, False or a tuple of these, one for each number of the target", FLAG, several(FLAG, ""))
 _INT64 = whole(-(2**63), 2**63 - 1, "a whole number of 64 bits")
 _NO_BYTES = np.empty(0, np.uint8)
 # The largest item in bytes that torch.from_numpy accepts: bool, integers, floats up to 64 bits, complex up to 128.
@@ -68,24 +80,6 @@ class MultiHot(FieldSpec):
     num_classes: Annotated[int | None, optional(COUNT)] = None
 
     kind = "labels"
-
-
-@settings
-class Target(FieldSpec):
-    """Numbers to be predicted, float32 (N,) or (N, D).
-
-    name: of the packed field.
-    negate_on_flip: whether the sign changes when the image is flipped left to right, as that of a steering angle must;
-        one bool for all D numbers, or a tuple with one bool for each.
-
-    Raises:
-        ArgumentError: negate_on_flip is neither. When bound: the tuple does not have one bool for each number.
-    """
-
-    name: Annotated[str, NAME]
-    negate_on_flip: Annotated[bool | tuple[bool, ...], _NEGATED] = False
-
-    kind = "target"
 
 
 @settings
@@ -161,34 +155,6 @@ class BoundHot(BoundField):
         return hot
 
 
-class BoundTarget(BoundField):
-    """float32 (N,) or (N, D), for each view if a flip changes a sign."""
-
-    spec: Target
-
-    def prepare(self) -> None:
-        negated, count = self.spec.negate_on_flip, max(self.field.size, 1)
-        self._negated = negated if isinstance(negated, tuple) else (negated,) * count
-        if len(self._negated) != count:
-            raise ArgumentError(
-                f"Target({self.name!r}, negate_on_flip={negated!r}): expected one bool for each of the packed numbers, "
-                f"{count}; found {len(self._negated)}"
-            )
-
-    def values(self, rows: Rows) -> Value:
-        column, size = rows.columns[self.name], self.field.size
-        stored = flat(column).reshape(-1, size) if size else np.asarray(column)
-        if not any(self._negated):
-            return np.array(stored, np.float32)
-        negated = np.array(self._negated if size else self._negated[0])
-
-        def signed(motion: Motion) -> F32:
-            flipped = motion.crops.mirror.astype(bool).reshape(-1, *[1] * (stored.ndim - 1))
-            return np.where(flipped & negated, -stored, stored).astype(np.float32)
-
-        return rows.per_view(signed)
-
-
 class BoundArray(BoundField):
     """(N, …) of the packed dtype, in native byte order; or `PaddedTokens`, see `Tokens`."""
 
@@ -251,7 +217,7 @@ class ClassKind(Kind):
     def class_column(self, field: Field) -> str | None:
         return field.name
 
-    def parse(self, where: str, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
+    def parse(self, where: Origin, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
         """The field's `classes` are the names, which a listing takes as those of the data set."""
         numbers, names = number_classes(where, LABEL.name, values, classes)
         return Field(LABEL.name, LABEL.kind, LABEL.member, names), [pa.array(numbers)]
@@ -287,56 +253,21 @@ class LabelsKind(ClassKind):
     def columns(self, field: Field) -> dict[str, pa.DataType]:
         return {field.name: pa.list_(pa.int64())}
 
-    def parse_cell(self, cell: Any) -> list[Any]:
-        return parse_list(cell)
+    def parse_column(self, rows: Sequence[Sequence[Any]]) -> list[Any]:
+        cells = super().parse_column(rows)
+        separator = separator_of(cells)
+        return read_cells(cells, lambda cell: parse_list(cell, separator))
 
-    def parse(self, where: str, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
+    def parse(self, where: Origin, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
         """Class numbers from lists of integers or of names."""
         rows = read_each(where, name, values, list, "a list of classes")
-        numbers, names = number_classes(where, name, [value for row in rows for value in row], classes)
-        return Field(name, self.name, f"{name}.json", names), [joined_lists(split_rows(numbers, list(map(len, rows))))]
+        counts = list(map(len, rows))
+        places = np.repeat(np.arange(len(rows)), counts).tolist()
+        numbers, names = number_classes(where, name, [value for row in rows for value in row], classes, places)
+        return Field(name, self.name, f"{name}.json", names), [joined_lists(split_rows(numbers, counts))]
 
     def load(self, field: Field, content: bytes) -> dict[str, Any]:
         return Kind.load(self, field, content)
-
-
-class TargetKind(Kind):
-    """One float32 per sample, or `Field.size` of them, stored as a JSON number or list."""
-
-    name = "target"
-    specs = (Target,)
-    bound = BoundTarget
-    in_tables = True
-
-    def columns(self, field: Field) -> dict[str, pa.DataType]:
-        return {field.name: pa.list_(pa.float32(), field.size) if field.size else pa.float32()}
-
-    def claims(self, value: Any) -> bool:
-        if isinstance(value, (float, int, np.number)) or (isinstance(value, np.ndarray) and value.ndim == 0):
-            return True
-        is_list = isinstance(value, (list, tuple)) and bool(value)
-        return is_list and all(isinstance(entry, (float, np.floating)) for entry in value)
-
-    def parse_cells(self, cells: Sequence[Any]) -> Any:
-        return cells[0] if len(cells) == 1 else list(cells)
-
-    def parse(self, where: str, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
-        """float32 numbers, the same number of them in each sample."""
-        arrays = read_each(where, name, values, _finite, "a finite number, or a list of these")
-        if other := next((row for row, array in enumerate(arrays) if array.shape != arrays[0].shape), None):
-            raise SourceError(
-                f"{where}: {name!r} of sample {other} is {shown(values[other])}, the first one is {shown(values[0])}. "
-                "Give each sample as many numbers"
-            )
-        size, numbers = arrays[0].size * arrays[0].ndim, pa.array(np.stack(arrays).reshape(-1))
-        field = Field(name, self.name, f"{name}.json", size=size)
-        return field, [pa.FixedSizeListArray.from_arrays(numbers, size) if size else numbers]
-
-    def look(self, field: Field, row: Mapping[str, Any], read: Any) -> dict[str, Any]:
-        return {field.name: np.array(row[field.name], np.float32) if field.size else row[field.name]}
-
-    def caption(self, field: Field, spec: Any, value: Any, classes: ClassNames) -> str:
-        return f"{field.name} {', '.join(f'{number:.3g}' for number in np.atleast_1d(value)[:3])}"
 
 
 class ArrayKind(Kind):
@@ -363,7 +294,7 @@ class ArrayKind(Kind):
     def detail(self, value: Any) -> str:
         return str(np.asarray(value).dtype.str)
 
-    def parse(self, where: str, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
+    def parse(self, where: Origin, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
         return Field(name, self.name, f"{name}.npy", dtype=detail), [pa.array(values, pa.large_string())]
 
     def store(self, field: Field, value: Any, placement: Placement) -> Member:
@@ -400,13 +331,6 @@ class ArrayKind(Kind):
             np.flatnonzero(~(needed == size)),
             lambda row: f"its {field.name!r} as {size[row]:,} bytes for an array of shape {tuple(shapes[row].as_py())}",
         )
-
-
-def _finite(value: Any) -> F32:
-    array = np.array(value, np.float32)
-    if array.ndim > 1 or not array.size or not np.isfinite(array).all():
-        raise ValueError("neither a number nor a list of finite numbers")
-    return array
 
 
 def npy_header(array: npt.NDArray[np.generic]) -> bytes:

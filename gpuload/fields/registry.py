@@ -16,8 +16,9 @@ from gpuload.fields.instances import InstancesKind
 from gpuload.fields.keypoints import KeypointsKind
 from gpuload.fields.kind import FieldSpec, Kind
 from gpuload.fields.motion import Motion
-from gpuload.fields.numbers import ArrayKind, ClassKind, LabelsKind, TargetKind
+from gpuload.fields.numbers import ArrayKind, ClassKind, LabelsKind
 from gpuload.fields.rows import BoundField, DatasetView, PixelField, Rows, Value
+from gpuload.fields.targets import IntegersKind, TargetKind
 from gpuload.types import I64, Bools
 
 # In the order in which a table's fields are stored, and in which they are asked whether they claim a value
@@ -29,6 +30,7 @@ KINDS: dict[str, Kind] = {
         RawKind(),
         ClassKind(),
         TargetKind(),
+        IntegersKind(),
         LabelsKind(),
         CaptionKind(),
         BoxesKind(),
@@ -134,9 +136,9 @@ def bind_field(spec: str | FieldSpec, datasets: Sequence[DatasetView]) -> BoundF
     """The field of one data set, or of several that are mixed.
 
     spec: a name stands for the default form of the field's kind: int64 (N,) class numbers, a `Target` whose sign never
-        changes, `MultiHot`, str, parsed JSON, stacked arrays, or `Boxes`, `Keypoints` and `Mask` with their defaults.
-        "key", "index" and "dataset" exist without being packed; so do "bucket", "original_size", "crop_top_left" and
-        "pixel_mask", where nothing was packed under these names.
+        changes, int64 whole numbers, `MultiHot`, str, parsed JSON, stacked arrays, or `Boxes`, `Keypoints` and `Mask`
+        with their defaults. "key", "index" and "dataset" exist without being packed; so do "bucket", "original_size",
+        "crop_top_left" and "pixel_mask", where nothing was packed under these names.
 
     Raises:
         ArgumentError: it was not packed (the message lists the packed fields), its kind differs from the spec's, or its

@@ -15,7 +15,7 @@ import numpy as np
 
 from gpuload.errors import SourceError
 from gpuload.headers import npy
-from gpuload.sources.columns import USUAL, check_columns
+from gpuload.sources.columns import USUAL, check_columns, predicted
 from gpuload.sources.files import Findings, readable
 from gpuload.sources.rows import Names, Row, SpooledSource, image_array
 from gpuload.types import Array
@@ -60,10 +60,10 @@ class _NamedArrays(SpooledSource):
                 elif not self.as_stored:
                     pixels = image_array(pixels, peak)
                 found = {role: [_plain(of[row]) for of in every] for role, every in values.items()}
-                yield {
-                    "image": pixels,
-                    **{role: of[0] if len(of) == 1 else list(map(float, of)) for role, of in found.items()},
-                }
+                sample = {role: of_role[0] for role, of_role in found.items()}
+                if "target" in found:
+                    sample["target"] = predicted(self.title, found["target"])
+                yield {"image": pixels, **sample}
 
     def _image_name(self, arrays: Mapping[str, Any]) -> str:
         large = [name for name, item in arrays.items() if _are_images(tuple(item.shape)) or _is_encoded(item)]

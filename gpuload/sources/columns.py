@@ -150,7 +150,9 @@ class Table(NamedTuple):
                     sample |= self._picture(role, value)
                 elif role:
                     sample[role] = [value] if column in wrapped else value
-            yield {**sample, "target": [row[column] for column in targets]} if len(targets) > 1 else sample
+            if targets:
+                sample["target"] = predicted(title, [row[column] for column in targets])
+            yield sample
 
     def _picture(self, role: str, value: Any) -> dict[str, Any]:
         """The image or mask, and the name of the image where it has a path."""
@@ -159,6 +161,18 @@ class Table(NamedTuple):
             content = self.find(path if isinstance(path, str) else "")
         named = {"name": path} if isinstance(path, str) and path and role == "image" else {}
         return {role: content, **named}
+
+
+def predicted(title: str, values: Sequence[Any]) -> Any:
+    """The target of one row, from the values of its columns.
+
+    Raises:
+        SourceError: a whole number has too many digits for float32.
+    """
+    try:
+        return KINDS["target"].parse_cells(values)
+    except ValueError as error:
+        raise SourceError(f"{title}: {error}. Correct the target") from None
 
 
 def samples_of(given: Any, findings: Findings) -> Iterable[Row]:

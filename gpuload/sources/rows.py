@@ -24,6 +24,7 @@ import pyarrow as pa
 from gpuload.errors import SourceError, some_of
 from gpuload.fields.captions import CaptionKind
 from gpuload.fields.field import Field
+from gpuload.fields.kind import Origin
 from gpuload.fields.registry import KINDS
 from gpuload.machine.installed import require
 from gpuload.sources import listing
@@ -55,7 +56,7 @@ class Source(ABC):
         number for each pixel. "name": what the sample is called, by default as its file, or its number.
     "split": "train", "val" or "test", or another name of these (see `splits`); then the packer draws no splits.
     Any other key by the type of its value: a float or a list of floats is a target, a str a caption, an array stays
-        one, an int a target too, and a dict or another list JSON.
+        one, ints in every sample are whole numbers (else a target), and a dict or another list JSON.
 
     It is sent to worker processes, so it must be picklable and hold no open files. A class whose constructor has the
     argument `labels` takes --labels, one with `columns` --column.
@@ -430,10 +431,11 @@ def _list(source: Source, findings: Findings, kinds: FieldKinds, entries: Iterab
         splits, used = _splits(source, findings, table.column(listing.NAME), kinds, of_rows)
         of_rows.pop(used, None)
     fields, columns, classes = list[Field](), list[Any](), None
+    where = Origin(source.title, table.column(listing.NAME))
     for field_name, column in () if source.images_alone else of_rows.items():
         kind, detail = kinds[field_name]
         given = findings.classes.get(field_name)
-        field, of_field = KINDS[kind].parse(source.title, field_name, column, given, detail)
+        field, of_field = KINDS[kind].parse(where, field_name, column, given, detail)
         if KINDS[kind].names_set_classes:
             classes, field = field.classes, replace(field, classes=None)
         fields.append(findings.fields.get(field_name, field))

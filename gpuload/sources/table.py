@@ -60,9 +60,9 @@ class TableSource(FilesSource):
     root: the folder that paths in the table are relative to. They may lack the extension. labels: the
         table.
     columns: names of columns by what they hold: "path", "label" (a class), "target" (one or more columns of floats),
-        "labels" (several classes), "caption", "boxes" (x0 y0 x1 y1 and perhaps a class, as a list of lists),
-        "keypoints" (a list of instances), "mask" (the path of one), "split". A role without a name takes the first of
-        its usual names that the table has.
+        "integers" (whole numbers), "labels" (several classes), "caption", "boxes" (x0 y0 x1 y1 and perhaps a class, as
+        a list of lists), "keypoints" (a list of instances), "mask" (the path of one), "split". A role without a name
+        takes the first of its usual names that the table has.
 
     Labels that are all whole numbers are class numbers. Any other text is a class name, and classes are numbered in
     sorted order. Samples are in the order of the table. A column gives their splits, or else the folders of the images,
@@ -134,7 +134,7 @@ class TableSource(FilesSource):
 
     def _parsed(self, role: str, columns: list[list[Any]]) -> list[Any]:
         try:
-            return [_KINDS[role].parse_cells(cells) for cells in zip(*columns, strict=True)]
+            return _KINDS[role].parse_column(list(zip(*columns, strict=True)))
         except (ValueError, TypeError) as error:
             raise SourceError(f"{self.title}: {error}. Correct the column {role!r}") from None
 

@@ -59,6 +59,7 @@ def fields_of(number: int, kind: str) -> list[Written]:
     field("meta", "json", "meta.json", b'{"a": 1}', meta=(TEXT, '{"a": 1}'))
     field("angle", "target", "angle.json", b"0.5", angle=(F4, 0.5))
     field("xy", "target", "xy.json", b"[0.5, 2]", more={"size": 2}, xy=(pa.list_(F4, 2), [0.5, 2.0]))
+    field("id", "integers", "id.json", b"123456789", id=(LONG, 123_456_789))
     field("labels", "labels", "labels.json", [0, 1], more={"classes": ["p", "q"]}, labels=(longs, [0, 1]))
     content = {"boxes": [box], "classes": [0]}
     columns: dict[str, Any] = {"boxes": (boxes, [box]), "boxes_class": (longs, [0])}
@@ -135,6 +136,7 @@ def test_a_set_written_by_hand(tmp_path: Path, kind: str) -> None:
         assert batch["image"][:, 0, 0, 0].tolist() == [40 * number for number in range(SAMPLES)]
     assert batch["label"].tolist() == [1] * SAMPLES and batch["caption"] == ["ö"] * SAMPLES
     assert batch["meta"] == [{"a": 1}] * SAMPLES and batch["xy"].tolist() == [[0.5, 2.0]] * SAMPLES
+    assert batch["id"].tolist() == [123_456_789] * SAMPLES
     assert batch["labels"].tolist() == [[1, 1]] * SAMPLES
     assert batch["boxes"].boxes[:, 0].tolist() == [[1, 2.5, 20, 22]] * SAMPLES
     assert batch["things"].boxes.tolist() == batch["boxes"].boxes.tolist()

@@ -123,6 +123,10 @@ EXAMPLES = {
         cell=lambda n: ["abc"[at] for at in range(n % 4)] if n else ["a", "b", "c"],
     ),
     "target": Example(lambda n: {"angle": n / 4 - 1}, number_of, lambda n: n / 4 - 1, cell=lambda n: n / 4 - 1),
+    "integers": Example(
+        lambda n: {"number": 16_777_217 + 10**9 * n - 3}, number_of, lambda n: 16_777_217 + 10**9 * n - 3,
+        cell=lambda n: 16_777_217 + 10**9 * n - 3,
+    ),
     "caption": Example(
         lambda n: {"caption": f"photo {n}, größer"}, lambda out, row: out[row], lambda n: f"photo {n}, größer",
         cell=lambda n: f"photo {n}, größer",

@@ -15,6 +15,7 @@ import gpuload
 from gpuload import Augment, MultiHot, OneHot, Target, Tokens
 from gpuload.fields.field import Field
 from gpuload.fields.images import Pixels
+from gpuload.fields.kind import Origin
 from gpuload.fields.registry import KINDS, kind_of
 
 SOME = [0, 3, 7, 10]
@@ -130,7 +131,7 @@ def test_the_size_of_members_is_known_about_before_they_are_made(
 
 def test_captions_of_other_names_have_their_own_members() -> None:
     caption = KINDS["caption"]
-    members = {name: caption.parse("here", name, ["a"], None, "")[0].member for name in ("caption", "title")}
+    members = {name: caption.parse(Origin("here"), name, ["a"], None, "")[0].member for name in ("caption", "title")}
     assert members == {"caption": "txt", "title": "title.txt"}
     assert caption.guess("txt", b"a") == Field("caption", "caption", "txt") and caption.guess("title.txt", b"a") is None
 
@@ -149,7 +150,7 @@ def test_captions_of_other_names_have_their_own_members() -> None:
     ],
 )
 def test_lists_in_cells(cell: Any, expected: list[Any]) -> None:
-    assert KINDS["labels"].parse_cell(cell) == expected
+    assert KINDS["labels"].parse_column([(cell,)]) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +164,7 @@ def test_lists_in_cells(cell: Any, expected: list[Any]) -> None:
     ],
 )
 def test_classes(rows: Any, classes: Any, numbers: Any, names: Any) -> None:
-    field, (column,) = KINDS["labels"].parse("source", "labels", rows, classes, "")
+    field, (column,) = KINDS["labels"].parse(Origin("source"), "labels", rows, classes, "")
     assert (column.to_pylist(), field.classes) == (numbers, names)
 
 

@@ -16,6 +16,7 @@ from PIL import Image
 import gpuload
 from gpuload import Boxes, Captions, Keypoints, Mask, MultiHot, OneHot, SourceError, Target, Tokens
 from gpuload.fields.field import Field
+from gpuload.fields.kind import Origin
 from gpuload.fields.motion import place
 from gpuload.fields.registry import KINDS, kind_of
 
@@ -55,7 +56,7 @@ NUMBERS = np.arange(12).reshape(3, 4) * 23
 def test_values_that_are_refused(kind: str, values: Any, classes: Any, words: str) -> None:
     """The first sample is named. tests/sources/test_refusals.py has more, through the packer."""
     with pytest.raises(SourceError, match=f"^source: .*{words}"):
-        KINDS[kind].parse("source", kind, values, classes, "")
+        KINDS[kind].parse(Origin("source"), kind, values, classes, "")
 
 
 def png(value: Any, **how: Any) -> bytes:
@@ -97,7 +98,7 @@ def test_masks_with_a_channel_or_without(dtype: Any) -> None:
 @pytest.mark.parametrize("cell", ["[oops", "[1", "[" * 3000])
 def test_cells_that_begin_as_json_and_are_none(cell: str) -> None:
     with pytest.raises(ValueError, match=r"is not a JSON list$"):
-        KINDS["labels"].parse_cell(cell)
+        KINDS["labels"].parse_column([(cell,)])
 
 
 def test_most_kinds_take_one_column_of_a_table() -> None:
