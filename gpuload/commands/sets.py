@@ -116,13 +116,15 @@ class Verify:
     quarantine: str | None = given(None, "write the faulty samples to FILE, for gpuload.Dataset(exclude=FILE)", "FILE")
 
     def run(self) -> int:
-        from gpuload.packing.verify import verify
+        from gpuload.packing.verify import can_read_points, verify
 
         if self.quarantine is not None:
             Output(Path(self.quarantine), "--quarantine", b'{"key": ')
         with progress_bar("verifying", "shards") as bar:
             faults = verify(self.folder, self.workers, bar, quarantine=self.quarantine)
         say(*map(str, faults))
+        if not can_read_points():
+            say("note: seek points were not compared with their images, for which numba is needed")
         say(f"{self.folder}: {counted(len(faults), 'fault')}" if faults else f"{self.folder}: all is well")
         return FAULTY if faults else DONE
 

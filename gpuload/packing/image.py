@@ -373,6 +373,11 @@ def find_points(data: bytes, width: int, height: int) -> bytes | None:
     return found
 
 
+def points_hold(data: bytes, width: int, height: int, points: bytes) -> bool:
+    """Whether these are seek points of a JPEG of this size; needs numba."""
+    return bool(_reader().points_hold(data, points, height, width))
+
+
 @functools.cache
 def _reader() -> Any:
     """The one reader of coded bits, which both halves have. Compiling it takes none of an image's limit of time."""

@@ -26,12 +26,13 @@ from gpuload.disk.sample import Quarantined, write_quarantine
 from gpuload.disk.tar import Damage, Member, group_members, read_members, split_name
 from gpuload.errors import ArgumentError, DecodeError, FormatError, RemoteError
 from gpuload.fields.field import Field
-from gpuload.fields.images import Pixels
+from gpuload.fields.images import POINTS, Pixels
 from gpuload.fields.registry import kind_of
 from gpuload.machine.fork_server import exit_name
+from gpuload.machine.installed import fault_of
 from gpuload.machine.limits import count_cores
 from gpuload.machine.untrusted import open_regular
-from gpuload.packing.image import KEPT, prepare_image
+from gpuload.packing.image import KEPT, points_hold, prepare_image
 from gpuload.packing.options import ENCODINGS, Encoding
 from gpuload.packing.output import cannot_write
 from gpuload.packing.workers import NOWHERE, Blamable, Blame, Workers, noted_position
@@ -44,6 +45,7 @@ from gpuload.types import WidthHeight
 
 _CHUNK_BYTES = 1 << 24
 MOST_SECONDS = 60.0  # for one sample; a decoder that takes longer is killed
+_FALSE_POINTS = "its seek points are not those of its image: write them anew (python -m gpuload index --points FOLDER)"
 
 
 def verify(
@@ -278,7 +280,20 @@ def _faults(job: VerifyJob, row: dict[str, Any], members: Sequence[Member], file
         content = os.pread(file.fileno(), member.size, member.offset)
         if fault := _content_fault(one, row, content, offset - member.offset):
             faults.append(f"its {one.name} {fault}")
+        elif one.kind == "image" and _are_false(row, content):
+            faults.append(_FALSE_POINTS)
     return faults
+
+
+def _are_false(row: dict[str, Any], content: bytes) -> bool:
+    """Whether a row has seek points that are not those of its image; False where numba cannot be used."""
+    points: bytes = row.get(POINTS, b"")
+    return bool(points) and can_read_points() and not points_hold(content, row["width"], row["height"], points)
+
+
+def can_read_points() -> bool:
+    """Whether `verify` compares seek points with their images, for which it needs numba."""
+    return fault_of("numba") is None
 
 
 def _content_fault(field: Field, row: dict[str, Any], content: bytes, header: int) -> str:

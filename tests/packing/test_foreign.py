@@ -2,8 +2,10 @@
 
 import json
 import subprocess
+import sys
 import tarfile
 import tracemalloc
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -361,3 +363,62 @@ def test_index_writes_what_the_packer_writes(
         assert points_of(tmp_path) == points_of(sets[0])
     assert (tmp_path / "index.arrow").read_bytes() == (sets[0] / "index.arrow").read_bytes()
     assert main(["verify", str(tmp_path), "--workers", "1"]) == 0
+
+
+def with_points(folder: Path, change: Callable[[list[bytes]], list[bytes]], to: Path) -> Path:
+    """A copy of a packed folder whose index has changed seek points, and whose manifest has the digests of that."""
+    to.mkdir()
+    for file in folder.iterdir():
+        (to / file.name).write_bytes(file.read_bytes())
+    dataset = gpuload.Dataset(folder)
+    (rows,) = (dataset.rows(shard) for shard in range(len(dataset.shard_paths)))
+    points = pa.array(change(rows.column(POINTS).to_pylist()), pa.large_binary())
+    changed = rows.drop_columns([POINTS]).append_column(POINTS, points)
+    describe(to, dataset.manifest, [changed], points=True)
+    return to
+
+
+def with_changed_bit(points: bytes) -> bytes:
+    """Points whose last coefficients are others: of the last row of the image, behind which there are no points."""
+    return points[:-10] + bytes([points[-10] ^ 0x10]) + points[-9:]
+
+
+def test_changed_points_change_no_pixel_and_verify_names_them(
+    sets: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = with_points(sets[0], lambda points: [one and with_changed_bit(one) for one in points], tmp_path / "bad")
+    options = {"batch_size": 4, "augment": gpuload.Augment(64), "decoder": "native"}
+    with load(sets[1], **options) as expected, load(bad, **options) as loader:
+        assert drain([loader]) == drain([expected])
+    assert main(["verify", str(bad), "--workers", "1"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("its seek points are not those of its image: write them anew" in line for line in lines) == 8
+    assert main(["index", "--points", str(bad)]) == 0
+    assert main(["verify", str(bad), "--workers", "1"]) == 0
+
+
+def test_verify_names_points_that_were_forged(sets: tuple[Path, Path], tmp_path: Path) -> None:
+    """Without a checksum, as older sets have them, so that the loader could not tell."""
+    forged = with_points(
+        sets[0], lambda points: [one and with_changed_bit(one)[:-8] + bytes(8) for one in points], tmp_path / "forged"
+    )
+    assert len(faults := verify(forged, 1)) == 8
+    assert all("its seek points are not those of its image" in fault for fault in faults)
+
+
+def test_points_of_older_sets_are_right(sets: tuple[Path, Path], tmp_path: Path) -> None:
+    """They have zeros in place of a checksum."""
+    older = with_points(sets[0], lambda points: [one and one[:-8] + bytes(8) for one in points], tmp_path / "older")
+    assert points_of(older) != points_of(sets[0])
+    assert verify(older, 1) == []
+    options = {"batch_size": 4, "augment": gpuload.Augment(64), "decoder": "native"}
+    with load(older, **options) as loader, load(sets[1], **options) as expected:
+        assert drain([loader]) == drain([expected])
+
+
+def test_verify_says_that_it_cannot_compare_points(
+    sets: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)
+    assert main(["verify", str(sets[0]), "--workers", "1"]) == 0
+    assert "note: seek points were not compared with their images, for which numba is needed" in capsys.readouterr().out

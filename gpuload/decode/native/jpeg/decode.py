@@ -85,7 +85,7 @@ def _decode(arguments: int, begin: int, end: int) -> int:
         if frame.orientation != UPRIGHT and not upright:
             continue
         part = make_part(frame, windows[image], factor, planes)
-        points, done = read_points(all_points[image, 0], all_points[image, 1], frame), False
+        points, done = read_points(all_points[image, 0], all_points[image, 1], file, frame), False
         while not done:
             done = _decode_part(file, frame, scratch, part, room, points)
             if done:

@@ -7,13 +7,17 @@ it. The index holds them for each image as bytes:
     points of two rows, (2) that between two points of a row, (3) a DC coefficient of each of three components
     the numbers, from the highest bit of a byte on: (1) of all rows but the last; (2) row by row; (3) point by point,
     zigzag (0, -1, 1, -2, …)
-    8 zeros
+    a checksum of all bytes before it and of the size of the JPEG, 8 bytes; or 8 zeros, as written until 2026-11-28
 
 Distances are in bits of the file, with stuffed bytes. The first point is where the scan begins.
 
-What is decoded must end at the next point, with its coefficients: so neither point can lie. Where a restart marker is,
-the point lies at the marker, with the coefficients before it. There may be none between two points, since behind it
-these coefficients could no longer be compared: files with such markers have no points.
+Points whose checksum does not match are not used. What is decoded must end at the next point, with its coefficients:
+so points of another file and a fault of the file are noticed. Where a restart marker is, the point lies at the marker,
+with the coefficients before it. There may be none between two points, since behind it these coefficients could no
+longer be compared: files with such markers have no points.
+
+Points that were forged to agree with each other, with a checksum, are not noticed here, as no proof costs less than
+reading all coded pixels: `points_hold` does that, for `verify`.
 """
 
 import threading
@@ -42,7 +46,9 @@ from gpuload.decode.native.jpeg.scan import (
 )
 from gpuload.types import I64, U8
 
-_HEAD_BYTES, _SPARE_BYTES = 6, 8
+_HEAD_BYTES = 6
+_CHECKSUM_BYTES = 8  # which also keep the last number apart from the end of memory, as it is read with a word
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _MOST_BITS = 40
 _FINEST, _COARSEST = 4, 128  # columns from point to point
 
@@ -64,15 +70,34 @@ NO_POINTS = Points(0, 0, 0, (0, 0, 0, 0, 0))
 
 
 @inlined
-def read_points(address: int, size: int, frame: Frame) -> Points:
-    """The points in these bytes; none where they are not of this frame."""
+def read_points(address: int, size: int, file: File, frame: Frame) -> Points:
+    """The points in these bytes; none where they are not of this frame, or not those that were written."""
     data = bytes_at(address)
     if size < _HEAD_BYTES or data[0] == 0 or not _can_be_entered(frame):
         return NO_POINTS
     apart = np.int64(data[0])
     bits = np.int64(data[1]), np.int64(data[2]), np.int64(data[3]), np.int64(data[4]), np.int64(data[5])
     found = Points(apart, -(-frame.columns // apart), address + _HEAD_BYTES, bits)
-    return NO_POINTS if max(found.bits) > _MOST_BITS or size != _bytes(found, frame) else found
+    if max(found.bits) > _MOST_BITS or size != _bytes(found, frame):
+        return NO_POINTS
+    stored = load_word(address + size - _CHECKSUM_BYTES)
+    if stored != np.uint64(0) and stored != _checksum(address, size, file.size):
+        return NO_POINTS
+    return found
+
+
+@inlined
+def _checksum(address: int, size: int, file_size: int) -> np.uint64:
+    """Of points of this size, with their checksum, and of the size of their JPEG."""
+    content = size - _CHECKSUM_BYTES
+    mixed = np.uint64(file_size)
+    for begin in range(0, content, 8):
+        word = load_word(address + begin)
+        missing = max(begin + 8 - content, 0)
+        word = word >> np.uint64(8 * missing)
+        mixed = (mixed ^ word) * _MULTIPLIER
+        mixed = mixed ^ (mixed >> np.uint64(32))
+    return mixed
 
 
 @inlined
@@ -100,7 +125,7 @@ def _coefficients_at(points: Points, frame: Frame) -> int:
 def _bytes(points: Points, frame: Frame) -> int:
     """Of all that the index holds."""
     bits = _coefficients_at(points, frame) + frame.rows * points.number * _point_bits(points)
-    return _HEAD_BYTES + (bits + 7) // 8 + _SPARE_BYTES
+    return _HEAD_BYTES + (bits + 7) // 8 + _CHECKSUM_BYTES
 
 
 @inlined
@@ -206,9 +231,25 @@ def find_points(data: bytes, height: int, width: int, most_share: float = 0.01) 
     All of its coded pixels are read. None where it is not decoded here, or has a fault.
     """
     file, found = np.frombuffer(data, np.uint8), np.zeros(int(most_share * len(data)), np.uint8)
-    table: I64 = np.empty((-(-height // 8) * -(-width // (8 * _FINEST)), 4), np.int64)
+    table = _table(height, width, _FINEST)
     number = _find(file.ctypes.data, len(file), _memory.scratch.addresses, height, width, table, found)
     return None if number < 0 else found[:number].tobytes()
+
+
+def points_hold(data: bytes, points: bytes, height: int, width: int) -> bool:
+    """Whether these are points of a JPEG of this size. All of its coded pixels are read."""
+    if not points or points[0] == 0:
+        return False
+    file = np.frombuffer(data, np.uint8)
+    stored = np.frombuffer(points, np.uint8)
+    table = _table(height, width, points[0])
+    addresses = _memory.scratch.addresses
+    return bool(_hold(file.ctypes.data, len(file), addresses, height, width, table, stored.ctypes.data, len(stored)))
+
+
+def _table(height: int, width: int, apart: int) -> I64:
+    """int64 (n, 4), with room for a point every `apart` columns: the bit of the file, and three DC coefficients."""
+    return np.empty((-(-height // 8) * -(-width // (8 * apart)), 4), np.int64)
 
 
 @cached
@@ -216,16 +257,58 @@ def _find(address: int, size: int, scratch: Addresses, height: int, width: int, 
     """Writes the points into `found`, as dense as there is room for. Returns the bytes written; -1 where the file has a
     fault or is not decoded here.
 
-    table: int64 (n, 4), filled with a point every `_FINEST` columns: the bit of the file, and three DC coefficients.
+    table: int64 (n, 4), as `_table` makes it for a point every `_FINEST` columns.
     """
     file = File(address, size)
     frame = read_frame(file, scratch)
+    number = _read_table(file, frame, scratch, height, width, _FINEST, table)
+    if number < 0 or not _can_be_entered(frame):
+        return min(number, 0)
+    points, step = table[:number].reshape(frame.rows, -1, 4), 1
+    while step * _FINEST <= _COARSEST:
+        written = _write(points[:, ::step], step * _FINEST, found)
+        if written <= len(found):
+            _seal(found[:written], size)
+            return written
+        step = max(step * written // max(len(found), 1), step + 1)  # as many times fewer as there are too many bytes
+    return 0
+
+
+@cached
+def _hold(
+    address: int, size: int, scratch: Addresses, height: int, width: int, table: I64, stored: int, stored_size: int
+) -> bool:
+    """Whether the points at `stored` are those of the file. table: int64 (n, 4), as `_table` makes it."""
+    file = File(address, size)
+    frame = read_frame(file, scratch)
+    points = NO_POINTS
+    if frame.at != 0:
+        points = read_points(stored, stored_size, file, frame)
+    if points.apart == 0 or _read_table(file, frame, scratch, height, width, points.apart, table) < 0:
+        return False
+    row_at = frame.at * 8
+    same = True
+    for row in range(frame.rows):
+        for index in range(points.number):
+            point = table[row * points.number + index]
+            same = same and point[0] == _point(points, frame, row, row_at, index)
+            for component in range(frame.components):
+                same = same and point[1 + component] == _coefficient(points, frame, row, index, component)
+        if row + 1 < frame.rows:
+            row_at += row_bits(points, row)
+    return same
+
+
+@inlined
+def _read_table(file: File, frame: Frame, scratch: Addresses, height: int, width: int, apart: int, table: I64) -> int:
+    """Fills the table with a point every `apart` columns. Returns how many there are; -1 where the file has a fault, is
+    of another size or is not decoded here."""
     if frame.at == 0 or frame.height != height or frame.width != width or frame.orientation != UPRIGHT:
         return -1
     position, state, number = longs_at(scratch.position), words_at(scratch.state), 0
     begin_scan(file, frame, scratch)
     for mcu in range(frame.rows * frame.columns):
-        if mcu % frame.columns % _FINEST == 0:
+        if mcu % frame.columns % apart == 0:
             table[number, 0] = position[BEHIND] * 8 + used_bits(scratch, is_after_marker(frame, mcu))
             for component in range(3):
                 table[number, 1 + component] = np.int64(state[BEFORE + component])
@@ -236,16 +319,16 @@ def _find(address: int, size: int, scratch: Addresses, height: int, width: int, 
             return -1
     if not ends_well(file, scratch, True):
         return -1
-    if not _can_be_entered(frame):
-        return 0
     _to_file(file, frame, table[:number])
-    points, step = table[:number].reshape(frame.rows, -1, 4), 1
-    while step * _FINEST <= _COARSEST:
-        written = _write(points[:, ::step], step * _FINEST, found)
-        if written <= len(found):
-            return written
-        step = max(step * written // max(len(found), 1), step + 1)  # as many times fewer as there are too many bytes
-    return 0
+    return number
+
+
+@inlined
+def _seal(points: U8, file_size: int) -> None:
+    """Writes the checksum into its place at the end."""
+    checksum = _checksum(points.ctypes.data, len(points), file_size)
+    for number in range(_CHECKSUM_BYTES):
+        points[len(points) - 1 - number] = np.uint8(checksum >> np.uint64(8 * number) & np.uint64(255))
 
 
 @inlined
@@ -275,7 +358,7 @@ def _write(points: I64, apart: int, found: U8) -> int:
             most[kind] += 1
     for number in range(count):
         bits += most[told[0, number]]
-    bytes_in_all = _HEAD_BYTES + (bits + 7) // 8 + _SPARE_BYTES
+    bytes_in_all = _HEAD_BYTES + (bits + 7) // 8 + _CHECKSUM_BYTES
     if bytes_in_all <= len(found):
         found[0], found[1:_HEAD_BYTES], at = apart, most, _HEAD_BYTES
         word, held = 0, 0  # the lowest bits of the word are not written yet
