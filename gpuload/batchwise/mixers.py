@@ -82,11 +82,36 @@ class Mixer(ABC):
             mix = self.plan(batch.draws, *images.shape[-2:])
             (mix_mirrored if self.mirrored else mix_images)(images, mix)
         classes = self.num_classes or batch.num_classes or 0
-        # Where the data set names its classes, its labels are among them; asking a GPU would mean waiting for it.
-        if batch.num_classes is None and len(labels) and int(labels.max()) >= classes:
-            raise ArgumentError(f"{self}: a label is {int(labels.max())}; give num_classes of at least one more")
+        # Where the data set names its classes, the loader has compared its labels with them (`strays`); asking a GPU
+        # again would mean waiting for it.
+        if batch.num_classes is None or isinstance(labels, np.ndarray):
+            self._check_labels(labels, classes)
         partners = labels[::-1] if self.mirrored else array_module(labels).roll(labels, 1)
         batch.fields["label"] = _soft_labels(labels, partners, mix.label, classes, self.label_smoothing)
+
+    def strays(self, labels: I64, num_classes: int | None) -> I64:
+        """The rows of the labels that are no class and thus cannot be mixed, in ascending order.
+
+        Args:
+            labels: int64 (N,), class numbers.
+            num_classes: As `FieldBatch.num_classes`.
+        """
+        classes = self.num_classes or num_classes or 0
+        rows: I64 = np.flatnonzero((labels < 0) | (labels >= classes))
+        return rows
+
+    def _check_labels(self, labels: Any, classes: int) -> None:
+        """Raises ArgumentError for a label that is none of the classes."""
+        if not len(labels):
+            return
+        lowest = int(labels.min())
+        highest = int(labels.max())
+        if highest >= classes:
+            raise ArgumentError(f"{self}: a label is {highest}; give num_classes of at least one more")
+        if lowest < 0:
+            raise ArgumentError(
+                f"{self}: a label is {lowest}, expected a class in 0..{classes - 1}. Leave out samples without a class"
+            )
 
 
 @settings
@@ -209,12 +234,22 @@ class RandomChoice(Mixer):
 
 
 def _soft_labels(labels: Any, partners: Any, share: F64, classes: int, smoothing: float) -> Any:
-    """float32 (N, classes). labels, partners: int64 (N,). share: float64 (N,), of the own label."""
+    """float32 (N, classes), NaN in rows whose label is no class.
+
+    Args:
+        labels: int64 (N,), of the samples.
+        partners: int64 (N,), of those that they are mixed with.
+        share: float64 (N,), of the own label.
+        classes: Number of classes.
+        smoothing: As `Mixer.label_smoothing`.
+    """
     xp = array_module(labels)
+    is_stray = (labels < 0) | (labels >= classes) | (partners < 0) | (partners >= classes)
     rows, own = xp.arange(len(labels)), xp.asarray(share * (1 - smoothing))
     soft = xp.full((len(labels), classes), smoothing / classes, np.float32)
-    soft[rows, labels] += own
-    soft[rows, partners] += (1 - smoothing) - own
+    soft[rows, labels % classes] += own
+    soft[rows, partners % classes] += (1 - smoothing) - own
+    soft[is_stray] = np.nan  # on a GPU, where a transform of the user's has changed labels: no message without waiting
     return soft
 
 

@@ -74,6 +74,7 @@ class Collate:
         marks: bool = False,
     ) -> None:
         self._transforms = tuple(transforms)
+        self._datasets = datasets
         self.mixes, self.has_mixers = True, any(isinstance(one, Mixer) for one in self._transforms)
         self._added = added = {name for transform in transforms for name in getattr(transform, "adds", ())}
         names = [field if isinstance(field, str) else field.name for field in fields]
@@ -162,9 +163,28 @@ class Collate:
         return make_batch(self.handed_out, made) if self._keys is None else dict(zip(self.keys, made, strict=True))
 
     def prepare(self, batch: Batch) -> Batch:
-        """The batch with its fields besides the pixels, which are computed where it is read."""
+        """The batch with its fields besides the pixels, which are computed where it is read.
+
+        Raises:
+            ArgumentError: a label that is no class, if a mixer makes soft labels of them.
+        """
         rows = _rows(batch, moves=bool(self.moving))
-        return replace(batch, prepared={field.name: field.values(rows) for field in self._bound})
+        prepared = {field.name: field.values(rows) for field in self._bound}
+        # Behind another transform, labels may be other ones.
+        first = self._transforms[0] if self._transforms else None
+        if isinstance(first, Mixer):
+            self._check_labels(first, prepared["label"], rows)
+        return replace(batch, prepared=prepared)
+
+    def _check_labels(self, mixer: Mixer, labels: Any, rows: Rows) -> None:
+        strays = mixer.strays(labels, self._num_classes)
+        if len(strays):
+            row = int(strays[0])
+            sample = rows.sample_name(self._datasets, row)
+            raise ArgumentError(
+                f"{sample}: its 'label' is {labels[row]}, which is no class, and {mixer} cannot mix it. Leave out "
+                "samples without a class, or the mixer; for a larger number, give num_classes"
+            )
 
     def _pixels(self, batch: Batch, arrays: list[Any]) -> Any:
         """The images or masks of all views; in a list, each without its padding."""

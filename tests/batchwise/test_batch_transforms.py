@@ -8,6 +8,7 @@ import loaders
 import numpy as np
 import pytest
 import torch
+from fuzzing.loader import write_value
 from images import encode, photo
 
 import gpuload
@@ -163,6 +164,34 @@ def test_a_field_that_was_removed_is_named(packed: Path, decoder: str) -> None:
         pytest.raises(ArgumentError, match="removed .* 'label', which"),
     ):
         next(iter(loader))
+
+
+@pytest.mark.parametrize("mixer", [MixUp(num_classes=3), RandomChoice([MixUp(num_classes=3), CutMix(num_classes=3)])])
+@pytest.mark.parametrize("label", [-1, 5])
+def test_labels_that_are_no_class_are_not_mixed(tmp_path: Path, mixer: Any, label: int) -> None:
+    """A negative number is not the last class. The packed label is named with its sample, a changed one without."""
+    image = encode(photo(np.random.default_rng(0), 24, 24))
+    samples = ({"image": image, "label": number % 3} for number in range(24))
+    gpuload.pack(samples, tmp_path / "packed", workers=1)
+    folder = tmp_path / "packed/train"
+    write_value(folder, (folder / "index.arrow").read_bytes(), "label", 7, label)
+    key = gpuload.Dataset(folder).keys([7])[0]
+
+    def change(batch: FieldBatch) -> None:
+        batch.fields["label"][:] = -2
+
+    for transforms, message in (
+        (
+            [mixer],
+            rf"sample '{key}': its 'label' is {label}, which is no class, and .*cannot mix it. Leave out samples",
+        ),
+        ([change, mixer], "a label is -2, expected a class in 0..2. Leave out samples without a class"),
+    ):
+        with (
+            load(folder, "native", transforms) as loader,
+            pytest.raises(ArgumentError, match=message),
+        ):
+            list(loader)
 
 
 # Made of numbers and a kernel
