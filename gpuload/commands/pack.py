@@ -15,7 +15,7 @@ from gpuload.errors import ArgumentError
 from gpuload.packing import packer
 from gpuload.packing.image import KEPT
 from gpuload.packing.options import PackOptions
-from gpuload.packing.output import REJECTED_NAME
+from gpuload.packing.own_files import REJECTED_NAME
 from gpuload.sources import open_source
 from gpuload.sources.columns import ROLES, parse_columns
 from gpuload.sources.registry import format_names

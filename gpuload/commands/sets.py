@@ -49,7 +49,7 @@ class Index:
         if self.points and len(self.shards) == 1 and (Path(self.shards[0]) / manifest_file.FILE_NAME).exists():
             return self._add_points(Path(self.shards[0]))
         from gpuload.packing.index import index_shards
-        from gpuload.packing.output import REJECTED_NAME
+        from gpuload.packing.own_files import REJECTED_NAME
         from gpuload.sources.listing import named_splits
 
         with progress_bar("indexing", "shards") as bar:

@@ -41,7 +41,8 @@ from gpuload.headers.jpeg import upright_size
 from gpuload.machine.limits import count_cores
 from gpuload.machine.untrusted import open_regular
 from gpuload.packing.image import find_points
-from gpuload.packing.output import REJECTED_NAME, as_line, cannot_write, describe, write_lines
+from gpuload.packing.output import as_line, cannot_write, describe, write_lines
+from gpuload.packing.own_files import REJECTED_NAME
 from gpuload.sources.files import is_text
 from gpuload.sources.listing import Rejection, some_of
 from gpuload.sources.tars import by_extension

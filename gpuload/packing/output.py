@@ -1,6 +1,5 @@
 """The packer's output folder: locked for one run, and never left half-filled; and the files that describe shards."""
 
-import ctypes
 import json
 import os
 import shutil
@@ -17,22 +16,31 @@ from gpuload.disk import Manifest, write_index
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
 from gpuload.disk.manifest import TIMM_NAME, write_timm_info
-from gpuload.errors import OutputError
+from gpuload.errors import OutputError, some_of
 from gpuload.packing.options import PackOptions
+from gpuload.packing.own_files import (
+    EXCHANGE,
+    REJECTED_NAME,
+    STATE_NAME,
+    find_foreign,
+    is_scratch,
+    make_scratch,
+    move_others,
+    remove_files,
+    remove_scratch,
+    remove_set,
+    rename,
+)
 from gpuload.sources.listing import Rejection
 from gpuload.store.files import Handle, replaced, write_atomically
 from gpuload.store.url import URL
-
-REJECTED_NAME = "rejected.jsonl"
 
 # The files of a split that are saved while shards are appended to it.
 BASE_FILES = (manifest_file.FILE_NAME, index_file.FILE_NAME, REJECTED_NAME)
 
 SCRATCH_NAME = ".packing"
-STATE_NAME = "state.json"  # in the scratch folder, once the run is planned; before, nothing else is written
 _DONE_NAME = ".packing-done"  # the scratch folder while it is being removed
-
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
+_OLD_NAME = ".packing-old"  # a file in a set that is about to be replaced, or is replaced and being removed
 
 
 class Output:
@@ -40,10 +48,13 @@ class Output:
 
     where: its name in messages. resumed: whether there is an interrupted run, which is continued. finished: whether the
         folder already holds a complete set. append: whether the folder holds a set, which is kept. path: the folder, or
-        the one beside it that replaces it at the end.
+        the one beside it that replaces it at the end. notes: sentences for the user, complete after the `with` block.
 
     Leaving the `with` block without an error removes the scratch folder. After an error everything that the run wrote
     is removed too, so that the folder is as it was, unless `keep` was set, which lets a later run continue.
+
+    Only files that a manifest or this run names are removed, and folders only when they are empty. Where a set is
+    replaced, what others have put into its folders, also meanwhile, gets the same place in the new one.
 
     Raises:
         OutputError: the folder is not empty, is in use by another packer, or cannot be created or written.
@@ -52,29 +63,47 @@ class Output:
     advice = "Choose another output folder"
 
     def __init__(self, folder: Path, options: PackOptions, where: Path | URL | None = None) -> None:
-        self.final = self.path = folder
         self.where: Path | URL = where or folder
-        self.append, self.keep, self.finished = options.append, False, False
+        if options.overwrite or folder.is_symlink():
+            folder = folder.resolve()  # a link stays, and what it leads to is packed to
+        self.final = self.path = folder
+        self.append = options.append
+        self.keep = False
+        self.finished = False
+        self.notes: list[str] = []
+        self._own_files: dict[Path, list[str]] = {}
         self._created = [one for one in (folder, *folder.parents) if not one.exists()]
         with ExitStack() as undone, cannot_write(self.advice, folder):
             folder.mkdir(parents=True, exist_ok=True)
-            self._lock = Handle(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-            undone.callback(self._lock.close)
-            if not self._lock.lock():
-                raise OutputError(f"{self.where}: is in use by another packer. Wait for it to end. {self.advice}")
+            self._locks = [self._locked(folder)]
+            undone.callback(self._unlock)
             self._open(options)
             undone.pop_all()
 
+    def _locked(self, folder: Path) -> Handle:
+        lock = Handle(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        if lock.lock():
+            return lock
+        lock.close()
+        raise OutputError(f"{self.where}: is in use by another packer. Wait for it to end. {self.advice}")
+
+    def _unlock(self) -> None:
+        for lock in self._locks:
+            lock.close()
+
     def _open(self, options: PackOptions) -> None:
-        shutil.rmtree(self.path / _DONE_NAME, ignore_errors=True)
+        remove_scratch(self.path / _DONE_NAME)
+        (self.path / _OLD_NAME).unlink(missing_ok=True)
+        self._end_replacement()
         names = sorted(entry.name for entry in self.path.iterdir() if entry.name != SCRATCH_NAME)
-        is_set = bool(names) and names == [*self.packed_splits()]  # and nothing else
-        if options.overwrite and is_set:
-            self.path = self.final.absolute().with_name(f".{self.final.name}{SCRATCH_NAME}")
-            if not (self.path / SCRATCH_NAME).exists():  # the old set, whose removal was interrupted
-                shutil.rmtree(self.path, ignore_errors=True)
-            self.path.mkdir(exist_ok=True)
+        foreign = find_foreign(self.path, names)
+        is_set = bool(names) and not foreign
+        in_place = options.resume and (self.path / SCRATCH_NAME).exists()
+        if options.overwrite and is_set and not in_place:
+            self._open_beside()
         self.scratch = self.path / SCRATCH_NAME
+        if self.scratch.exists() and not is_scratch(self.scratch):
+            raise OutputError(f"{self.scratch}: is no folder of the packer's, which needs this name. Move it elsewhere")
         self.resumed = options.resume and self.scratch.exists()
         self.finished = options.resume and not (self.resumed or self.append or options.overwrite) and is_set
         if self.finished or (self.resumed and (self.scratch / STATE_NAME).exists()):
@@ -84,18 +113,63 @@ class Output:
                 f"{self.where}: holds an interrupted run. Continue it with --resume, or delete the folder and pack "
                 "again"
             )
-        check_holds(self.where, sorted({*os.listdir(self.path)} - {SCRATCH_NAME}), self.append, is_set)
-        self.scratch.mkdir(exist_ok=True)
+        self._check_empty(options)
+        make_scratch(self.scratch)
+
+    def _check_empty(self, options: PackOptions) -> None:
+        """Raises OutputError unless the folder holds what a new run needs."""
+        names = sorted({*os.listdir(self.path)} - {SCRATCH_NAME})
+        if self.append:  # the manifests are read, and refused if they are damaged, once the samples are listed
+            check_holds(self.where, names, True, bool(names) and names == [*self.packed_splits()])
+            return
+        foreign = find_foreign(self.path, names)
+        if names and options.overwrite:
+            raise OutputError(
+                f"{self.where}: holds {foreign!r}, which is no folder that `gpuload pack` wrote, so that --overwrite "
+                "replaces nothing. Choose another place, or move it elsewhere"
+            )
+        check_holds(self.where, [foreign] if foreign else names, False, not foreign)
+
+    @property
+    def _beside(self) -> Path:
+        """The folder beside the output in which a set is packed that replaces it; then the replaced set, while its
+        files are removed."""
+        folder = self.final.absolute()
+        return folder.with_name(f".{folder.name}{SCRATCH_NAME}")
+
+    def _open_beside(self) -> None:
+        """Makes the folder beside the output the one to pack to, and locks it: it gets the output's name in the end.
+
+        Raises:
+            OutputError: it holds something else than an interrupted run, or the output cannot be renamed.
+        """
+        beside = self._beside
+        if os.path.ismount(self.final):
+            raise OutputError(
+                f"{self.where}: is a mount point, which cannot be replaced in one step. Pack to a folder in it"
+            )
+        beside.mkdir(exist_ok=True)
+        self._locks.append(self._locked(beside))
+        names = sorted(os.listdir(beside))
+        if names and not is_scratch(beside / SCRATCH_NAME):
+            raise OutputError(
+                f"{beside}: holds {names[0]!r}, and --overwrite packs the new set there. Move it elsewhere"
+            )
+        self.path = beside
 
     def packed_splits(self) -> dict[str, Path]:
         """Name and folder of each complete split, sorted by name."""
-        found = sorted(entry for entry in self.path.iterdir() if (entry / manifest_file.FILE_NAME).exists())
-        return {folder.name: folder for folder in found}
+        folders = sorted(entry for entry in self.path.iterdir() if (entry / manifest_file.FILE_NAME).exists())
+        return {folder.name: folder for folder in folders}
+
+    def own(self, split: str, names: Iterable[str]) -> None:
+        """Notes the files that this run writes into the folder of a split, which it removes if it fails."""
+        self._own_files[self.path / split] = list(names)
 
     def clear_scratch(self) -> None:
         """Empties the scratch folder, which holds nothing that a run could continue."""
-        shutil.rmtree(self.scratch)
-        self.scratch.mkdir()
+        remove_scratch(self.scratch)
+        make_scratch(self.scratch)
         self.resumed = False
 
     def base_folder(self, split: str) -> Path:
@@ -135,27 +209,63 @@ class Output:
             elif not self.keep:
                 self._undo()
         finally:
-            self._lock.close()
+            self._unlock()
 
     def _finish(self) -> None:
-        with suppress(FileNotFoundError):
-            self.scratch.rename(self.path / _DONE_NAME)
-        shutil.rmtree(self.path / _DONE_NAME, ignore_errors=True)
-        os.fsync(self._lock.number)
         if self.path != self.final:
-            _exchange(self.path, self.final)
-            shutil.rmtree(self.path)
+            self._replace()
+        scratch = self.final / SCRATCH_NAME
+        with suppress(FileNotFoundError):
+            scratch.rename(self.final / _DONE_NAME)
+        remove_scratch(self.final / _DONE_NAME)
+        _sync_folder(self.final)
+        self._end_replacement()
+
+    def _replace(self) -> None:
+        """Gives the new set the output's name, and the old one that of the folder beside it."""
+        (self.final / _OLD_NAME).touch()
+        _sync_folder(self.final)
+        _sync_folder(self.path)
+        rename(self.path, self.final, EXCHANGE)
+        _sync_folder(self.final.parent)
+
+    def _end_replacement(self) -> None:
+        """Removes the files of a replaced set. What others have put beside them gets the same place in the new one."""
+        beside = self._beside
+        if not (beside / _OLD_NAME).exists():
+            return
+        lock = None if self.path == beside else self._locked(beside)
+        remove_set(beside)
+        (beside / _OLD_NAME).unlink()
+        others = move_others(beside, self.final)
+        with suppress(OSError):
+            beside.rmdir()
+        if others.moved:
+            names = [str(path.relative_to(self.final)) for path in others.moved]
+            self.notes.append(f"kept what is not of the replaced set: {some_of(names)}")
+        if others.staying:
+            names = [str(path.relative_to(beside)) for path in others.staying]
+            self.notes.append(
+                f"{beside} keeps what is not of the replaced set, and whose place the new one takes: {some_of(names)}"
+            )
+        if lock is not None:
+            lock.close()
 
     def _undo(self) -> None:
-        shutil.rmtree(self.scratch, ignore_errors=True)
-        if not self.append:
-            for entry in self.path.iterdir():
-                shutil.rmtree(entry, ignore_errors=True)
+        remove_scratch(self.scratch)
+        for folder, names in self._own_files.items():
+            remove_files(folder, names)
         with suppress(OSError):
             if self.path != self.final:
                 self.path.rmdir()
             for folder in self._created:
                 folder.rmdir()
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    os.fsync(descriptor)
+    os.close(descriptor)
 
 
 @contextmanager
@@ -179,18 +289,6 @@ def check_holds(where: object, names: Sequence[str], append: bool, is_set: bool)
     if names and not append:
         what = "a packed set, to which --append adds" if is_set else repr(names[0])
         raise OutputError(f"{where}: is not empty, it holds {what}. Choose another place, or empty this one")
-
-
-def _exchange(one: Path, other: Path) -> None:
-    """Swaps two folders atomically, so that both names exist at any time.
-
-    Raises:
-        OSError: the file system does not support it.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
 
 
 def describe(folder: Path, manifest: Manifest, rows: Iterable[pa.RecordBatch], points: bool = False) -> Manifest:

@@ -25,7 +25,8 @@ from gpuload.fields.images import has_points
 from gpuload.machine.fork_server import sigint_deferred
 from gpuload.packing.image import KEPT
 from gpuload.packing.options import PackOptions
-from gpuload.packing.output import REJECTED_NAME, Output, as_line, cannot_write, describe, write_lines
+from gpuload.packing.output import Output, as_line, cannot_write, describe, write_lines
+from gpuload.packing.own_files import REJECTED_NAME, temporaries
 from gpuload.packing.plan import (
     OWN_SPLITS,
     PlannedSplit,
@@ -165,7 +166,7 @@ def pack(
         folders = output.packed_splits()
         names = dict.fromkeys([*(split.name for split in run.state.splits if split.name in folders), *folders])
         manifests = {name: written.get(name) or Manifest.read(folders[name]) for name in names}
-    return run.report(manifests, time.monotonic() - started)
+    return run.report(manifests, output.notes, time.monotonic() - started)
 
 
 def _open_output(out: str | Path | URL, options: PackOptions, stack: ExitStack) -> Output:
@@ -220,6 +221,8 @@ class _PackingRun:
         self.packed_now = 0  # images, but for those of the run that this one resumes
         self.totals = {split.name: ShardReport() for split in state.splits}
         self._progress = Progress(0, 0, state.samples, state.bytes)
+        for split in state.splits:
+            output.own(split.name, split.files(output.base_folder(split.name).exists()))
         self.jobs = [
             ShardJob(
                 source=source,
@@ -291,8 +294,8 @@ class _PackingRun:
         """Writes the files that describe a split, the manifest last. May be repeated after an interruption."""
         old, before = self.output.read_base(split.name), self.output.base_folder(split.name)
         folder = self.output.path / split.name
-        for temporary in folder.glob("*.tmp"):
-            temporary.unlink()
+        for temporary in temporaries(folder, split.files(appended=False)):
+            temporary.unlink(missing_ok=True)
         write_lines(folder / REJECTED_NAME, map(as_line, self._rejected(split)), before / REJECTED_NAME)
         files = [before / index_file.FILE_NAME] if old.shards else []
         packed = {info["name"] for info in self.totals[split.name].shards}
@@ -335,14 +338,15 @@ class _PackingRun:
             },
         )
 
-    def report(self, manifests: dict[str, Manifest], elapsed_s: float) -> PackReport:
+    def report(self, manifests: dict[str, Manifest], kept: Sequence[str], elapsed_s: float) -> PackReport:
+        """The report of the run. kept: notes of the output on what it left where it is."""
         total = ShardReport()
         for one in self.totals.values():
             total.add(one)
         remarks = (sentence.format(f"{count:,}") for sentence, count in sorted(total.remarks.items()))
         first = next(iter(manifests.values()))
         on_numbers = notes_on_numbers(self.numbers, first.fields, first.classes)
-        notes = *self.state.notes, *remarks, *on_numbers
+        notes = *self.state.notes, *remarks, *on_numbers, *kept
         rejected, where = tuple(self._rejected(*self.state.splits)), self.output.where
         return PackReport(where, manifests, total.kinds, rejected, notes, self.packed_now, elapsed_s)
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 from gpuload.checks import shown
 from gpuload.counted import counted
 from gpuload.disk import Manifest
+from gpuload.disk import manifest as manifest_file
 from gpuload.disk.tar import BLOCK_BYTES, RECORD_BYTES
 from gpuload.draws import MEASURE, SHUFFLE, SPLIT, make_key, permutation, random_bits
 from gpuload.errors import ArgumentError, DecodeError, OutputError, SourceError
@@ -26,7 +27,8 @@ from gpuload.fields.images import POINTS
 from gpuload.fields.registry import kind_of
 from gpuload.machine.installed import require
 from gpuload.packing.options import Encoding, PackOptions
-from gpuload.packing.output import STATE_NAME, Output, write_json
+from gpuload.packing.output import Output, write_json
+from gpuload.packing.own_files import DESCRIPTIONS, STATE_NAME, shard_files
 from gpuload.packing.workers import Workers
 from gpuload.sources.listing import BYTES, NAME, WHERE, Listing, Rejection, addresses
 from gpuload.sources.rows import Source
@@ -68,6 +70,19 @@ class PlannedSplit:
     name: str
     shards: int
     first_shard: int = 0
+
+    def files(self, appended: bool) -> list[str]:
+        """The names of the files that the run writes into the split's folder.
+
+        Args:
+            appended: whether to leave out the files that describe the split, which were there before.
+        """
+        names = shard_files(shard_name(self.first_shard + number) for number in range(self.shards))
+        return [*names, *(() if appended else DESCRIPTIONS)]
+
+
+def shard_name(number: int) -> str:
+    return f"shard-{number:06d}.tar"
 
 
 @dataclass(frozen=True)
@@ -260,7 +275,7 @@ def _write_split_plan(
     """Writes the plan of one split. base: the manifest of the split to which shards are appended.
 
     Raises:
-        ArgumentError: the split would be empty.
+        ArgumentError: the split would be empty. OutputError: a file of no set has the name of a new shard.
     """
     if not len(split.rows) and not (base or options.append):
         drawn = f"--val {options.val}" if options.val else "--splits"
@@ -274,7 +289,14 @@ def _write_split_plan(
         first_shard = 1 + max(int(shard.name.rpartition("-")[2].removesuffix(".tar")) for shard in base.shards)
         output.save_base(split.name)
     write_plan(output.scratch, split, listing.samples)
-    return PlannedSplit(split.name, len(split.ends), first_shard)
+    planned = PlannedSplit(split.name, len(split.ends), first_shard)
+    folder = output.path / split.name
+    for name in planned.files(appended=True):
+        if (folder / name).exists():
+            raise OutputError(
+                f"{folder / name}: is not in {manifest_file.FILE_NAME}, and --append would replace it. Move it away"
+            )
+    return planned
 
 
 def _match_listing(listing: Listing, base: Mapping[str, Manifest], encoding: Encoding) -> Listing:
@@ -287,6 +309,11 @@ def _match_listing(listing: Listing, base: Mapping[str, Manifest], encoding: Enc
     """
     samples, fields, classes = listing.samples, listing.fields, listing.classes
     for split, manifest in base.items():
+        if not manifest.upright:
+            raise SourceError(
+                f"--append: {split} is an index of shards that others packed, whose images a loader turns as Exif "
+                "says. Pack the new samples into a folder of their own, and mix the sets"
+            )
         old, kind = manifest.fields[1:], "raw" if manifest.is_raw else "image"
         before = _described(kind, manifest.pixels.mode, old)
         now = _described("raw" if encoding.encode == "raw" else "image", encoding.pixels.mode, fields)

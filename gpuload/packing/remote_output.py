@@ -28,13 +28,13 @@ from gpuload.errors import ArgumentError, GpuloadError, OutputError
 from gpuload.packing.options import PackOptions
 from gpuload.packing.output import (
     BASE_FILES,
-    REJECTED_NAME,
     SCRATCH_NAME,
     Output,
     cannot_write,
     check_holds,
     write_json,
 )
+from gpuload.packing.own_files import REJECTED_NAME
 from gpuload.store.cache import default_folder
 from gpuload.store.network import background
 from gpuload.store.objects import WRITABLE, Bucket, NoSuchObjectError, Stored

@@ -28,7 +28,8 @@ from gpuload.fields.registry import index_schema, kind_of
 from gpuload.packing.image import StoredImage, prepare_image
 from gpuload.packing.options import Encoding
 from gpuload.packing.output import cannot_write
-from gpuload.packing.plan import MEASURED, ROW, read_plan
+from gpuload.packing.own_files import temporaries
+from gpuload.packing.plan import MEASURED, ROW, read_plan, shard_name
 from gpuload.packing.workers import NOWHERE, Blamable, noted_position
 from gpuload.sources.listing import NAME, addresses
 from gpuload.sources.rows import Source
@@ -58,7 +59,7 @@ class ShardJob(Blamable):
 
     @property
     def path(self) -> Path:
-        return self.folder / f"shard-{self.first_shard + self.number:06d}.tar"
+        return self.folder / shard_name(self.first_shard + self.number)
 
     def note(self, kind: str) -> Path:
         """A file about this shard: "rows" of the index; "done", its report; "uploaded", once the shard is at the URL
@@ -126,8 +127,8 @@ def pack_shard(job: ShardJob) -> ShardReport:
     temporary = job.path.with_name(f"{job.path.name}.{os.getpid()}.tmp")
     with cannot_write("Free some space, or choose another output folder", job.path):
         job.folder.mkdir(exist_ok=True)
-        for left in job.folder.glob(f"{job.path.name}.*.tmp"):
-            left.unlink(missing_ok=True)  # by a worker that died
+        for unfinished in temporaries(job.folder, [job.path.name]):  # by a worker that died
+            unfinished.unlink(missing_ok=True)
         with temporary.open("wb") as file, noted_position(job.position) as note:
             hashed = _HashedFile(file)
             packed = _Packing(job, hashed)

@@ -274,12 +274,13 @@ def test_overwrite(
     with pytest.raises(SourceError):  # the old set remains until the new one is complete
         gpuload.pack(FolderSource(make_folder({"a/1.jpg": b"bad"})), out, workers=1, overwrite=True)
     assert files_of(out) == before
-    write_files(tmp_path / ".out.packing", before)  # an old set, as where a run is killed while it removes that
+    old = {**before, ".packing-old": b""}  # as where a run is killed while it removes the old set
+    write_files(tmp_path / ".out.packing", old)
     gpuload.pack(source, out, **settings, overwrite=True)
     assert files_of(out) == files_of(undisturbed)
     assert [path.name for path in tmp_path.glob(".*")] == []
     (out / "mine.txt").touch()
-    with pytest.raises(OutputError, match="is not empty"):
+    with pytest.raises(OutputError, match="holds .mine.txt., which is no folder that"):
         gpuload.pack(source, out, workers=1, overwrite=True)
 
 
