@@ -31,14 +31,27 @@ def refuse_larger(found: HeightWidth, told: HeightWidth, most: int = 0) -> None:
         raise UndecodableError(f"{found[1]} × {found[0]} pixels, and the index says {told[1]} × {told[0]}")
 
 
+def refuse_other_size(found: HeightWidth, told: HeightWidth) -> None:
+    """Raises UndecodableError for an image that has not the size that the index says: crops were drawn for that."""
+    if found != told:
+        raise UndecodableError(png.OTHER_SIZE)
+
+
 def decode_pixels(data: U8, size: HeightWidth, pixels: Pixels = RGB) -> Array:
     """(height, width, channels), upright, C order. size: as the index says.
 
     Raises:
-        UndecodableError: it is damaged, has many more pixels than the index says, or is not of the mode.
+        UndecodableError: it is damaged, of another size than the index says, or not of the mode.
     """
     with _opened(data, size) as image:
-        return _in_mode(ImageOps.exif_transpose(image), pixels)
+        upright = ImageOps.exif_transpose(image)
+        if upright.size != image.size and image.size == size[::-1]:
+            raise UndecodableError(
+                f"it is turned to {upright.width} × {upright.height} pixels, and the index says {size[1]} × {size[0]}: "
+                "index its shards again"
+            )
+        refuse_other_size(upright.size[::-1], size)
+        return _in_mode(upright, pixels)
 
 
 def decode_mask(data: U8, size: HeightWidth) -> U8:

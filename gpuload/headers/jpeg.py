@@ -6,7 +6,9 @@ plain by the rules here is re-encoded as a JPEG that is.
 
 `make_check` finds whether a JPEG is sound as far as can be told without decoding it, by libjpeg's rules (ITU-T T.81,
 annex B). DALI does not raise on a file that passes: its segments are complete and valid, each table that a scan uses is
-defined, and the file does not end early. Damage to the coded bits is not seen; decoders show it. The functions are
+defined, and the file does not end early. And it shows what Pillow shows: XMP does not turn the image, which DALI passes
+over, and CMYK is marked by an Adobe segment, without which DALI takes no ink for white, and Pillow for black. Damage to
+the coded bits is not seen; decoders show it. The functions are
 written for Python and for a compiler alike: `make_check` takes what prepares them. `file` is anything that gives bytes
 by index.
 """
@@ -27,7 +29,7 @@ _SEGMENTS = _FRAMES | {0xC4, 0xCC, _SCAN, _TABLES, 0xDD, 0xFE} | frozenset(range
 _LUMA_SAMPLING = frozenset({0x11, 0x21, 0x22, 0x12, 0x41, 0x42})
 
 # What a check found.
-SOUND, NO_JPEG, BAD_HEADER, NO_END, OTHER_SIZE = range(5)
+SOUND, NO_JPEG, BAD_HEADER, NO_END, OTHER_SIZE, TURNED_BY_XMP, UNMARKED_CMYK = range(7)
 
 _VALUE_BYTES = (0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8)  # of Exif's types of values, which count from 1
 
@@ -200,6 +202,32 @@ def orientation_at(file: Any, begin: int, end: int) -> int:
     return value if clear and value > 0 else value + 16
 
 
+def xmp_turns(file: Any, begin: int, end: int) -> bool:
+    """Whether a segment holds `tiff:Orientation="n"` or `<tiff:Orientation>n`, as Pillow looks for it, with n > 1."""
+    for at in range(begin + 1, end - 12):
+        if file[at] != 79 or file[at - 1] != 58:  # ":O"
+            continue
+        same = file[at + 1] == 114 and file[at + 2] == 105 and file[at + 3] == 101 and file[at + 4] == 110  # "rien"
+        same = same and file[at + 5] == 116 and file[at + 6] == 97 and file[at + 7] == 116  # "tat"
+        same = same and file[at + 8] == 105 and file[at + 9] == 111 and file[at + 10] == 110  # "ion"
+        number = at + 11
+        if file[number] == 61 and file[number + 1] == 34:  # ="
+            number += 2
+        elif file[number] == 62:  # >
+            number += 1
+        else:
+            same = False
+        if same and number < end and file[number] >= 50 and file[number] <= 56:  # 2 to 8
+            return True
+    return False
+
+
+def is_adobe(file: Any, begin: int, length: int) -> bool:
+    """Whether an APP14 segment with this content marks the colours of the file, as libjpeg sees it."""
+    named = length >= 12 and file[begin] == 65 and file[begin + 1] == 100 and file[begin + 2] == 111  # "Ado"
+    return named and file[begin + 3] == 98 and file[begin + 4] == 101  # "be"
+
+
 def frame_fault(file: Any, at: int, length: int) -> bool:
     """Whether a SOF segment's content is none that every decoder takes: 8 bits, 1, 3 or 4 components."""
     if length < 9 or file[at] != 8:
@@ -268,11 +296,14 @@ def make_check(prepare: Callable[[Any], Any], next_marker: Callable[..., int]) -
     find_codes_end, has_frame_fault, has_scan_fault, find_orientation = map(
         prepare, (codes_end, frame_fault, scan_fault, orientation_at)
     )
+    is_turned_by_xmp, has_adobe_name = prepare(xmp_turns), prepare(is_adobe)
 
     def check(file: Any, address: int, size: int, height: int, width: int) -> int:
         if size < 4 or file[0] != 0xFF or file[1] != 0xD8:
             return NO_JPEG
         at, frame, quants, codes, turned, has_exif, scans, progressive = 2, 0, 0, 0, 0, False, 0, False
+        turned_by_xmp = False
+        is_marked = False
         while at + 4 <= size:
             if file[at] != 0xFF:
                 return BAD_HEADER
@@ -312,6 +343,11 @@ def make_check(prepare: Callable[[Any], Any], next_marker: Callable[..., int]) -
                     if turned > 20 or has_exif or not exact:  # from 5 on width and height change places
                         return BAD_HEADER
                     has_exif = True
+                elif is_turned_by_xmp(file, begin, end):
+                    turned_by_xmp = True
+            elif marker == 0xEE:
+                if has_adobe_name(file, begin, length):
+                    is_marked = True
             elif marker == 0xDD:
                 if length != 2:
                     return BAD_HEADER
@@ -319,6 +355,10 @@ def make_check(prepare: Callable[[Any], Any], next_marker: Callable[..., int]) -
                 if frame == 0 or has_scan_fault(file, begin, length, frame, progressive, quants, codes):
                     return BAD_HEADER
                 if scans == 0:
+                    if turned_by_xmp and turned & 15 <= 1:  # else Exif decides
+                        return TURNED_BY_XMP
+                    if file[frame + 5] == 4 and not is_marked:
+                        return UNMARKED_CMYK
                     high, wide = file[frame + 1] << 8 | file[frame + 2], file[frame + 3] << 8 | file[frame + 4]
                     if turned & 15 > 4:
                         high, wide = wide, high

@@ -49,11 +49,19 @@ def read_header(data: bytes) -> PngHeader:
     for kind, at, end in _chunks(data):
         if kind in _NOT_PLAIN:
             break
-        if kind in _TEXTS and (b"rientation" in data[at:end] or (kind != b"tEXt" and b"xmp" in data[at:end].lower())):
-            break  # XMP may rotate the image, which Pillow applies
+        if kind in _TEXTS and _may_turn(kind, data[at:end]):
+            break
         if kind == b"IEND":
             return header._replace(alike=end == len(data))
     return header
+
+
+def _may_turn(kind: bytes, chunk: bytes) -> bool:
+    """Whether a chunk of text may rotate the image, by XMP or by Exif data as ImageMagick writes them. Pillow applies
+    that, others do not. What is compressed is not looked into."""
+    if b"rientation" in chunk or b"Raw profile type exif" in chunk:
+        return True
+    return kind != b"tEXt" and b"xmp" in chunk.lower()
 
 
 def _chunks(data: bytes | memoryview) -> Iterator[tuple[bytes, int, int]]:
@@ -71,7 +79,8 @@ _COLORS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 
 def find_fault(data: memoryview, size: HeightWidth | None = None) -> str | None:
     """What is wrong with a PNG that begins with `START`; None if nothing is, and it is of this size.
 
-    size: None for any; then chunks that no pixel depends on may have wrong checksums, as libpng allows.
+    size: None for any; then chunks that no pixel depends on may have wrong checksums, as libpng allows, and text may
+        rotate the image.
 
     Every checksum is computed, which takes 0.1 ms for 100 kB, a fiftieth of the time to decode it. What follows the
     last chunk is not looked at.
@@ -89,6 +98,8 @@ def find_fault(data: memoryview, size: HeightWidth | None = None) -> str | None:
             wide, high = int.from_bytes(data[at + 8 : at + 12], "big"), int.from_bytes(data[at + 12 : at + 16], "big")
             if size is not None and size != (high, wide):
                 return OTHER_SIZE
+        if size is not None and kind in _TEXTS and _may_turn(kind, bytes(data[at:end])):
+            return "its text may rotate it"
         has_pixels = has_pixels or kind == b"IDAT"
         if kind == b"IEND":
             return None if has_pixels else "it has no pixels"

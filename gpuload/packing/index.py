@@ -37,6 +37,7 @@ from gpuload.errors import ArgumentError, OutputError, ShardError, SourceError
 from gpuload.fields.field import IMAGE, LABEL, Field
 from gpuload.fields.images import POINTS
 from gpuload.fields.registry import index_schema
+from gpuload.headers import png
 from gpuload.headers.jpeg import upright_size
 from gpuload.machine.limits import count_cores
 from gpuload.machine.untrusted import open_regular
@@ -387,12 +388,15 @@ def _row(
 
 
 def _image_size(path: Path, member: Member, data: mmap.mmap) -> tuple[int, int]:
-    """Width and height as DALI decodes: upright as EXIF says (JPEG and PNG alike, DALI 2.4), ignoring XMP."""
+    """Width and height of the upright image, as Exif and XMP say; Pillow turns a TIFF before it tells the size."""
+    content = data[member.offset : member.offset + member.size]
     try:
-        image = Image.open(io.BytesIO(data[member.offset : member.offset + member.size]))
-        exif = Image.Exif()
-        exif.load(image.info.get("exif", b""))
-        return upright_size(image.size, exif)
+        image = Image.open(io.BytesIO(content))
+        # To tell the Exif data of a PNG, Pillow decodes its pixels.
+        is_plain_png = content.startswith(png.START) and png.read_header(content).alike
+        if image.format == "TIFF" or is_plain_png:
+            return image.size
+        return upright_size(image.size, image.getexif())
     except Exception as error:
         raise ShardError(
             f"{path}: {member.name!r} is not an image that Pillow reads ({type(error).__name__}). A sample cannot be "

@@ -75,7 +75,7 @@ def test_shards_by_gnu_tar(tmp_path: Path, format: str) -> None:
     assert read_by_dali([shard], [tmp_path / "t.idx"], 2, "jpg") == [[JPG, JPG]]
 
 
-def test_sizes_are_those_that_dali_decodes(tmp_path: Path) -> None:
+def test_sizes_are_those_of_the_upright_image(tmp_path: Path) -> None:
     images = {
         "plain.jpg": JPG,
         "turned.JPEG": encode(photo(), exif=exif(6)),
@@ -87,8 +87,8 @@ def test_sizes_are_those_that_dali_decodes(tmp_path: Path) -> None:
     _, manifest = index_shards([str(tmp_path / "t.tar")])
     assert manifest.fields[0].member == "jpg;JPEG;png"
     sizes = [(row["height"], row["width"], 3) for row in rows_of(tmp_path)]
-    assert sizes == [image.shape for image in dali_decodes(list(images.values()))]
-    assert sizes == [(32, 48, 3), (48, 32, 3), (32, 48, 3), (30, 9, 3), (32, 48, 3)]
+    assert sizes[:-1] == [image.shape for image in dali_decodes(list(images.values()))][:-1]  # it passes over XMP
+    assert sizes == [(32, 48, 3), (48, 32, 3), (32, 48, 3), (30, 9, 3), (48, 32, 3)]
 
 
 def test_into_another_folder(tmp_path: Path) -> None:

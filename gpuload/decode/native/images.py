@@ -13,7 +13,7 @@ from gpuload.decode.native import jpeg
 from gpuload.decode.native.compiled import BackgroundCompilation, count_compiled
 from gpuload.decode.native.steps import Step
 from gpuload.decode.native.values import Bands
-from gpuload.decode.pillow import UndecodableError, decode_pixels, refuse_larger
+from gpuload.decode.pillow import UndecodableError, decode_pixels, refuse_other_size
 from gpuload.fields.images import GRAY, POINTS, RGB, Pixels
 from gpuload.headers import jpeg as jpegs
 from gpuload.read.batch import EncodedBatch
@@ -132,7 +132,7 @@ class ImageDecoder:
                 header = jpegs.read_header(data.tobytes())
                 # libjpeg-turbo decodes it to the right pixels: a gray or RGB JPEG that is upright.
                 if header.width and (self._plain or header.plain or _is_upright(data)):
-                    refuse_larger((header.height, header.width), size)
+                    refuse_other_size((header.height, header.width), size)
                     factor = int(plan.factors[row])
                     whole = _decode_whole(data, size, factor)
                     return _picture_of(whole, factor), whole

@@ -139,6 +139,24 @@ def test_what_passes_is_decoded_by_dali_and_both_checks_agree() -> None:
     assert passed > 100
 
 
+def test_what_dali_shows_in_another_way_than_pillow_does_not_pass() -> None:
+    cmyk = SOUND["CMYK"]
+    mark = cmyk.index(b"\xff\xee\x00\x0eAdobe")
+    unmarked = cmyk[:mark] + cmyk[mark + 16 :]
+    assert check(unmarked, HEIGHT, WIDTH) == jpeg.UNMARKED_CMYK
+    for text in (b'tiff:Orientation="%d"', b"<tiff:Orientation>%d<"):
+        for number in range(10):
+            data = encoded(xmp=b"<x:xmpmeta>" + text % number + b"/>")
+            expected = jpeg.TURNED_BY_XMP if 2 <= number <= 8 else jpeg.SOUND
+            assert check(data, HEIGHT, WIDTH) == expected
+    # Exif goes first, and text that only looks like it is none.
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    assert check(encoded(xmp=b'tiff:Orientation="6"', exif=exif), HEIGHT, WIDTH) == jpeg.SOUND
+    for text in (b"tiff:Orientation", b'tiff:Orientation="', b"tiff:Orientation 6", b'tiff:OrientatioN="6"'):
+        assert check(encoded(xmp=text), HEIGHT, WIDTH) == jpeg.SOUND
+
+
 def test_scans_of_nothing_or_too_much_and_codes_that_overflow_are_seen_in_files_well_formed_otherwise() -> None:
     data = bytearray(SOUND["plain"])
     counts = data.index(b"\xff\xc4") + 5

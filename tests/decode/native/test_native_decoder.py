@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 
 import gpuload
 from gpuload import Augment
-from gpuload.decode.interface import Stored
+from gpuload.decode.interface import BatchDecodeError, Fault, Stored
 from gpuload.decode.native import cuts as resizing
 
 UINT8_HWC: Any = {"dtype": "uint8", "layout": "channels_last"}
@@ -95,11 +95,11 @@ def test_torch_keeps_its_threads(packed: Path) -> None:
         torch.set_num_threads(before)
 
 
-def test_an_image_larger_than_its_index_says_keeps_its_own_pixels() -> None:
-    """It has no room in the memory that it shares with the next image."""
+def test_an_image_of_another_size_than_its_index_says_is_none() -> None:
+    """It has no room in the memory that it shares with the next image, and its crop was drawn for the other size."""
     rng = np.random.default_rng(6)
     larger, next_one = jpeg(smooth_image(rng, 90, 60)), jpeg(smooth_image(rng, 45, 30))
     augment = Augment((30, 45), crop="none", flip=0, **UINT8_HWC)
-    found = decode(augment, [larger, *[next_one] * 15], [(45, 30)] * 16).astype(int)
-    for image, data in zip(found, (larger, *[next_one] * 15), strict=True):
-        assert np.abs(image - np.asarray(Image.open(io.BytesIO(data.tobytes())))[:30, :45]).max() <= 3
+    with pytest.raises(BatchDecodeError) as caught:
+        decode(augment, [*[next_one] * 3, larger, *[next_one] * 12], [(45, 30)] * 16)
+    assert caught.value.faults == {3: Fault("it is not of the size that the index says")}
