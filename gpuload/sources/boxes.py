@@ -18,6 +18,7 @@ from gpuload.sources.annotations import Box, annotation_files, are_boxes, by_ste
 from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Findings, Ref, extension_of, readable
 from gpuload.sources.listing import SPLIT, one_file_each, split_called, splits_of_paths
 from gpuload.sources.rows import FilesSource, Row
+from gpuload.sources.split_lists import NamedSplits, named_splits_of
 
 _IMAGE_FOLDERS = ("data", "jpegimages", "images")  # in any case
 _LISTS = "ImageSets/Main"
@@ -147,8 +148,8 @@ class YoloSource(FilesSource):
 
     Fields: "boxes", x0 y0 x1 y1 in pixels of the upright image, and "labels", the classes in it. An image without a
     `.txt` has no object. Names of the classes are those of a `.yaml` with `names`, of `classes.txt`, `obj.names` or
-    `_darknet.labels` at the first level. Folders named after splits (see `splits`) are the splits; paths in the `.yaml`
-    are not used. Samples are in the order of their paths.
+    `_darknet.labels` at the first level. Splits are those that the `.yaml`, `obj.data` or lists such as `train.txt`
+    name (see `split_lists`), else folders named after splits (see `splits`). Samples are in the order of their paths.
     """
 
     advice = "Give a folder of images with YOLO's .txt"
@@ -179,6 +180,11 @@ class YoloSource(FilesSource):
             raise SourceError(f"{self.title}: {what}. {self.advice}")
         if names := self._class_names():
             findings.classes |= {"boxes": names, "labels": names}
+        splits = NamedSplits({})
+        if self.own_splits:
+            splits = named_splits_of(self._files, self.title, [image.name for image in images], findings)
+        if splits.split_of:
+            images = [image for image in images if image.name in splits.split_of]
         self.expect([image.address for image in images])
         for image in images:
             text = text_of[image.name]
@@ -192,12 +198,13 @@ class YoloSource(FilesSource):
                 findings.reject(image.name, f"its size cannot be read: {reason_of(error)}")
                 continue
             corners = [_in_pixels(box, *size) for box in boxes]
-            yield {"image": image, **with_boxes(corners, [box[0] for box in boxes])}
+            row = {"image": image, **with_boxes(corners, [box[0] for box in boxes])}
+            yield {**row, SPLIT: splits.split_of[image.name]} if splits.split_of else row
         if alone := [name for name, text in text_of.items() if text is None]:
             findings.notes.append(
                 f"{counted(len(alone), 'image has', 'images have')} no .txt, so no boxes: {some_of(alone)}"
             )
-        used = {text.name for text in text_of.values() if text}
+        used = splits.lists.union(text.name for text in text_of.values() if text)
         if left := [text.name for text in texts.values() if text.name not in used and "/" in text.name]:
             findings.notes.append(f"{counted(len(left), '.txt belongs', '.txt belong')} to no image: {some_of(left)}")
 

@@ -25,6 +25,8 @@ _ORDER = ("train", "val", "test")
 _OTHER_NAMES = {"training": "train", "valid": "val", "validation": "val", "dev": "val", "testing": "test"}
 _SPLIT_OF = {name: name for name in _ORDER} | _OTHER_NAMES
 
+_YEAR = re.compile(r"[ _-]?(19|20)\d\d$")
+
 NAME = "name"
 BYTES = "bytes"
 WHERE = "where"
@@ -57,8 +59,8 @@ class SourceSplits:
 
 
 def split_called(name: object) -> str:
-    """ "train", "val" or "test" for the name of one of these; else ""."""
-    return _SPLIT_OF.get(str(name).strip().lower(), "")
+    """ "train", "val" or "test" for the name of one of these, perhaps with a year, as in "val2017"; else ""."""
+    return _SPLIT_OF.get(_YEAR.sub("", str(name).strip().lower()), "")
 
 
 def splits_called(title: str, what: str, names: Iterable[str]) -> dict[str, str]:
@@ -87,7 +89,7 @@ def splits_of_files(title: str, names: Sequence[str]) -> list[str]:
     Raises:
         SourceError: only some of the files are named after splits, or one after two.
     """
-    found = [next(filter(None, map(_splits_in, reversed(name.split("/")[-2:]))), set[str]()) for name in names]
+    found = [next(filter(None, map(words_of_splits, reversed(name.split("/")[-2:]))), set[str]()) for name in names]
     wrong = [name for name, splits in zip(names, found, strict=True) if len(splits) != 1]
     if wrong and any(found):
         what = f"some of its files are named after one split, others after none or two ({some_of(wrong, 2)})"
@@ -106,12 +108,29 @@ def one_file_each(names: Sequence[str]) -> dict[str, str]:
 
 def named_splits(names: Sequence[str]) -> list[str]:
     """The splits that are words in these files' names, in the order train, val, test."""
-    found = {split for name in names for split in _splits_in(name.rpartition("/")[2])}
+    found = {split for name in names for split in words_of_splits(name.rpartition("/")[2])}
     return sorted(found, key=_ORDER.index)
 
 
-def _splits_in(name: str) -> set[str]:
-    return {split for word in re.split("[^a-z]+", name.lower()) if (split := split_called(word))}
+def words_of_splits(name: str) -> set[str]:
+    """The splits that are words in a name; "test-dev" is the usual name of a test set."""
+    words = set(re.split("[^a-z]+", name.lower().replace("test-dev", "test").replace("test_dev", "test")))
+    return {split for word in words if (split := split_called(word))}
+
+
+def splits_of_words(names: Sequence[str]) -> dict[str, str]:
+    """The split of each image by a word in the name of the first folder that they do not all share, as in
+    `obj_train_data`; {} unless each of these folders has one such word, and they are several splits. Folders that are
+    named after splits alone are left to `splits_of_paths`."""
+    if not names:
+        return {}
+    depth = _shared_folders(names)
+    tops = {name: parts[depth] if len(parts := name.split("/")) > depth + 1 else "" for name in names}
+    words = {top: words_of_splits(top) for top in dict.fromkeys(tops.values())}
+    splits = {split for found in words.values() for split in found}
+    if len(splits) < 2 or any(len(found) != 1 for found in words.values()) or any(map(split_called, words)):
+        return {}
+    return {name: next(iter(words[top])) for name, top in tops.items()}
 
 
 def splits_of_paths(title: str, names: Sequence[str], strict: bool = True) -> SourceSplits | None:
