@@ -155,6 +155,9 @@ def test_the_loader_refuses_images_with_more_than_max_pixels(tmp_path: Path, dec
         read(max_pixels=1799)
     with load(gpuload.Dataset(folder, max_pixels=1), 2, fields=("label",)) as loader:
         assert len(list(loader)) == 1  # nothing is decoded
+    with pytest.raises(ShardError, match=message):
+        gpuload.Dataset(folder, max_pixels=1799).tiles(8)
+    assert len(gpuload.Dataset(folder, max_pixels=1800).tiles(8)) > 3
 
 
 def npy_with(shape: str, dtype: str = "'|u1'", elements: int = 6) -> bytes:

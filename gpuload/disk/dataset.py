@@ -94,8 +94,8 @@ class Dataset:
         else gpuload in the user's cache folder; and nine tenths of what is free on its disk.
     verify: "sha256": loaders compare the checksum of each shard with the manifest's, once, before they hand out a
         sample of it. That is done while reading ahead; the first batch waits for a window of shards.
-    max_pixels: of an image, by the index; loaders refuse a larger one before there is memory for it. The packer's
-        option `--max-pixels` has the same default, Pillow's.
+    max_pixels: of an image, by the index; loaders and `tiles` refuse a larger one before there is memory for it. The
+        packer's option `--max-pixels` has the same default, Pillow's.
     exclude: samples to leave out, as `subset` would: the file that `python -m gpuload verify --quarantine FILE` wrote,
         or a list of keys. All ranks must leave out the same.
 
@@ -253,7 +253,7 @@ class Dataset:
         samples: int64 (N,), their numbers in the stored order of the whole set. needed_by: who asks, for the message.
 
         Raises:
-            ShardError: the index holds a width or height below 1.
+            ShardError: the index holds a width or height below 1, or more than `max_pixels` pixels.
         """
         sizes = np.stack([self.column(side).to_numpy()[samples] for side in ("height", "width")], axis=1)
         if len(wrong := np.flatnonzero((sizes < 1).any(axis=1))):
@@ -261,7 +261,25 @@ class Dataset:
                 f"{self.folder}: sample {self.keys([samples[wrong[0]]])[0]!r} has no size in the index, which "
                 f"{needed_by} need. Index the folder again"
             )
-        return sizes.astype(np.int64)
+        sizes = sizes.astype(np.int64)
+        self.refuse_large(samples, sizes)
+        return sizes
+
+    def refuse_large(self, samples: I64, sizes: I64) -> None:
+        """Raises ShardError for the first image with more than `max_pixels` pixels.
+
+        samples: int64 (N,), their numbers in the stored order of the whole set. sizes: int64 (N, 2), their heights and
+        widths.
+        """
+        large = np.flatnonzero(sizes.prod(axis=1) > self.max_pixels)
+        if len(large):
+            sample = int(samples[large[0]])
+            height, width = sizes[large[0]].tolist()
+            raise ShardError(
+                f"{self.shard_paths[int(self.shards_of(sample))]}: sample {self.keys([sample])[0]!r} has {width:,} × "
+                f"{height:,} pixels, more than max_pixels={self.max_pixels:,}. Give gpuload.Dataset a larger "
+                "max_pixels if you trust the set, or pack it again with a smaller --max-pixels"
+            )
 
     @checked("Dataset.fetch_rows", shards=optional(_SHARDS))
     def fetch_rows(self, shards: npt.ArrayLike | None = None) -> None:
@@ -488,7 +506,7 @@ class Dataset:
 
         Raises:
             ArgumentError: the overlap is not smaller than a side, or these are tiles already. ShardError: the index
-                holds a width or height below 1.
+                holds a width or height below 1, or more pixels than `max_pixels`.
         """
         sides = (size, size) if isinstance(size, int) else size
         if overlap >= min(sides):

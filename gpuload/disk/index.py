@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from gpuload.counted import counted
+from gpuload.disk.record_batches import find_record_batches, is_compressed
 from gpuload.errors import FormatError, some_of
 from gpuload.fields.field import Field
 from gpuload.fields.images import POINTS
@@ -114,6 +115,7 @@ class Index:
             else:
                 self.bytes = pa.py_buffer(parts.read(len(spans) - 1))
             self._reader = pa.ipc.open_file(self.bytes)  # its schema and footer are at the end
+            self._batches = find_record_batches(self.bytes) if parts is None else None
             self.schema: pa.Schema = self._reader.schema
             columns = [(column.name, column.type) for column in self.schema]
         except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: names that are not UTF-8
@@ -155,11 +157,13 @@ class Index:
             RemoteError, FormatError: as `fetch`; a value is missing.
         """
         try:
-            if self.parts is not None:
-                rows = pa.ipc.read_record_batch(pa.py_buffer(self.parts.read(number)), self.schema)
-            else:
-                self._compare([number])
-                rows = self._reader.get_batch(number)
+            message = self._message(number)
+            if is_compressed(message):
+                raise FormatError(
+                    f"{self.path}: the rows of shard {number} are compressed, expected an uncompressed index, which "
+                    "takes no more memory than its file. Index its shards: python -m gpuload index"
+                )
+            rows = pa.ipc.read_record_batch(message, self.schema)
             rows.validate()  # else counting could read behind the end of a damaged column
         except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: its footer is not there any more
             raise self._damaged(f"is damaged ({_first_line(error)})") from None
@@ -167,6 +171,17 @@ class Index:
             if _count_nulls(column):
                 raise self._damaged(f"lacks values in column {name!r} of shard {number}")
         return rows
+
+    def _message(self, number: int) -> pa.Buffer:
+        """The bytes of a shard's record batch, compared with their SHA-256 where it is known."""
+        if self._batches is None:
+            assert self.parts is not None
+            return pa.py_buffer(self.parts.read(number))
+        self._compare([number])
+        offset, head, body = self._batches[number].item()
+        if min(offset, head, body) < 0 or offset + head + body > self.bytes.size:
+            raise ValueError("its end leads out of it")
+        return self.bytes.slice(offset, head + body)
 
     def check_unchanged(self) -> None:
         """Compares what was read so far once more where the file was changed since it was opened: 2 µs.

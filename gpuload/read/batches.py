@@ -19,7 +19,6 @@ from gpuload.augment import Augment, View
 from gpuload.counted import counted
 from gpuload.disk.dataset import Dataset
 from gpuload.draws import BATCH, each_key, make_key
-from gpuload.errors import ShardError
 from gpuload.fields.images import POINTS, has_points
 from gpuload.fields.rows import merge, take
 from gpuload.order.stream import BucketedStream, BucketPlan, Epochs, Members, Part, Stream, before
@@ -142,7 +141,8 @@ class BatchReader:
         """
         source, seed, epoch = of
         if self._checks_sizes:
-            _check_sizes(self._datasets[source], encoded)
+            sizes = np.stack((encoded.heights, encoded.widths), axis=1).astype(np.int64)
+            self._datasets[source].refuse_large(encoded.samples, sizes)
         heights, widths = encoded.heights, encoded.widths
         if within is not None:
             heights, widths = within[2].astype(np.int32).T
@@ -199,19 +199,6 @@ def check_space(datasets: Sequence[Dataset], window: int, batch_size: int, lanes
             spanned = -(-samples // max(1, int(dataset.first_samples[-1])))
             windows = f"two windows of {counted(window, 'shard')}" + (f" in each of {lanes} lanes" if lanes > 1 else "")
             dataset.cache.require(sum(sizes[: 2 * window * lanes + spanned]), windows, window > 1)
-
-
-def _check_sizes(dataset: Dataset, batch: EncodedBatch) -> None:
-    """Raises ShardError for the first image with more than `max_pixels` pixels by the index."""
-    pixels = batch.widths.astype(np.int64) * batch.heights
-    if len(rows := np.flatnonzero(pixels > dataset.max_pixels)):
-        row, sample = int(rows[0]), int(batch.samples[rows[0]])
-        shard = dataset.shard_paths[int(dataset.shards_of(sample))]
-        raise ShardError(
-            f"{shard}: sample {dataset.keys([sample])[0]!r} has {batch.widths[row]:,} × {batch.heights[row]:,} pixels, "
-            f"more than max_pixels={dataset.max_pixels:,}. Give gpuload.Dataset a larger max_pixels if you trust the "
-            "set, or pack it again with a smaller --max-pixels"
-        )
 
 
 def read_alone(open_reader: Callable[[], BatchReader], augments: Sequence[Augment], position: int) -> Batch:

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from damaged import change_manifest
+from fuzzing.folders import tell_index
 from loaders import load
 from store.servers import file_server, running
 
@@ -166,6 +168,48 @@ def test_what_lies_beside_the_shards_is_not_waited_for(
         assert [fault.partition(" (")[0] for fault in verify(copy, 1)] == [f"{copy / name}: cannot be read"]
     else:
         assert read_rejected(Split("train", str(copy), gpuload.Dataset(copy)))["rejected"] == 0
+
+
+def rewrite_index(
+    folder: Path,
+    change: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda rows: rows,
+    compression: str | None = None,
+    metadata: dict[str, str] | None = None,
+) -> None:
+    """Writes a set's index anew, in other ways of Arrow's. metadata: of each batch."""
+    dataset = gpuload.Dataset(folder)
+    batches = [change(dataset.rows(number)) for number in range(len(dataset.shard_paths))]
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    other = folder / "other"  # the index itself is mapped
+    with pa.OSFile(str(other), "wb") as file, pa.ipc.new_file(file, batches[0].schema, options=options) as writer:
+        for batch in batches:
+            writer.write_batch(batch, custom_metadata=metadata)
+    other.rename(folder / "index.arrow")
+    tell_index(folder)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"compression": "zstd"}, {"compression": "lz4"}, {"metadata": {"ARROW:experimental_compression": "zstd"}}],
+    ids=["zstd", "lz4", "as before Arrow 1.0"],
+)
+def test_a_compressed_index_is_refused(copy: Path, tmp_path: Path, how: dict[str, Any]) -> None:
+    """51 kB of one took 1.9 GB of memory; here and at a URL."""
+    rewrite_index(copy, **how)
+    message = r"index.arrow: the rows of shard \d are compressed, expected an uncompressed index"
+    with pytest.raises(FormatError, match=message):
+        read_all(gpuload.Dataset(copy))
+    assert any("are compressed, expected" in fault for fault in verify(copy, 1))
+    with running(file_server(copy)) as server, pytest.raises(FormatError, match=message):
+        read_all(gpuload.Dataset(server.url, cache=tmp_path / "cache"))
+
+
+def test_an_index_with_dictionaries_is_refused(copy: Path) -> None:
+    """They are decompressed with the first rows, whatever these are."""
+    rewrite_index(copy, lambda rows: rows.append_column("more", pa.array(["a"] * len(rows)).dictionary_encode()))
+    change_manifest(copy, lambda found: [found.pop(name) for name in ("index_parts", "index_offsets")])
+    with pytest.raises(FormatError, match=r"index.arrow: cannot be read as an Arrow file \(it has dictionaries\)"):
+        gpuload.Dataset(copy)
 
 
 def with_more(entry: str) -> Callable[[Path], object]:
