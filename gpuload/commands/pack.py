@@ -78,6 +78,7 @@ class Pack:
         (), f"column, array or key for one of {', '.join(ROLES)}; target=x,y for several", "ROLE=NAME", action="append"
     )
     no_splits: bool = given(False, "ignore the splits of SOURCE (folders train, val, test)")
+    negatives: bool = given(False, "images without an XML (Pascal VOC) have no objects, instead of being an error")
     settings: PackOptions = group(_SETTINGS)
 
     def run(self) -> int:
@@ -86,7 +87,9 @@ class Pack:
         if inside is not None and scheme_of(self.source) is None:
             _check_places(Path(self.source), inside, self.settings.append)
         columns = parse_columns(self.column)
-        source = open_source(self.source, self.labels, columns, self.form, self.no_labels, self.no_splits, inside)
+        source = open_source(
+            self.source, self.labels, columns, self.form, self.no_labels, self.no_splits, self.negatives, inside
+        )
         report = packer.pack(source, where, **vars(self.settings))
         _summarise(report)
         return REJECTED if any(not rejection.asked for rejection in report.rejected) else DONE

@@ -134,6 +134,7 @@ class Manifest:
         """Writes the file under a temporary name and renames it once it is complete."""
         head = {"format": FORMAT, "version": self.version, "samples": self.samples, "bytes": self.bytes}
         values = {name: value for name, value in asdict(self).items() if value is not None or name not in OPTIONAL}
+        values["fields"] = [field.as_json() for field in self.fields]
         text = json.dumps({**head, "fingerprint": self.fingerprint, **values}, indent=1, ensure_ascii=False)
         with replaced(folder / FILE_NAME) as temporary:
             temporary.write_text(text + "\n", encoding="utf-8")
@@ -176,6 +177,9 @@ class Manifest:
         for one in self.fields:
             if fault := kind_of(one).field_fault(one):
                 raise ValueError(f"field {one.name!r} of kind {one.kind!r}: {fault}")
+            if one.category_ids is not None and len(one.category_ids) != len(one.classes or ()):
+                ids = counted(len(one.category_ids), "id")
+                raise ValueError(f"field {one.name!r} has {ids} of categories for {len(one.classes or ())} classes")
         names = [one.name for one in self.fields]
         images = [one.name for one in self.fields if one.kind in ("image", "raw")]
         if len(set(names)) < len(names) or images != ["image"]:

@@ -15,13 +15,25 @@ from gpuload.errors import ArgumentError
 from gpuload.fields.field import Field
 from gpuload.fields.kind import NAME, FieldSpec, Kind, Origin, Parsed, number_classes, parse_list, read_each
 from gpuload.fields.motion import Motion, Placement
-from gpuload.fields.rows import Each, MovingField, Rows, Value, flat, joined_lists, pad_all, rows_of, split_rows
+from gpuload.fields.rows import (
+    DatasetView,
+    Each,
+    MovingField,
+    Rows,
+    Value,
+    flat,
+    joined_lists,
+    pad_all,
+    rows_of,
+    split_rows,
+)
 from gpuload.machine.untrusted import parse_json
 from gpuload.pictures import draw_boxes
 from gpuload.types import F32, F64, I64, Array, ClassNames
 
 _IMAGE_ID = "image_id"  # of a set that was packed from COCO's JSON
 BoxFormat = Literal["xyxy", "xywh", "cxcywh"]  # as torchvision.ops.box_convert names them
+TargetNumbers = Literal["from 1", "from 0", "coco"]
 
 _ROUNDING_PX = 0.5  # a box that reaches this far over an edge was only rounded, not drawn incorrectly
 
@@ -38,16 +50,19 @@ class Boxes(FieldSpec):
     max_boxes: M of every batch; of an image with more boxes the first ones are kept. By default the largest number of
         boxes in an image of the batch.
     as_targets: gives what torchvision's detection models train with instead: a list of N dicts with "boxes", float32
-        (n, 4), "labels", int64 (n,), the class numbers plus 1, since 0 is their background, "area", float32 (n,),
-        "iscrowd", int64 (n,), and "image_id": COCO's, where the set was packed from its JSON, else the sample's index.
-        The area is the packed one, scaled as the box: COCO's of the instance, else that of the box.
+        (n, 4), "labels", int64 (n,), see `numbers`, "area", float32 (n,), "iscrowd", int64 (n,), and "image_id":
+        COCO's, where the set was packed from its JSON, else the sample's index. The area is the packed one, scaled as
+        the box: COCO's of the instance, else that of the box.
+    numbers: the "labels" of these targets: "from 1" are the class numbers plus 1, since torchvision's models have their
+        background at 0; "from 0" the class numbers themselves; "coco" the numbers of COCO's categories, of a set that
+        was packed from its JSON, which models trained on COCO use.
     masks: adds "masks" to these, uint8 (n, height, width), 1 where an instance is; of each image's own size where
         images come as a list.
     crowds: keeps boxes that COCO marks as crowds, with "iscrowd" 1, for evaluation. For training they are left out.
 
     Raises:
         ArgumentError: the format is unknown, min_visible is outside 0..1, max_boxes is below 1, or masks or crowds are
-            asked for without as_targets. When bound: the boxes were packed without masks or crowds.
+            asked for without as_targets. When bound: the boxes were packed without masks, crowds or COCO's numbers.
     """
 
     name: Annotated[str, NAME] = "boxes"
@@ -57,6 +72,7 @@ class Boxes(FieldSpec):
     as_targets: Annotated[bool, FLAG] = False
     masks: Annotated[bool, FLAG] = False
     crowds: Annotated[bool, FLAG] = False
+    numbers: Annotated[TargetNumbers, choice(*get_args(TargetNumbers))] = "from 1"
 
     kind = "boxes"
     other_kinds = ("instances",)
@@ -66,6 +82,9 @@ class Boxes(FieldSpec):
             raise ArgumentError(
                 f"Boxes(masks={self.masks}, crowds={self.crowds}): are in targets alone. Use as_targets=True"
             )
+        if self.numbers != "from 1" and not self.as_targets:
+            what = "are those of targets alone; padded boxes have the class numbers, from 0. Use as_targets=True"
+            raise ArgumentError(f"Boxes(numbers={self.numbers!r}): {what}")
 
 
 class PaddedBoxes(NamedTuple):
@@ -117,6 +136,8 @@ class BoundBoxes(MovingField):
                 f"{self.spec}: were packed without masks and crowds. Pack them again from COCO's JSON with "
                 f"segmentations, or with {self.name}_masks"
             )
+        if self.spec.as_targets:
+            self._target_numbers = _target_numbers(self.spec, self.name, self.datasets)
 
     def values(self, rows: Rows) -> Value:
         stored = self._stored(rows.columns)
@@ -136,7 +157,7 @@ class BoundBoxes(MovingField):
         ids = [parse_json(text) for text in texts] or rows.columns["index"].tolist()
         columns: dict[str, Array] = {
             "boxes": seen.boxes,
-            "labels": seen.labels + 1,
+            "labels": self._labels(seen.labels),
             "area": seen.areas.astype(np.float32),
             "iscrowd": seen.crowds,
         }
@@ -145,6 +166,16 @@ class BoundBoxes(MovingField):
             {name: part[: self.spec.max_boxes] for name, part in zip(columns, of_sample, strict=True)} | {"image_id": i}
             for of_sample, i in zip(parts, ids, strict=True)
         )
+
+    def _labels(self, classes: I64) -> I64:
+        """The labels of targets, of these class numbers."""
+        if self._target_numbers is None:
+            return classes + int(self.spec.numbers == "from 1")
+        wrong = classes[classes >= len(self._target_numbers)]
+        if len(wrong):
+            count = len(self._target_numbers)
+            raise ArgumentError(f"{self.spec}: a box has class {wrong[0]}, the set has {count} classes. Pack it again")
+        return self._target_numbers[classes]
 
     def split(self, columns: Mapping[str, Any], motion: Motion | None) -> list[dict[str, Array]]:
         stored = self._stored(columns)
@@ -250,7 +281,8 @@ class BoxesKind(Kind):
     def look_at_batch(self, field: Field, spec: Any, value: Any, row: int) -> dict[str, Any]:
         wanted = spec if isinstance(spec, Boxes) else Boxes(field.name)
         if wanted.as_targets:
-            boxes, labels = value[row]["boxes"], value[row]["labels"] - 1
+            boxes = value[row]["boxes"]
+            labels = _classes_of(field, wanted, value[row]["labels"])
         else:
             count = int(value.counts[row])
             boxes, labels = value.boxes[row][:count], value.labels[row][:count]
@@ -264,11 +296,40 @@ class BoxesKind(Kind):
         return picture
 
 
+def _target_numbers(spec: Boxes, name: str, datasets: Sequence[DatasetView]) -> I64 | None:
+    """COCO's number of each class, where targets have these.
+
+    Raises:
+        ArgumentError: a set has none, or two sets have different ones.
+    """
+    if spec.numbers != "coco":
+        return None
+    every = [(dataset.folder, dataset.fields[name].category_ids) for dataset in datasets]
+    first = every[0][1]
+    for folder, ids in every:
+        if ids is None:
+            what = "was packed without the numbers of COCO's categories. Pack it from its JSON again"
+            raise ArgumentError(f"{spec}: numbers='coco': {folder} {what}")
+        if ids != first:
+            what = f"has other numbers than {every[0][0]} for the same classes. Use numbers='from 0'"
+            raise ArgumentError(f"{spec}: numbers='coco': {folder} {what}")
+    return np.array(first, np.int64)
+
+
+def _classes_of(field: Field, spec: Boxes, labels: Any) -> Any:
+    """The class numbers of the labels of targets."""
+    if spec.numbers != "coco":
+        return labels - int(spec.numbers == "from 1")
+    number_of = {of_coco: number for number, of_coco in enumerate(field.category_ids or ())}
+    return np.array([number_of[label] for label in labels.tolist()], np.int64)
+
+
 def place_boxes(boxes: Any, placement: Placement) -> tuple[F64, I64]:
     """float64 (M, 4): the boxes moved with their image and clipped to the canvas; and the numbers of those of which
     something is left on it."""
     corners = np.array(boxes, np.float32).reshape(-1, 2, 2)
-    moved = np.clip(placement.move_points(corners), 0, placement.canvas).reshape(-1, 4)
+    turned = np.sort(placement.move_points(corners), axis=1)  # another corner may be the upper left one
+    moved = np.clip(turned, 0, placement.canvas).reshape(-1, 4)
     return moved, np.flatnonzero((moved[:, 2] > moved[:, 0]) & (moved[:, 3] > moved[:, 1]))
 
 

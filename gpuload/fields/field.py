@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
-from gpuload.checks import Rule, as_items, as_text, optional, whole
+from gpuload.checks import Rule, as_items, as_text, optional, several, whole
 
 _MOST_TEXT = 4096
 UNPRINTABLE = re.compile(r"[\\\x00-\x1f\x7f-\x9f]")  # and the backslash, which separates folders on Windows
@@ -27,6 +27,7 @@ def _as_member(value: Any) -> str:
 
 
 STORED_TEXT = Rule(f"a text of up to {_MOST_TEXT:,} characters", _as_stored_text)
+_CATEGORY_IDS = optional(several(whole(-(2**63), 2**63 - 1), "a list of whole numbers"))
 CLASS_NAMES = optional(Rule("a list of texts", lambda value: tuple(map(_as_stored_text, as_items(value)))))
 
 
@@ -40,6 +41,7 @@ class Field:
         "class" field are in the manifest instead.
     size: how many values a sample has: of a "target" the numbers (0 is a single number without a dimension), of
         "keypoints" the points of an instance, of an "image" or "raw" the channels (0 is RGB).
+    category_ids: COCO's number of each class, where the set was packed from its JSON.
     dtype: of an "array", and of the pixels of an "image" or "raw" that is not RGB, in NumPy's notation, such as "<i8".
     """
 
@@ -49,12 +51,20 @@ class Field:
     classes: Annotated[tuple[str, ...] | None, CLASS_NAMES] = None
     size: Annotated[int, whole(0, 1_000_000)] = 0
     dtype: Annotated[str | None, optional(STORED_TEXT)] = None
+    category_ids: Annotated[tuple[int, ...] | None, _CATEGORY_IDS] = None
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> "Field":
         """The inverse of `dataclasses.asdict` followed by JSON."""
-        classes = entry.get("classes")
-        return cls(**{**entry, "classes": None if classes is None else tuple(classes)})
+        lists = {name: tuple(value) for name, value in entry.items() if isinstance(value, list)}
+        return cls(**{**entry, **lists})
+
+    def as_json(self) -> dict[str, Any]:
+        """Its entry in a manifest, without what older versions of gpuload did not write."""
+        entry = asdict(self)
+        if self.category_ids is None:
+            del entry["category_ids"]
+        return entry
 
     @property
     def offset_column(self) -> str:

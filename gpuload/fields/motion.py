@@ -107,27 +107,40 @@ class Motion(NamedTuple):
         return moved if self.affine.shape[1] == 2 else moved[..., :2] / moved[..., 2:]
 
 
+_Transpose = Image.Transpose
+# How Exif's orientations that exchange width and height turn an image.
+_TURNS = {5: _Transpose.TRANSPOSE, 6: _Transpose.ROTATE_270, 7: _Transpose.TRANSVERSE, 8: _Transpose.ROTATE_90}
+
+
 class Placement(NamedTuple):
     """An image of size `source` is resized to `resized`, and its upper left corner placed at `corner` of `canvas`.
 
-    Sizes are (width, height), the corner is (x, y). A negative corner crops, a positive one pads.
+    Sizes are (width, height), the corner is (x, y). A negative corner crops, a positive one pads. turn: an orientation
+    of Exif, 5 to 8, by which an image of size `source` is turned before it is resized; 1: it is not.
     """
 
     source: WidthHeight
     resized: WidthHeight
     corner: tuple[int, int]
     canvas: WidthHeight
+    turn: int = 1
 
     @property
     def changes(self) -> bool:
-        return self.source != self.canvas or self.resized != self.canvas or self.corner != (0, 0)
+        return self.source != self.canvas or self.resized != self.canvas or self.corner != (0, 0) or self.turn != 1
 
     def move_points(self, points: F32) -> F64:
         """float64: points (..., 2), given as x, y in pixels of the source, in pixels of the canvas or outside it."""
-        return points * (np.array(self.resized, np.float64) / self.source) + self.corner
+        upright = self.source
+        if self.turn != 1:
+            points = _turn_points(points, self.source, self.turn)
+            upright = self.source[::-1]
+        return points * (np.array(self.resized, np.float64) / upright) + self.corner
 
     def resample(self, image: Image.Image, filter: Image.Resampling) -> Image.Image:
         """Resizes an image of any size, then crops or pads it with black (0) to the canvas."""
+        if self.turn != 1:
+            image = image.transpose(_TURNS[self.turn])
         if image.size != self.resized:
             image = image.resize(self.resized, filter, reducing_gap=2.0)
         if self.canvas == self.resized and self.corner == (0, 0):
@@ -138,6 +151,15 @@ class Placement(NamedTuple):
             return canvas
         left, top = -self.corner[0], -self.corner[1]
         return image.crop((left, top, left + self.canvas[0], top + self.canvas[1]))
+
+
+def _turn_points(points: F32, source: WidthHeight, turn: int) -> F32:
+    """Points (..., 2) of an image of size `source`, as x, y, in the image that Exif's orientation makes of it."""
+    x, y = points[..., 0], points[..., 1]
+    width, height = source
+    along = x if turn in (5, 6) else width - x
+    across = y if turn in (5, 8) else height - y
+    return np.stack([across, along], axis=-1)
 
 
 def place(source: WidthHeight, size: WidthHeight | None, fit: Fit, enlarge: bool) -> Placement:

@@ -21,7 +21,7 @@ from gpuload.disk import Manifest
 from gpuload.disk import manifest as manifest_file
 from gpuload.disk.tar import BLOCK_BYTES, RECORD_BYTES
 from gpuload.draws import MEASURE, SHUFFLE, SPLIT, make_key, permutation, random_bits
-from gpuload.errors import ArgumentError, DecodeError, OutputError, SourceError
+from gpuload.errors import ArgumentError, DecodeError, OutputError, SourceError, some_of
 from gpuload.fields.field import IMAGE, Field
 from gpuload.fields.images import POINTS
 from gpuload.fields.registry import kind_of
@@ -30,7 +30,7 @@ from gpuload.packing.options import Encoding, PackOptions
 from gpuload.packing.output import Output, write_json
 from gpuload.packing.own_files import DESCRIPTIONS, STATE_NAME, shard_files
 from gpuload.packing.workers import Workers
-from gpuload.sources.listing import BYTES, NAME, WHERE, Listing, Rejection, addresses
+from gpuload.sources.listing import BYTES, DRAWN_HEIGHT, DRAWN_WIDTH, NAME, WHERE, Listing, Rejection, addresses
 from gpuload.sources.rows import Source
 from gpuload.types import I64, Bools, ClassNames
 
@@ -44,7 +44,22 @@ _BATCH_ROWS = 1024
 _MEASURED = 4096  # images from which mean and std are computed, about
 
 # Names of the columns that every index, listing and plan has, and of the fields that every batch can have.
-_RESERVED = ("key", "source", "width", "height", "index", "dataset", POINTS, NAME, BYTES, WHERE, ROW, MEASURED)
+_RESERVED = (
+    "key",
+    "source",
+    "width",
+    "height",
+    "index",
+    "dataset",
+    POINTS,
+    NAME,
+    BYTES,
+    WHERE,
+    DRAWN_WIDTH,
+    DRAWN_HEIGHT,
+    ROW,
+    MEASURED,
+)
 
 _MOST_CHARACTERS = 4096  # of a text in a manifest
 
@@ -328,7 +343,7 @@ def _match_listing(listing: Listing, base: Mapping[str, Manifest], encoding: Enc
                 classes, samples = _merge_classes(samples, field, manifest.classes, classes)
             else:
                 names, samples = _merge_classes(samples, field, old_field.classes, field.classes)
-                field = replace(field, classes=names)
+                field = replace(field, classes=names, category_ids=_merge_ids(names, field, old_field))
             merged.append(field)
         fields = tuple(merged)
     return replace(listing, samples=samples, fields=fields, classes=classes)
@@ -361,6 +376,29 @@ def _merge_classes(samples: pa.Table, field: Field, old: ClassNames, new: ClassN
         renumbered = pa.array(mapping[values.to_numpy()])
     position = samples.column_names.index(column)
     return merged, samples.set_column(position, samples.schema.field(position), renumbered)
+
+
+def _merge_ids(names: ClassNames, field: Field, old: Field) -> tuple[int, ...] | None:
+    """COCO's numbers of all classes; None where the set has none.
+
+    names: of the classes of both. field, old: of the new samples, and of the set.
+
+    Raises:
+        SourceError: a class has no number, or another one than in the set.
+    """
+    if old.category_ids is None:
+        return None
+    before = dict(zip(old.classes or (), old.category_ids, strict=True))
+    new = dict(zip(field.classes or (), field.category_ids or (), strict=False))
+    for name in new.keys() & before.keys():
+        if new[name] != before[name]:
+            what = f"has the id {before[name]} in the set, and {new[name]} in the new samples"
+            raise SourceError(f"--append: the category {name!r} of {field.name!r} {what}. Correct one of them")
+    added = (names or ())[len(old.category_ids) :]
+    if lacking := [name for name in added if name not in new]:
+        what = f"has classes without an id ({some_of(lacking)}), those of the set have one of COCO's"
+        raise SourceError(f"--append: {field.name!r} {what}. Append from COCO's JSON, or pack into another folder")
+    return old.category_ids + tuple(new[name] for name in added)
 
 
 def make_plan(

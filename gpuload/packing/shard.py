@@ -25,13 +25,14 @@ from gpuload.fields.field import IMAGE, Field
 from gpuload.fields.images import POINTS
 from gpuload.fields.kind import Member as StoredMember
 from gpuload.fields.registry import index_schema, kind_of
+from gpuload.packing.annotations import fit_annotations
 from gpuload.packing.image import StoredImage, prepare_image
 from gpuload.packing.options import Encoding
 from gpuload.packing.output import cannot_write
 from gpuload.packing.own_files import temporaries
 from gpuload.packing.plan import MEASURED, ROW, read_plan, shard_name
 from gpuload.packing.workers import NOWHERE, Blamable, noted_position
-from gpuload.sources.listing import NAME, addresses
+from gpuload.sources.listing import DRAWN_HEIGHT, DRAWN_WIDTH, NAME, addresses
 from gpuload.sources.rows import Source
 from gpuload.store.files import start_writeback, write_atomically
 
@@ -221,6 +222,7 @@ class _Packing:
             data = self.job.source.read(address)
             self.report.read_bytes += len(data) if isinstance(data, bytes) else data.nbytes
             image = prepare_image(data, values[MEASURED], self.job.encoding)
+            image = fit_annotations(image, data, (values.get(DRAWN_WIDTH, 0), values.get(DRAWN_HEIGHT, 0)))
             stored = []
             for field in self.job.fields:
                 kind = kind_of(field)

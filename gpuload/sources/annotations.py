@@ -1,17 +1,19 @@
 """Files beside images as other tools write them: texts, boxes in YOLO's lines, and files that a text names."""
 
 import posixpath
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from gpuload.counted import counted
-from gpuload.errors import SourceError, some_of
+from gpuload.errors import DecodeError, GpuloadError, SourceError, some_of
 from gpuload.fields.kind import is_number
-from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Findings, Ref, extension_of, readable
+from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Findings, Ref, decode_text, extension_of, readable
 
 _ANNOTATIONS = "annotations"
-_TOLERANCE = 1e-3  # of a coordinate beyond the image, as rounding leaves it
+_TOLERANCE = 0.01  # of a coordinate beyond the image, as rounding leaves it; Ultralytics takes as much
+_BOX_WORDS = 5
 
+T = TypeVar("T")
 Box = tuple[int, float, float, float, float]  # class, center x and y, width and height
 
 
@@ -40,15 +42,23 @@ def by_stem(
     return stems
 
 
+def text_in(files: Files, file: Ref) -> str:
+    """A text that describes images, with "\\n" at the end of each line.
+
+    Raises:
+        OSError, DecodeError: it cannot be read. UnicodeDecodeError: it is no text.
+    """
+    return decode_text(files.read(file.address)).replace("\r\n", "\n").replace("\r", "\n")
+
+
 def read_text(files: Files, file: Ref, title: str) -> str:
-    """A text that describes images, with "\\n" at the end of each line. title: of the source.
+    """As `text_in`. title: of the source.
 
     Raises:
         SourceError: it cannot be read.
     """
     with readable(f"{title}/{file.name}", "UTF-8 text", UnicodeDecodeError):
-        text = files.read(file.address).decode("utf-8")
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+        return text_in(files, file)
 
 
 def with_boxes(corners: Sequence[Any], classes: Sequence[int]) -> dict[str, Any]:
@@ -70,22 +80,58 @@ def are_boxes(texts: Sequence[str]) -> bool:
         return False
 
 
-def parse_boxes(text: str) -> Iterator[Box]:
-    """Class, and center x and y, width and height of each box.
+def resemble_boxes(texts: Sequence[str]) -> bool:
+    """Whether most lines of the texts are numbers as in YOLO's boxes, polygons or keypoints: a class, then shares."""
+    lines = [line.split() for text in texts for line in text.split("\n") if line.strip()]
+    numeric = [
+        words for words in lines if len(words) >= _BOX_WORDS and _is_class(words[0]) and all(map(is_number, words))
+    ]
+    return 2 * len(numeric) > len(lines)
+
+
+def parse_boxes(text: str, classes: Sequence[str] = ()) -> Iterator[Box]:
+    """Class, and center x and y, width and height of each box. classes: names of all classes, where they are known.
 
     Raises:
-        ValueError: a line is something else, such as a polygon.
+        ValueError: a line is something else, such as a polygon, or its class has no name. The message names the line.
     """
     for number, line in enumerate(text.split("\n"), 1):
         words = line.split()
         if not words:
             continue
-        is_box = len(words) == 5 and words[0].isdecimal() and all(map(is_number, words))
+        is_box = len(words) == _BOX_WORDS and _is_class(words[0]) and all(map(is_number, words))
         shares = [float(word) for word in words[1:]] if is_box else []
         if not is_box or not all(-_TOLERANCE <= share <= 1 + _TOLERANCE for share in shares):
             raise ValueError(f"line {number} is {line[:60]!r}")
+        box_class = int(words[0].partition(".")[0])
+        if classes and box_class >= len(classes):
+            raise ValueError(f"line {number} has class {box_class}, the last one with a name is {len(classes) - 1}")
         x, y, width, height = shares
-        yield int(words[0]), x, y, width, height
+        yield box_class, x, y, width, height
+
+
+def _is_class(word: str) -> bool:
+    """Whether a word is the number of a class; some tools write "1.0000"."""
+    whole, _, fraction = word.partition(".")
+    return whole.isdecimal() and not fraction.strip("0")
+
+
+def read_or_reject(
+    read: Callable[[], T], image: Ref, text: Ref, what: str, findings: Findings, *errors: type[Exception]
+) -> T | None:
+    """What a function reads of the annotations of one image; None where they are damaged: the image is then left out.
+
+    text: the file of the annotations. what: it should be. errors: that the function raises, besides those of reading.
+    """
+    expected: tuple[type[Exception], ...] = (OSError, DecodeError, *errors)
+    try:
+        return read()
+    except expected as error:
+        if isinstance(error, GpuloadError) and not isinstance(error, DecodeError):
+            raise
+        fault = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+        findings.reject(image.name, f"its {text.name!r}, {fault}, is not {what}")
+    return None
 
 
 class NamedFiles:

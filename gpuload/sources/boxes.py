@@ -5,6 +5,7 @@ import posixpath
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
+from typing import NamedTuple
 
 from PIL import Image
 
@@ -14,11 +15,22 @@ from gpuload.fields.numbers import BACKGROUND
 from gpuload.headers.jpeg import upright_size
 from gpuload.machine.installed import require
 from gpuload.pictures import reason_of
-from gpuload.sources.annotations import Box, annotation_files, are_boxes, by_stem, parse_boxes, read_text, with_boxes
+from gpuload.sources.annotations import (
+    Box,
+    annotation_files,
+    by_stem,
+    parse_boxes,
+    read_or_reject,
+    read_text,
+    resemble_boxes,
+    text_in,
+    with_boxes,
+)
 from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Findings, Ref, extension_of, readable
-from gpuload.sources.listing import SPLIT, one_file_each, split_called, splits_of_paths
+from gpuload.sources.listing import DRAWN_ON, SPLIT, one_file_each, split_called, splits_of_paths
 from gpuload.sources.rows import FilesSource, Row
 from gpuload.sources.split_lists import NamedSplits, named_splits_of
+from gpuload.types import WidthHeight
 
 _IMAGE_FOLDERS = ("data", "jpegimages", "images")  # in any case
 _LISTS = "ImageSets/Main"
@@ -28,21 +40,40 @@ _NAME_FILES = ("classes.txt", "obj.names", "_darknet.labels")  # LabelImg's, CVA
 _YAML = (".yaml", ".yml")
 _LOOKED_INTO = 8  # folders, and files of each, to tell whether a container is YOLO's
 _MOST_YAML_BYTES = 1 << 20
+_MOST_PX = 1 << 30
 
-Boxes = tuple[list[list[float]], list[str]]  # x0 y0 x1 y1, and the class of each
+_XML = "an annotation in XML, with a name and a bndbox for each object"
+_LINES = "YOLO's boxes: lines of class, x, y, width and height, in shares of the image, without polygons and keypoints"
+
+
+class Objects(NamedTuple):
+    """What an XML says of its image. boxes: x0 y0 x1 y1. names: their classes. size: of the image; (0, 0): unknown."""
+
+    boxes: list[list[float]]
+    names: list[str]
+    size: WidthHeight
+
+
+_NO_OBJECTS = Objects([], [], (0, 0))
 
 
 class VocSource(FilesSource):
     """`Annotations/**.xml`, each with the image of the same path below `Data` (ILSVRC), `JPEGImages` (Pascal VOC) or
     `images`.
 
-    Fields: "label", the class of the largest box, or "background" (number 0) where there is none; "boxes", all of
-    them, x0 y0 x1 y1 as the XML has them. Other classes are numbered from 1 in sorted order. Samples are in the
-    order of their paths. Splits are the folders below `Data` that are named after them (see `splits`), or else the
-    lists of Pascal VOC, `ImageSets/Main/train.txt`, `val.txt` and `test.txt`, if they have no image in common; then
-    images in none of the lists are left out.
+    Fields: "label", the class of the largest box, or "background" (number 0) where there is none; other classes are
+    numbered from 1 in sorted order. "boxes", all of them, x0 y0 x1 y1 as the XML has them, in pixels of the image whose
+    size the XML tells (see `gpuload.packing.annotations`); their classes are numbered from 0 in sorted order, without a
+    background. An image whose XML is damaged is left out with the reason. Samples are in the order of their paths.
+
+    Splits are the folders below `Data` that are named after them (see `splits`), or else the lists of Pascal VOC,
+    `ImageSets/Main/train.txt`, `val.txt` and `test.txt`, if they have no image in common; then images in none of the
+    lists are left out.
+
+    negatives: whether an image without an XML is one without an object; else it is an error.
     """
 
+    negatives: bool = False
     advice = "Give the folder that holds Annotations"
 
     @classmethod
@@ -56,17 +87,26 @@ class VocSource(FilesSource):
             what = "holds no Annotations beside Data (ILSVRC), JPEGImages (Pascal VOC) or images"
             raise SourceError(f"{self.title}: {what}. {self.advice}")
         images, annotations = self._pairs(data, xml, findings)
-        objects = {stem: self._objects(annotations[stem]) for stem in images}
-        names = {name for _, names in objects.values() for name in names} - {BACKGROUND}
-        findings.classes["label"] = findings.classes["boxes"] = classes = (BACKGROUND, *sorted(names))
-        findings.strict, split_of = True, dict[str, str]()
+        objects = self._read_all(images, annotations, findings)
+        names = sorted({name for of_image in objects.values() for name in of_image.names})
+        classes = (BACKGROUND, *(name for name in names if name != BACKGROUND))
+        findings.classes |= {"label": classes, "boxes": tuple(names)}
+        findings.draws = True
+        findings.strict = True
+        split_of = dict[str, str]()
         if self.own_splits and splits_of_paths(self.title, [image.name for image in images.values()]) is None:
             split_of = self._listed_splits(images, findings)
         if split_of:
             findings.origin = f"by the lists in {_LISTS!r}"
-        for stem, image in images.items():
-            boxes, named = objects[stem]
-            row = {"image": image, "label": classes.index(_largest(boxes, named)), "boxes": boxes, "boxes_class": named}
+        for stem, found in objects.items():
+            image = images[stem]
+            row = {
+                "image": image,
+                "label": classes.index(_largest(found)),
+                "boxes": found.boxes,
+                "boxes_class": found.names,
+                DRAWN_ON: found.size if found.boxes else (0, 0),
+            }
             if not split_of:
                 yield row
             elif stem in split_of:
@@ -105,34 +145,60 @@ class VocSource(FilesSource):
             }
             for top, kind in ((data, "image"), (xml, "xml"))
         )
-        if alone := sorted((images.get(stem) or texts[stem]).name for stem in images.keys() ^ texts.keys()):
-            files_have = counted(len(alone), "file has", "files have")
-            what = f"{files_have} no partner of the same path in {xml} or {data}: {some_of(alone)}"
-            raise SourceError(f"{self.title}: {what}. Add the partner, or remove them")
+        lacking = sorted(images[stem].name for stem in images.keys() - texts.keys())
+        alone = sorted(texts[stem].name for stem in texts.keys() - images.keys())
+        if lacking and self.negatives:
+            have = counted(len(lacking), "image has", "images have")
+            findings.notes.append(f"{have} no XML, so no objects: {some_of(lacking)}")
+            lacking = []
+        if lacking or alone:
+            files_have = counted(len(lacking + alone), "file has", "files have")
+            what = f"{files_have} no partner of the same path in {xml} or {data}: {some_of(lacking + alone)}"
+            negatives = "; --negatives packs images without an XML as images without objects" if lacking else ""
+            raise SourceError(f"{self.title}: {what}. Add the partner, or remove them{negatives}")
         return dict(sorted(images.items())), texts
 
-    def _objects(self, file: Ref) -> Boxes:
+    def _read_all(self, images: dict[str, Ref], texts: dict[str, Ref], findings: Findings) -> dict[str, Objects]:
+        """The objects of each image, by stem; without those whose XML is damaged."""
         from xml.etree import ElementTree
 
+        objects: dict[str, Objects] = {}
+        for stem, image in images.items():
+            if stem not in texts:
+                objects[stem] = _NO_OBJECTS
+                continue
+            text = texts[stem]
+            # LookupError: an encoding that Python lacks.
+            errors = (ElementTree.ParseError, ValueError, LookupError, OverflowError)
+            found = read_or_reject(lambda: self._objects(text), image, text, _XML, findings, *errors)  # noqa: B023
+            if found is not None:
+                objects[stem] = found
+        return objects
+
+    def _objects(self, file: Ref) -> Objects:
+        """Raises ElementTree.ParseError, ValueError, LookupError or OverflowError for what is no annotation."""
+        from xml.etree import ElementTree
+
+        text = self._files.read(file.address)
+        # Entities are what XML attacks are made of, and no annotation has any; UTF-16, with its zeros, hides them.
+        if b"<!" in text.replace(b"<!--", b"") or b"\0" in text:
+            raise ValueError("it declares entities or is not UTF-8")
+        root = ElementTree.fromstring(text)
+        width, height = (int(float(root.findtext(f"size/{side}", "") or 0)) for side in ("width", "height"))
         boxes, names = list[list[float]](), list[str]()
-        title, what = f"{self.title}/{file.name}", "an annotation in XML"
-        # LookupError: an encoding that Python lacks.
-        with readable(title, what, ElementTree.ParseError, ValueError, LookupError):
-            text = self._files.read(file.address)
-            # Entities are what XML attacks are made of, and no annotation has any; UTF-16, with its zeros, hides them.
-            if b"<!" in text.replace(b"<!--", b"") or b"\0" in text:
-                raise ValueError("it declares entities or is not UTF-8")
-            for entry in ElementTree.fromstring(text).iter("object"):
-                if (box := entry.find("bndbox")) is None or not (name := (entry.findtext("name") or "").strip()):
-                    raise ValueError("an object without a name or a bndbox")
-                boxes.append([float(box.findtext(side, "")) for side in _SIDES])
-                names.append(name)
-        return boxes, names
+        for entry in root.iter("object"):
+            if (box := entry.find("bndbox")) is None or not (name := (entry.findtext("name") or "").strip()):
+                raise ValueError("an object without a name or a bndbox")
+            boxes.append([float(box.findtext(side, "")) for side in _SIDES])
+            names.append(name)
+        return Objects(
+            boxes, names, (width, height) if min(width, height) > 0 and max(width, height) < _MOST_PX else (0, 0)
+        )
 
 
-def _largest(boxes: list[list[float]], names: list[str]) -> str:
-    areas = [(x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in boxes]
-    return names[areas.index(max(areas))] if areas else BACKGROUND
+def _largest(objects: Objects) -> str:
+    areas = [(x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in objects.boxes]
+    return objects.names[areas.index(max(areas))] if areas else BACKGROUND
 
 
 def _folders(files: Files) -> tuple[str, str]:
@@ -147,16 +213,18 @@ class YoloSource(FilesSource):
     `images`; in the layouts of Ultralytics, Roboflow, darknet, CVAT and LabelImg.
 
     Fields: "boxes", x0 y0 x1 y1 in pixels of the upright image, and "labels", the classes in it. An image without a
-    `.txt` has no object. Names of the classes are those of a `.yaml` with `names`, of `classes.txt`, `obj.names` or
-    `_darknet.labels` at the first level. Splits are those that the `.yaml`, `obj.data` or lists such as `train.txt`
-    name (see `split_lists`), else folders named after splits (see `splits`). Samples are in the order of their paths.
+    `.txt` has no object; one with a line that is no box, or whose class has no name, is left out with that line.
+
+    Names of the classes are those of a `.yaml` with `names`, of `classes.txt`, `obj.names` or `_darknet.labels` at the
+    first level. Splits are those that the `.yaml`, `obj.data` or lists such as `train.txt` name (see `split_lists`),
+    else folders named after splits (see `splits`). Samples are in the order of their paths.
     """
 
-    advice = "Give a folder of images with YOLO's .txt"
+    advice = "Give a folder of images with YOLO's .txt; for captions give --from sidecar"
 
     @classmethod
     def fits(cls, files: Files) -> bool:
-        """Whether the first texts beside images, or in `labels` beside `images`, are boxes."""
+        """Whether the first texts beside images, or in `labels` beside `images`, resemble boxes."""
         for place in ("", *files.folders()[:_LOOKED_INTO]):
             names = files.names(place)
             stems = {name.rpartition(".")[0] for name in names if extension_of(name) in IMAGE_EXTENSIONS}
@@ -165,7 +233,7 @@ class YoloSource(FilesSource):
                 labels = posixpath.join(place, "labels")
                 folders = [labels, *(f"{labels}/{name}" for name in files.folders(labels))]
                 texts += [f"{folder}/{name}" for folder in folders for name in _texts(files.names(folder))]
-            if are_boxes(list(_readable(files, sorted(texts)[:_LOOKED_INTO]))):
+            if resemble_boxes(list(_readable(files, sorted(texts)[:_LOOKED_INTO]))):
                 return True
         return False
 
@@ -178,7 +246,8 @@ class YoloSource(FilesSource):
         if not any(text_of.values()):
             what = "no image has a .txt of its name, beside it or in a folder 'labels' beside 'images'"
             raise SourceError(f"{self.title}: {what}. {self.advice}")
-        if names := self._class_names():
+        names = self._class_names()
+        if names:
             findings.classes |= {"boxes": names, "labels": names}
         splits = NamedSplits({})
         if self.own_splits:
@@ -187,8 +256,9 @@ class YoloSource(FilesSource):
             images = [image for image in images if image.name in splits.split_of]
         self.expect([image.address for image in images])
         for image in images:
-            text = text_of[image.name]
-            boxes = self._boxes(text) if text else []
+            boxes = self._boxes(image, text_of[image.name], names, findings)
+            if boxes is None:
+                continue
             try:
                 with Image.open(io.BytesIO(self._files.read(image.address))) as opened:
                     size = upright_size(opened.size, opened.getexif())
@@ -208,13 +278,14 @@ class YoloSource(FilesSource):
         if left := [text.name for text in texts.values() if text.name not in used and "/" in text.name]:
             findings.notes.append(f"{counted(len(left), '.txt belongs', '.txt belong')} to no image: {some_of(left)}")
 
-    def _boxes(self, text: Ref) -> list[Box]:
-        what = (
-            "YOLO's boxes, each line a class number, then x, y, width and height in shares of the image (0 to 1), "
-            "without polygons and keypoints; for captions give --from sidecar"
+    def _boxes(self, image: Ref, text: Ref | None, names: Sequence[str], findings: Findings) -> list[Box] | None:
+        """Those of an image; None if its text is damaged, or a class has no name."""
+        if text is None:
+            return []
+        file = text
+        return read_or_reject(
+            lambda: list(parse_boxes(text_in(self._files, file), names)), image, file, _LINES, findings, ValueError
         )
-        with readable(f"{self.title}/{text.name}", what, ValueError):
-            return list(parse_boxes(read_text(self._files, text, self.title)))
 
     def _class_names(self) -> tuple[str, ...]:
         """The names in the first file that has any; () if none has."""
@@ -228,22 +299,29 @@ class YoloSource(FilesSource):
         return ()
 
     def _in_lines(self, file: Ref) -> list[str]:
-        return read_text(self._files, file, self.title).rstrip("\n").split("\n")
+        lines = read_text(self._files, file, self.title).rstrip().split("\n")
+        if any(lines) and not all(map(str.strip, lines)):
+            number = 1 + next(number for number, line in enumerate(lines) if not line.strip())
+            what = f"line {number} is empty, so that class {number - 1} has no name"
+            raise SourceError(f"{self.title}/{file.name}: {what}. Write one name in each line, that of class 0 first")
+        return lines
 
     def _in_yaml(self, file: Ref) -> list[str]:
+        """The names as they are written: `no`, `007` and `1.10` are texts, too."""
         title = f"{self.title}/{file.name}"
         require(title, "yaml")
         yaml = import_module("yaml")
         with readable(title, "YAML with names of classes", yaml.YAMLError, ValueError):
             if file.size > _MOST_YAML_BYTES:
                 raise ValueError(f"{file.size:,} bytes are more than names of classes take")
-            document = yaml.safe_load(read_text(self._files, file, self.title))
+            loader = type("TextLoader", (yaml.SafeLoader,), {"yaml_implicit_resolvers": {}})
+            document = yaml.load(read_text(self._files, file, self.title), loader)
             names = document.get("names") or [] if isinstance(document, dict) else []
-            if isinstance(names, dict) and set(names) == set(range(len(names))):
-                names = [names[number] for number in range(len(names))]
-            if not isinstance(names, list) or not all(isinstance(name, str | int | float) for name in names):
+            if isinstance(names, dict) and set(names) == set(map(str, range(len(names)))):
+                names = [names[str(number)] for number in range(len(names))]
+            if not isinstance(names, list) or not all(isinstance(name, str) and name.strip() for name in names):
                 raise ValueError("'names' must list the names of all classes, or number them from 0 without a gap")
-        return list(map(str, names))
+        return names
 
 
 def _texts(names: Sequence[str]) -> list[str]:

@@ -4,6 +4,7 @@ A source decides what belongs to an image (its class folder, its row of a table,
 container. A new container is a subclass of `Files`, and a line in `rows.open_files`.
 """
 
+import codecs
 import errno
 import os
 import stat
@@ -62,6 +63,15 @@ def readable(title: object, what: str, *errors: type[Exception]) -> Iterator[Non
         raise SourceError(f"{title}: cannot be read as {what} ({reason}). {advice}") from None
 
 
+def decode_text(data: bytes) -> str:
+    """The text of a file that describes images, without a byte order mark: UTF-8, or UTF-16 where its mark says so.
+
+    Raises:
+        UnicodeDecodeError: it is neither.
+    """
+    return data.decode("utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig")
+
+
 class Ref(NamedTuple):
     """Stands in a row for an image, mask or array that the source reads later.
 
@@ -79,10 +89,13 @@ class Findings:
     """What a source reports besides its rows.
 
     rejected, notes: as a `Listing` has them. others: counts of files that are passed over, by extension.
-    classes: names of the class numbers of a field. kinds: of fields whose kind does not follow from name or values.
+    classes: names of the class numbers of a field. category_ids: COCO's numbers of these classes, by field.
+    kinds: of fields whose kind does not follow from name or values.
     fields: those that are known before their values.
     picked: whether values are in the form that `Kind.parse` takes, not in that of samples.
     origin: where the "split" of its rows comes from, for messages, unless it is a column.
+    draws: whether its rows have `DRAWN_ON`, the (width, height) of the image that their annotations were drawn on; 0, 0
+        where that is unknown, or there are none.
     strict: whether it is an error if only some images lie in folders named after splits; None where such folders do
         not count as splits.
     """
@@ -92,10 +105,12 @@ class Findings:
         self.notes: list[str] = []
         self.others: Counter[str] = Counter()
         self.classes: dict[str, tuple[str, ...]] = {}
+        self.category_ids: dict[str, tuple[int, ...]] = {}
         self.kinds: dict[str, str] = {}
         self.fields: dict[str, Field] = {}
         self.picked = False
         self.origin = ""
+        self.draws = False
         self.strict: bool | None = None
 
     def reject(self, name: str, reason: str, asked: bool = False) -> None:

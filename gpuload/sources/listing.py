@@ -30,6 +30,9 @@ _YEAR = re.compile(r"[ _-]?(19|20)\d\d$")
 NAME = "name"
 BYTES = "bytes"
 WHERE = "where"
+DRAWN_ON = "drawn_on"  # a key of rows, see `Findings.draws`
+DRAWN_WIDTH = "drawn_width"
+DRAWN_HEIGHT = "drawn_height"
 
 
 @dataclass(frozen=True)
@@ -206,8 +209,9 @@ class Listing:
     """All samples of a source, in an order that depends on nothing but the source.
 
     samples: a row a sample: `name` (text; becomes the index column `source`), `bytes` (int64, size of the image as it
-        lies in the source), `where` (text, its address) unless that is the name, then for each field its
-        `value_columns`, or for a mask or an array one column of its name with the address.
+        lies in the source), `where` (text, its address) unless that is the name, where the source tells it
+        `drawn_width` and `drawn_height` (int32, of the image that annotations were drawn on, 0 for unknown), then for
+        each field its columns, or for a mask or an array one column of its name with the address.
     fields: what a sample has besides its image.
     classes: name of each class by its number; None if unknown.
     rejected: images that were left out while listing.
@@ -231,11 +235,13 @@ def addresses(samples: pa.Table | pa.RecordBatch) -> pa.Array | pa.ChunkedArray:
     return samples.column(WHERE if WHERE in samples.schema.names else NAME)
 
 
-def listing_schema(fields: tuple[Field, ...], where: bool = False) -> pa.Schema:
+def listing_schema(fields: tuple[Field, ...], where: bool = False, drawn: bool = False) -> pa.Schema:
     """The columns of `Listing.samples` for these fields."""
     columns = [pa.field(NAME, pa.large_string()), pa.field(BYTES, pa.int64())]
     if where:
         columns.append(pa.field(WHERE, pa.large_string()))
+    if drawn:
+        columns += [pa.field(DRAWN_WIDTH, pa.int32()), pa.field(DRAWN_HEIGHT, pa.int32())]
     for field in fields:
         if kind_of(field).stays_in_shard:
             columns.append(pa.field(field.name, pa.large_string()))

@@ -90,6 +90,7 @@ def open_source(
     form: str | None = None,
     no_labels: bool = False,
     no_splits: bool = False,
+    negatives: bool = False,
     out: str | Path | None = None,
 ) -> Source:
     """The source for what the user named: `form` where it is given, else by its name, else by what it holds.
@@ -98,6 +99,7 @@ def open_source(
     columns: names of columns, arrays or keys by what they hold.
     no_labels: images alone, wherever in a folder they lie, or those of a file or of shards.
     no_splits: the splits that the source itself has are ignored.
+    negatives: images without an annotation are images without an object, where that is an error else.
     out: the output folder, whose files are not samples.
 
     Raises:
@@ -131,6 +133,11 @@ def open_source(
         source.sure = True  # type: ignore[attr-defined]
     if no_splits:
         source.own_splits = False
+    if negatives and not hasattr(source, "negatives"):
+        what = f"{path} is packed as {found.name!r}, where it has no meaning; it is for Pascal VOC (--from voc)"
+        raise ArgumentError(f"--negatives: {what}. Leave it out")
+    if negatives:
+        source.negatives = True  # type: ignore[attr-defined]
     if no_labels and not found.holds_files:
         source.images_alone = True
     return source

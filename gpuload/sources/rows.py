@@ -430,6 +430,7 @@ def _list(source: Source, findings: Findings, kinds: FieldKinds, entries: Iterab
     if source.own_splits:
         splits, used = _splits(source, findings, table.column(listing.NAME), kinds, of_rows)
         of_rows.pop(used, None)
+    drawn_on = of_rows.pop(listing.DRAWN_ON) if findings.draws else []
     fields, columns, classes = list[Field](), list[Any](), None
     where = Origin(source.title, table.column(listing.NAME))
     for field_name, column in () if source.images_alone else of_rows.items():
@@ -438,6 +439,7 @@ def _list(source: Source, findings: Findings, kinds: FieldKinds, entries: Iterab
         field, of_field = KINDS[kind].parse(where, field_name, column, given, detail)
         if KINDS[kind].names_set_classes:
             classes, field = field.classes, replace(field, classes=None)
+        field = replace(field, category_ids=findings.category_ids.get(field_name))
         fields.append(findings.fields.get(field_name, field))
         columns += of_field
     counts = Counter(name.lower() for name in classes or ())
@@ -445,9 +447,10 @@ def _list(source: Source, findings: Findings, kinds: FieldKinds, entries: Iterab
         findings.notes.append(f"classes that differ only in case are different classes: {some_of(alike)}")
     if table.column(listing.WHERE).equals(table.column(listing.NAME)):
         table = table.drop_columns([listing.WHERE])
-    schema = listing.listing_schema(tuple(fields), where=listing.WHERE in table.column_names)
+    schema = listing.listing_schema(tuple(fields), listing.WHERE in table.column_names, bool(drawn_on))
+    sizes = [pa.array(sides, pa.int32()) for sides in zip(*drawn_on, strict=True)]
     rejected = tuple(sorted(findings.rejected, key=lambda rejection: rejection.source))
-    table = pa.table([*table.columns, *columns], schema=schema)
+    table = pa.table([*table.columns, *sizes, *columns], schema=schema)
     return listing.Listing(table, tuple(fields), classes, rejected, findings.all_notes(), splits)
 
 

@@ -71,7 +71,13 @@ def test_what_it_shows_is_what_pycocotools_expects(coco: Path, crop: Any, capsys
     """A model that finds each object of the batches where they show it reaches the best score, once its boxes are those
     of the stored image again."""
     truth = importlib.import_module("pycocotools.coco").COCO(str(coco / "instances.json"))
-    fields = ("image", gpuload.Boxes(as_targets=True, min_visible=0), "key", "original_size", "pixel_mask")
+    fields = (
+        "image",
+        gpuload.Boxes(as_targets=True, numbers="coco", min_visible=0),
+        "key",
+        "original_size",
+        "pixel_mask",
+    )
     found, augment = [], gpuload.Augment(None, crop, normalize=None)
     with load(coco / "set/train", 4, augment=augment, fields=fields) as loader:
         for images, targets, keys, original, real in loader:
@@ -81,7 +87,7 @@ def test_what_it_shows_is_what_pycocotools_expects(coco: Path, crop: Any, capsys
                 scale = float(height) / int(mask.any(1).sum())
                 same = {"image_id": target["image_id"], "score": 1.0}
                 for box, label in zip(coco_boxes(target) * scale, target["labels"], strict=True):
-                    found.append({**same, "category_id": [0, 3, 7][label], "bbox": box.tolist()})
+                    found.append({**same, "category_id": int(label), "bbox": box.tolist()})
     assert len(found) == len(truth.getAnnIds(iscrowd=False)) < len(truth.anns)
     stats = evaluated(truth, found, "bbox")
     assert "Average Precision" in capsys.readouterr().out

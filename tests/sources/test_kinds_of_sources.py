@@ -98,11 +98,11 @@ def test_ilsvrc(make_folder: Folder) -> None:
     found = [xml(("n2", 0, 0, 9, 9), ("n1", 0, 0, 20, 20)), xml(), xml(("n2", 1, 1, 3, 3))]
     files = {f"Annotations/DET/train/d/{n}.xml": text for n, text in enumerate(found)}
     listing = listed(make_folder(files | {f"Data/DET/train/d/{n}.JPEG": PHOTOS[n] for n in range(3)}))
-    assert listing.classes == listing.fields[1].classes == ("background", "n1", "n2")
+    assert (listing.classes, listing.fields[1].classes) == (("background", "n1", "n2"), ("n1", "n2"))
     samples = listing.samples.to_pydict()
     assert samples["label"] == [1, 0, 2]
     assert samples["boxes"] == [[[0, 0, 9, 9], [0, 0, 20, 20]], [], [[1, 1, 3, 3]]]
-    assert samples["boxes_class"] == [[2, 1], [], [2]]
+    assert samples["boxes_class"] == [[1, 0], [], [1]]
 
 
 def near(rows: list[dict[str, Any]], images: np.ndarray) -> bool:

@@ -115,7 +115,7 @@ DOCUMENTS: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
         ({"categories": [{"id": 5, "name": "a", "keypoints": ["p"]}, {"id": 6, "name": "b", "keypoints": ["q"]}],
           "annotations": [{**BOX, "keypoints": [1, 1, 2]}, {**BOX, "id": 2, "category_id": 6, "keypoints": [1, 1, 2]}]}, "different keypoints.*Keep the annotations of one"),
     ]),
-    *(({"Annotations/1.xml": text, "JPEGImages/1.jpg": b""}, {}, f"1.xml: cannot be read as an annotation in XML .*{word}") for text, word in [
+    *(({"Annotations/1.xml": text, "JPEGImages/1.jpg": b""}, {}, f"holds no sample; found: .*1.xml', .*{word}.*, is not an annotation in XML") for text, word in [
         (b"<!DOCTYPE a [<!ENTITY b 'c'>]><annotation/>", "declares entities"),
         ("<annotation/>".encode("utf-16"), "declares entities or is not UTF-8"),
         (b"<annotation>", "no element found"),
@@ -125,14 +125,14 @@ DOCUMENTS: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
     ]),
     ({"Annotations/1.xml": b"<annotation/>", "Data/1.jpg": b"", "Data/7.jpg": b""}, {}, "1 file has no partner .*: 'Data/7.jpg'"),
     *(({"images/1.jpg": JPG, "labels/1.txt": text, "data.yaml": b"names: [a, b]"}, {"form": "yolo"}, word) for text, word in [
-        (b"0 0.5 0.5 0.2", "1.txt: cannot be read as YOLO's boxes.*line 1 is '0 0.5 0.5 0.2'"),
-        (YOLO + b"0 0.1 0.1 0.2 0.1 0.2 0.3", "without polygons and keypoints.*line 3 is"),
+        (b"0 0.5 0.5 0.2", "'images/1.jpg' its 'labels/1.txt', line 1 is '0 0.5 0.5 0.2', is not YOLO's boxes"),
+        (YOLO + b"0 0.1 0.1 0.2 0.1 0.2 0.3", "line 3 is .*without polygons and keypoints"),
         (b"0 5 5 12 14", "line 1 is '0 5 5 12 14'"),
         (b"-1 0.5 0.5 0.2 0.4", "line 1 is '-1 0.5 0.5 0.2 0.4'"),
         (b"0 nan 0.5 0.2 0.4", "line 1 is '0 nan"),
         (b"a photo of a cat", "for captions give --from sidecar"),
-        (b"\xff", "1.txt: cannot be read as UTF-8 text"),
-        (b"7 0.5 0.5 0.2 0.4", "classes of 'boxes' must be in 0..1; found '7'"),
+        (b"\xff", "'labels/1.txt', .utf-8. codec can't decode byte"),
+        (b"7 0.5 0.5 0.2 0.4", "line 1 has class 7, the last one with a name is 1, is not"),
     ]),
     *(({"images/1.jpg": JPG, "labels/1.txt": YOLO, "data.yaml": text}, {}, f"data.yaml: cannot be read as YAML.*{word}") for text, word in [
         (b"names: [", ""),

@@ -1,0 +1,280 @@
+"""One file of COCO's JSON, checked: images, captions, instances with boxes and classes, and keypoints."""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpuload.checks import as_items, as_text, number, several, shown
+from gpuload.errors import SourceError, some_of
+from gpuload.fields.instances import check_outline
+from gpuload.sources.annotations import NamedFiles, with_boxes
+from gpuload.sources.files import Findings
+from gpuload.sources.listing import DRAWN_ON
+from gpuload.sources.rows import Names, Row
+from gpuload.types import WidthHeight
+
+Entry = dict[str, Any]
+_MOST_PX = 1 << 30
+_CROWD = {0: 0, 1: 1, "0": 0, "1": 1, None: 0}  # what `iscrowd` may be
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What the annotations of a file, or of several splits, hold.
+
+    masks: whether boxes have areas or segmentations, so that crowds are kept. points: of an instance, in keypoints; 0
+    without.
+    """
+
+    captions: bool
+    masks: bool
+    points: int
+
+
+class CocoDocument:
+    """One file of annotations.
+
+    images: its entries of images. names: of their files. classes: names by field; of keypoints those of the points.
+    category_ids: COCO's numbers of the classes. contents: of this file; of all splits together, once `share` is called.
+    is_empty: whether it annotates nothing, as a split of negatives.
+
+    Raises:
+        SourceError: its annotations contradict each other.
+    """
+
+    def __init__(self, title: str, document: Mapping[str, Any], files: NamedFiles, place: str) -> None:
+        self.title = title
+        self._files = files
+        self.images: list[Entry] = document["images"]
+        self.names = [f"{place}{image['file_name']}" for image in self.images]
+        every: list[Entry] = document["annotations"]
+        self._entries: dict[Any, list[Entry]] = defaultdict(list)
+        for entry in sorted(every, key=lambda entry: entry["id"]) if all("id" in entry for entry in every) else every:
+            self._entries[entry["image_id"]].append(entry)
+        if unknown := sorted(map(str, set(self._entries) - {image["id"] for image in self.images})):
+            raise SourceError(f"{title}: annotates images that it does not list: numbers {some_of(unknown)}")
+        self.is_empty = not every
+        self._names_of = self._categories(document.get("categories") or [])
+        self.category_ids = tuple(sorted(self._names_of))
+        self._number_of = {of_coco: number for number, of_coco in enumerate(self.category_ids)}
+        if not self._names_of and any("bbox" in entry for entry in every):
+            what = "has boxes but no 'categories', which list the classes of 'category_id' by id and name"
+            raise SourceError(f"{title}: {what}. Add them to the file")
+        instances = [entry for entry in every if _is_instance(entry)]
+        self._points = self._point_names(document, instances)
+        self.contents = Contents(
+            captions=any("caption" in entry for entry in every),
+            masks=any("bbox" in entry and entry.keys() & {"segmentation", "area"} for entry in every),
+            points=self._count_points(instances),
+        )
+
+    @property
+    def classes(self) -> dict[str, Names]:
+        if not self._names_of:
+            return {}
+        names = tuple(self._names_of[of_coco] for of_coco in self.category_ids)
+        return {"boxes": names, "labels": names, **({"keypoints": self._points} if self._points else {})}
+
+    def _categories(self, categories: Sequence[Entry]) -> dict[int, str]:
+        """The name of each category by its number."""
+        name_of: dict[int, str] = {}
+        for category in categories:
+            of_coco = int(category["id"])
+            name = str(category["name"])
+            first = name_of.setdefault(of_coco, name)
+            if first != name:
+                what = f"its category {of_coco} is {first!r} and {name!r}"
+                raise SourceError(f"{self.title}: {what}. Give each category its own id")
+        return name_of
+
+    def _point_names(self, document: Mapping[str, Any], instances: Sequence[Entry]) -> Names:
+        """The names of the points of an instance; () without.
+
+        Raises:
+            SourceError: an instance has a category that is not listed, or used categories differ in their points.
+        """
+        used = {int(entry["category_id"]) for entry in instances}
+        if unknown := sorted(map(str, used - set(self._names_of))):
+            raise SourceError(f"{self.title}: uses a category that it does not list: {some_of(unknown)}")
+        if not any("keypoints" in entry for entry in instances):
+            return ()
+        named = [category.get("keypoints") for category in document["categories"] if int(category["id"]) in used]
+        different = {tuple(map(str, names)) for names in named if names}
+        if len(different) > 1:
+            what = "its categories have different keypoints, but all instances have the same points"
+            raise SourceError(f"{self.title}: {what}. Keep the annotations of one category")
+        return next(iter(different), ())
+
+    def _count_points(self, instances: Sequence[Entry]) -> int:
+        """The points of an instance: those that have names, else those of the first instance with any; 0 without."""
+        found = next((entry["keypoints"] for entry in instances if entry.get("keypoints")), ())
+        if not found:
+            return 0
+        per_point = 2 if len(self._points) * 2 == len(found) else 3
+        return len(self._points) or len(found) // per_point
+
+    def share(self, others: Sequence["CocoDocument"]) -> None:
+        """Takes the contents of all splits together for its own.
+
+        Raises:
+            SourceError: another file cannot be a split of the same set: it names the same images, or has other
+                categories or kinds of annotations.
+        """
+        for other in others:
+            both = some_of(sorted({*self.names} & {*other.names}))
+            if both or not self._is_alike(other):
+                what = (
+                    f"both name images such as {both}" if both else "have different categories or kinds of annotations"
+                )
+                raise SourceError(f"{self.title} and {other.title} {what}. Give one of them with --labels")
+        contents = next((other.contents for other in (self, *others) if not other.is_empty), self.contents)
+        points = next((other._points for other in (self, *others) if other._points), ())
+        for document in (self, *others):
+            document.contents = contents
+            document._points = points
+
+    def _is_alike(self, other: "CocoDocument") -> bool:
+        if self._names_of != other._names_of:
+            return False
+        if self.is_empty or other.is_empty:
+            return True
+        return (self._points, self.contents) == (other._points, other.contents)
+
+    def rows(self, findings: Findings) -> Iterator[Row]:
+        kept = []
+        for image, name in zip(self.images, self.names, strict=True):
+            if self.contents.captions and not any("caption" in entry for entry in self._entries[image["id"]]):
+                findings.reject(image["file_name"], "has no caption")
+            else:
+                kept.append((image, name))
+        files = self._files.find_all([name for _, name in kept])
+        for (image, _), file in zip(kept, files, strict=True):
+            yield {"image": file, DRAWN_ON: self._drawn_on(image), **self._fields(image["id"])}
+
+    def notes(self) -> list[str]:
+        """Sentences about what may surprise."""
+        counts = Counter(self._names_of.values())
+        notes = []
+        if alike := [name for name, count in counts.items() if count > 1]:
+            notes.append(f"{self.title}: several categories are called {some_of(alike)}, and stay different classes")
+        every = [entry for entries in self._entries.values() for entry in entries if _is_instance(entry)]
+        lacking = sum(not entry.get("keypoints") for entry in every) if self.contents.points else 0
+        if lacking:
+            notes.append(f"{self.title}: {lacking:,} instances have no keypoints; their points are not labelled")
+        return notes
+
+    def _drawn_on(self, image: Entry) -> WidthHeight:
+        """The size of the image that its boxes and points were drawn on; (0, 0) if it is unknown, or there are none."""
+        if not any("bbox" in entry for entry in self._entries[image["id"]]):
+            return 0, 0
+        return int(image.get("width") or 0), int(image.get("height") or 0)
+
+    def _fields(self, of_image: Any) -> Row:
+        """Those of an image. of_image: its id."""
+        fields: dict[str, Any] = {}
+        entries = self._entries[of_image]
+        if self.contents.captions:
+            texts = [entry["caption"].strip() for entry in entries if "caption" in entry]
+            fields |= {"caption": texts[0], "captions": texts}
+        if not self._names_of:
+            return fields
+        instances = [entry for entry in entries if _is_instance(entry)]
+        fields |= with_boxes(*self._boxes(instances))
+        if self.contents.masks:
+            every = [entry for entry in entries if "bbox" in entry]
+            fields["boxes"], fields["boxes_class"] = self._boxes(every)
+            fields["boxes_area"] = [entry.get("area", entry["bbox"][2] * entry["bbox"][3]) for entry in every]
+            fields["boxes_crowd"] = [_CROWD[entry.get("iscrowd")] for entry in every]
+            fields["boxes_masks"] = [entry.get("segmentation") or [] for entry in every]
+            instances = every
+        if self.contents.points:
+            unlabelled = [0] * (3 * self.contents.points)
+            fields["keypoints"] = [entry.get("keypoints") or unlabelled for entry in instances]
+        fields["image_id"] = json.dumps(of_image)
+        return fields
+
+    def _boxes(self, entries: Sequence[Entry]) -> tuple[list[Any], list[int]]:
+        """Corners and class numbers."""
+        sides = [entry["bbox"] for entry in entries]
+        corners = [(x, y, x + width, y + height) for x, y, width, height in sides]
+        return corners, [self._number_of[int(entry["category_id"])] for entry in entries]
+
+
+def _is_instance(entry: Entry) -> bool:
+    return "bbox" in entry and not _CROWD[entry.get("iscrowd")]
+
+
+def _id(value: Any) -> None:
+    if not isinstance(value, int | str) or isinstance(value, bool) or len(str(value)) > 80:
+        raise ValueError
+
+
+def _category_id(value: Any) -> None:
+    _id(value)
+    int(value)  # other tools write numbers as texts
+
+
+def _text(value: Any) -> None:
+    as_text(value).encode()  # fails for half of a surrogate pair
+
+
+def _name(value: Any) -> None:
+    (_id if isinstance(value, int) else _text)(value)
+
+
+def _side(value: Any) -> None:
+    """Of an image; tools write null or 0 where they do not know it."""
+    if value is not None and not (float(value).is_integer() and 0 <= float(value) <= _MOST_PX):
+        raise ValueError
+
+
+def _crowd(value: Any) -> None:
+    _CROWD[value]
+
+
+# For the keys of each list's entries, what raises an error for a wrong value, and the keys that must be there.
+_CHECKS: dict[str, dict[str, Callable[[Any], object]]] = {
+    "images": {"id": _id, "file_name": _text, "width": _side, "height": _side},
+    "annotations": {
+        "id": _id,
+        "image_id": _id,
+        "caption": _text,
+        "bbox": several(number(-1e12, 1e12, ""), "", count=4).read,
+        "category_id": _category_id,
+        "iscrowd": _crowd,
+        "keypoints": lambda value: as_items(value or ()),
+        "area": number(-1e24, 1e24, "").read,
+        "segmentation": lambda value: check_outline(value or []),
+    },
+    "categories": {
+        "id": _category_id,
+        "name": _name,
+        "keypoints": lambda value: list(map(_text, as_items(value or ()))),
+    },
+}
+_NEEDED = {"images": ("id", "file_name"), "annotations": ("image_id",), "categories": ("id", "name")}
+
+
+def check_document(found: Any) -> None:
+    """Raises ValueError if the document is not COCO's; called before any of its values is used as a key."""
+    if not isinstance(found, dict) or not found.get("images") or not isinstance(found.get("annotations"), list):
+        raise ValueError("it lists no images or no annotations")
+    for name, checks in _CHECKS.items():
+        entries = found.get(name) or []
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise ValueError(f"its {name} are not a list of objects")
+        for entry in entries:
+            for key in (key for key in checks if key in entry or key in _NEEDED[name]):
+                try:
+                    checks[key](entry.get(key))
+                except (TypeError, ValueError, OverflowError, KeyError):
+                    raise ValueError(f"an entry of its {name} has the {key} {shown(entry.get(key))}") from None
+        if len({type(entry["id"]) for entry in entries if "id" in entry}) > 1:
+            raise ValueError(f"ids of its {name} are numbers and texts")
+    needed = {"category_id"} if found.get("categories") else set()
+    if not all((needed if "bbox" in entry else {"caption"}) <= set(entry) for entry in found["annotations"]):
+        raise ValueError("an annotation has neither a caption nor a bbox with a category_id")
+    if len({entry["id"] for entry in found["images"]}) < len(found["images"]):
+        raise ValueError("it lists two images with one id")
