@@ -22,6 +22,7 @@ from pathlib import Path
 
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
+from gpuload.disk.card import write_card
 from gpuload.disk.index import Index
 from gpuload.disk.manifest import Manifest, ShardInfo, check_length, dali_index_path, write_timm_info
 from gpuload.errors import ArgumentError, FormatError, OutputError, RemoteError
@@ -239,7 +240,9 @@ async def _copy(objects: Objects, folder: Path, watch: Watch) -> Manifest:
     path = folder / index_file.FILE_NAME
     await fetch_file(objects, path.name, path, sha256=manifest.index_sha256, most=manifest.most_beside)
     await _fetch_files(objects, folder, "rejected.jsonl", most=manifest.most_beside)
-    write_timm_info(folder, manifest)  # a stranger's could name any file, which timm would open
+    # Written here: a stranger's could name any file, which timm or `datasets` would open.
+    write_timm_info(folder, {folder: manifest})
+    write_card(folder, {folder: manifest})
     os.replace(folder / _UNFINISHED, folder / _MANIFEST)
     return manifest
 

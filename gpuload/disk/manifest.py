@@ -18,7 +18,7 @@ from gpuload.fields.field import CLASS_NAMES, IMAGE, STORED_TEXT, UNPRINTABLE, F
 from gpuload.fields.images import RGB, Pixels
 from gpuload.fields.registry import kind_of
 from gpuload.machine.untrusted import open_regular, parse_json
-from gpuload.store.files import replaced
+from gpuload.store.files import replaced, write_atomically
 from gpuload.store.url import URL
 
 FILE_NAME = "manifest.json"
@@ -255,6 +255,8 @@ def check_length(text: bytes | bytearray | mmap.mmap) -> None:
 
 _DALI_VERSION = "v1.2"  # of DALI's index, which DALI's own reader and `wds2idx` use
 TIMM_NAME = "_info.json"  # with which timm's `create_dataset("wds/", folder)` reads the shards
+CARD_NAME = "README.md"  # see gpuload.disk.card
+ROOT_FILES = (TIMM_NAME, CARD_NAME)  # what lies beside the splits in the folder of a set
 
 
 def dali_index_text(samples: Iterable[Sequence[Member]]) -> str:
@@ -274,15 +276,27 @@ def dali_index_path(shard: Path) -> Path:
     return shard.with_suffix(".idx")
 
 
-def write_timm_info(folder: Path, manifest: Manifest) -> None:
-    """Writes the description of one split, named after the folder, with the keys that timm's `reader_wds.py` reads."""
-    split = {
-        "name": folder.name,
-        "num_samples": manifest.samples,
-        "filenames": [shard.name for shard in manifest.shards],
-        "shard_lengths": [shard.samples for shard in manifest.shards],
-    }
-    (folder / TIMM_NAME).write_text(json.dumps({"splits": {folder.name: split}}, indent=1) + "\n", encoding="utf-8")
+def write_timm_info(folder: Path, manifests: Mapping[Path, Manifest]) -> None:
+    """Writes the description of splits with the keys that timm's `reader_wds.py` reads.
+
+    A split "val" is also described as "validation", as timm's programs call it.
+
+    Args:
+        folder: the one that timm will open.
+        manifests: those of the splits, by their folders: `folder` itself, or folders in it.
+    """
+    splits = {}
+    for split, manifest in manifests.items():
+        prefix = "" if split == folder else f"{split.relative_to(folder).as_posix()}/"
+        splits[split.name] = {
+            "name": split.name,
+            "num_samples": manifest.samples,
+            "filenames": [prefix + shard.name for shard in manifest.shards],
+            "shard_lengths": [shard.samples for shard in manifest.shards],
+        }
+    if "val" in splits:
+        splits.setdefault("validation", splits["val"])
+    write_atomically(folder / TIMM_NAME, (json.dumps({"splits": splits}, indent=1) + "\n").encode())
 
 
 # Before the path of a shard that `gpuload index` left where it is: a host without a user, or folders up. The path has
@@ -290,7 +304,7 @@ def write_timm_info(folder: Path, manifest: Manifest) -> None:
 _ELSEWHERE = re.compile(r"(?:https?|s3|gs|az|hf)://(?!\.{1,2}/)[^/?#@]+/(?=[^?#]+$)|(?:\.\./)+")
 _DRIVE_OR_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")  # of Windows, and of webdataset, as in pipe:
 # What lies beside the shards: a copy of a set must not let a shard take its place.
-_OWN_FILES = ("manifest.json", "index.arrow", "rejected.jsonl", "_info.json")
+_OWN_FILES = (FILE_NAME, "index.arrow", "rejected.jsonl", *ROOT_FILES)
 OPTIONAL = ("index_sha256", "index_parts", "index_offsets")  # what older sets lack
 
 

@@ -2,7 +2,7 @@
 
 import json
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -180,6 +180,9 @@ class JsonKind(CaptionKind):
     usual_names = ()
     in_tables = False
     members = ("json",)
+
+    def hub_feature(self, field: Field, classes: ClassNames, dimensions: Set[int]) -> dict[str, Any]:
+        return {"dtype": "json"}
 
     def claims(self, value: Any) -> bool:
         return True  # what no other kind claims

@@ -4,7 +4,7 @@ class number for each pixel of the image, stored as a gray PNG.
 
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from gpuload.errors import DecodeError
 from gpuload.fields.field import Field
 from gpuload.fields.kind import NAME, BadRows, FieldSpec, Kind, Member, Origin, Parsed
 from gpuload.fields.motion import Placement
-from gpuload.fields.numbers import array_fault
+from gpuload.fields.numbers import array_fault, nested_lists
 from gpuload.fields.rows import DatasetView, PixelField
 from gpuload.headers import png
 from gpuload.pictures import as_rgb, decode_image, draw_mask
@@ -124,6 +124,9 @@ class ImageKind(Kind):
             return str(error)
         return ""
 
+    def hub_feature(self, field: Field, classes: ClassNames, dimensions: Set[int]) -> dict[str, Any]:
+        return {"dtype": "image"}
+
     def find_fault(self, field: Field, row: Mapping[str, Any], content: bytes, header: int, image_size: Any) -> str:
         width, height = image_size(content)
         if (width, height) != (row["width"], row["height"]):
@@ -144,6 +147,9 @@ class RawKind(ImageKind):
     """An image as pixels (height, width, channels) in a `.npy` member: uint8 RGB, or what the field says."""
 
     name = "raw"
+
+    def hub_feature(self, field: Field, classes: ClassNames, dimensions: Set[int]) -> dict[str, Any]:
+        return nested_lists(Pixels.of_field(field).dtype, 3)
 
     def look(self, field: Field, row: Mapping[str, Any], read: Callable[[], bytes]) -> dict[str, Any]:
         pixels = Pixels.of_field(field)
@@ -203,6 +209,9 @@ class MaskKind(Kind):
     members = ("mask.png", "seg.png", "mask")
     in_tables = True
     lies_beneath = True
+
+    def hub_feature(self, field: Field, classes: ClassNames, dimensions: Set[int]) -> dict[str, Any]:
+        return {"dtype": "image"}
 
     def parse(self, where: Origin, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
         return Field(name, self.name, f"{name}.png"), [pa.array(values, pa.large_string())]

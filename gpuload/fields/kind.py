@@ -9,7 +9,7 @@ that moves with its image, `TargetKind` of one whose values are in the index. Th
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -150,6 +150,23 @@ class Kind:
     def class_names(self, field: Field, set_classes: ClassNames) -> ClassNames:
         """Names of the field's class numbers. set_classes: the class names of the data set."""
         return set_classes if self.names_set_classes else field.classes
+
+    def hub_feature(self, field: Field, classes: ClassNames, dimensions: Set[int]) -> dict[str, Any]:
+        """The type of its tar member in Hugging Face's `datasets`, as dataset cards write it.
+
+        Args:
+            classes: names of its class numbers, each once, or None.
+            dimensions: the numbers of dimensions that its arrays have, if it holds arrays.
+        """
+        text_type = "json" if self.json_names else "string"
+        features = []
+        for name, column in self.columns(field).items():
+            names = classes if name == self.class_column(field) else None
+            features.append(_hub_feature(column, names, text_type))
+        if not self.json_names:
+            return features[0]
+        entries = zip(self.json_names, features, strict=True)
+        return {"struct": [{"name": name, **feature} for name, feature in entries]}
 
     # In a source
 
@@ -370,6 +387,17 @@ def _differing(first: str, expected: I64, name: str, counts: I64) -> Callable[[i
 def _beyond(name: str, column: Any, is_float: bool) -> Callable[[int], str]:
     expected = f"numbers up to {LARGEST:g}" if is_float else "numbers from 0"
     return lambda row: f"its {name!r} as {str(column[row].as_py())[:80]}, expected {expected}"
+
+
+def _hub_feature(column: pa.DataType, classes: ClassNames, text_type: str) -> dict[str, Any]:
+    if pa.types.is_nested(column):
+        return {"list": _hub_feature(column.value_type, classes, text_type)}
+    if pa.types.is_large_string(column):
+        return {"dtype": text_type}
+    if classes is not None:
+        names = {str(number): name for number, name in enumerate(classes)}
+        return {"dtype": {"class_label": {"names": names}}}
+    return {"dtype": np.dtype(column.to_pandas_dtype()).name}
 
 
 def _plain(value: Any) -> str:

@@ -1,7 +1,7 @@
 """Numbers of samples: a class, several labels, and arrays, which stay in the shard."""
 
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -288,6 +288,14 @@ class ArrayKind(Kind):
             return f"there is no dtype {field.dtype!r}"
         return "" if dtype.itemsize and not dtype.hasobject else f"its arrays cannot be of dtype {field.dtype!r}"
 
+    def hub_feature(self, field: Field, classes: ClassNames, dimensions: Set[int]) -> dict[str, Any]:
+        """Nested lists of numbers or texts, where Arrow has the type and all arrays have as many dimensions."""
+        dtype = np.dtype(field.dtype)
+        is_number = dtype.isnative and dtype.kind in "biuf" and dtype.itemsize <= 8
+        if len(dimensions) == 1 and (is_number or dtype.kind == "U"):
+            return nested_lists(dtype.name if is_number else "string", *dimensions)
+        return {"dtype": "json"}
+
     def claims(self, value: Any) -> bool:
         return isinstance(value, np.ndarray) and value.ndim > 0
 
@@ -331,6 +339,14 @@ class ArrayKind(Kind):
             np.flatnonzero(~(needed == size)),
             lambda row: f"its {field.name!r} as {size[row]:,} bytes for an array of shape {tuple(shapes[row].as_py())}",
         )
+
+
+def nested_lists(dtype: str, depth: int) -> dict[str, Any]:
+    """`Kind.hub_feature` of arrays with `depth` dimensions."""
+    feature: dict[str, Any] = {"dtype": dtype}
+    for _ in range(depth):
+        feature = {"list": feature}
+    return feature
 
 
 def npy_header(array: npt.NDArray[np.generic]) -> bytes:

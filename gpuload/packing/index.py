@@ -1,7 +1,7 @@
 """Indexes WebDataset shards that others packed, without repacking them; and adds seek points to an index.
 
 The same files as the packer's, beside the shards or in a folder of their own: a `.idx` for each shard, `index.arrow`,
-`manifest.json` and `_info.json`.
+`manifest.json`, `_info.json` and `README.md`.
 
 Each shard is read whole, once: its SHA-256, which names it in a loader's cache, needs all of its bytes, and reading
 headers alone, with a range for each member, is slower unless the members are large (docs/lab/packing.md).
@@ -29,9 +29,10 @@ from gpuload.checks import check_option, choice
 from gpuload.disk import Manifest, ShardInfo
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
+from gpuload.disk.card import write_card
 from gpuload.disk.dataset import Dataset
 from gpuload.disk.index import POINTS_COLUMN
-from gpuload.disk.manifest import TIMM_NAME, dali_index_path, dali_index_text
+from gpuload.disk.manifest import TIMM_NAME, dali_index_path, dali_index_text, is_shard_name, write_timm_info
 from gpuload.disk.tar import Member, group_members, read_members, split_name
 from gpuload.errors import ArgumentError, OutputError, ShardError, SourceError
 from gpuload.fields.field import IMAGE, LABEL, Field
@@ -298,7 +299,11 @@ def _write(
         **({"rejected": len(rejected)} if rejected else {}),
     }
     rows = (pa.RecordBatch.from_pylist([one.row for one in shard.samples], schema) for shard in scanned)
-    return describe(folder, Manifest(tuple(infos), fields, classes, packing=packing), rows)
+    manifest = Manifest(tuple(infos), fields, classes, packing=packing)
+    write_timm_info(folder, {folder: manifest})
+    if all(is_shard_name(info.name, may_be_elsewhere=False) for info in infos):
+        write_card(folder, {folder: manifest})
+    return describe(folder, manifest, rows)
 
 
 def _scan_url(url: URL, classes: ClassNames) -> ScannedShard:

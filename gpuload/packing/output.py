@@ -15,7 +15,8 @@ import pyarrow as pa
 from gpuload.disk import Manifest, write_index
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
-from gpuload.disk.manifest import TIMM_NAME, write_timm_info
+from gpuload.disk.card import is_unedited, write_card
+from gpuload.disk.manifest import CARD_NAME, ROOT_FILES, write_timm_info
 from gpuload.errors import OutputError, some_of
 from gpuload.packing.options import PackOptions
 from gpuload.packing.own_files import (
@@ -95,7 +96,7 @@ class Output:
         remove_scratch(self.path / _DONE_NAME)
         (self.path / _OLD_NAME).unlink(missing_ok=True)
         self._end_replacement()
-        names = sorted(entry.name for entry in self.path.iterdir() if entry.name != SCRATCH_NAME)
+        names = self._entries()
         foreign = find_foreign(self.path, names)
         is_set = bool(names) and not foreign
         in_place = options.resume and (self.path / SCRATCH_NAME).exists()
@@ -118,7 +119,7 @@ class Output:
 
     def _check_empty(self, options: PackOptions) -> None:
         """Raises OutputError unless the folder holds what a new run needs."""
-        names = sorted({*os.listdir(self.path)} - {SCRATCH_NAME})
+        names = self._entries()
         if self.append:  # the manifests are read, and refused if they are damaged, once the samples are listed
             check_holds(self.where, names, True, bool(names) and names == [*self.packed_splits()])
             return
@@ -156,6 +157,11 @@ class Output:
                 f"{beside}: holds {names[0]!r}, and --overwrite packs the new set there. Move it elsewhere"
             )
         self.path = beside
+
+    def _entries(self) -> list[str]:
+        """The names in the folder, without those that lie beside the splits of every set."""
+        names = sorted({*os.listdir(self.path)} - {SCRATCH_NAME})
+        return [name for name in names if name not in ROOT_FILES] or names
 
     def packed_splits(self) -> dict[str, Path]:
         """Name and folder of each complete split, sorted by name."""
@@ -197,7 +203,17 @@ class Output:
         """
 
     def publish(self, splits: Sequence[str]) -> None:
-        """Called when these splits are complete in `path`."""
+        """Called when these splits are complete in `path`; describes the whole set to other readers."""
+        folders = self.packed_splits()
+        names = sorted(folders, key=lambda name: (name != "train", name))
+        manifests = {folders[name]: Manifest.read(folders[name]) for name in names}
+        write_timm_info(self.path, manifests)
+        edited = self.final / CARD_NAME
+        if self.path != self.final and edited.exists() and not is_unedited(edited.read_bytes()):
+            write_atomically(self.path / CARD_NAME, edited.read_bytes())  # stays where the set is replaced
+        if not write_card(self.path, manifests):
+            note = f"{CARD_NAME} was edited and is left as it is. If `datasets` misses new columns, copy them from"
+            self.notes.append(f"{note} {names[0]}/{CARD_NAME}")
 
     def __enter__(self) -> "Output":
         return self
@@ -235,7 +251,7 @@ class Output:
         if not (beside / _OLD_NAME).exists():
             return
         lock = None if self.path == beside else self._locked(beside)
-        remove_set(beside)
+        remove_set(beside, self.final)
         (beside / _OLD_NAME).unlink()
         others = move_others(beside, self.final)
         with suppress(OSError):
@@ -304,7 +320,6 @@ def describe(folder: Path, manifest: Manifest, rows: Iterable[pa.RecordBatch], p
             write(batch)
             largest = {name: int(batch.column(name).to_numpy().max(initial=most)) for name, most in largest.items()}
     manifest = replace(manifest, **largest, **index_file.index_digests(path))
-    write_timm_info(folder, manifest)
     _sync(folder)
     manifest.write(folder)
     _sync(folder)
@@ -313,7 +328,7 @@ def describe(folder: Path, manifest: Manifest, rows: Iterable[pa.RecordBatch], p
 
 def _sync(folder: Path) -> None:
     """Syncs the files that describe a split, and their folder, to disk."""
-    names = (name for name in (*BASE_FILES, TIMM_NAME, ".") if (folder / name).exists())
+    names = (name for name in (*BASE_FILES, ".") if (folder / name).exists())
     for name in names:
         descriptor = os.open(folder / name, os.O_RDONLY)
         os.fsync(descriptor)

@@ -12,13 +12,14 @@ from typing import NamedTuple
 from gpuload.disk import Manifest
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
-from gpuload.disk.manifest import TIMM_NAME, dali_index_path
+from gpuload.disk.card import is_unedited
+from gpuload.disk.manifest import CARD_NAME, TIMM_NAME, dali_index_path
 from gpuload.errors import FormatError
 
 REJECTED_NAME = "rejected.jsonl"
 
 # The files that describe a split, the manifest last: while it is there, it tells which other files are the set's.
-DESCRIPTIONS = (index_file.FILE_NAME, TIMM_NAME, REJECTED_NAME, manifest_file.FILE_NAME)
+DESCRIPTIONS = (index_file.FILE_NAME, CARD_NAME, TIMM_NAME, REJECTED_NAME, manifest_file.FILE_NAME)
 
 STATE_NAME = "state.json"  # in the scratch folder, once the run is planned; before, nothing else is written
 _OWNER_NAME = "gpuload"  # in the scratch folder from its beginning to its end: no other program's folder has it
@@ -49,11 +50,13 @@ def temporaries(folder: Path, names: Collection[str]) -> list[Path]:
 
 
 def remove_files(folder: Path, names: Iterable[str]) -> None:
-    """Removes these files, unfinished ones of these names, and the folder, if nothing else is in it."""
+    """Removes these files, unfinished ones of these names, and the folder, if nothing else is in it. A card that
+    somebody edited stays."""
     names = dict.fromkeys(names)
     for path in (*temporaries(folder, names), *(folder / name for name in names)):
         with suppress(OSError):
-            path.unlink()
+            if path.name != CARD_NAME or is_unedited(path.read_bytes()):
+                path.unlink()
     with suppress(OSError):
         folder.rmdir()
 
@@ -69,11 +72,21 @@ def find_foreign(folder: Path, names: Iterable[str]) -> str:
     return ""
 
 
-def remove_set(folder: Path) -> None:
-    """Removes the files of each packed split in a folder."""
+def remove_set(folder: Path, successor: Path) -> None:
+    """Removes the files of each packed split in a folder, and those beside the splits.
+
+    Args:
+        successor: the folder of the set that replaces it. An edited card is removed only where that has a copy.
+    """
     for split in sorted(folder.iterdir()):
         if (manifest := _packed(split)) is not None and manifest.upright:
             remove_files(split, split_files(manifest))
+    (folder / TIMM_NAME).unlink(missing_ok=True)
+    card = folder / CARD_NAME
+    with suppress(FileNotFoundError):
+        content = card.read_bytes()
+        if is_unedited(content) or content == (successor / CARD_NAME).read_bytes():
+            card.unlink()
 
 
 def _packed(folder: Path) -> Manifest | None:

@@ -18,7 +18,9 @@ from gpuload.checks import FLAG, check
 from gpuload.counted import counted, progress_bar
 from gpuload.disk import Index, Manifest, ShardInfo
 from gpuload.disk import index as index_file
+from gpuload.disk.card import write_card
 from gpuload.disk.index import class_numbers, notes_on_numbers
+from gpuload.disk.manifest import TIMM_NAME, write_timm_info
 from gpuload.errors import ArgumentError, OutputError, RemoteError, SourceError
 from gpuload.fields.field import IMAGE
 from gpuload.fields.images import has_points
@@ -304,6 +306,9 @@ class _PackingRun:
         rows = (batch for reader in readers for batch in map(reader.get_batch, range(reader.num_record_batches)))
         points = any(has_points(reader.schema) for reader in readers)
         manifest = describe(folder, self._about(split, old), rows, points)
+        write_card(folder, {folder: manifest})
+        if (folder / TIMM_NAME).exists():  # of a set that an older version packed
+            write_timm_info(folder, {folder: manifest})
         index = Index(folder / index_file.FILE_NAME, manifest.fields)
         for name, numbers in class_numbers(manifest.fields, map(index.shard, range(len(index)))).items():
             self.numbers.setdefault(name, set()).update(numbers)
@@ -346,7 +351,8 @@ class _PackingRun:
         remarks = (sentence.format(f"{count:,}") for sentence, count in sorted(total.remarks.items()))
         first = next(iter(manifests.values()))
         on_numbers = notes_on_numbers(self.numbers, first.fields, first.classes)
-        notes = *self.state.notes, *remarks, *on_numbers, *kept
+        on_encodings = notes_on_encodings(manifests.values())
+        notes = *self.state.notes, *remarks, *on_numbers, *on_encodings, *kept
         rejected, where = tuple(self._rejected(*self.state.splits)), self.output.where
         return PackReport(where, manifests, total.kinds, rejected, notes, self.packed_now, elapsed_s)
 
@@ -392,6 +398,15 @@ def _reasons(rejected: Sequence[Rejection]) -> str:
     counts = Counter(rejection.reason for rejection in rejected).most_common(3)
     such = some_of([rejection.source for rejection in rejected])
     return f"({', '.join(f'{count:,} × {reason}' for reason, count in counts)}), such as {such}"
+
+
+def notes_on_encodings(manifests: Iterable[Manifest]) -> Sequence[str]:
+    """A note where images have several encodings, whose members are columns of their own to some readers."""
+    ends = sorted({f".{end}" for manifest in manifests for end in manifest.image.member.split(";")})
+    if len(ends) == 1:
+        return ()
+    stored = f"images are stored as {', '.join(ends[:-1])} and {ends[-1]}"
+    return (f"{stored}, and Ray Data and Daft read one encoding alone: for them, --encode jpeg",)
 
 
 def _mean_and_std(histogram: Sequence[int]) -> tuple[_Levels, _Levels]:

@@ -23,7 +23,7 @@ from typing import Any
 
 from gpuload.disk import manifest as manifest_file
 from gpuload.disk.fetch import fetch_files
-from gpuload.disk.manifest import TIMM_NAME, dali_index_path
+from gpuload.disk.manifest import CARD_NAME, ROOT_FILES, dali_index_path
 from gpuload.errors import ArgumentError, GpuloadError, OutputError
 from gpuload.packing.options import PackOptions
 from gpuload.packing.output import (
@@ -88,7 +88,8 @@ class RemoteOutput(Output):
                 if claim is None:
                     self._claim(url)
                 if self.append:
-                    self._fetch(splits, BASE_FILES)
+                    self._fetch(splits, (*BASE_FILES, *ROOT_FILES))
+                    fetch_files(url, self.path, CARD_NAME)
         super()._open(options)
         self._forget_lost(found)
 
@@ -152,6 +153,7 @@ class RemoteOutput(Output):
     def publish(self, splits: Sequence[str]) -> None:
         self._wait(0)
         self.keep = True
+        super().publish(splits)
         for split in splits:
             name, old = f"{split}/{_MANIFEST}", self.base_folder(split) / _MANIFEST
             new, there = (self.path / name).read_bytes(), self._manifest(split)
@@ -159,10 +161,12 @@ class RemoteOutput(Output):
                 raise OutputError(
                     f"{self.where}/{name}: was changed since this run began, and is left as it is. Pack to another URL"
                 )
-            others = (f"{split}/{other}" for other in (*BASE_FILES, TIMM_NAME) if other != _MANIFEST)
+            others = (f"{split}/{other}" for other in (*BASE_FILES, *ROOT_FILES) if other != _MANIFEST)
             for other in others if there != new else ():
                 if (self.path / other).exists():
                     self._put(other)
+        for name in ROOT_FILES:
+            self._put(name)
         for split in splits:
             self._put(f"{split}/{_MANIFEST}")
         manifests = {split: (self.path / split / _MANIFEST).read_bytes() for split in splits}
@@ -218,7 +222,7 @@ def _read_run(root: Path) -> dict[str, Any]:
 
 def _splits_in(found: Collection[str]) -> list[str]:
     """The splits of a packed set: folders with a manifest, and nothing else."""
-    splits = {name.partition("/")[0] for name in found if name != CLAIM_NAME}
+    splits = {name.partition("/")[0] for name in found if name not in (CLAIM_NAME, *ROOT_FILES)}
     return sorted(splits) if all(f"{split}/{_MANIFEST}" in found for split in splits) else []
 
 

@@ -16,6 +16,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
+from gpuload.disk.manifest import ROOT_FILES
 from gpuload.errors import DecodeError, GpuloadError, SourceError
 from gpuload.fields.field import Field
 from gpuload.machine.untrusted import open_regular
@@ -345,9 +346,9 @@ def _holds_packed_set(path: str) -> bool:
 
 
 def _holds_packed_splits(path: str) -> bool:
-    """Whether this folder holds nothing but packed folders, as the output folder of a run does."""
+    """Whether this folder holds nothing but packed folders and what describes them, as the output of a run does."""
     with suppress(OSError), os.scandir(path) as scan:
-        entries = (entry for entry in scan if not entry.name.startswith("."))
+        entries = (entry for entry in scan if not entry.name.startswith(".") and entry.name not in ROOT_FILES)
         if first := next(entries, None):
             return all(entry.is_dir() and _holds_packed_set(entry.path) for entry in chain([first], entries))
     return False

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from functools import cached_property
 from pathlib import Path
 
+from gpuload.disk.manifest import ROOT_FILES
 from gpuload.errors import OutputError, RemoteError, SourceError
 from gpuload.sources.files import PACKED, Files, Names, Ref, Scan, is_hidden
 from gpuload.store.hub import pinned
@@ -64,7 +65,7 @@ class RemoteFolder(Files):
     def _is_packed(self, folder: str) -> bool:
         """Whether gpuload packed this folder; one at the first level also if it holds nothing but such folders."""
         folders, files = self._names.scan(folder)
-        if files or "/" in folder:
+        if not set(files) <= set(ROOT_FILES) or "/" in folder:
             return set(files) >= PACKED
         return bool(folders) and all(self._is_packed(f"{folder}/{name}") for name in folders)
 

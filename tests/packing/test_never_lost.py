@@ -365,6 +365,7 @@ def test_many_files_are_listed_in_little_memory(tmp_path: Path) -> None:
         (root / f"n{number:08d}").symlink_to(tmp_path / "images")
     code = f"""
 from pathlib import Path
+import pyarrow
 from gpuload.packing.options import PackOptions
 from gpuload.packing.plan import make_plan, write_plan
 from gpuload.sources import FolderSource
@@ -372,6 +373,7 @@ from gpuload.sources import FolderSource
 def mebibytes(kind):  # not ru_maxrss, which includes the process that started this one
     return int(Path("/proc/self/status").read_text().split(kind)[1].split()[0]) // 1024
 
+pyarrow.array([None])  # imports pandas, where that is installed: 34 MiB
 before = mebibytes("VmRSS:")
 listing = FolderSource(Path({str(root)!r})).list_samples()
 assert len(listing) == 200_000

@@ -66,7 +66,7 @@ def a_split_elsewhere(out: Path) -> None:
 
 
 def tars_of_others(out: Path) -> None:
-    for name in ("manifest.json", "index.arrow", "_info.json", "rejected.jsonl"):
+    for name in ("manifest.json", "index.arrow", "README.md", "rejected.jsonl"):
         (out / "train" / name).unlink()
     index_shards([str(out / "train" / "*.tar")], overwrite=True)
 

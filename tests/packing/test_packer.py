@@ -56,11 +56,11 @@ def test_every_image_is_in_one_shard(source: FolderSource, undisturbed: Path, ph
 def test_files_of_a_packed_folder(undisturbed: Path) -> None:
     train = undisturbed / "train"
     manifest, rows = Manifest.read(train), rows_of(train)
-    assert sorted(path.name for path in undisturbed.iterdir()) == ["train", "val"]
+    assert sorted(path.name for path in undisturbed.iterdir()) == ["README.md", "_info.json", "train", "val"]
     names = [shard.name for shard in manifest.shards]
     assert names == [f"shard-{number:06d}.tar" for number in range(8)]
     expected = {name.replace(".tar", end) for name in names for end in (".tar", ".idx")}
-    others = {"index.arrow", "manifest.json", "rejected.jsonl", "_info.json"}
+    others = {"index.arrow", "manifest.json", "rejected.jsonl", "README.md"}
     assert {path.name for path in train.iterdir()} == expected | others
     assert verify(undisturbed, 1) == []  # sizes and checksums of shards, sizes of images
     assert (manifest.samples, manifest.classes) == (len(rows), ("ant", "bee", "cat"))
@@ -69,8 +69,8 @@ def test_files_of_a_packed_folder(undisturbed: Path) -> None:
     assert manifest.image_bytes == max(len(row["image"]) for row in rows)
     re_encoded = [Counter(Manifest.read(undisturbed / name).packing["stored_anew"]) for name in ("train", "val")]
     assert re_encoded[0] + re_encoded[1] == {"gif": 1}
-    info = json.loads((train / "_info.json").read_text())["splits"]["train"]
-    assert (info["filenames"], info["num_samples"]) == (names, len(rows))
+    info = json.loads((undisturbed / "_info.json").read_text())["splits"]["train"]
+    assert (info["filenames"], info["num_samples"]) == ([f"train/{name}" for name in names], len(rows))
     images = [np.asarray(Image.open(io.BytesIO(row["image"])).convert("RGB")) for row in rows]
     pixels = np.concatenate([image.reshape(-1, 3) for image in images]) / 255
     assert manifest.pixels_from == len(images)

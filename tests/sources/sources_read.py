@@ -55,4 +55,4 @@ def packed(source: object, out: Path, *options: object, code: int = cli.DONE) ->
     """Packs by the command and verifies: the manifest of each split."""
     assert cli.main(["pack", str(source), str(out), "--workers", "1", *map(str, options)]) == code
     assert verify(out, workers=1) == []
-    return {folder.name: Manifest.read(folder) for folder in sorted(out.iterdir())}
+    return {folder.name: Manifest.read(folder) for folder in sorted(out.iterdir()) if folder.is_dir()}
