@@ -19,6 +19,7 @@ from gpuload.types import F64, ClassNames
 
 Tokenizer = Callable[[list[str]], Any]
 
+_BYTE_ORDER_MARK = "\ufeff"  # editors put it before a text, of which it is no part
 _DRAWS = 2  # of each sample: which caption, and whether none
 _WHICH, _NONE = 0, 1
 
@@ -144,6 +145,7 @@ class CaptionKind(Kind):
     usual_names: ClassVar[tuple[str, ...]] = ("caption", "text")
     in_tables = True
     members: ClassVar[tuple[str, ...]] = ("txt",)
+    expected: ClassVar[str] = "a text"  # in messages
 
     def columns(self, field: Field) -> dict[str, pa.DataType]:
         return {field.name: pa.large_string()}
@@ -152,14 +154,14 @@ class CaptionKind(Kind):
         return isinstance(value, str)
 
     def parse(self, where: Origin, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
-        texts = read_each(where, name, values, self._text, "a text")
+        texts = read_each(where, name, values, self._text, self.expected)
         member = self.members[0] if name == self.name else f"{name}.{self.members[0]}"
         return Field(name, self.name, member), [pa.array(texts, pa.large_string())]
 
     def _text(self, value: Any) -> str:
         if value is None or isinstance(value, list):
             raise ValueError("it is missing, or a list; several of each image are for --column captions=")
-        return str(value)
+        return str(value).removeprefix(_BYTE_ORDER_MARK)
 
     def dump(self, field: Field, values: Mapping[str, Any]) -> bytes:
         return str(values[field.name]).encode()
@@ -180,6 +182,7 @@ class JsonKind(CaptionKind):
     usual_names = ()
     in_tables = False
     members = ("json",)
+    expected = "a JSON document"
 
     def hub_feature(self, field: Field, classes: ClassNames, dimensions: Set[int]) -> dict[str, Any]:
         return {"dtype": "json"}
@@ -188,8 +191,16 @@ class JsonKind(CaptionKind):
         return True  # what no other kind claims
 
     def _text(self, value: Any) -> str:
-        """Any value that JSON can represent; a str is taken to be JSON text already."""
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        """Any value that JSON can represent; a str is taken to be JSON text already.
+
+        Raises:
+            ValueError: it is not.
+        """
+        if not isinstance(value, str):
+            return json.dumps(value, ensure_ascii=False)
+        text = value.removeprefix(_BYTE_ORDER_MARK)
+        parse_json(text)
+        return text
 
     def look(self, field: Field, row: Mapping[str, Any], read: Any) -> dict[str, Any]:
         return {field.name: parse_json(row[field.name])}

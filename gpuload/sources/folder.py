@@ -7,7 +7,8 @@ from typing import Any
 
 from gpuload.counted import counted
 from gpuload.errors import SourceError, some_of
-from gpuload.sources.annotations import are_boxes, by_stem, no_captions, read_text
+from gpuload.machine.untrusted import parse_json
+from gpuload.sources.annotations import are_boxes, by_stem, no_captions, read_or_reject, text_in
 from gpuload.sources.files import IMAGE_EXTENSIONS, Findings, Ref, by_count, is_text, printable
 from gpuload.sources.listing import ambiguous, splits_called
 from gpuload.sources.rows import FilesSource, Row
@@ -95,8 +96,8 @@ class SidecarSource(FilesSource):
     """Images anywhere below a folder: `.txt` beside one is its caption, `.json` its JSON, and a `.png`
     beside an image of another kind its mask.
 
-    What most images have, all must have: one that lacks it is left out with that reason. Samples are in the order of
-    their paths.
+    What most images have, all must have: one that lacks it, or whose text or JSON is damaged, is left out with that
+    reason. Samples are in the order of their paths.
     """
 
     advice = "Give a folder of images with files of the same name"
@@ -121,14 +122,35 @@ class SidecarSource(FilesSource):
             else:
                 whole.append(found)
         findings.kinds["json"], findings.strict = "json", True
-        columns = {_FIELDS[end]: self._values([found[end] for found in whole], end) for end in wanted}
+        columns = {_FIELDS[end]: self._values(whole, end, findings) for end in wanted}
         for number, found in enumerate(whole):
-            yield {"image": found["image"], **{name: column[number] for name, column in columns.items()}}
+            fields = {name: column[number] for name, column in columns.items()}
+            if None not in fields.values():
+                yield {"image": found["image"], **fields}
 
-    def _values(self, files: list[Ref], extension: str) -> list[Any]:
+    def _values(self, samples: list[dict[str, Ref]], extension: str, findings: Findings) -> list[Any]:
+        """The values of all samples; None where one is damaged."""
         if extension == "png":
-            return files
-        texts = [read_text(self._files, file, self.title) for file in files]
-        if extension == "txt" and are_boxes(texts):
-            raise no_captions(self.title, texts[0], "Give --from yolo")
-        return [text.strip() for text in texts] if extension == "txt" else texts
+            return [found["png"] for found in samples]
+        read, what = (self._json, "a JSON document") if extension == "json" else (self._caption, "a text in UTF-8")
+        texts = [
+            read_or_reject(lambda: read(found[extension]), found["image"], found[extension], what, findings, ValueError)  # noqa: B023
+            for found in samples
+        ]
+        readable = [text for text in texts if text is not None]
+        if extension == "txt" and are_boxes(readable):
+            raise no_captions(self.title, readable[0], "Give --from yolo")
+        return texts
+
+    def _caption(self, file: Ref) -> str:
+        return text_in(self._files, file).strip()
+
+    def _json(self, file: Ref) -> str:
+        """The text of a document, once it was parsed.
+
+        Raises:
+            ValueError: it is none.
+        """
+        text = text_in(self._files, file)
+        parse_json(text)
+        return text

@@ -60,7 +60,7 @@ LAYOUTS: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
     ({}, {"at": "missing"}, "missing: no such folder. Give a folder of class folders"),
     ({"1.jpg": b""}, {"at": "1.jpg", "form": "folder"}, "is a file, not a folder"),
     ({f"d/{n}.{end}": b"" for n in range(6) for end in ("jpg", "txt")[: 1 + n % 2]}, {"form": "sidecar"}, "most of its 6 images have no .txt, .json or .png"),
-    ({"1.jpg": b"", "1.txt": b"\xff"}, {"form": "sidecar"}, "1.txt: cannot be read as UTF-8 text"),
+    ({"1.jpg": b"", "1.txt": b"\xff"}, {"form": "sidecar"}, "'1.jpg' its '1.txt', .*can't decode byte.* is not a text in UTF-8"),
     ({f"{n}.{end}": data for n in range(3) for end, data in (("jpg", JPG), ("txt", YOLO))}, {"form": "sidecar"}, "YOLO's boxes, such as '0 0.5 0.5 0.2 0.4.*Give --from yolo"),
     ({"1.jpg": JPG}, {"form": "yolo"}, "no image has a .txt of its name"),
     ({"a/x.txt": b""}, {"form": "voc"}, "holds no Annotations beside Data"),

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from images import Folder
 from reading import rows_of
-from sources_read import IMAGES, PHOTOS, listed, packed
+from sources_read import IMAGES, PHOTOS, listed, packed, reasons_of
+from tars import tar_bytes
 
 import gpuload
 from gpuload import SourceError
@@ -107,3 +108,51 @@ def test_one_separator_for_a_column(make_folder: Folder, cells: list[str], expec
     names = listing.fields[0].classes
     found = [[names[number] for number in row] for row in listing.samples.column("labels").to_pylist()]
     assert found == expected
+
+
+MARKED = ["\ufeffa cat".encode(), "a cat".encode("utf-16"), b"\r\na cat\r\n", b"a cat"]
+
+
+@pytest.mark.parametrize("text", MARKED)
+def test_byte_order_marks_are_no_part_of_captions(make_folder: Folder, text: bytes) -> None:
+    document = text.replace(b"a cat", b'"a cat"') if b"\0" not in text else '"a cat"'.encode("utf-16")
+    root = make_folder({"0.jpg": PHOTOS[0], "0.txt": text, "0.json": document})
+    listing = listed(root, form="sidecar")
+    assert listing.samples.column("caption").to_pylist() == ["a cat"]
+    assert listing.samples.column("json").to_pylist()[0].strip() == '"a cat"'
+
+
+def test_byte_order_marks_in_tars_and_programs(tmp_path: Path) -> None:
+    marked = "\ufeffa cat".encode()
+    (tmp_path / "x.tar").write_bytes(tar_bytes({"0.jpg": PHOTOS[0], "0.txt": marked, "0.json": b"\xef\xbb\xbf[1]"}))
+    packed(tmp_path / "x.tar", tmp_path / "out")
+    (row,) = rows_of(tmp_path / "out" / "train")
+    assert (row["caption"], row["json"]) == ("a cat", "[1]")
+    gpuload.pack([{"image": PHOTOS[0], "caption": "\ufeffa cat"}], tmp_path / "own", workers=1)
+    assert [row["caption"] for row in rows_of(tmp_path / "own" / "train")] == ["a cat"]
+
+
+def test_one_damaged_sidecar_is_the_fault_of_one_image(make_folder: Folder) -> None:
+    files = {f"{n}.txt": b"a cat" for n in range(3)} | {f"{n}.json": b"{}" for n in range(3)}
+    root = make_folder({**IMAGES, **files, "1.txt": b"\xff\xfe\xff", "2.json": b"{'a': 1}"})
+    listing = listed(root, form="sidecar")
+    assert listing.samples.column("name").to_pylist() == ["0.jpg"]
+    (first, no_text), (second, no_json) = reasons_of(listing)
+    assert (first, second) == ("1.jpg", "2.jpg")
+    assert no_text.startswith("its '1.txt', ") and no_text.endswith(" is not a text in UTF-8")
+    assert no_json.startswith("its '2.json', Expecting") and no_json.endswith(" is not a JSON document")
+
+
+def test_a_tar_with_json_that_is_none(tmp_path: Path) -> None:
+    members = {"0.jpg": PHOTOS[0], "0.json": b"{}", "1.jpg": PHOTOS[1], "1.json": b"{'a': 1}"}
+    (tmp_path / "x.tar").write_bytes(tar_bytes(members))
+    with pytest.raises(SourceError, match=r"'json' of sample 1 \('x.tar/1.jpg'\) must be a JSON document; found"):
+        listed(tmp_path / "x.tar")
+
+
+def test_whole_numbers_are_packed_again_from_their_shards(tmp_path: Path) -> None:
+    samples = [{"image": PHOTOS[n], "frame": LARGE + n, "pair": [n / 2, 1.0]} for n in range(3)]
+    gpuload.pack(samples, tmp_path / "out", workers=1, shuffle=False)
+    packed(tmp_path / "out" / "train", tmp_path / "again", "--from", "tar", "--no-shuffle")
+    (values,) = batch_of(tmp_path / "again" / "train", "frame")
+    assert (values.dtype, values.tolist()) == (np.int64, [LARGE, LARGE + 1, LARGE + 2])
