@@ -3,18 +3,15 @@
 #   docker build --target cuda -t gpuload:cuda .        (run it with --gpus all)
 #   docker run --rm -v "$PWD:/data" gpuload:cpu pack /data/photos /data/shards
 FROM python:3.13-slim-bookworm AS base
-ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONDONTWRITEBYTECODE=1 \
-    NUMBA_CACHE_DIR=/var/cache/gpuload
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONDONTWRITEBYTECODE=1
 WORKDIR /opt/gpuload
 COPY pyproject.toml README.md LICENSE ./
-COPY tools/hatch_build.py tools/constraints.txt tools/
+COPY tools/hatch_build.py tools/build_kernels.py tools/constraints.txt tools/
 COPY gpuload gpuload
-RUN mkdir -p "$NUMBA_CACHE_DIR" && useradd --uid 1000 --create-home user
+RUN useradd --uid 1000 --create-home user
 
 FROM base AS cpu
 RUN pip install --constraint tools/constraints.txt --extra-index-url https://download.pytorch.org/whl/cpu '.[cpu,sources,remote,report]'
-# The CPU decoder is compiled here, for the kind of processor that builds the image.
-RUN python -m gpuload warm-up && chmod -R a+rX "$NUMBA_CACHE_DIR"
 USER 1000
 WORKDIR /data
 ENTRYPOINT ["python", "-m", "gpuload"]
@@ -23,7 +20,6 @@ ENTRYPOINT ["python", "-m", "gpuload"]
 FROM base AS cuda
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility,video
 RUN pip install --constraint tools/constraints.txt '.[cuda13,sources,remote,report]'
-RUN python -m gpuload warm-up && chmod -R a+rX "$NUMBA_CACHE_DIR"
 USER 1000
 WORKDIR /data
 ENTRYPOINT ["python", "-m", "gpuload"]

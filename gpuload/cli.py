@@ -1,5 +1,5 @@
-"""The command line: `python -m gpuload pack`, `index`, `fetch`, `verify`, `info`, `report`, `show`, `doctor`, `tune`
-and `warm-up`.
+"""The command line: `python -m gpuload pack`, `index`, `fetch`, `verify`, `info`, `report`, `show`, `doctor` and
+`tune`.
 
     python -m gpuload pack photos shards --val 0.1
     python -m gpuload index 'shards/train-{000..127}.tar'
@@ -9,7 +9,6 @@ and `warm-up`.
     python -m gpuload show shards/train 17
     python -m gpuload doctor shards/train
     python -m gpuload tune shards/train
-    python -m gpuload warm-up
 
 Exit codes: 0 success; 1 verify or doctor found faults; 2 nothing was done (the reason is on stderr); 3 packed, but some
 images were rejected (listed in rejected.jsonl); 70 a bug in gpuload, with its traceback; 130 stopped by Ctrl-C.
@@ -42,7 +41,6 @@ COMMANDS = {
     "show": ("sets.Show", "show single samples of a packed set"),
     "doctor": ("sets.Doctor", "check this machine and name the bottleneck"),
     "tune": ("tune.Tune", "find the fastest settings for a packed folder on this machine"),
-    "warm-up": ("sets.WarmUp", "compile the CPU decoder ahead of the first loader"),
 }
 
 

@@ -288,17 +288,11 @@ class Pace(NamedTuple):
         return self.images / self.seconds
 
 
-def pace(
-    batches: Iterator[Any],
-    seconds: float,
-    ahead: int = 0,
-    settled: Callable[[], None] = lambda: None,
-) -> Pace:
+def pace(batches: Iterator[Any], seconds: float, ahead: int = 0) -> Pace:
     """Takes batches for this many seconds, at least one.
 
     batches: an endless iterator of arrays whose first dimension is that of the samples. ahead: number of first batches
-    that do not count, since the loader may already have decoded them. settled: called after them, before the clock
-    starts; it may wait for the device.
+    that do not count, since the loader may already have decoded them.
     """
     begun, first_s = time.perf_counter(), 0.0
     images: Any = ()
@@ -306,7 +300,6 @@ def pace(
         images = next(batches)
         first_s = first_s or time.perf_counter() - begun
     _wait_for(images)
-    settled()
     started, steps, count = time.perf_counter(), 0, 0
     while not steps or time.perf_counter() - started < seconds:
         images = next(batches)

@@ -27,7 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-IMPORTS = ("torch", "numba", "gpuload.loader.iterator", "gpuload.decode.native.decoder", "gpuload.packing.packer")
+IMPORTS = ("torch", "gpuload.loader.iterator", "gpuload.decode.native.decoder", "gpuload.packing.packer")
 
 
 @functools.cache
@@ -79,7 +79,6 @@ def serve(place: str, *more: str) -> dict[str, Any]:
     """Forks for each command. It returns in the forks, with what each is to run."""
     for name in (*IMPORTS, *more):
         importlib.import_module(name)
-    importlib.import_module("numba").njit(lambda x: x)(1)  # the first compilation makes tables, which forks then have
     gc.freeze()  # the collector, which looks at all objects at the end, does not copy their pages
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(place)
@@ -128,7 +127,6 @@ def become(arguments: list[str], environment: dict[str, str], folder: str) -> Ca
         stream = open(number, "w" if number else "r", closefd=False, errors=errors)  # noqa: SIM115 - to the end
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-    importlib.import_module("numba").core.config.reload_config()
     if "OMP_NUM_THREADS" in environment:
         importlib.import_module("torch").set_num_threads(int(environment["OMP_NUM_THREADS"]))
     warnings.resetwarnings()

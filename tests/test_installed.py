@@ -76,13 +76,6 @@ DALI_LOADER = LOADER.format(", normalize='image'", ", decoder='dali', output='nu
         ("h5py", "sources", command("pack images.h5 out"), "images.h5: h5py is not installed"),
         ("lmdb msgpack", "sources", command("pack store.lmdb out"), "lmdb is not installed; msgpack is not installed"),
         ("ray", "ray", command("pack photos out --engine ray"), "--engine ray: ray is not installed"),
-        ("numba", "cpu", command("warm-up"), "warm-up compiles the CPU decoder: numba is not installed"),
-        (
-            "numba nvidia.dali",
-            "cpu",
-            command("tune shards --device cpu"),
-            "can be used. 'native': numba is not installed; 'dali': nvidia.dali is not installed",
-        ),
         ("torch", "cpu", DALI_LOADER, "normalize='image' and erasing need torch: torch is not installed"),
         ("sklearn", "examples", "import made_up\nmade_up.main(['lmdb', 'out'])", "out: sklearn is not installed"),
     ],
@@ -98,7 +91,7 @@ def test_what_is_missing_is_named_before_anything_is_done(
 
 
 def test_what_needs_none_of_the_extras_works_without_all_of_them(here: Path, tmp_path: Path) -> None:
-    names = "torch simplejpeg numba nvidia.dali cupy h5py lmdb msgpack ray sklearn tqdm torchvision matplotlib"
+    names = "torch simplejpeg nvidia.dali cupy h5py lmdb msgpack ray sklearn tqdm torchvision matplotlib"
     shutil.copytree(here / "photos", tmp_path / "photos")
     done = run_without(
         names,
@@ -234,27 +227,3 @@ def test_the_command_is_for_where_gpuload_came_from(monkeypatch: pytest.MonkeyPa
     assert install_command("cpu") == "pip install 'gpuload[cpu]'"
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "another"\n')  # some packages install theirs
     assert install_command("cpu") == "pip install 'gpuload[cpu]'"
-
-
-PRINT_REPLACED = """
-import builtins, sys
-{import_before}
-
-def print(*values, force=False, builtin_print=print):  # as in torchvision's references, MAE, DETR and DINO
-    if force:
-        builtin_print(*values)
-
-builtins.print = replaced = print
-import gpuload
-loader = gpuload.DaliIterator(sys.argv[1], 8, augment=gpuload.Augment(8), device="cpu", decoder="native")
-print("not the master")
-assert builtins.print is replaced
-print(len(list(loader)), force=True)
-"""
-
-
-@pytest.mark.parametrize("import_before", ["", "import gpuload"])
-def test_numba_is_imported_where_a_script_has_replaced_print(packed: Path, import_before: str) -> None:
-    code = PRINT_REPLACED.format(import_before=import_before)
-    done = subprocess.run([sys.executable, "-c", code, str(packed)], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "12\n"), done.stderr

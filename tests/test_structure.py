@@ -19,24 +19,30 @@ PACKAGE = Path(gpuload.__file__).parent
 # The rooms of the package, which are its top-level modules and packages, in the order in which data passes through
 # them. The packing half and the loading half depend on the common rooms and not on each other; the commands depend on
 # both. A module may import from its own room and from the rooms before it. The lists are complete.
-COMMON = ["errors", "counted", "checks", "types", "machine", "store", "draws", "headers", "pictures", "fields", "disk"]
+COMMON = [
+    "errors",
+    "counted",
+    "checks",
+    "types",
+    "machine",
+    "store",
+    "draws",
+    "kernels",
+    "headers",
+    "pictures",
+    "fields",
+    "disk",
+]
 PACKING = ["sources", "packing"]
 LOADING = ["monitor", "order", "functions", "transforms", "augment", "read", "decode", "batchwise", "output", "loader"]
 COMMANDS = ["doctor", "report", "commands", "cli", "__main__"]
 
-# What packing takes of the loading half: the one reader of a JPEG's coded bits.
-CROSSING = {"gpuload.decode.native", "gpuload.decode.native.jpeg"}
-
-_NATIVE = "decode/native"
 # Large packages, and the only modules that may import them.
 OWNERS = {
     "nvidia": {"decode/dali/graph.py"},
     "torch": {f"decode/{name}.py" for name in ("device", "in_torch")}
     | {"output/arrays.py", "functions/torch_draws.py", "transforms/apply.py"},
-    "simplejpeg": {f"{_NATIVE}/images.py", "packing/image.py"},
-    "numba": {f"{_NATIVE}/{name}.py" for name in ("cache", "compiled", "intrinsics", "values")}
-    | {f"{_NATIVE}/jpeg/{name}.py" for name in ("blocks", "part", "decode")}
-    | {f"{_NATIVE}/transforms/image.py"},
+    "simplejpeg": {"packing/image.py"},
     "cupy": {"output/arrays.py"},
     "ray": {"packing/ray_engine.py"},
     "obstore": {"store/objects.py"},
@@ -79,8 +85,6 @@ def backward(room: str, imported: Set[str]) -> list[str]:
     if room not in COMMANDS:
         half = PACKING if room in PACKING else LOADING if room in LOADING else []
         line = COMMON + half
-    if room == "packing":
-        imported = imported - CROSSING
     used = {name.split(".")[1] for name in imported if name.startswith("gpuload.")}
     known = set(COMMON + PACKING + LOADING + COMMANDS)
     return sorted((used & known) - set(line[: line.index(room) + 1]))
@@ -170,7 +174,7 @@ def test_importing_loads_neither_dali_nor_torch_nor_cupy(module: str) -> None:
     code = f"import sys, {module}; print(*{{name.split('.')[0] for name in sys.modules}})"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "gpuload" in loaded  # so that the test cannot pass on empty output
-    assert {"nvidia", "torch", "cupy", "numba", "obstore", "asyncio", "webdataset"}.isdisjoint(loaded)
+    assert {"nvidia", "torch", "cupy", "obstore", "asyncio", "webdataset"}.isdisjoint(loaded)
 
 
 def test_public_names_are_listed_and_exist() -> None:

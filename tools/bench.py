@@ -69,8 +69,7 @@ def main(argv: list[str] | None = None) -> int:
         args.loaders = [BEFORE, "gpuload"]
         try:
             pythons[BEFORE] = check_out(args.against)
-            # Otherwise another decoder would decode until it is compiled.
-            subprocess.run([pythons[BEFORE], "-m", "gpuload", "warm-up"], capture_output=True, check=True)
+            subprocess.run([pythons[BEFORE], "tools/build_kernels.py"], capture_output=True, check=True)
         except subprocess.CalledProcessError as error:
             parser.error(f"--against {args.against}: {error.stderr.decode().strip()}")
     if args.plot and (fault := fault_of("matplotlib")) is not None:

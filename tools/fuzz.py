@@ -19,7 +19,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 from fuzzing.registry import TARGETS  # noqa: E402
 from fuzzing.run import fuzz  # noqa: E402
 
-PACKAGES = ("numpy", "pyarrow", "pillow", "h5py", "lmdb", "msgpack", "simplejpeg", "numba")
+PACKAGES = ("numpy", "pyarrow", "pillow", "h5py", "lmdb", "msgpack")
 
 
 def main() -> int:

@@ -14,8 +14,7 @@ step() {
 
 # Hundreds of processes import gpuload: where no bytecode is written, each would compile it.
 unset PYTHONDONTWRITEBYTECODE
-# Beside the checks, which use one core: otherwise the first tests wait while the CPU decoder is compiled.
-"$python" -m gpuload warm-up >/dev/null 2>&1 &
+step kernels "$python" tools/build_kernels.py
 step format "$python" -m ruff format --check .
 step lint "$python" -m ruff check .
 step types "$python" -m mypy

@@ -1,5 +1,4 @@
-"""Commands for packed sets: `index`, `fetch`, `verify`, `info`, `show`, `report`; and for a machine: `doctor`,
-`warm-up`."""
+"""Commands for packed sets: `index`, `fetch`, `verify`, `info`, `show`, `report`; and for a machine: `doctor`."""
 
 import io
 import re
@@ -15,7 +14,7 @@ from gpuload.commands.options import given, place
 from gpuload.commands.terminal import Output, say, say_json, say_table
 from gpuload.counted import counted, progress_bar
 from gpuload.disk import manifest as manifest_file
-from gpuload.errors import ArgumentError, GpuloadError, MissingPackageError, OutputError
+from gpuload.errors import ArgumentError, OutputError
 from gpuload.machine.installed import require
 from gpuload.store.url import as_location
 
@@ -116,15 +115,13 @@ class Verify:
     quarantine: str | None = given(None, "write the faulty samples to FILE, for gpuload.Dataset(exclude=FILE)", "FILE")
 
     def run(self) -> int:
-        from gpuload.packing.verify import can_read_points, verify
+        from gpuload.packing.verify import verify
 
         if self.quarantine is not None:
             Output(Path(self.quarantine), "--quarantine", b'{"key": ')
         with progress_bar("verifying", "shards") as bar:
             faults = verify(self.folder, self.workers, bar, quarantine=self.quarantine)
         say(*map(str, faults))
-        if not can_read_points():
-            say("note: seek points were not compared with their images, for which numba is needed")
         say(f"{self.folder}: {counted(len(faults), 'fault')}" if faults else f"{self.folder}: all is well")
         return FAULTY if faults else DONE
 
@@ -260,32 +257,6 @@ def _values(dataset: Any, sample: dict[str, Any]) -> list[str]:
         kind = kind_of(field)
         texts |= kind.texts(field, sample, kind.class_names(field, dataset.manifest.classes))
     return [f"{name}: {text[:_VALUE]}{'…' if len(text) > _VALUE else ''}" for name, text in texts.items()]
-
-
-@dataclass(frozen=True)
-class WarmUp:
-    """Compiles the CPU decoder, as the first loader on a machine would, and caches it for later processes: in the
-    folder NUMBA_CACHE_DIR, in the package, or in the user's cache folder. Run it while you build a container image, on
-    the kind of processor that will run it."""
-
-    epilog = "Exit codes: 0 compiled; 2 the code cannot be cached, or a package is not installed."
-
-    def run(self) -> int:
-        from gpuload.decode.open import native_fault
-
-        if (fault := native_fault()) is not None:
-            raise MissingPackageError(f"warm-up compiles the CPU decoder: {fault.reason}. {fault.remedy}")
-        from gpuload.decode.native.decoder import warm_up
-
-        done = warm_up()
-        if not done.folders:
-            raise GpuloadError(
-                "the CPU decoder was compiled, but no folder can be written to keep it. Set NUMBA_CACHE_DIR to one "
-                "that can"
-            )
-        what = f"compiled in {done.seconds:.1f} s, and kept" if done.compiled else "compiled already,"
-        say(f"the CPU decoder is {what} in {' and '.join(map(str, done.folders))}")
-        return DONE
 
 
 @dataclass(frozen=True)

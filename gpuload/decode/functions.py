@@ -26,16 +26,20 @@ from gpuload.augment import Form, View
 from gpuload.augment.crops import Crops, whole_images
 from gpuload.augment.schedule import Schedule
 from gpuload.decode.interface import NUMPY_DTYPES, Buffers, Changed, Fault, Stored
+from gpuload.decode.native.cuts import Cuts, crop_or_pad
+from gpuload.decode.native.images import DecodePlan, ImageDecoder, bands_of, picture_kind
+from gpuload.decode.native.values import Target, as_levels
 from gpuload.decode.pillow import UndecodableError, crop_and_resize_mask, decode_mask
-from gpuload.decode.postprocess import Postprocess, has_compiled, level_dtype, warp_masks
+from gpuload.decode.postprocess import Postprocess, level_dtype, warp_masks
 from gpuload.decode.runner import Job, Stage, Work
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, FunctionError
 from gpuload.fields.motion import Motion
 from gpuload.fields.rows import MovingField, take
 from gpuload.functions.function import Caller, Entries, FailedCallError, Sample, name_of
+from gpuload.kernels.structs import PICTURE
 from gpuload.read.batch import Batch
-from gpuload.types import I64, U8, Array
+from gpuload.types import U8, Array
 
 # Writes the levels of one image, or its values if nothing else remains to be done, to a `native.values.Target`.
 MakeLevels = Callable[[Any], None]
@@ -119,7 +123,7 @@ class CallFunctions(Stage):
                     NUMPY_DTYPES[form.dtype] if finishes else level_dtype(stored.pixels)
                 )
         befores = [form.levels(stored.pixels) for form in forms if form.function == "before_crop"]
-        self.whole = WholeImages(befores, stored) if befores else None
+        self.whole = WholeImages(stored) if befores else None
         self._is_ended = threading.Event()
         # Made last, so it runs first at the interpreter's exit.
         weakref.finalize(self, _end, self._is_ended, caller.close, os.getpid())
@@ -303,7 +307,7 @@ class _View:
     def _flipped(self, row: int, image: Array, masks: list[U8]) -> tuple[Array | MakeLevels, list[U8]]:
         across, down = (-1 if flips[row] else 1 for flips in (self._crops.mirror, self._crops.mirror_y))
         masks = [mask[::down, ::across] for mask in masks]
-        if self._stage.pixels.is_rgb and has_compiled():
+        if self._stage.pixels.is_rgb:
             return partial(_copy_image, np.ascontiguousarray(image), (down < 0, across < 0)), masks
         return image[::down, ::across].transpose(2, 0, 1), masks
 
@@ -331,8 +335,6 @@ class _View:
         if values is None:
             _write(levels, out)
         elif callable(levels) and values.is_linear(view):
-            from gpuload.decode.native.values import Target
-
             levels(Target(out, values.mean, values.factor))
             values.erase(out, view)
         else:
@@ -346,16 +348,14 @@ class _View:
 
 def _write(levels: Array | MakeLevels, out: Any) -> None:
     if callable(levels):
-        from gpuload.decode.native.values import as_levels
-
         levels(as_levels(out))
     else:
         out[0] = levels
 
 
-def _picture_of(image: Array) -> I64:
-    """int64 (1, 7), as `gpuload.decode.native.cuts.resample` takes it; the image must stay alive."""
-    return np.array([(image.ctypes.data, *image.shape[:2], image.strides[0], 0, 0, 1)], np.int64)
+def _picture_of(image: Array) -> Array:
+    """(1,) of `PICTURE`; the image must stay alive."""
+    return np.array([(image.ctypes.data, *image.shape[:2], image.strides[0], 0, 0, 1)], PICTURE)
 
 
 def _copy_image(image: Array, flips: tuple[bool, bool], target: Any) -> None:
@@ -363,10 +363,8 @@ def _copy_image(image: Array, flips: tuple[bool, bool], target: Any) -> None:
     _copy_picture(_picture_of(image), flips, target)
 
 
-def _copy_picture(picture: I64, flips: tuple[bool, bool], target: Any) -> None:
-    from gpuload.decode.native.cuts import crop_or_pad
-
-    size = picture[:, 1:3].copy()
+def _copy_picture(picture: Array, flips: tuple[bool, bool], target: Any) -> None:
+    size = np.stack([picture["height"], picture["width"]], axis=1)
     window = np.array([(0, 0, *size[0])])  # np.pad takes 14 µs, as long as a small image
     fills = np.zeros(3, np.uint8) if target.bands is None else np.zeros(1)
     crop_or_pad(picture, window, np.array([flips]), size, fills, 0, target)(0, 1)
@@ -379,23 +377,16 @@ def _unflipped(view: View) -> View:
 
 
 class WholeImages:
-    """Decodes whole images by compiled code, and crops. forms: of the views that are cropped, as levels."""
+    """Decodes whole images by kernels, and crops."""
 
-    def __init__(self, forms: list[Form], stored: Stored) -> None:
-        from gpuload.decode.native.cuts import load_compiled
-        from gpuload.decode.native.images import ImageDecoder, bands_of, picture_kind
-
-        load_compiled(forms, stored.pixels)
+    def __init__(self, stored: Stored) -> None:
         self._images, self._source, self._pixels = ImageDecoder(stored), stored.source, stored.pixels
         self._decoded, self._own = picture_kind(stored), None
         if self._decoded is not None:
             self._own = bands_of(stored.pixels)
-            load_compiled([forms[0]._replace(pads=True)], stored.pixels)
 
     def plan(self, batch: Batch) -> Any:
         """The decode plan for the images of a batch."""
-        from gpuload.decode.native.images import DecodePlan
-
         windows = np.zeros((len(batch), 4), np.int64)
         windows[:, 2], windows[:, 3] = batch.encoded.heights, batch.encoded.widths
         return DecodePlan(batch.encoded, windows, np.ones(len(batch), np.int64), self._source)
@@ -406,7 +397,7 @@ class WholeImages:
         owners, broken = self._images.decode(plan, row)
         if row in broken:
             return broken[row]
-        address, height, width, stride = plan.pictures[row, :4].tolist()
+        address, height, width, stride, *_ = plan.pictures[row].tolist()
         if self._decoded is None:
             memory = (ctypes.c_uint8 * (height * stride)).from_address(address)
             pixels: Array = np.frombuffer(memory, np.uint8).reshape(height, width, 3)
@@ -424,8 +415,6 @@ class WholeImages:
 
     def cut(self, form: Form, view: View, image: Array) -> MakeLevels:
         """Crops one image, (height, width, channels) in C order."""
-        from gpuload.decode.native.cuts import Cuts
-
         cuts = Cuts(form.levels(self._pixels), view, *np.array(image.shape[:2])[:, None])
 
         def make(target: Any) -> None:
@@ -433,10 +422,8 @@ class WholeImages:
 
         return make
 
-    def _in_mode(self, pictures: I64, height: int, width: int) -> Array:
+    def _in_mode(self, pictures: Array, height: int, width: int) -> Array:
         """The decoded pixels in the mode of the batch, such as gray from three channels."""
-        from gpuload.decode.native.values import as_levels
-
         out = np.empty((1, height, width, self._pixels.channels), level_dtype(self._pixels))
         _copy_picture(pictures, (False, False), as_levels(out.transpose(0, 3, 1, 2), self._decoded))
         pixels: Array = out[0].astype(self._pixels.dtype, copy=False)

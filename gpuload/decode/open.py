@@ -56,10 +56,10 @@ def choose_decoder(
 ) -> tuple[Backend, int | None]:
     """The decoder, and the number of the GPU for the batches, or None for the CPU.
 
-    "auto" on a CPU is "native" if it is usable: its images/s over DALI's, for random crops on 2 cores (2026-11), are
-    1.7 with ImageNet's JPEGs, 1.5 at 64×64, and with raw images 1.7 at 64×64 and 128×128. Otherwise DALI decodes, with
-    a log message. On a GPU, "auto" is "native" if DALI's whole images do not fit into its memory, or if this rank has
-    enough cores, which leaves the GPU to training; otherwise "dali"; or the only usable decoder.
+    "auto" on a CPU is "native": its images/s over DALI's, for random crops on 2 cores (2026-11), are 1.7 with
+    ImageNet's JPEGs, 1.5 at 64×64, and with raw images 1.7 at 64×64 and 128×128. On a GPU, "auto" is "native" if
+    DALI's whole images do not fit into its memory, or if this rank has enough cores, which leaves the GPU to training;
+    otherwise "dali"; or the only usable decoder.
 
     decodes: whether anything needs decoding; if not, no packages are needed.
 
@@ -69,27 +69,30 @@ def choose_decoder(
     """
     name: DecoderName = decoder if isinstance(decoder, str) else "dali" if isinstance(decoder, Dali) else "both"
     uploads = name == "both" or (device != "cpu" and has_driver())
-    native = native_fault(uploads) if decodes and name != "dali" else None
-    by_torch = name == "native" or (name == "auto" and decodes and native is None)
-    if native is not None and name != "auto":
-        raise _missing(name, native)
+    native_fault = (
+        fault_of("torch") if uploads and decodes and name != "dali" else None
+    )  # torch brings batches to a GPU
+    by_torch = name == "native" or (name == "auto" and decodes and native_fault is None)
+    if native_fault is not None and name != "auto":
+        raise _missing(name, native_fault)
     device_id = find_device(device, ranks, _count_gpus(device, by_torch, by_dali=name != "native"))
-    if name == "native" or (name == "auto" and native is None and device_id is None):
+    if name == "native" or (name == "auto" and native_fault is None and device_id is None):
         return "native", device_id
-    dali = dali_fault() if decodes else None
+    missing_dali = dali_fault() if decodes else None
     if name != "auto":
-        if dali is not None:
-            raise _missing(name, dali)
+        if missing_dali is not None:
+            raise _missing(name, missing_dali)
         return name, device_id
-    if native is not None and dali is not None:
+    if native_fault is not None and missing_dali is not None:
         raise MissingPackageError(
-            f"decoder='auto': no decoder can be used. 'native': {native.reason}; 'dali': {dali.reason}. {native.remedy}"
+            f"decoder='auto': no decoder can be used. 'native': {native_fault.reason}; 'dali': {missing_dali.reason}. "
+            f"{native_fault.remedy}"
         )
-    if native is not None:
-        _log(native, "decoder='dali' is used")
+    if native_fault is not None:
+        _log(native_fault, "decoder='dali' is used")
         return "dali", device_id
-    if dali is not None:
-        _log(dali, "decoder='native' is used")
+    if missing_dali is not None:
+        _log(missing_dali, "decoder='native' is used")
         return "native", device_id
     if device_id is None or not decodes:
         return "dali", device_id
@@ -130,16 +133,6 @@ def _count_dalis_gpus() -> int:
     from gpuload.decode.dali.decoder import count_gpus
 
     return count_gpus()
-
-
-def native_fault(uploads: bool = False) -> Fault | None:
-    """Why the native decoder cannot be used here. uploads: whether torch is to bring its batches to a GPU."""
-    for package in ("numba", "simplejpeg", *(["torch"] if uploads else [])):
-        if (fault := fault_of(package)) is not None:
-            return fault
-    if getattr(getattr(import_module("numba"), "config", None), "DISABLE_JIT", False):
-        return Fault("NUMBA_DISABLE_JIT disables numba", "Unset it")
-    return fault_of("gpuload.decode.native.decoder")  # a version of numba that lacks something
 
 
 def dali_fault() -> Fault | None:
@@ -233,8 +226,6 @@ class _Opening(NamedTuple):
         """The stages with user functions, which run on the CPU; their results are copied to the GPU."""
         stored, device = self.stored, self.device
         if any(form.function == "before_crop" for form in forms):
-            if (fault := native_fault()) is not None:
-                raise MissingPackageError(f"Function(before_crop=True): {fault.reason}. {fault.remedy}")
             self.check_mixed("Function(before_crop=True)", stored.source == GRAY, "gray images")
         inner = [self._inner(form) for form in forms if form.function != "before_crop"]
         decoding, prepare = self._replace(device_id=None, device=None).stages(name, inner) if inner else ([], None)

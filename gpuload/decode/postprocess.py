@@ -1,7 +1,7 @@
-"""Levels to the values of a batch: transforms, normalisation, erasing; compiled on a CPU, else in torch."""
+"""Levels to the values of a batch: transforms, normalisation, erasing; by kernels on a CPU, else in torch."""
 
 from collections.abc import Iterator
-from functools import cache, cached_property
+from functools import cached_property
 from importlib import import_module
 from itertools import groupby
 from typing import Any
@@ -9,19 +9,14 @@ from typing import Any
 import numpy as np
 
 from gpuload.augment import Form, View
+from gpuload.decode.native.transforms import run
 from gpuload.fields.images import RGB, Pixels
 from gpuload.fields.rows import take
-from gpuload.machine.installed import fault_of, require
+from gpuload.machine.installed import require
 from gpuload.transforms.ops import FIRST_OWN
 from gpuload.transforms.steps import Steps, no_steps
 from gpuload.transforms.warps import mask_steps
 from gpuload.types import F32
-
-
-@cache
-def has_compiled() -> bool:
-    """Whether numba is installed."""
-    return fault_of("gpuload.decode.native.transforms.run") is None
 
 
 def has_own(steps: Steps) -> bool:
@@ -29,16 +24,16 @@ def has_own(steps: Steps) -> bool:
     return bool((steps.ops >= FIRST_OWN).any())
 
 
-def is_compiled(images: Any) -> bool:
-    """Whether compiled code executes the steps of these images: a NumPy array, or a tensor in host memory."""
+def runs_kernels(images: Any) -> bool:
+    """Whether kernels execute the steps of these images: uint8 in a NumPy array, or a tensor in host memory."""
     in_memory = isinstance(images, np.ndarray) or images.device.type == "cpu"
-    return in_memory and str(images.dtype).rpartition(".")[2] == "uint8" and has_compiled()
+    return in_memory and str(images.dtype).rpartition(".")[2] == "uint8"
 
 
 def transform(images: Any, steps: Steps, pixels: Pixels = RGB) -> Any:
     """As `gpuload.transforms.apply.apply_steps`, on any device, of a tensor or a NumPy array. Where compiled code
     executes them, kernels of the user's get images one by one."""
-    if not is_compiled(images):
+    if not runs_kernels(images):
         return _in_torch(images, steps, pixels)
     if not steps.ops.any():
         return images
@@ -48,10 +43,8 @@ def transform(images: Any, steps: Steps, pixels: Pixels = RGB) -> Any:
 
 
 def transform_into(images: Any, steps: Steps, out: Any, mean: F32, factor: F32, pixels: Pixels = RGB) -> None:
-    """The same for those that `is_compiled` says: their levels, less mean (C,) and times factor, to `out`, which is
+    """The same for those that `runs_kernels` says: their levels, less mean (C,) and times factor, to `out`, which is
     uint8 or float32 (N, C, height, width), contiguous so or with channels last."""
-    from gpuload.decode.native.transforms.run import run  # numba is needed by the native decoder alone
-
     *first, last = _parts(steps)
     if has_own(last):
         first, last = [*first, last], Steps(steps.ops[:, :0], steps.args[:, :0])
@@ -132,7 +125,7 @@ class Postprocess:
                 own = images[row : row + 1, :, :height, :width]
                 own[:] = transform(own, take(view.steps, slice(row, row + 1)), self._pixels)
             view = view.without_transforms()
-        if self.linear and is_compiled(images):
+        if self.linear and runs_kernels(images):
             steps = no_steps(len(images)) if view.steps is None else view.steps
             transform_into(images, steps, out, self.mean, self.factor, self._pixels)
         else:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 import gpuload
-from gpuload.decode.open import native_fault
 from gpuload.disk.dataset import Dataset, packed_folders
 from gpuload.doctor import Answer, Finding, Told, environment, sets, size
 from gpuload.doctor.environment import Driver
@@ -58,7 +57,7 @@ def examine(folder: Path | URL | None, seconds: float) -> Iterator[Finding]:
 
 def decoders(driver: Driver | None) -> list[tuple[str, str]]:
     """(device, decoder) of all that can be tried here, by what is installed."""
-    found = [("cpu", "native")] if native_fault() is None else []
+    found = [("cpu", "native")]
     if fault_of("nvidia.dali") is None:
         gpus = () if driver is None else driver.gpus
         found += [("cpu", "dali"), *((f"cuda:{number}", "dali") for number in range(len(gpus)))]
@@ -135,16 +134,9 @@ def measure(folder: str, device: str, decoder: str, seconds: float) -> dict[str,
         rank=0,  # whatever the environment says
         world_size=1,
     ) as loader:
-        found = pace(forever(loader), seconds, _AHEAD, settled=_wait_for_compilation)
+        found = pace(forever(loader), seconds, _AHEAD)
         last = loader.metrics(min(MOST_STEPS, found.steps))
         told = {name: getattr(loader, name) for name in ("device", "decoder", "num_threads", "batch_size")}
         told |= {name: getattr(found, name) for name in ("images", "seconds", "images_per_s", "first_s")}
         told |= {"binds": last.binds, "advice": advice(last.binds)}
         return {**told, "bytes_per_s": found.images_per_s * last.bytes / last.images}
-
-
-def _wait_for_compilation() -> None:
-    """The JPEG decoder is compiled while libjpeg-turbo decodes, more slowly."""
-    background = sys.modules.get("gpuload.decode.native.compiled")
-    if background is not None:
-        background.wait_for_all()

@@ -6,14 +6,14 @@ import platform
 from collections import Counter
 from collections.abc import Callable
 from importlib import import_module, metadata
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from packaging.version import Version
 
 from gpuload import __version__
-from gpuload.decode.open import native_fault
 from gpuload.doctor import Answer
+from gpuload.errors import MissingPackageError
+from gpuload.kernels.library import library, library_file
 from gpuload.machine.installed import cuda_version, fault_of
 from gpuload.machine.limits import affinity, count_cores, cpu_quota
 
@@ -112,20 +112,13 @@ def _beside_driver(said: str, cuda: int, driver: Driver | None, data: dict[str, 
 
 
 def check_native(driver: Driver | None) -> Answer:
-    """The CPU decoder, and where its machine code is kept."""
-    if (fault := native_fault()) is not None:
-        said = f"cannot be used: {fault.reason}; on a CPU DALI decodes, where it is installed, but slower"
-        return "note" if fault.is_missing else "broken", said, fault.remedy, {}
-    folders: list[Path] = import_module("gpuload.decode.native.compiled").cache_folders()
-    compiled = any(next(folder.glob("*.nbc"), None) is not None for folder in folders)  # numba's machine code
-    where, data = " and ".join(map(str, folders)), {"folders": list(map(str, folders)), "compiled": compiled}
-    if not folders:
-        said = "its machine code cannot be kept: each process compiles it again, for some 12 s of one core's time"
-        return "attention", said, "Set NUMBA_CACHE_DIR to a folder that can be written", data
-    if not compiled:
-        said = f"is not compiled yet: the first process takes some 12 s of one core for that, and keeps it in {where}"
-        return "note", said, "`python -m gpuload warm-up` compiles it ahead, such as into a container's image", data
-    return "ok", f"is compiled, in {where}", "", data
+    """The CPU decoder: which library of kernels this processor gets."""
+    try:
+        library()
+    except MissingPackageError as error:
+        return "broken", "cannot be used", str(error), {}
+    name = library_file().stem
+    return "ok", f"its kernels are compiled for {name}", "", {"library": name}
 
 
 def check_cores(driver: Driver | None) -> Answer:

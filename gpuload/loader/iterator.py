@@ -18,7 +18,7 @@ from gpuload.decode.arguments import Backend, Both, Dali, DecoderName, OnCorrupt
 from gpuload.decode.dali.memory import check_whole_images
 from gpuload.decode.functions import find_functions
 from gpuload.decode.interface import Resources, no_pixels
-from gpuload.decode.open import choose_decoder, find_stored, native_fault, open_decoder, plan_resources
+from gpuload.decode.open import choose_decoder, find_stored, open_decoder, plan_resources
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, CallError, GpuloadError, StateError
 from gpuload.fields.kind import FieldSpec
@@ -191,7 +191,7 @@ class DaliIterator:
         self._stored = find_stored(self._datasets, schedule.pixels, collate.mask_fills) if decodes else None
 
         odd = any(form.places or form.padding_mode != "constant" for form in schedule.forms)
-        if (self._functions is not None or odd) and decoder == "auto" and native_fault() is None:
+        if (self._functions is not None or odd) and decoder == "auto":
             decoder = "native"  # even on a GPU: functions run on the CPU; DALI was not measured at scaling and padding
         resources = plan_resources(decoder, self.ranks, min(batch_size, self._epochs.samples), num_threads, prefetch)
         chosen = choose_decoder(decoder, device, self.ranks, self._datasets, resources, decodes)

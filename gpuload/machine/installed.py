@@ -1,6 +1,5 @@
 """Usable packages, their import, and the commands that install missing ones."""
 
-import builtins
 import ctypes
 import gc
 import importlib.util
@@ -9,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gpuload.errors import MissingPackageError
 
@@ -32,7 +31,6 @@ _DISTRIBUTIONS = {
     "yaml": "pyyaml",
     "nvidia.dali": "nvidia-dali-{}0",
     "cupy": "cupy-{}x",
-    "gpuload.decode.native.decoder": "numba",
 }
 
 
@@ -49,7 +47,7 @@ def fault_of(package: str) -> Fault | None:
     try:
         if importlib.util.find_spec(package) is None:
             return _missing(package)
-        with paused_collector(), _print_of_builtins():
+        with paused_collector():
             import_module(package)
     except ValueError:  # find_spec: sys.modules holds None for it
         return _missing(package)
@@ -87,25 +85,6 @@ def paused_collector() -> Iterator[None]:
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()
-
-
-@contextmanager
-def _print_of_builtins() -> Iterator[None]:
-    """Makes `builtins.print` look like Python's own. numba looks it up by module and name during its import,
-    and training scripts replace it by a function that prints only on rank 0."""
-    replaced = builtins.print
-
-    def stand_in(*values: Any, **options: Any) -> None:
-        replaced(*values, **options)
-
-    stand_in.__module__, stand_in.__name__ = "builtins", "print"
-    if getattr(replaced, "__module__", None) != "builtins":
-        builtins.print = stand_in
-    try:
-        yield
-    finally:
-        if builtins.print is stand_in:
-            builtins.print = replaced
 
 
 def require(subject: str, *packages: str) -> None:

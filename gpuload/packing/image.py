@@ -6,9 +6,7 @@ inverse DCT and the colour conversion: 1,165 images/s per core, against 870 for 
 13, 2026-11); on 200 truncated or corrupted files, both gave the same verdict.
 """
 
-import functools
 import io
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -26,6 +24,7 @@ from gpuload.fields.motion import Placement, place
 from gpuload.fields.numbers import npy_header
 from gpuload.headers import jpeg, npy, png
 from gpuload.headers.jpeg import ORIENTATION
+from gpuload.kernels.jpeg import find_points as find_seek_points
 from gpuload.machine.installed import fault_of
 from gpuload.packing.options import Encoding
 from gpuload.pictures import MAX_PIXELS, reason_of
@@ -39,6 +38,7 @@ except ImportError:  # Pillow then checks every image
 KEPT = "kept"
 
 _MAX_SIDE = 65_500  # libjpeg's limit
+_POINTS_SHARE = 0.01  # of the bytes of a file, for its seek points
 # Of smaller images, what a crop does not show costs less than the rest of a batch: random crops of 64×64 pixels became
 # 1.03 times as fast, of 500×375 1.4 times (2026-11).
 _LEAST_PIXELS = 100_000
@@ -132,9 +132,12 @@ def _check(data: bytes, measured: bool, encoding: Encoding) -> StoredImage:
         stored = _check_header(data, encoding)
         if stored is not None and by_header:
             return stored
-        points = find_points(data, stored.width, stored.height) if stored and encoding.seek_points else None
-        if stored is not None and (points is not None or _decodes(data, (stored.width, stored.height))):
-            return replace(stored, points=points)
+        if stored is not None:
+            points = find_points(data, stored.width, stored.height)
+            if points is not None:
+                return replace(stored, points=points if encoding.seek_points else None)
+            if _decodes(data, (stored.width, stored.height)):
+                return stored
     return _check_with_pillow(data, measured and not by_header, encoding)
 
 
@@ -362,31 +365,12 @@ def _to_rgb_or_gray(image: Image.Image, sixteen_bits: bool) -> Image.Image:
 
 
 def find_points(data: bytes, width: int, height: int) -> bytes | None:
-    """The points of a JPEG of this size, b"" where it has none.
+    """The seek points of a JPEG of this size, b"" where it has none; all of its coded pixels are read.
 
-    None where it is not known whether it is sound: it is too small, of a kind that is not read here or has a fault, or
-    numba is not installed.
+    None where it is not known whether it is sound: it is of a kind that is not read here, or has a fault.
     """
-    if width * height < _LEAST_PIXELS or fault_of("numba") is not None:
-        return None
-    found: bytes | None = _reader().find_points(data, height, width)
-    return found
-
-
-def points_hold(data: bytes, width: int, height: int, points: bytes) -> bool:
-    """Whether these are seek points of a JPEG of this size; needs numba."""
-    return bool(_reader().points_hold(data, points, height, width))
-
-
-@functools.cache
-def _reader() -> Any:
-    """The one reader of coded bits, which both halves have. Compiling it takes none of an image's limit of time."""
-    left, _ = signal.setitimer(signal.ITIMER_REAL, 0)
-    from gpuload.decode.native import jpeg
-
-    jpeg.find_points(b"", 1, 1)
-    signal.setitimer(signal.ITIMER_REAL, left)
-    return jpeg
+    most_share = _POINTS_SHARE if width * height >= _LEAST_PIXELS else 0.0
+    return find_seek_points(data, height, width, most_share)
 
 
 def to_baseline(data: bytes) -> bytes:

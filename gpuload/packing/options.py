@@ -131,7 +131,7 @@ class Encoding:
     keep: with encode="keep", encodings that are kept byte for byte besides JPEG and PNG: "webp", "avif", "tiff". As
         these, images are kept if they are upright, a single frame, and of the mode.
     points: "auto" writes seek points of JPEGs of 100,000 pixels or more into the index, where they are decoded as a
-        check and numba is installed.
+        check.
     jpeg: what becomes of kept progressive JPEGs: "baseline" stores their coefficients as baseline, without loss.
     """
 

@@ -28,11 +28,11 @@ from gpuload.errors import ArgumentError, DecodeError, FormatError, RemoteError
 from gpuload.fields.field import Field
 from gpuload.fields.images import POINTS, Pixels
 from gpuload.fields.registry import kind_of
+from gpuload.kernels.jpeg import points_hold
 from gpuload.machine.fork_server import exit_name
-from gpuload.machine.installed import fault_of
 from gpuload.machine.limits import count_cores
 from gpuload.machine.untrusted import open_regular
-from gpuload.packing.image import KEPT, points_hold, prepare_image
+from gpuload.packing.image import KEPT, prepare_image
 from gpuload.packing.options import ENCODINGS, Encoding
 from gpuload.packing.output import cannot_write
 from gpuload.packing.workers import NOWHERE, Blamable, Blame, Workers, noted_position
@@ -286,14 +286,9 @@ def _faults(job: VerifyJob, row: dict[str, Any], members: Sequence[Member], file
 
 
 def _are_false(row: dict[str, Any], content: bytes) -> bool:
-    """Whether a row has seek points that are not those of its image; False where numba cannot be used."""
+    """Whether a row has seek points that are not those of its image."""
     points: bytes = row.get(POINTS, b"")
-    return bool(points) and can_read_points() and not points_hold(content, row["width"], row["height"], points)
-
-
-def can_read_points() -> bool:
-    """Whether `verify` compares seek points with their images, for which it needs numba."""
-    return fault_of("numba") is None
+    return bool(points) and not points_hold(content, points, row["height"], row["width"])
 
 
 def _content_fault(field: Field, row: dict[str, Any], content: bytes, header: int) -> str:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import pytest
 
 from gpuload import cli
-from gpuload.doctor import checks
 
 
 class Ran(NamedTuple):
@@ -28,7 +27,6 @@ Command = Callable[..., Ran]
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """Runs a command, given by its words, in the test's own folder, with a cache of its own."""
-    checks._wait_for_compilation()  # that a test before has begun: its notice would be a line of the command
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from images import encode, write_files
+from images import encode
 from PIL import Image
 
 import gpuload
@@ -21,10 +21,6 @@ from gpuload.decode.dali import memory
 from gpuload.decode.interface import Resources
 from gpuload.machine.installed import cuda_extra
 from gpuload.machine.ranks import Ranks
-
-BROKEN_NUMBA = 'raise ImportError("Numba needs NumPy 2.2 or less. Got NumPy 2.5.")'
-REASON = "numba is installed but cannot be imported (ImportError: Numba needs NumPy 2.2 or less. Got NumPy 2.5.)"
-
 
 SMALL, SECOND = Resources(8, 2, 2), Ranks(1, 2, 1, 2)
 
@@ -52,8 +48,6 @@ def run_alone(packed: Path, code: str, path: Path | None = None, **environment: 
     [
         ("auto", "cpu", "", 2, ("native", None), ""),
         ("auto", "cpu", "nvidia.dali", 2, ("native", None), ""),
-        ("auto", "cpu", "numba", 2, ("dali", None), "decoder='dali' is used: numba is not installed"),
-        ("auto", "cpu", "simplejpeg", 2, ("dali", None), "decoder='dali' is used: simplejpeg is not installed"),
         ("native", "cpu", "", 2, ("native", None), ""),
         ("native", "auto", "", 2, ("native", 1), ""),
         ("native", "auto", "", 0, ("native", None), ""),  # DALI's GPUs are not asked for
@@ -62,7 +56,7 @@ def run_alone(packed: Path, code: str, path: Path | None = None, **environment: 
         (gpuload.Both(), "cuda", "", 2, ("both", 1), ""),
         ("auto", "cuda", "", 2, ("dali", 1), ""),
         ("auto", "cuda", "", 0, ("dali", 1), ""),  # torch was built for the CPU; what uses it says so
-        ("auto", "cuda", "numba", 2, ("dali", 1), "decoder='dali' is used: numba is not installed"),
+        ("auto", "cuda", "torch", 2, ("dali", 1), "decoder='dali' is used: torch is not installed"),
         ("auto", "cuda", "nvidia.dali", 2, ("native", 1), "decoder='native' is used: nvidia.dali is not installed"),
         (
             "auto",
@@ -98,10 +92,14 @@ def test_the_fastest_that_can_be_used_is_taken(
 @pytest.mark.parametrize(
     ("package", "decoder", "device", "driver", "message"),
     [
-        ("numba", "native", "cpu", None, r"decoder='native': numba is not installed. .*'\S+\[cpu\]'` brings"),
-        ("simplejpeg", "native", "cpu", None, r"simplejpeg is not installed. `pip install -e '\S+\[cpu\]'` brings it"),
         ("nvidia.dali", "dali", "cpu", None, r"nvidia.dali is not installed. `pip install -e '\S+\[dali\]'` brings it"),
-        ("numba", "native", "cpu", "cuda12", r"numba is not installed. `pip install -e '\S+\[cuda12\]'`"),
+        (
+            "torch",
+            "native",
+            "cuda",
+            "cuda12",
+            r"decoder='native': torch is not installed. `pip install -e '\S+\[cuda12\]'`",
+        ),
         ("nvidia.dali", "dali", "cpu", "cuda13", r"nvidia.dali is not installed. `pip install -e '\S+\[cuda13\]'`"),
         ("nvidia.dali", "auto", "cuda", "cuda12", r"nvidia.dali is not installed. `pip install -e '\S+\[cuda12\]'`"),
         ("nvidia.dali", "auto", "cuda", None, "device='cuda'.*no"),  # what is missing is the GPU
@@ -130,35 +128,6 @@ def test_the_drivers_extra_is_read_from_its_version(monkeypatch: pytest.MonkeyPa
         assert cuda_extra() == extra
     monkeypatch.setattr(ctypes, "CDLL", lambda name: open(f"/none/{name}"))  # noqa: SIM115 - an OSError
     assert cuda_extra() is None
-
-
-TRY = """
-loader = make(device='cpu')
-print(loader.decoder, len(next(iter(loader))[0]))
-for options in ({'decoder': 'native'}, {}):
-    try: make(device='cpu', **options)
-    except gpuload.MissingPackageError as error: print(error)
-    sys.modules['nvidia.dali'] = None
-"""
-
-
-@pytest.mark.parametrize(
-    ("reason", "remedy", "environment"),
-    [
-        (REASON, "`pip install -U numba` brings ", {}),
-        ("NUMBA_DISABLE_JIT disables numba", "Unset it", {"NUMBA_DISABLE_JIT": "1"}),
-    ],
-)
-def test_numba_that_does_not_work(
-    packed: Path, tmp_path: Path, reason: str, remedy: str, environment: dict[str, str]
-) -> None:
-    if not environment:
-        write_files(tmp_path, {"numba/__init__.py": BROKEN_NUMBA.encode()})
-    said, logged = run_alone(packed, TRY, tmp_path, **environment)
-    assert said[0] == "dali 8" and len(said) == 3
-    assert logged == [f"WARNING decoder='dali' is used: {reason}"]
-    assert said[1].startswith(f"decoder='native': {reason}. {remedy}")
-    assert said[2].startswith(f"decoder='auto': no decoder can be used. 'native': {reason}; 'dali': nvidia.dali is not")
 
 
 def test_without_a_driver_nobody_waits_for_dali_to_look_for_gpus(packed: Path) -> None:

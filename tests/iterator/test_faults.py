@@ -175,38 +175,5 @@ def test_many_shards_need_no_file_handles(tmp_path: Path, decoder: str, monkeypa
 
 def test_no_home_and_no_cache_folder(packed: Path) -> None:
     code = "import sys, loaders; loader = loaders.load(sys.argv[1]); print(loader.decoder, len(list(loader)))"
-    without = {"HOME": "", "NUMBA_CACHE_DIR": "", "XDG_CACHE_HOME": ""}
+    without = {"HOME": "", "XDG_CACHE_HOME": ""}
     assert script("-c", code, packed, **without) == "native 12\n"
-
-
-LOCKED = """
-import os, signal, sys, threading
-import numba
-from loaders import load
-from llvmlite.binding import ffi
-from numba.core.compiler_lock import global_compiler_lock
-
-lock = {"numba": global_compiler_lock, "llvmlite": ffi.lib._lock}[sys.argv[2]]
-loader = load(sys.argv[1], decoder="native")
-held, ended = threading.Event(), threading.Event()
-
-def hold():
-    with lock:
-        held.set()
-        ended.wait(0.2)
-
-threading.Thread(target=hold).start()
-held.wait()
-if (process := os.fork()) == 0:
-    signal.alarm(800)  # ends a child that hangs
-    assert numba.njit(lambda number: number + 1)(1) == 2
-    os._exit(0)
-print(os.waitpid(process, 0)[1])
-assert numba.njit(lambda number: number + 2)(1) == 3
-"""
-
-
-@pytest.mark.parametrize("library", ["numba", "llvmlite"])
-def test_a_child_inherits_no_lock_of_a_compiler(packed: Path, library: str) -> None:
-    """A thread that decodes may load a compiled function at the moment of a fork."""
-    assert script("-c", LOCKED, packed, library) == "0\n"

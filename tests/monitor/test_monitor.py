@@ -213,10 +213,7 @@ def test_a_pace_is_measured_for_as_long_as_asked_and_after_the_first_batches(mon
             now[0] += seconds
             yield range(8)
 
-    def settled() -> None:
-        now[0] += 50
-
-    found = monitor.pace(batches(1.0), 5.0, ahead=2, settled=settled)
+    found = monitor.pace(batches(1.0), 5.0, ahead=2)
     assert found == (1.0, 5.0, 5, 40) and found.images_per_s == 8
     assert monitor.pace(batches(0.5), 0.0) == (0.0, 0.5, 1, 8)
 

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 import tarfile
 import tracemalloc
 from collections.abc import Callable
@@ -414,11 +413,3 @@ def test_points_of_older_sets_are_right(sets: tuple[Path, Path], tmp_path: Path)
     options = {"batch_size": 4, "augment": gpuload.Augment(64), "decoder": "native"}
     with load(older, **options) as loader, load(sets[1], **options) as expected:
         assert drain([loader]) == drain([expected])
-
-
-def test_verify_says_that_it_cannot_compare_points(
-    sets: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "numba", None)
-    assert main(["verify", str(sets[0]), "--workers", "1"]) == 0
-    assert "note: seek points were not compared with their images, for which numba is needed" in capsys.readouterr().out

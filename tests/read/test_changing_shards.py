@@ -174,10 +174,10 @@ assert found == [0] * 8 and mapped[2].data.sum() and not mapped[0].data.flags.wr
 assert mapped[1].data[9000] == 0  # another mapping of the same file
 assert 2 <= mapped_file.count() < 20
 assert mapped_file.find_fault(mine) == (ours, 8192) and mapped_file.find_fault(yours)[0] == ours
-free = len(mapped_file._free)
+free = len(mapped_file._free_slots)
 del mapped, threads
 assert mapped_file.find_fault(mine) is None
-assert len(mapped_file._free) == free + 3 and not mapped_file._files and "data" not in Path("/proc/self/maps").read_text()
+assert len(mapped_file._free_slots) == free + 3 and not mapped_file._files and "data" not in Path("/proc/self/maps").read_text()
 print("fine", flush=True)
 if end == "sent":
     os.kill(os.getpid(), signal.SIGBUS)
@@ -212,7 +212,8 @@ if order == "other":
     loader.close()  # no thread is at work on a truncated shard, whose SIGBUS would end the process before the message
     with open(folder + "/index.arrow", "rb") as file:
         whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    mapped_file._ranges[1:] = 0  # nothing is protected any more
+    for slot in list(mapped_file._files):
+        mapped_file.release(slot)  # nothing is protected any more
     os.truncate(folder + "/index.arrow", 10)
     print(whole[5000])
 """
@@ -312,11 +313,11 @@ def test_a_disk_that_fails_is_named_and_a_repaired_one_is_read_on(
 
 
 def test_more_files_than_can_be_protected(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mapped_file, "_free", [])
+    monkeypatch.setattr(mapped_file, "_free_slots", [])
     file = mapped_file.MappedFile(Lease(packed / "index.arrow"), None)
     assert file.data.tobytes() == (packed / "index.arrow").read_bytes()
     del file
-    assert mapped_file._free == []  # it had no slot that could be used again
+    assert mapped_file._free_slots == []  # it had no slot that could be used again
 
 
 def test_a_file_that_cannot_be_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

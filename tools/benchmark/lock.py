@@ -6,22 +6,27 @@ has cores run as they would with a core each. What the machine can do of that is
 wait, without gpuload. The thread that reads ahead touches pages without the lock: its processor time does not count.
 """
 
+import atexit
 import ctypes
+import functools
 import os
+import shutil
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from numba import carray, cfunc, njit
 
 from benchmark.ceiling import in_threads
 from benchmark.work import Work
-from gpuload.decode.native.intrinsics import add
 
 _MANY_THREADS = (16, 64)
 _ROUNDS = 3
@@ -43,9 +48,6 @@ class Lock:
 
 def measure_lock(work: Work) -> Lock:
     """Processor times are the least of three rounds, since other threads only add to them; rates are medians."""
-    from gpuload.decode.native.decoder import warm_up
-
-    warm_up()  # else other decoders took part
     ctypes.CDLL(None).prctl(_TIMER_SLACK, 1, 0, 0, 0)
     busy, idle = _least(lambda: _rates(work)[0]), _least(lambda: _waiting_rates(work, 0)[0])
     if (step_s := busy - idle) < 1e-6:
@@ -68,26 +70,55 @@ def _least(measure: Callable[[], float]) -> float:
     return min(measure() for _ in range(_ROUNDS))
 
 
+# What waits in place of kernels: for each row of a block; and a thread's share of the waits for all images.
+_WAITS = """
+#include <stdint.h>
+#include <unistd.h>
+
+int64_t wait_us;
+
+int64_t wait_for_rows(const void *arguments, int64_t begin, int64_t end) {
+    (void)arguments;
+    if (wait_us > 0)
+        usleep((useconds_t)(wait_us * (end - begin)));
+    return 1;
+}
+
+int64_t wait_for_all(int64_t *taken, int64_t images) {
+    int64_t done = 0;
+    for (; __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED) < images; done++)
+        usleep((useconds_t)wait_us);
+    return done;
+}
+"""
+
+
+@functools.cache
+def _waiting_kernels() -> ctypes.CDLL:
+    """Compiled with the compiler of the kernels."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
+    source, library = folder / "waits.c", folder / "waits.so"
+    source.write_text(_WAITS)
+    command = [sys.executable, "-m", "ziglang", "cc", "-O2", "-fPIC", "-shared", "-o", str(library), str(source)]
+    subprocess.run(command, check=True)
+    loaded = ctypes.CDLL(str(library))
+    loaded.wait_for_all.restype = ctypes.c_int64
+    loaded.wait_for_all.argtypes = (ctypes.c_void_p, ctypes.c_int64)
+    return loaded
+
+
+def _set_wait(step_s: float) -> ctypes.CDLL:
+    kernels = _waiting_kernels()
+    ctypes.c_int64.in_dll(kernels, "wait_us").value = round(1e6 * step_s)
+    return kernels
+
+
 def _waits(step_s: float, images: int) -> Callable[[Iterable[int]], int]:
     """A thread's share of the waits for so many images, each taken by itself, without Python's lock."""
-    wait_us, sleep, taken = round(1e6 * step_s), _sleep(), np.zeros(1, np.int64)
-
-    @njit(nogil=True)
-    def wait(taken):  # type: ignore[no-untyped-def]
-        done = 0
-        while add(taken.ctypes.data, 1) < images:
-            sleep(wait_us)
-            done += 1
-        return done
-
-    wait(np.full(1, images))
-    return lambda places: wait(taken)
-
-
-def _sleep() -> Any:
-    sleep = ctypes.CDLL(None).usleep
-    sleep.argtypes = (ctypes.c_uint32,)
-    return sleep
+    kernels = _set_wait(step_s)
+    taken = np.zeros(1, np.int64)
+    return lambda places: int(kernels.wait_for_all(taken.ctypes.data, images))
 
 
 def _rates(work: Work) -> tuple[float, float]:
@@ -117,29 +148,14 @@ def _waiting_rates(work: Work, step_s: float) -> tuple[float, float]:
 
 @contextmanager
 def _waiting(step_s: float) -> Iterator[None]:
-    """Steps wait so long for each image, instead of decoding; what fills batches does nothing."""
-    from gpuload.decode.native.intrinsics import longs_at
-    from gpuload.decode.native.jpeg.decode import PICTURES, _decode
+    """What fills batches waits so long for each image; nothing is decoded."""
+    wait = ctypes.cast(_set_wait(step_s).wait_for_rows, ctypes.c_void_p).value
 
-    wait_us, sleep = round(1e6 * step_s), _sleep()
+    def skip(decoder: Any, plan: Any) -> None:
+        plan.pictures["pixels"] = 1
 
-    @cfunc("int64(CPointer(int64), int64, int64)")
-    def decode(arguments, begin, end):  # type: ignore[no-untyped-def]
-        if wait_us > 0:
-            sleep(wait_us * (end - begin))
-        pictures = carray(longs_at(arguments[PICTURES]), (end, 7))
-        for row in range(begin, end):
-            pictures[row, 0] = 1
-        return 1
-
-    @cfunc("int64(int64, int64, int64)")
-    def fill(arguments, begin, end):  # type: ignore[no-untyped-def]
-        return 1
-
-    def address_of(function: Callable[..., int]) -> int:
-        return int((decode if function is _decode else fill).address)
-
-    with patch("gpuload.decode.native.steps.address_of", address_of):
+    images = "gpuload.decode.native.images.ImageDecoder.step"
+    with patch("gpuload.decode.native.steps.address_of", lambda name: wait), patch(images, skip):
         yield
 
 

@@ -9,9 +9,10 @@ from fuzzing.guarded import Guarded
 from fuzzing.mutate import mutate_bytes
 from fuzzing.pictures import JPEG_TOKENS, small_jpegs
 from fuzzing.target import Target
-from gpuload.decode.native import jpeg
-from gpuload.decode.native.jpeg.frame import Addresses, Scratch
 from gpuload.headers.jpeg import read_header
+from gpuload.kernels.jpeg import find_points, room_for
+from gpuload.kernels.library import kernel
+from gpuload.kernels.structs import PICTURE, JpegBatch, JpegThread, address
 
 _MOST_PIXELS = 300_000
 
@@ -30,12 +31,9 @@ class JpegTarget(Target):
     def __init__(self) -> None:
         self._file, self._pixels, self._points = Guarded(1 << 20), Guarded(8 << 20), Guarded(1 << 20)
         self._known = bytes(16)  # points of a file before
-        sizes = [array.nbytes for array in Scratch()._arrays]
-        self._tables = [Guarded(size) for size in sizes]
-        self._scratch = Scratch()
-        places = (table.place(size) & -8 for table, size in zip(self._tables, sizes, strict=True))
-        self._scratch.addresses = Addresses(*places)
-        jpeg.load_compiled()
+        scratch_bytes = kernel("jpeg_scratch_bytes")()
+        self._scratch = Guarded(scratch_bytes)
+        self._scratch_address = self._scratch.place(scratch_bytes) & -8
 
     def seeds(self) -> list[bytes]:
         return small_jpegs()
@@ -48,7 +46,7 @@ class JpegTarget(Target):
 
     def _seek_points(self, rng: Random, data: bytes, height: int, width: int) -> bytes:
         """None, those of the file or of another one, or spoilt ones."""
-        self._known = known = jpeg.find_points(data, height, width, most_share=100) or self._known
+        self._known = known = find_points(data, height, width, most_share=100) or self._known
         made = (b"", known, mutate_bytes(rng, known, [known], JPEG_TOKENS))[rng.randrange(3)]
         without_checksum = made[:-8] + bytes(8)  # which would not match any more
         return without_checksum[: self._points.size]
@@ -63,18 +61,20 @@ class JpegTarget(Target):
         sides = sorted(rng.choices(range(height + 1), k=2)), sorted(rng.choices(range(width + 1), k=2))
         window = [0, 0, height, width] if rng.random() < 0.5 else [side[end] for end in (0, 1) for side in sides]
         windows, factors = np.array([window], np.int64), np.array([rng.choice((1, 2, 4, 8))], np.int64)
-        rooms, spare_bytes = jpeg.room_for(windows, factors)
+        rooms, spare_bytes = room_for(windows, factors)
         room = int(rooms.sum()) + spare_bytes
         at_end = rng.random() < 0.7
-        address = self._file.put(data[: self._file.size], at_end)
-        spans = np.array([[address, min(len(data), self._file.size)]], np.int64)
-        pictures = np.array([[0, height, width, 3 * width, 0, 0, 1]], np.int64)
+        begin = self._file.put(data[: self._file.size], at_end)
+        spans = np.array([[begin, min(len(data), self._file.size)]], np.int64)
+        pictures = np.array([(0, height, width, 3 * width, 0, 0, 1)], PICTURE)
         memory = self._pixels.place(room, at_end)
         upright = rng.random() < 0.5
         found_points = self._seek_points(rng, data, height, width)
         points = np.array([[self._points.put(found_points, at_end), len(found_points)]], np.int64)
-        own = jpeg.own_arguments(memory, self._scratch)
-        jpeg.decode(spans, points, windows, factors, upright, rooms, pictures)(0, 1, own)
+        arrays = (spans, points, windows, factors, rooms, pictures)
+        batch = JpegBatch(*(array.ctypes.data for array in arrays), upright)
+        thread = JpegThread(memory, self._scratch_address)
+        kernel("decode_rows")(address(batch), address(thread), 0, 1)
         begin, rows, columns, stride, top, left, _ = pictures[0].tolist()
         if begin == 0:
             raise JpegRefusedError

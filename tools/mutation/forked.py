@@ -22,7 +22,7 @@ import pytest
 MOST_BYTES = 8 << 30  # that a change may make a process ask for
 OUTSIDE = (
     "numpy pyarrow pyarrow.compute pyarrow.dataset pyarrow.ipc torch torchvision_anywhere hypothesis "
-    "hypothesis.strategies hypothesis.extra.numpy PIL.Image PIL.ImageDraw webdataset numba simplejpeg braceexpand rich "
+    "hypothesis.strategies hypothesis.extra.numpy PIL.Image PIL.ImageDraw webdataset simplejpeg braceexpand rich "
     "rich.progress nvidia.dali nvidia.dali.fn nvidia.dali.pipeline h5py lmdb cupy"
 )
 

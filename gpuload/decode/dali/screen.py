@@ -1,18 +1,14 @@
 """Finds images that DALI would not decode before DALI sees them: DALI 2.4 may crash the process instead of raising.
 
-A strict reader checks the headers of each JPEG and PNG (`gpuload.headers.jpeg`, `png`). An image that passes does not
-make DALI raise, and DALI shows it as Pillow does. Pillow decodes all others, in threads: either the image does not
-decode, or DALI gets Pillow's pixels.
-The readers take 3 µs for a JPEG of 76 kB, compiled by numba; without numba 65 µs, 3 % of DALI's decoding time on a CPU
-(2 cores, 2026-11).
+Strict readers check the headers of each JPEG and PNG (`gpuload.kernels.jpeg.check_jpegs`, `gpuload.headers.png`). An
+image that passes does not make DALI raise, and DALI shows it as Pillow does. Pillow decodes all others, in threads:
+either the image does not decode, or DALI gets Pillow's pixels.
+The reader of JPEGs takes 3 µs for a file of 76 kB (2 cores, 2026-11).
 """
 
 import io
-import logging
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -21,31 +17,29 @@ from gpuload.decode.interface import BatchDecodeError, Fault, Place, Stored, wit
 from gpuload.decode.pillow import UndecodableError, decode_mask, decode_pixels
 from gpuload.decode.runner import Job, Threads
 from gpuload.fields.images import GRAY, RGB, Pixels
-from gpuload.headers import jpeg, png
-from gpuload.machine.installed import fault_of
-from gpuload.read.batch import Batch, EncodedBatch
-from gpuload.types import I8, I32, I64, U8, Array, HeightWidth
+from gpuload.headers import png
+from gpuload.kernels.jpeg import SOUND, check_jpegs
+from gpuload.read.batch import Batch
+from gpuload.types import I64, U8, Array, HeightWidth
 
 _STOPPED = "the thread that decodes it was stopped"
-
-_LOG = logging.getLogger(__name__)
 
 
 class Screen:
     """Finds images and masks that DALI does not decode, or not to the size in the index. num_threads: for Pillow."""
 
     def __init__(self, stored: Stored, num_threads: int) -> None:
-        self._raw, self._pixels, self._check = stored.raw, stored.source, _Check()
+        self._raw, self._pixels = stored.raw, stored.source
         self._threads = Threads(num_threads, "gpuload-transcode")
 
     def prepare(self, batch: Batch, rows: I64) -> tuple[Batch, dict[int, Fault]]:
         """The batch in encodings that DALI takes, and the faults among these rows, which it must not get."""
         odd: list[Place] = []
         if not self._raw:
-            found = rows[self._check(batch.encoded, rows) != jpeg.SOUND].tolist()
-            odd += [
-                (row, None) for row in found if not _is_sound_png(batch.encoded.images[row], batch.encoded.size(row))
-            ]
+            encoded = batch.encoded
+            results = check_jpegs(encoded.spans[rows], encoded.heights[rows], encoded.widths[rows])
+            others = rows[results != SOUND].tolist()
+            odd += [(row, None) for row in others if not _is_sound_png(encoded.images[row], encoded.size(row))]
         for number, field in enumerate(batch.masks):
             sizes = [(row, batch.encoded.size(row)) for row in rows.tolist()]
             odd += [(row, number) for row, size in sizes if not _is_sound_png(field[row], size)]
@@ -98,36 +92,3 @@ def _transcoded(data: U8, size: HeightWidth, pixels: Pixels | None) -> U8 | str:
     file = io.BytesIO()
     Image.fromarray(decoded.squeeze(2) if decoded.shape[2] == 1 else decoded).save(file, "PNG", compress_level=0)
     return np.frombuffer(file.getvalue(), np.uint8)
-
-
-_plain_check = jpeg.make_check(lambda function: function, jpeg.next_marker)
-
-
-class _Check:
-    """Checks images by `headers.jpeg.make_check`, int8 (N,): compiled if numba is usable, once that is done."""
-
-    def __init__(self) -> None:
-        self._compiled: Callable[[I64, I32, I32], I8] | None = None
-        if (fault := fault_of("gpuload.decode.native.sound")) is not None:
-            _LOG.info("headers are checked in Python, before DALI gets an image: %s", fault.reason)
-            return
-        from gpuload.decode.native.compiled import BackgroundCompilation
-
-        self._compilation = BackgroundCompilation(self._load)
-        self._compilation.start()
-
-    def _load(self) -> None:
-        from gpuload.decode.native.sound import check_jpegs, load_compiled
-
-        with suppress(Exception):  # numba that compiles nothing, as with NUMBA_DISABLE_JIT
-            load_compiled()
-            self._compiled = check_jpegs
-
-    def __call__(self, encoded: EncodedBatch, rows: I64) -> I8:
-        if self._compiled is not None:
-            return self._compiled(encoded.spans[rows], encoded.heights[rows], encoded.widths[rows])
-        found = [self._in_python(encoded.images[row], encoded.size(row)) for row in rows.tolist()]
-        return np.array(found, np.int8)
-
-    def _in_python(self, data: U8, size: HeightWidth) -> Any:
-        return _plain_check(data.tobytes(), 0, len(data), *size)

@@ -1,7 +1,5 @@
 """Views from decoded pixels: their windows, scale and flips, and the steps that make them."""
 
-from collections.abc import Sequence
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -9,17 +7,13 @@ import numpy.typing as npt
 
 from gpuload.augment import Form, View
 from gpuload.augment.crops import PADDING_MODES, source_range
-from gpuload.decode.native import resample as rgb
-from gpuload.decode.native import steps
-from gpuload.decode.native.compiled import load
 from gpuload.decode.native.steps import Step
-from gpuload.decode.native.transforms.run import functions_of, transform
-from gpuload.decode.native.values import Target, as_levels, settings_of
+from gpuload.decode.native.transforms import transform
+from gpuload.decode.native.values import Target, as_levels, output_of
 from gpuload.decode.postprocess import Postprocess, has_own
-from gpuload.fields.images import RGB, Pixels
 from gpuload.fields.rows import take
-from gpuload.machine.installed import paused_collector
-from gpuload.types import F64, I64, Bools
+from gpuload.kernels.structs import CropOrPad, Resize, address
+from gpuload.types import F64, I64, Array, Bools
 
 # Images are decoded at 1/2, 1/4 or 1/8 of their size as long as the crop keeps this many pixels per output pixel along
 # each side. Pillow calls this the reducing gap and finds no visible difference from 3 on. On 12-megapixel photos to 224
@@ -28,45 +22,45 @@ from gpuload.types import F64, I64, Bools
 REDUCING_GAP = 3.0
 
 
-def _compiled_for(bands: Any) -> Any:
-    """The module that resizes RGB, or other pixels."""
-    return rgb if bands is None else import_module("gpuload.decode.native.bands")  # compiled only if needed
-
-
-def resample(pictures: I64, windows: I64, regions: F64, flips: Bools, cubic: bool, target: Target) -> Step:
+def resample(pictures: Array, windows: I64, regions: F64, flips: Bools, cubic: bool, target: Target) -> Step:
     """The step that resizes a region of each of N images to the size of the output.
 
-    pictures: int64 (N, 7), the decoded pixels of each image: address of its values (height, width, channels), height,
-        width, bytes from row to row, position of the first pixel in the stored image (top, left), and how many pixels
-        of the stored image along each side make one of these. Where the address is 0, nothing is done.
-    windows: int64 (N, 4), top, left, bottom, right in the stored image: the filter's inputs.
-    regions: float64 (N, 4), top, left, bottom, right in the stored image: the part that becomes the output.
-    flips: bool (N, 2), top to bottom and left to right. cubic: whether the filter is bicubic, else bilinear.
+    Args:
+        pictures: (N,) of `PICTURE`. Nothing is done for one that is not decoded.
+        windows: int64 (N, 4), top, left, bottom, right in the stored image: the pixels that the filter may use.
+        regions: float64 (N, 4), top, left, bottom, right in the stored image: the part that becomes the output.
+        flips: bool (N, 2), top to bottom and left to right.
+        cubic: whether the filter is bicubic, else bilinear.
+        target: of the views.
     """
-    function = _compiled_for(target.bands).resample_rows
-    return Step(function, pictures, windows, regions, flips, cubic, *settings_of(target), held=target)
+    arrays = [np.ascontiguousarray(array) for array in (pictures, windows, regions, flips)]
+    addresses = [array.ctypes.data for array in arrays]
+    arguments = Resize(*addresses, cubic, _bands_address(target), output_of(target))
+    return Step("resize_rgb" if target.bands is None else "resize_bands", arguments, arrays, target)
 
 
 def crop_or_pad(
-    pictures: I64, windows: I64, flips: Bools, sizes: I64, fills: npt.NDArray[Any], mode: int, target: Target
+    pictures: Array, windows: I64, flips: Bools, sizes: I64, fills: npt.NDArray[Any], mode: int, target: Target
 ) -> Step:
     """As `resample`, without scaling: a window of each image, as large as the output.
 
-    sizes: int64 (N, 2), height and width of the stored images. fills: outside of them, of RGB uint8 (3,), the level of
-    each channel, else float64 (1,). mode: index in PADDING_MODES of what is there. A picture must hold what is shown of
-    its image, as `gpuload.augment.crops.source_range` says.
+    Args:
+        pictures: (N,) of `PICTURE`, which hold what is shown of their images, as `augment.crops.source_range` says.
+        windows: int64 (N, 4), top, left, bottom, right in the stored image.
+        flips: bool (N, 2), top to bottom and left to right.
+        sizes: int64 (N, 2), height and width of the stored images.
+        fills: outside of them: of RGB uint8 (3,), the level of each channel; else float64 (1,).
+        mode: index in PADDING_MODES of what is outside.
+        target: of the views.
     """
-    function = _compiled_for(target.bands).crop_or_pad_rows
-    return Step(function, pictures, windows, flips, sizes, fills, mode, *settings_of(target), held=target)
+    arrays = [np.ascontiguousarray(array) for array in (pictures, windows, flips, sizes, fills)]
+    addresses = [array.ctypes.data for array in arrays]
+    arguments = CropOrPad(*addresses, mode, _bands_address(target), output_of(target))
+    return Step("crop_or_pad_rgb" if target.bands is None else "crop_or_pad_bands", arguments, arrays, target)
 
 
-def load_compiled(forms: Sequence[Form], pixels: Pixels = RGB) -> None:
-    """Loads or compiles the code for views of these forms; otherwise the first batch would."""
-    made = _compiled_for(None if pixels.is_rgb else pixels)
-    cuts = [made.crop_or_pad_rows if form.pads else made.resample_rows for form in forms]
-    ops = {op for form in forms for op in form.ops} if pixels.dtype == "uint8" else ()
-    with paused_collector():
-        load([*cuts, *functions_of(ops)], steps.load_compiled)
+def _bands_address(target: Target) -> int | None:
+    return None if target.bands is None else address(target.bands)
 
 
 class Cuts:
@@ -108,7 +102,7 @@ class Cuts:
             self._places = crops.covered(view.size, sources)
             self._regions = np.clip(self._regions, 0, np.tile(sources, 2)).astype(np.float64)
 
-    def step_of(self, pictures: I64, target: Target, postprocess: Postprocess) -> Step | None:
+    def step_of(self, pictures: Array, target: Target, postprocess: Postprocess) -> Step | None:
         """The step that makes the whole view of all pictures; None if it cannot be compiled as a whole."""
         view, rows = self.view, slice(0, len(pictures))
         if self.form.places or view.erased is not None or view.cubic is not None or not postprocess.linear:
@@ -117,10 +111,10 @@ class Cuts:
             return self._step(pictures, rows, target)
         if postprocess.level_dtype != "uint8" or has_own(view.steps):
             return None
-        nowhere = np.empty((1, *target.out.shape[1:]), np.uint8)  # compiled code sets the address
+        nowhere = np.empty((1, *target.out.shape[1:]), np.uint8)  # the kernel sets the address
         return transform(view.steps, target, self._step(pictures, rows, as_levels(nowhere, target.bands)))
 
-    def fill(self, pictures: I64, rows: slice, target: Target, postprocess: Postprocess) -> None:
+    def fill(self, pictures: Array, rows: slice, target: Target, postprocess: Postprocess) -> None:
         """Writes the whole view of these pictures to these rows of the target."""
         out, view = target.out[rows], take(self.view, rows)
         if postprocess.is_linear(view):
@@ -131,7 +125,7 @@ class Cuts:
             self.make(pictures, rows, as_levels(block, target.bands))
             postprocess(block, out, view)
 
-    def make(self, pictures: I64, rows: slice, target: Target) -> None:
+    def make(self, pictures: Array, rows: slice, target: Target) -> None:
         """Makes the cuts of the images at these rows, each with its own filter; the arguments are those of `_step`."""
         if self.form.places:
             self._place(pictures, rows, target)
@@ -141,16 +135,16 @@ class Cuts:
             return
         for cubic in (False, True):
             chosen = pictures.copy()
-            chosen[self._cubic[rows] != cubic, 0] = 0  # nothing is made for an address of 0
+            chosen["pixels"][self._cubic[rows] != cubic] = 0  # for which nothing is done
             self._step(chosen, rows, target, cubic)(0, len(pictures))
 
-    def _place(self, pictures: I64, rows: slice, target: Target) -> None:
+    def _place(self, pictures: Array, rows: slice, target: Target) -> None:
         """As `make`, one by one: each image has its own size, and the rest of its output is padding."""
         each = 1.0 if target.bands is None else target.bands.peak / 255
         levels = np.array(self.form.fills(target.out.shape[1]), np.float32) * np.float32(each)
         fills = ((levels - target.mean) * target.factor).astype(target.out.dtype)
         for picture, row in zip(pictures[:, None], range(*rows.indices(len(self._regions))), strict=True):
-            if not picture[0, 0]:
+            if not picture["pixels"][0]:
                 continue
             out, (top, left, bottom, right) = target.out[row - rows.start], self._places[row].tolist()
             shown = np.empty((1, len(out), bottom - top, right - left), target.out.dtype)
@@ -161,10 +155,10 @@ class Cuts:
                 plane[top:bottom, :left], plane[top:bottom, right:] = fill, fill
                 plane[top:bottom, left:right] = shown[0, channel]
 
-    def _step(self, pictures: I64, rows: slice, target: Target, cubic: bool | None = None) -> Step:
+    def _step(self, pictures: Array, rows: slice, target: Target, cubic: bool | None = None) -> Step:
         """The step that makes the cuts of the images at these rows.
 
-        pictures: of these rows, as `gpuload.decode.native.resample` takes them. cubic: the filter, if not the form's.
+        pictures: of these rows. cubic: the filter, if not the form's.
         """
         form, flips, bands = self.form, self._flips[rows], target.bands
         if form.pads:

@@ -1,110 +1,116 @@
-"""The threads' work on a batch, in compiled code: each takes its share of the rows in one call.
+"""What kernels do to a batch: steps, and the threads that share its rows.
 
-The GIL is held only between calls. One call per image would cost 49 to 66 µs of Python for each image of 500×375, which
-would limit 16 threads to some 15,000 images/s (2 cores, 2026-11).
+Python's lock is held only between calls. One call per image would cost 49 to 66 µs of Python for each image of 500×375,
+which would limit 16 threads to some 15,000 images/s (2 cores, 2026-11).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import ctypes
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
+from gpuload.kernels.jpeg import Scratch
+from gpuload.kernels.library import address_of, kernel
+from gpuload.kernels.structs import Blocks, JpegBatch, JpegThread, address
+from gpuload.kernels.structs import Step as StepStruct
+from gpuload.types import I64, Array
 
-from gpuload.decode.native.compiled import address_of, cached, inlined
-from gpuload.decode.native.intrinsics import add, call, longs_at
-from gpuload.types import I64
-
-_DONE, _FAILED = -1, -2
+_FAILED = -2
 
 
 class Step:
-    """A function compiled by `step` with its arguments; calling it with `begin, end` processes these rows.
+    """A kernel with its arguments; calling it with `begin, end` processes these rows of a batch.
 
-    arguments: numbers, and arrays in C order, which it keeps alive. The function gets them as int64, arrays as their
-    address, in `numbers`.
-    held: the owners of addresses among the numbers.
+    Args:
+        name: of the kernel.
+        arguments: its structure.
+        held: owners of the addresses in it.
+
+    Raises:
+        MemoryError: on a call, if there is no memory.
     """
 
-    def __init__(self, function: Callable[..., int], *arguments: Any, held: Any = None) -> None:
-        self._function, self._held = function, (arguments, held)
-        numbers = [one.ctypes.data if isinstance(one, np.ndarray) else one for one in arguments]
-        self.numbers: I64 = np.array(numbers, np.int64)
-        self.call: tuple[int, int] = address_of(function), self.numbers.ctypes.data
+    def __init__(self, name: str, arguments: ctypes.Structure, *held: Any) -> None:
+        self.arguments = arguments
+        self.address = address(arguments)
+        self.function_address = address_of(name)
+        self._kernel = kernel(name)
+        self._held = held
 
-    def __call__(self, begin: int, end: int, own: I64 | None = None) -> None:
-        """own: as for `Blocks.remaining`, of a function that needs it."""
-        at = self.call[1]
-        if own is not None:
-            own[: len(self.numbers)] = self.numbers
-            at = own.ctypes.data
-        if not self._function(at, begin, end):
+    def __call__(self, begin: int, end: int) -> None:
+        if not self._kernel(self.address, begin, end):
             raise MemoryError
 
 
-def step(function: Callable[[int, int, int], int]) -> Callable[[int, int, int], int]:
-    """Compiled as `cached` does it, for a `Step`: function(address of the arguments, begin, end) returns 1.
+class JpegStep:
+    """What completes the pictures of JPEGs in a batch, in a thread that has memory for it.
 
-    If compiled code calls it by its address, it returns 0 on an exception, which can only be a lack of memory.
+    Args:
+        batch: the JPEGs.
+        held: owners of the addresses in it.
     """
-    return cached(function, by_address=True)
+
+    def __init__(self, batch: JpegBatch, *held: Any) -> None:
+        self.batch = batch
+        self.address = address(batch)
+        self._held = held
+
+    def __call__(self, begin: int, end: int, thread: "ThreadMemory") -> None:
+        kernel("decode_rows")(self.address, thread.address, begin, end)
 
 
-@inlined
-def kept(*arrays: Any) -> int:
-    """1, the return value of a `step` that took the addresses of its own arrays. numba frees an array after the last
-    use of its name, and taking an address is not a use."""
-    return 1 if len(arrays) > 0 else 0
+class ThreadMemory:
+    """What a thread decodes JPEGs with.
+
+    Args:
+        memory: uint8, for the pixels of as many images as are decoded in one call, and for planes.
+        scratch: of the thread.
+    """
+
+    def __init__(self, memory: Array, scratch: Scratch) -> None:
+        self.size = len(memory)
+        self._held = memory, scratch
+        self._struct = JpegThread(memory.ctypes.data, scratch.address)
+        self.address = address(self._struct)
 
 
-class Blocks:
+class SharedBlocks:
     """What threads do to a batch, some rows of it at a time.
 
-    block: so many rows. pictures: int64 (N, 7), see `resample`. decode: what completes those with an address of 0.
-    fills: what is made of pictures then. alone: each block is left to Python after `decode`.
+    Args:
+        rows_at_once: rows of a block.
+        pictures: (N,) of `PICTURE`.
+        decode: what completes those that are not decoded; None: nothing does.
+        steps: what is made of pictures then.
+        leaves_all: each block is left to Python after `decode`.
     """
 
-    def __init__(self, block: int, pictures: I64, decode: Step | None, fills: Sequence[Step], alone: bool) -> None:
-        self._block, self._pictures, self._alone, self._held = block, pictures, alone, (decode, fills)
-        calls = [(0, 0, 0) if one is None else (*one.call, len(one.numbers)) for one in (decode, *fills)]
-        self._calls: I64 = np.array(calls, np.int64)
+    def __init__(
+        self, rows_at_once: int, pictures: Array, decode: JpegStep | None, steps: Sequence[Step], leaves_all: bool
+    ) -> None:
+        pairs = [StepStruct(step.function_address, step.address) for step in steps]
+        array = (StepStruct * len(steps))(*pairs)
+        jpegs = None if decode is None else decode.address
+        shape = (len(pictures), rows_at_once, pictures.ctypes.data)
+        self._struct = Blocks(*shape, jpegs, ctypes.addressof(array), len(steps), leaves_all)
+        self._held = array, pictures, decode, steps
 
-    def remaining(self, taken: I64, own: I64) -> Iterator[int]:
+    def remaining(self, taken: I64, thread: ThreadMemory | None) -> Iterator[int]:
         """One thread's share of the batch: the next block that no other thread has taken, until none are left.
 
-        taken: int64 (1,), how many rows threads have taken. own: int64, the arguments of `decode` in this thread, of
-            which the first ones, those of the batch, are set here.
+        Args:
+            taken: int64 (1,), how many rows threads have taken.
+            thread: what `decode` needs; None without it.
 
-        Yields where a block begins that is left to the caller, since a picture is missing or `alone` is set.
+        Yields:
+            Where a block begins that is left to the caller, since a picture is missing or `leaves_all` is set.
+
+        Raises:
+            MemoryError: there is no memory.
         """
-        while (begin := _run(taken, self._block, self._pictures, self._calls, own, self._alone)) >= 0:
+        run = kernel("run_blocks")
+        blocks = address(self._struct)
+        memory = None if thread is None else thread.address
+        while (begin := run(blocks, memory, taken.ctypes.data)) >= 0:
             yield begin
         if begin == _FAILED:
             raise MemoryError
-
-
-def load_compiled() -> None:
-    """Loads, or compiles, what goes through blocks; otherwise the first batch would."""
-    nothing = np.zeros(1, np.int64)
-    for _ in Blocks(1, np.zeros((0, 7), np.int64), None, (), False).remaining(nothing, nothing):
-        pass
-
-
-@cached
-def _run(taken: I64, block: int, pictures: I64, steps: I64, own: I64, alone: bool) -> int:
-    number, of_batch = len(pictures), longs_at(steps[0, 1])
-    for index in range(steps[0, 2]):
-        own[index] = of_batch[index]
-    while True:
-        begin: int = add(taken.ctypes.data, block)
-        if begin >= number:
-            return _DONE
-        end = min(begin + block, number)
-        if steps[0, 0] != 0 and call(steps[0, 0], own.ctypes.data, begin, end) == 0:
-            return _FAILED
-        left = alone
-        for row in range(begin, end):
-            left = left or pictures[row, 0] == 0
-        if left:
-            return begin
-        for index in range(1, len(steps)):
-            if call(steps[index, 0], steps[index, 1], begin, end) == 0:
-                return _FAILED

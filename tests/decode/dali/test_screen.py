@@ -15,19 +15,14 @@ from made_batches import make_batch, with_images
 from PIL import Image, PngImagePlugin
 
 from gpuload import Augment
-from gpuload.decode.dali import screen as screens
 from gpuload.decode.dali.screen import Screen
 from gpuload.decode.interface import Stored
-from gpuload.decode.native.sound import check_jpegs
-from gpuload.headers import jpeg
 from gpuload.headers import png as png_header
-from gpuload.machine import installed
+from gpuload.kernels import jpeg
 
 OTHER_SIZE_THAN_INDEX = "it is not of the size that the index says"
 AUGMENT = Augment(8, dtype="uint8")
 WIDTH, HEIGHT = 51, 38
-
-plain_check = jpeg.make_check(lambda function: function, jpeg.next_marker)
 
 
 def encoded(mode: str = "RGB", **options: Any) -> bytes:
@@ -95,12 +90,10 @@ def dalis_size(data: bytes) -> tuple[int, ...] | None:
 
 
 def check(data: bytes, height: int, width: int) -> int:
-    """By compiled code and in Python, which agree."""
     array = as_bytes(data).copy()
     spans = np.array([[array.ctypes.data, len(array)]])
-    found = int(check_jpegs(spans, np.array([height], np.int32), np.array([width], np.int32))[0])
-    assert found == plain_check(data, 0, len(data), height, width)
-    return found
+    [result] = jpeg.check_jpegs(spans, np.array([height], np.int32), np.array([width], np.int32))
+    return int(result)
 
 
 @pytest.mark.parametrize("name", SOUND)
@@ -127,7 +120,7 @@ def damaged(data: bytes, rng: np.random.Generator) -> bytes:
     return bytes(changed)
 
 
-def test_what_passes_is_decoded_by_dali_and_both_checks_agree() -> None:
+def test_what_passes_is_decoded_by_dali() -> None:
     rng, passed, names = np.random.default_rng(11), 0, list(SOUND)
     for number in range(700):
         name = names[number % len(names)]
@@ -216,15 +209,9 @@ def test_a_wrong_checksum_of_a_text_matters_to_dali_alone() -> None:
     assert "checksum of its chunk at byte 33 is wrong" in str(png_header.find_fault(data, (HEIGHT, WIDTH)))
 
 
-@pytest.fixture(params=["compiled", "Python"])
-def screen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Screen:
-    if request.param == "Python":
-        monkeypatch.setattr(screens, "fault_of", lambda _: installed.Fault("not here", ""))
-    made = Screen(Stored(), 2)
-    if request.param == "compiled":
-        made._check._compilation.thread.join()
-    assert (made._check._compiled is None) == (request.param == "Python")
-    return made
+@pytest.fixture
+def screen() -> Screen:
+    return Screen(Stored(), 2)
 
 
 def test_the_screen_names_rows_and_reasons(screen: Screen) -> None:

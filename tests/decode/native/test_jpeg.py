@@ -10,7 +10,9 @@ import simplejpeg
 from images import encode, smooth_image
 from PIL import Image
 
-from gpuload.decode.native import jpeg
+from gpuload.decode.native.steps import JpegStep, ThreadMemory
+from gpuload.kernels.jpeg import Scratch, room_for
+from gpuload.kernels.structs import PICTURE, JpegBatch
 
 # By kind: options of the encoder.
 KINDS: dict[str, dict[str, Any]] = {f"4:{chroma}": {"subsampling": n} for n, chroma in enumerate(("4:4", "2:2", "2:0"))}
@@ -40,20 +42,21 @@ def decode_all(
     spans = np.array([(one.ctypes.data, size) for one, size in zip(arrays, sizes, strict=True)], np.int64)
     windows = np.tile(np.array([window or (0, 0, height, width)], np.int64), (number, 1))
     factors = np.full(number, factor, np.int64)
-    rooms, spare_bytes = jpeg.room_for(windows, factors)
-    room = int(rooms.sum()) + spare_bytes
-    memory = np.full(room + 64, 171, np.uint8)  # the last bytes are not the decoder's
-    before = np.array([0, height, width, 3 * width, 0, 0, 1], np.int64)
-    pictures, scratch = np.tile(before, (number, 1)), jpeg.Scratch()
-    own = jpeg.own_arguments(memory.ctypes.data, scratch)
+    room, spare_bytes = room_for(windows, factors)
+    needed = int(room.sum()) + spare_bytes
+    memory = np.full(needed + 64, 171, np.uint8)  # the last bytes are not the decoder's
+    before = np.array((0, height, width, 3 * width, 0, 0, 1), PICTURE)
+    pictures = np.full(number, before)
     seek = np.repeat(spans[number:], number, axis=0)
-    jpeg.decode(spans[:number].copy(), seek, windows, factors, upright, rooms, pictures)(0, number, own)
-    assert (memory[room:] == 171).all()
+    arrays = [spans[:number].copy(), seek, windows, factors, room, pictures]
+    step = JpegStep(JpegBatch(*(array.ctypes.data for array in arrays), upright), arrays)
+    step(0, number, ThreadMemory(memory, Scratch()))
+    assert (memory[needed:] == 171).all()
     found: list[tuple[np.ndarray, tuple[int, int]] | None] = []
     for picture in pictures:
         address, rows, columns, stride, top, left, shown_factor = picture.tolist()
         if address == 0:
-            assert (picture == before).all()
+            assert picture == before
             found.append(None)
             continue
         assert shown_factor == factor and stride == 3 * columns and top % factor == left % factor == 0

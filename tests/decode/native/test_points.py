@@ -10,7 +10,7 @@ from images import encode
 from PIL import Image
 from test_jpeg import FACTORS, KINDS, decode
 
-from gpuload.decode.native import jpeg
+from gpuload.kernels import jpeg
 
 SIZE = 467, 310  # width, height
 WINDOWS = [(0, 0, 310, 467), (100, 0, 130, 467), (200, 300, 260, 380), (0, 440, 20, 467), (290, 5, 310, 9)]

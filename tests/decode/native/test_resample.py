@@ -1,8 +1,6 @@
 """The compiled resizes, of RGB and of other pixels: against torch, Pillow, NumPy and plain arithmetic, and what they must
 not touch."""
 
-import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +11,11 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.nn import functional
 
-import gpuload
 from gpuload.decode.native.cuts import crop_or_pad, resample
 from gpuload.decode.native.images import bands_of
 from gpuload.decode.native.values import Target
 from gpuload.fields.images import Pixels
+from gpuload.kernels.structs import PICTURE
 
 PEAKS = {"uint8": 255, "uint16": 65_535, "float32": 1}
 RGB = (3, "rgb")  # by the code for RGB alone; all others are a number of channels and a dtype
@@ -40,7 +38,7 @@ def target_of(out: Any, kind: tuple[int, str] = RGB, mean: Any = 0, factor: Any 
 
 def picture_of(pixels: np.ndarray, at: tuple[int, int] = (0, 0), factor: int = 1) -> np.ndarray:
     height, width, _ = pixels.shape
-    return np.array([[pixels.ctypes.data, height, width, pixels.strides[0], *at, factor]])
+    return np.array([(pixels.ctypes.data, height, width, pixels.strides[0], *at, factor)], PICTURE)
 
 
 def run(
@@ -208,11 +206,3 @@ def test_a_window_is_cut_and_padded(
     windows = np.array([[top, left, top + rows, left + columns]])
     crop_or_pad(picture_of(pixels), windows, np.array([flips]), np.array([held]), fills, 0, target)(0, 1)
     np.testing.assert_array_equal(target.out[0].transpose(1, 2, 0), expected * 2.0)
-
-
-def test_who_loads_rgb_does_not_wait_until_it_is_compiled() -> None:
-    """No module imports it at its top, so it is compiled for those alone who need it."""
-    files = list(Path(gpuload.__file__).parent.rglob("*.py"))
-    assert "bands.py" in {path.name for path in files}
-    lines = [line for path in files for line in path.read_text().splitlines() if re.match("(import|from).*bands", line)]
-    assert lines == []

@@ -1,22 +1,17 @@
 """Threads share the rows of a batch among them in compiled code, and leave to Python what it must do."""
 
-import ast
-import re
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
-from pathlib import Path
 
 import numpy as np
 import pytest
-from numba import njit
 
-from gpuload.decode.native import jpeg
 from gpuload.decode.native.cuts import crop_or_pad
-from gpuload.decode.native.steps import Blocks, Step, kept
+from gpuload.decode.native.steps import SharedBlocks, Step
 from gpuload.decode.native.values import Target
+from gpuload.kernels.structs import PICTURE
 
 ROWS, SIDE = 40, 3
-NO_OWN = np.zeros(0, np.int64)
 
 
 class Pictures:
@@ -24,7 +19,7 @@ class Pictures:
 
     def __init__(self, missing: tuple[int, ...] = ()) -> None:
         self.pixels = np.repeat(np.arange(1, ROWS + 1, dtype=np.uint8), SIDE * SIDE * 3).reshape(ROWS, SIDE, SIDE, 3)
-        self.rows = np.zeros((ROWS, 7), np.int64)
+        self.rows = np.zeros(ROWS, PICTURE)
         for row in set(range(ROWS)) - set(missing):
             self.complete(row)
         self.out = np.zeros((ROWS, 3, SIDE, SIDE), np.uint8)
@@ -41,7 +36,7 @@ class Pictures:
 
     def left(self, block: int, fills: list[Step], alone: bool) -> list[int]:
         """Which blocks are left to the caller."""
-        return list(Blocks(block, self.rows, None, fills, alone).remaining(self.taken, NO_OWN))
+        return list(SharedBlocks(block, self.rows, None, fills, alone).remaining(self.taken, None))
 
     def colors(self) -> list[int]:
         assert (self.out == self.out[:, :1, :1, :1]).all()
@@ -57,7 +52,7 @@ def test_blocks_with_something_missing_are_left_to_the_caller_and_the_others_don
 ) -> None:
     pictures = Pictures(missing)
     fill, left = pictures.fill(), []
-    for begin in Blocks(block, pictures.rows, None, [fill], False).remaining(pictures.taken, NO_OWN):
+    for begin in SharedBlocks(block, pictures.rows, None, [fill], False).remaining(pictures.taken, None):
         left.append(begin)
         assert pictures.colors()[begin : begin + block] == [0] * block
         for row in range(begin, begin + block):
@@ -79,26 +74,3 @@ def test_threads_do_each_block_once() -> None:
     with ThreadPoolExecutor(8) as pool:
         left = list(chain.from_iterable(pool.map(lambda _: pictures.left(3, [], True), range(8))))
     assert sorted(left) == list(range(0, ROWS, 3))
-
-
-def test_arrays_live_until_they_are_kept() -> None:
-    @njit
-    def addresses(size: int) -> tuple[int, int, int]:
-        first = np.empty(size, np.uint8)
-        at = np.int64(first.ctypes.data)
-        second = np.empty(size, np.uint8)  # in the same place, where numba has freed the first one
-        return kept(first, second), at, np.int64(second.ctypes.data)
-
-    _, at, second_at = addresses(1000)
-    assert at != second_at
-
-
-def test_compiled_code_keeps_what_it_takes_the_address_of() -> None:
-    found = set()
-    for path in Path(jpeg.__file__).parents[1].rglob("*.py"):
-        for function in ast.walk(ast.parse(path.read_text())):
-            if isinstance(function, ast.FunctionDef) and "step" in map(ast.unparse, function.decorator_list):
-                taken = set(re.findall(r"(\w+)\.ctypes\.data", ast.unparse(function)))
-                found |= {function.name} if taken else set()
-                assert taken <= set(re.findall(r"\w+", ast.unparse(function.body[-1]))), function.name
-    assert found == {"resample_rows", "crop_or_pad_rows", "transform_rows"}
