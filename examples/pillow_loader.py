@@ -36,7 +36,7 @@ class PackedImages(Dataset[tuple[torch.Tensor, int]]):
         self._shards = np.repeat(np.arange(len(rows)), packed.shard_sizes)
         self._offsets = np.concatenate([part.column("image_offset").to_numpy() for part in rows])
         self._sizes = np.concatenate([part.column("image_bytes").to_numpy() for part in rows])
-        self.labels = np.concatenate([part.column("label").to_numpy() for part in rows])
+        self.labels = packed.labels if "label" in packed.fields else np.zeros(len(self._offsets), np.int64)
         self._transform = transform
         self._files: dict[int, int] = {}
         self._mean = torch.tensor(MEAN).view(3, 1, 1)

@@ -20,11 +20,14 @@ The loaders take turns, so that other load on the machine affects all of them al
 rounds: five with a warm page cache and five with a cold one, each of 1 to 5 s a loader for images like ImageNet's on 2
 cores. In warm rounds all data is in the page cache and the loader stays open. A cold round is the first epoch of a new
 loader, counted from its first batch, after its data was evicted from the page cache. CPU seconds cover all processes
-and threads of a loader; memory is their peak. The ceiling is the rate of decoding alone. With --with, gpuload with a
-feature takes turns with gpuload without it, and where it is simple a DataLoader, too; the figures are ratios, round by
-round, and the processor time that the feature takes for an image. One feature is measured after the other. Sets that
-some of them need (captions, gray and 16-bit PNGs) are made out of the set's images once, in --cache. With --against,
-gpuload of this checkout takes turns with that of a commit, which is checked out into a temporary folder.
+and threads of a loader; memory is their peak. "Decoding alone" is the rate of a program that decodes whole
+images and does nothing else; a loader that decodes only what a crop shows may be above it.
+
+With --with, gpuload with a feature takes turns with gpuload without it, and where it is simple a DataLoader, too; the
+figures are ratios, round by round, and the processor time that the feature takes for an image. One feature is measured
+after the other. Sets that some of them need (captions, gray and 16-bit PNGs) are made out of the set's images once, in
+--cache. With --against, gpuload of this checkout takes turns with that of a commit, which is checked out into a
+temporary folder.
 
 Exit codes: 0; 2 if a folder or an argument cannot be used, or if no loader could run.
 """
@@ -79,6 +82,11 @@ def main(argv: list[str] | None = None) -> int:
     except gpuload.GpuloadError as error:
         print(error, file=sys.stderr)
         return 2
+    if dataset.manifest.pixels.mode != "RGB" and not args.features:
+        parser.error(
+            f"{args.folder}: has mode {dataset.manifest.pixels.mode}, and loaders are compared on RGB images. Pack it "
+            "with --mode RGB"
+        )
     _check_images(parser, args, dataset)
     if len(dataset) < args.batch_size:
         parser.error(
@@ -158,7 +166,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="a packed split such as shards/train, of JPEGs or of raw pixels")
+    parser.add_argument("folder", type=Path, help="a packed split such as shards/train, of RGB images or raw pixels")
     loaders = [name for name in CONTENDERS if "+" not in name]  # the others are those of --with
     parser.add_argument("--loaders", nargs="+", choices=loaders, metavar="NAME", help=", ".join(loaders))
     parser.add_argument(
@@ -255,7 +263,9 @@ def _can_run(name: str, work: Work, pythons: dict[str, str], course: Course, ask
 
 
 def count_labels(dataset: gpuload.Dataset) -> dict[str, int]:
-    """The number of samples of each label."""
+    """The number of samples of each label; of label 0, in a set without labels."""
+    if "label" not in dataset.fields:
+        return {"0": len(dataset)}
     counts: dict[str, int] = {}
     for shard in range(len(dataset.shard_paths)):
         for label in dataset.rows(shard).column("label").to_pylist():

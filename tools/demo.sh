@@ -12,7 +12,7 @@ if [ $# -gt 1 ] || [[ "${1-}" == -* ]]; then
 fi
 if [ $# = 1 ]; then
   [ -d "$1" ] || { echo "$1: no such folder. Give a folder that holds one folder of images for each class." >&2; exit 2; }
-  [ -n "$(find -L "$1" -mindepth 2 -maxdepth 2 -type f -print -quit)" ] || {
+  [ -n "$(find -L "$1" -mindepth 2 -type f -print -quit)" ] || {
     echo "$1: holds no class folders with images in them. Expected $1/<class>/<image>." >&2; exit 2; }
   folder=$(cd "$1" && pwd)
 fi

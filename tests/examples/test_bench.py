@@ -1,6 +1,8 @@
 """tools/bench.py: the table, the figures in JSON, the picture, and what it says of loaders that cannot run or deliver
 something else."""
 
+import io
+import itertools
 import json
 import os
 import re
@@ -9,6 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -27,7 +30,10 @@ from benchmark.examine import Examined, describe, examine, faults
 from benchmark.feature_data import prepare
 from benchmark.features import FEATURES, VARIANTS, names_of, open_dataloader, open_gpuload
 from benchmark.process import ContenderError, ContenderProcess, Round, check_out
+from benchmark.stored import stored_samples
 from benchmark.work import Contender, Work
+from images import encode, photo
+from PIL import Image
 from snippets import ROOT
 
 import gpuload
@@ -43,8 +49,8 @@ def test_table_json_and_plot(packed: Path, tmp_path: Path, capsys: pytest.Captur
     started = time.time()
     assert bench.main([str(packed / "train"), *options, "--json", str(figures), "--plot", str(picture)]) == 0
     said = capsys.readouterr().out
-    heads = ["gpuload", "images/s", "times torch", "of ceiling", "resume", "torch 2."]
-    for text in ("DataLoader + Pillow", "The ceiling: whole JPEGs decoded by simplejpeg", *heads):
+    heads = ["gpuload", "images/s", "times torch", "times decoding alone", "resume", "torch 2."]
+    for text in ("DataLoader + Pillow", "(whole JPEGs decoded by simplejpeg)", *heads):
         assert text in said
     record = json.loads(figures.read_text())
     assert record["complete"] and record["ceiling"]["images_per_s"] > 0
@@ -64,6 +70,51 @@ def test_table_json_and_plot(packed: Path, tmp_path: Path, capsys: pytest.Captur
         assert row["memory_bytes"] > 10e6 and row["versions"]["torch"] == torch.__version__
         assert row["delivers"]["images"] == 256
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def pack_mixed(folder: Path, labelled: bool) -> Path:
+    """A set of kept and re-encoded images of many kinds."""
+    kinds = itertools.cycle(["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "gray", "CMYK", "palette"])
+    samples = []
+    for number, kind in zip(range(72), kinds, strict=False):
+        image = photo(number, 60, 50)
+        converted = {
+            "gray": lambda image: encode(image.convert("L"), "PNG"),
+            "CMYK": lambda image: encode(image.convert("CMYK")),
+            "palette": lambda image: encode(image.quantize(16), "PNG"),
+        }
+        data = converted[kind](image) if kind in converted else encode(image, kind)
+        samples.append({"image": data, **({"label": "ab"[number % 2]} if labelled else {"caption": kind})})
+    gpuload.pack(samples, folder, workers=1, progress=False, keep="webp,tiff", lossless=True)
+    return folder / "train"
+
+
+@pytest.mark.usefixtures("quick_python")
+@pytest.mark.parametrize("labelled", [True, False])
+def test_every_set_of_rgb_images_is_measured(tmp_path: Path, labelled: bool, capsys: Any) -> None:
+    figures = tmp_path / "figures.json"
+    options = ["--loaders", "torch", "gpuload", "--rounds", "1", "--cold", "0", "--images", "128", "--batch-size", "8"]
+    folder = pack_mixed(tmp_path / "mixed", labelled)
+    assert len(gpuload.Dataset(folder).fields["image"].member.split(";")) > 2  # kinds of files
+    assert bench.main([str(folder), *options, "--size", "32", "--threads", "1", "--json", str(figures)]) == 0
+    assert "whole images decoded, JPEGs by simplejpeg and others by Pillow" in capsys.readouterr().out
+    record = json.loads(figures.read_text())
+    assert [row["name"] for row in record["loaders"]] == ["torch", "gpuload"] and not record["left_out"]
+
+
+def test_peers_read_each_sample_of_a_mixed_set(tmp_path: Path) -> None:
+    samples = [*stored_samples(pack_mixed(tmp_path / "labelled", True))]
+    sizes = {Image.open(io.BytesIO(image)).size for image, _ in samples}
+    assert (len(samples), sizes) == (72, {(60, 50)})
+    assert Counter(label for _, label in samples) == {0: 36, 1: 36}
+    assert [label for _, label in stored_samples(pack_mixed(tmp_path / "unlabelled", False))] == [0] * 72
+
+
+def test_a_set_of_another_mode_is_refused(tmp_path: Path, capsys: Any) -> None:
+    gpuload.pack([{"image": encode(photo(0)), "label": 0}], tmp_path, workers=1, progress=False, mode="L")
+    with pytest.raises(SystemExit, match="2"):
+        bench.main([str(tmp_path / "train")])
+    assert "has mode L, and loaders are compared on RGB images. Pack it with --mode RGB" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("quick_python")

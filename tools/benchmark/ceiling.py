@@ -1,5 +1,7 @@
 """Upper limits of this machine: the rates of decoding and reading alone."""
 
+import contextlib
+import io
 import itertools
 import threading
 import time
@@ -10,9 +12,10 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from benchmark.page_cache import cached_share, data_files, evict
-from benchmark.stored import stored_arrays, stored_samples
+from benchmark.stored import is_jpeg, stored_arrays, stored_images
 from benchmark.work import MEAN, STD, Work
 
 _SAMPLES = 512  # decoded in a turn: the first of the set
@@ -21,18 +24,22 @@ _SAMPLES = 512  # decoded in a turn: the first of the set
 class Ceiling:
     """The rate of decoding alone, from images in memory. Measured in turn with the loaders.
 
-    JPEGs: libjpeg-turbo decodes whole images into reused memory, in as many threads as the loaders have. Raw pixels:
-    NumPy gathers and normalises batches, one per thread.
+    Images are decoded whole, in as many threads as the loaders have: JPEGs by libjpeg-turbo into reused memory, others
+    by Pillow. Raw pixels: NumPy gathers and normalises batches, one per thread.
     """
 
     def __init__(self, work: Work) -> None:
-        self.what = "NumPy gather + normalise" if work.raw else "whole JPEGs decoded by simplejpeg"
         self._work = work
         self._rates: list[float] = []
         if work.raw:
+            self.what = "NumPy gather + normalise"
             self._pixels = np.stack([image for image, _ in itertools.islice(stored_arrays(work.folder), 4 * _SAMPLES)])
+            return
+        self._encoded = list(itertools.islice(stored_images(work.folder), _SAMPLES))
+        if all(map(is_jpeg, self._encoded)):
+            self.what = "whole JPEGs decoded by simplejpeg"
         else:
-            self._encoded = [image for image, _ in itertools.islice(stored_samples(work.folder), _SAMPLES)]
+            self.what = "whole images decoded, JPEGs by simplejpeg and others by Pillow"
 
     def measure(self) -> None:
         """Measures one turn."""
@@ -44,16 +51,12 @@ class Ceiling:
         return median(self._rates)
 
     def _decode(self, places: Iterable[int]) -> int:
-        import simplejpeg
-
-        buffer, done = np.empty(1 << 20, np.uint8), 0
+        buffer = np.empty(1 << 20, np.uint8)
+        done = 0
         for place in places:
             if place >= len(self._encoded):
                 break
-            height, width, _, _ = simplejpeg.decode_jpeg_header(self._encoded[place], strict=False)
-            if len(buffer) < 3 * height * width:
-                buffer = np.empty(3 * height * width, np.uint8)
-            simplejpeg.decode_jpeg(self._encoded[place], buffer=buffer)
+            buffer = decode_whole(self._encoded[place], buffer)
             done += 1
         return done
 
@@ -67,6 +70,24 @@ class Ceiling:
             np.multiply(out, factor, out=out)
             done += batch
         return done
+
+
+def decode_whole(encoded: bytes, buffer: np.ndarray) -> np.ndarray:
+    """Decodes an image as RGB. Returns the buffer, or a larger one where it was too small.
+
+    What simplejpeg does not decode, such as CMYK, Pillow does.
+    """
+    import simplejpeg
+
+    if is_jpeg(encoded):
+        with contextlib.suppress(ValueError):
+            height, width, _, _ = simplejpeg.decode_jpeg_header(encoded, strict=False)
+            if len(buffer) < 3 * height * width:
+                buffer = np.empty(3 * height * width, np.uint8)
+            simplejpeg.decode_jpeg(encoded, buffer=buffer)
+            return buffer
+    Image.open(io.BytesIO(encoded)).convert("RGB")
+    return buffer
 
 
 def disk_rate(folder: Path, threads: int) -> tuple[float, float]:

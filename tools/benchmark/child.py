@@ -16,6 +16,7 @@ import os
 import platform
 import signal
 import sys
+import textwrap
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -28,6 +29,8 @@ from benchmark.work import Batches, Contender, Work
 
 # A loader fills its queues during the others' turns; these batches empty them before the clock starts.
 WARM_UP_BATCHES = 8
+
+_MOST = 400  # characters of an error, which is told in a line
 
 _PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 
@@ -59,7 +62,7 @@ def serve(name: str, orders: Any, answers: Any) -> None:
             else:
                 _rounds(contender, work, orders, answer)
     except Exception as error:
-        answer(error=f"{type(error).__name__}: {error}")
+        answer(error=textwrap.shorten(f"{type(error).__name__}: {error}", _MOST, placeholder=" …"))
 
 
 def _rounds(contender: Contender, work: Work, orders: Iterator[str], answer: Any) -> None:

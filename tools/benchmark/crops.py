@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmark.stored import is_jpeg
 from benchmark.work import MEAN, STD, Work
 
 
@@ -72,6 +73,17 @@ class OpenCVCrop:
         planes = torch.from_numpy(cropped).permute(2, 0, 1)
         floats = planes.to(torch.float32, memory_format=torch.contiguous_format)
         return floats.sub_(self._mean).mul_(self._factor).to(self._dtype)
+
+
+def decode_rgb(encoded: bytes) -> np.ndarray:
+    """uint8 (height, width, 3): JPEGs by simplejpeg, which releases Python's lock, others by OpenCV."""
+    import cv2
+    import simplejpeg
+
+    if is_jpeg(encoded):
+        return simplejpeg.decode_jpeg(encoded)
+    pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR)
+    return cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
 
 
 def random_window(height: int, width: int) -> tuple[int, int, int, int]:

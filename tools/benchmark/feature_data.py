@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 import gpuload
+from benchmark.stored import stored_images
 from benchmark.work import Work
 
 _MOST = 1024  # images of a set whose images are encoded anew
@@ -64,24 +65,15 @@ def texts_of(folder: Path) -> list[str]:
     return [text for shard in shards for text in dataset.rows(shard).column("captions").to_pylist()]
 
 
-def _stored(folder: Path) -> Iterator[tuple[bytes, int]]:
-    """Each encoded image, and its number."""
-    import pillow_loader
-
-    images = pillow_loader.PackedImages(folder, lambda image: image)
-    for number in range(len(images)):
-        yield images.read(number), number
-
-
 def _with_captions(folder: Path) -> Iterator[dict[str, Any]]:
     words = np.array([a + b for a in "bcdfghklmnprst" for b in ("ar", "en", "ilo", "ut", "ane", "or")])
-    for data, number in _stored(folder):
+    for number, data in enumerate(stored_images(folder)):
         drawn = np.random.default_rng(number).choice(words, (_CAPTIONS, _WORDS))
         yield {"image": data, "captions": [" ".join(one) for one in drawn], "label": number % 10}
 
 
 def _as_png(folder: Path, is_sixteen: bool) -> Iterator[dict[str, Any]]:
-    for data, number in _stored(folder):
+    for number, data in enumerate(stored_images(folder)):
         if number == _MOST:
             return
         gray = Image.open(io.BytesIO(data)).convert("L")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmark.crops import OpenCVCrop, TorchvisionCrop
+from benchmark.crops import OpenCVCrop, TorchvisionCrop, decode_rgb
 from benchmark.stored import stored_arrays
 from benchmark.work import Batches, Work
 
@@ -32,13 +32,12 @@ def open_opencv(work: Work, device: str = "cpu") -> Iterator[Batches]:
     """The same dataset and loader, with libjpeg-turbo (by simplejpeg) and OpenCV's resize."""
     import cv2
     import pillow_loader
-    import simplejpeg
 
     crop = OpenCVCrop(work)
 
     class Images(pillow_loader.PackedImages):
         def __getitem__(self, number: int) -> tuple[Any, int]:
-            return crop(simplejpeg.decode_jpeg(self.read(number))), int(self.labels[number])
+            return crop(decode_rgb(self.read(number))), int(self.labels[number])
 
     cv2.setNumThreads(0)  # the workers already use all cores
     yield from _load(Images(work.folder, None), work, device)

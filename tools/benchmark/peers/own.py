@@ -1,6 +1,6 @@
 """gpuload itself."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,11 +17,13 @@ def open_loader(
 ) -> Iterator[Batches]:
     import gpuload
 
-    augment = gpuload.Augment(work.size, dtype=work.dtype)
+    dataset = gpuload.Dataset(work.folder)
+    fields = [name for name in ("image", "label") if name in dataset.fields]
     with gpuload.DaliIterator(
-        work.folder,
+        dataset,
         work.batch_size,
-        augment=augment,
+        augment=gpuload.Augment(work.size, dtype=work.dtype),
+        fields=fields,
         device=device,
         decoder=decoder,
         num_threads=work.threads,
@@ -29,4 +31,18 @@ def open_loader(
     ) as loader:
         if state is not None:
             loader.load_state_dict(state)
-        yield loader
+        yield loader if "label" in fields else _Unlabelled(loader)
+
+
+class _Unlabelled:
+    """Batches of a set without labels, each sample with label 0."""
+
+    def __init__(self, loader: Iterable[Any]) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        for (images,) in self._loader:
+            yield images, images.new_zeros(len(images), dtype=int)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._loader.state_dict()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from benchmark.crops import OpenCVCrop, random_window
+from benchmark.crops import OpenCVCrop, decode_rgb, random_window
 from benchmark.peers.dataloader import Moved
 from benchmark.work import MEAN, STD, Batches, Work
 
@@ -40,13 +40,12 @@ def open_ffmpeg(work: Work, device: str = "cpu") -> Iterator[Batches]:
 @contextmanager
 def open_opencv(work: Work, device: str = "cpu") -> Iterator[Batches]:
     import cv2
-    import simplejpeg
 
     cv2.setNumThreads(0)
     crop = OpenCVCrop(work)
 
     def decode(encoded: bytes) -> Any:
-        return crop(simplejpeg.decode_jpeg(encoded))
+        return crop(decode_rgb(encoded))
 
     yield from _run(decode, work, device)
 
