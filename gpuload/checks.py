@@ -19,7 +19,7 @@ converted to them. A bool is not a number.
 import inspect
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
@@ -55,13 +55,25 @@ _NO_ADVICE: Mapping[str, str] = MappingProxyType({})
 class Rule(Generic[T]):
     """The valid values of an argument.
 
-
     expected: the words of the message after "expected". read: returns the value in Python's own types; raises
-    TypeError, ValueError or OverflowError if it is invalid.
+    TypeError, ValueError or OverflowError if it is invalid. words: those that are valid, of which the message names the
+    one that is spelt most like an invalid one.
     """
 
     expected: str
     read: Callable[[Any], T]
+    words: tuple[str, ...] = ()
+
+    def meant(self, value: Any) -> str:
+        """The end of a message on a value that is invalid: the word that was meant, if one is similar."""
+        word = nearest(value, self.words)
+        return "" if word is None else f". Did you mean {word!r}?"
+
+
+def nearest(word: Any, words: Iterable[str]) -> str | None:
+    """The one of the words that is spelt most like `word`; None where none is similar."""
+    close = get_close_matches(word, [*words], 1) if isinstance(word, str) else []
+    return close[0] if close else None
 
 
 def check(subject: str, name: str, value: Any, rule: Rule[T]) -> T:
@@ -75,7 +87,7 @@ def check(subject: str, name: str, value: Any, rule: Rule[T]) -> T:
     except ArgumentError:
         raise
     except (TypeError, ValueError, OverflowError):
-        raise refuse(subject, name, value, rule.expected) from None
+        raise refuse(subject, name, value, rule.expected + rule.meant(value)) from None
 
 
 def refuse(subject: str, name: str, value: Any, expected: str) -> ArgumentError:
@@ -142,8 +154,8 @@ def checked(
 def _instead(name: str, names: Sequence[str], advice: Mapping[str, str]) -> str:
     if name in advice:
         return advice[name]
-    if close := get_close_matches(name, names, 1):
-        return f"Did you mean {close[0]}?"
+    if similar := nearest(name, names):
+        return f"Did you mean {similar}?"
     return f"Its arguments are {', '.join(names)}"
 
 
@@ -182,7 +194,7 @@ def check_option(option: str, value: Any, rule: Rule[Any]) -> None:
     try:
         rule.read(value)
     except (TypeError, ValueError, OverflowError):
-        raise ArgumentError(f"{option} {value}: expected {rule.expected}") from None
+        raise ArgumentError(f"{option} {value}: expected {rule.expected}{rule.meant(value)}") from None
 
 
 # Readers, from which `Rule.read` is built.
@@ -291,7 +303,7 @@ def choice(*words: Word) -> Rule[Word]:
     def read(value: Any) -> Word:
         return words[words.index(as_text(value))]
 
-    return Rule(f"one of {', '.join(map(repr, words))}", read)
+    return Rule(f"one of {', '.join(map(repr, words))}", read, words)
 
 
 def member(*words: str) -> Rule[str]:
@@ -308,7 +320,7 @@ def member(*words: str) -> Rule[str]:
             value = np.dtype(value).name
         return plain.read(value)
 
-    return Rule(plain.expected, read)
+    return Rule(plain.expected, read, words)
 
 
 def text(expected: str) -> Rule[str]:
@@ -318,7 +330,7 @@ def text(expected: str) -> Rule[str]:
 
 def optional(rule: Rule[T]) -> Rule[T | None]:
     """A value that fits the rule, or None."""
-    return Rule(f"{rule.expected}, or None", lambda value: None if value is None else rule.read(value))
+    return Rule(f"{rule.expected}, or None", lambda value: None if value is None else rule.read(value), rule.words)
 
 
 def either(expected: str, *rules: Rule[Any]) -> Rule[Any]:
@@ -332,7 +344,7 @@ def either(expected: str, *rules: Rule[Any]) -> Rule[Any]:
                 continue
         return rules[-1].read(value)
 
-    return Rule(expected, read)
+    return Rule(expected, read, tuple(word for rule in rules for word in rule.words))
 
 
 def several(rule: Rule[T], expected: str, count: int | None = None) -> Rule[tuple[T, ...]]:

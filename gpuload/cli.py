@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from gpuload import __version__
 from gpuload.commands import BROKEN, DONE, FAULTY, REJECTED, STOPPED, WRONG
-from gpuload.errors import GpuloadError
+from gpuload.errors import ArgumentError, GpuloadError
 
 if TYPE_CHECKING:
     from gpuload.commands.options import Command, Parser
@@ -86,11 +86,14 @@ def parse(argv: Sequence[str]) -> "Command":
     Raises:
         ArgumentError: an option is out of range. SystemExit: unknown command or option, or help.
     """
+    from gpuload.checks import nearest
     from gpuload.commands import options
 
     name = argv[0] if argv else ""
     if name in COMMANDS:
         return options.parse(load(name), f"gpuload {name}", argv[1:])
+    if (similar := nearest(name, COMMANDS)) is not None:
+        raise ArgumentError(f"{name}: is no command. Did you mean {similar}?")
     parser = options.Parser(prog="gpuload", description="Packs images into shards for training on GPUs.")
     parser.add_argument("--version", action="version", version=f"gpuload {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

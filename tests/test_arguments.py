@@ -432,6 +432,8 @@ class Broken:
         (lambda: gpuload.Shuffle(np.ones((2, 1))), r"Shuffle\(window=array\(\[\[1.\], \[1.\]\]\)\): expected"),
         (lambda: gpuload.Shuffle(Broken()), r"Shuffle\(window=<Broken>\): expected"),
         (lambda: gpuload.Shuffle(list(range(999))), r"^Shuffle\(window=.{79}…\): expected"),
+        (lambda: gpuload.Augment(8, crop="centre"), "expected one of 'random', 'center', .*. Did you mean 'center'?"),
+        (lambda: gpuload.Augment(8, dtype="flot32"), "expected one of .*. Did you mean 'float32'?"),
         (lambda: gpuload.Shuffle(windw=3), "Shuffle: has no argument 'windw'. Did you mean window?"),
         (lambda: gpuload.mix(sets=1), "mix: has no argument 'sets'. Its arguments are parts, batches"),
         (lambda: gpuload.DaliIterator(shuffel=1), "DaliIterator: has no argument 'shuffel'. Did you mean shuffle?"),

@@ -518,7 +518,9 @@ def _as_crop(value: Any) -> Geometry:
     return value if isinstance(value, Geometry) else CROPS[_NAME.read(value)]
 
 
-CROP: Rule[Geometry] = Rule(f"{_NAME.expected}, or an object such as gpuload.CenterCrop(resize=256)", _as_crop)
+CROP: Rule[Geometry] = Rule(
+    f"{_NAME.expected}, or an object such as gpuload.CenterCrop(resize=256)", _as_crop, _NAME.words
+)
 
 
 # ---- padding with pixels of the image

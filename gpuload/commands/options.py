@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields, is_dataclass
 from typing import Any, NoReturn, Protocol
 
-from gpuload.checks import Rule, check_option
+from gpuload.checks import Rule, check_option, nearest
 from gpuload.commands.terminal import complain
 from gpuload.errors import ArgumentError
 
@@ -52,9 +52,21 @@ def group(texts: Mapping[str, Any]) -> Any:
 class Parser(argparse.ArgumentParser):
     """Escapes its errors, which may quote file names from a shell."""
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's, but an unknown option is named with the one that was meant."""
+        values, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            similar = nearest(unknown[0].partition("=")[0], self._option_string_actions)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{_meant(similar)}")
+        return values
+
     def error(self, message: str) -> NoReturn:
         complain(f"{' '.join(self.format_usage().split())} -- {message}")
         self.exit(2)
+
+
+def _meant(word: str | None) -> str:
+    return "" if word is None else f". Did you mean {word}?"
 
 
 def parser_for(command: type[Command], prog: str) -> Parser:

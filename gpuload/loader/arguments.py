@@ -63,7 +63,7 @@ ARGUMENTS: dict[str, Rule[Any]] = {
     "sampling": optional(
         instance("gpuload.Balance(...), gpuload.Weights(...) or gpuload.Repeated(...)", Balance, Weights, Repeated)
     ),
-    "on_corrupt": Rule(f"{_ACTIONS.expected}, or gpuload.OnCorrupt(...)", _as_on_corrupt),
+    "on_corrupt": Rule(f"{_ACTIONS.expected}, or gpuload.OnCorrupt(...)", _as_on_corrupt, _ACTIONS.words),
     "decoder": either(
         f"{_DECODERS.expected}, gpuload.Dali(...) or gpuload.Both(...)", instance("", Dali, Both), _DECODERS
     ),

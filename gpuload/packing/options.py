@@ -94,7 +94,7 @@ def _check(settings: object, contradictions: Iterable[tuple[object, str]]) -> No
             object.__setattr__(settings, name, rule.read(value))
         except (TypeError, ValueError, OverflowError):
             option = "--time-limit" if name == "time_limit_s" else f"--{name.replace('_', '-')}"
-            raise ArgumentError(f"{option}: expected {rule.expected}; got {shown(value)}") from None
+            raise ArgumentError(f"{option}: expected {rule.expected}; got {shown(value)}{rule.meant(value)}") from None
     for is_wrong, message in contradictions:
         if is_wrong:
             raise ArgumentError(message)

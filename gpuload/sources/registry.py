@@ -10,6 +10,7 @@ from inspect import signature
 from pathlib import Path
 from pkgutil import resolve_name
 
+from gpuload.checks import check_option, choice
 from gpuload.errors import ArgumentError, SourceError
 from gpuload.sources.files import ARCHIVES, ELSEWHERE, IMAGE_EXTENSIONS, Files, Folder, extension_of
 from gpuload.sources.listing import SPLIT, split_called
@@ -106,8 +107,8 @@ def open_source(
         ArgumentError: options contradict each other, or this kind of source does not take one.
         SourceError: `root` is a file of unknown kind.
     """
-    if form is not None and form not in _BY_NAME:
-        raise ArgumentError(f"--from is one of {', '.join(_BY_NAME)}; got {form!r}")
+    if form is not None:
+        check_option("--from", form, choice(*_BY_NAME))
     if no_labels and (labels is not None or set(columns or ()) - {"image", "path", SPLIT}):
         raise ArgumentError("--no-labels packs images alone; --labels and --column say what belongs to them. Give one")
     suffix = "" if labels is None else Path(str(labels)).suffix.lower()

@@ -146,7 +146,8 @@ def test_the_second_split_is_drawn_as_val_is() -> None:
 # Values that are wrong by themselves: tests/test_arguments.py.
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"size": (3, 3)}, "--size needs --encode jpeg or raw"),
-    ({"qualiti": 3}, r"pack\(\) has no setting 'qualiti'; its settings are .*quality, "),
+    ({"qualiti": 3}, r"pack\(\) has no setting 'qualiti'. Did you mean quality\?"),
+    ({"colour": 3}, r"pack\(\) has no setting 'colour'. Its settings are .*quality, "),
     ({"encode": "jpeg", "enlarge": True}, "--fit and --enlarge need --size"),
     ({"check": "header", "mode": "L"}, "--check header needs --encode keep and --mode RGB"),
     ({"encode": "jpeg", "fit": "pad"}, "--fit and --enlarge need --size"),

@@ -87,7 +87,7 @@ OPTIONS: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
     ({}, {"no_labels": True, "labels": "t.csv"}, "--no-labels packs images alone"),
     ({}, {"no_labels": True, "columns": {"label": ("x",)}}, "--no-labels packs images alone"),
     ({}, {"no_labels": True, "form": "sidecar"}, "images alone, --from sidecar what lies beside them"),
-    ({}, {"form": "zip"}, "--from is one of folder, sidecar, .*; got 'zip'"),
+    ({}, {"form": "zip"}, "--from zip: expected one of 'folder', 'sidecar', "),
     ({"2.jpg": b"", "2.png": b"", "t.csv": b"id,label\n2,0\n"}, {"labels": "t.csv"}, "names '2' without an extension, which '2.jpg', '2.png' fit"),
     (IMAGES, {"labels": "missing.csv"}, "missing.csv: cannot be read as a table.*.No such file"),
     ({"t.csv": b"path,label\n1.jpg,1\n"}, {"at": "nowhere", "labels": "t.csv"}, "nowhere: no such folder"),
