@@ -29,14 +29,15 @@ def progress_bar(what: str, unit: str, wanted: bool = True) -> Iterator[Callable
     from rich.console import Console  # 60 ms
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    started = time.monotonic()
-    before: list[tuple[int, int]] = []
+    starts: list[tuple[float, int, int]] = []  # the first call: what was before it is set-up
 
     def speed(done: int, read: int) -> str:
-        elapsed_s = max(time.monotonic() - started, 1e-9)
-        if not before:
-            before.append((done, read))
-        done, read = max(0, done - before[0][0]), max(0, read - before[0][1])
+        now = time.monotonic()
+        if not starts:
+            starts.append((now, done, read))
+        started, done_before, read_before = starts[0]
+        elapsed_s = max(now - started, 1e-9)
+        done, read = max(0, done - done_before), max(0, read - read_before)
         return f"{done / elapsed_s:,.0f} {unit}/s" + (f"  {read / 1e6 / elapsed_s:,.0f} MB/s" if read else "")
 
     texts = TextColumn("{task.description}"), TextColumn("{task.fields[speed]}")

@@ -9,7 +9,7 @@ from rich.filesize import decimal
 
 from gpuload.commands import DONE, REJECTED
 from gpuload.commands.options import given, group, option, place
-from gpuload.commands.terminal import say, say_table
+from gpuload.commands.terminal import listed, say, say_table
 from gpuload.counted import counted
 from gpuload.errors import ArgumentError
 from gpuload.packing import packer
@@ -113,7 +113,7 @@ def _summarise(report: packer.PackReport) -> None:
     say_table(rows, heads=["", *report.manifests], left=len(rows))
     manifest = next(iter(manifests))
     if manifest.classes is not None:
-        say(f"classes: {len(manifest.classes):,}")
+        say(f"classes: {listed(manifest.classes)}")
     members = ((field.name, field.member.replace(";", ", .")) for field in manifest.fields)
     say(f"fields: {', '.join(f'{name} (.{ends})' for name, ends in members)}")
     if anew := Counter({kind: count for kind, count in sorted(report.kinds.items()) if kind != KEPT}):
@@ -127,8 +127,8 @@ def _summarise(report: packer.PackReport) -> None:
     if report.rejected:
         say(*(f"  named in {report.folder / name / REJECTED_NAME}" for name in report.manifests))
     if report.packed:
-        rate = report.packed / max(report.elapsed_s, 1e-9)
-        say(f"{counted(report.packed, 'image')} in {report.elapsed_s:.1f} s, {rate:,.0f} images/s")
+        rate = report.packed / max(report.packing_s, 1e-9)
+        say(f"{counted(report.packed, 'image')} in {report.elapsed_s:.1f} s; {rate:,.0f} images/s, without set-up")
 
 
 def _counts(counts: Counter[str]) -> str:

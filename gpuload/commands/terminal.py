@@ -20,6 +20,9 @@ from gpuload.store.files import replaced
 
 _MOST = 4_000  # characters of a line, or of a cell
 
+_NAMES = 6  # that are shown of many
+_NAME = 60  # characters of a name that are shown
+
 _HEAD_BYTES = 4096
 
 
@@ -58,6 +61,13 @@ def say_table(rows: Iterable[Sequence[str]], heads: Sequence[str] = (), title: s
     with console.capture() as captured:
         console.print(table)
     print(*(line.rstrip() for line in captured.get().splitlines()), sep="\n")
+
+
+def listed(names: Sequence[str]) -> str:
+    """How many names there are, and the first of them, such as "3: cat, dog, fox"."""
+    shown = [name[:_NAME] for name in names[:_NAMES]]
+    more = ["…"] if len(names) > _NAMES else []
+    return f"{len(names):,}: {', '.join([*shown, *more])}"
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -120,6 +120,7 @@ class Output:
     def _check_empty(self, options: PackOptions) -> None:
         """Raises OutputError unless the folder holds what a new run needs."""
         names = self._entries()
+        refuse_split(self.where, os.listdir(self.path))
         if self.append:  # the manifests are read, and refused if they are damaged, once the samples are listed
             check_holds(self.where, names, True, bool(names) and names == [*self.packed_splits()])
             return
@@ -295,6 +296,15 @@ def cannot_write(advice: str, where: object = None) -> Iterator[None]:
         raise OutputError(f"{named}: cannot be written ({error.strerror or error}). {advice}") from None
 
 
+def refuse_split(where: object, names: Collection[str]) -> None:
+    """Raises OutputError where the names are those of a split's files."""
+    if manifest_file.FILE_NAME in names:
+        raise OutputError(
+            f"{where}: is a packed folder, as splits of a set are. Give the folder above it, with --append to add to "
+            "the set, or --overwrite to replace it"
+        )
+
+
 def check_holds(where: object, names: Sequence[str], append: bool, is_set: bool) -> None:
     """Raises OutputError unless there is what a new run needs: a set for append, else nothing.
 
@@ -302,9 +312,11 @@ def check_holds(where: object, names: Sequence[str], append: bool, is_set: bool)
     """
     if append and not is_set:
         raise OutputError(f"{where}: holds no packed set for --append. Pack one first, without --append")
+    if names and not append and is_set:
+        replace = "" if isinstance(where, URL) else "--overwrite to replace it, "
+        raise OutputError(f"{where}: holds a packed set. Give {replace}--append to add to it, or another place")
     if names and not append:
-        what = "a packed set, to which --append adds" if is_set else repr(names[0])
-        raise OutputError(f"{where}: is not empty, it holds {what}. Choose another place, or empty this one")
+        raise OutputError(f"{where}: is not empty, it holds {names[0]!r}. Choose another place, or empty this one")
 
 
 def describe(folder: Path, manifest: Manifest, rows: Iterable[pa.RecordBatch], points: bool = False) -> Manifest:

@@ -1,6 +1,7 @@
 """Packs a source into shards: lists and plans the samples, has workers pack them, then describes each split."""
 
 import json
+import math
 import os
 import time
 from collections import Counter
@@ -14,13 +15,14 @@ import numpy as np
 import PIL
 import pyarrow as pa
 
-from gpuload.checks import FLAG, check
+from gpuload.checks import FLAG, check, nearest
 from gpuload.counted import counted, progress_bar
 from gpuload.disk import Index, Manifest, ShardInfo
 from gpuload.disk import index as index_file
 from gpuload.disk.card import write_card
 from gpuload.disk.index import class_numbers, notes_on_numbers
 from gpuload.disk.manifest import TIMM_NAME, write_timm_info
+from gpuload.disk.places import FILE_NAME
 from gpuload.errors import ArgumentError, OutputError, RemoteError, SourceError
 from gpuload.fields.field import IMAGE
 from gpuload.fields.images import has_points
@@ -69,7 +71,8 @@ class PackReport:
     folder: the output. manifests: by split, with the shards that were there before. kinds: number of images
     by `StoredImage.kind`, "kept" or what a re-encoded image was before. rejected: the rejected and skipped samples, by
     split. notes: sentences for the user. packed: images that this run has packed itself, without those of a set that it
-    extended or a run that it resumed. elapsed_s: the time for that.
+    extended or a run that it resumed. elapsed_s: the time for that. packing_s: the part of it in which shards were
+    packed, without listing the samples and starting the workers.
     """
 
     folder: Path | URL
@@ -79,6 +82,7 @@ class PackReport:
     notes: tuple[str, ...]
     packed: int
     elapsed_s: float
+    packing_s: float = 0.0
 
     @property
     def images(self) -> int:
@@ -126,7 +130,9 @@ def pack(
     started = time.monotonic()
     known = {field.name for field in fields(PackOptions)}
     if unknown := sorted(set(settings) - known):
-        raise ArgumentError(f"pack() has no setting {unknown[0]!r}; its settings are {', '.join(sorted(known))}")
+        similar = nearest(unknown[0], known)
+        advice = f"Did you mean {similar}?" if similar else f"Its settings are {', '.join(sorted(known))}"
+        raise ArgumentError(f"pack() has no setting {unknown[0]!r}. {advice}")
     progress = check("pack", "progress", progress, FLAG)
     own_splits = check("pack", "own_splits", own_splits, FLAG)
     options = PackOptions(**settings)
@@ -135,6 +141,7 @@ def pack(
             f"pack(samples={str(samples)!r}): expected dicts, one per sample, or a source. Files are packed by "
             f"`python -m gpuload pack {samples} {out}`, or give gpuload.sources.open_source({str(samples)!r})"
         )
+    out, options = _whole_set(out, options)
     source = samples if isinstance(samples, Source) else IterableSource(samples)
     if not own_splits:
         source.own_splits = False
@@ -169,6 +176,22 @@ def pack(
         names = dict.fromkeys([*(split.name for split in run.state.splits if split.name in folders), *folders])
         manifests = {name: written.get(name) or Manifest.read(folders[name]) for name in names}
     return run.report(manifests, output.notes, time.monotonic() - started)
+
+
+def _whole_set(out: str | Path | URL, options: PackOptions) -> tuple[str | Path | URL, PackOptions]:
+    """Where and how to pack. OUT may be a split of a set, such as shards/train, to which --append adds all samples.
+
+    Raises:
+        ArgumentError: splits are to be drawn of what goes into one.
+    """
+    where = check("pack", "out", out, LOCATION)
+    if not options.append or isinstance(where, URL) or not (Path(where) / FILE_NAME).exists():
+        return out, options
+    split = Path(where) if Path(where).name not in ("", "..") else Path(where).resolve()
+    if options.val or options.splits:
+        drawn = "--val" if options.val else "--splits"
+        raise ArgumentError(f"{drawn} draws splits, but OUT {where} is one. Give the folder above it, {split.parent}")
+    return split.parent, replace(options, splits=((split.name, 1.0),))
 
 
 def _open_output(out: str | Path | URL, options: PackOptions, stack: ExitStack) -> Output:
@@ -221,6 +244,7 @@ class _PackingRun:
         self.source, self.state, self.options, self.output, self.watch = source, state, options, output, watch
         self.numbers: dict[str, set[int]] = {}  # class numbers that samples have, by field
         self.packed_now = 0  # images, but for those of the run that this one resumes
+        self.packing_s = 0.0
         self.totals = {split.name: ShardReport() for split in state.splits}
         self._progress = Progress(0, 0, state.samples, state.bytes)
         for split in state.splits:
@@ -251,10 +275,14 @@ class _PackingRun:
             else:
                 job.position.unlink(missing_ok=True)  # where the worker of an earlier run was
                 waiting.append(job)
+        began = math.inf
         try:
             for job, report in engine.run(waiting, Blame(), self._report_progress):
                 self._take(job, report)
                 self.packed_now += sum(report.kinds.values())
+                now = time.monotonic()
+                began = min(began, now - report.seconds)
+                self.packing_s = now - began
         finally:
             # When this process is stopped, a worker may have finished a shard whose report has not arrived.
             self.output.keep = self.output.keep or any(job.note("done").exists() for job in waiting)
@@ -354,7 +382,7 @@ class _PackingRun:
         on_encodings = notes_on_encodings(manifests.values())
         notes = *self.state.notes, *remarks, *on_numbers, *on_encodings, *kept
         rejected, where = tuple(self._rejected(*self.state.splits)), self.output.where
-        return PackReport(where, manifests, total.kinds, rejected, notes, self.packed_now, elapsed_s)
+        return PackReport(where, manifests, total.kinds, rejected, notes, self.packed_now, elapsed_s, self.packing_s)
 
     def _rejected(self, *splits: PlannedSplit) -> list[Rejection]:
         """The rejected and skipped samples that splits report.

@@ -192,6 +192,12 @@ def plan_run(source: Source, options: PackOptions, output: Output) -> RunState:
     listing = source.list_samples()
     check_names(listing.fields, listing.classes)
     drawn = "--val" if options.val else "--splits" if options.splits else ""
+    if drawn and listing.splits is not None and len(options.shares) == 1:
+        raise ArgumentError(
+            f"all samples are to go to {options.shares[0][0]!r}, but the source has its own splits "
+            f"({', '.join(listing.splits.names)}, {listing.splits.origin}). Give the folder of the whole set as OUT to "
+            "keep these, or --no-splits to ignore them"
+        )
     if drawn and listing.splits is not None:
         raise ArgumentError(
             f"{drawn} draws splits, but the source has its own ({', '.join(listing.splits.names)}, "
@@ -209,6 +215,11 @@ def plan_run(source: Source, options: PackOptions, output: Output) -> RunState:
     notes = [*([listing.splits.summary()] if listing.splits else []), *listing.notes]
     if dropped:
         notes.append(f"{counted(len(dropped), 'image has', 'images have')} the same bytes as earlier ones; skipped")
+    others = sorted(set(base) - {split.name for split in splits})
+    if others and not drawn and listing.splits is None:
+        notes.append(
+            f"all samples went to {splits[0].name!r}; the set has {some_of(others)}, too: --val 0.1 puts a tenth there"
+        )
     listed = (int(manifest.packing.get("listed", manifest.samples)) for manifest in base.values())
     state = RunState(
         settings=settings_of(source, options),

@@ -32,6 +32,7 @@ from gpuload.packing.output import (
     Output,
     cannot_write,
     check_holds,
+    refuse_split,
     write_json,
 )
 from gpuload.packing.own_files import REJECTED_NAME
@@ -84,6 +85,7 @@ class RemoteOutput(Output):
                 self._fetch(splits, (_MANIFEST, REJECTED_NAME))
                 self.append = False
             else:
+                refuse_split(url, found)
                 check_holds(url, sorted(name for name in found if name != CLAIM_NAME), self.append, bool(splits))
                 if claim is None:
                     self._claim(url)

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -92,6 +93,7 @@ class ShardReport:
         uint8.
     read_bytes: bytes of the images read from the source.
     remarks: counts by a sentence for the user, see `Kind.remarks`.
+    seconds: that packing it took.
     """
 
     shards: list[dict[str, Any]] = dataclasses.field(default_factory=list)
@@ -102,6 +104,7 @@ class ShardReport:
     measured: int = 0
     read_bytes: int = 0
     remarks: Counter[str] = dataclasses.field(default_factory=Counter)
+    seconds: float = 0.0
 
     def add(self, other: "ShardReport") -> None:
         """Adds what another one says."""
@@ -113,6 +116,7 @@ class ShardReport:
         self.measured += other.measured
         self.read_bytes += other.read_bytes
         self.remarks += other.remarks
+        self.seconds += other.seconds
 
 
 def pack_shard(job: ShardJob) -> ShardReport:
@@ -123,6 +127,7 @@ def pack_shard(job: ShardJob) -> ShardReport:
     Raises:
         OutputError: the disk is full, or cannot be written.
     """
+    started = time.monotonic()
     # The name contains the process number: a worker that outlives its killed packer must not write into the file of
     # the next run.
     temporary = job.path.with_name(f"{job.path.name}.{os.getpid()}.tmp")
@@ -147,6 +152,7 @@ def pack_shard(job: ShardJob) -> ShardReport:
         else:
             temporary.unlink()
         packed.report.histogram = packed.histogram.tolist()
+        packed.report.seconds = time.monotonic() - started
         write_atomically(job.note("done"), json.dumps(vars(packed.report)).encode())
     return packed.report
 

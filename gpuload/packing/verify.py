@@ -22,6 +22,7 @@ from gpuload.disk import manifest as manifest_file
 from gpuload.disk.dataset import shards_root
 from gpuload.disk.fetch import fetch_files, manifest_bytes
 from gpuload.disk.manifest import dali_index_path, dali_index_text
+from gpuload.disk.places import packed_folders
 from gpuload.disk.sample import Quarantined, write_quarantine
 from gpuload.disk.tar import Damage, Member, group_members, read_members, split_name
 from gpuload.errors import ArgumentError, DecodeError, FormatError, RemoteError
@@ -134,10 +135,10 @@ def _verify_set(where: Path | URL, workers: int, watch: Callable[[int, int], Non
 
 def _sets_in(root: Path) -> tuple[list[Path | URL], list[str]]:
     """The split that a folder is, or all splits in it; and a fault for each folder of shards without a manifest."""
-    splits = sorted(path.parent for path in root.glob(f"*/{manifest_file.FILE_NAME}"))
-    if not splits and not (root / manifest_file.FILE_NAME).exists():
-        Manifest.read(root)  # raises the error that says what is wrong
-    if not splits or (root / manifest_file.FILE_NAME).exists():
+    splits = packed_folders(root)
+    if splits == [root]:
+        if not (root / manifest_file.FILE_NAME).exists():
+            Manifest.read(root)  # raises the error that says what is wrong
         return [root], []
     others = (path for path in root.iterdir() if path.is_dir() and path not in splits)
     lone = sorted(path for path in others if any(path.glob("*.tar")))

@@ -73,6 +73,10 @@ class FolderSource(FilesSource):
         if placed and (len(full) == 1 or all(len(folders) > 2 for folders in placed)):
             such = "/".join(placed[0]).lstrip("/")
             notes.append(f"images lie in folders such as {such!r}; the classes are {some_of(full)}")
+        elif nested := [folders for folders in placed if len(folders) > 2]:
+            such = "/".join(nested[0]).lstrip("/")
+            folders = counted(len(nested), "folder lies", "folders lie")
+            notes.append(f"{folders} below those of classes: the class of images in {such!r} is {nested[0][1]!r}")
         return notes
 
 

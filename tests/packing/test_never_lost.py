@@ -246,6 +246,30 @@ def test_append_keeps_class_numbers(make_folder: Folder, tmp_path: Path) -> None
     assert files_of(out) == after
 
 
+def test_a_split_as_out_gets_all_that_is_appended(make_folder: Folder, tmp_path: Path) -> None:
+    root = make_folder({f"{name}/{n}.jpg": encode(photo(n)) for name in ("ant", "bee") for n in range(5)})
+    out = tmp_path / "out"
+    gpuload.pack(FolderSource(root), out, val=0.2, workers=1)
+    counts = []
+    for place in (out / "val", out / "train", out):
+        report = gpuload.pack(FolderSource(root), place, append=True, workers=1)
+        counts.append({name: manifest.samples for name, manifest in report.manifests.items()})
+        assert (
+            "all samples went to 'train'; the set has 'val', too: --val 0.1 puts a tenth there" in report.notes
+        ) == (place == out)
+    assert counts == [{"train": 8, "val": 12}, {"train": 18, "val": 12}, {"train": 28, "val": 12}]
+    assert verify(out, 1) == []
+    for settings, message in (
+        ({"val": 0.1}, f"--val draws splits, but OUT {out}/val is one. Give the folder above it, {out}$"),
+        ({"splits": "a=0.5,b=0.5"}, "--splits draws splits, but OUT"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            gpuload.pack(FolderSource(root), out / "val", append=True, workers=1, **settings)
+    split = make_folder({f"{name}/ant/{n}.jpg": encode(photo(n)) for name in ("train", "val") for n in range(2)})
+    with pytest.raises(ArgumentError, match="all samples are to go to 'val', but the source has its own splits"):
+        gpuload.pack(FolderSource(split), out / "val", append=True, workers=1)
+
+
 def test_mean_and_std_of_an_appended_set_are_those_of_all_its_images(make_folder: Folder, tmp_path: Path) -> None:
     """Nine bright images and one dark one: each image has the same weight, not each part, unless it has none."""
 

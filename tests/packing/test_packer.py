@@ -188,12 +188,13 @@ def test_an_output_folder_that_is_not_empty(source: FolderSource, undisturbed: P
     # A run with --append that was killed while it listed the source is not resumed as one without.
     write_files(tmp_path / "set", before)
     (tmp_path / "set" / ".packing").mkdir()
-    added = "is not empty, it holds a packed set, to which --append adds"
+    added = "holds a packed set. Give --overwrite to replace it, --append to add to it, or another place"
     with pytest.raises(OutputError, match=added):
         gpuload.pack(source, tmp_path / "set", workers=1, resume=True)
     assert files_of(tmp_path / "set") == before
     for out, message in (
         (undisturbed, added),
+        (undisturbed / "train", "train: is a packed folder, as splits of a set are. Give the folder above it, with "),
         (tmp_path, "is not empty, it holds 'broken'"),
         (tmp_path / "file", "file: cannot be written"),
         (tmp_path / "broken", "holds an interrupted run. Continue it with --resume"),

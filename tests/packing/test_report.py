@@ -7,6 +7,7 @@ import re
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -49,6 +50,17 @@ def test_the_rate_is_that_of_the_images_packed_now(
     assert "images/s" not in said
 
 
+def test_the_rate_leaves_set_up_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """An hour of listing is none of packing."""
+    report = gpuload.pack(samples(40), tmp_path / "out", workers=2, maxcount=10, progress=False)
+    assert 0 < report.packing_s < report.elapsed_s
+    shown = replace(report, elapsed_s=3600.0, packing_s=2.0)
+    monkeypatch.setattr("gpuload.commands.pack.packer.pack", lambda *_, **__: shown)
+    write_files(tmp_path / "in", {"a/1.jpg": encode(photo())})
+    assert cli.main(["pack", str(tmp_path / "in"), str(tmp_path / "other")]) == cli.DONE
+    assert "\n40 images in 3600.0 s; 20 images/s, without set-up\n" in capsys.readouterr().out
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -74,6 +86,7 @@ def test_the_rate_of_a_bar_leaves_out_what_was_there_before(monkeypatch: pytest.
     monkeypatch.setenv("COLUMNS", "120")
     for images, rate in ((1010, " 20 images/s  4 MB/s"), (990, " 0 images/s ")):
         with progress_bar("packing", "images") as bar:
+            now[0] += 7  # listing the samples, starting the workers
             bar(1000, 2000, 10**9)
             now[0] += 0.5
             bar(images, 2000, 10**9 + (images - 1000) * 200_000)

@@ -39,6 +39,7 @@ def test_annotations_beside_images_are_found(make_folder: Folder, place: str, wr
         ({"x/1.jpg": b""}, {}, "images lie in folders such as 'x'; the classes are 'x'"),
         ({**inside("images"), "annotations/a.json": coco()}, {"form": "folder"}, ".*: 'annotations'\nimages lie .* 'images'; the classes are 'images'\npassed over.*"),
         ({"x/a/1.jpg": b"", "y/b/1.jpg": b""}, {}, "images lie in folders such as 'x/a'; the classes are 'x', 'y'"),
+        ({"x/1.jpg": b"", "x/a/1.jpg": b"", "y/1.jpg": b""}, {}, "1 folder lies below those of classes: the class of images in 'x/a' is 'x'"),
         ({"Cat/1.jpg": b"", "cat/1.jpg": b"", "dog/1.jpg": b""}, {}, "classes that differ only in case are different classes: 'Cat', 'cat'"),
     ],
 )  # fmt: skip

@@ -81,7 +81,7 @@ def test_the_same_bytes_as_on_disk(
     write_files(tmp_path / "local", on_disk)
     pack_to(source, str(tmp_path / "local"), settings, append=True)
     assert store.files("bucket", "same/set/") == files_of(tmp_path / "local")
-    with pytest.raises(OutputError, match=f"^{out}: is not empty, it holds a packed set"):
+    with pytest.raises(OutputError, match=f"^{out}: holds a packed set. Give --append to add to it, or another place"):
         pack_to(source, out, settings)
     assert verify(out) == verify(f"{out}/train") == left(out) == []
     assert len(gpuload.Dataset(f"{out}/val", tmp_path / "cache")) == 24
@@ -180,8 +180,8 @@ def test_nothing_of_another_is_touched(store: Any, proxy: Proxy, source: FolderS
     before = store.files("bucket", "mine")
     for out, message in (
         ("mine", "is not empty, it holds 'notes.txt'"),
-        ("mine2", "is not empty, it holds a packed set, to which --append adds"),
-        ("mine2/train", "is not empty, it holds 'manifest.json'"),
+        ("mine2", "holds a packed set. Give --append to add to it, or another place"),
+        ("mine2/train", "is a packed folder, as splits of a set are. Give the folder above it"),
         ("mine3", "another run packs to it, begun on 'node7' at yesterday, whose state is not in .*/packing-1/"),
     ):
         with pytest.raises(OutputError, match=f"^s3://bucket/{out}: {message}"):
