@@ -53,6 +53,7 @@ from benchmark.work import Work
 
 import gpuload
 from gpuload.counted import counted
+from gpuload.disk.places import packed_folders
 from gpuload.machine.installed import fault_of
 
 _BATCHES = 16  # minimum per round
@@ -78,6 +79,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.plot and (fault := fault_of("matplotlib")) is not None:
         parser.error(f"--plot: {fault.reason}. {fault.remedy}")
     try:
+        args.folder = packed_folders(args.folder)[0]
         dataset = gpuload.Dataset(args.folder)
     except gpuload.GpuloadError as error:
         print(error, file=sys.stderr)
@@ -166,7 +168,11 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="a packed split such as shards/train, of RGB images or raw pixels")
+    parser.add_argument(
+        "folder",
+        type=Path,
+        help="a packed set such as shards/train, of RGB images or raw pixels; of a folder of several, the first",
+    )
     loaders = [name for name in CONTENDERS if "+" not in name]  # the others are those of --with
     parser.add_argument("--loaders", nargs="+", choices=loaders, metavar="NAME", help=", ".join(loaders))
     parser.add_argument(

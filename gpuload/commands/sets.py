@@ -2,6 +2,8 @@
 
 import io
 import re
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,14 +13,14 @@ from rich.filesize import decimal
 from gpuload.checks import COUNT, POSITIVE, check_option, number, whole
 from gpuload.commands import DONE, FAULTY, REJECTED
 from gpuload.commands.options import given, place
-from gpuload.commands.terminal import Output, say, say_json, say_table
+from gpuload.commands.terminal import Output, listed, say, say_json, say_table
 from gpuload.counted import counted, progress_bar
-from gpuload.disk import manifest as manifest_file
+from gpuload.disk.places import FILE_NAME, packed_folders, packed_locations
 from gpuload.errors import ArgumentError, OutputError
 from gpuload.machine.installed import require
-from gpuload.store.url import as_location
+from gpuload.store.url import as_location, scheme_of
 
-_NAME, _VALUE = 60, 200  # characters of a class name, and of a value, that are shown
+_VALUE = 200  # characters of a value that are shown
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,16 @@ class Index:
         "HOW",
     )
     overwrite: bool = given(False, "replace an existing index")
-    points: bool = given(False, "add seek points of large JPEGs, for cheap crops; SHARDS may be one packed folder")
+    points: bool = given(
+        False,
+        "add seek points of large JPEGs, for cheap crops; SHARDS may be one packed folder, or a folder of several",
+    )
 
     def run(self) -> int:
-        if self.points and len(self.shards) == 1 and (Path(self.shards[0]) / manifest_file.FILE_NAME).exists():
-            return self._add_points(Path(self.shards[0]))
+        if self.points and len(self.shards) == 1 and (folders := _local_sets(self.shards[0])):
+            for packed in folders:
+                self._add_points(packed)
+            return DONE
         from gpuload.packing.index import index_shards
         from gpuload.packing.own_files import REJECTED_NAME
         from gpuload.sources.listing import named_splits
@@ -82,6 +89,12 @@ class Index:
             manifest, found = add_points(folder, bar)
         say(f"{folder}: {found:,} of {counted(manifest.samples, 'image')} with seek points")
         return DONE
+
+
+def _local_sets(text: str) -> list[Path]:
+    """The packed folders that a path means; none where it means shards."""
+    folders = [] if scheme_of(text) else packed_folders(Path(text))
+    return [folder for folder in folders if (folder / FILE_NAME).exists()]
 
 
 @dataclass(frozen=True)
@@ -128,21 +141,29 @@ class Verify:
 
 @dataclass(frozen=True)
 class Info:
-    """Describes a packed folder, and how well a window of shards mixes it."""
+    """Describes a packed folder, or each of several, and how well a window of shards mixes it."""
 
     epilog = "Exit codes: 0 done; 2 the folder cannot be read."
 
-    folder: str = place("a packed folder, such as shards/train, or its URL", "DIR")
+    folder: str = place("a packed folder, such as shards/train, or its URL, or a folder of several", "DIR")
     window: int = given(8, "shards mixed at a time (%(default)s)", "N", rule=COUNT)
     lanes: int = given(1, "lanes of the order (%(default)s)", "N")
     batch_size: int = given(256, "samples in a batch (%(default)s)", "N", rule=COUNT)
 
     def run(self) -> int:
         from gpuload.disk.dataset import Dataset
+
+        first, *others = packed_locations(self.folder)
+        self._describe(Dataset(first))
+        for location in others:
+            say("")
+            self._describe(Dataset(location))
+        return DONE
+
+    def _describe(self, dataset: Any) -> None:
         from gpuload.disk.index import class_numbers, notes_on_numbers
         from gpuload.order.epoch import measure_mixing, smallest_good_window
 
-        dataset = Dataset(self.folder)
         check_option("--lanes", self.lanes, whole(1, max(1, len(dataset.shard_paths))))
         mixing = measure_mixing(dataset, self.window, self.batch_size, lanes=self.lanes)
         numbers = class_numbers(dataset.manifest.fields, (rows for _, rows in dataset.all_rows()))
@@ -153,7 +174,6 @@ class Info:
             window = smallest_good_window(dataset, self.batch_size)
             remedy = f"use gpuload.Shuffle(window={window}), or pack again" if window else "pack again"
             say(f"Warning: the shards are sorted. To fix this, {remedy} without --no-shuffle.")
-        return DONE
 
     def _contents(self, dataset: Any, numbers: dict[str, set[int]]) -> list[tuple[str, str]]:
         """Rows on what a set holds. numbers: the class numbers of fields."""
@@ -169,10 +189,7 @@ class Info:
             ("fingerprint", dataset.fingerprint),
         ]
         if dataset.classes is not None:
-            names = ", ".join(name[:_NAME] for name in dataset.classes[:6]) + (
-                ", …" if len(dataset.classes) > 6 else ""
-            )
-            rows.append(("classes", f"{len(dataset.classes):,}: {names}"))
+            rows.append(("classes", listed(dataset.classes)))
         if manifest.mean is not None and manifest.std is not None:
             mean, std = (", ".join(f"{value:.3f}" for value in values) for values in (manifest.mean, manifest.std))
             rows.append(("mean, std", f"({mean}), ({std}), from {counted(manifest.pixels_from, 'image')}"))
@@ -206,7 +223,7 @@ class Show:
 
     epilog = "Exit codes: 0; 2 where there is no such sample, or it cannot be decoded."
 
-    folder: str = place("a packed folder, such as shards/train, or its URL", "SHARDS")
+    folder: str = place("a packed folder, such as shards/train, or its URL, or a folder of several", "SHARDS")
     keys: list[str] = place("a key, the name of the packed file, or a number from 0", "KEY", nargs="+")
     output: str = given(".", "folder for the PNGs (the current one)", "DIR", "-o", "--output")
 
@@ -217,9 +234,9 @@ class Show:
         out = Path(self.output)
         if not out.is_dir():
             raise OutputError(f"{out}: no such folder. Make it, or give another -o")
-        dataset = Dataset(self.folder)
+        datasets = list(map(Dataset, packed_locations(self.folder)))
         for key in self.keys:
-            sample = _find(dataset, key)
+            dataset, sample = _find(datasets, key)
             say(f"{sample['key']}:", *(f"  {line}" for line in _values(dataset, sample)))
             stem = re.sub(r"[^\w.-]+", "_", sample["key"])[:100].lstrip(".") or "sample"
             picture = draw_fields(sample["image"], dataset.fields.values(), lambda _: sample)  # noqa: B023
@@ -227,14 +244,19 @@ class Show:
         return DONE
 
 
-def _find(dataset: Any, key: str) -> dict[str, Any]:
-    try:
-        found = dataset[key]
-    except ArgumentError:
-        if not re.fullmatch(r"-?[0-9]{1,18}", key):
-            raise
-        found = dataset[int(key)]
-    return dict(found)
+def _find(datasets: Sequence[Any], key: str) -> tuple[Any, dict[str, Any]]:
+    """The first sample with this key or source, and its data set; else that of this number, of a single data set."""
+    for dataset in datasets:
+        with suppress(ArgumentError):
+            return dataset, dict(dataset[key])
+    first = datasets[0]
+    is_number = re.fullmatch(r"-?[0-9]{1,18}", key) is not None
+    if len(datasets) > 1:
+        folders = " and ".join(str(dataset.folder) for dataset in datasets)
+        if is_number:
+            raise ArgumentError(f"{key}: is a number, which counts within one set. Give it with one of {folders}")
+        raise ArgumentError(f"{key}: is no key or source of a sample in {folders}. Give the name of a packed file")
+    return first, dict(first[int(key) if is_number else key])
 
 
 def _save(picture: Any, path: Path) -> None:

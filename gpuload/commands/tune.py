@@ -21,6 +21,7 @@ from gpuload.commands.terminal import Output, say, say_table
 from gpuload.counted import progress_bar
 from gpuload.decode.arguments import Both, Dali
 from gpuload.decode.open import PREFETCH
+from gpuload.disk.places import packed_locations
 from gpuload.errors import GpuloadError
 from gpuload.loader.iterator import DaliIterator
 from gpuload.monitor import forever, pace
@@ -52,9 +53,12 @@ class Measured:
         return 0.0 if self.failed else median(self.turns)
 
     def row(self) -> list[str]:
-        rate = "failed" if self.failed else f"{self.rate:,.0f}"
-        spread = f"{min(self.turns):,.0f}–{max(self.turns):,.0f}" if self.turns else ""
-        return [*map(str, self.setting.values()), rate, spread, str(len(self.turns))]
+        spread = f"{min(self.turns):,.0f}–{max(self.turns):,.0f}"
+        return [*map(str, self.setting.values()), f"{self.rate:,.0f}", spread, str(len(self.turns))]
+
+    def __str__(self) -> str:
+        """The arguments, as they are written in a program."""
+        return ", ".join(f"{name}={value}" for name, value in self.setting.items())
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class Tune:
 
     epilog = "Exit codes: 0 measured; 2 nothing measured (reason on stderr); 130 stopped by Ctrl-C."
 
-    folder: str = place("a packed folder, such as shards/train, or its URL", "DIR")
+    folder: str = place("a packed folder, such as shards/train, or its URL; of a folder of several, the first", "DIR")
     device: str = given("auto", "auto, cpu, cuda or cuda:1 (%(default)s)")
     seconds: float = given(
         60.0, "approximate measuring time (%(default)g)", "S",
@@ -77,8 +81,9 @@ class Tune:
 
     def run(self) -> int:
         output = None if self.json is None else Output(self.json, "--json", _MARK)
+        location = str(packed_locations(self.folder)[0])
         augment = Augment(8, normalize=None)
-        with DaliIterator(self.folder, 1, augment=augment, device=self.device, fields=("image",)) as loader:
+        with DaliIterator(location, 1, augment=augment, device=self.device, fields=("image",)) as loader:
             device, decoder, threads, samples = loader.device, loader.decoder, loader.num_threads, len(loader.dataset)
         usual = {"decoder": f'"{decoder}"', "num_threads": threads, "prefetch": PREFETCH}
         others = {
@@ -88,15 +93,19 @@ class Tune:
         }
         batch_size = self.batch_size or min(64 if device == "cpu" else 256, samples)
         with progress_bar(f"measuring for {self.seconds:g} s", "turns"):
-            found = replace(self, device=device, batch_size=batch_size)._search(usual, others)
+            found = replace(self, folder=location, device=device, batch_size=batch_size)._search(usual, others)
         defaults, best = found[0], max(found, key=lambda one: one.rate)
         if defaults.failed:
             raise GpuloadError(f"tune: the defaults fail: {defaults.failed}")
         found.sort(key=lambda one: one.rate, reverse=True)
         heads = [*usual, "images/s", "min–max", "turns"]
-        say_table([one.row() for one in found], heads, f"in batches of {batch_size} on {device}")
+        measured = [one.row() for one in found if not one.failed]
+        if location != self.folder:
+            say(f"measured on {location}")
+        say_table(measured, heads, f"in batches of {batch_size} on {device}")
+        say(*(f"left out: {one}: {one.failed}" for one in found if one.failed))
         say(f"fastest: {best.rate / defaults.rate:.2f} times the images/s of the defaults")
-        say(f"DaliIterator(…, {', '.join(f'{name}={value}' for name, value in best.setting.items())})")
+        say(f"DaliIterator(…, {best})")
         if output is not None:
             figures: dict[str, Any] = {"made_by": "gpuload tune", "device": device, "batch_size": batch_size}
             figures["settings"] = [

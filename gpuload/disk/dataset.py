@@ -25,6 +25,7 @@ from gpuload.checks import (
     checked,
     choice,
     either,
+    nearest,
     optional,
     shown,
     whole,
@@ -32,7 +33,7 @@ from gpuload.checks import (
 from gpuload.counted import counted
 from gpuload.disk import Index, Manifest
 from gpuload.disk import index as index_file
-from gpuload.disk.manifest import FILE_NAME
+from gpuload.disk.places import packed_folder
 from gpuload.disk.sample import StoredSample, read_quarantine
 from gpuload.disk.tiles import Grid, Tiles
 from gpuload.errors import ArgumentError, CallError, FormatError, ShardError, StateError, some_of
@@ -49,8 +50,6 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc  # takes 0.15 s of the first batch
 
 _LOG = logging.getLogger(__name__)
-
-_USUAL = {name: place for place, name in enumerate(("train", "val", "valid", "validation", "test"))}
 
 
 def _as_expression(value: Any) -> Any:
@@ -88,7 +87,7 @@ class Dataset:
     nothing per sample; the index is memory-mapped, and of a large set at a URL fetched as it is needed. Pickling keeps
     the folder's path and the selection: the folder is opened again where the pickle is loaded.
 
-    folder: the packed folder, or its URL.
+    folder: the packed folder, or its URL; also a folder that holds one packed folder alone.
     cache, cache_size: for shards at URLs, the folder into which they are downloaded as they are needed, shared by all
         processes on this machine, and how large it may become: bytes, or such as "200GB". By default $GPULOAD_CACHE,
         else gpuload in the user's cache folder; and nine tenths of what is free on its disk.
@@ -140,6 +139,7 @@ class Dataset:
             self.folder, self.manifest, self.index = open_url(self.folder, self.cache)
             self._root = self.folder
         else:
+            self.folder = packed_folder(self.folder)
             self.manifest = Manifest.read(self.folder)
             self._root = shards_root(self.manifest, self.folder)
             if self._root is None:
@@ -406,9 +406,10 @@ class Dataset:
             ArgumentError: there is none; the message lists the packed fields.
         """
         if name not in self.fields:
-            raise ArgumentError(
-                f"{self.folder}: has no field {name!r}; its fields are {', '.join(map(repr, self.fields))}"
-            )
+            similar = nearest(name, self.fields)
+            advice = "" if similar is None else f". Did you mean {similar!r}?"
+            names = ", ".join(map(repr, self.fields))
+            raise ArgumentError(f"{self.folder}: has no field {name!r}; its fields are {names}{advice}")
         return self.fields[name]
 
     def open_store(self, trusts: bool = False) -> Store:
@@ -622,14 +623,6 @@ def _reopen(
             f"({fingerprint}). Open it with gpuload.Dataset and make the selection again"
         )
     return dataset if selected is None else dataset._part(selected, tiles)
-
-
-def packed_folders(folder: Path) -> list[Path]:
-    """The packed folders in a folder, in the usual order of splits; the folder itself where it is one, or has none."""
-    if (folder / FILE_NAME).exists():
-        return [folder]
-    found = (path.parent for path in folder.glob(f"*/{FILE_NAME}"))
-    return sorted(found, key=lambda path: (_USUAL.get(path.name, len(_USUAL)), path.name)) or [folder]
 
 
 def _checked_time(path: Path, size: int) -> int:

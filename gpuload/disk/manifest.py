@@ -12,6 +12,8 @@ from typing import Annotated, Any
 from gpuload.checks import Rule, as_items, as_text, fitting, instance, number, optional, rules_of, several, shown, whole
 from gpuload.counted import counted
 from gpuload.disk.index import Span
+from gpuload.disk.places import FILE_NAME as FILE_NAME
+from gpuload.disk.places import why_no_set
 from gpuload.disk.tar import Member, split_name
 from gpuload.errors import FormatError, some_of
 from gpuload.fields.field import CLASS_NAMES, IMAGE, STORED_TEXT, UNPRINTABLE, Field
@@ -21,7 +23,6 @@ from gpuload.machine.untrusted import open_regular, parse_json
 from gpuload.store.files import replaced, write_atomically
 from gpuload.store.url import URL
 
-FILE_NAME = "manifest.json"
 FORMAT = "gpuload"
 # 1 (2026-11): first version. It covers the order of an epoch too: a change to that in gpuload.order.epoch raises it.
 # 2 (2026-11): images that are not 8-bit RGB, or are stored in other encodings than version 1 had. A set that is as
@@ -155,15 +156,7 @@ class Manifest:
                 check_length(content)
                 text = content[:]
         except (FileNotFoundError, NotADirectoryError):
-            if (folder / "train" / FILE_NAME).exists():
-                raise FormatError(
-                    f"{folder}: holds packed splits; open one of them, for instance {folder / 'train'}"
-                ) from None
-            what = f"no {FILE_NAME}, so this is not a packed folder" if folder.is_dir() else "no such folder"
-            raise FormatError(
-                f"{folder}: {what}. Pack images with `python -m gpuload pack`, "
-                "or index WebDataset shards with `python -m gpuload index`"
-            ) from None
+            raise FormatError(why_no_set(folder)) from None
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise FormatError(f"{path}: cannot be read ({reason}). Copy the folder again") from None

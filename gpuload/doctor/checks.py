@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 import gpuload
-from gpuload.disk.dataset import Dataset, packed_folders
+from gpuload.disk.dataset import Dataset
+from gpuload.disk.places import packed_locations
 from gpuload.doctor import Answer, Finding, Told, environment, sets, size
 from gpuload.doctor.environment import Driver
 from gpuload.errors import DecodeError, GpuloadError
@@ -36,8 +37,7 @@ def examine(folder: Path | URL | None, seconds: float) -> Iterator[Finding]:
     Raises:
         FormatError, RemoteError, ArgumentError: as of `Dataset`.
     """
-    folders = [folder] if isinstance(folder, URL) else [] if folder is None else packed_folders(folder)
-    datasets = list(map(Dataset, folders))
+    datasets = [] if folder is None else list(map(Dataset, packed_locations(folder)))
     driver = environment.find_driver()
     for name, check in environment.CHECKS.items():
         yield from _run(name, check, driver)

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from gpuload.augment import Augment
-from gpuload.disk.dataset import Dataset, packed_folders, stored_sample
+from gpuload.disk.dataset import Dataset, stored_sample
+from gpuload.disk.places import packed_locations
 from gpuload.errors import ArgumentError
 from gpuload.machine.untrusted import open_regular, parse_json
 from gpuload.pictures import jpeg_uri, name_of, thumbnail
 from gpuload.report.pixels import quiet_loader
-from gpuload.store.url import LOCATION, URL
+from gpuload.store.url import URL
 
 _DRAWN = ("class", "labels", "caption", "boxes", "instances", "keypoints", "mask", "target")
 _SHOWN, _SHEET_PX = 16, 1_400  # samples of a batch, and the sides of their picture
@@ -42,8 +43,7 @@ def open_splits(given: Sequence[str]) -> list[Split]:
     """
     locations: list[str] = []
     for text in given:
-        is_url = isinstance(LOCATION.read(text), URL)
-        locations += [text] if is_url else map(str, packed_folders(Path(text)))
+        locations += map(str, packed_locations(text))
     if len(set(locations)) < len(locations):
         raise ArgumentError(f"report: a packed set is there twice ({', '.join(locations)}). Name each once")
     names = [location.rstrip("/").rpartition("/")[2] or location for location in locations]

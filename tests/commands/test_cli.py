@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
@@ -184,13 +186,38 @@ def test_samples_are_shown(tmp_path: Path, command: Any) -> None:
             assert picture.size == sample["image"].size
 
 
-# SET: a packed folder. PHOTOS: a folder of images. Each with the words that name what is wrong.
+def test_a_folder_of_several_sets_is_described_and_shown(
+    command: Any, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpuload.pack([{"image": encode(photo(n)), "label": n} for n in range(3)], tmp_path / "sets", workers=1)
+    (tmp_path / "sets" / "val").symlink_to(packed)
+    monkeypatch.chdir(tmp_path)
+    code, said, _ = command("info", "sets")
+    assert code == cli.DONE and re.findall(r"^samples +(\d+)", said, re.M) == ["3", "97"]
+    key = gpuload.Dataset(packed).keys([5])[0]
+    code, said, _ = command("show", "sets", key)
+    assert code == cli.DONE and said.startswith(f"{key}:\n  index: 5\n")
+    code, said, _ = command("index", "sets", "--points")
+    assert code == cli.DONE and said.splitlines() == [
+        "sets/train: 0 of 3 images with seek points",
+        "sets/val: 0 of 97 images with seek points",
+    ]
+
+
+# SET: a packed folder. SPLITS: a folder of two. PHOTOS: a folder of images. Each with the words that name what is wrong.
 MISTAKES = {
     "": "the following arguments are required: COMMAND",
     "pack nowhere out": "nowhere: no such folder. Give a folder of class folders, as in photos/cat/1.jpg",
     "pack PHOTOS out --column label=x": "--column: ",
     "pack PHOTOS out --no-labels --labels t.csv": "--no-labels packs images alone; --labels and --column say what belongs to them. Give one",
-    "pack PHOTOS out --from zip": "--from is one of folder, sidecar, unlabeled, voc, coco, yolo, hdf5, lmdb, npy, tar, ",
+    "pack PHOTOS out --from zip": "--from zip: expected one of 'folder', 'sidecar', 'unlabeled', 'voc', 'coco', 'yolo', ",
+    "pack PHOTOS out --from coc": "Did you mean 'coco'?",
+    "pack PHOTOS out --encode jpg": "--encode: expected one of 'keep', 'jpeg', 'raw'; got 'jpg'. Did you mean 'jpeg'?",
+    "pack PHOTOS out --overwite": "unrecognized arguments: --overwite. Did you mean --overwrite?",
+    "pak PHOTOS out": "pak: is no command. Did you mean pack?",
+    "info SET/../trian": "trian: no such folder. Did you mean ",
+    "show SPLITS 0": "0: is a number, which counts within one set. Give it with one of ",
+    "show SPLITS nothing": "nothing: is no key or source of a sample in ",
     "pack PHOTOS out --from tar --labels t.csv": "is packed as 'tar', which takes none",
     "pack PHOTOS out --unknown": "[--from KIND] [--column ROLE=NAME]",
     "pack PHOTOS EMPTY": "OUT: is empty, expected a value",
@@ -221,11 +248,21 @@ def test_exit_codes_are_those_that_the_help_names() -> None:
     assert found == (0, 1, 2, 3, 70, 130)
 
 
+def place(word: str, places: Mapping[str, Any]) -> str:
+    """A word of a command, whose first part may stand for a place."""
+    first, slash, rest = word.partition("/")
+    return f"{places.get(first, first)}{slash}{rest}"
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_one_line(command: Any, make_folder: Folder, packed: Path, tmp_path: Path, mistake: str) -> None:
     photos = make_folder({"a/1.jpg": encode(photo())})
-    places, before = {"SET": packed, "PHOTOS": photos, "EMPTY": ""}, sorted(tmp_path.iterdir())
-    code, out, err = command(*(places.get(word, word) for word in mistake.split()))
+    for name in ("train", "val"):
+        tmp_path.joinpath("splits").mkdir(exist_ok=True)
+        tmp_path.joinpath("splits", name).symlink_to(packed)
+    places = {"SET": packed, "SPLITS": tmp_path / "splits", "PHOTOS": photos, "EMPTY": ""}
+    before = sorted(tmp_path.iterdir())
+    code, out, err = command(*(place(word, places) for word in mistake.split()))
     assert (code, out, err.count("\n")) == (cli.WRONG, "", 1)
     assert err.startswith(("gpuload: ", "usage: gpuload ")) and MISTAKES[mistake] in err
     assert sorted(tmp_path.iterdir()) == before

@@ -98,13 +98,30 @@ def test_messages_name_the_damage(copy: Path, damage: Callable[[Path], object], 
     ("place", "message"),
     [
         ("nowhere", "nowhere: no such folder. Pack images"),
-        ("train/manifest.json", "manifest.json: no such folder. Pack images"),
-        (".", "holds packed splits; open one of them, for instance .*train"),
+        ("trian", r"trian: no such folder. Did you mean .*/train\?"),
+        ("train/manifest.json", "train/manifest.json: is not a packed folder, but .*/train is. Open that"),
+        ("train/shard-{000000..000003}.tar", "is not a packed folder, but .*/train is. Open that"),
     ],
 )
 def test_what_is_no_packed_folder(packed: Path, place: str, message: str) -> None:
     with pytest.raises(FormatError, match=message):
         gpuload.Dataset(packed.parent / place)
+
+
+def test_files_are_no_packed_folder(tmp_path: Path) -> None:
+    for name, advice in (("photos.tar", r"Index it with `.* index \S*photos.tar`"), ("photos.zip", "Pack images")):
+        (tmp_path / name).touch()
+        with pytest.raises(FormatError, match=rf"{name}: is a file, expected a packed folder. {advice}"):
+            gpuload.Dataset(tmp_path / name)
+
+
+def test_a_folder_of_packed_folders_is_its_only_one(packed: Path, tmp_path: Path) -> None:
+    (tmp_path / "val").symlink_to(packed)
+    assert gpuload.Dataset(tmp_path).folder == tmp_path / "val"
+    (tmp_path / "train").symlink_to(packed)
+    message = rf"{tmp_path}: holds packed splits; open one of them, for instance {tmp_path}/train$"
+    with pytest.raises(FormatError, match=message):
+        gpuload.Dataset(tmp_path)
 
 
 def seen(dataset: gpuload.Dataset) -> tuple[Any, ...]:
