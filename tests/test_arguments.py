@@ -148,6 +148,7 @@ ROWS: list[tuple[str, Wrong]] = [
     ("brightness contrast saturation",
      wrong("whole", "number", "items", too=outside(0, 1e6) | tuples(2, 1, number(0, 1e6)) | st.just((2, 1)))),
     ("field name target", NAME),
+    ("keypoints", or_none(NAME)),
     ("scale", ascending(ABOVE_0, 1, 0.5)),
     ("cutmix_alpha mixup_alpha sharpness_factor", number(0, 1e6)),
     ("cpu flip hardware", or_none(PROBABILITY)),

@@ -167,12 +167,15 @@ class Manifest:
         for shard in self.shards:
             if 512 * shard.samples > shard.bytes:  # a member's header alone takes that
                 raise ValueError(f"{shard.name!r} cannot hold {shard.samples:,} samples in {shard.bytes:,} bytes")
+        boxes = {one.name for one in self.fields if one.kind in ("boxes", "instances")}
         for one in self.fields:
             if fault := kind_of(one).field_fault(one):
                 raise ValueError(f"field {one.name!r} of kind {one.kind!r}: {fault}")
             if one.category_ids is not None and len(one.category_ids) != len(one.classes or ()):
                 ids = counted(len(one.category_ids), "id")
                 raise ValueError(f"field {one.name!r} has {ids} of categories for {len(one.classes or ())} classes")
+            if one.instances_of is not None and one.instances_of not in boxes:
+                raise ValueError(f"field {one.name!r} has the instances of {one.instances_of!r}, which are no boxes")
         names = [one.name for one in self.fields]
         images = [one.name for one in self.fields if one.kind in ("image", "raw")]
         if len(set(names)) < len(names) or images != ["image"]:

@@ -13,8 +13,9 @@ from PIL import Image
 from gpuload.checks import COUNT, FLAG, choice, number, optional, settings
 from gpuload.errors import ArgumentError
 from gpuload.fields.field import Field
+from gpuload.fields.keypoints import InstancePoints
 from gpuload.fields.kind import NAME, FieldSpec, Kind, Origin, Parsed, number_classes, parse_list, read_each
-from gpuload.fields.motion import Motion, Placement
+from gpuload.fields.motion import Motion, Placement, place_boxes
 from gpuload.fields.rows import (
     DatasetView,
     Each,
@@ -59,10 +60,14 @@ class Boxes(FieldSpec):
     masks: adds "masks" to these, uint8 (n, height, width), 1 where an instance is; of each image's own size where
         images come as a list.
     crowds: keeps boxes that COCO marks as crowds, with "iscrowd" 1, for evaluation. For training they are left out.
+    keypoints: name of the packed keypoints of the same instances, in the order of the boxes, as COCO's JSON gives them:
+        adds "keypoints" to these, float32 (n, K, 3), those of each box, also where none of them is visible.
 
     Raises:
-        ArgumentError: the format is unknown, min_visible is outside 0..1, max_boxes is below 1, or masks or crowds are
-            asked for without as_targets. When bound: the boxes were packed without masks, crowds or COCO's numbers.
+        ArgumentError: the format is unknown, min_visible is outside 0..1, max_boxes is below 1, or masks, crowds,
+            keypoints or other numbers are asked for without as_targets. When bound: the boxes were packed without
+            masks, crowds or COCO's numbers, or the keypoints are of another kind.
+        DecodeError: while iterating, where an image has another number of keypoints than of boxes.
     """
 
     name: Annotated[str, NAME] = "boxes"
@@ -73,6 +78,7 @@ class Boxes(FieldSpec):
     masks: Annotated[bool, FLAG] = False
     crowds: Annotated[bool, FLAG] = False
     numbers: Annotated[TargetNumbers, choice(*get_args(TargetNumbers))] = "from 1"
+    keypoints: Annotated[str | None, optional(NAME)] = None
 
     kind = "boxes"
     other_kinds = ("instances",)
@@ -82,6 +88,9 @@ class Boxes(FieldSpec):
             raise ArgumentError(
                 f"Boxes(masks={self.masks}, crowds={self.crowds}): are in targets alone. Use as_targets=True"
             )
+        if self.keypoints is not None and not self.as_targets:
+            what = "are in targets alone. Use as_targets=True, or request Keypoints"
+            raise ArgumentError(f"Boxes(keypoints={self.keypoints!r}): {what}")
         if self.numbers != "from 1" and not self.as_targets:
             what = "are those of targets alone; padded boxes have the class numbers, from 0. Use as_targets=True"
             raise ArgumentError(f"Boxes(numbers={self.numbers!r}): {what}")
@@ -126,6 +135,7 @@ class BoundBoxes(MovingField):
     """
 
     spec: Boxes
+    _points: InstancePoints | None = None
 
     def prepare(self) -> None:
         ids = [dataset.fields.get(_IMAGE_ID) for dataset in self.datasets]
@@ -138,6 +148,10 @@ class BoundBoxes(MovingField):
             )
         if self.spec.as_targets:
             self._target_numbers = _target_numbers(self.spec, self.name, self.datasets)
+        if self.spec.keypoints is not None:
+            self._points = InstancePoints(self.name, self.spec.keypoints, self.datasets)
+            self.columns = (*self.columns, self.spec.keypoints)
+            self.stays = "keypoints"
 
     def values(self, rows: Rows) -> Value:
         stored = self._stored(rows.columns)
@@ -161,6 +175,8 @@ class BoundBoxes(MovingField):
             "area": seen.areas.astype(np.float32),
             "iscrowd": seen.crowds,
         }
+        if self._points is not None:
+            columns["keypoints"] = self._points.of(rows, seen.numbers, motion)
         parts = zip(*(split_rows(column, counts) for column in columns.values()), strict=True)
         return Each(
             {name: part[: self.spec.max_boxes] for name, part in zip(columns, of_sample, strict=True)} | {"image_id": i}
@@ -322,15 +338,6 @@ def _classes_of(field: Field, spec: Boxes, labels: Any) -> Any:
         return labels - int(spec.numbers == "from 1")
     number_of = {of_coco: number for number, of_coco in enumerate(field.category_ids or ())}
     return np.array([number_of[label] for label in labels.tolist()], np.int64)
-
-
-def place_boxes(boxes: Any, placement: Placement) -> tuple[F64, I64]:
-    """float64 (M, 4): the boxes moved with their image and clipped to the canvas; and the numbers of those of which
-    something is left on it."""
-    corners = np.array(boxes, np.float32).reshape(-1, 2, 2)
-    turned = np.sort(placement.move_points(corners), axis=1)  # another corner may be the upper left one
-    moved = np.clip(turned, 0, placement.canvas).reshape(-1, 4)
-    return moved, np.flatnonzero((moved[:, 2] > moved[:, 0]) & (moved[:, 3] > moved[:, 1]))
 
 
 def _read_boxes(value: Sequence[Any]) -> F32:

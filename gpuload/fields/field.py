@@ -28,6 +28,7 @@ def _as_member(value: Any) -> str:
 
 STORED_TEXT = Rule(f"a text of up to {_MOST_TEXT:,} characters", _as_stored_text)
 _CATEGORY_IDS = optional(several(whole(-(2**63), 2**63 - 1), "a list of whole numbers"))
+_NEWER = ("category_ids", "instances_of")  # what older versions do not write
 CLASS_NAMES = optional(Rule("a list of texts", lambda value: tuple(map(_as_stored_text, as_items(value)))))
 
 
@@ -42,6 +43,7 @@ class Field:
     size: how many values a sample has: of a "target" the numbers (0 is a single number without a dimension), of
         "keypoints" the points of an instance, of an "image" or "raw" the channels (0 is RGB).
     category_ids: COCO's number of each class, where the set was packed from its JSON.
+    instances_of: of "keypoints", the field of boxes whose instances these are, in the same order.
     dtype: of an "array", and of the pixels of an "image" or "raw" that is not RGB, in NumPy's notation, such as "<i8".
     """
 
@@ -52,6 +54,7 @@ class Field:
     size: Annotated[int, whole(0, 1_000_000)] = 0
     dtype: Annotated[str | None, optional(STORED_TEXT)] = None
     category_ids: Annotated[tuple[int, ...] | None, _CATEGORY_IDS] = None
+    instances_of: Annotated[str | None, optional(STORED_TEXT)] = None
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> "Field":
@@ -61,10 +64,7 @@ class Field:
 
     def as_json(self) -> dict[str, Any]:
         """Its entry in a manifest, without what older versions of gpuload did not write."""
-        entry = asdict(self)
-        if self.category_ids is None:
-            del entry["category_ids"]
-        return entry
+        return {name: value for name, value in asdict(self).items() if value is not None or name not in _NEWER}
 
     @property
     def offset_column(self) -> str:

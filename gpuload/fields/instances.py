@@ -12,10 +12,10 @@ from PIL import Image
 
 from gpuload.checks import shown
 from gpuload.errors import DecodeError
-from gpuload.fields.boxes import BoundBoxes, Boxes, BoxesKind, Instances, areas_of, place_boxes
+from gpuload.fields.boxes import BoundBoxes, Boxes, BoxesKind, Instances, areas_of
 from gpuload.fields.field import Field
 from gpuload.fields.kind import FAULTS, LARGEST, Origin, Parsed, read_each
-from gpuload.fields.motion import Crops, Motion, Placement
+from gpuload.fields.motion import Crops, Motion, Placement, place_boxes
 from gpuload.fields.rows import Each, Rows, flat, joined_lists, lengths_of, split_rows
 from gpuload.machine.untrusted import parse_json
 from gpuload.pictures import draw_mask
@@ -38,7 +38,9 @@ class BoundInstances(BoundBoxes):
 
     def prepare(self) -> None:
         super().prepare()
-        self._masks, self.stays = self.columns[4], "masks" if self.spec.masks else "crowds" * self.spec.crowds
+        self._masks = self.columns[4]
+        if self.spec.masks or self.spec.crowds:
+            self.stays = "masks" if self.spec.masks else "crowds"
         if self.spec.masks:
             self.columns = (*self.columns, "height", "width")
         else:

@@ -10,11 +10,22 @@ import pyarrow as pa
 from PIL import Image
 
 from gpuload.checks import COUNT, Rule, as_items, optional, settings, several, whole
-from gpuload.errors import ArgumentError, SourceError
+from gpuload.errors import ArgumentError, DecodeError, SourceError
 from gpuload.fields.field import Field
 from gpuload.fields.kind import NAME, FieldSpec, Kind, Origin, Parsed, parse_list, read_each
-from gpuload.fields.motion import Motion, Placement
-from gpuload.fields.rows import MovingField, Rows, Value, flat, joined_lists, pad_all, rows_of, split_rows
+from gpuload.fields.motion import Motion, Placement, place_boxes
+from gpuload.fields.rows import (
+    DatasetView,
+    MovingField,
+    Rows,
+    Value,
+    flat,
+    joined_lists,
+    lengths_of,
+    pad_all,
+    rows_of,
+    split_rows,
+)
 from gpuload.pictures import draw_keypoints
 from gpuload.types import F32, F64, I64, Array, Bools, ClassNames, WidthHeight
 
@@ -104,6 +115,11 @@ class BoundKeypoints(MovingField):
 
         return rows.per_view(points_in)
 
+    def move_all(self, rows: Rows, motion: Motion) -> F64:
+        """float64 (T, K, 3): all instances of the batch in the view's images, also those without a visible point."""
+        points, images = self._stored(rows.columns)
+        return self._move(points, images, motion)
+
     def split(self, columns: Mapping[str, Any], motion: Motion | None) -> list[dict[str, Array]]:
         points, images = self._stored(columns)
         if motion is not None:
@@ -131,6 +147,43 @@ class BoundKeypoints(MovingField):
         mirrored = motion.flips(images)[:, 0, 0]
         moved[mirrored] = moved[mirrored][:, self._flipped_order]
         return moved
+
+
+class InstancePoints:
+    """The keypoints of the instances of boxes.
+
+    boxes, name: of the packed fields of the boxes and of the keypoints.
+
+    Raises:
+        ArgumentError: a set has no such keypoints, or two sets have different points.
+    """
+
+    def __init__(self, boxes: str, name: str, datasets: Sequence[DatasetView]) -> None:
+        fields = [dataset.require_field(name) for dataset in datasets]
+        for dataset, field in zip(datasets, fields, strict=True):
+            if field.kind != KeypointsKind.name or (field.size, field.classes) != (fields[0].size, fields[0].classes):
+                what = f"{name!r} in {dataset.folder} is of kind {field.kind!r} with {field.size} points"
+                raise ArgumentError(f"Boxes({boxes!r}, keypoints={name!r}): {what}. Name keypoints, alike in all sets")
+        self._boxes = boxes
+        self._bound = BoundKeypoints(fields[0], (name,), Keypoints(name), datasets)
+
+    def of(self, rows: Rows, numbers: I64, motion: Motion) -> F32:
+        """float32 (n, K, 3), moved as the view's images: those of the boxes with these numbers in the batch.
+
+        Raises:
+            DecodeError: an image has another number of them than of boxes.
+        """
+        name = self._bound.name
+        counts = lengths_of(rows.columns[name])
+        expected = lengths_of(rows.columns[self._boxes])
+        if (counts != expected).any():
+            row = int(np.argmax(counts != expected))
+            raise DecodeError(
+                f"{rows.sample_name(self._bound.datasets, row)}: has {expected[row]} {self._boxes!r} and {counts[row]} "
+                f"{name!r}, which do not belong together. Pack them again, or request Keypoints({name!r})"
+            )
+        points = self._bound.move_all(rows, motion)
+        return points[numbers].astype(np.float32)
 
 
 class KeypointsKind(Kind):
@@ -174,8 +227,18 @@ class KeypointsKind(Kind):
         return field, [joined_lists([array.reshape(-1, 3 * sizes[0]) for array in arrays], 3 * sizes[0])]
 
     def move(self, field: Field, value: Mapping[str, Any], placement: Placement) -> Mapping[str, Any]:
-        """Makes points outside the canvas invisible; instances are kept even if none of their points is left."""
+        """Makes points outside the canvas invisible; instances are kept even if none of their points is left, but those
+        of boxes that are dropped (see `Field.instances_of`).
+
+        Raises:
+            DecodeError: there is another number of instances than of their boxes.
+        """
         points = _as_points(value[field.name], field)
+        if field.instances_of is not None:
+            boxes = value[field.instances_of]
+            if len(boxes) != len(points):
+                raise DecodeError(f"has {len(points)} {field.name!r} for {len(boxes)} {field.instances_of!r}")
+            points = points[place_boxes(boxes, placement)[1]]
         moved = placement.move_points(points[..., :2])
         stored = _visible_at(moved, _inside(moved, placement.canvas), points).astype(np.float32)
         return {field.name: stored.reshape(-1, 3 * field.size).tolist()}

@@ -1,6 +1,6 @@
 """How what is in an image moves with it: in a batch by crop, resize, flips and transforms, and in the packer."""
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -160,6 +160,15 @@ def _turn_points(points: F32, source: WidthHeight, turn: int) -> F32:
     along = x if turn in (5, 6) else width - x
     across = y if turn in (5, 8) else height - y
     return np.stack([across, along], axis=-1)
+
+
+def place_boxes(boxes: Any, placement: Placement) -> tuple[F64, I64]:
+    """float64 (M, 4): the boxes moved with their image and clipped to the canvas; and the numbers of those of which
+    something is left on it."""
+    corners = np.array(boxes, np.float32).reshape(-1, 2, 2)
+    turned = np.sort(placement.move_points(corners), axis=1)  # another corner may be the upper left one
+    moved = np.clip(turned, 0, placement.canvas).reshape(-1, 4)
+    return moved, np.flatnonzero((moved[:, 2] > moved[:, 0]) & (moved[:, 3] > moved[:, 1]))
 
 
 def place(source: WidthHeight, size: WidthHeight | None, fit: Fit, enlarge: bool) -> Placement:

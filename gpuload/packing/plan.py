@@ -355,7 +355,7 @@ def _match_listing(listing: Listing, base: Mapping[str, Manifest], encoding: Enc
             else:
                 names, samples = _merge_classes(samples, field, old_field.classes, field.classes)
                 field = replace(field, classes=names, category_ids=_merge_ids(names, field, old_field))
-            merged.append(field)
+            merged.append(replace(field, instances_of=old_field.instances_of))
         fields = tuple(merged)
     return replace(listing, samples=samples, fields=fields, classes=classes)
 

@@ -237,6 +237,8 @@ class _Packing:
                     value = self.job.source.read(values[field.name])
                 else:
                     value = {column: values[column] for column in kind.columns(field)}
+                    if field.instances_of is not None:
+                        value[field.instances_of] = values[field.instances_of]
                 stored.append(kind.store(field, value, image.placement))
         except OSError as error:
             raise DecodeError(f"cannot be read: {error.strerror or error}") from None

@@ -52,6 +52,7 @@ class CocoSource(FilesSource):
         first.share(others)
         findings.classes |= first.classes
         findings.category_ids |= dict.fromkeys(("boxes", "labels"), first.category_ids) if first.classes else {}
+        findings.instances_of = {"keypoints": "boxes"}
         findings.kinds |= {"captions": "json", "image_id": "json"}
         findings.draws = True
         findings.strict = None if others else False

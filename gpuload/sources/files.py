@@ -91,6 +91,7 @@ class Findings:
 
     rejected, notes: as a `Listing` has them. others: counts of files that are passed over, by extension.
     classes: names of the class numbers of a field. category_ids: COCO's numbers of these classes, by field.
+    instances_of: see `Field.instances_of`, by field.
     kinds: of fields whose kind does not follow from name or values.
     fields: those that are known before their values.
     picked: whether values are in the form that `Kind.parse` takes, not in that of samples.
@@ -107,6 +108,7 @@ class Findings:
         self.others: Counter[str] = Counter()
         self.classes: dict[str, tuple[str, ...]] = {}
         self.category_ids: dict[str, tuple[int, ...]] = {}
+        self.instances_of: dict[str, str] = {}
         self.kinds: dict[str, str] = {}
         self.fields: dict[str, Field] = {}
         self.picked = False

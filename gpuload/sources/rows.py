@@ -439,7 +439,8 @@ def _list(source: Source, findings: Findings, kinds: FieldKinds, entries: Iterab
         field, of_field = KINDS[kind].parse(where, field_name, column, given, detail)
         if KINDS[kind].names_set_classes:
             classes, field = field.classes, replace(field, classes=None)
-        field = replace(field, category_ids=findings.category_ids.get(field_name))
+        ids = findings.category_ids.get(field_name)
+        field = replace(field, category_ids=ids, instances_of=findings.instances_of.get(field_name))
         fields.append(findings.fields.get(field_name, field))
         columns += of_field
     counts = Counter(name.lower() for name in classes or ())

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from images import Folder
 from PIL import Image
 from reading import rejected_of, rows_of
 from sources_read import IMAGES, PHOTOS, coco, inside, listed, packed, reasons_of
 
 import gpuload
-from gpuload import ArgumentError, SourceError, cli
+from gpuload import ArgumentError, DecodeError, FormatError, SourceError, cli
 from gpuload.disk import Manifest
 
 WIDTH, HEIGHT = 64, 40  # of the image as it is stored, before its orientation
@@ -385,3 +386,96 @@ def test_keypoints_are_those_of_the_boxes(make_folder: Folder, area: int | None)
     assert [box[0] for box in listing.samples.column("boxes")[0].as_py()] == [0, 1, 2, 3]
     assert listing.samples.column("keypoints")[0].as_py() == [[1, 2, 2], [0, 0, 0], [0, 0, 0], [3, 4, 1]]
     assert any("2 instances have no keypoints; their points are not labelled" in note for note in listing.notes)
+
+
+def with_points(*points: list[int] | None) -> bytes:
+    """COCO's JSON of one image: a box for each instance, n pixels wide for the n-th, and the keypoints."""
+    boxes = [
+        {
+            "id": n,
+            "image_id": 0,
+            "bbox": [2 * n, 1, n, 6],
+            "category_id": 5,
+            **({} if at is None else {"keypoints": at}),
+        }
+        for n, at in enumerate(points)
+    ]
+    return coco(["0.jpg"], annotations=boxes)
+
+
+def targets_with_points(folder: Path, **options: Any) -> dict[str, Any]:
+    spec = gpuload.Boxes(as_targets=True, keypoints="keypoints", min_visible=0)
+    augment = gpuload.Augment(None, normalize=None, **{"crop": "keep", **options})
+    with gpuload.DaliIterator(folder, 1, augment=augment, fields=[spec], device="cpu", shuffle=False) as loader:
+        (((target,),),) = loader
+    return target
+
+
+POINTS = ([9, 9, 2], [3, 3, 2], None, [7, 4, 1], [0, 0, 0])
+
+
+@pytest.mark.parametrize("flip", [0.0, 1.0])
+def test_targets_with_keypoints(make_folder: Folder, tmp_path: Path, flip: float) -> None:
+    """The first box is empty and left out by the packer, and so are its points; rows belong together."""
+    root = make_folder({"0.jpg": PHOTOS[0], "c.json": with_points(*POINTS)})
+    packed(root, tmp_path / "out", "--labels", root / "c.json")
+    data = gpuload.Dataset(tmp_path / "out" / "train")
+    assert [len(data[0][name]) for name in ("boxes", "keypoints")] == [4, 4]
+    assert data.fields["keypoints"].instances_of == "boxes"
+    target = targets_with_points(tmp_path / "out" / "train", flip=flip)
+    left = [[2.0 * n, 3.0 * n] for n in range(1, 5)]
+    expected = [[3, 3, 2], [0, 0, 0], [7, 4, 1], [0, 0, 0]]
+    if flip:  # the images are 40 pixels wide
+        left = [[40 - right, 40 - first] for first, right in left]
+        expected = [[40 - x if visible else 0, y, visible] for x, y, visible in expected]
+    assert target["boxes"][:, [0, 2]].tolist() == left
+    assert target["keypoints"].dtype == torch.float32 and target["keypoints"][:, 0].tolist() == expected
+
+
+def test_keypoints_of_boxes_that_the_packer_crops_off(make_folder: Folder, tmp_path: Path) -> None:
+    root = make_folder(
+        {"0.jpg": PHOTOS[0], "c.json": with_points(None, [2, 2, 2], [5, 2, 2], *[[3 * n, 2, 2] for n in range(3, 9)])}
+    )
+    options = ["--encode", "jpeg", "--size", "10x30", "--fit", "center-crop"]
+    packed(root, tmp_path / "out", "--labels", root / "c.json", *options)
+    target = targets_with_points(tmp_path / "out" / "train")
+    points = target["keypoints"][:, 0].tolist()
+    assert 0 < len(points) == len(target["boxes"]) < 8
+    assert all(
+        box[0] <= x <= box[2] for box, (x, _, visible) in zip(target["boxes"].tolist(), points, strict=True) if visible
+    )
+
+
+def test_keypoints_that_are_not_those_of_the_boxes(make_folder: Folder, tmp_path: Path) -> None:
+    sample = {"image": PHOTOS[0], "boxes": [[1, 2, 3, 4]], "keypoints": [[[1, 1, 2]], [[2, 2, 2]]], "caption": "x"}
+    gpuload.pack([sample], tmp_path / "out", workers=1)
+    with pytest.raises(DecodeError, match=r"has 1 'boxes' and 2 'keypoints', which do not belong together. Pack them"):
+        targets_with_points(tmp_path / "out" / "train")
+    spec = gpuload.Boxes(as_targets=True, keypoints="caption")
+    with pytest.raises(
+        ArgumentError, match=r"keypoints='caption'\): 'caption' in .* is of kind 'caption'.*Name keypoints"
+    ):
+        gpuload.DaliIterator(tmp_path / "out" / "train", 1, augment=gpuload.Augment(8), fields=[spec], device="cpu")
+    with pytest.raises(
+        ArgumentError, match=r"Boxes\(keypoints='keypoints'\): are in targets alone. Use as_targets=True"
+    ):
+        gpuload.Boxes(keypoints="keypoints")
+
+
+def test_points_of_boxes_in_a_forged_manifest(make_folder: Folder, tmp_path: Path) -> None:
+    root = make_folder({"0.jpg": PHOTOS[0], "c.json": with_points(*POINTS)})
+    packed(root, tmp_path / "out", "--labels", root / "c.json")
+    path = tmp_path / "out" / "train" / "manifest.json"
+    whole = path.read_text()
+    for old, new, message in [
+        (
+            '"instances_of": "boxes"',
+            '"instances_of": "image_id"',
+            "has the instances of 'image_id', which are no boxes",
+        ),
+        ('"category_ids": [\n    5\n   ]', '"category_ids": [5, 6]', "has 2 ids of categories for 1 class"),
+    ]:
+        assert old in whole
+        path.write_text(whole.replace(old, new))
+        with pytest.raises(FormatError, match=message):
+            gpuload.Dataset(path.parent)
