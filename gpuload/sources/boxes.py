@@ -75,6 +75,7 @@ class VocSource(FilesSource):
 
     negatives: bool = False
     advice = "Give the folder that holds Annotations"
+    uses = ("voc", "list")
 
     @classmethod
     def fits(cls, files: Files) -> bool:
@@ -221,6 +222,7 @@ class YoloSource(FilesSource):
     """
 
     advice = "Give a folder of images with YOLO's .txt; for captions give --from sidecar"
+    uses = ("yolo", "list", "text")  # a text that is no box is the fault of its image
 
     @classmethod
     def fits(cls, files: Files) -> bool:

@@ -32,6 +32,7 @@ class CocoSource(FilesSource):
     """
 
     advice = "Give the folder of the images as SOURCE"
+    uses = ("coco",)
 
     def __init__(self, root: str | Path | Files, labels: str | Path | None = None) -> None:
         super().__init__(root)

@@ -33,6 +33,21 @@ IMAGE_EXTENSIONS = frozenset((
     "jpe", "jpeg", "jpf", "jpg", "jpx", "mpo", "pbm", "pcx", "pgm", "png", "pnm", "ppm", "psd", "qoi", "sgi", "tga",
     "tif", "tiff", "webp",
 ))
+# Other images by their extensions: what they are, and how they can be packed.
+_DEVELOP = "camera raw, which is not read: develop them to TIFF, PNG or JPEG"
+_CONVERT = "which is not read: convert them to TIFF or PNG, or pass arrays to gpuload.pack() from a program"
+_TO_CONVERT = {
+    "exr": "OpenEXR", "hdr": "Radiance", "pfm": "PFM", "fits": "FITS", "fit": "FITS", "fts": "FITS", "dcm": "DICOM",
+    "dicom": "DICOM", "nii": "NIfTI", "mha": "MetaImage", "nrrd": "NRRD", "jxl": "JPEG XL", "jxr": "JPEG XR",
+    "jph": "HTJ2K", "jhc": "HTJ2K", "jls": "JPEG-LS", "bpg": "BPG", "dds": "DDS", "svs": "a slide of a scanner",
+    "ndpi": "a slide of a scanner", "mrxs": "a slide of a scanner", "czi": "a slide of a scanner", "svg": "SVG",
+}
+_CAMERA_RAW = ("dng", "nef", "cr2", "cr3", "arw", "raf", "orf", "rw2", "pef", "srw", "x3f", "nrw", "raw")
+_OTHER_IMAGES = {
+    **{extension: f"{name}, {_CONVERT}" for extension, name in _TO_CONVERT.items()},
+    **dict.fromkeys(_CAMERA_RAW, _DEVELOP),
+    "npy": "arrays: give --mode with their type and number of channels, such as --mode uint16x4",
+}
 PACKED = frozenset(("manifest.json", "index.arrow"))  # in every folder that gpuload packed
 # Folders that systems create beside a user's files: macOS, Python, NAS boxes, Windows, ext4.
 _SYSTEM_FOLDERS = frozenset((
@@ -138,6 +153,13 @@ class Findings:
 
 def by_count(counts: Counter[str]) -> str:
     return ", ".join(f"{count:,} × {name}" for name, count in sorted(counts.items()))
+
+
+def advice_on_images(others: Counter[str]) -> str:
+    """What to do with files that are images, but of kinds that are not read; "" if there are none. others: as
+    `Findings` has them."""
+    advice = {_OTHER_IMAGES[name[1:]]: name for name in others if name[1:] in _OTHER_IMAGES}
+    return "; ".join(f"{name} are {what}" for what, name in advice.items())
 
 
 Scan = tuple[dict[str, str], list[str]]

@@ -15,6 +15,8 @@ from gpuload.sources.rows import FilesSource, Row
 
 # Folders that data sets have for all of their images, or for what belongs to these: almost never a class.
 _NO_CLASSES = frozenset(("images", "image", "imgs", "img", "jpegimages", "annotations", "masks"))
+# Where Datumaro and FiftyOne put the images that have no class.
+_NO_LABEL = ("no_label", "_unlabeled")
 _OTHERWISE = "give --labels table.csv, --no-labels for the images alone, or --from sidecar for files beside them"
 
 
@@ -27,7 +29,7 @@ class FolderSource(FilesSource):
     Samples are in the order of their paths, folder by folder.
 
     Where the folders at the first level are called as splits are (see `splits`), the class folders are those in them,
-    and all splits have one list of classes.
+    and all splits have one list of classes. Images in `no_label` or `_unlabeled` have no class and are left out.
 
     sure: whether class folders are what the user said, so that no name is too unlikely for a class.
     """
@@ -37,7 +39,8 @@ class FolderSource(FilesSource):
 
     def rows(self, findings: Findings) -> Iterator[Row]:
         splits = splits_called(self.title, "its folders", self._files.folders()) if self.own_splits else {}
-        classes = sorted({name for place in splits or ("",) for name in self._files.folders(place)})
+        every = sorted({name for place in splits or ("",) for name in self._files.folders(place)})
+        classes = [name for name in every if self.sure or name not in _NO_LABEL]
         if wrong := [printable(name) for name in classes if not is_text(name)]:
             raise SourceError(f"{self.title}: the class folder {wrong[0]!r} has a name that is not UTF-8. Rename it")
         findings.classes["label"] = tuple(classes)
@@ -50,6 +53,9 @@ class FolderSource(FilesSource):
                 raise ambiguous(self.title, sorted(splits), repr(folders[0]))
             if len(folders) <= depth:
                 findings.reject(image.name, "lies in no class folder")
+            elif folders[depth] not in numbers:
+                what = f"lies in {folders[depth]!r}, where Datumaro and FiftyOne put images without a class"
+                findings.reject(image.name, f"{what}; --from folder takes it as one")
             else:
                 placed[folders if splits else ("", *folders)] = None
                 yield {"image": image, "label": numbers[folders[depth]]}
@@ -105,6 +111,7 @@ class SidecarSource(FilesSource):
     """
 
     advice = "Give a folder of images with files of the same name"
+    uses = ("text", "json")
 
     def rows(self, findings: Findings) -> Iterator[Row]:
         stems = by_stem(self._files, tuple(_FIELDS), findings)

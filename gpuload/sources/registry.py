@@ -15,6 +15,7 @@ from gpuload.errors import ArgumentError, SourceError
 from gpuload.sources.files import ARCHIVES, ELSEWHERE, IMAGE_EXTENSIONS, Files, Folder, extension_of
 from gpuload.sources.listing import SPLIT, split_called
 from gpuload.sources.rows import FilesSource, Names, Source, located, open_files
+from gpuload.sources.survey import KINDS, AnnotationFile, survey
 from gpuload.store.url import URL, scheme_of, without_secrets
 
 Columns = Mapping[str, Names]
@@ -121,10 +122,12 @@ def open_source(
     if out is not None:
         files.leave_out(out)
     begin, found = files, _by_name(path) if form is None else _BY_NAME[form]
+    if form is not None and found.holds_files and not files.fault():
+        begin = _begin_of(files, found)
     if labels is not None and found in (None, FORMATS[0]):
         found = LABELS.get(suffix, TABLE)
     elif found is None:
-        begin, found = _by_content(files)
+        begin, found = _by_content(files, ask=not no_labels)
     if no_labels and found.holds_files:
         if form not in (None, "folder", "unlabeled"):
             raise ArgumentError(f"--no-labels packs images alone, --from {form} what lies beside them: give one")
@@ -168,18 +171,68 @@ def _by_name(path: Path | URL) -> Format | None:
     return None
 
 
-def _by_content(files: Files) -> tuple[Files, Format]:
+def _by_content(files: Files, ask: bool) -> tuple[Files, Format]:
     """The container in which the source begins, the given one or a folder inside it, and the format.
 
     A folder with folders of splits is a data set, too; one with class folders is not, since a single folder around
-    images is a class.
+    images is a class. ask: whether files of annotations that this format does not use are an error.
+
+    Raises:
+        SourceError: see `ask`.
     """
     for inner in () if files.fault() else _nested(files):  # the class of the first format will say what is wrong
-        if form := next((form for form in FORMATS if form.made.fits(inner)), None):
+        form = next((form for form in FORMATS if form.made.fits(inner)), None)
+        if form is None and inner is not files and any(map(split_called, inner.folders())):
+            form = FORMATS[0]
+        if form is not None:
+            if ask and form.holds_files:
+                _refuse_unused(inner, form)
             return inner, form
-        if inner is not files and any(map(split_called, inner.folders())):
-            return inner, FORMATS[0]
+    if ask and not files.fault():
+        _refuse_unused(files, FORMATS[0])
     return files, FORMATS[0]
+
+
+def _begin_of(files: Files, form: Format) -> Files:
+    """The container in which a source of a format that the user named begins."""
+    for inner in _nested(files):
+        if form.made.fits(inner):
+            return inner
+        if form is FORMATS[0] and inner is not files and any(map(split_called, inner.folders())):
+            return inner
+    return files
+
+
+def _refuse_unused(files: Files, form: Format) -> None:
+    """Raises SourceError if there are files of annotations that the format does not use."""
+    unused = [sheet for sheet in survey(files) if sheet.kind not in form.made.uses]
+    if not unused:
+        return
+    first = unused[0]
+    what = f"holds {first.name!r}, {KINDS[first.kind]}, which {form.name!r} would not use"
+    ways = _ways_to_use(files, first)
+    if form is FORMATS[0]:
+        ways += ["--from folder to pack class folders without it", "--no-labels to pack the images alone"]
+    else:
+        ways.append(f"--from {form.name} to pack without it")
+    raise SourceError(f"{files}: {what}. Give {', or '.join(ways)}")
+
+
+def _ways_to_use(files: Files, sheet: AnnotationFile) -> list[str]:
+    """The options that use a file of annotations."""
+    if sheet.kind in ("coco", "table"):
+        labels = f"--labels {files}/{sheet.name} to use it"
+        if not isinstance(files, Folder):
+            labels = f"--labels and a copy of {sheet.name!r} outside to use it"
+        elif files.around:
+            labels = f"{files} as SOURCE and {labels}"
+        return [labels]
+    names = [form.name for form in FORMATS if sheet.kind in form.made.uses and sheet.kind != "list"]
+    if names == ["sidecar"] and not sheet.is_beside:
+        names = []
+    if names:
+        return [f"--from {' or '.join(names)} to use it"]
+    return [] if sheet.kind == "list" else ["COCO's JSON or YOLO's texts instead, into which other programs convert it"]
 
 
 def _nested(files: Files) -> Iterator[Files]:

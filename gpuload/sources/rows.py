@@ -28,7 +28,18 @@ from gpuload.fields.kind import Origin
 from gpuload.fields.registry import KINDS
 from gpuload.machine.installed import require
 from gpuload.sources import listing
-from gpuload.sources.files import ARCHIVES, ELSEWHERE, Files, Findings, Folder, Ref, read_at, read_file, readable
+from gpuload.sources.files import (
+    ARCHIVES,
+    ELSEWHERE,
+    Files,
+    Findings,
+    Folder,
+    Ref,
+    advice_on_images,
+    read_at,
+    read_file,
+    readable,
+)
 from gpuload.store.url import URL, as_location
 from gpuload.types import Array
 
@@ -63,7 +74,8 @@ class Source(ABC):
 
     spools: whether images are in the rows, or these can be had only once. takes_paths: whether an image or a mask may
         be the path of a file, as a program may give it; a file of somebody else could name any.
-    advice: what to do where there is no sample.
+    advice: what to do where there is no sample. uses: the kinds of files of annotations that it reads (see `survey`);
+        where it is recognised, others are an error.
     needs_process: whether `prepare` runs in a process of its own, since it calls C libraries that trust what they read,
         so that a damaged file may crash them.
     columns: names of columns by what they hold, where they are not the usual ones. suffixes: of the files that it reads
@@ -78,6 +90,7 @@ class Source(ABC):
     spools: ClassVar[bool] = False
     takes_paths: ClassVar[bool] = False
     needs_process: ClassVar[bool] = False
+    uses: ClassVar[Names] = ()
     columns: Mapping[str, Names] = {}
     own_splits: bool = True
     images_alone: bool = False
@@ -322,7 +335,8 @@ class _Reader:
         if self._number < 0:
             left = [f"{rejection.source!r} {rejection.reason}" for rejection in self._told.rejected[:1]]
             found = "; ".join([*left, *self._told.all_notes()]) or "nothing"
-            raise SourceError(f"{self._source.title}: holds no sample; found: {found}. {self._source.advice}")
+            advice = advice_on_images(self._told.others) or self._source.advice
+            raise SourceError(f"{self._source.title}: holds no sample; found: {found}. {advice}")
 
     def _entry(self, row: Row) -> list[Any]:
         image = self._stored(row["image"], "image")

@@ -1,0 +1,190 @@
+"""What describes the images of a container: files of annotations, told by their content and by the images beside them.
+
+Recognition rests on it. A source uses some kinds of these files; one that it does not use is a question to the user,
+since packing without it would lose what somebody wrote down about the images.
+"""
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+from gpuload.errors import DecodeError
+from gpuload.sources.annotations import are_boxes
+from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Folder, extension_of, read_at
+from gpuload.sources.listing import words_of_splits
+
+# What each kind is called in messages.
+KINDS = {
+    "coco": "COCO's JSON",
+    "voc": "Pascal VOC's XML",
+    "cvat": "CVAT's XML",
+    "yolo": "YOLO's boxes",
+    "kitti": "KITTI's objects",
+    "visdrone": "VisDrone's boxes",
+    "wider": "WIDER FACE's boxes",
+    "list": "a list of images",
+    "table": "a table of images",
+    "json": "JSON about images",
+    "text": "a text beside an image",
+}
+
+_EXTENSIONS = ("json", "xml", "txt", "csv", "tsv", "jsonl", "ndjson")
+_MOST_FOLDERS = 256  # that are looked into, those nearest to the top
+_MOST_FILES = 64  # of an extension
+_MOST_OF_A_FOLDER = 4  # files of an extension
+_WHOLE_BYTES = 64 << 20  # of a larger file only the head is read
+_HEAD_BYTES = 1 << 20
+_LINES = 50
+
+_IMAGE_NAME = re.compile(rf"[^\s,;\"'|]\.({'|'.join(sorted(IMAGE_EXTENSIONS))})(?![\w.])", re.IGNORECASE)
+_KITTI = re.compile(r"[A-Za-z_][\w-]*( -?[\d.]+(e-?\d+)?){14,15}")
+_VISDRONE = re.compile(r"-?\d+(,-?\d+){7},?")
+_FACE = re.compile(r"-?\d+( -?\d+){9}")
+
+
+class AnnotationFile(NamedTuple):
+    """A file that describes images. kind: one of `KINDS`. is_beside: whether an image with its stem lies beside it."""
+
+    name: str
+    kind: str
+    is_beside: bool = False
+
+
+def survey(files: Files) -> list[AnnotationFile]:
+    """The files of annotations in a container, those nearest to the top first; of many that are alike only some."""
+    names, folders = _candidates(files)
+    stems = {_stem(name) for name in names}
+    texts = {name: text for name in names if (text := _head(files, name))}
+    for name, text in texts.items():
+        if _is_named_list(name):
+            stems |= {_stem(word) for word in text.split()[:1]}
+    beside, elsewhere = _images_of(files, stems, folders)
+    sheets = list[AnnotationFile]()
+    for name, text in texts.items():
+        is_beside = name.rpartition(".")[0] in beside
+        is_partner = is_beside or _stem(name) in elsewhere
+        kind = _SNIFFERS[extension_of(name)](text, is_partner)
+        if not kind and _is_named_list(name) and _stem(text.split()[0]) in elsewhere:
+            kind = "list"
+        if kind:
+            sheets.append(AnnotationFile(name, kind, is_beside))
+    return sheets
+
+
+def files_of_kind(files: Files, kind: str) -> list[str]:
+    """Names of the files of annotations of one kind."""
+    return [sheet.name for sheet in survey(files) if sheet.kind == kind]
+
+
+def _candidates(files: Files) -> tuple[list[str], list[str]]:
+    """Names of files that may describe images, and of the folders that were looked into."""
+    names, folders = list[str](), list[str]()
+    counts = dict.fromkeys(_EXTENSIONS, 0)
+    queue = deque([""])
+    while queue and len(folders) < _MOST_FOLDERS:
+        folder = queue.popleft()
+        folders.append(folder)
+        inner, inside = files.scan(folder)
+        start = f"{folder}/" if folder else ""
+        of_folder = dict.fromkeys(_EXTENSIONS, 0)
+        for name in sorted(inside):
+            extension = extension_of(name)
+            if extension in counts and counts[extension] < _MOST_FILES and of_folder[extension] < _MOST_OF_A_FOLDER:
+                counts[extension] += 1
+                of_folder[extension] += 1
+                names.append(start + name)
+        queue.extend(start + name for name, reason in sorted(inner.items()) if not reason)
+    return names, folders
+
+
+def _images_of(files: Files, stems: set[str], folders: list[str]) -> tuple[set[str], set[str]]:
+    """The images with these stems: their paths without extension, and their stems."""
+    beside, elsewhere = set[str](), set[str]()
+    for folder in folders if stems else ():
+        start = f"{folder}/" if folder else ""
+        for name in files.scan(folder)[1]:
+            stem = name.rpartition(".")[0]
+            if stem in stems and extension_of(name) in IMAGE_EXTENSIONS:
+                beside.add(start + stem)
+                elsewhere.add(stem)
+    return beside, elsewhere
+
+
+def _stem(name: str) -> str:
+    file = name.rpartition("/")[2]
+    return file.rpartition(".")[0] or file
+
+
+def _is_named_list(name: str) -> bool:
+    return extension_of(name) == "txt" and len(words_of_splits(name.rpartition("/")[2])) == 1
+
+
+def _head(files: Files, name: str) -> str:
+    """The text of a file, or its beginning; "" if it cannot be read, or is no text."""
+    with suppress(OSError, DecodeError):
+        file = files.find(name)
+        if file.size > _WHOLE_BYTES and isinstance(files, Folder):
+            data = read_at(files.path / name, 0, _HEAD_BYTES)
+        else:
+            data = files.read(file.address)
+        text = data.decode("utf-8", "replace").strip()
+        return "" if "\0" in text[:_HEAD_BYTES] else text
+    return ""
+
+
+def _lines(text: str) -> Iterator[str]:
+    """The first lines that are not empty."""
+    for line in text[:_HEAD_BYTES].splitlines()[:_LINES]:
+        if line.strip():
+            yield line.strip()
+
+
+def _kind_of_json(text: str, is_partner: bool) -> str:
+    if all(key in text for key in ('"images"', '"annotations"', '"file_name"')):
+        return "coco"
+    return "json" if is_partner or _IMAGE_NAME.search(text) else ""
+
+
+def _kind_of_xml(text: str, is_partner: bool) -> str:
+    if "<annotations" in text:
+        return "cvat"
+    return "voc" if "<annotation" in text else ""
+
+
+def _kind_of_table(text: str, is_partner: bool) -> str:
+    lines = list(_lines(text))[1:]
+    return "table" if lines and _are_named(lines) else ""
+
+
+def _kind_of_json_lines(text: str, is_partner: bool) -> str:
+    return "table" if _are_named(list(_lines(text))) else ""
+
+
+def _kind_of_text(text: str, is_partner: bool) -> str:
+    lines = list(_lines(text))
+    if is_partner:
+        for pattern, kind in ((_KITTI, "kitti"), (_VISDRONE, "visdrone")):
+            if all(map(pattern.fullmatch, lines)):
+                return kind
+        return "yolo" if are_boxes([text]) else "text"
+    if len(lines) > 2 and _IMAGE_NAME.search(lines[0]) and lines[1].isdecimal() and _FACE.fullmatch(lines[2]):
+        return "wider"
+    return "list" if _are_named(lines) else ""
+
+
+def _are_named(lines: list[str]) -> bool:
+    """Whether most lines name an image."""
+    return 2 * sum(bool(_IMAGE_NAME.search(line)) for line in lines) > len(lines)
+
+
+_SNIFFERS: dict[str, Callable[[str, bool], str]] = {
+    "json": _kind_of_json,
+    "xml": _kind_of_xml,
+    "txt": _kind_of_text,
+    "csv": _kind_of_table,
+    "tsv": _kind_of_table,
+    "jsonl": _kind_of_json_lines,
+    "ndjson": _kind_of_json_lines,
+}
