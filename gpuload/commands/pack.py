@@ -77,6 +77,7 @@ class Pack:
     column: tuple[str, ...] = given(
         (), f"column, array or key for one of {', '.join(ROLES)}; target=x,y for several", "ROLE=NAME", action="append"
     )
+    zip_encoding: str | None = given(None, "code page of names in a .zip that are not UTF-8, such as gbk", "NAME")
     no_splits: bool = given(False, "ignore the splits of SOURCE (folders train, val, test)")
     negatives: bool = given(False, "images without an XML (Pascal VOC) have no objects, instead of being an error")
     settings: PackOptions = group(_SETTINGS)
@@ -88,7 +89,15 @@ class Pack:
             _check_places(Path(self.source), inside, self.settings.append)
         columns = parse_columns(self.column)
         source = open_source(
-            self.source, self.labels, columns, self.form, self.no_labels, self.no_splits, self.negatives, inside
+            self.source,
+            self.labels,
+            columns,
+            self.form,
+            self.no_labels,
+            self.no_splits,
+            self.negatives,
+            inside,
+            self.zip_encoding,
         )
         report = packer.pack(source, where, **vars(self.settings))
         _summarise(report)

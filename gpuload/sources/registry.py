@@ -94,6 +94,7 @@ def open_source(
     no_splits: bool = False,
     negatives: bool = False,
     out: str | Path | None = None,
+    zip_encoding: str | None = None,
 ) -> Source:
     """The source for what the user named: `form` where it is given, else by its name, else by what it holds.
 
@@ -103,6 +104,7 @@ def open_source(
     no_splits: the splits that the source itself has are ignored.
     negatives: images without an annotation are images without an object, where that is an error else.
     out: the output folder, whose files are not samples.
+    zip_encoding: of the names in a zip archive that are not UTF-8, such as "gbk".
 
     Raises:
         ArgumentError: options contradict each other, or this kind of source does not take one.
@@ -118,7 +120,10 @@ def open_source(
     for given in (root, labels):
         if isinstance(given, str | Path) and scheme_of(given) is None:
             _refuse_device(Path(given))
-    files, path = open_files(root), located(root)
+    if zip_encoding is not None:
+        _check_encoding(root, zip_encoding)
+    path = located(root)
+    files = open_files(root, zip_encoding)
     if out is not None:
         files.leave_out(out)
     begin, found = files, _by_name(path) if form is None else _BY_NAME[form]
@@ -145,6 +150,19 @@ def open_source(
     if no_labels and not found.holds_files:
         source.images_alone = True
     return source
+
+
+def _check_encoding(root: str | Path | URL, encoding: str) -> None:
+    """Raises ArgumentError if Python has no such encoding, or SOURCE is no zip archive."""
+    try:
+        "".encode(encoding)
+    except LookupError:
+        expected = "expected one that Python has, such as gbk, shift_jis or cp437"
+        raise ArgumentError(f"--zip-encoding: {expected}; got {encoding!r}") from None
+    if located(root).suffix.lower() not in ARCHIVES:
+        raise ArgumentError(
+            f"--zip-encoding is of the names in a zip archive, and SOURCE is {str(root)!r}. Leave it out"
+        )
 
 
 def _refuse_device(path: Path) -> None:

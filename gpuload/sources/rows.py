@@ -295,8 +295,11 @@ def located(path: Any) -> Path | URL:
     return location if isinstance(location, URL) else Path(location)
 
 
-def open_files(root: str | Path | URL | Files) -> Files:
-    """The container at a path: an archive by its name, else a folder, perhaps at a URL; a container is given back."""
+def open_files(root: str | Path | URL | Files, zip_encoding: str | None = None) -> Files:
+    """The container at a path: an archive by its name, else a folder, perhaps at a URL; a container is given back.
+
+    zip_encoding: of names in a zip archive, see `ZipArchive`.
+    """
     if isinstance(root, Files):
         return root
     path = located(root)
@@ -307,7 +310,7 @@ def open_files(root: str | Path | URL | Files) -> Files:
     if path.suffix.lower() in ARCHIVES and not path.is_dir():
         from gpuload.sources.zip_archive import ZipArchive  # imports compression modules that few need
 
-        return ZipArchive(path)
+        return ZipArchive(path, zip_encoding)
     return Folder(path)
 
 

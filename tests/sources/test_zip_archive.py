@@ -1,8 +1,11 @@
 """Zip archives as containers: the names of an unpacked folder, and a reason for whatever is not read."""
 
 import pickle
+import re
+import struct
 import tempfile
 import zipfile
+import zlib
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ from images import write_files
 from reading import rejected_of, rows_of
 from sources_read import PHOTOS, packed
 
-from gpuload import DecodeError, SourceError, cli
+from gpuload import ArgumentError, DecodeError, SourceError, cli
 from gpuload.sources import open_source
 
 IMAGES = {f"{'ab'[n % 2]}/{n}.jpg": PHOTOS[n] for n in range(6)}
@@ -121,3 +124,65 @@ def test_what_is_no_archive(tmp_path: Path, data: bytes) -> None:
     for path, message in (("a.zip", r"a\.zip: cannot be read as a zip archive \(.+\)"), ("b.zip", "no such file")):
         with pytest.raises(SourceError, match=message):
             open_source(tmp_path / path).list_samples()
+
+
+CLASSES = {"小猫": "gbk", "子犬": "shift_jis", "кот": "cp866", "größe": "cp437"}
+
+
+def write_names(path: Path, encoding: str, extra: bool = False) -> Path:
+    """An archive of a class for each of two names, written in an encoding without the flag of UTF-8, as macOS' Finder,
+    7-Zip and Explorer do; perhaps with Info-ZIP's field of the same name in UTF-8."""
+    names = [f"{name}/1.jpg" for name in CLASSES if encoding in ("utf-8", CLASSES[name])]
+    with zipfile.ZipFile(path, "w") as archive:
+        for number, name in enumerate(names):
+            data = name.encode(encoding)
+            info = zipfile.ZipInfo("ABCD"[number] * len(data))
+            info.create_system = 3 if encoding == "utf-8" else 0
+            if extra:
+                field = struct.pack("<BI", 1, zlib.crc32(data)) + name.encode()
+                info.extra = struct.pack("<HH", 0x7075, len(field)) + field
+            archive.writestr(info, PHOTOS[number])
+        archive.writestr("ant/1.jpg", PHOTOS[4])
+    content = path.read_bytes()
+    for number, name in enumerate(names):
+        data = name.encode(encoding)
+        content = content.replace(b"ABCD"[number : number + 1] * len(data), data)
+    path.write_bytes(content)
+    return path
+
+
+def test_names_in_utf_8_without_its_flag(tmp_path: Path) -> None:
+    manifests = packed(write_names(tmp_path / "a.zip", "utf-8"), tmp_path / "out")
+    assert manifests["train"].classes == tuple(sorted(["ant", *CLASSES]))
+    rows = rows_of(tmp_path / "out" / "train")
+    assert {row["source"] for row in rows} == {f"{name}/1.jpg" for name in ["ant", *CLASSES]}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_names_in_a_code_page(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    archive = write_names(tmp_path / "a.zip", CLASSES[name])
+    assert cli.main(["pack", str(archive), str(tmp_path / "out")]) == cli.WRONG
+    said = capsys.readouterr().err
+    assert re.search(
+        "a.zip: has names in an unknown code page; in cp437 they would be .*--zip-encoding, such as gbk", said
+    )
+    assert said.count("\n") == 1 and not (tmp_path / "out").exists()
+    manifests = packed(archive, tmp_path / "out", "--zip-encoding", CLASSES[name])
+    assert manifests["train"].classes == ("ant", name)
+    archive = write_names(tmp_path / "b.zip", CLASSES[name], extra=True)
+    assert open_source(archive).list_samples().classes == ("ant", name)
+    assert pickle.loads(pickle.dumps(open_source(archive))).list_samples().classes == ("ant", name)
+
+
+@pytest.mark.parametrize(
+    ("name", "encoding", "word"),
+    [
+        ("a.zip", "klingon", "--zip-encoding: expected one that Python has, such as gbk, .*; got 'klingon'"),
+        ("photos", "gbk", "--zip-encoding is of the names in a zip archive, and SOURCE is .*photos'. Leave it out"),
+    ],
+)
+def test_encodings_that_are_refused(tmp_path: Path, name: str, encoding: str, word: str) -> None:
+    with pytest.raises(ArgumentError, match=word):
+        open_source(tmp_path / name, zip_encoding=encoding)
+    with pytest.raises(SourceError, match="cannot be read as a zip archive .*can't decode byte"):
+        open_source(write_names(tmp_path / "x.zip", "gbk"), zip_encoding="ascii").list_samples()
