@@ -12,6 +12,7 @@ from pkgutil import resolve_name
 
 from gpuload.checks import check_option, choice
 from gpuload.errors import ArgumentError, SourceError
+from gpuload.sources.archive import Archive
 from gpuload.sources.files import ARCHIVES, ELSEWHERE, IMAGE_EXTENSIONS, Files, Folder, extension_of
 from gpuload.sources.listing import SPLIT, split_called
 from gpuload.sources.rows import FilesSource, Names, Source, located, open_files
@@ -20,6 +21,7 @@ from gpuload.store.url import URL, scheme_of, without_secrets
 
 Columns = Mapping[str, Names]
 
+TAR_SUFFIX = ".tar"
 _MOST_AROUND = 4  # folders around everything that are looked into
 
 
@@ -71,7 +73,7 @@ FORMATS = (
     Format("hdf5", "arrays:Hdf5Source", (".h5", ".hdf5", ".hdf")),
     Format("lmdb", "records:LmdbSource", (".mdb", ".lmdb")),
     Format("npy", "arrays:ArraysSource", (".npy", ".npz")),
-    Format("tar", "tars:TarsSource", (".tar",)),
+    Format("tar", "tars:TarsSource", (TAR_SUFFIX,)),
     Format("parquet", "records:ParquetSource", (".parquet",)),
 )
 _BY_NAME = {form.name: form for form in FORMATS}
@@ -123,12 +125,16 @@ def open_source(
     if zip_encoding is not None:
         _check_encoding(root, zip_encoding)
     path = located(root)
-    files = open_files(root, zip_encoding)
+    files = _container(root, path, form, zip_encoding)
     if out is not None:
         files.leave_out(out)
-    begin, found = files, _by_name(path) if form is None else _BY_NAME[form]
-    if form is not None and found.holds_files and not files.fault():
-        begin = _begin_of(files, found)
+    begin, found = files, None
+    if form is not None:
+        found = _BY_NAME[form]
+    elif not isinstance(files, Archive):
+        found = _by_name(path)
+    if form is not None and _BY_NAME[form].holds_files and not files.fault():
+        begin = _begin_of(files, _BY_NAME[form])
     if labels is not None and found in (None, FORMATS[0]):
         found = LABELS.get(suffix, TABLE)
     elif found is None:
@@ -138,7 +144,7 @@ def open_source(
             raise ArgumentError(f"--no-labels packs images alone, --from {form} what lies beside them: give one")
         begin, found = files, _BY_NAME["unlabeled"]
     source = found.open(path, begin, labels, columns)
-    if form == "folder":
+    if form in ("folder", "tar"):
         source.sure = True  # type: ignore[attr-defined]
     if no_splits:
         source.own_splits = False
@@ -150,6 +156,17 @@ def open_source(
     if no_labels and not found.holds_files:
         source.images_alone = True
     return source
+
+
+def _container(root: str | Path | URL, path: Path | URL, form: str | None, zip_encoding: str | None) -> Files:
+    """What holds the files of a source. A tar is one where it is no shard of WebDataset, or the user says so."""
+    if isinstance(path, Path) and path.suffix.lower() == TAR_SUFFIX and path.is_file():
+        from gpuload.sources.tar_archive import TarArchive, is_plain_tar
+
+        is_container = is_plain_tar(path) if form is None else _BY_NAME[form].holds_files
+        if is_container:
+            return TarArchive(path)
+    return open_files(root, zip_encoding)
 
 
 def _check_encoding(root: str | Path | URL, encoding: str) -> None:

@@ -34,6 +34,7 @@ class TarsSource(LocalSource):
     """
 
     suffixes = (".tar",)
+    sure: bool = False
 
     _paths: Sequence[Path] = ()
 
@@ -57,6 +58,7 @@ class TarsSource(LocalSource):
         findings.kinds = {field.name: field.kind for field in fields}
         splits = self.splits_of(self._paths, findings)
         wanted, unused, is_empty = {field.member for field in fields}, Counter[str](), True
+        lies_in_folders = True
         for number, path in enumerate(self._paths):
             for sample in self._samples(path, image, findings):
                 name = f"{self.name_of(path)}/{sample.picture.name if sample.picture else sample.key}"
@@ -69,11 +71,16 @@ class TarsSource(LocalSource):
                     others = {end for end, member in sample.members.items() if member != sample.picture} - wanted
                     unused.update(f".{end}" for end in others)
                     row, is_empty = self._row(number, name, sample, fields), False
+                    lies_in_folders = lies_in_folders and "/" in sample.key
                     yield {**row, SPLIT: splits[number]} if splits else row
         if unused:
             counts = by_count(unused)
             findings.notes.append(f"members that are not packed: {counts}; fields are what most samples have")
         if not (fields or is_empty or self.images_alone):
+            if lies_in_folders and not self.sure:
+                what = "nothing lies beside its images, which lie in folders: it holds plain folders and no shards"
+                advice = "Pack one such tar by its path, unpack them, or give --no-labels or --from tar"
+                raise SourceError(f"{self.title}: {what}. {advice} for the images alone")
             findings.notes.append("no sample has more than its image, so that the set has no labels")
 
     def _samples(self, path: Path, image: Field | None, findings: Findings | None = None) -> Iterator["_Sample"]:

@@ -11,7 +11,8 @@ from typing import Any
 
 from gpuload.errors import DecodeError, SourceError, some_of
 from gpuload.machine.untrusted import open_regular
-from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Names, Ref, Scan, extension_of, is_hidden, readable
+from gpuload.sources.archive import Archive, plain_name
+from gpuload.sources.files import Ref, is_hidden, readable
 
 MAX_MEMBER_BYTES = 1 << 30  # Pillow's largest image has 0.5 GB of pixels
 _MOST_CHARACTERS = 4096  # of a name, as of a path of Linux: folders take memory by the square of it
@@ -25,32 +26,24 @@ _UNICODE_HEADER = struct.Struct("<BI")  # version, and the checksum of the other
 _LOCAL_HEADER = struct.Struct("<26xHH")  # the lengths of the name and of what else is before the data (4.3.7)
 
 
-class ZipArchive(Files):
+class ZipArchive(Archive):
     """A zip archive (APPNOTE.TXT 6.3).
 
-    Addresses say where a member lies and how it is packed, so that workers need not parse the directory. The folders
-    that hold everything are left out of the names, and a table may name files with or without them.
+    Addresses say where a member lies and how it is packed, so that workers need not parse the directory.
 
     Names are UTF-8 where the archive says so (by a flag, or in Info-ZIP's Unicode field), or where they can be nothing
     else. encoding: of all others, such as "gbk"; without one they are an error, as any code page might be meant.
     """
 
     def __init__(self, path: str | Path, encoding: str | None = None) -> None:
-        self.path = Path(path)
+        super().__init__(path)
         self.encoding = encoding
-
-    def __str__(self) -> str:
-        return str(self.path)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path, "encoding": self.encoding}
 
-    def fault(self) -> str:
-        return "" if self.path.exists() else "no such file"
-
     @cached_property
     def _members(self) -> dict[str, zipfile.ZipInfo]:
-        """What is not hidden, by its name, which ends in a slash for a folder. Of members of one name, the last."""
         found = {}
         errors = (EOFError, ValueError, NotImplementedError, zipfile.BadZipFile, struct.error)
         with readable(self.path, "a zip archive", *errors), zipfile.ZipFile(self.path) as archive:
@@ -59,7 +52,7 @@ class ZipArchive(Files):
             if longest > _MOST_CHARACTERS:
                 raise ValueError(f"a name of {longest:,} characters")
             for info, decoded in zip(infos, self._decoded(infos), strict=True):
-                if name := _plain(decoded):
+                if name := plain_name(decoded):
                     found[f"{name}/" if info.is_dir() else name] = info
         return {name: info for name, info in found.items() if not any(map(is_hidden, name.split("/")))}
 
@@ -94,27 +87,8 @@ class ZipArchive(Files):
             names[number] = data.decode(encoding or "utf-8")
         return names
 
-    @cached_property
-    def _names(self) -> Names:
-        return Names(self._members)
-
-    @cached_property
-    def around(self) -> str:  # type: ignore[override]
-        top = ""
-        while True:
-            folders, files = self._names.scan(top.rstrip("/"))
-            if len(folders) != 1 or any(extension_of(name) in IMAGE_EXTENSIONS for name in files):
-                return top
-            top += f"{next(iter(folders))}/"
-
-    def scan(self, folder: str) -> Scan:
-        return self._names.scan(f"{self.around}{folder}".rstrip("/"))
-
     def find(self, name: str) -> Ref:
-        plain = _plain(name)
-        info = self._members.get(self.around + plain) or self._members.get(plain)
-        if info is None or not plain or name.startswith("/"):
-            raise FileNotFoundError(f"{name}: not in {self}")
+        info: zipfile.ZipInfo = self.member(name)
         packed = info.header_offset, info.compress_size, info.file_size, info.compress_type, info.CRC
         return Ref(name, min(info.file_size, MAX_MEMBER_BYTES), ":".join(map(str, packed)))  # it may claim any size
 
@@ -160,7 +134,3 @@ def _unicode_name(extra: bytes, name: bytes) -> str | None:
             if version == 1 and crc == zlib.crc32(name):
                 return field[_UNICODE_HEADER.size :].decode("utf-8")
     return None
-
-
-def _plain(name: str) -> str:
-    return "/".join(part for part in name.split("/") if part not in ("", "."))

@@ -1,0 +1,66 @@
+"""What all archives have in common: names without the folders that hold everything, from one list of members."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Names, Scan, extension_of
+
+
+class Archive(Files):
+    """An archive of named files, read without unpacking it to the disk.
+
+    The folders that hold everything are left out of the names, and a table may name files with or without them.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path}
+
+    def fault(self) -> str:
+        return "" if self.path.exists() else "no such file"
+
+    @property
+    @abstractmethod
+    def _members(self) -> Mapping[str, Any]:
+        """What is not hidden, by its name, which ends in a slash for a folder. Of members of one name, the last."""
+
+    @cached_property
+    def _names(self) -> Names:
+        return Names(self._members)
+
+    @cached_property
+    def around(self) -> str:  # type: ignore[override]
+        top = ""
+        while True:
+            folders, files = self._names.scan(top.rstrip("/"))
+            if len(folders) != 1 or any(extension_of(name) in IMAGE_EXTENSIONS for name in files):
+                return top
+            top += f"{next(iter(folders))}/"
+
+    def scan(self, folder: str) -> Scan:
+        return self._names.scan(f"{self.around}{folder}".rstrip("/"))
+
+    def member(self, name: str) -> Any:
+        """What the archive holds under a name.
+
+        Raises:
+            FileNotFoundError: nothing, or the name is no plain one.
+        """
+        plain = plain_name(name)
+        member = self._members.get(self.around + plain) or self._members.get(plain)
+        if member is None or not plain or name.startswith("/"):
+            raise FileNotFoundError(f"{name}: not in {self}")
+        return member
+
+
+def plain_name(name: str) -> str:
+    """A name without parts that mean its own folder."""
+    return "/".join(part for part in name.split("/") if part not in ("", "."))
