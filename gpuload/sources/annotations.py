@@ -1,6 +1,7 @@
 """Files beside images as other tools write them: texts, boxes in YOLO's lines, and files that a text names."""
 
 import posixpath
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -196,3 +197,16 @@ class NamedFiles:
             if posixpath.join(folder, file) not in named
         ]
         return [f"left out {counted(len(beside), 'image')} that {self._title} does not name"] if beside else []
+
+    def elsewhere(self, names: Iterable[str]) -> list[str]:
+        """A note about images in folders of which the text names none; [] if there are none."""
+        folders = {posixpath.dirname(posixpath.normpath(name)) for name in names}
+        counts = Counter[str]()
+        for image in self._files.walk(IMAGE_EXTENSIONS, Findings()):
+            folder = posixpath.dirname(image.name)
+            if folder not in folders:
+                counts[folder] += 1
+        if not counts:
+            return []
+        images = counted(counts.total(), "image")
+        return [f"passed over {images} in folders of which {self._title} names none: {some_of(sorted(counts))}"]

@@ -26,8 +26,8 @@ from gpuload.sources.annotations import (
     text_in,
     with_boxes,
 )
-from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Findings, Ref, extension_of, readable
-from gpuload.sources.listing import DRAWN_ON, SPLIT, one_file_each, split_called, splits_of_paths
+from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Findings, Ref, extension_of, lone_folder, readable
+from gpuload.sources.listing import DRAWN_ON, SPLIT, one_file_each, split_called, splits_of_paths, words_of_splits
 from gpuload.sources.rows import FilesSource, Row
 from gpuload.sources.split_lists import NamedSplits, named_splits_of
 from gpuload.types import WidthHeight
@@ -80,11 +80,15 @@ class VocSource(FilesSource):
     @classmethod
     def fits(cls, files: Files) -> bool:
         xml, data = _folders(files)
-        return bool(xml and data) and (data.lower() != "images" or bool(annotation_files(files, ".xml")))
+        if xml and data and not annotation_files(files, ".json"):
+            return data.lower() != "images" or bool(_named(files.names(xml), "xml"))
+        return _are_beside(files)
 
     def rows(self, findings: Findings) -> Iterator[Row]:
         xml, data = _folders(self._files)
-        if not xml or not data:
+        if not (xml and data) and _are_beside(self._files):
+            xml = data = ""
+        elif not xml or not data:
             what = "holds no Annotations beside Data (ILSVRC), JPEGImages (Pascal VOC) or images"
             raise SourceError(f"{self.title}: {what}. {self.advice}")
         images, annotations = self._pairs(data, xml, findings)
@@ -136,15 +140,11 @@ class VocSource(FilesSource):
         return {}
 
     def _pairs(self, data: str, xml: str, findings: Findings) -> tuple[dict[str, Ref], dict[str, Ref]]:
-        """Images and annotations by their paths below their folders, without extension, sorted."""
-        stems = by_stem(self._files, ("xml",), findings, (data, xml))
+        """Images and annotations by their paths below their folders ("": all), without extension, sorted."""
+        stems = by_stem(self._files, ("xml",), findings, (data, xml) if data else ())
         images, texts = (
-            {
-                stem.removeprefix(f"{top}/"): of[kind]
-                for stem, of in stems.items()
-                if stem.startswith(f"{top}/") and kind in of
-            }
-            for top, kind in ((data, "image"), (xml, "xml"))
+            {stem.removeprefix(top): of[kind] for stem, of in stems.items() if stem.startswith(top) and kind in of}
+            for top, kind in ((f"{data}/" * bool(data), "image"), (f"{xml}/" * bool(xml), "xml"))
         )
         lacking = sorted(images[stem].name for stem in images.keys() - texts.keys())
         alone = sorted(texts[stem].name for stem in texts.keys() - images.keys())
@@ -154,7 +154,8 @@ class VocSource(FilesSource):
             lacking = []
         if lacking or alone:
             files_have = counted(len(lacking + alone), "file has", "files have")
-            what = f"{files_have} no partner of the same path in {xml} or {data}: {some_of(lacking + alone)}"
+            places = f"{xml} or {data}" if xml else "the same folder"
+            what = f"{files_have} no partner of the same path in {places}: {some_of(lacking + alone)}"
             negatives = "; --negatives packs images without an XML as images without objects" if lacking else ""
             raise SourceError(f"{self.title}: {what}. Add the partner, or remove them{negatives}")
         return dict(sorted(images.items())), texts
@@ -206,7 +207,22 @@ def _folders(files: Files) -> tuple[str, str]:
     """Names of the folders of XML and of images; "" for a missing one."""
     named = {name.lower(): name for name in reversed(files.folders())}
     data = next((named[name] for name in _IMAGE_FOLDERS if name in named), "")
-    return named.get("annotations", ""), data
+    xml = named.get("annotations", "")
+    if not xml and "labels" in named and _named(files.names(named["labels"]), "xml"):
+        xml = named["labels"]  # of FiftyOne
+    return xml, data
+
+
+def _are_beside(files: Files) -> bool:
+    """Whether XML of Pascal VOC lies beside images, as LabelImg and Roboflow write it."""
+    places = [] if lone_folder(files) else files.folders()[:_LOOKED_INTO]
+    for place in ("", *places):
+        names = files.names(place)
+        stems = {name.rpartition(".")[0] for name in names if extension_of(name) in IMAGE_EXTENSIONS}
+        texts = [posixpath.join(place, name) for name in _named(names, "xml") if name[: -len(".xml")] in stems]
+        if any("<annotation>" in text or "<annotation " in text for text in _readable(files, texts[:_LOOKED_INTO])):
+            return True
+    return False
 
 
 class YoloSource(FilesSource):
@@ -226,8 +242,15 @@ class YoloSource(FilesSource):
 
     @classmethod
     def fits(cls, files: Files) -> bool:
-        """Whether the first texts beside images, or in `labels` beside `images`, resemble boxes."""
-        for place in ("", *files.folders()[:_LOOKED_INTO]):
+        """Whether the first texts beside images, or in `labels` beside `images`, resemble boxes.
+
+        A folder around everything is not the beginning, unless names of classes or lists of images lie beside it.
+        """
+        names = files.names()
+        lists = [name for name in _texts(names) if words_of_splits(name)]
+        describes = lists or any(name.endswith((*_YAML, ".data")) or name in _NAME_FILES for name in names)
+        places = [] if lone_folder(files) and not describes else files.folders()[:_LOOKED_INTO]
+        for place in ("", *places):
             names = files.names(place)
             stems = {name.rpartition(".")[0] for name in names if extension_of(name) in IMAGE_EXTENSIONS}
             texts = [posixpath.join(place, name) for name in _texts(names) if name[:-4] in stems]
@@ -327,7 +350,11 @@ class YoloSource(FilesSource):
 
 
 def _texts(names: Sequence[str]) -> list[str]:
-    return [name for name in names if extension_of(name) == "txt"]
+    return _named(names, "txt")
+
+
+def _named(names: Sequence[str], extension: str) -> list[str]:
+    return [name for name in names if extension_of(name) == extension]
 
 
 def _readable(files: Files, names: Sequence[str]) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """COCO's JSON: captions, or instances with boxes and classes, beside a folder of images."""
 
+import posixpath
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,16 +9,18 @@ from gpuload.errors import SourceError, some_of
 from gpuload.machine.untrusted import parse_json
 from gpuload.sources.annotations import NamedFiles, annotation_files
 from gpuload.sources.coco_document import CocoDocument, check_document
-from gpuload.sources.files import Files, Findings, decode_text, read_file, readable
+from gpuload.sources.files import Files, Findings, decode_text, lone_folder, read_file, readable
 from gpuload.sources.listing import SPLIT, named_splits, one_file_each
 from gpuload.sources.rows import FilesSource, Row
+from gpuload.sources.survey import files_of_kind
 
 
 class CocoSource(FilesSource):
     """Images that a file such as `instances_train2017.json` or `captions_train2017.json` names.
 
-    labels: the file of annotations; None: the one in the folder `annotations` of the container, see `annotation_files`,
-        or one for each split, such as `instances_train2017.json` and `instances_val2017.json`.
+    labels: the file of annotations; None: the one in the folder `annotations` of the container, or else anywhere in it,
+        or one for each split, such as `instances_train2017.json` and `instances_val2017.json`, or one in each of the
+        folders `train` and `valid`.
 
     Instances give the fields "boxes" (x0 y0 x1 y1), "labels" (the classes in the image) and "image_id" as JSON; an
     image without any keeps empty ones. Where they have areas or segmentations, the boxes have these, too, and those of
@@ -40,7 +43,7 @@ class CocoSource(FilesSource):
 
     @classmethod
     def fits(cls, files: Files) -> bool:
-        return bool(annotation_files(files, ".json"))
+        return bool(_documents(files))
 
     @property
     def title(self) -> str:
@@ -59,12 +62,17 @@ class CocoSource(FilesSource):
         findings.strict = None if others else False
         if others and self.own_splits:
             findings.origin = "by the names of the files in 'annotations'"
+            if not annotation_files(self._files, ".json"):
+                findings.origin = f"by {some_of(list(splits.values()))}"
         for split, part in parts.items():
             findings.notes += part.notes()
             for row in part.rows(findings):
                 yield {**row, SPLIT: split} if findings.origin else row
         named = NamedFiles(self._files, " and ".join(part.title for part in parts.values()), self.root)
-        findings.notes += named.beside([name for part in parts.values() for name in part.names])
+        names = [name for part in parts.values() for name in part.names]
+        findings.notes += named.beside(names)
+        if self.annotations is None:
+            findings.notes += named.elsewhere(names)
 
     def _choose(self) -> dict[str, str]:
         """The files of annotations in the container by their splits; a single one by any name.
@@ -72,7 +80,7 @@ class CocoSource(FilesSource):
         Raises:
             SourceError: there is none, or there are several that are not one for each split.
         """
-        every = annotation_files(self._files, ".json")
+        every = _documents(self._files)
         chosen = [name for name in every if name.rpartition("/")[2].lower().startswith("instances")] or every
         if len(chosen) == 1:
             return {"": chosen[0]}
@@ -93,17 +101,22 @@ class CocoSource(FilesSource):
             document: dict[str, Any] = parse_json(decode_text(content))
             check_document(document)
         files = NamedFiles(self._files, title, self.root)
-        place = self._place(title, files, [image["file_name"] for image in document["images"]])
+        own = posixpath.dirname(name)
+        place = self._place(title, files, own, [image["file_name"] for image in document["images"]])
         if name or place:
             findings.notes.append(f"annotations are those in {title}, with names that start in {place or './'!r}")
         return CocoDocument(title, document, files, place)
 
-    def _place(self, title: str, files: NamedFiles, names: list[str]) -> str:
+    def _place(self, title: str, files: NamedFiles, own: str, names: list[str]) -> str:
         """The folder that the names in the file are relative to, with a slash after it; "" for the root.
+
+        own: the folder of the file.
 
         Raises:
             SourceError: they exist in several folders.
         """
+        if own and files.find(f"{own}/{names[0]}"):
+            return f"{own}/"
         if files.find(names[0]):
             return ""
         tops = [name for name in self._files.folders() if name.lower() != "annotations"]
@@ -116,3 +129,14 @@ class CocoSource(FilesSource):
             what = f"the images that it names are in each of {some_of(whole)}"
             raise SourceError(f"{title}: {what}. Give one of these folders in {self.root} as SOURCE")
         return f"{whole[0]}/" if whole else ""
+
+
+def _documents(files: Files) -> list[str]:
+    """Names of the files of annotations in a container: in `annotations`, at the first level, or in folders there.
+
+    In a folder that is alone they are left to a source that begins there.
+    """
+    if names := annotation_files(files, ".json"):
+        return names
+    names = [name for name in files_of_kind(files, "coco") if name.count("/") <= 1]
+    return [name for name in names if "/" not in name or not lone_folder(files)]

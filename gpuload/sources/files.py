@@ -57,6 +57,9 @@ _SYSTEM_FOLDERS = frozenset((
 # fmt: on
 
 
+_MOST_AROUND = 4  # folders around a data set that are looked into
+
+
 def is_hidden(name: str) -> bool:
     """Whether to skip a file or folder: its name is hidden, or belongs to an operating system."""
     return name.startswith(".") or name in _SYSTEM_FOLDERS
@@ -349,6 +352,18 @@ class Folder(Files):
 
     def read(self, address: str) -> bytes:
         return read_file(os.path.join(self.path, address))
+
+
+def lone_folder(files: Files) -> str:
+    """The folder that holds everything but files that are no images; "" if there is none.
+
+    Such a folder is one around a data set. It is looked for on a disk alone; names in archives start inside it anyway.
+    """
+    if not isinstance(files, Folder) or files.around.count("/") >= _MOST_AROUND:
+        return ""
+    folders = files.folders()
+    holds_images = any(extension_of(name) in IMAGE_EXTENSIONS for name in files.names())
+    return "" if len(folders) != 1 or split_called(folders[0]) or holds_images else folders[0]
 
 
 def _is_dir(entry: os.DirEntry[str]) -> bool:

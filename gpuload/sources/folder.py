@@ -111,7 +111,7 @@ class SidecarSource(FilesSource):
     """
 
     advice = "Give a folder of images with files of the same name"
-    uses = ("text", "json")
+    uses = ("text", "json beside")
 
     def rows(self, findings: Findings) -> Iterator[Row]:
         stems = by_stem(self._files, tuple(_FIELDS), findings)

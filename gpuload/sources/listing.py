@@ -102,9 +102,9 @@ def splits_of_files(title: str, names: Sequence[str]) -> list[str]:
 
 
 def one_file_each(names: Sequence[str]) -> dict[str, str]:
-    """The file of each split, by words in their names, in the order train, val, test; {} unless each file belongs to
-    one split, and no two to the same."""
-    files = {tuple(named_splits([name])): name for name in names}
+    """The file of each split, by words in their names or else in those of their folders, in the order train, val, test;
+    {} unless each file belongs to one split, and no two to the same."""
+    files = {tuple(named_splits([name]) or named_splits([name.rpartition("/")[0]])): name for name in names}
     is_each = len(files) == len(names) and all(len(splits) == 1 for splits in files)
     return {split: files[split,] for split in _ORDER if (split,) in files} if is_each else {}
 

@@ -4,6 +4,7 @@ A new kind is a file with its class and a row in `FORMATS`, and one in `LABELS`,
 and is given with --labels.
 """
 
+import posixpath
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from inspect import signature
@@ -13,7 +14,7 @@ from pkgutil import resolve_name
 from gpuload.checks import check_option, choice
 from gpuload.errors import ArgumentError, SourceError
 from gpuload.sources.archive import Archive
-from gpuload.sources.files import ARCHIVES, ELSEWHERE, IMAGE_EXTENSIONS, Files, Folder, extension_of
+from gpuload.sources.files import ARCHIVES, ELSEWHERE, Files, Folder, lone_folder
 from gpuload.sources.listing import SPLIT, split_called
 from gpuload.sources.rows import FilesSource, Names, Source, located, open_files
 from gpuload.sources.survey import KINDS, AnnotationFile, survey
@@ -22,7 +23,6 @@ from gpuload.store.url import URL, scheme_of, without_secrets
 Columns = Mapping[str, Names]
 
 TAR_SUFFIX = ".tar"
-_MOST_AROUND = 4  # folders around everything that are looked into
 
 
 @dataclass(frozen=True)
@@ -243,8 +243,9 @@ def _refuse_unused(files: Files, form: Format) -> None:
     unused = [sheet for sheet in survey(files) if sheet.kind not in form.made.uses]
     if not unused:
         return
-    first = unused[0]
-    what = f"holds {first.name!r}, {KINDS[first.kind]}, which {form.name!r} would not use"
+    order = list(KINDS)
+    first = min(unused, key=lambda sheet: order.index(sheet.kind))
+    what = f"holds {first.name!r}, {KINDS[first.kind].title}, which {form.name!r} would not use"
     ways = _ways_to_use(files, first)
     if form is FORMATS[0]:
         ways += ["--from folder to pack class folders without it", "--no-labels to pack the images alone"]
@@ -255,28 +256,25 @@ def _refuse_unused(files: Files, form: Format) -> None:
 
 def _ways_to_use(files: Files, sheet: AnnotationFile) -> list[str]:
     """The options that use a file of annotations."""
-    if sheet.kind in ("coco", "table"):
-        labels = f"--labels {files}/{sheet.name} to use it"
-        if not isinstance(files, Folder):
-            labels = f"--labels and a copy of {sheet.name!r} outside to use it"
-        elif files.around:
-            labels = f"{files} as SOURCE and {labels}"
-        return [labels]
-    names = [form.name for form in FORMATS if sheet.kind in form.made.uses and sheet.kind != "list"]
-    if names == ["sidecar"] and not sheet.is_beside:
-        names = []
-    if names:
-        return [f"--from {' or '.join(names)} to use it"]
-    return [] if sheet.kind == "list" else ["COCO's JSON or YOLO's texts instead, into which other programs convert it"]
+    form = KINDS[sheet.kind].form
+    if form and form != "labels":
+        return [f"--from {form} to use it"]
+    if sheet.kind == "list":
+        return []
+    if not form:
+        return ["COCO's JSON or YOLO's texts instead, into which other programs convert it"]
+    if not isinstance(files, Folder):
+        return [f"--labels and a copy of {sheet.name!r} outside to use it"]
+    labels = f"--labels {files}/{sheet.name} to use it"
+    place = posixpath.dirname(sheet.name)
+    if place or files.around:
+        labels = f"{files.path / place} as SOURCE and {labels}"
+    return [labels]
 
 
 def _nested(files: Files) -> Iterator[Files]:
     """The container, then each folder that is alone, but for files that are no images, in the one around it."""
     yield files
-    while isinstance(files, Folder) and files.around.count("/") < _MOST_AROUND:
-        folders = files.folders()
-        holds_images = any(extension_of(name) in IMAGE_EXTENSIONS for name in files.names())
-        if len(folders) != 1 or split_called(folders[0]) or holds_images:
-            break
-        files = files.inside(folders[0])
+    while isinstance(files, Folder) and (folder := lone_folder(files)):
+        files = files.inside(folder)
         yield files

@@ -11,27 +11,36 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from gpuload.errors import DecodeError
-from gpuload.sources.annotations import are_boxes
+from gpuload.sources.annotations import resemble_boxes
 from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Folder, extension_of, read_at
 from gpuload.sources.listing import words_of_splits
 
-# What each kind is called in messages.
+
+class Kind(NamedTuple):
+    """A kind of files of annotations. title: in messages. form: the format of sources that reads them; "labels" for
+    those that are given by that option, "" for those that nothing reads."""
+
+    title: str
+    form: str = ""
+
+
 KINDS = {
-    "coco": "COCO's JSON",
-    "voc": "Pascal VOC's XML",
-    "cvat": "CVAT's XML",
-    "yolo": "YOLO's boxes",
-    "kitti": "KITTI's objects",
-    "visdrone": "VisDrone's boxes",
-    "wider": "WIDER FACE's boxes",
-    "list": "a list of images",
-    "table": "a table of images",
-    "json": "JSON about images",
-    "text": "a text beside an image",
+    "coco": Kind("COCO's JSON", "labels"),
+    "voc": Kind("Pascal VOC's XML", "voc"),
+    "cvat": Kind("CVAT's XML"),
+    "yolo": Kind("YOLO's boxes", "yolo"),
+    "kitti": Kind("KITTI's objects"),
+    "visdrone": Kind("VisDrone's boxes"),
+    "wider": Kind("WIDER FACE's boxes"),
+    "table": Kind("a table of images", "labels"),
+    "json": Kind("JSON about images"),
+    "json beside": Kind("JSON about images", "sidecar"),
+    "text": Kind("a text beside an image", "sidecar"),
+    "list": Kind("a list of images"),
 }
 
 _EXTENSIONS = ("json", "xml", "txt", "csv", "tsv", "jsonl", "ndjson")
-_MOST_FOLDERS = 256  # that are looked into, those nearest to the top
+_MOST_FOLDERS = 64  # that are looked into, those nearest to the top
 _MOST_FILES = 64  # of an extension
 _MOST_OF_A_FOLDER = 4  # files of an extension
 _WHOLE_BYTES = 64 << 20  # of a larger file only the head is read
@@ -39,17 +48,18 @@ _HEAD_BYTES = 1 << 20
 _LINES = 50
 
 _IMAGE_NAME = re.compile(rf"[^\s,;\"'|]\.({'|'.join(sorted(IMAGE_EXTENSIONS))})(?![\w.])", re.IGNORECASE)
+_QUOTED = re.compile(r'"([^"\\]{1,200})"')
+_WORDS = 200  # in JSON that are looked up
 _KITTI = re.compile(r"[A-Za-z_][\w-]*( -?[\d.]+(e-?\d+)?){14,15}")
 _VISDRONE = re.compile(r"-?\d+(,-?\d+){7},?")
 _FACE = re.compile(r"-?\d+( -?\d+){9}")
 
 
 class AnnotationFile(NamedTuple):
-    """A file that describes images. kind: one of `KINDS`. is_beside: whether an image with its stem lies beside it."""
+    """A file that describes images. kind: one of `KINDS`."""
 
     name: str
     kind: str
-    is_beside: bool = False
 
 
 def survey(files: Files) -> list[AnnotationFile]:
@@ -57,19 +67,21 @@ def survey(files: Files) -> list[AnnotationFile]:
     names, folders = _candidates(files)
     stems = {_stem(name) for name in names}
     texts = {name: text for name in names if (text := _head(files, name))}
-    for name, text in texts.items():
-        if _is_named_list(name):
-            stems |= {_stem(word) for word in text.split()[:1]}
+    named = {name: _names_in(name, text) for name, text in texts.items()}
+    for words in named.values():
+        stems |= words
     beside, elsewhere = _images_of(files, stems, folders)
     sheets = list[AnnotationFile]()
     for name, text in texts.items():
         is_beside = name.rpartition(".")[0] in beside
-        is_partner = is_beside or _stem(name) in elsewhere
-        kind = _SNIFFERS[extension_of(name)](text, is_partner)
-        if not kind and _is_named_list(name) and _stem(text.split()[0]) in elsewhere:
-            kind = "list"
+        extension = extension_of(name)
+        kind = _SNIFFERS[extension](text, is_beside or _stem(name) in elsewhere)
+        if not kind and named[name] & elsewhere:
+            kind = "list" if extension == "txt" else "json"
+        if kind == "json" and is_beside:
+            kind = "json beside"
         if kind:
-            sheets.append(AnnotationFile(name, kind, is_beside))
+            sheets.append(AnnotationFile(name, kind))
     return sheets
 
 
@@ -117,8 +129,15 @@ def _stem(name: str) -> str:
     return file.rpartition(".")[0] or file
 
 
-def _is_named_list(name: str) -> bool:
-    return extension_of(name) == "txt" and len(words_of_splits(name.rpartition("/")[2])) == 1
+def _names_in(name: str, text: str) -> set[str]:
+    """What may be images without their extensions: the first line of a list that is named after a split, and texts in
+    JSON."""
+    if extension_of(name) == "txt":
+        is_list = len(words_of_splits(name.rpartition("/")[2])) == 1
+        return {_stem(word) for word in text.split()[: int(is_list)]}
+    if extension_of(name) == "json":
+        return {_stem(word) for word in _QUOTED.findall(text[:_HEAD_BYTES])[:_WORDS]}
+    return set()
 
 
 def _head(files: Files, name: str) -> str:
@@ -129,7 +148,7 @@ def _head(files: Files, name: str) -> str:
             data = read_at(files.path / name, 0, _HEAD_BYTES)
         else:
             data = files.read(file.address)
-        text = data.decode("utf-8", "replace").strip()
+        text = data.decode("utf-8-sig", "replace").strip()
         return "" if "\0" in text[:_HEAD_BYTES] else text
     return ""
 
@@ -168,7 +187,7 @@ def _kind_of_text(text: str, is_partner: bool) -> str:
         for pattern, kind in ((_KITTI, "kitti"), (_VISDRONE, "visdrone")):
             if all(map(pattern.fullmatch, lines)):
                 return kind
-        return "yolo" if are_boxes([text]) else "text"
+        return "yolo" if resemble_boxes([text]) else "text"
     if len(lines) > 2 and _IMAGE_NAME.search(lines[0]) and lines[1].isdecimal() and _FACE.fullmatch(lines[2]):
         return "wider"
     return "list" if _are_named(lines) else ""

@@ -1,12 +1,14 @@
 """Files in a plain tar, such as `tar -cf photos.tar photos` makes of a folder."""
 
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from gpuload.disk.tar import Member, group_members, read_members, split_name
+from gpuload.errors import ShardError
 from gpuload.sources.archive import Archive, plain_name
 from gpuload.sources.files import IMAGE_EXTENSIONS, Findings, Ref, extension_of, is_hidden, read_at
 
@@ -15,17 +17,15 @@ _LOOKED_INTO = 1024  # samples, to tell a plain tar from a shard
 
 def is_plain_tar(path: Path) -> bool:
     """Whether a tar is a folder of images rather than a shard of WebDataset: every image lies in a folder, and nothing
-    beside it has its key. The first samples decide.
-
-    Raises:
-        ShardError: it is damaged.
+    beside it has its key. The first samples decide. Damage is left to the source that reads it.
     """
     count = 0
-    for key, members in islice(group_members(read_members(path)), _LOOKED_INTO):
-        images = [member for member in members if split_name(member.name)[1].lower() in IMAGE_EXTENSIONS]
-        if images and (len(members) > 1 or "/" not in plain_name(key)):
-            return False
-        count += len(images)
+    with suppress(ShardError):
+        for key, members in islice(group_members(read_members(path)), _LOOKED_INTO):
+            images = [member for member in members if split_name(member.name)[1].lower() in IMAGE_EXTENSIONS]
+            if images and (len(members) > 1 or "/" not in plain_name(key)):
+                return False
+            count += len(images)
     return count > 0
 
 

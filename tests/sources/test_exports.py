@@ -1,0 +1,212 @@
+"""What annotation tools export, in the layout that each writes: packed with what they say, or refused by name.
+
+The versions are those whose files were looked at. An export that is not read, or only by an option, ends the run with the
+name of its file of annotations.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from images import Folder, encode, photo
+from reading import rejected_of, rows_of
+from sources_read import listed, names_of, packed, splits_of
+
+from gpuload import SourceError, cli
+
+NAMES = ["cat", "dog"]
+IMAGES = {name: encode(photo(number, 100, 50)) for number, name in enumerate(["a.jpg", "b.jpg", "c.jpg"])}
+# Of a: a cat and a dog; of b: a dog; of c: nothing.
+BOXES = {"a": [("cat", 10, 5, 30, 25), ("dog", 60, 20, 100, 50)], "b": [("dog", 0, 0, 50, 25)], "c": []}
+CORNERS = {name: [list(box[1:]) for box in boxes] for name, boxes in BOXES.items()}
+
+
+def at(folder: str) -> dict[str, bytes]:
+    return {f"{folder}/{name}".lstrip("/"): data for name, data in IMAGES.items()}
+
+
+def coco(prefix: str = "", first: int = 1, names: str = "abc", **changes: Any) -> bytes:
+    images = [{"id": n, "file_name": f"{prefix}{name}.jpg", "width": 100, "height": 50} for n, name in enumerate(names)]
+    annotations: list[dict[str, Any]] = []
+    for number, name in enumerate(names):
+        for label, x0, y0, x1, y1 in BOXES[name]:
+            box = {"bbox": [x0, y0, x1 - x0, y1 - y0], "category_id": NAMES.index(label) + first, "iscrowd": 0}
+            annotations.append({"id": len(annotations) + 1, "image_id": number, **box})
+    categories = [{"id": n + first, "name": name} for n, name in enumerate(NAMES)]
+    return json.dumps({"images": images, "annotations": annotations, "categories": categories, **changes}).encode()
+
+
+def voc(name: str) -> bytes:
+    sides = ("xmin", "ymin", "xmax", "ymax")
+    objects = ""
+    for label, *corners in BOXES[name]:
+        box = "".join(f"<{side}>{value}</{side}>" for side, value in zip(sides, corners, strict=True))
+        objects += f"<object><name>{label}</name><bndbox>{box}</bndbox></object>"
+    size = "<size><width>100</width><height>50</height><depth>3</depth></size>"
+    return f"<annotation><filename>{name}.jpg</filename>{size}{objects}</annotation>".encode()
+
+
+def yolo(name: str) -> bytes:
+    lines = []
+    for label, x0, y0, x1, y1 in BOXES[name]:
+        shares = ((x0 + x1) / 200, (y0 + y1) / 100, (x1 - x0) / 100, (y1 - y0) / 50)
+        lines.append(" ".join([str(NAMES.index(label)), *(f"{share:.6f}" for share in shares)]))
+    return "\n".join(lines).encode()
+
+
+def of_each(pattern: str, write: Any) -> dict[str, bytes]:
+    """A file for each image."""
+    return {pattern.format(name): write(name) for name in BOXES}
+
+
+ROBOFLOW = {
+    **{f"train/{name}.jpg": IMAGES[f"{name}.jpg"] for name in "ab"},
+    "train/_annotations.coco.json": coco(names="ab"),
+    "valid/c.jpg": IMAGES["c.jpg"],
+    "valid/_annotations.coco.json": coco(names="c"),
+    "README.roboflow.txt": b"exported via roboflow.com", "README.dataset.txt": b"cats and dogs",
+}  # fmt: skip
+LABEL_STUDIO_COCO = {**at("images"), "result.json": coco("images/", first=0)}
+YAML = b"names:\n  0: cat\n  1: dog\npath: /home/me/set\nval: ./images/val/\n"
+
+RIGHT: dict[str, tuple[dict[str, bytes], list[str] | None]] = {
+    "FiftyOne 1.22 COCO": ({**at("data"), "labels.json": coco()}, None),
+    "FiftyOne 1.22 VOC": ({**at("data"), **of_each("labels/{}.xml", voc)}, None),
+    "FiftyOne 1.22 YOLOv5": ({**at("images/val"), **of_each("labels/val/{}.txt", yolo), "dataset.yaml": YAML}, ["val"] * 3),
+    "FiftyOne 1.22 YOLOv4": (
+        {**at("data"), **of_each("data/{}.txt", yolo), "obj.names": b"cat\ndog", "images.txt": b"data/a.jpg\ndata/b.jpg\ndata/c.jpg\n"}, None),
+    "supervision 0.31 COCO": ({**at("images"), "annotations.json": coco()}, None),
+    "supervision 0.31 VOC": ({**at("images"), **of_each("annotations/{}.xml", voc)}, None),
+    "supervision 0.31 YOLO": ({**at("images"), **of_each("labels/{}.txt", yolo), "data.yaml": b"names: [cat, dog]\nnc: 2\n"}, None),
+    "globox 2.9 COCO": ({**at("images"), "coco.json": coco(first=0)}, None),
+    "globox 2.9 VOC": ({**at("images"), **of_each("annotations/{}.xml", voc)}, None),
+    "Label Studio 2.1 COCO": (LABEL_STUDIO_COCO, None),
+    "Label Studio 2.1 YOLO": (
+        {**at("images"), **of_each("labels/{}.txt", yolo), "classes.txt": b"cat\ndog\n", "notes.json": b'{"categories": [], "info": {}}'}, None),
+    "CVAT COCO": ({**at("images/default"), "annotations/instances_default.json": coco()}, None),
+    "CVAT VOC": (
+        {**at("JPEGImages"), **of_each("Annotations/{}.xml", voc), "ImageSets/Main/default.txt": b"a\nb\nc\n", "labelmap.txt": b"# label:color_rgb:parts:actions\ncat:1,2,3::"},
+        None),
+    "Roboflow COCO": (ROBOFLOW, ["train", "train", "val"]),
+    "Roboflow VOC": ({**at("train"), **of_each("train/{}.xml", voc), "README.roboflow.txt": b"exported"}, None),
+    "LabelImg 1.8 VOC": ({**at(""), **of_each("{}.xml", voc), "predefined_classes.txt": b"cat\ndog\n"}, None),
+    "LabelImg 1.8 VOC in class folders": ({**at("x"), **of_each("x/{}.xml", voc), "y/d.jpg": IMAGES["a.jpg"], "y/d.xml": b"<annotation></annotation>"}, None),
+    "Datumaro 1.13 COCO": (
+        {**at("images/train"), "annotations/instances_train.json": coco(), "annotations/image_info_train.json": coco(annotations=[]),
+         "annotations/captions_train.json": coco(annotations=[])}, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_exports_that_are_packed_as_they_are(make_folder: Folder, tmp_path: Path, name: str) -> None:
+    files, splits = RIGHT[name]
+    root = make_folder(files)
+    listing = listed(root)
+    assert sorted(splits_of(listing) or ()) == (splits or [])
+    for around in ("", "exported"):  # perhaps in a folder of its own
+        root = make_folder({f"{around}/{name}".lstrip("/"): data for name, data in files.items()})
+        out = tmp_path / f"out{around}"
+        manifests = packed(root, out)
+        boxes = next(field for field in next(iter(manifests.values())).fields if field.name == "boxes")
+        assert boxes.classes == tuple(NAMES)
+        rows = {Path(row["source"]).stem: row for split in manifests for row in rows_of(out / split)}
+        for image, corners in CORNERS.items():
+            assert sorted(rows[image]["boxes"]) == [pytest.approx(box, abs=0.01) for box in corners]
+            assert [NAMES[number] for number in rows[image]["boxes_class"]] == [box[0] for box in BOXES[image]]
+
+
+KITTI = b"cat 0.00 0 -10.00 10.00 5.00 30.00 25.00 -1.00 -1.00 -1.00 -1000.00 -1000.00 -1000.00 -10.00\n"
+VISDRONE = b"10,5,20,20,1,4,0,0\n60,20,40,30,1,4,0,1,\n"
+WIDER = b"0--Parade/a.jpg\n1\n10 5 20 20 0 0 0 0 0 0\n0--Parade/b.jpg\n0\n0 0 0 0 0 0 0 0 0 0\n"
+CVAT = b'<?xml version="1.0"?>\n<annotations><version>1.1</version><image id="0" name="a.jpg" width="100" height="50"/></annotations>'
+FIFTYONE = b'{"classes": ["cat", "dog"], "labels": {"a": 0, "b": 1, "c": null}}'
+FLAT_FOLDERS = {"cat/a.jpg": IMAGES["a.jpg"], "dog/b.jpg": IMAGES["b.jpg"]}
+
+REFUSED: dict[str, tuple[dict[str, bytes], str]] = {
+    "FiftyOne CSV": ({**at("data"), "labels.csv": b"filepath,label\ndata/a.jpg,cat\ndata/b.jpg,dog\n"}, "'labels.csv', a table of images, which .*--labels .*/labels.csv to use it"),
+    "FiftyOne classification": ({**at("data"), "labels.json": FIFTYONE}, "'labels.json', JSON about images"),
+    "FiftyOne dataset": ({**at("data"), "samples.json": b'{"samples": [{"filepath": "data/a.jpg"}]}', "metadata.json": b"{}"}, "'samples.json', JSON about images"),
+    "CVAT for images": ({**at("images"), "annotations.xml": CVAT}, "'annotations.xml', CVAT's XML, which 'folder' would not use. Give COCO's JSON or YOLO's texts instead"),
+    "FiftyOne CVAT": ({**at("data"), "labels.xml": CVAT}, "'labels.xml', CVAT's XML"),
+    "LabelMe 6": ({**at(""), **of_each("{}.json", lambda name: b'{"shapes": [], "imagePath": "%s.jpg"}' % name.encode())}, "'a.json', JSON about images.*--from sidecar to use it"),
+    "Label Studio JSON": ({**at("images"), "export.json": b'[{"id": 1, "data": {"image": "/data/upload/1/a.jpg"}}]'}, "'export.json', JSON about images"),
+    "VGG VIA": ({**at("images"), "via_project.json": b'{"_via_img_metadata": {"a.jpg123": {"filename": "a.jpg"}}}'}, "'via_project.json', JSON about images"),
+    "Roboflow CSV": ({**at("train"), "train/_annotations.csv": b"filename,width,height,class,xmin,ymin,xmax,ymax\na.jpg,100,50,cat,10,5,30,25\n"},
+                     "'train/_annotations.csv', a table of images"),
+    "Hugging Face's ImageFolder": ({**at("train"), "train/metadata.jsonl": b'{"file_name": "a.jpg", "text": "a cat"}\n'}, "metadata.jsonl', a table of images"),
+    "captions beside images": ({**FLAT_FOLDERS, "cat/a.txt": b"a photo of a cat"}, "'cat/a.txt', a text beside an image, .*--from sidecar to use it, or --from folder to pack class"),
+    "lists of class folders": ({**FLAT_FOLDERS, "train.txt": b"cat/a.jpg\n", "test.txt": b"dog/b.jpg\n"}, "'test.txt', a list of images, .*--from folder to pack class folders without it"),
+    "lists without extensions": ({**FLAT_FOLDERS, "train.txt": b"cat/a\n"}, "'train.txt', a list of images"),
+    "Ultralytics' COCO with COCO's own": (
+        {**at("images/train2017"), **of_each("labels/train2017/{}.txt", yolo), "train2017.txt": b"./images/train2017/a.jpg\n", "annotations/instances_val2017.json": coco()},
+        "'labels/train2017/a.txt', YOLO's boxes, which 'coco' would not use. Give --from yolo to use it, or --from coco to pack without it"),
+    "a table around class folders": ({**{f"photos/{name}": data for name, data in FLAT_FOLDERS.items()}, "labels.csv": b"image,label\nphotos/cat/a.jpg,0\n"}, "'labels.csv'"),
+    "LVIS": ({**at("images"), "lvis_v1_train.json": b'{"images": [{"id": 1, "coco_url": "http://images.cocodataset.org/train2017/a.jpg"}], "annotations": []}'},
+             "'lvis_v1_train.json', JSON about images"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_exports_that_are_refused_by_name(
+    make_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    files, word = REFUSED[name]
+    root = make_folder(files)
+    assert cli.main(["pack", str(root), str(tmp_path / "out")]) == cli.WRONG
+    said = capsys.readouterr().err
+    assert re.search(word, said) and said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+    assert len(listed(root, no_labels=True)) == sum(name.endswith(".jpg") for name in files)
+
+
+def test_an_option_leaves_annotations_out(make_folder: Folder) -> None:
+    root = make_folder({**FLAT_FOLDERS, "labels.csv": b"image,label\ncat/a.jpg,0\n"})
+    assert listed(root, form="folder").classes == ("cat", "dog")
+    both = make_folder({**at("set/images"), **of_each("set/labels/{}.txt", yolo), "set/annotations/a.json": coco()})
+    for form, kind in (("coco", "image_id"), ("yolo", "labels")):
+        assert listed(both, form=form).fields[-1].name == kind
+    inner = make_folder(
+        {f"deep/{name}": data for name, data in {**at("data"), "labels.csv": b"f\ndata/a.jpg\n"}.items()}
+    )
+    with pytest.raises(SourceError, match=rf"Give {inner}/deep as SOURCE and --labels {inner}/deep/labels.csv"):
+        listed(inner)
+
+
+@pytest.mark.parametrize("name", ["no_label", "_unlabeled"])
+def test_images_without_a_class(make_folder: Folder, tmp_path: Path, name: str) -> None:
+    """As Datumaro 1.13 and FiftyOne 1.22 write them."""
+    root = make_folder({**FLAT_FOLDERS, f"{name}/c.jpg": IMAGES["c.jpg"]})
+    manifest = packed(root, tmp_path / "out", code=cli.REJECTED)["train"]
+    assert manifest.classes == ("cat", "dog")
+    reason = f"lies in '{name}', where Datumaro and FiftyOne put images without a class; --from folder takes it as one"
+    assert rejected_of(tmp_path / "out" / "train") == {f"{name}/c.jpg": reason}
+    assert listed(root, form="folder").classes == tuple(sorted(["cat", "dog", name]))
+
+
+def test_images_that_no_annotation_names(make_folder: Folder) -> None:
+    root = make_folder({**at("images"), **at("unlabeled2017"), "annotations/instances_val.json": coco("images/")})
+    listing = listed(root)
+    assert names_of(listing) == list(at("images"))
+    assert any(re.search("passed over 3 images in folders of which .* names none: 'unlabeled2017'", note) for note in listing.notes)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("extension", "word"),
+    [
+        ("dng", ".dng are camera raw, which is not read: develop them to TIFF, PNG or JPEG"),
+        ("exr", ".exr are OpenEXR, which is not read: convert them to TIFF or PNG, or pass arrays to gpuload.pack"),
+        ("dcm", ".dcm are DICOM, which is not read"),
+        ("jxl", ".jxl are JPEG XL, which is not read"),
+        ("npy", ".npy are arrays: give --mode with their type and number of channels, such as --mode uint16x4"),
+    ],
+)
+def test_images_of_kinds_that_are_not_read(make_folder: Folder, extension: str, word: str) -> None:
+    """Class folders are what the user has, so no advice to make some."""
+    root = make_folder({f"{name}/1.{extension}": b"x" for name in NAMES})
+    with pytest.raises(SourceError, match=word) as caught:
+        listed(root)
+    assert f"2 × .{extension}" in str(caught.value) and "Give a folder" not in str(caught.value)
+    with pytest.raises(SourceError, match=word):
+        listed(root, no_labels=True)
