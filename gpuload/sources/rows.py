@@ -10,6 +10,7 @@ import glob
 import io
 import json
 import os
+import unicodedata
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -41,7 +42,7 @@ from gpuload.sources.files import (
     readable,
 )
 from gpuload.store.url import URL, as_location
-from gpuload.types import Array
+from gpuload.types import Array, ClassNames
 
 Row = Mapping[str, Any]
 Names = tuple[str, ...]
@@ -460,9 +461,7 @@ def _list(source: Source, findings: Findings, kinds: FieldKinds, entries: Iterab
         field = replace(field, category_ids=ids, instances_of=findings.instances_of.get(field_name))
         fields.append(findings.fields.get(field_name, field))
         columns += of_field
-    counts = Counter(name.lower() for name in classes or ())
-    if alike := [name for name in classes or () if counts[name.lower()] > 1]:
-        findings.notes.append(f"classes that differ only in case are different classes: {some_of(alike)}")
+    findings.notes += _notes_on_alike([classes, *(field.classes for field in fields)])
     if table.column(listing.WHERE).equals(table.column(listing.NAME)):
         table = table.drop_columns([listing.WHERE])
     schema = listing.listing_schema(tuple(fields), listing.WHERE in table.column_names, bool(drawn_on))
@@ -470,6 +469,24 @@ def _list(source: Source, findings: Findings, kinds: FieldKinds, entries: Iterab
     rejected = tuple(sorted(findings.rejected, key=lambda rejection: rejection.source))
     table = pa.table([*table.columns, *sizes, *columns], schema=schema)
     return listing.Listing(table, tuple(fields), classes, rejected, findings.all_notes(), splits)
+
+
+def _notes_on_alike(lists: Iterable[ClassNames]) -> list[str]:
+    """A sentence on names of classes that people read as one, for each list of names."""
+    notes = list[str]()
+    for names in lists:
+        different = sorted(set(names or ()))
+        for words, read in (("in case", str.lower), ("in blanks or the form of their characters", _as_read)):
+            counts = Counter(map(read, different))
+            if alike := [name for name in different if counts[read(name)] > 1]:
+                notes.append(f"classes that differ only {words} are different classes: {some_of(alike)}")
+                break
+    return list(dict.fromkeys(notes))
+
+
+def _as_read(name: str) -> str:
+    """A name as it looks: composed letters and those of parts are one, and so are blanks of any kind."""
+    return " ".join(unicodedata.normalize("NFKC", name).split())
 
 
 def _splits(

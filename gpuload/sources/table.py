@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from gpuload.errors import ArgumentError, RemoteError, SourceError, some_of
 from gpuload.fields.captions import JsonKind
-from gpuload.fields.kind import Kind
+from gpuload.fields.kind import Kind, is_whole, separator_of
+from gpuload.fields.numbers import LabelsKind
 from gpuload.fields.registry import KINDS
 from gpuload.machine.untrusted import parse_json
 from gpuload.sources.annotations import NamedFiles
@@ -127,16 +128,27 @@ class TableSource(FilesSource):
             if columns and kind.stays_in_shard:
                 values[role] = named.find_all(list(map(str, columns[0])), complete=False)
             elif columns:
-                values[role] = self._parsed(role, columns)
+                values[role] = self._parsed(role, columns, findings)
         pictures = [ref.name for role in ("image", "mask") for ref in values.get(role, ())]
         findings.notes += named.beside(pictures)
         return values
 
-    def _parsed(self, role: str, columns: list[list[Any]]) -> list[Any]:
+    def _parsed(self, role: str, columns: list[list[Any]], findings: Findings) -> list[Any]:
+        if role == LabelsKind.name and (cell := _split_at_blanks(columns[0])):
+            what = f"labels are split at blanks, such as {cell[:60]!r}; write JSON lists if names have blanks"
+            findings.notes.append(f"{self.title}: {what}")
         try:
             return _KINDS[role].parse_column(list(zip(*columns, strict=True)))
         except (ValueError, TypeError) as error:
             raise SourceError(f"{self.title}: {error}. Correct the column {role!r}") from None
+
+
+def _split_at_blanks(cells: Sequence[Any]) -> str:
+    """A cell that holds several labels only since blanks separate them; "" if there is none."""
+    if separator_of(cells) is not None:
+        return ""
+    texts = (cell for cell in cells if isinstance(cell, str) and not cell.lstrip().startswith("["))
+    return next((text for text in texts if len(text.split()) > 1 and not all(map(is_whole, text.split()))), "")
 
 
 def read_table(path: Path | URL) -> pa.Table:

@@ -156,3 +156,25 @@ def test_whole_numbers_are_packed_again_from_their_shards(tmp_path: Path) -> Non
     packed(tmp_path / "out" / "train", tmp_path / "again", "--from", "tar", "--no-shuffle")
     (values,) = batch_of(tmp_path / "again" / "train", "frame")
     assert (values.dtype, values.tolist()) == (np.int64, [LARGE, LARGE + 1, LARGE + 2])
+
+
+def test_names_that_look_alike(make_folder: Folder) -> None:
+    """Composed and decomposed letters, and blanks of another kind: they stay different, with a note."""
+    names = ["caf\u00e9", "cafe\u0301", "dog"]
+    table = "path,label\n" + "".join(f"{n}.jpg,{name}\n" for n, name in enumerate(names))
+    root = make_folder({**IMAGES, "t.csv": table.encode()})
+    listing = listed(root, root / "t.csv")
+    assert len(set(listing.samples.column("label").to_pylist())) == 3
+    assert any("differ only in blanks or the form of their characters" in note for note in listing.notes)
+
+
+@pytest.mark.parametrize(
+    ("cell", "is_told"), [("fire truck", True), ("fire", False), ("16 0", False), ("a b, c", False)]
+)
+def test_labels_that_blanks_separate_are_told(make_folder: Folder, cell: str, is_told: bool) -> None:
+    table = f'path,tags\n0.jpg,"{cell}"\n1.jpg,7\n'
+    root = make_folder({**IMAGES, "t.csv": table.encode()})
+    notes = listed(root, root / "t.csv").notes
+    assert (
+        any("labels are split at blanks, such as 'fire truck'; write JSON lists" in note for note in notes) == is_told
+    )
