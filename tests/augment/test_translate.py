@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from images import encode, smooth_image
-from PIL import Image
+from PIL import Image, ImageOps
 
 import gpuload
 from gpuload import Augment, CenterCrop, Cover, Normalize, RandomCrop
@@ -106,9 +106,34 @@ READ_ALL: list[tuple[Steps, Any, list[Any]]] = [
     (lambda tv: [tv.Compose([tv.Resize([40])]), torch.nn.Sequential(tv.CenterCrop(32))], CenterCrop(40), []),
     (lambda tv: [tv.RandomResizedCrop(32), tv.RandomGrayscale(), tv.RandomInvert()], RRC, [GRAY, INVERT]),
     # What treats each pixel by itself, a resize before a crop, and functions that convert to RGB may stand elsewhere.
-    (lambda tv: [tv.ColorJitter(0.3), tv.Resize(40), tv.RandomResizedCrop(32)], RRC, [own.ColorJitter((0.7, 1.3))]),
+    (
+        lambda tv: [tv.ColorJitter((0.5, 1), saturation=(0, 1)), tv.Resize(40), tv.RandomResizedCrop(32)],
+        RRC,
+        [own.ColorJitter((0.5, 1), 0, (0, 1))],
+    ),
+    (
+        lambda tv: [tv.ColorJitter(0.5, hue=0.1), tv.RandomSolarize(9), tv.RandomCrop(32, 4)],
+        RandomCrop(4),
+        [own.ColorJitter((0.5, 1.5), hue=(-0.1, 0.1)), own.RandomSolarize(9)],
+    ),
+    (
+        lambda tv: [tv.RandomInvert(), tv.RandomCrop(32, 4, padding_mode="edge")],
+        RandomCrop(4, False, 0, "edge"),
+        [INVERT],
+    ),
     (lambda tv: [tv.Grayscale(3), tv.RandomInvert(), tv.RandomResizedCrop(32)], RRC, [own.RandomGrayscale(1), INVERT]),
     (lambda tv: [tv.Lambda(lambda it: it.convert("RGB")), tv.Resize(40), tv.RandomCrop(32)], Cover(resize=40), []),
+    (lambda tv: [tv.Lambda(lambda it: it.convert(mode="RGB")), to_rgb, tv.RandomCrop(32)], RandomCrop(), []),
+    (lambda tv: [tv.Lambda(rgb_if_needed), tv.RandomCrop(32)], RandomCrop(), []),
+    # Classes that only apply what they hold, whosever they are.
+    (lambda tv: [Preset(tv.Compose([tv.RandomCrop(32), tv.RandomInvert()]))], RandomCrop(), [INVERT]),
+    (lambda tv: [Detection(tv.Compose([tv.RandomCrop(32)])), tv.RandomInvert()], RandomCrop(), [INVERT]),
+    # What crops and flips leave as it is.
+    (
+        lambda tv: [tv.PILToTensor(), tv.ConvertImageDtype(F32), tv.RandomHorizontalFlip(0), tv.RandomCrop(32)],
+        RandomCrop(),
+        [],
+    ),
     (
         lambda tv: [
             tv.RandomResizedCrop(32),
@@ -126,6 +151,39 @@ READ_ALL: list[tuple[Steps, Any, list[Any]]] = [
 ]
 
 
+def to_rgb(image: Any) -> Any:
+    """As open_clip's and CLIP's."""
+    return image.convert("RGB")
+
+
+def rgb_if_needed(image: Any) -> Any:
+    if image.mode != "RGB":
+        image = image.convert("RGB")
+    return image
+
+
+class Preset:
+    """As in torchvision's references: not a transform of theirs, but it holds one, and only applies it."""
+
+    def __init__(self, transforms: Any) -> None:
+        self.transforms = transforms
+
+    def __call__(self, image: Any) -> Any:
+        return self.transforms(image)
+
+
+class Detection(Preset):
+    def __call__(self, img: Any, target: Any) -> Any:  # type: ignore[override]
+        return self.transforms(img, target)
+
+
+class Other(Preset):
+    """Does more than to apply what it holds."""
+
+    def __call__(self, image: Any) -> Any:
+        return self.transforms(image.transpose(0))
+
+
 @pytest.mark.parametrize(("theirs", "crop", "changes"), READ_ALL, ids=[str(number) for number in range(len(READ_ALL))])
 def test_several_transforms(tv: ModuleType, theirs: Steps, crop: Any, changes: list[Any]) -> None:
     assert build(tv, *theirs(tv)) == Augment(32, crop, transforms=changes, **PLAIN)
@@ -140,6 +198,27 @@ def test_the_usual_training(tv: ModuleType) -> None:
     cropped = build(tv, tv.RandomVerticalFlip(0.25), crop, tv.RandomHorizontalFlip(0.75))
     options: Any = {"interpolation": "bicubic", "vertical_flip": 0.25, "normalize": None, "flip": 0.75}
     assert cropped == Augment((30, 40), gpuload.RandomResizedCrop((0.2, 0.9), (0.5, 2)), **options)
+
+
+def test_constants_that_are_numbers(transforms: ModuleType) -> None:
+    """As the first kind of torchvision's transforms takes them."""
+    found = build(v1(), v1().RandomCrop(32), v1().ToTensor(), v1().Normalize(0.5, 0.25))
+    assert found == Augment(32, RandomCrop(), flip=0.0, normalize=Normalize((0.5,) * 3, (0.25,) * 3))
+
+
+def test_flips_are_joined(tv: ModuleType) -> None:
+    """An image is mirrored where an odd number of flips is drawn."""
+    flips = [tv.RandomHorizontalFlip(0.5), tv.RandomVerticalFlip(1.0), tv.RandomHorizontalFlip(0.2)]
+    found = build(tv, *flips, tv.Resize((32, 40)), tv.RandomVerticalFlip(1.0))
+    assert (found.flip, found.vertical_flip) == (pytest.approx(0.5), 0.0)
+    found = build(tv, tv.RandomHorizontalFlip(0.1), tv.Resize((32, 40)), tv.RandomHorizontalFlip(0.2))
+    assert found.flip == pytest.approx(0.1 * 0.8 + 0.9 * 0.2)
+
+
+def test_padding_of_normalised_images(tv: ModuleType) -> None:
+    """A fill is in units of the images: 0 is the mean that they were normalised with."""
+    found = build(tv, tv.ToTensor(), tv.Normalize((0.2, 0.4, 0.6), (0.25,) * 3), tv.RandomCrop(32, 4))
+    assert found.crop == RandomCrop(4, fill=(51, 102, 153))
 
 
 def test_one_transform_and_changes_that_take_precedence(tv: ModuleType) -> None:
@@ -223,6 +302,9 @@ ENDS: dict[str, tuple[Steps, float]] = {
     "unscaled": (lambda tv: [tv.ToImage(), tv.ToDtype(F32)], 255),
     "unscaled half": (lambda tv: [tv.ToImage(), tv.ToDtype(torch.float16)], 255),
     "by class": (lambda tv: [tv.ToImage(), tv.ToDtype({type(tv.ToImage()(np.zeros((1, 1, 3)))): F32})], 255),
+    "by another class": (lambda tv: [tv.ToImage(), tv.ToDtype({torch.Tensor: F32, "others": None})], 255),
+    "by class, plain": (lambda tv: [tv.ToImage(), tv.ToPureTensor(), tv.ToDtype({torch.Tensor: F32})], 255),
+    "RGB": (lambda tv: [tv.ToImage(), tv.RGB()], 255),
     "by none": (lambda tv: [tv.ToImage(), tv.ToDtype({"others": None})], 255),
     "unscaled, then Normalize": (lambda tv: [tv.ToImage(), tv.ToDtype(F32), tv.Normalize([120.0], [60.0])], 4),
 }
@@ -247,6 +329,9 @@ CROPS: dict[str, Steps] = {
     "RandomCrop": lambda tv: [tv.RandomCrop((100, 150))],
     "RandomCrop, padding": lambda tv: [tv.RandomCrop((108, 156), padding=(3, 4), fill=9)],
     "Pad": lambda tv: [tv.Pad(5, padding_mode="reflect"), tv.RandomCrop((110, 160))],
+    "keep": lambda tv: [],
+    "of its own size": lambda tv: [tv.Resize(40)],
+    "of a limited size": lambda tv: [tv.Resize(60, max_size=70)],
 }
 
 
@@ -270,6 +355,8 @@ READ = {
     *("Compose", "Resize", "CenterCrop", "Pad", "RandomCrop", "RandomResizedCrop", "Normalize", "ToPILImage"),
     *("RandomHorizontalFlip", "RandomVerticalFlip", "ToTensor", "PILToTensor", "ConvertImageDtype", "ToImage"),
     *("ToDtype", "ToPureTensor", "Identity", "Grayscale", "RandomChoice", "RandomOrder", *CHANGES),
+    *("RGB", "RandomResize", "RandomShortestSize", "RandomZoomOut", "ConvertBoundingBoxFormat"),
+    *("ClampBoundingBoxes", "ClampKeyPoints", "SanitizeBoundingBoxes", "SanitizeKeyPoints"),
 }
 
 
@@ -322,31 +409,65 @@ def shrink(image: Any) -> Any:
     return image
 
 
-class Preset:
-    """As in torchvision's references: not a transform of theirs, but it holds one."""
+def thumbnail(image: Any) -> Any:
+    image = image.convert("RGB")
+    image.thumbnail((512, 512))
+    return image
 
-    def __init__(self, transforms: Any) -> None:
-        self.transforms = transforms
 
-    def __call__(self, image: Any) -> Any:
-        return self.transforms(image)
+def mirrored_at_times(image: Any) -> Any:
+    image = image.convert("RGB")
+    return ImageOps.mirror(image) if RNG.random() < 0.01 else image
+
+
+RNG = np.random.default_rng(0)
+CONSTANTS = {"mode": "RGB"}
 
 
 REFUSED: list[tuple[Steps, str]] = [
     (lambda tv: [tv.RandomResizedCrop(32), shrink], rf"{__name__}.shrink.*transforms.Function"),
     (lambda tv: [tv.RandomResizedCrop(32), tv.RandomInvert], "RandomInvert is not an object"),
-    (lambda tv: [tv.RandomResizedCrop(32), Preset(tv.Compose([tv.RandomInvert()]))], "Preset.*holds in `transforms`"),
+    (lambda tv: [tv.RandomResizedCrop(32), Other(tv.Compose([tv.RandomInvert()]))], "Other.*holds in `transforms`"),
     (lambda tv: [tv.RandomResizedCrop(32), tv.RandomApply([tv.ElasticTransform()])], "ElasticTransform has no"),
     (lambda tv: [tv.RandomResizedCrop(32), tv.RandomRotation(10, expand=True)], "expand=True"),
     (lambda tv: [tv.RandomResizedCrop(32), tv.Lambda(lambda image: image)], "Lambda"),
     (lambda tv: [tv.RandomResizedCrop(32), tv.Lambda(lambda image: image.convert("L").convert("RGB"))], "Lambda"),
+    # Functions that convert, and do more.
+    (lambda tv: [tv.Lambda(thumbnail), tv.RandomResizedCrop(32)], "Lambda has no.*transforms.Function"),
+    (lambda tv: [thumbnail, tv.RandomResizedCrop(32)], rf"{__name__}.thumbnail.*transforms.Function"),
+    (lambda tv: [tv.Lambda(mirrored_at_times), tv.RandomResizedCrop(32)], "Lambda has no"),
+    (lambda tv: [tv.Lambda(lambda image: ImageOps.autocontrast(image.convert("RGB")))], "Lambda has no"),
+    (lambda tv: [tv.Lambda(lambda image: image.convert(**CONSTANTS))], "Lambda has no"),
     # Another order
     (lambda tv: [tv.RandomRotation(10), tv.RandomResizedCrop(32)], "RandomResizedCrop comes after RandomRotation"),
     (lambda tv: [tv.ColorJitter(0.5, 0.5), tv.RandomResizedCrop(32)], "RandomResizedCrop comes after ColorJitter"),
     (lambda tv: [tv.Resize((9, 9)), tv.Normalize(MEAN, STD), tv.RandomInvert()], "RandomInvert comes after Normalize"),
     (lambda tv: [tv.Resize((9, 9)), tv.RandomErasing(), tv.Normalize(MEAN, STD)], "Normalize comes after Random"),
     (lambda tv: [tv.Resize((9, 9)), tv.Normalize(MEAN, STD), tv.Normalize(MEAN, STD)], "Normalize comes twice"),
-    (lambda tv: [tv.RandomHorizontalFlip(), tv.Resize((9, 9)), tv.RandomHorizontalFlip()], "Flip comes twice"),
+    (
+        lambda tv: [tv.RandomInvert(), tv.RandomCrop(32, 4)],
+        "RandomCrop comes after RandomInvert, and RandomInvert would change the padding.*put RandomCrop before Random",
+    ),
+    (lambda tv: [tv.Grayscale(3), tv.Pad(2, (9, 0, 0)), tv.RandomCrop(32)], "Grayscale would change the padding"),
+    (lambda tv: [tv.ColorJitter(0.3), tv.RandomResizedCrop(32)], "ColorJitter does not change levels in proportion"),
+    (lambda tv: [tv.RandomHorizontalFlip(), tv.RandomCrop(32, (1, 2, 3, 2))], "pads 1 pixels on the left and 3 on the"),
+    (
+        lambda tv: [tv.RandomVerticalFlip(), tv.Pad((1, 2, 1, 3)), tv.RandomCrop(32)],
+        "pads 2 pixels at the top and 3 at",
+    ),
+    (lambda tv: [tv.Resize(64), tv.RandomVerticalFlip(), tv.CenterCrop(32)], "one pixel more on one side where the"),
+    (
+        lambda tv: [tv.Resize((64, 63)), tv.RandomHorizontalFlip(), tv.CenterCrop(32)],
+        "CenterCrop before RandomHorizontal",
+    ),
+    (
+        lambda tv: [tv.RandomHorizontalFlip(), tv.RandomResizedCrop(32, (0.6, 1))],
+        "takes the middle where no window fits",
+    ),
+    (
+        lambda tv: [tv.Resize((32, 32)), tv.RandAugment(), tv.RandomHorizontalFlip()],
+        "shears about the upper left corner",
+    ),
     (
         lambda tv: [tv.Resize((9, 9)), tv.RandomApply([tv.RandomRotation((0, 20))]), tv.RandomHorizontalFlip()],
         "one side",
@@ -357,10 +478,21 @@ REFUSED: list[tuple[Steps, str]] = [
     (lambda tv: [tv.Pad(4)], "Pad has no counterpart.*pad_or_crop"),
     (lambda tv: [tv.Resize(64), tv.RandomCrop(32, padding=4)], "Resize, padded RandomCrop has no.*--resize"),
     (lambda tv: [tv.Resize((64, 40)), tv.RandomCrop(32)], r"Resize\(\(height, width\)\), RandomCrop has no.*--resize"),
-    (lambda tv: [tv.RandomHorizontalFlip()], "without crop or resize"),
-    (lambda tv: [tv.Resize(64, max_size=90), tv.CenterCrop(32)], "max_size=90"),
-    (lambda tv: [tv.Resize((32, 64)), tv.CenterCrop(40)], r"resize=\(32, 64\)"),
+    (lambda tv: [tv.RandomRotation(9)], r"RandomRotation: needs images of one size"),
+    (lambda tv: [tv.Resize(64, max_size=90), tv.CenterCrop(32)], r"Resize\(max_size\), CenterCrop has no"),
+    (lambda tv: [tv.Resize((32, 64)), tv.CenterCrop(40)], r"Resize\(\(32, 64\)\) comes before CenterCrop\(40, 40\)"),
+    (
+        lambda tv: [tv.Resize(30), tv.CenterCrop((20, 40))],
+        r"Resize\(30\) comes before CenterCrop\(20, 40\), which pads",
+    ),
+    (lambda tv: [tv.Resize(30), tv.RandomCrop(32)], r"Resize\(30\) comes before RandomCrop\(32, 32\), for which"),
+    (lambda tv: [tv.Resize(8), tv.RandomResizedCrop(32)], r"Resize\(8\) comes before .*which blurs .*\(--resize\)"),
     (lambda tv: [tv.RandomResizedCrop(32, antialias=False)], "antialias"),
+    (
+        lambda tv: [tv.PILToTensor(), tv.Resize((9, 9), antialias=None)],
+        r"Resize\(antialias=None\) resizes tensors with",
+    ),
+    (lambda tv: [tv.ToImage(), tv.Resize((9, 9), antialias=None)], r"Resize\(antialias=None\) resizes tensors without"),
     (lambda tv: [tv.RandomResizedCrop(32, interpolation=mode("nearest"))], "'nearest'"),
     (lambda tv: [tv.RandomResizedCrop(32), tv.RandAugment(interpolation=mode("bicubic"))], "RandAugment.*'bicubic'"),
     (lambda tv: [tv.ToTensor(), tv.Resize((32, 48), interpolation=mode("bicubic"))], "Resize of floats"),
@@ -375,6 +507,11 @@ REFUSED: list[tuple[Steps, str]] = [
     (lambda tv: [tv.ConvertImageDtype(torch.float32), tv.PILToTensor()], "PILToTensor comes after"),
     (lambda tv: [tv.ToImage(), tv.ToDtype(F32, scale=True), tv.ToDtype(torch.uint8)], r"in 0\.\.1; expected scale"),
     (lambda tv: [tv.ToImage(), tv.ToDtype(F32), tv.ToDtype(torch.uint8, scale=True)], r"ToDtype.*float32 in 0\.\.255"),
+    (lambda tv: [tv.ToDtype({torch.Tensor: F32, "others": None})], r"ToDtype\(.*depends on the class.*put ToImage\(\)"),
+    (
+        lambda tv: [tv.ToTensor(), tv.Normalize(MEAN, STD), tv.RandomCrop(32, 4, fill=9)],
+        "fill=9.*is no level of an image",
+    ),
     (lambda tv: [tv.ToImage(), tv.ToDtype(F32), tv.RandomInvert()], r"RandomInvert gets float32 in 0\.\.255"),
 ]
 
