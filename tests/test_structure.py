@@ -41,7 +41,7 @@ COMMANDS = ["doctor", "report", "commands", "cli", "__main__"]
 OWNERS = {
     "nvidia": {"decode/dali/graph.py"},
     "torch": {f"decode/{name}.py" for name in ("device", "in_torch")}
-    | {"output/arrays.py", "functions/torch_draws.py", "transforms/apply.py"},
+    | {"output/arrays.py", "functions/torch_draws.py", "transforms/apply.py", "loader/samplers.py"},
     "simplejpeg": {"packing/image.py"},
     "cupy": {"output/arrays.py"},
     "ray": {"packing/ray_engine.py"},

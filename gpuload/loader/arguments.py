@@ -1,7 +1,7 @@
 """The rules of `DaliIterator`'s arguments, and advice for users of torch's DataLoader or DALI's own iterators."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, get_args
 
 from gpuload import checks
@@ -95,30 +95,3 @@ ADVICE = {
     **dict.fromkeys(("pin_memory", "pin_memory_device", "in_order", "persistent_workers", "timeout"), _LEFT_OUT),
     **dict.fromkeys(("worker_init_fn", "multiprocessing_context"), _LEFT_OUT),
 }
-
-
-class Sampler:
-    """The part of a DataLoader's sampler that training loops use.
-
-    The length is a rank's share of an epoch's samples, rounded up as by a `DistributedSampler`.
-
-    Args:
-        move_on: makes an epoch the loader's next one, unless the loader is there or beyond, or a position was loaded.
-        samples: the length.
-    """
-
-    def __init__(self, move_on: Callable[[int], None], samples: int) -> None:
-        self._move_on = move_on
-        self._samples = samples
-
-    @checks.checked("DaliIterator.sampler.set_epoch", epoch=whole(0, 10**9))
-    def set_epoch(self, epoch: int) -> None:
-        """Tells the loader which epoch of the training loop comes next.
-
-        Args:
-            epoch: its number, from 0.
-        """
-        self._move_on(epoch)
-
-    def __len__(self) -> int:
-        return self._samples

@@ -22,8 +22,9 @@ from gpuload.decode.open import choose_decoder, find_stored, open_decoder, plan_
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, CallError, GpuloadError, StateError
 from gpuload.fields.kind import FieldSpec
-from gpuload.loader.arguments import ADVICE, ARGUMENTS, STATE, Sampler
+from gpuload.loader.arguments import ADVICE, ARGUMENTS, STATE
 from gpuload.loader.pipeline import CorruptSamples, Pipeline, Report, check_current, followed
+from gpuload.loader.samplers import Sampler, make_sampler
 from gpuload.machine.ranks import compare_ranks, compare_with_counterparts, find_ranks
 from gpuload.monitor import MOST_STEPS, Metrics
 from gpuload.order.arguments import Balance, Mixture, Repeated, Shuffle, Weights
@@ -473,7 +474,26 @@ class DaliIterator:
 
         Its `set_epoch` never goes back to an earlier epoch, and never leaves a position that was loaded.
         """
-        return Sampler(self._move_on, -(-self.num_samples // self.ranks.world_size))
+        share = -(-self.num_samples // self.ranks.world_size)
+        return make_sampler(self._move_on, share, self.shuffle)
+
+    @property
+    def multiprocessing_context(self) -> NoReturn:
+        """Raises CallError: what asks for it, such as Accelerate's `skip_first_batches`, would make a DataLoader of the
+        loader's data set."""
+        raise CallError(
+            "DaliIterator: is no DataLoader, and none can be made of it, as Accelerate's skip_first_batches and "
+            "prepare_data_loader try. Iterate over the loader itself; to resume, call "
+            "accelerator.register_for_checkpointing(loader), or loader.load_state_dict(state)"
+        )
+
+    @property
+    def worker_init_fn(self) -> NoReturn:
+        """Raises AttributeError, as for any other name, with advice for those who call Ray's `prepare_data_loader`."""
+        raise AttributeError(
+            "DaliIterator: has no worker_init_fn, since it has no workers. In Ray Train, leave out "
+            "prepare_data_loader, or give it add_dist_sampler=False: the loader knows its rank and its device"
+        )
 
     @property
     def mixup_enabled(self) -> bool:

@@ -33,9 +33,19 @@ _NOT_IN_INDEX = ("index", "dataset")  # the batch has them
 
 @lru_cache(maxsize=64)
 def _batch_type(names: tuple[str, ...]) -> type[Any]:
-    """A named tuple of these fields. A field such as "my-field" has no attribute, but `_asdict` includes it."""
+    """A named tuple of these fields. A field such as "my-field" has no attribute, but `_asdict` includes it.
+
+    It is made of its values, as torch makes named tuples anew, or of one list of them, as fastai does.
+    """
     plain: Any = namedtuple("Batch", names, rename=True)  # type: ignore[misc]
-    return type("Batch", (plain,), {"__slots__": (), "_fields": names, "__reduce__": _reduce, "__module__": __name__})
+
+    def new(batch_type: type[Any], *values: Any, **named: Any) -> Any:
+        if len(values) == 1 < len(names) and isinstance(values[0], list | tuple):
+            values = tuple(values[0])
+        return plain.__new__(batch_type, *values, **named)
+
+    traits = {"__slots__": (), "_fields": names, "__new__": new, "__reduce__": _reduce, "__module__": __name__}
+    return type("Batch", (plain,), traits)
 
 
 def _reduce(batch: Any) -> tuple[Any, ...]:
