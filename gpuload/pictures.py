@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
 
+from gpuload.formats import Conversion, converted, open_file
 from gpuload.types import U8, Array, ClassNames
 
 MAX_PIXELS = 178_956_970  # Pillow's: 0.5 GB as RGB
@@ -123,8 +124,9 @@ def stretched(images: Array) -> Array:
     return (levels - low) / np.maximum(high - low, 1e-6)
 
 
-def decode_image(content: bytes, most_px: int | None = None) -> Image.Image:
-    """An encoded image, RGB, upright. most_px: a JPEG may be decoded smaller, but its sides not below this.
+def decode_image(content: bytes, most_px: int | None = None, mode: str = "RGB") -> Image.Image:
+    """An encoded image, RGB, upright. most_px: a JPEG may be decoded smaller, but its sides not below this. mode: of
+    its set; in an RGB or gray one it is converted as for a batch.
 
     Raises:
         Exception: of many kinds, by Pillow.
@@ -134,6 +136,11 @@ def decode_image(content: bytes, most_px: int | None = None) -> Image.Image:
             raise ValueError(f"{image.width} × {image.height} pixels")
         if most_px is not None:
             image.draft("RGB", (most_px, most_px))
+        if mode in ("RGB", "L") and image.format != "JPEG":
+            conversion = Conversion(codecs=False)
+            plain = converted(open_file(content, conversion).load(), conversion)
+            assert isinstance(plain, Image.Image)
+            return plain.convert("RGB")
         upright = ImageOps.exif_transpose(image)
         if upright.mode.startswith("I"):  # 16 bits, which Pillow would cut off at 255
             return Image.fromarray(as_rgb(np.asarray(upright).astype(np.uint16)[..., None]))

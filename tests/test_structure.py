@@ -29,6 +29,7 @@ COMMON = [
     "draws",
     "kernels",
     "headers",
+    "formats",
     "pictures",
     "fields",
     "disk",

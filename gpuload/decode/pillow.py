@@ -4,19 +4,19 @@ mode of the set, and masks, which hold the class of each pixel as gray PNG."""
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
 
 from gpuload.augment import Form, View
 from gpuload.augment.crops import source_of
+from gpuload.errors import DecodeError
 from gpuload.fields.images import GRAY, RGB, Pixels
+from gpuload.formats import Conversion, converted, open_file
 from gpuload.headers import png
 from gpuload.pictures import MAX_PIXELS, reason_of
 from gpuload.types import U8, Array, HeightWidth
 
-_ALPHA = Pixels(4)
 _MASK_PIXELS = 1 << 20  # decoded regardless of the image's size, so that damage is reported before a wrong size
 
 
@@ -43,15 +43,24 @@ def decode_pixels(data: U8, size: HeightWidth, pixels: Pixels = RGB) -> Array:
     Raises:
         UndecodableError: it is damaged, of another size than the index says, or not of the mode.
     """
-    with _opened(data, size) as image:
-        upright = ImageOps.exif_transpose(image)
-        if upright.size != image.size and image.size == size[::-1]:
-            raise UndecodableError(
-                f"it is turned to {upright.width} × {upright.height} pixels, and the index says {size[1]} × {size[0]}: "
-                "index its shards again"
-            )
-        refuse_other_size(upright.size[::-1], size)
-        return _in_mode(upright, pixels)
+    conversion = Conversion(pixels.channels, pixels.dtype, pixels.mode, codecs=False)
+    with _refusing():
+        content = data.tobytes()
+        _refuse_damaged_png(content)
+        opened = open_file(content, conversion)
+        refuse_larger(opened.size[::-1], size)
+        image = converted(opened.load(), conversion)
+        if isinstance(image, Image.Image) and pixels in (RGB, GRAY):
+            image = image if image.mode == pixels.mode else image.convert(pixels.mode)
+        values = np.array(image)
+    upright = values.shape[:2]
+    if upright != size and upright == size[::-1] and opened.size == (size[1], size[0]):
+        raise UndecodableError(
+            f"it is turned to {upright[1]} × {upright[0]} pixels, and the index says {size[1]} × {size[0]}: "
+            "index its shards again"
+        )
+    refuse_other_size(upright, size)
+    return values.reshape(*upright, pixels.channels)
 
 
 def decode_mask(data: U8, size: HeightWidth) -> U8:
@@ -60,41 +69,34 @@ def decode_mask(data: U8, size: HeightWidth) -> U8:
     Raises:
         UndecodableError: it is of another size; a large one is not decoded then. Or it is damaged.
     """
-    with _opened(data, size, _MASK_PIXELS) as image:
-        mask = np.array(image.convert("L") if image.mode != "L" else image)
+    with _refusing():
+        content = data.tobytes()
+        _refuse_damaged_png(content)
+        with Image.open(io.BytesIO(content)) as image:
+            refuse_larger(image.size[::-1], size, _MASK_PIXELS)
+            mask = np.array(image.convert("L") if image.mode != "L" else image)
     if mask.shape != size:
         raise UndecodableError("it is not of its image's size")
     return mask
 
 
 @contextmanager
-def _opened(data: U8, size: HeightWidth, most: int = 0) -> Iterator[Image.Image]:
-    """The decoded image in Pillow's own mode; all errors within become UndecodableError. most: as for
-    `refuse_larger`."""
+def _refusing() -> Iterator[None]:
+    """All errors within become UndecodableError."""
     try:
-        # If the end of a PNG is damaged, Pillow silently shows the rest black.
-        if data[: len(png.START)].tobytes() == png.START and (fault := png.find_fault(data.data)) is not None:
-            raise UndecodableError(fault)
-        with Image.open(io.BytesIO(data.tobytes())) as image:
-            refuse_larger(image.size[::-1], size, most)
-            image.load()
-            yield image
+        yield
     except UndecodableError:
         raise
+    except DecodeError as error:
+        raise UndecodableError(f"it {error}") from None
     except Exception as error:  # Pillow's decoders raise many types
         raise UndecodableError(reason_of(error)) from None
 
 
-def _in_mode(image: Any, pixels: Pixels) -> Array:
-    if pixels in (RGB, GRAY):
-        found = np.array(image if image.mode == pixels.mode else image.convert(pixels.mode))
-    elif pixels == _ALPHA and image.mode == "RGBA":
-        found = np.array(image)
-    elif pixels.dtype == "uint16" and image.mode.startswith("I;16"):
-        found = np.asarray(image).astype(np.uint16)
-    else:
-        raise ValueError(f"it is of mode {image.mode}, and the set of mode {pixels.mode}")
-    return found.reshape(image.height, image.width, pixels.channels)
+def _refuse_damaged_png(content: bytes) -> None:
+    """If the end of a PNG is damaged, Pillow silently shows the rest black."""
+    if content.startswith(png.START) and (fault := png.find_fault(memoryview(content))) is not None:
+        raise UndecodableError(fault)
 
 
 def crop_and_resize_mask(mask: U8, view: View, row: int, fill: int, form: Form) -> U8:

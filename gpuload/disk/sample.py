@@ -11,6 +11,7 @@ from PIL import Image
 from gpuload.checks import as_text, as_whole
 from gpuload.errors import ArgumentError, DecodeError, RemoteError, ShardError
 from gpuload.fields.field import Field
+from gpuload.fields.images import Pixels
 from gpuload.fields.registry import kind_of
 from gpuload.pictures import decode_image
 from gpuload.store import Lease
@@ -48,7 +49,7 @@ class StoredSample:
         if image.kind == "raw":
             picture: Image.Image = self.look(image)["image"]
             return picture
-        return decode_image(self.read(image), most_px)
+        return decode_image(self.read(image), most_px, Pixels.of_field(image).mode)
 
     def read(self, field: Field) -> bytes:
         """The bytes that its columns span: a file, or the pixels of a raw image.

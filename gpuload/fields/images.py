@@ -5,7 +5,7 @@ class number for each pixel of the image, stored as a gray PNG.
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +18,10 @@ from gpuload.fields.kind import NAME, BadRows, FieldSpec, Kind, Member, Origin, 
 from gpuload.fields.motion import Placement
 from gpuload.fields.numbers import array_fault, nested_lists
 from gpuload.fields.rows import DatasetView, PixelField
-from gpuload.headers import png
+from gpuload.formats.corrections import turned
+from gpuload.formats.masks import Reading, class_numbers
 from gpuload.pictures import as_rgb, decode_image, draw_mask
-from gpuload.types import Array, ClassNames, WidthHeight
+from gpuload.types import U8, ClassNames
 
 # 16 bits and floats with several channels have no mode in Pillow.
 _MODES = {"L": (1, "uint8"), "RGB": (3, "uint8"), "RGBA": (4, "uint8"), "I;16": (1, "uint16"), "F": (1, "float32")}
@@ -134,7 +135,7 @@ class ImageKind(Kind):
         return ""
 
     def look(self, field: Field, row: Mapping[str, Any], read: Callable[[], bytes]) -> dict[str, Any]:
-        return {field.name: decode_image(read())}
+        return {field.name: decode_image(read(), mode=Pixels.of_field(field).mode)}
 
     def meaning(self, field: Field, set_classes: ClassNames) -> dict[str, object]:
         return {"mode": Pixels.of_field(field).mode}  # how the images are stored makes no difference to batches
@@ -177,8 +178,14 @@ class RawKind(ImageKind):
         return array_fault(content, header, (row["height"], row["width"], pixels.channels), pixels.stored)
 
 
-_MASK_MODES = ("L", "P", "1", "I", "I;16", "I;16B")  # Pillow's modes with one number per pixel
-_GRAY = 0  # PNG colour type
+_SIDEWAYS = (5, 6, 7, 8)  # Exif orientations by which width and height change places
+
+
+class MaskRules(NamedTuple):
+    """How masks are read. reading, turn: as `Encoding.masks` and `turn_masks`."""
+
+    reading: Reading = "ask"
+    turn: Literal["auto", "yes", "no"] = "auto"
 
 
 @settings
@@ -216,23 +223,36 @@ class MaskKind(Kind):
     def parse(self, where: Origin, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
         return Field(name, self.name, f"{name}.png"), [pa.array(values, pa.large_string())]
 
-    def store(self, field: Field, value: Any, placement: Placement) -> Member:
-        """Resizes it as its image, by nearest neighbour; a plain gray PNG that needs no resizing is kept byte for byte.
+    def store(
+        self,
+        field: Field,
+        value: Any,
+        placement: Placement,
+        rules: MaskRules = MaskRules(),  # noqa: B008 -- frozen
+    ) -> Member:
+        """Turns and resizes it as its image, by nearest neighbour; a plain gray PNG that stays is kept byte for byte.
 
-        Class numbers are the indices of a palette (as in Pascal VOC), or gray values of 8 or 16 bits up to 255.
+        Class numbers are the numbers that its file stores: the indices of a palette (as in Pascal VOC), or gray values.
 
         Raises:
-            DecodeError: it cannot be decoded, has a different size from its image, or has colours or numbers above 255.
+            DecodeError: it cannot be decoded, has a different size from its image, is lossy, or has colours, fractions
+            or numbers above 255; or it has two readings, and the rules do not choose.
         """
-        numbers, is_plain = _class_numbers(value, placement.source)
+        source = placement.source
+        stored_size = source[::-1] if placement.exif in _SIDEWAYS else source
+        sizes = (source,) if rules.turn == "no" else (source, stored_size)
+        found = class_numbers(value, rules.reading, sizes)
+        numbers = found.numbers
         if numbers.size and (numbers.min() < 0 or numbers.max() > 255):
             raise DecodeError(f"a mask's class numbers must be in 0..255; found {numbers.min()}..{numbers.max()}")
-        if is_plain and not placement.changes:
-            return Member(value, 0, {})
-        moved = placement.resample(Image.fromarray(numbers.astype(np.uint8)), Image.Resampling.NEAREST)
+        numbers = numbers.astype(np.uint8)
+        upright = numbers if found.oriented else _turned_as_image(numbers, placement, rules)
+        if found.plain and upright is numbers and not placement.changes:
+            return Member(value, 0, {}, found.scale)
+        moved = placement.resample(Image.fromarray(upright), Image.Resampling.NEAREST)
         file = io.BytesIO()
         moved.save(file, "PNG")
-        return Member(file.getvalue(), 0, {})
+        return Member(file.getvalue(), 0, {}, found.scale)
 
     def find_fault(self, field: Field, row: Mapping[str, Any], content: bytes, header: int, image_size: Any) -> str:
         with Image.open(io.BytesIO(content)) as image:
@@ -257,29 +277,23 @@ class MaskKind(Kind):
         return PixelField(wanted.name, "mask", wanted.fill)
 
 
-def _class_numbers(value: bytes | Array, size: WidthHeight) -> tuple[Array, bool]:
-    """The numbers (height, width), and whether the value is a PNG that can be stored as it is.
+def _turned_as_image(numbers: U8, placement: Placement, rules: MaskRules) -> U8:
+    """The numbers turned as the Exif orientation of their image says, where they lie as its file stores it.
 
     Raises:
-        DecodeError: as `MaskKind.store`, before anything of another size is decoded.
+        DecodeError: their size does not tell how they lie.
     """
-
-    def check(shape: tuple[int, ...]) -> None:
-        if shape != size:
-            raise DecodeError(f"the mask has {' x '.join(map(str, shape[:2]))} pixels, its image {size[0]} x {size[1]}")
-
-    if isinstance(value, np.ndarray):
-        numbers = value[..., 0] if value.ndim == 3 and value.shape[-1] == 1 else value
-        check(numbers.shape[1::-1] + numbers.shape[2:])
-        return numbers, False
-    try:
-        is_plain = value.startswith(png.START) and value[25] == _GRAY and png.read_header(value).plain
-        image = Image.open(io.BytesIO(value))
-        if image.mode not in _MASK_MODES:
-            raise DecodeError(f"a mask must hold one class number per pixel; found colours (mode {image.mode})")
-        check(image.size)
-        return np.asarray(image), is_plain
-    except DecodeError:
-        raise
-    except Exception as error:
-        raise DecodeError(f"the mask cannot be decoded: {str(error).split(' <')[0] or type(error).__name__}") from None
+    if placement.exif == 1 or placement.turn != 1 or rules.turn == "no":
+        return numbers
+    upright: U8 = turned(numbers, placement.exif)
+    size = numbers.shape[1], numbers.shape[0]
+    is_upright = size == placement.source
+    fits_turned = (upright.shape[1], upright.shape[0]) == placement.source
+    if not is_upright or (fits_turned and rules.turn == "yes"):
+        return upright
+    if fits_turned and not np.array_equal(upright, numbers):
+        raise DecodeError(
+            f"the image is turned by its Exif orientation {placement.exif}, and the mask's size does not say whether "
+            "the mask is: --turn-masks yes turns such masks with their images, --turn-masks no leaves them"
+        )
+    return numbers

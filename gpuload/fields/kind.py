@@ -49,12 +49,13 @@ class Member(NamedTuple):
     """A field's value as it is stored.
 
     content: bytes of the tar member. header: the number of bytes before the first element of an array, else 0.
-    values: the values of the index columns in `Kind.columns`.
+    values: the values of the index columns in `Kind.columns`. scale: of a mask, as `formats.masks.ClassNumbers`.
     """
 
     content: bytes
     header: int
     values: Mapping[str, Any]
+    scale: str = ""
 
 
 class Origin(NamedTuple):

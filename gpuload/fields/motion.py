@@ -116,7 +116,8 @@ class Placement(NamedTuple):
     """An image of size `source` is resized to `resized`, and its upper left corner placed at `corner` of `canvas`.
 
     Sizes are (width, height), the corner is (x, y). A negative corner crops, a positive one pads. turn: an orientation
-    of Exif, 5 to 8, by which an image of size `source` is turned before it is resized; 1: it is not.
+    of Exif, 5 to 8, by which an image of size `source` is turned before it is resized; 1: it is not. exif: the
+    orientation by which the image was turned when it was decoded.
     """
 
     source: WidthHeight
@@ -124,6 +125,7 @@ class Placement(NamedTuple):
     corner: tuple[int, int]
     canvas: WidthHeight
     turn: int = 1
+    exif: int = 1
 
     @property
     def changes(self) -> bool:

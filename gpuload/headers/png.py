@@ -64,6 +64,11 @@ def _may_turn(kind: bytes, chunk: bytes) -> bool:
     return kind != b"tEXt" and b"xmp" in chunk.lower()
 
 
+def has_chunk(data: bytes, wanted: bytes) -> bool:
+    """Whether a PNG has a chunk of this kind."""
+    return any(kind == wanted for kind, _, _ in _chunks(data))
+
+
 def _chunks(data: bytes | memoryview) -> Iterator[tuple[bytes, int, int]]:
     """Kind, begin and end of each chunk; the end of the last one may be beyond the data."""
     at = len(START)

@@ -22,6 +22,7 @@ _PACKAGES = {
     "examples": ("sklearn",),
     "bench": ("matplotlib",),
     "report": ("jinja2",),
+    "codecs": ("imagecodecs", "tifffile"),
 }
 _EXTRAS = {package: extra for extra, packages in _PACKAGES.items() for package in packages}
 # The extra without an NVIDIA driver, if it is not "cpu".

@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps
+from PIL import Image
 
 from gpuload.errors import DecodeError
-from gpuload.fields.images import GRAY, RGB, Pixels
+from gpuload.fields.images import GRAY, RGB
 from gpuload.fields.motion import Placement, place
 from gpuload.fields.numbers import npy_header
+from gpuload.formats import OpenedFile, as_levels, converted, in_color_space, is_srgb, open_file
 from gpuload.headers import jpeg, npy, png
 from gpuload.headers.jpeg import ORIENTATION
 from gpuload.kernels.jpeg import find_points as find_seek_points
@@ -47,13 +48,25 @@ _MEMORY = Path("/dev/shm")
 _HEIF = (b"he", b"mi", b"ms")  # what the brands of HEIF begin with; those of AVIF are others
 _ICONS = (b"\0\0\1\0", b"\0\0\2\0", b"icns")
 
-# A remark on progressive JPEGs.
+# In libjpeg's warnings: rows were lost, or are not those of the image.
+_DAMAGE = (
+    "premature end of data segment",
+    "bad Huffman code",
+    "bad arithmetic code",
+    "instead of RST",
+    "before marker 0xd9",
+)
+_PADDING_BYTES = 4_096  # zeros after a JPEG, as file systems leave them
+_PROFILE_MARK = b"ICC_PROFILE\0"
+
+# Remarks: on damaged JPEGs, on profiles, and on progressive JPEGs.
+DAMAGED = "{} JPEGs are damaged and packed as they can be shown, as --damaged keep asks"
+NO_PROFILE = "{} images have a colour profile, which stored pixels have no place for: --icc srgb converts them"
 SLOW = "{} JPEGs are progressive, and crops of these load at half the rate or less: give --jpeg baseline"
 
 # Bit depth and colour type of PNGs by the mode, and Pillow's modes of other files.
 _PNG = {"RGB": ((8, 0), (8, 2)), "L": ((8, 0),), "RGBA": ((8, 6),), "I;16": ((16, 0),)}
 _OTHERS = {"RGB": ("RGB", "L"), "L": ("L",), "RGBA": ("RGBA",), "I;16": ("I;16", "I;16B")}
-_SIXTEEN, _FLOAT, _ALPHA = Pixels(1, "uint16"), Pixels(1, "float32"), Pixels(4)
 
 
 @dataclass(frozen=True)
@@ -96,6 +109,7 @@ def prepare_image(
         if isinstance(data, bytes) and data.startswith(npy.START):
             data = npy.read_array(data)
         if isinstance(data, np.ndarray):
+            data = as_levels(data) if encoding.mode == "RGB" else data
             return _store_array(data, measured, encoding)
         stored = _check(data, measured, encoding)
         if stored.kind == KEPT and stored.member == "jpg" and jpeg.read_header(stored.data).progressive:
@@ -128,6 +142,7 @@ def _check(data: bytes, measured: bool, encoding: Encoding) -> StoredImage:
         raise DecodeError(fault)
     by_header = encoding.check == "header"
     simple = encoding.mode == "RGB" and not measured and data.startswith(jpeg.START)
+    simple = simple and not encoding.page and (encoding.icc == "keep" or _PROFILE_MARK not in data)
     if by_header or (encoding.encode == "keep" and simple):
         stored = _check_header(data, encoding)
         if stored is not None and by_header:
@@ -156,6 +171,30 @@ def _check_header(data: bytes, encoding: Encoding) -> StoredImage | None:
 
 
 def _check_with_pillow(data: bytes, measured: bool, encoding: Encoding) -> StoredImage:
+    opened = _opened(data, encoding)
+    remarks = dict(opened.remarks)
+    kind = opened.name
+    fault = damage(data) if data.startswith(jpeg.START) else ""
+    if fault:
+        if encoding.damaged == "reject":
+            raise DecodeError(f"is damaged ({fault}); --damaged keep packs it as it can be shown")
+        kind = "jpeg-damaged"
+        remarks[DAMAGED] = 1
+    # Images of other modes than RGB are kept only if that is asked for.
+    elif opened.image is not None and (encoding.encode == "keep" or encoding.mode == "RGB"):
+        member, oddity = _kept_member(data, opened, encoding)
+        if member and (kept := _keep(data, opened.image, member, measured, encoding)) is not None:
+            return kept
+        kind = oddity or kind
+    raster = opened.load()
+    image = converted(raster, encoding.conversion)
+    remarks.update(raster.remarks)
+    stored = _encode(image, kind, measured, encoding, profile=raster.profile)
+    turn = 1 if opened.image is None else _orientation(opened.image)
+    return replace(stored, remarks={**stored.remarks, **remarks}, placement=stored.placement._replace(exif=turn))
+
+
+def _opened(data: bytes, encoding: Encoding) -> OpenedFile:
     # `_refuse_size` names the option in its message. But opening an icon decodes the image in it, whatever size the
     # icon claims, and opening a WebP allocates its canvas, so Pillow's own limit holds there, and for all images once
     # they are open.
@@ -165,34 +204,40 @@ def _check_with_pillow(data: bytes, measured: bool, encoding: Encoding) -> Store
         if (fault := fault_of("pillow_heif")) is not None:
             raise DecodeError(f"is HEIC, and {fault.reason}: {fault.remedy}")
         import_module("pillow_heif").register_heif_opener()
-    image = Image.open(io.BytesIO(data))
-    _refuse_size(*image.size, encoding)
+    opened = open_file(data, encoding.conversion)
+    _refuse_size(*opened.size, encoding)
     Image.MAX_IMAGE_PIXELS = limit
-    kind = "jpeg" if data.startswith(jpeg.START) else str(image.format).lower()
-    # Images of other modes than RGB are kept only if that is asked for.
-    if encoding.encode == "keep" or encoding.mode == "RGB":
-        member, oddity = _kept_member(data, image, encoding)
-        if member and (kept := _keep(data, image, member, measured, encoding)) is not None:
-            return kept
-        kind = oddity or kind
-    return _encode(_in_mode(image, encoding), kind, measured, encoding)
+    return opened
 
 
-def _kept_member(data: bytes, image: Image.Image, encoding: Encoding) -> tuple[str, str]:
+def _orientation(image: Image.Image) -> int:
+    """The Exif orientation of an image, by which it was turned upright."""
+    turn = image.getexif().get(ORIENTATION, 1)
+    return turn if turn in range(1, 9) else 1
+
+
+def _kept_member(data: bytes, opened: OpenedFile, encoding: Encoding) -> tuple[str, str]:
     """The extension under which an opened image is stored unchanged; "" if it must be re-encoded. And why a JPEG must
     be, whatever the mode, in one word."""
+    image = opened.image
+    assert image is not None
     pixels = encoding.pixels
+    needs_srgb = encoding.icc == "srgb" and not is_srgb(image.info.get("icc_profile") or b"")
     if data.startswith(jpeg.START):
         header = jpeg.read_header(data)
         if header.oddity or image.size != (header.width, header.height):
             return "", header.oddity or "jpeg-odd-header"
         if header.orientation != 1 or (header.xmp_orientation and image.getexif().get(ORIENTATION, 1) != 1):
             return "", "exif-rotated" if header.orientation else "jpeg-odd-exif"
+        if needs_srgb:
+            return "", "jpeg-to-srgb"
         return "jpg" if pixels in ((RGB, GRAY) if header.gray else (RGB,)) else "", ""
+    if needs_srgb or not opened.exact:
+        return "", ""
     if data.startswith(png.START):
         found = png.read_header(data)
         return "png" if found.alike and (found.depth, found.color) in _PNG.get(pixels.mode, ()) else "", ""
-    name = str(image.format).lower()
+    name = opened.name
     if name not in encoding.keep or image.mode not in _OTHERS.get(pixels.mode, ()) or "transparency" in image.info:
         return "", ""
     # Pillow finds the orientation in Exif data, in XMP, and in the boxes of an AVIF.
@@ -214,7 +259,8 @@ def _keep(data: bytes, image: Image.Image, member: str, measured: bool, encoding
         wide, high = placement.resized
         image.draft(image.mode, (2 * wide, 2 * high))
         image.load()
-        return _encode(image, "jpeg", measured, encoding, placement)
+        profile = image.info.get("icc_profile") or b""
+        return _encode(image, "jpeg", measured, encoding, placement, profile)
     width, height = image.size
     if is_jpeg and not measured:
         image.draft("L", (max(1, width // _REDUCED), max(1, height // _REDUCED)))
@@ -266,12 +312,23 @@ def _store_raw(pixels: npt.NDArray[Any], kind: str, measured: bool, placement: P
 
 
 def _encode(
-    image: Image.Image, kind: str, measured: bool, encoding: Encoding, placement: Placement | None = None
+    image: Image.Image | Array,
+    kind: str,
+    measured: bool,
+    encoding: Encoding,
+    placement: Placement | None = None,
+    profile: bytes = b"",
 ) -> StoredImage:
     """Resizes and encodes an image in the set's mode, or of an RGB set in mode L.
 
-    placement: None: by the image's own size, which may be smaller than that in its file.
+    placement: None: by the image's own size, which may be smaller than that in its file. profile: its ICC profile,
+        which is stored with it, or applied if that is asked for.
     """
+    if isinstance(image, np.ndarray):
+        placement = _place(image.shape[1::-1], encoding)
+        pixels = np.ascontiguousarray(image, encoding.pixels.stored)
+        return _store_raw(_resample(pixels, placement), kind, measured, placement)
+    image, profile = in_color_space(image, profile, encoding.icc)
     placement = placement or _place(image.size, encoding)
     if kind == "jpeg" and not placement.resized == placement.canvas == image.size:
         kind = "resized"
@@ -279,16 +336,17 @@ def _encode(
     if encoding.encode == "raw":
         pixels = np.asarray(image.convert("RGB") if encoding.pixels == RGB else image)
         whole = pixels.reshape(image.height, image.width, -1).astype(encoding.pixels.stored)
-        return _store_raw(whole, kind, measured, placement)
+        stored = _store_raw(whole, kind, measured, placement)
+        return stored if is_srgb(profile) else replace(stored, remarks={NO_PROFILE: 1})
     histogram = _histogram(image, measured, encoding)
     file = io.BytesIO()
     if encoding.lossless or encoding.pixels not in (RGB, GRAY):
-        image.save(file, "PNG")
+        image.save(file, "PNG", icc_profile=profile or None)
         return StoredImage(file.getvalue(), *image.size, kind, "png", placement, histogram=histogram)
     if max(image.size) > _MAX_SIDE:
         raise DecodeError(f"{image.width} x {image.height} pixels; the sides of a JPEG are at most {_MAX_SIDE} pixels")
     sampling = "4:4:4" if encoding.encode == "keep" else "4:2:0"
-    image.save(file, "JPEG", quality=encoding.jpeg_quality, subsampling=sampling)
+    image.save(file, "JPEG", quality=encoding.jpeg_quality, subsampling=sampling, icc_profile=profile or None)
     return StoredImage(file.getvalue(), *image.size, kind, "jpg", placement, histogram=histogram)
 
 
@@ -319,46 +377,6 @@ def _histogram(image: Image.Image, measured: bool, encoding: Encoding) -> list[i
     if not measured or pixels.dtype != "uint8":
         return None
     return (image if image.mode == pixels.mode else image.convert(pixels.mode)).histogram()
-
-
-def _in_mode(image: Image.Image, encoding: Encoding) -> Image.Image:
-    """An opened image in the mode of the set, upright; for RGB also in mode L.
-
-    Raises:
-        DecodeError: the conversion is not defined.
-    """
-    pixels = encoding.pixels
-    sixteen_bits = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
-    image.load()
-    upright = ImageOps.exif_transpose(image)
-    if pixels in (RGB, GRAY):
-        plain = _to_rgb_or_gray(upright, sixteen_bits)
-        return plain if plain.mode in ("L", pixels.mode) else plain.convert(pixels.mode)
-    if pixels == _SIXTEEN and sixteen_bits:
-        return Image.fromarray(np.asarray(upright).astype(np.uint16))
-    if pixels == _FLOAT and (sixteen_bits or upright.mode in ("L", "F")):
-        return Image.fromarray(np.asarray(upright).astype(np.float32))
-    if pixels == _ALPHA and not sixteen_bits and upright.mode not in ("I", "F"):
-        return upright if upright.mode == "RGBA" else upright.convert("RGBA")
-    raise DecodeError(f"is of mode {image.mode}, which is not converted to {pixels.mode}")
-
-
-def _to_rgb_or_gray(image: Image.Image, sixteen_bits: bool) -> Image.Image:
-    """Mode "RGB" or "L": transparency over white, 16 bits scaled to 8.
-
-    Raises:
-        DecodeError: its pixels are numbers of unknown range (32 bits or floating point).
-    """
-    if sixteen_bits:
-        return Image.fromarray(((np.asarray(image).astype(np.uint32) * 255 + 32_767) // 65_535).astype(np.uint8))
-    if image.mode in ("I", "F"):
-        kind = "32-bit integers" if image.mode == "I" else "floating-point numbers"
-        raise DecodeError(f"its pixels are {kind} of unknown range; convert it to 8 or 16 bits")
-    mode = "L" if image.mode in ("1", "L", "LA", "La") else "RGB"
-    if image.mode != "1" and image.has_transparency_data:
-        image = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-    return image if image.mode == mode else image.convert(mode)
 
 
 # JPEGs without Pillow: checked, and made baseline.
@@ -394,6 +412,25 @@ def to_baseline(data: bytes) -> bytes:
         except Exception as error:  # jpeglib raises OSError and others
             raise DecodeError(f"cannot be stored as baseline: {error}") from None
         return path.read_bytes()
+
+
+def damage(data: bytes) -> str:
+    """What libjpeg-turbo warns of in a JPEG, that shows as gray or false rows; "" for nothing.
+
+    "" without simplejpeg: Pillow does not hand on libjpeg's warnings. What lies between segments is no damage, nor a
+    missing end where all rows are there.
+    """
+    content = data.rstrip(b"\0")
+    zeros = 0 if content.endswith(jpeg.END) else len(data) - len(content)
+    if zeros > max(_PADDING_BYTES, len(data) // 100):
+        return f"its last {zeros:,} bytes are zeros"
+    if simplejpeg is None:
+        return ""
+    try:
+        simplejpeg.decode_jpeg(data, "GRAY", min_height=1, min_width=1, min_factor=_REDUCED)
+    except ValueError as error:
+        return str(error) if any(sign in str(error) for sign in _DAMAGE) else ""
+    return ""
 
 
 def _decodes(data: bytes, size: WidthHeight) -> bool:

@@ -9,7 +9,6 @@ headers alone, with a range for each member, is slower unless the members are la
 
 import glob
 import hashlib
-import io
 import mmap
 import os
 import tempfile
@@ -23,7 +22,6 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import pyarrow as pa
 from braceexpand import braceexpand
-from PIL import Image
 
 from gpuload.checks import check_option, choice
 from gpuload.disk import Manifest, ShardInfo
@@ -34,10 +32,11 @@ from gpuload.disk.dataset import Dataset
 from gpuload.disk.index import POINTS_COLUMN
 from gpuload.disk.manifest import TIMM_NAME, dali_index_path, dali_index_text, is_shard_name, write_timm_info
 from gpuload.disk.tar import Member, group_members, read_members, split_name
-from gpuload.errors import ArgumentError, OutputError, ShardError, SourceError
+from gpuload.errors import ArgumentError, DecodeError, OutputError, ShardError, SourceError
 from gpuload.fields.field import IMAGE, LABEL, Field
 from gpuload.fields.images import POINTS
 from gpuload.fields.registry import index_schema
+from gpuload.formats import Conversion, converted, open_file
 from gpuload.headers import png
 from gpuload.headers.jpeg import upright_size
 from gpuload.machine.limits import count_cores
@@ -395,13 +394,21 @@ def _row(
 def _image_size(path: Path, member: Member, data: mmap.mmap) -> tuple[int, int]:
     """Width and height of the upright image, as Exif and XMP say; Pillow turns a TIFF before it tells the size."""
     content = data[member.offset : member.offset + member.size]
+    conversion = Conversion(codecs=False)
     try:
-        image = Image.open(io.BytesIO(content))
+        opened = open_file(content, conversion)
+        if not opened.exact:
+            converted(opened.load(), conversion)
         # To tell the Exif data of a PNG, Pillow decodes its pixels.
         is_plain_png = content.startswith(png.START) and png.read_header(content).alike
-        if image.format == "TIFF" or is_plain_png:
-            return image.size
-        return upright_size(image.size, image.getexif())
+        if opened.name == "tiff" or is_plain_png or opened.image is None:
+            return opened.size
+        return upright_size(opened.size, opened.image.getexif())
+    except DecodeError as error:
+        raise ShardError(
+            f"{path}: {member.name!r} {error}. In place it has one meaning, so pack the set with `python -m gpuload "
+            "pack --from tar`"
+        ) from None
     except Exception as error:
         raise ShardError(
             f"{path}: {member.name!r} is not an image that Pillow reads ({type(error).__name__}). A sample cannot be "

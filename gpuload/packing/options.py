@@ -30,8 +30,9 @@ from gpuload.checks import (
     whole,
 )
 from gpuload.errors import ArgumentError
-from gpuload.fields.images import GRAY, MODE, RGB, Pixels
+from gpuload.fields.images import GRAY, MODE, RGB, MaskRules, Pixels
 from gpuload.fields.motion import Fit
+from gpuload.formats import Conversion
 from gpuload.machine.limits import count_cores
 from gpuload.pictures import MAX_PIXELS
 from gpuload.types import WidthHeight
@@ -133,6 +134,17 @@ class Encoding:
     points: "auto" writes seek points of JPEGs of 100,000 pixels or more into the index, where they are decoded as a
         check.
     jpeg: what becomes of kept progressive JPEGs: "baseline" stores their coefficients as baseline, without loss.
+    page: which page or frame of a file is packed, from 0; None: the first that is no thumbnail.
+    depth: how many bits of 16 hold values, where they become 8: 12 for values up to 4,095, which are then white.
+    alpha: what becomes of transparency without a channel for it: "white" lays the image over white, "drop" takes the
+        colours alone. "ask" is "white", but refuses TIFFs whose further bands may be something else.
+    icc: "keep" stores a colour profile with re-encoded images, "srgb" converts the image to sRGB.
+    damaged: what becomes of JPEGs that lack data, of which libjpeg warns: "reject", or "keep" with gray or false rows.
+    masks: what the numbers of masks are where a file has two readings: "stored" takes indices and small numbers as they
+        are in the file, "levels" takes the gray that is shown. "ask" rejects such files, or ends a run in which masks
+        of fewer than 8 bits lie beside others.
+    turn_masks: whether masks are turned as the Exif orientation of their image says. "auto" does where their sizes
+        tell, and rejects those where they do not.
     """
 
     encode: Literal["keep", "jpeg", "raw"] = "keep"
@@ -147,6 +159,13 @@ class Encoding:
     keep: Annotated[tuple[str, ...], _ENCODINGS] = ()
     points: Literal["auto", "no"] = "auto"
     jpeg: Literal["keep", "baseline"] = "keep"
+    page: Annotated[int | None, optional(whole(0, 1_000_000, "the number of a page or frame, from 0"))] = None
+    depth: Annotated[int | None, optional(whole(9, 16, "a number of bits, 9 to 16"))] = None
+    alpha: Literal["ask", "white", "drop"] = "ask"
+    icc: Literal["keep", "srgb"] = "keep"
+    damaged: Literal["reject", "keep"] = "reject"
+    masks: Literal["ask", "stored", "levels"] = "ask"
+    turn_masks: Literal["auto", "yes", "no"] = "auto"
 
     def __post_init__(self) -> None:
         _check(self, self._contradictions())
@@ -160,12 +179,27 @@ class Encoding:
         jpeg = self.encode == "jpeg" and self.pixels not in (RGB, GRAY)
         yield jpeg, f"--mode {self.mode} needs --encode keep or raw"
         yield keeps and self.mode not in ("RGB", "L", "RGBA", "I;16"), f"--mode {self.mode} needs --encode raw"
+        yield (
+            self.depth and self.pixels not in (RGB, GRAY),
+            f"--depth is for --mode RGB and L; {self.mode} keeps all bits",
+        )
         yield self.keep and not keeps, "--keep needs --encode keep"
 
     @property
     def pixels(self) -> Pixels:
         """What the stored images decode to."""
         return Pixels.of_mode(self.mode)
+
+    @property
+    def conversion(self) -> Conversion:
+        """What the values of a file become."""
+        pixels = self.pixels
+        return Conversion(pixels.channels, pixels.dtype, pixels.mode, self.page, self.depth, self.alpha, self.icc)
+
+    @property
+    def mask_rules(self) -> MaskRules:
+        """How masks are read."""
+        return MaskRules(self.masks, self.turn_masks)
 
     @property
     def seek_points(self) -> bool:

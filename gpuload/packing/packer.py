@@ -26,6 +26,7 @@ from gpuload.disk.places import FILE_NAME
 from gpuload.errors import ArgumentError, OutputError, RemoteError, SourceError
 from gpuload.fields.field import IMAGE
 from gpuload.fields.images import has_points
+from gpuload.formats.masks import FEW_BITS, MANY_BITS
 from gpuload.machine.fork_server import sigint_deferred
 from gpuload.packing.image import KEPT
 from gpuload.packing.options import PackOptions
@@ -166,6 +167,7 @@ def pack(
                 run = _begin(source, options, output, show)
                 run.pack_shards(engine)
                 run.check_rejected()
+                run.check_masks()
                 written = {split.name: run.finish(split) for split in run.state.splits if split.shards}
                 output.publish([*written])
         except (OutputError, RemoteError, KeyboardInterrupt) as error:
@@ -221,6 +223,7 @@ def _begin(source: Source, options: PackOptions, output: Output, watch: Watch) -
     state = RunState.read(output.scratch) if output.resumed else None
     output.keep = state is not None
     source.as_stored = options.mode != "RGB"
+    source.conversion = options.conversion
     if state is None:
         output.clear_scratch()
     else:
@@ -319,6 +322,20 @@ class _PackingRun:
                 f"{self.options.max_rejected:.4g} {_reasons(faults)}. Correct them and pack again, or continue with "
                 "--resume and a higher --max-rejected"
             )
+
+    def check_masks(self) -> None:
+        """Raises SourceError if masks of few bits lie beside others, so that nobody knows what their 1 means."""
+        scales = sum((total.scales for total in self.totals.values()), Counter[str]())
+        for field in self.state.fields:
+            few = scales[f"{field.name}: {FEW_BITS}"]
+            many = scales[f"{field.name}: {MANY_BITS}"]
+            if few and many:
+                self.output.keep = False
+                raise SourceError(
+                    f"field {field.name!r}: {few:,} masks hold fewer than 8 bits, whose largest number is shown white, "
+                    f"and {many:,} hold 8: tools that make PNGs smaller turn 255 into 1. Give --masks levels if white "
+                    "is 255 in all of them, or --masks stored if 1 is class 1"
+                )
 
     def finish(self, split: PlannedSplit) -> Manifest:
         """Writes the files that describe a split, the manifest last. May be repeated after an interruption."""

@@ -23,7 +23,7 @@ from gpuload.disk.manifest import dali_index_path, dali_index_text
 from gpuload.disk.tar import Member, TarWriter
 from gpuload.errors import DecodeError
 from gpuload.fields.field import IMAGE, Field
-from gpuload.fields.images import POINTS
+from gpuload.fields.images import POINTS, MaskKind
 from gpuload.fields.kind import Member as StoredMember
 from gpuload.fields.registry import index_schema, kind_of
 from gpuload.packing.annotations import fit_annotations
@@ -94,6 +94,7 @@ class ShardReport:
     read_bytes: bytes of the images read from the source.
     remarks: counts by a sentence for the user, see `Kind.remarks`.
     seconds: that packing it took.
+    scales: counts of masks by field and scale, see `Member`.
     """
 
     shards: list[dict[str, Any]] = dataclasses.field(default_factory=list)
@@ -105,6 +106,7 @@ class ShardReport:
     read_bytes: int = 0
     remarks: Counter[str] = dataclasses.field(default_factory=Counter)
     seconds: float = 0.0
+    scales: Counter[str] = dataclasses.field(default_factory=Counter)
 
     def add(self, other: "ShardReport") -> None:
         """Adds what another one says."""
@@ -117,6 +119,7 @@ class ShardReport:
         self.read_bytes += other.read_bytes
         self.remarks += other.remarks
         self.seconds += other.seconds
+        self.scales += other.scales
 
 
 def pack_shard(job: ShardJob) -> ShardReport:
@@ -239,7 +242,10 @@ class _Packing:
                     value = {column: values[column] for column in kind.columns(field)}
                     if field.instances_of is not None:
                         value[field.instances_of] = values[field.instances_of]
-                stored.append(kind.store(field, value, image.placement))
+                if isinstance(kind, MaskKind):
+                    stored.append(kind.store(field, value, image.placement, self.job.encoding.mask_rules))
+                else:
+                    stored.append(kind.store(field, value, image.placement))
         except OSError as error:
             raise DecodeError(f"cannot be read: {error.strerror or error}") from None
         except MemoryError:
@@ -260,6 +266,8 @@ class _Packing:
             row[field.offset_column] = member.offset + part.header
             row[field.bytes_column] = member.size - part.header
             row.update(part.values)  # the field's other index columns
+            if part.scale:
+                self.report.scales[f"{field.name}: {part.scale}"] += 1
             members.append(member)
         self.rows.append(row)
         self.members.append(members)

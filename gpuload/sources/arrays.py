@@ -14,10 +14,11 @@ from typing import Any, Literal
 import numpy as np
 
 from gpuload.errors import SourceError
+from gpuload.formats import as_levels
 from gpuload.headers import npy
 from gpuload.sources.columns import USUAL, check_columns, predicted
 from gpuload.sources.files import Findings, readable
-from gpuload.sources.rows import Names, Row, SpooledSource, image_array
+from gpuload.sources.rows import Names, Row, SpooledSource
 from gpuload.types import Array
 
 _CHUNK_BYTES = 32 << 20
@@ -58,7 +59,7 @@ class _NamedArrays(SpooledSource):
                 if encoded:
                     pixels = pixels.tobytes()
                 elif not self.as_stored:
-                    pixels = image_array(pixels, peak)
+                    pixels = as_levels(pixels, peak)
                 found = {role: [_plain(of[row]) for of in every] for role, every in values.items()}
                 sample = {role: of_role[0] for role, of_role in found.items()}
                 if "target" in found:

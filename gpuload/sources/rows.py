@@ -21,12 +21,14 @@ from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 import pyarrow as pa
+from PIL import Image
 
-from gpuload.errors import SourceError, some_of
+from gpuload.errors import DecodeError, SourceError, some_of
 from gpuload.fields.captions import CaptionKind
 from gpuload.fields.field import Field
 from gpuload.fields.kind import Origin
 from gpuload.fields.registry import KINDS
+from gpuload.formats import Conversion, as_levels, converted, in_color_space, raster_of_image
 from gpuload.machine.installed import require
 from gpuload.sources import listing
 from gpuload.sources.files import (
@@ -49,6 +51,7 @@ Names = tuple[str, ...]
 
 _BLOBS, _ROWS, _KINDS = "samples.blobs", "samples.jsonl", "samples.json"
 _NPY = b"\x93NUMPY"
+_REFUSED = b"\0refused: "  # begins what is spooled of an image that cannot be converted
 _RESERVED = (listing.NAME, listing.BYTES, listing.WHERE, "image")
 _CHUNK_ROWS = 65_536  # rows kept as Python objects before they become Arrow columns
 _BY_KEY = {key: kind for kind in KINDS.values() for key in kind.keys}
@@ -83,7 +86,7 @@ class Source(ABC):
         from a URL; without, it is read from local files alone.
     own_splits: whether a listing has the splits that the source itself has. images_alone: whether only the images are
         listed, without fields. as_stored: whether arrays of images stay as they are, of any dtype and number of
-        channels; else they become uint8.
+        channels; else they become uint8. conversion: what PIL images become.
     """
 
     advice: ClassVar[str] = "Give at least one"
@@ -96,6 +99,7 @@ class Source(ABC):
     own_splits: bool = True
     images_alone: bool = False
     as_stored: bool = False
+    conversion: Conversion = Conversion()
     _scratch = Path()
 
     @classmethod
@@ -111,7 +115,7 @@ class Source(ABC):
     @property
     def identity(self) -> str:
         """Which images these are, as a text: a run is resumed only with the same."""
-        given = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        given = {name: value for name, value in vars(self).items() if not name.startswith("_") and name != "conversion"}
         return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in sorted(given.items()))})"
 
     def leave_out(self, folder: Path) -> None:  # noqa: B027 -- most read no folder in which it could lie
@@ -174,6 +178,8 @@ class Source(ABC):
         """
         offset, size = map(int, address.split(":"))
         blob = read_at(self._scratch / _BLOBS, offset, size)
+        if blob.startswith(_REFUSED):
+            raise DecodeError(blob.removeprefix(_REFUSED).decode())
         return np.load(io.BytesIO(blob), allow_pickle=False) if blob.startswith(_NPY) else blob
 
 
@@ -416,21 +422,68 @@ class _Reader:
                 return read_file(value)
         if isinstance(value, (bytes, bytearray, memoryview)):
             return bytes(value)
-        as_stored = self._source.as_stored
-        if hasattr(value, "getexif"):  # a PIL image
-            kept = ("RGB", "L", "RGBA", "I;16", "F") if as_stored else ("RGB", "L")
-            value = np.asarray(value if kind != "image" or value.mode in kept else value.convert("RGB"))
+        if isinstance(value, Image.Image):
+            if (file := _file_of(value)) is not None:
+                return file
+            if kind == "image":
+                return self._blob_of_picture(value)
+            if kind == "mask":
+                return _lossless(value)
+            value = np.asarray(value)
         try:
             array = np.asarray(value)
             if array.dtype.hasobject:
                 raise ValueError("Python objects")
         except (ValueError, TypeError, OverflowError) as error:  # such as lists within lists, 65 deep
             raise self._error(f"has a {kind} that is not an array ({error})", "Give numbers") from None
-        if kind == "image" and not as_stored:
-            array = image_array(array)
-        file = io.BytesIO()
-        np.save(file, np.ascontiguousarray(array), allow_pickle=False)
-        return file.getvalue()
+        if kind == "image" and not self._source.as_stored:
+            array = as_levels(array)
+        return _npy_bytes(array)
+
+    def _blob_of_picture(self, picture: Image.Image) -> bytes:
+        """A PIL image, converted as a file of the same values is; or the reason why it cannot be."""
+        conversion = self._source.conversion
+        try:
+            raster = raster_of_image(picture)
+            image = converted(raster, conversion)
+            if isinstance(image, Image.Image):
+                image, _ = in_color_space(image, raster.profile, conversion.icc)
+        except (DecodeError, OSError) as error:
+            return _REFUSED + str(error).encode()
+        return _npy_bytes(np.asarray(image))
+
+
+def _file_of(picture: Image.Image) -> bytes | None:
+    """The bytes of the file from which a PIL image was opened, where nothing was done with it yet; else None."""
+    file = getattr(picture, "fp", None)
+    if file is None or not getattr(picture, "tile", None) or picture.tell() != 0:
+        return None
+    try:
+        position = file.tell()
+        file.seek(0)
+        data: bytes = file.read()
+        file.seek(position)
+        with Image.open(io.BytesIO(data)) as again:
+            is_same = (again.format, again.mode, again.size) == (picture.format, picture.mode, picture.size)
+    except (OSError, ValueError):
+        return None
+    return data if is_same else None
+
+
+def _lossless(picture: Image.Image) -> bytes:
+    """A mask as a TIFF, which has each of Pillow's modes with one number for a pixel, its palette and orientation."""
+    file = io.BytesIO()
+    if picture.mode == "P":
+        picture.save(file, "PNG")
+    else:
+        picture.save(file, "TIFF")
+    return file.getvalue()
+
+
+def _npy_bytes(array: Array) -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.ascontiguousarray(array), allow_pickle=False)
+    return file.getvalue()
 
 
 def _list(source: Source, findings: Findings, kinds: FieldKinds, entries: Iterable[Sequence[Any]]) -> listing.Listing:
@@ -501,18 +554,6 @@ def _splits(
     return (
         None if findings.strict is None else listing.splits_of_paths(source.title, names.to_pylist(), findings.strict)
     ), ""
-
-
-def image_array(array: Array, peak: float = 1.0) -> Array:
-    """uint8 (H, W, C) out of uint8 or float in 0..peak, with the channels first or last.
-
-    Anything else is returned as it is, and the packer rejects it with its type and shape.
-    """
-    if array.ndim == 3 and array.shape[0] in (1, 3) and array.shape[2] not in (1, 3):
-        array = array.transpose(1, 2, 0)
-    if array.dtype.kind == "f" and array.size and float(array.min()) >= 0 and float(array.max()) <= peak:
-        array = np.round(array.astype(np.float64) * (255 / peak)).astype(np.uint8)
-    return array
 
 
 def _plain(value: Any) -> Any:

@@ -22,6 +22,8 @@ from gpuload.kernels.jpeg import SOUND, check_jpegs
 from gpuload.read.batch import Batch
 from gpuload.types import I64, U8, Array, HeightWidth
 
+# Bit depths and colour types of PNGs that hold certain pixels.
+_PNG = {RGB: ((8, 0), (8, 2)), GRAY: ((8, 0),), Pixels(4): ((8, 6),), Pixels(1, "uint16"): ((16, 0),)}
 _STOPPED = "the thread that decodes it was stopped"
 
 
@@ -39,10 +41,14 @@ class Screen:
             encoded = batch.encoded
             results = check_jpegs(encoded.spans[rows], encoded.heights[rows], encoded.widths[rows])
             others = rows[results != SOUND].tolist()
-            odd += [(row, None) for row in others if not _is_sound_png(encoded.images[row], encoded.size(row))]
+            odd += [
+                (row, None)
+                for row in others
+                if not _is_plain_png(encoded.images[row], encoded.size(row), self._pixels)
+            ]
         for number, field in enumerate(batch.masks):
             sizes = [(row, batch.encoded.size(row)) for row in rows.tolist()]
-            odd += [(row, number) for row, size in sizes if not _is_sound_png(field[row], size)]
+            odd += [(row, number) for row, size in sizes if not _is_plain_png(field[row], size, GRAY)]
         return self._transcode(batch, odd) if odd else (batch, {})
 
     def explain_failure(self, jobs: Sequence[Job]) -> BatchDecodeError | None:
@@ -76,8 +82,12 @@ class Screen:
         return with_stored(batch, made), faults
 
 
-def _is_sound_png(data: U8, size: HeightWidth) -> bool:
-    return data[: len(png.START)].tobytes() == png.START and png.find_fault(data.data, size) is None
+def _is_plain_png(data: U8, size: HeightWidth, pixels: Pixels) -> bool:
+    """Whether a PNG is sound and holds these pixels as they are, so that nothing has to be converted."""
+    if data[: len(png.START)].tobytes() != png.START or png.find_fault(data.data, size) is not None:
+        return False
+    header = png.read_header(data.tobytes())
+    return header.alike and (header.depth, header.color) in _PNG.get(pixels, ())
 
 
 def _transcoded(data: U8, size: HeightWidth, pixels: Pixels | None) -> U8 | str:

@@ -1,0 +1,233 @@
+"""The values of an image, and how they become those of a set: 16 bits to 8, transparency over white, bands and types.
+
+The conversion is the same for files, bytes, Pillow's images and shards that are read in place.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from PIL import Image
+
+from gpuload.errors import DecodeError
+from gpuload.types import Array
+
+Alpha = Literal["ask", "white", "drop"]
+Icc = Literal["keep", "srgb"]
+
+# Remarks: counts of images by a sentence for the user.
+TO_8_BITS = "16 bits → 8: {}; --mode I;16, or --mode uint16x3 --encode raw for colours, keeps all 16"
+NARROW = "16 bits → 8: {} of them use no value above {}, and come out dark: give --depth {} if that is their white"
+PAGES = "pages or frames after the first are not packed: {} have some, and --page packs another one"
+BANDS = "bands dropped, as --alpha drop asks: of {}"
+
+_EIGHT_BITS = 255
+_SIXTEEN_BITS = 65_535
+_NARROW_DEPTHS = (10, 12, 14)
+_EXACT_FLOATS = 1 << 24  # up to here float32 holds every whole number
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What every image becomes.
+
+    channels, dtype, mode: as of `fields.images.Pixels`.
+    page: of a file with several; None: the first that is no thumbnail.
+    depth: the number of bits that values of 16 bits use, where they become 8 bits; None: all that their file states.
+    alpha: what becomes of transparency that the mode has no channel for: "white" lays the image over white, "drop"
+        takes the colours as they are. "ask" is "white", but for TIFFs with further bands, which are refused since
+        these need not be transparency.
+    icc: "srgb" converts images with another colour profile to sRGB.
+    codecs: whether tifffile and imagecodecs may be used, if they are installed.
+    """
+
+    channels: int = 3
+    dtype: str = "uint8"
+    mode: str = "RGB"
+    page: int | None = None
+    depth: int | None = None
+    alpha: Alpha = "ask"
+    icc: Icc = "keep"
+    codecs: bool = True
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the result is RGB or gray of 8 bits, which is what files are mostly meant for."""
+        return self.dtype == "uint8" and self.channels in (1, 3)
+
+    @property
+    def needs_every_bit(self) -> bool:
+        """Whether 8 bits of a value are not enough."""
+        return self.dtype != "uint8" or self.depth is not None
+
+
+@dataclass(frozen=True)
+class Raster:
+    """A decoded image, upright: either `image` or `values`.
+
+    image: Pillow's, of 8 bits or fewer for each value. values: (height, width, bands), as stored.
+    peak: the value of white; 0 where the file does not state it. has_alpha: whether the last band is transparency.
+    deep: whether `image` had 16 bits, of which 8 are left.
+    profile: the ICC profile, or b"". remarks: see above.
+    """
+
+    image: Image.Image | None = None
+    values: Array | None = None
+    peak: int = 0
+    has_alpha: bool = False
+    deep: bool = False
+    profile: bytes = b""
+    remarks: dict[str, int] = field(default_factory=dict)
+
+
+def converted(raster: Raster, conversion: Conversion) -> Image.Image | Array:
+    """The image in the mode of the set; of an RGB set also in mode L.
+
+    Pillow's image where the mode has one of Pillow's, else an array (height, width, channels). Remarks are added to
+    those of the raster.
+
+    Raises:
+        DecodeError: the conversion is not defined, or would lose what the set keeps.
+    """
+    if raster.image is None:
+        return _of_values(raster, conversion)
+    if conversion.is_plain:
+        if raster.deep:
+            raster.remarks[TO_8_BITS] = 1
+        plain = _plain(raster.image, conversion)
+        return plain if plain.mode in ("L", conversion.mode) else plain.convert(conversion.mode)
+    if conversion.mode == "RGBA" and raster.image.mode not in ("I", "F"):
+        if raster.deep:
+            raster.remarks[TO_8_BITS] = 1
+        return raster.image if raster.image.mode == "RGBA" else raster.image.convert("RGBA")
+    values = np.asarray(raster.image)
+    bands = values.reshape(*values.shape[:2], -1)
+    is_gray_or_rgb = raster.image.mode in ("L", "RGB", "RGBA") and not raster.deep
+    if conversion.dtype in ("float32", "uint8") and is_gray_or_rgb and bands.shape[2] == conversion.channels:
+        return _as_stored(bands, conversion)
+    raise DecodeError(f"is of mode {raster.image.mode}, which is not converted to {conversion.mode}")
+
+
+def _of_values(raster: Raster, conversion: Conversion) -> Image.Image | Array:
+    values = raster.values
+    assert values is not None
+    if not conversion.is_plain:
+        return _as_stored(values, conversion)
+    levels = _levels(raster, conversion)
+    bands = levels.shape[2]
+    if raster.has_alpha and bands in (2, 4):
+        levels = _flat(levels, conversion)
+        bands -= 1
+    if bands not in (1, 3):
+        raise DecodeError(f"has {bands} bands, which are not converted to {conversion.mode}")
+    image = Image.fromarray(levels.squeeze(2) if bands == 1 else levels)
+    return image if image.mode in ("L", conversion.mode) else image.convert(conversion.mode)
+
+
+def _levels(raster: Raster, conversion: Conversion) -> Array:
+    """uint8: the values scaled to 0..255.
+
+    Raises:
+        DecodeError: they are numbers of unknown range.
+    """
+    values = raster.values
+    assert values is not None
+    if values.dtype == np.uint8:
+        return values
+    if values.dtype.kind == "f":
+        return _levels_of_floats(values)
+    if not raster.peak:
+        raise DecodeError(
+            f"its pixels are {values.dtype.itemsize * 8}-bit integers of unknown range; convert it to 8 or 16 bits"
+        )
+    peak = raster.peak
+    if conversion.depth is not None:
+        peak = (1 << conversion.depth) - 1
+    largest = int(values.max(initial=0))
+    if largest > peak:
+        raise DecodeError(f"holds the value {largest}, above {peak}, the largest of --depth {conversion.depth}")
+    raster.remarks[TO_8_BITS] = 1
+    if peak == _SIXTEEN_BITS:
+        depth = next((bits for bits in _NARROW_DEPTHS if 0 < largest < 1 << bits), None)
+        if depth is not None:
+            raster.remarks[NARROW.format("{}", f"{(1 << depth) - 1:,}", depth)] = 1
+    scaled: Array = ((values.astype(np.uint32) * _EIGHT_BITS + peak // 2) // peak).astype(np.uint8)
+    return scaled
+
+
+def _levels_of_floats(values: Array) -> Array:
+    if not (float(values.min(initial=0)) >= 0 and float(values.max(initial=0)) <= 1):
+        raise DecodeError("its pixels are floating-point numbers of unknown range; convert it to 8 or 16 bits")
+    scaled: Array = np.round(values.astype(np.float64) * _EIGHT_BITS).astype(np.uint8)
+    return scaled
+
+
+def _flat(levels: Array, conversion: Conversion) -> Array:
+    """The colours without their transparency, which is the last band."""
+    colors = levels[..., :-1]
+    if conversion.alpha == "drop":
+        return np.ascontiguousarray(colors)
+    alpha = levels[..., -1:].astype(np.uint32)
+    laid: Array = ((colors * alpha + 255 * (255 - alpha) + 127) // 255).astype(np.uint8)
+    return laid
+
+
+def _as_stored(values: Array, conversion: Conversion) -> Image.Image | Array:
+    """The same numbers in the type of the set.
+
+    Raises:
+        DecodeError: the set has another number of channels, or its type does not hold a value.
+    """
+    bands = values.shape[2]
+    if bands != conversion.channels:
+        plural = "band" if bands == 1 else "bands"
+        raise DecodeError(f"has {bands} {plural} of {values.dtype}, which are not converted to {conversion.mode}")
+    if not np.can_cast(values.dtype, conversion.dtype, "safe"):
+        _refuse_loss(values, conversion)
+    stored = np.ascontiguousarray(values, np.dtype(conversion.dtype))
+    if conversion.mode in ("I;16", "F"):
+        return Image.fromarray(stored.squeeze(2))
+    if conversion.mode == "RGBA":
+        return Image.fromarray(stored)
+    return stored
+
+
+def _refuse_loss(values: Array, conversion: Conversion) -> None:
+    """Raises DecodeError unless whole numbers keep their values in the type of the set."""
+    low = values.min(initial=0)
+    high = values.max(initial=0)
+    if values.dtype.kind in "iu":
+        if conversion.dtype == "float32" and low >= -_EXACT_FLOATS and high <= _EXACT_FLOATS:
+            return
+        if conversion.dtype == "uint16" and low >= 0 and high <= _SIXTEEN_BITS:
+            return
+    raise DecodeError(
+        f"its values of {values.dtype}, {low} to {high}, are not converted to {conversion.mode}, which does not hold "
+        "all of them exactly"
+    )
+
+
+def _plain(image: Image.Image, conversion: Conversion) -> Image.Image:
+    """Mode "RGB" or "L", of an image of 8 bits or fewer."""
+    if image.mode in ("I", "F"):
+        raise DecodeError(f"its pixels are of mode {image.mode}, of unknown range; convert it to 8 or 16 bits")
+    mode = "L" if image.mode in ("1", "L", "LA", "La") else "RGB"
+    if image.has_transparency_data:
+        image = image.convert("LA").convert("RGBA") if image.mode == "La" else image.convert("RGBA")
+        if conversion.alpha == "drop":
+            image = image.convert("RGB")
+        else:
+            image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image if image.mode == mode else image.convert(mode)
+
+
+def as_levels(array: Array, peak: float = 1.0) -> Array:
+    """uint8 (H, W, C) out of uint8 or float in 0..peak, with the channels first or last.
+
+    Anything else is returned as it is, and the packer rejects it with its type and shape.
+    """
+    if array.ndim == 3 and array.shape[0] in (1, 3) and array.shape[2] not in (1, 3):
+        array = array.transpose(1, 2, 0)
+    if array.dtype.kind == "f" and array.size and float(array.min()) >= 0 and float(array.max()) <= peak:
+        array = np.round(array.astype(np.float64) * (_EIGHT_BITS / peak)).astype(np.uint8)
+    return array

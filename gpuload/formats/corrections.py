@@ -1,0 +1,129 @@
+"""What Pillow reads wrong from files that it opens, made right from the file: the transparent level of a PNG of few
+bits, the scale of a PGM, a BMP's palette of grays."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+from PIL import Image
+
+from gpuload.errors import DecodeError
+from gpuload.formats.conversion import Raster
+from gpuload.formats.opened import SIXTEEN_BITS
+from gpuload.headers import png
+from gpuload.types import Array
+
+_FEW_BITS = (2, 4)
+_PGM = re.compile(rb"P5(?:\s|#[^\n]*\n)+\d+(?:\s|#[^\n]*\n)+\d+(?:\s|#[^\n]*\n)+(\d+)\s")
+_HEADER_BYTES = 4_096  # in which a PGM's header lies, comments included
+
+_BMP_HEADER = 54
+_UNCOMPRESSED = 0
+
+# By the Exif orientation: whether rows and columns change places, and then which axes are reversed.
+_TURNS = {
+    2: (False, (1,)),
+    3: (False, (0, 1)),
+    4: (False, (0,)),
+    5: (True, ()),
+    6: (True, (1,)),
+    7: (True, (0, 1)),
+    8: (True, (0,)),
+}
+
+
+def are_needed(data: bytes, image: Image.Image) -> bool:
+    """Whether Pillow's pixels of this file, of which the header was read, are not what the file says."""
+    return _few_bits(data) > 0 or _is_gray_bmp(data, image) or _pgm_peak(data) not in (0, SIXTEEN_BITS)
+
+
+def correct(data: bytes, image: Image.Image, raster: Raster) -> Raster:
+    """What the file says. image: of Pillow, loaded. raster: what that holds."""
+    if bits := _few_bits(data):
+        raster = _with_scaled_level(raster, bits)
+    elif peak := _pgm_peak(data):
+        raster = _unscaled(raster, peak)
+    elif _is_gray_bmp(data, image):
+        raster = replace(raster, image=_read_bmp(data))
+    elif image.format == "BMP" and raster.image is not None and raster.image.mode == "RGBA":
+        raster = _without_empty_alpha(raster)
+    elif data.startswith(png.START):
+        raster = replace(raster, deep=raster.image is not None and png.read_header(data).depth == 16)
+    return raster
+
+
+def turned(values: Array, orientation: int) -> Array:
+    """An array (height, width, …) turned upright, as Exif's orientation says."""
+    is_transposed, reversed_axes = _TURNS.get(orientation, (False, ()))
+    upright = values.swapaxes(0, 1) if is_transposed else values
+    return np.ascontiguousarray(np.flip(upright, reversed_axes))
+
+
+def _few_bits(data: bytes) -> int:
+    """The bits of a gray PNG of 2 or 4 bits with a transparent level, which Pillow compares unscaled; else 0."""
+    if not data.startswith(png.START):
+        return 0
+    header = png.read_header(data)
+    has_level = header.color == 0 and header.depth in _FEW_BITS and png.has_chunk(data, b"tRNS")
+    return header.depth if has_level else 0
+
+
+def _with_scaled_level(raster: Raster, bits: int) -> Raster:
+    image = raster.image
+    level = image.info.get("transparency") if image is not None else None
+    if image is None or not isinstance(level, int):
+        return raster
+    scaled = image.copy()
+    scaled.info["transparency"] = level * 255 // ((1 << bits) - 1)
+    return replace(raster, image=scaled)
+
+
+def _pgm_peak(data: bytes) -> int:
+    """The largest value that a gray PNM of 16 bits states; 0 for others."""
+    header = _PGM.match(data[:_HEADER_BYTES])
+    peak = int(header[1]) if header else 0
+    return peak if 255 < peak <= SIXTEEN_BITS else 0
+
+
+def _unscaled(raster: Raster, peak: int) -> Raster:
+    """The numbers in the file, which Pillow scales to 16 bits."""
+    if raster.values is None:
+        return raster
+    stored = (raster.values.astype(np.uint64) * peak + SIXTEEN_BITS // 2) // SIXTEEN_BITS
+    return replace(raster, values=stored.astype(np.uint16), peak=peak)
+
+
+def _is_gray_bmp(data: bytes, image: Image.Image) -> bool:
+    """Whether Pillow takes a BMP of 4 or 8 bits for one of 1 or 8 bits, since its palette is gray."""
+    if image.format != "BMP" or len(data) < _BMP_HEADER:
+        return False
+    bits = int.from_bytes(data[28:30], "little")
+    return (bits in (4, 8) and image.mode == "1") or (bits == 4 and image.mode == "L")
+
+
+def _read_bmp(data: bytes) -> Image.Image:
+    """Gray, of a BMP of 4 or 8 bits without compression."""
+    if int.from_bytes(data[30:34], "little") != _UNCOMPRESSED:
+        raise DecodeError("is a compressed BMP with a palette of grays, which Pillow reads wrong; convert it to PNG")
+    begin = int.from_bytes(data[10:14], "little")
+    head = int.from_bytes(data[14:18], "little")
+    width = int.from_bytes(data[18:22], "little", signed=True)
+    height = int.from_bytes(data[22:26], "little", signed=True)
+    bits = int.from_bytes(data[28:30], "little")
+    stride = (width * bits + 31) // 32 * 4
+    rows = np.frombuffer(data, np.uint8, stride * abs(height), begin).reshape(abs(height), stride)
+    if bits == 4:
+        rows = np.stack([rows >> 4, rows & 15], axis=2).reshape(abs(height), -1)
+    palette = np.zeros(256, np.uint8)
+    blues = np.frombuffer(data[14 + head : begin], np.uint8)[::4][:256]  # equal to reds and greens
+    palette[: len(blues)] = blues
+    levels = palette[rows[:, :width]]
+    return Image.fromarray(levels if height < 0 else np.ascontiguousarray(levels[::-1]))
+
+
+def _without_empty_alpha(raster: Raster) -> Raster:
+    """A BMP whose alpha is 0 everywhere has none: programs that write none leave the byte 0."""
+    assert raster.image is not None
+    if raster.image.getchannel("A").getextrema() != (0, 0):
+        return raster
+    return replace(raster, image=raster.image.convert("RGB"))

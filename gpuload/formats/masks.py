@@ -1,0 +1,164 @@
+"""The class numbers of a mask: the numbers that its file stores, whatever they look like.
+
+White may be zero, a gray of few bits be shown brighter, and a palette show any colour; the numbers are the same.
+Where a program that makes files smaller may have changed them, or a lossy one, that is told or refused.
+"""
+
+import io
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from PIL import Image
+
+from gpuload.errors import DecodeError
+from gpuload.formats.corrections import turned
+from gpuload.headers import jpeg, jpeg2000, npy, png, tiff
+from gpuload.headers.jpeg import ORIENTATION
+from gpuload.types import Array, WidthHeight
+
+Reading = Literal["ask", "stored", "levels"]
+
+# Of a mask of gray with fewer than 8 bits that has another class than 0, and of one of 8 bits with a class above 1.
+FEW_BITS = "few bits"
+MANY_BITS = "8 bits"
+
+_MODES = ("L", "P", "1", "I", "I;16", "I;16B", "F")  # Pillow's modes with one number per pixel
+_GRAY = 0  # PNG colour type
+_EIGHT_BITS = 255
+
+
+@dataclass(frozen=True)
+class ClassNumbers:
+    """numbers: (height, width), as stored or, by Exif, upright. plain: whether the file is a gray PNG of 8 bits that
+    holds them. scale: `FEW_BITS`, `MANY_BITS` or "". oriented: whether an Exif orientation of its own turned it."""
+
+    numbers: Array
+    plain: bool = False
+    scale: str = ""
+    oriented: bool = False
+
+
+def class_numbers(value: bytes | Array, reading: Reading, sizes: tuple[WidthHeight, ...]) -> ClassNumbers:
+    """reading: as `Encoding.masks`. sizes: that it may have, (width, height); of its image first.
+
+    Raises:
+        DecodeError: it has another size, is lossy, holds fractions or colours, cannot be decoded, or has two readings
+            between which nobody chose.
+    """
+    if isinstance(value, bytes) and value.startswith(npy.START):
+        value = npy.read_array(value)
+    if isinstance(value, np.ndarray):
+        numbers = value[..., 0] if value.ndim == 3 and value.shape[-1] == 1 else value
+        _check_shape(numbers.shape, sizes)
+        return _whole(ClassNumbers(numbers))
+    try:
+        _refuse_lossy(value)
+        return _whole(_of_file(value, reading, sizes))
+    except DecodeError:
+        raise
+    except Exception as error:  # Pillow's parsers raise many kinds
+        raise DecodeError(f"the mask cannot be decoded: {str(error).split(' <')[0] or type(error).__name__}") from None
+
+
+def _check_shape(shape: tuple[int, ...], sizes: tuple[WidthHeight, ...]) -> None:
+    if len(shape) != 2:
+        raise DecodeError(f"a mask must hold one class number per pixel; found colours (an array {shape})")
+    if (shape[1], shape[0]) not in sizes:
+        found = " x ".join(map(str, shape[::-1]))
+        raise DecodeError(f"the mask has {found} pixels, its image {sizes[0][0]} x {sizes[0][1]}")
+
+
+def _refuse_lossy(data: bytes) -> None:
+    header = jpeg2000.read_header(data)
+    pages = tiff.read_pages(data)
+    is_lossy = (
+        data.startswith(jpeg.START)
+        or data[12:16] == b"VP8 "
+        or (header is not None and not header.lossless)
+        or (bool(pages) and pages[0].compression in tiff.JPEG_COMPRESSIONS)
+    )
+    if is_lossy:
+        raise DecodeError("the mask is compressed with losses, which change class numbers at edges; give a PNG")
+
+
+def _of_file(data: bytes, reading: Reading, sizes: tuple[WidthHeight, ...]) -> ClassNumbers:
+    image = Image.open(io.BytesIO(data))
+    if image.mode not in _MODES:
+        raise DecodeError(f"a mask must hold one class number per pixel; found colours (mode {image.mode})")
+    turn = image.getexif().get(ORIENTATION, 1)
+    size = image.size[::-1] if turn in (5, 6, 7, 8) else image.size
+    _check_shape(size[::-1], sizes)
+    bits, white_is_zero, signed = _layout(data, image)
+    numbers = np.asarray(image)
+    if image.mode == "P":
+        numbers = _of_palette(image, numbers, reading)
+    elif bits < 8:
+        levels = numbers.astype(np.uint8) * (_EIGHT_BITS if image.mode == "1" else 1)
+        stored = _EIGHT_BITS - levels if white_is_zero else levels
+        numbers = levels if reading == "levels" else stored // (_EIGHT_BITS // ((1 << bits) - 1))
+    elif white_is_zero and bits == 8:
+        numbers = _EIGHT_BITS - numbers  # as stored: Pillow has inverted it
+    elif signed and bits == 8:
+        numbers = numbers.view(np.int8)
+    is_turned = turn in range(2, 9)
+    if is_turned:
+        numbers = turned(numbers, turn)
+    is_gray = bits >= 8 and image.mode != "P"
+    plain = data.startswith(png.START) and data[25] == _GRAY and png.read_header(data).plain
+    scale = MANY_BITS if is_gray else ""
+    if bits < 8 and image.mode != "P" and reading == "ask":
+        scale = FEW_BITS
+    return ClassNumbers(numbers, plain and not is_turned, scale, is_turned)
+
+
+def _layout(data: bytes, image: Image.Image) -> tuple[int, bool, bool]:
+    """Bits of a number, whether Pillow shows 0 as white, and whether numbers have a sign."""
+    if data.startswith(png.START):
+        return png.read_header(data).depth, False, False
+    if pages := tiff.read_pages(data):
+        page = pages[0]
+        if page.photometric not in (tiff.WHITE_IS_ZERO, tiff.BLACK_IS_ZERO, tiff.IS_PALETTE) or page.samples != 1:
+            raise DecodeError(f"a mask must hold one class number per pixel; found a TIFF of {page.in_words}")
+        return page.bits, page.photometric == tiff.WHITE_IS_ZERO, page.form == tiff.SIGNED
+    return (1 if image.mode == "1" else 8), False, False
+
+
+def _of_palette(image: Image.Image, indices: Array, reading: Reading) -> Array:
+    """The indices of a palette; where it is one of grays other than these, the grays, if they are asked for."""
+    palette = np.array(image.getpalette("RGB") or [], np.uint8).reshape(-1, 3)
+    is_gray = len(palette) > 0 and bool((palette == palette[:, :1]).all())
+    if not is_gray or reading == "stored":
+        return indices
+    levels = np.zeros(256, np.uint8)
+    levels[: len(palette)] = palette[:, 0]
+    shown: Array = levels[indices]
+    if reading == "ask" and not np.array_equal(shown, indices):
+        number = int(indices[shown != indices][0])
+        raise DecodeError(
+            f"the mask shows its number {number} as the gray {levels[number]} of a palette, and either may be the "
+            "class: --masks levels takes the grays, as tools that make PNGs smaller need it, --masks stored the numbers"
+        )
+    return shown if reading == "levels" else indices
+
+
+def _whole(found: ClassNumbers) -> ClassNumbers:
+    """With whole numbers of a type for them, and what is told of their scale.
+
+    Raises:
+        DecodeError: there are fractions.
+    """
+    numbers = found.numbers
+    if numbers.dtype.kind == "f":
+        odd = numbers[~np.isfinite(numbers) | (numbers != np.floor(numbers))]
+        if odd.size:
+            raise DecodeError(f"a mask holds class numbers, which are whole; found {odd[0]:g} among {numbers.dtype}")
+    elif numbers.dtype.kind not in "biu":
+        raise DecodeError(f"a mask holds class numbers; found values of {numbers.dtype}")
+    if numbers.dtype == bool:
+        numbers = numbers.astype(np.uint8)
+    scale = found.scale
+    largest = numbers.max(initial=0)
+    if largest <= (0 if scale == FEW_BITS else 1):
+        scale = ""
+    return ClassNumbers(numbers, found.plain, scale, found.oriented)

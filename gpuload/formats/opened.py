@@ -1,0 +1,75 @@
+"""An image file whose header was read, and what Pillow's images hold."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from gpuload.formats import codecs
+from gpuload.formats.conversion import Conversion, Raster
+from gpuload.types import Array, WidthHeight
+
+SIXTEEN_BITS = 65_535  # the largest value
+
+
+@dataclass
+class OpenedFile:
+    """A file whose header was read. name: of its format. size: (width, height) as stored, before it is turned.
+
+    image: Pillow's, not loaded; None where another library decodes it. exact: whether Pillow's pixels are what the file
+    says, so that the file may be kept. load: decodes it, upright.
+    """
+
+    name: str
+    size: WidthHeight
+    image: Image.Image | None
+    load: Callable[[], Raster]
+    exact: bool = True
+    remarks: dict[str, int] = field(default_factory=dict)
+
+
+def raster_of_image(image: Image.Image) -> Raster:
+    """What an image of Pillow, loaded or not, holds: upright."""
+    image.load()
+    name = str(image.format).lower()
+    upright = ImageOps.exif_transpose(image)
+    profile = upright.info.get("icc_profile") or b""
+    mode = upright.mode
+    if mode.startswith("I;16") or mode in ("I", "F"):
+        values = np.asarray(upright)[..., None]
+        values = values.astype(values.dtype.newbyteorder("="))
+        is_sixteen_bits = mode.startswith("I;16") or (mode == "I" and name in ("png", "ppm"))
+        if is_sixteen_bits:
+            values = values.astype(np.uint16)
+        raster = Raster(values=values, peak=SIXTEEN_BITS if is_sixteen_bits else 0, profile=profile)
+        return with_transparent_level(raster, upright.info.get("transparency"))
+    return Raster(upright, profile=profile)
+
+
+def with_transparent_level(raster: Raster, level: object) -> Raster:
+    """Gray of more than 8 bits in which one level is transparent, as a PNG may name it: with a second band."""
+    if not isinstance(level, int) or raster.values is None or raster.values.dtype != np.uint16:
+        return raster
+    gray = raster.values[..., :1]
+    opaque = np.where(gray == level, 0, SIXTEEN_BITS).astype(np.uint16)
+    return replace(raster, values=np.concatenate([gray, opaque], axis=2), has_alpha=True)
+
+
+def by_codec(
+    name: str,
+    kind: str,
+    conversion: Conversion,
+    size: WidthHeight,
+    peak: int,
+    decode: Callable[[], Array],
+    has_alpha: bool = False,
+    profile: bytes = b"",
+) -> OpenedFile:
+    """A file that imagecodecs decodes. Raises DecodeError if it is not installed. kind: in messages."""
+    codecs.require(f"is {kind}", conversion)
+
+    def load() -> Raster:
+        return Raster(values=decode(), peak=peak, has_alpha=has_alpha, profile=profile)
+
+    return OpenedFile(name, size, None, load, exact=False)
