@@ -201,6 +201,8 @@ ROWS: list[tuple[str, Wrong]] = [
     ("DaliIterator.preview.epoch", or_none(whole(0, 10**9))),
     ("steps_per_epoch", or_none(whole(1, 10**9))),
     ("quality", or_none(whole(1, 100))),
+    ("page", or_none(whole(0, 1_000_000))),
+    ("depth", or_none(whole(9, 16))),
     ("window", or_none(whole(1, 1000))),
     ("num_samples", or_none(whole(1, 2**31 - 1))),
     ("normalize", or_none(words("image"))),

@@ -19,7 +19,7 @@ Icc = Literal["keep", "srgb"]
 TO_8_BITS = "16 bits → 8: {}; --mode I;16, or --mode uint16x3 --encode raw for colours, keeps all 16"
 NARROW = "16 bits → 8: {} of them use no value above {}, and come out dark: give --depth {} if that is their white"
 PAGES = "pages or frames after the first are not packed: {} have some, and --page packs another one"
-BANDS = "bands dropped, as --alpha drop asks: of {}"
+BANDS = "bands dropped, as --alpha asks: of {}"
 
 _EIGHT_BITS = 255
 _SIXTEEN_BITS = 65_535
@@ -68,7 +68,7 @@ class Raster:
     image: Pillow's, of 8 bits or fewer for each value. values: (height, width, bands), as stored.
     peak: the value of white; 0 where the file does not state it. has_alpha: whether the last band is transparency.
     deep: whether `image` had 16 bits, of which 8 are left.
-    profile: the ICC profile, or b"". remarks: see above.
+    profile: the ICC profile, or b"". turned: the Exif orientation by which it was turned. remarks: see above.
     """
 
     image: Image.Image | None = None
@@ -77,6 +77,7 @@ class Raster:
     has_alpha: bool = False
     deep: bool = False
     profile: bytes = b""
+    turned: int = 1
     remarks: dict[str, int] = field(default_factory=dict)
 
 
@@ -93,16 +94,16 @@ def converted(raster: Raster, conversion: Conversion) -> Image.Image | Array:
         return _of_values(raster, conversion)
     if conversion.is_plain:
         if raster.deep:
-            raster.remarks[TO_8_BITS] = 1
+            _remark_on_depth(raster, _largest_level(raster.image) << 8)
         plain = _plain(raster.image, conversion)
         return plain if plain.mode in ("L", conversion.mode) else plain.convert(conversion.mode)
     if conversion.mode == "RGBA" and raster.image.mode not in ("I", "F"):
         if raster.deep:
-            raster.remarks[TO_8_BITS] = 1
+            _remark_on_depth(raster, _largest_level(raster.image) << 8)
         return raster.image if raster.image.mode == "RGBA" else raster.image.convert("RGBA")
     values = np.asarray(raster.image)
     bands = values.reshape(*values.shape[:2], -1)
-    is_gray_or_rgb = raster.image.mode in ("L", "RGB", "RGBA") and not raster.deep
+    is_gray_or_rgb = raster.image.mode in ("L", "LA", "RGB", "RGBA") and not raster.deep
     if conversion.dtype in ("float32", "uint8") and is_gray_or_rgb and bands.shape[2] == conversion.channels:
         return _as_stored(bands, conversion)
     raise DecodeError(f"is of mode {raster.image.mode}, which is not converted to {conversion.mode}")
@@ -146,13 +147,23 @@ def _levels(raster: Raster, conversion: Conversion) -> Array:
     largest = int(values.max(initial=0))
     if largest > peak:
         raise DecodeError(f"holds the value {largest}, above {peak}, the largest of --depth {conversion.depth}")
-    raster.remarks[TO_8_BITS] = 1
-    if peak == _SIXTEEN_BITS:
-        depth = next((bits for bits in _NARROW_DEPTHS if 0 < largest < 1 << bits), None)
-        if depth is not None:
-            raster.remarks[NARROW.format("{}", f"{(1 << depth) - 1:,}", depth)] = 1
+    _remark_on_depth(raster, largest if peak == _SIXTEEN_BITS else _SIXTEEN_BITS)
     scaled: Array = ((values.astype(np.uint32) * _EIGHT_BITS + peak // 2) // peak).astype(np.uint8)
     return scaled
+
+
+def _remark_on_depth(raster: Raster, largest: int) -> None:
+    """largest: of the values of 16 bits that become 8."""
+    raster.remarks[TO_8_BITS] = 1
+    depth = next((bits for bits in _NARROW_DEPTHS if 0 < largest < 1 << bits), None)
+    if depth is not None:
+        raster.remarks[NARROW.format("{}", f"{(1 << depth) - 1:,}", depth)] = 1
+
+
+def _largest_level(image: Image.Image) -> int:
+    """Of the colours of an image of mode RGB or RGBA."""
+    colors = image.convert("RGB") if image.mode == "RGBA" else image
+    return int(np.asarray(colors).max(initial=0))
 
 
 def _levels_of_floats(values: Array) -> Array:

@@ -34,7 +34,7 @@ _TURNS = {
 
 def are_needed(data: bytes, image: Image.Image) -> bool:
     """Whether Pillow's pixels of this file, of which the header was read, are not what the file says."""
-    return _few_bits(data) > 0 or _is_gray_bmp(data, image) or _pgm_peak(data) not in (0, SIXTEEN_BITS)
+    return _few_bits(data) > 0 or is_gray_bmp(data, image) or _pgm_peak(data) not in (0, SIXTEEN_BITS)
 
 
 def correct(data: bytes, image: Image.Image, raster: Raster) -> Raster:
@@ -43,8 +43,6 @@ def correct(data: bytes, image: Image.Image, raster: Raster) -> Raster:
         raster = _with_scaled_level(raster, bits)
     elif peak := _pgm_peak(data):
         raster = _unscaled(raster, peak)
-    elif _is_gray_bmp(data, image):
-        raster = replace(raster, image=_read_bmp(data))
     elif image.format == "BMP" and raster.image is not None and raster.image.mode == "RGBA":
         raster = _without_empty_alpha(raster)
     elif data.startswith(png.START):
@@ -93,7 +91,7 @@ def _unscaled(raster: Raster, peak: int) -> Raster:
     return replace(raster, values=stored.astype(np.uint16), peak=peak)
 
 
-def _is_gray_bmp(data: bytes, image: Image.Image) -> bool:
+def is_gray_bmp(data: bytes, image: Image.Image) -> bool:
     """Whether Pillow takes a BMP of 4 or 8 bits for one of 1 or 8 bits, since its palette is gray."""
     if image.format != "BMP" or len(data) < _BMP_HEADER:
         return False
@@ -101,7 +99,7 @@ def _is_gray_bmp(data: bytes, image: Image.Image) -> bool:
     return (bits in (4, 8) and image.mode == "1") or (bits == 4 and image.mode == "L")
 
 
-def _read_bmp(data: bytes) -> Image.Image:
+def read_bmp(data: bytes) -> Image.Image:
     """Gray, of a BMP of 4 or 8 bits without compression."""
     if int.from_bytes(data[30:34], "little") != _UNCOMPRESSED:
         raise DecodeError("is a compressed BMP with a palette of grays, which Pillow reads wrong; convert it to PNG")

@@ -59,8 +59,9 @@ def _open_by_pillow(data: bytes, conversion: Conversion) -> OpenedFile:
         remarks[PAGES] = 1
 
     def load() -> Raster:
-        raster = raster_of_image(image)
-        raster = corrections.correct(data, image, raster)
+        if corrections.is_gray_bmp(data, image):
+            return Raster(corrections.read_bmp(data))
+        raster = corrections.correct(data, image, raster_of_image(image))
         raster.remarks.update(remarks)
         return raster
 

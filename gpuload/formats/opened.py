@@ -8,9 +8,13 @@ from PIL import Image, ImageOps
 
 from gpuload.formats import codecs
 from gpuload.formats.conversion import Conversion, Raster
+from gpuload.headers.jpeg import ORIENTATION
 from gpuload.types import Array, WidthHeight
 
 SIXTEEN_BITS = 65_535  # the largest value
+
+# Exif orientations that turn an image.
+TURNS = range(2, 9)
 
 
 @dataclass
@@ -31,7 +35,10 @@ class OpenedFile:
 
 def raster_of_image(image: Image.Image) -> Raster:
     """What an image of Pillow, loaded or not, holds: upright."""
+    turn = image.getexif().get(ORIENTATION, 1) if image.format == "TIFF" else 1  # loading a TIFF turns it
     image.load()
+    turn = turn if turn in TURNS else image.getexif().get(ORIENTATION, 1)
+    turn = turn if turn in TURNS else 1
     name = str(image.format).lower()
     upright = ImageOps.exif_transpose(image)
     profile = upright.info.get("icc_profile") or b""
@@ -42,9 +49,9 @@ def raster_of_image(image: Image.Image) -> Raster:
         is_sixteen_bits = mode.startswith("I;16") or (mode == "I" and name in ("png", "ppm"))
         if is_sixteen_bits:
             values = values.astype(np.uint16)
-        raster = Raster(values=values, peak=SIXTEEN_BITS if is_sixteen_bits else 0, profile=profile)
+        raster = Raster(values=values, peak=SIXTEEN_BITS if is_sixteen_bits else 0, profile=profile, turned=turn)
         return with_transparent_level(raster, upright.info.get("transparency"))
-    return Raster(upright, profile=profile)
+    return Raster(upright, profile=profile, turned=turn)
 
 
 def with_transparent_level(raster: Raster, level: object) -> Raster:

@@ -186,7 +186,8 @@ def _by_pillow(data: bytes, page: TiffPage) -> OpenedFile:
         if raster.image is not None:
             is_signed = page.form == SIGNED and page.samples == 1
             if is_signed:
-                return Raster(values=np.asarray(raster.image).view(np.int8)[..., None], profile=raster.profile)
+                values = np.asarray(raster.image).view(np.int8)[..., None]
+                return replace(raster, image=None, values=values)
             return replace(raster, deep=page.bits == 16)
         return _gray(raster, page)
 
@@ -223,6 +224,6 @@ def _by_tifffile(data: bytes, page: TiffPage, conversion: Conversion) -> OpenedF
         peak = (1 << page.bits) - 1 if page.form == UNSIGNED and page.bits <= 16 else 0
         if page.photometric == WHITE_IS_ZERO and peak:
             values = (peak - values.astype(np.int64)).astype(values.dtype)
-        return Raster(values=corrections.turned(values, turn), peak=peak, profile=profile)
+        return Raster(values=corrections.turned(values, turn), peak=peak, profile=profile, turned=turn)
 
     return OpenedFile("tiff", size, None, load, exact=False)

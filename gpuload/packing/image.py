@@ -190,8 +190,8 @@ def _check_with_pillow(data: bytes, measured: bool, encoding: Encoding) -> Store
     image = converted(raster, encoding.conversion)
     remarks.update(raster.remarks)
     stored = _encode(image, kind, measured, encoding, profile=raster.profile)
-    turn = 1 if opened.image is None else _orientation(opened.image)
-    return replace(stored, remarks={**stored.remarks, **remarks}, placement=stored.placement._replace(exif=turn))
+    placement = stored.placement._replace(exif=raster.turned)
+    return replace(stored, remarks={**stored.remarks, **remarks}, placement=placement)
 
 
 def _opened(data: bytes, encoding: Encoding) -> OpenedFile:
@@ -208,12 +208,6 @@ def _opened(data: bytes, encoding: Encoding) -> OpenedFile:
     _refuse_size(*opened.size, encoding)
     Image.MAX_IMAGE_PIXELS = limit
     return opened
-
-
-def _orientation(image: Image.Image) -> int:
-    """The Exif orientation of an image, by which it was turned upright."""
-    turn = image.getexif().get(ORIENTATION, 1)
-    return turn if turn in range(1, 9) else 1
 
 
 def _kept_member(data: bytes, opened: OpenedFile, encoding: Encoding) -> tuple[str, str]:

@@ -159,7 +159,7 @@ class Encoding:
     keep: Annotated[tuple[str, ...], _ENCODINGS] = ()
     points: Literal["auto", "no"] = "auto"
     jpeg: Literal["keep", "baseline"] = "keep"
-    page: Annotated[int | None, optional(whole(0, 1_000_000, "the number of a page or frame, from 0"))] = None
+    page: Annotated[int | None, optional(whole(0, 1_000_000, "the number of a page or frame, 0 to 1,000,000"))] = None
     depth: Annotated[int | None, optional(whole(9, 16, "a number of bits, 9 to 16"))] = None
     alpha: Literal["ask", "white", "drop"] = "ask"
     icc: Literal["keep", "srgb"] = "keep"
@@ -175,6 +175,7 @@ class Encoding:
         yield keeps and self.size, "--size needs --encode jpeg or raw, which resize images"
         yield not self.size and (self.enlarge or self.fit != "shortest"), "--fit and --enlarge need --size"
         yield self.check == "header" and not (keeps and rgb), "--check header needs --encode keep and --mode RGB"
+        yield self.check == "header" and self.icc == "srgb", "--icc srgb needs --check full, which decodes images"
         yield self.lossless and raw, "--lossless needs --encode keep or jpeg"
         jpeg = self.encode == "jpeg" and self.pixels not in (RGB, GRAY)
         yield jpeg, f"--mode {self.mode} needs --encode keep or raw"

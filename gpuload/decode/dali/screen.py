@@ -42,9 +42,7 @@ class Screen:
             results = check_jpegs(encoded.spans[rows], encoded.heights[rows], encoded.widths[rows])
             others = rows[results != SOUND].tolist()
             odd += [
-                (row, None)
-                for row in others
-                if not _is_plain_png(encoded.images[row], encoded.size(row), self._pixels)
+                (row, None) for row in others if not _is_plain_png(encoded.images[row], encoded.size(row), self._pixels)
             ]
         for number, field in enumerate(batch.masks):
             sizes = [(row, batch.encoded.size(row)) for row in rows.tolist()]

@@ -1,0 +1,210 @@
+"""An image means the same whichever way it comes: as a path, bytes or PIL image, packed or read in place, in each mode and
+by both decoders. What it means is computed here from the numbers that were written."""
+
+import io
+import struct
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from images import encode, photo
+from loaders import load
+from PIL import Image
+from reading import rejected_of, rows_of
+from tars import write_tar
+
+import gpuload
+from gpuload import Augment
+from gpuload.cli import main
+from gpuload.types import Array
+
+SIDE = 24
+WIDE = np.asarray(photo(3, SIDE, SIDE))
+GRAY = np.asarray(photo(4, SIDE, SIDE).convert("L"))
+ALPHA = np.asarray(Image.linear_gradient("L").resize((SIDE, SIDE)))
+DEEP = GRAY.astype(np.uint16) * 250 + 77
+FLOATS = (GRAY / 255).astype(np.float32)
+ORIENTED = Image.Exif()
+ORIENTED[274] = 6
+MODES = ("RGB", "L", "RGBA", "I;16", "F")
+DOORS = ("path", "bytes", "opened", "loaded")
+
+
+def png(depth: int, color: int, rows: Array, *chunks: tuple[bytes, bytes]) -> bytes:
+    """A PNG of these rows of bytes."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    pixels = b"".join(b"\0" + row.tobytes() for row in rows)
+    header = struct.pack(">IIBBBBB", SIDE, SIDE, depth, color, 0, 0, 0)
+    parts = [(b"IHDR", header), *chunks, (b"IDAT", zlib.compress(pixels)), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
+
+
+def over_white(colors: Array, alpha: Array) -> Array:
+    share = alpha[..., None] / 255
+    bands = colors if colors.ndim == 3 else colors[..., None]
+    return np.broadcast_to(bands * share + 255 * (1 - share), (SIDE, SIDE, 3))
+
+
+def as_rgb(levels: Array) -> Array:
+    return np.repeat(levels[..., None], 3, axis=2)
+
+
+TWO_BITS = GRAY >> 6
+PACKED_TWO = TWO_BITS.reshape(SIDE, -1, 4) @ np.array([64, 16, 4, 1])
+ONE_BIT = GRAY > 100
+PALETTE = Image.fromarray(WIDE).quantize(16)
+SHOWN = np.asarray(PALETTE.convert("RGB"))
+HOLE = np.where(np.asarray(PALETTE) == 2, 0, 255)
+
+# The file, its extension in a tar, and the RGB that it means.
+FILES: dict[str, tuple[bytes, str, Array]] = {
+    "gray": (encode(Image.fromarray(GRAY), "PNG"), "png", as_rgb(GRAY)),
+    "colours": (encode(Image.fromarray(WIDE), "PNG"), "png", WIDE),
+    "colours, alpha": (
+        encode(Image.fromarray(np.dstack([WIDE, ALPHA])), "PNG"), "png", over_white(WIDE, ALPHA),
+    ),
+    "colours, alpha, WebP": (
+        encode(Image.fromarray(np.dstack([WIDE, ALPHA])), "WEBP", lossless=True, exact=True), "webp",
+        over_white(WIDE, ALPHA),
+    ),
+    "gray, alpha": (encode(Image.fromarray(np.dstack([GRAY, ALPHA])), "PNG"), "png", over_white(GRAY, ALPHA)),
+    "palette": (encode(PALETTE, "PNG"), "png", SHOWN),
+    "palette with a hole": (encode(PALETTE, "PNG", transparency=2), "png", over_white(SHOWN, HOLE)),
+    "one bit": (encode(Image.fromarray(ONE_BIT), "PNG"), "png", as_rgb(ONE_BIT * 255)),
+    "one bit, white transparent": (
+        png(1, 0, np.packbits(ONE_BIT, axis=1), (b"tRNS", b"\0\0")), "png", np.full((SIDE, SIDE, 3), 255),
+    ),
+    "two bits, one transparent": (
+        png(2, 0, PACKED_TWO.astype(np.uint8), (b"tRNS", b"\0\1")), "png",
+        as_rgb(np.where(TWO_BITS == 1, 255, TWO_BITS * 85)),
+    ),
+    "gray of 16 bits": (encode(Image.fromarray(DEEP), "PNG"), "png", as_rgb(DEEP / 257)),
+    "gray of 16 bits, one transparent": (
+        png(16, 0, DEEP.astype(">u2"), (b"tRNS", struct.pack(">H", DEEP[20, 20]))), "png",
+        as_rgb(np.where(DEEP[20, 20] == DEEP, 255, DEEP / 257)),
+    ),
+    "colours of 16 bits": (png(16, 2, (WIDE.astype(">u2") * 257).astype(">u2")), "png", WIDE),
+    "gray of 16 bits, TIFF": (encode(Image.fromarray(DEEP), "TIFF"), "tif", as_rgb(DEEP / 257)),
+    "floats, TIFF": (encode(Image.fromarray(FLOATS), "TIFF"), "tif", as_rgb(GRAY)),
+    "CMYK, TIFF": (
+        encode(Image.fromarray(np.dstack([255 - WIDE, 0 * GRAY]), "CMYK"), "TIFF"), "tif", WIDE,
+    ),
+    "turned": (encode(Image.fromarray(WIDE), "PNG", exif=ORIENTED), "png", np.rot90(WIDE, -1)),
+    "turned TIFF": (encode(Image.fromarray(WIDE), "TIFF", exif=ORIENTED), "tif", np.rot90(WIDE, -1)),
+}  # fmt: skip
+RANGED = encode(Image.fromarray(FLOATS * 9), "TIFF")
+
+
+def through(door: str, data: bytes, path: Path) -> Any:
+    """An image as it comes through a door. path: where a file may be written."""
+    if door == "bytes":
+        return data
+    if door == "path":
+        path.write_bytes(data)
+        return str(path)
+    image = Image.open(io.BytesIO(data))
+    if door == "loaded":
+        image.load()
+    return image
+
+
+def pack(folder: Path, images: Mapping[str, Any], mode: str) -> Path:
+    samples = [{"image": image, "name": name} for name, image in images.items()]
+    encode_as = "raw" if mode == "F" else "keep"
+    options: dict[str, Any] = {"mode": mode, "lossless": mode != "F", "encode": encode_as, "shuffle": False}
+    gpuload.pack(samples, folder, workers=1, progress=False, **options)
+    return folder / "train"
+
+
+def pixels_of(folder: Path, decoder: str) -> dict[str, Array]:
+    """The pixels of each sample as a loader gives them, (height, width, channels), by name."""
+    mode = gpuload.Dataset(folder).manifest.pixels.mode
+    constants: dict[str, Any] = {"dtype": "uint8"} if mode in ("RGB", "L", "RGBA") else {"normalize": None}
+    augment = Augment(SIDE, crop="none", flip=0, **constants)
+    options: dict[str, Any] = {"fields": ("image", "index"), "shuffle": False, "drop_last": False}
+    with load(folder, 4, augment=augment, decoder=decoder, **options) as loader:
+        rows = [(int(row), image) for images, rows, *_ in loader for row, image in zip(rows, images, strict=True)]
+    sources = sources_of(folder)
+    return {sources[row]: image.numpy().transpose(1, 2, 0) for row, image in rows}
+
+
+def sources_of(folder: Path) -> list[str]:
+    return [row["source"] for row in rows_of(folder)]
+
+
+def outcome(folder: Path, decoder: str) -> dict[str, Any]:
+    """The pixels of each image, or the reason why there are none."""
+    return pixels_of(folder, decoder) | rejected_of(folder)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_door_gives_the_same_pixels(tmp_path: Path, mode: str) -> None:
+    """Or the same reason; and the same by both decoders."""
+    images = {name: data for name, (data, *_) in FILES.items()} | {"floats of a range": RANGED}
+    outcomes = {}
+    for door in DOORS:
+        (tmp_path / door).mkdir()
+        given = {name: through(door, data, tmp_path / door / f"{n}") for n, (name, data) in enumerate(images.items())}
+        folder = pack(tmp_path / f"{door}-packed", given, mode)
+        outcomes[door] = outcome(folder, "native")
+        dali = outcome(folder, "dali")
+        for name, pixels in outcomes[door].items():
+            np.testing.assert_array_equal(dali[name], pixels, err_msg=f"{door} {name}")
+    expected = outcomes.pop("bytes")
+    assert expected.keys() == images.keys()
+    for door, found in outcomes.items():
+        assert found.keys() == expected.keys(), door
+        for name, pixels in found.items():
+            if (door, name) == ("loaded", "two bits, one transparent"):
+                continue  # once it is loaded, nothing tells that the transparent level counts in 2 bits
+            if isinstance(expected[name], str):
+                assert isinstance(pixels, str), (door, name)
+            else:
+                np.testing.assert_array_equal(pixels, expected[name], err_msg=f"{door} {name}")
+
+
+def test_rgb_is_what_the_numbers_say(tmp_path: Path) -> None:
+    folder = pack(tmp_path / "packed", {name: data for name, (data, *_) in FILES.items()}, "RGB")
+    found = pixels_of(folder, "native")
+    samples = gpuload.Dataset(folder)
+    assert sources_of(folder) == [*FILES]
+    for row, (name, (_, _, wanted)) in enumerate(FILES.items()):
+        assert np.abs(found[name] - wanted).max() <= 1.01, name
+        assert np.abs(np.asarray(samples[row]["image"].convert("RGB")) - wanted).max() <= 1.01, name
+
+
+def test_shards_read_in_place_mean_the_same(tmp_path: Path) -> None:
+    """By both decoders, and as a single sample."""
+    members = {}
+    for number, (data, extension, _) in enumerate(FILES.values()):
+        members[f"{number:02d}.{extension}"] = data
+    write_tar(tmp_path / "x.tar", members)
+    assert main(["index", str(tmp_path / "x.tar")]) == 0
+    samples = gpuload.Dataset(tmp_path)
+    by_decoder = {decoder: pixels_of(tmp_path, decoder) for decoder in ("native", "dali")}
+    for row, (name, (_, extension, wanted)) in enumerate(FILES.items()):
+        source = f"x.tar/{row:02d}.{extension}"
+        for decoder, found in by_decoder.items():
+            assert np.abs(found[source] - wanted).max() <= 1.01, (decoder, name)
+        np.testing.assert_array_equal(by_decoder["native"][source], by_decoder["dali"][source], err_msg=name)
+        np.testing.assert_array_equal(np.asarray(samples[row]["image"].convert("RGB")), by_decoder["native"][source])
+
+
+def test_an_opened_file_is_stored_as_it_is(tmp_path: Path) -> None:
+    """As torchvision's and Hugging Face's data sets give it; a copy, which may have been changed, is not."""
+    data = encode(photo(1, 64, 48))
+    opened = Image.open(io.BytesIO(data))
+    loaded = Image.open(io.BytesIO(data))
+    loaded.load()
+    turned = Image.open(io.BytesIO(data)).rotate(90)
+    report = gpuload.pack(
+        ({"image": image} for image in (opened, loaded, turned)), tmp_path, workers=1, progress=False, shuffle=False
+    )
+    assert report.kinds == {"kept": 1, "array": 2}
+    assert opened.fp is not None  # the caller's file is not closed
