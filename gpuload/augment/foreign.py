@@ -122,6 +122,7 @@ _APPLY: dict[str, list[Callable[..., Any]]] = {
         lambda self, image: self.transform(image),
         lambda self, *args, **kwargs: self.transform(*args, **kwargs),
         lambda self, image, target: self.transform(image, target),
+        lambda self, image: [self.transform(image)],  # of one view
         _named_before_return,
     ],
     "transforms": [

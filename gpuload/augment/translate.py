@@ -65,9 +65,15 @@ def _flatten(transform: Any) -> Iterator[Any]:
     if converts_to_rgb(transform):
         return
     check_known(transform)
-    if name_of(transform) in _SEQUENCES:
+    name = name_of(transform)
+    if name in _SEQUENCES:
         for step in getattr(transform, "transforms", transform):
             yield from _flatten(step)
+    elif name.startswith("lightly's") and hasattr(transform, "transforms"):
+        raise error(
+            f"{name} makes {len(transform.transforms)} views, and an Augment makes one. Translate each: "
+            "[Augment.torchvision(view) for view in it.transforms]"
+        )
     else:
         yield transform
 

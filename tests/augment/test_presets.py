@@ -111,3 +111,126 @@ def test_segmentation_scales_crops_and_pads_as_torchvisions_references(transform
     assert left.min() == 0 and (left == scaled[:, 1] - 48).any()
     evaluation = Augment(None, gpuload.Resize(52, pad_to_multiple_of=1)).draw(0, 0, np.arange(count), *sides)
     assert evaluation.size == tuple(transforms.Resize(52)(torch.zeros(1, height, width)).shape[1:])
+
+
+# ---- torchvision's references and weights for detection and segmentation
+
+
+@pytest.mark.parametrize("backend", ["pil", "tv_tensor"])
+def test_references_for_detection(transforms: ModuleType, backend: str) -> None:
+    t = transforms
+    boxes = importlib.import_module("torchvision.tv_tensors").BoundingBoxFormat.XYXY
+
+    class DetectionPresetTrain:
+        """As that of the references: it holds a Compose, and applies it to images and targets."""
+
+        def __init__(self, *steps: Any) -> None:
+            first, last = ([t.ToImage()], []) if backend == "tv_tensor" else ([], [t.ToImage()])
+            ends = [t.ConvertBoundingBoxFormat(boxes), t.SanitizeBoundingBoxes(), t.ToPureTensor()]
+            self.transforms = t.Compose([*first, *steps, *last, t.ToDtype(torch.float, scale=True), *ends])
+
+        def __call__(self, img: Any, target: Any) -> Any:
+            return self.transforms(img, target)
+
+    flip = t.RandomHorizontalFlip(p=0.5)
+    hflip = Augment.torchvision(DetectionPresetTrain(flip))
+    assert hflip == Augment(None, "keep", flip=0.5, normalize=None)
+    sides = tuple(range(480, 801, 32))
+    multiscale = Augment.torchvision(DetectionPresetTrain(t.RandomShortestSize(sides, max_size=1333), flip))
+    assert multiscale == Augment(None, gpuload.Resize(sides, 1333), flip=0.5, normalize=None)
+    assert Augment.torchvision(DetectionPresetTrain()) == Augment(None, "keep", flip=0.0, normalize=None)
+    for step, message in (
+        (
+            t.ScaleJitter((1024, 1024)),
+            r"ScaleJitter has no.*With FixedSizeCrop it is Augment\(size, crop=gpuload.Scale",
+        ),
+        (t.RandomIoUCrop(), "RandomIoUCrop has no.*before_crop=True"),
+        (t.RandomPhotometricDistort(), "RandomPhotometricDistort has no counterpart"),
+        (t.ConvertBoundingBoxFormat("CXCYWH"), "ConvertBoundingBoxFormat has no counterpart"),
+    ):
+        with pytest.raises(gpuload.ArgumentError, match=message):
+            Augment.torchvision(DetectionPresetTrain(step, flip))
+
+
+def test_weights_of_detectors_and_segmentation_networks(transforms: ModuleType) -> None:
+    presets = importlib.import_module("torchvision.transforms._presets")
+    detection = Augment.torchvision(presets.ObjectDetection())
+    assert detection == Augment(None, "keep", flip=0.0, normalize=None)
+    constants: Any = {"mean": (0.5, 0.4, 0.3), "std": (0.25, 0.2, 0.3)}
+    normalize = gpuload.Normalize(**constants)
+    resized = Augment.torchvision(presets.SemanticSegmentation(resize_size=520, **constants))
+    assert resized == Augment(None, gpuload.Resize(520), flip=0.0, normalize=normalize)
+    kept = Augment.torchvision(presets.SemanticSegmentation(resize_size=None, **constants))
+    assert kept == Augment(None, "keep", flip=0.0, normalize=normalize)
+
+
+def test_sizes_of_images_of_their_own_sizes(transforms: ModuleType) -> None:
+    t = transforms
+    limited = Augment.torchvision(t.Compose([t.RGB(), t.Resize(size=None, max_size=100)]))
+    assert limited.crop == gpuload.Resize(None, 100) and limited.size is None
+    assert Augment.torchvision(t.RandomResize(30, 34)).crop == gpuload.Resize((30, 31, 32, 33))
+    canvas = Augment.torchvision(t.Compose([t.RandomZoomOut((9, 8, 7), (1, 2), 0.3), t.Resize((30, 40))]))
+    assert canvas.crop == gpuload.ZoomOut((1, 2), 0.3, (9, 8, 7)) and canvas.size == (30, 40)
+
+
+# ---- lightly's views
+
+
+def of_lightly(name: str, call: Any, **attributes: Any) -> Any:
+    """An object as lightly has it, of a class with this name and `__call__`."""
+    made = type(name, (), {"__module__": "lightly.transforms.made_up", "__call__": call})()
+    vars(made).update(attributes)
+    return made
+
+
+def stand_in_view(t: Any, size: int) -> Any:
+    """A view with the steps of SimCLR's, and a multi-view transform of two."""
+
+    def apply(self: Any, image: Any) -> Any:
+        transformed = self.transform(image)
+        return transformed  # noqa: RET504
+
+    def several(self: Any, image: Any) -> Any:
+        return [transform(image) for transform in self.transforms]
+
+    jitter = t.RandomApply([t.ColorJitter(0.8, 0.8, 0.8, 0.2)], p=0.8)
+    steps = [
+        t.RandomResizedCrop(size=size, scale=(0.08, 1.0)),
+        t.RandomHorizontalFlip(p=0.5),
+        t.RandomVerticalFlip(p=0.0),
+        of_lightly("RandomRotate", several, prob=0.0, angle=90),
+        jitter,
+        t.RandomGrayscale(p=0.2),
+        of_lightly("GaussianBlur", several, prob=0.5, sigmas=(0.1, 2)),
+        of_lightly("ToTensor", apply, transform=t.Compose([t.ToImage(), t.ToDtype(torch.float32, scale=True)])),
+        t.Normalize(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225]),
+    ]
+    view = of_lightly("SimCLRViewTransform", apply, transform=t.Compose(steps))
+    return of_lightly("SimCLRTransform", several, transforms=[view, view])
+
+
+def real_view(t: Any, size: int) -> Any:
+    reason = "lightly is not installed: hydra-core, which it needs, wants another antlr4 than moto"
+    return pytest.importorskip("lightly.transforms", reason=reason).SimCLRTransform(input_size=size)
+
+
+@pytest.mark.parametrize("views_of", [stand_in_view, real_view])
+def test_the_views_of_lightly(transforms: ModuleType, views_of: Any) -> None:
+    views = views_of(transforms, 96)
+    changes = [
+        T.RandomApply([T.ColorJitter(0.8, 0.8, 0.8, 0.2)], 0.8),
+        T.RandomGrayscale(0.2),
+        T.GaussianBlur(17, (0.1, 2.0), 0.5),
+    ]
+    for view in views.transforms:
+        same(Augment.torchvision(view), Augment(96, transforms=changes))
+    with pytest.raises(gpuload.ArgumentError, match=r"SimCLRTransform makes 2 views.*Translate each: \[Augment.torch"):
+        Augment.torchvision(views)
+
+
+@pytest.mark.parametrize("name", ["RandomRotate", "RandomSolarization"])
+def test_steps_of_lightly(transforms: ModuleType, name: str) -> None:
+    step = of_lightly(name, None, prob=0.3, angle=90, threshold=100)
+    rotation = T.RandomApply((T.RandomRotation((90, 90)),), 0.3)
+    ours = rotation if name == "RandomRotate" else T.RandomSolarize(100, 0.3)
+    assert Augment.torchvision(transforms.Compose([transforms.RandomCrop(32), step])).transforms == (ours,)

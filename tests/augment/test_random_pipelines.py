@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageFilter, ImageOps
 
 import gpuload
 from gpuload import Augment
@@ -216,6 +216,49 @@ def test_what_is_translated_does_the_same(folders: list[Path], kind: str, first:
         assert distance(theirs, ours) < FAR, steps
         translated += 1
     assert translated > 8
+
+
+def blurred(self: Any, image: Image.Image) -> Image.Image:
+    return image.filter(ImageFilter.GaussianBlur(radius=self.sigmas[0]))
+
+
+def blur_of_lightly(sigma: float) -> Any:
+    """A stand-in for lightly's, of a fixed strength."""
+    made = type("GaussianBlur", (), {"__module__": "lightly.transforms.gaussian_blur", "__call__": blurred})()
+    made.sigmas = (sigma, sigma)
+    made.prob = 1.0
+    return made
+
+
+RARE: dict[str, Callable[[Any], list[Any]]] = {
+    "zoomed out": lambda tv: [tv.RandomZoomOut((200, 90, 0), (1.5, 2.5), 1.0), tv.Resize((40, 48))],
+    "flipped and zoomed out": lambda tv: [
+        tv.RandomHorizontalFlip(1.0),
+        tv.RandomZoomOut(9, (2, 2), 1.0),
+        tv.RandomVerticalFlip(1.0),
+        tv.Resize((40, 48)),
+    ],
+    "one shorter side": lambda tv: [tv.RandomShortestSize([33]), tv.RandomHorizontalFlip(0.5)],
+    "the longer side": lambda tv: [tv.Resize(None, max_size=50), tv.RandomInvert(1.0)],
+    "a range of sizes": lambda tv: [tv.RandomResize(33, 34), tv.ColorJitter((0.5, 1.5))],
+    "normalised, then cropped": lambda tv: [
+        *(tv.ToImage(), tv.ToDtype(F32, scale=True), tv.Normalize((0.2, 0.4, 0.6), (0.25, 0.3, 0.2))),
+        *(tv.RandomCrop((40, 32), padding=6, fill=-0.3), tv.RandomHorizontalFlip(1.0), tv.GaussianBlur(5, 1.5)),
+    ],
+    "normalised, then resized": lambda tv: [
+        *(tv.ToImage(), tv.ToDtype(F32, scale=True), tv.Normalize((0.2, 0.4, 0.6), (0.25, 0.3, 0.2))),
+        *(tv.Resize((40, 32)), tv.RandomRotation((20, 30), fill=0.0)),
+    ],
+    "blurred by Pillow": lambda tv: [tv.Resize((40, 44)), blur_of_lightly(1.3)],
+}
+
+
+@pytest.mark.parametrize("name", RARE)
+def test_what_random_pipelines_hardly_hold(folders: list[Path], transforms: Any, name: str) -> None:
+    transform = transforms.Compose(RARE[name](transforms))
+    theirs = by_torchvision(transform)
+    assert theirs is not None
+    assert distance(theirs, by_gpuload(Augment.torchvision(transform), folders)) < FAR
 
 
 @pytest.mark.usefixtures("transforms")
