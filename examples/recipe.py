@@ -12,6 +12,7 @@ training loops, without evaluation.
 
 import argparse
 import json
+import math
 import sys
 import tempfile
 import time
@@ -26,7 +27,6 @@ import torch
 import torch.nn.functional as F
 from PIL import Image, ImageDraw
 from torch import nn
-from train import evaluate, learning_rate
 
 import gpuload
 
@@ -85,6 +85,14 @@ def make_net(classes: int) -> nn.Module:
     )
 
 
+def learning_rate(step: int, steps: int, peak: float) -> float:
+    """Linear warm-up over the first tenth of the run, then cosine decay to zero."""
+    warm_up = max(1, steps // 10)
+    if step < warm_up:
+        return peak * (step + 1) / warm_up
+    return peak * (1 + math.cos(math.pi * (step - warm_up) / max(1, steps - warm_up))) / 2
+
+
 class Run:
     """A net that is trained with one of the loaders.
 
@@ -122,8 +130,9 @@ class Run:
         """The share of the validation images that are classified correctly; the same loader for both runs."""
         center = gpuload.Augment(size, crop="center")
         with gpuload.DaliIterator(shards / "val", 256, augment=center, device="cpu", shuffle=False) as loader:
-            right, count = evaluate(self.net, loader, "cpu")
-        return right / count
+            with torch.inference_mode():
+                right = sum(int((self.net(images).argmax(1) == labels).sum()) for images, labels in loader)
+            return right / len(loader.dataset)
 
 
 def compare(shards: Path, seeds: int, epochs: int, batch_size: int, size: int) -> dict[str, Any]:

@@ -1,8 +1,12 @@
-"""examples/train.py, ddp.py and lightning.py, by python and by torchrun: they learn, and what checkpoints promise."""
+"""examples/train.py, ddp.py and lightning.py, the latter two by torchrun: they learn, and what checkpoints promise."""
 
 import re
+import shlex
+import signal
 import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ddp
@@ -35,38 +39,73 @@ def launch(*command: str) -> str:
     return done.stdout
 
 
-# At the end of an epoch, and in the middle of the last. A DataLoader starts that again.
-@pytest.mark.parametrize(
-    ("loader", "stop", "told"), [("dali", 5, "1, after 5"), ("dali", 8, "2, after 8"), ("torch", 8, "2, after 5")]
-)
-def test_resumed_equals_undisturbed(few: Path, tmp_path: Path, capsys: Any, loader: str, stop: int, told: str) -> None:
-    def run(name: str, *more: object) -> Any:
-        options = [*SMALL, "--loader", loader, "--checkpoint", str(tmp_path / name), *map(str, more)]
-        assert train.main([str(few), *options]) == 0
-        weights = torch.load(tmp_path / name, weights_only=True)["net"]
-        return {name: value.tolist() for name, value in weights.items()}
+@pytest.fixture
+def ctrl_c(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Ctrl-C during the given step of all that are trained, from 1; 0: never."""
+    before = signal.getsignal(signal.SIGINT)
+    steps = 0
+    stop = 0
 
-    stopped, parts = run("parts", "--max-batches", stop), run("parts", "--resume")
-    assert f"in epoch {told} of 10 batches" in capsys.readouterr().out
-    assert stopped != parts and (loader == "torch" or parts == run("whole"))
+    def loss(*arguments: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == stop:
+            signal.raise_signal(signal.SIGINT)
+        return torch.nn.functional.cross_entropy(*arguments)
+
+    def at(step: int) -> None:
+        nonlocal steps, stop
+        steps = 0
+        stop = step
+
+    monkeypatch.setattr(train, "F", SimpleNamespace(cross_entropy=loss))
+    yield at
+    signal.signal(signal.SIGINT, before)
+
+
+# In mid-epoch, with the last batch of an epoch, and in the middle of the last epoch.
+@pytest.mark.parametrize(("stop", "place"), [(2, (0, 64)), (5, (0, 160)), (8, (1, 96))])
+def test_stopped_and_resumed_equals_undisturbed(
+    few: Path, tmp_path: Path, ctrl_c: Any, capsys: Any, stop: int, place: tuple[int, int]
+) -> None:
+    def run(name: str, *more: str) -> tuple[int, Any]:
+        code = train.main([str(few / "train"), *SMALL, "--checkpoint", str(tmp_path / name), *more])
+        return code, torch.load(tmp_path / name, weights_only=True)
+
+    ctrl_c(stop)
+    code, parts = run("parts")
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert code == 130 and (parts["loader"]["epoch"], parts["loader"]["samples"]) == place
+    command = shlex.split(last.removeprefix("Stopped. To go on: python "))
+    assert command[1:] == [str(few / "train"), *SMALL, "--checkpoint", str(tmp_path / "parts"), "--resume"]
+
+    ctrl_c(0)
+    assert train.main(command[1:]) == 0
+    code, whole = run("whole")
+    assert code == 0
+    parts = torch.load(tmp_path / "parts", weights_only=True)
+    torch.testing.assert_close(parts["net"], whole["net"], rtol=0, atol=0)
+    assert parts["loader"] == whole["loader"]
     assert not list(tmp_path.glob("*.tmp"))
 
+    capsys.readouterr()
+    assert train.main(command[1:]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}/parts: 2 epochs are done; to go on, give --epochs 3 or more\n"
 
-def test_under_torchrun_and_resumed_by_one_process(packed: Path, tmp_path: Path, capsys: Any) -> None:
-    options = [str(packed), *SMALL, "--checkpoint", str(tmp_path / "run.pt")]
-    said = launch(*prepared.torchrun(2), train.__file__, *options, "--max-batches", "35")
-    images = len(gpuload.Dataset(packed / "val"))
-    assert len(re.findall(rf"validation accuracy [\d.]+% \(\d+ of {images}\)", said)) == 1  # rank 0 alone speaks
-    assert "Stopped after 35 of 50 batches" in said
 
-    assert train.main([*options, "--resume"]) == 0
-    said = capsys.readouterr().out
-    # 35 batches of 64 are 25 and 640 images: 977 remain, 30 batches of 32, with which the epoch of 50 ends.
-    assert "in epoch 2, after 70 of 100 batches" in said
-    assert train.main([str(packed), "--loader", "torch", *SMALL, "--batch-size", "64"]) == 0
-    for told in (said, capsys.readouterr().out):  # by both loaders better than by chance
-        [right] = re.findall(rf"validation accuracy [\d.]+% \((\d+) of {images}; chance is 10.0%\)", told)
-        assert int(right) / images > 0.3
+def test_stopped_without_a_checkpoint(few: Path, ctrl_c: Any, capsys: Any) -> None:
+    ctrl_c(1)
+    assert train.main([str(few), *SMALL]) == 130
+    assert capsys.readouterr().out == "Stopped. Nothing is saved without --checkpoint FILE\n"
+
+
+def test_it_learns(packed: Path, tmp_path: Path, ctrl_c: Any, capsys: Any) -> None:
+    preview = tmp_path / "batch.png"
+    assert train.main([str(packed), *SMALL, "--epochs", "3", "--preview", str(preview)]) == 0
+    epochs = re.findall(r"^epoch (\d) of 3: [\d,]+ images/s, accuracy ([\d.]+)%$", capsys.readouterr().out, re.M)
+    assert [number for number, _ in epochs] == ["1", "2", "3"]
+    assert float(epochs[-1][1]) > 30  # chance is 10
+    assert preview.read_bytes().startswith(b"\x89PNG")
 
 
 def test_lightning_on_two_ranks(packed: Path, tmp_path: Path) -> None:
