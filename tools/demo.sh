@@ -56,9 +56,6 @@ fi
 # A batch of 64, or less where that is more than a tenth of a small set.
 images=$(sed -n 's/^ "samples": \([0-9]*\),$/\1/p' "$demo/shards/train/manifest.json")
 batch=$((images >= 640 ? 64 : images >= 10 ? images / 10 : 1))
-if [ -z "$(find gpuload/decode/native -name '*.nbi' -print -quit)" ]; then
-  printf '\nThe first run on a machine compiles the CPU decoder while it trains, so its first epoch takes some 5 s longer.\n'
-fi
 run $py examples/train.py "$demo/shards" "${train[@]}" --batch-size $batch --checkpoint "$demo/checkpoint.pt" --preview "$demo/batch.png"
 loaders=(torch gpuload)
 if nvidia-smi >/dev/null 2>&1; then loaders+=(gpuload-gpu); fi

@@ -1,6 +1,7 @@
 """Upper limits of this machine: the rates of decoding and reading alone."""
 
 import contextlib
+import importlib.util
 import io
 import itertools
 import threading
@@ -36,7 +37,9 @@ class Ceiling:
             self._pixels = np.stack([image for image, _ in itertools.islice(stored_arrays(work.folder), 4 * _SAMPLES)])
             return
         self._encoded = list(itertools.islice(stored_images(work.folder), _SAMPLES))
-        if all(map(is_jpeg, self._encoded)):
+        if importlib.util.find_spec("simplejpeg") is None:
+            self.what = "whole images decoded by Pillow, as simplejpeg is not installed"
+        elif all(map(is_jpeg, self._encoded)):
             self.what = "whole JPEGs decoded by simplejpeg"
         else:
             self.what = "whole images decoded, JPEGs by simplejpeg and others by Pillow"
@@ -77,10 +80,10 @@ def decode_whole(encoded: bytes, buffer: np.ndarray) -> np.ndarray:
 
     What simplejpeg does not decode, such as CMYK, Pillow does.
     """
-    import simplejpeg
-
     if is_jpeg(encoded):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ImportError, ValueError):
+            import simplejpeg
+
             height, width, _, _ = simplejpeg.decode_jpeg_header(encoded, strict=False)
             if len(buffer) < 3 * height * width:
                 buffer = np.empty(3 * height * width, np.uint8)
