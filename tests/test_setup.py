@@ -318,3 +318,62 @@ def test_other_pythons_are_tried_or_skipped_by_name(
     assert pythons.main([]) == (not works)
     told = capsys.readouterr().out
     assert told.count(said) == 3 and told.count("FAILED") == (0 if works else 3), told
+
+
+_ACTIVATED = """case $2 in venv)
+  mkdir -p env/bin
+  cat "$0" >env/bin/python
+  printf '#!/bin/sh\\n' >env/bin/pip
+  chmod +x env/bin/*
+  echo "PATH=$PWD/env/bin:$PATH" >env/bin/activate;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "works", "said"),
+    [
+        ("exit 127", True, "skipped: this machine does not have it"),
+        ("case $2 in venv) exit 1; esac", False, "+ python3 -m venv env"),
+        (_ACTIVATED, True, "README's blocks ran, without what needs torch (no CPU build of it is at hand)"),
+        (_ACTIVATED + 'case "$*" in *index*) echo 2.13.0+cpu; esac', True, "README's blocks ran; "),
+        (_ACTIVATED + 'case "$*" in *doctor*) exit 1; esac', True, "README's blocks ran"),
+        (_ACTIVATED + 'case "$*" in *digits.py*) echo no sklearn; exit 1; esac', False, "no sklearn"),
+        (_ACTIVATED + 'case "$*" in *doctor*) echo broken; exit 2; esac', False, "broken"),
+    ],
+)
+def test_the_blocks_of_readme_are_run_by_each_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, body: str, works: bool, said: str
+) -> None:
+    for name in ("3.10", "3.11", "3.12", "3.13"):
+        fake_program(tmp_path / "programs", f"python{name}", body)
+    monkeypatch.setenv("PATH", str(tmp_path / "programs"))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    monkeypatch.setattr(pythons, "copy_repository", lambda folder: folder.mkdir(parents=True))
+    assert pythons.main(["--readme"]) == (not works)
+    told = capsys.readouterr().out
+    assert told.count(said) == 4 and told.count("FAILED") == (0 if works else 4), told
+
+
+def test_what_of_readme_is_run() -> None:
+    """All that its blocks say, in their order, but for the scripts that make environments of their own."""
+    text = (ROOT / "README.md").read_text()
+    install, use = pythons.readme_scripts("pip install torch==2.13.0+cpu")
+    lines = [line for block in re.findall(r"^```bash\n(.*?)^```", text, re.M | re.S) for line in block.splitlines()]
+    commands = [re.sub(r" +#.*", "", line) for line in lines]
+    ran = [re.sub(r" +(#|\|\|).*", "", line) for line in (*install.splitlines()[1:], *use.splitlines()[2:])]
+    in_bash = [line for line in ran if line in commands]
+    own = [line for line in commands if not line.startswith(("bash tools/", "pip install torch"))]
+    assert in_bash == own and {"info", "show", "report", "verify", "doctor", "tune"} <= {
+        line.split()[3] for line in own if "-m gpuload" in line
+    }
+    assert "pip install torch==2.13.0+cpu" in install and "T.RandomErasing" in use
+    assert pythons.README == ROOT / "README.md" and " torch " not in "".join(pythons.readme_scripts(""))
+
+
+def test_the_copy_of_the_repository_is_what_git_has(tmp_path: Path) -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("needs a git clone")
+    pythons.copy_repository(tmp_path / "clone")
+    assert (tmp_path / "clone" / "tools" / "pythons.py").read_bytes() == Path(pythons.__file__).read_bytes()
+    assert not (tmp_path / "clone" / ".git").exists() and not (tmp_path / "clone" / ".venv").exists()
