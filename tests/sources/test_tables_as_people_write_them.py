@@ -81,6 +81,7 @@ def test_folder(make_folder: Folder) -> None:
     assert reasons_of(listing) == [("lone.jpg", "lies in no class folder")]
     assert listing.notes == (
         "class folders without an image, which keep their class numbers: 'empty'",
+        "1 folder lies below those of classes: the class of images in 'b/deep/er' is 'b'",
         "passed over, by extension: 1 × .txt, 1 × no extension",
     )
     source = pickle.loads(pickle.dumps(open_source(root)))
