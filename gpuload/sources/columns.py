@@ -142,9 +142,7 @@ class Table(NamedTuple):
         findings.kinds |= dict.fromkeys(several, "labels")
         findings.classes |= {role_of.get(column, column): names for column, names in self.features.all.items()}
         wrapped, targets = set(several) & set(self.features.single), roles.get("target", ())
-        for number, row in enumerate(self.rows):
-            if number == 0:
-                findings.notes += [_told_as_json(column) for column, value in row.items() if _holds_boxes(value)]
+        for row in self.rows:
             sample: dict[str, Any] = {}
             for column, value in row.items():
                 role = role_of.get(column, column)
@@ -163,19 +161,6 @@ class Table(NamedTuple):
             content = self.find(path if isinstance(path, str) else "")
         named = {"name": path} if isinstance(path, str) and path and role == "image" else {}
         return {role: content, **named}
-
-
-def _holds_boxes(value: Any) -> bool:
-    """Whether a value is one of Hugging Face's annotated objects: a dict of lists, or a list of dicts."""
-    entry = value[0] if isinstance(value, list) and value else value
-    return isinstance(entry, Mapping) and not {"bbox", "bboxes", "boxes"}.isdisjoint(entry)
-
-
-def _told_as_json(column: str) -> str:
-    what = "holds boxes and is packed as JSON, since nothing says in which order their numbers are"
-    return (
-        f"column {column!r} {what}; for boxes give gpuload.pack() samples with 'boxes', x0 y0 x1 y1, and 'boxes_class'"
-    )
 
 
 def predicted(title: str, values: Sequence[Any]) -> Any:

@@ -4,10 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from images import Folder
-from pyarrow import parquet
 from reading import rows_of
 from sources_read import IMAGES, PHOTOS, listed, packed, reasons_of
 from tars import tar_bytes
@@ -179,18 +177,4 @@ def test_labels_that_blanks_separate_are_told(make_folder: Folder, cell: str, is
     notes = listed(root, root / "t.csv").notes
     assert (
         any("labels are split at blanks, such as 'fire truck'; write JSON lists" in note for note in notes) == is_told
-    )
-
-
-@pytest.mark.parametrize("form", ["lists", "dicts", "neither"])
-def test_objects_of_hugging_face_are_told(tmp_path: Path, form: str) -> None:
-    """They are packed as JSON, since nothing says whether a box is x y width height."""
-    lists = {"bbox": [[1.0, 2.0, 3.0, 4.0]], "category": [0]}
-    objects = {"lists": lists, "dicts": [{"bbox": [1.0, 2.0, 3.0, 4.0]}], "neither": {"a": 1}}[form]
-    rows = [{"image": PHOTOS[n], "objects": objects} for n in range(2)]
-    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
-    listing = listed(tmp_path / "x.parquet")
-    assert [field.kind for field in listing.fields] == ["json"]
-    assert any("column 'objects' holds boxes and is packed as JSON" in note for note in listing.notes) == (
-        form != "neither"
     )
