@@ -17,8 +17,11 @@ _PROFILE = 34_675
 
 def fault(*packages: str) -> str:
     """Why one of these cannot be used, with the remedy; "" if all can."""
-    faults = (fault_of(package) for package in packages)
-    return next((f"{found.reason}: {found.remedy}" for found in faults if found is not None), "")
+    for package in packages:
+        package_fault = fault_of(package)
+        if package_fault is not None:
+            return f"{package_fault.reason}: {package_fault.remedy}"
+    return ""
 
 
 def require(kind: str, conversion: Conversion, *packages: str) -> None:

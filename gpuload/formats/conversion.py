@@ -103,8 +103,10 @@ def converted(raster: Raster, conversion: Conversion) -> Image.Image | Array:
         return raster.image if raster.image.mode == "RGBA" else raster.image.convert("RGBA")
     values = np.asarray(raster.image)
     bands = values.reshape(*values.shape[:2], -1)
-    is_gray_or_rgb = raster.image.mode in ("L", "LA", "RGB", "RGBA") and not raster.deep
-    if conversion.dtype in ("float32", "uint8") and is_gray_or_rgb and bands.shape[2] == conversion.channels:
+    is_whole = raster.image.mode in ("L", "LA", "RGB", "RGBA") and not raster.deep
+    has_key = raster.image.mode in ("L", "RGB") and raster.image.has_transparency_data
+    fits = bands.shape[2] == conversion.channels and not has_key
+    if conversion.dtype in ("float32", "uint8") and is_whole and fits:
         return _as_stored(bands, conversion)
     raise DecodeError(f"is of mode {raster.image.mode}, which is not converted to {conversion.mode}")
 

@@ -32,12 +32,13 @@ def open_file(data: bytes, conversion: Conversion) -> OpenedFile:
     """
     if pages := tiff.read_pages(data):
         return open_tiff(data, pages, conversion)
-    if (found := _open_jpeg2000(data, conversion)) is not None:
-        return found
-    if data.startswith(jpeg.START) and (found := _open_odd_jpeg(data, conversion)) is not None:
-        return found
-    if data.startswith(png.START) and (found := _open_odd_png(data, conversion)) is not None:
-        return found
+    opened = _open_jpeg2000(data, conversion)
+    if data.startswith(jpeg.START):
+        opened = _open_odd_jpeg(data, conversion)
+    elif data.startswith(png.START):
+        opened = _open_odd_png(data, conversion)
+    if opened is not None:
+        return opened
     if data[4:8] == b"ftyp" and data[8:12] in _AVIF and _CROP_BOX in data[:_BOXES_BYTES]:
         raise DecodeError("is an AVIF with a crop box (clap), which Pillow does not apply; convert it to PNG")
     return _open_by_pillow(data, conversion)

@@ -65,8 +65,8 @@ def _check_shape(shape: tuple[int, ...], sizes: tuple[WidthHeight, ...]) -> None
     if len(shape) != 2:
         raise DecodeError(f"a mask must hold one class number per pixel; found colours (an array {shape})")
     if (shape[1], shape[0]) not in sizes:
-        found = " x ".join(map(str, shape[::-1]))
-        raise DecodeError(f"the mask has {found} pixels, its image {sizes[0][0]} x {sizes[0][1]}")
+        size = " x ".join(map(str, shape[::-1]))
+        raise DecodeError(f"the mask has {size} pixels, its image {sizes[0][0]} x {sizes[0][1]}")
 
 
 def _refuse_lossy(data: bytes) -> None:
@@ -142,13 +142,13 @@ def _of_palette(image: Image.Image, indices: Array, reading: Reading) -> Array:
     return shown if reading == "levels" else indices
 
 
-def _whole(found: ClassNumbers) -> ClassNumbers:
+def _whole(mask: ClassNumbers) -> ClassNumbers:
     """With whole numbers of a type for them, and what is told of their scale.
 
     Raises:
         DecodeError: there are fractions.
     """
-    numbers = found.numbers
+    numbers = mask.numbers
     if numbers.dtype.kind == "f":
         odd = numbers[~np.isfinite(numbers) | (numbers != np.floor(numbers))]
         if odd.size:
@@ -157,8 +157,8 @@ def _whole(found: ClassNumbers) -> ClassNumbers:
         raise DecodeError(f"a mask holds class numbers; found values of {numbers.dtype}")
     if numbers.dtype == bool:
         numbers = numbers.astype(np.uint8)
-    scale = found.scale
+    scale = mask.scale
     largest = numbers.max(initial=0)
     if largest <= (0 if scale == FEW_BITS else 1):
         scale = ""
-    return ClassNumbers(numbers, found.plain, scale, found.oriented)
+    return ClassNumbers(numbers, mask.plain, scale, mask.oriented)

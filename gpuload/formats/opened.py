@@ -6,12 +6,20 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from PIL import Image, ImageOps
 
+from gpuload.errors import DecodeError
 from gpuload.formats import codecs
 from gpuload.formats.conversion import Conversion, Raster
 from gpuload.headers.jpeg import ORIENTATION
+from gpuload.headers.tiff import PLANES, SIGNED, UNSIGNED, WHITE_IS_ZERO
 from gpuload.types import Array, WidthHeight
 
 SIXTEEN_BITS = 65_535  # the largest value
+
+# Tags of TIFF.
+_BITS = 258
+_PHOTOMETRIC = 262
+_PLANAR = 284
+_FORM = 339
 
 # Exif orientations that turn an image.
 TURNS = range(2, 9)
@@ -35,6 +43,7 @@ class OpenedFile:
 
 def raster_of_image(image: Image.Image) -> Raster:
     """What an image of Pillow, loaded or not, holds: upright."""
+    _refuse_lost_type(image)
     turn = image.getexif().get(ORIENTATION, 1) if image.format == "TIFF" else 1  # loading a TIFF turns it
     image.load()
     turn = turn if turn in TURNS else image.getexif().get(ORIENTATION, 1)
@@ -52,6 +61,22 @@ def raster_of_image(image: Image.Image) -> Raster:
         raster = Raster(values=values, peak=SIXTEEN_BITS if is_sixteen_bits else 0, profile=profile, turned=turn)
         return with_transparent_level(raster, upright.info.get("transparency"))
     return Raster(upright, profile=profile, turned=turn)
+
+
+def _refuse_lost_type(image: Image.Image) -> None:
+    """Raises DecodeError for an image loaded from a TIFF whose values Pillow has taken for others, since the right ones
+    cannot be had without the file."""
+    tags = getattr(image, "tag_v2", None)
+    if tags is None or getattr(image, "tile", None):
+        return
+    bits = max(tags.get(_BITS, (1,)))
+    form = max(tags.get(_FORM, (UNSIGNED,)))
+    is_signed_byte = bits == 8 and form == SIGNED
+    is_unsigned_long = bits == 32 and form == UNSIGNED
+    is_inverted = bits > 8 and tags.get(_PHOTOMETRIC) == WHITE_IS_ZERO
+    is_planar = bits > 8 and tags.get(_PLANAR) == PLANES
+    if is_signed_byte or is_unsigned_long or is_inverted or is_planar or bits == 12:
+        raise DecodeError("was loaded by Pillow from a TIFF that it reads wrong; give the path or bytes of the file")
 
 
 def with_transparent_level(raster: Raster, level: object) -> Raster:

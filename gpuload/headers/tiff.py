@@ -40,7 +40,7 @@ JPEG_COMPRESSIONS = (6, 7, 34_892)
 UNSIGNED = 1
 SIGNED = 2
 FLOAT = 3
-_PLANES = 2
+PLANES = 2
 _REDUCED = 1  # a bit of the kind of page
 _TRANSPARENCY = 4  # another
 _OLD_REDUCED = 2
@@ -48,6 +48,7 @@ _OLD_REDUCED = 2
 _TYPES = {1: "B", 2: "B", 3: "H", 4: "I", 6: "b", 7: "B", 8: "h", 9: "i", 13: "I", 16: "Q", 17: "q", 18: "Q"}
 _MOST_PAGES = 100_000
 _MOST_VALUES = 4_096
+_MOST_ENTRIES = 2_000_000  # of all directories: those of a hostile file may overlap
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ class _Layout:
         self._data = data
         self._order = order
         self._is_big = is_big
+        self._entries = 0
 
     def chain(self) -> Iterator[dict[int, tuple[int, ...]]]:
         """The directory of each page."""
@@ -139,12 +141,14 @@ class _Layout:
         step = 20 if self._is_big else 12
         count = self._number("Q" if self._is_big else "H", offset)
         entries = offset + head
-        if count < 1 or count > _MOST_VALUES or entries + count * step > len(self._data):
+        self._entries += count
+        is_sound = 1 <= count <= _MOST_VALUES and entries + count * step <= len(self._data)
+        if not is_sound or self._entries > _MOST_ENTRIES:
             return {}, 0
         tags: dict[int, tuple[int, ...]] = {}
         for entry in range(entries, entries + count * step, step):
             tag = self._number("H", entry)
-            if tag in _WANTED:
+            if tag in _WANTED and tag not in tags:
                 tags[tag] = self._values(entry)
         return tags, self._number("Q" if self._is_big else "I", entries + count * step)
 
@@ -192,7 +196,7 @@ def _page(number: int | None, tags: dict[int, tuple[int, ...]]) -> TiffPage | No
         form=value(_FORMAT, UNSIGNED),
         photometric=value(_PHOTOMETRIC, BLACK_IS_ZERO),
         compression=value(_COMPRESSION, 1),
-        planar=value(_PLANAR, 1) == _PLANES,
+        planar=value(_PLANAR, 1) == PLANES,
         extra=tags.get(_EXTRA, ()),
         reduced=bool(subfile & _REDUCED) or value(_OLD_SUBFILE, 0) == _OLD_REDUCED,
         is_mask=bool(subfile & _TRANSPARENCY),

@@ -28,7 +28,7 @@ from gpuload.fields.captions import CaptionKind
 from gpuload.fields.field import Field
 from gpuload.fields.kind import Origin
 from gpuload.fields.registry import KINDS
-from gpuload.formats import Conversion, as_levels, converted, in_color_space, raster_of_image
+from gpuload.formats import Conversion, as_levels, converted, in_color_space, is_srgb, raster_of_image
 from gpuload.machine.installed import require
 from gpuload.sources import listing
 from gpuload.sources.files import (
@@ -146,6 +146,7 @@ class Source(ABC):
             finally:
                 if isinstance(rows, Generator):  # closes its file now, not when the error is collected
                     rows.close()
+        findings.notes += [sentence.format(f"{count:,}") for sentence, count in sorted(reader.remarks.items())]
         (scratch / _KINDS).write_text(json.dumps([reader.kinds, findings.notes, findings.origin, findings.classes]))
 
     def list_samples(self) -> listing.Listing:
@@ -325,6 +326,7 @@ class _Reader:
     """Checks the rows of a source, and finds the kind of each field.
 
     blobs: receives images, masks and arrays that the rows hold. kinds: of the fields, known after the first row.
+    remarks: on PIL images, as `Kind.remarks`.
     """
 
     def __init__(self, source: Source, findings: Findings, blobs: BinaryIO | None = None) -> None:
@@ -332,6 +334,7 @@ class _Reader:
         self._number = -1  # of the row
         self._offset = 0
         self.kinds: FieldKinds = {}
+        self.remarks: Counter[str] = Counter()
 
     def entries(self, rows: Iterable[Row]) -> Iterator[list[Any]]:
         """For each row the name, size and address of its image, then the value of each field.
@@ -446,10 +449,16 @@ class _Reader:
         try:
             raster = raster_of_image(picture)
             image = converted(raster, conversion)
+            profile = b""
             if isinstance(image, Image.Image):
-                image, _ = in_color_space(image, raster.profile, conversion.icc)
+                image, profile = in_color_space(image, raster.profile, conversion.icc)
         except (DecodeError, OSError) as error:
             return _REFUSED + str(error).encode()
+        self.remarks.update(raster.remarks)
+        if isinstance(image, Image.Image) and not is_srgb(profile):
+            file = io.BytesIO()
+            image.save(file, "TIFF", icc_profile=profile)  # an array has no place for it
+            return file.getvalue()
         return _npy_bytes(np.asarray(image))
 
 

@@ -150,8 +150,8 @@ def test_every_door_gives_the_same_pixels(tmp_path: Path, mode: str) -> None:
     outcomes = {}
     for door in DOORS:
         (tmp_path / door).mkdir()
-        given = {name: through(door, data, tmp_path / door / f"{n}") for n, (name, data) in enumerate(images.items())}
-        folder = pack(tmp_path / f"{door}-packed", given, mode)
+        inputs = {name: through(door, data, tmp_path / door / f"{n}") for n, (name, data) in enumerate(images.items())}
+        folder = pack(tmp_path / f"{door}-packed", inputs, mode)
         outcomes[door] = outcome(folder, "native")
         dali = outcome(folder, "dali")
         for name, pixels in outcomes[door].items():
@@ -171,11 +171,11 @@ def test_every_door_gives_the_same_pixels(tmp_path: Path, mode: str) -> None:
 
 def test_rgb_is_what_the_numbers_say(tmp_path: Path) -> None:
     folder = pack(tmp_path / "packed", {name: data for name, (data, *_) in FILES.items()}, "RGB")
-    found = pixels_of(folder, "native")
+    decoded = pixels_of(folder, "native")
     samples = gpuload.Dataset(folder)
     assert sources_of(folder) == [*FILES]
     for row, (name, (_, _, wanted)) in enumerate(FILES.items()):
-        assert np.abs(found[name] - wanted).max() <= 1.01, name
+        assert np.abs(decoded[name] - wanted).max() <= 1.01, name
         assert np.abs(np.asarray(samples[row]["image"].convert("RGB")) - wanted).max() <= 1.01, name
 
 
@@ -208,3 +208,53 @@ def test_an_opened_file_is_stored_as_it_is(tmp_path: Path) -> None:
     )
     assert report.kinds == {"kept": 1, "array": 2}
     assert opened.fp is not None  # the caller's file is not closed
+
+
+@pytest.mark.parametrize(
+    ("numbers", "options"),
+    [
+        (GRAY.astype(np.int8), {}),
+        (DEEP, {"photometric": "miniswhite"}),
+        (DEEP >> 4, {"bitspersample": 12}),
+        (DEEP.astype(np.uint32) << 16, {}),
+        (np.stack([DEEP] * 3), {"photometric": "rgb", "planarconfig": "separate"}),
+    ],
+)
+def test_what_pillow_has_read_wrong_is_refused(tmp_path: Path, numbers: Array, options: dict[str, Any]) -> None:
+    """Once it is loaded: of these the file alone tells what they are."""
+    tifffile = pytest.importorskip("tifffile", reason="needs the extra 'codecs'")
+    file = io.BytesIO()
+    tifffile.imwrite(file, numbers, **{"photometric": "minisblack", **options})
+    loaded = Image.open(file)
+    loaded.load()
+    folder = pack(tmp_path / "packed", {"good": Image.fromarray(GRAY), "bad": loaded}, "RGB")
+    (reason,) = rejected_of(folder).values()
+    assert "was loaded by Pillow from a TIFF that it reads wrong; give the path or bytes" in reason
+
+
+def test_arrays_in_files_are_as_in_programs(tmp_path: Path) -> None:
+    """Floats in 0..1, and channels first."""
+    arrays = {"floats": WIDE / 255, "first": WIDE.transpose(2, 0, 1), "plain": WIDE}
+    paths = {}
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+        paths[name] = str(tmp_path / f"{name}.npy")
+    for door, images in (("arrays", arrays), ("paths", paths)):
+        decoded = pixels_of(pack(tmp_path / door, images, "RGB"), "native")
+        for name in arrays:
+            np.testing.assert_array_equal(decoded[name], WIDE, err_msg=f"{door} {name}")
+
+
+def test_pil_images_are_counted_and_keep_their_profiles(tmp_path: Path) -> None:
+    """Loaded, so that there is no file to store."""
+    profile = b"\0" * 16 + b"RGB " + bytes(200)
+    colors = Image.fromarray(WIDE)
+    colors.info["icc_profile"] = profile
+    deep = Image.fromarray(DEEP)
+    report = gpuload.pack(
+        [{"image": colors}, {"image": deep}], tmp_path, workers=1, progress=False, shuffle=False, lossless=True
+    )
+    assert any(note.startswith("16 bits → 8: 1;") for note in report.notes)
+    first, second = (Image.open(io.BytesIO(row["image"])) for row in rows_of(tmp_path / "train"))
+    assert first.info["icc_profile"] == profile and "icc_profile" not in second.info
+    np.testing.assert_array_equal(np.asarray(first), WIDE)

@@ -92,8 +92,8 @@ STORED = {
 
 @pytest.mark.parametrize("name", STORED)
 def test_stored_numbers_are_the_classes(tmp_path: Path, name: str) -> None:
-    found = numbers_of(pack(tmp_path, {name: STORED[name]}))
-    np.testing.assert_array_equal(found[name], NUMBERS)
+    classes = numbers_of(pack(tmp_path, {name: STORED[name]}))
+    np.testing.assert_array_equal(classes[name], NUMBERS)
 
 
 @pytest.mark.parametrize("form", ["array", "TIFF", "TIFF of white as zero", "PNG", "PIL"])
@@ -141,8 +141,8 @@ def test_what_has_no_one_meaning_is_refused(tmp_path: Path, name: str) -> None:
 
 def test_lossless_jpeg_2000_and_webp_are_no_loss(tmp_path: Path) -> None:
     image = Image.fromarray(NUMBERS.astype(np.uint8))
-    found = numbers_of(pack(tmp_path, {"mask": encode(image, "JPEG2000", irreversible=False)}))
-    np.testing.assert_array_equal(found["mask"], NUMBERS)
+    classes = numbers_of(pack(tmp_path, {"mask": encode(image, "JPEG2000", irreversible=False)}))
+    np.testing.assert_array_equal(classes["mask"], NUMBERS)
 
 
 @pytest.mark.parametrize("reading", ["stored", "levels"])
@@ -153,10 +153,10 @@ def test_the_grays_of_a_palette_or_its_numbers(tmp_path: Path, reading: str) -> 
         "colours": palette(NUMBERS, COLORS),
         "gray": gray(levels[NUMBERS], 8),
     }
-    found = numbers_of(pack(tmp_path, masks, masks=reading))
-    np.testing.assert_array_equal(found["palette"], NUMBERS if reading == "stored" else levels[NUMBERS])
-    np.testing.assert_array_equal(found["colours"], NUMBERS)
-    np.testing.assert_array_equal(found["gray"], levels[NUMBERS])
+    classes = numbers_of(pack(tmp_path, masks, masks=reading))
+    np.testing.assert_array_equal(classes["palette"], NUMBERS if reading == "stored" else levels[NUMBERS])
+    np.testing.assert_array_equal(classes["colours"], NUMBERS)
+    np.testing.assert_array_equal(classes["gray"], levels[NUMBERS])
 
 
 def test_few_bits_beside_eight_are_a_question(tmp_path: Path) -> None:
@@ -167,12 +167,12 @@ def test_few_bits_beside_eight_are_a_question(tmp_path: Path) -> None:
         pack(tmp_path / "asked", masks)
     assert not (tmp_path / "asked" / "train").exists()
     for reading, white in (("stored", 1), ("levels", 255)):
-        found = numbers_of(pack(tmp_path / reading, masks, masks=reading))
-        np.testing.assert_array_equal(found["few"], is_thing * white)
-        np.testing.assert_array_equal(found["many"], is_thing * 255)
+        classes = numbers_of(pack(tmp_path / reading, masks, masks=reading))
+        np.testing.assert_array_equal(classes["few"], is_thing * white)
+        np.testing.assert_array_equal(classes["many"], is_thing * 255)
     alike = {"few": _few_bits(is_thing, 1), "many": gray(is_thing, 8), "none": _few_bits(is_thing * 0, 1)}
-    found = numbers_of(pack(tmp_path / "alike", alike))  # 1 is class 1 in all of them
-    np.testing.assert_array_equal(found["few"], found["many"])
+    classes = numbers_of(pack(tmp_path / "alike", alike))  # 1 is class 1 in all of them
+    np.testing.assert_array_equal(classes["few"], classes["many"])
 
 
 @pytest.mark.parametrize("orientation", range(2, 9))
@@ -184,9 +184,9 @@ def test_a_mask_of_stored_pixels_is_turned_with_its_image(tmp_path: Path, orient
     masks = {"as stored": NUMBERS, "own orientation": turned(Image.fromarray(NUMBERS.astype(np.uint8)), orientation)}
     asked = {"turn_masks": "yes"} if orientation < 5 else {}
     folder = pack(tmp_path / "turned", masks, data, **asked)
-    found = numbers_of(folder)
-    np.testing.assert_array_equal(found["as stored"], wanted)
-    np.testing.assert_array_equal(found["own orientation"], wanted)
+    classes = numbers_of(folder)
+    np.testing.assert_array_equal(classes["as stored"], wanted)
+    np.testing.assert_array_equal(classes["own orientation"], wanted)
     upright = numbers_of(pack(tmp_path / "upright", {"mask": wanted}, data, turn_masks="no"))
     np.testing.assert_array_equal(upright["mask"], wanted)
     if orientation < 5:

@@ -132,10 +132,10 @@ RIGHT: dict[str, tuple[bytes, str, Array]] = {
 @pytest.mark.parametrize("name", RIGHT)
 def test_pixels_are_the_numbers_that_were_written(name: str) -> None:
     data, mode, wanted = RIGHT[name]
-    found = pixels(data, mode).astype(float)
+    read = pixels(data, mode).astype(float)
     bands = wanted if wanted.ndim == 3 else wanted[..., None]
-    assert found.shape == bands.shape
-    assert np.abs(found - bands).max() <= (1.01 if mode == "RGB" else 0)
+    assert read.shape == bands.shape
+    assert np.abs(read - bands).max() <= (1.01 if mode == "RGB" else 0)
 
 
 @pytest.mark.parametrize("name", ["BMP of 8 bits, black and white", "BMP of 4 bits, grays"])
@@ -225,8 +225,7 @@ def test_a_tiff_of_four_bands_has_the_meaning_that_is_asked_for() -> None:
 def test_the_full_image_is_packed_not_its_thumbnail(below: bool) -> None:
     first = {**THUMBNAIL, "subifds": 1} if below else THUMBNAIL
     data = pages((LEVELS[:8, :8], first), (LEVELS[:16, :16], THUMBNAIL if not below else FULL), (LEVELS, FULL))
-    found = pixels(data, "L")[..., 0]
-    np.testing.assert_array_equal(found, LEVELS)
+    np.testing.assert_array_equal(pixels(data, "L")[..., 0], LEVELS)
 
 
 def test_pages_and_frames() -> None:
@@ -269,10 +268,10 @@ def test_the_summary_counts_what_was_lost(tmp_path: Path, capsys: pytest.Capture
 
 def profile() -> bytes:
     """A colour profile other than sRGB: that with red and blue exchanged, by another name."""
-    made = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
-    red = made.index(b"rXYZ")
-    blue = made.index(b"bXYZ")
-    swapped = bytearray(made)
+    standard = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    red = standard.index(b"rXYZ")
+    blue = standard.index(b"bXYZ")
+    swapped = bytearray(standard)
     swapped[red : red + 4] = b"bXYZ"
     swapped[blue : blue + 4] = b"rXYZ"
     return bytes(swapped).replace("sRGB".encode("utf-16-be"), "BRGs".encode("utf-16-be")).replace(b"sRGB", b"BRGs")
@@ -291,12 +290,12 @@ def test_profiles_are_kept_or_applied() -> None:
         raw = prepare_image(data, encoding=Encoding("raw"))
         assert any("colour profile" in remark and "--icc srgb" in remark for remark in raw.remarks)
         lossless = encode(picture, name, icc_profile=other, **({"lossless": True} if name == "WEBP" else {}))
-        found = pixels(lossless, "RGB", icc="srgb")
-        assert np.abs(found.astype(int) - np.asarray(picture)[..., ::-1]).max() <= 3
+        applied = pixels(lossless, "RGB", icc="srgb")
+        assert np.abs(applied.astype(int) - np.asarray(picture)[..., ::-1]).max() <= 3
     kept = encode(picture, icc_profile=other)
     assert prepare_image(kept).data == kept
-    made = prepare_image(kept, encoding=Encoding(icc="srgb"))
-    assert made.kind == "jpeg-to-srgb" and "icc_profile" not in Image.open(io.BytesIO(made.data)).info
+    changed = prepare_image(kept, encoding=Encoding(icc="srgb"))
+    assert changed.kind == "jpeg-to-srgb" and "icc_profile" not in Image.open(io.BytesIO(changed.data)).info
     plain = encode(picture)
     assert prepare_image(plain, encoding=Encoding(icc="srgb")).data == plain
 
