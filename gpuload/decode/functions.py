@@ -10,7 +10,6 @@ is not called for samples that do not decode.
 
 import ctypes
 import os
-import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -38,6 +37,7 @@ from gpuload.fields.motion import Motion
 from gpuload.fields.rows import MovingField, take
 from gpuload.functions.function import Caller, Entries, FailedCallError, Sample, name_of
 from gpuload.kernels.structs import PICTURE
+from gpuload.machine.apart import Flag
 from gpuload.read.batch import Batch
 from gpuload.types import U8, Array
 
@@ -124,7 +124,7 @@ class CallFunctions(Stage):
                 )
         befores = [form.levels(stored.pixels) for form in forms if form.function == "before_crop"]
         self.whole = WholeImages(stored) if befores else None
-        self._is_ended = threading.Event()
+        self._is_ended = Flag()
         # Made last, so it runs first at the interpreter's exit.
         weakref.finalize(self, _end, self._is_ended, caller.close, os.getpid())
 
@@ -153,7 +153,7 @@ class CallFunctions(Stage):
             """One thread's share: takes the next free row until none is left."""
             for row in rows:
                 is_over = row >= len(batch) or row > min(calls.failed, default=row)
-                if is_over or job.is_abandoned or self._is_ended.is_set():
+                if is_over or job.is_abandoned or self._is_ended.is_set:
                     return
                 if row not in calls.broken and row not in batch.placeholders:
                     self._make(calls, batch, row, plan)
@@ -184,7 +184,7 @@ class CallFunctions(Stage):
 
     def close(self) -> None:
         """Stops the processes and the threads."""
-        self._is_ended.set()
+        self._is_ended.is_set = True
         self.caller.close()
 
     def room(self, number: int, batch: Batch) -> Any:
@@ -210,10 +210,10 @@ class CallFunctions(Stage):
             calls.failed[row] = failed
 
 
-def _end(is_ended: threading.Event, close: Callable[[], None], process: int) -> None:
+def _end(is_ended: Flag, close: Callable[[], None], process: int) -> None:
     """At the interpreter's exit, or if the stage is garbage collected: threads take no further samples."""
     if os.getpid() == process:  # not in a forked child, which has none of the threads and processes
-        is_ended.set()
+        is_ended.is_set = True
         close()
 
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 
 from gpuload.decode.interface import BatchDecodeError, Decoded, Fault
+from gpuload.machine.apart import Flag, uninterrupted
 from gpuload.machine.installed import fault_of
 from gpuload.monitor import annotate
 from gpuload.read.batch import Batch
@@ -85,22 +86,38 @@ class Task(Generic[T]):
         return self.value
 
 
+class _Here(threading.local):
+    """What the current thread is. owner: of the threads that it is one of, or None."""
+
+    owner: object = None
+
+
+_here = _Here()
+
+
 class Threads:
     """Threads that end when this object is closed or garbage collected, or the interpreter exits.
 
-    initializer: called first in each thread.
+    initializer: called first in each thread. owner: see `_Here`.
     """
 
-    def __init__(self, count: int, name: str, initializer: Callable[[], None] = lambda: None) -> None:
-        self._tasks: SimpleQueue[Task[Any] | None] = SimpleQueue()
-        threads = [
-            threading.Thread(target=_run, args=(self._tasks, initializer), name=f"{name}_{number}", daemon=True)
-            for number in range(count)
-        ]
-        for thread in threads:
-            thread.start()
-        self._closed = threading.Event()
+    def __init__(
+        self, count: int, name: str, initializer: Callable[[], None] = lambda: None, owner: object = None
+    ) -> None:
+        self._tasks: _Tasks = SimpleQueue()
+        self._closed = Flag()
+        uninterrupted(partial(self._start, count, name, initializer, owner))
+
+    def _start(self, count: int, name: str, initializer: Callable[[], None], owner: object) -> None:
+        threads: list[threading.Thread] = []
+        # A signal may come before the first step of a finalizer. This one has none: a queue's method, written in C.
+        forgotten = weakref.ref(self, self._tasks.put)
         self._stop = weakref.finalize(self, _stop, self._tasks, threads, self._closed, os.getpid())
+        for number in range(count):
+            arguments = self._tasks, initializer, owner, forgotten
+            thread = threading.Thread(target=_run, args=arguments, name=f"{name}_{number}", daemon=True)
+            thread.start()
+            threads.append(thread)
 
     def submit(self, work: Callable[[], T], times: int = 1) -> Task[T]:
         """Queues a task for the next free thread, or for so many. After `close`, or while the interpreter exits, it is
@@ -108,7 +125,7 @@ class Threads:
         task = Task(work, times)
         for _ in range(times):
             self._tasks.put(task)
-        if self._closed.is_set():  # by another thread meanwhile
+        if self._closed.is_set:  # by another thread meanwhile
             _cancel(self._tasks)
         return task
 
@@ -117,14 +134,21 @@ class Threads:
         self._stop()
 
 
-def _run(tasks: "SimpleQueue[Task[Any] | None]", initializer: Callable[[], None]) -> None:
+_Tasks = SimpleQueue[Task[Any] | weakref.ref[Threads] | None]  # what is no task ends a thread
+
+
+def _run(tasks: "_Tasks", initializer: Callable[[], None], owner: object, forgotten: "weakref.ref[Threads]") -> None:
+    """A thread. forgotten: is put among the tasks when these threads are garbage collected."""
+    _here.owner = owner
     initializer()
-    while (task := tasks.get()) is not None:
+    while isinstance(task := tasks.get(), Task):
         task.run()
         del task  # a waiting thread must not keep a batch alive
+    if task is forgotten:
+        tasks.put(forgotten)  # for the other threads
 
 
-def _cancel(tasks: "SimpleQueue[Task[Any] | None]") -> None:
+def _cancel(tasks: "_Tasks") -> None:
     """Ends the tasks that no thread will take: another thread may wait for them."""
     signals = 0  # to end threads, not all taken yet if several threads close at once
     while True:
@@ -132,44 +156,45 @@ def _cancel(tasks: "SimpleQueue[Task[Any] | None]") -> None:
             task = tasks.get_nowait()
         except Empty:
             break
-        if task is None:
-            signals += 1
-        else:
+        if isinstance(task, Task):
             task.cancelled = True
             task.run()
+        elif task is None:
+            signals += 1
     for _ in range(signals):
         tasks.put(None)
 
 
-def _stop(
-    tasks: "SimpleQueue[Task[Any] | None]", threads: list[threading.Thread], closed: threading.Event, process: int
-) -> None:
+def _stop(tasks: "_Tasks", threads: list[threading.Thread], closed: Flag, process: int) -> None:
     if os.getpid() != process:  # a forked child has none of the threads
         return
     for _ in threads:
         tasks.put(None)
     for thread in threads:
-        if thread is not threading.current_thread():  # the garbage collector may call this in any thread
+        if thread.ident != threading.get_ident():  # the garbage collector may call this in any thread
             thread.join()
-    closed.set()
+    closed.is_set = True
     _cancel(tasks)
 
 
-def compute_threads(count: int, name: str) -> Threads:
+def compute_threads(count: int, name: str, owner: object = None) -> Threads:
     """Threads that compute, where torch is installed with one torch thread each.
 
     torch keeps its number of threads per calling thread, but process-wide for MKL and for threads yet to start. So the
     user's number is restored once all of ours have started.
     """
     if fault_of("torch") is not None:
-        return Threads(count, name)
-    torch = import_module("torch")
+        return Threads(count, name, owner=owner)
+    return uninterrupted(partial(_start_computing, import_module("torch"), count, name, owner))
+
+
+def _start_computing(torch: Any, count: int, name: str, owner: object) -> Threads:
     torch_threads = torch.get_num_threads()
     started = threading.Barrier(count + 1)
     try:
-        threads = Threads(count, name, partial(_compute_alone, torch, started))
+        threads = Threads(count, name, partial(_compute_alone, torch, started), owner)
         started.wait()
-    except BaseException:  # Ctrl-C, or no more threads
+    except BaseException:  # no more threads
         started.abort()
         raise
     finally:
@@ -308,11 +333,21 @@ class Runner:
         self.stages, self.prefetch = tuple(stages), prefetch
         self._device = device
         self._ahead: deque[list[Task[Job | None]]] = deque()  # of the current call: of each batch a task for each stage
+        self._ended: deque[deque[list[Task[Job | None]]]] = deque()  # of earlier calls, whose ends may be waited for
+        self._owner = object()  # of the threads, without a reference to this
         # Beginning a batch is some 0.3 ms of Python, which the training loop does not spend.
-        self._threads = [Threads(1, f"gpuload-{stage.name}{'-start' * bool(stage.threads)}") for stage in self.stages]
-        self._pools = [
-            compute_threads(stage.threads, f"gpuload-{stage.name}") if stage.threads else None for stage in self.stages
+        self._threads = [
+            Threads(1, f"gpuload-{stage.name}{'-start' * bool(stage.threads)}", owner=self._owner)
+            for stage in self.stages
         ]
+        self._pools = [
+            compute_threads(stage.threads, f"gpuload-{stage.name}", self._owner) if stage.threads else None
+            for stage in self.stages
+        ]
+
+    def is_at_work_here(self) -> bool:
+        """Whether the current thread is one of this runner's own, which it cannot wait for."""
+        return _here.owner is self._owner
 
     def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
         """Each batch with its pixels.
@@ -392,26 +427,32 @@ class Runner:
         self.stages[number].end(job)
 
     def _abandon(self) -> None:
-        """Cancels all batches in flight, and waits until no thread works on them."""
-        ahead, self._ahead = self._ahead, deque()  # `close` may be called by another thread
-        self._end(ahead)
+        """Cancels all batches in flight, and waits until no thread works on them. What was interrupted, the next call
+        completes."""
+        self._ended.append(self._ahead)
+        self._ahead = deque()  # `close` may be called by another thread
+        for ahead in self._ended.copy():
+            self._end(ahead)
+            with suppress(ValueError):  # another thread has removed it
+                self._ended.remove(ahead)
 
     def _end(self, ahead: deque[list[Task[Job | None]]]) -> None:
         tasks = [task for tasks in list(ahead) for task in tasks]
         for task in tasks:
             task.cancelled = True
         for task in tasks:
-            if task.value is not None:
-                task.value.abandon()
+            if (job := task.value) is not None:
+                job.abandon()
         for task in tasks:
             task.wait()
-            if task.value is not None:
-                task.value.abandon()  # begun meanwhile; the task of its next stage waits for its shares
+            if (job := task.value) is not None:
+                job.abandon()  # begun meanwhile; the task of its next stage waits for its shares
         for task in tasks:
-            if task.value is not None:
-                if task.value.shares is not None:
-                    task.value.shares.wait()
+            if (job := task.value) is not None:
+                if job.shares is not None:
+                    job.shares.wait()
                 task.value = None  # whoever keeps the generator of an earlier call keeps none of its batches
+            del job
 
     def _count_ready(self) -> int:
         ready = 0

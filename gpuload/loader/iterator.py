@@ -1,9 +1,8 @@
 """`DaliIterator`: the loader that a training loop iterates over."""
 
 import os
-import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -24,7 +23,9 @@ from gpuload.errors import ArgumentError, CallError, GpuloadError, StateError
 from gpuload.fields.kind import FieldSpec
 from gpuload.loader.arguments import ADVICE, ARGUMENTS, STATE
 from gpuload.loader.pipeline import CorruptSamples, Pipeline, Report, check_current, followed
+from gpuload.loader.progress import Loop, Progress
 from gpuload.loader.samplers import Sampler, make_sampler
+from gpuload.machine.apart import Flag
 from gpuload.machine.ranks import compare_ranks, compare_with_counterparts, find_ranks
 from gpuload.monitor import MOST_STEPS, Metrics
 from gpuload.order.arguments import Balance, Mixture, Repeated, Shuffle, Weights
@@ -175,8 +176,7 @@ class DaliIterator:
             buckets=schedule.buckets,
         )
         self._epochs = plan.epochs
-        self._next = self._handed_out = Position(0, 0, 0)  # where the next `for` loop starts; the progress of this one
-        self._is_loaded = False  # whether the next loop starts at a position that was loaded
+        self._progress = Progress()
         compare_with_counterparts(self.ranks, self._settings())
         self._output = output
         self._on_corrupt = on_corrupt if isinstance(on_corrupt, OnCorrupt) else None  # None: raises
@@ -223,8 +223,7 @@ class DaliIterator:
         self._pipeline = self._open(chosen, resources, arrays, collate, self._on_corrupt)
         if self._mixing is not None:
             self._warn_of_sorted_shards(self._mixing.window * self._mixing.lanes)
-        self._over = threading.Event()  # set where the current loop is ended by another one, or by `close`
-        self._last: tuple[Position, Position] | None = None  # before and after the last batch returned
+        self._over = Flag()  # set where the current loop is ended by another one, or by `close`
         self._closed = False
 
     def _open(
@@ -269,7 +268,7 @@ class DaliIterator:
         batch: `iter` alone changes nothing, since Lightning calls it several times beforehand.
         """
         self._check_usable()
-        return self._epoch()
+        return Loop(self._batches(), self._progress)
 
     @checked("DaliIterator.set_epoch", epoch=whole(0, 10**9))
     def set_epoch(self, epoch: int) -> None:
@@ -280,9 +279,8 @@ class DaliIterator:
 
         epoch: its number, from 0.
         """
-        if epoch != self._next.epoch:
-            self._next = self._handed_out = self._epochs.start(epoch)
-            self._is_loaded = False
+        if epoch != self._progress.next.epoch:
+            self._progress.start_at(self._epochs.start(epoch), is_loaded=False)
 
     def _move_on(self, epoch: int) -> None:
         """Makes an epoch the next one as a training loop asks that counts epochs of its own.
@@ -290,12 +288,12 @@ class DaliIterator:
         Such a loop may have gone through this loader several times in one of its epochs, as Lightning does with the
         shorter of two. So an earlier epoch is not gone back to, and a loaded position is not left.
         """
-        if epoch > self._next.epoch and not self._is_loaded:
+        if epoch > self._progress.next.epoch and not self._progress.is_loaded:
             self.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the last batch returned: plain numbers, the same on all ranks, under 1 kB."""
-        return self._plan.state_dict(self._handed_out)
+        return self._plan.state_dict(self._progress.handed_out)
 
     @checked("DaliIterator.load_state_dict", state=STATE)
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -317,8 +315,7 @@ class DaliIterator:
                 f"{self._epochs.samples:,} here. "
                 "Was it made with steps_per_epoch? Construct the loader with it, too"
             )
-        self._next = self._handed_out = position
-        self._is_loaded = True
+        self._progress.start_at(position, is_loaded=True)
 
     @checked("DaliIterator.check_ranks", timeout_s=number(POSITIVE, 1e6, "seconds, above 0 and up to 1e6"))
     def check_ranks(self, timeout_s: float = 60) -> None:
@@ -377,7 +374,7 @@ class DaliIterator:
         if batch is not None:
             return draw_sheet(drawing.cells(_named_fields(batch, self._collate), n))
         cells: list[Cell] = []
-        start = self._handed_out if epoch is None else self._epochs.start(epoch)
+        start = self._progress.handed_out if epoch is None else self._epochs.start(epoch)
         with closing(self._open_preview()) as pipeline:
             for position in (start, self._epochs.following(start)):  # after a finished epoch, the next one is shown
                 left = n
@@ -404,11 +401,15 @@ class DaliIterator:
         return self._open(chosen, resources, arrays, collate, on_corrupt)
 
     def close(self) -> None:
-        """Stops the threads and frees the memory. Batches already returned stay valid."""
-        if self._closed:  # or never constructed, if a subclass has a __del__
+        """Stops the threads and frees the memory. Batches already returned stay valid.
+
+        If Ctrl-C ends this call, the threads end all the same, and a further call waits for that. In the loader's own
+        function, it does not wait.
+        """
+        if "_over" not in self.__dict__:  # never constructed, if a subclass has a __del__
             return
         self._closed = True
-        self._over.set()
+        self._over.is_set = True
         if os.getpid() == self._process:  # a forked child would wait for threads that it does not have
             self._pipeline.close()
 
@@ -456,17 +457,20 @@ class DaliIterator:
     @property
     def padding(self) -> int:
         """Samples at the end of the last batch that only keep this rank in step (see `drop_last`)."""
-        return 0 if self._last is None else self._epochs.padding(*(at.begin + at.samples for at in self._last))
+        last = self._progress.last
+        return 0 if last is None else self._epochs.padding(*(at.begin + at.samples for at in last))
 
     @property
     def remainder(self) -> int:
         """Samples of the last batch on all ranks without padding, for Accelerate; -1 before the first."""
-        return -1 if self._last is None else self._last[1].samples - self._last[0].samples
+        last = self._progress.last
+        return -1 if last is None else last[1].samples - last[0].samples
 
     @property
     def end_of_dataloader(self) -> bool:
         """Whether the last batch is the last of its epoch, for Accelerate."""
-        return self._last is not None and self._epochs.is_last(self._last[1])
+        last = self._progress.last
+        return last is not None and self._epochs.is_last(last[1])
 
     @property
     def sampler(self) -> "Sampler":
@@ -517,30 +521,36 @@ class DaliIterator:
             f"{self.ranks.world_size}, on {self.device} by {self.decoder} with {counted(self.num_threads, 'thread')})"
         )
 
-    def _epoch(self) -> Iterator[tuple[Any, ...]]:
-        self._over.set()
-        over = self._over = threading.Event()
+    def _batches(self) -> Generator[tuple[Any, Position], None, None]:
+        """The batches of a loop, each with the position after it."""
+        if self._pipeline.is_at_work_here():
+            raise GpuloadError(
+                "this loop runs in a function of its own DaliIterator, and would wait for itself. Construct another "
+                "loader for it"
+            )
+        self._over.is_set = True
+        over = self._over = Flag()
         self._check_usable()  # afterwards: `close`, called by another thread at any moment, is noticed
-        position = self._handed_out = self._next
+        progress = self._progress
+        position = progress.handed_out = progress.next
         try:
-            self._next = self._epochs.following(position)
-            self._is_loaded = False
+            progress.next = self._epochs.following(position)
+            progress.is_loaded = False
             augments = self._schedule.at(position.epoch)
             with followed(self):
-                for made in self._pipeline.epoch(position, self._epochs, augments, lambda: not over.is_set()):
-                    self._last = self._handed_out, made.position
-                    self._handed_out, fields = made.position, [made.fields]
+                for made in self._pipeline.epoch(position, self._epochs, augments, lambda: not over.is_set):
+                    batch = [(made.fields, made.position)]
                     del made
-                    yield fields.pop()  # not from a variable: a suspended generator would keep the batch alive
+                    yield batch.pop()  # not from a variable: a suspended generator would keep the batch alive
                     self._check_usable()
-                    check_current(not over.is_set())
+                    check_current(not over.is_set)
         except GeneratorExit:  # the loop was left
             raise
         except BaseException:
-            if not over.is_set():  # else the position is that of a later loop
-                self._next = self._handed_out
+            if not over.is_set:  # else the position is that of a later loop
+                progress.next = progress.handed_out
             raise
-        self._handed_out = self._epochs.following(position)
+        progress.handed_out = self._epochs.following(position)
 
     def _settings(self) -> dict[str, Any]:
         """Settings that must be the same on all ranks."""

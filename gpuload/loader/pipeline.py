@@ -2,6 +2,7 @@
 lists samples that do not decode."""
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from gpuload.decode.faults import FaultHandler, HandledBatch
 from gpuload.decode.interface import BatchDecodeError, Decoded, Fault
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import DecodeError, GpuloadError, ShardError
+from gpuload.machine.apart import Apart, uninterrupted
 from gpuload.monitor import Meter, annotate
 from gpuload.order.stream import Epochs, Position
 from gpuload.read.batch import Batch
@@ -165,12 +167,32 @@ class Pipeline:
         self._open_reader, self.reader, self.decoder = open_reader, open_reader(), decoder
         self._make_fields, self._no_pixels, self.corrupt = make_fields, no_pixels, corrupt
         self.meter = Meter(self.reader.disk_s, folder)
+        self._closing = threading.Lock()
+        self._is_closed = False
 
     def close(self) -> None:
-        """Stops the threads and frees the memory; batches already returned stay valid."""
-        self.reader.interrupt()
-        self.decoder.close()
-        self.reader.close()
+        """Stops the threads and frees the memory; batches already returned stay valid.
+
+        Ctrl-C ends the waiting alone; a further call waits again. One of the threads, as in a user's function, does not
+        wait: they end after it.
+        """
+        if self.is_at_work_here():
+            Apart(self._close)
+        else:
+            uninterrupted(self._close)
+
+    def is_at_work_here(self) -> bool:
+        """Whether the current thread is one of this pipeline's own, which it cannot wait for."""
+        return self.decoder.decoder.is_at_work_here()
+
+    def _close(self) -> None:
+        with self._closing:
+            if self._is_closed:
+                return
+            self.reader.interrupt()
+            self.decoder.close()
+            self.reader.close()
+            self._is_closed = True
 
     def epoch(
         self,
