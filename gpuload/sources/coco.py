@@ -1,7 +1,7 @@
 """COCO's JSON: captions, or instances with boxes and classes, beside a folder of images."""
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from gpuload.sources.coco_document import CocoDocument, check_document
 from gpuload.sources.files import Files, Findings, decode_text, lone_folder, read_file, readable
 from gpuload.sources.listing import SPLIT, named_splits, one_file_each
 from gpuload.sources.rows import FilesSource, Row
-from gpuload.sources.survey import files_of_kind
+from gpuload.sources.survey import survey
 
 
 class CocoSource(FilesSource):
@@ -52,7 +52,7 @@ class CocoSource(FilesSource):
     def rows(self, findings: Findings) -> Iterator[Row]:
         splits = {"": ""} if self.annotations is not None else self._choose()
         parts = {split: self._read(name, findings) for split, name in splits.items()}
-        first, *others = parts.values()
+        first, *others = sorted(parts.values(), key=lambda part: part.is_empty)
         first.share(others)
         findings.classes |= first.classes
         findings.category_ids |= dict.fromkeys(("boxes", "labels"), first.category_ids) if first.classes else {}
@@ -82,6 +82,8 @@ class CocoSource(FilesSource):
         """
         every = _documents(self._files)
         chosen = [name for name in every if name.rpartition("/")[2].lower().startswith("instances")] or every
+        # Datumaro writes the images of a split without an object into a file of another name.
+        chosen += [name for name in every if _is_of_another_split(name, chosen)]
         if len(chosen) == 1:
             return {"": chosen[0]}
         if splits := one_file_each(chosen):
@@ -131,12 +133,22 @@ class CocoSource(FilesSource):
         return f"{whole[0]}/" if whole else ""
 
 
+def _is_of_another_split(name: str, chosen: Sequence[str]) -> bool:
+    """Whether a list of images is of one split, of which the chosen files have none."""
+    is_list = name.rpartition("/")[2].lower().startswith("image_info")
+    splits = named_splits([name])
+    return is_list and len(splits) == 1 and bool(named_splits(chosen)) and splits[0] not in named_splits(chosen)
+
+
 def _documents(files: Files) -> list[str]:
     """Names of the files of annotations in a container: in `annotations`, at the first level, or in folders there.
 
-    In a folder that is alone they are left to a source that begins there.
+    In a folder that is alone they are left to a source that begins there. What lies in `annotations` may be damaged,
+    but not another kind of annotations.
     """
-    if names := annotation_files(files, ".json"):
-        return names
-    names = [name for name in files_of_kind(files, "coco") if name.count("/") <= 1]
-    return [name for name in names if "/" not in name or not lone_folder(files)]
+    sheets = survey(files)
+    names = [sheet.name for sheet in sheets if sheet.kind == "coco"]
+    in_folder = annotation_files(files, ".json")
+    if in_folder and (not sheets or set(in_folder) & set(names)):
+        return in_folder
+    return [name for name in names if "/" not in name or (name.count("/") == 1 and not lone_folder(files))]

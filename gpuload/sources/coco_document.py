@@ -136,6 +136,8 @@ class CocoDocument:
             document._points = points
 
     def _is_alike(self, other: "CocoDocument") -> bool:
+        if other.is_empty and not other._names_of:
+            return True
         if self._names_of != other._names_of:
             return False
         if self.is_empty or other.is_empty:

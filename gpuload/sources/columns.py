@@ -9,9 +9,19 @@ from gpuload.fields.registry import KINDS
 from gpuload.machine.untrusted import parse_json
 from gpuload.sources.files import Findings
 from gpuload.sources.listing import COLUMNS, SPLIT, split_called
+from gpuload.sources.objects import Objects, class_key
 from gpuload.sources.rows import Names, Row, Source
 
-_BY_NAME = ("image", "label", "caption", "labels", "boxes", "mask")  # roles that a column's usual name gives it
+OBJECTS = "objects"  # the role of Hugging Face's column of boxes and classes
+_BY_NAME = (
+    "image",
+    "label",
+    "caption",
+    "labels",
+    "boxes",
+    OBJECTS,
+    "mask",
+)  # roles that a column's usual name gives it
 _OF_SEVERAL = ("target", "captions")  # roles that take several columns
 
 # fmt: off
@@ -26,6 +36,7 @@ USUAL: dict[str, Names] = {
     "path": _PATHS,
     **{kind.role or kind.name: kind.usual_names for kind in KINDS.values() if kind.name != "raw"},
     "captions": ("captions",),  # several for each image
+    OBJECTS: (OBJECTS,),  # boxes x y width height with their classes
     SPLIT: COLUMNS,
 }
 ROLES = tuple(USUAL)
@@ -64,9 +75,21 @@ class Features:
 
     def __init__(self, features: Any = None) -> None:
         known = features if isinstance(features, Mapping) else {}
+        self._known = known
         self.single = {column: names for column, feature in known.items() if (names := _class_names(feature))}
         parts = {column: _class_names(_part(feature, "feature")) for column, feature in known.items()}
         self.all = {column: names for column, names in parts.items() if names} | self.single
+
+    def within(self, column: str) -> Names:
+        """Class names of the objects in a column."""
+        feature = self._known.get(column)
+        parts = _part(feature, "feature") or feature
+        if isinstance(parts, list) and parts:
+            parts = parts[0]
+        if not isinstance(parts, Mapping):
+            return ()
+        classes = parts.get(class_key(list(parts)))
+        return _class_names(classes) or _class_names(_part(classes, "feature"))
 
     @classmethod
     def of_metadata(cls, metadata: Mapping[bytes, bytes] | None) -> "Features":
@@ -142,17 +165,36 @@ class Table(NamedTuple):
         findings.kinds |= dict.fromkeys(several, "labels")
         findings.classes |= {role_of.get(column, column): names for column, names in self.features.all.items()}
         wrapped, targets = set(several) & set(self.features.single), roles.get("target", ())
+        of_objects = self._objects(title, roles, columns, findings)
         for row in self.rows:
             sample: dict[str, Any] = {}
+            meant = list[str]()
             for column, value in row.items():
                 role = role_of.get(column, column)
-                if role in ("image", "mask"):
+                if column in of_objects and of_objects[column].are_meant(value):
+                    meant.append(column)
+                elif role in ("image", "mask"):
                     sample |= self._picture(role, value)
                 elif role:
                     sample[role] = [value] if column in wrapped else value
+            for column in meant:
+                sample = {**of_objects[column].fields(row[column], row, sample.get("image")), **sample}
             if targets:
                 sample["target"] = predicted(title, [row[column] for column in targets])
             yield sample
+
+    def _objects(
+        self, title: str, roles: Mapping[str, Names], columns: Mapping[str, Names], findings: Findings
+    ) -> dict[str, Objects]:
+        """The column of objects, if there is one: by its role, or one of boxes whose values are such."""
+        is_of_boxes = "boxes" in columns
+        if findings.images_alone or not (is_of_boxes or (OBJECTS in roles and "boxes" not in roles)):
+            return {}
+        (column,) = roles["boxes" if is_of_boxes else OBJECTS]
+        if names := self.features.within(column):
+            findings.classes |= {"boxes": names, "labels": names}
+        is_named = is_of_boxes or OBJECTS in columns
+        return {column: Objects(title, column, findings, is_of_boxes, is_named, bool(names))}
 
     def _picture(self, role: str, value: Any) -> dict[str, Any]:
         """The image or mask, and the name of the image where it has a path."""

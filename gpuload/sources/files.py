@@ -114,6 +114,9 @@ class Findings:
     fields: those that are known before their values.
     picked: whether values are in the form that `Kind.parse` takes, not in that of samples.
     origin: where the "split" of its rows comes from, for messages, unless it is a column.
+    doubts: columns of which it is not known how they are to be read, with the question to the user; an error, if they
+        are still here after all rows. settled: columns that have told it themselves.
+    images_alone: whether only images are wanted.
     draws: whether its rows have `DRAWN_ON`, the (width, height) of the image that their annotations were drawn on; 0, 0
         where that is unknown, or there are none.
     strict: whether it is an error if only some images lie in folders named after splits; None where such folders do
@@ -132,6 +135,9 @@ class Findings:
         self.picked = False
         self.origin = ""
         self.draws = False
+        self.doubts: dict[str, str] = {}
+        self.settled = set[str]()
+        self.images_alone = False
         self.strict: bool | None = None
 
     def reject(self, name: str, reason: str, asked: bool = False) -> None:

@@ -14,7 +14,7 @@ from pkgutil import resolve_name
 from gpuload.checks import check_option, choice
 from gpuload.errors import ArgumentError, SourceError
 from gpuload.sources.archive import Archive
-from gpuload.sources.files import ARCHIVES, ELSEWHERE, Files, Folder, lone_folder
+from gpuload.sources.files import ARCHIVES, ELSEWHERE, IMAGE_EXTENSIONS, Files, Folder, extension_of, lone_folder
 from gpuload.sources.listing import SPLIT, split_called
 from gpuload.sources.rows import FilesSource, Names, Source, located, open_files
 from gpuload.sources.survey import KINDS, AnnotationFile, survey
@@ -267,6 +267,8 @@ def _ways_to_use(files: Files, sheet: AnnotationFile) -> list[str]:
         return [f"--labels and a copy of {sheet.name!r} outside to use it"]
     labels = f"--labels {files}/{sheet.name} to use it"
     place = posixpath.dirname(sheet.name)
+    if not any(extension_of(name) in IMAGE_EXTENSIONS for name in files.names(place)):
+        place = ""
     if place or files.around:
         labels = f"{files.path / place} as SOURCE and {labels}"
     return [labels]

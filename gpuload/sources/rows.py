@@ -138,6 +138,7 @@ class Source(ABC):
         if not self.spools or (scratch / _KINDS).exists():
             return
         findings = Findings()
+        findings.images_alone = self.images_alone
         rows = self.rows(findings)
         with (scratch / _BLOBS).open("wb") as blobs, (scratch / _ROWS).open("wb") as lines:
             try:
@@ -147,6 +148,8 @@ class Source(ABC):
                 if isinstance(rows, Generator):  # closes its file now, not when the error is collected
                     rows.close()
         findings.notes += [sentence.format(f"{count:,}") for sentence, count in sorted(reader.remarks.items())]
+        for doubt in findings.doubts.values():
+            raise SourceError(f"{self.title}: {doubt}")
         (scratch / _KINDS).write_text(json.dumps([reader.kinds, findings.notes, findings.origin, findings.classes]))
 
     def list_samples(self) -> listing.Listing:

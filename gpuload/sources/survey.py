@@ -28,10 +28,12 @@ KINDS = {
     "coco": Kind("COCO's JSON", "labels"),
     "voc": Kind("Pascal VOC's XML", "voc"),
     "cvat": Kind("CVAT's XML"),
+    "xml": Kind("XML about images"),
     "yolo": Kind("YOLO's boxes", "yolo"),
     "kitti": Kind("KITTI's objects"),
     "visdrone": Kind("VisDrone's boxes"),
     "wider": Kind("WIDER FACE's boxes"),
+    "mot": Kind("boxes of MOTChallenge"),
     "table": Kind("a table of images", "labels"),
     "json": Kind("JSON about images"),
     "json beside": Kind("JSON about images", "sidecar"),
@@ -52,7 +54,8 @@ _QUOTED = re.compile(r'"([^"\\]{1,200})"')
 _WORDS = 200  # in JSON that are looked up
 _KITTI = re.compile(r"[A-Za-z_][\w-]*( -?[\d.]+(e-?\d+)?){14,15}")
 _VISDRONE = re.compile(r"-?\d+(,-?\d+){7},?")
-_FACE = re.compile(r"-?\d+( -?\d+){9}")
+_FACE = re.compile(r"-?[\d.]+( -?[\d.]+){3} ")
+_TRACK = re.compile(r"\d+,-?\d+(,-?[\d.]+){5,}")
 
 
 class AnnotationFile(NamedTuple):
@@ -77,17 +80,12 @@ def survey(files: Files) -> list[AnnotationFile]:
         extension = extension_of(name)
         kind = _SNIFFERS[extension](text, is_beside or _stem(name) in elsewhere)
         if not kind and named[name] & elsewhere:
-            kind = "list" if extension == "txt" else "json"
+            kind = _OF_STEMS[extension]
         if kind == "json" and is_beside:
             kind = "json beside"
         if kind:
             sheets.append(AnnotationFile(name, kind))
     return sheets
-
-
-def files_of_kind(files: Files, kind: str) -> list[str]:
-    """Names of the files of annotations of one kind."""
-    return [sheet.name for sheet in survey(files) if sheet.kind == kind]
 
 
 def _candidates(files: Files) -> tuple[list[str], list[str]]:
@@ -130,11 +128,14 @@ def _stem(name: str) -> str:
 
 
 def _names_in(name: str, text: str) -> set[str]:
-    """What may be images without their extensions: the first line of a list that is named after a split, and texts in
-    JSON."""
+    """What may be images without their extensions: the first line of a list that is named after a split, the first cell
+    of a table, and texts in JSON."""
     if extension_of(name) == "txt":
         is_list = len(words_of_splits(name.rpartition("/")[2])) == 1
         return {_stem(word) for word in text.split()[: int(is_list)]}
+    if extension_of(name) in ("csv", "tsv"):
+        rows = text[:_HEAD_BYTES].splitlines()[1:2]
+        return {_stem(cell.strip('" ')) for row in rows for cell in re.split("[,;\t]", row)[:1]}
     if extension_of(name) == "json":
         return {_stem(word) for word in _QUOTED.findall(text[:_HEAD_BYTES])[:_WORDS]}
     return set()
@@ -169,7 +170,10 @@ def _kind_of_json(text: str, is_partner: bool) -> str:
 def _kind_of_xml(text: str, is_partner: bool) -> str:
     if "<annotations" in text:
         return "cvat"
-    return "voc" if "<annotation" in text else ""
+    if "<annotation" not in text:
+        return "xml" if is_partner or _IMAGE_NAME.search(text) else ""
+    is_other = "<nrows" in text or ("<object" in text and "<bndbox" not in text)  # LabelMe's
+    return "xml" if is_other else "voc"
 
 
 def _kind_of_table(text: str, is_partner: bool) -> str:
@@ -188,8 +192,10 @@ def _kind_of_text(text: str, is_partner: bool) -> str:
             if all(map(pattern.fullmatch, lines)):
                 return kind
         return "yolo" if resemble_boxes([text]) else "text"
-    if len(lines) > 2 and _IMAGE_NAME.search(lines[0]) and lines[1].isdecimal() and _FACE.fullmatch(lines[2]):
+    if len(lines) > 2 and _IMAGE_NAME.search(lines[0]) and lines[1].isdecimal() and _FACE.match(lines[2]):
         return "wider"
+    if lines and all(map(_TRACK.fullmatch, lines)):
+        return "mot"
     return "list" if _are_named(lines) else ""
 
 
@@ -198,6 +204,7 @@ def _are_named(lines: list[str]) -> bool:
     return 2 * sum(bool(_IMAGE_NAME.search(line)) for line in lines) > len(lines)
 
 
+_OF_STEMS = {"txt": "list", "csv": "table", "tsv": "table", "json": "json"}
 _SNIFFERS: dict[str, Callable[[str, bool], str]] = {
     "json": _kind_of_json,
     "xml": _kind_of_xml,
