@@ -1,17 +1,15 @@
 """Images with boxes in a file for each: Pascal VOC's and ILSVRC's XML, and YOLO's texts."""
 
-import io
 import posixpath
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import NamedTuple
 
-from PIL import Image
-
 from gpuload.counted import counted
 from gpuload.errors import DecodeError, RemoteError, SourceError, some_of
 from gpuload.fields.numbers import BACKGROUND
+from gpuload.formats import Conversion, open_file
 from gpuload.headers.jpeg import upright_size
 from gpuload.machine.installed import require
 from gpuload.pictures import reason_of
@@ -285,10 +283,12 @@ class YoloSource(FilesSource):
             if boxes is None:
                 continue
             try:
-                with Image.open(io.BytesIO(self._files.read(image.address))) as opened:
-                    size = upright_size(opened.size, opened.getexif())
+                size = _upright_size(self._files.read(image.address))
             except RemoteError:
                 raise
+            except DecodeError as error:  # names the format
+                findings.reject(image.name, str(error))
+                continue
             except Exception as error:  # Pillow's many parsers may raise anything
                 findings.reject(image.name, f"its size cannot be read: {reason_of(error)}")
                 continue
@@ -362,6 +362,16 @@ def _readable(files: Files, names: Sequence[str]) -> Iterator[str]:
     for name in names:
         with suppress(OSError, DecodeError):
             yield files.read(files.find(name).address).decode("utf-8", "replace")
+
+
+def _upright_size(data: bytes) -> WidthHeight:
+    """Width and height of an encoded image, of the page that is packed.
+
+    Raises:
+        DecodeError: it is of a kind that is not read, and the message names it. Exception: of many kinds, by Pillow.
+    """
+    opened = open_file(data, Conversion(alpha="drop"))
+    return opened.size if opened.image is None else upright_size(opened.size, opened.image.getexif())
 
 
 def _in_pixels(box: Box, width: int, height: int) -> tuple[float, ...]:

@@ -14,7 +14,13 @@ from gpuload.sources.listing import ambiguous, splits_called
 from gpuload.sources.rows import FilesSource, Row
 
 # Folders that data sets have for all of their images, or for what belongs to these: almost never a class.
-_NO_CLASSES = frozenset(("images", "image", "imgs", "img", "jpegimages", "annotations", "masks"))
+# fmt: off
+_NO_CLASSES = frozenset((
+    "images", "image", "imgs", "img", "jpegimages", "annotations", "annotation", "masks", "mask", "data", "labels",
+    "image_2", "image_3", "label_2", "instance", "semantic", "semantic_rgb", "img1", "leftimg8bit", "gtfine",
+    "segmentationclass", "segmentationobject", "obj_train_data",
+))
+# fmt: on
 # Where Datumaro and FiftyOne put the images that have no class.
 _NO_LABEL = ("no_label", "_unlabeled")
 _OTHERWISE = "give --labels table.csv, --no-labels for the images alone, or --from sidecar for files beside them"

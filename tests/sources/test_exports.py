@@ -210,3 +210,40 @@ def test_images_of_kinds_that_are_not_read(make_folder: Folder, extension: str, 
     assert f"2 × .{extension}" in str(caught.value) and "Give a folder" not in str(caught.value)
     with pytest.raises(SourceError, match=word):
         listed(root, no_labels=True)
+
+
+SEGMENTS = {
+    f"{split}/{place}/a.png": b"" for split in ("train", "val") for place in ("image_2", "instance", "semantic_rgb")
+}
+CITYSCAPES = {f"{place}/train/aachen/a.png": b"" for place in ("leftImg8bit", "gtFine")}
+
+
+@pytest.mark.parametrize(
+    ("files", "folder"),
+    [
+        (SEGMENTS, "image_2"),
+        (CITYSCAPES, "gtFine"),
+        ({"JPEGImages/a.jpg": b"", "SegmentationClass/a.png": b""}, "JPEGImages"),
+        ({"data/cat/a.jpg": b"", "data/dog/b.jpg": b"", "README.md": b""}, "data"),
+        ({"img1/000001.jpg": b"", "det/notes.md": b""}, "img1"),
+    ],
+)
+def test_folders_of_masks_are_no_classes(make_folder: Folder, files: dict[str, bytes], folder: str) -> None:
+    """As Datumaro writes KITTI's; no file says what they are."""
+    with pytest.raises(
+        SourceError, match=f"the folder '{folder}' does not look like a class. If it is one, give --from f"
+    ):
+        listed(make_folder(files))
+
+
+def test_images_that_pillow_does_not_read_are_named(make_folder: Folder) -> None:
+    """A JPEG of 12 bits is one, whatever Pillow calls it."""
+    twelve = bytearray(IMAGES["a.jpg"])
+    twelve[twelve.index(b"\xff\xc0") + 4] = 12
+    root = make_folder({**at("images"), **of_each("labels/{}.txt", yolo), "images/a.jpg": bytes(twelve)})
+    listing = listed(root)
+    reasons = [rejection.reason for rejection in listing.rejected]
+    assert len(listing) == 3 or (
+        len(listing) == 2 and "a JPEG of 12 bits" in reasons[0]
+    )  # with and without imagecodecs
+    assert not any("format that Pillow reads" in reason for reason in reasons)
