@@ -73,7 +73,7 @@ class VocSource(FilesSource):
 
     negatives: bool = False
     advice = "Give the folder that holds Annotations"
-    uses = ("voc", "list")
+    uses = ("voc", "list", "xml")  # an XML that is none of it is the fault of its image
 
     @classmethod
     def fits(cls, files: Files) -> bool:

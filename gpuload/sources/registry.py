@@ -267,7 +267,8 @@ def _ways_to_use(files: Files, sheet: AnnotationFile) -> list[str]:
         return [f"--labels and a copy of {sheet.name!r} outside to use it"]
     labels = f"--labels {files}/{sheet.name} to use it"
     place = posixpath.dirname(sheet.name)
-    if not any(extension_of(name) in IMAGE_EXTENSIONS for name in files.names(place)):
+    holds_images = any(extension_of(name) in IMAGE_EXTENSIONS for name in files.names(place))
+    if not holds_images and place != lone_folder(files):
         place = ""
     if place or files.around:
         labels = f"{files.path / place} as SOURCE and {labels}"
