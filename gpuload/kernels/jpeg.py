@@ -10,14 +10,15 @@ from gpuload.types import I8, I32, I64
 # What `check_jpegs` finds.
 SOUND, NO_JPEG, BAD_HEADER, NO_END, OTHER_SIZE, TURNED_BY_XMP, UNMARKED_CMYK = range(7)
 _NO_MEMORY = -2
+_CACHE_LINE = 64  # bytes
 
 
 class Scratch:
     """The memory of a thread that decodes: tables, and what it has read."""
 
     def __init__(self) -> None:
-        self._memory = np.zeros(kernel("jpeg_scratch_bytes")(), np.uint8)
-        self.address: int = self._memory.ctypes.data
+        self._memory = np.zeros(kernel("jpeg_scratch_bytes")() + _CACHE_LINE, np.uint8)
+        self.address: int = -(-self._memory.ctypes.data // _CACHE_LINE) * _CACHE_LINE
 
 
 class _Thread(threading.local):

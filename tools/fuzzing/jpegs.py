@@ -33,7 +33,7 @@ class JpegTarget(Target):
         self._known = bytes(16)  # points of a file before
         scratch_bytes = kernel("jpeg_scratch_bytes")()
         self._scratch = Guarded(scratch_bytes)
-        self._scratch_address = self._scratch.place(scratch_bytes) & -8
+        self._scratch_address = self._scratch.place(scratch_bytes)  # whose size is of whole lines of the cache
 
     def seeds(self) -> list[bytes]:
         return small_jpegs()

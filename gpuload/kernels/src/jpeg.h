@@ -47,12 +47,11 @@ typedef struct {
     uint8_t definition[CODE_LENGTHS + MOST_SYMBOLS];    // that it was made of: counts of codes by length, and symbols
 } HuffmanTable;
 
-// The next bits of a scan, and what they depend on.
+// The next bits of a scan.
 typedef struct {
     const uint8_t *next;  // the next byte
     uint64_t unused;      // how many bits before it are unused
     uint64_t bits;        // these, from the top
-    int64_t before[3];    // the DC coefficient of the block before, of each component
 } BitReader;
 
 // Coded bits copied from the file, without stuffed bytes.
@@ -70,13 +69,16 @@ typedef struct {
     int64_t quantization, dc, ac;
 } Component;
 
-// The memory of one thread. What it holds of one image must not show in the next.
+// The memory of one thread, which begins at a line of the cache (CACHE_LINE bytes). What it holds of one image must not show
+// in the next.
+enum { CACHE_LINE = 64 };
 typedef struct {
-    HuffmanTable tables[8];     // four for DC coefficients, four for AC coefficients
-    int32_t quantization[4][64];  // in zigzag order
+    _Alignas(CACHE_LINE) int32_t coefficients[64];  // of one block, by row; vectors of them lie within lines
+    int32_t quantization[4][64];                    // in zigzag order
+    HuffmanTable tables[8];                         // four for DC coefficients, four for AC coefficients
     Component components[3];
-    int32_t coefficients[64];   // of one block, by row
     BitReader reader;
+    int64_t dc_before[3];                           // the DC coefficient of the block before, of each component
     CodedBytes coded;
 } JpegScratch;
 
@@ -84,14 +86,14 @@ void define_huffman_table(const uint8_t *definition, int64_t symbols, bool is_dc
 
 enum BlockResult { FAULT = -1, ONLY_DC = 0, MORE = 1 };
 
-// Reads a block into `coefficients`, dequantised. ONLY_DC if all AC coefficients are 0.
+// Reads a block into `coefficients`, dequantised. dc_before: of its component. ONLY_DC if all AC coefficients are 0.
 enum BlockResult read_block(
-    BitReader *reader, int64_t component, const HuffmanTable *dc, const HuffmanTable *ac, const int32_t *quantization,
+    BitReader *reader, int64_t *dc_before, const HuffmanTable *dc, const HuffmanTable *ac, const int32_t *quantization,
     int32_t *coefficients
 );
 
 // Reads past a block that is not needed. FAULT or ONLY_DC.
-enum BlockResult skip_block(BitReader *reader, int64_t component, const HuffmanTable *dc, const HuffmanTable *ac);
+enum BlockResult skip_block(BitReader *reader, int64_t *dc_before, const HuffmanTable *dc, const HuffmanTable *ac);
 
 // Coefficients to a block of `size` × `size` samples, 8, 4, 2 or 1: jpeg_dct.c.
 void inverse_dct(const int32_t *coefficients, int64_t size, bool has_ac, uint8_t *samples, int64_t stride);

@@ -41,8 +41,9 @@ void define_huffman_table(const uint8_t *definition, int64_t symbols, bool is_dc
         table->lookup[place] = (uint32_t)LONG_CODE << 16;
 }
 
-// The entry of the code that `bits` begin with, of any length; LONG_CODE zeros if there is none.
-static __attribute__((noinline)) uint64_t find_long_code(uint64_t bits, const HuffmanTable *table, bool is_dc) {
+// The entry of the code that `bits` begin with, of any length; LONG_CODE zeros if there is none. Inlined, since around a call
+// registers are saved in every block: 3 % of decoding.
+static inline __attribute__((always_inline)) uint64_t find_long_code(uint64_t bits, const HuffmanTable *table, bool is_dc) {
     int64_t code = 0;
     int64_t first_code = 0;
     int64_t first_symbol = 0;
@@ -86,12 +87,12 @@ static inline int32_t value_of(const BitReader *reader, uint64_t entry) {
 }
 
 // Reads the DC coefficient of a block. False if it cannot be read.
-static inline bool read_dc(BitReader *reader, int64_t component, const HuffmanTable *table) {
+static inline bool read_dc(BitReader *reader, int64_t *dc_before, const HuffmanTable *table) {
     uint64_t entry = look_up_code(reader, table);
     refill(reader);
     if (entry_zeros(entry) != 0)
         entry = find_long_code(reader->bits, table, true);
-    reader->before[component] = (int32_t)reader->before[component] + value_of(reader, entry);
+    *dc_before = (int32_t)*dc_before + value_of(reader, entry);
     consume(reader, entry);
     return entry_zeros(entry) == 0;
 }
@@ -103,14 +104,14 @@ static const uint8_t ZIGZAG[64] = {
 };
 
 enum BlockResult read_block(
-    BitReader *shared, int64_t component, const HuffmanTable *dc, const HuffmanTable *ac, const int32_t *quantization,
+    BitReader *shared, int64_t *dc_before, const HuffmanTable *dc, const HuffmanTable *ac, const int32_t *quantization,
     int32_t *coefficients
 ) {
     BitReader reader = *shared;  // in registers
-    if (!read_dc(&reader, component, dc))
+    if (!read_dc(&reader, dc_before, dc))
         return FAULT;
     memset(coefficients, 0, 64 * sizeof *coefficients);
-    coefficients[0] = (int32_t)reader.before[component] * quantization[0];
+    coefficients[0] = (int32_t)*dc_before * quantization[0];
     enum BlockResult result = ONLY_DC;
     for (uint64_t index = 1; index < 64; index++) {
         uint64_t entry = look_up_code(&reader, ac);
@@ -136,9 +137,9 @@ enum BlockResult read_block(
     return result;
 }
 
-enum BlockResult skip_block(BitReader *shared, int64_t component, const HuffmanTable *dc, const HuffmanTable *ac) {
+enum BlockResult skip_block(BitReader *shared, int64_t *dc_before, const HuffmanTable *dc, const HuffmanTable *ac) {
     BitReader reader = *shared;
-    if (!read_dc(&reader, component, dc))
+    if (!read_dc(&reader, dc_before, dc))
         return FAULT;
     uint64_t index = 1;
     while (index <= 63) {

@@ -4,6 +4,7 @@
 
 typedef int32_t I32x8 __attribute__((vector_size(32)));
 typedef int32_t I32x4 __attribute__((vector_size(16)));
+typedef int64_t I64x4 __attribute__((vector_size(32)));
 
 enum { FRACTION_BITS = 13, KEPT_BITS = 2 };
 
@@ -80,12 +81,16 @@ static void inverse_dct_8(const int32_t *coefficients, uint8_t *samples, int64_t
     transform_8(rows, columns);
     for (int column = 0; column < 8; column++)
         columns[column] = levels_of(columns[column], FRACTION_BITS + KEPT_BITS + 3);
-    // A lane is a row now: four columns, side by side, make one word of it.
+    // A lane is a row now: four columns, side by side, make one word of it, and two words a row.
     I32x8 left = columns[0] | columns[1] << 8 | columns[2] << 16 | columns[3] << 24;
     I32x8 right = columns[4] | columns[5] << 8 | columns[6] << 16 | columns[7] << 24;
-    for (int row = 0; row < 8; row++) {
-        uint32_t words[2] = {(uint32_t)left[row], (uint32_t)right[row]};
-        memcpy(samples + row * stride, words, 8);
+    I64x4 upper = (I64x4)__builtin_shufflevector(left, right, 0, 8, 1, 9, 2, 10, 3, 11);
+    I64x4 lower = (I64x4)__builtin_shufflevector(left, right, 4, 12, 5, 13, 6, 14, 7, 15);
+    for (int row = 0; row < 4; row++) {
+        int64_t above = upper[row];
+        int64_t below = lower[row];
+        memcpy(samples + row * stride, &above, 8);
+        memcpy(samples + (row + 4) * stride, &below, 8);
     }
 }
 
@@ -141,10 +146,10 @@ static void inverse_dct_4(const int32_t *coefficients, uint8_t *samples, int64_t
     I32x4 third = small_levels_of(column_mean - column_turned - column_inner, bits);
     I32x4 fourth = small_levels_of(column_mean + column_turned - column_outer, bits);
     I32x4 words = first | second << 8 | third << 16 | fourth << 24;
-    for (int row = 0; row < 4; row++) {
-        int32_t word = words[row];
-        memcpy(samples + row * stride, &word, 4);
-    }
+    int32_t lanes[4];
+    memcpy(lanes, &words, sizeof lanes);
+    for (int row = 0; row < 4; row++)
+        memcpy(samples + row * stride, &lanes[row], 4);
 }
 
 static void inverse_dct_2(const int32_t *coefficients, uint8_t *samples, int64_t stride) {
@@ -161,17 +166,24 @@ static void inverse_dct_2(const int32_t *coefficients, uint8_t *samples, int64_t
     I32x4 column_odd = APPLY(WEIGH_PAIRS, pairs, ODD_2);
     int bits = FRACTION_BITS + KEPT_BITS + 3 + 2;
     I32x4 words = small_levels_of(column_mean + column_odd, bits) | small_levels_of(column_mean - column_odd, bits) << 8;
-    for (int row = 0; row < 2; row++) {
-        uint16_t word = (uint16_t)words[row];
-        memcpy(samples + row * stride, &word, 2);
-    }
+    int32_t lanes[4];
+    memcpy(lanes, &words, sizeof lanes);
+    for (int row = 0; row < 2; row++)
+        memcpy(samples + row * stride, &lanes[row], 2);
 }
 
 // A block of one level.
 static void fill_block(int32_t dc, int64_t size, uint8_t *samples, int64_t stride) {
-    int64_t level = clamp(((dc + 4) >> 3) + 128, 0, 255);
+    uint64_t level = (uint64_t)clamp(((dc + 4) >> 3) + 128, 0, 255);
+    uint64_t levels = level * 0x0101010101010101;
+    if (size == 8) {
+        for (int row = 0; row < 8; row++)
+            memcpy(samples + row * stride, &levels, 8);
+        return;
+    }
     for (int64_t row = 0; row < size; row++)
-        memset(samples + row * stride, (int)level, (size_t)size);
+        for (int64_t x = 0; x < size; x++)
+            samples[row * stride + x] = (uint8_t)level;
 }
 
 void inverse_dct(const int32_t *coefficients, int64_t size, bool has_ac, uint8_t *samples, int64_t stride) {

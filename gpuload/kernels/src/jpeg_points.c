@@ -127,7 +127,7 @@ bool seek_row(
         return false;
     seek_scan(file, scratch, bit, stop);
     for (int64_t component = 0; component < 3; component++)
-        scratch->reader.before[component] = coefficient_of(points, frame, row, index, component);
+        scratch->dc_before[component] = coefficient_of(points, frame, row, index, component);
     return true;
 }
 
@@ -141,7 +141,7 @@ bool agrees_with_points(
     bool at_marker = ends_row && is_after_restart_marker(frame, (row + 1) * frame->columns);
     Place place = next_point(points, frame, row, row_at, column);
     for (int64_t component = 0; component < frame->components; component++)
-        if (scratch->reader.before[component] != coefficient_of(points, frame, place.row, place.index, component))
+        if (scratch->dc_before[component] != coefficient_of(points, frame, place.row, place.index, component))
             return false;
     return has_read_up_to(scratch, place.bit, at_marker);
 }
@@ -187,7 +187,7 @@ static bool read_table(Span file, const Frame *frame, JpegScratch *scratch, int6
             bool at_marker = is_after_restart_marker(frame, mcu);
             int64_t used = at_marker ? used_whole_bytes_in_bits(scratch) : used_bits(scratch);
             point->bit = scratch->coded.before * 8 + used;
-            memcpy(point->before, scratch->reader.before, sizeof point->before);
+            memcpy(point->before, scratch->dc_before, sizeof point->before);
         }
         if (!skip_mcu(file, frame, scratch, mcu))
             return false;

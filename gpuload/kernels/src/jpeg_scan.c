@@ -55,6 +55,7 @@ static void begin_at(Span file, JpegScratch *scratch, int64_t place) {
     coded->count = 0;
     copy_bytes(file, coded);
     scratch->reader = (BitReader){.next = coded->bytes + 7, .unused = 56, .bits = load_big_endian(coded->bytes)};
+    memset(scratch->dc_before, 0, sizeof scratch->dc_before);
 }
 
 void begin_scan(Span file, const Frame *frame, JpegScratch *scratch) {
@@ -146,7 +147,7 @@ static bool skip_blocks(const Frame *frame, JpegScratch *scratch) {
         const Component *component = &scratch->components[number];
         const HuffmanTable *dc = &scratch->tables[component->dc];
         const HuffmanTable *ac = &scratch->tables[component->ac];
-        if (skip_block(&scratch->reader, number, dc, ac) == FAULT)
+        if (skip_block(&scratch->reader, &scratch->dc_before[number], dc, ac) == FAULT)
             return false;
     }
     return true;
@@ -162,7 +163,8 @@ static bool read_blocks(const Frame *frame, JpegScratch *scratch, const Part *pa
         const HuffmanTable *dc = &scratch->tables[component->dc];
         const HuffmanTable *ac = &scratch->tables[component->ac];
         const int32_t *quantization = scratch->quantization[component->quantization];
-        enum BlockResult result = read_block(&scratch->reader, number, dc, ac, quantization, scratch->coefficients);
+        int64_t *dc_before = &scratch->dc_before[number];
+        enum BlockResult result = read_block(&scratch->reader, dc_before, dc, ac, quantization, scratch->coefficients);
         if (result == FAULT)
             return false;
         const Plane *plane = number == 0 ? &part->luma : number == 1 ? &part->blue : &part->red;

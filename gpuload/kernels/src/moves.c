@@ -66,10 +66,9 @@ typedef struct {
 
 // The map along a row of the output: a column's offset from the centre to the place in the input.
 typedef struct {
-    const float *matrix;
-    float x, y;        // of the row's centre
-    float along, far;  // the divisor: along * column + far
-    bool is_flat;      // it is 1
+    float x_step, y_step;  // from column to column
+    float x, y;            // of the row's centre
+    float along, far;      // the divisor: along * column + far
     float last_x, last_y;
 } RowMap;
 
@@ -78,7 +77,13 @@ static RowMap row_map(const Warp *warp, int64_t row, int64_t height, int64_t wid
     float middle_x = (float)((width - 1) / 2.0);
     float middle_y = (float)((height - 1) / 2.0);
     float down = (float)row - middle_y;
-    RowMap map = {matrix, down * matrix[1] + matrix[2], down * matrix[4] + matrix[5], 0.0f, 1.0f, false, 0.0f, 0.0f};
+    RowMap map = {
+        .x_step = matrix[0],
+        .y_step = matrix[3],
+        .x = down * matrix[1] + matrix[2],
+        .y = down * matrix[4] + matrix[5],
+        .far = 1.0f,
+    };
     if (warp->is_affine) {
         map.x += middle_x;
         map.y += middle_y;
@@ -88,37 +93,53 @@ static RowMap row_map(const Warp *warp, int64_t row, int64_t height, int64_t wid
         map.last_x = middle_x;
         map.last_y = middle_y;
     }
-    map.is_flat = map.along == 0.0f && map.far == 1.0f;
     return map;
 }
 
+// Whether nothing is divided along a row.
+static bool is_flat(const RowMap *map) { return map->along == 0.0f && map->far == 1.0f; }
+
 // Rounded as in torch, so that of two pixels that are equally near both take the same.
-static inline Point place_of(const RowMap *map, float across) {
-    Point place = {across * map->matrix[0] + map->x, across * map->matrix[3] + map->y};
-    if (!map->is_flat) {
-        float divisor = across * map->along + map->far;
+static inline Point place_of(RowMap map, float across, bool divides) {
+    Point place = {across * map.x_step + map.x, across * map.y_step + map.y};
+    if (divides) {
+        float divisor = across * map.along + map.far;
         place.x /= divisor;
         place.y /= divisor;
     }
-    place.x += map->last_x;
-    place.y += map->last_y;
+    place.x += map.last_x;
+    place.y += map.last_y;
     return place;
 }
 
-// The number of the pixel that each pixel of a row comes from; that after the last for all outside.
-static void find_nearest(const Warp *warp, int64_t row, int64_t height, int64_t width, int32_t *restrict places) {
-    RowMap map = row_map(warp, row, height, width);
-    float middle = (float)((width - 1) / 2.0);
-    int32_t outside = (int32_t)(height * width);
-    for (int64_t column = 0; column < width; column++) {
-        Point place = place_of(&map, (float)column - middle);
+// The number of the pixel that each pixel of a row comes from; that after the last for all outside. A loop for each value of
+// `divides`, since only one of them divides.
+static inline __attribute__((always_inline)) void find_nearest_by(
+    RowMap map, Size size, bool divides, int32_t *restrict places
+) {
+    float width = (float)size.width;
+    float height = (float)size.height;
+    float middle = (float)((size.width - 1) / 2.0);
+    int32_t stride = (int32_t)size.width;
+    int32_t columns = (int32_t)size.width;
+    int32_t outside = (int32_t)(size.height * size.width);
+    for (int32_t column = 0; column < columns; column++) {
+        Point place = place_of(map, (float)column - middle, divides);
         float x = rintf(place.x);
         float y = rintf(place.y);
-        bool is_inside = (x >= 0.0f) & (x < (float)width) & (y >= 0.0f) & (y < (float)height);
+        int32_t is_inside = (x >= 0.0f) & (x < width) & (y >= 0.0f) & (y < height);
         int32_t inner_x = (int32_t)(is_inside ? x : 0.0f);
         int32_t inner_y = (int32_t)(is_inside ? y : 0.0f);
-        places[column] = is_inside ? inner_y * (int32_t)width + inner_x : outside;
+        places[column] = is_inside ? inner_y * stride + inner_x : outside;
     }
+}
+
+static void find_nearest(const Warp *warp, int64_t row, Size size, int32_t *places) {
+    RowMap map = row_map(warp, row, size.height, size.width);
+    if (is_flat(&map))
+        find_nearest_by(map, size, false, places);
+    else
+        find_nearest_by(map, size, true, places);
 }
 
 // Where the pixels of a row come from: for each the number of a pixel in the frame, and the parts of the way to its
@@ -129,27 +150,40 @@ typedef struct {
 } WeightedRow;
 
 // A coordinate, or one on the frame; also where it is not a number.
-static inline float on_frame(float coordinate, int64_t size) {
-    float upper = coordinate < (float)size ? coordinate : (float)size;
+static inline float on_frame(float coordinate, float size) {
+    float upper = coordinate < size ? coordinate : size;
     return coordinate > -1.0f ? upper : -1.0f;
 }
 
-static void find_weighted(const Warp *warp, int64_t row, int64_t height, int64_t width, WeightedRow *places) {
-    RowMap map = row_map(warp, row, height, width);
-    float middle = (float)((width - 1) / 2.0);
+static inline __attribute__((always_inline)) void find_weighted_by(
+    RowMap map, Size size, bool divides, const WeightedRow *places
+) {
+    float middle = (float)((size.width - 1) / 2.0);
+    float width = (float)size.width;
+    float height = (float)size.height;
+    int32_t stride = (int32_t)size.width + 2;
+    int32_t columns = (int32_t)size.width;
     int32_t *restrict number = places->number;
     int32_t *restrict right = places->right;
     int32_t *restrict below = places->below;
-    for (int64_t column = 0; column < width; column++) {
-        Point place = place_of(&map, (float)column - middle);
+    for (int32_t column = 0; column < columns; column++) {
+        Point place = place_of(map, (float)column - middle, divides);
         float x = on_frame(place.x, width);
         float y = on_frame(place.y, height);
         float left = floorf(x);
         float top = floorf(y);
-        number[column] = ((int32_t)top + 1) * (int32_t)(width + 2) + (int32_t)left + 1;
+        number[column] = ((int32_t)top + 1) * stride + (int32_t)left + 1;
         right[column] = (int32_t)((x - left) * (float)WHOLE + 0.5f);
         below[column] = (int32_t)((y - top) * (float)WHOLE + 0.5f);
     }
+}
+
+static void find_weighted(const Warp *warp, int64_t row, Size size, const WeightedRow *places) {
+    RowMap map = row_map(warp, row, size.height, size.width);
+    if (is_flat(&map))
+        find_weighted_by(map, size, false, places);
+    else
+        find_weighted_by(map, size, true, places);
 }
 
 // A row of the result: the words at its places, weighted and rounded.
@@ -158,10 +192,13 @@ static void store_weighted(const uint64_t *framed, const WeightedRow *places, co
     const uint64_t *restrict upper = framed;
     const uint64_t *restrict lower = framed + width + 2;
     uint64_t *restrict sums = places->sums;
+    const int32_t *restrict numbers = places->number;
+    const int32_t *restrict rights = places->right;
+    const int32_t *restrict belows = places->below;
     for (int64_t x = 0; x < width; x++) {
-        int32_t number = places->number[x];
-        int32_t right = places->right[x];
-        int32_t below = places->below[x];
+        int32_t number = numbers[x];
+        int32_t right = rights[x];
+        int32_t below = belows[x];
         int32_t both = (right * below) >> LINEAR_BITS;
         uint64_t first = upper[number] * (uint64_t)(WHOLE - right - below + both) + upper[number + 1] * (uint64_t)(right - both);
         uint64_t second = lower[number] * (uint64_t)(below - both) + lower[number + 1] * (uint64_t)both;
@@ -272,7 +309,7 @@ static void move_nearest(const Warp *warp, const Planes *planes, uint8_t *scratc
         outside |= (uint32_t)warp->fill[channel] << 8 * channel;
     pack_words(planes, outside, words);
     for (int64_t row = 0; row < planes->height; row++)
-        find_nearest(warp, row, planes->height, planes->width, places + row * planes->width);
+        find_nearest(warp, row, (Size){planes->height, planes->width}, places + row * planes->width);
     store_nearest(words, places, planes);
 }
 
@@ -289,7 +326,7 @@ static void move_weighted(const Warp *warp, const Planes *planes, uint8_t *scrat
         outside |= (uint64_t)warp->fill[channel] << LANE * channel;
     pack_framed(planes, outside, framed);
     for (int64_t row = 0; row < planes->height; row++) {
-        find_weighted(warp, row, planes->height, width, &places);
+        find_weighted(warp, row, (Size){planes->height, width}, &places);
         store_weighted(framed, &places, planes, row);
     }
 }

@@ -49,8 +49,6 @@ int64_t processor_level(void) {
     return has_avx512() ? 4 : 3;
 }
 
-#if defined(__AVX512BW__)
-
 static bool has_vbmi;
 
 __attribute__((constructor)) static void find_vbmi(void) {
@@ -76,15 +74,9 @@ __attribute__((target("avx512f,avx512bw,avx512vbmi"))) int64_t look_up_vectors(
     return done;
 }
 
-#endif
-
 #else
 
 int64_t processor_level(void) { return 0; }
-
-#endif
-
-#if !defined(__AVX512BW__)
 
 int64_t look_up_vectors(const uint8_t table[256], const uint8_t *source, int64_t bytes, uint8_t *result) {
     (void)table;
