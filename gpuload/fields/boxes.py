@@ -89,11 +89,11 @@ class Boxes(FieldSpec):
                 f"Boxes(masks={self.masks}, crowds={self.crowds}): are in targets alone. Use as_targets=True"
             )
         if self.keypoints is not None and not self.as_targets:
-            what = "are in targets alone. Use as_targets=True, or request Keypoints"
-            raise ArgumentError(f"Boxes(keypoints={self.keypoints!r}): {what}")
+            fault = "are in targets alone. Use as_targets=True, or request Keypoints"
+            raise ArgumentError(f"Boxes(keypoints={self.keypoints!r}): {fault}")
         if self.numbers != "from 1" and not self.as_targets:
-            what = "are those of targets alone; padded boxes have the class numbers, from 0. Use as_targets=True"
-            raise ArgumentError(f"Boxes(numbers={self.numbers!r}): {what}")
+            fault = "are those of targets alone; padded boxes have the class numbers, from 0. Use as_targets=True"
+            raise ArgumentError(f"Boxes(numbers={self.numbers!r}): {fault}")
 
 
 class PaddedBoxes(NamedTuple):
@@ -324,11 +324,11 @@ def _target_numbers(spec: Boxes, name: str, datasets: Sequence[DatasetView]) -> 
     first = every[0][1]
     for folder, ids in every:
         if ids is None:
-            what = "was packed without the numbers of COCO's categories. Pack it from its JSON again"
-            raise ArgumentError(f"{spec}: numbers='coco': {folder} {what}")
+            fault = "was packed without the numbers of COCO's categories. Pack it from its JSON again"
+            raise ArgumentError(f"{spec}: numbers='coco': {folder} {fault}")
         if ids != first:
-            what = f"has other numbers than {every[0][0]} for the same classes. Use numbers='from 0'"
-            raise ArgumentError(f"{spec}: numbers='coco': {folder} {what}")
+            fault = f"has other numbers than {every[0][0]} for the same classes. Use numbers='from 0'"
+            raise ArgumentError(f"{spec}: numbers='coco': {folder} {fault}")
     return np.array(first, np.int64)
 
 

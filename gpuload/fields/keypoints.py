@@ -162,8 +162,8 @@ class InstancePoints:
         fields = [dataset.require_field(name) for dataset in datasets]
         for dataset, field in zip(datasets, fields, strict=True):
             if field.kind != KeypointsKind.name or (field.size, field.classes) != (fields[0].size, fields[0].classes):
-                what = f"{name!r} in {dataset.folder} is of kind {field.kind!r} with {field.size} points"
-                raise ArgumentError(f"Boxes({boxes!r}, keypoints={name!r}): {what}. Name keypoints, alike in all sets")
+                fault = f"{name!r} in {dataset.folder} is of kind {field.kind!r} with {field.size} points"
+                raise ArgumentError(f"Boxes({boxes!r}, keypoints={name!r}): {fault}. Name keypoints, alike in all sets")
         self._boxes = boxes
         self._bound = BoundKeypoints(fields[0], (name,), Keypoints(name), datasets)
 

@@ -403,12 +403,12 @@ def _merge_ids(names: ClassNames, field: Field, old: Field) -> tuple[int, ...] |
     new = dict(zip(field.classes or (), field.category_ids or (), strict=False))
     for name in new.keys() & before.keys():
         if new[name] != before[name]:
-            what = f"has the id {before[name]} in the set, and {new[name]} in the new samples"
-            raise SourceError(f"--append: the category {name!r} of {field.name!r} {what}. Correct one of them")
+            fault = f"has the id {before[name]} in the set, and {new[name]} in the new samples"
+            raise SourceError(f"--append: the category {name!r} of {field.name!r} {fault}. Correct one of them")
     added = (names or ())[len(old.category_ids) :]
     if lacking := [name for name in added if name not in new]:
-        what = f"has classes without an id ({some_of(lacking)}), those of the set have one of COCO's"
-        raise SourceError(f"--append: {field.name!r} {what}. Append from COCO's JSON, or pack into another folder")
+        fault = f"has classes without an id ({some_of(lacking)}), those of the set have one of COCO's"
+        raise SourceError(f"--append: {field.name!r} {fault}. Append from COCO's JSON, or pack into another folder")
     return old.category_ids + tuple(new[name] for name in added)
 
 

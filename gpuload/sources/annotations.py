@@ -118,11 +118,12 @@ def _is_class(word: str) -> bool:
 
 
 def read_or_reject(
-    read: Callable[[], T], image: Ref, text: Ref, what: str, findings: Findings, *errors: type[Exception]
+    read: Callable[[], T], image: Ref, text: Ref, form: str, findings: Findings, *errors: type[Exception]
 ) -> T | None:
     """What a function reads of the annotations of one image; None where they are damaged: the image is then left out.
 
-    text: the file of the annotations. what: it should be. errors: that the function raises, besides those of reading.
+    text: the file of the annotations. form: what it should be. errors: that the function raises, besides those of
+        reading.
     """
     expected: tuple[type[Exception], ...] = (OSError, DecodeError, *errors)
     try:
@@ -131,7 +132,7 @@ def read_or_reject(
         if isinstance(error, GpuloadError) and not isinstance(error, DecodeError):
             raise
         fault = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
-        findings.reject(image.name, f"its {text.name!r}, {fault}, is not {what}")
+        findings.reject(image.name, f"its {text.name!r}, {fault}, is not {form}")
     return None
 
 

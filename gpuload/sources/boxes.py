@@ -101,14 +101,14 @@ class VocSource(FilesSource):
             split_of = self._listed_splits(images, findings)
         if split_of:
             findings.origin = f"by the lists in {_LISTS!r}"
-        for stem, found in objects.items():
+        for stem, of_image in objects.items():
             image = images[stem]
             row = {
                 "image": image,
-                "label": classes.index(_largest(found)),
-                "boxes": found.boxes,
-                "boxes_class": found.names,
-                DRAWN_ON: found.size if found.boxes else (0, 0),
+                "label": classes.index(_largest(of_image)),
+                "boxes": of_image.boxes,
+                "boxes_class": of_image.names,
+                DRAWN_ON: of_image.size if of_image.boxes else (0, 0),
             }
             if not split_of:
                 yield row
@@ -170,9 +170,9 @@ class VocSource(FilesSource):
             text = texts[stem]
             # LookupError: an encoding that Python lacks.
             errors = (ElementTree.ParseError, ValueError, LookupError, OverflowError)
-            found = read_or_reject(lambda: self._objects(text), image, text, _XML, findings, *errors)  # noqa: B023
-            if found is not None:
-                objects[stem] = found
+            described = read_or_reject(lambda: self._objects(text), image, text, _XML, findings, *errors)  # noqa: B023
+            if described is not None:
+                objects[stem] = described
         return objects
 
     def _objects(self, file: Ref) -> Objects:

@@ -60,8 +60,8 @@ class CocoDocument:
         self.category_ids = tuple(sorted(self._names_of))
         self._number_of = {of_coco: number for number, of_coco in enumerate(self.category_ids)}
         if not self._names_of and any("bbox" in entry for entry in every):
-            what = "has boxes but no 'categories', which list the classes of 'category_id' by id and name"
-            raise SourceError(f"{title}: {what}. Add them to the file")
+            fault = "has boxes but no 'categories', which list the classes of 'category_id' by id and name"
+            raise SourceError(f"{title}: {fault}. Add them to the file")
         instances = [entry for entry in every if _is_instance(entry)]
         self._points = self._point_names(document, instances)
         self.contents = Contents(
@@ -85,8 +85,8 @@ class CocoDocument:
             name = str(category["name"])
             first = name_of.setdefault(of_coco, name)
             if first != name:
-                what = f"its category {of_coco} is {first!r} and {name!r}"
-                raise SourceError(f"{self.title}: {what}. Give each category its own id")
+                fault = f"its category {of_coco} is {first!r} and {name!r}"
+                raise SourceError(f"{self.title}: {fault}. Give each category its own id")
         return name_of
 
     def _point_names(self, document: Mapping[str, Any], instances: Sequence[Entry]) -> Names:
@@ -103,17 +103,16 @@ class CocoDocument:
         named = [category.get("keypoints") for category in document["categories"] if int(category["id"]) in used]
         different = {tuple(map(str, names)) for names in named if names}
         if len(different) > 1:
-            what = "its categories have different keypoints, but all instances have the same points"
-            raise SourceError(f"{self.title}: {what}. Keep the annotations of one category")
+            fault = "its categories have different keypoints, but all instances have the same points"
+            raise SourceError(f"{self.title}: {fault}. Keep the annotations of one category")
         return next(iter(different), ())
 
     def _count_points(self, instances: Sequence[Entry]) -> int:
         """The points of an instance: those that have names, else those of the first instance with any; 0 without."""
-        found = next((entry["keypoints"] for entry in instances if entry.get("keypoints")), ())
-        if not found:
+        numbers = next((entry["keypoints"] for entry in instances if entry.get("keypoints")), ())
+        if not numbers:
             return 0
-        per_point = 2 if len(self._points) * 2 == len(found) else 3
-        return len(self._points) or len(found) // per_point
+        return len(self._points) or len(numbers) // 3
 
     def share(self, others: Sequence["CocoDocument"]) -> None:
         """Takes the contents of all splits together for its own.
@@ -125,10 +124,10 @@ class CocoDocument:
         for other in others:
             both = some_of(sorted({*self.names} & {*other.names}))
             if both or not self._is_alike(other):
-                what = (
+                fault = (
                     f"both name images such as {both}" if both else "have different categories or kinds of annotations"
                 )
-                raise SourceError(f"{self.title} and {other.title} {what}. Give one of them with --labels")
+                raise SourceError(f"{self.title} and {other.title} {fault}. Give one of them with --labels")
         contents = next((other.contents for other in (self, *others) if not other.is_empty), self.contents)
         points = next((other._points for other in (self, *others) if other._points), ())
         for document in (self, *others):
@@ -259,12 +258,16 @@ _CHECKS: dict[str, dict[str, Callable[[Any], object]]] = {
 _NEEDED = {"images": ("id", "file_name"), "annotations": ("image_id",), "categories": ("id", "name")}
 
 
-def check_document(found: Any) -> None:
+def check_document(document: Any) -> None:
     """Raises ValueError if the document is not COCO's; called before any of its values is used as a key."""
-    if not isinstance(found, dict) or not found.get("images") or not isinstance(found.get("annotations"), list):
+    if (
+        not isinstance(document, dict)
+        or not document.get("images")
+        or not isinstance(document.get("annotations"), list)
+    ):
         raise ValueError("it lists no images or no annotations")
     for name, checks in _CHECKS.items():
-        entries = found.get(name) or []
+        entries = document.get(name) or []
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise ValueError(f"its {name} are not a list of objects")
         for entry in entries:
@@ -275,8 +278,8 @@ def check_document(found: Any) -> None:
                     raise ValueError(f"an entry of its {name} has the {key} {shown(entry.get(key))}") from None
         if len({type(entry["id"]) for entry in entries if "id" in entry}) > 1:
             raise ValueError(f"ids of its {name} are numbers and texts")
-    needed = {"category_id"} if found.get("categories") else set()
-    if not all((needed if "bbox" in entry else {"caption"}) <= set(entry) for entry in found["annotations"]):
+    needed = {"category_id"} if document.get("categories") else set()
+    if not all((needed if "bbox" in entry else {"caption"}) <= set(entry) for entry in document["annotations"]):
         raise ValueError("an annotation has neither a caption nor a bbox with a category_id")
-    if len({entry["id"] for entry in found["images"]}) < len(found["images"]):
+    if len({entry["id"] for entry in document["images"]}) < len(document["images"]):
         raise ValueError("it lists two images with one id")

@@ -149,9 +149,11 @@ class SidecarSource(FilesSource):
         """The values of all samples; None where one is damaged."""
         if extension == "png":
             return [found["png"] for found in samples]
-        read, what = (self._json, "a JSON document") if extension == "json" else (self._caption, "a text in UTF-8")
+        is_json = extension == "json"
+        read = self._json if is_json else self._caption
+        form = "a JSON document" if is_json else "a text in UTF-8"
         texts = [
-            read_or_reject(lambda: read(found[extension]), found["image"], found[extension], what, findings, ValueError)  # noqa: B023
+            read_or_reject(lambda: read(found[extension]), found["image"], found[extension], form, findings, ValueError)  # noqa: B023
             for found in samples
         ]
         readable = [text for text in texts if text is not None]

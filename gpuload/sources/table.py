@@ -135,8 +135,8 @@ class TableSource(FilesSource):
 
     def _parsed(self, role: str, columns: list[list[Any]], findings: Findings) -> list[Any]:
         if role == LabelsKind.name and (cell := _split_at_blanks(columns[0])):
-            what = f"labels are split at blanks, such as {cell[:60]!r}; write JSON lists if names have blanks"
-            findings.notes.append(f"{self.title}: {what}")
+            advice = "write JSON lists if names have blanks"
+            findings.notes.append(f"{self.title}: labels are split at blanks, such as {cell[:60]!r}; {advice}")
         try:
             return _KINDS[role].parse_column(list(zip(*columns, strict=True)))
         except (ValueError, TypeError) as error:
