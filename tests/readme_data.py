@@ -39,7 +39,7 @@ def make_sources(tmp_path: Path) -> None:
     coco = {"images": images, "annotations": boxes, "categories": [{"id": 5, "name": "x"}]}
     for name in ("instances.json", "coco/annotations/instances_train2017.json"):
         write_files(tmp_path, {name: json.dumps(coco).encode()})
-    shutil.copytree(tmp_path / "flat", tmp_path / "coco" / "images")
+    write_files(tmp_path / "coco" / "images", {f"{n}.jpg": data for n, data in enumerate(PHOTOS)})
     pixels = np.random.default_rng(0).integers(0, 256, (8, 20, 24, 3), np.uint8)
     np.savez(tmp_path / "arrays.npz", images=pixels, labels=np.arange(8))
     np.save(tmp_path / "images.npy", pixels)

@@ -62,13 +62,15 @@ def check_known(step: Any) -> None:
 
 def converts_to_rgb(step: Any) -> bool:
     """Whether it is a function, or a Lambda of one, that converts to RGB and does nothing else."""
-    return _code_of(getattr(step, "lambd", step)) in _CONVERSIONS
+    is_lambda = type(step).__name__ == "Lambda" and type(step).__module__.startswith("torchvision.")
+    return _code_of(getattr(step, "lambd", None) if is_lambda else step) in _CONVERSIONS
 
 
 def applied_by(step: Any) -> Any:
     """The transform that an object holds, where it does no more than to apply it; else None."""
     attribute = _HOLDERS.get(_code_of(type(step).__call__) or ())
-    return None if attribute is None else getattr(step, attribute, None)
+    # An attribute of the class may be a property, which gives something else each time.
+    return None if attribute is None or hasattr(type(step), attribute) else vars(step).get(attribute)
 
 
 Code = tuple[Any, ...]

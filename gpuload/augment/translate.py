@@ -301,8 +301,7 @@ class _Reader:
         if "fill" in arguments:
             arguments["fill"] = self.values.levels(step.fill, name)
         if "transforms" in arguments:
-            parts = [part for held in step.transforms for part in _flatten(held)]
-            arguments["transforms"] = tuple(self.pixels(part, name_of(part)) for part in parts)
+            arguments["transforms"] = tuple(self._whole(part) for part in step.transforms)
         if name == "RandomSolarize":
             arguments["threshold"] *= self.values.unit
         if name == "RandomErasing" and step.value is None:  # so v2 stores "random"
@@ -310,6 +309,14 @@ class _Reader:
         if name == "ColorJitter":  # torchvision stores a strength of 0 as None
             arguments = {argument: value or 0 for argument, value in arguments.items()}
         return arguments
+
+    def _whole(self, part: Any) -> Any:
+        """One transform for a part of a RandomApply, RandomChoice or RandomOrder, which may be a Compose of several, or
+        something that changes nothing."""
+        changes = tuple(self.pixels(step, name_of(step)) for step in _flatten(part) if name_of(step) not in _NOTHING)
+        if len(changes) == 1:
+            return changes[0]
+        return transforms.RandomApply(changes, 1.0) if changes else transforms.RandomGrayscale(0.0)
 
     _READERS: ClassVar[Mapping[str, Callable[["_Reader", Any, str], None]]] = {
         "RandomResizedCrop": read_random_resized_crop,

@@ -5,19 +5,19 @@ class number for each pixel of the image, stored as a gray PNG.
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from gpuload.checks import Rule, as_text, settings, whole
+from gpuload.checks import Rule, as_text, member, settings, whole
 from gpuload.errors import DecodeError
 from gpuload.fields.field import Field
 from gpuload.fields.kind import NAME, BadRows, FieldSpec, Kind, Member, Origin, Parsed
 from gpuload.fields.motion import Placement
 from gpuload.fields.numbers import array_fault, nested_lists
-from gpuload.fields.rows import DatasetView, PixelField
+from gpuload.fields.rows import DatasetView, MaskDType, PixelField
 from gpuload.formats.corrections import turned
 from gpuload.formats.masks import Reading, class_numbers
 from gpuload.pictures import as_rgb, decode_image, draw_mask
@@ -190,17 +190,19 @@ class MaskRules(NamedTuple):
 
 @settings
 class Mask(FieldSpec):
-    """A class number per pixel, uint8 (N, height, width), cropped, resized (nearest pixel) and flipped as its image.
+    """A class number per pixel, (N, height, width), cropped, resized (nearest pixel) and flipped as its image.
 
     name: of the packed field.
     fill: the class number of pixels outside the image, where it is padded or rotated.
+    dtype: "uint8", or "int64", which torch's `cross_entropy` and other losses want, of eight times the memory.
 
     Raises:
-        ArgumentError: fill is not in 0..255.
+        ArgumentError: fill is not in 0..255; another dtype.
     """
 
     name: Annotated[str, NAME] = "mask"
     fill: Annotated[int, whole(0, 255, "a class number, in 0..255")] = 0
+    dtype: Annotated[MaskDType, member(*get_args(MaskDType))] = "uint8"
 
     kind = "mask"
 
@@ -274,7 +276,7 @@ class MaskKind(Kind):
 
     def bind(self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]) -> PixelField:
         wanted = spec if isinstance(spec, Mask) else Mask(field.name)
-        return PixelField(wanted.name, "mask", wanted.fill)
+        return PixelField(wanted.name, "mask", wanted.fill, wanted.dtype)
 
 
 def _turned_as_image(numbers: U8, placement: Placement, rules: MaskRules) -> U8:

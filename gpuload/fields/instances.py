@@ -28,6 +28,7 @@ _STEPS = 5  # to a pixel, between which COCO's polygons are rounded
 # Sets of strangers: masks of an image, and the columns that a polygon's edges cross, which take some 80 bytes each. An
 # outline drawn by hand or by a network crosses thousands.
 _MOST_BYTES, _MOST_CROSSED = 1 << 30, 1 << 22
+_MOST_DRAWN = 1 << 28  # pixels of runs that are scaled to their image
 
 
 class BoundInstances(BoundBoxes):
@@ -227,6 +228,8 @@ def place_outline(outline: Outline, placement: Placement) -> Outline:
             raise ValueError(f"are of {outline['size'][1]} x {outline['size'][0]} pixels")
         if not placement.changes:
             return outline
+        if placement.source[0] * placement.source[1] > _MOST_DRAWN:  # of an annotation, not of the image itself
+            raise ValueError(f"are of {placement.source[0]} x {placement.source[1]} pixels, too many to be scaled")
         return _runs(np.asarray(placement.resample(Image.fromarray(_decoded(outline)), Image.Resampling.NEAREST)))
     if not placement.changes:
         return outline

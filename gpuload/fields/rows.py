@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -250,10 +250,20 @@ class MovingField(BoundField, ABC):
         """The columns of N samples, from their entries."""
 
 
+MaskDType = Literal["uint8", "int64"]
+
+
 @dataclass(frozen=True)
 class PixelField:
-    """A field whose values the decoder computes: the image or a mask. fill: the value of pixels outside of it."""
+    """A field whose values the decoder computes: the image or a mask.
+
+    name: its key in a dict of outputs.
+    kind: "image" or "mask".
+    fill: the value of pixels outside of it.
+    dtype: of the mask in the batch; the decoder's is uint8.
+    """
 
     name: str
     kind: str
     fill: int = 0
+    dtype: MaskDType = "uint8"

@@ -42,6 +42,10 @@ class Arrays:
         """An array of the same shape and dtype as a NumPy array."""
         return array
 
+    def cast(self, array: Any, dtype: str) -> Any:
+        """An array of this class with this dtype; itself, if it has it already."""
+        return array if str(array.dtype) == dtype else array.astype(dtype)
+
     def staging(self) -> "Arrays":
         """The maker of NumPy or CuPy arrays for batch transforms, on the same device."""
         return self
@@ -109,6 +113,10 @@ class _TorchArrays(Arrays):
         with self._torch.cuda.device(self._device_id):  # otherwise pinning creates a context on GPU 0, in every rank
             return tensor.pin_memory().to(self.device, non_blocking=True)
 
+    def cast(self, array: Any, dtype: str) -> Any:
+        wanted = getattr(self._torch, dtype)
+        return array if array.dtype == wanted else array.to(wanted)
+
     def staging(self) -> Arrays:
         if self._device_id is None:
             return Arrays(self._channels_last)
@@ -151,6 +159,10 @@ class _CupyArrays(Arrays):
     def from_host(self, array: npt.NDArray[Any]) -> Any:
         with self._on_device():
             return self._cupy.asarray(array)
+
+    def cast(self, array: Any, dtype: str) -> Any:
+        with self._on_device():
+            return super().cast(array, dtype)
 
     def stream(self) -> AbstractContextManager[Any]:
         return self._on_device()

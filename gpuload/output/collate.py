@@ -96,7 +96,9 @@ class Collate:
         self.moving = [field for field in self._bound if isinstance(field, MovingField)]
         masks = [field for field in bound if isinstance(field, PixelField) and field.kind == "mask"]
         self.has_images = any(isinstance(field, PixelField) and field.kind == "image" for field in bound)
-        self.masks, self.mask_fills = tuple(m.name for m in masks), tuple(m.fill for m in masks)
+        self.masks = tuple(mask.name for mask in masks)
+        self.mask_fills = tuple(mask.fill for mask in masks)
+        self._mask_dtypes = tuple(mask.dtype for mask in masks)
         self.columns = tuple(
             {column: None for field in self._bound for column in field.columns if column not in _NOT_IN_INDEX}
         )
@@ -153,8 +155,9 @@ class Collate:
             fields = {name: _each(make.from_host, value) for name, value in values.items()}
             if self.has_images:
                 fields["image"] = self._pixels(batch, [make.images(pixels) for pixels in decoded.images])
-            for number, name in enumerate(self.masks):
-                fields[name] = self._pixels(batch, [make.from_decoder(masks[number]) for masks in decoded.masks])
+            for number, (name, dtype) in enumerate(zip(self.masks, self._mask_dtypes, strict=True)):
+                views = [make.cast(make.from_decoder(masks[number]), dtype) for masks in decoded.masks]
+                fields[name] = self._pixels(batch, views)
             if self._marks and broken:
                 levels = {"image": 0} if self.has_images else {}
                 for name, level in {**levels, **dict(zip(self.masks, self.mask_fills, strict=True))}.items():

@@ -128,6 +128,18 @@ READ_ALL: list[tuple[Steps, Any, list[Any]]] = [
     # Classes that only apply what they hold, whosever they are.
     (lambda tv: [Preset(tv.Compose([tv.RandomCrop(32), tv.RandomInvert()]))], RandomCrop(), [INVERT]),
     (lambda tv: [Detection(tv.Compose([tv.RandomCrop(32)])), tv.RandomInvert()], RandomCrop(), [INVERT]),
+    # Parts that are made of several, or change nothing, remain one part.
+    (
+        lambda tv: [
+            tv.RandomCrop(32),
+            tv.RandomChoice(
+                [tv.Compose([tv.RandomInvert(), tv.RandomGrayscale()]), tv.RandomInvert(), tv.Lambda(to_rgb)],
+                [0.5, 0.25, 0.25],
+            ),
+        ],
+        RandomCrop(),
+        [own.RandomChoice((own.RandomApply((INVERT, GRAY), 1.0), INVERT, own.RandomGrayscale(0.0)), (0.5, 0.25, 0.25))],
+    ),
     # What crops and flips leave as it is.
     (
         lambda tv: [tv.PILToTensor(), tv.ConvertImageDtype(F32), tv.RandomHorizontalFlip(0), tv.RandomCrop(32)],
@@ -182,6 +194,26 @@ class Other(Preset):
 
     def __call__(self, image: Any) -> Any:
         return self.transforms(image.transpose(0))
+
+
+class Alternating(Preset):
+    """Applies what it holds, which is another one each time."""
+
+    def __init__(self, *several: Any) -> None:
+        self.several = list(several)
+
+    @property
+    def transforms(self) -> Any:  # type: ignore[override]
+        self.several.reverse()
+        return self.several[0]
+
+
+class NotALambda:
+    def __init__(self, lambd: Any) -> None:
+        self.lambd = lambd
+
+    def __call__(self, image: Any) -> Any:
+        return ImageOps.mirror(self.lambd(image))
 
 
 @pytest.mark.parametrize(("theirs", "crop", "changes"), READ_ALL, ids=[str(number) for number in range(len(READ_ALL))])
@@ -432,7 +464,9 @@ REFUSED: list[tuple[Steps, str]] = [
     (lambda tv: [tv.RandomResizedCrop(32), tv.RandomRotation(10, expand=True)], "expand=True"),
     (lambda tv: [tv.RandomResizedCrop(32), tv.Lambda(lambda image: image)], "Lambda"),
     (lambda tv: [tv.RandomResizedCrop(32), tv.Lambda(lambda image: image.convert("L").convert("RGB"))], "Lambda"),
+    (lambda tv: [Alternating(tv.RandomCrop(32), tv.RandomResizedCrop(32))], "Alternating.*holds in `transforms`"),
     # Functions that convert, and do more.
+    (lambda tv: [NotALambda(to_rgb), tv.RandomResizedCrop(32)], "NotALambda is not an object"),
     (lambda tv: [tv.Lambda(thumbnail), tv.RandomResizedCrop(32)], "Lambda has no.*transforms.Function"),
     (lambda tv: [thumbnail, tv.RandomResizedCrop(32)], rf"{__name__}.thumbnail.*transforms.Function"),
     (lambda tv: [tv.Lambda(mirrored_at_times), tv.RandomResizedCrop(32)], "Lambda has no"),

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -119,6 +120,38 @@ def test_accelerate_is_refused_with_what_resumes(packed: Path) -> None:
             gpuload.errors.CallError, match=r"none can be made of it.*register_for_checkpointing\(loader"
         ):
             attempt(load(packed))
+
+
+# Ultralytics
+
+
+def test_ultralytics_trains_and_validates(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the class of docs/training-loops.md."""
+    importlib.import_module("torchvision_anywhere")
+    monkeypatch.setenv("YOLO_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.setenv("YOLO_OFFLINE", "true")
+    monkeypatch.chdir(tmp_path)
+    pytest.importorskip("ultralytics", reason="needs ultralytics, which brings another OpenCV")
+    for split in ("train", "val"):
+        (tmp_path / "shards").mkdir(exist_ok=True)
+        (tmp_path / "shards" / split).symlink_to(packed)
+    page = (Path(__file__).parents[2] / "docs/training-loops.md").read_text()
+    (code,) = re.findall(r"```python\n(class Loader.*?)```", page, re.DOTALL)
+    classification = importlib.import_module("ultralytics.models.yolo.classify").ClassificationTrainer
+    sizes: list[int] = []
+
+    class Base(classification):  # type: ignore[misc, valid-type]
+        def preprocess_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
+            sizes.append(len(batch["img"]))
+            return dict(super().preprocess_batch(batch))
+
+    names: dict[str, Any] = {"gpuload": gpuload, "ClassificationTrainer": Base}
+    exec(code.rpartition("Trainer(")[0].replace("(224", "(32"), names)
+    options = {"model": "yolo11n-cls.yaml", "epochs": 2, "imgsz": 32, "batch": 16, "device": "cpu", "plots": False}
+    options["project"] = str(tmp_path)
+    trainer = names["Trainer"](overrides=options)
+    trainer.train()
+    assert sizes == [16] * 12 and "metrics/accuracy_top1" in trainer.metrics
 
 
 # Keras

@@ -1,5 +1,6 @@
 """Masks, boxes and targets follow every change to their images, with both decoders."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,35 @@ def test_pixels_outside_the_image_have_the_masks_fill(painted: Path, decoder: st
                 assert not (masks == 0).any()
                 seen += int(outside.sum())
         assert seen > 100
+
+
+@pytest.mark.parametrize(
+    ("options", "augment"),
+    [
+        ({}, {}),
+        ({"output": "numpy"}, {}),
+        ({"batch_transforms": [lambda batch: None]}, {}),
+        ({"on_corrupt": "mark"}, {"transforms": [TrivialAugmentWide()]}),
+        ({}, {"size": None, "crop": "keep"}),
+    ],
+    ids=["torch", "numpy", "batch", "warped", "own sizes"],
+)
+def test_masks_are_whole_numbers_of_64_bits_on_request(
+    painted: Path, decoder: str, options: dict[str, Any], augment: dict[str, Any]
+) -> None:
+    """The numbers are the same; losses take them as they are."""
+    masks: dict[str, list[Any]] = {}
+    for dtype in ("uint8", "int64"):
+        fields = ("image", gpuload.Mask("mask", fill=255, dtype=dtype))
+        with load(painted, decoder, shown(**augment), fields=fields, **options) as loader:
+            masks[dtype] = [mask for batch in loader for mask in batch[1]]
+    assert len(masks["int64"]) == 18
+    for narrow, wide in zip(masks["uint8"], masks["int64"], strict=True):
+        assert (str(narrow.dtype).split(".")[-1], str(wide.dtype).split(".")[-1]) == ("uint8", "int64")
+        assert (narrow == wide).all() and tuple(narrow.shape) == tuple(wide.shape)
+    target = torch.as_tensor(masks["int64"][0])[None]
+    loss = torch.nn.functional.cross_entropy(torch.zeros(1, 256, *target.shape[1:]), target, ignore_index=255)
+    assert float(loss) == pytest.approx(math.log(256), abs=1e-3)
 
 
 def test_targets_change_sign_where_their_image_is_mirrored(painted: Path, decoder: str) -> None:

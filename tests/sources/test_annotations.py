@@ -479,3 +479,15 @@ def test_points_of_boxes_in_a_forged_manifest(make_folder: Folder, tmp_path: Pat
         path.write_text(whole.replace(old, new))
         with pytest.raises(FormatError, match=message):
             gpuload.Dataset(path.parent)
+
+
+def test_runs_of_a_size_that_takes_too_much_memory(make_folder: Folder, tmp_path: Path) -> None:
+    """The file claims it; the image is small."""
+    size = (1000 * WIDTH, 1000 * HEIGHT)
+    runs_of_nothing = {"size": [size[1], size[0]], "counts": [size[0] * size[1]]}
+    told = document(size, 1000, segmentation=runs_of_nothing, area=1)
+    told["images"].append({"id": 2, "file_name": "2.jpg"})
+    root = make_folder({"1.jpg": picture(), "2.jpg": picture(), "c.json": json.dumps(told).encode()})
+    packed(root, tmp_path / "out", "--labels", root / "c.json", code=cli.REJECTED)
+    reason = rejected_of(tmp_path / "out" / "train")["1.jpg"]
+    assert reason == "the runs of a mask of 'boxes' are of 64000 x 40000 pixels, too many to be scaled"
