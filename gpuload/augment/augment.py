@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -21,13 +21,29 @@ from gpuload.order.arguments import Buckets
 from gpuload.transforms.compose import parts_of
 from gpuload.transforms.erasing import RandomErasing
 from gpuload.transforms.steps import Transform, draw_steps, sample_draws
-from gpuload.types import I32, I64, HeightWidth
+from gpuload.types import F64, I32, I64, U64, HeightWidth
 
 _WORD = 0xFFFFFFFFFFFFFFFF
-# Draw numbers: 0 is the horizontal flip's, and a crop has those between.
+# Draw numbers; a crop has those from `_CROP` on, of which there are fewer than to the next.
+_FLIP = 0
+_CROP = 1
 _VERTICAL_FLIP = 23
 _FILTER = 24
 _SAMPLES_FOR_OPS = 256  # whose steps tell which operations are compiled with the loader
+
+
+class _Drawn(NamedTuple):
+    """The random numbers of N samples, float64 in [0, 1).
+
+    flip, vertical_flip: (N,), which images are mirrored.
+    crop: (`Geometry.numbers`, N), those of the crop.
+    filter: (N,), by which filter images are resized; None where there is no choice.
+    """
+
+    flip: F64
+    vertical_flip: F64
+    crop: F64
+    filter: F64 | None
 
 
 def _as_transforms(value: Any) -> tuple[Any, ...]:
@@ -119,13 +135,21 @@ class Augment:
         elif isinstance(self.normalize, Normalize):
             self.normalize.check_peak(255)
         self._check_own_sizes()
-        # A crop or transform that does not fit an output size, or needs too many random numbers, raises when it draws:
-        # better here than in the middle of an epoch.
+        self._check_by_drawing()
+
+    def _check_by_drawing(self) -> None:
+        """Raises ArgumentError for a crop or transform that does not fit an output size, or needs too many random
+        numbers.
+
+        It would raise when it draws in the middle of an epoch; so one sample is drawn here.
+        """
         if isinstance(self.size, Buckets):
             for size in self.sizes:
-                self.for_size(size)
-        else:
-            self.draw(0, 0, np.zeros(1, np.int64), *np.full((2, 1), max(self.output_size), np.int32))
+                self.for_size(size)  # whose constructor does the same
+            return
+        first_sample = np.zeros(1, np.int64)
+        side = np.full(1, max(self.output_size), np.int32)
+        self.draw(0, 0, first_sample, side, side)
 
     def _check_own_sizes(self) -> None:
         """Raises ArgumentError for a size where the crop gives each image its own, or none where it does not, and for
@@ -265,40 +289,60 @@ class Augment:
     ) -> View:
         """The view of a batch: a pure function of (seed, epoch, sample, view, repeat) and the image's size.
 
-        samples: (N,), sample indices in stored order. widths, heights: (N,), of the decoded images in pixels. view:
-        number of the view, where several images are made of each sample. repeats: (N,), how often each sample came
-        before in this pass; None: never.
+        Args:
+            seed: Of the loader.
+            epoch: Number of the pass.
+            samples: (N,), sample indices in stored order.
+            widths: (N,), of the decoded images in pixels.
+            heights: (N,), of the decoded images in pixels.
+            view: Number of the view, where several images are made of each sample.
+            repeats: (N,), how often each sample came before in this pass; None: never.
         """
+        geometry = self._geometry
+        size = self.output_size
         key = each_key(make_key(seed, epoch, AUGMENT, view) if view else make_key(seed, epoch, AUGMENT), repeats)
-        geometry, size = self._geometry, self.output_size
-
-        # Number 0: flip; then those of the crop; last the vertical flip. Drawn at once, since every NumPy call has a
-        # cost of its own.
-        is_random = self.interpolation == "random"
-        own = [0, *range(1, 1 + geometry.numbers), *([_FILTER] if is_random else []), _VERTICAL_FLIP]
-        drawn = uniform(key, samples * CROP_DRAWS.count + np.array(own)[:, None])
-        reach = 1 if self.interpolation == "bilinear" else 2
-        sides = widths.astype(np.float64), heights.astype(np.float64)
+        drawn = self._draw_numbers(key, samples)
         flip = geometry.flip if self.flip is None else self.flip
-        crops = geometry.draw(Images(samples, *sides, size, reach, drawn[1 : 1 + geometry.numbers]))._replace(
-            mirror=(drawn[0] < flip).astype(np.int32),
-            mirror_y=(drawn[-1] < self.vertical_flip).astype(np.int32),
+        reach = 1 if self.interpolation == "bilinear" else 2
+        images = Images(samples, widths.astype(np.float64), heights.astype(np.float64), size, reach, drawn.crop)
+        crops = geometry.draw(images)._replace(
+            mirror=(drawn.flip < flip).astype(np.int32),
+            mirror_y=(drawn.vertical_flip < self.vertical_flip).astype(np.int32),
         )
 
         def draws_of(transform: int) -> Any:
             return sample_draws(each_key(make_key(seed, epoch, TRANSFORM, view, transform), repeats), samples)
 
-        transforms, erasing = self._pixel_transforms, self._erasing
-        steps = draw_steps(transforms, draws_of, *size) if transforms else None
-        erased = erasing.draw(draws_of(len(transforms)), *size) if erasing else None
-        function = None if self.function is None else self._plan(self.function, seed, epoch, samples, view, repeats)
-        frame = (self._multiple or 1) if geometry.own_sizes else size
-        return View(frame, crops, steps, erased, function, drawn[-2] < 0.5 if is_random else None)
+        transforms = self._pixel_transforms
+        erasing = self._erasing
+        return View(
+            frame=(self._multiple or 1) if geometry.own_sizes else size,
+            crops=crops,
+            steps=draw_steps(transforms, draws_of, *size) if transforms else None,
+            erased=erasing.draw(draws_of(len(transforms)), *size) if erasing else None,
+            function=self._plan(seed, epoch, samples, view, repeats),
+            cubic=None if drawn.filter is None else drawn.filter < 0.5,
+        )
 
-    def _plan(
-        self, function: Function, seed: int, epoch: int, samples: I64, view: int, repeats: I64 | None
-    ) -> PlannedFunction:
-        """The calls of the user's function; the other arguments are those of `draw`."""
+    def _draw_numbers(self, key: U64 | int, samples: I64) -> _Drawn:
+        """The random numbers of samples (N,), drawn at once, since every NumPy call has a cost of its own."""
+        has_choice = self.interpolation == "random"
+        numbers = [_FLIP, _VERTICAL_FLIP, *range(_CROP, _CROP + self._geometry.numbers)]
+        if has_choice:
+            numbers.append(_FILTER)
+        drawn = uniform(key, samples * CROP_DRAWS.count + np.array(numbers)[:, None])
+        return _Drawn(
+            flip=drawn[0],
+            vertical_flip=drawn[1],
+            crop=drawn[2 : 2 + self._geometry.numbers],
+            filter=drawn[-1] if has_choice else None,
+        )
+
+    def _plan(self, seed: int, epoch: int, samples: I64, view: int, repeats: I64 | None) -> PlannedFunction | None:
+        """The calls of the user's function; None where there is none. The arguments are those of `draw`."""
+        function = self.function
+        if function is None:
+            return None
         key = np.asarray(each_key(make_key(seed, epoch, FUNCTION, view), repeats), np.uint64)
         keys = random_bits(key[..., None] if key.ndim else int(key), 2 * samples[:, None] + np.arange(2))
         origin = np.empty((len(samples), 3), np.uint64)
