@@ -33,6 +33,7 @@ from gpuload.checks import (
 from gpuload.counted import counted
 from gpuload.disk import Index, Manifest
 from gpuload.disk import index as index_file
+from gpuload.disk.commit import open_index
 from gpuload.disk.places import packed_folder
 from gpuload.disk.sample import StoredSample, read_quarantine
 from gpuload.disk.tiles import Grid, Tiles
@@ -140,14 +141,11 @@ class Dataset:
             self._root = self.folder
         else:
             self.folder = packed_folder(self.folder)
-            self.manifest = Manifest.read(self.folder)
-            self._root = shards_root(self.manifest, self.folder)
+            self.manifest, self._root, self.index = _open_folder(self.folder)
             if self._root is None:
                 times = [_checked_time(self.folder / shard.name, shard.bytes) for shard in self.manifest.shards]
             else:
                 self.cache = Cache(cache, cache_size)
-            spans, path = self.manifest.index_spans, self.folder / index_file.FILE_NAME
-            self.index = Index(path, self.manifest.fields, spans, len(self.manifest.shards))
         shards = self.manifest.shards
         self.fields: dict[str, Field] = {field.name: field for field in self.manifest.fields}
         self.shard_paths: tuple[Path | URL, ...] = tuple(joined(self.folder, shard.name) for shard in shards)
@@ -648,6 +646,20 @@ def wrong_size(path: Path | URL, found: int, expected: int) -> ShardError:
         f"{path}: is {counted(found, 'byte')}, manifest.json says {expected:,}. It was truncated or replaced: copy it "
         "again, or index the folder again"
     )
+
+
+def _open_folder(folder: Path) -> tuple[Manifest, URL | None, Index]:
+    """The manifest of a set, the URL below which its shards lie, and its index. They are read once more if they were
+    replaced in between."""
+    manifest = Manifest.read(folder)
+    root = shards_root(manifest, folder)
+    try:
+        return manifest, root, open_index(folder, manifest)
+    except FormatError:
+        later = Manifest.read(folder)
+        if later == manifest:
+            raise
+    return later, shards_root(later, folder), open_index(folder, later)
 
 
 def shards_root(manifest: Manifest, folder: Path) -> URL | None:

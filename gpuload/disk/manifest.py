@@ -20,7 +20,7 @@ from gpuload.fields.field import CLASS_NAMES, IMAGE, STORED_TEXT, UNPRINTABLE, F
 from gpuload.fields.images import RGB, Pixels
 from gpuload.fields.registry import kind_of
 from gpuload.machine.untrusted import open_regular, parse_json
-from gpuload.store.files import replaced, write_atomically
+from gpuload.store.files import write_atomically
 from gpuload.store.url import URL
 
 FORMAT = "gpuload"
@@ -132,13 +132,12 @@ class Manifest:
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
     def write(self, folder: Path) -> None:
-        """Writes the file under a temporary name and renames it once it is complete."""
+        """Writes the file under a temporary name and renames it once it is complete and on disk."""
         head = {"format": FORMAT, "version": self.version, "samples": self.samples, "bytes": self.bytes}
         values = {name: value for name, value in asdict(self).items() if value is not None or name not in OPTIONAL}
         values["fields"] = [field.as_json() for field in self.fields]
         text = json.dumps({**head, "fingerprint": self.fingerprint, **values}, indent=1, ensure_ascii=False)
-        with replaced(folder / FILE_NAME) as temporary:
-            temporary.write_text(text + "\n", encoding="utf-8")
+        write_atomically(folder / FILE_NAME, (text + "\n").encode())
 
     @staticmethod
     def read(folder: Path, url: URL | None = None) -> "Manifest":
@@ -300,7 +299,7 @@ def write_timm_info(folder: Path, manifests: Mapping[Path, Manifest]) -> None:
 _ELSEWHERE = re.compile(r"(?:https?|s3|gs|az|hf)://(?!\.{1,2}/)[^/?#@]+/(?=[^?#]+$)|(?:\.\./)+")
 _DRIVE_OR_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")  # of Windows, and of webdataset, as in pipe:
 # What lies beside the shards: a copy of a set must not let a shard take its place.
-_OWN_FILES = (FILE_NAME, "index.arrow", "rejected.jsonl", *ROOT_FILES)
+_OWN_FILES = (FILE_NAME, "index.arrow", "index.next.arrow", "rejected.jsonl", *ROOT_FILES)
 OPTIONAL = ("index_sha256", "index_parts", "index_offsets")  # what older sets lack
 
 

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, BinaryIO, Literal, NamedTuple, get_args
 
 import pyarrow as pa
 from braceexpand import braceexpand
@@ -28,6 +28,7 @@ from gpuload.disk import Manifest, ShardInfo
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
 from gpuload.disk.card import write_card
+from gpuload.disk.commit import NEXT_NAME, settle
 from gpuload.disk.dataset import Dataset
 from gpuload.disk.index import POINTS_COLUMN
 from gpuload.disk.manifest import TIMM_NAME, dali_index_path, dali_index_text, is_shard_name, write_timm_info
@@ -58,7 +59,7 @@ IMAGE_MEMBERS = ("jpg", "jpeg", "png", "webp", "avif", "tif", "tiff")
 CAPTION = Field("caption", "caption", "txt")
 VALUE_FIELDS = (LABEL, CAPTION, Field("json", "json", "json"))
 
-_WHOLE_SET_FILES = (index_file.FILE_NAME, TIMM_NAME, manifest_file.FILE_NAME, REJECTED_NAME)
+_WHOLE_SET_FILES = (index_file.FILE_NAME, NEXT_NAME, TIMM_NAME, manifest_file.FILE_NAME, REJECTED_NAME)
 _GIVE = "Give tars, for instance 'shards/train-{000..127}.tar'"
 
 Missing = Literal["fail", "skip"]
@@ -281,7 +282,7 @@ def _write(
 ) -> Manifest:
     """Removes an old manifest, then writes everything; the manifest last."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (manifest_file.FILE_NAME, REJECTED_NAME):
+    for name in (manifest_file.FILE_NAME, NEXT_NAME, REJECTED_NAME):
         (folder / name).unlink(missing_ok=True)
     infos, schema = [], index_schema(fields)
     for shard, dali_path in zip(scanned, indexes, strict=True):
@@ -431,6 +432,18 @@ def _value(path: Path, member: Member, field: Field, data: mmap.mmap, classes: C
     return value
 
 
+def _opened(shard: Path) -> BinaryIO:
+    """A shard, opened for reading.
+
+    Raises:
+        ShardError: it cannot be.
+    """
+    try:
+        return open_regular(shard)
+    except OSError as error:
+        raise ShardError(f"{shard}: cannot be read ({error.strerror}). Copy the folder again") from None
+
+
 def add_points(
     folder: str | Path, watch: Callable[[int, int], None] = lambda done, total: None
 ) -> tuple[Manifest, int]:
@@ -438,8 +451,12 @@ def add_points(
 
     watch: called with shards done and shards in all. Returns the manifest and the number of images that have points.
 
+    A run that is interrupted leaves a set that can be opened, with the old index or the new one; running it again
+    completes it.
+
     Raises:
-        ArgumentError: its shards lie at URLs. FormatError, ShardError: as `Dataset`.
+        ArgumentError: its shards lie at URLs. FormatError, ShardError: as `Dataset`. OutputError: the index cannot be
+            written.
     """
     dataset, found = Dataset(folder), list[bool]()
     image, shards = dataset.fields["image"], len(dataset.shard_paths)
@@ -449,7 +466,7 @@ def add_points(
         if not isinstance(shard, Path):
             raise ArgumentError(f"{shard}: lies at a URL. Copy the set with `python -m gpuload fetch`")
         rows = dataset.rows(number)
-        with open_regular(shard) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with _opened(shard) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
 
             def find(offset: int, size: int, width: int, height: int) -> bytes:
                 return find_points(data[offset : offset + size], width, height) or b""
@@ -460,7 +477,8 @@ def add_points(
         rows = rows.drop_columns([POINTS]) if POINTS in rows.schema.names else rows
         return rows.append_column(POINTS_COLUMN, pa.array(points, POINTS_COLUMN.type))
 
-    with ThreadPoolExecutor(count_cores()) as pool:
+    with cannot_write("Free some space", folder), ThreadPoolExecutor(count_cores()) as pool:
+        settle(Path(folder))
         rows = (rows_of(*pair) for pair in enumerate(dataset.shard_paths))
         manifest = describe(Path(folder), dataset.manifest, rows, points=True)
     return manifest, sum(found)

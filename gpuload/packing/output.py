@@ -16,10 +16,12 @@ from gpuload.disk import Manifest, write_index
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
 from gpuload.disk.card import is_unedited, write_card
+from gpuload.disk.commit import NEXT_NAME, commit, settle, sync
 from gpuload.disk.manifest import CARD_NAME, ROOT_FILES, write_timm_info
 from gpuload.errors import OutputError, some_of
 from gpuload.packing.options import PackOptions
 from gpuload.packing.own_files import (
+    DESCRIPTIONS,
     EXCHANGE,
     REJECTED_NAME,
     STATE_NAME,
@@ -31,6 +33,7 @@ from gpuload.packing.own_files import (
     remove_scratch,
     remove_set,
     rename,
+    temporaries,
 )
 from gpuload.sources.listing import Rejection
 from gpuload.store.files import Handle, replaced, write_atomically
@@ -47,9 +50,10 @@ _OLD_NAME = ".packing-old"  # a file in a set that is about to be replaced, or i
 class Output:
     """An output folder locked for one run of the packer, with a scratch folder inside.
 
-    where: its name in messages. resumed: whether there is an interrupted run, which is continued. finished: whether the
-        folder already holds a complete set. append: whether the folder holds a set, which is kept. path: the folder, or
-        the one beside it that replaces it at the end. notes: sentences for the user, complete after the `with` block.
+    where: its name in messages. settings: those of the run, as `settings_of` gives them. resumed: whether there is an
+        interrupted run, which is continued. finished: whether the folder already holds a complete set. append: whether
+        the folder holds a set, which is kept. path: the folder, or the one beside it that replaces it at the end.
+        notes: sentences for the user, complete after the `with` block.
 
     Leaving the `with` block without an error removes the scratch folder. After an error everything that the run wrote
     is removed too, so that the folder is as it was, unless `keep` was set, which lets a later run continue.
@@ -63,8 +67,15 @@ class Output:
 
     advice = "Choose another output folder"
 
-    def __init__(self, folder: Path, options: PackOptions, where: Path | URL | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        options: PackOptions,
+        where: Path | URL | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
         self.where: Path | URL = where or folder
+        self._settings = json.loads(json.dumps(settings))
         if options.overwrite or folder.is_symlink():
             folder = folder.resolve()  # a link stays, and what it leads to is packed to
         self.final = self.path = folder
@@ -93,12 +104,19 @@ class Output:
             lock.close()
 
     def _open(self, options: PackOptions) -> None:
-        remove_scratch(self.path / _DONE_NAME)
+        was_complete = options.resume and self._is_completed()
         (self.path / _OLD_NAME).unlink(missing_ok=True)
         self._end_replacement()
+        remove_scratch(self.path / _DONE_NAME)
+        for unfinished in temporaries(self.path, ROOT_FILES):  # of a run that was killed
+            unfinished.unlink(missing_ok=True)
+        self.scratch = self.path / SCRATCH_NAME
         names = self._entries()
         foreign = find_foreign(self.path, names)
         is_set = bool(names) and not foreign
+        if was_complete and is_set:
+            self.finished = True
+            return
         in_place = options.resume and (self.path / SCRATCH_NAME).exists()
         if options.overwrite and is_set and not in_place:
             self._open_beside()
@@ -106,6 +124,7 @@ class Output:
         if self.scratch.exists() and not is_scratch(self.scratch):
             raise OutputError(f"{self.scratch}: is no folder of the packer's, which needs this name. Move it elsewhere")
         self.resumed = options.resume and self.scratch.exists()
+        self.keep = self.resumed  # even if the interrupted run cannot be continued
         self.finished = options.resume and not (self.resumed or self.append or options.overwrite) and is_set
         if self.finished or (self.resumed and (self.scratch / STATE_NAME).exists()):
             return
@@ -116,6 +135,14 @@ class Output:
             )
         self._check_empty(options)
         make_scratch(self.scratch)
+
+    def _is_completed(self) -> bool:
+        """Whether a run with the same settings was killed after its last step, while it removed its scratch folder."""
+        try:
+            state = json.loads((self.path / _DONE_NAME / STATE_NAME).read_text(encoding="utf-8"))
+            return self._settings is not None and bool(state["settings"] == self._settings)
+        except (OSError, ValueError, TypeError, KeyError):
+            return False
 
     def _check_empty(self, options: PackOptions) -> None:
         """Raises OutputError unless the folder holds what a new run needs."""
@@ -185,6 +212,7 @@ class Output:
 
     def save_base(self, split: str) -> None:
         """Saves hard links to the files that describe a split, before shards are appended to it."""
+        settle(self.path / split)
         base = self.base_folder(split)
         shutil.rmtree(base, ignore_errors=True)
         base.mkdir()
@@ -222,7 +250,8 @@ class Output:
     def __exit__(self, kind: object, *error: object) -> None:
         try:
             if kind is None:
-                self._finish()
+                with cannot_write(self.advice, self.where):
+                    self._finish()
             elif not self.keep:
                 self._undo()
         finally:
@@ -234,17 +263,18 @@ class Output:
         scratch = self.final / SCRATCH_NAME
         with suppress(FileNotFoundError):
             scratch.rename(self.final / _DONE_NAME)
-        remove_scratch(self.final / _DONE_NAME)
-        _sync_folder(self.final)
+        sync(self.final)
         self._end_replacement()
+        remove_scratch(self.final / _DONE_NAME)
+        sync(self.final)
 
     def _replace(self) -> None:
         """Gives the new set the output's name, and the old one that of the folder beside it."""
         (self.final / _OLD_NAME).touch()
-        _sync_folder(self.final)
-        _sync_folder(self.path)
+        sync(self.final)
+        sync(self.path)
         rename(self.path, self.final, EXCHANGE)
-        _sync_folder(self.final.parent)
+        sync(self.final.parent)
 
     def _end_replacement(self) -> None:
         """Removes the files of a replaced set. What others have put beside them gets the same place in the new one."""
@@ -277,12 +307,6 @@ class Output:
                 self.path.rmdir()
             for folder in self._created:
                 folder.rmdir()
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    os.fsync(descriptor)
-    os.close(descriptor)
 
 
 @contextmanager
@@ -320,31 +344,31 @@ def check_holds(where: object, names: Sequence[str], append: bool, is_set: bool)
 
 
 def describe(folder: Path, manifest: Manifest, rows: Iterable[pa.RecordBatch], points: bool = False) -> Manifest:
-    """Writes the files that describe the shards of a folder: their index, and last, once all else is on disk, their
-    manifest, completed by what the index says, which is returned.
+    """Writes the files that describe the shards of a folder: their index, and once all else is on disk, their manifest,
+    completed by what the index says, which is returned. Those of a set that is there already are replaced so that it
+    can be opened at any moment, see `gpuload.disk.commit`.
 
     rows: of each shard. points: see `write_index`.
     """
-    path = folder / index_file.FILE_NAME
+    path = folder / NEXT_NAME
+    for unfinished in temporaries(folder, DESCRIPTIONS):  # of runs that were killed
+        unfinished.unlink(missing_ok=True)
     largest: dict[str, Any] = dict.fromkeys(("width", "height", "image_bytes"), 0)
-    with replaced(path) as temporary, write_index(temporary, manifest.fields, points) as write:
-        for batch in rows:
-            write(batch)
-            largest = {name: int(batch.column(name).to_numpy().max(initial=most)) for name, most in largest.items()}
-    manifest = replace(manifest, **largest, **index_file.index_digests(path))
-    _sync(folder)
-    manifest.write(folder)
-    _sync(folder)
+    try:
+        with replaced(path) as temporary:
+            with write_index(temporary, manifest.fields, points) as write:
+                for batch in rows:
+                    write(batch)
+                    for name, most in largest.items():
+                        largest[name] = int(batch.column(name).to_numpy().max(initial=most))
+            sync(temporary)
+        manifest = replace(manifest, **largest, **index_file.index_digests(path))
+        commit(folder, lambda: manifest.write(folder))
+    except BaseException:
+        if (folder / manifest_file.FILE_NAME).exists():
+            settle(folder)
+        raise
     return manifest
-
-
-def _sync(folder: Path) -> None:
-    """Syncs the files that describe a split, and their folder, to disk."""
-    names = (name for name in (*BASE_FILES, ".") if (folder / name).exists())
-    for name in names:
-        descriptor = os.open(folder / name, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
 
 
 def write_json(path: Path, content: object) -> None:

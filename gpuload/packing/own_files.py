@@ -13,13 +13,14 @@ from gpuload.disk import Manifest
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
 from gpuload.disk.card import is_unedited
+from gpuload.disk.commit import NEXT_NAME
 from gpuload.disk.manifest import CARD_NAME, TIMM_NAME, dali_index_path
 from gpuload.errors import FormatError
 
 REJECTED_NAME = "rejected.jsonl"
 
 # The files that describe a split, the manifest last: while it is there, it tells which other files are the set's.
-DESCRIPTIONS = (index_file.FILE_NAME, CARD_NAME, TIMM_NAME, REJECTED_NAME, manifest_file.FILE_NAME)
+DESCRIPTIONS = (index_file.FILE_NAME, NEXT_NAME, CARD_NAME, TIMM_NAME, REJECTED_NAME, manifest_file.FILE_NAME)
 
 STATE_NAME = "state.json"  # in the scratch folder, once the run is planned; before, nothing else is written
 _OWNER_NAME = "gpuload"  # in the scratch folder from its beginning to its end: no other program's folder has it
@@ -159,16 +160,15 @@ def is_scratch(folder: Path) -> bool:
 
 
 def remove_scratch(folder: Path) -> None:
-    """Removes the scratch folder of a run, its sign last, so that an interrupted removal can be continued."""
+    """Removes the scratch folder of a run, its sign and its state last, so that an interrupted removal can be
+    continued."""
     if not is_scratch(folder):
         return
-    (folder / _OWNER_NAME).touch()
     for entry in sorted(folder.iterdir()):
-        if entry.name == _OWNER_NAME:
-            continue
         if _is_real_folder(entry):
             shutil.rmtree(entry, ignore_errors=True)
-        else:
+        elif entry.name not in (STATE_NAME, _OWNER_NAME):
             entry.unlink(missing_ok=True)
-    (folder / _OWNER_NAME).unlink()
+    for name in (_OWNER_NAME, STATE_NAME):
+        (folder / name).unlink(missing_ok=True)
     folder.rmdir()

@@ -146,6 +146,8 @@ def pack(
     source = samples if isinstance(samples, Source) else IterableSource(samples)
     if not own_splits:
         source.own_splits = False
+    source.as_stored = options.mode != "RGB"
+    source.conversion = options.conversion
     check_packages(options)
     with sigint_deferred():  # Arrow imports dateutil to infer its first type, and swallows a Ctrl-C during that
         pa.array([None])
@@ -155,7 +157,7 @@ def pack(
             bar(found.images, found.total_images, found.bytes)
             watch(found)
 
-        output = _open_output(out, options, stack)
+        output = _open_output(out, source, options, stack)
         if output.finished:
             return _report_finished(output, source, options, started)
         source.leave_out(output.final)
@@ -196,7 +198,7 @@ def _whole_set(out: str | Path | URL, options: PackOptions) -> tuple[str | Path 
     return split.parent, replace(options, splits=((split.name, 1.0),))
 
 
-def _open_output(out: str | Path | URL, options: PackOptions, stack: ExitStack) -> Output:
+def _open_output(out: str | Path | URL, source: Source, options: PackOptions, stack: ExitStack) -> Output:
     """The output, entered: leaving `stack` leaves it, also where Ctrl-C comes meanwhile."""
     where = check("pack", "out", out, LOCATION)
     if isinstance(where, URL):
@@ -204,7 +206,7 @@ def _open_output(out: str | Path | URL, options: PackOptions, stack: ExitStack) 
 
         return stack.enter_context(RemoteOutput(where, options))
     with sigint_deferred():
-        return stack.enter_context(Output(Path(where), options))
+        return stack.enter_context(Output(Path(where), options, settings=settings_of(source, options)))
 
 
 def _engine(source: Source, options: PackOptions) -> Any:  # `Workers`, or its equivalent on a cluster
@@ -219,11 +221,8 @@ def _engine(source: Source, options: PackOptions) -> Any:  # `Workers`, or its e
 
 def _begin(source: Source, options: PackOptions, output: Output, watch: Watch) -> "_PackingRun":
     """The run that was interrupted, or a new one once it is planned."""
-    output.keep = output.resumed  # even if the interrupted run cannot be continued
     state = RunState.read(output.scratch) if output.resumed else None
     output.keep = state is not None
-    source.as_stored = options.mode != "RGB"
-    source.conversion = options.conversion
     if state is None:
         output.clear_scratch()
     else:

@@ -19,6 +19,7 @@ from gpuload.counted import counted
 from gpuload.disk import Index, Manifest, ShardInfo
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
+from gpuload.disk.commit import NEXT_NAME, index_path
 from gpuload.disk.dataset import shards_root
 from gpuload.disk.fetch import fetch_files, manifest_bytes
 from gpuload.disk.manifest import dali_index_path, dali_index_text
@@ -84,13 +85,13 @@ def _verify_set(where: Path | URL, workers: int, watch: Callable[[int, int], Non
         scratch, url = Path(notes, "set"), where if isinstance(where, URL) else None
         scratch.mkdir()
         folder = where if isinstance(where, Path) else scratch
-        path = folder / index_file.FILE_NAME
         if url is not None:  # where there is no manifest, that is an error, and no fault
             (scratch / manifest_file.FILE_NAME).write_bytes(manifest_bytes(url))
         try:
             manifest = Manifest.read(folder, url)
             if url is not None:
                 fetch_files(url, scratch, index_file.FILE_NAME, most=manifest.most_beside)
+            path = index_path(folder, manifest)
             Index(path, manifest.fields, shards=len(manifest.shards))
         except FormatError as error:
             return Faults([str(error).replace(str(scratch), str(where))])
@@ -101,7 +102,8 @@ def _verify_set(where: Path | URL, workers: int, watch: Callable[[int, int], Non
             known = {shard.name for shard in manifest.shards}
             others = sorted(one for one in folder.glob("*.tar") if one.name not in known)
             lines += [f"{one}: is not in {manifest_file.FILE_NAME}" for one in others]
-            lines += [f"{one}: was left by an interrupted run" for one in sorted(folder.glob("*.tmp"))]
+            unfinished = [*sorted(folder.glob("*.tmp")), *folder.glob(NEXT_NAME)]
+            lines += [f"{one}: was left by an interrupted run" for one in unfinished]
         names = [shard.name.removeprefix(f"{url}/") for shard in manifest.shards]
         jobs = [
             VerifyJob(
@@ -114,6 +116,7 @@ def _verify_set(where: Path | URL, workers: int, watch: Callable[[int, int], Non
                 url=url,
                 scratch=scratch,
                 most=manifest.most_beside,
+                index=path,
                 position=scratch.with_name(f"{number}.position"),
                 time_limit_s=MOST_SECONDS,
             )
@@ -162,8 +165,8 @@ class VerifyJob(Blamable):
     """Verifies shard `number` of a packed folder, which is at `path`.
 
     folder: of the index, and of the shard's DALI index. url: below which the shard lies, if it is to be downloaded.
-    most: bytes that may be downloaded. partial: whether the shard may hold samples that are not indexed, as `index`
-    leaves some out.
+    most: bytes that may be downloaded. index: where it lies. partial: whether the shard may hold samples that are not
+    indexed, as `index` leaves some out.
     """
 
     path: Path
@@ -175,6 +178,7 @@ class VerifyJob(Blamable):
     url: URL | None
     scratch: Path
     most: int
+    index: Path
 
     @property
     def dali(self) -> Path:
@@ -229,7 +233,7 @@ def _verify(job: VerifyJob, bad: list[Quarantined]) -> Iterator[str]:
             digest.update(block)
     if digest.hexdigest() != job.shard.sha256:
         yield f"{path}: its SHA-256 is {digest.hexdigest()}, {said} {job.shard.sha256}"
-    rows = Index(job.folder / index_file.FILE_NAME, job.fields).shard(job.number)
+    rows = Index(job.index, job.fields).shard(job.number)
     keys, damage = rows.column("key").to_pylist(), list[Damage]()
     samples = list(group_members(read_members(path, damage=damage)))
     yield from (f"{path}: bytes {part.start:,} to {part.end:,} are damaged: {part.fault}" for part in damage)
