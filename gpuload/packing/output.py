@@ -108,8 +108,7 @@ class Output:
         (self.path / _OLD_NAME).unlink(missing_ok=True)
         self._end_replacement()
         remove_scratch(self.path / _DONE_NAME)
-        for unfinished in temporaries(self.path, ROOT_FILES):  # of a run that was killed
-            unfinished.unlink(missing_ok=True)
+        self._remove_unfinished()
         self.scratch = self.path / SCRATCH_NAME
         names = self._entries()
         foreign = find_foreign(self.path, names)
@@ -120,6 +119,7 @@ class Output:
         in_place = options.resume and (self.path / SCRATCH_NAME).exists()
         if options.overwrite and is_set and not in_place:
             self._open_beside()
+            self._remove_unfinished()
         self.scratch = self.path / SCRATCH_NAME
         if self.scratch.exists() and not is_scratch(self.scratch):
             raise OutputError(f"{self.scratch}: is no folder of the packer's, which needs this name. Move it elsewhere")
@@ -135,6 +135,11 @@ class Output:
             )
         self._check_empty(options)
         make_scratch(self.scratch)
+
+    def _remove_unfinished(self) -> None:
+        """Removes what a run that was killed had not finished of the files beside the splits."""
+        for unfinished in temporaries(self.path, ROOT_FILES):
+            unfinished.unlink(missing_ok=True)
 
     def _is_completed(self) -> bool:
         """Whether a run with the same settings was killed after its last step, while it removed its scratch folder."""

@@ -25,7 +25,7 @@ def photos(numbers: range) -> dict[str, bytes]:
     return {f"{'ab'[number % 2]}/{number}.jpg": encode(photo(number)) for number in numbers}
 
 
-@pytest.mark.parametrize(("command", "least"), [("points", 30), ("append", 60), ("overwrite", 80)])
+@pytest.mark.parametrize(("command", "least"), [("points", 20), ("append", 50), ("overwrite", 60)])
 def test_each_state_of_a_set_opens_and_can_be_completed(tmp_path: Path, command: str, least: int) -> None:
     write_files(tmp_path / "first", photos(range(12)))
     write_files(tmp_path / "images", photos(range(20, 32)))
