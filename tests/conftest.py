@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import check_torchvision
 import numpy as np
@@ -18,6 +19,7 @@ import prepared
 import pytest
 from hypothesis import settings
 from images import Folder, encode, photo, smooth_image, write_files
+from loaders import skip_without_dali
 from shuffled import pytest_addoption, pytest_collection_modifyitems  # noqa: F401
 
 import gpuload
@@ -40,6 +42,13 @@ def pytest_configure() -> None:
     """SIGUSR1, which .ci/run sends where the suite hangs, prints the stacks of all threads before it ends a process."""
     if hasattr(signal, "SIGUSR1"):
         faulthandler.register(signal.SIGUSR1, file=os.dup(2), chain=True)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips a test of DALI's decoder where that is missing, before its fixtures are made."""
+    call: Any = getattr(item, "callspec", None)
+    if call is not None:
+        skip_without_dali(call.params.get("decoder"))
 
 
 def pytest_report_header() -> str | None:

@@ -1,10 +1,12 @@
 """Loaders on small packed sets, what an epoch of them gives, and how two of these compare."""
 
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import gpuload
 
@@ -13,9 +15,28 @@ FIELDS = ("index", "image", "label")
 DECODER = {"decoder": "auto"}
 
 
+def _has_dali() -> bool:
+    try:
+        return importlib.util.find_spec("nvidia.dali") is not None
+    except ModuleNotFoundError:  # not even its parent
+        return False
+
+
+HAS_DALI = _has_dali()  # also while a test hides it
+
+
+def skip_without_dali(decoder: Any) -> None:
+    """Skips a test of DALI's decoder where DALI is not installed: `pip install -e '.[cpu,dev]'` does without."""
+    name = str(decoder).partition("-")[0]
+    if not HAS_DALI and (name in ("dali", "both") or isinstance(decoder, gpuload.Dali | gpuload.Both)):
+        pytest.skip("needs DALI: pip install -e '.[dali]'")
+
+
 def load(packed: Path, batch_size: int = 8, **options: Any) -> gpuload.DaliIterator:
     usual = {"augment": AUGMENT, "device": "cpu", "num_threads": 1, "fields": FIELDS, **DECODER}
-    return gpuload.DaliIterator(packed, batch_size, **{**usual, **options})
+    options = {**usual, **options}
+    skip_without_dali(options["decoder"])
+    return gpuload.DaliIterator(packed, batch_size, **options)
 
 
 def remote(url: Any, cache: Path | None = None, **options: Any) -> gpuload.DaliIterator:

@@ -83,6 +83,7 @@ def same(ours: gpuload.Augment, theirs: gpuload.Augment) -> None:
 
 def test_deit_is_what_timm_makes_of_its_arguments(transforms: ModuleType) -> None:
     importlib.import_module("torchvision_anywhere")
+    pytest.importorskip("timm", reason="needs the extra 'frameworks'")
     published = {
         "auto_augment": "rand-m9-mstd0.5-inc1",
         "color_jitter": 0.3,

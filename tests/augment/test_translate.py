@@ -593,7 +593,7 @@ TIMMS_REFUSED = {
 @pytest.fixture(scope="module")
 def timm_data() -> Any:
     importlib.import_module("torchvision_anywhere")
-    return importlib.import_module("timm.data")
+    return pytest.importorskip("timm.data", reason="needs the extra 'frameworks'")
 
 
 @pytest.mark.parametrize("variant", TIMMS)

@@ -262,7 +262,7 @@ def test_batches_that_cannot_be_mixed(xp: Any) -> None:
 
 def timm_mixup() -> Any:
     importlib.import_module("torchvision_anywhere")
-    return importlib.import_module("timm.data.mixup")
+    return pytest.importorskip("timm.data.mixup", reason="needs the extra 'frameworks'")
 
 
 def loaded(packed: Path, *transforms: Any, batch_size: int = 12, **options: Any) -> gpuload.DaliIterator:

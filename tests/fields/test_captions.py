@@ -85,7 +85,7 @@ def test_what_is_drawn_is_a_function_of_seed_epoch_and_sample(packed: Path) -> N
     assert {text for _, text in often} == set(texts_of(3))
 
 
-def test_a_tokenizer_is_called_while_reading(packed: Path) -> None:
+def test_a_tokenizer_is_called_while_reading(packed: Path, decoder: str) -> None:
     threads, calls = set(), []
 
     def tokenize(texts: list[str]) -> Any:
@@ -94,11 +94,10 @@ def test_a_tokenizer_is_called_while_reading(packed: Path) -> None:
         ids = np.array([[len(text), int(text.split(":")[0])] for text in texts])
         return {"input_ids": torch.from_numpy(ids), "words": [text.split() for text in texts], "mask": ids > 0}
 
-    for decoder in ("native", "dali"):
-        for index, tokens, _ in load(packed, Captions("captions", tokenizer=tokenize), "image", decoder=decoder):
-            assert torch.equal(tokens["input_ids"][:, 1], index) and tokens["input_ids"].dtype == torch.int64
-            assert tokens["mask"].dtype == torch.bool
-            assert [int(words[0][:-1]) for words in tokens["words"]] == index.tolist()
+    for index, tokens, _ in load(packed, Captions("captions", tokenizer=tokenize), "image", decoder=decoder):
+        assert torch.equal(tokens["input_ids"][:, 1], index) and tokens["input_ids"].dtype == torch.int64
+        assert tokens["mask"].dtype == torch.bool
+        assert [int(words[0][:-1]) for words in tokens["words"]] == index.tolist()
     assert threading.current_thread().name not in threads and set(calls) == {8}
 
 

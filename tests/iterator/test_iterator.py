@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from loaders import DECODER, drain, load, world
+from loaders import DECODER, drain, load, skip_without_dali, world
 from PIL import Image
 
 import gpuload
@@ -22,6 +22,7 @@ from gpuload.order.epoch import EpochOrder
 @pytest.fixture(scope="module", params=["dali", "native"], autouse=True)
 def each_decoder(request: pytest.FixtureRequest) -> Iterator[None]:
     """Every test here is of both decoders."""
+    skip_without_dali(request.param)
     DECODER["decoder"] = request.param
     yield
     DECODER["decoder"] = "auto"
