@@ -133,6 +133,9 @@ class CocoDocument:
         for document in (self, *others):
             document.contents = contents
             document._points = points
+            if document.is_empty and not document._names_of:  # of a split without an object
+                document._names_of = self._names_of
+                document.category_ids = self.category_ids
 
     def _is_alike(self, other: "CocoDocument") -> bool:
         if other.is_empty and not other._names_of:

@@ -45,8 +45,7 @@ _EXTENSIONS = ("json", "xml", "txt", "csv", "tsv", "jsonl", "ndjson")
 _MOST_FOLDERS = 64  # that are looked into, those nearest to the top
 _MOST_FILES = 64  # of an extension
 _MOST_OF_A_FOLDER = 4  # files of an extension
-_WHOLE_BYTES = 64 << 20  # of a larger file only the head is read
-_HEAD_BYTES = 1 << 20
+_END_BYTES = 256 << 10  # at both ends of a large file, which are read
 _LINES = 50
 
 _IMAGE_NAME = re.compile(rf"[^\s,;\"'|]\.({'|'.join(sorted(IMAGE_EXTENSIONS))})(?![\w.])", re.IGNORECASE)
@@ -69,7 +68,7 @@ def survey(files: Files) -> list[AnnotationFile]:
     """The files of annotations in a container, those nearest to the top first; of many that are alike only some."""
     names, folders = _candidates(files)
     stems = {_stem(name) for name in names}
-    texts = {name: text for name in names if (text := _head(files, name))}
+    texts = {name: text for name in names if (text := _text_of(files, name))}
     named = {name: _names_in(name, text) for name, text in texts.items()}
     for words in named.values():
         stems |= words
@@ -134,35 +133,39 @@ def _names_in(name: str, text: str) -> set[str]:
         is_list = len(words_of_splits(name.rpartition("/")[2])) == 1
         return {_stem(word) for word in text.split()[: int(is_list)]}
     if extension_of(name) in ("csv", "tsv"):
-        rows = text[:_HEAD_BYTES].splitlines()[1:2]
+        rows = text[:_END_BYTES].splitlines()[1:2]
         return {_stem(cell.strip('" ')) for row in rows for cell in re.split("[,;\t]", row)[:1]}
     if extension_of(name) == "json":
-        return {_stem(word) for word in _QUOTED.findall(text[:_HEAD_BYTES])[:_WORDS]}
+        return {_stem(word) for word in _QUOTED.findall(text[:_END_BYTES])[:_WORDS]}
     return set()
 
 
-def _head(files: Files, name: str) -> str:
-    """The text of a file, or its beginning; "" if it cannot be read, or is no text."""
+def _text_of(files: Files, name: str) -> str:
+    """The text of a file, or both ends of a large one; "" if it cannot be read, or is no text."""
     with suppress(OSError, DecodeError):
         file = files.find(name)
-        if file.size > _WHOLE_BYTES and isinstance(files, Folder):
-            data = read_at(files.path / name, 0, _HEAD_BYTES)
+        if file.size > 2 * _END_BYTES and isinstance(files, Folder):
+            path = files.path / name
+            ends = [read_at(path, 0, _END_BYTES), read_at(path, file.size - _END_BYTES, _END_BYTES)]
         else:
             data = files.read(file.address)
-        text = data.decode("utf-8-sig", "replace").strip()
-        return "" if "\0" in text[:_HEAD_BYTES] else text
+            ends = [data] if len(data) <= 2 * _END_BYTES else [data[:_END_BYTES], data[-_END_BYTES:]]
+        text = "\n".join(end.decode("utf-8-sig", "replace") for end in ends).strip()
+        return "" if "\0" in text else text
     return ""
 
 
 def _lines(text: str) -> Iterator[str]:
     """The first lines that are not empty."""
-    for line in text[:_HEAD_BYTES].splitlines()[:_LINES]:
+    for line in text[:_END_BYTES].splitlines()[:_LINES]:
         if line.strip():
             yield line.strip()
 
 
 def _kind_of_json(text: str, is_partner: bool) -> str:
-    if all(key in text for key in ('"images"', '"annotations"', '"file_name"')):
+    has = {key: f'"{key}"' in text for key in ("file_name", "images", "annotations", "image_id")}
+    # Of a large file only one of both lists may begin in the part that is read.
+    if has["file_name"] and (has["images"] or has["annotations"]) and (has["annotations"] or has["image_id"]):
         return "coco"
     return "json" if is_partner or _IMAGE_NAME.search(text) else ""
 

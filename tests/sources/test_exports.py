@@ -38,6 +38,15 @@ def coco(prefix: str = "", first: int = 1, names: str = "abc", **changes: Any) -
     return json.dumps({"images": images, "annotations": annotations, "categories": categories, **changes}).encode()
 
 
+def padded(document: bytes) -> bytes:
+    """A document of which the list of annotations begins far from both ends."""
+    content = json.dumps({"license": 1, "coco_url": "x" * 600_000})[1:-1].encode()
+    start = document.index(b'], "annotations"') - 1
+    inside = document.index(b'"image_id"')
+    note = b'"note": "%s", ' % (b"y" * 600_000)
+    return document[:start] + b", " + content + document[start:inside] + note + document[inside:]
+
+
 def voc(name: str) -> bytes:
     sides = ("xmin", "ymin", "xmax", "ymax")
     objects = ""
@@ -77,6 +86,7 @@ RIGHT: dict[str, tuple[dict[str, bytes], list[str] | None]] = {
     "FiftyOne 1.22 YOLOv5": ({**at("images/val"), **of_each("labels/val/{}.txt", yolo), "dataset.yaml": YAML}, ["val"] * 3),
     "FiftyOne 1.22 YOLOv4": (
         {**at("data"), **of_each("data/{}.txt", yolo), "obj.names": b"cat\ndog", "images.txt": b"data/a.jpg\ndata/b.jpg\ndata/c.jpg\n"}, None),
+    "FiftyOne 1.22 COCO, large": ({**at("data"), "labels.json": padded(coco())}, None),
     "supervision 0.31 COCO": ({**at("images"), "annotations.json": coco()}, None),
     "supervision 0.31 VOC": ({**at("images"), **of_each("annotations/{}.xml", voc)}, None),
     "supervision 0.31 YOLO": ({**at("images"), **of_each("labels/{}.txt", yolo), "data.yaml": b"names: [cat, dog]\nnc: 2\n"}, None),
@@ -93,6 +103,10 @@ RIGHT: dict[str, tuple[dict[str, bytes], list[str] | None]] = {
     "Roboflow VOC": ({**at("train"), **of_each("train/{}.xml", voc), "README.roboflow.txt": b"exported"}, None),
     "LabelImg 1.8 VOC": ({**at(""), **of_each("{}.xml", voc), "predefined_classes.txt": b"cat\ndog\n"}, None),
     "LabelImg 1.8 VOC in class folders": ({**at("x"), **of_each("x/{}.xml", voc), "y/d.jpg": IMAGES["a.jpg"], "y/d.xml": b"<annotation></annotation>"}, None),
+    "Datumaro 1.13 COCO with a split of negatives": (
+        {**{f"images/train/{name}": IMAGES[name] for name in ("a.jpg", "b.jpg")}, "annotations/instances_train.json": coco(names="ab"),
+         "annotations/image_info_train.json": coco(names="ab", annotations=[], categories=[]), "images/val/c.jpg": IMAGES["c.jpg"],
+         "annotations/image_info_val.json": coco(names="c", annotations=[], categories=[])}, ["train", "train", "val"]),
     "Datumaro 1.13 COCO": (
         {**at("images/train"), "annotations/instances_train.json": coco(), "annotations/image_info_train.json": coco(annotations=[]),
          "annotations/captions_train.json": coco(annotations=[])}, None),
@@ -124,7 +138,35 @@ CVAT = b'<?xml version="1.0"?>\n<annotations><version>1.1</version><image id="0"
 FIFTYONE = b'{"classes": ["cat", "dog"], "labels": {"a": 0, "b": 1, "c": null}}'
 FLAT_FOLDERS = {"cat/a.jpg": IMAGES["a.jpg"], "dog/b.jpg": IMAGES["b.jpg"]}
 
+TRACKS = b"1,-1,10.0,5.0,20.0,20.0,1,1,1.0\n2,-1,0.0,0.0,50.0,25.0,1,2,1.0\n"
+OPEN_IMAGES = b"ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax\na,,cat,1,0.1,0.3,0.1,0.5\n"
+LABELME_XML = b"<annotation><filename>a.jpg</filename><imagesize><nrows>50</nrows></imagesize><object><name>cat</name></object></annotation>"
+DATUMARO = (
+    b'{"categories": {"label": {"labels": [{"name": "cat"}]}}, "items": [{"id": "a", "image": {"path": "a.jpg"}}]}'
+)
+CONVERT = "which 'folder' would not use. Give COCO's JSON or YOLO's texts instead"
+
 REFUSED: dict[str, tuple[dict[str, bytes], str]] = {
+    "KITTI": (
+        {**at("training/image_2"), **of_each("training/label_2/{}.txt", lambda name: KITTI), **{f"testing/image_2/{n}.jpg": IMAGES["a.jpg"] for n in "de"}},
+        f"'training/label_2/a.txt', KITTI's objects, {CONVERT}"),
+    "FiftyOne 1.22 KITTI": ({**at("data"), **of_each("labels/{}.txt", lambda name: KITTI)}, f"'labels/a.txt', KITTI's objects, {CONVERT}"),
+    "Datumaro 1.13 KITTI": (
+        {**at("train/image_2"), **of_each("train/label_2/{}.txt", lambda name: KITTI), **{f"train/instance/{n}.jpg": IMAGES["a.jpg"] for n in "abc"}},
+        "'train/label_2/a.txt', KITTI's objects"),
+    "VisDrone": (
+        {f"VisDrone2019-DET-{split}/{name}": data for split in ("train", "val")
+         for name, data in {**at("images"), **of_each("annotations/{}.txt", lambda name: VISDRONE)}.items()},
+        f"'VisDrone2019-DET-train/annotations/a.txt', VisDrone's boxes, {CONVERT}"),
+    "WIDER FACE": (
+        {**at("WIDER_train/images/0--Parade"), **{f"WIDER_val/images/0--Parade/{n}.jpg": IMAGES["a.jpg"] for n in "de"},
+         "wider_face_split/wider_face_train_bbx_gt.txt": WIDER}, f"'wider_face_split/wider_face_train_bbx_gt.txt', WIDER FACE's boxes, {CONVERT}"),
+    "Datumaro 1.13 MOT": ({**at("img1"), "gt/gt.txt": TRACKS, "gt/labels.txt": b"cat\ndog\n"}, "'gt/gt.txt', boxes of MOTChallenge"),
+    "Datumaro 1.13": ({**at("images/train"), "annotations/train.json": DATUMARO}, f"'annotations/train.json', JSON about images, {CONVERT}"),
+    "Datumaro 1.13 LabelMe": ({**at("Images/train"), **of_each("Annotations/train/{}.xml", lambda name: LABELME_XML)}, "'Annotations/train/a.xml', XML about images"),
+    "Datumaro 1.13 Open Images": (
+        {**at("images/train"), "annotations/train-annotations-bbox.csv": OPEN_IMAGES, "annotations/bbox_labels_600_hierarchy.json": b'{"LabelName": "/m/0bl9f"}'},
+        "'annotations/train-annotations-bbox.csv', a table of images"),
     "FiftyOne CSV": ({**at("data"), "labels.csv": b"filepath,label\ndata/a.jpg,cat\ndata/b.jpg,dog\n"}, "'labels.csv', a table of images, which .*--labels .*/labels.csv to use it"),
     "FiftyOne classification": ({**at("data"), "labels.json": FIFTYONE}, "'labels.json', JSON about images"),
     "FiftyOne dataset": ({**at("data"), "samples.json": b'{"samples": [{"filepath": "data/a.jpg"}]}', "metadata.json": b"{}"}, "'samples.json', JSON about images"),
