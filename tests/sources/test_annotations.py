@@ -491,3 +491,38 @@ def test_runs_of_a_size_that_takes_too_much_memory(make_folder: Folder, tmp_path
     packed(root, tmp_path / "out", "--labels", root / "c.json", code=cli.REJECTED)
     reason = rejected_of(tmp_path / "out" / "train")["1.jpg"]
     assert reason == "the runs of a mask of 'boxes' are of 64000 x 40000 pixels, too many to be scaled"
+
+
+def test_classes_without_a_number_are_not_appended(make_folder: Folder, tmp_path: Path) -> None:
+    root = make_folder({**IMAGES, "c.json": coco()})
+    packed(root, tmp_path / "out", "--labels", root / "c.json")
+    samples = [
+        {"image": PHOTOS[5], "boxes": [[1, 2, 3, 4]], "boxes_class": [name], "labels": [name], "image_id": {"a": 1}}
+        for name in ("new", "x")
+    ]
+    with pytest.raises(SourceError, match=r"--append: 'boxes' has classes without an id \('new'\), .*from COCO's JSON"):
+        gpuload.pack(samples[:1], tmp_path / "out", append=True, workers=1)
+    gpuload.pack(samples[1:], tmp_path / "out", append=True, workers=1)
+    assert gpuload.Dataset(tmp_path / "out" / "train").fields["boxes"].category_ids == (5,)
+
+
+def test_a_mixture_of_other_numbers(make_folder: Folder, tmp_path: Path) -> None:
+    folders = []
+    for number in (5, 6):
+        root = make_folder(
+            {
+                **IMAGES,
+                "c.json": coco(
+                    annotations=[{**BOXES[0], "category_id": number}], categories=[{"id": number, "name": "x"}]
+                ),
+            }
+        )
+        packed(root, tmp_path / str(number), "--labels", root / "c.json")
+        folders.append(gpuload.Dataset(tmp_path / str(number) / "train"))
+    both = gpuload.mix([(folders[0], 0.5), (folders[1], 0.5)])
+    options: dict[str, Any] = {"augment": gpuload.Augment(None, crop="keep", normalize=None), "device": "cpu"}
+    with pytest.raises(ArgumentError, match=r"has other numbers than .* for the same classes. Use numbers='from 0'"):
+        gpuload.DaliIterator(
+            both, 2, fields=[gpuload.Boxes(as_targets=True, numbers="coco")], steps_per_epoch=1, **options
+        )
+    gpuload.DaliIterator(both, 2, fields=[gpuload.Boxes(as_targets=True)], steps_per_epoch=1, **options).close()
