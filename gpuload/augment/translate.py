@@ -271,6 +271,8 @@ class _Reader:
     def pixels(self, step: Any, name: str) -> Any:
         """The transform in `gpuload.transforms` that does the same."""
         check_known(step)
+        if name.startswith("lightly's") and self.values.are_tensors:
+            raise error(f"{name} makes Pillow's images of tensors, of other values. Put it before ToTensor()")
         if name in _CHANGES:
             return _CHANGES[name](step)
         if name == "RandomErasing" and type(step).__module__.startswith("timm."):

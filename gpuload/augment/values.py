@@ -70,6 +70,10 @@ class Values:
         else:
             dtype = self._dtype_of(step.dtype, name) or self.dtype
             scale = name == "ConvertImageDtype" or bool(step.scale)
+            if self.kind == "given" and dtype != self.dtype and not scale:
+                raise error(
+                    f"{name}({dtype}) gives tensors a range of 0..255, Pillow's images none. Put ToImage() before"
+                )
             self._cast(dtype, scale, f"{name}({dtype}{', scale=True' if scale else ''})")
 
     def become_tensors(self, name: str) -> None:

@@ -229,6 +229,16 @@ def test_the_views_of_lightly(transforms: ModuleType, views_of: Any) -> None:
         Augment.torchvision(views)
 
 
+def test_a_blur_of_lightly_on_tensors_is_refused(transforms: ModuleType) -> None:
+    """It turns them into Pillow's images and back, whatever they were."""
+    blur = of_lightly("GaussianBlur", None, prob=0.5, sigmas=(0.1, 2))
+    pipeline = transforms.Compose([transforms.RandomCrop(32), transforms.ToImage(), blur])
+    with pytest.raises(
+        gpuload.ArgumentError, match=r"lightly's GaussianBlur makes Pillow's images.*before ToTensor\(\)"
+    ):
+        Augment.torchvision(pipeline)
+
+
 @pytest.mark.parametrize("name", ["RandomRotate", "RandomSolarization"])
 def test_steps_of_lightly(transforms: ModuleType, name: str) -> None:
     step = of_lightly(name, None, prob=0.3, angle=90, threshold=100)

@@ -541,6 +541,10 @@ REFUSED: list[tuple[Steps, str]] = [
     (lambda tv: [tv.ConvertImageDtype(torch.float32), tv.PILToTensor()], "PILToTensor comes after"),
     (lambda tv: [tv.ToImage(), tv.ToDtype(F32, scale=True), tv.ToDtype(torch.uint8)], r"in 0\.\.1; expected scale"),
     (lambda tv: [tv.ToImage(), tv.ToDtype(F32), tv.ToDtype(torch.uint8, scale=True)], r"ToDtype.*float32 in 0\.\.255"),
+    (
+        lambda tv: [tv.Resize((9, 9)), tv.ToDtype(F32)],
+        r"ToDtype\(float32\) gives tensors a range.*Put ToImage\(\) before",
+    ),
     (lambda tv: [tv.ToDtype({torch.Tensor: F32, "others": None})], r"ToDtype\(.*depends on the class.*put ToImage\(\)"),
     (
         lambda tv: [tv.ToTensor(), tv.Normalize(MEAN, STD), tv.RandomCrop(32, 4, fill=9)],
