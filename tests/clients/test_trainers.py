@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import textwrap
@@ -231,7 +232,10 @@ def ray_train(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     ray.shutdown()
     quiet: Any = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
     ray.init(num_cpus=3, object_store_memory=80_000_000, **quiet)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield importlib.import_module("ray.train.torch")
+    for number, handler in handlers.items():  # a TorchTrainer's stays when its run is over
+        signal.signal(number, handler)
     ray.shutdown()
 
 
