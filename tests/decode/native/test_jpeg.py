@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import simplejpeg
 from images import encode, smooth_image
 from PIL import Image
 
 from gpuload.decode.native.steps import JpegStep, ThreadMemory
 from gpuload.kernels.jpeg import Scratch, room_for
 from gpuload.kernels.structs import PICTURE, JpegBatch
+
+simplejpeg = pytest.importorskip("simplejpeg", reason="simplejpeg, with which pixels are compared, is not installed")
 
 # By kind: options of the encoder.
 KINDS: dict[str, dict[str, Any]] = {f"4:{chroma}": {"subsampling": n} for n, chroma in enumerate(("4:4", "2:2", "2:0"))}
