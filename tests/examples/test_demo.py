@@ -47,6 +47,7 @@ def test_a_folder_of_images_of_every_kind(tmp_path: Path) -> None:
         "classes: 3: a, b, c",
         "epoch 3 of 3: ",
         "DataLoader + Pillow",
+        "\n  gpuload ",
         "Decoding alone: ",
         "JPEGs by simplejpeg and others by Pillow",
     ):
