@@ -71,6 +71,7 @@ def main(folder: str, how: str, times: int, drawn: random.Random) -> None:
     epoch_s = time.monotonic() - begun
     stopped = 0
     for _ in range(times):
+        loader.set_epoch(1)
         loader.set_epoch(0)
         if how == "exit":
             KEPT.append(batches := iter(loader))
@@ -81,6 +82,7 @@ def main(folder: str, how: str, times: int, drawn: random.Random) -> None:
         stopped += stop(loader, how, drawn.uniform(0, epoch_s))
         if how == "close":
             loader = open_loader(folder)
+        loader.set_epoch(1)  # else an interrupted loop would go on
         loader.set_epoch(0)
         assert drain([loader]) == expected
     assert len(multiprocessing.active_children()) >= PROCESSES  # those of the last loader

@@ -63,7 +63,8 @@ def test_what_cannot_be_unpickled_is_raised_as_its_text(packed: Path) -> None:
 
 def test_a_process_that_ends_is_replaced(packed: Path) -> None:
     with load(packed, 4, augment=calling(end_at_seven, 2), shuffle=False) as loader:
-        for _ in range(2):
+        for epoch in (0, 1, 0):
+            loader.set_epoch(epoch)
             batches = 0
             with pytest.raises(FunctionError, match=r"end_at_seven did not return: its process ended with exit code 3"):
                 for _ in loader:
