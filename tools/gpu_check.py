@@ -10,9 +10,12 @@ packages that are missing, which are those of the extras `cuda13` (or `cuda12`) 
 host without a network, take the repository, PHOTOS and their wheels along: `pip download`, then `pip install --no-index
 --target SITE *.whl` and `export PYTHONPATH=SITE` there.
 
-Steps run in the order of their value, for at most --seconds: one starts only if its limit fits into the rest. The next
-call skips completed steps; data that is missing, as on another host, is made again. A step that hangs is stopped at its
-limit, and what it has written by then is kept. summary.json is updated after each step.
+Steps run in the order of their value. The estimates of all of them add up to --seconds. A step starts if its estimate
+fits into the rest of that time, and is stopped at its limit, or when the time is over; what it has written by then is
+kept. The next call skips completed steps; data that is missing, as on another host, is made again.
+
+--out holds all results and nothing else: each step's log, figures and pictures, and summary.json, which is rewritten
+after each step. The images and the packed set are in --data.
 
 Exit codes: 0 all steps completed; 1 a step failed, or has not run yet; 2 wrong arguments.
 """
@@ -20,6 +23,7 @@ Exit codes: 0 all steps completed; 1 a step failed, or has not run yet; 2 wrong 
 import argparse
 import contextlib
 import importlib.metadata
+import io
 import json
 import os
 import platform
@@ -33,95 +37,108 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+_STARTED = time.perf_counter()
 ROOT = Path(__file__).resolve().parents[1]
-SECONDS = 520
+SECONDS = 420
 GRACE_S = 10  # to write results after the interrupt
 TIMED_OUT = 124  # as of timeout(1)
 _LAST_LINES = 40
+_SHOWN_LINES = 14  # of each step's log, when it has ended
 _QUERY = "name,driver_version,compute_cap,memory.total,pcie.link.gen.current,pcie.link.width.current"
 # The lines of nvImageCodec's log about versions, JPEG engines and preallocated memory.
 _CODEC = re.compile(r"nvJPEG version|HW |num_hw_engines|prealloc|hw_decoder", re.IGNORECASE)
+_MOST_LEVELS = 5.0  # of 255, between an image and its JPEG in the smoke test
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
 
 class Step(NamedTuple):
-    """seconds: time limit. makes: data that is made again if missing."""
+    """estimate: seconds that it takes on one H100 with 16 cores. limit: seconds after which it is stopped.
+    makes: data that is made again if missing."""
 
     name: str
-    seconds: float
+    estimate: float
+    limit: float
     command: list[str]
     environment: Mapping[str, str] = {}
     makes: Path | None = None
 
 
-def steps(photos: Path, out: Path, device: str, quick: bool) -> list[Step]:
-    """All steps, the most valuable first."""
-    shards, python, cores = out / "shards", sys.executable, str(len(os.sched_getaffinity(0)))
-    train, size, batch = str(shards / "train"), "64" if quick else "224", "16" if quick else "256"
+# By device: gpuload's decoders, DALI by hand with several shares of the JPEG engines, and the DataLoader.
+BENCH_LOADERS = {
+    "cpu": ["gpuload-dali", "gpuload-native", "gpuload-both", "dali", "torch"],
+    "cuda": [
+        *("gpuload-dali-gpu", "gpuload-native-gpu", "gpuload-both-gpu"),
+        *("dali-gpu", "dali-cores-gpu", "dali-engines-gpu", "torch-gpu"),
+    ],
+}
+TRAIN_LOADERS = {
+    "cpu": ["synthetic", "gpuload-dali", "gpuload-native", "gpuload-both", "dali", "torch"],
+    "cuda": [
+        *("synthetic", "gpuload-dali", "gpuload-native", "gpuload-both"),
+        *("dali", "dali-cores", "dali-engines", "torch"),
+    ],
+}
+
+
+def steps(photos: Path, out: Path, data: Path, device: str, quick: bool) -> list[Step]:
+    """All steps, the most valuable first. out: of the results. data: of the images and the packed set."""
+    python = sys.executable
+    cores = str(len(os.sched_getaffinity(0)))
+    shards = data / "shards"
+    train = str(shards / "train")
+    size = "64" if quick else "224"
+    batch = "16" if quick else "256"
     # The project's pytest settings need plug-ins that the host may not have.
     pytest = [python, "-m", "pytest", "-v", "-o", "addopts=", "-o", "filterwarnings=default", "-p", "no:cacheprovider"]
-    gpu = "-gpu" if device == "cuda" else ""
-    loaders = [f"{name}{gpu}" for name in ("torch", "dali", "dali-files", "gpuload", "gpuload-native", "gpuload-both")]
-    pixels = f"test_pixels and 420 and center and {'default' if gpu else 'native'}"
-    images = out / "images" if (photos / "cut").exists() else photos
-    pack = [python, "-m", "gpuload", "pack", str(images), str(shards), "--no-splits", "--val", "0.1", "--overwrite"]
+    images = data / "images" if (photos / "cut").exists() else photos
 
     def tool(path: str, *options: str) -> list[str]:
         return [python, str(ROOT / path), train, "--device", device, *options]
 
-    found = [
-        Step("packages", 30, [python, __file__, "--packages", device]),
-        Step(
-            "codec",
-            100,  # the first step that compiles
-            [*pytest, f"--junitxml={out / 'codec.xml'}", "-s", "-k", pixels, "tests/gpu/test_gpu_pixels.py"],
-            {"DALI_NVIMGCODEC_LOG_LEVEL": "3"},
-        ),
-        Step("pack", 60, pack, makes=shards / "train" / "manifest.json"),
-        Step(
-            "tests",
-            150,
-            [*pytest, f"--junitxml={out / 'tests.xml'}", *(["-m", "gpu"] if gpu else []), "tests/gpu"],
-        ),
-        Step(
-            "bench",
-            220,
-            tool("tools/bench.py", "--loaders", *loaders, "--size", size, "--batch-size", batch, "--threads", cores)
-            + ["--cold", "0", "--dtype", "float16", "--json", str(out / "bench.json")]
-            + (["--rounds", "1", "--images", "256"] if quick else ["--rounds", "3", "--images", "32768"]),
-        ),
-        Step(
-            "train",
-            200,
-            tool("examples/train_resnet50.py", "--json", str(out / "train.json"))
-            + ["--loaders", "synthetic", "gpuload", "gpuload-native", "gpuload-both", "torch"]
-            + (
-                ["--size", "32", "--batch-size", "4", "--steps", "1", "--warm-up", "0"]
-                if quick
-                else ["--batch-size", batch, "--steps", "110", "--warm-up", "30"]
-            ),
-        ),
-        Step(
-            "tune",
-            100,
-            [python, "-m", "gpuload", "tune", train, "--device", device, "--json", str(out / "tune.json")]
-            + (["--seconds", "5", "--size", "64", "--batch-size", "16"] if quick else ["--seconds", "60"]),
-        ),
-        Step(
-            "pictures",
-            40,
-            [
-                *(python, str(ROOT / "examples/cpu_vs_gpu.py"), train, "--size", size, "--batch-size", batch),
-                *(f"--threads={cores}", f"--images={32 if quick else 512}", f"--picture={out / 'cpu_vs_gpu.png'}"),
-            ],
-        ),
-        Step("kernel", 40, tool("examples/raw_kernel.py", "--picture", str(out / "faded.png"))),
-    ]
+    def tests(name: str, *options: str) -> list[str]:
+        return [*pytest, f"--junitxml={out / name}.xml", *options]
+
+    making = []
     if images != photos:
         count = "240" if quick else "6000"
         cut = [python, str(photos / "cut"), str(images), count, "--like", "imagenet", "--workers", cores]
-        found.insert(2, Step("cut", 60, cut, makes=images))
-    return found
+        making.append(Step("cut", 30, 60, cut, makes=images))
+    pack = [python, "-m", "gpuload", "pack", str(images), str(shards), "--no-splits", "--val", "0.1", "--overwrite"]
+    making.append(Step("pack", 15, 60, pack, makes=shards / "train" / "manifest.json"))
+
+    bench = tool("tools/bench.py", "--loaders", *BENCH_LOADERS[device], "--size", size, "--batch-size", batch)
+    bench += ["--threads", cores, "--cold", "0", "--dtype", "float16", "--json", str(out / "bench.json")]
+    bench += ["--rounds", "1", "--images", "256"] if quick else ["--rounds", "3", "--images", "8192"]
+
+    training = tool("examples/train_resnet50.py", "--json", str(out / "train.json"))
+    training += ["--loaders", *TRAIN_LOADERS[device], "--batch-size", "4" if quick else batch]
+    if quick:
+        training += ["--size", "32", "--steps", "1", "--warm-up", "0"]
+    else:
+        training += ["--steps", "30", "--warm-up", "12", "--rounds", "2"]
+
+    pictures = [python, str(ROOT / "examples/cpu_vs_gpu.py"), train, "--size", size, "--batch-size", batch]
+    pictures += [f"--threads={cores}", f"--images={32 if quick else 512}", f"--picture={out / 'cpu_vs_gpu.png'}"]
+
+    decoder = "default" if device == "cuda" else "native"
+    pixels = f"test_pixels and 420 and center and {decoder}"
+    codec = tests("codec", "-s", "-k", pixels, "tests/gpu/test_gpu_pixels.py")
+
+    tune = [python, "-m", "gpuload", "tune", train, "--device", device, "--json", str(out / "tune.json")]
+    tune += ["--seconds", "5", "--size", "64", "--batch-size", "16"] if quick else ["--seconds", "25"]
+
+    marked = ["-m", "gpu"] if device == "cuda" else []
+    return [
+        Step("packages", 5, 20, [python, __file__, "--packages", device]),
+        Step("smoke", 15, 60, [python, __file__, "--smoke", device]),
+        *making,
+        Step("bench", 100, 140, bench),
+        Step("train", 125, 160, training),
+        Step("pictures", 15, 40, pictures),
+        Step("codec", 20, 60, codec, {"DALI_NVIMGCODEC_LOG_LEVEL": "3"}),
+        Step("tune", 35, 60, tune),
+        Step("tests", 60, 180, tests("tests", *marked, "tests/gpu")),
+    ]
 
 
 def requirements(device: str, cuda: str = "cuda13") -> list[str]:
@@ -160,12 +177,14 @@ def describe_host(device: str) -> dict[str, Any]:
     }
 
 
-def record(step: Step, out: Path) -> dict[str, Any]:
-    """Runs a step, and prints and returns what came of it."""
-    log, started = out / f"{step.name}.log", time.monotonic()
+def record(step: Step, out: Path, seconds: float) -> dict[str, Any]:
+    """Runs a step for at most `seconds`, and prints and returns what came of it."""
+    log = out / f"{step.name}.log"
+    started = time.monotonic()
     for suffix in (".log", ".json", ".xml"):
         log.with_suffix(suffix).unlink(missing_ok=True)
-    code = run(step.command, step.seconds, log, step.environment)
+    print(f"{step.name:<9} begins: about {step.estimate:.0f} s, at most {seconds:.0f} s", flush=True)
+    code = run(step.command, seconds, log, step.environment)
     lines = [_COLOUR.sub("", line) for line in _text(log).splitlines()]
     figures = read_figures(out, step.name, lines)
     fault = find_fault(step.name, figures) if code == 0 else None
@@ -178,6 +197,8 @@ def record(step: Step, out: Path) -> dict[str, Any]:
         "figures": figures,
         "output": lines[-_LAST_LINES:],
     }
+    if lines:
+        print(*(f"  | {line[:160]}" for line in lines[-_SHOWN_LINES:]), sep="\n")
     outcome = "ok" if found["ok"] else "failed" if fault else "timed out" if code == TIMED_OUT else f"exit {code}"
     print(f"{step.name:<9} {outcome:<9} {found['seconds']:>5.0f} s  {(fault or (lines or [''])[-1])[:100]}", flush=True)
     return found
@@ -194,7 +215,7 @@ def run(command: list[str], seconds: float, log: Path, environment: Mapping[str,
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": path, **environment},
+            env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **environment},
             start_new_session=True,
         ) as process,
     ):
@@ -216,7 +237,7 @@ def read_figures(folder: Path, name: str, log: list[str]) -> Any:
         figures = json.loads(_text(folder / f"{name}.json"))
     except ValueError:  # it has none, or was stopped while it wrote them
         figures = None
-    if name == "packages":
+    if name in ("packages", "smoke"):
         figures = json.loads(log[0]) if log and log[0].startswith("{") else None
     if name in ("codec", "tests"):
         figures = _tests(folder / f"{name}.xml", log)
@@ -229,8 +250,9 @@ def find_fault(name: str, figures: Any) -> str | None:
     """Why a step failed in spite of exit code 0: no test ran, or a loader was not measured. None if it did not fail."""
     if name in ("codec", "tests"):
         return None if figures["passed"] else "no test ran: all were skipped"
-    if name == "bench" and (left_out := (figures or {"left_out": {"bench": "no figures"}}).get("left_out")):
-        return "; ".join(f"{loader}: {reason}" for loader, reason in left_out.items())
+    if name in ("bench", "train"):
+        left_out = {name: "no figures"} if figures is None else figures.get("left_out", {})
+        return "; ".join(f"{loader}: {reason}" for loader, reason in left_out.items()) or None
     return None
 
 
@@ -276,24 +298,61 @@ def report_packages(device: str) -> int:
     return 1 if host["missing"] or (device == "cuda" and not host["gpus"]) else 0
 
 
+def smoke(device: str) -> int:
+    """Decodes a JPEG with DALI to a tensor of torch, and prints the result as a line of JSON. 1 if pixels are wrong."""
+    import numpy
+    import torch
+    from nvidia import dali
+    from PIL import Image
+
+    seconds = {"imports": round(time.perf_counter() - _STARTED, 2)}
+    begun = time.perf_counter()
+    ramp = numpy.linspace(0, 255, 64 * 64 * 3).astype(numpy.uint8).reshape(64, 64, 3)
+    file = io.BytesIO()
+    Image.fromarray(ramp).save(file, "JPEG", quality=95)
+    jpeg = numpy.frombuffer(file.getvalue(), numpy.uint8)
+    number = 0 if device == "cuda" else None
+    pipeline = dali.Pipeline(batch_size=1, num_threads=1, device_id=number, exec_dynamic=True)
+    with pipeline:
+        encoded = dali.fn.external_source(lambda: [jpeg], batch=True)
+        images = dali.fn.decoders.image(encoded, device="cpu" if number is None else "mixed")
+        pipeline.set_outputs(images)
+    (images,) = pipeline.run()
+    pixels = torch.from_dlpack(images.as_tensor()).cpu().numpy()[0]
+    difference = float(numpy.abs(pixels.astype(int) - ramp).mean())
+    seconds["decode"] = round(time.perf_counter() - begun, 2)
+    versions = {"dali": dali.__version__, "torch": torch.__version__, "numpy": numpy.__version__}
+    place = torch.cuda.get_device_name() if device == "cuda" else "the CPU"
+    print(json.dumps({"device": place, "versions": versions, "seconds": seconds, "mean_difference": difference}))
+    named = ", ".join(f"{name} {version}" for name, version in versions.items())
+    print(f"{place}: {named}; a JPEG differs by {difference:.2f} levels on average")
+    return 0 if difference < _MOST_LEVELS else 1
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "photos", type=Path, nargs="?", help="class folders of images, or a folder with a program `cut`"
     )
-    parser.add_argument("--out", type=Path, default=Path("gpu-check"), help="folder to work in (%(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("gpu-check"), help="folder for all results (%(default)s)")
+    parser.add_argument("--data", type=Path, help="folder for images and shards (OUT-data, beside --out)")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--quick", action="store_true", help="little work in each step")
     parser.add_argument("--steps", nargs="+", metavar="NAME", help="run only these, again if they are completed")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="time for this call (%(default)s)")
     parser.add_argument("--packages", choices=["cuda", "cpu"], help="only describe the host and what it lacks")
+    parser.add_argument("--smoke", choices=["cuda", "cpu"], help="only decode a JPEG with DALI")
     args = parser.parse_args(argv)
+    if args.smoke:
+        return smoke(args.smoke)
     if args.packages:
         return report_packages(args.packages)
     if args.photos is None or not args.photos.is_dir():
         parser.error(f"{args.photos or 'PHOTOS'}: no such folder")
-    out, setting = args.out.resolve(), {"device": args.device, "quick": args.quick}
-    every = steps(args.photos.resolve(), out, args.device, args.quick)
+    out = args.out.resolve()
+    data = args.data.resolve() if args.data else out.with_name(f"{out.name}-data")
+    setting = {"device": args.device, "quick": args.quick}
+    every = steps(args.photos.resolve(), out, data, args.device, args.quick)
     names = [step.name for step in every]
     if unknown := [name for name in args.steps or () if name not in names]:
         parser.error(f"--steps {' '.join(unknown)}: expected some of: {' '.join(names)}")
@@ -301,18 +360,24 @@ def main(argv: list[str] | None = None) -> int:
     if before not in (None, setting):
         parser.error(f"--out {args.out}: holds results of another setting, {before}; choose another folder")
     out.mkdir(parents=True, exist_ok=True)
+    data.mkdir(parents=True, exist_ok=True)
 
-    recorded, left, deadline = read_summary(out)["steps"], [], time.monotonic() + args.seconds
+    recorded = read_summary(out)["steps"]
+    left: list[str] = []
+    deadline = time.monotonic() + args.seconds
     for step in every:
         is_wanted = step.name in args.steps if args.steps else not recorded.get(step.name, {}).get("ok")
         is_wanted |= step.makes is not None and not step.makes.exists()
-        if is_wanted and step.seconds > deadline - time.monotonic():
+        if not is_wanted:
+            continue
+        rest = deadline - time.monotonic()
+        if step.estimate > rest:
             left.append(step.name)
-        elif is_wanted:
-            recorded[step.name] = record(step, out)
-            temporary = out / "summary.json.tmp"
-            temporary.write_text(json.dumps({"setting": setting, "steps": recorded}, indent=1) + "\n")
-            temporary.replace(out / "summary.json")
+            continue
+        recorded[step.name] = record(step, out, min(step.limit, rest))
+        temporary = out / "summary.json.tmp"
+        temporary.write_text(json.dumps({"setting": setting, "steps": recorded}, indent=1) + "\n")
+        temporary.replace(out / "summary.json")
     bad = [name for name, found in recorded.items() if not found["ok"]]
     print(f"{out / 'summary.json'}: {'failed: ' + ', '.join(bad) if bad else 'no step failed'}")
     if left:

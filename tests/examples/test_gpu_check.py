@@ -15,13 +15,46 @@ from benchmark.contenders import CONTENDERS
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("quick", [False, True])
 def test_the_benchmark_is_of_the_device(tmp_path: Path, device: str, quick: bool) -> None:
-    found = {step.name: step for step in gpu_check.steps(tmp_path, tmp_path / "out", device, quick)}
+    (tmp_path / "cut").touch()
+    out, data = tmp_path / "out", tmp_path / "data"
+    found = {step.name: step for step in gpu_check.steps(tmp_path, out, data, device, quick)}
+    order = "packages smoke cut pack bench train pictures codec tune tests"
+    assert list(found) == order.split()
     args = bench._parser().parse_args(found["bench"].command[2:])
-    assert {CONTENDERS[name].device for name in args.loaders} == {args.device} == {device} and len(args.loaders) == 6
+    contenders = [CONTENDERS[name] for name in args.loaders]
+    assert {contender.device for contender in contenders} == {args.device} == {device}
     assert args.images >= 16 * args.batch_size  # or bench.py refuses it
-    for name in ("tests", "bench", "tune", "train", "kernel"):
+    for name in ("smoke", "tests", "bench", "tune", "train"):
         assert ("cuda" in found[name].command or "gpu" in found[name].command) == (device == "cuda"), name
-    assert all(step.seconds <= gpu_check.SECONDS for step in found.values())
+    assert sum(step.estimate for step in found.values()) == gpu_check.SECONDS == 420
+    assert all(step.estimate <= step.limit for step in found.values())
+
+
+def test_each_decoder_is_measured_by_its_name(tmp_path: Path) -> None:
+    """Not as "auto", which is one of them."""
+    found = {step.name: step for step in gpu_check.steps(tmp_path, tmp_path, tmp_path, "cuda", False)}
+    for name, end in (("bench", "-gpu"), ("train", "")):
+        for decoder in (
+            "gpuload-dali",
+            "gpuload-native",
+            "gpuload-both",
+            "dali",
+            "dali-cores",
+            "dali-engines",
+            "torch",
+        ):
+            assert f"{decoder}{end}" in found[name].command
+        assert f"gpuload{end}" not in found[name].command
+    decoders = [CONTENDERS[f"gpuload-{name}-gpu"].open.keywords["decoder"] for name in ("dali", "native", "both")]  # type: ignore[attr-defined]
+    assert decoders == ["dali", "native", "both"]
+    loads = [CONTENDERS[f"dali-{name}-gpu"].open.keywords["hw_decoder_load"] for name in ("cores", "engines")]  # type: ignore[attr-defined]
+    assert loads == [0.0, 1.0]
+
+
+def test_dali_decodes_beside_torch(capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu_check.main(["--smoke", "cpu"]) == 0
+    record, line = capsys.readouterr().out.splitlines()
+    assert 0 < json.loads(record)["mean_difference"] < 5 and re.match(r"the CPU: dali \S+, torch \S+, numpy", line)
 
 
 def test_the_host_is_described(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,6 +74,7 @@ def test_the_host_is_described(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         ("bench", '{"left_out": {"dali-gpu": "there is no GPU"}, "loaders": []}', "", "dali-gpu: there is no GPU"),
         ("bench", '{"left_out": {}, "loaders": []}', "", None),
         ("bench", '{"loaders": [', "", "bench: no figures"),  # it ended while it wrote
+        ("train", '{"left_out": {"dali": "no DALI"}, "loaders": []}', "", "dali: no DALI"),
         ("tests", "", "a.py::b SKIPPED (no GPU)", "no test ran: all were skipped"),
         ("tests", "", "a::b PASSED", None),
     ],
@@ -91,7 +125,7 @@ def test_no_step_stops_the_others_and_the_next_call_goes_on(
 
     def steps(*_: object) -> list[gpu_check.Step]:
         commands = {name: ["sh", "-c", f"cd {out}; echo {name} >>order; {line}"] for name, (_, line) in lines.items()}
-        found = [gpu_check.Step(name, lines[name][0], command) for name, command in commands.items()]
+        found = [gpu_check.Step(name, lines[name][0], lines[name][0], command) for name, command in commands.items()]
         return [found[0]._replace(makes=out / "shards"), *found[1:]]
 
     def call(*options: str) -> tuple[int, list[str], str]:
@@ -112,7 +146,14 @@ def test_no_step_stops_the_others_and_the_next_call_goes_on(
     with contextlib.suppress(FileNotFoundError):  # a process that has ended may wait for its new parent
         state = Path(f"/proc/{(out / 'child').read_text().strip()}/stat").read_text().rpartition(")")[2].split()[0]
         assert state == "Z"
-    for text in (r"^fails +exit 3 +\d+ s  it broke$", r"^hangs +timed out +\d s", "failed: fails, hangs, stays"):
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "out-data"}  # results, and what they are made of
+    for text in (
+        r"^fails +begins: about 20 s, at most 20 s$",
+        r"^  \| it broke$",
+        r"^fails +exit 3 +\d+ s  it broke$",
+        r"^hangs +timed out +\d s",
+        "failed: fails, hangs, stays",
+    ):
         assert re.search(text, said, re.MULTILINE)
     assert "Not run yet: long. Repeat the command to continue." in said
 

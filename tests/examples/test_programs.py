@@ -108,16 +108,37 @@ def test_the_speed_of_training(packed: Path, run: Run, monkeypatch: pytest.Monke
     monkeypatch.setattr(train_resnet50, "DEPTHS", (1, 1, 1, 1))  # the whole net takes seconds a step on a busy CPU
     monkeypatch.setattr(train_resnet50, "WIDTHS", (8, 16, 32, 64))
     options = "--device cpu --size 32 --batch-size 16 --steps 5 --warm-up 2 --rounds 2 --workers 1"
-    found, said = run(train_resnet50, packed / "train", *options.split())
+    loaders = ["synthetic", "gpuload", "dali", "torch"]
+    order: list[str] = []
+    open_loader = train_resnet50.open_loader
+    monkeypatch.setattr(
+        train_resnet50, "open_loader", lambda name, *rest: order.append(name) or open_loader(name, *rest)
+    )
+    found, said = run(train_resnet50, packed / "train", *options.split(), "--loaders", *loaders)
+    assert order == ["synthetic", *loaders, *reversed(loaders)]  # the first is not counted
     named = [line.split("  ")[0] for line in said.splitlines()]
-    assert named == ["one resident batch", "gpuload", "DataLoader + Pillow"]
+    assert named == ["one resident batch", "gpuload", "DALI by hand", "DataLoader + Pillow"]
     assert found["data"]["classes"] == 10 and found["precision"] == "float32"
-    assert [row["name"] for row in found["loaders"]] == ["synthetic", "gpuload", "torch"]
+    assert [row["name"] for row in found["loaders"]] == loaders and found["left_out"] == {}
     for row in found["loaders"]:
         rates = [turn["images_per_s"] for turn in row["turns"]]
         assert len(rates) == 2 and row["images_per_s"] == pytest.approx(median(rates))
         assert row["share_of_resident"] == row["images_per_s"] / found["loaders"][0]["images_per_s"]
         assert all(0 < turn["last_loss"] < 10 for turn in row["turns"])
+
+
+def test_a_loader_that_fails_is_left_out(packed: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train_resnet50, "DEPTHS", (1, 1, 1, 1))
+    monkeypatch.setattr(train_resnet50, "WIDTHS", (8, 16, 32, 64))
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no engines\nat all")
+
+    monkeypatch.setattr(train_resnet50.dali_loader, "train_loader", fail)
+    options = "--device cpu --size 32 --batch-size 16 --steps 1 --warm-up 0 --rounds 2 --loaders dali gpuload-native"
+    found, _ = run(train_resnet50, packed / "train", *options.split())
+    assert found["left_out"] == {"dali": "no engines"}
+    assert [(row["name"], len(row["turns"])) for row in found["loaders"]] == [("gpuload-native", 2)]
 
 
 @pytest.fixture(scope="module")

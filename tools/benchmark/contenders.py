@@ -87,7 +87,16 @@ def _on_gpu(contender: Contender) -> Contender:
     )
 
 
-CONTENDERS = {one.name: one for one in (*_ALL, *map(_on_gpu, _ALL), *_FEATURES)}
+# On a CPU there are no JPEG engines, so that these would be "dali" again.
+_LOADS = [
+    replace(
+        _on_gpu(Contender(name, f"DALI by hand, {units}", partial(dali.open_pipeline, hw_decoder_load=load), *_DALI)),
+        if_asked=True,
+    )
+    for name, units, load in (("dali-cores", "CUDA cores alone", 0.0), ("dali-engines", "JPEG engines alone", 1.0))
+]
+
+CONTENDERS = {one.name: one for one in (*_ALL, *map(_on_gpu, _ALL), *_LOADS, *_FEATURES)}
 
 
 def why_not(contender: Contender, raw: bool = False, elsewhere: bool = False) -> str | None:

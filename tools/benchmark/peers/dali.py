@@ -16,7 +16,7 @@ from benchmark.stored import stored_samples
 from benchmark.work import MEAN, STD, Batches, Work
 
 _AREA, _RATIO = [0.08, 1.0], [3 / 4, 4 / 3]
-_HW_DECODER_LOAD = 0.65  # of the example
+HW_DECODER_LOAD = 0.65  # of the example
 
 
 @contextmanager
@@ -27,9 +27,10 @@ def open_pipeline(
     state: Any = None,
     checkpoints: bool = False,
     recipe: str = "",
+    hw_decoder_load: float = HW_DECODER_LOAD,
 ) -> Iterator[Batches]:
     """reader: "webdataset" or "file". state: a checkpoint to build the pipeline from. checkpoints: whether the pipeline
-    can give one. recipe: of `benchmark.recipes`."""
+    can give one. recipe: of `benchmark.recipes`. hw_decoder_load: share of the images for a GPU's JPEG engines."""
     import torch
     from nvidia.dali import pipeline_def
     from nvidia.dali.plugin.base_iterator import LastBatchPolicy
@@ -40,6 +41,7 @@ def open_pipeline(
         device,
         reader,
         dalis(recipe) if recipe else None,
+        hw_decoder_load,
         batch_size=work.batch_size,
         num_threads=work.threads,
         device_id=None if device == "cpu" else torch.cuda.current_device(),
@@ -61,7 +63,13 @@ def prepare_files(work: Work, folder: Path) -> None:
         path.write_bytes(image)
 
 
-def graph(work: Work, device: str, reader: str = "webdataset", recipe: Any = None) -> tuple[Any, Any]:
+def graph(
+    work: Work,
+    device: str,
+    reader: str = "webdataset",
+    recipe: Any = None,
+    hw_decoder_load: float = HW_DECODER_LOAD,
+) -> tuple[Any, Any]:
     """Normalised images and labels, for the pipeline that is being defined."""
     from nvidia.dali import fn, types
 
@@ -88,7 +96,7 @@ def graph(work: Work, device: str, reader: str = "webdataset", recipe: Any = Non
     else:
         width, height = work.largest
         hints = {"preallocate_width_hint": width, "preallocate_height_hint": height}
-        whole = fn.decoders.image(encoded, device="mixed", hw_decoder_load=_HW_DECODER_LOAD, **hints)
+        whole = fn.decoders.image(encoded, device="mixed", hw_decoder_load=hw_decoder_load, **hints)
         images = fn.random_resized_crop(whole, random_area=_AREA, random_aspect_ratio=_RATIO, **resize)
     if recipe is not None:
         images = recipe(images)
