@@ -1,5 +1,6 @@
 """The views that are made of each sample, epoch by epoch."""
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -10,6 +11,7 @@ from gpuload.checks import check, shown, whole
 from gpuload.errors import ArgumentError
 from gpuload.fields.images import GRAY, RGB, Pixels
 from gpuload.order.arguments import Buckets
+from gpuload.types import HeightWidth
 
 T = TypeVar("T")
 Augments = Augment | Sequence[Augment]  # one view of each sample, or several
@@ -81,6 +83,12 @@ class Schedule:
     def first(self) -> Augment:
         """The first view of epoch 0; dtype and layout are those of all."""
         return self._views[0][0]
+
+    @property
+    def largest_sizes(self) -> tuple[HeightWidth, ...]:
+        """(height, width) of each view in pixels, of the epoch or bucket in which it is largest."""
+        by_view = zip(*self._views, strict=True)
+        return tuple(max((size for view in views for size in view.sizes), key=math.prod) for views in by_view)
 
     def all_augments(self) -> list[Augment]:
         """Every view of every epoch, in every size."""

@@ -7,9 +7,10 @@ the GPU. Pixels cross the bus as uint8, half the size of float16 and a quarter o
 call and some ms to allocate, so it is reused.
 """
 
+import ctypes
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,12 @@ class Device:
             DeviceError: a CUDA graph is being captured.
         """
         try:
-            with torch.cuda.stream(self._stream):  # of None: no change
+            with ExitStack() as entered:
+                if self._number is not None:
+                    # Of the stream alone, leaving would choose a stream of the thread's own device, which is GPU 0 in
+                    # the threads of every rank, and make a context there.
+                    entered.enter_context(torch.cuda.device(self._number))
+                    entered.enter_context(torch.cuda.stream(self._stream))
                 yield
         except RuntimeError as error:
             if "stream is capturing" in str(error):
@@ -52,8 +58,23 @@ class Device:
         """Copies a NumPy or DALI array to the GPU on the current stream; the caller holds it until that is done."""
         if isinstance(array, torch.Tensor):
             return array
+        if self._stream is not None and hasattr(array, "copy_to_external"):  # DALI's, on the GPU
+            return self._copy_of_dalis(array)
         tensor = as_tensor(array)
         return tensor.clone() if tensor.device == self._torch else tensor.to(self._torch, non_blocking=True)
+
+    def _copy_of_dalis(self, array: Any) -> torch.Tensor:
+        """A copy in torch's memory, for which no thread waits.
+
+        Through DLPack DALI would give its memory back in a thread that synchronises the device for each batch.
+        """
+        described = array.__cuda_array_interface__
+        dtype = getattr(torch, np.dtype(described["typestr"]).name)
+        copy = torch.empty(tuple(described["shape"]), dtype=dtype, device=self._torch)
+        # The stream is entered, so that torch's memory belongs to it, too.
+        stream = ctypes.c_void_p(self.stream_number)
+        array.copy_to_external(ctypes.c_void_p(copy.data_ptr()), stream, non_blocking=True)
+        return copy
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """A pinned array on the host, from which copies to the GPU are asynchronous."""

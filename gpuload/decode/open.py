@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuload.augment import Form
 from gpuload.decode.arguments import Backend, Both, Dali, DecoderName
-from gpuload.decode.dali.memory import fits
+from gpuload.decode.dali.memory import Made, fits
 from gpuload.decode.faults import FaultHandler, OnCorrupt, Prepare
 from gpuload.decode.functions import CallFunctions, Functions
 from gpuload.decode.interface import Buffers, Resources, Stored
@@ -30,9 +30,9 @@ _LOG = logging.getLogger(__name__)
 
 PREFETCH = 2
 
-# With at least this many cores per rank, the native decoder is the default for a GPU. Estimate: ResNet-50 on an H100
-# takes some 2,800 images/s; the native decoder makes about 1,200 a core from ImageNet-like JPEGs. Three cores decode
-# enough, and three remain for reading, the training thread and peaks.
+# With at least this many threads that decode, each on a core of the rank, the native decoder is the default for a GPU.
+# Estimate: ResNet-50 on an H100 takes some 2,800 images/s; the native decoder makes about 1,200 a core from JPEGs like
+# ImageNet's. Three cores decode enough, and three remain for reading, the training thread and peaks.
 NATIVE_CORES = 6
 
 
@@ -53,15 +53,16 @@ def choose_decoder(
     datasets: Sequence[Dataset],
     resources: Resources,
     decodes: bool = True,
+    made: Made = Made(),  # noqa: B008 -- it is immutable
 ) -> tuple[Backend, int | None]:
     """The decoder, and the number of the GPU for the batches, or None for the CPU.
 
     "auto" on a CPU is "native": its images/s over DALI's, for random crops on 2 cores (2026-11), are 1.7 with
     ImageNet's JPEGs, 1.5 at 64×64, and with raw images 1.7 at 64×64 and 128×128. On a GPU, "auto" is "native" if
-    DALI's whole images do not fit into its memory, or if this rank has enough cores, which leaves the GPU to training;
-    otherwise "dali"; or the only usable decoder.
+    DALI's whole images do not fit into its memory, or if enough threads decode, each on a core of this rank, which
+    leaves the GPU to training; otherwise "dali"; or the only usable decoder.
 
-    decodes: whether anything needs decoding; if not, no packages are needed.
+    decodes: whether anything needs decoding; if not, no packages are needed. made: of each image.
 
     Raises:
         DeviceError: there is no such GPU.
@@ -96,8 +97,9 @@ def choose_decoder(
         return "native", device_id
     if device_id is None or not decodes:
         return "dali", device_id
-    is_small = fits(datasets, resources.batch_size, resources.prefetch, device_id)
-    return ("dali" if is_small and count_threads(ranks) < NATIVE_CORES else "native"), device_id
+    is_small = fits(datasets, resources.batch_size, resources.prefetch, device_id, made)
+    at_work = min(resources.num_threads, count_threads(ranks))
+    return ("dali" if is_small and at_work < NATIVE_CORES else "native"), device_id
 
 
 def _missing(decoder: str, fault: Fault) -> MissingPackageError:

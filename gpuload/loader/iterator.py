@@ -14,7 +14,7 @@ from gpuload.batchwise import BatchTransform
 from gpuload.checks import ANYTHING, FLAG, POSITIVE, check, checked, number, optional, whole
 from gpuload.counted import counted
 from gpuload.decode.arguments import Backend, Both, Dali, DecoderName, OnCorrupt
-from gpuload.decode.dali.memory import check_whole_images
+from gpuload.decode.dali.memory import Made, check_whole_images
 from gpuload.decode.functions import find_functions
 from gpuload.decode.interface import Resources, no_pixels
 from gpuload.decode.open import choose_decoder, find_stored, open_decoder, plan_resources
@@ -89,10 +89,10 @@ class DaliIterator:
     decoder: "dali" (nvJPEG on a GPU, otherwise DALI's CPU operators), "native" (a compiled decoder and resize in CPU
         threads; a GPU gets the pixels, and normalises and transforms them), "both" (each decodes a share of every
         batch) or "auto". On a CPU, "auto" is "native", which is faster. On a GPU it is "native" if this rank has at
-        least six cores, or if DALI's whole images would take half of the GPU's memory, and otherwise "dali". If
-        packages are missing, the other decoder is used, with a log message. `Dali(…)` and `Both(…)` choose the decoding
-        units. Decoders differ by rounding, and along an image's edges, where DALI filters differently
-        (docs/lab/decode.md has figures).
+        least six cores and num_threads, or if DALI's whole images and what is made of them would take half of the GPU's
+        memory, and otherwise "dali". If packages are missing, the other decoder is used, with a log message. `Dali(…)`
+        and `Both(…)` choose the decoding units. Decoders differ by rounding, and along an image's edges, where DALI
+        filters differently (docs/lab/decode.md has figures).
     num_threads: CPU threads that decode; by default this rank's share of the cores.
     prefetch: batches decoded ahead of the current one; 2 by default. `python -m gpuload tune` measures which values of
         these three are fastest.
@@ -195,7 +195,8 @@ class DaliIterator:
         if (self._functions is not None or odd) and decoder == "auto":
             decoder = "native"  # even on a GPU: functions run on the CPU; DALI was not measured at scaling and padding
         resources = plan_resources(decoder, self.ranks, min(batch_size, self._epochs.samples), num_threads, prefetch)
-        chosen = choose_decoder(decoder, device, self.ranks, self._datasets, resources, decodes)
+        made = Made(schedule.largest_sizes, schedule.pixels.channels, schedule.first.form.dtype)
+        chosen = choose_decoder(decoder, device, self.ranks, self._datasets, resources, decodes, made)
         self.decoder, device_id = chosen
         self.num_threads = resources.num_threads
         self.cpu_share = resources.cpu_share if self.decoder == "both" else None
@@ -203,7 +204,7 @@ class DaliIterator:
             decodes and self.decoder != "native" and device_id is not None and self._functions is None
         ):  # else on the CPU
             by_dali = 1 - (self.cpu_share or 0.0)
-            check_whole_images(self._datasets, batch_size, resources.prefetch, device_id, by_dali)
+            check_whole_images(self._datasets, batch_size, resources.prefetch, device_id, by_dali, made)
         arrays = make_arrays(output, device_id, schedule.first.form)
         self.device = arrays.device
         check_space(self._datasets, plan.window, batch_size, plan.node_lanes)

@@ -6,6 +6,7 @@ It belongs to the user: the decoder reuses its memory after the last reference i
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib import import_module
 from typing import Any, Literal
 
 import numpy as np
@@ -154,7 +155,18 @@ class _CupyArrays(Arrays):
         if isinstance(array, np.ndarray):
             return self.from_host(array)
         with self._on_device():
+            if hasattr(array, "record_stream"):
+                self._keep_for_current_stream(array)
             return self._cupy.from_dlpack(array)
+
+    def _keep_for_current_stream(self, tensor: Any) -> None:
+        """Keeps a tensor's memory from being used again before CuPy's current stream has passed this batch.
+
+        The runner does so for torch's current stream, which need not be CuPy's.
+        """
+        cuda = import_module("torch").cuda
+        number = self._cupy.cuda.get_current_stream().ptr
+        tensor.record_stream(cuda.ExternalStream(number, device=self._device_id))
 
     def from_host(self, array: npt.NDArray[Any]) -> Any:
         with self._on_device():

@@ -1,5 +1,7 @@
 """The CPU decoder for a GPU: uint8 from the CPU, values on the device; here a CPU stands for the GPU, in the same code."""
 
+import ctypes
+import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -102,6 +104,8 @@ class Stream:
 
     log: ClassVar[list[str]] = []
 
+    cuda_stream = 7
+
     def __init__(self, device: Any = None, name: str = "runner") -> None:
         self.name = name
 
@@ -129,11 +133,21 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """torch's streams, events and copies, on the CPU; the log of what happens on them."""
     log: list[str] = []
 
+    current = threading.local()  # each thread begins with GPU 0
+
+    @contextmanager
+    def chosen(number: int) -> Iterator[None]:
+        before = getattr(current, "device", 0)
+        current.device = number
+        yield
+        current.device = before
+
     @contextmanager
     def entered(stream: Stream) -> Iterator[None]:
         log.append(f"on {stream.name}")
         yield
-        log.append("left")
+        # As torch does: it chooses a stream of the device that was the current one, which needs a context there.
+        log.append(f"back to a stream of GPU {getattr(current, 'device', 0)}")
 
     def copy(tensor: torch.Tensor, device: Any, non_blocking: bool) -> torch.Tensor:
         log.append(f"copy to {device}, {non_blocking}")
@@ -143,7 +157,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         log.append(f"kept for {stream.name}")
 
     monkeypatch.setattr(Stream, "log", log)
-    for name, made in {"Stream": Stream, "Event": Event, "stream": entered}.items():
+    for name, made in {"Stream": Stream, "Event": Event, "stream": entered, "device": chosen}.items():
         monkeypatch.setattr(torch.cuda, name, made)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream(name=f"training on {device}"))
     monkeypatch.setattr(torch.Tensor, "to", copy)
@@ -180,7 +194,8 @@ def test_all_is_launched_on_a_stream_of_its_own_which_the_training_waits_for(cud
     _, decoded = next(runner.decode(iter([one_batch()])))
     begun = cuda.index("copy to cuda:3, True")
     copies = ["copy to cuda:3, True"] * 2  # of the images and of the mask
-    assert cuda[begun - 1 : begun + 4] == ["on runner", *copies, "1 after runner", "left"]
+    assert cuda[begun - 1 : begun + 4] == ["on runner", *copies, "1 after runner", "back to a stream of GPU 3"]
+    assert not any(line.endswith("GPU 0") for line in cuda)
     assert cuda[-3:] == ["training on cuda:3 waits for 1", *["kept for training on cuda:3"] * 2]
     assert torch.equal(decoded.images[0], torch.ones(1, 3, 2, 2, dtype=torch.uint8))
     runner.close()
@@ -206,6 +221,30 @@ def test_what_lies_on_the_gpu_already_is_copied() -> None:
     copy = Device(None).upload(ours)
     ours[:] = 7
     assert copy.tolist() == [1, 1, 1]
+
+
+class OnGpu:
+    """A batch of DALI's on a GPU, which must not be handed over through DLPack: its memory would come back in a thread
+    that synchronises the device."""
+
+    def __init__(self, values: np.ndarray, log: list[str]) -> None:
+        self._values, self._log = values, log
+        self.__cuda_array_interface__ = {"shape": values.shape, "typestr": values.dtype.str, "data": (0, False)}
+
+    def copy_to_external(self, pointer: ctypes.c_void_p, stream: ctypes.c_void_p, non_blocking: bool) -> None:
+        self._log.append(f"copied on {stream.value}, {non_blocking}")
+        ctypes.memmove(pointer, self._values.ctypes.data, self._values.nbytes)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "uint16"])
+def test_dalis_batches_are_copied_without_a_wait(cuda: list[str], monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+    places: list[Any] = []
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda shape, dtype, device: places.append(device) or empty(shape, dtype=dtype))
+    values = np.arange(24).reshape(2, 3, 4, 1).astype(dtype)
+    copy = Device(3).upload(OnGpu(values, cuda))
+    assert cuda == ["copied on 7, True"] and places == [torch.device("cuda", 3)]
+    assert copy.dtype == getattr(torch, dtype) and np.array_equal(copy.numpy(), values)
 
 
 @pytest.mark.usefixtures("cuda")

@@ -148,18 +148,19 @@ def large(tmp_path: Path) -> Path:
     return tmp_path / "train"
 
 
-@pytest.mark.parametrize(("decoder", "name", "most"), [("dali", "dali", 222), (gpuload.Both(cpu=0.5), "both", 444)])
+@pytest.mark.parametrize(("decoder", "name", "most"), [("dali", "dali", 110), (gpuload.Both(cpu=0.5), "both", 220)])
 def test_whole_images_that_do_not_fit_are_refused_with_their_figures(
     large: Path, monkeypatch: pytest.MonkeyPatch, decoder: Any, name: str, most: int
 ) -> None:
-    """Of 8 GB they may take 4: two batches of 222 images that DALI decodes."""
+    """Of 8 GB they may take 4: two batches of 110 images of 9 MB that DALI decodes, and slices of at most their size."""
     monkeypatch.setattr("gpuload.loader.iterator.choose_decoder", lambda *_: (name, 0))
     monkeypatch.setattr(memory, "gpu_bytes", lambda device_id: 8 * 10**9)
-    figures = f"batch_size={most + 1}, with prefetch=2, take 4.0 GB of the GPU's 8.0"
+    figures = f"batch_size={most + 1}, with prefetch=2, and what is made of them take 4.0 GB of the GPU's 8.0"
     remedy = "smaller batch_size or prefetch, decoder='native'"
     with pytest.raises(gpuload.DeviceError, match=rf"decoder='{name}': whole images of {figures},.*{remedy}"):
         gpuload.DaliIterator(large, most + 1, augment=gpuload.Augment(8), decoder=decoder, drop_last=False, prefetch=2)
-    memory.check_whole_images([gpuload.Dataset(large)], most, 2, 0, share=222 / most)
+    made = memory.Made(((8, 8),))
+    memory.check_whole_images([gpuload.Dataset(large)], most, 2, 0, share=110 / most, made=made)
     monkeypatch.setattr(memory, "gpu_bytes", lambda device_id: None)
     memory.check_whole_images([gpuload.Dataset(large)], 10_000, 2, 0)  # it is not known
 
@@ -175,26 +176,41 @@ def test_whole_images_are_counted_by_the_index(large: Path, tmp_path: Path) -> N
     gpuload.pack(samples, tmp_path / "raw", workers=1, mode="float32x7", encode="raw")
     raw = gpuload.Dataset(tmp_path / "raw" / "train")
     assert memory.whole_images_bytes([raw], 16, 2) == 20 * 30 * 7 * 4 * 16 * 2
-    assert memory.whole_images_bytes([raw, gpuload.Dataset(large)], 256, 2) == 2000 * 1500 * 3 * 256 * 2
+    photos = gpuload.Dataset(large)
+    decoded = 2000 * 1500 * 3
+    assert memory.whole_images_bytes([raw, photos], 256, 2) == decoded * 256 * 2
+    made = memory.Made(((224, 320), (96, 96)), 3, "float16")  # two views in float16
+    values = (224 * 320 + 96 * 96) * 3 * 2
+    intermediates = (320 + 96) * 2000 * 3 * 4 * 32
+    expected = (3 * decoded + 2 * values) * 256 * 2 + intermediates
+    assert memory.whole_images_bytes([photos], 256, 2, made) == expected
 
 
 @pytest.mark.parametrize(
-    ("cores", "gpu_bytes", "decoder"),
+    ("cores", "num_threads", "gpu_bytes", "decoder"),
     [
-        (2, 8e9, "dali"),
-        (5, 8e9, "dali"),
-        (6, 8e9, "native"),
-        (64, 8e9, "native"),
-        (2, 4e9, "native"),  # whole images, 2.3 GB, take more than half
-        (2, None, "dali"),  # it is not known
+        (2, 2, 8e9, "dali"),
+        (5, 5, 8e9, "dali"),
+        (6, 6, 8e9, "native"),
+        (64, 64, 8e9, "native"),
+        (64, 6, 8e9, "native"),
+        (64, 5, 8e9, "dali"),  # the other cores are not for decoding
+        (2, 64, 8e9, "dali"),  # threads that share two cores
+        (2, 2, 4e9, "native"),  # whole images, 2.3 GB, take more than half
+        (2, 2, None, "dali"),  # it is not known
     ],
 )
 def test_auto_on_a_gpu_is_decided_by_cores_and_memory(
-    large: Path, monkeypatch: pytest.MonkeyPatch, cores: int, gpu_bytes: float | None, decoder: str
+    large: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cores: int,
+    num_threads: int,
+    gpu_bytes: float | None,
+    decoder: str,
 ) -> None:
     monkeypatch.setattr(opening, "has_driver", lambda: True)
     monkeypatch.setattr(opening, "_count_torchs_gpus", lambda: 2)
     monkeypatch.setattr(opening, "count_threads", lambda ranks: cores if ranks == SECOND else 0)
     monkeypatch.setattr(memory, "gpu_bytes", lambda device_id: gpu_bytes if device_id == 1 else 0)
-    datasets, resources = [gpuload.Dataset(large)], Resources(128, 1, 2)
+    datasets, resources = [gpuload.Dataset(large)], Resources(128, num_threads, 2)
     assert opening.choose_decoder("auto", "cuda", SECOND, datasets, resources) == (decoder, 1)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gpu_decoders import DECODERS, Load, every_kind, params, picture, write_set
+from gpu_decoders import DECODERS, Load, deterministic, every_kind, params, picture, write_set
 from images import encode
 
 import gpuload
@@ -29,6 +29,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def accelerated(request: pytest.FixtureRequest) -> dict[str, Any]:
     """What opens the loader under test."""
     return DECODERS[request.param]
+
+
+@pytest.fixture(params=params("native", "default", "copied", "both"))
+def exact(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The same, for tests that compare bits: one unit of the GPU decodes all images."""
+    return deterministic(request.param)
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ DECODERS: dict[str, dict[str, Any]] = {
 
 
 def deterministic(name: str) -> dict[str, Any]:
-    """The options of a decoder, with one unit for all images that DALI decodes."""
+    """The options of a decoder, with one unit for all images that DALI decodes: CUDA's cores, so not of "hardware"."""
     decoder = DECODERS[name]["decoder"]
     one = decoder if isinstance(decoder, str) else dataclasses.replace(decoder, deterministic=True)
     return {**DECODERS[name], "decoder": one}

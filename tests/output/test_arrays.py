@@ -123,6 +123,16 @@ def test_cupys_arrays_are_made_on_their_device(current: Current) -> None:
     assert current.seen == [("from_dlpack", 2), ("asarray", 2), ("asarray", 2)] and current.device == 0
 
 
+def test_torchs_memory_waits_for_cupys_stream(current: Current, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runner has it wait for torch's current stream; CuPy may compute on one of its own."""
+    cuda: Any = sys.modules["cupy"].cuda
+    cuda.get_current_stream = lambda: SimpleNamespace(ptr=77)
+    monkeypatch.setattr(torch.cuda, "ExternalStream", lambda number, device: f"stream {number} of GPU {device}")
+    tensor = SimpleNamespace(record_stream=current.note)
+    make_arrays("cupy", 2, Augment(8).form).from_decoder(tensor)
+    assert current.seen == [("stream 77 of GPU 2", 2), ("from_dlpack", 2)]
+
+
 @pytest.mark.parametrize(
     "copy",
     [

@@ -79,6 +79,7 @@ class DaliDecoder(Stage):
         self.feed, self.screen = Feed(forms, stored), Screen(stored, resources.num_threads)
         self._scheduled: deque[Job] = deque()
         self._pipeline: Any = None
+        self._postponed: tuple[Exception, list[Job]] | None = None  # a failure of batches after the one returned
         self._at_work = threading.Lock()
         _decoders.add(self)
 
@@ -89,12 +90,13 @@ class DaliDecoder(Stage):
             while self._scheduled and pipeline is not None:
                 self._scheduled.popleft()
                 pipeline.outputs()
-        except RuntimeError:  # an image of a cancelled batch
+        except (RuntimeError, StopIteration):  # an image of a cancelled batch; or one was never begun
             pipeline = None
         except BaseException:  # Ctrl-C
             self._discard()
             raise
         self._scheduled.clear()
+        self._postponed = None
         if pipeline is None:
             take = weakref.WeakMethod(self._take)  # the garbage collector does not see what DALI holds
 
@@ -125,7 +127,12 @@ class DaliDecoder(Stage):
         self.screen.close()
 
     def _next_outputs(self, job: Job) -> list[Any]:
-        if (pipeline := self._pipeline) is None:  # an earlier batch failed, or the interpreter exits
+        if self._postponed is not None:
+            error, in_dali = self._postponed
+            self._postponed = None
+            raise self._explain(error, in_dali or [job]) from error
+        pipeline = self._pipeline
+        if pipeline is None:  # an earlier batch failed, or the interpreter exits
             raise CancelledError
         try:
             self._schedule(pipeline)
@@ -134,12 +141,16 @@ class DaliDecoder(Stage):
             if self._device is not None:  # before DALI begins another batch, for which the stream would wait, too
                 job.held.append(taken)
                 outputs = [self._device.upload(output) for output in outputs]
-            self._scheduled.popleft()
-            self._schedule(pipeline)
-        except RuntimeError as error:
+        except (RuntimeError, StopIteration) as error:  # the latter: DALI has begun none
             in_dali = list(self._scheduled)
             self._discard()  # the pipeline cannot be used again ("Current pipeline object is no longer valid")
             raise self._explain(error, in_dali) from error
+        self._scheduled.popleft()
+        try:
+            self._schedule(pipeline)
+        except RuntimeError as error:  # of a later batch, which will raise it; this one is complete
+            self._postponed = error, list(self._scheduled)
+            self._discard()
         return outputs
 
     def _discard(self) -> None:
@@ -158,7 +169,7 @@ class DaliDecoder(Stage):
         self._scheduled.append(job)
         return inputs
 
-    def _explain(self, error: RuntimeError, in_dali: Sequence[Job]) -> Exception:
+    def _explain(self, error: Exception, in_dali: Sequence[Job]) -> Exception:
         found = find_device_fault(error, self._device_id) or self.screen.explain_failure(in_dali)
         if found is not None:
             return found
@@ -234,7 +245,7 @@ _DEVICE = re.compile("CUDA (runtime|driver) API error|CUDA error|cudaError|CUDA_
 _CAPTURE = re.compile("StreamCapture|STREAM_CAPTURE|stream is capturing")
 
 
-def find_device_fault(error: RuntimeError, device_id: int | None) -> DeviceError | None:
+def find_device_fault(error: Exception, device_id: int | None) -> DeviceError | None:
     """The user's error if memory or the device failed; None if an image may be the cause."""
     device = "the CPU" if device_id is None else f"cuda:{device_id}"
     if device_id is not None and _CAPTURE.search(str(error)):

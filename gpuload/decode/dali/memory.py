@@ -1,15 +1,20 @@
-"""DALI's GPU memory: for its JPEG decoder at construction, and for whole images while it decodes."""
+"""DALI's GPU memory: for its JPEG decoder at construction, and for whole images and crops while it decodes."""
 
 import math
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from typing import NamedTuple
 
-from gpuload.decode.interface import Stored
+import numpy as np
+
+from gpuload.augment.views import DType
+from gpuload.decode.interface import NUMPY_DTYPES, Stored
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import DeviceError
 from gpuload.pictures import MAX_PIXELS
 from gpuload.read.shards import checked_rows
+from gpuload.types import HeightWidth
 
 # The limit for the decoder's preallocation. With ImageNet's largest sides, 5980 and 6430 pixels, and batches of 256 it
 # would be 18 GiB for each loader, because one image is that wide and another that high.
@@ -41,26 +46,66 @@ def preallocation(stored: Stored, batch_size: int, hw_decoder_load: float | None
     return {"preallocate_width_hint": stored.width, "preallocate_height_hint": stored.height}
 
 
-# The share of a GPU's memory that whole images in flight may take. The rest is for the model and the batches.
+# The share of a GPU's memory that decoding may take. The rest is for the model and the batches in use.
 MOST_SHARE = 0.5
 
+# DALI's default for `resize`: images that one call of a kernel takes, and that share its float32 intermediate.
+_MINIBATCH = 32
+_FLOAT_BYTES = 4
+_COPIES = 2  # of the values of each batch: DALI's, and the one in torch's memory
 
-def whole_images_bytes(datasets: Sequence[Dataset], batch_size: int, prefetch: int) -> int:
-    """Bytes on a GPU of the decoded images in flight, since DALI decodes whole images before it crops them.
 
-    The mean size is that of the first and the last shard in the index; with several data sets, the largest mean
+class Made(NamedTuple):
+    """What is made of each decoded image.
+
+    sizes: (height, width) of each view in pixels. channels: of each pixel. dtype: of the batch.
+    """
+
+    sizes: tuple[HeightWidth, ...] = ()
+    channels: int = _CHANNELS
+    dtype: DType = "float32"
+
+    @property
+    def values_bytes(self) -> int:
+        """Bytes of the values of one sample, in all views."""
+        pixels = sum(height * width for height, width in self.sizes)
+        return pixels * self.channels * np.dtype(NUMPY_DTYPES[self.dtype]).itemsize
+
+
+def whole_images_bytes(
+    datasets: Sequence[Dataset],
+    batch_size: int,
+    prefetch: int,
+    made: Made = Made(),  # noqa: B008 -- it is immutable
+) -> int:
+    """Bytes on a GPU of the batches in flight: DALI decodes whole images before it crops them.
+
+    Counted are the decoded images; for each view a slice, at most as large as its image; the values in DALI's memory
+    and in torch's; and the intermediate of each resize.
+
+    The mean size is that of the first and the last shard in the index; with several data sets, the one that takes most
     counts. batch_size: of the samples that DALI decodes. prefetch: batches decoded at the same time.
 
     Raises:
         ShardError: the index of these shards is damaged.
     """
-    largest = 0.0
-    for dataset in datasets:
-        rows = [checked_rows(dataset, shard) for shard in sorted({0, len(dataset.manifest.shards) - 1})]
-        pixels = sum(float((batch["width"].to_numpy() * 1.0) @ batch["height"].to_numpy()) for batch in rows)
-        of_a_pixel = max(_CHANNELS, dataset.manifest.pixels.bytes)  # gray is decoded to RGB
-        largest = max(largest, of_a_pixel * pixels / max(1, sum(batch.num_rows for batch in rows)))
-    return round(largest * batch_size * prefetch)
+    return max((_bytes_of(dataset, batch_size, prefetch, made) for dataset in datasets), default=0)
+
+
+def _bytes_of(dataset: Dataset, batch_size: int, prefetch: int, made: Made) -> int:
+    rows = [checked_rows(dataset, shard) for shard in sorted({0, len(dataset.manifest.shards) - 1})]
+    widths = np.concatenate([batch["width"].to_numpy() for batch in rows]).astype(np.float64)
+    heights = np.concatenate([batch["height"].to_numpy() for batch in rows]).astype(np.float64)
+    if not len(widths):
+        return 0
+    of_a_pixel = max(_CHANNELS, dataset.manifest.pixels.bytes)  # gray is decoded to RGB
+    decoded = of_a_pixel * float((widths * heights).mean())
+    slices = len(made.sizes) * decoded
+    in_flight = (decoded + slices + _COPIES * made.values_bytes) * batch_size * prefetch
+    longest = float(np.maximum(widths, heights).mean())
+    columns = sum(max(size) for size in made.sizes) * longest  # resized along one axis, and not yet along the other
+    intermediates = columns * made.channels * _FLOAT_BYTES * min(batch_size, _MINIBATCH)
+    return round(in_flight + intermediates)
 
 
 def gpu_bytes(device_id: int) -> int | None:
@@ -72,23 +117,36 @@ def gpu_bytes(device_id: int) -> int | None:
     return None
 
 
-def fits(datasets: Sequence[Dataset], batch_size: int, prefetch: int, device_id: int) -> bool:
-    """Whether whole images take at most half of the GPU's memory; True if that is unknown."""
+def fits(
+    datasets: Sequence[Dataset],
+    batch_size: int,
+    prefetch: int,
+    device_id: int,
+    made: Made = Made(),  # noqa: B008 -- it is immutable
+) -> bool:
+    """Whether decoding takes at most half of the GPU's memory; True if that is unknown."""
     memory = gpu_bytes(device_id)
-    return memory is None or whole_images_bytes(datasets, batch_size, prefetch) <= MOST_SHARE * memory
+    return memory is None or whole_images_bytes(datasets, batch_size, prefetch, made) <= MOST_SHARE * memory
 
 
 def check_whole_images(
-    datasets: Sequence[Dataset], batch_size: int, prefetch: int, device_id: int, share: float = 1.0
+    datasets: Sequence[Dataset],
+    batch_size: int,
+    prefetch: int,
+    device_id: int,
+    share: float = 1.0,
+    made: Made = Made(),  # noqa: B008 -- it is immutable
 ) -> None:
-    """Raises DeviceError if whole images take more than half of the GPU's memory. share: of each batch, for DALI."""
+    """Raises DeviceError if decoding takes more than half of the GPU's memory. share: of each batch, for DALI."""
     by_dali = math.ceil(batch_size * share)
-    if not fits(datasets, by_dali, prefetch, device_id):
-        taken, memory = whole_images_bytes(datasets, by_dali, prefetch), gpu_bytes(device_id) or 0
-        name = "dali" if share == 1 else "both"
-        raise DeviceError(
-            f"decoder={name!r}: whole images of batch_size={batch_size}, with prefetch={prefetch}, take "
-            f"{taken / 1e9:,.1f} GB of the GPU's {memory / 1e9:,.1f}, by the sizes in the index; the limit is half. "
-            "Use a smaller batch_size or prefetch, decoder='native', which uploads crops alone, or pack smaller images "
-            "(--size)"
-        )
+    if fits(datasets, by_dali, prefetch, device_id, made):
+        return
+    taken = whole_images_bytes(datasets, by_dali, prefetch, made)
+    memory = gpu_bytes(device_id) or 0
+    name = "dali" if share == 1 else "both"
+    raise DeviceError(
+        f"decoder={name!r}: whole images of batch_size={batch_size}, with prefetch={prefetch}, and what is made of "
+        f"them take {taken / 1e9:,.1f} GB of the GPU's {memory / 1e9:,.1f}, by the sizes in the index; the limit is "
+        "half. Use a smaller batch_size or prefetch, decoder='native', which uploads crops alone, or pack smaller "
+        "images (--size)"
+    )

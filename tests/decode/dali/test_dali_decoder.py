@@ -21,7 +21,7 @@ from gpuload.decode.dali import decoder as dali
 from gpuload.decode.dali.graph import build_graph
 from gpuload.decode.device import Device
 from gpuload.decode.interface import Resources, Stored
-from gpuload.decode.runner import Runner
+from gpuload.decode.runner import Job, Runner
 from gpuload.read.batch import Batch
 
 
@@ -202,6 +202,63 @@ def test_a_batch_is_handed_over_before_the_next_is_scheduled(monkeypatch: pytest
     assert len(list(runner.decode(iter([one_batch(), one_batch()])))) == 2
     runner.close()
     assert log.count("outputs on None") == 2 and "through DLPack" not in log
+
+
+def begun_with_two(monkeypatch: pytest.MonkeyPatch, pipeline: type[Asked]) -> tuple[dali.DaliDecoder, list[Job]]:
+    """A decoder to which two batches were fed."""
+    monkeypatch.setattr(dali, "open_pipeline", lambda _, forms, stored, take, *__, **___: pipeline([], take))
+    stage = dali.DaliDecoder([AUGMENT.form], Stored(), Resources(1, 1, PREFETCH), None, None)
+    stage.restart()
+    return stage, fed(stage)
+
+
+def fed(stage: dali.DaliDecoder) -> list[Job]:
+    jobs = [Job(one_batch()) for _ in range(2)]
+    for job in jobs:
+        stage.feed.begin(job)
+    return jobs
+
+
+class Exhausted(Asked):
+    """Has no memory for another batch, once the first is complete."""
+
+    def reset(self) -> None:
+        if not self._scheduled:
+            return
+        raise RuntimeError("CUDA runtime API error (2):\nout of memory")
+
+
+def test_a_batch_is_not_lost_where_the_next_cannot_be_scheduled(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, (first, second) = begun_with_two(monkeypatch, Exhausted)
+    stage.begin(first)
+    assert first.decoded.images[0].shape == (1, 3, 4, 4)
+    with pytest.raises(gpuload.DeviceError, match=r"the CPU: DALI failed \(out of memory\)"):
+        stage.begin(second)
+    with pytest.raises(CancelledError):
+        stage.begin(second)
+    stage.restart()
+    stage.begin(fed(stage)[0])  # of another pipeline
+    stage.close()
+
+
+class Forgetful(Asked):
+    """Has lost a batch that it took, as an interrupted call may."""
+
+    def outputs(self, *stream: int | None) -> list[Outputs]:
+        if not stream:  # to drain it
+            raise StopIteration
+        return super().outputs(*stream)
+
+
+def test_a_batch_that_dali_has_not_begun_does_not_end_the_next_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, (first, _) = begun_with_two(monkeypatch, Forgetful)
+    stage.begin(first)
+    stage.feed.restart()
+    stage.restart()
+    for job in fed(stage):
+        stage.begin(job)
+        assert job.decoded.images[0].shape == (1, 3, 4, 4)
+    stage.close()
 
 
 def test_at_the_end_of_the_interpreter_no_pipeline_is_left_to_dali(monkeypatch: pytest.MonkeyPatch) -> None:
