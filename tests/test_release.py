@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 import gpuload
+from gpuload.kernels.sources import targets_of
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -40,7 +41,13 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: tuple[Path, Path]) 
     with zipfile.ZipFile(built[0]) as wheel:
         names = set(wheel.namelist())
     info = f"gpuload-{gpuload.__version__}.dist-info"
-    assert {name for name in names if not name.startswith(info)} >= tracked("gpuload")
+    sources = {
+        name for name in tracked("gpuload") if name.startswith("gpuload/kernels/src/")
+    }  # a wheel has what they make
+    assert {name for name in names if not name.startswith(info)} >= tracked("gpuload") - sources
+    assert sources and not sources & names
+    libraries = {str(target.library.relative_to(ROOT)) for target in targets_of(os.uname().machine)}
+    assert libraries and {name for name in names if name.endswith(".so")} == libraries
     assert {name.split("/")[0] for name in names} == {"gpuload", info}
     assert {"gpuload/py.typed", f"{info}/licenses/LICENSE", f"{info}/entry_points.txt"} <= names
     assert not [name for name in names if re.search(r"\.(pyc|nbi|nbc)$|__pycache__", name)]
