@@ -310,14 +310,14 @@ _MAKES = 'case $2 in venv) mkdir -p "$4/bin"; cat "$0" >"$4/bin/python"; chmod +
 def test_other_pythons_are_tried_or_skipped_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, body: str, works: bool, said: str
 ) -> None:
-    for name in ("3.10", "3.11", "3.12", "3.13"):
+    for name in ("3.10", "3.11", "3.12", "3.13", "3.14"):
         fake_program(tmp_path / "programs", f"python{name}", body)
     monkeypatch.setenv("PATH", str(tmp_path / "programs"))
     monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
     monkeypatch.setattr(pythons, "install", lambda python: False)
     assert pythons.main([]) == (not works)
     told = capsys.readouterr().out
-    assert told.count(said) == 3 and told.count("FAILED") == (0 if works else 3), told
+    assert told.count(said) == 4 and told.count("FAILED") == (0 if works else 4), told
 
 
 _ACTIVATED = """case $2 in venv)
@@ -345,14 +345,14 @@ esac
 def test_the_blocks_of_readme_are_run_by_each_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, body: str, works: bool, said: str
 ) -> None:
-    for name in ("3.10", "3.11", "3.12", "3.13"):
+    for name in ("3.10", "3.11", "3.12", "3.13", "3.14"):
         fake_program(tmp_path / "programs", f"python{name}", body)
     monkeypatch.setenv("PATH", str(tmp_path / "programs"))
     monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
     monkeypatch.setattr(pythons, "copy_repository", lambda folder: folder.mkdir(parents=True))
     assert pythons.main(["--readme"]) == (not works)
     told = capsys.readouterr().out
-    assert told.count(said) == 4 and told.count("FAILED") == (0 if works else 4), told
+    assert told.count(said) == 5 and told.count("FAILED") == (0 if works else 5), told
 
 
 def test_what_of_readme_is_run() -> None:
