@@ -46,7 +46,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: tuple[Path, Path]) 
     }  # a wheel has what they make
     assert {name for name in names if not name.startswith(info)} >= tracked("gpuload") - sources
     assert sources and not sources & names
-    libraries = {str(target.library.relative_to(ROOT)) for target in targets_of(os.uname().machine)}
+    libraries = {str(target.file.relative_to(ROOT)) for target in targets_of(os.uname().machine)}
     assert libraries and {name for name in names if name.endswith(".so")} == libraries
     assert {name.split("/")[0] for name in names} == {"gpuload", info}
     assert {"gpuload/py.typed", f"{info}/licenses/LICENSE", f"{info}/entry_points.txt"} <= names

@@ -53,10 +53,10 @@ def build(machine: str) -> list[Path]:
     stamp = sources.stamp_of_sources()
     made = []
     for target in targets:
-        if target.library.exists() and stamp.encode() in target.library.read_bytes():
+        if target.file.exists() and stamp.encode() in target.file.read_bytes():
             continue
-        compile_library(target, target.library, sources.FAST, sources)
-        made.append(target.library)
+        compile_library(target, target.file, sources.FAST, sources)
+        made.append(target.file)
     return made
 
 

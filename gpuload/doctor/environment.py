@@ -13,7 +13,7 @@ from packaging.version import Version
 from gpuload import __version__
 from gpuload.doctor import Answer
 from gpuload.errors import MissingPackageError
-from gpuload.kernels.library import library, library_file
+from gpuload.kernels.loading import library, library_file
 from gpuload.machine.installed import cuda_version, fault_of
 from gpuload.machine.limits import affinity, count_cores, cpu_quota
 

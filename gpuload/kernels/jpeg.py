@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 
-from gpuload.kernels.library import kernel
+from gpuload.kernels.loading import kernel
 from gpuload.types import I8, I32, I64
 
 # What `check_jpegs` finds.

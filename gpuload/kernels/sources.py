@@ -21,7 +21,7 @@ class Target(NamedTuple):
     level: int
 
     @property
-    def library(self) -> Path:
+    def file(self) -> Path:
         """Where its library is."""
         return LIBRARIES / f"{self.cpu if self.level else self.architecture}.so"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuload.kernels.library import kernel
+from gpuload.kernels.loading import kernel
 from gpuload.store import Lease
 from gpuload.types import U8
 

@@ -15,7 +15,7 @@ import pytest
 from kernels import fingerprint
 
 import gpuload
-from gpuload.kernels import library, sources, structs
+from gpuload.kernels import loading, sources, structs
 from gpuload.kernels.sources import SOURCES, TARGETS
 from gpuload.transforms.ops import ARGS, MAP_ARGS, Op
 
@@ -43,7 +43,7 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def level() -> int:
-    return int(library.load(TARGETS[2].library).processor_level())
+    return int(loading.load(TARGETS[2].file).processor_level())
 
 
 @pytest.mark.skipif(sys.platform != "linux" or os.uname().machine != "x86_64", reason="the levels are x86-64's")
@@ -66,7 +66,7 @@ def test_a_debuggers_library_gives_the_same_results(tmp_path: Path, expected: di
 def test_nothing_else_than_a_c_library_is_needed() -> None:
     """So that a wheel serves every Python, on every Linux with glibc from 2.17 on."""
     for target in sources.targets_of(os.uname().machine):
-        said = subprocess.run(["objdump", "-T", str(target.library)], capture_output=True, text=True)
+        said = subprocess.run(["objdump", "-T", str(target.file)], capture_output=True, text=True)
         if said.returncode:
             pytest.skip("objdump is not installed")
         needed = set(re.findall(r"\*UND\*.*?(\w+)$", said.stdout, re.M))
@@ -76,23 +76,23 @@ def test_nothing_else_than_a_c_library_is_needed() -> None:
 
 
 def test_a_library_that_is_older_than_its_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    path = library.library_file()
-    library.load.cache_clear()
-    monkeypatch.setattr(library, "stamp_of_sources", lambda: "another")
+    path = loading.library_file()
+    loading.load.cache_clear()
+    monkeypatch.setattr(loading, "stamp_of_sources", lambda: "another")
     with pytest.raises(
         gpuload.MissingPackageError, match="are older than their sources. Build them: python tools/build"
     ):
-        library.load(path)
-    library.load.cache_clear()
+        loading.load(path)
+    loading.load.cache_clear()
 
 
 @pytest.mark.parametrize(
     ("stamp", "remedy"), [("x", "Build them: python tools/build_kernels"), ("", "Install gpuload anew")]
 )
 def test_a_library_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stamp: str, remedy: str) -> None:
-    monkeypatch.setattr(library, "stamp_of_sources", lambda: stamp)
+    monkeypatch.setattr(loading, "stamp_of_sources", lambda: stamp)
     with pytest.raises(gpuload.MissingPackageError, match=f"kernels cannot be loaded: .*{remedy}"):
-        library.load(tmp_path / "none.so")
+        loading.load(tmp_path / "none.so")
 
 
 @pytest.mark.parametrize(
@@ -116,18 +116,18 @@ def test_the_best_library_is_chosen(
         def processor_level() -> int:
             return of_processor
 
-    monkeypatch.setenv(library.CHOICE, wanted)
+    monkeypatch.setenv(loading.CHOICE, wanted)
     monkeypatch.setattr("platform.machine", lambda: machine)
-    monkeypatch.setattr(library, "load", lambda path: Loaded)
-    library.library_file.cache_clear()
+    monkeypatch.setattr(loading, "load", lambda path: Loaded)
+    loading.library_file.cache_clear()
     try:
         if " " in expected:
             with pytest.raises(gpuload.MissingPackageError, match=expected):
-                library.library_file()
+                loading.library_file()
         else:
-            assert library.library_file().stem == expected
+            assert loading.library_file().stem == expected
     finally:
-        library.library_file.cache_clear()
+        loading.library_file.cache_clear()
 
 
 def fields_in_c(name: str) -> list[str]:
@@ -170,11 +170,11 @@ def test_the_codes_of_operations_are_the_same() -> None:
 def test_every_function_is_declared_and_exists() -> None:
     text = "\n".join(path.read_text() for path in [*SOURCES.glob("*.h"), *SOURCES.glob("*.c")])
     exported = set(re.findall(r"^EXPORT [^;{]*?(\w+)\(", text, re.M)) - {"kernel_stamp"}
-    assert exported == set(library._FUNCTIONS)
+    assert exported == set(loading._FUNCTIONS)
 
 
 def test_kernels_run_without_pythons_lock() -> None:
-    assert type(library.library()) is ctypes.CDLL  # PyDLL would hold it
+    assert type(loading.library()) is ctypes.CDLL  # PyDLL would hold it
 
 
 def test_memory_that_is_missing_is_an_error() -> None:

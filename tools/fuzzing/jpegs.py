@@ -11,7 +11,7 @@ from fuzzing.pictures import JPEG_TOKENS, small_jpegs
 from fuzzing.target import Target
 from gpuload.headers.jpeg import read_header
 from gpuload.kernels.jpeg import find_points, room_for
-from gpuload.kernels.library import kernel
+from gpuload.kernels.loading import kernel
 from gpuload.kernels.structs import PICTURE, JpegBatch, JpegThread, address
 
 _MOST_PIXELS = 300_000

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpuload.kernels.jpeg import Scratch
-from gpuload.kernels.library import address_of, kernel
+from gpuload.kernels.loading import address_of, kernel
 from gpuload.kernels.structs import Blocks, JpegBatch, JpegThread, address
 from gpuload.kernels.structs import Step as StepStruct
 from gpuload.types import I64, Array

@@ -64,11 +64,11 @@ def library_file() -> Path:
         raise MissingPackageError(f"gpuload has kernels for x86_64 and aarch64, and this machine is {machine}")
     plainest = targets[-1]
     if plainest.level == 0:
-        return plainest.library
-    level = int(load(plainest.library).processor_level())  # which runs everywhere, as far as this function
+        return plainest.file
+    level = int(load(plainest.file).processor_level())  # which runs everywhere, as far as this function
     for target in targets:
         if level >= target.level:
-            return target.library
+            return target.file
     raise MissingPackageError(
         "gpuload's kernels need a processor of the level x86-64-v2 (SSE 4.2 and POPCNT, as all have since 2009), and "
         f"this one has the level {level}"
@@ -77,11 +77,11 @@ def library_file() -> Path:
 
 def _wanted_file(wanted: str, targets: Sequence[Target]) -> Path:
     for target in targets:
-        if target.library.stem == wanted:
-            return target.library
+        if target.file.stem == wanted:
+            return target.file
     if wanted.endswith(".so"):
         return Path(wanted)
-    names = ", ".join(target.library.stem for target in targets)
+    names = ", ".join(target.file.stem for target in targets)
     raise MissingPackageError(f"{CHOICE}={wanted}: not a library for this machine. Expected one of {names}, or a file")
 
 
