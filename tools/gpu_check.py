@@ -79,6 +79,12 @@ TRAIN_LOADERS = {
     ],
 }
 
+# Those that are marked "gpu" lie in several folders.
+TESTS = {
+    "cpu": ["tests/gpu"],
+    "cuda": ["tests/gpu", "tests/transforms/test_transforms_pixels.py", "tests/batchwise/test_batchwise.py"],
+}
+
 
 def steps(photos: Path, out: Path, data: Path, device: str, quick: bool) -> list[Step]:
     """All steps, the most valuable first. out: of the results. data: of the images and the packed set."""
@@ -137,7 +143,7 @@ def steps(photos: Path, out: Path, data: Path, device: str, quick: bool) -> list
         Step("pictures", 15, 40, pictures),
         Step("codec", 20, 60, codec, {"DALI_NVIMGCODEC_LOG_LEVEL": "3"}),
         Step("tune", 35, 60, tune),
-        Step("tests", 60, 180, tests("tests", *marked, "tests/gpu")),
+        Step("tests", 60, 180, tests("tests", *marked, *TESTS[device])),
     ]
 
 

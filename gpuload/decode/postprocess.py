@@ -153,9 +153,11 @@ class Postprocess:
     @cached_property
     def _constants(self) -> tuple[Any, Any]:
         """mean and factor on the device, (C, 1, 1)."""
-        torch = import_module("torch")
-        mean, factor = (torch.from_numpy(one).view(-1, 1, 1).to(self._device) for one in (self.mean, self.factor))
-        return mean, factor
+        device = import_module("torch").device(self._device)
+        on_device = import_module("gpuload.transforms.apply").on_device
+        mean = on_device(device, self.mean)
+        factor = on_device(device, self.factor)
+        return mean.view(-1, 1, 1), factor.view(-1, 1, 1)
 
     def erase(self, out: Any, view: View) -> None:
         """Erases the view's rectangles, in otherwise complete values."""

@@ -180,7 +180,8 @@ def _execute(code: int, images: Tensor, args: Tensor, numbers: F32, pixels: Pixe
     if code == Op.GAUSSIAN_BLUR:
         return gaussian_blur(images, args, numbers)
     if code == Op.AFFINE_BILINEAR:
-        below = args.new_tensor([0.0, 0.0, 1.0]).expand(len(args), 3)
+        below = torch.zeros_like(args[:, :3])
+        below[:, 2].fill_(1)  # a copy from the host would wait for the GPU
         args = torch.cat([args[:, :6], below, args[:, 6:MAP_ARGS]], dim=1)
         return warp(images, args, np.insert(numbers[:, :9], [6, 6, 6], [0, 0, 1], axis=1), True, pixels)
     if code in (Op.WARP_NEAREST, Op.WARP_BILINEAR):

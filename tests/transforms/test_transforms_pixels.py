@@ -1,7 +1,7 @@
 """What the steps do to pixels: against torchvision's own functions, alone and in batches, with masks, boxes and noise."""
 
 import math
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,10 +9,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuload import transforms as own
-from gpuload.decode.postprocess import transform, warp_masks
+from gpuload.augment import Augment, View
+from gpuload.decode.postprocess import Postprocess, transform, warp_masks
 from gpuload.draws import make_key, random_bits
 from gpuload.fields.rows import take
 from gpuload.transforms import RandomErasing
@@ -350,6 +352,44 @@ def test_bits_of_torch_are_those_of_draws(key: int, counters: list[int]) -> None
     found = torch_bits(torch.tensor(key), torch.tensor(counters))
     expected = random_bits(key % 2**64, np.array(counters))
     assert found.numpy().view(np.uint64).tolist() == expected.tolist()
+
+
+class NoWaits(TorchFunctionMode):
+    """Refuses what would make a thread wait for the GPU, if the tensors were there: values from the host that are not
+    copied from pinned memory, and to the host."""
+
+    _WAITS = frozenset({"new_tensor", "tensor", "as_tensor", "item", "tolist", "cpu", "cuda", "nonzero", "numpy"})
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = function.__name__
+        places = [value for value in (*args[1:], kwargs.get("device")) if isinstance(value, str | torch.device)]
+        moves = name == "to" and bool(places) and not kwargs.get("non_blocking")
+        assert name not in self._WAITS and not moves, f"{name} waits for the GPU"
+        return function(*args, **kwargs)
+
+
+def test_no_kernel_copies_in_a_way_that_waits() -> None:
+    images = batch(6)
+    warps = (own.RandomAffine(5, interpolation="bilinear"), own.RandomPerspective(1), own.RandomRotation(40))
+    several = [draw(*MANY, count=6), draw(own.AugMix(), count=6), draw(own.TimmAutoAugment("v0"), count=6)]
+    several += [draw(warp, count=6) for warp in warps]
+    several += [one_step(op, 6, 1, 0, 0, 0, 1, 0) for op in (Op.AFFINE_BILINEAR, Op.WARP_BILINEAR)]
+    with NoWaits():
+        for steps in several:
+            assert apply_steps(images, steps).shape == images.shape
+    assert {Op.AFFINE_BILINEAR, Op.MIXED, Op.EQUALIZE} <= {int(code) for steps in several for code in steps.ops.flat}
+
+
+def test_the_constants_are_copied_in_a_way_that_does_not_wait() -> None:
+    form = Augment(8, dtype="float16").form
+    out = torch.empty(6, 3, 40, 56, dtype=torch.float16)
+    images = batch(6)
+    view = View((40, 56), SimpleNamespace(sizes=None), None, None)  # type: ignore[arg-type]
+    with NoWaits():
+        Postprocess(form, "cpu")(images, out, view)
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (form.mean, form.std))
+    assert torch.allclose(out.float(), (images / 255 - mean) / std, atol=2e-3)
 
 
 # ---- on a GPU
