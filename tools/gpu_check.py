@@ -15,7 +15,7 @@ fits into the rest of that time, and is stopped at its limit, or when the time i
 kept. The next call skips completed steps; data that is missing, as on another host, is made again.
 
 --out holds all results and nothing else: each step's log, figures and pictures, and summary.json, which is rewritten
-after each step. The images and the packed set are in --data.
+after each step. The images and the packed set are in --data, which is not for keeping.
 
 Exit codes: 0 all steps completed; 1 a step failed, or has not run yet; 2 wrong arguments.
 """
@@ -39,6 +39,7 @@ from typing import Any, NamedTuple
 
 _STARTED = time.perf_counter()
 ROOT = Path(__file__).resolve().parents[1]
+CORES = str(len(os.sched_getaffinity(0)))
 SECONDS = 420
 GRACE_S = 10  # to write results after the interrupt
 TIMED_OUT = 124  # as of timeout(1)
@@ -86,65 +87,89 @@ TESTS = {
 }
 
 
-def steps(photos: Path, out: Path, data: Path, device: str, quick: bool) -> list[Step]:
-    """All steps, the most valuable first. out: of the results. data: of the images and the packed set."""
-    python = sys.executable
-    cores = str(len(os.sched_getaffinity(0)))
-    shards = data / "shards"
-    train = str(shards / "train")
-    size = "64" if quick else "224"
-    batch = "16" if quick else "256"
-    # The project's pytest settings need plug-ins that the host may not have.
-    pytest = [python, "-m", "pytest", "-v", "-o", "addopts=", "-o", "filterwarnings=default", "-p", "no:cacheprovider"]
-    images = data / "images" if (photos / "cut").exists() else photos
+class Plan(NamedTuple):
+    """The work. photos: as on the command line. out: of the results. data: of the images and the packed set. quick:
+    little work in each step."""
 
-    def tool(path: str, *options: str) -> list[str]:
-        return [python, str(ROOT / path), train, "--device", device, *options]
+    photos: Path
+    out: Path
+    data: Path
+    device: str
+    quick: bool
 
-    def tests(name: str, *options: str) -> list[str]:
-        return [*pytest, f"--junitxml={out / name}.xml", *options]
+    def steps(self) -> list[Step]:
+        """All steps, the most valuable first."""
+        return [
+            Step("packages", 5, 20, [sys.executable, __file__, "--packages", self.device]),
+            Step("smoke", 15, 60, [sys.executable, __file__, "--smoke", self.device]),
+            *self._making(),
+            Step("bench", 100, 140, self._bench()),
+            Step("train", 125, 160, self._training()),
+            Step("pictures", 15, 40, self._pictures()),
+            Step("codec", 20, 60, self._codec(), {"DALI_NVIMGCODEC_LOG_LEVEL": "3"}),
+            Step("tune", 35, 60, self._tune()),
+            Step("tests", 60, 180, self._tests()),
+        ]
 
-    making = []
-    if images != photos:
-        count = "240" if quick else "6000"
-        cut = [python, str(photos / "cut"), str(images), count, "--like", "imagenet", "--workers", cores]
-        making.append(Step("cut", 30, 60, cut, makes=images))
-    pack = [python, "-m", "gpuload", "pack", str(images), str(shards), "--no-splits", "--val", "0.1", "--overwrite"]
-    making.append(Step("pack", 15, 60, pack, makes=shards / "train" / "manifest.json"))
+    @property
+    def _train(self) -> str:
+        return str(self.data / "shards" / "train")
 
-    bench = tool("tools/bench.py", "--loaders", *BENCH_LOADERS[device], "--size", size, "--batch-size", batch)
-    bench += ["--threads", cores, "--cold", "0", "--dtype", "float16", "--json", str(out / "bench.json")]
-    bench += ["--rounds", "1", "--images", "256"] if quick else ["--rounds", "3", "--images", "8192"]
+    def _making(self) -> list[Step]:
+        images = self.photos
+        steps = []
+        if (self.photos / "cut").exists():
+            images = self.data / "images"
+            count = "240" if self.quick else "6000"
+            cut = [sys.executable, str(self.photos / "cut"), str(images), count, "--like", "imagenet"]
+            steps.append(Step("cut", 30, 60, [*cut, "--workers", CORES], makes=images))
+        shards = self.data / "shards"
+        pack = [sys.executable, "-m", "gpuload", "pack", str(images), str(shards)]
+        pack += ["--no-splits", "--val", "0.1", "--overwrite"]
+        return [*steps, Step("pack", 15, 60, pack, makes=shards / "train" / "manifest.json")]
 
-    training = tool("examples/train_resnet50.py", "--json", str(out / "train.json"))
-    training += ["--loaders", *TRAIN_LOADERS[device], "--batch-size", "4" if quick else batch]
-    if quick:
-        training += ["--size", "32", "--steps", "1", "--warm-up", "0"]
-    else:
-        training += ["--steps", "30", "--warm-up", "12", "--rounds", "2"]
+    def _bench(self) -> list[str]:
+        loaders = BENCH_LOADERS[self.device]
+        command = self._tool("tools/bench.py", "--loaders", *loaders, *self._batches(), "--threads", CORES)
+        command += ["--cold", "0", "--dtype", "float16", "--json", str(self.out / "bench.json")]
+        return command + (["--rounds", "1", "--images", "256"] if self.quick else ["--rounds", "3", "--images", "8192"])
 
-    pictures = [python, str(ROOT / "examples/cpu_vs_gpu.py"), train, "--size", size, "--batch-size", batch]
-    pictures += [f"--threads={cores}", f"--images={32 if quick else 512}", f"--picture={out / 'cpu_vs_gpu.png'}"]
+    def _training(self) -> list[str]:
+        command = self._tool("examples/train_resnet50.py", "--json", str(self.out / "train.json"))
+        command += ["--loaders", *TRAIN_LOADERS[self.device]]
+        if self.quick:
+            return [*command, "--batch-size", "4", "--size", "32", "--steps", "1", "--warm-up", "0"]
+        return [*command, "--batch-size", "256", "--steps", "30", "--warm-up", "12", "--rounds", "2"]
 
-    decoder = "default" if device == "cuda" else "native"
-    pixels = f"test_pixels and 420 and center and {decoder}"
-    codec = tests("codec", "-s", "-k", pixels, "tests/gpu/test_gpu_pixels.py")
+    def _pictures(self) -> list[str]:
+        command = [sys.executable, str(ROOT / "examples/cpu_vs_gpu.py"), self._train, *self._batches()]
+        command += ["--threads", CORES, "--images", "32" if self.quick else "512"]
+        return [*command, "--picture", str(self.out / "cpu_vs_gpu.png")]
 
-    tune = [python, "-m", "gpuload", "tune", train, "--device", device, "--json", str(out / "tune.json")]
-    tune += ["--seconds", "5", "--size", "64", "--batch-size", "16"] if quick else ["--seconds", "25"]
+    def _codec(self) -> list[str]:
+        decoder = "default" if self.device == "cuda" else "native"
+        pixels = f"test_pixels and 420 and center and {decoder}"
+        return self._pytest("codec", "-s", "-k", pixels, "tests/gpu/test_gpu_pixels.py")
 
-    marked = ["-m", "gpu"] if device == "cuda" else []
-    return [
-        Step("packages", 5, 20, [python, __file__, "--packages", device]),
-        Step("smoke", 15, 60, [python, __file__, "--smoke", device]),
-        *making,
-        Step("bench", 100, 140, bench),
-        Step("train", 125, 160, training),
-        Step("pictures", 15, 40, pictures),
-        Step("codec", 20, 60, codec, {"DALI_NVIMGCODEC_LOG_LEVEL": "3"}),
-        Step("tune", 35, 60, tune),
-        Step("tests", 60, 180, tests("tests", *marked, *TESTS[device])),
-    ]
+    def _tune(self) -> list[str]:
+        command = [sys.executable, "-m", "gpuload", "tune", self._train, "--device", self.device]
+        command += ["--json", str(self.out / "tune.json")]
+        return command + (["--seconds", "5", *self._batches()] if self.quick else ["--seconds", "25"])
+
+    def _tests(self) -> list[str]:
+        marked = ["-m", "gpu"] if self.device == "cuda" else []
+        return self._pytest("tests", *marked, *TESTS[self.device])
+
+    def _tool(self, path: str, *options: str) -> list[str]:
+        return [sys.executable, str(ROOT / path), self._train, "--device", self.device, *options]
+
+    def _batches(self) -> list[str]:
+        return ["--size", "64", "--batch-size", "16"] if self.quick else ["--size", "224", "--batch-size", "256"]
+
+    def _pytest(self, name: str, *options: str) -> list[str]:
+        """The project's own settings of pytest need plug-ins that the host may not have."""
+        command = [sys.executable, "-m", "pytest", "-v", "-o", "addopts=", "-o", "filterwarnings=default"]
+        return [*command, "-p", "no:cacheprovider", f"--junitxml={self.out / name}.xml", *options]
 
 
 def requirements(device: str, cuda: str = "cuda13") -> list[str]:
@@ -358,7 +383,7 @@ def main(argv: list[str] | None = None) -> int:
     out = args.out.resolve()
     data = args.data.resolve() if args.data else out.with_name(f"{out.name}-data")
     setting = {"device": args.device, "quick": args.quick}
-    every = steps(args.photos.resolve(), out, data, args.device, args.quick)
+    every = Plan(args.photos.resolve(), out, data, args.device, args.quick).steps()
     names = [step.name for step in every]
     if unknown := [name for name in args.steps or () if name not in names]:
         parser.error(f"--steps {' '.join(unknown)}: expected some of: {' '.join(names)}")

@@ -17,7 +17,7 @@ from benchmark.contenders import CONTENDERS
 def test_the_benchmark_is_of_the_device(tmp_path: Path, device: str, quick: bool) -> None:
     (tmp_path / "cut").touch()
     out, data = tmp_path / "out", tmp_path / "data"
-    found = {step.name: step for step in gpu_check.steps(tmp_path, out, data, device, quick)}
+    found = {step.name: step for step in gpu_check.Plan(tmp_path, out, data, device, quick).steps()}
     order = "packages smoke cut pack bench train pictures codec tune tests"
     assert list(found) == order.split()
     args = bench._parser().parse_args(found["bench"].command[2:])
@@ -32,7 +32,7 @@ def test_the_benchmark_is_of_the_device(tmp_path: Path, device: str, quick: bool
 
 def test_each_decoder_is_measured_by_its_name(tmp_path: Path) -> None:
     """Not as "auto", which is one of them."""
-    found = {step.name: step for step in gpu_check.steps(tmp_path, tmp_path, tmp_path, "cuda", False)}
+    found = {step.name: step for step in gpu_check.Plan(tmp_path, tmp_path, tmp_path, "cuda", False).steps()}
     for name, end in (("bench", "-gpu"), ("train", "")):
         for decoder in (
             "gpuload-dali",
@@ -136,7 +136,7 @@ def test_no_step_stops_the_others_and_the_next_call_goes_on(
         return code, (out / "order").read_text().split(), capsys.readouterr().out
 
     monkeypatch.setattr(gpu_check, "GRACE_S", 1)
-    monkeypatch.setattr(gpu_check, "steps", steps)
+    monkeypatch.setattr(gpu_check.Plan, "steps", steps)
     code, order, said = call("--seconds", "400")
     assert (code, order) == (1, ["pack", "fails", "hangs", "stays", "works"])
     found = gpu_check.read_summary(out)["steps"]
