@@ -82,7 +82,8 @@ class Transform(ctypes.Structure):
     _fields_ = (
         ("make_levels", _POINTER),
         ("arguments", _POINTER),
-        ("levels_output", _POINTER),
+        ("arguments_bytes", _INT),
+        ("output_offset", _INT),
         ("pictures", _POINTER),
         ("levels", _POINTER),
         ("channels", _INT),

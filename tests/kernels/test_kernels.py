@@ -164,6 +164,7 @@ def test_the_codes_of_operations_are_the_same() -> None:
     text = (SOURCES / "operations.h").read_text()
     [names] = re.findall(r"enum Op \{([^}]*)\}", text)
     assert [name.strip() for name in names.split(",") if name.strip()] == [*(op.name for op in Op), "OPS"]
+    assert max(ctypes.sizeof(one) for one in (structs.Resize, structs.CropOrPad)) <= 256  # MOST_ARGUMENT_BYTES
     assert f"STEP_NUMBERS = {ARGS}," in text and f"MATRIX_NUMBERS = {MAP_ARGS}," in text
 
 

@@ -1,5 +1,6 @@
 """Transforms on the CPU: each image in the cache, in the thread that decodes, without Python's lock."""
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ def transform(steps: Steps, target: Target, levels: Step) -> Step:
     Args:
         steps: of N images.
         target: of the views.
-        levels: what makes the images before the steps, as uint8 (N, C, height, width); where it writes is set here.
+        levels: what makes the images before the steps, as uint8 (N, C, height, width); it writes where the kernel says.
     """
     made_by = levels.arguments
     assert isinstance(made_by, Resize | CropOrPad)
@@ -27,7 +28,8 @@ def transform(steps: Steps, target: Target, levels: Step) -> Step:
     arguments = _arguments(ops, numbers, target)
     arguments.make_levels = levels.function_address
     arguments.arguments = levels.address
-    arguments.levels_output = levels.address + type(made_by).output.offset
+    arguments.arguments_bytes = ctypes.sizeof(made_by)
+    arguments.output_offset = type(made_by).output.offset
     arguments.pictures = made_by.pictures
     return Step("transform_images", arguments, target, ops, numbers, levels)
 

@@ -100,6 +100,11 @@ int64_t transform_images(const Transform *transform, int64_t begin, int64_t end)
     int64_t kept_bytes = ceil_div(KEPT_IMAGES * image_bytes, PIECE_ALIGNMENT) * PIECE_ALIGNMENT;
     uint8_t *kept = take(&memory, kept_bytes + scratch_bytes(output->height, output->width), 1);
     int64_t result = memory.has_failed ? OUT_OF_MEMORY : DONE;
+    // Several threads are here at the same time, each with levels of its own.
+    _Alignas(8) uint8_t arguments[MOST_ARGUMENT_BYTES];
+    Output *levels_output = (Output *)(void *)(arguments + transform->output_offset);
+    if (transform->make_levels != NULL)
+        memcpy(arguments, transform->arguments, (size_t)transform->arguments_bytes);
     int64_t made = begin;  // the images before it are in `levels`
     const uint8_t *first_image = levels - begin * image_bytes;
     for (int64_t row = begin; row < end && result == DONE; row++) {
@@ -108,8 +113,8 @@ int64_t transform_images(const Transform *transform, int64_t begin, int64_t end)
             if (row == made) {
                 made = min_of(row + at_once, end);
                 first_image = levels - row * image_bytes;
-                transform->levels_output->values = (uint8_t *)(uintptr_t)first_image;
-                result = transform->make_levels(transform->arguments, row, made);
+                levels_output->values = (uint8_t *)(uintptr_t)first_image;
+                result = transform->make_levels(arguments, row, made);
             }
             if (result != DONE || transform->pictures[row].pixels == NULL)
                 continue;

@@ -15,6 +15,7 @@ enum Op {
 enum {
     STEP_NUMBERS = 12,   // numbers that a step takes, at most
     MATRIX_NUMBERS = 9,  // those of a warp's matrix; its fill follows
+    MOST_ARGUMENT_BYTES = 256,
     KEPT_IMAGES = 5,     // for the image that each chain of a mixture begins with, and the mixture so far, as float32
 };
 
@@ -54,8 +55,9 @@ Operation apply_table, saturate, turn_hue, sharpen, blur, move_pixels, mix_image
 // The images of a batch after their steps, as values of the batch.
 typedef struct {
     int64_t (*make_levels)(const void *arguments, int64_t begin, int64_t end);  // NULL: the levels are there
-    const void *arguments;    // of `make_levels`
-    Output *levels_output;    // where `make_levels` writes, within its arguments: set here before each call
+    const void *arguments;    // of `make_levels`, of which each thread has a copy
+    int64_t arguments_bytes;  // at most MOST_ARGUMENT_BYTES
+    int64_t output_offset;    // where in the arguments their Output is, which is set before each call
     const Picture *pictures;  // of `make_levels`; nothing is done for one that is not decoded
     const uint8_t *levels;    // (N, channels, height, width), without `make_levels`
     int64_t channels;
