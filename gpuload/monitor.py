@@ -228,13 +228,13 @@ class Meter:
         if is_first or not trains or found.wait_share < WAIT_SHARE:
             return
         self._next_look = math.inf
-        # The warning points to the user's loop: it calls two generators of the loader, those `Pipeline`, that
-        # `hand_over`, and that this method.
+        # The warning points to the user's loop: it calls `Loop`, that two generators of the loader, those `Pipeline`,
+        # that `hand_over`, and that this method.
         warnings.warn(
             f"DaliIterator({str(self._folder)!r}): training waited for {found.wait_share:.0%} of its time in "
             f"the last {found.steps:,} steps; the bottleneck is {found.binds.replace('_', '-')}. "
             f"{advice(found.binds)}. See loader.metrics()",
-            stacklevel=6,
+            stacklevel=7,
         )
 
 

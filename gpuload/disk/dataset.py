@@ -260,24 +260,8 @@ class Dataset:
                 f"{needed_by} need. Index the folder again"
             )
         sizes = sizes.astype(np.int64)
-        self.refuse_large(samples, sizes)
+        refuse_large(self, samples, sizes)
         return sizes
-
-    def refuse_large(self, samples: I64, sizes: I64) -> None:
-        """Raises ShardError for the first image with more than `max_pixels` pixels.
-
-        samples: int64 (N,), their numbers in the stored order of the whole set. sizes: int64 (N, 2), their heights and
-        widths.
-        """
-        large = np.flatnonzero(sizes.prod(axis=1) > self.max_pixels)
-        if len(large):
-            sample = int(samples[large[0]])
-            height, width = sizes[large[0]].tolist()
-            raise ShardError(
-                f"{self.shard_paths[int(self.shards_of(sample))]}: sample {self.keys([sample])[0]!r} has {width:,} × "
-                f"{height:,} pixels, more than max_pixels={self.max_pixels:,}. Give gpuload.Dataset a larger "
-                "max_pixels if you trust the set, or pack it again with a smaller --max-pixels"
-            )
 
     @checked("Dataset.fetch_rows", shards=optional(_SHARDS))
     def fetch_rows(self, shards: npt.ArrayLike | None = None) -> None:
@@ -681,3 +665,23 @@ def shards_root(manifest: Manifest, folder: Path) -> URL | None:
         )
     as_location(root.text)
     return root
+
+
+def refuse_large(dataset: Dataset, samples: I64, sizes: I64) -> None:
+    """Raises ShardError for the first image with more than `max_pixels` pixels.
+
+    Args:
+        dataset: of the samples.
+        samples: int64 (N,), their numbers in the stored order of the whole set.
+        sizes: int64 (N, 2), their heights and widths.
+    """
+    large = np.flatnonzero(sizes.prod(axis=1) > dataset.max_pixels)
+    if not len(large):
+        return
+    sample = int(samples[large[0]])
+    height, width = sizes[large[0]].tolist()
+    raise ShardError(
+        f"{dataset.shard_paths[int(dataset.shards_of(sample))]}: sample {dataset.keys([sample])[0]!r} has {width:,} × "
+        f"{height:,} pixels, more than max_pixels={dataset.max_pixels:,}. Give gpuload.Dataset a larger max_pixels if "
+        "you trust the set, or pack it again with a smaller --max-pixels"
+    )

@@ -287,9 +287,12 @@ class DaliIterator:
         """Makes an epoch the next one as a training loop asks that counts epochs of its own.
 
         Such a loop may have gone through this loader several times in one of its epochs, as Lightning does with the
-        shorter of two. So an earlier epoch is not gone back to, and a loaded position is not left.
+        shorter of two. So an earlier epoch is not gone back to, and a loaded position is not left while batches of its
+        epoch are to come.
         """
-        if epoch > self._progress.next.epoch and not self._progress.is_loaded:
+        progress = self._progress
+        is_left = not progress.is_loaded or self._epochs.is_last(progress.next)
+        if epoch > progress.next.epoch and is_left:
             self.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:

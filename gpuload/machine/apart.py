@@ -4,6 +4,7 @@ Python code: so work that starts or ends threads, or takes locks in Python, is d
 Ctrl-C in the main thread then ends the waiting for the work, and the work is done all the same.
 """
 
+import sys
 import threading
 from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable
@@ -63,6 +64,7 @@ def _start(thread: threading.Thread, run: Callable[[], Any]) -> None:
 
 def uninterrupted(work: Callable[[], T]) -> T:
     """Does work that no signal can stop half way, and returns its result. Ctrl-C ends the waiting alone."""
-    if threading.get_ident() != threading.main_thread().ident:
+    is_main = threading.get_ident() == threading.main_thread().ident
+    if not is_main or sys.is_finalizing():  # at the interpreter's end no other thread runs any more
         return work()
     return Apart(work).wait()

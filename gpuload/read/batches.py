@@ -17,7 +17,7 @@ import numpy as np
 
 from gpuload.augment import Augment, View
 from gpuload.counted import counted
-from gpuload.disk.dataset import Dataset
+from gpuload.disk.dataset import Dataset, refuse_large
 from gpuload.draws import BATCH, each_key, make_key
 from gpuload.fields.images import POINTS, has_points
 from gpuload.fields.rows import merge, take
@@ -142,7 +142,7 @@ class BatchReader:
         source, seed, epoch = of
         if self._checks_sizes:
             sizes = np.stack((encoded.heights, encoded.widths), axis=1).astype(np.int64)
-            self._datasets[source].refuse_large(encoded.samples, sizes)
+            refuse_large(self._datasets[source], encoded.samples, sizes)
         heights, widths = encoded.heights, encoded.widths
         if within is not None:
             heights, widths = within[2].astype(np.int32).T

@@ -51,7 +51,7 @@ def failing_once(function: Callable[..., Any], error: BaseException, call: int) 
 @pytest.mark.parametrize(
     ("owner", "name", "error"),
     [
-        (ImageDecoder, "own", MemoryError("no room for pixels")),
+        (ImageDecoder, "thread_memory", MemoryError("no room for pixels")),
         (Augment, "draw", MemoryError("no room for crops")),
         (Window, "read", KeyError("a bug of ours")),
         (Window, "__init__", OSError(5, "Input/output error")),

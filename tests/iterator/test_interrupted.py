@@ -41,6 +41,9 @@ def in_time(work: Callable[[], Any]) -> None:
 
 
 def threads_of_loaders() -> list[str]:
+    for thread in threading.enumerate():
+        if thread.name == "gpuload-apart":  # whose work is done, and which ends
+            thread.join(60)
     names = [thread.name for thread in threading.enumerate()]
     return [name for name in names if name.startswith("gpuload-") and name != "gpuload-download"]
 

@@ -68,7 +68,7 @@ def test_info_tells_it(sorted_set: Path, packed: Path, capsys: pytest.CaptureFix
         said = " ".join(capsys.readouterr().out.split())
         assert all(words in said for words in expected) and ("sorted" in said) == (folder == sorted_set)
     assert "(window=12), or pack again without --no-shuffle" in said
-    assert main(["info", str(packed / "nowhere")]) == 2 and "no such folder" in capsys.readouterr().err
+    assert main(["info", str(packed.parent / "nowhere")]) == 2 and "no such folder" in capsys.readouterr().err
 
 
 def test_a_loader_warns_of_sorted_shards(sorted_set: Path, packed: Path) -> None:

@@ -212,7 +212,7 @@ def test_a_tar_of_gnu_tar_with_all_that_it_can_hold(tmp_path: Path, capsys: pyte
             assert names == {*files, "sparse.jpg"} - {*kinds}
     (source / "sparse.jpg").unlink()
     subprocess.run(["tar", "--sort=name", "-cf", tmp_path / "x.tar", "."], cwd=source, check=True)
-    assert main(["pack", str(tmp_path / "x.tar"), str(tmp_path / "out")]) == 3
+    assert main(["pack", str(tmp_path / "x.tar"), str(tmp_path / "out"), "--from", "tar"]) == 3
     assert rejected_of(tmp_path / "out" / "train") == {
         "x.tar/./hard.jpg": "is a link, not a regular file",
         "x.tar/./soft.jpg": "is a link, not a regular file",
@@ -225,7 +225,7 @@ def test_names_that_are_paths_stay_texts(tmp_path: Path) -> None:
     escape = tmp_path / "escape"
     members = {f"{escape}.jpg": IMAGES[0], "../../up.jpg": IMAGES[1], "a/../../b.jpg": IMAGES[2]}
     shard = write_tar(tmp_path / "in" / "x.tar", members)
-    assert main(["pack", str(shard), str(tmp_path / "out"), "--no-shuffle"]) == 0
+    assert main(["pack", str(shard), str(tmp_path / "out"), "--no-shuffle", "--from", "tar"]) == 0
     keys = ["00000000-escape", "00000001-up", "00000002-b"]
     assert [row["key"] for row in rows_of(tmp_path / "out" / "train")] == keys
     assert main(["index", str(shard), "--out", str(tmp_path / "index")]) == 0
