@@ -113,7 +113,11 @@ def users(batch: Any) -> None:
 @pytest.mark.parametrize("decoder", ["native"])
 @pytest.mark.parametrize(
     ("owner", "name", "stage"),
-    [(Stream, "slices", "read"), (ImageDecoder, "thread_memory", "decode"), (sys.modules[__name__], "users", "hand_over")],
+    [
+        (Stream, "slices", "read"),
+        (ImageDecoder, "thread_memory", "decode"),
+        (sys.modules[__name__], "users", "hand_over"),
+    ],
 )
 def test_what_is_slow_binds(
     packed: Path, slow_s: float, owner: Any, name: str, stage: str, monkeypatch: pytest.MonkeyPatch
