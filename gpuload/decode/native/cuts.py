@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuload.augment import Form, View
-from gpuload.augment.crops import PADDING_MODES, source_range
+from gpuload.augment.crops import PADDING_MODES, Crops, source_range
 from gpuload.decode.native.steps import Step
 from gpuload.decode.native.transforms import transform
 from gpuload.decode.native.values import Target, as_levels, output_of
@@ -71,59 +71,87 @@ class Cuts:
     """
 
     def __init__(self, form: Form, view: View, heights: Any, widths: Any) -> None:
+        self.form = form
+        self.view = view
+        self._cubic = view.cubic
+        self._set_regions(view.crops, len(heights))
+        self.windows: I64 = self._unclipped
+        self.factors: I64 = np.ones(len(heights), np.int64)
+        if form.pads:
+            self._set_padding(heights, widths)
+            return
+        self._set_factors(view)
+        if form.places:
+            sources = np.stack([heights, widths], axis=1).astype(np.int64)
+            self._places = view.crops.covered(view.size, sources)
+            np.clip(self._regions, 0, np.tile(sources, 2), out=self._regions)
+
+    def _set_regions(self, crops: Crops, number: int) -> None:
+        """Sets windows, regions and flips of N crops."""
         # Column by column: each of NumPy's functions that join or choose arrays costs as much as ten of these. And for
         # more than 500 numbers NumPy releases the GIL, which other threads then take: in a batch of 256, that is two
         # columns.
-        self.form, self.view, crops, number = form, view, view.crops, len(heights)
-        self._cubic = view.cubic
-        self._unclipped, self._regions = np.empty((number, 4), np.int64), np.empty((number, 4), np.float64)
+        self._unclipped: I64 = np.empty((number, 4), np.int64)
+        self._regions: F64 = np.empty((number, 4), np.float64)
         for axis in (0, 1):
-            start = self._unclipped[:, axis] = crops.start[:, axis]
-            np.add(start, crops.shape[:, axis], out=self._unclipped[:, 2 + axis])
+            end = 2 + axis
+            start = crops.start[:, axis]
+            self._unclipped[:, axis] = start
+            np.add(start, crops.shape[:, axis], out=self._unclipped[:, end])
             np.add(start, crops.roi_start[:, axis], out=self._regions[:, axis])
-            np.add(start, crops.roi_end[:, axis], out=self._regions[:, 2 + axis])
-        self._flips = np.empty((number, 2), np.bool_)
-        self._flips[:, 0], self._flips[:, 1] = crops.mirror_y, crops.mirror
-        self.windows: I64 = self._unclipped
-        self.factors: I64 = np.ones(number, np.int64)
-        if form.pads:
-            self._sizes = np.stack([heights, widths], axis=1).astype(np.int64)
-            self._mode = PADDING_MODES.index(form.padding_mode)
-            low, high = source_range(self._unclipped[:, :2], self._unclipped[:, 2:], self._sizes, form.padding_mode)
-            self.windows = np.concatenate([low, high], axis=1)
-            return
-        tall, wide = (crops.roi_end[:, axis] - crops.roi_start[:, axis] for axis in (0, 1))
+            np.add(start, crops.roi_end[:, axis], out=self._regions[:, end])
+        self._flips: Bools = np.empty((number, 2), np.bool_)
+        self._flips[:, 0] = crops.mirror_y
+        self._flips[:, 1] = crops.mirror
+
+    def _set_padding(self, heights: Any, widths: Any) -> None:
+        """Sets what is needed of images that are padded: the pixels that the padding shows, too."""
+        padding_mode = self.form.padding_mode
+        self._sizes: I64 = np.stack([heights, widths], axis=1).astype(np.int64)
+        self._mode = PADDING_MODES.index(padding_mode)
+        starts = self._unclipped[:, :2]
+        ends = self._unclipped[:, 2:]
+        low, high = source_range(starts, ends, self._sizes, padding_mode)
+        self.windows = np.concatenate([low, high], axis=1)
+
+    def _set_factors(self, view: View) -> None:
+        """Sets at which share of its size each image may be decoded."""
+        crops = view.crops
+        shape = crops.roi_end - crops.roi_start
         rows, columns = view.size if crops.sizes is None else crops.sizes.T
-        gap = np.minimum(tall / rows, wide / columns) / REDUCING_GAP
+        pixels_a_row = shape[:, 0] / rows
+        pixels_a_column = shape[:, 1] / columns
+        gap = np.minimum(pixels_a_row, pixels_a_column) / REDUCING_GAP
         if gap.max(initial=0) >= 2:
             self.factors = np.select([gap >= 8, gap >= 4, gap >= 2], [8, 4, 2], 1)
-        if form.places:
-            sources = np.stack([heights, widths], axis=1).astype(np.int64)
-            self._places = crops.covered(view.size, sources)
-            self._regions = np.clip(self._regions, 0, np.tile(sources, 2)).astype(np.float64)
 
     def step_of(self, pictures: Array, target: Target, postprocess: Postprocess) -> Step | None:
-        """The step that makes the whole view of all pictures; None if it cannot be compiled as a whole."""
-        view, rows = self.view, slice(0, len(pictures))
-        if self.form.places or view.erased is not None or view.cubic is not None or not postprocess.linear:
+        """The step that makes the whole view of all pictures; None where Python has a part in it."""
+        view = self.view
+        rows = slice(0, len(pictures))
+        if self.form.places or not postprocess.linear:
+            return None
+        if view.erased is not None or view.cubic is not None:
             return None
         if view.steps is None:
             return self._step(pictures, rows, target)
         if postprocess.level_dtype != "uint8" or has_own(view.steps):
             return None
         nowhere = np.empty((1, *target.out.shape[1:]), np.uint8)  # the kernel sets the address
-        return transform(view.steps, target, self._step(pictures, rows, as_levels(nowhere, target.bands)))
+        levels = self._step(pictures, rows, as_levels(nowhere, target.bands))
+        return transform(view.steps, target, levels)
 
     def fill(self, pictures: Array, rows: slice, target: Target, postprocess: Postprocess) -> None:
         """Writes the whole view of these pictures to these rows of the target."""
-        out, view = target.out[rows], take(self.view, rows)
+        out = target.out[rows]
+        view = take(self.view, rows)
         if postprocess.is_linear(view):
             self.make(pictures, rows, target._replace(out=out))
             postprocess.erase(out, view)
-        else:
-            block = np.empty(out.shape, postprocess.level_dtype)
-            self.make(pictures, rows, as_levels(block, target.bands))
-            postprocess(block, out, view)
+            return
+        levels = np.empty(out.shape, postprocess.level_dtype)
+        self.make(pictures, rows, as_levels(levels, target.bands))
+        postprocess(levels, out, view)
 
     def make(self, pictures: Array, rows: slice, target: Target) -> None:
         """Makes the cuts of the images at these rows, each with its own filter; the arguments are those of `_step`."""
@@ -135,34 +163,58 @@ class Cuts:
             return
         for cubic in (False, True):
             chosen = pictures.copy()
-            chosen["pixels"][self._cubic[rows] != cubic] = 0  # for which nothing is done
+            others = self._cubic[rows] != cubic
+            chosen["pixels"][others] = 0  # for which nothing is done
             self._step(chosen, rows, target, cubic)(0, len(pictures))
 
     def _place(self, pictures: Array, rows: slice, target: Target) -> None:
         """As `make`, one by one: each image has its own size, and the rest of its output is padding."""
-        each = 1.0 if target.bands is None else target.bands.peak / 255
-        levels = np.array(self.form.fills(target.out.shape[1]), np.float32) * np.float32(each)
-        fills = ((levels - target.mean) * target.factor).astype(target.out.dtype)
-        for picture, row in zip(pictures[:, None], range(*rows.indices(len(self._regions))), strict=True):
-            if not picture["pixels"][0]:
-                continue
-            out, (top, left, bottom, right) = target.out[row - rows.start], self._places[row].tolist()
-            shown = np.empty((1, len(out), bottom - top, right - left), target.out.dtype)
-            cubic = None if self._cubic is None else bool(self._cubic[row])
-            self._step(picture, slice(row, row + 1), target._replace(out=shown), cubic)(0, 1)
-            for channel, (plane, fill) in enumerate(zip(out, fills, strict=True)):
-                plane[:top], plane[bottom:] = fill, fill
-                plane[top:bottom, :left], plane[top:bottom, right:] = fill, fill
-                plane[top:bottom, left:right] = shown[0, channel]
+        fills = self._fill_values(target)
+        first_row = rows.indices(len(self._regions))[0]
+        for number in range(len(pictures)):
+            if pictures["pixels"][number] != 0:
+                row = first_row + number
+                self._place_one(pictures[number : number + 1], row, target.out[number], fills, target)
+
+    def _fill_values(self, target: Target) -> Array:
+        """The values of the padding, of each channel."""
+        level = 1.0 if target.bands is None else target.bands.peak / 255
+        fills = self.form.fills(target.out.shape[1])
+        levels = np.array(fills, np.float32) * np.float32(level)
+        values = (levels - target.mean) * target.factor
+        return values.astype(target.out.dtype)
+
+    def _place_one(self, picture: Array, row: int, out: Array, fills: Array, target: Target) -> None:
+        """Makes the image at a row, and the padding around it."""
+        top, left, bottom, right = self._places[row].tolist()
+        shown = np.empty((1, len(out), bottom - top, right - left), out.dtype)
+        cubic = None if self._cubic is None else bool(self._cubic[row])
+        part = slice(row, row + 1)
+        self._step(picture, part, target._replace(out=shown), cubic)(0, 1)
+        for channel, fill in enumerate(fills):
+            plane = out[channel]
+            plane[:] = fill
+            plane[top:bottom, left:right] = shown[0, channel]
 
     def _step(self, pictures: Array, rows: slice, target: Target, cubic: bool | None = None) -> Step:
         """The step that makes the cuts of the images at these rows.
 
-        pictures: of these rows. cubic: the filter, if not the form's.
+        Args:
+            pictures: of these rows.
+            rows: of the batch.
+            target: of these rows.
+            cubic: the filter, if not the form's.
         """
-        form, flips, bands = self.form, self._flips[rows], target.bands
-        if form.pads:
-            fills = np.array(form.fills(3), np.uint8) if bands is None else np.array(form.fills(1)) / 255 * bands.peak
-            return crop_or_pad(pictures, self._unclipped[rows], flips, self._sizes[rows], fills, self._mode, target)
-        cubic = form.interpolation == "bicubic" if cubic is None else cubic
+        flips = self._flips[rows]
+        if self.form.pads:
+            windows = self._unclipped[rows]
+            return crop_or_pad(pictures, windows, flips, self._sizes[rows], self._fills(target), self._mode, target)
+        if cubic is None:
+            cubic = self.form.interpolation == "bicubic"
         return resample(pictures, self.windows[rows], self._regions[rows], flips, cubic, target)
+
+    def _fills(self, target: Target) -> Array:
+        """What is outside of images, as `crop_or_pad` takes it."""
+        if target.bands is None:
+            return np.array(self.form.fills(3), np.uint8)
+        return np.array(self.form.fills(1)) / 255 * target.bands.peak

@@ -56,8 +56,10 @@ class NativeDecoder(Stage):
         self, forms: Sequence[Form], stored: Stored, threads: int, make_buffers: Callable[[str], Buffers]
     ) -> None:
         self.threads = threads
-        self._forms, self._fills = tuple(forms), stored.mask_fills
-        self._pixels, self._source = stored.pixels, stored.source
+        self._forms = tuple(forms)
+        self._fills = stored.mask_fills
+        self._pixels = stored.pixels
+        self._source = stored.source
         self._postprocess = [Postprocess(form, "cpu", stored.pixels) for form in forms]
         self._bands = picture_kind(stored)
         self._images = ImageDecoder(stored)
@@ -72,7 +74,8 @@ class NativeDecoder(Stage):
         views = [self._view_work(number, of_view, batch, plan) for number, of_view in enumerate(cuts)]
         broken: dict[int, Fault] = {}
         job.decoded = Decoded(tuple(view.images for view in views), tuple(view.masks for view in views), broken=broken)
-        rows_at_once = max(1, min(_BLOCK_BYTES // plan.largest_bytes, -(-len(batch) // self.threads)))
+        share = -(-len(batch) // self.threads)
+        rows_at_once = max(1, min(_BLOCK_BYTES // plan.largest_bytes, share))
         steps = [view.step for view in views if view.step is not None]
         in_python = bool(self._fills) or len(steps) < len(views)
         blocks = SharedBlocks(rows_at_once, plan.pictures, self._images.step(plan), steps, in_python)
@@ -102,8 +105,9 @@ class NativeDecoder(Stage):
         is_planar = self._forms[number].layout == "NCHW"
         shape = (channels, *size) if is_planar else (*size, channels)
         images = self._buffers[number].take(len(batch), shape)
+        planes = images if is_planar else images.transpose(0, 3, 1, 2)
         values = self._postprocess[number]
-        target = Target(images if is_planar else images.transpose(0, 3, 1, 2), values.mean, values.factor, self._bands)
+        target = Target(planes, values.mean, values.factor, self._bands)
         masks = tuple(buffers.take(len(batch), size) for buffers in self._mask_buffers[number])
         return _ViewWork(cuts, images, target, values, masks, cuts.step_of(plan.pictures, target, values))
 
@@ -135,9 +139,11 @@ def _make_view(view: _ViewWork, plan: DecodePlan, rows: range) -> None:
 
 def _needed(views: Sequence[Cuts]) -> tuple[I64, I64]:
     """The part of each image that all views need: as `Cuts.windows` and `Cuts.factors`."""
-    windows, factors = views[0].windows, views[0].factors
-    for one in views[1:]:
-        low = np.minimum(windows, one.windows)[:, :2]
-        high = np.maximum(windows, one.windows)[:, 2:]
-        windows, factors = np.concatenate([low, high], axis=1), np.minimum(factors, one.factors)
+    windows = views[0].windows
+    factors = views[0].factors
+    for view in views[1:]:
+        low = np.minimum(windows, view.windows)
+        high = np.maximum(windows, view.windows)
+        windows = np.concatenate([low[:, :2], high[:, 2:]], axis=1)
+        factors = np.minimum(factors, view.factors)
     return windows, factors
