@@ -3,7 +3,7 @@
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,10 +40,15 @@ def in_time(work: Callable[[], Any]) -> None:
         raise errors[0]
 
 
+@pytest.fixture(autouse=True)
+def usual_ctrl_c() -> Iterator[None]:
+    """Whatever a test before has left."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, signal.default_int_handler if before is None else before)
+
+
 def threads_of_loaders() -> list[str]:
-    for thread in threading.enumerate():
-        if thread.name == "gpuload-apart":  # whose work is done, and which ends
-            thread.join(60)
     names = [thread.name for thread in threading.enumerate()]
     return [name for name in names if name.startswith("gpuload-") and name != "gpuload-download"]
 
@@ -166,6 +171,9 @@ def test_close_in_ones_own_function_ends_the_loop(packed: Path) -> None:
     with pytest.raises(GpuloadError, match="this (loop was ended by a later one|DaliIterator is closed)"):
         in_time(partial(drain, [loader]))
     in_time(loader.close)
+    for thread in threading.enumerate():
+        if thread.name == "gpuload-apart":  # whose work is done, and which ends
+            thread.join(LONG_S)
     assert threads_of_loaders() == before
 
 
