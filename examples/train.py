@@ -27,7 +27,7 @@ def make_net(classes: int) -> nn.Module:
     layers: list[nn.Module] = []
     for channels_in, channels in ((3, 32), (32, 64), (64, 128), (128, 128)):
         layers += [nn.Conv2d(channels_in, channels, 3, stride=2, padding=1), nn.GroupNorm(8, channels), nn.ReLU()]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, classes))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(9 * 128, classes))
 
 
 @torch.inference_mode()

@@ -158,7 +158,7 @@ find_size() {
   local download disk
   size=
   case $1-$device-$torch in
-    demo-cpu-cpu) download=0.4 disk=1.6 ;;
+    demo-cpu-cpu) download=0.4 disk=1.4 ;;
     demo-cpu-cuda) download=2.9 disk=5.6 ;;
     demo-cuda13-*) download=3.3 disk=6.5 ;;
     test-cpu-cpu) download=0.9 disk=3.1 ;;
