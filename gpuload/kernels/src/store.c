@@ -7,6 +7,10 @@ typedef float F32x32 __attribute__((vector_size(128)));
 typedef uint8_t U8x16 __attribute__((vector_size(16)));
 typedef uint8_t U8x32 __attribute__((vector_size(32)));
 
+#define LANES_0_TO_15 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
+#define LANES_16_TO_31 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31
+#define UNUSED_LANES -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1
+
 // The order that makes pixels of three planes, of which `two` holds red and green, and `rest` blue.
 #define PIXEL(n) n, n + 16, n + 32
 #define FIRST_FIVE_PIXELS PIXEL(0), PIXEL(1), PIXEL(2), PIXEL(3), PIXEL(4)
@@ -34,14 +38,8 @@ static inline void store_floats(const I32x16 levels[3], const Output *output, ui
             memcpy(values + channel * channel_bytes, &channels[channel], sizeof channels[channel]);
         return;
     }
-    F32x32 two = __builtin_shufflevector(
-        channels[0], channels[1], 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23,
-        24, 25, 26, 27, 28, 29, 30, 31
-    );
-    F32x32 rest = __builtin_shufflevector(
-        channels[2], channels[2], 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, -1, -1, -1, -1, -1, -1, -1, -1,
-        -1, -1, -1, -1, -1, -1, -1, -1
-    );
+    F32x32 two = __builtin_shufflevector(channels[0], channels[1], LANES_0_TO_15, LANES_16_TO_31);
+    F32x32 rest = __builtin_shufflevector(channels[2], channels[2], LANES_0_TO_15, UNUSED_LANES);
     F32x16 first = __builtin_shufflevector(two, rest, FIRST_FIVE_PIXELS, 5);
     F32x16 next = __builtin_shufflevector(two, rest, NEXT_FIVE_PIXELS);
     F32x16 last = __builtin_shufflevector(two, rest, LAST_PIXELS);
@@ -59,14 +57,8 @@ static inline void store_levels(const I32x16 levels[3], const Output *output, ui
             memcpy(values + channel * channel_bytes, &channels[channel], sizeof channels[channel]);
         return;
     }
-    U8x32 two = __builtin_shufflevector(
-        channels[0], channels[1], 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23,
-        24, 25, 26, 27, 28, 29, 30, 31
-    );
-    U8x32 rest = __builtin_shufflevector(
-        channels[2], channels[2], 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, -1, -1, -1, -1, -1, -1, -1, -1,
-        -1, -1, -1, -1, -1, -1, -1, -1
-    );
+    U8x32 two = __builtin_shufflevector(channels[0], channels[1], LANES_0_TO_15, LANES_16_TO_31);
+    U8x32 rest = __builtin_shufflevector(channels[2], channels[2], LANES_0_TO_15, UNUSED_LANES);
     U8x16 first = __builtin_shufflevector(two, rest, FIRST_FIVE_PIXELS, 5);
     U8x16 next = __builtin_shufflevector(two, rest, NEXT_FIVE_PIXELS);
     U8x16 last = __builtin_shufflevector(two, rest, LAST_PIXELS);
