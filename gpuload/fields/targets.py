@@ -105,10 +105,7 @@ class TargetKind(Kind):
         if values and all(map(_is_integer, values)):
             return IntegersKind().parse(where, name, values, classes, detail)
         arrays = read_each(where, name, values, _finite, "a finite number, or a list of these")
-        size = _common_size(where, name, values, arrays)
-        numbers = pa.array(np.stack(arrays).reshape(-1))
-        field = Field(name, self.name, f"{name}.json", size=size)
-        return field, [pa.FixedSizeListArray.from_arrays(numbers, size) if size else numbers]
+        return _parsed_numbers(where, name, self.name, values, arrays)
 
     def look(self, field: Field, row: Mapping[str, Any], read: Any) -> dict[str, Any]:
         return {field.name: np.array(row[field.name], np.float32) if field.size else row[field.name]}
@@ -135,10 +132,7 @@ class IntegersKind(TargetKind):
     def parse(self, where: Origin, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
         """Raises SourceError if samples differ in how many numbers they have, too."""
         arrays = read_each(where, name, values, _whole, "a whole number of 64 bits, or a list of these")
-        size = _common_size(where, name, values, arrays)
-        numbers = pa.array(np.stack(arrays).reshape(-1))
-        field = Field(name, self.name, f"{name}.json", size=size)
-        return field, [pa.FixedSizeListArray.from_arrays(numbers, size) if size else numbers]
+        return _parsed_numbers(where, name, self.name, values, arrays)
 
     def look(self, field: Field, row: Mapping[str, Any], read: Any) -> dict[str, Any]:
         return {field.name: np.array(row[field.name], np.int64) if field.size else row[field.name]}
@@ -150,6 +144,18 @@ class IntegersKind(TargetKind):
 def _stored_numbers(column: Any, size: int) -> Array:
     """(N,), or (N, size) where the size is not 0, of the column's dtype."""
     return flat(column).reshape(-1, size) if size else np.asarray(column)
+
+
+def _parsed_numbers(where: Origin, name: str, kind: str, values: Sequence[Any], arrays: Sequence[Array]) -> Parsed:
+    """A field of as many numbers in each sample, and its column. arrays: of the values, a number or a list each.
+
+    Raises:
+        SourceError: two samples differ in how many numbers they have.
+    """
+    size = _common_size(where, name, values, arrays)
+    numbers = pa.array(np.stack(arrays).reshape(-1))
+    field = Field(name, kind, f"{name}.json", size=size)
+    return field, [pa.FixedSizeListArray.from_arrays(numbers, size) if size else numbers]
 
 
 def _common_size(where: Origin, name: str, values: Sequence[Any], arrays: Sequence[Array]) -> int:
