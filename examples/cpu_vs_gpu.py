@@ -42,7 +42,9 @@ class Measured(NamedTuple):
 
 
 @contextmanager
-def open_gpuload(args: argparse.Namespace, device: str, decoder: Any) -> Iterator[Iterable[torch.Tensor]]:
+def open_gpuload(
+    args: argparse.Namespace, device: str, decoder: Any
+) -> Iterator[Iterable[torch.Tensor]]:
     augment = gpuload.Augment(args.size, crop="center", dtype="uint8")
     with gpuload.DaliIterator(
         args.folder,
@@ -60,17 +62,31 @@ def open_gpuload(args: argparse.Namespace, device: str, decoder: Any) -> Iterato
 @contextmanager
 def open_pillow(args: argparse.Namespace) -> Iterator[Iterable[torch.Tensor]]:
     """Pillow in this thread only, with torchvision's center crop."""
-    torch.set_num_threads(1)  # idle OpenMP threads spin, and would count as a second core
-    images = pillow_loader.PackedImages(args.folder, partial(pillow_loader.center_crop, size=args.size))
+    torch.set_num_threads(
+        1
+    )  # idle OpenMP threads spin, and would count as a second core
+    images = pillow_loader.PackedImages(
+        args.folder, partial(pillow_loader.center_crop, size=args.size)
+    )
     starts = range(0, len(images), args.batch_size)
-    numbers = [range(start, min(start + args.batch_size, len(images))) for start in starts]
-    yield (torch.stack([images.pixels(number) for number in batch]) for _ in count() for batch in numbers)
+    numbers = [
+        range(start, min(start + args.batch_size, len(images))) for start in starts
+    ]
+    yield (
+        torch.stack([images.pixels(number) for number in batch])
+        for _ in count()
+        for batch in numbers
+    )
 
 
-def measure(opened: AbstractContextManager[Iterable[torch.Tensor]], images: int) -> Measured:
+def measure(
+    opened: AbstractContextManager[Iterable[torch.Tensor]], images: int
+) -> Measured:
     """Keeps the first images, then times as many again, and as many with a training step."""
     with opened as batches:
-        kept = torch.cat([batch.cpu() for batch in first_batches(batches, images)])[:images]
+        kept = torch.cat([batch.cpu() for batch in first_batches(batches, images)])[
+            :images
+        ]
         rate, cores = timed(batches, images, lambda batch: None)
         for batch in first_batches(batches, 1):
             step = TrainingStep(batch.device)
@@ -79,7 +95,9 @@ def measure(opened: AbstractContextManager[Iterable[torch.Tensor]], images: int)
         return Measured(kept, rate, cores, trained)
 
 
-def timed(batches: Iterable[torch.Tensor], images: int, use: Callable[[torch.Tensor], None]) -> tuple[float, float]:
+def timed(
+    batches: Iterable[torch.Tensor], images: int, use: Callable[[torch.Tensor], None]
+) -> tuple[float, float]:
     """images/s, and the CPU cores kept busy."""
     started, cpu, seen = time.perf_counter(), time.process_time(), 0
     for batch in first_batches(batches, images):
@@ -95,7 +113,13 @@ class TrainingStep:
     """Forward, backward and update of a small net, which learns to tell the mean level of an image."""
 
     def __init__(self, device: torch.device) -> None:
-        layers = (nn.Conv2d(3, 64, 7, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 1))
+        layers = (
+            nn.Conv2d(3, 64, 7, 4, 3),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(64, 1),
+        )
         self._net = nn.Sequential(*layers).to(device)
         self._optimizer = torch.optim.SGD(self._net.parameters(), lr=1e-3)
 
@@ -107,7 +131,9 @@ class TrainingStep:
         self._optimizer.step()
 
 
-def first_batches(batches: Iterable[torch.Tensor], images: int) -> Iterator[torch.Tensor]:
+def first_batches(
+    batches: Iterable[torch.Tensor], images: int
+) -> Iterator[torch.Tensor]:
     seen = 0
     for batch in batches:
         yield batch
@@ -126,7 +152,11 @@ def draw(left: Measured, right: Measured, names: tuple[str, str]) -> Image.Image
     picture = Image.new("RGB", (3 * step + _GAP_PX, len(chosen) * step + head), "white")
     pen, font = ImageDraw.Draw(picture), ImageFont.load_default(_FONT_PX)
     for column, (title, pixels) in enumerate(
-        ((names[0], left.images), (names[1], right.images), (f"difference x {MAGNIFIED}", magnified))
+        (
+            (names[0], left.images),
+            (names[1], right.images),
+            (f"difference x {MAGNIFIED}", magnified),
+        )
     ):
         x = _GAP_PX + column * step
         pen.text((x + side / 2, _GAP_PX), title, fill="black", font=font, anchor="ma")
@@ -137,13 +167,25 @@ def draw(left: Measured, right: Measured, names: tuple[str, str]) -> Image.Image
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="a packed split, such as shards/train")
-    parser.add_argument("--images", type=int, default=512, help="number of images to compare")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "folder", type=Path, help="a packed split, such as shards/train"
+    )
+    parser.add_argument(
+        "--images", type=int, default=512, help="number of images to compare"
+    )
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--size", type=int, default=224, help="side of the crops in pixels")
-    parser.add_argument("--threads", type=int, default=2, help="CPU threads that decode")
-    parser.add_argument("--picture", type=Path, default=Path("cpu_vs_gpu.png"), help="PNG to write")
+    parser.add_argument(
+        "--size", type=int, default=224, help="side of the crops in pixels"
+    )
+    parser.add_argument(
+        "--threads", type=int, default=2, help="CPU threads that decode"
+    )
+    parser.add_argument(
+        "--picture", type=Path, default=Path("cpu_vs_gpu.png"), help="PNG to write"
+    )
     args = parser.parse_args(argv)
 
     on_gpu = torch.cuda.is_available()
@@ -151,16 +193,25 @@ def main(argv: list[str] | None = None) -> int:
     if not on_gpu:
         print("No GPU was found: this compares DALI's decode on the CPU with Pillow's.")
     try:
-        first = open_gpuload(args, "cuda", "native") if on_gpu else open_gpuload(args, "cpu", "dali")
+        first = (
+            open_gpuload(args, "cuda", "native")
+            if on_gpu
+            else open_gpuload(args, "cpu", "dali")
+        )
         left = measure(first, args.images)
-        right = measure(open_gpuload(args, "cuda", "dali") if on_gpu else open_pillow(args), args.images)
+        right = measure(
+            open_gpuload(args, "cuda", "dali") if on_gpu else open_pillow(args),
+            args.images,
+        )
     except gpuload.GpuloadError as error:
         print(error, file=sys.stderr)
         return 2
 
     for name, result in zip(names, (left, right), strict=True):
         alone = f"{result.images_per_s:>8,.0f} images/s  {result.cores:.2f} CPU cores"
-        print(f"{name:<11} {alone}; {result.trained_per_s:,.0f} images/s into a training step")
+        print(
+            f"{name:<11} {alone}; {result.trained_per_s:,.0f} images/s into a training step"
+        )
     difference = (left.images.int() - right.images.int()).abs().float()
     print(
         f"{len(difference):,} images, {args.size}×{args.size}: pixels (0..255) differ by {difference.mean():.3f} on "

@@ -43,7 +43,11 @@ def train_loader(
 
     place = torch.device(device)
     on_gpu = place.type == "cuda"
-    number = (torch.cuda.current_device() if place.index is None else place.index) if on_gpu else None
+    number = (
+        (torch.cuda.current_device() if place.index is None else place.index)
+        if on_gpu
+        else None
+    )
     pipeline = pipeline_def(_graph)(
         gpuload.Dataset(folder),
         size,
@@ -55,17 +59,25 @@ def train_loader(
         prefetch_queue_depth=2,
     )
     batches = DALIGenericIterator(
-        pipeline, ["images", "labels"], reader_name="reader", last_batch_policy=LastBatchPolicy.FILL, auto_reset=True
+        pipeline,
+        ["images", "labels"],
+        reader_name="reader",
+        last_batch_policy=LastBatchPolicy.FILL,
+        auto_reset=True,
     )
     while True:
         for (batch,) in batches:
-            labels = torch.tensor([int(bytes(digits)) for digits in batch["labels"].numpy()])
+            labels = torch.tensor(
+                [int(bytes(digits)) for digits in batch["labels"].numpy()]
+            )
             if on_gpu:  # pinned, so that nothing waits for the copy
                 labels = labels.pin_memory().to(place, non_blocking=True)
             yield batch["images"].permute(0, 3, 1, 2), labels
 
 
-def _graph(packed: gpuload.Dataset, size: int, on_gpu: bool, hw_decoder_load: float) -> tuple[Any, Any]:
+def _graph(
+    packed: gpuload.Dataset, size: int, on_gpu: bool, hw_decoder_load: float
+) -> tuple[Any, Any]:
     """Images (size, size, 3), and labels as ASCII digits, for the pipeline that is being defined."""
     from nvidia.dali import fn, types
 
@@ -77,7 +89,10 @@ def _graph(packed: gpuload.Dataset, size: int, on_gpu: bool, hw_decoder_load: fl
         random_shuffle=True,
         name="reader",
     )
-    resize: dict[str, Any] = {"size": [size, size], "interp_type": types.INTERP_TRIANGULAR}
+    resize: dict[str, Any] = {
+        "size": [size, size],
+        "interp_type": types.INTERP_TRIANGULAR,
+    }
     if on_gpu:
         whole = fn.decoders.image(
             encoded,
@@ -86,9 +101,13 @@ def _graph(packed: gpuload.Dataset, size: int, on_gpu: bool, hw_decoder_load: fl
             preallocate_width_hint=packed.manifest.width,
             preallocate_height_hint=packed.manifest.height,
         )
-        images = fn.random_resized_crop(whole, random_area=_AREA, random_aspect_ratio=_RATIO, **resize)
+        images = fn.random_resized_crop(
+            whole, random_area=_AREA, random_aspect_ratio=_RATIO, **resize
+        )
     else:
-        cropped = fn.decoders.image_random_crop(encoded, random_area=_AREA, random_aspect_ratio=_RATIO)
+        cropped = fn.decoders.image_random_crop(
+            encoded, random_area=_AREA, random_aspect_ratio=_RATIO
+        )
         images = fn.resize(cropped, **resize)
     normalised = fn.crop_mirror_normalize(
         images,
@@ -98,4 +117,6 @@ def _graph(packed: gpuload.Dataset, size: int, on_gpu: bool, hw_decoder_load: fl
         std=[255 * value for value in STD],
         mirror=fn.random.coin_flip(),
     )
-    return normalised, fn.pad(labels, fill_value=ord(" "))  # padded to one length, so that they make one tensor
+    return normalised, fn.pad(
+        labels, fill_value=ord(" ")
+    )  # padded to one length, so that they make one tensor

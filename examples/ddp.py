@@ -24,7 +24,9 @@ def main(shards: Path, checkpoint: Path, epochs: int = 2, batch_size: int = 64) 
     distributed.init_process_group("gloo" if device == "cpu" else "nccl")
 
     # The loader finds its rank by itself. batch_size is per process.
-    loader = gpuload.DaliIterator(shards / "train", batch_size, augment=gpuload.Augment(96), device=device)
+    loader = gpuload.DaliIterator(
+        shards / "train", batch_size, augment=gpuload.Augment(96), device=device
+    )
     net = make_net(len(loader.classes or ())).to(device)
     parallel = DistributedDataParallel(net)
     optimizer = torch.optim.AdamW(net.parameters())
@@ -38,7 +40,11 @@ def main(shards: Path, checkpoint: Path, epochs: int = 2, batch_size: int = 64) 
 
     def save() -> None:
         if distributed.get_rank() == 0:
-            content = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state_dict()}
+            content = {
+                "net": net.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "loader": loader.state_dict(),
+            }
             torch.save(content, checkpoint.with_suffix(".tmp"))
             checkpoint.with_suffix(".tmp").replace(checkpoint)
 

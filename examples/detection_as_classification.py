@@ -29,15 +29,27 @@ def pack(folder: Path, shards: Path) -> None:
     measure.pack(folder, shards, "--from", "voc", "--no-splits", "--val", "0.1")
 
 
-def open_loader(data: Path, args: argparse.Namespace, *, train: bool) -> gpuload.DaliIterator:
+def open_loader(
+    data: Path, args: argparse.Namespace, *, train: bool
+) -> gpuload.DaliIterator:
     """Batches of images, float16 (N, 3, 415, 482), and labels, float32 (N, classes); column 0 is background."""
     width, height = map(int, args.size.split("x"))
     augment = gpuload.Augment(
-        (height, width), crop="pad_or_crop", flip=0.5 if train else 0.0, dtype="float16", normalize="image"
+        (height, width),
+        crop="pad_or_crop",
+        flip=0.5 if train else 0.0,
+        dtype="float16",
+        normalize="image",
     )
     label = gpuload.OneHot("label", background=True)
     return gpuload.DaliIterator(
-        data, args.batch_size, augment=augment, fields=("image", label), prefetch=2, shuffle=train, seed=args.seed
+        data,
+        args.batch_size,
+        augment=augment,
+        fields=("image", label),
+        prefetch=2,
+        shuffle=train,
+        seed=args.seed,
     )
 
 
@@ -75,7 +87,9 @@ class Trainer:
         total = torch.zeros(2, device=self.device)
         for images, labels in self.val:
             logits = self.logits(images)
-            total += sums(F.cross_entropy(logits, labels, reduction="sum"), logits, labels)
+            total += sums(
+                F.cross_entropy(logits, labels, reduction="sum"), logits, labels
+            )
         loss, accuracy = (total / len(self.val.dataset)).tolist()
         return loss, accuracy
 
@@ -92,10 +106,14 @@ class Trainer:
         self.net.load_state_dict(saved["net"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.train.load_state_dict(saved["loader"])
-        return saved["loader"]["epoch"], saved["loader"]["samples"] // self.train.batch_size
+        return saved["loader"]["epoch"], saved["loader"][
+            "samples"
+        ] // self.train.batch_size
 
 
-def sums(loss: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def sums(
+    loss: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor
+) -> torch.Tensor:
     return torch.stack([loss, (logits.argmax(1) == labels.argmax(1)).sum()])
 
 
@@ -104,10 +122,15 @@ def run(args: argparse.Namespace, folder: Path) -> None:
     pack(folder, shards)
     trainer = Trainer(shards, args)
     batches, first_epoch, done = len(trainer.train), 0, 0
-    pauses = {round(batches * part / args.validations) for part in range(1, args.validations + 1)}
+    pauses = {
+        round(batches * part / args.validations)
+        for part in range(1, args.validations + 1)
+    }
     if args.resume:
         first_epoch, done = trainer.load(args.checkpoint)
-        print(f"Resumed from {args.checkpoint} in epoch {first_epoch + 1}, after {done} of its {batches} batches")
+        print(
+            f"Resumed from {args.checkpoint} in epoch {first_epoch + 1}, after {done} of its {batches} batches"
+        )
     of_train, of_val = len(trainer.train.dataset), len(trainer.val.dataset)
     print(
         f"{of_train:,} images for training, {of_val:,} for validation, of {trainer.classes} classes with background; "
@@ -117,12 +140,18 @@ def run(args: argparse.Namespace, folder: Path) -> None:
     for epoch in range(first_epoch, args.epochs):
         total, seen = torch.zeros(2, device=trainer.device), 0
         with tqdm(
-            total=batches, initial=done, desc=f"epoch {epoch + 1}/{args.epochs}", ncols=100, mininterval=1
+            total=batches,
+            initial=done,
+            desc=f"epoch {epoch + 1}/{args.epochs}",
+            ncols=100,
+            mininterval=1,
         ) as bar:
             for number, (images, labels) in enumerate(trainer.train, done + 1):
                 total += trainer.step(images, labels)
                 seen += len(labels)
-                if number % 10 == 0 or number == batches:  # reading a value waits for the GPU
+                if (
+                    number % 10 == 0 or number == batches
+                ):  # reading a value waits for the GPU
                     loss, accuracy = (total / seen).tolist()
                     bar.set_postfix_str(f"loss {loss:.3f}, accuracy {accuracy:.1%}")
                 bar.update()
@@ -130,12 +159,23 @@ def run(args: argparse.Namespace, folder: Path) -> None:
                     trainer.save(args.checkpoint)
                 if number in pauses:
                     val_loss, val_accuracy = trainer.validate()
-                    bar.write(f"  after batch {number}: validation loss {val_loss:.3f}, accuracy {val_accuracy:.1%}")
-                    history.append({"epoch": epoch + 1, "batch": number, "loss": val_loss, "accuracy": val_accuracy})
+                    bar.write(
+                        f"  after batch {number}: validation loss {val_loss:.3f}, accuracy {val_accuracy:.1%}"
+                    )
+                    history.append(
+                        {
+                            "epoch": epoch + 1,
+                            "batch": number,
+                            "loss": val_loss,
+                            "accuracy": val_accuracy,
+                        }
+                    )
                 if args.stop_after == epoch * batches + number:
                     if args.checkpoint:
                         trainer.save(args.checkpoint)
-                    print(f"Stopped after {args.stop_after} batches, as --stop-after says; --resume continues")
+                    print(
+                        f"Stopped after {args.stop_after} batches, as --stop-after says; --resume continues"
+                    )
                     return
         done = 0
         if args.checkpoint:
@@ -152,10 +192,23 @@ def run(args: argparse.Namespace, folder: Path) -> None:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, nargs="?", help="holds Annotations and Data (default: a generated set)")
-    parser.add_argument("--shards", type=Path, help="folder to pack into, or a packed one (FOLDER-packed)")
-    parser.add_argument("--size", help="WIDTHxHEIGHT in pixels (482x415; for the generated set 160x138)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "folder",
+        type=Path,
+        nargs="?",
+        help="holds Annotations and Data (default: a generated set)",
+    )
+    parser.add_argument(
+        "--shards",
+        type=Path,
+        help="folder to pack into, or a packed one (FOLDER-packed)",
+    )
+    parser.add_argument(
+        "--size", help="WIDTHxHEIGHT in pixels (482x415; for the generated set 160x138)"
+    )
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--validations", type=int, default=2, help="per epoch")
@@ -163,9 +216,14 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--checkpoint", type=Path, help="file to save to")
     parser.add_argument("--checkpoint-every", type=int, default=100, metavar="BATCHES")
-    parser.add_argument("--resume", action="store_true", help="continue from --checkpoint")
     parser.add_argument(
-        "--stop-after", type=int, metavar="BATCHES", help="stop after so many since the start of the run"
+        "--resume", action="store_true", help="continue from --checkpoint"
+    )
+    parser.add_argument(
+        "--stop-after",
+        type=int,
+        metavar="BATCHES",
+        help="stop after so many since the start of the run",
     )
     parser.add_argument("--json", type=Path, help="file for the figures")
     args = parser.parse_args(argv)

@@ -40,16 +40,33 @@ ROUNDS = {1: (20, 3, 2000, 50), 128: (10, 3, 200, 20), 10_000: (2, 2, 10, 6)}
 
 def pack(images: Path, shards: Path) -> None:
     """Packs the folder into shards of raw pixels, unless they exist."""
-    form = ["--from", "sidecar", "--encode", "raw", "--size", str(SIDE_PX), "--fit", "center-crop"]
-    measure.pack(images, shards, *form, "--maxcount", str(SHARD_IMAGES), "--maxsize", "1GB")
+    form = [
+        "--from",
+        "sidecar",
+        "--encode",
+        "raw",
+        "--size",
+        str(SIDE_PX),
+        "--fit",
+        "center-crop",
+    ]
+    measure.pack(
+        images, shards, *form, "--maxcount", str(SHARD_IMAGES), "--maxsize", "1GB"
+    )
 
 
-def open_loader(shards: Path, batch_size: int, batches: int, decoder: str) -> gpuload.DaliIterator:
+def open_loader(
+    shards: Path, batch_size: int, batches: int, decoder: str
+) -> gpuload.DaliIterator:
     """A loader with epochs of so many batches, which may span several passes over the set."""
     return gpuload.DaliIterator(
         shards / "train",
         batch_size,
-        augment=gpuload.Augment(SIDE_PX, crop="none", normalize=gpuload.Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))),
+        augment=gpuload.Augment(
+            SIDE_PX,
+            crop="none",
+            normalize=gpuload.Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+        ),
         fields=("image", "middle", "caption"),
         batch_transforms=[gpuload.batchwise.CenterHole(HOLE_PX)],
         decoder=decoder,
@@ -57,7 +74,9 @@ def open_loader(shards: Path, batch_size: int, batches: int, decoder: str) -> gp
     )
 
 
-def load_files(folder: Path, batch_size: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
+def load_files(
+    folder: Path, batch_size: int, seed: int
+) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
     """A batch without gpuload: read from the folder."""
     files = sorted(folder.glob("*.jpg"))
     random.Random(seed).shuffle(files)
@@ -87,7 +106,9 @@ def clock(action: Callable[[int], object], rounds: int) -> list[float]:
     return times
 
 
-def first_batches(shards: Path, batch_size: int, rounds: int, decoder: str) -> list[float]:
+def first_batches(
+    shards: Path, batch_size: int, rounds: int, decoder: str
+) -> list[float]:
     """Seconds from constructing a loader to its first batch, with none of the shards in the page cache."""
 
     def first_batch(number: int) -> None:
@@ -101,7 +122,9 @@ def first_batches(shards: Path, batch_size: int, rounds: int, decoder: str) -> l
     return times
 
 
-def warm_batches(shards: Path, batch_size: int, rounds: int, before: int, decoder: str) -> tuple[list[float], float]:
+def warm_batches(
+    shards: Path, batch_size: int, rounds: int, before: int, decoder: str
+) -> tuple[list[float], float]:
     """Seconds from batch to batch, and processor seconds per batch."""
     measure.read_through(shards)
     with open_loader(shards, batch_size, before + rounds, decoder) as loader:
@@ -113,7 +136,9 @@ def warm_batches(shards: Path, batch_size: int, rounds: int, before: int, decode
         return times, (measure.cpu_seconds() - cpu_begun) / rounds
 
 
-def compare(folder: Path, shards: Path, batch_size: int, decoder: str) -> dict[str, Any]:
+def compare(
+    folder: Path, shards: Path, batch_size: int, decoder: str
+) -> dict[str, Any]:
     """The seconds for a batch of this size, each way."""
     of_files, of_cold, of_warm, before = ROUNDS[batch_size]
     files = clock(lambda number: load_files(folder, batch_size, number), of_files)
@@ -133,18 +158,44 @@ def run(args: argparse.Namespace, folder: Path) -> None:
     shards = args.shards or folder.with_name(folder.name + "-packed")
     pack(folder, shards)
     samples = len(gpuload.Dataset(shards / "train"))
-    with open_loader(shards, 1, 1, args.decoder) as loader:  # imports, which happen once per process, are not timed
+    with open_loader(
+        shards, 1, 1, args.decoder
+    ) as loader:  # imports, which happen once per process, are not timed
         print(next(iter(loader))[2], loader)
-    rows = [compare(folder, shards, size, args.decoder) for size in ROUNDS if size <= samples]
-    table = Table(box=box.SIMPLE_HEAD, title=f"Seconds a batch, medians; {samples:,} images", title_justify="left")
-    for head in ("batch", "files", "cold", "warm", "warm min–max", "warm, CPU s", "files / warm"):
+    rows = [
+        compare(folder, shards, size, args.decoder)
+        for size in ROUNDS
+        if size <= samples
+    ]
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title=f"Seconds a batch, medians; {samples:,} images",
+        title_justify="left",
+    )
+    for head in (
+        "batch",
+        "files",
+        "cold",
+        "warm",
+        "warm min–max",
+        "warm, CPU s",
+        "files / warm",
+    ):
         table.add_column(head, justify="right")
     for row in rows:
         files, cold, warm = row["files_s"], row["cold_s"], row["warm_s"]
         seconds = [measure.in_seconds(times["median"]) for times in (files, cold, warm)]
-        extremes = f"{measure.in_seconds(warm['min'])} – {measure.in_seconds(warm['max'])}"
+        extremes = (
+            f"{measure.in_seconds(warm['min'])} – {measure.in_seconds(warm['max'])}"
+        )
         ratio = f"{files['median'] / warm['median']:,.0f}"
-        table.add_row(f"{row['batch_size']:,}", *seconds, extremes, measure.in_seconds(row["warm_cpu_s"]), ratio)
+        table.add_row(
+            f"{row['batch_size']:,}",
+            *seconds,
+            extremes,
+            measure.in_seconds(row["warm_cpu_s"]),
+            ratio,
+        )
     Console(width=100).print(table)
     for size in ROUNDS:
         if size > samples:
@@ -153,11 +204,20 @@ def run(args: argparse.Namespace, folder: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "images", type=Path, nargs="?", help="folder of images, each with a .txt (default: a generated set)"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--shards", type=Path, help="folder to pack into, or a packed one (IMAGES-packed)")
+    parser.add_argument(
+        "images",
+        type=Path,
+        nargs="?",
+        help="folder of images, each with a .txt (default: a generated set)",
+    )
+    parser.add_argument(
+        "--shards",
+        type=Path,
+        help="folder to pack into, or a packed one (IMAGES-packed)",
+    )
     parser.add_argument("--decoder", choices=["auto", "dali", "native"], default="auto")
     parser.add_argument("--json", type=Path, help="file for the figures")
     args = parser.parse_args(argv)

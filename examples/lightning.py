@@ -34,18 +34,26 @@ class Images(pl.LightningDataModule):
         super().__init__()
         self.folder, self.batch_size, self.size = folder, batch_size, size
 
-    def _loader(self, split: str, augment: gpuload.Augment, shuffle: bool) -> gpuload.DaliIterator:
+    def _loader(
+        self, split: str, augment: gpuload.Augment, shuffle: bool
+    ) -> gpuload.DaliIterator:
         assert self.trainer is not None
         device = str(self.trainer.strategy.root_device)
         return gpuload.DaliIterator(
-            self.folder / split, self.batch_size, augment=augment, device=device, shuffle=shuffle
+            self.folder / split,
+            self.batch_size,
+            augment=augment,
+            device=device,
+            shuffle=shuffle,
         )
 
     def train_dataloader(self) -> gpuload.DaliIterator:
         return self._loader("train", gpuload.Augment(self.size), shuffle=True)
 
     def val_dataloader(self) -> gpuload.DaliIterator:
-        return self._loader("val", gpuload.Augment(self.size, crop="center"), shuffle=False)
+        return self._loader(
+            "val", gpuload.Augment(self.size, crop="center"), shuffle=False
+        )
 
 
 class Classifier(pl.LightningModule):
@@ -63,11 +71,15 @@ class Classifier(pl.LightningModule):
     def validation_step(self, batch: Any, _: int) -> None:
         images, labels = batch
         right = (self.net(images).argmax(1) == labels).sum()
-        self.counts += torch.stack([right, torch.tensor(len(labels), device=self.device)])
+        self.counts += torch.stack(
+            [right, torch.tensor(len(labels), device=self.device)]
+        )
 
     def on_validation_epoch_end(self) -> None:
         # Summed, not averaged over batches or ranks: a rank's last batch may be smaller, or empty.
-        right, images = self.trainer.strategy.reduce(self.counts, reduce_op="sum").tolist()
+        right, images = self.trainer.strategy.reduce(
+            self.counts, reduce_op="sum"
+        ).tolist()
         if not self.trainer.sanity_checking:
             self.print(
                 f"epoch {self.current_epoch + 1}: validation accuracy {right / images:.1%} ({right} of {images})"
@@ -78,19 +90,27 @@ class Classifier(pl.LightningModule):
 
 
 def main(argv: list[str] | None = None, callbacks: list[Callback] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("data", type=Path, help="packed folder with train/ and val/")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--size", type=int, default=96, help="side of the crops in pixels")
+    parser.add_argument(
+        "--size", type=int, default=96, help="side of the crops in pixels"
+    )
     parser.add_argument("--accelerator", default="auto", help="auto, cpu or gpu")
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder for checkpoints")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs"), help="folder for checkpoints"
+    )
     parser.add_argument("--save-every", type=int, default=100, metavar="BATCHES")
     parser.add_argument("--resume", type=Path, help="checkpoint to continue from")
     args = parser.parse_args(argv)
 
     pl.seed_everything(0)
-    saving = ModelCheckpoint(args.runs, save_last=True, every_n_train_steps=args.save_every)
+    saving = ModelCheckpoint(
+        args.runs, save_last=True, every_n_train_steps=args.save_every
+    )
     trainer = pl.Trainer(
         accelerator=args.accelerator,
         # Under torchrun the processes that it started; otherwise every GPU, or one process.
@@ -103,7 +123,9 @@ def main(argv: list[str] | None = None, callbacks: list[Callback] | None = None)
     )
     classes = gpuload.Dataset(args.data / "train").classes or ()
     trainer.fit(
-        Classifier(len(classes)), datamodule=Images(args.data, args.batch_size, args.size), ckpt_path=args.resume
+        Classifier(len(classes)),
+        datamodule=Images(args.data, args.batch_size, args.size),
+        ckpt_path=args.resume,
     )
     return 0
 

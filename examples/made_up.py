@@ -26,8 +26,24 @@ from PIL import Image
 from gpuload import MissingPackageError
 from gpuload.machine.installed import require
 
-COLOURS = {"red": (230, 50, 40), "green": (60, 200, 70), "blue": (70, 90, 240), "yellow": (230, 210, 50)}
-DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+COLOURS = {
+    "red": (230, 50, 40),
+    "green": (60, 200, 70),
+    "blue": (70, 90, 240),
+    "yellow": (230, 210, 50),
+}
+DIGITS = (
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+)
 
 GRAY_EVERY = 20  # one in so many pictures with captions is grayscale
 EMPTY_EVERY = 10  # one in so many pictures with boxes is empty
@@ -51,14 +67,18 @@ class Picture(NamedTuple):
         return np.asarray(image)
 
 
-def pictures(photos: Path | None, count: int, side: int, *, some_empty: bool = False) -> Iterator[Picture]:
+def pictures(
+    photos: Path | None, count: int, side: int, *, some_empty: bool = False
+) -> Iterator[Picture]:
     """`count` pictures, of digits or of a folder of class folders; repeated if there are fewer.
 
     some_empty: of digits, every tenth shows only noise; of photos, those of the last class count as empty.
     """
     if photos is None:
         return _digits(count, side, some_empty)
-    files = sorted(path for path in photos.glob("*/*") if path.suffix.lower() in (".jpg", ".jpeg"))
+    files = sorted(
+        path for path in photos.glob("*/*") if path.suffix.lower() in (".jpg", ".jpeg")
+    )
     if not files:
         raise SystemExit(f"--photos {photos}: holds no <class>/<image>.jpg")
     np.random.default_rng(0).shuffle(files)  # type: ignore[arg-type]
@@ -70,7 +90,12 @@ def pictures(photos: Path | None, count: int, side: int, *, some_empty: bool = F
 def _photo(path: Path, number: int, empty: bool) -> Picture:
     encoded, name = path.read_bytes(), path.parent.name
     width, height = Image.open(io.BytesIO(encoded)).size
-    inset = np.random.default_rng((1, number)).uniform(0, 0.1, 4) * (width, height, width, height)
+    inset = np.random.default_rng((1, number)).uniform(0, 0.1, 4) * (
+        width,
+        height,
+        width,
+        height,
+    )
     box = (int(inset[0]), int(inset[1]), width - int(inset[2]), height - int(inset[3]))
     return Picture(encoded, name, name.replace("-", " "), None if empty else box)
 
@@ -85,12 +110,18 @@ def _digits(count: int, side: int, some_empty: bool) -> Iterator[Picture]:
         which = int(rng.integers(len(found.target)))
         digit, name = DIGITS[found.target[which]], str(rng.choice(list(COLOURS)))
         extent = int(rng.uniform(0.5, 0.8) * side)
-        left, top = (int(place) for place in rng.integers(0, side - extent, 2, endpoint=True))
-        shape = Image.fromarray((found.images[which] * (255 / 16)).astype(np.uint8))  # values are 0..16
+        left, top = (
+            int(place) for place in rng.integers(0, side - extent, 2, endpoint=True)
+        )
+        shape = Image.fromarray(
+            (found.images[which] * (255 / 16)).astype(np.uint8)
+        )  # values are 0..16
         empty = some_empty and number % EMPTY_EVERY == 0
         if not empty:
             mask = shape.resize((extent, extent), Image.Resampling.BICUBIC)
-            canvas.paste(Image.new("RGB", (extent, extent), COLOURS[name]), (left, top), mask)
+            canvas.paste(
+                Image.new("RGB", (extent, extent), COLOURS[name]), (left, top), mask
+            )
         box = None if empty else (left, top, left + extent, top + extent)
         yield Picture(_encode(canvas), name, f"a {name} {digit}", box)
 
@@ -122,10 +153,15 @@ def write_lmdb(out: Path, found: Iterator[Picture], map_bytes: int = 1 << 40) ->
 
     out.mkdir(parents=True)
     number = 0
-    with lmdb.open(str(out), map_size=map_bytes) as store, store.begin(write=True) as transaction:
+    with (
+        lmdb.open(str(out), map_size=map_bytes) as store,
+        store.begin(write=True) as transaction,
+    ):
         for number, picture in enumerate(found, 1):
             key = f"{picture.name}-{number:06d}".encode()
-            transaction.put(key, msgpack.packb({"image": picture.encoded, "label": picture.name}))
+            transaction.put(
+                key, msgpack.packb({"image": picture.encoded, "label": picture.name})
+            )
     return number
 
 
@@ -138,7 +174,11 @@ def write_hdf5(out: Path, found: Iterator[Picture], side: int) -> int:
     count, numbers = 0, dict[str, int]()
     with h5py.File(out, "w") as file:
         images = file.create_dataset(
-            "images", (0, side, side, 3), "u1", maxshape=(None, side, side, 3), chunks=(_CHUNK, side, side, 3)
+            "images",
+            (0, side, side, 3),
+            "u1",
+            maxshape=(None, side, side, 3),
+            chunks=(_CHUNK, side, side, 3),
         )
         targets, labels = (
             file.create_dataset(name, (0,), dtype, maxshape=(None,), chunks=(4096,))
@@ -146,8 +186,14 @@ def write_hdf5(out: Path, found: Iterator[Picture], side: int) -> int:
         )
         while chunk := list(islice(found, _CHUNK)):
             pixels = np.stack([picture.pixels(side) for picture in chunk])
-            classes = [numbers.setdefault(picture.name, len(numbers)) for picture in chunk]
-            for array, values in ((images, pixels), (targets, [*map(balance, pixels)]), (labels, classes)):
+            classes = [
+                numbers.setdefault(picture.name, len(numbers)) for picture in chunk
+            ]
+            for array, values in (
+                (images, pixels),
+                (targets, [*map(balance, pixels)]),
+                (labels, classes),
+            ):
                 array.resize(count + len(chunk), axis=0)
                 array[count:] = values
             count += len(chunk)
@@ -157,7 +203,10 @@ def write_hdf5(out: Path, found: Iterator[Picture], side: int) -> int:
 def write_detection(out: Path, found: Iterator[Picture]) -> int:
     """ILSVRC's folders, with an XML of boxes for each image. Every third image has a second, small box of another
     class."""
-    images, annotations = out / "Data" / "DET" / "train", out / "Annotations" / "DET" / "train"
+    images, annotations = (
+        out / "Data" / "DET" / "train",
+        out / "Annotations" / "DET" / "train",
+    )
     images.mkdir(parents=True)
     annotations.mkdir(parents=True)
     number = 0
@@ -169,13 +218,21 @@ def write_detection(out: Path, found: Iterator[Picture]) -> int:
             left, top, right, bottom = picture.box
             objects = _object(picture.name, picture.box)
             if number % 3 == 0:
-                objects += _object("mark", (left, top, (3 * left + right) // 4, (3 * top + bottom) // 4))
-        (annotations / f"{stem}.xml").write_text(f"<annotation><filename>{stem}</filename>{objects}</annotation>\n")
+                objects += _object(
+                    "mark",
+                    (left, top, (3 * left + right) // 4, (3 * top + bottom) // 4),
+                )
+        (annotations / f"{stem}.xml").write_text(
+            f"<annotation><filename>{stem}</filename>{objects}</annotation>\n"
+        )
     return number
 
 
 def _object(name: str, box: tuple[int, int, int, int]) -> str:
-    sides = "".join(f"<{side}>{at}</{side}>" for side, at in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True))
+    sides = "".join(
+        f"<{side}>{at}</{side}>"
+        for side, at in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True)
+    )
     return f"<object><name>{escape(name)}</name><bndbox>{sides}</bndbox></object>"
 
 
@@ -194,10 +251,21 @@ FORMS: dict[str, tuple[Callable[[Path, Iterator[Picture], int], int], int]] = {
 }
 
 # The packages that a format needs, besides those that any needs.
-NEEDS: dict[str, tuple[str, ...]] = {"captions": (), "lmdb": ("lmdb", "msgpack"), "hdf5": ("h5py",), "detection": ()}
+NEEDS: dict[str, tuple[str, ...]] = {
+    "captions": (),
+    "lmdb": ("lmdb", "msgpack"),
+    "hdf5": ("h5py",),
+    "detection": (),
+}
 
 
-def make(form: str, out: Path, count: int = 1200, side: int | None = None, photos: Path | None = None) -> Path:
+def make(
+    form: str,
+    out: Path,
+    count: int = 1200,
+    side: int | None = None,
+    photos: Path | None = None,
+) -> Path:
     """Writes a set in this format, unless it exists, and says so. Returns its path.
 
     side: of digits, and of the images in an HDF5 file, in pixels; other photos keep their size.
@@ -213,7 +281,11 @@ def make(form: str, out: Path, count: int = 1200, side: int | None = None, photo
         found = pictures(photos, count, side or usual, some_empty=form == "detection")
         written = write(begun, found, side or usual)
         begun.rename(out)
-        print(f"{out}: {written:,} generated samples" if photos is None else f"{out}: {written:,} samples of {photos}")
+        print(
+            f"{out}: {written:,} generated samples"
+            if photos is None
+            else f"{out}: {written:,} samples of {photos}"
+        )
     return out
 
 
@@ -227,12 +299,24 @@ def _remove(path: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("form", choices=FORMS)
-    parser.add_argument("out", type=Path, help="folder or file to write; must not exist")
-    parser.add_argument("--photos", type=Path, help="folder of class folders with JPEGs (default: digits)")
+    parser.add_argument(
+        "out", type=Path, help="folder or file to write; must not exist"
+    )
+    parser.add_argument(
+        "--photos",
+        type=Path,
+        help="folder of class folders with JPEGs (default: digits)",
+    )
     parser.add_argument("--count", type=int, default=1200)
-    parser.add_argument("--side", type=int, help="side of digits and of images in an HDF5 file, in pixels")
+    parser.add_argument(
+        "--side",
+        type=int,
+        help="side of digits and of images in an HDF5 file, in pixels",
+    )
     args: Any = parser.parse_args(argv)
     if args.out.exists():
         parser.error(f"{args.out}: exists already; choose another name, or delete it")

@@ -19,13 +19,24 @@ import gpuload
 from gpuload.cli import REJECTED
 from gpuload.cli import main as gpuload_command
 
-_PACKAGES = ("gpuload", "torch", "nvidia-dali-cuda130", "nvidia-dali-cuda120", "simplejpeg", "numba", "pillow", "numpy")
+_PACKAGES = (
+    "gpuload",
+    "torch",
+    "nvidia-dali-cuda130",
+    "nvidia-dali-cuda120",
+    "simplejpeg",
+    "numba",
+    "pillow",
+    "numpy",
+)
 
 
 Run = Callable[[argparse.Namespace, Path], object]
 
 
-def run_on(run: Run, args: argparse.Namespace, given: Path | None, form: str, name: str) -> int:
+def run_on(
+    run: Run, args: argparse.Namespace, given: Path | None, form: str, name: str
+) -> int:
     """Runs an example on the set that is given, or on a generated one of this form. Returns the exit code."""
     try:
         with tempfile.TemporaryDirectory() as scratch:
@@ -47,7 +58,9 @@ def pack(source: Path, shards: Path, *options: str) -> None:
         raise SystemExit(code)
 
 
-def make_net(outputs: int, layers: Sequence[tuple[int, int, int]], pool: int, norm: bool = False) -> nn.Module:
+def make_net(
+    outputs: int, layers: Sequence[tuple[int, int, int]], pool: int, norm: bool = False
+) -> nn.Module:
     """A small net. layers: width, kernel and stride of each convolution. pool: side of what the last layer gets."""
     parts: list[nn.Module] = []
     channels = 3
@@ -73,7 +86,11 @@ class Memory(NamedTuple):
 def memory() -> Memory:
     """The memory of this process now. Takes 30 µs."""
     with open("/proc/self/status") as status:
-        kilobytes = {line.partition(":")[0]: line.split()[1] for line in status if line.startswith("Rss")}
+        kilobytes = {
+            line.partition(":")[0]: line.split()[1]
+            for line in status
+            if line.startswith("Rss")
+        }
     return Memory(1024 * int(kilobytes["RssAnon"]), 1024 * int(kilobytes["RssFile"]))
 
 
@@ -83,7 +100,9 @@ def mapped_bytes(folder: Path) -> int:
     with open("/proc/self/smaps") as maps:
         for line in maps:
             if line[0] in "0123456789abcdef":  # the first line of a mapping
-                inside = line.partition("/")[2] != "" and ("/" + line.partition("/")[2]).startswith(start)
+                inside = line.partition("/")[2] != "" and (
+                    "/" + line.partition("/")[2]
+                ).startswith(start)
             elif inside and line.startswith("Rss:"):
                 kilobytes += int(line.split()[1])
     return 1024 * kilobytes
@@ -98,12 +117,16 @@ class PeakMemory:
     def look(self) -> Memory:
         """Measures now; returns the excess over the start."""
         now = memory()
-        self.most = Memory(max(now.own, self.most.own), max(now.mapped, self.most.mapped))
+        self.most = Memory(
+            max(now.own, self.most.own), max(now.mapped, self.most.mapped)
+        )
         return Memory(now.own - self.start.own, now.mapped - self.start.mapped)
 
     @property
     def excess(self) -> Memory:
-        return Memory(self.most.own - self.start.own, self.most.mapped - self.start.mapped)
+        return Memory(
+            self.most.own - self.start.own, self.most.mapped - self.start.mapped
+        )
 
 
 def evict(folder: Path) -> None:
@@ -136,7 +159,11 @@ def bytes_below(folder: Path) -> int:
 def machine() -> dict[str, Any]:
     """The facts about the machine that are needed to judge a figure."""
     with open("/proc/cpuinfo") as file:
-        names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+        names = [
+            line.partition(":")[2].strip()
+            for line in file
+            if line.startswith("model name")
+        ]
     versions = {}
     for package in _PACKAGES:
         try:
@@ -146,7 +173,9 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": names[0] if names else platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
-        "load_1min": os.getloadavg()[0],  # more than the number of cores: other programs were using the machine
+        "load_1min": os.getloadavg()[
+            0
+        ],  # more than the number of cores: other programs were using the machine
         "python": platform.python_version(),
         "packages": versions,
     }
@@ -179,4 +208,10 @@ def in_bytes(count: float) -> str:
 
 def in_seconds(seconds: float) -> str:
     """A time for people, with as many digits as matter: 0.0004 s, 0.38 s, 21.1 s."""
-    return f"{seconds:.4f} s" if seconds < 0.01 else f"{seconds:.3f} s" if seconds < 1 else f"{seconds:.1f} s"
+    return (
+        f"{seconds:.4f} s"
+        if seconds < 0.01
+        else f"{seconds:.3f} s"
+        if seconds < 1
+        else f"{seconds:.1f} s"
+    )

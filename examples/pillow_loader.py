@@ -34,9 +34,17 @@ class PackedImages(Dataset[tuple[torch.Tensor, int]]):
         self.classes = packed.classes
         self._shard_paths = packed.shard_paths
         self._shards = np.repeat(np.arange(len(rows)), packed.shard_sizes)
-        self._offsets = np.concatenate([part.column("image_offset").to_numpy() for part in rows])
-        self._sizes = np.concatenate([part.column("image_bytes").to_numpy() for part in rows])
-        self.labels = packed.labels if "label" in packed.fields else np.zeros(len(self._offsets), np.int64)
+        self._offsets = np.concatenate(
+            [part.column("image_offset").to_numpy() for part in rows]
+        )
+        self._sizes = np.concatenate(
+            [part.column("image_bytes").to_numpy() for part in rows]
+        )
+        self.labels = (
+            packed.labels
+            if "label" in packed.fields
+            else np.zeros(len(self._offsets), np.int64)
+        )
         self._transform = transform
         self._files: dict[int, int] = {}
         self._mean = torch.tensor(MEAN).view(3, 1, 1)
@@ -47,35 +55,52 @@ class PackedImages(Dataset[tuple[torch.Tensor, int]]):
 
     def __getitem__(self, number: int) -> tuple[torch.Tensor, int]:
         pixels = self.pixels(number).to(torch.float32)
-        return pixels.div_(255).sub_(self._mean).div_(self._std), int(self.labels[number])
+        return pixels.div_(255).sub_(self._mean).div_(self._std), int(
+            self.labels[number]
+        )
 
     def pixels(self, number: int) -> torch.Tensor:
         """uint8 (3, height, width), before normalisation."""
         image = Image.open(io.BytesIO(self.read(number))).convert("RGB")
-        return torch.from_numpy(np.array(self._transform(image))).permute(2, 0, 1).contiguous()
+        return (
+            torch.from_numpy(np.array(self._transform(image)))
+            .permute(2, 0, 1)
+            .contiguous()
+        )
 
     def read(self, number: int) -> bytes:
         """The encoded image. Each process opens a shard when it first reads from it."""
         shard = int(self._shards[number])
         if shard not in self._files:
             self._files[shard] = os.open(self._shard_paths[shard], os.O_RDONLY)
-        return os.pread(self._files[shard], int(self._sizes[number]), int(self._offsets[number]))
+        return os.pread(
+            self._files[shard], int(self._sizes[number]), int(self._offsets[number])
+        )
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_files": {}}
 
 
 def random_crop(
-    image: Image.Image, size: int, scale: tuple[float, float] = (0.08, 1.0), flip: float = 0.5
+    image: Image.Image,
+    size: int,
+    scale: tuple[float, float] = (0.08, 1.0),
+    flip: float = 0.5,
 ) -> Image.Image:
     """torchvision's RandomResizedCrop(size, scale) and RandomHorizontalFlip(flip)."""
     left, top, width, height = random_window(image.width, image.height, scale)
     box = (left, top, left + width, top + height)
     image = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
-    return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if torch.rand(1).item() < flip else image
+    return (
+        image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        if torch.rand(1).item() < flip
+        else image
+    )
 
 
-def random_window(width: int, height: int, scale: tuple[float, float]) -> tuple[int, int, int, int]:
+def random_window(
+    width: int, height: int, scale: tuple[float, float]
+) -> tuple[int, int, int, int]:
     """(left, top, width, height): ten attempts at an area and a ratio, then the largest window in the center."""
     low, high = 3 / 4, 4 / 3
     for _ in range(10):

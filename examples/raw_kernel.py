@@ -64,7 +64,9 @@ class Fade:
         import cupy
 
         if self._kernel is None:
-            self._kernel = cupy.RawKernel(SOURCE, "fade")  # compiled on the first call, then taken from CuPy's cache
+            self._kernel = cupy.RawKernel(
+                SOURCE, "fade"
+            )  # compiled on the first call, then taken from CuPy's cache
         count, channels, height, width = images.shape
         blocks = (images.size + THREADS - 1) // THREADS
         sizes = (np.int32(count * channels), np.int32(height), np.int32(width))
@@ -73,50 +75,83 @@ class Fade:
 
 def fade_on_cpu(images: np.ndarray, strength: np.ndarray) -> None:
     """The same in NumPy."""
-    down, across = (((np.arange(side) + 0.5) / side - 0.5) ** 2 for side in images.shape[-2:])
+    down, across = (
+        ((np.arange(side) + 0.5) / side - 0.5) ** 2 for side in images.shape[-2:]
+    )
     distance = (2 * (down[:, None] + across)).astype(np.float32)
-    for image, most in zip(images, strength, strict=True):  # one at a time, so that they stay in the CPU's caches
+    for image, most in zip(
+        images, strength, strict=True
+    ):  # one at a time, so that they stay in the CPU's caches
         image *= 1 - most * distance
 
 
 def draw(batches: list[torch.Tensor], captions: list[str]) -> Image.Image:
     """The first images of each batch, one batch per row, below its caption."""
     constants = gpuload.Normalize()
-    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (constants.mean, constants.std))
+    mean, std = (
+        torch.tensor(values).view(3, 1, 1) for values in (constants.mean, constants.std)
+    )
     rows = [torch.cat(list(batch[:8].cpu() * std + mean), dim=2) for batch in batches]
     height, width = rows[0].shape[1:]
     sheet = Image.new("RGB", (width, len(rows) * (height + CAPTION_PX)), "white")
     for number, (row, caption) in enumerate(zip(rows, captions, strict=True)):
         top = number * (height + CAPTION_PX)
-        pixels = (row.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
-        sheet.paste(Image.fromarray(np.ascontiguousarray(pixels)), (0, top + CAPTION_PX))
+        pixels = (
+            (row.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+        )
+        sheet.paste(
+            Image.fromarray(np.ascontiguousarray(pixels)), (0, top + CAPTION_PX)
+        )
         font = ImageFont.load_default(CAPTION_PX - 8)
-        ImageDraw.Draw(sheet).text((4, top + CAPTION_PX // 2), caption, "black", font, anchor="lm")
+        ImageDraw.Draw(sheet).text(
+            (4, top + CAPTION_PX // 2), caption, "black", font, anchor="lm"
+        )
     return sheet
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="a packed split, such as shards/train")
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (%(default)s)")
-    parser.add_argument("--size", type=int, default=128, help="side of the crops in pixels")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "folder", type=Path, help="a packed split, such as shards/train"
+    )
+    parser.add_argument(
+        "--device", default="auto", help="auto, cpu or cuda (%(default)s)"
+    )
+    parser.add_argument(
+        "--size", type=int, default=128, help="side of the crops in pixels"
+    )
     parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--picture", type=Path, default=Path("faded.png"), help="PNG to write")
+    parser.add_argument(
+        "--picture", type=Path, default=Path("faded.png"), help="PNG to write"
+    )
     args = parser.parse_args(argv)
     augment = gpuload.Augment(args.size)
     shown = []
     try:
         for transforms in ([], [Fade()]):
             with gpuload.DaliIterator(
-                args.folder, args.batch_size, augment=augment, device=args.device, batch_transforms=transforms
+                args.folder,
+                args.batch_size,
+                augment=augment,
+                device=args.device,
+                batch_transforms=transforms,
             ) as loader:
                 shown.append(next(iter(loader))[0])
     except gpuload.GpuloadError as error:
         print(error, file=sys.stderr)
         return 2
     device = shown[0].device
-    what = "faded by a CUDA kernel" if device.type == "cuda" else "faded by NumPy, since there is no GPU"
-    corners, middle = ((shown[1] / shown[0])[..., place, place].nanmedian().item() for place in (0, args.size // 2))
+    what = (
+        "faded by a CUDA kernel"
+        if device.type == "cuda"
+        else "faded by NumPy, since there is no GPU"
+    )
+    corners, middle = (
+        (shown[1] / shown[0])[..., place, place].nanmedian().item()
+        for place in (0, args.size // 2)
+    )
     print(f"{len(shown[0])} images on {device}: {what}")
     print(f"centers multiplied by {middle:.3f}, corners by {corners:.3f} (medians)")
     args.picture.parent.mkdir(parents=True, exist_ok=True)

@@ -30,8 +30,22 @@ from torch import nn
 
 import gpuload
 
-LOADERS = {"gpuload": "#12a594", "DataLoader": "#5f6670"}  # and their colours in the plot
-SHAPES = ("circle", "ring", "square", "frame", "triangle", "cross", "bar", "stripes", "dots", "checks")
+LOADERS = {
+    "gpuload": "#12a594",
+    "DataLoader": "#5f6670",
+}  # and their colours in the plot
+SHAPES = (
+    "circle",
+    "ring",
+    "square",
+    "frame",
+    "triangle",
+    "cross",
+    "bar",
+    "stripes",
+    "dots",
+    "checks",
+)
 
 
 def draw_shape(number: int, side: int = 64) -> dict[str, Any]:
@@ -41,7 +55,9 @@ def draw_shape(number: int, side: int = 64) -> dict[str, Any]:
     draw, kind = ImageDraw.Draw(image), SHAPES[number % len(SHAPES)]
     size = int(rng.integers(side // 3, 3 * side // 4))
     x, y = (int(start) for start in rng.integers(0, side - size, 2))
-    color = tuple(int(level) for level in rng.choice([20, 235], 3) + rng.integers(-15, 16, 3))
+    color = tuple(
+        int(level) for level in rng.choice([20, 235], 3) + rng.integers(-15, 16, 3)
+    )
     box, part = (x, y, x + size, y + size), max(2, size // 5)
     if kind in ("circle", "ring"):
         draw.ellipse(box, color if kind == "circle" else None, color, part)
@@ -61,7 +77,12 @@ def draw_shape(number: int, side: int = 64) -> dict[str, Any]:
                 continue
             for column in range(0, size, 2 * part):
                 shift = part if kind == "checks" and row // part % 4 else 0
-                cell = (x + column + shift, y + row, x + column + shift + part, y + row + part)
+                cell = (
+                    x + column + shift,
+                    y + row,
+                    x + column + shift + part,
+                    y + row + part,
+                )
                 (draw.ellipse if kind == "dots" else draw.rectangle)(cell, color)
     return {"image": image, "label": kind}
 
@@ -72,16 +93,28 @@ def digits() -> Iterator[dict[str, Any]]:
     found = load_digits()
     for pixels, label in zip(found.images, found.target, strict=True):
         small = Image.fromarray((pixels * (255 / 16)).astype(np.uint8)).convert("RGB")
-        yield {"image": small.resize((64, 64), Image.Resampling.BICUBIC), "label": int(label)}
+        yield {
+            "image": small.resize((64, 64), Image.Resampling.BICUBIC),
+            "label": int(label),
+        }
 
 
 def make_net(classes: int) -> nn.Module:
     """A net with 0.1 million weights."""
     layers: list[nn.Module] = []
     for channels_in, channels in ((3, 24), (24, 48), (48, 96)):
-        layers += [nn.Conv2d(channels_in, channels, 3, 2, 1), nn.GroupNorm(8, channels), nn.ReLU()]
+        layers += [
+            nn.Conv2d(channels_in, channels, 3, 2, 1),
+            nn.GroupNorm(8, channels),
+            nn.ReLU(),
+        ]
     return nn.Sequential(
-        *layers, nn.Conv2d(96, 48, 3, 1, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(192, classes)
+        *layers,
+        nn.Conv2d(96, 48, 3, 1, 1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(192, classes),
     )
 
 
@@ -90,7 +123,9 @@ def learning_rate(step: int, steps: int, peak: float) -> float:
     warm_up = max(1, steps // 10)
     if step < warm_up:
         return peak * (step + 1) / warm_up
-    return peak * (1 + math.cos(math.pi * (step - warm_up) / max(1, steps - warm_up))) / 2
+    return (
+        peak * (1 + math.cos(math.pi * (step - warm_up) / max(1, steps - warm_up))) / 2
+    )
 
 
 class Run:
@@ -99,13 +134,27 @@ class Run:
     losses: of each batch. seconds: since the start of the first epoch, at each batch, of this run's loops alone.
     """
 
-    def __init__(self, name: str, shards: Path, seed: int, epochs: int, batch_size: int, size: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        shards: Path,
+        seed: int,
+        epochs: int,
+        batch_size: int,
+        size: int,
+    ) -> None:
         train, scale = shards / "train", (0.5, 1.0)
         if name == "gpuload":
-            augment = gpuload.Augment(size, crop=gpuload.RandomResizedCrop(scale=scale), flip=0)
-            self.loader: Any = gpuload.DaliIterator(train, batch_size, augment=augment, device="cpu", seed=seed)
+            augment = gpuload.Augment(
+                size, crop=gpuload.RandomResizedCrop(scale=scale), flip=0
+            )
+            self.loader: Any = gpuload.DaliIterator(
+                train, batch_size, augment=augment, device="cpu", seed=seed
+            )
         else:
-            self.loader = pillow_loader.train_loader(train, batch_size, size=size, scale=scale, flip=0, seed=seed)
+            self.loader = pillow_loader.train_loader(
+                train, batch_size, size=size, scale=scale, flip=0, seed=seed
+            )
         torch.manual_seed(seed)
         self.net = make_net(len(gpuload.Dataset(train).classes or range(10)))
         self.optimizer = torch.optim.AdamW(self.net.parameters(), weight_decay=0.05)
@@ -129,24 +178,35 @@ class Run:
     def accuracy(self, shards: Path, size: int) -> float:
         """The share of the validation images that are classified correctly; the same loader for both runs."""
         center = gpuload.Augment(size, crop="center")
-        with gpuload.DaliIterator(shards / "val", 256, augment=center, device="cpu", shuffle=False) as loader:
+        with gpuload.DaliIterator(
+            shards / "val", 256, augment=center, device="cpu", shuffle=False
+        ) as loader:
             with torch.inference_mode():
-                right = sum(int((self.net(images).argmax(1) == labels).sum()) for images, labels in loader)
+                right = sum(
+                    int((self.net(images).argmax(1) == labels).sum())
+                    for images, labels in loader
+                )
             return right / len(loader.dataset)
 
 
-def compare(shards: Path, seeds: int, epochs: int, batch_size: int, size: int) -> dict[str, Any]:
+def compare(
+    shards: Path, seeds: int, epochs: int, batch_size: int, size: int
+) -> dict[str, Any]:
     """Losses, seconds and accuracies of both loaders."""
     found: dict[str, Any] = {name: {"accuracies": [], "runs": []} for name in LOADERS}
     for seed in range(seeds):
-        runs = {name: Run(name, shards, seed, epochs, batch_size, size) for name in LOADERS}
+        runs = {
+            name: Run(name, shards, seed, epochs, batch_size, size) for name in LOADERS
+        }
         for _ in range(epochs):
             for run in runs.values():
                 run.train_epoch()
         for name, run in runs.items():
             found[name]["accuracies"].append(run.accuracy(shards, size))
             found[name]["runs"].append({"losses": run.losses, "seconds": run.seconds})
-            print(f"seed {seed}, {name}: accuracy {found[name]['accuracies'][-1]:.1%}, {run.seconds[-1]:.1f} s")
+            print(
+                f"seed {seed}, {name}: accuracy {found[name]['accuracies'][-1]:.1%}, {run.seconds[-1]:.1f} s"
+            )
         runs["gpuload"].loader.close()
     return found
 
@@ -155,7 +215,9 @@ def smooth(values: list[float], over: int) -> np.ndarray:
     """The mean of each value and those before it."""
     sums = np.cumsum([0.0, *values])
     first = np.maximum(np.arange(1, len(values) + 1) - over, 0)
-    return np.asarray((sums[1:] - sums[first]) / (np.arange(1, len(values) + 1) - first))
+    return np.asarray(
+        (sums[1:] - sums[first]) / (np.arange(1, len(values) + 1) - first)
+    )
 
 
 def plot(found: dict[str, Any], title: str, path: Path) -> None:
@@ -165,14 +227,25 @@ def plot(found: dict[str, Any], title: str, path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, sides = pyplot.subplots(1, 2, figsize=(10, 4), sharey=True, layout="constrained")
+    figure, sides = pyplot.subplots(
+        1, 2, figsize=(10, 4), sharey=True, layout="constrained"
+    )
     for name, color in LOADERS.items():
         accuracies = found[name]["accuracies"]
         label = f"{name}: accuracy {mean(accuracies):.1%}, {mean(r['seconds'][-1] for r in found[name]['runs']):.0f} s"
         for number, run in enumerate(found[name]["runs"]):
             losses = smooth(run["losses"], max(1, len(run["losses"]) // 40))
-            for axes, places in zip(sides, (range(1, len(losses) + 1), run["seconds"]), strict=True):
-                axes.plot(places, losses, color=color, linewidth=1.4, alpha=0.85, label=label if not number else None)
+            for axes, places in zip(
+                sides, (range(1, len(losses) + 1), run["seconds"]), strict=True
+            ):
+                axes.plot(
+                    places,
+                    losses,
+                    color=color,
+                    linewidth=1.4,
+                    alpha=0.85,
+                    label=label if not number else None,
+                )
     for axes, unit in zip(sides, ("batches", "seconds of training"), strict=True):
         axes.set_xlabel(unit)
         axes.spines[["top", "right"]].set_visible(False)
@@ -185,34 +258,69 @@ def plot(found: dict[str, Any], title: str, path: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=0, help="drawn shapes in place of the digits; at least 100")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--images",
+        type=int,
+        default=0,
+        help="drawn shapes in place of the digits; at least 100",
+    )
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--seeds", type=int, default=1, help="pairs of runs")
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--size", type=int, default=32, help="side of the crops in pixels")
-    parser.add_argument("--plot", type=Path, default=Path("recipe.png"), help="PNG to write (recipe.png)")
+    parser.add_argument(
+        "--size", type=int, default=32, help="side of the crops in pixels"
+    )
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        default=Path("recipe.png"),
+        help="PNG to write (recipe.png)",
+    )
     parser.add_argument("--json", type=Path, help="file for the figures")
     args = parser.parse_args(argv)
     if args.images and args.images < 100:
         parser.error(f"--images {args.images}: expected at least 100")
     torch.set_num_threads(1)  # more of them get in the way of those that decode
-    what = f"{args.images:,} drawn shapes" if args.images else "1,797 handwritten digits"
+    what = (
+        f"{args.images:,} drawn shapes" if args.images else "1,797 handwritten digits"
+    )
     with tempfile.TemporaryDirectory() as folder:
         shards = Path(folder) / "shards"
-        gpuload.pack(map(draw_shape, range(args.images)) if args.images else digits(), shards, val=0.2, progress=False)
+        gpuload.pack(
+            map(draw_shape, range(args.images)) if args.images else digits(),
+            shards,
+            val=0.2,
+            progress=False,
+        )
         found = compare(shards, args.seeds, args.epochs, args.batch_size, args.size)
     for name, own in found.items():
-        accuracies, took = own["accuracies"], mean(run["seconds"][-1] for run in own["runs"])
-        spread = f" ({min(accuracies):.1%}–{max(accuracies):.1%})" if args.seeds > 1 else ""
-        print(f"{name}: accuracy {mean(accuracies):.1%}{spread} after {took:.1f} s of training")
+        accuracies, took = (
+            own["accuracies"],
+            mean(run["seconds"][-1] for run in own["runs"]),
+        )
+        spread = (
+            f" ({min(accuracies):.1%}–{max(accuracies):.1%})" if args.seeds > 1 else ""
+        )
+        print(
+            f"{name}: accuracy {mean(accuracies):.1%}{spread} after {took:.1f} s of training"
+        )
     ratio = [
         other["seconds"][-1] / own["seconds"][-1]
-        for own, other in zip(found["gpuload"]["runs"], found["DataLoader"]["runs"], strict=True)
+        for own, other in zip(
+            found["gpuload"]["runs"], found["DataLoader"]["runs"], strict=True
+        )
     ]
     print(f"{what}, {args.epochs} epochs: {mean(ratio):.2f} times as fast with gpuload")
     if args.json:
-        settings = {"epochs": args.epochs, "batch_size": args.batch_size, "size": args.size, "seeds": args.seeds}
+        settings = {
+            "epochs": args.epochs,
+            "batch_size": args.batch_size,
+            "size": args.size,
+            "seeds": args.seeds,
+        }
         args.json.write_text(json.dumps({"images": what, **settings, **found}) + "\n")
     plot(found, f"{what}, {args.epochs} epochs", args.plot)
     print(f"{args.plot}: the losses of both")

@@ -45,14 +45,20 @@ def pack(store: Path, shards: Path, encode: str, size: int) -> None:
     measure.pack(store, shards, *form, "--maxsize", MAX_SHARD)
 
 
-def open_loader(data: gpuload.Dataset, args: argparse.Namespace) -> gpuload.DaliIterator:
+def open_loader(
+    data: gpuload.Dataset, args: argparse.Namespace
+) -> gpuload.DaliIterator:
     """A loader of batches (images, targets): (N, 3, size, size) in -1..1 (uint8: 0..255) and float32 (N,)."""
     half = (0.5, 0.5, 0.5)
     return gpuload.DaliIterator(
         data,
         args.batch_size,
         augment=gpuload.Augment(
-            args.size, crop="none", flip=0.5, normalize=gpuload.Normalize(half, half), dtype=args.dtype
+            args.size,
+            crop="none",
+            flip=0.5,
+            normalize=gpuload.Normalize(half, half),
+            dtype=args.dtype,
         ),
         fields=("image", gpuload.Target(args.target, negate_on_flip=True)),
         decoder=args.decoder,
@@ -65,12 +71,18 @@ class Trainer:
 
     def __init__(self, device: str) -> None:
         torch.manual_seed(0)
-        self.net = measure.make_net(1, ((16, 5, 4), (32, 3, 2), (64, 3, 2)), 4).to(device)
+        self.net = measure.make_net(1, ((16, 5, 4), (32, 3, 2), (64, 3, 2)), 4).to(
+            device
+        )
         self.optimizer = torch.optim.AdamW(self.net.parameters(), 1e-3)
 
     def step(self, images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """One step. Returns the mean squared error, on the device."""
-        inputs = images.float().div_(127.5).sub_(1) if images.dtype == torch.uint8 else images.float()
+        inputs = (
+            images.float().div_(127.5).sub_(1)
+            if images.dtype == torch.uint8
+            else images.float()
+        )
         loss = F.mse_loss(self.net(inputs).squeeze(1), targets)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -119,7 +131,12 @@ class Epoch(NamedTuple):
     error: float
 
 
-def train(loader: gpuload.DaliIterator, trainer: Trainer, other: Trainer, peak: measure.PeakMemory) -> Epoch:
+def train(
+    loader: gpuload.DaliIterator,
+    trainer: Trainer,
+    other: Trainer,
+    peak: measure.PeakMemory,
+) -> Epoch:
     """Trains one epoch. other: the trainer for the steps of the net alone."""
     total = torch.zeros((), device=loader.device)
     both, net, resident = Clock(loader.device), Clock(loader.device), 0
@@ -135,25 +152,34 @@ def train(loader: gpuload.DaliIterator, trainer: Trainer, other: Trainer, peak: 
                 other.step(*batch)
         resident += steps
     next(batches, None)  # finishes the epoch
-    return Epoch(both.times(), net.times(resident / len(loader)), total.item() / len(loader))
+    return Epoch(
+        both.times(), net.times(resident / len(loader)), total.item() / len(loader)
+    )
 
 
 def variance(data: gpuload.Dataset, target: str) -> float:
     """Mean square of the targets: the error of always predicting 0. Flips make both signs equally likely."""
-    rows = [data.rows(shard).column(target).to_numpy() for shard in range(len(data.shard_paths))]
+    rows = [
+        data.rows(shard).column(target).to_numpy()
+        for shard in range(len(data.shard_paths))
+    ]
     return float(np.mean(np.concatenate(rows).astype(np.float64) ** 2))
 
 
 def run(args: argparse.Namespace, store: Path) -> None:
     shards = args.shards or store.with_name(f"{store.stem}-packed")
     pack(store, shards, args.encode, args.size)
-    peak = measure.PeakMemory()  # so far the interpreter and the libraries, without DALI
+    peak = (
+        measure.PeakMemory()
+    )  # so far the interpreter and the libraries, without DALI
     data = gpuload.Dataset(shards / "train")
     measure.read_through(shards)
     with open_loader(data, args) as loader:
         print(f"{len(data):,} images; {loader}")
         base = variance(data, args.target)
-        for _ in zip(range(64), loader, strict=False):  # what happens once per process is not timed
+        for _ in zip(
+            range(64), loader, strict=False
+        ):  # what happens once per process is not timed
             pass
         trainer, other = Trainer(loader.device), Trainer(loader.device)
         alone, net, both = [], [], []
@@ -168,9 +194,13 @@ def run(args: argparse.Namespace, store: Path) -> None:
             )
         excess = peak.excess
     for what, times in {"loader alone": alone, "net alone": net, "both": both}.items():
-        wall, cpu = (median(one[name] for one in times) for name in ("seconds", "cpu_seconds"))
+        wall, cpu = (
+            median(one[name] for one in times) for name in ("seconds", "cpu_seconds")
+        )
         rate = len(data) / wall
-        print(f"{what:13} {wall:7.2f} s per epoch, {cpu:7.2f} s of processor time, {rate:8,.0f} images/s")
+        print(
+            f"{what:13} {wall:7.2f} s per epoch, {cpu:7.2f} s of processor time, {rate:8,.0f} images/s"
+        )
     print(
         f"both takes {ratio(both, alone, net, max):.2f} times the slower of the two alone, and "
         f"{ratio(both, alone, net, add):.2f} times their sum\n"
@@ -180,7 +210,10 @@ def run(args: argparse.Namespace, store: Path) -> None:
     measure.save_record(
         args.json,
         samples=len(data),
-        settings={name: getattr(args, name) for name in ("encode", "size", "batch_size", "dtype")},
+        settings={
+            name: getattr(args, name)
+            for name in ("encode", "size", "batch_size", "dtype")
+        },
         decoder=loader.decoder,
         threads=loader.num_threads,
         torch_threads=torch.get_num_threads(),
@@ -192,22 +225,53 @@ def run(args: argparse.Namespace, store: Path) -> None:
     )
 
 
-def ratio(both: list[Any], alone: list[Any], net: list[Any], of_two: Callable[[float, float], float]) -> float:
+def ratio(
+    both: list[Any],
+    alone: list[Any],
+    net: list[Any],
+    of_two: Callable[[float, float], float],
+) -> float:
     """Median over the epochs of the time of both, divided by `of_two` of the times of each alone in that epoch."""
     epochs = zip(both, alone, net, strict=True)
-    return median(b["seconds"] / of_two(a["seconds"], n["seconds"]) for b, a, n in epochs)
+    return median(
+        b["seconds"] / of_two(a["seconds"], n["seconds"]) for b, a, n in epochs
+    )
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("store", type=Path, nargs="?", help="HDF5 file (default: a generated set)")
-    parser.add_argument("--shards", type=Path, help="folder to pack into, or a packed one (STORE-packed)")
-    parser.add_argument("--target", default="target", help="array of the values to predict")
-    parser.add_argument("--encode", choices=["jpeg", "raw"], default="jpeg", help="encoding of the packed images")
-    parser.add_argument("--size", type=int, default=128, help="side of the images in pixels")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "store", type=Path, nargs="?", help="HDF5 file (default: a generated set)"
+    )
+    parser.add_argument(
+        "--shards",
+        type=Path,
+        help="folder to pack into, or a packed one (STORE-packed)",
+    )
+    parser.add_argument(
+        "--target", default="target", help="array of the values to predict"
+    )
+    parser.add_argument(
+        "--encode",
+        choices=["jpeg", "raw"],
+        default="jpeg",
+        help="encoding of the packed images",
+    )
+    parser.add_argument(
+        "--size", type=int, default=128, help="side of the images in pixels"
+    )
     parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--dtype", choices=["float32", "float16", "uint8"], default="float32", help="of the batches")
-    parser.add_argument("--threads", type=int, help="decoding threads (default: one per core)")
+    parser.add_argument(
+        "--dtype",
+        choices=["float32", "float16", "uint8"],
+        default="float32",
+        help="of the batches",
+    )
+    parser.add_argument(
+        "--threads", type=int, help="decoding threads (default: one per core)"
+    )
     parser.add_argument("--decoder", choices=["auto", "dali", "native"], default="auto")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--json", type=Path, help="file for the figures")

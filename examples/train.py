@@ -26,13 +26,21 @@ def make_net(classes: int) -> nn.Module:
     """Put your own model here."""
     layers: list[nn.Module] = []
     for channels_in, channels in ((3, 32), (32, 64), (64, 128), (128, 128)):
-        layers += [nn.Conv2d(channels_in, channels, 3, stride=2, padding=1), nn.GroupNorm(8, channels), nn.ReLU()]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(9 * 128, classes))
+        layers += [
+            nn.Conv2d(channels_in, channels, 3, stride=2, padding=1),
+            nn.GroupNorm(8, channels),
+            nn.ReLU(),
+        ]
+    return nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(9 * 128, classes)
+    )
 
 
 @torch.inference_mode()
 def accuracy(net: nn.Module, loader: Any) -> float:
-    correct = sum(int((net(images).argmax(1) == labels).sum()) for images, labels in loader)
+    correct = sum(
+        int((net(images).argmax(1) == labels).sum()) for images, labels in loader
+    )
     return correct / len(loader.dataset)
 
 
@@ -43,12 +51,16 @@ def train(args: argparse.Namespace, stopped: list[int]) -> None:
     augment = gpuload.Augment(args.size, crop=crop, flip=args.flip)
     loader = gpuload.DaliIterator(args.shards / "train", augment=augment, **options)
     center = gpuload.Augment(args.size, crop="center")
-    val_loader = gpuload.DaliIterator(args.shards / "val", augment=center, shuffle=False, **options)
+    val_loader = gpuload.DaliIterator(
+        args.shards / "val", augment=center, shuffle=False, **options
+    )
     torch.manual_seed(0)
     net = make_net(loader.num_classes).to(loader.device)
     optimizer = torch.optim.AdamW(net.parameters(), lr=2e-3)
     if args.resume:
-        saved = torch.load(args.checkpoint, map_location=loader.device, weights_only=True)
+        saved = torch.load(
+            args.checkpoint, map_location=loader.device, weights_only=True
+        )
         net.load_state_dict(saved["net"])
         optimizer.load_state_dict(saved["optimizer"])
         loader.load_state_dict(saved["loader"])  # a few numbers
@@ -57,13 +69,21 @@ def train(args: argparse.Namespace, stopped: list[int]) -> None:
 
     def save() -> None:
         if args.checkpoint:
-            content = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state_dict()}
+            content = {
+                "net": net.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "loader": loader.state_dict(),
+            }
             torch.save(content, f"{args.checkpoint}.tmp")
-            Path(f"{args.checkpoint}.tmp").replace(args.checkpoint)  # at any time there is a whole checkpoint
+            Path(f"{args.checkpoint}.tmp").replace(
+                args.checkpoint
+            )  # at any time there is a whole checkpoint
 
     first = loader.state_dict()["epoch"]
     if first >= args.epochs:
-        print(f"{args.checkpoint}: {first} epochs are done; to go on, give --epochs {first + 1} or more")
+        print(
+            f"{args.checkpoint}: {first} epochs are done; to go on, give --epochs {first + 1} or more"
+        )
     for epoch in range(first, args.epochs):
         seen = 0
         started = time.perf_counter()
@@ -80,25 +100,47 @@ def train(args: argparse.Namespace, stopped: list[int]) -> None:
             if stopped:
                 return
         rate = seen / (time.perf_counter() - started)
-        print(f"epoch {epoch + 1} of {args.epochs}: {rate:,.0f} images/s, accuracy {accuracy(net, val_loader):.1%}")
+        print(
+            f"epoch {epoch + 1} of {args.epochs}: {rate:,.0f} images/s, accuracy {accuracy(net, val_loader):.1%}"
+        )
         save()
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("shards", type=Path, help="packed folder with train/ and val/")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--size", type=int, default=96, help="side of the crops in pixels")
-    parser.add_argument("--min-scale", type=float, default=0.25, help="smallest random crop, as a share of the area")
-    parser.add_argument("--flip", type=float, default=0.5, help="probability of a horizontal flip")
+    parser.add_argument(
+        "--size", type=int, default=96, help="side of the crops in pixels"
+    )
+    parser.add_argument(
+        "--min-scale",
+        type=float,
+        default=0.25,
+        help="smallest random crop, as a share of the area",
+    )
+    parser.add_argument(
+        "--flip", type=float, default=0.5, help="probability of a horizontal flip"
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
-    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="save the run to FILE")
+    parser.add_argument(
+        "--checkpoint", type=Path, metavar="FILE", help="save the run to FILE"
+    )
     parser.add_argument("--resume", action="store_true", help="go on from --checkpoint")
-    parser.add_argument("--preview", type=Path, metavar="PNG", help="save a sheet of what the training sees first")
+    parser.add_argument(
+        "--preview",
+        type=Path,
+        metavar="PNG",
+        help="save a sheet of what the training sees first",
+    )
     args = parser.parse_args(argv)
     if args.resume and not (args.checkpoint and args.checkpoint.is_file()):
-        parser.error(f"--resume: needs --checkpoint FILE, which a run has written; got {args.checkpoint}")
+        parser.error(
+            f"--resume: needs --checkpoint FILE, which a run has written; got {args.checkpoint}"
+        )
     if (args.shards / "manifest.json").exists():
         args.shards = args.shards.parent  # shards/train means the set in shards
     stopped: list[int] = []
@@ -110,7 +152,9 @@ def main(argv: list[str]) -> int:
         return 2
     if stopped and args.checkpoint:
         words = [word for word in argv if word != "--resume"]
-        print(f"Stopped. To go on: python {shlex.join([sys.argv[0], *words, '--resume'])}")
+        print(
+            f"Stopped. To go on: python {shlex.join([sys.argv[0], *words, '--resume'])}"
+        )
     elif stopped:
         print("Stopped. Nothing is saved without --checkpoint FILE")
     return 130 if stopped else 0

@@ -14,13 +14,35 @@ Importing gpuload imports neither DALI nor torch nor CuPy; `DaliIterator` import
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gpuload.errors import ArgumentError, DecodeError, DeviceError, FormatError, FunctionError, GpuloadError
-from gpuload.errors import MissingPackageError, OutputError, RemoteError, ShardError, SourceError, StateError
+from gpuload.errors import (
+    ArgumentError,
+    DecodeError,
+    DeviceError,
+    FormatError,
+    FunctionError,
+    GpuloadError,
+)
+from gpuload.errors import (
+    MissingPackageError,
+    OutputError,
+    RemoteError,
+    ShardError,
+    SourceError,
+    StateError,
+)
 from gpuload.machine.installed import paused_collector
 
 if TYPE_CHECKING:
     from gpuload import batchwise, functions, monitor, transforms
-    from gpuload.augment import Augment, CenterCrop, Cover, Letterbox, Normalize, PadOrCrop, RandomCrop
+    from gpuload.augment import (
+        Augment,
+        CenterCrop,
+        Cover,
+        Letterbox,
+        Normalize,
+        PadOrCrop,
+        RandomCrop,
+    )
     from gpuload.augment import RandomResizedCrop, Resize, ScaleJitter, Stretch, ZoomOut
     from gpuload.decode.arguments import Both, Dali, OnCorrupt
     from gpuload.disk.dataset import Dataset

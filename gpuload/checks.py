@@ -111,7 +111,9 @@ def check_fields(owner: object, **rules: Rule[Any]) -> None:
         ArgumentError: a field is not what its rule expects.
     """
     for name, rule in rules.items():
-        object.__setattr__(owner, name, check(type(owner).__name__, name, getattr(owner, name), rule))
+        object.__setattr__(
+            owner, name, check(type(owner).__name__, name, getattr(owner, name), rule)
+        )
 
 
 def checked(
@@ -130,20 +132,28 @@ def checked(
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         signature = inspect.signature(function)
         names = [name for name in signature.parameters if name not in ("self", "cls")]
-        assert names == list(rules), f"{subject}: arguments {names}, rules {list(rules)}"
+        assert names == list(rules), (
+            f"{subject}: arguments {names}, rules {list(rules)}"
+        )
 
         @wraps(function)
         def with_checks(*args: P.args, **kwargs: P.kwargs) -> T:
             for name in kwargs:
                 if name not in rules:
-                    raise CallError(f"{subject}: has no argument {name!r}. {_instead(name, names, advice)}")
+                    raise CallError(
+                        f"{subject}: has no argument {name!r}. {_instead(name, names, advice)}"
+                    )
             try:
                 bound = signature.bind(*args, **kwargs)
             except TypeError as error:
-                raise CallError(f"{subject}: {error}. Its arguments are {', '.join(names)}") from None
+                raise CallError(
+                    f"{subject}: {error}. Its arguments are {', '.join(names)}"
+                ) from None
             for name, rule in rules.items():
                 if name in bound.arguments:
-                    bound.arguments[name] = check(subject, name, bound.arguments[name], rule)
+                    bound.arguments[name] = check(
+                        subject, name, bound.arguments[name], rule
+                    )
             return function(*bound.args, **bound.kwargs)
 
         return with_checks
@@ -178,7 +188,9 @@ def settings(made: C) -> C:
 
     made.__post_init__ = check_all
     frozen: Any = dataclass(frozen=True)(made)
-    construct = checked(name, **dict.fromkeys(inspect.signature(frozen).parameters, ANYTHING))
+    construct = checked(
+        name, **dict.fromkeys(inspect.signature(frozen).parameters, ANYTHING)
+    )
     frozen.__init__ = construct(frozen.__init__)
     return frozen
 
@@ -186,7 +198,11 @@ def settings(made: C) -> C:
 def rules_of(made: type) -> Mapping[str, Rule[Any]]:
     """The rules that the annotations of a class give its fields."""
     annotations = inspect.get_annotations(made)
-    return {field: kind.__metadata__[0] for field, kind in annotations.items() if hasattr(kind, "__metadata__")}
+    return {
+        field: kind.__metadata__[0]
+        for field, kind in annotations.items()
+        if hasattr(kind, "__metadata__")
+    }
 
 
 def check_option(option: str, value: Any, rule: Rule[Any]) -> None:
@@ -194,14 +210,18 @@ def check_option(option: str, value: Any, rule: Rule[Any]) -> None:
     try:
         rule.read(value)
     except (TypeError, ValueError, OverflowError):
-        raise ArgumentError(f"{option} {value}: expected {rule.expected}{rule.meant(value)}") from None
+        raise ArgumentError(
+            f"{option} {value}: expected {rule.expected}{rule.meant(value)}"
+        ) from None
 
 
 # Readers, from which `Rule.read` is built.
 
 
 def as_whole(value: Any) -> int:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool | np.timedelta64):
+    if not isinstance(value, int | np.integer) or isinstance(
+        value, bool | np.timedelta64
+    ):
         raise TypeError
     return int(value)
 
@@ -228,7 +248,10 @@ def as_text(value: Any) -> str:
 
 def as_items(value: Any) -> tuple[Any, ...]:
     """The entries of a list, a tuple or a one-dimensional array."""
-    if not (isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 1)):
+    if not (
+        isinstance(value, list | tuple)
+        or (isinstance(value, np.ndarray) and value.ndim == 1)
+    ):
         raise TypeError
     return tuple(value)
 
@@ -254,7 +277,17 @@ def _as_path(value: Any) -> Any:
     return value
 
 
-_UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+_UNITS = {
+    "": 1,
+    "K": 1e3,
+    "M": 1e6,
+    "G": 1e9,
+    "T": 1e12,
+    "KI": 2**10,
+    "MI": 2**20,
+    "GI": 2**30,
+    "TI": 2**40,
+}
 
 
 def parse_size(text: str) -> int:
@@ -265,15 +298,22 @@ def parse_size(text: str) -> int:
     """
     upper = text.strip().upper()
     digits = upper.rstrip("BKMGTI ")
-    return int(float(digits) * _UNITS.get(upper[len(digits) :].strip().removesuffix("B"), math.nan))
+    return int(
+        float(digits)
+        * _UNITS.get(upper[len(digits) :].strip().removesuffix("B"), math.nan)
+    )
 
 
 # Rules
 
-ANYTHING: Rule[Any] = Rule("", lambda value: value)  # the function checks it with its own message
+ANYTHING: Rule[Any] = Rule(
+    "", lambda value: value
+)  # the function checks it with its own message
 
 
-def fitting(expected: str, read: Callable[[Any], T], fits: Callable[[T], bool]) -> Rule[T]:
+def fitting(
+    expected: str, read: Callable[[Any], T], fits: Callable[[T], bool]
+) -> Rule[T]:
     """A value that `read` takes, and that fits then."""
 
     def checked_read(value: Any) -> T:
@@ -285,11 +325,26 @@ def fitting(expected: str, read: Callable[[Any], T], fits: Callable[[T], bool]) 
     return Rule(expected, checked_read)
 
 
-def whole(least: int | None = None, most: int | None = None, expected: str = "") -> Rule[int]:
+def whole(
+    least: int | None = None, most: int | None = None, expected: str = ""
+) -> Rule[int]:
     """A whole number in least..most."""
-    limits = "" if least is None else f" of at least {least}" if most is None else f" in {least}..{most}"
-    low, high = -math.inf if least is None else least, math.inf if most is None else most
-    return fitting(expected or f"a whole number{limits}", as_whole, lambda number: low <= number <= high)
+    limits = (
+        ""
+        if least is None
+        else f" of at least {least}"
+        if most is None
+        else f" in {least}..{most}"
+    )
+    low, high = (
+        -math.inf if least is None else least,
+        math.inf if most is None else most,
+    )
+    return fitting(
+        expected or f"a whole number{limits}",
+        as_whole,
+        lambda number: low <= number <= high,
+    )
 
 
 def number(low: float, high: float, expected: str) -> Rule[float]:
@@ -316,7 +371,9 @@ def member(*words: str) -> Rule[str]:
             value = value.name.lower()
         elif type(value).__module__ == "torch":  # a dtype or a memory format
             value = str(value).removeprefix("torch.")
-        elif isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
+        elif isinstance(value, np.dtype) or (
+            isinstance(value, type) and issubclass(value, np.generic)
+        ):
             value = np.dtype(value).name
         return plain.read(value)
 
@@ -330,7 +387,11 @@ def text(expected: str) -> Rule[str]:
 
 def optional(rule: Rule[T]) -> Rule[T | None]:
     """A value that fits the rule, or None."""
-    return Rule(f"{rule.expected}, or None", lambda value: None if value is None else rule.read(value), rule.words)
+    return Rule(
+        f"{rule.expected}, or None",
+        lambda value: None if value is None else rule.read(value),
+        rule.words,
+    )
 
 
 def either(expected: str, *rules: Rule[Any]) -> Rule[Any]:
@@ -347,18 +408,28 @@ def either(expected: str, *rules: Rule[Any]) -> Rule[Any]:
     return Rule(expected, read, tuple(word for rule in rules for word in rule.words))
 
 
-def several(rule: Rule[T], expected: str, count: int | None = None) -> Rule[tuple[T, ...]]:
+def several(
+    rule: Rule[T], expected: str, count: int | None = None
+) -> Rule[tuple[T, ...]]:
     """A tuple of values that fit a rule: `count` of them, or at least one."""
 
     def read(value: Any) -> tuple[T, ...]:
         return tuple(map(rule.read, as_items(value)))
 
-    return fitting(expected, read, lambda found: len(found) == count if count is not None else bool(found))
+    return fitting(
+        expected,
+        read,
+        lambda found: len(found) == count if count is not None else bool(found),
+    )
 
 
 def ascending(low: float, high: float, expected: str) -> Rule[tuple[float, ...]]:
     """Two numbers in low..high, the second at least as large as the first."""
-    return fitting(expected, several(number(low, high, ""), "", count=2).read, lambda pair: pair[0] <= pair[1])
+    return fitting(
+        expected,
+        several(number(low, high, ""), "", count=2).read,
+        lambda pair: pair[0] <= pair[1],
+    )
 
 
 def instance(expected: str, *classes: type) -> Rule[Any]:
@@ -368,7 +439,11 @@ def instance(expected: str, *classes: type) -> Rule[Any]:
 
 def function(expected: str) -> Rule[Any]:
     """A callable, but not a class, which is usually an instance without its parentheses."""
-    return fitting(expected, ANYTHING.read, lambda value: callable(value) and not isinstance(value, type))
+    return fitting(
+        expected,
+        ANYTHING.read,
+        lambda value: callable(value) and not isinstance(value, type),
+    )
 
 
 POSITIVE = math.nextafter(0, 1)  # the lower bound of numbers above 0
@@ -378,5 +453,7 @@ PROBABILITY = number(0, 1, "a probability in 0..1")
 COUNT = whole(1)
 # A JPEG's sides are 65,535 pixels at most.
 SIDE = whole(1, 65_535, "pixels in 1..65,535")
-SIDES = either("a positive side in pixels, or (height, width)", SIDE, several(SIDE, "", count=2))
+SIDES = either(
+    "a positive side in pixels, or (height, width)", SIDE, several(SIDE, "", count=2)
+)
 PATH: Rule[str | Path] = Rule("a path", _as_path)

@@ -40,7 +40,10 @@ COMMANDS = {
     "report": ("sets.Report", "write an HTML page about packed sets"),
     "show": ("sets.Show", "show single samples of a packed set"),
     "doctor": ("sets.Doctor", "check this machine and name the bottleneck"),
-    "tune": ("tune.Tune", "find the fastest settings for a packed folder on this machine"),
+    "tune": (
+        "tune.Tune",
+        "find the fastest settings for a packed folder on this machine",
+    ),
 }
 
 
@@ -58,7 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 start_server()
             return parse(words).run()
     except KeyboardInterrupt as error:
-        return _fail(f"stopped; {str(error) or 'no half-written files are left'}", STOPPED)
+        return _fail(
+            f"stopped; {str(error) or 'no half-written files are left'}", STOPPED
+        )
     except BrokenPipeError:  # the reader stopped, as in `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # noqa: TID251
         return DONE
@@ -94,7 +99,9 @@ def parse(argv: Sequence[str]) -> "Command":
         return options.parse(load(name), f"gpuload {name}", argv[1:])
     if (similar := nearest(name, COMMANDS)) is not None:
         raise ArgumentError(f"{name}: is no command. Did you mean {similar}?")
-    parser = options.Parser(prog="gpuload", description="Packs images into shards for training on GPUs.")
+    parser = options.Parser(
+        prog="gpuload", description="Packs images into shards for training on GPUs."
+    )
     parser.add_argument("--version", action="version", version=f"gpuload {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for known, (_, text) in COMMANDS.items():

@@ -18,7 +18,9 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
 
 @contextmanager
-def progress_bar(what: str, unit: str, wanted: bool = True) -> Iterator[Callable[..., None]]:
+def progress_bar(
+    what: str, unit: str, wanted: bool = True
+) -> Iterator[Callable[..., None]]:
     """Shows a bar if stderr is a terminal. Call the value with the number done, the total, and bytes, if they count.
 
     Work done before the first call, by an interrupted run, does not count in the rate.
@@ -27,9 +29,17 @@ def progress_bar(what: str, unit: str, wanted: bool = True) -> Iterator[Callable
         yield lambda done, total, read=0: None
         return
     from rich.console import Console  # 60 ms
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
-    starts: list[tuple[float, int, int]] = []  # the first call: what was before it is set-up
+    starts: list[
+        tuple[float, int, int]
+    ] = []  # the first call: what was before it is set-up
 
     def speed(done: int, read: int) -> str:
         now = time.monotonic()
@@ -38,10 +48,20 @@ def progress_bar(what: str, unit: str, wanted: bool = True) -> Iterator[Callable
         started, done_before, read_before = starts[0]
         elapsed_s = max(now - started, 1e-9)
         done, read = max(0, done - done_before), max(0, read - read_before)
-        return f"{done / elapsed_s:,.0f} {unit}/s" + (f"  {read / 1e6 / elapsed_s:,.0f} MB/s" if read else "")
+        return f"{done / elapsed_s:,.0f} {unit}/s" + (
+            f"  {read / 1e6 / elapsed_s:,.0f} MB/s" if read else ""
+        )
 
     texts = TextColumn("{task.description}"), TextColumn("{task.fields[speed]}")
-    columns = texts[0], BarColumn(), TaskProgressColumn(), texts[1], TimeRemainingColumn()
+    columns = (
+        texts[0],
+        BarColumn(),
+        TaskProgressColumn(),
+        texts[1],
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(what, total=None, speed="")
-        yield lambda done, total, read=0: progress.update(task, completed=done, total=total, speed=speed(done, read))
+        yield lambda done, total, read=0: progress.update(
+            task, completed=done, total=total, speed=speed(done, read)
+        )

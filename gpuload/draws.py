@@ -50,7 +50,19 @@ Draws = Callable[[int], F64]
 #   (seed, MEASURE, split)                       images measured for mean and std                 packing/plan.py
 #
 # In a mixture, `seed` and `epoch` of a pass are those of the data set.
-SHARDS, SAMPLES, AUGMENT, MIXTURE, TRANSFORM, BATCH, DRAWN, REPEAT, SHARE, FUNCTION, CAPTION = range(11)
+(
+    SHARDS,
+    SAMPLES,
+    AUGMENT,
+    MIXTURE,
+    TRANSFORM,
+    BATCH,
+    DRAWN,
+    REPEAT,
+    SHARE,
+    FUNCTION,
+    CAPTION,
+) = range(11)
 SHUFFLE, SPLIT, MEASURE = 1, 2, 3
 
 
@@ -115,7 +127,9 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 _WORD = 0xFFFFFFFFFFFFFFFF
 
 
-@lru_cache(maxsize=1024)  # the same few for every batch of an epoch; each word costs 5 µs
+@lru_cache(
+    maxsize=1024
+)  # the same few for every batch of an epoch; each word costs 5 µs
 def make_key(*words: int) -> int:
     """One 64-bit key out of integers, each of which changes it: (1, 0), (0, 1) and (0, 1, 0) give unrelated keys."""
     key = len(words)
@@ -132,12 +146,17 @@ def each_key(key: int, repeats: I64 | None) -> int | U64:
     """
     if repeats is None or not repeats.any():
         return key
-    return np.where(repeats == 0, np.uint64(key), random_bits(make_key(key, REPEAT), repeats))
+    return np.where(
+        repeats == 0, np.uint64(key), random_bits(make_key(key, REPEAT), repeats)
+    )
 
 
 def random_bits(key: int | U64, counters: npt.NDArray[np.integer]) -> U64:
     """uint64, in the shape of `counters`: 64 random bits for each. key: one for all, or one for each."""
-    bits = np.asarray(key, np.uint64) + (counters.astype(np.uint64) + np.uint64(1)) * _GAMMA
+    bits = (
+        np.asarray(key, np.uint64)
+        + (counters.astype(np.uint64) + np.uint64(1)) * _GAMMA
+    )
     bits = (bits ^ (bits >> np.uint64(30))) * _MIX_1
     bits = (bits ^ (bits >> np.uint64(27))) * _MIX_2
     return bits ^ (bits >> np.uint64(31))
@@ -150,4 +169,6 @@ def uniform(key: int | U64, counters: npt.NDArray[np.integer]) -> F64:
 
 def permutation(key: int, count: int) -> I64:
     """int64 (count,): the numbers 0..count-1 in random order, every order equally likely, by sorting random bits."""
-    return np.argsort(random_bits(key, np.arange(count, dtype=np.uint64)), kind="stable")
+    return np.argsort(
+        random_bits(key, np.arange(count, dtype=np.uint64)), kind="stable"
+    )

@@ -88,7 +88,9 @@ _USER = re.compile(
     r"(?<![\w+.-])([A-Za-z][A-Za-z0-9+.-]+:/{1,2})(?!/)"
     rf"([^\s'\"/:@]*:(?!\d*[/\s]|\s)(?:[^'\"]|{_INSIDE})*|(?:[^\s'\"]|{_INSIDE})*)@"
 )
-_QUERY = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:/{1,2}[^\s'\"?#]*)[?#][^\s'\"]*?[^\s'\":.,;)](?=[:.,;)]*(?:[\s'\"]|$))")
+_QUERY = re.compile(
+    r"([A-Za-z][A-Za-z0-9+.-]+:/{1,2}[^\s'\"?#]*)[?#][^\s'\"]*?[^\s'\":.,;)](?=[:.,;)]*(?:[\s'\"]|$))"
+)
 
 
 def without_secrets(text: str) -> str:
@@ -109,7 +111,10 @@ def printable(text: str) -> str:
     """Escapes control characters, line breaks and characters that change the direction of writing."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode()
+        for one in text
+    )
 
 
 def some_of(names: Sequence[str | int], count: int = 3) -> str:

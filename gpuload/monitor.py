@@ -20,7 +20,9 @@ __all__ = ["Metrics"]
 # into memory. read: locating samples in them, drawing their augmentation and computing their fields. decode: pixels.
 # function: a function of `transforms.Function`. hand_over: batch transforms, arrays of the user's library. none: no
 # batches yet.
-Stage = Literal["none", "training", "download", "disk", "read", "decode", "function", "hand_over"]
+Stage = Literal[
+    "none", "training", "download", "disk", "read", "decode", "function", "hand_over"
+]
 
 # Below this share of waiting, training is not limited: an epoch's first batches alone cost that much.
 WAIT_SHARE = 0.1
@@ -53,7 +55,8 @@ _ADVICE: dict[Stage, str] = {
     "or do their work on the device",
     "function": "The function of an Augment takes most of the time. Raise num_threads; where it holds Python's "
     "lock, use Function(f, processes=...); or use one of gpuload.transforms in its place",
-    "decode": "`python -m gpuload tune FOLDER` finds the best num_threads, prefetch and decoder. Or " + _SMALLER,
+    "decode": "`python -m gpuload tune FOLDER` finds the best num_threads, prefetch and decoder. Or "
+    + _SMALLER,
 }
 
 
@@ -119,7 +122,9 @@ def metrics_of(sums: Sums, epoch: int = 0, position: int = 0) -> Metrics:
     """The sums, with what follows from them."""
     wait_s: float = sums["wait_read_s"] + sums["wait_decode_s"] + sums["hand_over_s"]
     seconds: float = sums["training_s"] + wait_s
-    divisor = seconds if seconds > 0 else math.inf  # before the second batch rates are 0
+    divisor = (
+        seconds if seconds > 0 else math.inf
+    )  # before the second batch rates are 0
     followed: dict[str, Any] = {
         "seconds": seconds,
         "images_per_s": sums["images"] / divisor,
@@ -131,7 +136,10 @@ def metrics_of(sums: Sums, epoch: int = 0, position: int = 0) -> Metrics:
         "epoch": epoch,
         "position": position,
     }
-    return Metrics(**followed, **{name: sums[name] for name in Metrics._fields if name not in followed})
+    return Metrics(
+        **followed,
+        **{name: sums[name] for name in Metrics._fields if name not in followed},
+    )
 
 
 def _limiting_stage(sums: Sums, seconds: float, wait_s: float) -> Stage:
@@ -182,7 +190,14 @@ class Meter:
         self._training_s += now - self._handed
         return now
 
-    def hand_over(self, batch: Any, decoded: Any, asked: float, ready: float, place: tuple[int, int]) -> None:
+    def hand_over(
+        self,
+        batch: Any,
+        decoded: Any,
+        asked: float,
+        ready: float,
+        place: tuple[int, int],
+    ) -> None:
         """Records that a batch is returned to the training loop.
 
         batch, decoded: a `gpuload.read.batch.Batch` and its `gpuload.decode.interface.Decoded`. ready: when it was
@@ -205,7 +220,11 @@ class Meter:
             "download_s": batch.download_s,
         }
         sums = Sums({name: self._sums[name] + value for name, value in more.items()})
-        sums.update(training_s=self._training_s, disk_s=self._disk_s(), bad_samples=self.bad_samples)
+        sums.update(
+            training_s=self._training_s,
+            disk_s=self._disk_s(),
+            bad_samples=self.bad_samples,
+        )
         self._place, self._sums, self._kept[sums["steps"] % _KEPT] = place, sums, sums
         if sums["steps"] >= self._next_look:
             self._look(sums)

@@ -41,7 +41,11 @@ def color_of(number: int) -> tuple[int, int, int]:
 
 def name_of(number: int, names: ClassNames) -> str:
     """The name of a class number, or "class 3" where there is none."""
-    return names[number] if names is not None and 0 <= number < len(names) else f"class {number}"
+    return (
+        names[number]
+        if names is not None and 0 <= number < len(names)
+        else f"class {number}"
+    )
 
 
 def shorten(text: str, width: float, font: Any) -> str:
@@ -68,21 +72,38 @@ def draw_mask(image: Image.Image, mask: npt.NDArray[np.uint8]) -> Image.Image:
     pixels = np.asarray(image.convert("RGB"), np.float32)
     colors = np.array([color_of(number) for number in range(256)], np.float32)[mask]
     share = np.where(mask > 0, _MASK_SHARE, 0).astype(np.float32)[..., None]
-    return Image.fromarray(np.rint(pixels * (1 - share) + colors * share).astype(np.uint8))
+    return Image.fromarray(
+        np.rint(pixels * (1 - share) + colors * share).astype(np.uint8)
+    )
 
 
-def draw_boxes(image: Image.Image, boxes: npt.ArrayLike, numbers: Sequence[int], names: ClassNames) -> None:
+def draw_boxes(
+    image: Image.Image, boxes: npt.ArrayLike, numbers: Sequence[int], names: ClassNames
+) -> None:
     """Draws boxes (M, 4), as x0, y0, x1, y1 in pixels of the image, each with the name of its class."""
     draw, font = ImageDraw.Draw(image), font_of(_LABEL_PX)
     line = max(1, round(min(image.size) / 110))
-    for (x0, y0, x1, y1), number in zip(np.asarray(boxes, float).reshape(-1, 4).tolist(), numbers, strict=True):
+    for (x0, y0, x1, y1), number in zip(
+        np.asarray(boxes, float).reshape(-1, 4).tolist(), numbers, strict=True
+    ):
         color = color_of(number)
         right, bottom = max(x0, x1 - 1), max(y0, y1 - 1)
         draw.rectangle((x0, y0, right, bottom), outline=color, width=line)
         text = shorten(name_of(number, names), max(16.0, image.width - x0 - 4), font)
-        left, top = max(0.0, x0), max(0.0, y0 - _LABEL_PX - 3) if y0 > _LABEL_PX else max(0.0, y0)
-        draw.rectangle((left, top, left + font.getlength(text) + 4, top + _LABEL_PX + 3), fill=color)
-        draw.text((left + 2, top), text, fill="white" if sum(color) < 450 else "black", font=font)
+        left, top = (
+            max(0.0, x0),
+            max(0.0, y0 - _LABEL_PX - 3) if y0 > _LABEL_PX else max(0.0, y0),
+        )
+        draw.rectangle(
+            (left, top, left + font.getlength(text) + 4, top + _LABEL_PX + 3),
+            fill=color,
+        )
+        draw.text(
+            (left + 2, top),
+            text,
+            fill="white" if sum(color) < 450 else "black",
+            font=font,
+        )
 
 
 def draw_keypoints(image: Image.Image, instances: npt.ArrayLike) -> None:
@@ -109,7 +130,11 @@ def as_rgb(pixels: Any) -> U8:
     One or two channels become gray, by the first; of more the first three are shown. 16 bits lose the lower half.
     Floats have no range of their own: of each image the smallest value becomes black and the largest white.
     """
-    shown = pixels[..., :3] if pixels.shape[-1] > 2 else np.repeat(pixels[..., :1], 3, axis=-1)
+    shown = (
+        pixels[..., :3]
+        if pixels.shape[-1] > 2
+        else np.repeat(pixels[..., :1], 3, axis=-1)
+    )
     if shown.dtype == np.uint16:
         shown = (shown >> 8).astype(np.uint8)
     elif shown.dtype != np.uint8:
@@ -120,11 +145,15 @@ def as_rgb(pixels: Any) -> U8:
 def stretched(images: Array) -> Array:
     """float32 (..., height, width, channels) in 0..1: of each image the smallest value is 0 and the largest 1."""
     levels = np.nan_to_num(images.astype(np.float32), posinf=0, neginf=0)
-    low, high = (reduce(levels, axis=(-3, -2, -1), keepdims=True) for reduce in (np.min, np.max))
+    low, high = (
+        reduce(levels, axis=(-3, -2, -1), keepdims=True) for reduce in (np.min, np.max)
+    )
     return (levels - low) / np.maximum(high - low, 1e-6)
 
 
-def decode_image(content: bytes, most_px: int | None = None, mode: str = "RGB") -> Image.Image:
+def decode_image(
+    content: bytes, most_px: int | None = None, mode: str = "RGB"
+) -> Image.Image:
     """An encoded image, RGB, upright. most_px: a JPEG may be decoded smaller, but its sides not below this. mode: of
     its set; in an RGB or gray one it is converted as for a batch.
 
@@ -143,7 +172,9 @@ def decode_image(content: bytes, most_px: int | None = None, mode: str = "RGB") 
             return plain.convert("RGB")
         upright = ImageOps.exif_transpose(image)
         if upright.mode.startswith("I"):  # 16 bits, which Pillow would cut off at 255
-            return Image.fromarray(as_rgb(np.asarray(upright).astype(np.uint16)[..., None]))
+            return Image.fromarray(
+                as_rgb(np.asarray(upright).astype(np.uint16)[..., None])
+            )
         return upright.convert("RGB")
 
 
@@ -188,7 +219,9 @@ def draw_sheet(cells: Sequence[Cell]) -> Image.Image:
     columns = min(_MOST_COLUMNS, fitting, square, len(cells))
     cell_width, cell_height = width + _GAP_PX, height + _FONT_PX + 2 * _GAP_PX
     rows = -(-len(cells) // columns)
-    sheet = Image.new("RGB", (columns * cell_width + _GAP_PX, rows * cell_height + _GAP_PX), _PAPER)
+    sheet = Image.new(
+        "RGB", (columns * cell_width + _GAP_PX, rows * cell_height + _GAP_PX), _PAPER
+    )
     draw, font = ImageDraw.Draw(sheet), font_of(_FONT_PX)
     for number, (picture, caption) in enumerate(cells):
         left = _GAP_PX + number % columns * cell_width + (width - picture.width) // 2

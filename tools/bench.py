@@ -40,7 +40,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))  # pillow_loader
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[1] / "examples")
+)  # pillow_loader
 
 from benchmark.ceiling import Ceiling, disk_rate
 from benchmark.contenders import BEFORE, CONTENDERS, why_not
@@ -73,7 +75,11 @@ def main(argv: list[str] | None = None) -> int:
         args.loaders = [BEFORE, "gpuload"]
         try:
             pythons[BEFORE] = check_out(args.against)
-            subprocess.run([pythons[BEFORE], "tools/build_kernels.py"], capture_output=True, check=True)
+            subprocess.run(
+                [pythons[BEFORE], "tools/build_kernels.py"],
+                capture_output=True,
+                check=True,
+            )
         except subprocess.CalledProcessError as error:
             parser.error(f"--against {args.against}: {error.stderr.decode().strip()}")
     if args.plot and (fault := fault_of("matplotlib")) is not None:
@@ -143,7 +149,11 @@ def main(argv: list[str] | None = None) -> int:
         print("no loader could run, for the reasons above", file=sys.stderr)
         return 2
     course = Course(work, pythons, count_labels(dataset), write)
-    names = [name for name in _asked(args) if _can_run(name, work, pythons, course, bool(args.loaders))]
+    names = [
+        name
+        for name in _asked(args)
+        if _can_run(name, work, pythons, course, bool(args.loaders))
+    ]
     course.examine(names)
     ceiling = Ceiling(work) if course.results else None
     course.run_warm(args.rounds, ceiling)
@@ -167,18 +177,31 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
         "folder",
         type=Path,
         help="a packed set such as shards/train, of RGB images or raw pixels; of a folder of several, the first",
     )
-    loaders = [name for name in CONTENDERS if "+" not in name]  # the others are those of --with
-    parser.add_argument("--loaders", nargs="+", choices=loaders, metavar="NAME", help=", ".join(loaders))
+    loaders = [
+        name for name in CONTENDERS if "+" not in name
+    ]  # the others are those of --with
     parser.add_argument(
-        "--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto: CPU and, if there is one, GPU"
+        "--loaders", nargs="+", choices=loaders, metavar="NAME", help=", ".join(loaders)
     )
-    parser.add_argument("--against", metavar="COMMIT", help="compare gpuload with that of a commit, on the CPU")
+    parser.add_argument(
+        "--device",
+        choices=["auto", "cpu", "cuda"],
+        default="auto",
+        help="auto: CPU and, if there is one, GPU",
+    )
+    parser.add_argument(
+        "--against",
+        metavar="COMMIT",
+        help="compare gpuload with that of a commit, on the CPU",
+    )
     parser.add_argument(
         "--with",
         dest="features",
@@ -195,31 +218,63 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
-        "--cold", type=int, metavar="ROUNDS", help="rounds with a cold page cache (default: as --rounds; 0: none)"
+        "--cold",
+        type=int,
+        metavar="ROUNDS",
+        help="rounds with a cold page cache (default: as --rounds; 0: none)",
     )
-    parser.add_argument("--images", type=int, help="images per loader and round (2048; small ones 32768)")
+    parser.add_argument(
+        "--images",
+        type=int,
+        help="images per loader and round (2048; small ones 32768)",
+    )
     parser.add_argument(
         "--threads",
         type=int,
         default=len(os.sched_getaffinity(0)),
         help="worker processes or decoding threads (%(default)s)",
     )
-    parser.add_argument("--size", type=int, default=224, help="side of the crops in pixels")
+    parser.add_argument(
+        "--size", type=int, default=224, help="side of the crops in pixels"
+    )
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--dtype", choices=["float32", "float16"], default="float32")
-    parser.add_argument("--cache", type=Path, metavar="DIR", help="folder for the peers' formats (FOLDER.peers)")
-    parser.add_argument("--python", nargs="+", default=[], metavar="LOADER=PATH", help="run a loader with this Python")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to it")
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        metavar="DIR",
+        help="folder for the peers' formats (FOLDER.peers)",
+    )
+    parser.add_argument(
+        "--python",
+        nargs="+",
+        default=[],
+        metavar="LOADER=PATH",
+        help="run a loader with this Python",
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write all figures to it"
+    )
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the figures")
     return parser
 
 
 def _check_device(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     if (args.features or args.against) and (args.loaders or args.device == "cuda"):
-        parser.error("--with and --against: name their loaders, on the CPU; leave --loaders and --device out")
-    contrary = [name for name in args.loaders or () if args.device not in ("auto", CONTENDERS[name].device)]
+        parser.error(
+            "--with and --against: name their loaders, on the CPU; leave --loaders and --device out"
+        )
+    contrary = [
+        name
+        for name in args.loaders or ()
+        if args.device not in ("auto", CONTENDERS[name].device)
+    ]
     if contrary:
-        where, end = ("on the GPU", "do not end") if args.device == "cpu" else ("in host memory", "end")
+        where, end = (
+            ("on the GPU", "do not end")
+            if args.device == "cpu"
+            else ("in host memory", "end")
+        )
         parser.error(
             f"--device {args.device}: contradicts --loaders {' '.join(contrary)}, whose batches are {where}; leave "
             f"--device out, or name loaders that {end} in -gpu"
@@ -228,13 +283,19 @@ def _check_device(parser: argparse.ArgumentParser, args: argparse.Namespace) -> 
 
 def _check_counts(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     for name in ("rounds", "images", "threads", "size", "batch_size"):
-        if (getattr(args, name) or 0) < 1 and not (name == "images" and args.images is None):
-            parser.error(f"--{name.replace('_', '-')} {getattr(args, name)}: expected at least 1")
+        if (getattr(args, name) or 0) < 1 and not (
+            name == "images" and args.images is None
+        ):
+            parser.error(
+                f"--{name.replace('_', '-')} {getattr(args, name)}: expected at least 1"
+            )
     if args.cold < 0:
         parser.error(f"--cold {args.cold}: expected 0 or more")
 
 
-def _check_images(parser: argparse.ArgumentParser, args: argparse.Namespace, dataset: gpuload.Dataset) -> None:
+def _check_images(
+    parser: argparse.ArgumentParser, args: argparse.Namespace, dataset: gpuload.Dataset
+) -> None:
     """Sets --images so that a round lasts some seconds even for a fast loader on small images, and checks it."""
     if args.images is None:
         small = dataset.manifest.bytes / len(dataset) < _SMALL_BYTES
@@ -252,17 +313,23 @@ def _asked(args: argparse.Namespace) -> list[str]:
     return [
         name
         for name, contender in CONTENDERS.items()
-        if "+" not in name and not contender.if_asked and args.device in ("auto", contender.device)
+        if "+" not in name
+        and not contender.if_asked
+        and args.device in ("auto", contender.device)
     ]
 
 
-def _can_run(name: str, work: Work, pythons: dict[str, str], course: Course, asked: bool) -> bool:
+def _can_run(
+    name: str, work: Work, pythons: dict[str, str], course: Course, asked: bool
+) -> bool:
     """Reports why not, except for loaders that nobody asked for and that do not suit this data or this machine."""
     contender = CONTENDERS[name]
     reason = why_not(contender, work.raw, name.removesuffix("-gpu") in pythons)
     if reason is None:
         return True
-    suits = (contender.raw if work.raw else contender.jpeg) and contender.device == "cpu"
+    suits = (
+        contender.raw if work.raw else contender.jpeg
+    ) and contender.device == "cpu"
     if asked or suits:
         course.leave_out(name, reason)
     return False

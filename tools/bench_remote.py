@@ -44,30 +44,67 @@ def table_of(found: dict[str, Any]) -> Table:
 
 
 def _of_loader(one: dict[str, Any]) -> list[tuple[str, str]]:
-    mb = {name: f"{one[name] / 1e6:,.0f} MB" for name in ("bytes", "resume_bytes", "resume_network_bytes")}
+    mb = {
+        name: f"{one[name] / 1e6:,.0f} MB"
+        for name in ("bytes", "resume_bytes", "resume_network_bytes")
+    }
     return [
-        ("epoch, empty cache", f"{one['cold_images_per_s']:,.0f} images/s, {mb['bytes']}"),
+        (
+            "epoch, empty cache",
+            f"{one['cold_images_per_s']:,.0f} images/s, {mb['bytes']}",
+        ),
         ("epoch from the cache", f"{one['warm_images_per_s']:,.0f} images/s"),
-        ("first batch, empty cache", f"{one['first_batch_s']:.2f} s from the start of the process"),
+        (
+            "first batch, empty cache",
+            f"{one['first_batch_s']:.2f} s from the start of the process",
+        ),
         ("resumes, empty cache", f"{one['resume_cold_s']:.2f} s, {mb['resume_bytes']}"),
-        ("resumes over the network", f"{one['resume_network_s']:.2f} s, {mb['resume_network_bytes']}"),
+        (
+            "resumes over the network",
+            f"{one['resume_network_s']:.2f} s, {mb['resume_network_bytes']}",
+        ),
         ("resumes from the cache", f"{one['resume_warm_s']:.2f} s"),
     ]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="for the sets and caches, on the disk that is to be measured")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "folder",
+        type=Path,
+        help="for the sets and caches, on the disk that is to be measured",
+    )
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--network", type=float, default=150, metavar="MB/S", help="of the slower one (%(default)s)")
-    parser.add_argument("--python", nargs="+", default=[], metavar="LOADER=PATH", help="run a loader with this Python")
+    parser.add_argument(
+        "--network",
+        type=float,
+        default=150,
+        metavar="MB/S",
+        help="of the slower one (%(default)s)",
+    )
+    parser.add_argument(
+        "--python",
+        nargs="+",
+        default=[],
+        metavar="LOADER=PATH",
+        help="run a loader with this Python",
+    )
     parser.add_argument("--json", type=Path, help="file for the figures")
     args = parser.parse_args()
     if args.runs < 1:
         parser.error(f"--runs {args.runs}: expected at least 1")
     folder, scratch = args.folder.absolute(), args.folder.absolute() / "scratch"
-    peers = Peers(folder, scratch, interpreters(parser, args.python, LOADERS), args.network * 1e6)
-    made = {"date": time.strftime("%Y-%m"), "cores": os.cpu_count(), "machine": platform.machine(), "runs": args.runs}
+    peers = Peers(
+        folder, scratch, interpreters(parser, args.python, LOADERS), args.network * 1e6
+    )
+    made = {
+        "date": time.strftime("%Y-%m"),
+        "cores": os.cpu_count(),
+        "machine": platform.machine(),
+        "runs": args.runs,
+    }
     load, begun = os.getloadavg()[0], time.monotonic()
     try:
         found = peers.run(args.runs)
@@ -75,7 +112,12 @@ def main() -> int:
         shutil.rmtree(scratch, ignore_errors=True)
     Console().print(table_of(found))
     if args.json:
-        record = {"peers": {"made": {**made, "load": load, "took_s": time.monotonic() - begun}, **found}}
+        record = {
+            "peers": {
+                "made": {**made, "load": load, "took_s": time.monotonic() - begun},
+                **found,
+            }
+        }
         args.json.write_text(json.dumps(record, indent=1) + "\n")
     return 0
 

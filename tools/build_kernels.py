@@ -28,7 +28,9 @@ ARCHITECTURE = "GPULOAD_ARCHITECTURE"  # for which the build of a wheel compiles
 
 def load_sources() -> ModuleType:
     """gpuload/kernels/sources.py, without importing gpuload, whose dependencies a build does not have."""
-    spec = importlib.util.spec_from_file_location("kernel_sources", ROOT / "gpuload" / "kernels" / "sources.py")
+    spec = importlib.util.spec_from_file_location(
+        "kernel_sources", ROOT / "gpuload" / "kernels" / "sources.py"
+    )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -49,7 +51,9 @@ def build(machine: str) -> list[Path]:
     sources = load_sources()
     targets = sources.targets_of(machine)
     if not targets:
-        raise RuntimeError(f"{machine}: gpuload has kernels for x86_64 and aarch64 alone")
+        raise RuntimeError(
+            f"{machine}: gpuload has kernels for x86_64 and aarch64 alone"
+        )
     stamp = sources.stamp_of_sources()
     made = []
     for target in targets:
@@ -60,19 +64,35 @@ def build(machine: str) -> list[Path]:
     return made
 
 
-def compile_library(target: Any, library: Path, flags: Sequence[str], sources: ModuleType) -> None:
+def compile_library(
+    target: Any, library: Path, flags: Sequence[str], sources: ModuleType
+) -> None:
     """Compiles one library. It takes its place once it is complete, so that no process loads half of one."""
     library.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         unfinished = Path(folder) / library.name
         command = [sys.executable, "-m", "ziglang", "cc"]
-        command += ["-target", f"{target.architecture}-linux-gnu.{sources.GLIBC}", f"-mcpu={target.cpu}"]
-        command += [*sources.FLAGS, *flags, f'-DSTAMP="{sources.stamp_of_sources()}"', "-o", str(unfinished)]
+        command += [
+            "-target",
+            f"{target.architecture}-linux-gnu.{sources.GLIBC}",
+            f"-mcpu={target.cpu}",
+        ]
+        command += [
+            *sources.FLAGS,
+            *flags,
+            f'-DSTAMP="{sources.stamp_of_sources()}"',
+            "-o",
+            str(unfinished),
+        ]
         command += [*map(str, sorted(sources.SOURCES.glob("*.c"))), "-lm"]
         cache = dict.fromkeys(("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR"), folder)
-        done = subprocess.run(command, env={**os.environ, **cache}, capture_output=True, text=True)
+        done = subprocess.run(
+            command, env={**os.environ, **cache}, capture_output=True, text=True
+        )
         if "No module named ziglang" in done.stderr:
-            raise RuntimeError("the compiler is missing: the package ziglang. `pip install ziglang` brings it")
+            raise RuntimeError(
+                "the compiler is missing: the package ziglang. `pip install ziglang` brings it"
+            )
         if done.returncode:
             raise RuntimeError(f"{library.name} cannot be compiled:\n{done.stderr}")
         unfinished.replace(library)
@@ -80,16 +100,35 @@ def compile_library(target: Any, library: Path, flags: Sequence[str], sources: M
 
 def build_wheels(folder: Path) -> None:
     """Builds a wheel for each architecture."""
-    for machine in dict.fromkeys(target.architecture for target in load_sources().TARGETS):
-        command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
+    for machine in dict.fromkeys(
+        target.architecture for target in load_sources().TARGETS
+    ):
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "--no-deps",
+            "--wheel-dir",
+            str(folder),
+            str(ROOT),
+        ]
         subprocess.run(command, env={**os.environ, ARCHITECTURE: machine}, check=True)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--architecture", default=architecture(), help="by default %(default)s")
-    parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="build wheels into this folder")
-    parser.add_argument("--debug", type=Path, metavar="FILE", help="build a library for a debugger")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--architecture", default=architecture(), help="by default %(default)s"
+    )
+    parser.add_argument(
+        "--wheels", type=Path, metavar="FOLDER", help="build wheels into this folder"
+    )
+    parser.add_argument(
+        "--debug", type=Path, metavar="FILE", help="build a library for a debugger"
+    )
     args = parser.parse_args(arguments)
     if args.wheels:
         build_wheels(args.wheels)
@@ -97,13 +136,23 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if args.debug:
             sources = load_sources()
-            compile_library(sources.targets_of(args.architecture)[-1], args.debug, sources.DEBUG, sources)
+            compile_library(
+                sources.targets_of(args.architecture)[-1],
+                args.debug,
+                sources.DEBUG,
+                sources,
+            )
             return 0
         made = build(args.architecture)
     except RuntimeError as error:
         print(error, file=sys.stderr)
         return 1
-    print(*(f"made {library.relative_to(ROOT)}" for library in made) if made else ["nothing has changed"], sep="\n")
+    print(
+        *(f"made {library.relative_to(ROOT)}" for library in made)
+        if made
+        else ["nothing has changed"],
+        sep="\n",
+    )
     return 0
 
 

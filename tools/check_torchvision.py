@@ -13,11 +13,16 @@ from packaging.version import Version
 def problem() -> str | None:
     """What is wrong with the installed torch and torchvision, and what to do; None if nothing, or one is missing."""
     try:
-        installed, wanted = metadata.version("torch"), metadata.requires("torchvision") or []
+        installed, wanted = (
+            metadata.version("torch"),
+            metadata.requires("torchvision") or [],
+        )
     except metadata.PackageNotFoundError:
         return None
     for requirement in map(Requirement, wanted):
-        if requirement.name == "torch" and not requirement.specifier.contains(Version(installed).base_version):
+        if requirement.name == "torch" and not requirement.specifier.contains(
+            Version(installed).base_version
+        ):
             return (
                 f"torch {installed}, expected {requirement.specifier} by torchvision. Delete .venv and run the same "
                 "command again, or install the torchvision that goes with this torch (https://pytorch.org/get-started)"

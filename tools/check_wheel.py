@@ -15,7 +15,9 @@ from pathlib import Path
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.parse_args(arguments)
 
     import numpy as np
@@ -23,7 +25,9 @@ def main(arguments: list[str] | None = None) -> int:
 
     import gpuload
 
-    print(f"gpuload {gpuload.__version__} in {Path(gpuload.__file__).parent}, Python {sys.version.split()[0]}")
+    print(
+        f"gpuload {gpuload.__version__} in {Path(gpuload.__file__).parent}, Python {sys.version.split()[0]}"
+    )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         rng = np.random.default_rng(0)
@@ -31,12 +35,22 @@ def main(arguments: list[str] | None = None) -> int:
             path = folder / "photos" / "ab"[number % 2] / f"{number}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(rng.integers(0, 256, (48, 64, 3), np.uint8)).save(path)
-        for command in (["pack", "photos", "shards"], ["verify", "shards"], ["info", "shards/train"]):
-            if subprocess.run([sys.executable, "-m", "gpuload", *command], cwd=folder).returncode:
+        for command in (
+            ["pack", "photos", "shards"],
+            ["verify", "shards"],
+            ["info", "shards/train"],
+        ):
+            if subprocess.run(
+                [sys.executable, "-m", "gpuload", *command], cwd=folder
+            ).returncode:
                 return 1
         has_torch = importlib.util.find_spec("torch") is not None
         data = folder / "shards" / "train"
-        options = {"augment": gpuload.Augment(32), "device": "cpu", "output": "torch" if has_torch else "numpy"}
+        options = {
+            "augment": gpuload.Augment(32),
+            "device": "cpu",
+            "output": "torch" if has_torch else "numpy",
+        }
         with gpuload.DaliIterator(data, 8, **options) as loader:
             held = [images for images, _ in loader]
             sums = [float(images.sum()) for images in held]

@@ -21,7 +21,9 @@ SIDE_PX = 64
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path, help="new or empty folder to write to")
     args = parser.parse_args(argv)
     try:
@@ -31,14 +33,24 @@ def main(argv: list[str] | None = None) -> int:
     from sklearn.datasets import load_digits
 
     if args.out.is_dir() and any(args.out.iterdir()):
-        parser.error(f"{args.out}: holds files already, which would be mixed with the digits. Give a new folder")
+        parser.error(
+            f"{args.out}: holds files already, which would be mixed with the digits. Give a new folder"
+        )
     digits = load_digits()
-    for number, (pixels, label) in enumerate(zip(digits.images, digits.target, strict=True)):
+    for number, (pixels, label) in enumerate(
+        zip(digits.images, digits.target, strict=True)
+    ):
         folder = args.out / str(label)
         folder.mkdir(parents=True, exist_ok=True)
-        small = Image.fromarray((pixels * (255 / 16)).astype(np.uint8))  # values are 0..16
-        small.resize((SIDE_PX, SIDE_PX), Image.Resampling.BICUBIC).save(folder / f"{number:04d}.jpg", quality=92)
-    print(f"{args.out}: {len(digits.images):,} images of {len(digits.target_names)} classes")
+        small = Image.fromarray(
+            (pixels * (255 / 16)).astype(np.uint8)
+        )  # values are 0..16
+        small.resize((SIDE_PX, SIDE_PX), Image.Resampling.BICUBIC).save(
+            folder / f"{number:04d}.jpg", quality=92
+        )
+    print(
+        f"{args.out}: {len(digits.images):,} images of {len(digits.target_names)} classes"
+    )
     return 0
 
 

@@ -14,7 +14,10 @@ from importlib.metadata import version
 from pathlib import Path
 from pkgutil import resolve_name
 
-sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parent.parent)]
+sys.path[:0] = [
+    str(Path(__file__).resolve().parent),
+    str(Path(__file__).resolve().parent.parent),
+]
 
 from fuzzing.registry import TARGETS  # noqa: E402
 from fuzzing.run import fuzz  # noqa: E402
@@ -23,14 +26,52 @@ PACKAGES = ("numpy", "pyarrow", "pillow", "h5py", "lmdb", "msgpack")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"by default all: {', '.join(TARGETS)}")
-    parser.add_argument("--count", type=int, default=1000, metavar="N", help="inputs for each target (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=1e9, metavar="S", help="for each target, if that comes first")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the mutations (%(default)s)")
-    parser.add_argument("--findings", type=Path, default=Path("findings"), metavar="FOLDER", help="(%(default)s)")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="JSON; the targets that it has already stay in it")
-    parser.add_argument("--list", action="store_true", help="names of the targets and what they read")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "targets",
+        nargs="*",
+        metavar="TARGET",
+        help=f"by default all: {', '.join(TARGETS)}",
+    )
+    parser.add_argument(
+        "--count",
+        type=int,
+        default=1000,
+        metavar="N",
+        help="inputs for each target (%(default)s)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=1e9,
+        metavar="S",
+        help="for each target, if that comes first",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="of the mutations (%(default)s)",
+    )
+    parser.add_argument(
+        "--findings",
+        type=Path,
+        default=Path("findings"),
+        metavar="FOLDER",
+        help="(%(default)s)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="JSON; the targets that it has already stay in it",
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="names of the targets and what they read"
+    )
     args = parser.parse_args()
     if args.list:
         for name, target in TARGETS.items():
@@ -43,7 +84,11 @@ def main() -> int:
         result = fuzz(name, args.seed, args.count, args.seconds, args.findings)
         failed |= bool(result["findings"])
         shown = {key: value for key, value in result.items() if key != "findings"}
-        print(f"{name}: {shown}", *(f"  {one['title']} ({one['times']} times)" for one in result["findings"]), sep="\n")
+        print(
+            f"{name}: {shown}",
+            *(f"  {one['title']} ({one['times']} times)" for one in result["findings"]),
+            sep="\n",
+        )
         if args.out:
             _record(args.out, name, {"seed": args.seed, **result})
     return int(failed)

@@ -47,7 +47,9 @@ _LAST_LINES = 40
 _SHOWN_LINES = 14  # of each step's log, when it has ended
 _QUERY = "name,driver_version,compute_cap,memory.total,pcie.link.gen.current,pcie.link.width.current"
 # The lines of nvImageCodec's log about versions, JPEG engines and preallocated memory.
-_CODEC = re.compile(r"nvJPEG version|HW |num_hw_engines|prealloc|hw_decoder", re.IGNORECASE)
+_CODEC = re.compile(
+    r"nvJPEG version|HW |num_hw_engines|prealloc|hw_decoder", re.IGNORECASE
+)
 _MOST_LEVELS = 5.0  # of 255, between an image and its JPEG in the smoke test
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
@@ -73,7 +75,14 @@ BENCH_LOADERS = {
     ],
 }
 TRAIN_LOADERS = {
-    "cpu": ["synthetic", "gpuload-dali", "gpuload-native", "gpuload-both", "dali", "torch"],
+    "cpu": [
+        "synthetic",
+        "gpuload-dali",
+        "gpuload-native",
+        "gpuload-both",
+        "dali",
+        "torch",
+    ],
     "cuda": [
         *("synthetic", "gpuload-dali", "gpuload-native", "gpuload-both"),
         *("dali", "dali-cores", "dali-engines", "torch"),
@@ -83,7 +92,11 @@ TRAIN_LOADERS = {
 # Those that are marked "gpu" lie in several folders.
 TESTS = {
     "cpu": ["tests/gpu"],
-    "cuda": ["tests/gpu", "tests/transforms/test_transforms_pixels.py", "tests/batchwise/test_batchwise.py"],
+    "cuda": [
+        "tests/gpu",
+        "tests/transforms/test_transforms_pixels.py",
+        "tests/batchwise/test_batchwise.py",
+    ],
 }
 
 
@@ -100,7 +113,9 @@ class Plan(NamedTuple):
     def steps(self) -> list[Step]:
         """All steps, the most valuable first."""
         return [
-            Step("packages", 5, 20, [sys.executable, __file__, "--packages", self.device]),
+            Step(
+                "packages", 5, 20, [sys.executable, __file__, "--packages", self.device]
+            ),
             Step("smoke", 15, 60, [sys.executable, __file__, "--smoke", self.device]),
             *self._making(),
             Step("bench", 100, 140, self._bench()),
@@ -121,28 +136,83 @@ class Plan(NamedTuple):
         if (self.photos / "cut").exists():
             images = self.data / "images"
             count = "240" if self.quick else "6000"
-            cut = [sys.executable, str(self.photos / "cut"), str(images), count, "--like", "imagenet"]
+            cut = [
+                sys.executable,
+                str(self.photos / "cut"),
+                str(images),
+                count,
+                "--like",
+                "imagenet",
+            ]
             steps.append(Step("cut", 30, 60, [*cut, "--workers", CORES], makes=images))
         shards = self.data / "shards"
         pack = [sys.executable, "-m", "gpuload", "pack", str(images), str(shards)]
         pack += ["--no-splits", "--val", "0.1", "--overwrite"]
-        return [*steps, Step("pack", 15, 60, pack, makes=shards / "train" / "manifest.json")]
+        return [
+            *steps,
+            Step("pack", 15, 60, pack, makes=shards / "train" / "manifest.json"),
+        ]
 
     def _bench(self) -> list[str]:
         loaders = BENCH_LOADERS[self.device]
-        command = self._tool("tools/bench.py", "--loaders", *loaders, *self._batches(), "--threads", CORES)
-        command += ["--cold", "0", "--dtype", "float16", "--json", str(self.out / "bench.json")]
-        return command + (["--rounds", "1", "--images", "256"] if self.quick else ["--rounds", "3", "--images", "8192"])
+        command = self._tool(
+            "tools/bench.py",
+            "--loaders",
+            *loaders,
+            *self._batches(),
+            "--threads",
+            CORES,
+        )
+        command += [
+            "--cold",
+            "0",
+            "--dtype",
+            "float16",
+            "--json",
+            str(self.out / "bench.json"),
+        ]
+        return command + (
+            ["--rounds", "1", "--images", "256"]
+            if self.quick
+            else ["--rounds", "3", "--images", "8192"]
+        )
 
     def _training(self) -> list[str]:
-        command = self._tool("examples/train_resnet50.py", "--json", str(self.out / "train.json"))
+        command = self._tool(
+            "examples/train_resnet50.py", "--json", str(self.out / "train.json")
+        )
         command += ["--loaders", *TRAIN_LOADERS[self.device]]
         if self.quick:
-            return [*command, "--batch-size", "4", "--size", "32", "--steps", "1", "--warm-up", "0"]
-        return [*command, "--batch-size", "256", "--steps", "30", "--warm-up", "12", "--rounds", "2"]
+            return [
+                *command,
+                "--batch-size",
+                "4",
+                "--size",
+                "32",
+                "--steps",
+                "1",
+                "--warm-up",
+                "0",
+            ]
+        return [
+            *command,
+            "--batch-size",
+            "256",
+            "--steps",
+            "30",
+            "--warm-up",
+            "12",
+            "--rounds",
+            "2",
+        ]
 
     def _pictures(self) -> list[str]:
-        command = [sys.executable, str(ROOT / "examples/cpu_vs_gpu.py"), self._train, *self._batches()]
+        command = [
+            sys.executable,
+            str(ROOT / "examples/cpu_vs_gpu.py"),
+            self._train,
+            *self._batches(),
+        ]
         command += ["--threads", CORES, "--images", "32" if self.quick else "512"]
         return [*command, "--picture", str(self.out / "cpu_vs_gpu.png")]
 
@@ -152,32 +222,80 @@ class Plan(NamedTuple):
         return self._pytest("codec", "-s", "-k", pixels, "tests/gpu/test_gpu_pixels.py")
 
     def _tune(self) -> list[str]:
-        command = [sys.executable, "-m", "gpuload", "tune", self._train, "--device", self.device]
+        command = [
+            sys.executable,
+            "-m",
+            "gpuload",
+            "tune",
+            self._train,
+            "--device",
+            self.device,
+        ]
         command += ["--json", str(self.out / "tune.json")]
-        return command + (["--seconds", "5", *self._batches()] if self.quick else ["--seconds", "25"])
+        return command + (
+            ["--seconds", "5", *self._batches()] if self.quick else ["--seconds", "25"]
+        )
 
     def _tests(self) -> list[str]:
         marked = ["-m", "gpu"] if self.device == "cuda" else []
         return self._pytest("tests", *marked, *TESTS[self.device])
 
     def _tool(self, path: str, *options: str) -> list[str]:
-        return [sys.executable, str(ROOT / path), self._train, "--device", self.device, *options]
+        return [
+            sys.executable,
+            str(ROOT / path),
+            self._train,
+            "--device",
+            self.device,
+            *options,
+        ]
 
     def _batches(self) -> list[str]:
-        return ["--size", "64", "--batch-size", "16"] if self.quick else ["--size", "224", "--batch-size", "256"]
+        return (
+            ["--size", "64", "--batch-size", "16"]
+            if self.quick
+            else ["--size", "224", "--batch-size", "256"]
+        )
 
     def _pytest(self, name: str, *options: str) -> list[str]:
         """The project's own settings of pytest need plug-ins that the host may not have."""
-        command = [sys.executable, "-m", "pytest", "-v", "-o", "addopts=", "-o", "filterwarnings=default"]
-        return [*command, "-p", "no:cacheprovider", f"--junitxml={self.out / name}.xml", *options]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-v",
+            "-o",
+            "addopts=",
+            "-o",
+            "filterwarnings=default",
+        ]
+        return [
+            *command,
+            "-p",
+            "no:cacheprovider",
+            f"--junitxml={self.out / name}.xml",
+            *options,
+        ]
 
 
 def requirements(device: str, cuda: str = "cuda13") -> list[str]:
     """Names of the distributions that the steps need, out of pyproject.toml."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    extras = ["dependencies", *([cuda] if device == "cuda" else ["cpu", "dali"]), "gpu-check"]
-    lists = [re.search(rf"^{extra} = \[(.*?)\]$", text, re.MULTILINE | re.DOTALL) for extra in extras]
-    entries = [entry for found in lists if found for entry in re.findall(r'"([^"]+)"', found[1])]
+    extras = [
+        "dependencies",
+        *([cuda] if device == "cuda" else ["cpu", "dali"]),
+        "gpu-check",
+    ]
+    lists = [
+        re.search(rf"^{extra} = \[(.*?)\]$", text, re.MULTILINE | re.DOTALL)
+        for extra in extras
+    ]
+    entries = [
+        entry
+        for found in lists
+        if found
+        for entry in re.findall(r'"([^"]+)"', found[1])
+    ]
     return list(dict.fromkeys(re.split(r"[<>=~!\[; ]", entry)[0] for entry in entries))
 
 
@@ -188,8 +306,14 @@ def describe_host(device: str) -> dict[str, Any]:
         query = ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader"]
         done = subprocess.run(query, capture_output=True, text=True, timeout=30)
         rows = [line.split(", ") for line in done.stdout.splitlines()]
-        gpus = [dict(zip(_QUERY.split(","), row, strict=True)) for row in rows if len(row) == _QUERY.count(",") + 1]
-    old_driver = any(int(gpu["driver_version"].split(".")[0]) < 580 for gpu in gpus)  # the first for CUDA 13
+        gpus = [
+            dict(zip(_QUERY.split(","), row, strict=True))
+            for row in rows
+            if len(row) == _QUERY.count(",") + 1
+        ]
+    old_driver = any(
+        int(gpu["driver_version"].split(".")[0]) < 580 for gpu in gpus
+    )  # the first for CUDA 13
     versions, missing = {}, []
     for name in requirements(device, "cuda12" if old_driver else "cuda13"):
         try:
@@ -214,7 +338,10 @@ def record(step: Step, out: Path, seconds: float) -> dict[str, Any]:
     started = time.monotonic()
     for suffix in (".log", ".json", ".xml"):
         log.with_suffix(suffix).unlink(missing_ok=True)
-    print(f"{step.name:<9} begins: about {step.estimate:.0f} s, at most {seconds:.0f} s", flush=True)
+    print(
+        f"{step.name:<9} begins: about {step.estimate:.0f} s, at most {seconds:.0f} s",
+        flush=True,
+    )
     code = run(step.command, seconds, log, step.environment)
     lines = [_COLOUR.sub("", line) for line in _text(log).splitlines()]
     figures = read_figures(out, step.name, lines)
@@ -230,12 +357,25 @@ def record(step: Step, out: Path, seconds: float) -> dict[str, Any]:
     }
     if lines:
         print(*(f"  | {line[:160]}" for line in lines[-_SHOWN_LINES:]), sep="\n")
-    outcome = "ok" if found["ok"] else "failed" if fault else "timed out" if code == TIMED_OUT else f"exit {code}"
-    print(f"{step.name:<9} {outcome:<9} {found['seconds']:>5.0f} s  {(fault or (lines or [''])[-1])[:100]}", flush=True)
+    outcome = (
+        "ok"
+        if found["ok"]
+        else "failed"
+        if fault
+        else "timed out"
+        if code == TIMED_OUT
+        else f"exit {code}"
+    )
+    print(
+        f"{step.name:<9} {outcome:<9} {found['seconds']:>5.0f} s  {(fault or (lines or [''])[-1])[:100]}",
+        flush=True,
+    )
     return found
 
 
-def run(command: list[str], seconds: float, log: Path, environment: Mapping[str, str]) -> int:
+def run(
+    command: list[str], seconds: float, log: Path, environment: Mapping[str, str]
+) -> int:
     """Runs a command and returns its exit code, or TIMED_OUT. No process that it has started survives it."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     with (
@@ -246,7 +386,12 @@ def run(command: list[str], seconds: float, log: Path, environment: Mapping[str,
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **environment},
+            env={
+                **os.environ,
+                "PYTHONPATH": path,
+                "PYTHONUNBUFFERED": "1",
+                **environment,
+            },
             start_new_session=True,
         ) as process,
     ):
@@ -273,7 +418,9 @@ def read_figures(folder: Path, name: str, log: list[str]) -> Any:
     if name in ("codec", "tests"):
         figures = _tests(folder / f"{name}.xml", log)
     if name == "codec":
-        figures["codec"] = list(dict.fromkeys(line for line in log if _CODEC.search(line)))
+        figures["codec"] = list(
+            dict.fromkeys(line for line in log if _CODEC.search(line))
+        )
     return figures
 
 
@@ -282,25 +429,40 @@ def find_fault(name: str, figures: Any) -> str | None:
     if name in ("codec", "tests"):
         return None if figures["passed"] else "no test ran: all were skipped"
     if name in ("bench", "train"):
-        left_out = {name: "no figures"} if figures is None else figures.get("left_out", {})
-        return "; ".join(f"{loader}: {reason}" for loader, reason in left_out.items()) or None
+        left_out = (
+            {name: "no figures"} if figures is None else figures.get("left_out", {})
+        )
+        return (
+            "; ".join(f"{loader}: {reason}" for loader, reason in left_out.items())
+            or None
+        )
     return None
 
 
 def _tests(path: Path, log: list[str]) -> dict[str, Any]:
     """Outcomes and what tests recorded, by pytest's XML; after a crash, which leaves none, outcomes by the log."""
     words = {"passed": "", "failed": "failure", "error": "error", "skipped": "skipped"}
-    outcomes = [next((word for word in words if f" {word.upper()}" in line), None) for line in log if "::" in line]
+    outcomes = [
+        next((word for word in words if f" {word.upper()}" in line), None)
+        for line in log
+        if "::" in line
+    ]
     recorded = {}
     with contextlib.suppress(OSError, ElementTree.ParseError):
         cases = list(ElementTree.parse(path).iter("testcase"))
         # With -s, which shows the decoder's log, the outcome of a test stands behind all that it printed.
         outcomes = [
-            next((w for w, tag in words.items() if tag and case.find(tag) is not None), "passed") for case in cases
+            next(
+                (w for w, tag in words.items() if tag and case.find(tag) is not None),
+                "passed",
+            )
+            for case in cases
         ]
         for case in cases:
             for entry in case.iter("property"):
-                recorded[f"{case.get('name')}: {entry.get('name')}"] = entry.get("value")
+                recorded[f"{case.get('name')}: {entry.get('name')}"] = entry.get(
+                    "value"
+                )
     running = next((line.split()[0] for line in reversed(log) if "::" in line), None)
     counts = {word: outcomes.count(word) for word in words}
     return {**counts, "last": running, "recorded": recorded}
@@ -309,7 +471,9 @@ def _tests(path: Path, log: list[str]) -> dict[str, Any]:
 def read_summary(folder: Path) -> dict[str, Any]:
     """{"setting": device and amount of work, "steps": record by name}; None and {} for a new folder."""
     text = _text(folder / "summary.json")
-    summary: dict[str, Any] = json.loads(text) if text else {"setting": None, "steps": {}}
+    summary: dict[str, Any] = (
+        json.loads(text) if text else {"setting": None, "steps": {}}
+    )
     return summary
 
 
@@ -325,7 +489,11 @@ def report_packages(device: str) -> int:
     host = describe_host(device)
     lacks = f"; missing: {' '.join(host['missing'])}" if host["missing"] else ""
     names = ", ".join(gpu["name"] for gpu in host["gpus"]) or "no GPU"
-    print(json.dumps(host), f"{names}; {host['cpu']}, {host['cores']} cores{lacks}", sep="\n")
+    print(
+        json.dumps(host),
+        f"{names}; {host['cpu']}, {host['cores']} cores{lacks}",
+        sep="\n",
+    )
     return 1 if host["missing"] or (device == "cuda" and not host["gpus"]) else 0
 
 
@@ -343,36 +511,83 @@ def smoke(device: str) -> int:
     Image.fromarray(ramp).save(file, "JPEG", quality=95)
     jpeg = numpy.frombuffer(file.getvalue(), numpy.uint8)
     number = 0 if device == "cuda" else None
-    pipeline = dali.Pipeline(batch_size=1, num_threads=1, device_id=number, exec_dynamic=True)
+    pipeline = dali.Pipeline(
+        batch_size=1, num_threads=1, device_id=number, exec_dynamic=True
+    )
     with pipeline:
         encoded = dali.fn.external_source(lambda: [jpeg], batch=True)
-        images = dali.fn.decoders.image(encoded, device="cpu" if number is None else "mixed")
+        images = dali.fn.decoders.image(
+            encoded, device="cpu" if number is None else "mixed"
+        )
         pipeline.set_outputs(images)
     (images,) = pipeline.run()
     pixels = torch.from_dlpack(images.as_tensor()).cpu().numpy()[0]
     difference = float(numpy.abs(pixels.astype(int) - ramp).mean())
     seconds["decode"] = round(time.perf_counter() - begun, 2)
-    versions = {"dali": dali.__version__, "torch": torch.__version__, "numpy": numpy.__version__}
+    versions = {
+        "dali": dali.__version__,
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+    }
     place = torch.cuda.get_device_name() if device == "cuda" else "the CPU"
-    print(json.dumps({"device": place, "versions": versions, "seconds": seconds, "mean_difference": difference}))
+    print(
+        json.dumps(
+            {
+                "device": place,
+                "versions": versions,
+                "seconds": seconds,
+                "mean_difference": difference,
+            }
+        )
+    )
     named = ", ".join(f"{name} {version}" for name, version in versions.items())
     print(f"{place}: {named}; a JPEG differs by {difference:.2f} levels on average")
     return 0 if difference < _MOST_LEVELS else 1
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "photos", type=Path, nargs="?", help="class folders of images, or a folder with a program `cut`"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=Path("gpu-check"), help="folder for all results (%(default)s)")
-    parser.add_argument("--data", type=Path, help="folder for images and shards (OUT-data, beside --out)")
+    parser.add_argument(
+        "photos",
+        type=Path,
+        nargs="?",
+        help="class folders of images, or a folder with a program `cut`",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("gpu-check"),
+        help="folder for all results (%(default)s)",
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        help="folder for images and shards (OUT-data, beside --out)",
+    )
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--quick", action="store_true", help="little work in each step")
-    parser.add_argument("--steps", nargs="+", metavar="NAME", help="run only these, again if they are completed")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="time for this call (%(default)s)")
-    parser.add_argument("--packages", choices=["cuda", "cpu"], help="only describe the host and what it lacks")
-    parser.add_argument("--smoke", choices=["cuda", "cpu"], help="only decode a JPEG with DALI")
+    parser.add_argument(
+        "--steps",
+        nargs="+",
+        metavar="NAME",
+        help="run only these, again if they are completed",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=SECONDS,
+        help="time for this call (%(default)s)",
+    )
+    parser.add_argument(
+        "--packages",
+        choices=["cuda", "cpu"],
+        help="only describe the host and what it lacks",
+    )
+    parser.add_argument(
+        "--smoke", choices=["cuda", "cpu"], help="only decode a JPEG with DALI"
+    )
     args = parser.parse_args(argv)
     if args.smoke:
         return smoke(args.smoke)
@@ -386,10 +601,14 @@ def main(argv: list[str] | None = None) -> int:
     every = Plan(args.photos.resolve(), out, data, args.device, args.quick).steps()
     names = [step.name for step in every]
     if unknown := [name for name in args.steps or () if name not in names]:
-        parser.error(f"--steps {' '.join(unknown)}: expected some of: {' '.join(names)}")
+        parser.error(
+            f"--steps {' '.join(unknown)}: expected some of: {' '.join(names)}"
+        )
     before = read_summary(out)["setting"]
     if before not in (None, setting):
-        parser.error(f"--out {args.out}: holds results of another setting, {before}; choose another folder")
+        parser.error(
+            f"--out {args.out}: holds results of another setting, {before}; choose another folder"
+        )
     out.mkdir(parents=True, exist_ok=True)
     data.mkdir(parents=True, exist_ok=True)
 
@@ -397,7 +616,11 @@ def main(argv: list[str] | None = None) -> int:
     left: list[str] = []
     deadline = time.monotonic() + args.seconds
     for step in every:
-        is_wanted = step.name in args.steps if args.steps else not recorded.get(step.name, {}).get("ok")
+        is_wanted = (
+            step.name in args.steps
+            if args.steps
+            else not recorded.get(step.name, {}).get("ok")
+        )
         is_wanted |= step.makes is not None and not step.makes.exists()
         if not is_wanted:
             continue
@@ -407,10 +630,14 @@ def main(argv: list[str] | None = None) -> int:
             continue
         recorded[step.name] = record(step, out, min(step.limit, rest))
         temporary = out / "summary.json.tmp"
-        temporary.write_text(json.dumps({"setting": setting, "steps": recorded}, indent=1) + "\n")
+        temporary.write_text(
+            json.dumps({"setting": setting, "steps": recorded}, indent=1) + "\n"
+        )
         temporary.replace(out / "summary.json")
     bad = [name for name, found in recorded.items() if not found["ok"]]
-    print(f"{out / 'summary.json'}: {'failed: ' + ', '.join(bad) if bad else 'no step failed'}")
+    print(
+        f"{out / 'summary.json'}: {'failed: ' + ', '.join(bad) if bad else 'no step failed'}"
+    )
     if left:
         print(f"Not run yet: {', '.join(left)}. Repeat the command to continue.")
     return 1 if bad or left else 0

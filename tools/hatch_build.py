@@ -46,8 +46,13 @@ class Kernels(BuildHookInterface[Any]):
         architecture = build_kernels.architecture()
         build_kernels.build(architecture)
         sources = build_kernels.load_sources()
-        libraries = [target.file.relative_to(self.root) for target in sources.targets_of(architecture)]
+        libraries = [
+            target.file.relative_to(self.root)
+            for target in sources.targets_of(architecture)
+        ]
         build_data["artifacts"] += [f"/{library}" for library in libraries]
         glibc = sources.GLIBC.replace(".", "_")
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-manylinux_{glibc}_{architecture}.manylinux2014_{architecture}"
+        build_data["tag"] = (
+            f"py3-none-manylinux_{glibc}_{architecture}.manylinux2014_{architecture}"
+        )

@@ -27,24 +27,39 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
-NEEDS_TORCH = re.compile(r"examples/train.py| report | tune ")  # torch brings what report needs
+NEEDS_TORCH = re.compile(
+    r"examples/train.py| report | tune "
+)  # torch brings what report needs
 TESTS = ("tests/decode/native/test_jpeg.py", "tests/decode/test_buffers.py")
 # Several times what each takes alone. What is not installed in time is skipped; what hangs is a fault.
 INSTALL_S, TRY_S = 300, 600
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--readme", action="store_true", help="run the blocks of README")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--readme", action="store_true", help="run the blocks of README"
+    )
     options = parser.parse_args(arguments)
     versions = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text())
     if not options.readme:
         versions.remove("{}.{}".format(*sys.version_info))
     try_version = attempt_readme if options.readme else attempt
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as pool:
-        answers = list(pool.map(lambda version: try_version(version, Path(folder) / version), versions))
+        answers = list(
+            pool.map(
+                lambda version: try_version(version, Path(folder) / version), versions
+            )
+        )
     for version, (works, text) in zip(versions, answers, strict=True):
-        print(f"Python {version}: {text}" if works else f"Python {version} FAILED:\n{text}", flush=True)
+        print(
+            f"Python {version}: {text}"
+            if works
+            else f"Python {version} FAILED:\n{text}",
+            flush=True,
+        )
     return 0 if all(works for works, _ in answers) else 1
 
 
@@ -60,14 +75,36 @@ def attempt(version: str, folder: Path) -> tuple[bool, str]:
         return True, f"skipped: cannot be set up here. {last_line(error)}"
     try:
         run([python, ROOT / "tools" / "check_wheel.py"], TRY_S, folder)
-        tests = ["-m", "pytest", "-q", "-c", os.devnull, "--rootdir", ROOT, "--noconftest", "-p", "no:cacheprovider"]
-        ran = run([python, *tests, "-k", "not overwritten", *(ROOT / test for test in TESTS)], TRY_S, folder)
+        tests = [
+            "-m",
+            "pytest",
+            "-q",
+            "-c",
+            os.devnull,
+            "--rootdir",
+            ROOT,
+            "--noconftest",
+            "-p",
+            "no:cacheprovider",
+        ]
+        ran = run(
+            [python, *tests, "-k", "not overwritten", *(ROOT / test for test in TESTS)],
+            TRY_S,
+            folder,
+        )
     except subprocess.CalledProcessError as error:
         return False, str(error.stdout)
     except subprocess.TimeoutExpired as error:
         return False, str(error)
-    loaded = "an epoch for torch" if torch else "an epoch for NumPy (no CPU build of torch is at hand)"
-    return True, f"packed, verified, {loaded}; tests: {ran.splitlines()[-1]}; {time.monotonic() - started:.0f} s"
+    loaded = (
+        "an epoch for torch"
+        if torch
+        else "an epoch for NumPy (no CPU build of torch is at hand)"
+    )
+    return (
+        True,
+        f"packed, verified, {loaded}; tests: {ran.splitlines()[-1]}; {time.monotonic() - started:.0f} s",
+    )
 
 
 def attempt_readme(version: str, folder: Path) -> tuple[bool, str]:
@@ -90,7 +127,9 @@ def attempt_readme(version: str, folder: Path) -> tuple[bool, str]:
         return False, str(error.stdout)
     except subprocess.TimeoutExpired as error:
         return True, f"skipped: {last_line(error)}"
-    left_out = "" if line else ", without what needs torch (no CPU build of it is at hand)"
+    left_out = (
+        "" if line else ", without what needs torch (no CPU build of it is at hand)"
+    )
     return True, f"README's blocks ran{left_out}; {time.monotonic() - started:.0f} s"
 
 
@@ -106,13 +145,25 @@ def copy_repository(to: Path) -> None:
 
 def torch_line(python: str) -> str:
     """The command that installs the pinned torch's CPU build: from pip's own indexes, or README's; "": none has it."""
-    pinned = re.search(r"^torch==(.*)$", (ROOT / "tools" / "constraints.txt").read_text(), re.M)
+    pinned = re.search(
+        r"^torch==(.*)$", (ROOT / "tools" / "constraints.txt").read_text(), re.M
+    )
     assert pinned is not None
     build = f"{pinned[1]}+cpu"
     pytorch = re.search(r"--index-url \S+", README.read_text())
     assert pytorch is not None
     for index in ("", pytorch[0]):
-        command = [python, "-m", "pip", "index", "versions", "torch", "--retries", "0", *index.split()]
+        command = [
+            python,
+            "-m",
+            "pip",
+            "index",
+            "versions",
+            "torch",
+            "--retries",
+            "0",
+            *index.split(),
+        ]
         if build in run(command, INSTALL_S, check=False):
             return f"pip install torch=={build} {index}"
     return ""
@@ -125,7 +176,9 @@ def readme_scripts(torch: str) -> tuple[str, str]:
     """
     parts = [["set -euxo pipefail"], ["set -euxo pipefail", "source env/bin/activate"]]
     install, use = parts
-    for language, block in re.findall(r"^```(bash|python)\n(.*?)^```", README.read_text(), re.M | re.S):
+    for language, block in re.findall(
+        r"^```(bash|python)\n(.*?)^```", README.read_text(), re.M | re.S
+    ):
         if language == "python":
             use += [f"python - <<'BLOCK'\n{block}BLOCK"] if torch else []
             continue
@@ -136,43 +189,96 @@ def readme_scripts(torch: str) -> tuple[str, str]:
                 install.append(line if torch else line.replace("[cpu,", "["))
             elif line.startswith("python") and (torch or not NEEDS_TORCH.search(line)):
                 # doctor ends with 1 where something needs attention.
-                use.append(f"{line.partition('#')[0]} || [ $? = 1 ]" if " doctor " in line else line)
+                use.append(
+                    f"{line.partition('#')[0]} || [ $? = 1 ]"
+                    if " doctor " in line
+                    else line
+                )
     return "\n".join(install), "\n".join(use)
 
 
 def find(version: str) -> str | None:
     """Each candidate is run: a version manager's stand-in may be on the PATH without a Python behind it."""
     managed = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    names = [shutil.which(f"python{version}"), *sorted(managed.glob(f"{version}.*/bin/python{version}"), reverse=True)]
+    names = [
+        shutil.which(f"python{version}"),
+        *sorted(managed.glob(f"{version}.*/bin/python{version}"), reverse=True),
+    ]
     for name in filter(None, names):
-        if subprocess.run([name, "-c", "import venv, sqlite3, lzma"], capture_output=True).returncode == 0:
+        if (
+            subprocess.run(
+                [name, "-c", "import venv, sqlite3, lzma"], capture_output=True
+            ).returncode
+            == 0
+        ):
             return str(name)
     return None
 
 
 def install(python: Path) -> bool:
     """Returns whether torch is among it."""
-    pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check", "--no-input"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "--disable-pip-version-check",
+        "--no-input",
+    ]
     constraints = (ROOT / "tools" / "constraints.txt").read_text()
     pinned = re.search(r"^torch==(.*)$", constraints, re.M)
     assert pinned is not None
-    torch = f"{pinned[1]}+cpu" in run([*pip, "index", "versions", "torch"], INSTALL_S, check=False)
-    lists = dict(re.findall(r"^(\w+) = \[(.*)\]", (ROOT / "pyproject.toml").read_text(), re.M))
-    wanted = [one for name in ("cpu", "dali") for one in re.findall(r'"(.*?)"', lists[name])]
+    torch = f"{pinned[1]}+cpu" in run(
+        [*pip, "index", "versions", "torch"], INSTALL_S, check=False
+    )
+    lists = dict(
+        re.findall(r"^(\w+) = \[(.*)\]", (ROOT / "pyproject.toml").read_text(), re.M)
+    )
+    wanted = [
+        one for name in ("cpu", "dali") for one in re.findall(r'"(.*?)"', lists[name])
+    ]
     wanted = [one for one in wanted if torch or not one.startswith("torch")]
-    run([*pip, "install", "--quiet", "--no-compile", ROOT, "pytest", *wanted], INSTALL_S)
+    run(
+        [*pip, "install", "--quiet", "--no-compile", ROOT, "pytest", *wanted], INSTALL_S
+    )
     # What the decoder is compared with; the newest Pythons wait for its wheels.
-    run([*pip, "install", "--quiet", "--no-compile", "--only-binary", ":all:", "simplejpeg"], INSTALL_S, check=False)
+    run(
+        [
+            *pip,
+            "install",
+            "--quiet",
+            "--no-compile",
+            "--only-binary",
+            ":all:",
+            "simplejpeg",
+        ],
+        INSTALL_S,
+        check=False,
+    )
     return torch
 
 
-def run(command: list[str | Path], most_s: float, folder: Path = ROOT, check: bool = True, **places: str) -> str:
+def run(
+    command: list[str | Path],
+    most_s: float,
+    folder: Path = ROOT,
+    check: bool = True,
+    **places: str,
+) -> str:
     """What the command says. It ends with all that it started."""
     constraints = str(ROOT / "tools" / "constraints.txt")
-    environment = {**os.environ, "PIP_CONSTRAINT": constraints, "PYTHONPATH": str(ROOT / "tests"), **places}
+    environment = {
+        **os.environ,
+        "PIP_CONSTRAINT": constraints,
+        "PYTHONPATH": str(ROOT / "tests"),
+        **places,
+    }
     words = [str(word) for word in command]
     both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(words, cwd=folder, env=environment, text=True, start_new_session=True, **both) as process:
+    with subprocess.Popen(
+        words, cwd=folder, env=environment, text=True, start_new_session=True, **both
+    ) as process:
         try:
             said, _ = process.communicate(timeout=most_s)
         except subprocess.TimeoutExpired:
@@ -187,7 +293,10 @@ def last_line(error: subprocess.CalledProcessError | subprocess.TimeoutExpired) 
     if isinstance(error, subprocess.TimeoutExpired):
         return f"It took longer than {error.timeout:.0f} s, as with a slow network or a busy machine"
     said = str(error.stdout)
-    return next((line.strip() for line in reversed(said.splitlines()) if line.strip()), str(error))
+    return next(
+        (line.strip() for line in reversed(said.splitlines()) if line.strip()),
+        str(error),
+    )
 
 
 if __name__ == "__main__":

@@ -66,14 +66,20 @@ KINDS = {
     "windows": Kind({"shuffle": gpuload.Shuffle(window=2)}),
     "stored": Kind({"shuffle": False}),
     "subset": Kind({"shuffle": gpuload.Shuffle(window=3)}, subset=True),
-    "lanes": Kind({"shuffle": gpuload.Shuffle(window=1, lanes=4)}, in_order=False, worlds=(1, 2, 4)),
+    "lanes": Kind(
+        {"shuffle": gpuload.Shuffle(window=1, lanes=4)},
+        in_order=False,
+        worlds=(1, 2, 4),
+    ),
     "weights": Kind({"sampling": gpuload.Weights(WEIGHTS)}),
     "balance": Kind({"sampling": gpuload.Balance("label")}),
     "repeated": Kind({"sampling": gpuload.Repeated(3)}, in_order=False),
     "mixture": Kind({}),
     "stratified": Kind({}),
     "buckets": Kind(
-        {"augment": gpuload.Augment(SIZES, crop="cover", dtype="uint8")}, fixed=True, worlds=(1, 2, 3, 4, 6)
+        {"augment": gpuload.Augment(SIZES, crop="cover", dtype="uint8")},
+        fixed=True,
+        worlds=(1, 2, 3, 4, 6),
     ),
 }
 
@@ -122,7 +128,9 @@ class Run:
         """Compares a global batch with the order."""
         start = self.begin + self.samples
         expected = self.rows[start : start + len(batch)]
-        if (batch if self.in_order else sorted(batch)) != (expected if self.in_order else sorted(expected)):
+        if (batch if self.in_order else sorted(batch)) != (
+            expected if self.in_order else sorted(expected)
+        ):
             raise WrongOrderError(f"position {start}: {batch} instead of {expected}")
         self.samples += len(batch)
 
@@ -153,7 +161,12 @@ def pack_set(folder: Path) -> Path:
     def samples() -> Iterator[dict[str, Any]]:
         for number in range(SAMPLES):
             height, width = shapes[number % 3]
-            yield {"image": Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8)), "label": number % 4}
+            yield {
+                "image": Image.fromarray(
+                    rng.integers(0, 256, (height, width, 3), np.uint8)
+                ),
+                "label": number % 4,
+            }
 
     gpuload.pack(samples(), folder, workers=1, maxcount=7, progress=False)
     return folder / "train"
@@ -162,29 +175,49 @@ def pack_set(folder: Path) -> Path:
 def data_of(name: str, packed: Path) -> Any:
     dataset = gpuload.Dataset(packed)
     if name in ("mixture", "stratified"):
-        parts = [(dataset.subset(range(40)), 3), (dataset.subset(range(30, SAMPLES)), 1)]
-        return gpuload.mix(parts, batches="stratified" if name == "stratified" else "shuffled")
+        parts = [
+            (dataset.subset(range(40)), 3),
+            (dataset.subset(range(30, SAMPLES)), 1),
+        ]
+        return gpuload.mix(
+            parts, batches="stratified" if name == "stratified" else "shuffled"
+        )
     return dataset.subset(range(5, 50)) if KINDS[name].subset else dataset
 
 
 def load(data: Any, batch_size: int, **options: Any) -> gpuload.DaliIterator:
-    usual = {"augment": gpuload.Augment(8, dtype="uint8"), "device": "cpu", "num_threads": 1, "decoder": "native"}
-    return gpuload.DaliIterator(data, batch_size, fields=("index", "image"), **{**usual, **options})
+    usual = {
+        "augment": gpuload.Augment(8, dtype="uint8"),
+        "device": "cpu",
+        "num_threads": 1,
+        "decoder": "native",
+    }
+    return gpuload.DaliIterator(
+        data, batch_size, fields=("index", "image"), **{**usual, **options}
+    )
 
 
 def rows_of(loader: gpuload.DaliIterator, batch: Any) -> list[Row]:
     """The samples of a batch, without those that only keep a rank in step."""
     index, images = batch
     count = len(index) - loader.padding
-    return [(int(index[row]), zlib.crc32(images[row].numpy().tobytes())) for row in range(count)]
+    return [
+        (int(index[row]), zlib.crc32(images[row].numpy().tobytes()))
+        for row in range(count)
+    ]
 
 
 @functools.cache
-def order_alone(name: str, packed: Path, seed: int, global_batch: int) -> tuple[list[Row], int]:
+def order_alone(
+    name: str, packed: Path, seed: int, global_batch: int
+) -> tuple[list[Row], int]:
     """The order of one process, and the samples of a pass."""
     options = {**KINDS[name].options, "seed": seed, "drop_last": KINDS[name].fixed}
     with load(data_of(name, packed), global_batch, **options) as loader:
-        epochs = [[row for batch in loader for row in rows_of(loader, batch)] for _ in range(PASSES)]
+        epochs = [
+            [row for batch in loader for row in rows_of(loader, batch)]
+            for _ in range(PASSES)
+        ]
     return [row for epoch in epochs for row in epoch], len(epochs[0])
 
 
@@ -197,28 +230,47 @@ def play(name: str, packed: Path, drawn: random.Random) -> Counter[str]:
     kind = KINDS[name]
     data = data_of(name, packed)
     options = {**kind.options, "seed": drawn.randrange(4)}
-    options["drop_last"] = drawn.choice([True, True, False, "exact", "even"]) if not kind.fixed else True
+    options["drop_last"] = (
+        drawn.choice([True, True, False, "exact", "even"]) if not kind.fixed else True
+    )
     is_virtual = drawn.random() < 0.5
     global_batch = drawn.choice([12, 24])
-    rows, pass_samples = order_alone(name, packed, options["seed"], global_batch if kind.fixed else 12)
+    rows, pass_samples = order_alone(
+        name, packed, options["seed"], global_batch if kind.fixed else 12
+    )
     run = Run(rows, pass_samples, options["drop_last"], is_virtual, kind.in_order)
     state: dict[str, Any] | None = None
     for _ in range(drawn.randint(2, 5)):
-        world = drawn.choice([world for world in kind.worlds if not kind.fixed or global_batch % world == 0])
-        batch_size = global_batch // world if kind.fixed else drawn.randint(1, max(40 // world, 1))
+        world = drawn.choice(
+            [
+                world
+                for world in kind.worlds
+                if not kind.fixed or global_batch % world == 0
+            ]
+        )
+        batch_size = (
+            global_batch // world
+            if kind.fixed
+            else drawn.randint(1, max(40 // world, 1))
+        )
         if name == "lanes":
             batch_size = drawn.choice([4, 8]) // world * drawn.randint(1, 3)
         steps = drawn.randint(1, 8) if is_virtual else None
         fuse = Fuse()
         more = {**options, "steps_per_epoch": steps, "batch_transforms": [fuse]}
-        loaders = [load(data, batch_size, rank=rank, world_size=world, **more) for rank in range(world)]
+        loaders = [
+            load(data, batch_size, rank=rank, world_size=world, **more)
+            for rank in range(world)
+        ]
         if state is not None:
             run.events["resumes"] += 1
             for loader in loaders:
                 loader.load_state_dict(state)
         epoch_samples = pass_samples if steps is None else steps * batch_size * world
         for _ in range(drawn.randint(1, 3)):
-            if run.begin + run.samples + 2 * max(epoch_samples, pass_samples) > len(rows):
+            if run.begin + run.samples + 2 * max(epoch_samples, pass_samples) > len(
+                rows
+            ):
                 break
             run.begin_loop()
             told = drawn.choice(["nothing", "set_epoch", "sampler", "an earlier epoch"])
@@ -226,9 +278,13 @@ def play(name: str, packed: Path, drawn: random.Random) -> Counter[str]:
                 if told == "set_epoch":
                     loader.set_epoch(run.epoch)
                 elif told != "nothing":
-                    loader.sampler.set_epoch(run.epoch if told == "sampler" else drawn.randint(0, run.epoch))
+                    loader.sampler.set_epoch(
+                        run.epoch if told == "sampler" else drawn.randint(0, run.epoch)
+                    )
             loop(run, loaders, fuse, drawn, epoch_samples, batch_size * world)
-        state = json.loads(json.dumps(loaders[0].state_dict()))  # of a loop that was left: where it was left
+        state = json.loads(
+            json.dumps(loaders[0].state_dict())
+        )  # of a loop that was left: where it was left
         run.left_at = None
         for loader in loaders:
             loader.close()
@@ -268,7 +324,13 @@ def loop(
             break
         if any(part is None for part in parts):
             raise WrongOrderError("a rank has fewer batches")
-        run.take([row for loader, part in zip(loaders, parts, strict=True) for row in rows_of(loader, part)])
+        run.take(
+            [
+                row
+                for loader, part in zip(loaders, parts, strict=True)
+                for row in rows_of(loader, part)
+            ]
+        )
         run.events["steps"] += 1
         check_states(run, loaders)
         steps -= 1
@@ -308,15 +370,22 @@ def check_states(run: Run, loaders: list[gpuload.DaliIterator]) -> None:
         raise WrongOrderError(f"ranks tell {texts}")
     (text,) = texts
     found = {name: json.loads(text)[name] for name in ("epoch", "begin", "samples")}
-    if found != {"epoch": run.epoch, "begin": run.begin, "samples": run.samples} or len(text) > MOST_STATE_BYTES:
+    if (
+        found != {"epoch": run.epoch, "begin": run.begin, "samples": run.samples}
+        or len(text) > MOST_STATE_BYTES
+    ):
         raise WrongOrderError(
             f"the state is {text}, expected epoch {run.epoch}, begin {run.begin}, samples {run.samples}"
         )
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=100, help="sequences that are played to their end")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--count", type=int, default=100, help="sequences that are played to their end"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the first sequence")
     args = parser.parse_args(argv)
     if args.count < 1:
@@ -338,7 +407,9 @@ def main(argv: list[str] | None = None) -> int:
                 print(f"sequence {seed} ({name}): {error}")
                 return 1
             seed += 1
-    print(f"{kinds.total()} sequences held, {refused} were refused: {dict(sorted(kinds.items()))}")
+    print(
+        f"{kinds.total()} sequences held, {refused} were refused: {dict(sorted(kinds.items()))}"
+    )
     print(f"in them: {dict(sorted(events.items()))}")
     return 0
 

@@ -43,14 +43,20 @@ from gpuload.packing.packer import pack
 _SILENT_S = 60.0  # without a report, a process waits for ever
 _ENDING_S = 10.0  # that threads may take to end
 _IMAGES, _BATCH = 60, 7
-_STAYING = ("gpuload-compile", "gpuload-download")  # threads of the process, not of a loader
+_STAYING = (
+    "gpuload-compile",
+    "gpuload-download",
+)  # threads of the process, not of a loader
 
 
 def samples() -> Iterator[dict[str, Any]]:
     rng = np.random.default_rng(0)
     for number in range(_IMAGES):
         coarse = rng.integers(0, 256, (4, 5, 3), np.uint8)
-        yield {"image": np.asarray(Image.fromarray(coarse).resize((64, 48))), "label": number % 3}
+        yield {
+            "image": np.asarray(Image.fromarray(coarse).resize((64, 48))),
+            "label": number % 3,
+        }
 
 
 class Interrupts:
@@ -148,7 +154,9 @@ class Rounds:
         loader = self._open()
         for _ in range(5):
             self.interrupts.during("preview", partial(loader.preview, 8))
-        if [batch[0].tolist() for batch in loader] != self._expected[: len(self._expected) // 3]:
+        if [batch[0].tolist() for batch in loader] != self._expected[
+            : len(self._expected) // 3
+        ]:
             self.faults.append("preview: the loop after it has other samples")
         loader.close()
         self._look_for_threads("preview")
@@ -160,19 +168,34 @@ class Rounds:
             time.sleep(0.01)
             gc.collect()
         if left:
-            self.faults.append(f"{name}: {len(left)} threads are left, such as {left[0]}")
+            self.faults.append(
+                f"{name}: {len(left)} threads are left, such as {left[0]}"
+            )
             raise SystemExit(1)  # what is left would be found in each later round, too
 
 
 def _difference(found: list[list[int]], expected: list[list[int]]) -> str:
-    number = next((n for n, pair in enumerate(zip(found, expected, strict=False)) if pair[0] != pair[1]), len(expected))
-    kind = "lost" if expected[number + 1 :] == found[number : len(expected) - 1] else "not that of the undisturbed run"
+    number = next(
+        (
+            n
+            for n, pair in enumerate(zip(found, expected, strict=False))
+            if pair[0] != pair[1]
+        ),
+        len(expected),
+    )
+    kind = (
+        "lost"
+        if expected[number + 1 :] == found[number : len(expected) - 1]
+        else "not that of the undisturbed run"
+    )
     return f"batch {number} is {kind}"
 
 
 def _threads() -> list[str]:
     names = [thread.name for thread in threading.enumerate()]
-    return [name for name in names if name.startswith("gpuload-") and name not in _STAYING]
+    return [
+        name for name in names if name.startswith("gpuload-") and name not in _STAYING
+    ]
 
 
 def be_interrupted(folder: Path, decoder: str, seed: int) -> None:
@@ -188,7 +211,10 @@ def be_interrupted(folder: Path, decoder: str, seed: int) -> None:
 
 
 def _report(rounds: Rounds) -> None:
-    print(json.dumps({"signals": rounds.interrupts.came, "faults": rounds.faults}), flush=True)
+    print(
+        json.dumps({"signals": rounds.interrupts.came, "faults": rounds.faults}),
+        flush=True,
+    )
 
 
 class Child:
@@ -229,7 +255,9 @@ class Child:
         self.process.communicate()
 
 
-def interrupt(folder: Path, decoders: list[str], count: int, processes: int, seed: int) -> dict[str, Any]:
+def interrupt(
+    folder: Path, decoders: list[str], count: int, processes: int, seed: int
+) -> dict[str, Any]:
     """Runs processes until so many signals have come."""
     children: list[Child] = []
     ended: list[Child] = []
@@ -255,7 +283,12 @@ def interrupt(folder: Path, decoders: list[str], count: int, processes: int, see
             children.remove(child)
             ended.append(child)
             start()
-        print(f"\r{total().total():,} signals, {time.monotonic() - begun:,.0f} s", end="", file=sys.stderr, flush=True)
+        print(
+            f"\r{total().total():,} signals, {time.monotonic() - begun:,.0f} s",
+            end="",
+            file=sys.stderr,
+            flush=True,
+        )
     print(file=sys.stderr)
     for child in children:
         child.end()
@@ -273,11 +306,24 @@ def interrupt(folder: Path, decoders: list[str], count: int, processes: int, see
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--signals", type=int, default=500, help="at least so many (default 500)")
-    parser.add_argument("--processes", type=int, default=1, help="at a time (default 1)")
-    parser.add_argument("--decoder", choices=("native", "dali", "all"), default="all", help="(%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments (default 0)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--signals", type=int, default=500, help="at least so many (default 500)"
+    )
+    parser.add_argument(
+        "--processes", type=int, default=1, help="at a time (default 1)"
+    )
+    parser.add_argument(
+        "--decoder",
+        choices=("native", "dali", "all"),
+        default="all",
+        help="(%(default)s)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the moments (default 0)"
+    )
     parser.add_argument("--json", type=Path, help="where to write the figures")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
@@ -288,11 +334,22 @@ def main(argv: list[str] | None = None) -> int:
         parser.error("expected --signals and --processes of at least 1")
     decoders = ["native", "dali"] if args.decoder == "all" else [args.decoder]
     with tempfile.TemporaryDirectory() as folder:
-        pack(samples(), Path(folder), workers=1, maxcount=20, encode="jpeg", shuffle=False)
-        result = interrupt(Path(folder, "train"), decoders, args.signals, args.processes, args.seed)
+        pack(
+            samples(),
+            Path(folder),
+            workers=1,
+            maxcount=20,
+            encode="jpeg",
+            shuffle=False,
+        )
+        result = interrupt(
+            Path(folder, "train"), decoders, args.signals, args.processes, args.seed
+        )
     for fault in result["faults"]:
         print(fault)
-    print(f"{result['signals']:,} signals in {result['seconds']:,.0f} s, {len(result['faults'])} faults")
+    print(
+        f"{result['signals']:,} signals in {result['seconds']:,.0f} s, {len(result['faults'])} faults"
+    )
     if args.json:
         args.json.write_text(json.dumps(result) + "\n")
     return 1 if result["faults"] else 0

@@ -43,7 +43,9 @@ import gpuload
 from gpuload import Augment
 from gpuload.packing.packer import pack
 
-_EACH = 3  # epochs of one loader; in the last of them it is closed and resumed by another
+_EACH = (
+    3  # epochs of one loader; in the last of them it is closed and resumed by another
+)
 _MIB = 1 << 20
 _DALI_KEEPS = 2100  # bytes of each pipeline, tools/results/dali-leak.json
 _MOST_RECORDS = 1000  # in the JSON; the faults and slopes are those of all
@@ -60,26 +62,47 @@ class Loop:
 
 def loops(decoders: list[str]) -> list[Loop]:
     everything = ("key", "image", "label", "boxes", "mask", "caption")
-    center = {"augment": Augment(64, crop="center", flip=0, dtype="uint8"), "fields": ("key", "image", "mask")}
+    center = {
+        "augment": Augment(64, crop="center", flip=0, dtype="uint8"),
+        "fields": ("key", "image", "mask"),
+    }
     found = []
     for decoder in decoders:
         use = {"decoder": decoder}
-        fixed = decoder != "both"  # of which the epoch decides who decodes which image, and they differ by rounding
+        fixed = (
+            decoder != "both"
+        )  # of which the epoch decides who decodes which image, and they differ by rounding
         found += [
-            Loop(f"{decoder}, center crops", {**use, **center, "batch_size": 32, "shuffle": False}, fixed),
-            Loop(f"{decoder}, all fields", {**use, "augment": Augment(64), "fields": everything, "batch_size": 24}),
+            Loop(
+                f"{decoder}, center crops",
+                {**use, **center, "batch_size": 32, "shuffle": False},
+                fixed,
+            ),
+            Loop(
+                f"{decoder}, all fields",
+                {**use, "augment": Augment(64), "fields": everything, "batch_size": 24},
+            ),
             Loop(f"{decoder}, whole images", {**use, **center, "batch_size": 7}, fixed),
             Loop(
                 f"{decoder}, two views of growing size",
                 {
                     **use,
-                    "augment": {0: [Augment(32), Augment(48)], 1: [Augment(64), Augment(80)]},
+                    "augment": {
+                        0: [Augment(32), Augment(48)],
+                        1: [Augment(64), Augment(80)],
+                    },
                     "fields": ("key", "image"),
                     "batch_size": 48,
                 },
             ),
         ]
-    return [*found, Loop("labels alone", {"augment": Augment(8), "fields": ("key", "label"), "batch_size": 64})]
+    return [
+        *found,
+        Loop(
+            "labels alone",
+            {"augment": Augment(8), "fields": ("key", "label"), "batch_size": 64},
+        ),
+    ]
 
 
 def samples(count: int) -> Iterator[dict[str, Any]]:
@@ -88,7 +111,11 @@ def samples(count: int) -> Iterator[dict[str, Any]]:
         width, height = (int(side) for side in rng.integers(24, 200, 2))
         coarse = rng.integers(0, 256, (4, 5, 3), np.uint8)
         yield {
-            "image": np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)),
+            "image": np.asarray(
+                Image.fromarray(coarse).resize(
+                    (width, height), Image.Resampling.BICUBIC
+                )
+            ),
             "name": f"{number:06d}",
             "label": f"class {number % 7}",
             "boxes": [[0, 0, width / 2, height]] * (number % 3),
@@ -98,7 +125,9 @@ def samples(count: int) -> Iterator[dict[str, Any]]:
         }
 
 
-def epoch(loader: gpuload.DaliIterator, loop: Loop, stop: int | None = None) -> tuple[list[str], int]:
+def epoch(
+    loader: gpuload.DaliIterator, loop: Loop, stop: int | None = None
+) -> tuple[list[str], int]:
     """The keys of an epoch, or of its first batches, and a checksum of its pixels in whatever order they come."""
     names, keys, checksum = loop.options["fields"], [], 0
     for number, batch in enumerate(loader):
@@ -107,7 +136,9 @@ def epoch(loader: gpuload.DaliIterator, loop: Loop, stop: int | None = None) -> 
         if loop.fixed:
             parts = [fields["image"].numpy(), fields["mask"].numpy()]
             for row, key in enumerate(fields["key"]):
-                checksum += zlib.crc32(b"".join([key.encode(), *(part[row].tobytes() for part in parts)]))
+                checksum += zlib.crc32(
+                    b"".join([key.encode(), *(part[row].tobytes() for part in parts)])
+                )
         if number + 1 == stop:
             break
     return keys, checksum
@@ -130,7 +161,9 @@ class Records:
             values.append(used[name])
 
 
-def run_loop(folder: Path, loop: Loop, turn: int) -> Iterator[tuple[list[str], int | None]]:
+def run_loop(
+    folder: Path, loop: Loop, turn: int
+) -> Iterator[tuple[list[str], int | None]]:
     """Some epochs, the last interrupted and resumed: the keys of each, and its checksum where its pixels are fixed."""
     options = {
         "device": "cpu",
@@ -143,11 +176,15 @@ def run_loop(folder: Path, loop: Loop, turn: int) -> Iterator[tuple[list[str], i
     dataset = gpuload.Dataset(folder, verify="sha256")
     loader = gpuload.DaliIterator(dataset, **options)
     for number in range(_EACH):
-        keys, checksum = epoch(loader, loop, stop=None if number < _EACH - 1 else max(1, len(loader) // 2))
+        keys, checksum = epoch(
+            loader, loop, stop=None if number < _EACH - 1 else max(1, len(loader) // 2)
+        )
         if number == _EACH - 1:
             state = json.loads(json.dumps(loader.state_dict()))
             loader.close()
-            loader = gpuload.DaliIterator(dataset, **{**options, "batch_size": options["batch_size"] + 1})
+            loader = gpuload.DaliIterator(
+                dataset, **{**options, "batch_size": options["batch_size"] + 1}
+            )
             loader.load_state_dict(state)
             rest, more = epoch(loader, loop)
             keys, checksum = keys + rest, checksum + more
@@ -189,8 +226,17 @@ def drift(values: Sequence[int]) -> float:
     return float(np.median((y[second] - y[first]) / (second - first)) * len(y))
 
 
-def soak(folder: Path, decoders: list[str], epochs: int, seconds: float, images: int) -> dict[str, Any]:
-    pack(samples(images), folder, workers=1, maxcount=max(1, images // 8), encode="jpeg", shuffle=False)
+def soak(
+    folder: Path, decoders: list[str], epochs: int, seconds: float, images: int
+) -> dict[str, Any]:
+    pack(
+        samples(images),
+        folder,
+        workers=1,
+        maxcount=max(1, images // 8),
+        encode="jpeg",
+        shuffle=False,
+    )
     dataset = gpuload.Dataset(folder / "train")
     expected = sorted(dataset.keys(range(len(dataset))))
     ways, records, faults = loops(decoders), Records(), []
@@ -200,16 +246,32 @@ def soak(folder: Path, decoders: list[str], epochs: int, seconds: float, images:
         for loop in ways:
             for keys, checksum in run_loop(dataset.folder, loop, turn):
                 if sorted(keys) != expected:
-                    faults.append(f"epoch {len(records)} ({loop.name}): its keys are not those of the set")
-                if checksum is not None and checksums.setdefault(loop.name, checksum) != checksum:
-                    faults.append(f"epoch {len(records)} ({loop.name}): the checksum of its pixels is another one")
-                records.append(ways.index(loop), round(time.monotonic() - begun, 2), usage())
+                    faults.append(
+                        f"epoch {len(records)} ({loop.name}): its keys are not those of the set"
+                    )
+                if (
+                    checksum is not None
+                    and checksums.setdefault(loop.name, checksum) != checksum
+                ):
+                    faults.append(
+                        f"epoch {len(records)} ({loop.name}): the checksum of its pixels is another one"
+                    )
+                records.append(
+                    ways.index(loop), round(time.monotonic() - begun, 2), usage()
+                )
         turn += 1
-        print(f"\r{len(records):,} epochs, {time.monotonic() - begun:,.0f} s", end="", file=sys.stderr, flush=True)
+        print(
+            f"\r{len(records):,} epochs, {time.monotonic() - begun:,.0f} s",
+            end="",
+            file=sys.stderr,
+            flush=True,
+        )
     print(file=sys.stderr)
     settled = 2 * _EACH * len(ways)
     drifts = {name: drift(values[settled:]) for name, values in records.used.items()}
-    pipelines = 2 * turn * sum(loop.options.get("decoder") in ("dali", "both") for loop in ways)
+    pipelines = (
+        2 * turn * sum(loop.options.get("decoder") in ("dali", "both") for loop in ways)
+    )
     own = max(8 * _MIB, 0.02 * records.used["memory"][-1])
     limits = {"memory": own + _DALI_KEEPS * pipelines, "handles": 1, "threads": 1}
     faults += [
@@ -243,22 +305,41 @@ def soak(folder: Path, decoders: list[str], epochs: int, seconds: float, images:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=50, help="at least so many (default 50)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--epochs", type=int, default=50, help="at least so many (default 50)"
+    )
     parser.add_argument("--hours", type=float, default=0, help="at least so long")
-    parser.add_argument("--images", type=int, default=300, help="in the set (default 300)")
-    parser.add_argument("--decoder", choices=("native", "dali", "both", "all"), default="all", help="(%(default)s)")
+    parser.add_argument(
+        "--images", type=int, default=300, help="in the set (default 300)"
+    )
+    parser.add_argument(
+        "--decoder",
+        choices=("native", "dali", "both", "all"),
+        default="all",
+        help="(%(default)s)",
+    )
     parser.add_argument("--json", type=Path, help="where to write the figures")
     args = parser.parse_args(argv)
     if args.epochs < 1 or args.hours < 0 or args.images < 60:
-        parser.error("expected --epochs of at least 1, --hours of at least 0 and --images of at least 60")
+        parser.error(
+            "expected --epochs of at least 1, --hours of at least 0 and --images of at least 60"
+        )
     decoders = ["native", "dali", "both"] if args.decoder == "all" else [args.decoder]
     with tempfile.TemporaryDirectory() as folder:
-        result = soak(Path(folder), decoders, args.epochs, args.hours * 3600, args.images)
+        result = soak(
+            Path(folder), decoders, args.epochs, args.hours * 3600, args.images
+        )
     for fault in result["faults"]:
         print(fault)
-    drifts = ", ".join(f"{name} {value:+,.1f}" for name, value in result["drift"].items())
-    print(f"{result['epochs']:,} epochs in {result['seconds']:,.0f} s, {len(result['faults'])} faults; drift: {drifts}")
+    drifts = ", ".join(
+        f"{name} {value:+,.1f}" for name, value in result["drift"].items()
+    )
+    print(
+        f"{result['epochs']:,} epochs in {result['seconds']:,.0f} s, {len(result['faults'])} faults; drift: {drifts}"
+    )
     if args.json:
         args.json.write_text(json.dumps(result) + "\n")
     return 1 if result["faults"] else 0

@@ -259,7 +259,11 @@ def notebook(cells: list[str]) -> dict[str, Any]:
     for number, text in enumerate(cells):
         code = text.startswith("#!")
         source = textwrap.dedent(text.removeprefix("#!").strip("\n")).strip()
-        cell: dict[str, Any] = {"cell_type": "code" if code else "markdown", "id": f"cell-{number}", "metadata": {}}
+        cell: dict[str, Any] = {
+            "cell_type": "code" if code else "markdown",
+            "id": f"cell-{number}",
+            "metadata": {},
+        }
         if code:
             cell |= {"execution_count": None, "outputs": []}
         made.append(cell | {"source": source.splitlines(keepends=True)})
@@ -271,13 +275,16 @@ def notebook(cells: list[str]) -> dict[str, Any]:
 def texts() -> dict[str, str]:
     """The content of each file."""
     return {
-        f"{name}.ipynb": json.dumps(notebook(cells), indent=1, ensure_ascii=False) + "\n"
+        f"{name}.ipynb": json.dumps(notebook(cells), indent=1, ensure_ascii=False)
+        + "\n"
         for name, cells in NOTEBOOKS.items()
     }
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.parse_args(arguments)
     for name, text in texts().items():
         (FOLDER / name).write_text(text)

@@ -11,9 +11,35 @@ import numpy as np
 from gpuload import checks
 from gpuload.augment.crops import CROP, CropName, Geometry, Images, Resize
 from gpuload.augment.translate import arguments_of
-from gpuload.augment.views import DType, Form, Interpolation, Layout, Normalize, PlannedFunction, View
-from gpuload.checks import PROBABILITY, Rule, check, instance, member, optional, settings, shown
-from gpuload.draws import AUGMENT, CROP_DRAWS, FUNCTION, TRANSFORM, each_key, make_key, random_bits, uniform
+from gpuload.augment.views import (
+    DType,
+    Form,
+    Interpolation,
+    Layout,
+    Normalize,
+    PlannedFunction,
+    View,
+)
+from gpuload.checks import (
+    PROBABILITY,
+    Rule,
+    check,
+    instance,
+    member,
+    optional,
+    settings,
+    shown,
+)
+from gpuload.draws import (
+    AUGMENT,
+    CROP_DRAWS,
+    FUNCTION,
+    TRANSFORM,
+    each_key,
+    make_key,
+    random_bits,
+    uniform,
+)
 from gpuload.errors import ArgumentError
 from gpuload.fields.images import GRAY, MODE, Pixels
 from gpuload.functions.function import Function
@@ -66,13 +92,25 @@ def _as_transforms(value: Any) -> tuple[Any, ...]:
 
 
 _SIZE = optional(
-    checks.either(f"{checks.SIDES.expected}, or gpuload.Buckets(...)", instance("", Buckets), checks.SIDES)
+    checks.either(
+        f"{checks.SIDES.expected}, or gpuload.Buckets(...)",
+        instance("", Buckets),
+        checks.SIDES,
+    )
 )
-_TRANSFORMS = Rule("a list of gpuload.transforms, such as [RandAugment()]", _as_transforms)
+_TRANSFORMS = Rule(
+    "a list of gpuload.transforms, such as [RandAugment()]", _as_transforms
+)
 _NORMALIZE = optional(
-    checks.either("gpuload.Normalize(mean, std), 'image'", instance("", Normalize), checks.choice("image"))
+    checks.either(
+        "gpuload.Normalize(mean, std), 'image'",
+        instance("", Normalize),
+        checks.choice("image"),
+    )
 )
-_CONFIG = optional(instance("a dict, as timm.data.resolve_model_data_config gives it", Mapping))
+_CONFIG = optional(
+    instance("a dict, as timm.data.resolve_model_data_config gives it", Mapping)
+)
 
 
 @settings
@@ -120,8 +158,12 @@ class Augment:
     crop: Annotated[CropName | Geometry, CROP] = "random"
     flip: Annotated[float | None, optional(PROBABILITY)] = None
     vertical_flip: Annotated[float, PROBABILITY] = 0.0
-    interpolation: Annotated[Interpolation, member(*get_args(Interpolation))] = "bilinear"
-    transforms: Annotated[Sequence[Transform | RandomErasing | Function], _TRANSFORMS] = ()
+    interpolation: Annotated[Interpolation, member(*get_args(Interpolation))] = (
+        "bilinear"
+    )
+    transforms: Annotated[
+        Sequence[Transform | RandomErasing | Function], _TRANSFORMS
+    ] = ()
     normalize: Annotated[Normalize | Literal["image"] | None, _NORMALIZE] = Normalize()
     dtype: Annotated[DType, member(*get_args(DType))] = "float32"
     layout: Annotated[Layout, member(*get_args(Layout))] = "NCHW"
@@ -129,7 +171,9 @@ class Augment:
 
     def __post_init__(self) -> None:
         if self.dtype == "uint8" and self.normalize == "image":
-            raise ArgumentError("Augment(normalize='image', dtype='uint8'): standardised pixels need a float dtype")
+            raise ArgumentError(
+                "Augment(normalize='image', dtype='uint8'): standardised pixels need a float dtype"
+            )
         if self.mode is not None:
             self.check_pixels(Pixels.of_mode(self.mode))
         elif isinstance(self.normalize, Normalize):
@@ -162,12 +206,18 @@ class Augment:
         if not own:
             return
         if self.normalize == "image":
-            raise ArgumentError("Augment(normalize='image', size=None): needs images of one size. Use Normalize(...)")
+            raise ArgumentError(
+                "Augment(normalize='image', size=None): needs images of one size. Use Normalize(...)"
+            )
         for transform in parts_of(self.transforms):
             if not getattr(transform, "any_size", False):
-                raise ArgumentError(f"{type(transform).__name__}: needs images of one size, thus Augment(size=…)")
+                raise ArgumentError(
+                    f"{type(transform).__name__}: needs images of one size, thus Augment(size=…)"
+                )
 
-    def check_pixels(self, pixels: Pixels, measured: tuple[Any, Any] = (None, None)) -> None:
+    def check_pixels(
+        self, pixels: Pixels, measured: tuple[Any, Any] = (None, None)
+    ) -> None:
         """Checks it against the pixels of a set.
 
         measured: mean and std of the set, for the message.
@@ -177,21 +227,34 @@ class Augment:
         """
         are = f"the images have {pixels.in_words} (mode {pixels.mode})"
         if self.dtype == "uint8" and pixels.dtype != "uint8":
-            raise ArgumentError(f"Augment(dtype='uint8'): {are}, which uint8 does not hold. Use float32")
-        if isinstance(self.normalize, Normalize) and (self.dtype != "uint8" or self._erasing is not None):
+            raise ArgumentError(
+                f"Augment(dtype='uint8'): {are}, which uint8 does not hold. Use float32"
+            )
+        if isinstance(self.normalize, Normalize) and (
+            self.dtype != "uint8" or self._erasing is not None
+        ):
             self.normalize.check_pixels(pixels, are, measured)
         if pixels.is_rgb:
             return
         for one in (self._geometry, *parts_of(self.transforms)):
             for name in ("fill", "value"):
                 if isinstance(fill := getattr(one, name, None), tuple | str):
-                    raise ArgumentError(f"{type(one).__name__}({name}={fill!r}): is for RGB, and {are}. Use one number")
+                    raise ArgumentError(
+                        f"{type(one).__name__}({name}={fill!r}): is for RGB, and {are}. Use one number"
+                    )
         defined = (
-            {"any"} | ({"bytes"} if pixels.dtype == "uint8" else set()) | ({"colours"} if pixels == GRAY else set())
+            {"any"}
+            | ({"bytes"} if pixels.dtype == "uint8" else set())
+            | ({"colours"} if pixels == GRAY else set())
         )
         for one in parts_of(self.transforms):
-            if not isinstance(one, Function) and getattr(one, "defined_for", "") not in defined:
-                raise ArgumentError(f"{type(one).__name__}: is not defined for such pixels; {are}. Leave it out")
+            if (
+                not isinstance(one, Function)
+                and getattr(one, "defined_for", "") not in defined
+            ):
+                raise ArgumentError(
+                    f"{type(one).__name__}: is not defined for such pixels; {are}. Leave it out"
+                )
 
     @property
     def sizes(self) -> tuple[HeightWidth, ...]:
@@ -228,15 +291,33 @@ class Augment:
     @property
     def function(self) -> Function | None:
         """The user's, among the transforms."""
-        return next((transform for transform in self.transforms if isinstance(transform, Function)), None)
+        return next(
+            (
+                transform
+                for transform in self.transforms
+                if isinstance(transform, Function)
+            ),
+            None,
+        )
 
     @property
     def _pixel_transforms(self) -> list[Transform]:
-        return [transform for transform in self.transforms if not isinstance(transform, RandomErasing | Function)]
+        return [
+            transform
+            for transform in self.transforms
+            if not isinstance(transform, RandomErasing | Function)
+        ]
 
     @property
     def _erasing(self) -> RandomErasing | None:
-        return next((transform for transform in self.transforms if isinstance(transform, RandomErasing)), None)
+        return next(
+            (
+                transform
+                for transform in self.transforms
+                if isinstance(transform, RandomErasing)
+            ),
+            None,
+        )
 
     @property
     def form(self) -> Form:
@@ -259,9 +340,15 @@ class Augment:
             transforms=bool(self._pixel_transforms) or self._erasing is not None,
             erases=self._erasing is not None,
             places=crop.places,
-            sizes=("list" if self._multiple is None else "padded") if crop.own_sizes else "one",
+            sizes=("list" if self._multiple is None else "padded")
+            if crop.own_sizes
+            else "one",
             padding_mode=crop.padding_mode,
-            function="" if function is None else "before_crop" if function.before_crop else "after_crop",
+            function=""
+            if function is None
+            else "before_crop"
+            if function.before_crop
+            else "after_crop",
             ops=self._ops,
         )
 
@@ -269,7 +356,11 @@ class Augment:
     def _ops(self) -> tuple[int, ...]:
         """The codes of the steps of some samples."""
         samples = np.arange(_SAMPLES_FOR_OPS)
-        steps = draw_steps(self._pixel_transforms, lambda place: sample_draws(place, samples), *self.sizes[0])
+        steps = draw_steps(
+            self._pixel_transforms,
+            lambda place: sample_draws(place, samples),
+            *self.sizes[0],
+        )
         return tuple(np.unique(steps.ops).tolist())
 
     @cached_property
@@ -300,18 +391,33 @@ class Augment:
         """
         geometry = self._geometry
         size = self.output_size
-        key = each_key(make_key(seed, epoch, AUGMENT, view) if view else make_key(seed, epoch, AUGMENT), repeats)
+        key = each_key(
+            make_key(seed, epoch, AUGMENT, view)
+            if view
+            else make_key(seed, epoch, AUGMENT),
+            repeats,
+        )
         drawn = self._draw_numbers(key, samples)
         flip = geometry.flip if self.flip is None else self.flip
         reach = 1 if self.interpolation == "bilinear" else 2
-        images = Images(samples, widths.astype(np.float64), heights.astype(np.float64), size, reach, drawn.crop)
+        images = Images(
+            samples,
+            widths.astype(np.float64),
+            heights.astype(np.float64),
+            size,
+            reach,
+            drawn.crop,
+        )
         crops = geometry.draw(images)._replace(
             mirror=(drawn.flip < flip).astype(np.int32),
             mirror_y=(drawn.vertical_flip < self.vertical_flip).astype(np.int32),
         )
 
         def draws_of(transform: int) -> Any:
-            return sample_draws(each_key(make_key(seed, epoch, TRANSFORM, view, transform), repeats), samples)
+            return sample_draws(
+                each_key(make_key(seed, epoch, TRANSFORM, view, transform), repeats),
+                samples,
+            )
 
         transforms = self._pixel_transforms
         erasing = self._erasing
@@ -338,13 +444,20 @@ class Augment:
             filter=drawn[-1] if has_choice else None,
         )
 
-    def _plan(self, seed: int, epoch: int, samples: I64, view: int, repeats: I64 | None) -> PlannedFunction | None:
+    def _plan(
+        self, seed: int, epoch: int, samples: I64, view: int, repeats: I64 | None
+    ) -> PlannedFunction | None:
         """The calls of the user's function; None where there is none. The arguments are those of `draw`."""
         function = self.function
         if function is None:
             return None
-        key = np.asarray(each_key(make_key(seed, epoch, FUNCTION, view), repeats), np.uint64)
-        keys = random_bits(key[..., None] if key.ndim else int(key), 2 * samples[:, None] + np.arange(2))
+        key = np.asarray(
+            each_key(make_key(seed, epoch, FUNCTION, view), repeats), np.uint64
+        )
+        keys = random_bits(
+            key[..., None] if key.ndim else int(key),
+            2 * samples[:, None] + np.arange(2),
+        )
         origin = np.empty((len(samples), 3), np.uint64)
         origin[:] = seed & _WORD, epoch & _WORD, 0
         if repeats is not None:
@@ -360,12 +473,17 @@ class Augment:
             ArgumentError: a transform that has no counterpart here, or that is not torchvision's own.
         """
         check(
-            "Augment.torchvision", "transform", transform, checks.function("a torchvision transform, such as a Compose")
+            "Augment.torchvision",
+            "transform",
+            transform,
+            checks.function("a torchvision transform, such as a Compose"),
         )
         return cls(**{**arguments_of(transform), **changes})
 
     @classmethod
-    def timm(cls, data_config: Mapping[str, Any] | None = None, **options: Any) -> "Augment":
+    def timm(
+        cls, data_config: Mapping[str, Any] | None = None, **options: Any
+    ) -> "Augment":
         """The same as `timm.data.create_transform(**data_config, **options)`, which needs timm.
 
         data_config: what `timm.data.resolve_model_data_config` gives. options: such as is_training, hflip, re_prob and
@@ -375,4 +493,10 @@ class Augment:
             ArgumentError: a step that has no counterpart here, which the message names.
         """
         config = check("Augment.timm", "data_config", data_config, _CONFIG)
-        return cls(**arguments_of(import_module("timm.data").create_transform(**{**(config or {}), **options})))
+        return cls(
+            **arguments_of(
+                import_module("timm.data").create_transform(
+                    **{**(config or {}), **options}
+                )
+            )
+        )

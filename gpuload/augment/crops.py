@@ -11,30 +11,58 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 import numpy as np
 
 from gpuload import checks
-from gpuload.checks import COUNT, FLAG, POSITIVE, SIDE, SIDES, Rule, ascending, either, optional, settings, several
+from gpuload.checks import (
+    COUNT,
+    FLAG,
+    POSITIVE,
+    SIDE,
+    SIDES,
+    Rule,
+    ascending,
+    either,
+    optional,
+    settings,
+    several,
+)
 from gpuload.errors import ArgumentError
 from gpuload.fields.motion import Crops as Crops  # fields move with them
 from gpuload.types import F64, I64, HeightWidth
 
-__all__ = ["CenterCrop", "Cover", "Letterbox", "PadOrCrop", "RandomCrop", "RandomResizedCrop", "Resize"]
+__all__ = [
+    "CenterCrop",
+    "Cover",
+    "Letterbox",
+    "PadOrCrop",
+    "RandomCrop",
+    "RandomResizedCrop",
+    "Resize",
+]
 __all__ += ["ScaleJitter", "Stretch", "ZoomOut"]
 
 PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
-PADDING_MODES: tuple[PaddingMode, ...] = get_args(PaddingMode)  # compiled code knows them by their index
+PADDING_MODES: tuple[PaddingMode, ...] = get_args(
+    PaddingMode
+)  # compiled code knows them by their index
 Levels = int | tuple[int, ...]  # of all channels, or of each
 Padding = int | tuple[int, ...]
 
 MOST_PX = 65_535  # along a side, as of a size
 _ATTEMPTS = 10  # as in torchvision's RandomResizedCrop
 
-SHARES = ascending(POSITIVE, 1, "(low, high) with 0 < low <= high <= 1, shares of the image's area")
+SHARES = ascending(
+    POSITIVE, 1, "(low, high) with 0 < low <= high <= 1, shares of the image's area"
+)
 _RATIOS = ascending(
-    1 / checks.LARGEST, checks.LARGEST, "(low, high) with 1e-6 <= low <= high <= 1e6, of width / height"
+    1 / checks.LARGEST,
+    checks.LARGEST,
+    "(low, high) with 1e-6 <= low <= high <= 1e6, of width / height",
 )
 _FRACTION = checks.number(POSITIVE, 1, "a share of the sides, above 0 and at most 1")
 _BOX = several(COUNT, "(height, width) in pixels", count=2)
 _LEVEL = checks.whole(0, 255, "a level, a whole number in 0..255")
-LEVELS: Rule[Levels] = either(f"{_LEVEL.expected}, or one for each channel", _LEVEL, several(_LEVEL, "", count=3))
+LEVELS: Rule[Levels] = either(
+    f"{_LEVEL.expected}, or one for each channel", _LEVEL, several(_LEVEL, "", count=3)
+)
 _PIXELS = checks.whole(0, MOST_PX)
 _PADDING: Rule[Padding] = either(
     "pixels in 0..65,535: one number, (left and right, top and bottom) or (left, top, right, bottom)",
@@ -42,10 +70,20 @@ _PADDING: Rule[Padding] = either(
     several(_PIXELS, "", count=2),
     several(_PIXELS, "", count=4),
 )
-_SHORTER = optional(either("pixels, a whole number from 1, or several such numbers", SIDE, several(SIDE, "")))
+_SHORTER = optional(
+    either(
+        "pixels, a whole number from 1, or several such numbers",
+        SIDE,
+        several(SIDE, ""),
+    )
+)
 _SCALE = ascending(POSITIVE, 100, "(low, high) with 0 < low <= high <= 100")
-_RANGE = optional(ascending(1, MOST_PX, "(low, high) with 1 <= low <= high <= 65,535, in pixels"))
-_CANVAS = ascending(1, 100, "(low, high) with 1 <= low <= high <= 100, multiples of the image's sides")
+_RANGE = optional(
+    ascending(1, MOST_PX, "(low, high) with 1 <= low <= high <= 65,535, in pixels")
+)
+_CANVAS = ascending(
+    1, 100, "(low, high) with 1 <= low <= high <= 100, multiples of the image's sides"
+)
 
 
 class Images(NamedTuple):
@@ -122,7 +160,9 @@ def regions(images: Images, step: F64, first: F64, last: F64) -> Crops:
     """
     support = images.reach * np.maximum(step, 1)
     low = np.maximum(np.floor(np.maximum(first, 0) - support), 0)
-    high = np.minimum(np.ceil(np.minimum(last, images.sources) + support), images.sources)
+    high = np.minimum(
+        np.ceil(np.minimum(last, images.sources) + support), images.sources
+    )
     return _crops(low, high - low, first - low, last - low)
 
 
@@ -164,21 +204,31 @@ class RandomResizedCrop(Geometry):
     scale: Annotated[tuple[float, float], SHARES] = (0.08, 1.0)
     ratio: Annotated[tuple[float, float], _RATIOS] = (3 / 4, 4 / 3)
 
-    numbers: ClassVar[int] = 2 + 2 * _ATTEMPTS  # position in y and in x; area and ratio of each attempt
+    numbers: ClassVar[int] = (
+        2 + 2 * _ATTEMPTS
+    )  # position in y and in x; area and ratio of each attempt
     flip: ClassVar[float] = 0.5
 
     def draw(self, images: Images) -> Crops:
         """As `Geometry.draw`."""
         drawn, width, height = images.numbers, images.widths, images.heights
         low, high = np.log(self.ratio)
-        area = width * height * (self.scale[0] + drawn[2::2] * (self.scale[1] - self.scale[0]))
+        area = (
+            width
+            * height
+            * (self.scale[0] + drawn[2::2] * (self.scale[1] - self.scale[0]))
+        )
         aspect = np.exp(low + drawn[3::2] * (high - low))
-        shapes = np.rint(np.sqrt(np.stack([area / aspect, area * aspect])))  # (2, attempts, N)
+        shapes = np.rint(
+            np.sqrt(np.stack([area / aspect, area * aspect]))
+        )  # (2, attempts, N)
         sources = np.stack([height, width])
         fitting = ((shapes > 0) & (shapes <= sources[:, None])).all(axis=0)
         first = fitting.argmax(axis=0), np.arange(len(width))
         fits = fitting[first]
-        shape = np.where(fits, shapes[:, first[0], first[1]], self._central_window(width, height))
+        shape = np.where(
+            fits, shapes[:, first[0], first[1]], self._central_window(width, height)
+        )
         room = sources - shape
         start = np.where(fits, np.floor(drawn[:2] * (room + 1)), room // 2)
         return windows(start.T, shape.T)
@@ -186,7 +236,10 @@ class RandomResizedCrop(Geometry):
     def _central_window(self, width: F64, height: F64) -> list[F64]:
         """Height and width of the largest window whose ratio is in range."""
         clipped = np.clip(width / height, *self.ratio)
-        return [np.minimum(height, np.rint(width / clipped)), np.minimum(width, np.rint(height * clipped))]
+        return [
+            np.minimum(height, np.rint(width / clipped)),
+            np.minimum(width, np.rint(height * clipped)),
+        ]
 
 
 @settings
@@ -209,7 +262,9 @@ class CenterCrop(Geometry):
 
     def __post_init__(self) -> None:
         if [self.fraction, self.resize, self.cover].count(None) < 2:
-            raise ArgumentError("CenterCrop(resize, fraction, cover): each says what to crop; give one of them")
+            raise ArgumentError(
+                "CenterCrop(resize, fraction, cover): each says what to crop; give one of them"
+            )
 
     def draw(self, images: Images) -> Crops:
         """As `Geometry.draw`."""
@@ -232,7 +287,9 @@ class CenterCrop(Geometry):
         resize = round(max(size) * 256 / 224) if self.resize is None else self.resize
         height, width = (resize, resize) if isinstance(resize, int) else resize
         if height < size[0] or width < size[1]:
-            raise ArgumentError(f"CenterCrop(resize={resize!r}): must be at least size, {size[0]} × {size[1]}")
+            raise ArgumentError(
+                f"CenterCrop(resize={resize!r}): must be at least size, {size[0]} × {size[1]}"
+            )
         return resize
 
 
@@ -260,7 +317,9 @@ class Cover(Geometry):
         if self.resize is None:
             resized = np.rint(source * (target / source).max(axis=1, keepdims=True))
         elif self.resize < max(images.size):
-            raise ArgumentError(f"Cover(resize={self.resize}): must be at least size, {max(images.size)}")
+            raise ArgumentError(
+                f"Cover(resize={self.resize}): must be at least size, {max(images.size)}"
+            )
         else:
             resized = np.trunc(self.resize * source / source.min(axis=1, keepdims=True))
         room = resized - target
@@ -331,7 +390,11 @@ class RandomCrop(Geometry):
 
     def draw(self, images: Images) -> Crops:
         """As `Geometry.draw`."""
-        sides = (self.padding or 0,) if isinstance(self.padding, int | None) else self.padding
+        sides = (
+            (self.padding or 0,)
+            if isinstance(self.padding, int | None)
+            else self.padding
+        )
         left, top, right, bottom = sides * (4 // len(sides))
         size = np.array(images.size, np.float64)
         before = np.array([top, left], np.float64)
@@ -345,7 +408,9 @@ class RandomCrop(Geometry):
                 "RandomCrop(pad_if_needed=True)"
             )
         room = padded + 2 * missing - size
-        return unscaled(np.floor(images.numbers.T * (room + 1)) - before - missing, images.size)
+        return unscaled(
+            np.floor(images.numbers.T * (room + 1)) - before - missing, images.size
+        )
 
 
 # ---- crops that scale and pad
@@ -391,16 +456,23 @@ class Resize(Geometry):
                 f"{images.heights[row]:.0f} pixels, would have a side of {resized[row].max():,.0f}. Use max_size"
             )
         crops = placed(images, np.zeros(2), resized, resized)
-        return crops._replace(sizes=resized.astype(np.int64), padded=self.pad_to_multiple_of is not None)
+        return crops._replace(
+            sizes=resized.astype(np.int64), padded=self.pad_to_multiple_of is not None
+        )
 
     def _resized(self, images: Images, short: F64, long: F64) -> F64:
         """float64 (N, 2): height and width, by torchvision's arithmetic. short, long: the sides of each image."""
         if self.size is None:
             assert self.max_size is not None
-            shorter, longer = np.trunc(self.max_size * short / long), np.full(len(long), float(self.max_size))
+            shorter, longer = (
+                np.trunc(self.max_size * short / long),
+                np.full(len(long), float(self.max_size)),
+            )
         else:
             choices = np.array(self.size, np.float64).reshape(-1)
-            shorter = choices[np.floor(images.numbers[0] * len(choices)).astype(np.int64)]
+            shorter = choices[
+                np.floor(images.numbers[0] * len(choices)).astype(np.int64)
+            ]
             longer = np.trunc(shorter * long / short)
             if self.max_size is not None:
                 over = longer > self.max_size
@@ -432,7 +504,9 @@ class Letterbox(Geometry):
     def draw(self, images: Images) -> Crops:
         """As `Geometry.draw`."""
         size = np.array(images.size, np.float64)
-        shape = np.rint(images.sources * (size / images.sources).min(axis=1, keepdims=True))
+        shape = np.rint(
+            images.sources * (size / images.sources).min(axis=1, keepdims=True)
+        )
         shape = np.clip(shape, 1, size)
         return placed(images, (size - shape) // 2, shape, size)
 
@@ -468,7 +542,11 @@ class ScaleJitter(Geometry):
         else:
             shorter = np.floor(drawn)
             shape = _upright(
-                images, shorter, np.trunc(shorter * images.sources.max(axis=1) / images.sources.min(axis=1))
+                images,
+                shorter,
+                np.trunc(
+                    shorter * images.sources.max(axis=1) / images.sources.min(axis=1)
+                ),
             )
         room = np.maximum(shape - size, 0)
         return placed(images, -np.floor(images.numbers[:2].T * (room + 1)), shape, size)
@@ -495,12 +573,27 @@ class ZoomOut(Geometry):
     def draw(self, images: Images) -> Crops:
         """As `Geometry.draw`."""
         size = np.array(images.size, np.float64)
-        times = self.side_range[0] + images.numbers[2] * (self.side_range[1] - self.side_range[0])
-        shape = np.maximum(np.rint(size / np.where(images.numbers[3] < self.p, times, 1)[:, None]), 1)
-        return placed(images, np.floor(images.numbers[:2].T * (size - shape + 1)), shape, size)
+        times = self.side_range[0] + images.numbers[2] * (
+            self.side_range[1] - self.side_range[0]
+        )
+        shape = np.maximum(
+            np.rint(size / np.where(images.numbers[3] < self.p, times, 1)[:, None]), 1
+        )
+        return placed(
+            images, np.floor(images.numbers[:2].T * (size - shape + 1)), shape, size
+        )
 
 
-CropName = Literal["random", "center", "none", "pad_or_crop", "cover", "center_cover", "letterbox", "keep"]
+CropName = Literal[
+    "random",
+    "center",
+    "none",
+    "pad_or_crop",
+    "cover",
+    "center_cover",
+    "letterbox",
+    "keep",
+]
 CROPS: Mapping[CropName, Geometry] = {
     "random": RandomResizedCrop(),
     "center": CenterCrop(),
@@ -519,7 +612,9 @@ def _as_crop(value: Any) -> Geometry:
 
 
 CROP: Rule[Geometry] = Rule(
-    f"{_NAME.expected}, or an object such as gpuload.CenterCrop(resize=256)", _as_crop, _NAME.words
+    f"{_NAME.expected}, or an object such as gpuload.CenterCrop(resize=256)",
+    _as_crop,
+    _NAME.words,
 )
 
 
@@ -536,11 +631,15 @@ def source_of(at: I64, size: I64 | int, mode: PaddingMode) -> I64:
         return np.clip(at, 0, np.asarray(size) - 1)
     period = 2 * np.asarray(size) - (2 if mode == "reflect" else 0)
     within = at % np.maximum(period, 1)
-    mirrored: I64 = np.where(within < size, within, period - within - (0 if mode == "reflect" else 1))
+    mirrored: I64 = np.where(
+        within < size, within, period - within - (0 if mode == "reflect" else 1)
+    )
     return mirrored
 
 
-def source_range(start: I64, stop: I64, size: I64, mode: PaddingMode) -> tuple[I64, I64]:
+def source_range(
+    start: I64, stop: I64, size: I64, mode: PaddingMode
+) -> tuple[I64, I64]:
     """First and last + 1 of the pixels that are shown at places start..stop-1 of lines of `size`, or of some more; at
     least one.
     """

@@ -57,12 +57,16 @@ def check_known(step: Any) -> None:
         return
     name = getattr(step, "__qualname__", kind.__name__)
     module = getattr(step, "__module__", None) or kind.__module__
-    raise error(f"{module}.{name} is not an object of torchvision's own classes, and may do something else. {WAY_OUT}")
+    raise error(
+        f"{module}.{name} is not an object of torchvision's own classes, and may do something else. {WAY_OUT}"
+    )
 
 
 def converts_to_rgb(step: Any) -> bool:
     """Whether it is a function, or a Lambda of one, that converts to RGB and does nothing else."""
-    is_lambda = type(step).__name__ == "Lambda" and type(step).__module__.startswith("torchvision.")
+    is_lambda = type(step).__name__ == "Lambda" and type(step).__module__.startswith(
+        "torchvision."
+    )
     return _code_of(getattr(step, "lambd", None) if is_lambda else step) in _CONVERSIONS
 
 
@@ -70,7 +74,11 @@ def applied_by(step: Any) -> Any:
     """The transform that an object holds, where it does no more than to apply it; else None."""
     attribute = _HOLDERS.get(_code_of(type(step).__call__) or ())
     # An attribute of the class may be a property, which gives something else each time.
-    return None if attribute is None or hasattr(type(step), attribute) else vars(step).get(attribute)
+    return (
+        None
+        if attribute is None or hasattr(type(step), attribute)
+        else vars(step).get(attribute)
+    )
 
 
 Code = tuple[Any, ...]
@@ -79,12 +87,24 @@ Code = tuple[Any, ...]
 def _code_of(function: Any) -> Code | None:
     """The instructions of a function, and its arguments, whatever their names are; None if it is none of Python's, or
     depends on more than its arguments."""
-    if not isinstance(function, FunctionType) or function.__closure__ or function.__defaults__:
+    if (
+        not isinstance(function, FunctionType)
+        or function.__closure__
+        or function.__defaults__
+    ):
         return None
     code = function.__code__
     # Variables are numbered, so that their names do not matter.
-    instructions = [(one.opname, one.arg if "FAST" in one.opname else one.argval) for one in get_instructions(code)]
-    return (code.co_argcount, code.co_kwonlyargcount, code.co_flags & ~CO_NESTED, *instructions)
+    instructions = [
+        (one.opname, one.arg if "FAST" in one.opname else one.argval)
+        for one in get_instructions(code)
+    ]
+    return (
+        code.co_argcount,
+        code.co_kwonlyargcount,
+        code.co_flags & ~CO_NESTED,
+        *instructions,
+    )
 
 
 def _if_needed(image: Any) -> Any:
@@ -132,4 +152,8 @@ _APPLY: dict[str, list[Callable[..., Any]]] = {
         lambda self, image, target: self.transforms(image, target),
     ],
 }
-_HOLDERS = {code: attribute for attribute, functions in _APPLY.items() for code in _codes(functions)}
+_HOLDERS = {
+    code: attribute
+    for attribute, functions in _APPLY.items()
+    for code in _codes(functions)
+}

@@ -141,7 +141,12 @@ def _obstacle_to_crop(change: PixelChange, crop: Crop) -> str:
 
 def is_linear(transform: Any) -> bool:
     """Whether it only moves pixels or mixes them with weights of sum 1, so that their range makes no difference."""
-    moves = transforms.RandomRotation | transforms.RandomAffine | transforms.RandomPerspective | transforms.GaussianBlur
+    moves = (
+        transforms.RandomRotation
+        | transforms.RandomAffine
+        | transforms.RandomPerspective
+        | transforms.GaussianBlur
+    )
     return all(isinstance(part, moves) for part in parts_of([transform]))
 
 
@@ -150,7 +155,10 @@ def _is_pointwise(transform: Any) -> bool:
     if isinstance(transform, transforms.ColorJitter):
         return transform.contrast in (0, (1.0, 1.0))
     kinds = (
-        transforms.RandomGrayscale | transforms.RandomInvert | transforms.RandomPosterize | transforms.RandomSolarize
+        transforms.RandomGrayscale
+        | transforms.RandomInvert
+        | transforms.RandomPosterize
+        | transforms.RandomSolarize
     )
     return isinstance(transform, kinds)
 
@@ -159,7 +167,9 @@ def _is_in_proportion(transform: Any) -> bool:
     """Whether a pointwise transform of a mean of pixels is the mean of the transformed ones: no level is clipped."""
     if isinstance(transform, transforms.ColorJitter):
         factors = (transform.brightness, transform.saturation)
-        return transform.hue in (0, (0.0, 0.0)) and all(_highest(factor) <= 1 for factor in factors)
+        return transform.hue in (0, (0.0, 0.0)) and all(
+            _highest(factor) <= 1 for factor in factors
+        )
     return isinstance(transform, transforms.RandomGrayscale | transforms.RandomInvert)
 
 
@@ -188,7 +198,9 @@ def lopsided_changes(name: str, transform: Any) -> dict[Axis, str]:
         reason = ""
         if isinstance(part, policies):
             reason = f"{name} shears about the upper left corner"
-        elif isinstance(part, transforms.RandomRotation | transforms.RandomAffine) and _prefers_a_side(part):
+        elif isinstance(
+            part, transforms.RandomRotation | transforms.RandomAffine
+        ) and _prefers_a_side(part):
             reason = f"{name} turns images to one side more than to the other"
         if reason:
             return dict.fromkeys(AXES, reason)
@@ -198,7 +210,9 @@ def lopsided_changes(name: str, transform: Any) -> dict[Axis, str]:
 def _prefers_a_side(transform: Any) -> bool:
     shear: Any = getattr(transform, "shear", None) or ()
     ranges: Any = [transform.degrees, shear[:2], shear[2:]]
-    return transform.center is not None or any(limits and limits[0] != -limits[1] for limits in ranges)
+    return transform.center is not None or any(
+        limits and limits[0] != -limits[1] for limits in ranges
+    )
 
 
 # ---- arguments of Augment
@@ -295,9 +309,15 @@ def arguments(steps: Sequence[Step]) -> dict[str, Any]:
         "crop": _crop_of(crops),
         "flip": _flip_of(steps, "horizontal"),
         "vertical_flip": _flip_of(steps, "vertical"),
-        "interpolation": next((step.interpolation for step in reversed(crops) if step.interpolation), "bilinear"),
+        "interpolation": next(
+            (step.interpolation for step in reversed(crops) if step.interpolation),
+            "bilinear",
+        ),
         "transforms": tuple(
-            step.transform for kind in (PixelChange, Erasing) for step in steps if isinstance(step, kind)
+            step.transform
+            for kind in (PixelChange, Erasing)
+            for step in steps
+            if isinstance(step, kind)
         ),
         "normalize": normalize[-1] if normalize else None,
     }

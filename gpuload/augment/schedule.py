@@ -16,7 +16,12 @@ from gpuload.types import HeightWidth
 T = TypeVar("T")
 Augments = Augment | Sequence[Augment]  # one view of each sample, or several
 
-_FREE = ("flips_vertically", "transforms", "function", "ops")  # what may differ between the forms of epochs
+_FREE = (
+    "flips_vertically",
+    "transforms",
+    "function",
+    "ops",
+)  # what may differ between the forms of epochs
 
 
 class Schedule:
@@ -36,24 +41,40 @@ class Schedule:
 
     def __init__(self, augment: Augments | Mapping[int, Augments]) -> None:
         given = augment if isinstance(augment, Mapping) else {0: augment}
-        by_epoch = {check("augment", "epoch", epoch, whole(0)): _views(views) for epoch, views in given.items()}
+        by_epoch = {
+            check("augment", "epoch", epoch, whole(0)): _views(views)
+            for epoch, views in given.items()
+        }
         if 0 not in by_epoch:
-            raise ArgumentError(f"augment: has epochs {sorted(by_epoch)}, but none for epoch 0, the first")
+            raise ArgumentError(
+                f"augment: has epochs {sorted(by_epoch)}, but none for epoch 0, the first"
+            )
         self.pixels = RGB
         self._starts = sorted(by_epoch)
         self._views = [by_epoch[start] for start in self._starts]
         count = _shared("the number of views", map(len, self._views))
         self.is_single = count == 1
-        self.forms = tuple(_join([views[number].form for views in self._views]) for number in range(count))
+        self.forms = tuple(
+            _join([views[number].form for views in self._views])
+            for number in range(count)
+        )
         everything = self._all_views()
         for name in ("dtype", "layout"):
             _shared(name, (getattr(view, name) for view in everything))
         self.buckets = _shared(
-            "Buckets", (view.size if isinstance(view.size, Buckets) else None for view in everything)
+            "Buckets",
+            (
+                view.size if isinstance(view.size, Buckets) else None
+                for view in everything
+            ),
         )
         functions = [own for view in everything if (own := view.function) is not None]
-        self.functions = tuple({id(one.function): one.function for one in functions}.values())
-        self.processes = _shared("Function(processes)", (one.processes for one in functions), 0)
+        self.functions = tuple(
+            {id(one.function): one.function for one in functions}.values()
+        )
+        self.processes = _shared(
+            "Function(processes)", (one.processes for one in functions), 0
+        )
 
     def fit(self, stored: Pixels, is_raw: bool, measured: tuple[Any, Any]) -> None:
         """Fits it to images that are stored as these pixels.
@@ -65,15 +86,24 @@ class Schedule:
                 for them.
         """
         views = self._all_views()
-        wanted = Pixels.of_mode(_shared("mode", (view.mode or stored.mode for view in views)))
-        if wanted != stored and (stored, wanted) != (RGB, GRAY) and ((stored, wanted) != (GRAY, RGB) or is_raw):
+        wanted = Pixels.of_mode(
+            _shared("mode", (view.mode or stored.mode for view in views))
+        )
+        if (
+            wanted != stored
+            and (stored, wanted) != (RGB, GRAY)
+            and ((stored, wanted) != (GRAY, RGB) or is_raw)
+        ):
             raise ArgumentError(
                 f"Augment(mode={wanted.mode!r}): the images have {stored.in_words} (mode {stored.mode}), which are not "
                 f"converted while loading. Leave mode out, or pack them with --mode {wanted.mode}"
             )
         for view in views:
             view.check_pixels(wanted, measured if wanted == stored else (None, None))
-        self.pixels, self.forms = wanted, tuple(form.fitted(wanted) for form in self.forms)
+        self.pixels, self.forms = (
+            wanted,
+            tuple(form.fitted(wanted) for form in self.forms),
+        )
 
     def at(self, epoch: int) -> tuple[Augment, ...]:
         """The views of an epoch."""
@@ -88,12 +118,19 @@ class Schedule:
     def largest_sizes(self) -> tuple[HeightWidth, ...]:
         """(height, width) of each view in pixels, of the epoch or bucket in which it is largest."""
         by_view = zip(*self._views, strict=True)
-        return tuple(max((size for view in views for size in view.sizes), key=math.prod) for views in by_view)
+        return tuple(
+            max((size for view in views for size in view.sizes), key=math.prod)
+            for views in by_view
+        )
 
     def all_augments(self) -> list[Augment]:
         """Every view of every epoch, in every size."""
         views = self._all_views()
-        return [view.for_size(size) for view in views for size in view.sizes] if self.buckets else views
+        return (
+            [view.for_size(size) for view in views for size in view.sizes]
+            if self.buckets
+            else views
+        )
 
     def _all_views(self) -> list[Augment]:
         return [view for views in self._views for view in views]
@@ -118,7 +155,11 @@ def _join(forms: Sequence[Form]) -> Form:
     return forms[0]._replace(
         flips_vertically=any(form.flips_vertically for form in forms),
         transforms=any(form.transforms for form in forms),
-        function=_shared("Function(before_crop)", (form.function for form in forms if form.function), ""),
+        function=_shared(
+            "Function(before_crop)",
+            (form.function for form in forms if form.function),
+            "",
+        ),
         ops=tuple(sorted({code for form in forms for code in form.ops})),
     )
 

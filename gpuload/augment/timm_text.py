@@ -22,8 +22,12 @@ class _Maker(NamedTuple):
 
 
 _MAKERS = {
-    "timm's RandAugment": _Maker("rand_augment_transform", ("rand",), ("", "-inc1", "-tweights", "-t3aw", "-t3a")),
-    "timm's AutoAugment": _Maker("auto_augment_transform", ("original", "originalr", "v0", "v0r", "3a"), ("",)),
+    "timm's RandAugment": _Maker(
+        "rand_augment_transform", ("rand",), ("", "-inc1", "-tweights", "-t3aw", "-t3a")
+    ),
+    "timm's AutoAugment": _Maker(
+        "auto_augment_transform", ("original", "originalr", "v0", "v0r", "3a"), ("",)
+    ),
     "timm's AugMixAugment": _Maker("augment_and_mix_transform", ("augmix",), ("",)),
 }
 NAMES = tuple(_MAKERS)
@@ -56,14 +60,18 @@ def policy_of_timm(step: Any, name: str) -> transforms.TimmAutoAugment:
             with suppress(ValueError, AssertionError):  # of a number that no text has
                 theirs = make(text, options)
             if _parts_of(theirs) == parts:
-                return transforms.TimmAutoAugment(text, tuple(change.kwargs["fillcolor"]))
+                return transforms.TimmAutoAugment(
+                    text, tuple(change.kwargs["fillcolor"])
+                )
     raise error(
         f"{name} has no counterpart: timm makes no such policy of a text (without augmix's b1). Use one such as "
         "auto_augment='rand-m9-mstd0.5-inc1'"
     )
 
 
-def _texts(maker: _Maker, step: Any, change: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+def _texts(
+    maker: _Maker, step: Any, change: Any
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """The texts that may have made an object, and what its maker needs beside the text.
 
     Args:
@@ -74,11 +82,22 @@ def _texts(maker: _Maker, step: Any, change: Any) -> Iterator[tuple[str, dict[st
     attributes = {**vars(step), **vars(change)}
     for beginning in maker.beginnings:
         defaults = OPTIONS[beginning]
-        values = {option: attributes.get(_ATTRIBUTES.get(option, "")) for option in defaults}
-        chosen = {option: value for option, value in values.items() if value not in (None, defaults[option])}
-        sections = "".join(f"-{option}{101 if value == np.inf else value}" for option, value in chosen.items())
+        values = {
+            option: attributes.get(_ATTRIBUTES.get(option, "")) for option in defaults
+        }
+        chosen = {
+            option: value
+            for option, value in values.items()
+            if value not in (None, defaults[option])
+        }
+        sections = "".join(
+            f"-{option}{101 if value == np.inf else value}"
+            for option, value in chosen.items()
+        )
         in_text = {"translate_pct", *(_ATTRIBUTES[option] for option in chosen)}
-        beside = {key: value for key, value in change.hparams.items() if key not in in_text}
+        beside = {
+            key: value for key, value in change.hparams.items() if key not in in_text
+        }
         if beginning == "augmix":
             beside["translate_pct"] = 0.3  # as `create_transform` has it
         for ending in maker.endings:

@@ -15,9 +15,31 @@ import numpy as np
 
 from gpuload import transforms
 from gpuload.augment import pipeline
-from gpuload.augment.crops import RandomCrop, RandomResizedCrop, Resize, Stretch, ZoomOut
-from gpuload.augment.foreign import WAY_OUT, applied_by, check_known, converts_to_rgb, error, name_of
-from gpuload.augment.pipeline import AXES, Axis, Crop, Erasing, Flip, Normalization, PixelChange, Step
+from gpuload.augment.crops import (
+    RandomCrop,
+    RandomResizedCrop,
+    Resize,
+    Stretch,
+    ZoomOut,
+)
+from gpuload.augment.foreign import (
+    WAY_OUT,
+    applied_by,
+    check_known,
+    converts_to_rgb,
+    error,
+    name_of,
+)
+from gpuload.augment.pipeline import (
+    AXES,
+    Axis,
+    Crop,
+    Erasing,
+    Flip,
+    Normalization,
+    PixelChange,
+    Step,
+)
 from gpuload.augment.timm_text import NAMES as TIMM_POLICIES
 from gpuload.augment.timm_text import policy_of_timm
 from gpuload.augment.values import CONVERSIONS, Values, plain
@@ -26,12 +48,19 @@ from gpuload.types import HeightWidth
 # What changes no image in RGB.
 _NOTHING = ("Identity", "MaybeConvertMode", "RGB")
 # What changes boxes and keypoints alone, which come from the loader as its own fields ask for.
-_OF_BOXES = ("ClampBoundingBoxes", "ClampKeyPoints", "SanitizeBoundingBoxes", "SanitizeKeyPoints")
+_OF_BOXES = (
+    "ClampBoundingBoxes",
+    "ClampKeyPoints",
+    "SanitizeBoundingBoxes",
+    "SanitizeKeyPoints",
+)
 _SEQUENCES = ("Compose", "Sequential")
 _MADE_OF_OTHERS = ("RandomApply", "RandomChoice", "RandomOrder")
 # What gpuload's transforms have beside the arguments of torchvision's.
 _OURS = {"ColorJitter": "p", "GaussianBlur": "p", "RandomErasing": "count"}
-_SAME_NAME = sorted({*transforms.__all__} - {"Function", "PixelTransform", "TimmAutoAugment"})
+_SAME_NAME = sorted(
+    {*transforms.__all__} - {"Function", "PixelTransform", "TimmAutoAugment"}
+)
 _SIGMAS = 4  # of a blur of Pillow's, which has no kernel size: how far ours reaches
 # Of shares of an image's area up to this one, a window fits nearly always; if none does, the middle is taken.
 _MOSTLY_FITS = 0.5
@@ -93,7 +122,9 @@ class _Reader:
     def read(self, step: Any) -> None:
         """Adds a step."""
         name = name_of(step)
-        if name in (*_NOTHING, *_OF_BOXES) or (name == "ConvertBoundingBoxFormat" and plain(step.format) == "XYXY"):
+        if name in (*_NOTHING, *_OF_BOXES) or (
+            name == "ConvertBoundingBoxFormat" and plain(step.format) == "XYXY"
+        ):
             return
         if name in CONVERSIONS:
             self.values.convert(step, name)
@@ -122,12 +153,24 @@ class _Reader:
             lopsided = dict.fromkeys(AXES, reason)
         interpolation = self.interpolation(step, name)
         size = _size(step.size)
-        self.add_crop(Crop(name, name, crop, size, True, interpolation=interpolation, lopsided=lopsided))
+        self.add_crop(
+            Crop(
+                name,
+                name,
+                crop,
+                size,
+                True,
+                interpolation=interpolation,
+                lopsided=lopsided,
+            )
+        )
 
     def read_resize(self, step: Any, name: str) -> None:
         self.resize(name, step.size, step.max_size, self.interpolation(step, name))
 
-    def resize(self, name: str, size: Any, max_size: int | None, interpolation: str) -> None:
+    def resize(
+        self, name: str, size: Any, max_size: int | None, interpolation: str
+    ) -> None:
         """Adds torchvision's Resize.
 
         Args:
@@ -138,26 +181,69 @@ class _Reader:
         """
         sides = (size,) if isinstance(size, int | None) else tuple(size)
         if len(sides) == 2:
-            crop = Crop(name, pipeline.STRETCH, Stretch(), _size(sides), True, interpolation=interpolation)
+            crop = Crop(
+                name,
+                pipeline.STRETCH,
+                Stretch(),
+                _size(sides),
+                True,
+                interpolation=interpolation,
+            )
         else:
             kind = pipeline.RESIZE if max_size is None else pipeline.RESIZE_WITHIN
-            crop = Crop(name, kind, Resize(sides[0], max_size), None, True, interpolation=interpolation)
+            crop = Crop(
+                name,
+                kind,
+                Resize(sides[0], max_size),
+                None,
+                True,
+                interpolation=interpolation,
+            )
         self.add_crop(crop)
 
     def read_shortest_size(self, step: Any, name: str) -> None:
         crop = Resize(tuple(step.min_size), step.max_size)
-        self.add_crop(Crop(name, name, crop, None, True, interpolation=self.interpolation(step, name)))
+        self.add_crop(
+            Crop(
+                name,
+                name,
+                crop,
+                None,
+                True,
+                interpolation=self.interpolation(step, name),
+            )
+        )
 
     def read_random_resize(self, step: Any, name: str) -> None:
         """Of each size from the first to the last but one, with the same probability."""
         crop = Resize(tuple(range(step.min_size, step.max_size)))
-        self.add_crop(Crop(name, name, crop, None, True, interpolation=self.interpolation(step, name)))
+        self.add_crop(
+            Crop(
+                name,
+                name,
+                crop,
+                None,
+                True,
+                interpolation=self.interpolation(step, name),
+            )
+        )
 
     def read_covering(self, step: Any, name: str) -> None:
         if step.longest or step.random_scale_prob or step.random_aspect_prob:
-            raise error(f"{name}(longest, random_scale_prob, random_aspect_prob) has no counterpart")
+            raise error(
+                f"{name}(longest, random_scale_prob, random_aspect_prob) has no counterpart"
+            )
         interpolation = self.interpolation(step, name)
-        self.add_crop(Crop(name, pipeline.COVER, None, _size(step.size), True, interpolation=interpolation))
+        self.add_crop(
+            Crop(
+                name,
+                pipeline.COVER,
+                None,
+                _size(step.size),
+                True,
+                interpolation=interpolation,
+            )
+        )
         self.size = None  # of one side at least
 
     def read_center_crop(self, step: Any, name: str) -> None:
@@ -167,10 +253,16 @@ class _Reader:
         """Adds torchvision's CenterCrop."""
         height, width = _size(size)
         lopsided: dict[Axis, str] = {}
-        rests = (None, None) if self.size is None else (self.size[1] - width, self.size[0] - height)
+        rests = (
+            (None, None)
+            if self.size is None
+            else (self.size[1] - width, self.size[0] - height)
+        )
         for axis, rest in zip(AXES, rests, strict=True):
             if rest is None or rest % 2:
-                lopsided[axis] = f"{name} leaves one pixel more on one side where the rest is odd"
+                lopsided[axis] = (
+                    f"{name} leaves one pixel more on one side where the rest is odd"
+                )
         self.add_crop(Crop(name, name, None, (height, width), lopsided=lopsided))
 
     def read_pad(self, step: Any, name: str) -> None:
@@ -195,15 +287,33 @@ class _Reader:
         left, top, right, bottom = _sides(padding)
         lopsided: dict[Axis, str] = {}
         if left != right:
-            lopsided["horizontal"] = f"{name} pads {left} pixels on the left and {right} on the right"
+            lopsided["horizontal"] = (
+                f"{name} pads {left} pixels on the left and {right} on the right"
+            )
         if top != bottom:
-            lopsided["vertical"] = f"{name} pads {top} pixels at the top and {bottom} at the bottom"
-        return Crop(name, kind, crop, size, fill=crop.fill if is_constant else None, lopsided=lopsided)
+            lopsided["vertical"] = (
+                f"{name} pads {top} pixels at the top and {bottom} at the bottom"
+            )
+        return Crop(
+            name,
+            kind,
+            crop,
+            size,
+            fill=crop.fill if is_constant else None,
+            lopsided=lopsided,
+        )
 
     def read_zoom_out(self, step: Any, name: str) -> None:
         fill = self.values.levels(step.fill, name) or 0
         levels = tuple(map(round, fill)) if isinstance(fill, tuple) else round(fill)
-        self.add_crop(Crop(name, name, ZoomOut(tuple(step.side_range), float(step.p), levels), fill=levels))
+        self.add_crop(
+            Crop(
+                name,
+                name,
+                ZoomOut(tuple(step.side_range), float(step.p), levels),
+                fill=levels,
+            )
+        )
 
     def interpolation(self, step: Any, name: str) -> str:
         """As that of `Augment`.
@@ -211,16 +321,29 @@ class _Reader:
         Raises:
             ArgumentError: it is another one, without antialiasing, or gives floats beyond their range.
         """
-        given = step.interpolation if isinstance(step.interpolation, tuple | list) else [step.interpolation]
+        given = (
+            step.interpolation
+            if isinstance(step.interpolation, tuple | list)
+            else [step.interpolation]
+        )
         modes = {plain(mode) for mode in given}
         if not modes <= {"bilinear", "bicubic"}:
-            raise error(f"{name}: expected interpolation bilinear or bicubic, found {modes}")
+            raise error(
+                f"{name}: expected interpolation bilinear or bicubic, found {modes}"
+            )
         antialias = getattr(step, "antialias", True)
         # Pillow's images are resized with antialiasing in any case.
-        if not antialias and (self.values.are_tensors or (self.values.kind == "given" and antialias is False)):
-            raise error(f"{name}(antialias={antialias}) resizes tensors without antialiasing. Use antialias=True")
+        if not antialias and (
+            self.values.are_tensors
+            or (self.values.kind == "given" and antialias is False)
+        ):
+            raise error(
+                f"{name}(antialias={antialias}) resizes tensors without antialiasing. Use antialias=True"
+            )
         if "bicubic" in modes and self.values.dtype != "uint8":
-            raise error(f"{name} of floats, bicubic, gives values beyond their range. Put it first")
+            raise error(
+                f"{name} of floats, bicubic, gives values beyond their range. Put it first"
+            )
         return "random" if len(modes) > 1 else str(modes.pop())
 
     # Flips, constants, and whole presets
@@ -236,7 +359,9 @@ class _Reader:
         constants = []
         for numbers in (step.mean, step.std):
             values = np.atleast_1d(np.asarray(numbers, np.float64)).tolist()
-            values = [round(value, 7) for value in values]  # timm's are float32, in tensors
+            values = [
+                round(value, 7) for value in values
+            ]  # timm's are float32, in tensors
             constants.append(tuple(values * 3 if len(values) == 1 else values))
         mean, std = constants
         self.steps.append(Normalization(name, self.values.normalize(mean, std)))
@@ -244,7 +369,9 @@ class _Reader:
     def read_preset(self, step: Any, name: str) -> None:
         """What `weights.transforms()` gives: see torchvision.transforms._presets."""
         if getattr(step, "resize_size", None) is not None:
-            self.resize("Resize", step.resize_size, None, self.interpolation(step, name))
+            self.resize(
+                "Resize", step.resize_size, None, self.interpolation(step, name)
+            )
         if name == "ImageClassification":
             self.center_crop("CenterCrop", step.crop_size)
         self.values.become_tensors("ToTensor")
@@ -266,13 +393,17 @@ class _Reader:
 
     def read_pixels(self, step: Any, name: str) -> None:
         change = self.pixels(step, name)
-        self.steps.append(PixelChange(name, change, lopsided=pipeline.lopsided_changes(name, change)))
+        self.steps.append(
+            PixelChange(name, change, lopsided=pipeline.lopsided_changes(name, change))
+        )
 
     def pixels(self, step: Any, name: str) -> Any:
         """The transform in `gpuload.transforms` that does the same."""
         check_known(step)
         if name.startswith("lightly's") and self.values.are_tensors:
-            raise error(f"{name} makes Pillow's images of tensors, of other values. Put it before ToTensor()")
+            raise error(
+                f"{name} makes Pillow's images of tensors, of other values. Put it before ToTensor()"
+            )
         if name in _CHANGES:
             return _CHANGES[name](step)
         if name == "RandomErasing" and type(step).__module__.startswith("timm."):
@@ -285,25 +416,37 @@ class _Reader:
                 f"{_REMEDIES.get(name, '')}{WAY_OUT}"
             )
         change = getattr(transforms, name)(**self._arguments_of_same(step, name))
-        if name not in (*_MADE_OF_OTHERS, "RandomErasing") and not pipeline.is_linear(change):
+        if name not in (*_MADE_OF_OTHERS, "RandomErasing") and not pipeline.is_linear(
+            change
+        ):
             self._check_range(name)
         return change
 
     def _check_range(self, name: str) -> None:
         """Raises ArgumentError where floats are in another range than 0..1, for which torchvision takes them."""
-        if self.values.dtype != "uint8" and self.values.unit == 1 and self.values.constants is None:
+        if (
+            self.values.dtype != "uint8"
+            and self.values.unit == 1
+            and self.values.constants is None
+        ):
             raise error(
                 f"{name} gets {self.values.in_words}; expected 0..1. Put ToDtype(torch.float32, scale=True) before it"
             )
 
     def _arguments_of_same(self, step: Any, name: str) -> dict[str, Any]:
         """Of a transform that has the same name and arguments as torchvision's."""
-        names = [one.name for one in fields(getattr(transforms, name)) if one.name != _OURS.get(name)]
+        names = [
+            one.name
+            for one in fields(getattr(transforms, name))
+            if one.name != _OURS.get(name)
+        ]
         arguments = {argument: plain(getattr(step, argument)) for argument in names}
         if "fill" in arguments:
             arguments["fill"] = self.values.levels(step.fill, name)
         if "transforms" in arguments:
-            arguments["transforms"] = tuple(self._whole(part) for part in step.transforms)
+            arguments["transforms"] = tuple(
+                self._whole(part) for part in step.transforms
+            )
         if name == "RandomSolarize":
             arguments["threshold"] *= self.values.unit
         if name == "RandomErasing" and step.value is None:  # so v2 stores "random"
@@ -315,10 +458,18 @@ class _Reader:
     def _whole(self, part: Any) -> Any:
         """One transform for a part of a RandomApply, RandomChoice or RandomOrder, which may be a Compose of several, or
         something that changes nothing."""
-        changes = tuple(self.pixels(step, name_of(step)) for step in _flatten(part) if name_of(step) not in _NOTHING)
+        changes = tuple(
+            self.pixels(step, name_of(step))
+            for step in _flatten(part)
+            if name_of(step) not in _NOTHING
+        )
         if len(changes) == 1:
             return changes[0]
-        return transforms.RandomApply(changes, 1.0) if changes else transforms.RandomGrayscale(0.0)
+        return (
+            transforms.RandomApply(changes, 1.0)
+            if changes
+            else transforms.RandomGrayscale(0.0)
+        )
 
     _READERS: ClassVar[Mapping[str, Callable[["_Reader", Any, str], None]]] = {
         "RandomResizedCrop": read_random_resized_crop,
@@ -343,24 +494,32 @@ class _Reader:
 
 def _gray(step: Any) -> transforms.RandomGrayscale:
     if step.num_output_channels != 3:
-        raise error("Grayscale(1) gives images of one channel. Use Grayscale(3), or Augment(mode='L')")
+        raise error(
+            "Grayscale(1) gives images of one channel. Use Grayscale(3), or Augment(mode='L')"
+        )
     return transforms.RandomGrayscale(1.0)
 
 
 def _erasing_of_timm(step: Any) -> transforms.RandomErasing:
     """timm's erases several rectangles, and in colours that are drawn."""
     if step.num_splits > 1:
-        raise error("RandomErasing(num_splits) leaves a part of a batch alone, which has no counterpart. Leave it out")
+        raise error(
+            "RandomErasing(num_splits) leaves a part of a batch alone, which has no counterpart. Leave it out"
+        )
     value: Any = {"rand": "color", "pixel": "random"}.get(step.mode, 0)
     ratio = tuple(np.exp(step.log_aspect_ratio).tolist())
     count = (step.min_count, step.max_count)
-    return transforms.RandomErasing(step.probability, (step.min_area, step.max_area), ratio, value, count)
+    return transforms.RandomErasing(
+        step.probability, (step.min_area, step.max_area), ratio, value, count
+    )
 
 
 def _blur_of_lightly(step: Any) -> transforms.GaussianBlur:
     """Pillow's blur, which are three averages that are nearly Gaussian together."""
     low, high = step.sigmas
-    return transforms.GaussianBlur(2 * math.ceil(_SIGMAS * high) + 1, (low, high), step.prob)
+    return transforms.GaussianBlur(
+        2 * math.ceil(_SIGMAS * high) + 1, (low, high), step.prob
+    )
 
 
 def _solarization_of_lightly(step: Any) -> transforms.RandomSolarize:
@@ -383,7 +542,11 @@ _CHANGES: dict[str, Callable[[Any], Any]] = {
 def _padding(step: Any, name: str) -> Any:
     """That of a Pad or RandomCrop, as gpuload's RandomCrop takes it; None where there is none."""
     padding = plain(step.padding)
-    if isinstance(padding, tuple) and name == "RandomCrop" and ".v2." in type(step).__module__:
+    if (
+        isinstance(padding, tuple)
+        and name == "RandomCrop"
+        and ".v2." in type(step).__module__
+    ):
         left, right, top, bottom = padding  # as v2's stores them
         padding = (left, top, right, bottom)
     sides = _sides(padding)

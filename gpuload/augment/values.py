@@ -43,7 +43,11 @@ class Values:
         """For messages."""
         if self.constants is not None:
             return "normalised floats"
-        return self.dtype if self.dtype == "uint8" else f"{self.dtype} in 0..{255 // self.unit}"
+        return (
+            self.dtype
+            if self.dtype == "uint8"
+            else f"{self.dtype} in 0..{255 // self.unit}"
+        )
 
     def convert(self, step: Any, name: str) -> None:
         """Does what a conversion does.
@@ -59,14 +63,18 @@ class Values:
             self.kind = "tensor" if self.kind == "image" else self.kind
             return
         if self.is_erased and not (name in TO_DTYPE and self.dtype != "uint8"):
-            raise error(f"{name} comes after RandomErasing, whose values it would change. Put it before")
+            raise error(
+                f"{name} comes after RandomErasing, whose values it would change. Put it before"
+            )
         if name in TO_TENSOR:
             self.become_tensors(name)
         elif name == "ToPILImage":
             self._cast("uint8", True, name)
             self.kind = "pil"
         elif self.kind == "pil":
-            raise error(f"{name} has no effect on Pillow's images. Put ToImage() before it")
+            raise error(
+                f"{name} has no effect on Pillow's images. Put ToImage() before it"
+            )
         else:
             dtype = self._dtype_of(step.dtype, name) or self.dtype
             scale = name == "ConvertImageDtype" or bool(step.scale)
@@ -74,12 +82,16 @@ class Values:
                 raise error(
                     f"{name}({dtype}) gives tensors a range of 0..255, Pillow's images none. Put ToImage() before"
                 )
-            self._cast(dtype, scale, f"{name}({dtype}{', scale=True' if scale else ''})")
+            self._cast(
+                dtype, scale, f"{name}({dtype}{', scale=True' if scale else ''})"
+            )
 
     def become_tensors(self, name: str) -> None:
         """Does what one of `TO_TENSOR` does."""
         if self.kind == "given" and self.dtype != "uint8":
-            raise error(f"{name} comes after what has no effect on Pillow's images. Put it first")
+            raise error(
+                f"{name} comes after what has no effect on Pillow's images. Put it first"
+            )
         if not self.are_tensors:
             self._cast("float32" if name == "ToTensor" else self.dtype, True, name)
             self.kind = "image" if name == "ToImage" else "tensor"
@@ -92,7 +104,9 @@ class Values:
             self.dtype = "float32"
             self.unit = 255
         elif self.dtype == "uint8":
-            raise error(f"{name} gets {self.in_words}; expected floats. Put ToDtype(torch.float32, scale=True) before")
+            raise error(
+                f"{name} gets {self.in_words}; expected floats. Put ToDtype(torch.float32, scale=True) before"
+            )
 
     def normalize(self, mean: tuple[float, ...], std: tuple[float, ...]) -> Normalize:
         """Does what Normalize does, and returns its constants for pixels in 0..1.
@@ -101,11 +115,16 @@ class Values:
             ArgumentError: they are no floats, or have been normalised already.
         """
         if self.constants is not None:
-            raise error("Normalize comes twice; here it is done once. Join both into one")
+            raise error(
+                "Normalize comes twice; here it is done once. Join both into one"
+            )
         self.become_floats("Normalize")
         self.constants = mean, std
         share = self.unit / 255
-        return Normalize(tuple(value * share for value in mean), tuple(value * share for value in std))
+        return Normalize(
+            tuple(value * share for value in mean),
+            tuple(value * share for value in std),
+        )
 
     def levels(self, fill: Any, name: str) -> Any:
         """A fill in levels of 0..255: one for all channels, or three; None, which is black, stays None.
@@ -121,12 +140,21 @@ class Values:
         if self.constants is not None:
             mean, std = self.constants
             values = fill if isinstance(fill, tuple) else (fill or 0.0,) * 3
-            fill = tuple(value * one_std + one_mean for value, one_mean, one_std in zip(values, mean, std, strict=True))
+            fill = tuple(
+                value * one_std + one_mean
+                for value, one_mean, one_std in zip(values, mean, std, strict=True)
+            )
         if fill is None:
             return None
-        levels = tuple(level * self.unit for level in fill) if isinstance(fill, tuple) else fill * self.unit
+        levels = (
+            tuple(level * self.unit for level in fill)
+            if isinstance(fill, tuple)
+            else fill * self.unit
+        )
         if not 0 <= np.min(levels) <= np.max(levels) <= 255:
-            raise error(f"{name}(fill={own!r}) of {self.in_words}: is no level of an image. Put it before Normalize")
+            raise error(
+                f"{name}(fill={own!r}) of {self.in_words}: is no level of an image. Put it before Normalize"
+            )
         return levels
 
     @property
@@ -145,10 +173,14 @@ class Values:
         if dtype == self.dtype:
             return
         if dtype not in get_args(DType):
-            raise error(f"{name}: expected one of {', '.join(get_args(DType))}, which batches may have")
+            raise error(
+                f"{name}: expected one of {', '.join(get_args(DType))}, which batches may have"
+            )
         if dtype == "uint8":
             if self.constants is not None or not scale or self.unit == 1:
-                raise error(f"{name} gets {self.in_words}; expected scale=True and floats in 0..1. Leave it out")
+                raise error(
+                    f"{name} gets {self.in_words}; expected scale=True and floats in 0..1. Leave it out"
+                )
             self.unit = 1
         elif self.dtype == "uint8":
             self.unit = 255 if scale else 1
@@ -161,7 +193,8 @@ class Values:
             ArgumentError: it differs between the classes that the images may be of.
         """
         chosen = {
-            self._of_kind(dtype, kind) for kind in (("image", "tensor") if self.kind == "given" else (self.kind,))
+            self._of_kind(dtype, kind)
+            for kind in (("image", "tensor") if self.kind == "given" else (self.kind,))
         }
         chosen = chosen - {_NONE} if len(chosen) > 1 else chosen
         if len(chosen) > 1 or _NONE in chosen:

@@ -20,7 +20,9 @@ Layout = Literal["NCHW", "channels_last"]
 
 _NUMBERS = "three numbers (R, G, B), for pixels in 0..1, or one a channel"
 _MEAN = several(number(-LARGEST, LARGEST, ""), _NUMBERS)
-_STD = several(number(POSITIVE, LARGEST, ""), _NUMBERS.replace("numbers", "numbers above 0"))
+_STD = several(
+    number(POSITIVE, LARGEST, ""), _NUMBERS.replace("numbers", "numbers above 0")
+)
 
 
 @settings
@@ -44,13 +46,19 @@ class Normalize:
                 "as many of one as of the other"
             )
 
-    def check_pixels(self, pixels: Pixels, are: str, measured: tuple[Any, Any] = (None, None)) -> None:
+    def check_pixels(
+        self, pixels: Pixels, are: str, measured: tuple[Any, Any] = (None, None)
+    ) -> None:
         """Raises ArgumentError where they are of another number of channels, or above 1 for pixels that are not floats.
 
         are: what is said of the pixels. measured: mean and std of the set, for the message.
         """
         if len(self.mean) != pixels.channels:
-            such = f", such as the measured mean={measured[0]}, std={measured[1]}" if all(measured) else ""
+            such = (
+                f", such as the measured mean={measured[0]}, std={measured[1]}"
+                if all(measured)
+                else ""
+            )
             raise ArgumentError(
                 f"Normalize(mean, std): {len(self.mean)} numbers each, and {are}. Give {pixels.channels} of each{such}"
             )
@@ -84,7 +92,9 @@ class PlannedFunction(NamedTuple):
         seed, epoch, repeat = self.origin[row].tolist()
         sides = np.array([width, height], np.int32)
         samples, repeats = np.array([sample]), np.array([repeat], np.int64)
-        return self.redraw(seed, epoch, samples, sides[:1], sides[1:], self.view, repeats).crops
+        return self.redraw(
+            seed, epoch, samples, sides[:1], sides[1:], self.view, repeats
+        ).crops
 
 
 class View(NamedTuple):
@@ -110,7 +120,9 @@ class View(NamedTuple):
             return self.frame
         assert self.crops.sizes is not None
         height, width = self.crops.sizes.max(axis=0, initial=1).tolist()
-        return -(-height // self.frame) * self.frame, -(-width // self.frame) * self.frame
+        return -(-height // self.frame) * self.frame, -(
+            -width // self.frame
+        ) * self.frame
 
     def own_size(self, row: int) -> tuple[int, int]:
         """(height, width) in pixels of the output of one image."""
@@ -127,7 +139,9 @@ class View(NamedTuple):
 
     def moved(self, corners: I64) -> "View":
         """The same of parts of images. corners: int64 (N, 2), the top and left of each in its image."""
-        return self._replace(crops=self.crops._replace(start=self.crops.start + corners.astype(np.int32)))
+        return self._replace(
+            crops=self.crops._replace(start=self.crops.start + corners.astype(np.int32))
+        )
 
 
 class Form(NamedTuple):
@@ -166,7 +180,9 @@ class Form(NamedTuple):
     @property
     def is_plain(self) -> bool:
         """Whether pixels are only cropped, resized, flipped, padded and normalised by constants."""
-        return not self.transforms and (self.normalize != "image" or self.dtype == "uint8")
+        return not self.transforms and (
+            self.normalize != "image" or self.dtype == "uint8"
+        )
 
     @property
     def channels(self) -> int:
@@ -178,12 +194,16 @@ class Form(NamedTuple):
         on may be of another number."""
         if self.channels == pixels.channels:
             return self
-        return self._replace(mean=(0.0,) * pixels.channels, std=(1.0,) * pixels.channels)
+        return self._replace(
+            mean=(0.0,) * pixels.channels, std=(1.0,) * pixels.channels
+        )
 
     def levels(self, pixels: Pixels) -> "Form":
         """The form of its pixels before they are transformed and normalised, (N, C, height, width): uint8, or the same
         numbers as float32 where they are not uint8."""
-        plain = self._replace(layout="NCHW", transforms=False, erases=False, function="", ops=())
+        plain = self._replace(
+            layout="NCHW", transforms=False, erases=False, function="", ops=()
+        )
         if pixels.dtype == "uint8":
             return plain._replace(dtype="uint8", normalize="constants")
         return plain._replace(dtype="float32", normalize="levels")

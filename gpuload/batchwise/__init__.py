@@ -13,7 +13,12 @@ sample), as for crops. `join_tiles` assembles a model's outputs for the tiles of
 
 from gpuload.batchwise.mixers import CutMix, MixUp, RandomChoice, TimmMixup
 from gpuload.batchwise.patches import CenterHole, join_tiles
-from gpuload.batchwise.transforms import BatchForm, BatchTransform, FieldBatch, Operation
+from gpuload.batchwise.transforms import (
+    BatchForm,
+    BatchTransform,
+    FieldBatch,
+    Operation,
+)
 
 __all__ = [
     "BatchForm",

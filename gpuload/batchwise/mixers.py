@@ -18,7 +18,16 @@ import numpy as np
 
 from gpuload import checks
 from gpuload.batchwise.transforms import BatchForm, FieldBatch, require_fields
-from gpuload.checks import PROBABILITY, check_fields, choice, instance, number, optional, settings, several
+from gpuload.checks import (
+    PROBABILITY,
+    check_fields,
+    choice,
+    instance,
+    number,
+    optional,
+    settings,
+    several,
+)
 from gpuload.draws import CHOICE_DRAWS, EACH_CHOICE, Draws
 from gpuload.errors import ArgumentError
 from gpuload.types import F64, I64
@@ -26,7 +35,9 @@ from gpuload.types import F64, I64
 # Images mixed at a time: one with NumPy, so that it stays in the CPU's caches. On a GPU each kernel launch costs time,
 # while the copy of a block must not fill the memory.
 _BLOCK = {"numpy": 1, "cupy": 64}
-_ALPHA = number(1e-6, checks.LARGEST, "a number in 1e-6..1e6; to mix nothing, remove the transform")
+_ALPHA = number(
+    1e-6, checks.LARGEST, "a number in 1e-6..1e6; to mix nothing, remove the transform"
+)
 
 _CLASSES = optional(checks.COUNT)
 _ALPHA_OR_0 = number(0, checks.LARGEST, "a number from 0 on; 0 is never")
@@ -69,9 +80,13 @@ class Mixer(ABC):
                 "once: RandomChoice([MixUp(), CutMix()]) draws one of them for each sample"
             )
         if self.num_classes is None and form.num_classes is None:
-            raise ArgumentError(f"{self}: the data set's number of classes is unknown. Give num_classes")
+            raise ArgumentError(
+                f"{self}: the data set's number of classes is unknown. Give num_classes"
+            )
         if (self.num_classes or math.inf) < (form.num_classes or 0):
-            raise ArgumentError(f"{self}: the data set has {form.num_classes} classes; give as many, or none")
+            raise ArgumentError(
+                f"{self}: the data set has {form.num_classes} classes; give as many, or none"
+            )
 
     def __call__(self, batch: FieldBatch) -> None:
         self.check(batch.form)
@@ -86,8 +101,12 @@ class Mixer(ABC):
         # again would mean waiting for it.
         if batch.num_classes is None or isinstance(labels, np.ndarray):
             self._check_labels(labels, classes)
-        partners = labels[::-1] if self.mirrored else array_module(labels).roll(labels, 1)
-        batch.fields["label"] = _soft_labels(labels, partners, mix.label, classes, self.label_smoothing)
+        partners = (
+            labels[::-1] if self.mirrored else array_module(labels).roll(labels, 1)
+        )
+        batch.fields["label"] = _soft_labels(
+            labels, partners, mix.label, classes, self.label_smoothing
+        )
 
     def strays(self, labels: I64, num_classes: int | None) -> I64:
         """The rows of the labels that are no class and thus cannot be mixed, in ascending order.
@@ -107,7 +126,9 @@ class Mixer(ABC):
         lowest = int(labels.min())
         highest = int(labels.max())
         if highest >= classes:
-            raise ArgumentError(f"{self}: a label is {highest}; give num_classes of at least one more")
+            raise ArgumentError(
+                f"{self}: a label is {highest}; give num_classes of at least one more"
+            )
         if lowest < 0:
             raise ArgumentError(
                 f"{self}: a label is {lowest}, expected a class in 0..{classes - 1}. Leave out samples without a class"
@@ -186,7 +207,10 @@ class CutMix(Mixer):
         return half, half
 
 
-_CHOICES = several(instance("", MixUp, CutMix), "a list of MixUp and CutMix, such as [MixUp(), CutMix()]")
+_CHOICES = several(
+    instance("", MixUp, CutMix),
+    "a list of MixUp and CutMix, such as [MixUp(), CutMix()]",
+)
 
 
 @settings
@@ -206,11 +230,17 @@ class RandomChoice(Mixer):
     def __post_init__(self) -> None:
         count, most = len(self.transforms), (CHOICE_DRAWS.count - 1) // EACH_CHOICE
         if count > most:
-            raise ArgumentError(f"RandomChoice(transforms): has {count}, expected at most {most}. Use fewer")
+            raise ArgumentError(
+                f"RandomChoice(transforms): has {count}, expected at most {most}. Use fewer"
+            )
         shares = f"a probability for each of the {count} transforms, which are divided by their sum"
-        check_fields(self, p=optional(several(number(0, checks.LARGEST, ""), shares, count)))
+        check_fields(
+            self, p=optional(several(number(0, checks.LARGEST, ""), shares, count))
+        )
         if self.p is not None and not sum(self.p) > 0:
-            raise checks.refuse("RandomChoice", "p", self.p, "at least one of them above 0")
+            raise checks.refuse(
+                "RandomChoice", "p", self.p, "at least one of them above 0"
+            )
         if len({one.num_classes for one in self.transforms}) > 1:
             raise ArgumentError(f"{self}: num_classes differ; give all the same")
 
@@ -221,19 +251,32 @@ class RandomChoice(Mixer):
 
     def plan(self, draws: Draws, height: int, width: int) -> Mix:
         """As `Mixer.plan`."""
-        shares = np.cumsum(self.p if self.p is not None else np.ones(len(self.transforms)))
+        shares = np.cumsum(
+            self.p if self.p is not None else np.ones(len(self.transforms))
+        )
         # The last share is 1 whatever the rounding, and a draw is less.
         chosen = np.searchsorted(shares[:-1] / shares[-1], draws(0), side="right")
         numbers = [
-            CHOICE_DRAWS.part(f"{type(one).__name__} in a RandomChoice", 1 + at * EACH_CHOICE, EACH_CHOICE)
+            CHOICE_DRAWS.part(
+                f"{type(one).__name__} in a RandomChoice",
+                1 + at * EACH_CHOICE,
+                EACH_CHOICE,
+            )
             for at, one in enumerate(self.transforms)
         ]
-        plans = [one.plan(own.of(draws), height, width) for one, own in zip(self.transforms, numbers, strict=True)]
+        plans = [
+            one.plan(own.of(draws), height, width)
+            for one, own in zip(self.transforms, numbers, strict=True)
+        ]
         rows = np.arange(len(chosen))
-        return Mix(*(np.stack(parts)[chosen, rows] for parts in zip(*plans, strict=True)))
+        return Mix(
+            *(np.stack(parts)[chosen, rows] for parts in zip(*plans, strict=True))
+        )
 
 
-def _soft_labels(labels: Any, partners: Any, share: F64, classes: int, smoothing: float) -> Any:
+def _soft_labels(
+    labels: Any, partners: Any, share: F64, classes: int, smoothing: float
+) -> Any:
     """float32 (N, classes), NaN in rows whose label is no class.
 
     Args:
@@ -244,12 +287,16 @@ def _soft_labels(labels: Any, partners: Any, share: F64, classes: int, smoothing
         smoothing: As `Mixer.label_smoothing`.
     """
     xp = array_module(labels)
-    is_stray = (labels < 0) | (labels >= classes) | (partners < 0) | (partners >= classes)
+    is_stray = (
+        (labels < 0) | (labels >= classes) | (partners < 0) | (partners >= classes)
+    )
     rows, own = xp.arange(len(labels)), xp.asarray(share * (1 - smoothing))
     soft = xp.full((len(labels), classes), smoothing / classes, np.float32)
     soft[rows, labels % classes] += own
     soft[rows, partners % classes] += (1 - smoothing) - own
-    soft[is_stray] = np.nan  # on a GPU, where a transform of the user's has changed labels: no message without waiting
+    soft[is_stray] = (
+        np.nan
+    )  # on a GPU, where a transform of the user's has changed labels: no message without waiting
     return soft
 
 
@@ -267,7 +314,9 @@ def symmetric_beta(alpha: float, first: F64, second: F64) -> F64:
     code", Winter Simulation Conference 1996. There is no rejection, so a sample always needs two numbers.
     """
     cosine = np.cos(2 * np.pi * second)
-    log_power = np.log(np.maximum(first, 2.0**-54)) / alpha  # of u**(1 / alpha); 0 has no logarithm
+    log_power = (
+        np.log(np.maximum(first, 2.0**-54)) / alpha
+    )  # of u**(1 / alpha); 0 has no logarithm
     inverse = np.exp(log_power) / -np.expm1(log_power)
     result: F64 = 0.5 + 0.5 * cosine / np.sqrt(cosine**2 + inverse)
     return result
@@ -280,7 +329,11 @@ def mix_images(images: Any, mix: Mix) -> None:
     last = images[-1:].copy()
     for stop in range(len(images), 0, -block):
         start = max(stop - block, 0)
-        partners = images[start - 1 : stop - 1] if start else xp.concatenate([last, images[: stop - 1]])
+        partners = (
+            images[start - 1 : stop - 1]
+            if start
+            else xp.concatenate([last, images[: stop - 1]])
+        )
         _mix_block(xp, images[start:stop], partners, mix, slice(start, stop))
 
 
@@ -291,7 +344,9 @@ def mix_mirrored(images: Any, mix: Mix) -> None:
     for start in range(0, half, block):
         stop = min(start + block, half)
         rows = slice(start, stop)
-        mirrored = slice(count - 1 - start, count - 1 - stop if stop < count else None, -1)
+        mirrored = slice(
+            count - 1 - start, count - 1 - stop if stop < count else None, -1
+        )
         own = images[rows].copy()
         _mix_block(xp, images[rows], images[mirrored], mix, rows)
         _mix_block(xp, images[mirrored], own, mix, mirrored)
@@ -308,18 +363,26 @@ def _mix_block(xp: Any, images: Any, partners: Any, mix: Mix, rows: slice) -> No
     if len(part) == 1 and shares[0] == 0:
         part[...] = partner  # a copy costs half as much as a sum
     else:
-        _blend(xp, part, partner, _shares_in(xp, boxes, shares, (top, left, bottom, right)))
+        _blend(
+            xp, part, partner, _shares_in(xp, boxes, shares, (top, left, bottom, right))
+        )
 
 
-def _shares_in(xp: Any, boxes: I64, shares: F64, around: tuple[int, int, int, int]) -> Any:
+def _shares_in(
+    xp: Any, boxes: I64, shares: F64, around: tuple[int, int, int, int]
+) -> Any:
     """float32 (N, 1, height, width), or (N, 1, 1, 1): the share of the image at each pixel of the area `around`."""
     top, left, bottom, right = around
     if (boxes == np.array(around)).all():
         return xp.asarray(shares.astype(np.float32)[:, None, None, None])
     first_y, first_x, last_y, last_x = xp.asarray(boxes.T[..., None])
     y, x = xp.arange(top, bottom), xp.arange(left, right)
-    inside = ((y >= first_y) & (y < last_y))[:, :, None] & ((x >= first_x) & (x < last_x))[:, None, :]
-    return xp.where(inside, xp.asarray(shares.astype(np.float32)[:, None, None]), np.float32(1))[:, None]
+    inside = ((y >= first_y) & (y < last_y))[:, :, None] & (
+        (x >= first_x) & (x < last_x)
+    )[:, None, :]
+    return xp.where(
+        inside, xp.asarray(shares.astype(np.float32)[:, None, None]), np.float32(1)
+    )[:, None]
 
 
 def _blend(xp: Any, part: Any, partner: Any, share: Any) -> None:
@@ -363,7 +426,9 @@ class TimmMixup(Mixer):
     cutmix_alpha: Annotated[float, _ALPHA_OR_0] = 0.0
     prob: Annotated[float, PROBABILITY] = 1.0
     switch_prob: Annotated[float, PROBABILITY] = 0.5
-    mode: Annotated[Literal["batch", "pair", "elem"], choice("batch", "pair", "elem")] = "batch"
+    mode: Annotated[
+        Literal["batch", "pair", "elem"], choice("batch", "pair", "elem")
+    ] = "batch"
     label_smoothing: Annotated[float, PROBABILITY] = 0.1
     num_classes: Annotated[int | None, _CLASSES] = None
 
@@ -371,11 +436,15 @@ class TimmMixup(Mixer):
 
     def __post_init__(self) -> None:
         if not (self.mixup_alpha or self.cutmix_alpha):
-            raise ArgumentError("TimmMixup(mixup_alpha=0, cutmix_alpha=0): mixes nothing. Give one of them above 0")
+            raise ArgumentError(
+                "TimmMixup(mixup_alpha=0, cutmix_alpha=0): mixes nothing. Give one of them above 0"
+            )
 
     def plan(self, draws: Draws, height: int, width: int) -> Mix:
         """As `Mixer.plan`."""
-        return self._mixer.plan(lambda number: self._shared(draws(number)), height, width)
+        return self._mixer.plan(
+            lambda number: self._shared(draws(number)), height, width
+        )
 
     @cached_property
     def _mixer(self) -> Mixer:
@@ -384,12 +453,20 @@ class TimmMixup(Mixer):
             mixers.append(MixUp(self.mixup_alpha, self.prob))
         if self.cutmix_alpha:
             mixers.append(_WholeBox(self.cutmix_alpha, self.prob))
-        return mixers[0] if len(mixers) == 1 else RandomChoice(mixers, [1 - self.switch_prob, self.switch_prob])
+        return (
+            mixers[0]
+            if len(mixers) == 1
+            else RandomChoice(mixers, [1 - self.switch_prob, self.switch_prob])
+        )
 
     def _shared(self, drawn: F64) -> F64:
         """The draws of all samples: those of the first one, or of the first of each pair."""
         if self.mode == "elem" or not len(drawn):
             return drawn
         rows = np.arange(len(drawn))
-        shared: F64 = drawn[np.zeros_like(rows) if self.mode == "batch" else np.minimum(rows, rows[::-1])]
+        shared: F64 = drawn[
+            np.zeros_like(rows)
+            if self.mode == "batch"
+            else np.minimum(rows, rows[::-1])
+        ]
         return shared

@@ -6,7 +6,17 @@ from typing import Annotated, Any
 import numpy as np
 
 from gpuload.batchwise.transforms import BatchForm, FieldBatch, require_fields
-from gpuload.checks import LARGEST, SIDE, SIDES, Rule, checked, number, settings, several, text
+from gpuload.checks import (
+    LARGEST,
+    SIDE,
+    SIDES,
+    Rule,
+    checked,
+    number,
+    settings,
+    several,
+    text,
+)
 from gpuload.errors import ArgumentError
 from gpuload.types import HeightWidth
 
@@ -43,9 +53,13 @@ class CenterHole:
         require_fields(self, form, "image")
         height, width = form.image_size
         if self._hole[0] > height or self._hole[1] > width:
-            raise ArgumentError(f"{self}: the hole is larger than the image, {height}×{width} pixels (height×width)")
+            raise ArgumentError(
+                f"{self}: the hole is larger than the image, {height}×{width} pixels (height×width)"
+            )
         if form.dtype == "uint8" and self.fill not in range(256):
-            raise ArgumentError(f"{self}: the images are uint8; fill must be a whole number in 0..255")
+            raise ArgumentError(
+                f"{self}: the images are uint8; fill must be a whole number in 0..255"
+            )
 
     def __call__(self, batch: FieldBatch) -> None:
         self.check(batch.form)
@@ -90,16 +104,24 @@ def join_tiles(tiles: Any, corners: Any, size: tuple[int, int]) -> Any:
         ArgumentError: the numbers of tiles and corners differ, or no tile covers some pixel.
     """
     if len(tiles) != len(corners):
-        raise ArgumentError(f"join_tiles: expected a corner for each tile, found {len(tiles)} and {len(corners)}")
+        raise ArgumentError(
+            f"join_tiles: expected a corner for each tile, found {len(tiles)} and {len(corners)}"
+        )
     torch = import_module("torch")
     dtype = tiles.dtype if tiles.is_floating_point() else torch.float32
     image = torch.zeros((*tiles.shape[1:-2], *size), dtype=dtype, device=tiles.device)
     shown = torch.zeros(size, dtype=dtype, device=tiles.device)
     for tile, (top, left) in zip(tiles, corners.tolist(), strict=True):
         bottom, right = top + tile.shape[-2], left + tile.shape[-1]
-        inside = ..., slice(max(top, 0), max(bottom, 0)), slice(max(left, 0), max(right, 0))
+        inside = (
+            ...,
+            slice(max(top, 0), max(bottom, 0)),
+            slice(max(left, 0), max(right, 0)),
+        )
         part = image[inside]
-        part += tile[..., max(-top, 0) :, max(-left, 0) :][..., : part.shape[-2], : part.shape[-1]]
+        part += tile[..., max(-top, 0) :, max(-left, 0) :][
+            ..., : part.shape[-2], : part.shape[-1]
+        ]
         shown[inside] += 1
     if not shown.all():
         row, column = torch.nonzero(shown == 0)[0].tolist()

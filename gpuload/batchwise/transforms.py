@@ -53,9 +53,15 @@ class FieldBatch:
         """The form of this batch."""
         names = tuple(self.fields)
         others = (*COMPUTED, "bucket")
-        classes = tuple(name for name in names if name not in others and _is_class_numbers(self.fields[name]))
+        classes = tuple(
+            name
+            for name in names
+            if name not in others and _is_class_numbers(self.fields[name])
+        )
         images = self.fields.get("image")
-        size, dtype = ((0, 0), "") if images is None else (images.shape[-2:], str(images.dtype))
+        size, dtype = (
+            ((0, 0), "") if images is None else (images.shape[-2:], str(images.dtype))
+        )
         return BatchForm(names, size, dtype, self.num_classes, classes)
 
 
@@ -105,10 +111,14 @@ def _as_transforms(value: Any) -> tuple[BatchTransform, ...]:
     return transforms
 
 
-TRANSFORMS: Rule[tuple[BatchTransform, ...]] = Rule("a list of functions, such as [MixUp()]", _as_transforms)
+TRANSFORMS: Rule[tuple[BatchTransform, ...]] = Rule(
+    "a list of functions, such as [MixUp()]", _as_transforms
+)
 
 
-def check_transforms(transforms: Sequence[BatchTransform], form: BatchForm) -> tuple[str, ...]:
+def check_transforms(
+    transforms: Sequence[BatchTransform], form: BatchForm
+) -> tuple[str, ...]:
     """The names of the fields that these transforms in turn add to those of `form`.
 
     Raises:
@@ -129,7 +139,9 @@ def check_transforms(transforms: Sequence[BatchTransform], form: BatchForm) -> t
             check(form._replace(fields=known, class_fields=classes))
         for name in (added := tuple(getattr(transform, "adds", ()))):
             if name in known:
-                raise ArgumentError(f"batch_transforms: {transform} adds the field {name!r}, which already exists")
+                raise ArgumentError(
+                    f"batch_transforms: {transform} adds the field {name!r}, which already exists"
+                )
         known += added
         classes = tuple(name for name in (*classes, *added) if name not in softened)
     return known[len(form.fields) :]
@@ -157,7 +169,10 @@ def apply_transforms(transforms: Sequence[BatchTransform], batch: FieldBatch) ->
 def _check_result(transform: BatchTransform, result: Any, batch: FieldBatch) -> None:
     """Raises ArgumentError if a transform returns a new value. Values changed in place may be returned."""
     in_place = (batch.fields, *batch.fields.values())
-    if not any(result is one for one in in_place) and getattr(result, "fields", None) is not batch.fields:
+    if (
+        not any(result is one for one in in_place)
+        and getattr(result, "fields", None) is not batch.fields
+    ):
         raise ArgumentError(
             f"batch_transforms: {shown(transform)} returned {shown(result)}, but return values are ignored. Change "
             "the arrays in batch.fields, or set batch.fields['image'] = …, and return nothing"
@@ -204,7 +219,10 @@ class Operation(ABC):
 
     def __call__(self, batch: FieldBatch) -> None:
         torch = import_module("torch")
-        drawn, count = np.asarray(self.draw(batch.draws, *batch.form.image_size)), len(batch.fields["image"])
+        drawn, count = (
+            np.asarray(self.draw(batch.draws, *batch.form.image_size)),
+            len(batch.fields["image"]),
+        )
         if drawn.ndim not in (1, 2) or len(drawn) != count:
             raise ArgumentError(
                 f"{self}: draw returned numbers of shape {drawn.shape}, expected ({count},) or ({count}, K), for each "
@@ -212,14 +230,22 @@ class Operation(ABC):
             )
         with torch.no_grad():
             given = {name: torch.from_dlpack(batch.fields[name]) for name in self.uses}
-            numbers = torch.from_numpy(np.ascontiguousarray(drawn, np.float32 if drawn.dtype == np.float64 else None))
+            numbers = torch.from_numpy(
+                np.ascontiguousarray(
+                    drawn, np.float32 if drawn.dtype == np.float64 else None
+                )
+            )
             device = next((field.device for field in given.values()), numbers.device)
             if device.type == "cuda":
                 numbers = numbers.pin_memory().to(device, non_blocking=True)
             made = self.kernel(numbers, *given.values())
         after = made if isinstance(made, tuple) else (made,)
-        if len(after) != len(given) or not all(map(_fits, given, given.values(), after)):
-            raise ArgumentError(f"{self}: kernel returned {_described(after)}, expected {_described(given.values())}")
+        if len(after) != len(given) or not all(
+            map(_fits, given, given.values(), after)
+        ):
+            raise ArgumentError(
+                f"{self}: kernel returned {_described(after)}, expected {_described(given.values())}"
+            )
         for (name, old), new in zip(given.items(), after, strict=True):
             if new is not old:
                 batch.fields[name] = _back(batch.fields[name], new)
@@ -230,13 +256,22 @@ class Operation(ABC):
 
 def _fits(name: str, old: Any, new: Any) -> bool:
     """Whether a kernel may return this in place of a field."""
-    if type(new) is not type(old) or (new.dtype, new.device, len(new)) != (old.dtype, old.device, len(old)):
+    if type(new) is not type(old) or (new.dtype, new.device, len(new)) != (
+        old.dtype,
+        old.device,
+        len(old),
+    ):
         return False
     return name != "image" or new.shape == old.shape
 
 
 def _described(values: Iterable[Any]) -> str:
-    return ", ".join(f"{v.dtype} {tuple(v.shape)} on {v.device}" if hasattr(v, "device") else shown(v) for v in values)
+    return ", ".join(
+        f"{v.dtype} {tuple(v.shape)} on {v.device}"
+        if hasattr(v, "device")
+        else shown(v)
+        for v in values
+    )
 
 
 def _back(like: Any, tensor: Any) -> Any:

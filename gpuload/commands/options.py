@@ -24,14 +24,22 @@ class Command(Protocol):
 
 
 def option(
-    text: str, metavar: str | None = None, *names: str, rule: Rule[Any] | None = None, **more: Any
+    text: str,
+    metavar: str | None = None,
+    *names: str,
+    rule: Rule[Any] | None = None,
+    **more: Any,
 ) -> dict[str, Any]:
     """Metadata of a field.
 
     text: the help. names: such as "-o"; by default the field's name. rule: checks the given value. more: arguments of
     `add_argument`; the type is by default the default's.
     """
-    return {"rule": rule, "names": names, "more": {"help": text, "metavar": metavar, **more}}
+    return {
+        "rule": rule,
+        "names": names,
+        "more": {"help": text, "metavar": metavar, **more},
+    }
 
 
 def given(default: Any, *args: Any, **more: Any) -> Any:
@@ -78,7 +86,9 @@ def parser_for(command: type[Command], prog: str) -> Parser:
             parser.add_argument(one.name, **more)
             continue
         names = about["names"] or [_flag(one)]
-        more["default"] = list(one.default) if isinstance(one.default, tuple) else one.default  # argparse appends to it
+        more["default"] = (
+            list(one.default) if isinstance(one.default, tuple) else one.default
+        )  # argparse appends to it
         if names[0].startswith("-"):
             more["dest"] = one.name
         if isinstance(one.default, bool):
@@ -98,7 +108,11 @@ def parse(command: type[Command], prog: str, argv: Sequence[str]) -> Command:
     """
     values = vars(parser_for(command, prog).parse_args(argv))
     for one, about in _options(command):
-        name = about["more"]["metavar"] if one.default is MISSING else (about["names"] or [_flag(one)])[-1]
+        name = (
+            about["more"]["metavar"]
+            if one.default is MISSING
+            else (about["names"] or [_flag(one)])[-1]
+        )
         if values[one.name] in ("", [""]):  # an unset variable of a shell
             raise ArgumentError(f"{name}: is empty, expected a value")
         if about["rule"] is not None and values[one.name] is not None:
@@ -108,11 +122,20 @@ def parse(command: type[Command], prog: str, argv: Sequence[str]) -> Command:
 
 
 def _make(made: Any, values: Mapping[str, Any]) -> Any:
-    nested = {one.name: _make(one.type, values) for one in fields(made) if is_dataclass(one.type)}
-    return made(**{one.name: values[one.name] for one in fields(made) if one.name in values}, **nested)
+    nested = {
+        one.name: _make(one.type, values)
+        for one in fields(made)
+        if is_dataclass(one.type)
+    }
+    return made(
+        **{one.name: values[one.name] for one in fields(made) if one.name in values},
+        **nested,
+    )
 
 
-def _options(made: Any, texts: Mapping[str, Any] | None = None) -> Iterator[tuple[Field[Any], Mapping[str, Any]]]:
+def _options(
+    made: Any, texts: Mapping[str, Any] | None = None
+) -> Iterator[tuple[Field[Any], Mapping[str, Any]]]:
     """The fields that are options, and their metadata."""
     for one in fields(made):
         if is_dataclass(one.type):

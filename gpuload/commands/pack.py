@@ -25,35 +25,78 @@ from gpuload.store.url import URL, as_location, scheme_of
 _SETTINGS = {
     "encode": option("how to store images: keep, jpeg or raw (%(default)s)", "HOW"),
     "mode": option("L, RGB, RGBA, I;16, F, or such as uint16x4 (%(default)s)", "MODE"),
-    "keep": option("encodings to keep, besides jpeg and png: webp,avif,tiff", "LIST", type=str),
+    "keep": option(
+        "encodings to keep, besides jpeg and png: webp,avif,tiff", "LIST", type=str
+    ),
     "size": option("256, or 482x415", "PIXELS"),
-    "fit": option("shortest, longest, center-crop, stretch or pad (%(default)s)", "HOW"),
+    "fit": option(
+        "shortest, longest, center-crop, stretch or pad (%(default)s)", "HOW"
+    ),
     "enlarge": option("also enlarge images smaller than --size"),
-    "quality": option("quality of new JPEGs (default: 95 with keep, otherwise 92)", "N", type=int),
+    "quality": option(
+        "quality of new JPEGs (default: 95 with keep, otherwise 92)", "N", type=int
+    ),
     "lossless": option("store new images as PNG, not JPEG"),
     "check": option("full, or header: do not decode kept images (%(default)s)", "HOW"),
-    "jpeg": option("progressive JPEGs: keep, or convert losslessly to baseline (%(default)s)", "HOW"),
-    "page": option("page or frame to pack of files with several, from 0 (default: the first)", "N", type=int),
-    "depth": option("bits in use of 16-bit values that become 8: 12 makes 4,095 white", "BITS", type=int),
-    "alpha": option("transparency without a channel: white, drop, or ask for TIFFs of more bands (%(default)s)", "HOW"),
+    "jpeg": option(
+        "progressive JPEGs: keep, or convert losslessly to baseline (%(default)s)",
+        "HOW",
+    ),
+    "page": option(
+        "page or frame to pack of files with several, from 0 (default: the first)",
+        "N",
+        type=int,
+    ),
+    "depth": option(
+        "bits in use of 16-bit values that become 8: 12 makes 4,095 white",
+        "BITS",
+        type=int,
+    ),
+    "alpha": option(
+        "transparency without a channel: white, drop, or ask for TIFFs of more bands (%(default)s)",
+        "HOW",
+    ),
     "icc": option("colour profiles: keep, or convert to srgb (%(default)s)", "HOW"),
-    "damaged": option("JPEGs that lack data: reject, or keep with gray rows (%(default)s)", "HOW"),
-    "masks": option("masks with two readings: stored numbers, shown levels, or ask (%(default)s)", "HOW"),
-    "turn_masks": option("turn masks as Exif turns their images: yes, no, or auto by size (%(default)s)", "HOW"),
-    "points": option("seek points of large JPEGs, for cheap crops: auto or no (%(default)s)", "HOW"),
-    "max_pixels": option("reject images with more pixels, without decoding them (%(default)s)", "N"),
-    "val": option("share of each class for OUT/val, such as 0.1 or 10%% (%(default)s)", "SHARE", type=str),
+    "damaged": option(
+        "JPEGs that lack data: reject, or keep with gray rows (%(default)s)", "HOW"
+    ),
+    "masks": option(
+        "masks with two readings: stored numbers, shown levels, or ask (%(default)s)",
+        "HOW",
+    ),
+    "turn_masks": option(
+        "turn masks as Exif turns their images: yes, no, or auto by size (%(default)s)",
+        "HOW",
+    ),
+    "points": option(
+        "seek points of large JPEGs, for cheap crops: auto or no (%(default)s)", "HOW"
+    ),
+    "max_pixels": option(
+        "reject images with more pixels, without decoding them (%(default)s)", "N"
+    ),
+    "val": option(
+        "share of each class for OUT/val, such as 0.1 or 10%% (%(default)s)",
+        "SHARE",
+        type=str,
+    ),
     "splits": option("folders and shares, such as train=0.8,val=0.1,test=0.1", "LIST"),
     "shuffle": option("keep the order of the source"),
     "seed": option("seed of the shuffle and the splits (%(default)s)", "N"),
     "maxcount": option("maximum images in a shard (%(default)s)", "N"),
-    "maxsize": option("maximum size of a shard, such as 1GB (default: 1/16 of all, 16 MB to 1 GB)", "SIZE"),
+    "maxsize": option(
+        "maximum size of a shard, such as 1GB (default: 1/16 of all, 16 MB to 1 GB)",
+        "SIZE",
+    ),
     "dedup": option("drop images with the same bytes as an earlier one"),
-    "max_rejected": option("fail if more are rejected, such as 1%% (default: 100%%)", "SHARE", type=str),
+    "max_rejected": option(
+        "fail if more are rejected, such as 1%% (default: 100%%)", "SHARE", type=str
+    ),
     "workers": option("worker processes (default: one per core)", "N", type=int),
     "time_limit_s": option("seconds per image (%(default)s)", "S", "--time-limit"),
     "engine": option("local, or ray for a cluster (%(default)s)", "NAME"),
-    "address": option("address of the Ray cluster (default: one running here, otherwise a new one)"),
+    "address": option(
+        "address of the Ray cluster (default: one running here, otherwise a new one)"
+    ),
     "resume": option("continue an interrupted run"),
     "append": option("add shards to the set in OUT"),
     "overwrite": option("replace the set in OUT when the new one is complete"),
@@ -74,19 +117,34 @@ class Pack:
         "its paths",
         "SOURCE",
     )
-    out: str = place("empty or new folder, or a URL such as s3://bucket/set; gets train/ (and val/, test/)", "OUT")
+    out: str = place(
+        "empty or new folder, or a URL such as s3://bucket/set; gets train/ (and val/, test/)",
+        "OUT",
+    )
     labels: str | None = given(
         None, "CSV, TSV, JSONL or Parquet table of paths, labels and other fields; COCO's .json; an .npy of labels",
         "TABLE",
     )  # fmt: skip
     no_labels: bool = given(False, "pack all images, without labels or other fields")
-    form: str | None = given(None, f"format of SOURCE: {', '.join(format_names())}", "KIND", "--from")
-    column: tuple[str, ...] = given(
-        (), f"column, array or key for one of {', '.join(ROLES)}; target=x,y for several", "ROLE=NAME", action="append"
+    form: str | None = given(
+        None, f"format of SOURCE: {', '.join(format_names())}", "KIND", "--from"
     )
-    zip_encoding: str | None = given(None, "code page of names in a .zip that are not UTF-8, such as gbk", "NAME")
-    no_splits: bool = given(False, "ignore the splits of SOURCE (folders train, val, test)")
-    negatives: bool = given(False, "images without an XML (Pascal VOC) have no objects, instead of being an error")
+    column: tuple[str, ...] = given(
+        (),
+        f"column, array or key for one of {', '.join(ROLES)}; target=x,y for several",
+        "ROLE=NAME",
+        action="append",
+    )
+    zip_encoding: str | None = given(
+        None, "code page of names in a .zip that are not UTF-8, such as gbk", "NAME"
+    )
+    no_splits: bool = given(
+        False, "ignore the splits of SOURCE (folders train, val, test)"
+    )
+    negatives: bool = given(
+        False,
+        "images without an XML (Pascal VOC) have no objects, instead of being an error",
+    )
     settings: PackOptions = group(_SETTINGS)
 
     def run(self) -> int:
@@ -108,14 +166,24 @@ class Pack:
         )
         report = packer.pack(source, where, **vars(self.settings))
         _summarise(report)
-        return REJECTED if any(not rejection.asked for rejection in report.rejected) else DONE
+        return (
+            REJECTED
+            if any(not rejection.asked for rejection in report.rejected)
+            else DONE
+        )
 
 
 def _check_places(source: Path, out: Path, append: bool) -> None:
     """Raises ArgumentError if a set would be packed into its own source, or added to itself."""
     places = (source, *(source.resolve().parents if append else ()))
-    if source.exists() and out.exists() and any(place.samefile(out) for place in places):
-        raise ArgumentError(f"SOURCE {str(source)!r} is OUT {str(out)!r}, or lies in it. Give another OUT")
+    if (
+        source.exists()
+        and out.exists()
+        and any(place.samefile(out) for place in places)
+    ):
+        raise ArgumentError(
+            f"SOURCE {str(source)!r} is OUT {str(out)!r}, or lies in it. Give another OUT"
+        )
 
 
 def _summarise(report: packer.PackReport) -> None:
@@ -130,24 +198,42 @@ def _summarise(report: packer.PackReport) -> None:
     manifest = next(iter(manifests))
     if manifest.classes is not None:
         say(f"classes: {listed(manifest.classes)}")
-    members = ((field.name, field.member.replace(";", ", .")) for field in manifest.fields)
+    members = (
+        (field.name, field.member.replace(";", ", .")) for field in manifest.fields
+    )
     say(f"fields: {', '.join(f'{name} (.{ends})' for name, ends in members)}")
-    if anew := Counter({kind: count for kind, count in sorted(report.kinds.items()) if kind != KEPT}):
+    if anew := Counter(
+        {kind: count for kind, count in sorted(report.kinds.items()) if kind != KEPT}
+    ):
         say(f"re-encoded: {_counts(anew)}; {report.kinds[KEPT]:,} kept unchanged")
     say(*(f"note: {note}" for note in report.notes))
     for asked, word in ((False, "rejected"), (True, "dropped, as requested")):
         # Without the names of other images, so that similar reasons are counted together.
-        reasons = (re.sub(r"(['\"]).*\1", "another", one.reason) for one in report.rejected if one.asked == asked)
+        reasons = (
+            re.sub(r"(['\"]).*\1", "another", one.reason)
+            for one in report.rejected
+            if one.asked == asked
+        )
         if counts := Counter(reasons):
             say(f"{word}: {_counts(counts)}")
     if report.rejected:
-        say(*(f"  named in {report.folder / name / REJECTED_NAME}" for name in report.manifests))
+        say(
+            *(
+                f"  named in {report.folder / name / REJECTED_NAME}"
+                for name in report.manifests
+            )
+        )
     if report.packed:
         rate = report.packed / max(report.packing_s, 1e-9)
-        say(f"{counted(report.packed, 'image')} in {report.elapsed_s:.1f} s; {rate:,.0f} images/s, without set-up")
+        say(
+            f"{counted(report.packed, 'image')} in {report.elapsed_s:.1f} s; {rate:,.0f} images/s, without set-up"
+        )
 
 
 def _counts(counts: Counter[str]) -> str:
     listed = counts.most_common(8)
     rest = counts.total() - sum(count for _, count in listed)
-    return ", ".join(f"{count:,} × {name}" for name, count in [*listed, *([("other", rest)] if rest else [])])
+    return ", ".join(
+        f"{count:,} × {name}"
+        for name, count in [*listed, *([("other", rest)] if rest else [])]
+    )

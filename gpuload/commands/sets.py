@@ -34,9 +34,15 @@ class Index:
     )
 
     shards: list[str] = place(
-        "tars, or their URLs; braces ({000..127}) and wildcards are expanded", "SHARDS", nargs="+"
+        "tars, or their URLs; braces ({000..127}) and wildcards are expanded",
+        "SHARDS",
+        nargs="+",
     )
-    out: str | None = given(None, "folder for the index (default: next to the shards; required for URLs)", "DIR")
+    out: str | None = given(
+        None,
+        "folder for the index (default: next to the shards; required for URLs)",
+        "DIR",
+    )
     classes: str | None = given(None, "text file with one class name per line", "FILE")
     missing: str = given(
         "fail",
@@ -50,7 +56,11 @@ class Index:
     )
 
     def run(self) -> int:
-        if self.points and len(self.shards) == 1 and (folders := _local_sets(self.shards[0])):
+        if (
+            self.points
+            and len(self.shards) == 1
+            and (folders := _local_sets(self.shards[0]))
+        ):
             for packed in folders:
                 self._add_points(packed)
             return DONE
@@ -67,17 +77,25 @@ class Index:
                 bar,
                 missing=self.missing,  # type: ignore[arg-type]
             )
-        found = ", ".join(f"{field.name} (.{field.member})" for field in manifest.fields)
+        found = ", ".join(
+            f"{field.name} (.{field.member})" for field in manifest.fields
+        )
         say(f"{folder}: {size_of(manifest)}; fields: {found}")
         told = manifest.packing
         if rejected := told.get("rejected", 0):
             say(f"left out: {counted(rejected, 'sample')}")
             say(f"  named in {folder / REJECTED_NAME}")
         if told.get("passed_over"):
-            counts = ", ".join(f"{count:,} × {name}" for name, count in told["passed_over"].items())
-            say(f"note: members that are not indexed: {counts}; `python -m gpuload pack --from tar` takes more kinds")
+            counts = ", ".join(
+                f"{count:,} × {name}" for name, count in told["passed_over"].items()
+            )
+            say(
+                f"note: members that are not indexed: {counts}; `python -m gpuload pack --from tar` takes more kinds"
+            )
         if len(splits := named_splits([shard.name for shard in manifest.shards])) > 1:
-            say(f"note: shards of {' and '.join(splits)} are indexed as one set; index each with --out")
+            say(
+                f"note: shards of {' and '.join(splits)} are indexed as one set; index each with --out"
+            )
         if self.points:
             self._add_points(folder)
         return REJECTED if rejected else DONE
@@ -87,7 +105,9 @@ class Index:
 
         with progress_bar("reading JPEGs", "shards") as bar:
             manifest, found = add_points(folder, bar)
-        say(f"{folder}: {found:,} of {counted(manifest.samples, 'image')} with seek points")
+        say(
+            f"{folder}: {found:,} of {counted(manifest.samples, 'image')} with seek points"
+        )
         return DONE
 
 
@@ -124,8 +144,14 @@ class Verify:
     epilog = "Exit codes: 0 no faults; 1 faults, one per line on stdout; 2 not a packed folder."
 
     folder: str = place("a packed folder or its URL, or a folder of several", "DIR")
-    workers: int | None = given(None, "worker processes (default: one per core)", "N", type=int)
-    quarantine: str | None = given(None, "write the faulty samples to FILE, for gpuload.Dataset(exclude=FILE)", "FILE")
+    workers: int | None = given(
+        None, "worker processes (default: one per core)", "N", type=int
+    )
+    quarantine: str | None = given(
+        None,
+        "write the faulty samples to FILE, for gpuload.Dataset(exclude=FILE)",
+        "FILE",
+    )
 
     def run(self) -> int:
         from gpuload.packing.verify import verify
@@ -135,7 +161,11 @@ class Verify:
         with progress_bar("verifying", "shards") as bar:
             faults = verify(self.folder, self.workers, bar, quarantine=self.quarantine)
         say(*map(str, faults))
-        say(f"{self.folder}: {counted(len(faults), 'fault')}" if faults else f"{self.folder}: all is well")
+        say(
+            f"{self.folder}: {counted(len(faults), 'fault')}"
+            if faults
+            else f"{self.folder}: all is well"
+        )
         return FAULTY if faults else DONE
 
 
@@ -145,7 +175,10 @@ class Info:
 
     epilog = "Exit codes: 0 done; 2 the folder cannot be read."
 
-    folder: str = place("a packed folder, such as shards/train, or its URL, or a folder of several", "DIR")
+    folder: str = place(
+        "a packed folder, such as shards/train, or its URL, or a folder of several",
+        "DIR",
+    )
     window: int = given(8, "shards mixed at a time (%(default)s)", "N", rule=COUNT)
     lanes: int = given(1, "lanes of the order (%(default)s)", "N")
     batch_size: int = given(256, "samples in a batch (%(default)s)", "N", rule=COUNT)
@@ -166,33 +199,68 @@ class Info:
 
         check_option("--lanes", self.lanes, whole(1, max(1, len(dataset.shard_paths))))
         mixing = measure_mixing(dataset, self.window, self.batch_size, lanes=self.lanes)
-        numbers = class_numbers(dataset.manifest.fields, (rows for _, rows in dataset.all_rows()))
-        say_table([*self._contents(dataset, numbers), *self._order(dataset, mixing)], left=2)
-        notes = notes_on_numbers(numbers, dataset.manifest.fields, dataset.manifest.classes)
+        numbers = class_numbers(
+            dataset.manifest.fields, (rows for _, rows in dataset.all_rows())
+        )
+        say_table(
+            [*self._contents(dataset, numbers), *self._order(dataset, mixing)], left=2
+        )
+        notes = notes_on_numbers(
+            numbers, dataset.manifest.fields, dataset.manifest.classes
+        )
         say(*(f"Note: {note}." for note in notes))
         if mixing.is_poor:
             window = smallest_good_window(dataset, self.batch_size)
-            remedy = f"use gpuload.Shuffle(window={window}), or pack again" if window else "pack again"
-            say(f"Warning: the shards are sorted. To fix this, {remedy} without --no-shuffle.")
+            remedy = (
+                f"use gpuload.Shuffle(window={window}), or pack again"
+                if window
+                else "pack again"
+            )
+            say(
+                f"Warning: the shards are sorted. To fix this, {remedy} without --no-shuffle."
+            )
 
-    def _contents(self, dataset: Any, numbers: dict[str, set[int]]) -> list[tuple[str, str]]:
+    def _contents(
+        self, dataset: Any, numbers: dict[str, set[int]]
+    ) -> list[tuple[str, str]]:
         """Rows on what a set holds. numbers: the class numbers of fields."""
         manifest = dataset.manifest
-        ranges = {name: f" from {min(found):,} to {max(found):,}" for name, found in numbers.items() if found}
-        fields = [f"{field.name} ({field.kind}{ranges.get(field.name, '')})" for field in manifest.fields]
+        ranges = {
+            name: f" from {min(found):,} to {max(found):,}"
+            for name, found in numbers.items()
+            if found
+        }
+        fields = [
+            f"{field.name} ({field.kind}{ranges.get(field.name, '')})"
+            for field in manifest.fields
+        ]
         rows = [
             ("folder", str(dataset.folder)),
-            ("samples", f"{len(dataset):,} in {counted(len(manifest.shards), 'shard')}, {decimal(manifest.bytes)}"),
+            (
+                "samples",
+                f"{len(dataset):,} in {counted(len(manifest.shards), 'shard')}, {decimal(manifest.bytes)}",
+            ),
             ("fields", ", ".join(fields)),
             ("mode", f"{manifest.pixels.mode}: {manifest.pixels.in_words}"),
-            ("largest", f"{manifest.width} × {manifest.height} pixels, {decimal(manifest.image_bytes)}"),
+            (
+                "largest",
+                f"{manifest.width} × {manifest.height} pixels, {decimal(manifest.image_bytes)}",
+            ),
             ("fingerprint", dataset.fingerprint),
         ]
         if dataset.classes is not None:
             rows.append(("classes", listed(dataset.classes)))
         if manifest.mean is not None and manifest.std is not None:
-            mean, std = (", ".join(f"{value:.3f}" for value in values) for values in (manifest.mean, manifest.std))
-            rows.append(("mean, std", f"({mean}), ({std}), from {counted(manifest.pixels_from, 'image')}"))
+            mean, std = (
+                ", ".join(f"{value:.3f}" for value in values)
+                for values in (manifest.mean, manifest.std)
+            )
+            rows.append(
+                (
+                    "mean, std",
+                    f"({mean}), ({std}), from {counted(manifest.pixels_from, 'image')}",
+                )
+            )
         return rows
 
     def _order(self, dataset: Any, mixing: Any) -> list[tuple[str, str]]:
@@ -200,20 +268,43 @@ class Info:
         shards = len(dataset.shard_paths)
         batches, left_out = divmod(len(dataset), self.batch_size)
         each = f", in each of {self.lanes} lanes" if self.lanes > 1 else ""
-        rows = [("window", f"{min(mixing.window, shards)} of {counted(shards, 'shard')} mixed at a time{each}")]
+        rows = [
+            (
+                "window",
+                f"{min(mixing.window, shards)} of {counted(shards, 'shard')} mixed at a time{each}",
+            )
+        ]
         if left_out:
             each = f"shuffled: {counted(batches, 'batch', 'batches')} of {self.batch_size:,} on one rank"
-            rows.append(("epoch", f"{each}, {counted(left_out, 'sample')} left out (drop_last=False keeps them)"))
-        rows.append(("distance", f"{mixing.distance:.3f} from a full shuffle (0: fully mixed, 1: not at all)"))
+            rows.append(
+                (
+                    "epoch",
+                    f"{each}, {counted(left_out, 'sample')} left out (drop_last=False keeps them)",
+                )
+            )
+        rows.append(
+            (
+                "distance",
+                f"{mixing.distance:.3f} from a full shuffle (0: fully mixed, 1: not at all)",
+            )
+        )
         if mixing.classes is not None:
             full = f"{mixing.expected_classes:.1f} by a full shuffle"
-            rows.append(("classes", f"{mixing.classes:.1f} in a batch of {mixing.batch_size}, {full}"))
+            rows.append(
+                (
+                    "classes",
+                    f"{mixing.classes:.1f} in a batch of {mixing.batch_size}, {full}",
+                )
+            )
         return rows
 
 
 def size_of(manifest: Any) -> str:
     """Such as "97 samples in 10 shards, 123 kB"."""
-    samples, shards = counted(manifest.samples, "sample"), counted(len(manifest.shards), "shard")
+    samples, shards = (
+        counted(manifest.samples, "sample"),
+        counted(len(manifest.shards), "shard"),
+    )
     return f"{samples} in {shards}, {decimal(manifest.bytes)}"
 
 
@@ -223,9 +314,16 @@ class Show:
 
     epilog = "Exit codes: 0; 2 where there is no such sample, or it cannot be decoded."
 
-    folder: str = place("a packed folder, such as shards/train, or its URL, or a folder of several", "SHARDS")
-    keys: list[str] = place("a key, the name of the packed file, or a number from 0", "KEY", nargs="+")
-    output: str = given(".", "folder for the PNGs (the current one)", "DIR", "-o", "--output")
+    folder: str = place(
+        "a packed folder, such as shards/train, or its URL, or a folder of several",
+        "SHARDS",
+    )
+    keys: list[str] = place(
+        "a key, the name of the packed file, or a number from 0", "KEY", nargs="+"
+    )
+    output: str = given(
+        ".", "folder for the PNGs (the current one)", "DIR", "-o", "--output"
+    )
 
     def run(self) -> int:
         from gpuload.disk.dataset import Dataset
@@ -237,9 +335,15 @@ class Show:
         datasets = list(map(Dataset, packed_locations(self.folder)))
         for key in self.keys:
             dataset, sample = _find(datasets, key)
-            say(f"{sample['key']}:", *(f"  {line}" for line in _values(dataset, sample)))
+            say(
+                f"{sample['key']}:", *(f"  {line}" for line in _values(dataset, sample))
+            )
             stem = re.sub(r"[^\w.-]+", "_", sample["key"])[:100].lstrip(".") or "sample"
-            picture = draw_fields(sample["image"], dataset.fields.values(), lambda _: sample)  # noqa: B023
+            picture = draw_fields(
+                sample["image"],
+                dataset.fields.values(),
+                lambda _: sample,  # noqa: B023
+            )
             _save(picture, out / f"{stem}.png")
         return DONE
 
@@ -254,8 +358,12 @@ def _find(datasets: Sequence[Any], key: str) -> tuple[Any, dict[str, Any]]:
     if len(datasets) > 1:
         folders = " and ".join(str(dataset.folder) for dataset in datasets)
         if is_number:
-            raise ArgumentError(f"{key}: is a number, which counts within one set. Give it with one of {folders}")
-        raise ArgumentError(f"{key}: is no key or source of a sample in {folders}. Give the name of a packed file")
+            raise ArgumentError(
+                f"{key}: is a number, which counts within one set. Give it with one of {folders}"
+            )
+        raise ArgumentError(
+            f"{key}: is no key or source of a sample in {folders}. Give the name of a packed file"
+        )
     return first, dict(first[int(key) if is_number else key])
 
 
@@ -263,7 +371,11 @@ def _save(picture: Any, path: Path) -> None:
     """Writes a PNG. The set chose its name: files that `show` did not write are kept."""
     from PIL import PngImagePlugin
 
-    output, about, data = Output(path, "-o", b"Software\0gpuload show"), PngImagePlugin.PngInfo(), io.BytesIO()
+    output, about, data = (
+        Output(path, "-o", b"Software\0gpuload show"),
+        PngImagePlugin.PngInfo(),
+        io.BytesIO(),
+    )
     about.add_text("Software", "gpuload show")
     picture.save(data, "PNG", pnginfo=about)
     output.write(data.getvalue())
@@ -277,8 +389,13 @@ def _values(dataset: Any, sample: dict[str, Any]) -> list[str]:
     texts = {name: str(sample[name]) for name in ("index", "source")}
     for field in dataset.fields.values():
         kind = kind_of(field)
-        texts |= kind.texts(field, sample, kind.class_names(field, dataset.manifest.classes))
-    return [f"{name}: {text[:_VALUE]}{'…' if len(text) > _VALUE else ''}" for name, text in texts.items()]
+        texts |= kind.texts(
+            field, sample, kind.class_names(field, dataset.manifest.classes)
+        )
+    return [
+        f"{name}: {text[:_VALUE]}{'…' if len(text) > _VALUE else ''}"
+        for name, text in texts.items()
+    ]
 
 
 @dataclass(frozen=True)
@@ -289,23 +406,45 @@ class Report:
 
     epilog = "Exit codes: 0 written; 2 nothing done (reason on stderr); 130 stopped by Ctrl-C."
 
-    folders: list[str] = place("packed folders, their URLs, or folders of several", "SHARDS", nargs="+")
-    output: str = given("report.html", "the page (%(default)s)", "FILE", "-o", "--output")
-    json: str | None = given(None, "the facts (default: next to the page, as .json)", "FILE")
-    title: str | None = given(None, "title of the page (default: the arguments)", "TEXT")
-    images: int = given(100_000, "maximum images to decode (%(default)s)", "N", rule=COUNT)
-    size: int = given(224, "side of the training crops (%(default)s)", "PX", rule=whole(1, 4096))
+    folders: list[str] = place(
+        "packed folders, their URLs, or folders of several", "SHARDS", nargs="+"
+    )
+    output: str = given(
+        "report.html", "the page (%(default)s)", "FILE", "-o", "--output"
+    )
+    json: str | None = given(
+        None, "the facts (default: next to the page, as .json)", "FILE"
+    )
+    title: str | None = given(
+        None, "title of the page (default: the arguments)", "TEXT"
+    )
+    images: int = given(
+        100_000, "maximum images to decode (%(default)s)", "N", rule=COUNT
+    )
+    size: int = given(
+        224, "side of the training crops (%(default)s)", "PX", rule=whole(1, 4096)
+    )
 
     def run(self) -> int:
         require("report", "jinja2")
         from gpuload.augment import Augment
-        from gpuload.report.build import FACTS_MARK, PAGE_MARK, build, facts_as_json, render
+        from gpuload.report.build import (
+            FACTS_MARK,
+            PAGE_MARK,
+            build,
+            facts_as_json,
+            render,
+        )
         from gpuload.report.samples import open_splits
 
         page = Output(Path(self.output), "-o", PAGE_MARK)
-        facts_output = Output(Path(self.json or page.path.with_suffix(".json")), "--json", FACTS_MARK)
+        facts_output = Output(
+            Path(self.json or page.path.with_suffix(".json")), "--json", FACTS_MARK
+        )
         if facts_output.path.absolute() == page.path.absolute():
-            raise OutputError(f"{page.path}: is named for the page and for the facts. Give two names")
+            raise OutputError(
+                f"{page.path}: is named for the page and for the facts. Give two names"
+            )
         splits = open_splits(self.folders)
         with progress_bar("looking at images", "images") as bar:
             facts, thumbnails = build(splits, self.images, Augment(self.size), bar)
@@ -314,9 +453,13 @@ class Report:
         page.write(text.encode(errors="surrogateescape"))
         for finding in facts["findings"]:
             if finding["level"] != "good":
-                say(f"{'problem' if finding['level'] == 'bad' else 'look'}: {finding['text']}")
+                say(
+                    f"{'problem' if finding['level'] == 'bad' else 'look'}: {finding['text']}"
+                )
         seen = counted(facts["looked_at"]["images"], "image")
-        say(f"{page.path}: {len(text) / 1e6:.1f} MB, looked at {seen}; the facts are in {facts_output.path}")
+        say(
+            f"{page.path}: {len(text) / 1e6:.1f} MB, looked at {seen}; the facts are in {facts_output.path}"
+        )
         return DONE
 
 
@@ -329,7 +472,13 @@ class Doctor:
 
     epilog = "Exit codes: 0 nothing needs attention; 1 something does or is broken; 2 the set cannot be opened."
 
-    folder: str | None = given(None, "a packed folder, its URL, or one of several", "SHARDS", "folder", nargs="?")
+    folder: str | None = given(
+        None,
+        "a packed folder, its URL, or one of several",
+        "SHARDS",
+        "folder",
+        nargs="?",
+    )
     seconds: float = given(
         3.0, "seconds to measure each decoder (%(default)g)", "S",
         rule=number(POSITIVE, 3600, "seconds, above 0 and up to 3600"),
@@ -342,15 +491,38 @@ class Doctor:
 
         where = None if self.folder is None else as_location(self.folder)
         findings = []
-        for finding in examine(Path(where) if isinstance(where, str) else where, self.seconds):
+        for finding in examine(
+            Path(where) if isinstance(where, str) else where, self.seconds
+        ):
             findings.append(finding)
             if not self.json:
-                rows = [("" if finding.grade == "ok" else finding.grade, finding.name, finding.said)]
+                rows = [
+                    (
+                        "" if finding.grade == "ok" else finding.grade,
+                        finding.name,
+                        finding.said,
+                    )
+                ]
                 rows += [("", "", f"→ {finding.remedy}")] if finding.remedy else []
-                say_table([(f"{grade:<9}", f"{name:<14}", text) for grade, name, text in rows], left=3)
-        verdict, is_well = conclude(findings), all(finding.is_well for finding in findings)
+                say_table(
+                    [
+                        (f"{grade:<9}", f"{name:<14}", text)
+                        for grade, name, text in rows
+                    ],
+                    left=3,
+                )
+        verdict, is_well = (
+            conclude(findings),
+            all(finding.is_well for finding in findings),
+        )
         if self.json:
-            say_json({"well": is_well, "verdict": verdict, "findings": [asdict(one) for one in findings]})
+            say_json(
+                {
+                    "well": is_well,
+                    "verdict": verdict,
+                    "findings": [asdict(one) for one in findings],
+                }
+            )
         else:
             say("", *verdict)
         return DONE if is_well else FAULTY

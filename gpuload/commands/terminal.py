@@ -42,22 +42,37 @@ def say_json(value: Any) -> None:
     print(json.dumps(value, indent=1).replace("\x7f", "\\u007f"))
 
 
-def say_table(rows: Iterable[Sequence[str]], heads: Sequence[str] = (), title: str = "", left: int = 1) -> None:
+def say_table(
+    rows: Iterable[Sequence[str]],
+    heads: Sequence[str] = (),
+    title: str = "",
+    left: int = 1,
+) -> None:
     """Prints a table without lines; on a terminal long cells are folded. left: columns that are not aligned right."""
     from rich.console import Console  # 60 ms
     from rich.table import Table
     from rich.text import Text
 
     heading = Text(_line(title)) if title else None
-    table = Table(title=heading, title_justify="left", box=None, show_header=bool(heads), padding=(0, 2, 0, 0))
+    table = Table(
+        title=heading,
+        title_justify="left",
+        box=None,
+        show_header=bool(heads),
+        padding=(0, 2, 0, 0),
+    )
     cells = [[Text(_line(cell)) for cell in row] for row in rows]
     for number in range(max(map(len, [heads, *cells]))):
         head = Text(heads[number]) if heads else Text()
-        table.add_column(head, justify="left" if number < left else "right", overflow="fold")
+        table.add_column(
+            head, justify="left" if number < left else "right", overflow="fold"
+        )
     for row in cells:
         table.add_row(*row)
     # What is not printed on a terminal is not cut to the width of one.
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 10_000)
+    console = Console(
+        highlight=False, markup=False, width=None if sys.stdout.isatty() else 10_000
+    )
     with console.capture() as captured:
         console.print(table)
     print(*(line.rstrip() for line in captured.get().splitlines()), sep="\n")
@@ -76,9 +91,15 @@ def captured_streams() -> Iterator[None]:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    log, root, shown = _Complaints(logging.WARNING), logging.getLogger(), warnings.showwarning
+    log, root, shown = (
+        _Complaints(logging.WARNING),
+        logging.getLogger(),
+        warnings.showwarning,
+    )
     root.addHandler(log)
-    warnings.showwarning = lambda message, category, *_, **__: complain(f"{category.__name__}: {message}")
+    warnings.showwarning = lambda message, category, *_, **__: complain(
+        f"{category.__name__}: {message}"
+    )
     try:
         yield
     finally:
@@ -117,11 +138,14 @@ class Output:
             "is a folder": self.path.is_dir(),
             "its folder does not exist": not folder.is_dir(),
             "its folder cannot be written": not os.access(folder, os.W_OK),
-            "is there, and was not written by this command": os.path.lexists(self.path) and not self._is_own(),
+            "is there, and was not written by this command": os.path.lexists(self.path)
+            and not self._is_own(),
         }
         for fault, is_so in faults.items():
             if is_so:
-                raise OutputError(f"{self.path}: {fault}. Give another file by {self.option}")
+                raise OutputError(
+                    f"{self.path}: {fault}. Give another file by {self.option}"
+                )
 
     def write(self, content: bytes) -> None:
         """Raises OutputError where it cannot be written."""

@@ -34,7 +34,10 @@ _ON_CPU: dict[str, Any] = {'"native"': "native", '"dali"': "dali"}
 _DECODERS = {
     **_ON_CPU,
     **{f"gpuload.Both(cpu={share})": Both(share) for share in (0.1, 0.25, 0.5)},
-    **{f"gpuload.Dali(hardware={share})": Dali(share) for share in (0.0, 0.12, 0.3, 0.45, 0.8, 1.0)},
+    **{
+        f"gpuload.Dali(hardware={share})": Dali(share)
+        for share in (0.0, 0.12, 0.3, 0.45, 0.8, 1.0)
+    },
 }
 
 Setting = dict[str, Any]
@@ -54,7 +57,12 @@ class Measured:
 
     def row(self) -> list[str]:
         spread = f"{min(self.turns):,.0f}–{max(self.turns):,.0f}"
-        return [*map(str, self.setting.values()), f"{self.rate:,.0f}", spread, str(len(self.turns))]
+        return [
+            *map(str, self.setting.values()),
+            f"{self.rate:,.0f}",
+            spread,
+            str(len(self.turns)),
+        ]
 
     def __str__(self) -> str:
         """The arguments, as they are written in a program."""
@@ -67,7 +75,10 @@ class Tune:
 
     epilog = "Exit codes: 0 measured; 2 nothing measured (reason on stderr); 130 stopped by Ctrl-C."
 
-    folder: str = place("a packed folder, such as shards/train, or its URL; of a folder of several, the first", "DIR")
+    folder: str = place(
+        "a packed folder, such as shards/train, or its URL; of a folder of several, the first",
+        "DIR",
+    )
     device: str = given("auto", "auto, cpu, cuda or cuda:1 (%(default)s)")
     seconds: float = given(
         60.0, "approximate measuring time (%(default)g)", "S",
@@ -75,7 +86,11 @@ class Tune:
     )  # fmt: skip
     size: int = given(224, "side of the crops (%(default)s)", "PIXELS", rule=SIDE)
     batch_size: int | None = given(
-        None, "samples in a batch (default: 256 on a GPU, 64 on a CPU)", "N", rule=COUNT, type=int
+        None,
+        "samples in a batch (default: 256 on a GPU, 64 on a CPU)",
+        "N",
+        rule=COUNT,
+        type=int,
     )
     json: Path | None = given(None, "write all figures to FILE", "FILE", type=Path)
 
@@ -83,9 +98,20 @@ class Tune:
         output = None if self.json is None else Output(self.json, "--json", _MARK)
         location = str(packed_locations(self.folder)[0])
         augment = Augment(8, normalize=None)
-        with DaliIterator(location, 1, augment=augment, device=self.device, fields=("image",)) as loader:
-            device, decoder, threads, samples = loader.device, loader.decoder, loader.num_threads, len(loader.dataset)
-        usual = {"decoder": f'"{decoder}"', "num_threads": threads, "prefetch": PREFETCH}
+        with DaliIterator(
+            location, 1, augment=augment, device=self.device, fields=("image",)
+        ) as loader:
+            device, decoder, threads, samples = (
+                loader.device,
+                loader.decoder,
+                loader.num_threads,
+                len(loader.dataset),
+            )
+        usual = {
+            "decoder": f'"{decoder}"',
+            "num_threads": threads,
+            "prefetch": PREFETCH,
+        }
         others = {
             "decoder": _ON_CPU if device == "cpu" else _DECODERS,
             "num_threads": (max(1, threads // 2), 2 * threads),
@@ -93,7 +119,9 @@ class Tune:
         }
         batch_size = self.batch_size or min(64 if device == "cpu" else 256, samples)
         with progress_bar(f"measuring for {self.seconds:g} s", "turns"):
-            found = replace(self, folder=location, device=device, batch_size=batch_size)._search(usual, others)
+            found = replace(
+                self, folder=location, device=device, batch_size=batch_size
+            )._search(usual, others)
         defaults, best = found[0], max(found, key=lambda one: one.rate)
         if defaults.failed:
             raise GpuloadError(f"tune: the defaults fail: {defaults.failed}")
@@ -104,17 +132,31 @@ class Tune:
             say(f"measured on {location}")
         say_table(measured, heads, f"in batches of {batch_size} on {device}")
         say(*(f"left out: {one}: {one.failed}" for one in found if one.failed))
-        say(f"fastest: {best.rate / defaults.rate:.2f} times the images/s of the defaults")
+        say(
+            f"fastest: {best.rate / defaults.rate:.2f} times the images/s of the defaults"
+        )
         say(f"DaliIterator(…, {best})")
         if output is not None:
-            figures: dict[str, Any] = {"made_by": "gpuload tune", "device": device, "batch_size": batch_size}
+            figures: dict[str, Any] = {
+                "made_by": "gpuload tune",
+                "device": device,
+                "batch_size": batch_size,
+            }
             figures["settings"] = [
-                {**one.setting, "images_per_s": one.rate, "turns": one.turns, "failed": one.failed} for one in found
+                {
+                    **one.setting,
+                    "images_per_s": one.rate,
+                    "turns": one.turns,
+                    "failed": one.failed,
+                }
+                for one in found
             ]
             output.write((json.dumps(figures, indent=1) + "\n").encode())
         return DONE
 
-    def _search(self, usual: Setting, others: Mapping[str, Iterable[Any]]) -> list[Measured]:
+    def _search(
+        self, usual: Setting, others: Mapping[str, Iterable[Any]]
+    ) -> list[Measured]:
         """The settings: the defaults, what differs from them in one argument, and the best values together.
 
         usual: the default of each argument. others: the values that it may have, too.
@@ -122,22 +164,35 @@ class Tune:
         self.measure(usual, 0)  # warms the page cache, and the libraries
         defaults = Measured(usual)
         changed = {
-            name: [Measured({**usual, name: value}) for value in values if value != usual[name]]
+            name: [
+                Measured({**usual, name: value})
+                for value in values
+                if value != usual[name]
+            ]
             for name, values in others.items()
         }
         found = [defaults, *chain(*changed.values())]
         turn_s, begun = self.seconds / len(found) / _TURNS, time.monotonic()
         self._take_turns(found, turn_s, begun + self.seconds / 2)
-        best = {name: max(defaults, *ones, key=lambda one: one.rate).setting[name] for name, ones in changed.items()}
+        best = {
+            name: max(defaults, *ones, key=lambda one: one.rate).setting[name]
+            for name, ones in changed.items()
+        }
         if all(one.setting != best for one in found):
             found.append(Measured(best))
         self._take_turns(found, turn_s, begun + self.seconds)
         return found
 
-    def _take_turns(self, found: Sequence[Measured], turn_s: float, until: float) -> None:
+    def _take_turns(
+        self, found: Sequence[Measured], turn_s: float, until: float
+    ) -> None:
         """Measures each in turn, until a time of the clock, but each at least once altogether. A setting that raises
         GpuloadError or RuntimeError, such as for lack of memory, has failed."""
-        while due := [one for one in found if not one.failed and (not one.turns or time.monotonic() < until)]:
+        while due := [
+            one
+            for one in found
+            if not one.failed and (not one.turns or time.monotonic() < until)
+        ]:
             one = min(due, key=lambda one: len(one.turns))
             try:
                 one.turns.append(self.measure(one.setting, turn_s))
@@ -146,7 +201,19 @@ class Tune:
 
     def measure(self, setting: Setting, turn_s: float) -> float:
         """The images/s of one turn: random crops. Batches decoded ahead do not count."""
-        augment = Augment(self.size, normalize=None, dtype="float32" if self.device == "cpu" else "float16")
-        options = {"batch_size": self.batch_size, "augment": augment, "device": self.device, "fields": ("image",)}
-        with DaliIterator(self.folder, **{**options, **setting, "decoder": _DECODERS[setting["decoder"]]}) as loader:
+        augment = Augment(
+            self.size,
+            normalize=None,
+            dtype="float32" if self.device == "cpu" else "float16",
+        )
+        options = {
+            "batch_size": self.batch_size,
+            "augment": augment,
+            "device": self.device,
+            "fields": ("image",),
+        }
+        with DaliIterator(
+            self.folder,
+            **{**options, **setting, "decoder": _DECODERS[setting["decoder"]]},
+        ) as loader:
             return pace(forever(loader), turn_s, setting["prefetch"] + 1).images_per_s

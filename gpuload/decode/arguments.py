@@ -52,7 +52,9 @@ class Both:
 
 
 def _check_units(decoder: Dali | Both) -> None:
-    if decoder.deterministic and decoder.hardware:  # even with 1: CUDA cores decode what the engines reject
+    if (
+        decoder.deterministic and decoder.hardware
+    ):  # even with 1: CUDA cores decode what the engines reject
         raise ArgumentError(
             f"{type(decoder).__name__}(hardware={decoder.hardware:g}, deterministic=True): which unit decodes an image "
             "depends on its batch. Leave either out"
@@ -75,5 +77,9 @@ class OnCorrupt:
     action: Annotated[Literal["skip", "mark"], choice("skip", "mark")]
     most: Annotated[
         float,
-        either("a whole number of samples from 0, or a share as a float in 0..1", whole(0), number(0, 1, "a share")),
+        either(
+            "a whole number of samples from 0, or a share as a float in 0..1",
+            whole(0),
+            number(0, 1, "a share"),
+        ),
     ] = 0.01

@@ -27,7 +27,9 @@ class Device:
         self.name = "cpu" if number is None else f"cuda:{number}"
         self._number, self._torch = number, torch.device(self.name)
         self._stream: Any = None if number is None else torch.cuda.Stream(self._torch)  # type: ignore[no-untyped-call]
-        self._under_way: deque[tuple[Any, list[Any]]] = deque()  # events, and the memory that is read until then
+        self._under_way: deque[tuple[Any, list[Any]]] = (
+            deque()
+        )  # events, and the memory that is read until then
 
     @property
     def stream_number(self) -> int | None:
@@ -58,10 +60,16 @@ class Device:
         """Copies a NumPy or DALI array to the GPU on the current stream; the caller holds it until that is done."""
         if isinstance(array, torch.Tensor):
             return array
-        if self._stream is not None and hasattr(array, "copy_to_external"):  # DALI's, on the GPU
+        if self._stream is not None and hasattr(
+            array, "copy_to_external"
+        ):  # DALI's, on the GPU
             return self._copy_of_dalis(array)
         tensor = as_tensor(array)
-        return tensor.clone() if tensor.device == self._torch else tensor.to(self._torch, non_blocking=True)
+        return (
+            tensor.clone()
+            if tensor.device == self._torch
+            else tensor.to(self._torch, non_blocking=True)
+        )
 
     def _copy_of_dalis(self, array: Any) -> torch.Tensor:
         """A copy in torch's memory, for which no thread waits.
@@ -73,15 +81,23 @@ class Device:
         copy = torch.empty(tuple(described["shape"]), dtype=dtype, device=self._torch)
         # The stream is entered, so that torch's memory belongs to it, too.
         stream = ctypes.c_void_p(self.stream_number)
-        array.copy_to_external(ctypes.c_void_p(copy.data_ptr()), stream, non_blocking=True)
+        array.copy_to_external(
+            ctypes.c_void_p(copy.data_ptr()), stream, non_blocking=True
+        )
         return copy
 
-    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    def allocate(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> npt.NDArray[Any]:
         """A pinned array on the host, from which copies to the GPU are asynchronous."""
         if self._number is None:
             return np.empty(shape, dtype)
-        with torch.cuda.device(self._number):  # otherwise the context would be created on GPU 0
-            tensor = torch.empty(shape, dtype=getattr(torch, dtype.name), pin_memory=True)
+        with torch.cuda.device(
+            self._number
+        ):  # otherwise the context would be created on GPU 0
+            tensor = torch.empty(
+                shape, dtype=getattr(torch, dtype.name), pin_memory=True
+            )
         pinned: npt.NDArray[Any] = tensor.numpy()
         return pinned
 
@@ -102,7 +118,10 @@ class Device:
             return
         current = torch.cuda.current_stream(self._torch)
         current.wait_event(ready)
-        for tensor in (*decoded.images, *(mask for view in decoded.masks for mask in view)):
+        for tensor in (
+            *decoded.images,
+            *(mask for view in decoded.masks for mask in view),
+        ):
             tensor.record_stream(current)
 
     def close(self) -> None:

@@ -18,7 +18,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from PIL import Image
 
-from gpuload.decode.interface import BatchDecodeError, Decoded, Fault, Place, with_stored
+from gpuload.decode.interface import (
+    BatchDecodeError,
+    Decoded,
+    Fault,
+    Place,
+    with_stored,
+)
 from gpuload.decode.runner import Runner
 from gpuload.errors import DecodeError
 from gpuload.fields.images import GRAY, RGB, Pixels
@@ -79,7 +85,9 @@ class FaultHandler:
         self.decoder, self.on_corrupt, self.pixels = decoder, on_corrupt, pixels
         self.prepare: Prepare = prepare or (lambda batch: (batch, {}))
 
-    def decode(self, batches: Iterator[Batch], read_spare: ReadSpare) -> Iterator[HandledBatch]:
+    def decode(
+        self, batches: Iterator[Batch], read_spare: ReadSpare
+    ) -> Iterator[HandledBatch]:
         """Each batch with its pixels, in order. Only one call is active at a time; a new call ends the one before.
 
         read_spare: gives a batch of the one sample at this position of the stream.
@@ -101,7 +109,9 @@ class _Call:
     error: at which the input ended; the batches before it are decoded first.
     """
 
-    def __init__(self, handler: FaultHandler, batches: Iterator[Batch], read_spare: ReadSpare) -> None:
+    def __init__(
+        self, handler: FaultHandler, batches: Iterator[Batch], read_spare: ReadSpare
+    ) -> None:
         self._handler, self._batches, self._read_spare = handler, batches, read_spare
         self._in_flight: deque[_InFlight] = deque()
         self._error: BaseException | None = None
@@ -120,7 +130,13 @@ class _Call:
                     self._in_flight.popleft()
                     batch = flight.given if on_corrupt == "skip" else flight.asked
                     made = [HandledBatch(batch, mended, flight.asked, flight.faults)]
-                    del found, flight, decoded, mended, batch  # a suspended generator must not keep a batch alive
+                    del (
+                        found,
+                        flight,
+                        decoded,
+                        mended,
+                        batch,
+                    )  # a suspended generator must not keep a batch alive
                     yield made.pop()
                 else:
                     if self._error is not None:
@@ -130,7 +146,11 @@ class _Call:
                 if error is self._error or on_corrupt == "raise":
                     raise
                 # A copy: the decoder may read further batches in a thread of its own meanwhile.
-                flight = next(flight for flight in self._in_flight.copy() if flight.given is error.batch)
+                flight = next(
+                    flight
+                    for flight in self._in_flight.copy()
+                    if flight.given is error.batch
+                )
                 if not _note(flight, error.faults):
                     raise
                 self._repair(flight)
@@ -187,18 +207,24 @@ class _Call:
     def _repair(self, flight: _InFlight) -> None:
         """Replaces the samples that do not decode in the decoder's input."""
         if self._handler.on_corrupt == "mark":
-            flight.given = _with_placeholders(flight.asked, flight.faults, self._handler.pixels)
+            flight.given = _with_placeholders(
+                flight.asked, flight.faults, self._handler.pixels
+            )
             return
         flight.rows = _neighbours(len(flight.asked), flight.faults)
         if flight.rows is not None:
             flight.given = flight.asked.take(flight.rows)
             return
         while flight.spares < _MOST_SPARES:
-            spare, faults = self._handler.prepare(self._read_spare(flight.asked.stop + flight.spares))
+            spare, faults = self._handler.prepare(
+                self._read_spare(flight.asked.stop + flight.spares)
+            )
             flight.spares += 1
             if not faults:
                 everywhere = spare.take(np.zeros(len(flight.asked), np.int64))
-                flight.given = replace(everywhere, stop=flight.asked.stop, read_s=flight.asked.read_s)
+                flight.given = replace(
+                    everywhere, stop=flight.asked.stop, read_s=flight.asked.read_s
+                )
                 return
         raise DecodeError(
             f"no sample of a batch decodes, nor any of the {_MOST_SPARES:,} after it. Check the set with "

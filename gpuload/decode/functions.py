@@ -26,7 +26,12 @@ from gpuload.augment.crops import Crops, whole_images
 from gpuload.augment.schedule import Schedule
 from gpuload.decode.interface import NUMPY_DTYPES, Buffers, Changed, Fault, Stored
 from gpuload.decode.native.cuts import Cuts, crop_or_pad
-from gpuload.decode.native.images import DecodePlan, ImageDecoder, bands_of, picture_kind
+from gpuload.decode.native.images import (
+    DecodePlan,
+    ImageDecoder,
+    bands_of,
+    picture_kind,
+)
 from gpuload.decode.native.values import Target, as_levels
 from gpuload.decode.pillow import UndecodableError, crop_and_resize_mask, decode_mask
 from gpuload.decode.postprocess import Postprocess, level_dtype, warp_masks
@@ -60,7 +65,10 @@ class Functions(NamedTuple):
 
     def name_of_sample(self, batch: Batch, row: int) -> str:
         """For messages."""
-        dataset, sample = self.datasets[int(batch.sources[row])], int(batch.encoded.samples[row])
+        dataset, sample = (
+            self.datasets[int(batch.sources[row])],
+            int(batch.encoded.samples[row]),
+        )
         shard = dataset.shard_paths[int(dataset.shards_of(sample))]
         return f"{shard}: sample {batch.encoded.columns['key'][row].as_py()!r}"
 
@@ -80,9 +88,15 @@ def find_functions(
         return None
     if stays := [field for field in moving if field.stays]:
         name, what = stays[0].name, stays[0].stays
-        raise ArgumentError(f"Boxes({name!r}, {what}=True): functions of samples do not move {what}. Use a crop")
-    if any(dataset.tiling for dataset in datasets) and any(form.function == "before_crop" for form in schedule.forms):
-        raise ArgumentError("Function(before_crop=True): gets whole images, and the samples are tiles")
+        raise ArgumentError(
+            f"Boxes({name!r}, {what}=True): functions of samples do not move {what}. Use a crop"
+        )
+    if any(dataset.tiling for dataset in datasets) and any(
+        form.function == "before_crop" for form in schedule.forms
+    ):
+        raise ArgumentError(
+            "Function(before_crop=True): gets whole images, and the samples are tiles"
+        )
     boxes = tuple(field.name for field in moving if not field.points)
     keypoints = tuple((field.name, field.points) for field in moving if field.points)
     entries = Entries(boxes, tuple(masks), keypoints)
@@ -111,18 +125,30 @@ class CallFunctions(Stage):
         finishes: bool,
     ) -> None:
         self.threads = caller.threads
-        self.forms, self.pixels, self.fills = tuple(forms), stored.pixels, stored.mask_fills
+        self.forms, self.pixels, self.fills = (
+            tuple(forms),
+            stored.pixels,
+            stored.mask_fills,
+        )
         self.functions, self.caller = functions, caller
-        self.numbers = {id(function): number for number, function in enumerate(functions.all)}
+        self.numbers = {
+            id(function): number for number, function in enumerate(functions.all)
+        }
         self.values: dict[int, Postprocess | None] = {}
         self._buffers: dict[int, Buffers] = {}
         for number, form in enumerate(forms):
             if form.function:
-                self.values[number] = Postprocess(form, "cpu", stored.pixels) if finishes else None
+                self.values[number] = (
+                    Postprocess(form, "cpu", stored.pixels) if finishes else None
+                )
                 self._buffers[number] = make_buffers(
                     NUMPY_DTYPES[form.dtype] if finishes else level_dtype(stored.pixels)
                 )
-        befores = [form.levels(stored.pixels) for form in forms if form.function == "before_crop"]
+        befores = [
+            form.levels(stored.pixels)
+            for form in forms
+            if form.function == "before_crop"
+        ]
         self.whole = WholeImages(stored) if befores else None
         self._is_ended = Flag()
         # Made last, so it runs first at the interpreter's exit.
@@ -132,7 +158,11 @@ class CallFunctions(Stage):
         """The decoder's part: the views without a function before the crop. For a function after the crop, the views
         are cropped only."""
         views = zip(self.forms, job.batch.views, strict=True)
-        inner = [_unflipped(view) if form.function else view for form, view in views if form.function != "before_crop"]
+        inner = [
+            _unflipped(view) if form.function else view
+            for form, view in views
+            if form.function != "before_crop"
+        ]
         return (Job(replace(job.batch, views=tuple(inner)), job),)
 
     def begin(self, job: Job) -> Work:
@@ -145,7 +175,9 @@ class CallFunctions(Stage):
             if form.function != "before_crop":
                 images, masks = next(inner)
                 cropped = _in_memory(images), [_in_memory(mask) for mask in masks]
-            calls.views.append(_View(self, calls, number, batch, cropped) if form.function else cropped)
+            calls.views.append(
+                _View(self, calls, number, batch, cropped) if form.function else cropped
+            )
         plan = None if self.whole is None else self.whole.plan(batch)
         rows = count()  # its `next` is atomic
 
@@ -169,7 +201,10 @@ class CallFunctions(Stage):
         calls, job.state, inner = job.state, None, job.parts[0].decoded
         if calls.failed:
             raise calls.failed[min(calls.failed)]
-        made = [view.result() if isinstance(view, _View) else (*view, None) for view in calls.views]
+        made = [
+            view.result() if isinstance(view, _View) else (*view, None)
+            for view in calls.views
+        ]
         images, masks, changed = zip(*made, strict=True)
         seconds = sum(calls.seconds)
         job.decoded = replace(
@@ -212,7 +247,9 @@ class CallFunctions(Stage):
 
 def _end(is_ended: Flag, close: Callable[[], None], process: int) -> None:
     """At the interpreter's exit, or if the stage is garbage collected: threads take no further samples."""
-    if os.getpid() == process:  # not in a forked child, which has none of the threads and processes
+    if (
+        os.getpid() == process
+    ):  # not in a forked child, which has none of the threads and processes
         is_ended.is_set = True
         close()
 
@@ -245,17 +282,39 @@ class _View:
     """
 
     def __init__(
-        self, stage: CallFunctions, calls: _Calls, number: int, batch: Batch, cropped: tuple[Array, list[U8]] | None
+        self,
+        stage: CallFunctions,
+        calls: _Calls,
+        number: int,
+        batch: Batch,
+        cropped: tuple[Array, list[U8]] | None,
     ) -> None:
-        self._stage, self._calls, self._batch, self._cropped = stage, calls, batch, cropped
-        self._form, self._values, self._view = stage.forms[number], stage.values[number], batch.views[number]
+        self._stage, self._calls, self._batch, self._cropped = (
+            stage,
+            calls,
+            batch,
+            cropped,
+        )
+        self._form, self._values, self._view = (
+            stage.forms[number],
+            stage.values[number],
+            batch.views[number],
+        )
         self._images = stage.room(number, batch)
-        self._masks = [np.empty((len(batch), *self._view.size), np.uint8) for _ in stage.fills]
-        self._crops = crops = Crops(*(part.copy() for part in self._view.crops[:6]))  # of what the function returned
+        self._masks = [
+            np.empty((len(batch), *self._view.size), np.uint8) for _ in stage.fills
+        ]
+        self._crops = crops = Crops(
+            *(part.copy() for part in self._view.crops[:6])
+        )  # of what the function returned
         before: Motion | None = None
         if cropped is not None:
-            height, width = (np.full(len(batch), side, np.float64) for side in self._view.size)
-            self._crops = whole_images(width, height)._replace(mirror=crops.mirror, mirror_y=crops.mirror_y)
+            height, width = (
+                np.full(len(batch), side, np.float64) for side in self._view.size
+            )
+            self._crops = whole_images(width, height)._replace(
+                mirror=crops.mirror, mirror_y=crops.mirror_y
+            )
             before = Motion(_unflipped(self._view).crops, self._view.size)
         self._entries: list[dict[str, Any]] = [{} for _ in range(len(batch))]
         for moving in stage.functions.moving:
@@ -277,44 +336,78 @@ class _View:
             image, masks = self._call(row, images[row], [mask[row] for mask in masks])
             self._store(row, *self._flipped(row, image, masks))
         elif whole is not None:
-            image, masks = self._call(row, whole[0].copy(), [mask.copy() for mask in whole[1]])
+            image, masks = self._call(
+                row, whole[0].copy(), [mask.copy() for mask in whole[1]]
+            )
             self._store(row, *self._cut(row, np.ascontiguousarray(image), masks))
 
-    def _call(self, row: int, image: Array, masks: Sequence[U8]) -> tuple[Array, list[U8]]:
+    def _call(
+        self, row: int, image: Array, masks: Sequence[U8]
+    ) -> tuple[Array, list[U8]]:
         """The image and masks after the function, if this epoch has one; records the moving fields."""
-        planned, functions, columns = self._view.function, self._stage.functions, self._batch.encoded.columns
+        planned, functions, columns = (
+            self._view.function,
+            self._stage.functions,
+            self._batch.encoded.columns,
+        )
         image = image.astype(self._stage.pixels.dtype, copy=False)
         if planned is None:
             return image, list(masks)
         names = functions.entries.masks
-        sample: Sample = {"image": image, **dict(zip(names, masks, strict=True)), **self._entries[row]}
-        sample |= {"key": columns["key"][row].as_py(), "index": int(self._batch.encoded.samples[row])}
+        sample: Sample = {
+            "image": image,
+            **dict(zip(names, masks, strict=True)),
+            **self._entries[row],
+        }
+        sample |= {
+            "key": columns["key"][row].as_py(),
+            "index": int(self._batch.encoded.samples[row]),
+        }
         own, (first, second) = planned.function, planned.keys[row].tolist()
         begun = time.perf_counter()
         try:
             number = self._stage.numbers[id(own.function)]
-            found = self._stage.caller.call(number, (first, second), sample, keeps_size=not own.before_crop)
+            found = self._stage.caller.call(
+                number, (first, second), sample, keeps_size=not own.before_crop
+            )
         except Exception as error:
             is_ours = isinstance(error, FailedCallError)
             what = str(error) if is_ours else f"raised {type(error).__name__}: {error}"
             name = functions.name_of_sample(self._batch, row)
-            raise FunctionError(f"{name}: the function {name_of(own.function)} {what}") from None if is_ours else error
+            raise FunctionError(
+                f"{name}: the function {name_of(own.function)} {what}"
+            ) from None if is_ours else error
         finally:
             self._calls.seconds.append(time.perf_counter() - begun)
         self._entries[row] = {name: found[name] for name in self._entries[row]}
         return found["image"], [found[name] for name in names]
 
-    def _flipped(self, row: int, image: Array, masks: list[U8]) -> tuple[Array | MakeLevels, list[U8]]:
-        across, down = (-1 if flips[row] else 1 for flips in (self._crops.mirror, self._crops.mirror_y))
+    def _flipped(
+        self, row: int, image: Array, masks: list[U8]
+    ) -> tuple[Array | MakeLevels, list[U8]]:
+        across, down = (
+            -1 if flips[row] else 1
+            for flips in (self._crops.mirror, self._crops.mirror_y)
+        )
         masks = [mask[::down, ::across] for mask in masks]
         if self._stage.pixels.is_rgb:
-            return partial(_copy_image, np.ascontiguousarray(image), (down < 0, across < 0)), masks
+            return partial(
+                _copy_image, np.ascontiguousarray(image), (down < 0, across < 0)
+            ), masks
         return image[::down, ::across].transpose(2, 0, 1), masks
 
-    def _cut(self, row: int, image: Array, masks: list[U8]) -> tuple[MakeLevels, list[U8]]:
-        encoded, view, planned = self._batch.encoded, take(self._view, slice(row, row + 1)), self._view.function
+    def _cut(
+        self, row: int, image: Array, masks: list[U8]
+    ) -> tuple[MakeLevels, list[U8]]:
+        encoded, view, planned = (
+            self._batch.encoded,
+            take(self._view, slice(row, row + 1)),
+            self._view.function,
+        )
         if planned is not None and image.shape[:2] != encoded.size(row):
-            crops = planned.crop(row, int(encoded.samples[row]), image.shape[0], image.shape[1])
+            crops = planned.crop(
+                row, int(encoded.samples[row]), image.shape[0], image.shape[1]
+            )
             for part, own in zip(self._crops[:6], crops[:6], strict=True):
                 part[row] = own[0]
             view = view._replace(crops=crops)
@@ -322,7 +415,10 @@ class _View:
         fills = zip(masks, self._stage.fills, strict=True)
         return (
             self._stage.whole.cut(self._form, view, image),
-            [crop_and_resize_mask(mask, view, 0, fill, self._form) for mask, fill in fills],
+            [
+                crop_and_resize_mask(mask, view, 0, fill, self._form)
+                for mask, fill in fills
+            ],
         )
 
     def _store(self, row: int, levels: Array | MakeLevels, masks: Sequence[U8]) -> None:
@@ -330,7 +426,11 @@ class _View:
         compiled code, in one pass with the values if possible."""
         rows, values = slice(row, row + 1), self._values
         is_planar = values is None or self._form.layout == "NCHW"
-        out = self._images[rows] if is_planar else self._images[rows].transpose(0, 3, 1, 2)
+        out = (
+            self._images[rows]
+            if is_planar
+            else self._images[rows].transpose(0, 3, 1, 2)
+        )
         view = take(self._view, rows)
         if values is None:
             _write(levels, out)
@@ -343,7 +443,9 @@ class _View:
         for number, (of_field, mask) in enumerate(zip(self._masks, masks, strict=True)):
             of_field[row] = mask
             if values is not None and view.steps is not None:
-                of_field[rows] = warp_masks(of_field[rows], view.steps, self._stage.fills[number])
+                of_field[rows] = warp_masks(
+                    of_field[rows], view.steps, self._stage.fills[number]
+                )
 
 
 def _write(levels: Array | MakeLevels, out: Any) -> None:
@@ -355,7 +457,9 @@ def _write(levels: Array | MakeLevels, out: Any) -> None:
 
 def _picture_of(image: Array) -> Array:
     """(1,) of `PICTURE`; the image must stay alive."""
-    return np.array([(image.ctypes.data, *image.shape[:2], image.strides[0], 0, 0, 1)], PICTURE)
+    return np.array(
+        [(image.ctypes.data, *image.shape[:2], image.strides[0], 0, 0, 1)], PICTURE
+    )
 
 
 def _copy_image(image: Array, flips: tuple[bool, bool], target: Any) -> None:
@@ -365,7 +469,9 @@ def _copy_image(image: Array, flips: tuple[bool, bool], target: Any) -> None:
 
 def _copy_picture(picture: Array, flips: tuple[bool, bool], target: Any) -> None:
     size = np.stack([picture["height"], picture["width"]], axis=1)
-    window = np.array([(0, 0, *size[0])])  # np.pad takes 14 µs, as long as a small image
+    window = np.array(
+        [(0, 0, *size[0])]
+    )  # np.pad takes 14 µs, as long as a small image
     fills = np.zeros(3, np.uint8) if target.bands is None else np.zeros(1)
     crop_or_pad(picture, window, np.array([flips]), size, fills, 0, target)(0, 1)
 
@@ -373,14 +479,24 @@ def _copy_picture(picture: Array, flips: tuple[bool, bool], target: Any) -> None
 def _unflipped(view: View) -> View:
     """The view without flips and without steps after the crop."""
     none = np.zeros_like(view.crops.mirror)
-    return View(view.frame, view.crops._replace(mirror=none, mirror_y=none), None, None, cubic=view.cubic)
+    return View(
+        view.frame,
+        view.crops._replace(mirror=none, mirror_y=none),
+        None,
+        None,
+        cubic=view.cubic,
+    )
 
 
 class WholeImages:
     """Decodes whole images by kernels, and crops."""
 
     def __init__(self, stored: Stored) -> None:
-        self._images, self._source, self._pixels = ImageDecoder(stored), stored.source, stored.pixels
+        self._images, self._source, self._pixels = (
+            ImageDecoder(stored),
+            stored.source,
+            stored.pixels,
+        )
         self._decoded, self._own = picture_kind(stored), None
         if self._decoded is not None:
             self._own = bands_of(stored.pixels)
@@ -389,9 +505,13 @@ class WholeImages:
         """The decode plan for the images of a batch."""
         windows = np.zeros((len(batch), 4), np.int64)
         windows[:, 2], windows[:, 3] = batch.encoded.heights, batch.encoded.widths
-        return DecodePlan(batch.encoded, windows, np.ones(len(batch), np.int64), self._source)
+        return DecodePlan(
+            batch.encoded, windows, np.ones(len(batch), np.int64), self._source
+        )
 
-    def decode(self, plan: Any, batch: Batch, row: int) -> tuple[Array, list[U8]] | Fault:
+    def decode(
+        self, plan: Any, batch: Batch, row: int
+    ) -> tuple[Array, list[U8]] | Fault:
         """The image, (height, width, channels) of the batch's pixels, valid until the thread decodes another, and its
         masks, uint8 (height, width); or why they do not decode."""
         owners, broken = self._images.decode(plan, row)
@@ -415,7 +535,9 @@ class WholeImages:
 
     def cut(self, form: Form, view: View, image: Array) -> MakeLevels:
         """Crops one image, (height, width, channels) in C order."""
-        cuts = Cuts(form.levels(self._pixels), view, *np.array(image.shape[:2])[:, None])
+        cuts = Cuts(
+            form.levels(self._pixels), view, *np.array(image.shape[:2])[:, None]
+        )
 
         def make(target: Any) -> None:
             cuts.make(_picture_of(image), slice(0, 1), target._replace(bands=self._own))
@@ -424,7 +546,13 @@ class WholeImages:
 
     def _in_mode(self, pictures: Array, height: int, width: int) -> Array:
         """The decoded pixels in the mode of the batch, such as gray from three channels."""
-        out = np.empty((1, height, width, self._pixels.channels), level_dtype(self._pixels))
-        _copy_picture(pictures, (False, False), as_levels(out.transpose(0, 3, 1, 2), self._decoded))
+        out = np.empty(
+            (1, height, width, self._pixels.channels), level_dtype(self._pixels)
+        )
+        _copy_picture(
+            pictures,
+            (False, False),
+            as_levels(out.transpose(0, 3, 1, 2), self._decoded),
+        )
         pixels: Array = out[0].astype(self._pixels.dtype, copy=False)
         return pixels

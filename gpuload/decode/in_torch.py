@@ -42,8 +42,13 @@ def is_for_cpu(batch: Batch, cpu_share: float) -> Bools:
 def divide(cpu_share: float, job: Job) -> tuple[Job, Job]:
     """The samples that DALI decodes, and those that the CPU decodes, with what a decoder needs of them."""
     batch, to_cpu = job.batch, is_for_cpu(job.batch, cpu_share)
-    needed = replace(batch, encoded=replace(batch.encoded, columns={}, members={}), prepared={})
-    dali, native = (Job(needed.take(rows), job, rows) for rows in map(np.flatnonzero, (~to_cpu, to_cpu)))
+    needed = replace(
+        batch, encoded=replace(batch.encoded, columns={}, members={}), prepared={}
+    )
+    dali, native = (
+        Job(needed.take(rows), job, rows)
+        for rows in map(np.flatnonzero, (~to_cpu, to_cpu))
+    )
     return dali, native
 
 
@@ -61,11 +66,23 @@ class Join(Stage):
         rows = [part.rows for part in parts]
         views = zip(*(one.masks for one in decoded), strict=True)
         job.decoded = Decoded(
-            tuple(_join_rows(same, rows) for same in zip(*(one.images for one in decoded), strict=True)),
-            tuple(tuple(_join_rows(same, rows) for same in zip(*view, strict=True)) for view in views),
-            work_s=sum(one.work_s for one in decoded),  # NaN, since DALI does not report it; the next, too
+            tuple(
+                _join_rows(same, rows)
+                for same in zip(*(one.images for one in decoded), strict=True)
+            ),
+            tuple(
+                tuple(_join_rows(same, rows) for same in zip(*view, strict=True))
+                for view in views
+            ),
+            work_s=sum(
+                one.work_s for one in decoded
+            ),  # NaN, since DALI does not report it; the next, too
             queue_depth=sum(one.queue_depth for one in decoded),
-            broken={row: fault for part in parts for row, fault in part.in_whole(part.decoded.broken).items()},
+            broken={
+                row: fault
+                for part in parts
+                for row, fault in part.in_whole(part.decoded.broken).items()
+            },
         )
 
 
@@ -74,7 +91,11 @@ def _join_rows(parts: Sequence[Any], rows: Sequence[Any]) -> Any:
     if len(parts) == 1:
         return parts[0]
     tensors = [as_tensor(part) for part in parts]
-    whole = torch.empty((sum(map(len, rows)), *tensors[0].shape[1:]), dtype=tensors[0].dtype, device=tensors[0].device)
+    whole = torch.empty(
+        (sum(map(len, rows)), *tensors[0].shape[1:]),
+        dtype=tensors[0].dtype,
+        device=tensors[0].device,
+    )
     for tensor, at in zip(tensors, rows, strict=True):
         whole.index_copy_(0, on_device(whole.device, at), tensor)
     return whole
@@ -90,11 +111,21 @@ class Finish(Stage):
 
     name = "finish"
 
-    def __init__(self, forms: Sequence[Form], stored: Stored, device: Device | None, *, levels: bool) -> None:
+    def __init__(
+        self,
+        forms: Sequence[Form],
+        stored: Stored,
+        device: Device | None,
+        *,
+        levels: bool,
+    ) -> None:
         self._forms, self._device, self._fills = tuple(forms), device, stored.mask_fills
         place = "cpu" if device is None else device.name
         self._postprocess = [
-            None if form.is_plain and not levels else Postprocess(form, place, stored.pixels) for form in forms
+            None
+            if form.is_plain and not levels
+            else Postprocess(form, place, stored.pixels)
+            for form in forms
         ]
 
     @torch.no_grad()  # not inference_mode, whose tensors a training step cannot save for its backward pass
@@ -106,18 +137,28 @@ class Finish(Stage):
             decoded = decoded.map(self._device.upload)
         job.decoded = replace(
             decoded,
-            images=tuple(map(self._values, self._postprocess, self._forms, decoded.images, views)),
+            images=tuple(
+                map(self._values, self._postprocess, self._forms, decoded.images, views)
+            ),
             masks=tuple(map(self._warp, decoded.masks, views)),
         )
 
-    def _values(self, postprocess: Postprocess | None, form: Form, pixels: Any, view: View) -> Any:
+    def _values(
+        self, postprocess: Postprocess | None, form: Form, pixels: Any, view: View
+    ) -> Any:
         if postprocess is None:
             return pixels
         images = as_tensor(pixels)
         count, channels, height, width = images.shape
         is_planar = form.layout == "NCHW"
-        shape = (count, channels, height, width) if is_planar else (count, height, width, channels)
-        out = torch.empty(shape, dtype=getattr(torch, NUMPY_DTYPES[form.dtype]), device=images.device)
+        shape = (
+            (count, channels, height, width)
+            if is_planar
+            else (count, height, width, channels)
+        )
+        out = torch.empty(
+            shape, dtype=getattr(torch, NUMPY_DTYPES[form.dtype]), device=images.device
+        )
         postprocess(images, out if is_planar else out.permute(0, 3, 1, 2), view)
         return out
 
@@ -125,5 +166,6 @@ class Finish(Stage):
         if view.steps is None:
             return tuple(masks)
         return tuple(
-            warp_masks(as_tensor(mask), view.steps, fill) for mask, fill in zip(masks, self._fills, strict=True)
+            warp_masks(as_tensor(mask), view.steps, fill)
+            for mask, fill in zip(masks, self._fills, strict=True)
         )

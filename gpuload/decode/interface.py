@@ -64,11 +64,18 @@ class Decoded:
     def map(self, make: Callable[[Any], Any]) -> "Decoded":
         """The same with `make` applied to each array."""
         masks = tuple(tuple(make(mask) for mask in view) for view in self.masks)
-        return replace(self, images=tuple(make(images) for images in self.images), masks=masks)
+        return replace(
+            self, images=tuple(make(images) for images in self.images), masks=masks
+        )
 
 
 # NumPy and DALI have no bfloat16: the decoder delivers float32, which is cast when the batch is handed over.
-NUMPY_DTYPES = {"float32": "float32", "float16": "float16", "bfloat16": "float32", "uint8": "uint8"}
+NUMPY_DTYPES = {
+    "float32": "float32",
+    "float16": "float16",
+    "bfloat16": "float32",
+    "uint8": "uint8",
+}
 
 
 @dataclass(frozen=True)
@@ -130,22 +137,37 @@ Place = tuple[int, int | None]
 def with_stored(batch: Batch, found: Mapping[Place, U8]) -> Batch:
     """The batch with other bytes at these places."""
     encoded = batch.encoded
-    images, spans, masks = list(encoded.images), encoded.spans.copy(), [list(field) for field in batch.masks]
+    images, spans, masks = (
+        list(encoded.images),
+        encoded.spans.copy(),
+        [list(field) for field in batch.masks],
+    )
     for (row, mask), data in found.items():
         (images if mask is None else masks[mask])[row] = data
         if mask is None:  # nothing else in the batch keeps the bytes
             spans[row] = (data.ctypes.data, data.nbytes)
-    return replace(batch, encoded=replace(encoded, images=images, spans=spans), masks=tuple(masks))
+    return replace(
+        batch, encoded=replace(encoded, images=images, spans=spans), masks=tuple(masks)
+    )
 
 
 def no_pixels(batch: Batch, forms: Sequence[Form], masks: int) -> Decoded:
     """The decoded form of a batch without samples. masks: number of mask fields."""
     images = []
     for form, view in zip(forms, batch.views, strict=True):
-        shape = (form.channels, *view.size) if form.layout == "NCHW" else (*view.size, form.channels)
+        shape = (
+            (form.channels, *view.size)
+            if form.layout == "NCHW"
+            else (*view.size, form.channels)
+        )
         images.append(np.empty((0, *shape), NUMPY_DTYPES[form.dtype]))
-    no_masks = tuple(tuple(np.empty((0, *view.size), np.uint8) for _ in range(masks)) for view in batch.views)
-    return Decoded(tuple(images), no_masks, read_wait_s=math.inf)  # there is nothing else to wait for
+    no_masks = tuple(
+        tuple(np.empty((0, *view.size), np.uint8) for _ in range(masks))
+        for view in batch.views
+    )
+    return Decoded(
+        tuple(images), no_masks, read_wait_s=math.inf
+    )  # there is nothing else to wait for
 
 
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]]
@@ -161,7 +183,9 @@ class Buffers:
     serves any shape that takes at least half of it, so that batches of several sizes share the same few.
     """
 
-    def __init__(self, rows: int, dtype: str, kept: int, allocate: Allocate = np.empty) -> None:
+    def __init__(
+        self, rows: int, dtype: str, kept: int, allocate: Allocate = np.empty
+    ) -> None:
         self._rows = rows
         self._dtype, self._allocate = np.dtype(dtype), allocate
         # No lock: the garbage collector may return memory at any point of any thread. Each access is atomic.
@@ -190,4 +214,8 @@ class _Lease:
     """The right to use an array's memory, as an array of another shape, while this object lives."""
 
     def __init__(self, memory: npt.NDArray[Any], shape: tuple[int, ...]) -> None:
-        self.__array_interface__ = {**memory.__array_interface__, "shape": shape, "strides": None}
+        self.__array_interface__ = {
+            **memory.__array_interface__,
+            "shape": shape,
+            "strides": None,
+        }

@@ -19,7 +19,13 @@ from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, MissingPackageError
 from gpuload.fields.images import GRAY, RGB, Pixels
 from gpuload.functions.function import Caller, InThreads
-from gpuload.machine.installed import Fault, fault_of, has_driver, paused_collector, require
+from gpuload.machine.installed import (
+    Fault,
+    fault_of,
+    has_driver,
+    paused_collector,
+    require,
+)
 from gpuload.machine.ranks import Ranks, count_threads, find_device
 
 if TYPE_CHECKING:  # they need torch and DALI
@@ -37,13 +43,25 @@ NATIVE_CORES = 6
 
 
 def plan_resources(
-    decoder: DecoderName | Dali | Both, ranks: Ranks, batch_size: int, num_threads: int | None, prefetch: int | None
+    decoder: DecoderName | Dali | Both,
+    ranks: Ranks,
+    batch_size: int,
+    num_threads: int | None,
+    prefetch: int | None,
 ) -> Resources:
     """The resources of a decoder; None is the default."""
     units = Both() if isinstance(decoder, str) else decoder
-    hardware = 0.0 if units.deterministic else units.hardware  # 0: the CUDA cores, which every GPU has
+    hardware = (
+        0.0 if units.deterministic else units.hardware
+    )  # 0: the CUDA cores, which every GPU has
     cpu = units.cpu if isinstance(units, Both) else 0.0
-    return Resources(batch_size, num_threads or count_threads(ranks), prefetch or PREFETCH, hardware, cpu)
+    return Resources(
+        batch_size,
+        num_threads or count_threads(ranks),
+        prefetch or PREFETCH,
+        hardware,
+        cpu,
+    )
 
 
 def choose_decoder(
@@ -68,7 +86,13 @@ def choose_decoder(
         DeviceError: there is no such GPU.
         MissingPackageError: the packages of the decoder, or with "auto" of both, are unusable.
     """
-    name: DecoderName = decoder if isinstance(decoder, str) else "dali" if isinstance(decoder, Dali) else "both"
+    name: DecoderName = (
+        decoder
+        if isinstance(decoder, str)
+        else "dali"
+        if isinstance(decoder, Dali)
+        else "both"
+    )
     uploads = name == "both" or (device != "cpu" and has_driver())
     native_fault = (
         fault_of("torch") if uploads and decodes and name != "dali" else None
@@ -76,8 +100,12 @@ def choose_decoder(
     by_torch = name == "native" or (name == "auto" and decodes and native_fault is None)
     if native_fault is not None and name != "auto":
         raise _missing(name, native_fault)
-    device_id = find_device(device, ranks, _count_gpus(device, by_torch, by_dali=name != "native"))
-    if name == "native" or (name == "auto" and native_fault is None and device_id is None):
+    device_id = find_device(
+        device, ranks, _count_gpus(device, by_torch, by_dali=name != "native")
+    )
+    if name == "native" or (
+        name == "auto" and native_fault is None and device_id is None
+    ):
         return "native", device_id
     missing_dali = dali_fault() if decodes else None
     if name != "auto":
@@ -108,12 +136,19 @@ def _missing(decoder: str, fault: Fault) -> MissingPackageError:
 
 def _log(fault: Fault, what: str) -> None:
     """Logs one line, as a warning if an installed package does not work."""
-    _LOG.log(logging.INFO if fault.is_missing else logging.WARNING, "%s: %s", what, fault.reason)
+    _LOG.log(
+        logging.INFO if fault.is_missing else logging.WARNING,
+        "%s: %s",
+        what,
+        fault.reason,
+    )
 
 
 def _count_gpus(device: str, by_torch: bool, by_dali: bool) -> int:
     """Number of GPUs that torch can use, which uploads the native decoder's batches, or else DALI."""
-    if device == "cpu" or not has_driver():  # DALI would find none either, and may not be installed
+    if (
+        device == "cpu" or not has_driver()
+    ):  # DALI would find none either, and may not be installed
         return 0
     if by_torch and (gpus := _count_torchs_gpus()):
         return gpus
@@ -128,7 +163,11 @@ def _count_gpus(device: str, by_torch: bool, by_dali: bool) -> int:
 
 
 def _count_torchs_gpus() -> int:
-    return 0 if fault_of("torch") is not None else int(import_module("torch").cuda.device_count())
+    return (
+        0
+        if fault_of("torch") is not None
+        else int(import_module("torch").cuda.device_count())
+    )
 
 
 def _count_dalis_gpus() -> int:
@@ -142,10 +181,15 @@ def dali_fault() -> Fault | None:
     return fault_of("nvidia.dali")
 
 
-def find_stored(datasets: Sequence[Dataset], pixels: Pixels, mask_fills: tuple[int, ...]) -> Stored:
+def find_stored(
+    datasets: Sequence[Dataset], pixels: Pixels, mask_fills: tuple[int, ...]
+) -> Stored:
     """The properties in the manifests. pixels: of the batch. mask_fills: for each mask field, the class outside the
     image."""
-    manifests, raw = [dataset.manifest for dataset in datasets], [dataset.manifest.is_raw for dataset in datasets]
+    manifests, raw = (
+        [dataset.manifest for dataset in datasets],
+        [dataset.manifest.is_raw for dataset in datasets],
+    )
     return Stored(
         max(manifest.width for manifest in manifests),
         max(manifest.height for manifest in manifests),
@@ -154,7 +198,9 @@ def find_stored(datasets: Sequence[Dataset], pixels: Pixels, mask_fills: tuple[i
         mixes_raw=any(raw) and not all(raw),
         mask_fills=mask_fills,
         pixels=pixels,
-        source=RGB if pixels == RGB else manifests[0].pixels,  # gray decodes to RGB as well
+        source=RGB
+        if pixels == RGB
+        else manifests[0].pixels,  # gray decodes to RGB as well
     )
 
 
@@ -178,8 +224,17 @@ def open_decoder(
         return FaultHandler(Runner([Split(lambda job: ())], resources.prefetch))
     opening = _Opening(device_id, open_device(device_id), stored, resources)
     with paused_collector():
-        stages, prepare = opening.around(functions, name, forms) if functions else opening.stages(name, forms)
-    return FaultHandler(Runner(stages, resources.prefetch, opening.device), on_corrupt, prepare, stored.source)
+        stages, prepare = (
+            opening.around(functions, name, forms)
+            if functions
+            else opening.stages(name, forms)
+        )
+    return FaultHandler(
+        Runner(stages, resources.prefetch, opening.device),
+        on_corrupt,
+        prepare,
+        stored.source,
+    )
 
 
 # The stages of a decoder, and what its `FaultHandler` calls first; None if the decoder takes anything.
@@ -210,9 +265,13 @@ class _Opening(NamedTuple):
                 "decoder='native'"
             )
         if name == "native":
-            self.check_mixed(f"decoder={name!r}", self.stored.source == GRAY, "gray images")
+            self.check_mixed(
+                f"decoder={name!r}", self.stored.source == GRAY, "gray images"
+            )
             return self.native(forms), None
-        self.check_mixed(f"decoder={name!r}", True, "images", ", or use decoder='native'")
+        self.check_mixed(
+            f"decoder={name!r}", True, "images", ", or use decoder='native'"
+        )
         stages, screen = self.dali(forms)
         if name == "dali":
             return stages, lambda batch: screen.prepare(batch, np.arange(len(batch)))
@@ -222,49 +281,80 @@ class _Opening(NamedTuple):
         feed, *dali = [OnPart(DALI, stage) for stage in stages]
         begin, *native = [OnPart(NATIVE, stage) for stage in self.native(forms)]
         stages = [Split(partial(divide, share)), feed, begin, *dali, *native, Join()]
-        return stages, lambda batch: screen.prepare(batch, np.flatnonzero(~is_for_cpu(batch, share)))
+        return stages, lambda batch: screen.prepare(
+            batch, np.flatnonzero(~is_for_cpu(batch, share))
+        )
 
-    def around(self, functions: Functions, name: Backend, forms: Sequence[Form]) -> Stages:
+    def around(
+        self, functions: Functions, name: Backend, forms: Sequence[Form]
+    ) -> Stages:
         """The stages with user functions, which run on the CPU; their results are copied to the GPU."""
         stored, device = self.stored, self.device
         if any(form.function == "before_crop" for form in forms):
-            self.check_mixed("Function(before_crop=True)", stored.source == GRAY, "gray images")
+            self.check_mixed(
+                "Function(before_crop=True)", stored.source == GRAY, "gray images"
+            )
         inner = [self._inner(form) for form in forms if form.function != "before_crop"]
-        decoding, prepare = self._replace(device_id=None, device=None).stages(name, inner) if inner else ([], None)
+        decoding, prepare = (
+            self._replace(device_id=None, device=None).stages(name, inner)
+            if inner
+            else ([], None)
+        )
         caller: Caller
         if functions.processes:
             from gpuload.functions.processes import InProcesses
 
             caller = InProcesses(functions.all, functions.entries, functions.processes)
         else:
-            caller = InThreads(functions.all, functions.entries, self.resources.num_threads)
-        call = CallFunctions(forms, stored, functions, caller, self.buffers, finishes=device is None)
+            caller = InThreads(
+                functions.all, functions.entries, self.resources.num_threads
+            )
+        call = CallFunctions(
+            forms, stored, functions, caller, self.buffers, finishes=device is None
+        )
         stages = [Split(call.inner), *(OnPart(0, stage) for stage in decoding), call]
         return [*stages, *([] if device is None else [self.finish(forms)])], prepare
 
     def _inner(self, form: Form) -> Form:
         """The decoder's output for a view: levels if a function follows, and always levels for a GPU."""
         if form.function:
-            return form.levels(self.stored.pixels)._replace(layout="channels_last", flips_vertically=False)
+            return form.levels(self.stored.pixels)._replace(
+                layout="channels_last", flips_vertically=False
+            )
         return form if self.device is None else form.levels(self.stored.pixels)
 
     def native(self, forms: Sequence[Form]) -> list[Stage]:
         """The stages of the native decoder."""
         from gpuload.decode.native.decoder import NativeDecoder
 
-        made = forms if self.device is None else [form.levels(self.stored.pixels) for form in forms]
-        decoder = NativeDecoder(made, self.stored, self.resources.num_threads, self.buffers)
+        made = (
+            forms
+            if self.device is None
+            else [form.levels(self.stored.pixels) for form in forms]
+        )
+        decoder = NativeDecoder(
+            made, self.stored, self.resources.num_threads, self.buffers
+        )
         return [decoder] if self.device is None else [decoder, self.finish(forms)]
 
     def dali(self, forms: Sequence[Form]) -> "tuple[list[Stage], Screen]":
         """The stages of DALI, and what a batch must pass first."""
         is_plain = all(form.is_plain for form in forms)
         if not is_plain:
-            require("decoder='dali': transforms, normalize='image' and erasing need torch", "torch")
+            require(
+                "decoder='dali': transforms, normalize='image' and erasing need torch",
+                "torch",
+            )
         from gpuload.decode.dali.decoder import DaliDecoder
 
-        dali = DaliDecoder(forms, self.stored, self.resources, self.device_id, self.device)
-        return [dali.feed, dali, *([] if is_plain else [self.finish(forms, levels=False)])], dali.screen
+        dali = DaliDecoder(
+            forms, self.stored, self.resources, self.device_id, self.device
+        )
+        return [
+            dali.feed,
+            dali,
+            *([] if is_plain else [self.finish(forms, levels=False)]),
+        ], dali.screen
 
     def finish(self, forms: Sequence[Form], *, levels: bool = True) -> Stage:
         """The last stage, in torch."""
@@ -275,9 +365,13 @@ class _Opening(NamedTuple):
     def buffers(self, dtype: str) -> Buffers:
         """Memory for batches of a dtype, those ahead and three more, from which copies to a GPU are asynchronous."""
         allocate = np.empty if self.device is None else self.device.allocate
-        return Buffers(self.resources.batch_size, dtype, self.resources.prefetch + 3, allocate)
+        return Buffers(
+            self.resources.batch_size, dtype, self.resources.prefetch + 3, allocate
+        )
 
-    def check_mixed(self, subject: str, refuses: bool, what: str, remedy: str = "") -> None:
+    def check_mixed(
+        self, subject: str, refuses: bool, what: str, remedy: str = ""
+    ) -> None:
         """Raises ArgumentError if some images are raw and others encoded, where that `refuses`."""
         if refuses and self.stored.mixes_raw:
             raise ArgumentError(
@@ -288,7 +382,11 @@ class _Opening(NamedTuple):
 
 def open_device(device_id: int | None) -> "Device | None":
     """The GPU for torch; None for the CPU, or if torch cannot use the GPU."""
-    if device_id is None or fault_of("torch") is not None or not import_module("torch").cuda.is_available():
+    if (
+        device_id is None
+        or fault_of("torch") is not None
+        or not import_module("torch").cuda.is_available()
+    ):
         return None
     from gpuload.decode.device import Device
 

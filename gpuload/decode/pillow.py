@@ -17,7 +17,9 @@ from gpuload.headers import png
 from gpuload.pictures import MAX_PIXELS, reason_of
 from gpuload.types import U8, Array, HeightWidth
 
-_MASK_PIXELS = 1 << 20  # decoded regardless of the image's size, so that damage is reported before a wrong size
+_MASK_PIXELS = (
+    1 << 20
+)  # decoded regardless of the image's size, so that damage is reported before a wrong size
 
 
 class UndecodableError(Exception):
@@ -28,7 +30,9 @@ def refuse_larger(found: HeightWidth, told: HeightWidth, most: int = 0) -> None:
     """Raises UndecodableError for many more pixels than the index says, before memory for them is allocated. most: are
     accepted whatever the index says; by default MAX_PIXELS."""
     if found[0] * found[1] > max(told[0] * told[1], most or MAX_PIXELS):
-        raise UndecodableError(f"{found[1]} × {found[0]} pixels, and the index says {told[1]} × {told[0]}")
+        raise UndecodableError(
+            f"{found[1]} × {found[0]} pixels, and the index says {told[1]} × {told[0]}"
+        )
 
 
 def refuse_other_size(found: HeightWidth, told: HeightWidth) -> None:
@@ -95,7 +99,10 @@ def _refusing() -> Iterator[None]:
 
 def _refuse_damaged_png(content: bytes) -> None:
     """If the end of a PNG is damaged, Pillow silently shows the rest black."""
-    if content.startswith(png.START) and (fault := png.find_fault(memoryview(content))) is not None:
+    if (
+        content.startswith(png.START)
+        and (fault := png.find_fault(memoryview(content))) is not None
+    ):
         raise UndecodableError(fault)
 
 
@@ -111,7 +118,9 @@ def crop_and_resize_mask(mask: U8, view: View, row: int, fill: int, form: Form) 
         start, low = int(crops.start[row, axis]), float(crops.roi_start[row, axis])
         region = float(crops.roi_end[row, axis]) - low
         # Multiplied first: if a centre lies between two pixels, a rounded step might choose either.
-        at = np.floor(low + (np.arange(own[axis]) + 0.5) * region / own[axis]).astype(np.int64)
+        at = np.floor(low + (np.arange(own[axis]) + 0.5) * region / own[axis]).astype(
+            np.int64
+        )
         within = at if form.places else np.clip(at, 0, crops.shape[row, axis] - 1)
         source.append(source_of(start + within, mask.shape[axis], form.padding_mode))
     y, x = source

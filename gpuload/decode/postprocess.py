@@ -38,11 +38,24 @@ def transform(images: Any, steps: Steps, pixels: Pixels = RGB) -> Any:
     if not steps.ops.any():
         return images
     made, channels = np.empty(images.shape, np.uint8), images.shape[1]
-    transform_into(images, steps, made, np.zeros(channels, np.float32), np.ones(channels, np.float32), pixels)
-    return made if isinstance(images, np.ndarray) else import_module("torch").from_numpy(made)
+    transform_into(
+        images,
+        steps,
+        made,
+        np.zeros(channels, np.float32),
+        np.ones(channels, np.float32),
+        pixels,
+    )
+    return (
+        made
+        if isinstance(images, np.ndarray)
+        else import_module("torch").from_numpy(made)
+    )
 
 
-def transform_into(images: Any, steps: Steps, out: Any, mean: F32, factor: F32, pixels: Pixels = RGB) -> None:
+def transform_into(
+    images: Any, steps: Steps, out: Any, mean: F32, factor: F32, pixels: Pixels = RGB
+) -> None:
     """The same for those that `runs_kernels` says: their levels, less mean (C,) and times factor, to `out`, which is
     uint8 or float32 (N, C, height, width), contiguous so or with channels last."""
     *first, last = _parts(steps)
@@ -52,7 +65,9 @@ def transform_into(images: Any, steps: Steps, out: Any, mean: F32, factor: F32, 
     for part in first:
         if has_own(part):
             each = (slice(i, i + 1) for i in range(len(images)))
-            images = np.concatenate([_in_torch(images[one], take(part, one), pixels) for one in each])
+            images = np.concatenate(
+                [_in_torch(images[one], take(part, one), pixels) for one in each]
+            )
         else:
             images = transform(images, part, pixels)
     run(np.ascontiguousarray(images), last, np.asarray(out), mean, factor)
@@ -66,7 +81,9 @@ def warp_masks(masks: Any, steps: Steps, fill: int) -> Any:
 def _in_torch(images: Any, steps: Steps, pixels: Pixels) -> Any:
     apply_steps = import_module("gpuload.transforms.apply").apply_steps
     if isinstance(images, np.ndarray):
-        return apply_steps(import_module("torch").from_numpy(images), steps, pixels).numpy()
+        return apply_steps(
+            import_module("torch").from_numpy(images), steps, pixels
+        ).numpy()
     return apply_steps(images, steps, pixels)
 
 
@@ -102,14 +119,28 @@ class Postprocess:
         self._half = form.dtype == "float16"
         by_image = form.normalize == "image" and form.dtype != "uint8"
         warps = form.transforms and self.level_dtype != "uint8"
-        needs = {"normalize='image'": by_image, "RandomErasing": form.erases, "dtype='float16'": self._half}
-        if names := [name for name, needed in {**needs, f"transforms of {pixels.mode}": warps}.items() if needed]:
+        needs = {
+            "normalize='image'": by_image,
+            "RandomErasing": form.erases,
+            "dtype='float16'": self._half,
+        }
+        if names := [
+            name
+            for name, needed in {**needs, f"transforms of {pixels.mode}": warps}.items()
+            if needed
+        ]:
             require(" and ".join(names), "torch")
         as_is = form.dtype == "uint8" or form.normalize == "levels"
         self.linear = as_is or (form.normalize == "constants" and not self._half)
-        self.mean = np.zeros(channels, np.float32) if as_is else np.array(form.mean, np.float32) * peak
+        self.mean = (
+            np.zeros(channels, np.float32)
+            if as_is
+            else np.array(form.mean, np.float32) * peak
+        )
         self.factor = (
-            np.ones(channels, np.float32) if as_is else np.float32(1) / (np.array(form.std, np.float32) * peak)
+            np.ones(channels, np.float32)
+            if as_is
+            else np.float32(1) / (np.array(form.std, np.float32) * peak)
         )
 
     def is_linear(self, view: View) -> bool:
@@ -119,11 +150,15 @@ class Postprocess:
     def __call__(self, images: Any, out: Any, view: View) -> None:
         """images: of `level_dtype` (n, C, height, width), which may be changed. out: the same shape, of the batch's
         dtype. view: of these."""
-        if view.crops.sizes is not None and view.steps is not None:  # without the padding
+        if (
+            view.crops.sizes is not None and view.steps is not None
+        ):  # without the padding
             for row in range(len(images)):
                 height, width = view.own_size(row)
                 own = images[row : row + 1, :, :height, :width]
-                own[:] = transform(own, take(view.steps, slice(row, row + 1)), self._pixels)
+                own[:] = transform(
+                    own, take(view.steps, slice(row, row + 1)), self._pixels
+                )
             view = view.without_transforms()
         if self.linear and runs_kernels(images):
             steps = no_steps(len(images)) if view.steps is None else view.steps
@@ -134,7 +169,10 @@ class Postprocess:
 
     def _fill(self, images: Any, out: Any, view: View) -> None:
         """The same in torch, without erasing."""
-        torch, as_tensor = import_module("torch"), import_module("gpuload.decode.device").as_tensor
+        torch, as_tensor = (
+            import_module("torch"),
+            import_module("gpuload.decode.device").as_tensor,
+        )
         with torch.no_grad():
             if view.steps is not None:
                 images = transform(images, view.steps, self._pixels)
@@ -163,9 +201,13 @@ class Postprocess:
         """Erases the view's rectangles, in otherwise complete values."""
         for erased in view.erased or ():
             if out.shape[1] != 3:  # one number for all channels
-                erased = erased._replace(value=erased.value[:, :1], noise=erased.noise[:, :1])
+                erased = erased._replace(
+                    value=erased.value[:, :1], noise=erased.noise[:, :1]
+                )
             as_is = self._form.dtype == "uint8"
-            regions = erased.in_levels(self._form.mean, self._form.std) if as_is else erased
+            regions = (
+                erased.in_levels(self._form.mean, self._form.std) if as_is else erased
+            )
             import_module("gpuload.transforms.apply").erase(
                 import_module("gpuload.decode.device").as_tensor(out), regions
             )
@@ -174,5 +216,11 @@ class Postprocess:
 def _standardise(images: Any) -> Any:
     """TensorFlow's `per_image_standardization`, of a tensor: (x - mean) / max(std, 1 / sqrt(values in the image))."""
     values = images.float().flatten(1)
-    std, mean = import_module("torch").std_mean(values, dim=1, correction=0, keepdim=True)
-    return values.sub_(mean).div_(std.clamp_(min=values.shape[1] ** -0.5)).view(images.shape)
+    std, mean = import_module("torch").std_mean(
+        values, dim=1, correction=0, keepdim=True
+    )
+    return (
+        values.sub_(mean)
+        .div_(std.clamp_(min=values.shape[1] ** -0.5))
+        .view(images.shape)
+    )

@@ -102,20 +102,30 @@ class Threads:
     """
 
     def __init__(
-        self, count: int, name: str, initializer: Callable[[], None] = lambda: None, owner: object = None
+        self,
+        count: int,
+        name: str,
+        initializer: Callable[[], None] = lambda: None,
+        owner: object = None,
     ) -> None:
         self._tasks: _Tasks = SimpleQueue()
         self._closed = Flag()
         uninterrupted(partial(self._start, count, name, initializer, owner))
 
-    def _start(self, count: int, name: str, initializer: Callable[[], None], owner: object) -> None:
+    def _start(
+        self, count: int, name: str, initializer: Callable[[], None], owner: object
+    ) -> None:
         threads: list[threading.Thread] = []
         # A signal may come before the first step of a finalizer. This one has none: a queue's method, written in C.
         forgotten = weakref.ref(self, self._tasks.put)
-        self._stop = weakref.finalize(self, _stop, self._tasks, threads, self._closed, os.getpid())
+        self._stop = weakref.finalize(
+            self, _stop, self._tasks, threads, self._closed, os.getpid()
+        )
         for number in range(count):
             arguments = self._tasks, initializer, owner, forgotten
-            thread = threading.Thread(target=_run, args=arguments, name=f"{name}_{number}", daemon=True)
+            thread = threading.Thread(
+                target=_run, args=arguments, name=f"{name}_{number}", daemon=True
+            )
             thread.start()
             threads.append(thread)
 
@@ -134,10 +144,17 @@ class Threads:
         self._stop()
 
 
-_Tasks = SimpleQueue[Task[Any] | weakref.ref[Threads] | None]  # what is no task ends a thread
+_Tasks = SimpleQueue[
+    Task[Any] | weakref.ref[Threads] | None
+]  # what is no task ends a thread
 
 
-def _run(tasks: "_Tasks", initializer: Callable[[], None], owner: object, forgotten: "weakref.ref[Threads]") -> None:
+def _run(
+    tasks: "_Tasks",
+    initializer: Callable[[], None],
+    owner: object,
+    forgotten: "weakref.ref[Threads]",
+) -> None:
     """A thread. forgotten: is put among the tasks when these threads are garbage collected."""
     _here.owner = owner
     initializer()
@@ -165,13 +182,17 @@ def _cancel(tasks: "_Tasks") -> None:
         tasks.put(None)
 
 
-def _stop(tasks: "_Tasks", threads: list[threading.Thread], closed: Flag, process: int) -> None:
+def _stop(
+    tasks: "_Tasks", threads: list[threading.Thread], closed: Flag, process: int
+) -> None:
     if os.getpid() != process:  # a forked child has none of the threads
         return
     for _ in threads:
         tasks.put(None)
     for thread in threads:
-        if thread.ident != threading.get_ident():  # the garbage collector may call this in any thread
+        if (
+            thread.ident != threading.get_ident()
+        ):  # the garbage collector may call this in any thread
             thread.join()
     closed.is_set = True
     _cancel(tasks)
@@ -185,7 +206,9 @@ def compute_threads(count: int, name: str, owner: object = None) -> Threads:
     """
     if fault_of("torch") is not None:
         return Threads(count, name, owner=owner)
-    return uninterrupted(partial(_start_computing, import_module("torch"), count, name, owner))
+    return uninterrupted(
+        partial(_start_computing, import_module("torch"), count, name, owner)
+    )
 
 
 def _start_computing(torch: Any, count: int, name: str, owner: object) -> Threads:
@@ -219,7 +242,9 @@ class Job:
     held: objects that must outlive the work launched on the device so far. state: a stage's own, until its `end`.
     """
 
-    def __init__(self, batch: Batch, whole: "Job | None" = None, rows: I64 | None = None) -> None:
+    def __init__(
+        self, batch: Batch, whole: "Job | None" = None, rows: I64 | None = None
+    ) -> None:
         self.batch, self.rows = batch, rows
         self._whole = None if whole is None else weakref.ref(whole)
         self.decoded = Decoded((), ())
@@ -249,7 +274,10 @@ class Job:
     def take(self, read_wait_s: float, ready: int) -> tuple[Batch, Decoded]:
         """The batch and its pixels, which only the caller holds from now on."""
         batch, decoded, self.parts = self.batch, self.decoded, ()
-        del self.batch, self.decoded  # a thread that began this may not have let go of it yet
+        del (
+            self.batch,
+            self.decoded,
+        )  # a thread that began this may not have let go of it yet
         decoded.work_s += sum(self._work_s)
         decoded.queue_depth += ready
         decoded.read_wait_s = read_wait_s
@@ -257,12 +285,20 @@ class Job:
 
     def in_whole(self, faults: Mapping[int, Fault]) -> dict[int, Fault]:
         """Faults of this part by rows of the whole batch."""
-        return dict(faults) if self.rows is None else {int(self.rows[row]): fault for row, fault in faults.items()}
+        return (
+            dict(faults)
+            if self.rows is None
+            else {int(self.rows[row]): fault for row, fault in faults.items()}
+        )
 
     def error_of(self, faults: Mapping[int, Fault]) -> BatchDecodeError:
         """The error for these faults of its rows; of a part, as faults of the whole batch."""
         whole = None if self._whole is None else self._whole()
-        return BatchDecodeError(self.batch, faults) if whole is None else whole.error_of(self.in_whole(faults))
+        return (
+            BatchDecodeError(self.batch, faults)
+            if whole is None
+            else whole.error_of(self.in_whole(faults))
+        )
 
 
 class Stage:
@@ -329,19 +365,31 @@ class Runner:
     device: where stages launch their work; None for none.
     """
 
-    def __init__(self, stages: Sequence[Stage], prefetch: int, device: "Device | None" = None) -> None:
+    def __init__(
+        self, stages: Sequence[Stage], prefetch: int, device: "Device | None" = None
+    ) -> None:
         self.stages, self.prefetch = tuple(stages), prefetch
         self._device = device
-        self._ahead: deque[list[Task[Job | None]]] = deque()  # of the current call: of each batch a task for each stage
-        self._ended: deque[deque[list[Task[Job | None]]]] = deque()  # of earlier calls, whose ends may be waited for
+        self._ahead: deque[list[Task[Job | None]]] = (
+            deque()
+        )  # of the current call: of each batch a task for each stage
+        self._ended: deque[deque[list[Task[Job | None]]]] = (
+            deque()
+        )  # of earlier calls, whose ends may be waited for
         self._owner = object()  # of the threads, without a reference to this
         # Beginning a batch is some 0.3 ms of Python, which the training loop does not spend.
         self._threads = [
-            Threads(1, f"gpuload-{stage.name}{'-start' * bool(stage.threads)}", owner=self._owner)
+            Threads(
+                1,
+                f"gpuload-{stage.name}{'-start' * bool(stage.threads)}",
+                owner=self._owner,
+            )
             for stage in self.stages
         ]
         self._pools = [
-            compute_threads(stage.threads, f"gpuload-{stage.name}", self._owner) if stage.threads else None
+            compute_threads(stage.threads, f"gpuload-{stage.name}", self._owner)
+            if stage.threads
+            else None
             for stage in self.stages
         ]
 
@@ -367,10 +415,23 @@ class Runner:
             asked, ready = time.perf_counter(), self._count_ready()
             while len(ahead) <= self.prefetch:
                 tasks: list[Task[Job | None]] = []
-                ahead.append(tasks)  # first: if starting is interrupted, `_abandon` ends the tasks
+                ahead.append(
+                    tasks
+                )  # first: if starting is interrupted, `_abandon` ends the tasks
                 for number, thread in enumerate(self._threads):
-                    tasks.append(thread.submit(partial(self._begin, number, batches, tasks[-1] if tasks else None)))
-            if ahead is not self._ahead:  # another thread ended this call, and may not have seen the last of these
+                    tasks.append(
+                        thread.submit(
+                            partial(
+                                self._begin,
+                                number,
+                                batches,
+                                tasks[-1] if tasks else None,
+                            )
+                        )
+                    )
+            if (
+                ahead is not self._ahead
+            ):  # another thread ended this call, and may not have seen the last of these
                 self._end(ahead)
                 return
             tasks = ahead[0]
@@ -397,7 +458,9 @@ class Runner:
         if self._device is not None:
             self._device.close()
 
-    def _begin(self, number: int, batches: Iterator[Batch], before: "Task[Job | None] | None") -> Job | None:
+    def _begin(
+        self, number: int, batches: Iterator[Batch], before: "Task[Job | None] | None"
+    ) -> Job | None:
         """Begins the next batch, or the one that the stage before has begun, in the thread of stage `number`."""
         if before is None:
             with annotate("read"):
@@ -418,7 +481,9 @@ class Runner:
                     job.ready, job.held = self._device.leave(job.held), []
         pool, stage = self._pools[number], self.stages[number]
         if work is not None and pool is not None:
-            job.shares = pool.submit(partial(job.do_share, work, stage.name), stage.threads)
+            job.shares = pool.submit(
+                partial(job.do_share, work, stage.name), stage.threads
+            )
         return job
 
     def _settle(self, number: int, job: Job) -> None:

@@ -66,7 +66,11 @@ def write_card(folder: Path, manifests: Mapping[Path, Manifest]) -> bool:
 def is_unedited(card: bytes) -> bool:
     """Whether a card is as gpuload wrote it. Its last line tells: it holds the SHA-256 of all before it."""
     signature = _SIGNATURE.search(card)
-    return signature is not None and hashlib.sha256(card[: signature.start()]).hexdigest().encode() == signature[1]
+    return (
+        signature is not None
+        and hashlib.sha256(card[: signature.start()]).hexdigest().encode()
+        == signature[1]
+    )
 
 
 def public_names(splits: Iterable[str]) -> dict[str, str]:
@@ -87,8 +91,12 @@ def _card_text(folder: Path, manifests: Mapping[Path, Manifest]) -> str:
     data_files = []
     for split, manifest in manifests.items():
         prefix = "" if split == folder else f"{split.relative_to(folder).as_posix()}/"
-        data_files.append({"split": names[split.name], "path": _patterns(prefix, manifest)})
-    header: dict[str, Any] = {"configs": [{"config_name": "default", "data_files": data_files}]}
+        data_files.append(
+            {"split": names[split.name], "path": _patterns(prefix, manifest)}
+        )
+    header: dict[str, Any] = {
+        "configs": [{"config_name": "default", "data_files": data_files}]
+    }
     if all(manifest.upright for manifest in manifests.values()):
         header["dataset_info"] = {"features": _features(manifests)}
     lines = ["---", *_yaml(header), "---"]
@@ -100,10 +108,18 @@ def _body(folder: Path, manifests: Mapping[Path, Manifest]) -> str:
     split, manifest = next(iter(manifests.items()))
     programs = _READ_SPLIT
     if split != folder:
-        numbers = [shard.name.removeprefix("shard-").removesuffix(".tar") for shard in manifest.shards]
+        numbers = [
+            shard.name.removeprefix("shard-").removesuffix(".tar")
+            for shard in manifest.shards
+        ]
         shards = f"shard-{{{numbers[0]}..{numbers[-1]}}}.tar"
-        programs = _READ_SET.format(split=split.name, name=names[split.name], shards=shards)
-    sizes = (f"{names[split.name]}: {manifest.samples:,} samples" for split, manifest in manifests.items())
+        programs = _READ_SET.format(
+            split=split.name, name=names[split.name], shards=shards
+        )
+    sizes = (
+        f"{names[split.name]}: {manifest.samples:,} samples"
+        for split, manifest in manifests.items()
+    )
     return _BODY.format(sizes="; ".join(sizes), programs=programs)
 
 
@@ -118,7 +134,9 @@ def _patterns(prefix: str, manifest: Manifest) -> list[str]:
     for shard in manifest.shards:
         match = _SHARD_NAME.fullmatch(shard.name)
         assert match is not None  # it fits every name
-        patterns.add(f"{glob.escape(prefix + match['folder'])}*{glob.escape(match['end'])}")
+        patterns.add(
+            f"{glob.escape(prefix + match['folder'])}*{glob.escape(match['end'])}"
+        )
     return sorted(patterns)
 
 
@@ -139,7 +157,9 @@ def _features(manifests: Mapping[Path, Manifest]) -> list[dict[str, Any]]:
 
 def _distinct(classes: ClassNames) -> ClassNames:
     """The names of classes, or None where two are the same, which `datasets` refuses."""
-    return classes if classes is not None and len(set(classes)) == len(classes) else None
+    return (
+        classes if classes is not None and len(set(classes)) == len(classes) else None
+    )
 
 
 def _dimensions(split: Path, manifest: Manifest, field: Field) -> frozenset[int]:
@@ -148,7 +168,10 @@ def _dimensions(split: Path, manifest: Manifest, field: Field) -> frozenset[int]
     if column not in kind_of(field).columns(field):
         return frozenset()
     index = Index(split / index_file.FILE_NAME, manifest.fields)
-    counts = (pc.unique(pc.list_value_length(index.shard(number).column(column))) for number in range(len(index)))
+    counts = (
+        pc.unique(pc.list_value_length(index.shard(number).column(column)))
+        for number in range(len(index))
+    )
     return frozenset(count for some in counts for count in some.to_pylist())
 
 
@@ -178,4 +201,6 @@ def _indented(start: str, lines: Iterable[str]) -> Iterator[str]:
 def _quoted(text: str) -> str:
     """A text in YAML, in double quotes: JSON's, with escapes for what YAML does not print."""
     characters = json.dumps(text, ensure_ascii=False)
-    return "".join(one if one.isprintable() else f"\\U{ord(one):08x}" for one in characters)
+    return "".join(
+        one if one.isprintable() else f"\\U{ord(one):08x}" for one in characters
+    )

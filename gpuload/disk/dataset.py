@@ -37,7 +37,14 @@ from gpuload.disk.commit import open_index
 from gpuload.disk.places import packed_folder
 from gpuload.disk.sample import StoredSample, read_quarantine
 from gpuload.disk.tiles import Grid, Tiles
-from gpuload.errors import ArgumentError, CallError, FormatError, ShardError, StateError, some_of
+from gpuload.errors import (
+    ArgumentError,
+    CallError,
+    FormatError,
+    ShardError,
+    StateError,
+    some_of,
+)
 from gpuload.fields.field import Field
 from gpuload.fields.registry import kind_of
 from gpuload.machine.untrusted import NotRegularError
@@ -61,7 +68,9 @@ def _as_expression(value: Any) -> Any:
     return value
 
 
-_SAMPLES = Rule("sample numbers, whole numbers (n,), or a mask, bool (len,)", as_numbers)
+_SAMPLES = Rule(
+    "sample numbers, whole numbers (n,), or a mask, bool (len,)", as_numbers
+)
 _NUMBERS = Rule("sample numbers, whole numbers (n,)", as_numbers)
 _SHARDS = Rule("shard numbers, whole numbers (n,)", as_numbers)
 _EXCLUDE = either(
@@ -69,14 +78,22 @@ _EXCLUDE = either(
     PATH,
     Rule("", lambda value: tuple(map(as_text, as_items(value)))),
 )
-_EXPRESSION = Rule("an Arrow expression, such as pyarrow.compute.field('label') < 10", _as_expression)
+_EXPRESSION = Rule(
+    "an Arrow expression, such as pyarrow.compute.field('label') < 10", _as_expression
+)
 
 
 def _refuse_outside(what: str, numbers: npt.NDArray[Any], count: int) -> None:
     """Raises ArgumentError where a number is not in 0..count-1, and for a mask."""
-    outside = numbers if numbers.dtype == bool else numbers[(numbers < 0) | (numbers >= count)]
+    outside = (
+        numbers
+        if numbers.dtype == bool
+        else numbers[(numbers < 0) | (numbers >= count)]
+    )
     if len(outside):
-        raise ArgumentError(f"Dataset.{what}: expected numbers in 0..{count - 1}, found {outside[0]}")
+        raise ArgumentError(
+            f"Dataset.{what}: expected numbers in 0..{count - 1}, found {outside[0]}"
+        )
 
 
 class Dataset:
@@ -127,10 +144,16 @@ class Dataset:
         assert not isinstance(cache_size, str)  # the rule gives a number
         self.verify, self.max_pixels = verify, max_pixels
         self._selected: I64 | None = None
-        self.tiling: Tiles | None = None  # which parts of their images the samples are; None: they are whole images
+        self.tiling: Tiles | None = (
+            None  # which parts of their images the samples are; None: they are whole images
+        )
         self.folder: Path | URL = folder if isinstance(folder, URL) else Path(folder)
-        self.cache: Cache | None = None  # of downloaded shards; None where they are files in the folder
-        self.index: Index  # memory-mapped; of a large set at a URL, what fetches its parts
+        self.cache: Cache | None = (
+            None  # of downloaded shards; None where they are files in the folder
+        )
+        self.index: (
+            Index  # memory-mapped; of a large set at a URL, what fetches its parts
+        )
         self._root: URL | None  # below which the shards lie
         times: list[int] | None = None
         if isinstance(self.folder, URL):
@@ -143,27 +166,46 @@ class Dataset:
             self.folder = packed_folder(self.folder)
             self.manifest, self._root, self.index = _open_folder(self.folder)
             if self._root is None:
-                times = [_checked_time(self.folder / shard.name, shard.bytes) for shard in self.manifest.shards]
+                times = [
+                    _checked_time(self.folder / shard.name, shard.bytes)
+                    for shard in self.manifest.shards
+                ]
             else:
                 self.cache = Cache(cache, cache_size)
         shards = self.manifest.shards
-        self.fields: dict[str, Field] = {field.name: field for field in self.manifest.fields}
-        self.shard_paths: tuple[Path | URL, ...] = tuple(joined(self.folder, shard.name) for shard in shards)
-        self.shard_times: I64 = np.array(times or [0] * len(shards), np.int64)  # of modification, in ns; 0: unknown
+        self.fields: dict[str, Field] = {
+            field.name: field for field in self.manifest.fields
+        }
+        self.shard_paths: tuple[Path | URL, ...] = tuple(
+            joined(self.folder, shard.name) for shard in shards
+        )
+        self.shard_times: I64 = np.array(
+            times or [0] * len(shards), np.int64
+        )  # of modification, in ns; 0: unknown
         self.shard_sizes: I64 = np.array([shard.samples for shard in shards], np.int64)
         self.first_samples: I64 = np.concatenate([[0], np.cumsum(self.shard_sizes)])
         if exclude is not None and len(excluded := _find_excluded(self, exclude)):
             self._select(np.setdiff1d(np.arange(len(self)), excluded))
             if not len(self):
-                raise ArgumentError(f"Dataset(exclude): leaves out all samples of {self.folder}. Is it the right list?")
+                raise ArgumentError(
+                    f"Dataset(exclude): leaves out all samples of {self.folder}. Is it the right list?"
+                )
 
     def __len__(self) -> int:
         """Number of samples; of a subset, the number of selected ones."""
-        return int(self.first_samples[-1]) if self._selected is None else len(self._selected)
+        return (
+            int(self.first_samples[-1])
+            if self._selected is None
+            else len(self._selected)
+        )
 
     def __repr__(self) -> str:
         total = counted(int(self.first_samples[-1]), "sample")
-        samples = total if self._selected is None else f"{len(self):,}{' tiles' * (self.tiling is not None)} of {total}"
+        samples = (
+            total
+            if self._selected is None
+            else f"{len(self):,}{' tiles' * (self.tiling is not None)} of {total}"
+        )
         return f"Dataset({str(self.folder)!r}: {samples} in {counted(len(self.shard_paths), 'shard')})"
 
     def __getitem__(self, index: int | str) -> dict[str, Any]:
@@ -181,7 +223,11 @@ class Dataset:
         """
         number = _find(self, index)
         stored = stored_sample(self, number)
-        sample: dict[str, Any] = {"key": stored.row["key"], "index": number, "source": stored.row["source"]}
+        sample: dict[str, Any] = {
+            "key": stored.row["key"],
+            "index": number,
+            "source": stored.row["source"],
+        }
         for field in self.fields.values():
             sample |= stored.look(field)
         return sample
@@ -189,10 +235,22 @@ class Dataset:
     __iter__ = None  # else Python would loop by `__getitem__`, also for `in`, and decode one image after another
 
     def __reduce__(self) -> tuple[Any, ...]:
-        folder = str(self.folder if isinstance(self.folder, URL) else self.folder.absolute())
-        cache = (None, None) if self.cache is None else (self.cache.folder, self.cache.given)
+        folder = str(
+            self.folder if isinstance(self.folder, URL) else self.folder.absolute()
+        )
+        cache = (
+            (None, None)
+            if self.cache is None
+            else (self.cache.folder, self.cache.given)
+        )
         options = (*cache, self.verify, self.max_pixels)
-        return _reopen, (folder, self.manifest.fingerprint, self._selected, self.tiling, options)
+        return _reopen, (
+            folder,
+            self.manifest.fingerprint,
+            self._selected,
+            self.tiling,
+            options,
+        )
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -215,15 +273,27 @@ class Dataset:
             return None
         if self.classes is not None:
             return len(self.classes)
-        found = index_file.class_numbers([self._class_field], (rows for _, rows in self.all_rows()))
-        for note in index_file.notes_on_numbers(found, self.manifest.fields, self.manifest.classes):
-            _LOG.warning("%s: %s. Number the classes from 0 without gaps, or give their names", self.folder, note)
+        found = index_file.class_numbers(
+            [self._class_field], (rows for _, rows in self.all_rows())
+        )
+        for note in index_file.notes_on_numbers(
+            found, self.manifest.fields, self.manifest.classes
+        ):
+            _LOG.warning(
+                "%s: %s. Number the classes from 0 without gaps, or give their names",
+                self.folder,
+                note,
+            )
         return max(found[self._class_field.name] | {-1}) + 1
 
     @property
     def _class_field(self) -> Field | None:
         """The field whose classes are those of the set."""
-        with_classes = (field for field in self.fields.values() if kind_of(field).class_column(field))
+        with_classes = (
+            field
+            for field in self.fields.values()
+            if kind_of(field).class_column(field)
+        )
         return min(with_classes, key=lambda field: field.kind != "class", default=None)
 
     @cached_property
@@ -253,7 +323,10 @@ class Dataset:
         Raises:
             ShardError: the index holds a width or height below 1, or more than `max_pixels` pixels.
         """
-        sizes = np.stack([self.column(side).to_numpy()[samples] for side in ("height", "width")], axis=1)
+        sizes = np.stack(
+            [self.column(side).to_numpy()[samples] for side in ("height", "width")],
+            axis=1,
+        )
         if len(wrong := np.flatnonzero((sizes < 1).any(axis=1))):
             raise ShardError(
                 f"{self.folder}: sample {self.keys([samples[wrong[0]]])[0]!r} has no size in the index, which "
@@ -274,7 +347,9 @@ class Dataset:
                 the manifest.
         """
         if shards is not None:
-            _refuse_outside("fetch_rows(shards)", np.asarray(shards), len(self.shard_paths))
+            _refuse_outside(
+                "fetch_rows(shards)", np.asarray(shards), len(self.shard_paths)
+            )
         self.index.fetch(None if shards is None else np.asarray(shards).tolist())
 
     @property
@@ -306,7 +381,9 @@ class Dataset:
             )
         return rows
 
-    def all_rows(self, shards: Sequence[int] | None = None) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def all_rows(
+        self, shards: Sequence[int] | None = None
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """The number of the first sample, and the rows, of each of these shards. They are fetched together.
 
         shards: their numbers; None: of all.
@@ -327,7 +404,9 @@ class Dataset:
             FormatError, RemoteError: as `rows`.
         """
         chunks = (rows.column(name) for _, rows in self.all_rows())
-        if self.index.parts is not None:  # a view would keep all rows of its shard in memory
+        if (
+            self.index.parts is not None
+        ):  # a view would keep all rows of its shard in memory
             chunks = (chunk.take(pa.array(np.arange(len(chunk)))) for chunk in chunks)
         return pa.chunked_array(list(chunks), self.schema.field(name).type)
 
@@ -371,7 +450,10 @@ class Dataset:
         shards, rows = self._locate(numbers)
         self.fetch_rows(needed := np.unique(shards))
         keys = {shard: self.rows(shard).column("key") for shard in needed.tolist()}
-        return [keys[shard][row].as_py() for shard, row in zip(shards.tolist(), rows.tolist(), strict=True)]
+        return [
+            keys[shard][row].as_py()
+            for shard, row in zip(shards.tolist(), rows.tolist(), strict=True)
+        ]
 
     @cached_property
     def labels(self) -> I64:
@@ -391,7 +473,9 @@ class Dataset:
             similar = nearest(name, self.fields)
             advice = "" if similar is None else f". Did you mean {similar!r}?"
             names = ", ".join(map(repr, self.fields))
-            raise ArgumentError(f"{self.folder}: has no field {name!r}; its fields are {names}{advice}")
+            raise ArgumentError(
+                f"{self.folder}: has no field {name!r}; its fields are {names}{advice}"
+            )
         return self.fields[name]
 
     def open_store(self, trusts: bool = False) -> Store:
@@ -403,7 +487,10 @@ class Dataset:
         from gpuload.store.stores import CachedStore  # asyncio and obstore
 
         assert self.cache is not None
-        wanted = [Wanted(info.sha256, info.bytes, info.name.removeprefix(f"{self._root}/")) for info in infos]
+        wanted = [
+            Wanted(info.sha256, info.bytes, info.name.removeprefix(f"{self._root}/"))
+            for info in infos
+        ]
         return CachedStore(self._root, self.cache, wanted, trusts)
 
     @checked("Dataset.subset", samples=_SAMPLES)
@@ -428,12 +515,18 @@ class Dataset:
         _refuse_outside("subset(samples)", chosen, len(self))
         chosen, counts = np.unique(chosen, return_counts=True)
         if not len(chosen):
-            raise ArgumentError(f"Dataset.subset(samples): no sample of {self.folder} is selected. Loosen the filter")
+            raise ArgumentError(
+                f"Dataset.subset(samples): no sample of {self.folder} is selected. Loosen the filter"
+            )
         if counts.max() > 1:
             raise ArgumentError(
                 f"Dataset.subset(samples): {chosen[counts.argmax()]} is repeated. Give each number once"
             )
-        tiles = None if self.tiling is None else self.tiling._replace(numbers=self.tiling.numbers[chosen])
+        tiles = (
+            None
+            if self.tiling is None
+            else self.tiling._replace(numbers=self.tiling.numbers[chosen])
+        )
         return self._part(self.stored_samples(chosen), tiles)
 
     def _part(self, stored: I64, tiles: Tiles | None) -> "Dataset":
@@ -459,9 +552,13 @@ class Dataset:
         numbers = []
         for first, batch in self.all_rows():
             rows = pa.Table.from_batches([batch])
-            rows = rows.append_column("sample number", pa.array(np.arange(first, first + rows.num_rows)))
+            rows = rows.append_column(
+                "sample number", pa.array(np.arange(first, first + rows.num_rows))
+            )
             try:
-                numbers.append(rows.filter(expression).column("sample number").to_numpy())
+                numbers.append(
+                    rows.filter(expression).column("sample number").to_numpy()
+                )
             except (pa.ArrowException, TypeError) as error:
                 reason = str(error).splitlines()[0]
                 raise ArgumentError(
@@ -493,22 +590,35 @@ class Dataset:
         """
         sides = (size, size) if isinstance(size, int) else size
         if overlap >= min(sides):
-            raise ArgumentError(f"Dataset.tiles(overlap={overlap}): must be smaller than size={size!r}")
+            raise ArgumentError(
+                f"Dataset.tiles(overlap={overlap}): must be smaller than size={size!r}"
+            )
         if self.tiling is not None:
-            raise ArgumentError("Dataset.tiles: the samples are tiles already. Use the data set that these are of")
+            raise ArgumentError(
+                "Dataset.tiles: the samples are tiles already. Use the data set that these are of"
+            )
         stored, grid = self.stored_samples(np.arange(len(self))), Grid(sides, overlap)
         images = self.image_sizes(stored, "tiles")
         counts = grid.counts(images).prod(axis=1)
         rows = np.repeat(np.arange(len(counts)), counts)
-        numbers = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        numbers = np.arange(counts.sum()) - np.repeat(
+            np.cumsum(counts) - counts, counts
+        )
         return self._part(stored[rows], Tiles(grid, numbers.astype(np.int32)))
 
 
 def stored_sample(dataset: Dataset, number: int) -> StoredSample:
     """One sample, by its number in the whole set, to look at."""
-    (shard,), row = dataset.shards_of(np.array([number])).tolist(), dataset.row(number).to_pylist()[0]
+    (shard,), row = (
+        dataset.shards_of(np.array([number])).tolist(),
+        dataset.row(number).to_pylist()[0],
+    )
     store = dataset.open_store()
-    return StoredSample(f"{dataset.shard_paths[shard]}: sample {row['key']!r}", row, lambda: store.open(shard))
+    return StoredSample(
+        f"{dataset.shard_paths[shard]}: sample {row['key']!r}",
+        row,
+        lambda: store.open(shard),
+    )
 
 
 def _find(dataset: Dataset, index: Any) -> int:
@@ -520,7 +630,11 @@ def _find(dataset: Dataset, index: Any) -> int:
     if isinstance(index, str):
         for column in ("key", "source"):
             found = _find_keys(dataset, [index], column)
-            if len(selected := np.intersect1d(found, dataset.stored_samples(np.arange(len(dataset))))):
+            if len(
+                selected := np.intersect1d(
+                    found, dataset.stored_samples(np.arange(len(dataset)))
+                )
+            ):
                 return int(selected[0])
         raise ArgumentError(
             f"Dataset: dataset[{shown(index)}]: {dataset.folder} has no sample of this key or source. "
@@ -528,7 +642,9 @@ def _find(dataset: Dataset, index: Any) -> int:
         )
     if not isinstance(index, int | np.integer) or isinstance(index, bool):
         advice = "dataset.subset([...]) chooses several; for batches use gpuload.DaliIterator(dataset, ...)"
-        raise CallError(f"Dataset: dataset[{shown(index)}]: expected a key or a whole number. {advice}")
+        raise CallError(
+            f"Dataset: dataset[{shown(index)}]: expected a key or a whole number. {advice}"
+        )
     if not -len(dataset) <= index < len(dataset):
         raise ArgumentError(
             f"Dataset: dataset[{int(index)}]: {dataset.folder} has samples 0 to {len(dataset) - 1}. Use one of these"
@@ -536,7 +652,12 @@ def _find(dataset: Dataset, index: Any) -> int:
     return int(dataset.stored_samples(np.array([index % len(dataset)]))[0])
 
 
-def _find_keys(dataset: Dataset, keys: Sequence[str], column: str = "key", shards: Sequence[int] | None = None) -> I64:
+def _find_keys(
+    dataset: Dataset,
+    keys: Sequence[str],
+    column: str = "key",
+    shards: Sequence[int] | None = None,
+) -> I64:
     """int64 (n,): the numbers, in the stored order of the whole set, of the samples with one of these keys, or of these
     values of another column. shards: to look in; None: in all.
 
@@ -548,9 +669,14 @@ def _find_keys(dataset: Dataset, keys: Sequence[str], column: str = "key", shard
     try:
         wanted = pa.array(keys, pa.large_string())
     except (pa.ArrowException, ValueError):
-        raise ArgumentError(f"Dataset: {shown(list(keys))} is not text. Use keys of the set") from None
+        raise ArgumentError(
+            f"Dataset: {shown(list(keys))} is not text. Use keys of the set"
+        ) from None
     parts = dataset.all_rows(shards)
-    found = [first + np.flatnonzero(pc.is_in(rows.column(column), wanted)) for first, rows in parts]
+    found = [
+        first + np.flatnonzero(pc.is_in(rows.column(column), wanted))
+        for first, rows in parts
+    ]
     return np.concatenate([np.zeros(0, np.int64), *found])
 
 
@@ -578,19 +704,34 @@ def _find_excluded(dataset: Dataset, exclude: str | Path | Sequence[str]) -> I64
 def _find_listed(dataset: Dataset, listed: Set[tuple[str, str, int, int]]) -> I64:
     """The same for a list that `read_quarantine` has read."""
     names, image = {shard for shard, *_ in listed}, dataset.require_field("image")
-    needed = [shard for shard, path in enumerate(dataset.shard_paths) if path.name in names]
-    found, is_listed = _find_keys(dataset, [key for _, key, *_ in listed], shards=needed), list[bool]()
+    needed = [
+        shard for shard, path in enumerate(dataset.shard_paths) if path.name in names
+    ]
+    found, is_listed = (
+        _find_keys(dataset, [key for _, key, *_ in listed], shards=needed),
+        list[bool](),
+    )
     shards = dataset.shards_of(found)
     for shard in needed:  # by columns: a list may name many samples
-        rows = dataset.rows(shard).select(["key", image.offset_column, image.bytes_column])
-        of_keys = rows.take(pa.array(found[shards == shard] - dataset.first_samples[shard]))
+        rows = dataset.rows(shard).select(
+            ["key", image.offset_column, image.bytes_column]
+        )
+        of_keys = rows.take(
+            pa.array(found[shards == shard] - dataset.first_samples[shard])
+        )
         places = zip(*(column.to_pylist() for column in of_keys.columns), strict=True)
-        is_listed += [(dataset.shard_paths[shard].name, *place) in listed for place in places]
+        is_listed += [
+            (dataset.shard_paths[shard].name, *place) in listed for place in places
+        ]
     return found[np.array(is_listed, bool)]
 
 
 def _reopen(
-    folder: str, fingerprint: str, selected: I64 | None, tiles: Tiles | None, options: tuple[Any, ...]
+    folder: str,
+    fingerprint: str,
+    selected: I64 | None,
+    tiles: Tiles | None,
+    options: tuple[Any, ...],
 ) -> Dataset:
     """A pickled data set, opened again.
 
@@ -615,10 +756,14 @@ def _checked_time(path: Path, size: int) -> int:
     """
     try:
         found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for its other end
+        if not stat.S_ISREG(
+            found.st_mode
+        ):  # opening a pipe would wait for its other end
             raise NotRegularError(None, "is not a regular file")
     except OSError as error:
-        raise ShardError(f"{path}: cannot be read ({error.strerror}). Copy the folder again") from None
+        raise ShardError(
+            f"{path}: cannot be read ({error.strerror}). Copy the folder again"
+        ) from None
     if found.st_size != size:
         raise wrong_size(path, found.st_size, size)
     return found.st_mtime_ns

@@ -24,10 +24,23 @@ from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
 from gpuload.disk.card import write_card
 from gpuload.disk.index import Index
-from gpuload.disk.manifest import Manifest, ShardInfo, check_length, dali_index_path, write_timm_info
+from gpuload.disk.manifest import (
+    Manifest,
+    ShardInfo,
+    check_length,
+    dali_index_path,
+    write_timm_info,
+)
 from gpuload.errors import ArgumentError, FormatError, OutputError, RemoteError
 from gpuload.store.cache import Cache
-from gpuload.store.files import Handle, NotOwnError, locked, open_own, read_own, write_atomically
+from gpuload.store.files import (
+    Handle,
+    NotOwnError,
+    locked,
+    open_own,
+    read_own,
+    write_atomically,
+)
 from gpuload.store.hub import is_pinned, pinned, place_of
 from gpuload.store.network import background, together
 from gpuload.store.objects import NoRanges, NoSuchObjectError, Objects
@@ -73,9 +86,13 @@ def open_url(url: URL, cache: Cache) -> tuple[URL, Manifest, Index]:
                 raise
             except FormatError as error:
                 shutil.rmtree(version, ignore_errors=True)
-                if is_new or version.exists():  # as it is at the URL, or a copy that cannot be deleted
+                if (
+                    is_new or version.exists()
+                ):  # as it is at the URL, or a copy that cannot be deleted
                     text = str(error).replace(str(version), str(url))
-                    raise type(error)(text.replace("Copy the folder again", "Upload the folder again")) from None
+                    raise type(error)(
+                        text.replace("Copy the folder again", "Upload the folder again")
+                    ) from None
 
 
 def _pin(url: URL, cache: Cache) -> URL:
@@ -123,7 +140,11 @@ async def _version(objects: Objects, folder: Path) -> tuple[Path, bool]:
         current.mkdir(mode=0o700, exist_ok=True)
         write_atomically(current / _MANIFEST, data)
         for old in folder.iterdir():
-            if old.is_dir() and old != current and time.time() - old.stat().st_mtime > _KEPT_S:
+            if (
+                old.is_dir()
+                and old != current
+                and time.time() - old.stat().st_mtime > _KEPT_S
+            ):
                 shutil.rmtree(old, ignore_errors=True)
     os.utime(current / _MANIFEST)
     return current, current != known
@@ -138,9 +159,12 @@ def _opened_last(folder: Path) -> Path | None:
     found = [
         path
         for path in folder.iterdir()
-        if _VERSION.fullmatch(path.name) and _version_of(read_own(path / _MANIFEST)) == path.name
+        if _VERSION.fullmatch(path.name)
+        and _version_of(read_own(path / _MANIFEST)) == path.name
     ]
-    return max(found, key=lambda path: (path / _MANIFEST).stat().st_mtime_ns, default=None)
+    return max(
+        found, key=lambda path: (path / _MANIFEST).stat().st_mtime_ns, default=None
+    )
 
 
 async def _read_manifest(objects: Objects, give_up_s: float | None = None) -> bytes:
@@ -149,11 +173,21 @@ async def _read_manifest(objects: Objects, give_up_s: float | None = None) -> by
     Raises:
         FormatError: there is none, so it is no packed set, or it is too long. RemoteError: it cannot be read.
     """
-    give_up_s = min(_OPEN_S, objects.patience.give_up_s) if give_up_s is None else give_up_s
+    give_up_s = (
+        min(_OPEN_S, objects.patience.give_up_s) if give_up_s is None else give_up_s
+    )
     try:
-        return bytes((await objects.read_whole(_MANIFEST, give_up_s=give_up_s, check=check_length)).data)
+        return bytes(
+            (
+                await objects.read_whole(
+                    _MANIFEST, give_up_s=give_up_s, check=check_length
+                )
+            ).data
+        )
     except ValueError as error:
-        raise FormatError(f"{objects.url / _MANIFEST}: {error}. Check the URL, or upload the folder again") from None
+        raise FormatError(
+            f"{objects.url / _MANIFEST}: {error}. Check the URL, or upload the folder again"
+        ) from None
     except NoSuchObjectError:
         with suppress(RemoteError):
             await objects.read(f"train/{_MANIFEST}", 0, 1, give_up_s=_OFFLINE_S)
@@ -171,7 +205,11 @@ def _remote_index(objects: Objects, folder: Path, manifest: Manifest) -> Index:
 
     folder: of the cache.
     """
-    path, spans, shards = folder / index_file.FILE_NAME, manifest.index_spans, len(manifest.shards)
+    path, spans, shards = (
+        folder / index_file.FILE_NAME,
+        manifest.index_spans,
+        len(manifest.shards),
+    )
     try:
         open_own(path)
     except FileNotFoundError:
@@ -179,13 +217,23 @@ def _remote_index(objects: Objects, folder: Path, manifest: Manifest) -> Index:
             parts = Parts(objects, path.name, folder, spans)
             with suppress(NoRanges):
                 return Index(path, manifest.fields, spans, shards, parts)
-        background().wait(fetch_file(objects, path.name, path, sha256=manifest.index_sha256, most=manifest.most_beside))
+        background().wait(
+            fetch_file(
+                objects,
+                path.name,
+                path,
+                sha256=manifest.index_sha256,
+                most=manifest.most_beside,
+            )
+        )
     index = Index(path, manifest.fields, spans, shards)
     index.fetch()  # compares it here, where a damaged copy is downloaded again: 13 ms for the largest
     return index
 
 
-def fetch(url: str | URL, folder: str | Path, watch: Watch = lambda done, of, size: None) -> Manifest:
+def fetch(
+    url: str | URL, folder: str | Path, watch: Watch = lambda done, of, size: None
+) -> Manifest:
     """Copies the set at a URL into a folder. Verifies and keeps what an interrupted copy has left there.
 
     watch: called with the number of shards copied, the number of all, and the bytes copied.
@@ -205,21 +253,29 @@ def fetch(url: str | URL, folder: str | Path, watch: Watch = lambda done, of, si
         folder.mkdir(parents=True, exist_ok=True)
         found = {path.name for path in folder.iterdir()}
         if found and not found & {_UNFINISHED, _MANIFEST}:
-            raise OutputError(f"{folder}: is not empty, it holds {min(found)!r}. Give a new folder")
+            raise OutputError(
+                f"{folder}: is not empty, it holds {min(found)!r}. Give a new folder"
+            )
         lock = Handle(os.open(folder, os.O_RDONLY | os.O_CLOEXEC))
         if not lock.lock():
-            raise OutputError(f"{folder}: another process copies into it. Wait for its end")
+            raise OutputError(
+                f"{folder}: another process copies into it. Wait for its end"
+            )
         try:
             return background().wait(_copy(objects, folder, watch))
         finally:
             lock.close()
     except OSError as error:
-        raise OutputError(f"{folder}: cannot be written ({error.strerror}). Give another folder") from None
+        raise OutputError(
+            f"{folder}: cannot be written ({error.strerror}). Give another folder"
+        ) from None
 
 
 async def _copy(objects: Objects, folder: Path, watch: Watch) -> Manifest:
     data = await _read_manifest(objects)
-    manifest = manifest_file.parse_manifest(data, objects.url / _MANIFEST, is_local=False)
+    manifest = manifest_file.parse_manifest(
+        data, objects.url / _MANIFEST, is_local=False
+    )
     if (folder / _MANIFEST).exists():
         other = Manifest.read(folder).fingerprint
         if other != manifest.fingerprint:
@@ -238,7 +294,13 @@ async def _copy(objects: Objects, folder: Path, watch: Watch) -> Manifest:
 
     await together(map(one, manifest.shards))
     path = folder / index_file.FILE_NAME
-    await fetch_file(objects, path.name, path, sha256=manifest.index_sha256, most=manifest.most_beside)
+    await fetch_file(
+        objects,
+        path.name,
+        path,
+        sha256=manifest.index_sha256,
+        most=manifest.most_beside,
+    )
     await _fetch_files(objects, folder, "rejected.jsonl", most=manifest.most_beside)
     # Written here: a stranger's could name any file, which timm or `datasets` would open.
     write_timm_info(folder, {folder: manifest})
@@ -253,10 +315,14 @@ async def _copy_shard(objects: Objects, folder: Path, info: ShardInfo) -> None:
     if not await _is_whole(path, info):
         await fetch_file(objects, info.name, path, info.bytes, info.sha256)
     # Sets that are read where they were indexed have none beside the shard.
-    await _fetch_files(objects, folder, str(dali_index_path(Path(info.name))), most=info.bytes)
+    await _fetch_files(
+        objects, folder, str(dali_index_path(Path(info.name))), most=info.bytes
+    )
 
 
-async def _fetch_files(objects: Objects, folder: Path, *names: str, most: int | None) -> None:
+async def _fetch_files(
+    objects: Objects, folder: Path, *names: str, most: int | None
+) -> None:
     """Downloads these files without verifying them; skips those that do not exist. most: bytes of each."""
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -49,12 +49,24 @@ def index_digests(path: Path) -> dict[str, Any]:
     batch and what follows the last one, `index_parts`, their SHA-256s, and `index_offsets`, where each record batch
     begins, where the last one ends, and the size of the file. Of its parts nothing where it is damaged."""
     data = memoryview(pa.memory_map(str(path)).read_buffer())
-    whole, stream = hashlib.sha256(data).hexdigest(), pa.BufferReader(data[_HEAD_BYTES:])
-    found: dict[str, Any] = {"index_sha256": whole, "index_parts": None, "index_offsets": None}
+    whole, stream = (
+        hashlib.sha256(data).hexdigest(),
+        pa.BufferReader(data[_HEAD_BYTES:]),
+    )
+    found: dict[str, Any] = {
+        "index_sha256": whole,
+        "index_parts": None,
+        "index_offsets": None,
+    }
     with suppress(pa.ArrowException, OSError):
-        messages = pa.ipc.MessageReader.open_stream(stream)  # the schema and the record batches
+        messages = pa.ipc.MessageReader.open_stream(
+            stream
+        )  # the schema and the record batches
         offsets = (*(_HEAD_BYTES + stream.tell() for _ in messages), len(data))
-        parts = tuple(hashlib.sha256(data[begin:end]).hexdigest() for begin, end in pairwise(offsets))
+        parts = tuple(
+            hashlib.sha256(data[begin:end]).hexdigest()
+            for begin, end in pairwise(offsets)
+        )
         found |= {"index_parts": parts, "index_offsets": offsets}
     return found
 
@@ -73,7 +85,9 @@ def write_index(
 
     def write(rows: pa.RecordBatch) -> None:
         if points and POINTS not in rows.schema.names:
-            rows = rows.append_column(POINTS_COLUMN, pa.array([b""] * len(rows), POINTS_COLUMN.type))
+            rows = rows.append_column(
+                POINTS_COLUMN, pa.array([b""] * len(rows), POINTS_COLUMN.type)
+            )
         writer.write_batch(rows)
 
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
@@ -102,30 +116,46 @@ class Index:
         parts: "Parts | None" = None,
     ) -> None:
         self.path, self.parts, self._spans = path, parts, spans
-        self._compared: set[int] = set()  # those of the spans that have the right SHA-256
+        self._compared: set[int] = (
+            set()
+        )  # those of the spans that have the right SHA-256
         try:
             if parts is None:
                 with open_regular(path) as file:
                     self._stamp = os.fstat(file.fileno())
-                    self.bytes = pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                    self.bytes = pa.py_buffer(
+                        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                    )
                 size = self.bytes.size
                 if spans and spans[-1].end not in (None, size):
-                    raise self._damaged(f"is {size:,} bytes, manifest.json says {spans[-1].end:,}")
+                    raise self._damaged(
+                        f"is {size:,} bytes, manifest.json says {spans[-1].end:,}"
+                    )
                 self._compare([len(spans) - 1])
             else:
                 self.bytes = pa.py_buffer(parts.read(len(spans) - 1))
-            self._reader = pa.ipc.open_file(self.bytes)  # its schema and footer are at the end
+            self._reader = pa.ipc.open_file(
+                self.bytes
+            )  # its schema and footer are at the end
             self._batches = find_record_batches(self.bytes) if parts is None else None
             self.schema: pa.Schema = self._reader.schema
             columns = [(column.name, column.type) for column in self.schema]
-        except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: names that are not UTF-8
+        except (
+            pa.ArrowException,
+            OSError,
+            ValueError,
+        ) as error:  # ValueError: names that are not UTF-8
             raise FormatError(
                 f"{path}: cannot be read as an Arrow file ({_first_line(error)}). Copy the folder again, or index its "
                 "shards: python -m gpuload index"
             ) from None
         for column in index_schema(fields):
-            if [one for one in columns if one[0] == column.name] != [(column.name, column.type)]:
-                raise self._damaged(f"has not one column {column.name!r} of type {column.type}, as manifest.json says")
+            if [one for one in columns if one[0] == column.name] != [
+                (column.name, column.type)
+            ]:
+                raise self._damaged(
+                    f"has not one column {column.name!r} of type {column.type}, as manifest.json says"
+                )
         if shards not in (None, len(self)):
             raise self._damaged(
                 f"indexes {counted(len(self), 'shard')}, manifest.json lists {shards:,}: they are of different runs"
@@ -165,11 +195,17 @@ class Index:
                 )
             rows = pa.ipc.read_record_batch(message, self.schema)
             rows.validate()  # else counting could read behind the end of a damaged column
-        except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: its footer is not there any more
+        except (
+            pa.ArrowException,
+            OSError,
+            ValueError,
+        ) as error:  # ValueError: its footer is not there any more
             raise self._damaged(f"is damaged ({_first_line(error)})") from None
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
             if _count_nulls(column):
-                raise self._damaged(f"lacks values in column {name!r} of shard {number}")
+                raise self._damaged(
+                    f"lacks values in column {name!r} of shard {number}"
+                )
         return rows
 
     def _message(self, number: int) -> pa.Buffer:
@@ -196,7 +232,10 @@ class Index:
         except OSError:  # what is mapped stays
             return
         known = self._stamp
-        if (found.st_ino, found.st_dev) == (known.st_ino, known.st_dev) and found.st_mtime_ns != known.st_mtime_ns:
+        if (found.st_ino, found.st_dev) == (
+            known.st_ino,
+            known.st_dev,
+        ) and found.st_mtime_ns != known.st_mtime_ns:
             numbers, self._compared, self._stamp = sorted(self._compared), set(), found
             self._compare(numbers)
 
@@ -213,17 +252,25 @@ class Index:
                 )
             self._compared.add(number)
 
-        new = [number for number in numbers if number in range(len(self._spans)) and number not in self._compared]
+        new = [
+            number
+            for number in numbers
+            if number in range(len(self._spans)) and number not in self._compared
+        ]
         if len(new) == 1:
             compare(new[0])
         elif new:
-            with ThreadPoolExecutor(min(len(new), count_cores())) as pool:  # hashing takes no lock of Python's
+            with ThreadPoolExecutor(
+                min(len(new), count_cores())
+            ) as pool:  # hashing takes no lock of Python's
                 list(pool.map(compare, new))
 
 
 def _count_nulls(column: pa.Array) -> int:
     """Nulls in a column and, where it is of lists, within these."""
-    return int(column.null_count) + (_count_nulls(column.values) if hasattr(column, "values") else 0)
+    return int(column.null_count) + (
+        _count_nulls(column.values) if hasattr(column, "values") else 0
+    )
 
 
 def _first_line(error: Exception) -> str:
@@ -233,11 +280,17 @@ def _first_line(error: Exception) -> str:
 _NAME = 60  # characters of a class name that are shown
 
 
-def class_numbers(fields: Iterable[Field], rows: Iterable[pa.RecordBatch]) -> dict[str, set[int]]:
+def class_numbers(
+    fields: Iterable[Field], rows: Iterable[pa.RecordBatch]
+) -> dict[str, set[int]]:
     """The distinct class numbers of the samples in these rows of an index, by field; of those that have classes."""
     import pyarrow.compute as pc  # 0.02 s of the first batch
 
-    columns = {field.name: column for field in fields if (column := kind_of(field).class_column(field))}
+    columns = {
+        field.name: column
+        for field in fields
+        if (column := kind_of(field).class_column(field))
+    }
     numbers: dict[str, set[int]] = {name: set() for name in columns}
     for batch in rows if columns else ():
         for name, column in columns.items():
@@ -247,16 +300,24 @@ def class_numbers(fields: Iterable[Field], rows: Iterable[pa.RecordBatch]) -> di
     return numbers
 
 
-def notes_on_numbers(numbers: Mapping[str, Set[int]], fields: Iterable[Field], classes: ClassNames) -> list[str]:
+def notes_on_numbers(
+    numbers: Mapping[str, Set[int]], fields: Iterable[Field], classes: ClassNames
+) -> list[str]:
     """A sentence for each field that has class numbers without a sample, up to its largest or its last name."""
     notes = []
     for field in fields:
-        if not (found := {number for number in numbers.get(field.name, ()) if number >= 0}):
+        if not (
+            found := {number for number in numbers.get(field.name, ()) if number >= 0}
+        ):
             continue
         names = kind_of(field).class_names(field, classes)
         count = max(found) + 1 if names is None else len(names)
         lacking = islice((one for one in range(count) if one not in found), 3)
         if number := count - len(found):
-            shown = some_of([one if names is None else names[one][:_NAME] for one in lacking])
-            notes.append(f"{field.name}: {number:,} of {counted(count, 'class', 'classes')} have no sample, as {shown}")
+            shown = some_of(
+                [one if names is None else names[one][:_NAME] for one in lacking]
+            )
+            notes.append(
+                f"{field.name}: {number:,} of {counted(count, 'class', 'classes')} have no sample, as {shown}"
+            )
     return notes

@@ -9,7 +9,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from gpuload.checks import Rule, as_items, as_text, fitting, instance, number, optional, rules_of, several, shown, whole
+from gpuload.checks import (
+    Rule,
+    as_items,
+    as_text,
+    fitting,
+    instance,
+    number,
+    optional,
+    rules_of,
+    several,
+    shown,
+    whole,
+)
 from gpuload.counted import counted
 from gpuload.disk.index import Span
 from gpuload.disk.places import FILE_NAME as FILE_NAME
@@ -38,7 +50,11 @@ _FIRST_ENCODINGS = frozenset(("jpg", "jpeg", "png", "npy"))
 _SIDE, _BYTES = whole(0, 2**31 - 1), whole(0, 2**62)
 _LEVELS = optional(several(number(0, 1, ""), "numbers in 0..1, one for each channel"))
 # The cache names files by it.
-_SHA256 = fitting("64 hexadecimal digits", as_text, lambda text: re.fullmatch("[0-9a-f]{64}", text) is not None)
+_SHA256 = fitting(
+    "64 hexadecimal digits",
+    as_text,
+    lambda text: re.fullmatch("[0-9a-f]{64}", text) is not None,
+)
 _DIGESTS = optional(several(_SHA256, "a list of 64 hexadecimal digits each"))
 _OFFSETS = optional(several(_BYTES, "a list of whole numbers"))
 _LIST = Rule("a list", as_items)
@@ -74,7 +90,9 @@ class Manifest:
     mean: Annotated[tuple[float, ...] | None, _LEVELS] = None
     std: Annotated[tuple[float, ...] | None, _LEVELS] = None
     pixels_from: Annotated[int, _BYTES] = 0
-    packing: Annotated[dict[str, Any], instance("an object", dict)] = field(default_factory=dict)
+    packing: Annotated[dict[str, Any], instance("an object", dict)] = field(
+        default_factory=dict
+    )
     index_sha256: Annotated[str | None, optional(_SHA256)] = None
     index_parts: Annotated[tuple[str, ...] | None, _DIGESTS] = None
     index_offsets: Annotated[tuple[int, ...] | None, _OFFSETS] = None
@@ -96,8 +114,12 @@ class Manifest:
     def index_spans(self) -> tuple[Span, ...]:
         """Each shard's record batch in the index, and what follows them, unless it tells of the whole file alone."""
         if self.index_parts is None or self.index_offsets is None:
-            return () if self.index_sha256 is None else (Span(0, None, self.index_sha256),)
-        return tuple(map(Span, self.index_offsets, self.index_offsets[1:], self.index_parts))
+            return (
+                () if self.index_sha256 is None else (Span(0, None, self.index_sha256),)
+            )
+        return tuple(
+            map(Span, self.index_offsets, self.index_offsets[1:], self.index_parts)
+        )
 
     @property
     def upright(self) -> bool:
@@ -106,7 +128,9 @@ class Manifest:
 
     @property
     def image(self) -> Field:
-        return next((field for field in self.fields if field.name == "image"), IMAGE)  # tests make some without
+        return next(
+            (field for field in self.fields if field.name == "image"), IMAGE
+        )  # tests make some without
 
     @property
     def is_raw(self) -> bool:
@@ -128,15 +152,32 @@ class Manifest:
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change when any stored sample or the stored order changes."""
         shards = [(shard.samples, shard.bytes, shard.sha256) for shard in self.shards]
-        content = [self.version, shards, *([self.pixels.mode] if self.version > 1 else [])]
+        content = [
+            self.version,
+            shards,
+            *([self.pixels.mode] if self.version > 1 else []),
+        ]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
     def write(self, folder: Path) -> None:
         """Writes the file under a temporary name and renames it once it is complete and on disk."""
-        head = {"format": FORMAT, "version": self.version, "samples": self.samples, "bytes": self.bytes}
-        values = {name: value for name, value in asdict(self).items() if value is not None or name not in OPTIONAL}
+        head = {
+            "format": FORMAT,
+            "version": self.version,
+            "samples": self.samples,
+            "bytes": self.bytes,
+        }
+        values = {
+            name: value
+            for name, value in asdict(self).items()
+            if value is not None or name not in OPTIONAL
+        }
         values["fields"] = [field.as_json() for field in self.fields]
-        text = json.dumps({**head, "fingerprint": self.fingerprint, **values}, indent=1, ensure_ascii=False)
+        text = json.dumps(
+            {**head, "fingerprint": self.fingerprint, **values},
+            indent=1,
+            ensure_ascii=False,
+        )
         write_atomically(folder / FILE_NAME, (text + "\n").encode())
 
     @staticmethod
@@ -151,40 +192,63 @@ class Manifest:
         """
         path = folder / FILE_NAME
         try:
-            with open_regular(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            with (
+                open_regular(path) as file,
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+            ):
                 check_length(content)
                 text = content[:]
         except (FileNotFoundError, NotADirectoryError):
             raise FormatError(why_no_set(folder)) from None
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise FormatError(f"{path}: cannot be read ({reason}). Copy the folder again") from None
+            raise FormatError(
+                f"{path}: cannot be read ({reason}). Copy the folder again"
+            ) from None
         return parse_manifest(text, path, url is None)
 
     def check(self) -> None:
         """Raises ValueError where values do not fit each other."""
         for shard in self.shards:
             if 512 * shard.samples > shard.bytes:  # a member's header alone takes that
-                raise ValueError(f"{shard.name!r} cannot hold {shard.samples:,} samples in {shard.bytes:,} bytes")
+                raise ValueError(
+                    f"{shard.name!r} cannot hold {shard.samples:,} samples in {shard.bytes:,} bytes"
+                )
         boxes = {one.name for one in self.fields if one.kind in ("boxes", "instances")}
         for one in self.fields:
             if fault := kind_of(one).field_fault(one):
                 raise ValueError(f"field {one.name!r} of kind {one.kind!r}: {fault}")
-            if one.category_ids is not None and len(one.category_ids) != len(one.classes or ()):
+            if one.category_ids is not None and len(one.category_ids) != len(
+                one.classes or ()
+            ):
                 ids = counted(len(one.category_ids), "id")
-                raise ValueError(f"field {one.name!r} has {ids} of categories for {len(one.classes or ())} classes")
+                raise ValueError(
+                    f"field {one.name!r} has {ids} of categories for {len(one.classes or ())} classes"
+                )
             if one.instances_of is not None and one.instances_of not in boxes:
-                raise ValueError(f"field {one.name!r} has the instances of {one.instances_of!r}, which are no boxes")
+                raise ValueError(
+                    f"field {one.name!r} has the instances of {one.instances_of!r}, which are no boxes"
+                )
         names = [one.name for one in self.fields]
         images = [one.name for one in self.fields if one.kind in ("image", "raw")]
         if len(set(names)) < len(names) or images != ["image"]:
             raise ValueError(
                 f"a set has one field 'image' of kind image or raw, and no two of one name; found {some_of(names, 8)}"
             )
-        count, parts, offsets = len(self.shards), self.index_parts or (), self.index_offsets or ()
+        count, parts, offsets = (
+            len(self.shards),
+            self.index_parts or (),
+            self.index_offsets or (),
+        )
         sizes_fit = len(parts) in (0, count + 1) and len(offsets) in (0, count + 2)
-        if not sizes_fit or list(offsets) != sorted(offsets) or max(offsets, default=0) > self.most_beside:
-            raise ValueError(f"index_parts and index_offsets are not those of an index of {counted(count, 'shard')}")
+        if (
+            not sizes_fit
+            or list(offsets) != sorted(offsets)
+            or max(offsets, default=0) > self.most_beside
+        ):
+            raise ValueError(
+                f"index_parts and index_offsets are not those of an index of {counted(count, 'shard')}"
+            )
 
 
 def parse_manifest(text: bytes, where: Path | URL, is_local: bool) -> Manifest:
@@ -197,7 +261,10 @@ def parse_manifest(text: bytes, where: Path | URL, is_local: bool) -> Manifest:
         found = parse_json(text.decode("utf-8"))
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise ValueError(f"it is not a gpuload manifest, with 'format' {FORMAT!r}")
-        if type(found.get("version")) is not int or not 1 <= found["version"] <= VERSION:
+        if (
+            type(found.get("version")) is not int
+            or not 1 <= found["version"] <= VERSION
+        ):
             raise FormatError(
                 f"{where}: has version {found.get('version')!r}, this gpuload reads versions 1 to {VERSION}. "
                 "Upgrade gpuload, or pack again"
@@ -205,12 +272,18 @@ def parse_manifest(text: bytes, where: Path | URL, is_local: bool) -> Manifest:
         values = _checked("", found, Manifest)
         for name, kind in (("shards", ShardInfo), ("fields", Field)):
             entries = enumerate(values[name])
-            values[name] = tuple(kind(**_checked(f"{name}[{number}].", one, kind)) for number, one in entries)
+            values[name] = tuple(
+                kind(**_checked(f"{name}[{number}].", one, kind))
+                for number, one in entries
+            )
         manifest = Manifest(**values)
         manifest.check()
         if manifest.fingerprint != found.get("fingerprint"):
             raise ValueError("its shards do not match its fingerprint: it was edited")
-    except (TypeError, ValueError) as error:  # TypeError: a field without a name, a kind or a member
+    except (
+        TypeError,
+        ValueError,
+    ) as error:  # TypeError: a field without a name, a kind or a member
         raise FormatError(
             f"{where}: is damaged: {error}. {'Copy' if is_local else 'Upload'} the folder again"
         ) from None
@@ -245,13 +318,20 @@ def check_length(text: bytes | bytearray | mmap.mmap) -> None:
         shards = sum(1 for _ in _SHARD.finditer(text))
         for count, free, each, what in counts:
             if count > free + each * shards:
-                raise ValueError(f"{count:,} {what} are too many for the manifest of {counted(shards, 'shard')}")
+                raise ValueError(
+                    f"{count:,} {what} are too many for the manifest of {counted(shards, 'shard')}"
+                )
 
 
 _DALI_VERSION = "v1.2"  # of DALI's index, which DALI's own reader and `wds2idx` use
-TIMM_NAME = "_info.json"  # with which timm's `create_dataset("wds/", folder)` reads the shards
+TIMM_NAME = (
+    "_info.json"  # with which timm's `create_dataset("wds/", folder)` reads the shards
+)
 CARD_NAME = "README.md"  # see gpuload.disk.card
-ROOT_FILES = (TIMM_NAME, CARD_NAME)  # what lies beside the splits in the folder of a set
+ROOT_FILES = (
+    TIMM_NAME,
+    CARD_NAME,
+)  # what lies beside the splits in the folder of a set
 
 
 def dali_index_text(samples: Iterable[Sequence[Member]]) -> str:
@@ -260,7 +340,10 @@ def dali_index_text(samples: Iterable[Sequence[Member]]) -> str:
     Names must not contain white space, at which DALI splits the lines.
     """
     lines = [
-        " ".join(f"{split_name(name)[1]} {offset} {size} {name}" for name, offset, size in members)
+        " ".join(
+            f"{split_name(name)[1]} {offset} {size} {name}"
+            for name, offset, size in members
+        )
         for members in samples
     ]
     return "\n".join([f"{_DALI_VERSION} {len(lines)}", *lines]) + "\n"
@@ -291,15 +374,27 @@ def write_timm_info(folder: Path, manifests: Mapping[Path, Manifest]) -> None:
         }
     if "val" in splits:
         splits.setdefault("validation", splits["val"])
-    write_atomically(folder / TIMM_NAME, (json.dumps({"splits": splits}, indent=1) + "\n").encode())
+    write_atomically(
+        folder / TIMM_NAME, (json.dumps({"splits": splits}, indent=1) + "\n").encode()
+    )
 
 
 # Before the path of a shard that `gpuload index` left where it is: a host without a user, or folders up. The path has
 # no signature.
-_ELSEWHERE = re.compile(r"(?:https?|s3|gs|az|hf)://(?!\.{1,2}/)[^/?#@]+/(?=[^?#]+$)|(?:\.\./)+")
-_DRIVE_OR_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")  # of Windows, and of webdataset, as in pipe:
+_ELSEWHERE = re.compile(
+    r"(?:https?|s3|gs|az|hf)://(?!\.{1,2}/)[^/?#@]+/(?=[^?#]+$)|(?:\.\./)+"
+)
+_DRIVE_OR_SCHEME = re.compile(
+    r"[A-Za-z][A-Za-z0-9+.-]*:"
+)  # of Windows, and of webdataset, as in pipe:
 # What lies beside the shards: a copy of a set must not let a shard take its place.
-_OWN_FILES = (FILE_NAME, "index.arrow", "index.next.arrow", "rejected.jsonl", *ROOT_FILES)
+_OWN_FILES = (
+    FILE_NAME,
+    "index.arrow",
+    "index.next.arrow",
+    "rejected.jsonl",
+    *ROOT_FILES,
+)
 OPTIONAL = ("index_sha256", "index_parts", "index_offsets")  # what older sets lack
 
 
@@ -318,7 +413,9 @@ def is_shard_name(name: str, may_be_elsewhere: bool) -> bool:
     return may_be_elsewhere or not any(part.startswith(".") for part in parts)
 
 
-_RULES: dict[type, Mapping[str, Rule[Any]]] = {kind: rules_of(kind) for kind in (Manifest, ShardInfo, Field)}
+_RULES: dict[type, Mapping[str, Rule[Any]]] = {
+    kind: rules_of(kind) for kind in (Manifest, ShardInfo, Field)
+}
 
 
 def _checked(where: str, found: Any, kind: type) -> dict[str, Any]:
@@ -337,5 +434,7 @@ def _checked(where: str, found: Any, kind: type) -> dict[str, Any]:
             try:
                 values[name] = rule.read(found[name])
             except (TypeError, ValueError, OverflowError):
-                raise ValueError(f"{where}{name} is {shown(found[name])}, expected {rule.expected}") from None
+                raise ValueError(
+                    f"{where}{name} is {shown(found[name])}, expected {rule.expected}"
+                ) from None
     return values

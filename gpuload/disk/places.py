@@ -8,8 +8,13 @@ from gpuload.store.url import URL, as_location
 
 FILE_NAME = "manifest.json"
 
-_USUAL = {name: place for place, name in enumerate(("train", "val", "valid", "validation", "test"))}
-_MOST_LISTED = 10_000  # entries of a folder among which the name that was meant is looked for
+_USUAL = {
+    name: place
+    for place, name in enumerate(("train", "val", "valid", "validation", "test"))
+}
+_MOST_LISTED = (
+    10_000  # entries of a folder among which the name that was meant is looked for
+)
 
 
 def packed_folders(folder: Path) -> list[Path]:
@@ -17,7 +22,9 @@ def packed_folders(folder: Path) -> list[Path]:
     if (folder / FILE_NAME).exists():
         return [folder]
     splits = (path.parent for path in folder.glob(f"*/{FILE_NAME}"))
-    return sorted(splits, key=lambda path: (_USUAL.get(path.name, len(_USUAL)), path.name)) or [folder]
+    return sorted(
+        splits, key=lambda path: (_USUAL.get(path.name, len(_USUAL)), path.name)
+    ) or [folder]
 
 
 def packed_folder(folder: Path) -> Path:
@@ -33,14 +40,18 @@ def packed_locations(place: str | Path | URL) -> list[Path | URL]:
         ArgumentError, MissingPackageError: the URL cannot be read from here.
     """
     location = as_location(place)
-    return [location] if isinstance(location, URL) else [*packed_folders(Path(location))]
+    return (
+        [location] if isinstance(location, URL) else [*packed_folders(Path(location))]
+    )
 
 
 def why_no_set(folder: Path) -> str:
     """A message on a folder without a manifest: what it is instead, and what to give or do."""
     splits = packed_folders(folder)
     if splits != [folder]:
-        return f"{folder}: holds packed splits; open one of them, for instance {splits[0]}"
+        return (
+            f"{folder}: holds packed splits; open one of them, for instance {splits[0]}"
+        )
     pack = "Pack images with `python -m gpuload pack`, or index WebDataset shards with `python -m gpuload index`"
     if folder.is_dir():
         return f"{folder}: no {FILE_NAME}, so this is not a packed folder. {pack}"
@@ -48,7 +59,11 @@ def why_no_set(folder: Path) -> str:
         return f"{folder}: is not a packed folder, but {folder.parent} is. Open that"
     if folder.is_file():
         is_tar = folder.suffix == ".tar"
-        advice = f"Index it with `python -m gpuload index {folder}`, and open {folder.parent}" if is_tar else pack
+        advice = (
+            f"Index it with `python -m gpuload index {folder}`, and open {folder.parent}"
+            if is_tar
+            else pack
+        )
         return f"{folder}: is a file, expected a packed folder. {advice}"
     if similar := similar_folder(folder):
         return f"{folder}: no such folder. Did you mean {similar}?"
@@ -57,11 +72,18 @@ def why_no_set(folder: Path) -> str:
 
 def similar_folder(folder: Path) -> Path | None:
     """The folder that a path means of which one part is misspelt."""
-    missing = next((path for path in (*reversed(folder.parents), folder) if not path.exists()), None)
+    missing = next(
+        (path for path in (*reversed(folder.parents), folder) if not path.exists()),
+        None,
+    )
     if missing is None or not missing.parent.is_dir():
         return None
     try:
-        names = [path.name for path in islice(missing.parent.iterdir(), _MOST_LISTED) if path.is_dir()]
+        names = [
+            path.name
+            for path in islice(missing.parent.iterdir(), _MOST_LISTED)
+            if path.is_dir()
+        ]
     except OSError:
         return None
     name = nearest(missing.name, names)

@@ -10,7 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-_BLOCK = np.dtype({"names": ["offset", "head", "body"], "formats": ["<i8", "<i4", "<i8"], "offsets": [0, 8, 16]})
+_BLOCK = np.dtype(
+    {
+        "names": ["offset", "head", "body"],
+        "formats": ["<i8", "<i4", "<i8"],
+        "offsets": [0, 8, 16],
+    }
+)
 _END = b"ARROW1"
 _SIZE_BYTES = 4
 _CONTINUATION = 0xFFFFFFFF
@@ -89,7 +95,9 @@ def find_record_batches(file: pa.Buffer) -> npt.NDArray[np.void]:
     begin, number = root.vector(3)
     if begin + number * _BLOCK.itemsize > size:
         raise ValueError("its end is damaged")
-    return np.frombuffer(footer, _BLOCK, number, begin) if number else np.empty(0, _BLOCK)
+    return (
+        np.frombuffer(footer, _BLOCK, number, begin) if number else np.empty(0, _BLOCK)
+    )
 
 
 def is_compressed(message: pa.Buffer) -> bool:

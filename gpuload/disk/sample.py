@@ -20,7 +20,9 @@ from gpuload.store import Lease
 class StoredSample:
     """The members of one sample. where: its name in messages. row: of the index. open_shard: gives its shard."""
 
-    def __init__(self, where: str, row: dict[str, Any], open_shard: Callable[[], Lease]) -> None:
+    def __init__(
+        self, where: str, row: dict[str, Any], open_shard: Callable[[], Lease]
+    ) -> None:
         self.where, self.row, self._open_shard = where, row, open_shard
 
     def look(self, field: Field) -> dict[str, Any]:
@@ -57,7 +59,10 @@ class StoredSample:
         Raises:
             ShardError: the shard cannot be read, or ends before. RemoteError: it cannot be downloaded.
         """
-        offset, size = int(self.row[field.offset_column]), int(self.row[field.bytes_column])
+        offset, size = (
+            int(self.row[field.offset_column]),
+            int(self.row[field.bytes_column]),
+        )
         content = b""
         try:
             lease = self._open_shard()
@@ -65,7 +70,9 @@ class StoredSample:
                 if 0 <= size <= os.fstat(file.fileno()).st_size and offset >= 0:
                     content = os.pread(file.fileno(), size, offset)
         except OSError as error:
-            raise ShardError(f"{self.where}: cannot be read ({error.strerror}). Check the disk, or copy it") from None
+            raise ShardError(
+                f"{self.where}: cannot be read ({error.strerror}). Check the disk, or copy it"
+            ) from None
         if len(content) != size:
             raise ShardError(
                 f"{self.where}: its {field.name!r} does not lie within the shard, which was truncated, or is not that "
@@ -90,7 +97,9 @@ class Quarantined(NamedTuple):
 
 def write_quarantine(path: str | Path, samples: Iterable[Quarantined]) -> None:
     """Writes a list, which may be empty: a line of JSON for each sample."""
-    lines = [json.dumps(sample._asdict(), ensure_ascii=False) + "\n" for sample in samples]
+    lines = [
+        json.dumps(sample._asdict(), ensure_ascii=False) + "\n" for sample in samples
+    ]
     Path(path).write_text("".join(lines), encoding="utf-8")
 
 
@@ -103,13 +112,17 @@ def read_quarantine(path: str | Path) -> set[tuple[str, str, int, int]]:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ArgumentError(f"{path}: cannot be read as a quarantine list ({error}). Is it the right file?") from None
+        raise ArgumentError(
+            f"{path}: cannot be read as a quarantine list ({error}). Is it the right file?"
+        ) from None
     samples = set()
     for number, line in enumerate(lines, start=1):
         try:
             found = json.loads(line)
             shard, key = as_text(found["shard"]), as_text(found["key"])
-            samples.add((shard, key, as_whole(found["offset"]), as_whole(found["bytes"])))
+            samples.add(
+                (shard, key, as_whole(found["offset"]), as_whole(found["bytes"]))
+            )
         except (ValueError, KeyError, TypeError, RecursionError):
             raise ArgumentError(
                 f"{path}: line {number} is no sample of a quarantine list. Write it with `python -m gpuload verify "

@@ -45,4 +45,8 @@ class Tiles(NamedTuple):
         images: int64 (N, 2), the heights and widths of their images.
         """
         numbers = self.numbers[samples].astype(np.int64)
-        return numbers, self.grid.corners(numbers, images), np.minimum(images, self.grid.size)
+        return (
+            numbers,
+            self.grid.corners(numbers, images),
+            np.minimum(images, self.grid.size),
+        )

@@ -45,27 +45,54 @@ def conclude(findings: Sequence[Finding]) -> list[str]:
     working = [one.data for one in findings if "decoder" in one.data]
     trials = [data for data in working if "images_per_s" in data]
     if trials:
-        told = _of_speed(trials, next((one.data.get("bytes_per_s") for one in findings if one.name == "disk"), None))
+        told = _of_speed(
+            trials,
+            next(
+                (one.data.get("bytes_per_s") for one in findings if one.name == "disk"),
+                None,
+            ),
+        )
     elif working:
-        told = ["Give a packed folder to measure how fast it loads: `python -m gpuload doctor shards/train`."]
+        told = [
+            "Give a packed folder to measure how fast it loads: `python -m gpuload doctor shards/train`."
+        ]
     else:
-        told = ["No decoder works here, so nothing can be loaded. See above for what is missing or broken."]
-    broken, others = (sum(one.grade == grade for one in findings) for grade in ("broken", "attention"))
-    parts = [f"{counted(broken, 'thing')} broken"] * bool(broken) + [f"{others} to attend to"] * bool(others)
-    return [*told, f"{', '.join(parts)}; see the arrows above." if parts else "Nothing needs attention."]
+        told = [
+            "No decoder works here, so nothing can be loaded. See above for what is missing or broken."
+        ]
+    broken, others = (
+        sum(one.grade == grade for one in findings) for grade in ("broken", "attention")
+    )
+    parts = [f"{counted(broken, 'thing')} broken"] * bool(broken) + [
+        f"{others} to attend to"
+    ] * bool(others)
+    return [
+        *told,
+        f"{', '.join(parts)}; see the arrows above."
+        if parts
+        else "Nothing needs attention.",
+    ]
 
 
 def _of_speed(trials: Sequence[dict[str, Any]], disk: float | None) -> list[str]:
     """trials: of the decoders that work. disk: its bytes/s, where they are known."""
     # What device="auto" and decoder="auto" take: a GPU, else the native decoder.
-    used = min(trials, key=lambda one: (not one["device"].startswith("cuda"), one["decoder"] != "native"))
+    used = min(
+        trials,
+        key=lambda one: (
+            not one["device"].startswith("cuda"),
+            one["decoder"] != "native",
+        ),
+    )
     rate, taken = used["images_per_s"], used["bytes_per_s"]
     told = [
         f"device='auto' decodes by {used['decoder']} on {used['device']}: {rate:,.0f} images/s, in random crops "
         "of 224. Training that takes fewer does not wait."
     ]
     if disk is None or disk >= taken:
-        told.append(f"What limits is {used['binds'].replace('_', '-')}. {used['advice']}.")
+        told.append(
+            f"What limits is {used['binds'].replace('_', '-')}. {used['advice']}."
+        )
     else:
         told.append(
             "The disk limits the first epoch, and every one of a set that does not fit into memory: "
@@ -74,5 +101,7 @@ def _of_speed(trials: Sequence[dict[str, Any]], disk: float | None) -> list[str]
         )
     fastest = max(trials, key=lambda one: float(one["images_per_s"]))
     if fastest["images_per_s"] > 1.1 * rate:
-        told.append(f"DaliIterator(device={fastest['device']!r}, decoder={fastest['decoder']!r}) is faster here.")
+        told.append(
+            f"DaliIterator(device={fastest['device']!r}, decoder={fastest['decoder']!r}) is faster here."
+        )
     return told

@@ -28,7 +28,9 @@ _MOST_BATCH, _AHEAD = 64, 5
 # Of a process that imports, compiles the CPU decoder, and decodes. A compilation takes 12 s of one core's time, or a
 # minute where others use the cores too.
 _MOST_SECONDS = 180.0
-_PROGRAM = "import sys; sys.path[:] = {}; from gpuload.doctor.checks import main; main()"
+_PROGRAM = (
+    "import sys; sys.path[:] = {}; from gpuload.doctor.checks import main; main()"
+)
 
 
 def examine(folder: Path | URL | None, seconds: float) -> Iterator[Finding]:
@@ -47,12 +49,19 @@ def examine(folder: Path | URL | None, seconds: float) -> Iterator[Finding]:
     for device, decoder in (found := decoders(driver)):
         name = f"{decoder} on {device}"
         if datasets:
-            yield from _run(name, try_decoder, datasets[0].folder, device, decoder, seconds)
+            yield from _run(
+                name, try_decoder, datasets[0].folder, device, decoder, seconds
+            )
         else:
             yield from _run(name, _try_without_set, device, decoder)
     if not found:
         said = "neither decoder='native' nor decoder='dali' can be used here, so that nothing can be loaded"
-        yield Finding("decoders", "broken", said, f"`pip install 'gpuload[{cuda_extra() or 'cpu'}]'`")
+        yield Finding(
+            "decoders",
+            "broken",
+            said,
+            f"`pip install 'gpuload[{cuda_extra() or 'cpu'}]'`",
+        )
 
 
 def decoders(driver: Driver | None) -> list[tuple[str, str]]:
@@ -60,7 +69,10 @@ def decoders(driver: Driver | None) -> list[tuple[str, str]]:
     found = [("cpu", "native")]
     if fault_of("nvidia.dali") is None:
         gpus = () if driver is None else driver.gpus
-        found += [("cpu", "dali"), *((f"cuda:{number}", "dali") for number in range(len(gpus)))]
+        found += [
+            ("cpu", "dali"),
+            *((f"cuda:{number}", "dali") for number in range(len(gpus))),
+        ]
     return found
 
 
@@ -78,7 +90,9 @@ def _try_without_set(device: str, decoder: str) -> Told:
     with TemporaryDirectory(prefix="gpuload-doctor-") as temporary:
         pixels = np.random.default_rng(0).integers(0, 256, (8, 32, 32, 3), np.uint8)
         gpuload.pack([{"image": image} for image in pixels], temporary, workers=1)
-        grade, said, remedy, data = try_decoder(Path(temporary) / "train", device, decoder, 0.01)
+        grade, said, remedy, data = try_decoder(
+            Path(temporary) / "train", device, decoder, 0.01
+        )
     if grade == "ok":  # so short a measurement says nothing about speed
         data = {name: data[name] for name in ("device", "decoder", "first_s")}
         said = f"loads images; the first batch came after {data['first_s']:.1f} s"
@@ -88,19 +102,46 @@ def _try_without_set(device: str, decoder: str) -> Told:
 def try_decoder(folder: Path | URL, device: str, decoder: str, seconds: float) -> Told:
     """How many images/s a decoder makes on a device: random crops of 224, normalised."""
     where = str(folder.absolute() if isinstance(folder, Path) else folder)
-    command = [sys.executable, "-c", _PROGRAM.format(sys.path), where, device, decoder, str(seconds)]
+    command = [
+        sys.executable,
+        "-c",
+        _PROGRAM.format(sys.path),
+        where,
+        device,
+        decoder,
+        str(seconds),
+    ]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_MOST_SECONDS + seconds, check=False)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_MOST_SECONDS + seconds,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         said = f"gave no batch within {_MOST_SECONDS:.0f} s"
-        return "broken", said, "See whether it does with num_threads=1, and report it", {}
+        return (
+            "broken",
+            said,
+            "See whether it does with num_threads=1, and report it",
+            {},
+        )
     if done.returncode < 0:
         how = exit_name(done.returncode)
         remedy = f"`python -m gpuload verify {folder}` finds images that end a decoder. If there are none, report this"
         return "broken", f"ended its process by {how}", remedy, {"signal": how}
     if done.returncode or not done.stdout:
-        said = (done.stderr.strip().splitlines() or [f"ended with exit code {done.returncode}"])[-1]
-        return "broken", said, "The line names what is wrong; `python -m gpuload verify` checks the set", {}
+        said = (
+            done.stderr.strip().splitlines()
+            or [f"ended with exit code {done.returncode}"]
+        )[-1]
+        return (
+            "broken",
+            said,
+            "The line names what is wrong; `python -m gpuload verify` checks the set",
+            {},
+        )
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     if "error" in told:
         return "broken", told["error"], told["remedy"], {}
@@ -116,7 +157,10 @@ def main() -> None:
         told = measure(folder, device, decoder, float(seconds))
     except GpuloadError as error:
         remedy = f"`python -m gpuload verify {folder}` lists every fault of the set"
-        told = {"error": str(error), "remedy": remedy if isinstance(error, DecodeError) else ""}
+        told = {
+            "error": str(error),
+            "remedy": remedy if isinstance(error, DecodeError) else "",
+        }
     print(json.dumps(told))  # noqa: T201 - to the process that started this one
 
 
@@ -136,7 +180,13 @@ def measure(folder: str, device: str, decoder: str, seconds: float) -> dict[str,
     ) as loader:
         found = pace(forever(loader), seconds, _AHEAD)
         last = loader.metrics(min(MOST_STEPS, found.steps))
-        told = {name: getattr(loader, name) for name in ("device", "decoder", "num_threads", "batch_size")}
-        told |= {name: getattr(found, name) for name in ("images", "seconds", "images_per_s", "first_s")}
+        told = {
+            name: getattr(loader, name)
+            for name in ("device", "decoder", "num_threads", "batch_size")
+        }
+        told |= {
+            name: getattr(found, name)
+            for name in ("images", "seconds", "images_per_s", "first_s")
+        }
         told |= {"binds": last.binds, "advice": advice(last.binds)}
         return {**told, "bytes_per_s": found.images_per_s * last.bytes / last.images}

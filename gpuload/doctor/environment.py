@@ -46,7 +46,11 @@ def find_driver() -> Driver | None:
 
 def check_system(driver: Driver | None) -> Answer:
     said = f"gpuload {__version__}, Python {platform.python_version()}, {platform.platform()}"
-    data = {"gpuload": __version__, "python": platform.python_version(), "machine": platform.machine()}
+    data = {
+        "gpuload": __version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+    }
     return "ok", said, "", data
 
 
@@ -61,21 +65,33 @@ def check_driver(driver: Driver | None) -> Answer:
     if driver.error is not None:
         remedy = "See `nvidia-smi` and `dmesg`. After an upgrade of the driver the machine must be restarted"
         return "broken", f"{said}, and cannot be used: {driver.error}", remedy, data
-    names = ", ".join(f"{count} × {name}" for name, count in Counter(driver.gpus).items())
+    names = ", ".join(
+        f"{count} × {name}" for name, count in Counter(driver.gpus).items()
+    )
     return "ok", f"{names}; {said}", "", data
 
 
 def check_dali(driver: Driver | None) -> Answer:
     found = _installed("nvidia-dali-cuda")
-    names = ", ".join(f"{name} {number}" for name, number in {**found, **_installed("nvidia-nvimgcodec")}.items())
+    names = ", ".join(
+        f"{name} {number}"
+        for name, number in {**found, **_installed("nvidia-nvimgcodec")}.items()
+    )
     data = {"packages": found}
     if not found:
         said = "is not installed; without it no GPU can be used, and on the CPU decoder='native' decodes"
         if driver is None or not driver.gpus:
             return "note", said, "", data
-        return "attention", said, f"`pip install 'gpuload[cuda{min(driver.cuda[0], 13)}]'`", data
+        return (
+            "attention",
+            said,
+            f"`pip install 'gpuload[cuda{min(driver.cuda[0], 13)}]'`",
+            data,
+        )
     if len(found) > 1:
-        remedy = f"`pip uninstall {' '.join(found)}`, then install the one that you need"
+        remedy = (
+            f"`pip uninstall {' '.join(found)}`, then install the one that you need"
+        )
         return "broken", f"{names}: both lie in the same folder", remedy, data
     if (fault := fault_of("nvidia.dali")) is not None:
         return "broken", f"{names}: {fault.reason}", fault.remedy, data
@@ -89,8 +105,14 @@ def check_torch(driver: Driver | None) -> Answer:
         return "note" if fault.is_missing else "broken", said, fault.remedy, {}
     torch = import_module("torch")
     built = torch.version.cuda
-    data = {"version": torch.__version__, "cuda": built, "threads": torch.get_num_threads()}
-    said = f"{torch.__version__}, " + (f"built for CUDA {built}" if built else "built without CUDA")
+    data = {
+        "version": torch.__version__,
+        "cuda": built,
+        "threads": torch.get_num_threads(),
+    }
+    said = f"{torch.__version__}, " + (
+        f"built for CUDA {built}" if built else "built without CUDA"
+    )
     if driver is None or not driver.gpus:
         return "ok", said, "", data
     if not built:
@@ -102,13 +124,20 @@ def check_torch(driver: Driver | None) -> Answer:
     return _beside_driver(said, Version(built).major, driver, data)
 
 
-def _beside_driver(said: str, cuda: int, driver: Driver | None, data: dict[str, Any]) -> Answer:
+def _beside_driver(
+    said: str, cuda: int, driver: Driver | None, data: dict[str, Any]
+) -> Answer:
     """Of a package that was built for this major version of CUDA."""
     if driver is None or not driver.gpus or cuda <= driver.cuda[0]:
         return "ok", said, "", data
     least = {13: "580", 12: "525"}.get(cuda, "")
     remedy = f"Install a newer driver ({least} or newer), or the package for CUDA {driver.cuda[0]}"
-    return "broken", f"{said}: needs CUDA {cuda}, and the driver runs CUDA {_text(driver.cuda)}", remedy, data
+    return (
+        "broken",
+        f"{said}: needs CUDA {cuda}, and the driver runs CUDA {_text(driver.cuda)}",
+        remedy,
+        data,
+    )
 
 
 def check_native(driver: Driver | None) -> Answer:
@@ -123,9 +152,20 @@ def check_native(driver: Driver | None) -> Answer:
 
 def check_cores(driver: Driver | None) -> Answer:
     """Cores by the affinity and the quota, and how many threads torch would start."""
-    cores, bound, quota, whole = count_cores(), affinity(), cpu_quota(), os.cpu_count() or 1
+    cores, bound, quota, whole = (
+        count_cores(),
+        affinity(),
+        cpu_quota(),
+        os.cpu_count() or 1,
+    )
     load, threads = os.getloadavg()[0], os.environ.get("OMP_NUM_THREADS", "")
-    data = {"cores": cores, "affinity": bound, "quota": quota, "machine": whole, "load": load}
+    data = {
+        "cores": cores,
+        "affinity": bound,
+        "quota": quota,
+        "machine": whole,
+        "load": load,
+    }
     said = f"{cores} of the machine's {whole} can be used"
     is_limited = quota is not None and quota < bound
     if is_limited:
@@ -143,8 +183,14 @@ def check_cores(driver: Driver | None) -> Answer:
 
 def _installed(start: str) -> dict[str, str]:
     """Versions of the installed packages whose names begin so."""
-    names = {str(one.metadata["Name"]).lower(): one.version for one in metadata.distributions() if one.metadata["Name"]}
-    return {name: number for name, number in sorted(names.items()) if name.startswith(start)}
+    names = {
+        str(one.metadata["Name"]).lower(): one.version
+        for one in metadata.distributions()
+        if one.metadata["Name"]
+    }
+    return {
+        name: number for name, number in sorted(names.items()) if name.startswith(start)
+    }
 
 
 def _text(numbers: tuple[int, int]) -> str:

@@ -16,8 +16,17 @@ _FROM_MEMORY = 10e9  # bytes/s that hardly any disk gives
 
 
 def check_set(dataset: Dataset) -> Answer:
-    stored, samples, shards = dataset.manifest.bytes, len(dataset), len(dataset.shard_paths)
-    data = {"folder": str(dataset.folder), "samples": samples, "shards": shards, "bytes": stored}
+    stored, samples, shards = (
+        dataset.manifest.bytes,
+        len(dataset),
+        len(dataset.shard_paths),
+    )
+    data = {
+        "folder": str(dataset.folder),
+        "samples": samples,
+        "shards": shards,
+        "bytes": stored,
+    }
     said = f"{dataset.folder}: {samples:,} samples in {shards:,} shards, {size(stored)}"
     return "ok", f"{said}, {size(_sample_bytes(dataset))} a sample", "", data
 
@@ -28,11 +37,22 @@ def check_disk(dataset: Dataset) -> Answer:
     paths = [path for path in dataset.shard_paths if isinstance(path, Path)]
     if not paths:
         return None
-    total, spent = _read(sorted(paths, key=lambda path: path.stat().st_size, reverse=True))
+    total, spent = _read(
+        sorted(paths, key=lambda path: path.stat().st_size, reverse=True)
+    )
     rate, each = total / max(spent, 1e-9), _sample_bytes(dataset)
-    data = {"bytes": total, "seconds": spent, "bytes_per_s": rate if total >= _LEAST_BYTES else None}
+    data = {
+        "bytes": total,
+        "seconds": spent,
+        "bytes_per_s": rate if total >= _LEAST_BYTES else None,
+    }
     if total < _LEAST_BYTES:
-        return "ok", f"{size(total)} were read; too little to measure the disk, and it stays in memory", "", data
+        return (
+            "ok",
+            f"{size(total)} were read; too little to measure the disk, and it stays in memory",
+            "",
+            data,
+        )
     said = f"{size(rate)}/s, {rate / each:,.0f} images/s of {size(each)}"
     if rate > _FROM_MEMORY:
         said += " (this is memory's speed: the page cache of the disk's host, or a file system in memory)"
@@ -47,10 +67,16 @@ def _read(paths: Sequence[Path]) -> tuple[int, float]:
             break
         with path.open("rb", buffering=0) as file:
             with suppress(OSError):  # a file system that is only read
-                os.fsync(file.fileno())  # pages that are not written yet cannot be dropped
+                os.fsync(
+                    file.fileno()
+                )  # pages that are not written yet cannot be dropped
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             count, begun = 1, time.perf_counter()
-            while count and total < _MOST_BYTES and spent + time.perf_counter() - begun < _MOST_SECONDS:
+            while (
+                count
+                and total < _MOST_BYTES
+                and spent + time.perf_counter() - begun < _MOST_SECONDS
+            ):
                 count = file.readinto(buffer)
                 total += count
             spent += time.perf_counter() - begun

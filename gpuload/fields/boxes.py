@@ -14,7 +14,16 @@ from gpuload.checks import COUNT, FLAG, choice, number, optional, settings
 from gpuload.errors import ArgumentError
 from gpuload.fields.field import Field
 from gpuload.fields.keypoints import InstancePoints
-from gpuload.fields.kind import NAME, FieldSpec, Kind, Origin, Parsed, number_classes, parse_list, read_each
+from gpuload.fields.kind import (
+    NAME,
+    FieldSpec,
+    Kind,
+    Origin,
+    Parsed,
+    number_classes,
+    parse_list,
+    read_each,
+)
 from gpuload.fields.motion import Motion, Placement, place_boxes
 from gpuload.fields.rows import (
     DatasetView,
@@ -33,7 +42,9 @@ from gpuload.pictures import draw_boxes
 from gpuload.types import F32, F64, I64, Array, ClassNames
 
 _IMAGE_ID = "image_id"  # of a set that was packed from COCO's JSON
-BoxFormat = Literal["xyxy", "xywh", "cxcywh"]  # as torchvision.ops.box_convert names them
+BoxFormat = Literal[
+    "xyxy", "xywh", "cxcywh"
+]  # as torchvision.ops.box_convert names them
 TargetNumbers = Literal["from 1", "from 0", "coco"]
 
 _ROUNDING_PX = 0.5  # a box that reaches this far over an edge was only rounded, not drawn incorrectly
@@ -72,7 +83,9 @@ class Boxes(FieldSpec):
 
     name: Annotated[str, NAME] = "boxes"
     format: Annotated[BoxFormat, choice(*get_args(BoxFormat))] = "xyxy"
-    min_visible: Annotated[float, number(0, 1, "a fraction of a box's area, in 0..1")] = 0.1
+    min_visible: Annotated[
+        float, number(0, 1, "a fraction of a box's area, in 0..1")
+    ] = 0.1
     max_boxes: Annotated[int | None, optional(COUNT)] = None
     as_targets: Annotated[bool, FLAG] = False
     masks: Annotated[bool, FLAG] = False
@@ -139,7 +152,11 @@ class BoundBoxes(MovingField):
 
     def prepare(self) -> None:
         ids = [dataset.fields.get(_IMAGE_ID) for dataset in self.datasets]
-        if self.spec.as_targets and ids and all(field is not None and field.kind == "json" for field in ids):
+        if (
+            self.spec.as_targets
+            and ids
+            and all(field is not None and field.kind == "json" for field in ids)
+        ):
             self.columns = (*self.columns, _IMAGE_ID)
         if self.field.kind == "boxes" and (self.spec.masks or self.spec.crowds):
             raise ArgumentError(
@@ -158,15 +175,23 @@ class BoundBoxes(MovingField):
 
         def boxes_in(motion: Motion) -> Any:
             seen = self._visible(stored, motion)
-            seen = seen._replace(boxes=convert_boxes(seen.boxes, self.spec.format).astype(np.float32))
+            seen = seen._replace(
+                boxes=convert_boxes(seen.boxes, self.spec.format).astype(np.float32)
+            )
             counts = np.bincount(seen.images, minlength=len(rows))
             if self.spec.as_targets:
                 return self._targets(rows, seen, counts, motion)
-            return PaddedBoxes(*pad_all(counts, self.spec.max_boxes, (seen.boxes, 0), (seen.labels, -1)))
+            return PaddedBoxes(
+                *pad_all(
+                    counts, self.spec.max_boxes, (seen.boxes, 0), (seen.labels, -1)
+                )
+            )
 
         return rows.per_view(boxes_in)
 
-    def _targets(self, rows: Rows, seen: Instances, counts: I64, motion: Motion) -> Each:
+    def _targets(
+        self, rows: Rows, seen: Instances, counts: I64, motion: Motion
+    ) -> Each:
         texts = rows.columns[_IMAGE_ID].to_pylist() if _IMAGE_ID in self.columns else ()
         ids = [parse_json(text) for text in texts] or rows.columns["index"].tolist()
         columns: dict[str, Array] = {
@@ -177,9 +202,15 @@ class BoundBoxes(MovingField):
         }
         if self._points is not None:
             columns["keypoints"] = self._points.of(rows, seen.numbers, motion)
-        parts = zip(*(split_rows(column, counts) for column in columns.values()), strict=True)
+        parts = zip(
+            *(split_rows(column, counts) for column in columns.values()), strict=True
+        )
         return Each(
-            {name: part[: self.spec.max_boxes] for name, part in zip(columns, of_sample, strict=True)} | {"image_id": i}
+            {
+                name: part[: self.spec.max_boxes]
+                for name, part in zip(columns, of_sample, strict=True)
+            }
+            | {"image_id": i}
             for of_sample, i in zip(parts, ids, strict=True)
         )
 
@@ -190,26 +221,46 @@ class BoundBoxes(MovingField):
         wrong = classes[classes >= len(self._target_numbers)]
         if len(wrong):
             count = len(self._target_numbers)
-            raise ArgumentError(f"{self.spec}: a box has class {wrong[0]}, the set has {count} classes. Pack it again")
+            raise ArgumentError(
+                f"{self.spec}: a box has class {wrong[0]}, the set has {count} classes. Pack it again"
+            )
         return self._target_numbers[classes]
 
-    def split(self, columns: Mapping[str, Any], motion: Motion | None) -> list[dict[str, Array]]:
+    def split(
+        self, columns: Mapping[str, Any], motion: Motion | None
+    ) -> list[dict[str, Array]]:
         stored = self._stored(columns)
         some = stored if motion is None else self._visible(stored, motion)
         counts = np.bincount(some.images, minlength=len(columns[self.name]))
-        parts = [split_rows(column, counts) for column in (some.boxes.astype(np.float32), some.labels)]
-        return [dict(zip(self.columns, part, strict=False)) for part in zip(*parts, strict=True)]
+        parts = [
+            split_rows(column, counts)
+            for column in (some.boxes.astype(np.float32), some.labels)
+        ]
+        return [
+            dict(zip(self.columns, part, strict=False))
+            for part in zip(*parts, strict=True)
+        ]
 
     def join(self, samples: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
         name, classes = self.columns[:2]
         labels = [sample[classes].astype(np.int64, copy=False) for sample in samples]
-        return {name: joined_lists([sample[name] for sample in samples], 4), classes: joined_lists(labels)}
+        return {
+            name: joined_lists([sample[name] for sample in samples], 4),
+            classes: joined_lists(labels),
+        }
 
     def _stored(self, columns: Mapping[str, Any]) -> Instances:
         lists, labels = (columns[name] for name in self.columns[:2])
         boxes = flat(lists).reshape(-1, 4).astype(np.float64)
         numbers, images = np.arange(len(boxes)), rows_of(lists)
-        return Instances(boxes, flat(labels).astype(np.int64), areas_of(boxes), np.zeros_like(numbers), numbers, images)
+        return Instances(
+            boxes,
+            flat(labels).astype(np.int64),
+            areas_of(boxes),
+            np.zeros_like(numbers),
+            numbers,
+            images,
+        )
 
     def _visible(self, stored: Instances, motion: Motion) -> Instances:
         """The boxes of which enough is visible, in pixels of the view's images."""
@@ -236,7 +287,10 @@ class BoxesKind(Kind):
     entry_bytes = 48
 
     def columns(self, field: Field) -> dict[str, pa.DataType]:
-        return {field.name: pa.list_(pa.list_(pa.float32(), 4)), self.class_column(field): pa.list_(pa.int64())}
+        return {
+            field.name: pa.list_(pa.list_(pa.float32(), 4)),
+            self.class_column(field): pa.list_(pa.int64()),
+        }
 
     def class_column(self, field: Field) -> str:
         """The class number of each box."""
@@ -251,10 +305,25 @@ class BoxesKind(Kind):
 
     def parse_cell(self, cell: Any) -> Any:
         rows = [list(box) for box in parse_list(cell)]
-        return [box[:4] for box in rows], [box[4] if len(box) > 4 else 0 for box in rows]
+        return [box[:4] for box in rows], [
+            box[4] if len(box) > 4 else 0 for box in rows
+        ]
 
-    def parse(self, where: Origin, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
-        boxes = read_each(where, name, values, _read_boxes, "boxes x0 y0 x1 y1 in pixels, each with a class")
+    def parse(
+        self,
+        where: Origin,
+        name: str,
+        values: Sequence[Any],
+        classes: ClassNames,
+        detail: str,
+    ) -> Parsed:
+        boxes = read_each(
+            where,
+            name,
+            values,
+            _read_boxes,
+            "boxes x0 y0 x1 y1 in pixels, each with a class",
+        )
         counts = list(map(len, boxes))
         places = np.repeat(np.arange(len(boxes)), counts).tolist()
         every = [value for _, of_row, *_ in values for value in of_row]
@@ -264,7 +333,9 @@ class BoxesKind(Kind):
             joined_lists(split_rows(numbers, counts)),
         ]
 
-    def move(self, field: Field, value: Mapping[str, Any], placement: Placement) -> Mapping[str, Any]:
+    def move(
+        self, field: Field, value: Mapping[str, Any], placement: Placement
+    ) -> Mapping[str, Any]:
         """Clips the boxes to the canvas and drops those of which nothing is left on it."""
         moved, kept = place_boxes(value[field.name], placement)
         classes = value[self.class_column(field)]
@@ -273,7 +344,9 @@ class BoxesKind(Kind):
             self.class_column(field): [classes[number] for number in kept.tolist()],
         }
 
-    def remarks(self, field: Field, value: Mapping[str, Any], placement: Placement) -> Counter[str]:
+    def remarks(
+        self, field: Field, value: Mapping[str, Any], placement: Placement
+    ) -> Counter[str]:
         """Counts boxes that lie outside their images, and boxes that reach over an edge.
 
         Boxes that the canvas cuts off are not counted: the user requested the crop.
@@ -284,8 +357,12 @@ class BoxesKind(Kind):
         over = (np.abs(inside - corners) > _ROUNDING_PX).any(axis=(1, 2))
         return Counter(
             {
-                "boxes that are empty or lie outside their images: {}, dropped": int((~overlaps).sum()),
-                "boxes that reach over an edge of their images: {}, clipped": int((overlaps & over).sum()),
+                "boxes that are empty or lie outside their images: {}, dropped": int(
+                    (~overlaps).sum()
+                ),
+                "boxes that reach over an edge of their images: {}, clipped": int(
+                    (overlaps & over).sum()
+                ),
             }
         )
 
@@ -294,7 +371,9 @@ class BoxesKind(Kind):
         boxes = np.array(row[field.name], np.float32).reshape(-1, 4)
         return {field.name: boxes, classes: np.array(row[classes], np.int64)}
 
-    def look_at_batch(self, field: Field, spec: Any, value: Any, row: int) -> dict[str, Any]:
+    def look_at_batch(
+        self, field: Field, spec: Any, value: Any, row: int
+    ) -> dict[str, Any]:
         wanted = spec if isinstance(spec, Boxes) else Boxes(field.name)
         if wanted.as_targets:
             boxes = value[row]["boxes"]
@@ -307,12 +386,21 @@ class BoxesKind(Kind):
             boxes = np.concatenate([low, low + boxes[:, 2:]], axis=1)
         return {field.name: boxes, self.class_column(field): labels}
 
-    def draw(self, field: Field, picture: Image.Image, found: Mapping[str, Any]) -> Image.Image:
-        draw_boxes(picture, found[field.name], found[self.class_column(field)].tolist(), field.classes)
+    def draw(
+        self, field: Field, picture: Image.Image, found: Mapping[str, Any]
+    ) -> Image.Image:
+        draw_boxes(
+            picture,
+            found[field.name],
+            found[self.class_column(field)].tolist(),
+            field.classes,
+        )
         return picture
 
 
-def _target_numbers(spec: Boxes, name: str, datasets: Sequence[DatasetView]) -> I64 | None:
+def _target_numbers(
+    spec: Boxes, name: str, datasets: Sequence[DatasetView]
+) -> I64 | None:
     """COCO's number of each class, where targets have these.
 
     Raises:
@@ -320,7 +408,9 @@ def _target_numbers(spec: Boxes, name: str, datasets: Sequence[DatasetView]) -> 
     """
     if spec.numbers != "coco":
         return None
-    every = [(dataset.folder, dataset.fields[name].category_ids) for dataset in datasets]
+    every = [
+        (dataset.folder, dataset.fields[name].category_ids) for dataset in datasets
+    ]
     first = every[0][1]
     for folder, ids in every:
         if ids is None:
@@ -336,7 +426,9 @@ def _classes_of(field: Field, spec: Boxes, labels: Any) -> Any:
     """The class numbers of the labels of targets."""
     if spec.numbers != "coco":
         return labels - int(spec.numbers == "from 1")
-    number_of = {of_coco: number for number, of_coco in enumerate(field.category_ids or ())}
+    number_of = {
+        of_coco: number for number, of_coco in enumerate(field.category_ids or ())
+    }
     return np.array([number_of[label] for label in labels.tolist()], np.int64)
 
 
@@ -344,7 +436,9 @@ def _read_boxes(value: Sequence[Any]) -> F32:
     """float32 (n, 4) of one sample."""
     boxes: F32 = np.array(list(value[0]), np.float32).reshape(len(value[0]), 4)
     if not (np.isfinite(boxes).all() and (boxes[:, 2:] >= boxes[:, :2]).all()):
-        raise ValueError("a number is not finite, or x1 < x0 or y1 < y0, as in boxes of x y width height")
+        raise ValueError(
+            "a number is not finite, or x1 < x0 or y1 < y0, as in boxes of x y width height"
+        )
     if len(boxes) != len(value[1]):
         raise ValueError(f"for {len(boxes)} boxes there are {len(value[1])} classes")
     return boxes
@@ -381,7 +475,9 @@ def convert_boxes(boxes: npt.NDArray[Any], format: BoxFormat) -> npt.NDArray[Any
     if format == "xyxy":
         return boxes
     low, high = boxes[:, :2], boxes[:, 2:]
-    return np.concatenate([low if format == "xywh" else (low + high) / 2, high - low], axis=1)
+    return np.concatenate(
+        [low if format == "xywh" else (low + high) / 2, high - low], axis=1
+    )
 
 
 def areas_of(boxes: F64) -> F64:

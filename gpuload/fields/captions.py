@@ -8,7 +8,16 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from gpuload.checks import FLAG, PROBABILITY, Rule, as_text, function, optional, settings, shown
+from gpuload.checks import (
+    FLAG,
+    PROBABILITY,
+    Rule,
+    as_text,
+    function,
+    optional,
+    settings,
+    shown,
+)
 from gpuload.draws import CAPTION, random_bits, uniform
 from gpuload.errors import ArgumentError, DecodeError
 from gpuload.fields.field import Field
@@ -46,7 +55,9 @@ class Captions(FieldSpec):
     name: Annotated[str, NAME] = "caption"
     dropout: Annotated[float, PROBABILITY] = 0.0
     lines: Annotated[bool, FLAG] = False
-    tokenizer: Annotated[Tokenizer | None, optional(function("a function of a list of str"))] = None
+    tokenizer: Annotated[
+        Tokenizer | None, optional(function("a function of a list of str"))
+    ] = None
     empty: Annotated[str, Rule("a text", as_text)] = ""
 
     kind = "caption"
@@ -60,7 +71,10 @@ class BoundJson(BoundField):
     """
 
     def values(self, rows: Rows) -> list[Any]:
-        return [self._parsed(rows, row, text) for row, text in enumerate(rows.columns[self.name].to_pylist())]
+        return [
+            self._parsed(rows, row, text)
+            for row, text in enumerate(rows.columns[self.name].to_pylist())
+        ]
 
     def _parsed(self, rows: Rows, row: int, text: str) -> Any:
         try:
@@ -89,11 +103,19 @@ class BoundCaptions(BoundJson):
         if self._is_json or self.spec.lines:
             chosen = self._draw(rows, _WHICH)
             several = [self._several(rows, row, text) for row, text in enumerate(texts)]
-            texts = [some[int(chosen[row] * len(some))] for row, some in enumerate(several)]
+            texts = [
+                some[int(chosen[row] * len(some))] for row, some in enumerate(several)
+            ]
         if self.spec.dropout:
-            for row in np.flatnonzero(self._draw(rows, _NONE) < self.spec.dropout).tolist():
+            for row in np.flatnonzero(
+                self._draw(rows, _NONE) < self.spec.dropout
+            ).tolist():
                 texts[row] = self.spec.empty
-        return texts if self.spec.tokenizer is None else self._tokenize(self.spec.tokenizer, texts)
+        return (
+            texts
+            if self.spec.tokenizer is None
+            else self._tokenize(self.spec.tokenizer, texts)
+        )
 
     def _draw(self, rows: Rows, number: int) -> F64:
         assert rows.keys is not None
@@ -104,10 +126,16 @@ class BoundCaptions(BoundJson):
     def _several(self, rows: Rows, row: int, text: str) -> list[str]:
         """The captions that a sample has."""
         if not self._is_json:
-            return [line.strip() for line in text.splitlines() if line.strip()] or [text]
+            return [line.strip() for line in text.splitlines() if line.strip()] or [
+                text
+            ]
         found = self._parsed(rows, row, text)
         texts = [found] if isinstance(found, str) else found
-        if not isinstance(texts, list) or not texts or not all(isinstance(entry, str) for entry in texts):
+        if (
+            not isinstance(texts, list)
+            or not texts
+            or not all(isinstance(entry, str) for entry in texts)
+        ):
             raise self._refuse(rows, row, "is no text and no list of texts")
         return texts
 
@@ -119,15 +147,22 @@ class BoundCaptions(BoundJson):
                 f"{self.spec}: its tokenizer raised {type(error).__name__} for {len(texts):,} texts: {error}"
             ) from error
         if isinstance(made, Mapping):
-            return {str(name): self._checked(part, len(texts)) for name, part in made.items()}
+            return {
+                str(name): self._checked(part, len(texts))
+                for name, part in made.items()
+            }
         return self._checked(made, len(texts))
 
     def _checked(self, made: Any, count: int) -> Any:
         """An array or a list of `count` rows."""
         if type(made).__module__ == "torch":
             made = made.detach().cpu().numpy()
-        is_array = isinstance(made, np.ndarray) and made.ndim > 0 and made.dtype.kind in "biuf"
-        if not (is_array or isinstance(made, list | tuple)) or len(made) != max(count, 1):
+        is_array = (
+            isinstance(made, np.ndarray) and made.ndim > 0 and made.dtype.kind in "biuf"
+        )
+        if not (is_array or isinstance(made, list | tuple)) or len(made) != max(
+            count, 1
+        ):
             raise ArgumentError(
                 f"{self.spec}: its tokenizer returned {type(made).__name__} {shown(made)} for {count:,} "
                 "texts, expected an array of numbers or a list with as many rows, or a dict of these"
@@ -153,14 +188,23 @@ class CaptionKind(Kind):
     def claims(self, value: Any) -> bool:
         return isinstance(value, str)
 
-    def parse(self, where: Origin, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
+    def parse(
+        self,
+        where: Origin,
+        name: str,
+        values: Sequence[Any],
+        classes: ClassNames,
+        detail: str,
+    ) -> Parsed:
         texts = read_each(where, name, values, self._text, self.expected)
         member = self.members[0] if name == self.name else f"{name}.{self.members[0]}"
         return Field(name, self.name, member), [pa.array(texts, pa.large_string())]
 
     def _text(self, value: Any) -> str:
         if value is None or isinstance(value, list):
-            raise ValueError("it is missing, or a list; several of each image are for --column captions=")
+            raise ValueError(
+                "it is missing, or a list; several of each image are for --column captions="
+            )
         return str(value).removeprefix(_BYTE_ORDER_MARK)
 
     def dump(self, field: Field, values: Mapping[str, Any]) -> bytes:
@@ -184,7 +228,9 @@ class JsonKind(CaptionKind):
     members = ("json",)
     expected = "a JSON document"
 
-    def hub_feature(self, field: Field, classes: ClassNames, dimensions: Set[int]) -> dict[str, Any]:
+    def hub_feature(
+        self, field: Field, classes: ClassNames, dimensions: Set[int]
+    ) -> dict[str, Any]:
         return {"dtype": "json"}
 
     def claims(self, value: Any) -> bool:

@@ -8,7 +8,9 @@ from typing import Annotated, Any
 from gpuload.checks import Rule, as_items, as_text, optional, several, whole
 
 _MOST_TEXT = 4096
-UNPRINTABLE = re.compile(r"[\\\x00-\x1f\x7f-\x9f]")  # and the backslash, which separates folders on Windows
+UNPRINTABLE = re.compile(
+    r"[\\\x00-\x1f\x7f-\x9f]"
+)  # and the backslash, which separates folders on Windows
 
 
 def _as_stored_text(value: Any) -> str:
@@ -20,7 +22,9 @@ def _as_stored_text(value: Any) -> str:
 
 
 def _as_member(value: Any) -> str:
-    member = _as_stored_text(value)  # a part of the names in tars that are packed from this set
+    member = _as_stored_text(
+        value
+    )  # a part of the names in tars that are packed from this set
     if UNPRINTABLE.search(member) or "/" in member:
         raise ValueError
     return member
@@ -29,7 +33,9 @@ def _as_member(value: Any) -> str:
 STORED_TEXT = Rule(f"a text of up to {_MOST_TEXT:,} characters", _as_stored_text)
 _CATEGORY_IDS = optional(several(whole(-(2**63), 2**63 - 1), "a list of whole numbers"))
 _NEWER = ("category_ids", "instances_of")  # what older versions do not write
-CLASS_NAMES = optional(Rule("a list of texts", lambda value: tuple(map(_as_stored_text, as_items(value)))))
+CLASS_NAMES = optional(
+    Rule("a list of texts", lambda value: tuple(map(_as_stored_text, as_items(value))))
+)
 
 
 @dataclass(frozen=True)
@@ -59,12 +65,20 @@ class Field:
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> "Field":
         """The inverse of `dataclasses.asdict` followed by JSON."""
-        lists = {name: tuple(value) for name, value in entry.items() if isinstance(value, list)}
+        lists = {
+            name: tuple(value)
+            for name, value in entry.items()
+            if isinstance(value, list)
+        }
         return cls(**{**entry, **lists})
 
     def as_json(self) -> dict[str, Any]:
         """Its entry in a manifest, without what older versions of gpuload did not write."""
-        return {name: value for name, value in asdict(self).items() if value is not None or name not in _NEWER}
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if value is not None or name not in _NEWER
+        }
 
     @property
     def offset_column(self) -> str:

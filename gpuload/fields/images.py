@@ -24,9 +24,19 @@ from gpuload.pictures import as_rgb, decode_image, draw_mask
 from gpuload.types import U8, ClassNames
 
 # 16 bits and floats with several channels have no mode in Pillow.
-_MODES = {"L": (1, "uint8"), "RGB": (3, "uint8"), "RGBA": (4, "uint8"), "I;16": (1, "uint16"), "F": (1, "float32")}
+_MODES = {
+    "L": (1, "uint8"),
+    "RGB": (3, "uint8"),
+    "RGBA": (4, "uint8"),
+    "I;16": (1, "uint16"),
+    "F": (1, "float32"),
+}
 _PEAKS = {"uint8": 255, "uint16": 65_535, "float32": 1}
-_STORED = {"uint8": "|u1", "uint16": "<u2", "float32": "<f4"}  # as NumPy writes them, little-endian
+_STORED = {
+    "uint8": "|u1",
+    "uint16": "<u2",
+    "float32": "<f4",
+}  # as NumPy writes them, little-endian
 MOST_CHANNELS = 256
 EXPECTED = "one of L, RGB, RGBA, I;16, F, or for arrays type and channels, such as uint16x4 or float32x7"
 
@@ -47,7 +57,10 @@ class Pixels(NamedTuple):
     @property
     def mode(self) -> str:
         """Pillow's mode, or such as "float32x7"."""
-        return next((name for name, one in _MODES.items() if one == self), f"{self.dtype}x{self.channels}")
+        return next(
+            (name for name, one in _MODES.items() if one == self),
+            f"{self.dtype}x{self.channels}",
+        )
 
     @property
     def peak(self) -> int:
@@ -77,7 +90,9 @@ class Pixels(NamedTuple):
         """
         if field.dtype is None and not field.size:
             return RGB
-        dtype = next((name for name, stored in _STORED.items() if stored == field.dtype), None)
+        dtype = next(
+            (name for name, stored in _STORED.items() if stored == field.dtype), None
+        )
         if dtype is None or not 1 <= field.size <= MOST_CHANNELS:
             raise ValueError(f"its pixels cannot be {field.size} × {field.dtype!r}")
         return cls(field.size, dtype)
@@ -108,7 +123,9 @@ MODE = Rule(EXPECTED, lambda value: Pixels.of_mode(as_text(value)).mode)
 
 def has_points(schema: pa.Schema) -> bool:
     """Whether an index of this schema has seek points."""
-    return POINTS in schema.names and pa.types.is_large_binary(schema.field(POINTS).type)
+    return POINTS in schema.names and pa.types.is_large_binary(
+        schema.field(POINTS).type
+    )
 
 
 class ImageKind(Kind):
@@ -116,7 +133,16 @@ class ImageKind(Kind):
 
     name = "image"
     stays_in_shard = True
-    usual_names = ("image", "images", "img", "imgs", "x", "input_image", "data", "pixels")
+    usual_names = (
+        "image",
+        "images",
+        "img",
+        "imgs",
+        "x",
+        "input_image",
+        "data",
+        "pixels",
+    )
 
     def field_fault(self, field: Field) -> str:
         try:
@@ -125,22 +151,37 @@ class ImageKind(Kind):
             return str(error)
         return ""
 
-    def hub_feature(self, field: Field, classes: ClassNames, dimensions: Set[int]) -> dict[str, Any]:
+    def hub_feature(
+        self, field: Field, classes: ClassNames, dimensions: Set[int]
+    ) -> dict[str, Any]:
         return {"dtype": "image"}
 
-    def find_fault(self, field: Field, row: Mapping[str, Any], content: bytes, header: int, image_size: Any) -> str:
+    def find_fault(
+        self,
+        field: Field,
+        row: Mapping[str, Any],
+        content: bytes,
+        header: int,
+        image_size: Any,
+    ) -> str:
         width, height = image_size(content)
         if (width, height) != (row["width"], row["height"]):
             return f"is {width} x {height}, the index says {row['width']} x {row['height']}"
         return ""
 
-    def look(self, field: Field, row: Mapping[str, Any], read: Callable[[], bytes]) -> dict[str, Any]:
+    def look(
+        self, field: Field, row: Mapping[str, Any], read: Callable[[], bytes]
+    ) -> dict[str, Any]:
         return {field.name: decode_image(read(), mode=Pixels.of_field(field).mode)}
 
     def meaning(self, field: Field, set_classes: ClassNames) -> dict[str, object]:
-        return {"mode": Pixels.of_field(field).mode}  # how the images are stored makes no difference to batches
+        return {
+            "mode": Pixels.of_field(field).mode
+        }  # how the images are stored makes no difference to batches
 
-    def bind(self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]) -> PixelField:
+    def bind(
+        self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]
+    ) -> PixelField:
         return PixelField(field.name, "image")
 
 
@@ -149,12 +190,18 @@ class RawKind(ImageKind):
 
     name = "raw"
 
-    def hub_feature(self, field: Field, classes: ClassNames, dimensions: Set[int]) -> dict[str, Any]:
+    def hub_feature(
+        self, field: Field, classes: ClassNames, dimensions: Set[int]
+    ) -> dict[str, Any]:
         return nested_lists(Pixels.of_field(field).dtype, 3)
 
-    def look(self, field: Field, row: Mapping[str, Any], read: Callable[[], bytes]) -> dict[str, Any]:
+    def look(
+        self, field: Field, row: Mapping[str, Any], read: Callable[[], bytes]
+    ) -> dict[str, Any]:
         pixels = Pixels.of_field(field)
-        levels = np.frombuffer(read(), pixels.stored).reshape(row["height"], row["width"], pixels.channels)
+        levels = np.frombuffer(read(), pixels.stored).reshape(
+            row["height"], row["width"], pixels.channels
+        )
         return {field.name: Image.fromarray(as_rgb(levels))}
 
     def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:
@@ -173,9 +220,21 @@ class RawKind(ImageKind):
             ),
         )
 
-    def find_fault(self, field: Field, row: Mapping[str, Any], content: bytes, header: int, image_size: Any) -> str:
+    def find_fault(
+        self,
+        field: Field,
+        row: Mapping[str, Any],
+        content: bytes,
+        header: int,
+        image_size: Any,
+    ) -> str:
         pixels = Pixels.of_field(field)
-        return array_fault(content, header, (row["height"], row["width"], pixels.channels), pixels.stored)
+        return array_fault(
+            content,
+            header,
+            (row["height"], row["width"], pixels.channels),
+            pixels.stored,
+        )
 
 
 _SIDEWAYS = (5, 6, 7, 8)  # Exif orientations by which width and height change places
@@ -219,11 +278,22 @@ class MaskKind(Kind):
     in_tables = True
     lies_beneath = True
 
-    def hub_feature(self, field: Field, classes: ClassNames, dimensions: Set[int]) -> dict[str, Any]:
+    def hub_feature(
+        self, field: Field, classes: ClassNames, dimensions: Set[int]
+    ) -> dict[str, Any]:
         return {"dtype": "image"}
 
-    def parse(self, where: Origin, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
-        return Field(name, self.name, f"{name}.png"), [pa.array(values, pa.large_string())]
+    def parse(
+        self,
+        where: Origin,
+        name: str,
+        values: Sequence[Any],
+        classes: ClassNames,
+        detail: str,
+    ) -> Parsed:
+        return Field(name, self.name, f"{name}.png"), [
+            pa.array(values, pa.large_string())
+        ]
 
     def store(
         self,
@@ -246,9 +316,13 @@ class MaskKind(Kind):
         found = class_numbers(value, rules.reading, sizes)
         numbers = found.numbers
         if numbers.size and (numbers.min() < 0 or numbers.max() > 255):
-            raise DecodeError(f"a mask's class numbers must be in 0..255; found {numbers.min()}..{numbers.max()}")
+            raise DecodeError(
+                f"a mask's class numbers must be in 0..255; found {numbers.min()}..{numbers.max()}"
+            )
         numbers = numbers.astype(np.uint8)
-        upright = numbers if found.oriented else _turned_as_image(numbers, placement, rules)
+        upright = (
+            numbers if found.oriented else _turned_as_image(numbers, placement, rules)
+        )
         if found.plain and upright is numbers and not placement.changes:
             return Member(value, 0, {}, found.scale)
         moved = placement.resample(Image.fromarray(upright), Image.Resampling.NEAREST)
@@ -256,25 +330,48 @@ class MaskKind(Kind):
         moved.save(file, "PNG")
         return Member(file.getvalue(), 0, {}, found.scale)
 
-    def find_fault(self, field: Field, row: Mapping[str, Any], content: bytes, header: int, image_size: Any) -> str:
+    def find_fault(
+        self,
+        field: Field,
+        row: Mapping[str, Any],
+        content: bytes,
+        header: int,
+        image_size: Any,
+    ) -> str:
         with Image.open(io.BytesIO(content)) as image:
             if image.size != (row["width"], row["height"]):
                 return f"is {image.width} x {image.height}, its image {row['width']} x {row['height']}"
             image.load()
         return ""
 
-    def look(self, field: Field, row: Mapping[str, Any], read: Callable[[], bytes]) -> dict[str, Any]:
+    def look(
+        self, field: Field, row: Mapping[str, Any], read: Callable[[], bytes]
+    ) -> dict[str, Any]:
         with Image.open(io.BytesIO(read())) as mask:
-            return {field.name: mask.convert("L") if mask.mode not in ("L", "P") else mask.copy()}
+            return {
+                field.name: mask.convert("L")
+                if mask.mode not in ("L", "P")
+                else mask.copy()
+            }
 
-    def look_at_batch(self, field: Field, spec: Any, value: Any, row: int) -> dict[str, Any]:
+    def look_at_batch(
+        self, field: Field, spec: Any, value: Any, row: int
+    ) -> dict[str, Any]:
         return {field.name: value[row]}
 
-    def draw(self, field: Field, picture: Image.Image, found: Mapping[str, Any]) -> Image.Image:
+    def draw(
+        self, field: Field, picture: Image.Image, found: Mapping[str, Any]
+    ) -> Image.Image:
         numbers = np.asarray(found[field.name], np.uint8)
-        return draw_mask(picture, numbers) if numbers.shape[::-1] == picture.size else picture
+        return (
+            draw_mask(picture, numbers)
+            if numbers.shape[::-1] == picture.size
+            else picture
+        )
 
-    def bind(self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]) -> PixelField:
+    def bind(
+        self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]
+    ) -> PixelField:
         wanted = spec if isinstance(spec, Mask) else Mask(field.name)
         return PixelField(wanted.name, "mask", wanted.fill, wanted.dtype)
 

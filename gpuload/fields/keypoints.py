@@ -12,7 +12,15 @@ from PIL import Image
 from gpuload.checks import COUNT, Rule, as_items, optional, settings, several, whole
 from gpuload.errors import ArgumentError, DecodeError, SourceError
 from gpuload.fields.field import Field
-from gpuload.fields.kind import NAME, FieldSpec, Kind, Origin, Parsed, parse_list, read_each
+from gpuload.fields.kind import (
+    NAME,
+    FieldSpec,
+    Kind,
+    Origin,
+    Parsed,
+    parse_list,
+    read_each,
+)
 from gpuload.fields.motion import Motion, Placement, place_boxes
 from gpuload.fields.rows import (
     DatasetView,
@@ -31,7 +39,11 @@ from gpuload.types import F32, F64, I64, Array, Bools, ClassNames, WidthHeight
 
 Pairs = tuple[tuple[int, int], ...]
 
-_VISIBILITIES = _UNLABELLED, _HIDDEN, _VISIBLE = 0, 1, 2  # as in COCO's keypoint annotations
+_VISIBILITIES = _UNLABELLED, _HIDDEN, _VISIBLE = (
+    0,
+    1,
+    2,
+)  # as in COCO's keypoint annotations
 
 
 def _as_pairs(value: Any) -> Pairs:
@@ -43,7 +55,10 @@ def _as_pairs(value: Any) -> Pairs:
     return pairs
 
 
-_FLIP_PAIRS = Rule("pairs of point numbers, each number at most once, such as ((1, 2), (3, 4))", _as_pairs)
+_FLIP_PAIRS = Rule(
+    "pairs of point numbers, each number at most once, such as ((1, 2), (3, 4))",
+    _as_pairs,
+)
 
 
 @settings
@@ -93,7 +108,11 @@ class BoundKeypoints(MovingField):
 
     def prepare(self) -> None:
         spec, size = self.spec, self.points
-        pairs = pairs_by_name(self.field.classes) if spec.flip_pairs is None else spec.flip_pairs
+        pairs = (
+            pairs_by_name(self.field.classes)
+            if spec.flip_pairs is None
+            else spec.flip_pairs
+        )
         largest = max((point for pair in pairs for point in pair), default=-1)
         if largest >= size:
             raise ArgumentError(
@@ -111,7 +130,11 @@ class BoundKeypoints(MovingField):
             moved = self._move(points, images, motion)
             kept = np.flatnonzero(_labelled(moved).sum(axis=1) >= self.spec.min_visible)
             counts = np.bincount(images[kept], minlength=len(rows))
-            return PaddedKeypoints(*pad_all(counts, self.spec.max_instances, (moved[kept].astype(np.float32), 0)))
+            return PaddedKeypoints(
+                *pad_all(
+                    counts, self.spec.max_instances, (moved[kept].astype(np.float32), 0)
+                )
+            )
 
         return rows.per_view(points_in)
 
@@ -120,24 +143,37 @@ class BoundKeypoints(MovingField):
         points, images = self._stored(rows.columns)
         return self._move(points, images, motion)
 
-    def split(self, columns: Mapping[str, Any], motion: Motion | None) -> list[dict[str, Array]]:
+    def split(
+        self, columns: Mapping[str, Any], motion: Motion | None
+    ) -> list[dict[str, Array]]:
         points, images = self._stored(columns)
         if motion is not None:
             points = self._move(points, images, motion)
         counts = np.bincount(images, minlength=len(columns[self.name]))
-        return [{self.name: some} for some in split_rows(points.astype(np.float32), counts)]
+        return [
+            {self.name: some} for some in split_rows(points.astype(np.float32), counts)
+        ]
 
     def join(self, samples: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
-        return {self.name: joined_lists([sample[self.name] for sample in samples], 3 * self.points)}
+        return {
+            self.name: joined_lists(
+                [sample[self.name] for sample in samples], 3 * self.points
+            )
+        }
 
     def _stored(self, columns: Mapping[str, Any]) -> tuple[F64, I64]:
         """float64 (T, K, 3) instances of all samples, and int64 (T,) the row of each one's sample."""
         stored = columns[self.name]
-        return flat(stored).reshape(-1, self.points, 3).astype(np.float64), rows_of(stored)
+        return flat(stored).reshape(-1, self.points, 3).astype(np.float64), rows_of(
+            stored
+        )
 
     def _move(self, points: F64, images: I64, motion: Motion) -> F64:
         """float64 (T, K, 3): instances (T, K, 3) moved to the output images, left and right swapped where flipped."""
-        xy, extent = motion.crop_and_flip(points[..., :2], images), motion.extents(images)
+        xy, extent = (
+            motion.crop_and_flip(points[..., :2], images),
+            motion.extents(images),
+        )
         # A point that was cropped off stays invisible even if the affine map moves its position back into the image.
         inside = _inside(xy, extent)
         if motion.affine is not None:
@@ -161,9 +197,14 @@ class InstancePoints:
     def __init__(self, boxes: str, name: str, datasets: Sequence[DatasetView]) -> None:
         fields = [dataset.require_field(name) for dataset in datasets]
         for dataset, field in zip(datasets, fields, strict=True):
-            if field.kind != KeypointsKind.name or (field.size, field.classes) != (fields[0].size, fields[0].classes):
+            if field.kind != KeypointsKind.name or (field.size, field.classes) != (
+                fields[0].size,
+                fields[0].classes,
+            ):
                 fault = f"{name!r} in {dataset.folder} is of kind {field.kind!r} with {field.size} points"
-                raise ArgumentError(f"Boxes({boxes!r}, keypoints={name!r}): {fault}. Name keypoints, alike in all sets")
+                raise ArgumentError(
+                    f"Boxes({boxes!r}, keypoints={name!r}): {fault}. Name keypoints, alike in all sets"
+                )
         self._boxes = boxes
         self._bound = BoundKeypoints(fields[0], (name,), Keypoints(name), datasets)
 
@@ -210,23 +251,45 @@ class KeypointsKind(Kind):
     def parse_cell(self, cell: Any) -> Any:
         return parse_list(cell)
 
-    def parse(self, where: Origin, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
+    def parse(
+        self,
+        where: Origin,
+        name: str,
+        values: Sequence[Any],
+        classes: ClassNames,
+        detail: str,
+    ) -> Parsed:
         """Raises SourceError if instances differ in their number of points, too."""
         expected = (
-            "instances of equal points: x, y and perhaps visibility (0 not labelled, 1 hidden, 2 visible) of each"
+            "instances of equal points: x, y and perhaps visibility "
+            "(0 not labelled, 1 hidden, 2 visible) of each"
         )
-        arrays = read_each(where, name, values, lambda value: _instances(value, classes), expected)
-        sizes = sorted({array.shape[1] for array in arrays if len(array)} | ({len(classes)} if classes else set()))
+        arrays = read_each(
+            where, name, values, lambda value: _instances(value, classes), expected
+        )
+        sizes = sorted(
+            {array.shape[1] for array in arrays if len(array)}
+            | ({len(classes)} if classes else set())
+        )
         if len(sizes) != 1:
-            some = " and of ".join(map(str, sizes[:2])) or "none in any sample, so that their number is unknown"
+            some = (
+                " and of ".join(map(str, sizes[:2]))
+                or "none in any sample, so that their number is unknown"
+            )
             raise SourceError(
                 f"{where}: all instances of {name!r} must have the same points; found instances of {some}. Give points "
                 "that are not labelled a visibility of 0, or leave the field out"
             )
         field = Field(name, self.name, f"{name}.json", classes, sizes[0])
-        return field, [joined_lists([array.reshape(-1, 3 * sizes[0]) for array in arrays], 3 * sizes[0])]
+        return field, [
+            joined_lists(
+                [array.reshape(-1, 3 * sizes[0]) for array in arrays], 3 * sizes[0]
+            )
+        ]
 
-    def move(self, field: Field, value: Mapping[str, Any], placement: Placement) -> Mapping[str, Any]:
+    def move(
+        self, field: Field, value: Mapping[str, Any], placement: Placement
+    ) -> Mapping[str, Any]:
         """Makes points outside the canvas invisible; instances are kept even if none of their points is left, but those
         of boxes that are dropped (see `Field.instances_of`).
 
@@ -237,24 +300,40 @@ class KeypointsKind(Kind):
         if field.instances_of is not None:
             boxes = value[field.instances_of]
             if len(boxes) != len(points):
-                raise DecodeError(f"has {len(points)} {field.name!r} for {len(boxes)} {field.instances_of!r}")
+                raise DecodeError(
+                    f"has {len(points)} {field.name!r} for {len(boxes)} {field.instances_of!r}"
+                )
             points = points[place_boxes(boxes, placement)[1]]
         moved = placement.move_points(points[..., :2])
-        stored = _visible_at(moved, _inside(moved, placement.canvas), points).astype(np.float32)
+        stored = _visible_at(moved, _inside(moved, placement.canvas), points).astype(
+            np.float32
+        )
         return {field.name: stored.reshape(-1, 3 * field.size).tolist()}
 
-    def remarks(self, field: Field, value: Mapping[str, Any], placement: Placement) -> Counter[str]:
+    def remarks(
+        self, field: Field, value: Mapping[str, Any], placement: Placement
+    ) -> Counter[str]:
         points = _as_points(value[field.name], field)
         outside = _labelled(points) & ~_inside(points[..., :2], placement.source)
-        return Counter({"keypoints that lie outside their images: {}, made invisible": int(outside.sum())})
+        return Counter(
+            {
+                "keypoints that lie outside their images: {}, made invisible": int(
+                    outside.sum()
+                )
+            }
+        )
 
     def look(self, field: Field, row: Mapping[str, Any], read: Any) -> dict[str, Any]:
         return {field.name: _as_points(row[field.name], field)}
 
-    def look_at_batch(self, field: Field, spec: Any, value: Any, row: int) -> dict[str, Any]:
+    def look_at_batch(
+        self, field: Field, spec: Any, value: Any, row: int
+    ) -> dict[str, Any]:
         return {field.name: value.keypoints[row][: int(value.counts[row])]}
 
-    def draw(self, field: Field, picture: Image.Image, found: Mapping[str, Any]) -> Image.Image:
+    def draw(
+        self, field: Field, picture: Image.Image, found: Mapping[str, Any]
+    ) -> Image.Image:
         draw_keypoints(picture, found[field.name])
         return picture
 
@@ -265,9 +344,13 @@ def pairs_by_name(names: ClassNames) -> Pairs:
     ("nose", "left_eye", "right_eye") gives ((1, 2),).
     """
     number_of = {name.lower(): number for number, name in enumerate(names or ())}
-    others = {name: re.sub(r"^left|left$", "right", name, count=1) for name in number_of}
+    others = {
+        name: re.sub(r"^left|left$", "right", name, count=1) for name in number_of
+    }
     return tuple(
-        (number_of[name], number_of[other]) for name, other in others.items() if other in number_of and other != name
+        (number_of[name], number_of[other])
+        for name, other in others.items()
+        if other in number_of and other != name
     )
 
 
@@ -276,9 +359,17 @@ def _instances(value: Any, names: ClassNames) -> F32:
     instances = [] if value is None else list(value)
     if not instances:
         return np.empty((0, 0, 3), np.float32)
-    found = np.stack([_triples(np.array(instance, np.float32), names) for instance in instances])
-    if not found.shape[1] or not np.isfinite(found).all() or not np.isin(found[..., 2], _VISIBILITIES).all():
-        raise ValueError("there are no points, a number is not finite, or a visibility is none")
+    found = np.stack(
+        [_triples(np.array(instance, np.float32), names) for instance in instances]
+    )
+    if (
+        not found.shape[1]
+        or not np.isfinite(found).all()
+        or not np.isin(found[..., 2], _VISIBILITIES).all()
+    ):
+        raise ValueError(
+            "there are no points, a number is not finite, or a visibility is none"
+        )
     found[found[..., 2] == _UNLABELLED] = 0
     return found
 
@@ -291,7 +382,9 @@ def _triples(points: F32, names: ClassNames) -> F32:
     if points.ndim != 2 or points.shape[1] not in (2, 3):
         raise ValueError("neither triples nor pairs")
     if points.shape[1] == 2:
-        points = np.concatenate([points, np.full((len(points), 1), _VISIBLE, np.float32)], axis=1)
+        points = np.concatenate(
+            [points, np.full((len(points), 1), _VISIBLE, np.float32)], axis=1
+        )
     return points
 
 
@@ -313,4 +406,6 @@ def _labelled(points: F32 | F64) -> Bools:
 
 def _inside(points: F32 | F64, size: WidthHeight | F64) -> Bools:
     """bool (T, K): whether each of points (T, K, 2) lies within (width, height), edges included."""
-    return np.asarray(((points >= 0) & (points <= np.array(size))).all(axis=-1), np.bool_)
+    return np.asarray(
+        ((points >= 0) & (points <= np.array(size))).all(axis=-1), np.bool_
+    )

@@ -20,7 +20,14 @@ from gpuload.checks import shown, text
 from gpuload.errors import SourceError, some_of
 from gpuload.fields.field import Field
 from gpuload.fields.motion import Placement
-from gpuload.fields.rows import BoundField, DatasetView, PixelField, flat, lengths_of, rows_of_numbers
+from gpuload.fields.rows import (
+    BoundField,
+    DatasetView,
+    PixelField,
+    flat,
+    lengths_of,
+    rows_of_numbers,
+)
 from gpuload.machine.untrusted import parse_json
 from gpuload.pictures import name_of
 from gpuload.types import I64, ClassNames, WidthHeight
@@ -28,8 +35,16 @@ from gpuload.types import I64, ClassNames, WidthHeight
 T = TypeVar("T")
 
 NAME = text("the name of a packed field")  # the rule for `FieldSpec.name`
-LARGEST = 1e30  # of a coordinate or an area: however far it is zoomed, it is still a float32
-FAULTS = (ValueError, TypeError, KeyError, IndexError, OverflowError)  # of a value that is not of a kind
+LARGEST = (
+    1e30  # of a coordinate or an area: however far it is zoomed, it is still a float32
+)
+FAULTS = (
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    OverflowError,
+)  # of a value that is not of a kind
 
 _CLASSES = (str, int, float, np.number)
 _WHOLE = re.compile(r"[+-]?\d{1,100}")  # `int` refuses thousands of digits
@@ -74,7 +89,11 @@ class Origin(NamedTuple):
         """ "sample 3 ('cats/3.jpg')", or "sample 3" without a name."""
         name = str(self.names[row]) if row < len(self.names) else ""
         is_number = name.rstrip(".").isdecimal() and name.endswith(".")
-        return f"sample {row}" if not name or is_number else f"sample {row} ({shown(name)})"
+        return (
+            f"sample {row}"
+            if not name or is_number
+            else f"sample {row} ({shown(name)})"
+        )
 
 
 class BadRows(NamedTuple):
@@ -152,7 +171,9 @@ class Kind:
         """Names of the field's class numbers. set_classes: the class names of the data set."""
         return set_classes if self.names_set_classes else field.classes
 
-    def hub_feature(self, field: Field, classes: ClassNames, dimensions: Set[int]) -> dict[str, Any]:
+    def hub_feature(
+        self, field: Field, classes: ClassNames, dimensions: Set[int]
+    ) -> dict[str, Any]:
         """The type of its tar member in Hugging Face's `datasets`, as dataset cards write it.
 
         Args:
@@ -210,10 +231,19 @@ class Kind:
     def parse_cells(self, cells: Sequence[Any]) -> Any:
         """The value for `parse` from one row of `parse_column`, usually of one cell."""
         if len(cells) > 1:
-            raise ValueError(f"a field of kind {self.name!r} takes one column, {len(cells)} are given")
+            raise ValueError(
+                f"a field of kind {self.name!r} takes one column, {len(cells)} are given"
+            )
         return self.parse_cell(cells[0])
 
-    def parse(self, where: Origin, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
+    def parse(
+        self,
+        where: Origin,
+        name: str,
+        values: Sequence[Any],
+        classes: ClassNames,
+        detail: str,
+    ) -> Parsed:
         """The field and its columns of a listing, from one value per sample.
 
         where: the subject of all messages. classes: names by number, if the source knows them. detail: see `detail`.
@@ -229,7 +259,9 @@ class Kind:
 
     # In the packer
 
-    def move(self, field: Field, value: Mapping[str, Any], placement: Placement) -> Mapping[str, Any]:
+    def move(
+        self, field: Field, value: Mapping[str, Any], placement: Placement
+    ) -> Mapping[str, Any]:
         """A sample's columns, moved with its image.
 
         Raises:
@@ -249,7 +281,9 @@ class Kind:
         moved = self.move(field, value, placement)
         return Member(self.dump(field, moved), 0, moved)
 
-    def remarks(self, field: Field, value: Mapping[str, Any], placement: Placement) -> Counter[str]:
+    def remarks(
+        self, field: Field, value: Mapping[str, Any], placement: Placement
+    ) -> Counter[str]:
         """Notes for the user about a sample's value: counts by a sentence with "{}" for the sum over all samples."""
         return Counter()
 
@@ -258,7 +292,11 @@ class Kind:
         import pyarrow.compute as pc  # takes 30 ms, which workers are spared
 
         names = [] if self.stays_in_shard else list(self.columns(field))
-        flat_ones = [samples.column(name) for name in names if not pa.types.is_nested(samples.column(name).type)]
+        flat_ones = [
+            samples.column(name)
+            for name in names
+            if not pa.types.is_nested(samples.column(name).type)
+        ]
         sizes = np.full(len(samples), 0 if flat_ones or self.entry_bytes else 512)
         for column in flat_ones:
             sizes = sizes + pc.binary_length(column.cast(pa.large_string())).to_numpy()
@@ -271,8 +309,15 @@ class Kind:
 
     def dump(self, field: Field, values: Mapping[str, Any]) -> bytes:
         """The content of a tar member, from the values of the index columns; by default it is JSON."""
-        columns = [_shortest(values[name], type_) for name, type_ in self.columns(field).items()]
-        return json.dumps(dict(zip(self.json_names, columns, strict=True)) if self.json_names else columns[0]).encode()
+        columns = [
+            _shortest(values[name], type_)
+            for name, type_ in self.columns(field).items()
+        ]
+        return json.dumps(
+            dict(zip(self.json_names, columns, strict=True))
+            if self.json_names
+            else columns[0]
+        ).encode()
 
     def load(self, field: Field, content: bytes) -> dict[str, Any]:
         """The inverse of `dump`.
@@ -283,17 +328,30 @@ class Kind:
         if not (names := list(self.columns(field))):
             return {}
         found: Any = parse_json(content)
-        return dict(zip(names, [found[name] for name in self.json_names] or [found], strict=True))
+        return dict(
+            zip(
+                names, [found[name] for name in self.json_names] or [found], strict=True
+            )
+        )
 
     def guess(self, member: str, content: Callable[[], bytes]) -> Field | None:
         """The field of a tar member in shards packed by other tools; None if the member is not of this kind.
 
         member: its extension. content: reads its data.
         """
-        return Field(self.role or self.name, self.name, member) if member in self.members else None
+        return (
+            Field(self.role or self.name, self.name, member)
+            if member in self.members
+            else None
+        )
 
     def find_fault(
-        self, field: Field, row: Mapping[str, Any], content: bytes, header: int, image_size: ImageSize
+        self,
+        field: Field,
+        row: Mapping[str, Any],
+        content: bytes,
+        header: int,
+        image_size: ImageSize,
     ) -> str:
         """The fault of a stored value, as a sentence about the field; "" if it is sound.
 
@@ -310,7 +368,9 @@ class Kind:
 
     # For a person
 
-    def look(self, field: Field, row: Mapping[str, Any], read: Callable[[], bytes]) -> dict[str, Any]:
+    def look(
+        self, field: Field, row: Mapping[str, Any], read: Callable[[], bytes]
+    ) -> dict[str, Any]:
         """A stored value as numbers, text, NumPy arrays in pixels of the stored image, or a picture, by name.
 
         row: the sample's row of the index. read: reads the member's data, without its header.
@@ -320,23 +380,34 @@ class Kind:
         """
         return {field.name: row[field.name]}
 
-    def look_at_batch(self, field: Field, spec: Any, value: Any, row: int) -> dict[str, Any]:
+    def look_at_batch(
+        self, field: Field, spec: Any, value: Any, row: int
+    ) -> dict[str, Any]:
         """The same of a sample in a batch, in pixels of its image; only of kinds that are drawn.
 
         spec: with which the field was requested. value: of the batch, for one view, as NumPy arrays.
         """
         return {}
 
-    def draw(self, field: Field, picture: Image.Image, found: Mapping[str, Any]) -> Image.Image:
+    def draw(
+        self, field: Field, picture: Image.Image, found: Mapping[str, Any]
+    ) -> Image.Image:
         """The picture with the value drawn on it. found: what `look` gives. A picture may be drawn on in place."""
         return picture
 
-    def texts(self, field: Field, found: Mapping[str, Any], classes: ClassNames) -> dict[str, str]:
+    def texts(
+        self, field: Field, found: Mapping[str, Any], classes: ClassNames
+    ) -> dict[str, str]:
         """What `look` gives, each in one line. classes: as `class_names` gives them."""
-        texts = {name: _plain(found[name]) for name in (field.name, *self.companions(field.name))}
+        texts = {
+            name: _plain(found[name])
+            for name in (field.name, *self.companions(field.name))
+        }
         if column := self.class_column(field):
             numbers = np.atleast_1d(np.array(found[column], np.int64)).tolist()
-            texts[column] = ", ".join(f"{name_of(number, classes)} ({number})" for number in numbers)
+            texts[column] = ", ".join(
+                f"{name_of(number, classes)} ({number})" for number in numbers
+            )
         return texts
 
     def caption(self, field: Field, spec: Any, value: Any, classes: ClassNames) -> str:
@@ -351,14 +422,23 @@ class Kind:
         Nulls, and members that lie outside of the shard, have been refused before. By default: lists of one field that
         differ in length, coordinates beyond `LARGEST`, and negative whole numbers.
         """
-        lists = {name: rows.column(name) for name, kind in self.columns(field).items() if pa.types.is_list(kind)}
+        lists = {
+            name: rows.column(name)
+            for name, kind in self.columns(field).items()
+            if pa.types.is_list(kind)
+        }
         first = [lengths_of(column) for column in lists.values()][:1]
         for name, column in lists.items():
             counts, numbers = lengths_of(column), flat(column)
             is_float = numbers.dtype.kind == "f"
-            yield BadRows(np.flatnonzero(counts != first[0]), _differing(field.name, first[0], name, counts))
+            yield BadRows(
+                np.flatnonzero(counts != first[0]),
+                _differing(field.name, first[0], name, counts),
+            )
             wrong = ~(np.abs(numbers) <= LARGEST) if is_float else numbers < 0
-            yield BadRows(rows_of_numbers(column)[wrong], _beyond(name, column, is_float))
+            yield BadRows(
+                rows_of_numbers(column)[wrong], _beyond(name, column, is_float)
+            )
 
     def meaning(self, field: Field, set_classes: ClassNames) -> dict[str, object]:
         """Properties that must be equal in all data sets of a mixture, by the words that messages use."""
@@ -369,7 +449,9 @@ class Kind:
             "classes": self.class_names(field, set_classes),
         }
 
-    def bind(self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]) -> BoundField | PixelField:
+    def bind(
+        self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]
+    ) -> BoundField | PixelField:
         """The bound field, which takes values from batches. spec: one of `specs`, or None for the default form.
 
         Raises:
@@ -381,16 +463,24 @@ class Kind:
         return self.bound(field, tuple(self.columns(field)), spec, datasets)
 
 
-def _differing(first: str, expected: I64, name: str, counts: I64) -> Callable[[int], str]:
-    return lambda row: f"{expected[row]} entries in {first!r} and {counts[row]} in {name!r}"
+def _differing(
+    first: str, expected: I64, name: str, counts: I64
+) -> Callable[[int], str]:
+    return lambda row: (
+        f"{expected[row]} entries in {first!r} and {counts[row]} in {name!r}"
+    )
 
 
 def _beyond(name: str, column: Any, is_float: bool) -> Callable[[int], str]:
     expected = f"numbers up to {LARGEST:g}" if is_float else "numbers from 0"
-    return lambda row: f"its {name!r} as {str(column[row].as_py())[:80]}, expected {expected}"
+    return lambda row: (
+        f"its {name!r} as {str(column[row].as_py())[:80]}, expected {expected}"
+    )
 
 
-def _hub_feature(column: pa.DataType, classes: ClassNames, text_type: str) -> dict[str, Any]:
+def _hub_feature(
+    column: pa.DataType, classes: ClassNames, text_type: str
+) -> dict[str, Any]:
     if pa.types.is_nested(column):
         return {"list": _hub_feature(column.value_type, classes, text_type)}
     if pa.types.is_large_string(column):
@@ -413,7 +503,11 @@ def _shortest(value: Any, of: pa.DataType) -> Any:
     """A column's value, in which each float32 is the shortest decimal that reads back as it."""
     while pa.types.is_nested(of):
         of = of.value_type
-    return np.array(value, np.float32).astype(str).astype(np.float64).tolist() if of == pa.float32() else value
+    return (
+        np.array(value, np.float32).astype(str).astype(np.float64).tolist()
+        if of == pa.float32()
+        else value
+    )
 
 
 # Values as people write them
@@ -473,11 +567,28 @@ def separator_of(cells: Sequence[Any]) -> str | None:
 
     One cell cannot tell: "fire truck" is one word in a column where another cell is "fire truck, car".
     """
-    texts = [cell for cell in cells if isinstance(cell, str) and not cell.lstrip().startswith("[")]
-    return next((separator for separator in _SEPARATORS if any(separator in text for text in texts)), None)
+    texts = [
+        cell
+        for cell in cells
+        if isinstance(cell, str) and not cell.lstrip().startswith("[")
+    ]
+    return next(
+        (
+            separator
+            for separator in _SEPARATORS
+            if any(separator in text for text in texts)
+        ),
+        None,
+    )
 
 
-def read_each(where: Origin, name: str, values: Sequence[Any], read: Callable[[Any], T], expected: str) -> list[T]:
+def read_each(
+    where: Origin,
+    name: str,
+    values: Sequence[Any],
+    read: Callable[[Any], T],
+    expected: str,
+) -> list[T]:
     """The values of all samples, each read by a function that raises one of `FAULTS` if it is not as `expected`.
 
     Raises:
@@ -486,7 +597,9 @@ def read_each(where: Origin, name: str, values: Sequence[Any], read: Callable[[A
     found = []
     for row, value in enumerate(values):
         try:
-            with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and refused
+            with np.errstate(
+                over="ignore"
+            ):  # what float32 cannot hold is infinite, and refused
                 found.append(read(value))
         except FAULTS as error:
             raise SourceError(
@@ -497,7 +610,11 @@ def read_each(where: Origin, name: str, values: Sequence[Any], read: Callable[[A
 
 
 def number_classes(
-    where: Origin, name: str, values: Sequence[Any], classes: ClassNames, rows: Sequence[int] | None = None
+    where: Origin,
+    name: str,
+    values: Sequence[Any],
+    classes: ClassNames,
+    rows: Sequence[int] | None = None,
 ) -> tuple[I64, ClassNames]:
     """int64 (N,): class numbers from numbers, or from names, which are numbered in sorted order; and the names.
 
@@ -508,38 +625,73 @@ def number_classes(
             number nor name; two texts are one number, or a text holds several numbers.
     """
 
-    def refuse(expected: str, wrong: Sequence[Any], advice: str = "Correct them") -> SourceError:
+    def refuse(
+        expected: str, wrong: Sequence[Any], advice: str = "Correct them"
+    ) -> SourceError:
         some = some_of(sorted(str(one)[:60] for one in wrong))
-        first = next(number for number, value in enumerate(values) if any(value is one for one in wrong))
+        first = next(
+            number
+            for number, value in enumerate(values)
+            if any(value is one for one in wrong)
+        )
         sample = where.sample(first if rows is None else int(rows[first]))
         return SourceError(
             f"{where}: classes of {name!r} must be {expected}; found {some}, first in {sample}. {advice}"
         )
 
-    if others := [value for value in values if not isinstance(value, _CLASSES) or not str(value).strip()]:
+    if others := [
+        value
+        for value in values
+        if not isinstance(value, _CLASSES) or not str(value).strip()
+    ]:
         raise refuse("numbers or names", others)
     different = dict.fromkeys(values)
     if all(map(is_whole, different)):
         number_of: dict[Any, int] = {value: int(value) for value in different}
         most = 2**63 if classes is None else len(classes)
-        if wrong := [value for value, number in number_of.items() if not 0 <= number < most]:
-            advice = _UNLABELLED if any(number_of[value] == -1 for value in wrong) else "Correct them"
-            raise refuse("numbered from 0" if classes is None else f"in 0..{most - 1}", wrong, advice)
+        if wrong := [
+            value for value, number in number_of.items() if not 0 <= number < most
+        ]:
+            advice = (
+                _UNLABELLED
+                if any(number_of[value] == -1 for value in wrong)
+                else "Correct them"
+            )
+            raise refuse(
+                "numbered from 0" if classes is None else f"in 0..{most - 1}",
+                wrong,
+                advice,
+            )
         if alike := _written_differently(number_of):
-            raise refuse("written alike, or with a letter where they are names", alike, "Correct one of them")
+            raise refuse(
+                "written alike, or with a letter where they are names",
+                alike,
+                "Correct one of them",
+            )
     elif all(map(is_number, different)):
         wrong = [value for value in different if not is_whole(value)]
-        raise refuse("whole numbers or names; numbers to be predicted are a target (--column target=…)", wrong)
-    elif others := [value for value in different if not isinstance(value, str)]:  # NaN is a missing name
+        raise refuse(
+            "whole numbers or names; numbers to be predicted are a target (--column target=…)",
+            wrong,
+        )
+    elif others := [
+        value for value in different if not isinstance(value, str)
+    ]:  # NaN is a missing name
         raise refuse("all numbers or all names", others)
     else:
         if classes is None and all(map(_NUMBERS.fullmatch, different)):
             several = [value for value in different if not is_whole(value)]
-            raise refuse("one for each sample", several, "Give --column labels=NAME for a column of several classes")
+            raise refuse(
+                "one for each sample",
+                several,
+                "Give --column labels=NAME for a column of several classes",
+            )
         names = {value: value.strip() for value in different}
         classes = tuple(sorted(set(names.values()))) if classes is None else classes
         numbers = {known.strip(): number for number, known in enumerate(classes)}
-        if unknown := [value for value, stripped in names.items() if stripped not in numbers]:
+        if unknown := [
+            value for value, stripped in names.items() if stripped not in numbers
+        ]:
             raise refuse("in the source's list of classes", unknown)
         number_of = {value: numbers[known] for value, known in names.items()}
     return np.array([number_of[value] for value in values], np.int64), classes

@@ -46,7 +46,11 @@ class Crops(NamedTuple):
 
     def own_sizes(self, size: HeightWidth) -> I64:
         """int64 (N, 2): the height and width of each output. size: of the batch."""
-        return np.broadcast_to(np.array(size), self.start.shape) if self.sizes is None else self.sizes
+        return (
+            np.broadcast_to(np.array(size), self.start.shape)
+            if self.sizes is None
+            else self.sizes
+        )
 
     def covered(self, size: HeightWidth, sources: I64) -> I64:
         """int64 (N, 4): top, left, bottom and right of the part of each output image that its stored image covers, at
@@ -58,7 +62,10 @@ class Crops(NamedTuple):
         step = (last - first) / own
         low = np.clip(np.rint(-first / step), 0, own - 1)
         high = np.clip(np.rint((sources - first) / step), low + 1, own)
-        low, high = np.where(flipped, own - high, low), np.where(flipped, own - low, high)
+        low, high = (
+            np.where(flipped, own - high, low),
+            np.where(flipped, own - low, high),
+        )
         return np.concatenate([low, high], axis=1).astype(np.int64)
 
 
@@ -84,7 +91,11 @@ class Motion(NamedTuple):
 
     def extents(self, images: I64) -> F64:
         """float64 (1, 1, 2), or (T, 1, 2) where outputs have their own sizes: width and height of each thing's one."""
-        sizes = np.array([self.size]) if self.crops.sizes is None else self.crops.sizes[images]
+        sizes = (
+            np.array([self.size])
+            if self.crops.sizes is None
+            else self.crops.sizes[images]
+        )
         return sizes[:, None, ::-1].astype(np.float64)
 
     def flips(self, images: I64) -> Bools:
@@ -103,13 +114,22 @@ class Motion(NamedTuple):
             return points
         maps = self.affine[images, None]
         # A tenth of einsum's time.
-        moved: F64 = points[..., :1] * maps[..., 0] + points[..., 1:] * maps[..., 1] + maps[..., 2]
+        moved: F64 = (
+            points[..., :1] * maps[..., 0]
+            + points[..., 1:] * maps[..., 1]
+            + maps[..., 2]
+        )
         return moved if self.affine.shape[1] == 2 else moved[..., :2] / moved[..., 2:]
 
 
 _Transpose = Image.Transpose
 # How Exif's orientations that exchange width and height turn an image.
-_TURNS = {5: _Transpose.TRANSPOSE, 6: _Transpose.ROTATE_270, 7: _Transpose.TRANSVERSE, 8: _Transpose.ROTATE_90}
+_TURNS = {
+    5: _Transpose.TRANSPOSE,
+    6: _Transpose.ROTATE_270,
+    7: _Transpose.TRANSVERSE,
+    8: _Transpose.ROTATE_90,
+}
 
 
 class Placement(NamedTuple):
@@ -129,7 +149,12 @@ class Placement(NamedTuple):
 
     @property
     def changes(self) -> bool:
-        return self.source != self.canvas or self.resized != self.canvas or self.corner != (0, 0) or self.turn != 1
+        return (
+            self.source != self.canvas
+            or self.resized != self.canvas
+            or self.corner != (0, 0)
+            or self.turn != 1
+        )
 
     def move_points(self, points: F32) -> F64:
         """float64: points (..., 2), given as x, y in pixels of the source, in pixels of the canvas or outside it."""
@@ -168,12 +193,18 @@ def place_boxes(boxes: Any, placement: Placement) -> tuple[F64, I64]:
     """float64 (M, 4): the boxes moved with their image and clipped to the canvas; and the numbers of those of which
     something is left on it."""
     corners = np.array(boxes, np.float32).reshape(-1, 2, 2)
-    turned = np.sort(placement.move_points(corners), axis=1)  # another corner may be the upper left one
+    turned = np.sort(
+        placement.move_points(corners), axis=1
+    )  # another corner may be the upper left one
     moved = np.clip(turned, 0, placement.canvas).reshape(-1, 4)
-    return moved, np.flatnonzero((moved[:, 2] > moved[:, 0]) & (moved[:, 3] > moved[:, 1]))
+    return moved, np.flatnonzero(
+        (moved[:, 2] > moved[:, 0]) & (moved[:, 3] > moved[:, 1])
+    )
 
 
-def place(source: WidthHeight, size: WidthHeight | None, fit: Fit, enlarge: bool) -> Placement:
+def place(
+    source: WidthHeight, size: WidthHeight | None, fit: Fit, enlarge: bool
+) -> Placement:
     """The placement of an image of `source` pixels, (width, height).
 
     size: None keeps the image's size.
@@ -187,7 +218,9 @@ def place(source: WidthHeight, size: WidthHeight | None, fit: Fit, enlarge: bool
         return Placement(source, source, (0, 0), source)
     wide, high = size[0] / source[0], size[1] / source[1]
     if fit == "stretch":
-        resized = size if enlarge else (min(size[0], source[0]), min(size[1], source[1]))
+        resized = (
+            size if enlarge else (min(size[0], source[0]), min(size[1], source[1]))
+        )
         return Placement(source, resized, (0, 0), resized)
     scale = min(wide, high) if fit in ("longest", "pad") else max(wide, high)
     if not enlarge:
@@ -195,6 +228,8 @@ def place(source: WidthHeight, size: WidthHeight | None, fit: Fit, enlarge: bool
     resized = (max(1, round(source[0] * scale)), max(1, round(source[1] * scale)))
     if fit in ("shortest", "longest"):
         return Placement(source, resized, (0, 0), resized)
-    canvas = size if fit == "pad" else (min(size[0], resized[0]), min(size[1], resized[1]))
+    canvas = (
+        size if fit == "pad" else (min(size[0], resized[0]), min(size[1], resized[1]))
+    )
     corner = ((canvas[0] - resized[0]) // 2, (canvas[1] - resized[1]) // 2)
     return Placement(source, resized, corner, canvas)

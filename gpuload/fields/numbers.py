@@ -27,14 +27,26 @@ from gpuload.fields.kind import (
     separator_of,
 )
 from gpuload.fields.motion import Placement
-from gpuload.fields.rows import BoundField, Rows, flat, joined_lists, lengths_of, pad_all, rows_of, split_rows
+from gpuload.fields.rows import (
+    BoundField,
+    Rows,
+    flat,
+    joined_lists,
+    lengths_of,
+    pad_all,
+    rows_of,
+    split_rows,
+)
 from gpuload.headers.npy import read_array
 from gpuload.pictures import name_of
 from gpuload.types import F32, I64, Array, ClassNames
 
 BACKGROUND = "background"  # the packer's name for the class of images without an object
 
-_MOST_NAMES, _LEAST_WEIGHT = 3, 0.05  # classes under a picture, and the weight in a mixed label from which one counts
+_MOST_NAMES, _LEAST_WEIGHT = (
+    3,
+    0.05,
+)  # classes under a picture, and the weight in a mixed label from which one counts
 _INT64 = whole(-(2**63), 2**63 - 1, "a whole number of 64 bits")
 _NO_BYTES = np.empty(0, np.uint8)
 # The largest item in bytes that torch.from_numpy accepts: bool, integers, floats up to 64 bits, complex up to 128.
@@ -122,7 +134,9 @@ class BoundHot(BoundField):
     def prepare(self) -> None:
         spec, is_one = self.spec, isinstance(self.spec, OneHot)
         names = (self.datasets[0].classes if is_one else self.field.classes) or ()
-        first = int(is_one and spec.background)  # column of the first class that is not the background
+        first = int(
+            is_one and spec.background
+        )  # column of the first class that is not the background
         has_own = [not is_one or name != BACKGROUND for name in names]
         needed = first + sum(has_own)
         self._count = needed if spec.num_classes is None else spec.num_classes
@@ -132,9 +146,13 @@ class BoundHot(BoundField):
                 f"{self.datasets[0].folder} has {counted(len(names), 'class', 'classes')} with names. Give a larger "
                 "num_classes"
             )
-        known = np.array(has_own if is_one and names else [True] * (self._count - first))
+        known = np.array(
+            has_own if is_one and names else [True] * (self._count - first)
+        )
         # Column of each class, -1 for none; the last entry is for negative class numbers.
-        self._column_of = np.append(np.where(known, np.cumsum(known) - 1 + first, first - 1), first - 1)
+        self._column_of = np.append(
+            np.where(known, np.cumsum(known) - 1 + first, first - 1), first - 1
+        )
 
     def values(self, rows: Rows) -> F32:
         numbers, of_rows = rows.columns[self.name], np.arange(len(rows))
@@ -174,18 +192,32 @@ class BoundArray(BoundField):
     def values(self, rows: Rows) -> Array | PaddedTokens:
         shapes = rows.columns[self.columns[0]]
         # The views may be unaligned.
-        joined = np.concatenate([_NO_BYTES, *rows.members[self.name]]).view(self._stored)
+        joined = np.concatenate([_NO_BYTES, *rows.members[self.name]]).view(
+            self._stored
+        )
         elements = joined.astype(self._stored.newbyteorder("="), copy=False)
         if self.spec is not None:
-            self._check(rows, (lengths_of(shapes) == 1).tolist(), "tokens in one dimension. Pack it again with one")
+            self._check(
+                rows,
+                (lengths_of(shapes) == 1).tolist(),
+                "tokens in one dimension. Pack it again with one",
+            )
             lengths, tokens = flat(shapes).astype(np.int64), elements.astype(np.int64)
-            return PaddedTokens(*pad_all(lengths, self.spec.max_length, (tokens, self.spec.pad)))
+            return PaddedTokens(
+                *pad_all(lengths, self.spec.max_length, (tokens, self.spec.pad))
+            )
         # Without samples, of the first sample's array: O(1), where checking all samples would cost O(samples).
-        first = shapes[0].as_py() if len(rows) else self.datasets[0].first_row().column(self.columns[0])[0].as_py()
+        first = (
+            shapes[0].as_py()
+            if len(rows)
+            else self.datasets[0].first_row().column(self.columns[0])[0].as_py()
+        )
         alike = (lengths_of(shapes) == len(first)).all()
         if not alike or (flat(shapes).reshape(len(rows), len(first)) != first).any():
             expected = f"{tuple(first)} as of the batch's first. Tokens({self.name!r}) pads arrays of one dimension"
-            self._check(rows, [shape == first for shape in shapes.to_pylist()], expected)
+            self._check(
+                rows, [shape == first for shape in shapes.to_pylist()], expected
+            )
         return elements.reshape(len(rows), *first)
 
     def _check(self, rows: Rows, fits: Sequence[bool], expected: str) -> None:
@@ -194,7 +226,9 @@ class BoundArray(BoundField):
             row = fits.index(False)
             shape = tuple(rows.columns[self.columns[0]][row].as_py())
             sample = rows.sample_name(self.datasets, row)
-            raise DecodeError(f"{sample}: its {self.name!r} has shape {shape}, expected {expected}")
+            raise DecodeError(
+                f"{sample}: its {self.name!r} has shape {shape}, expected {expected}"
+            )
 
 
 class ClassKind(Kind):
@@ -206,7 +240,13 @@ class ClassKind(Kind):
     bound = BoundHot
     plain: ClassVar[type[BoundField] | None] = BoundIntegers
     keys: ClassVar[tuple[str, ...]] = (LABEL.name,)
-    usual_names: ClassVar[tuple[str, ...]] = ("label", "class", "target", "y", "fine_label")
+    usual_names: ClassVar[tuple[str, ...]] = (
+        "label",
+        "class",
+        "target",
+        "y",
+        "fine_label",
+    )
     in_tables = True
     members: ClassVar[tuple[str, ...]] = (LABEL.member,)
     names_set_classes = True
@@ -217,7 +257,14 @@ class ClassKind(Kind):
     def class_column(self, field: Field) -> str | None:
         return field.name
 
-    def parse(self, where: Origin, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
+    def parse(
+        self,
+        where: Origin,
+        name: str,
+        values: Sequence[Any],
+        classes: ClassNames,
+        detail: str,
+    ) -> Parsed:
         """The field's `classes` are the names, which a listing takes as those of the data set."""
         numbers, names = number_classes(where, LABEL.name, values, classes)
         return Field(LABEL.name, LABEL.kind, LABEL.member, names), [pa.array(numbers)]
@@ -229,13 +276,21 @@ class ClassKind(Kind):
         """The class of a number; of a row of weights, the classes with the largest."""
         if np.ndim(value) == 0:
             return name_of(int(value), classes)
-        if classes is not None and isinstance(spec, OneHot):  # which moves the background's column
+        if classes is not None and isinstance(
+            spec, OneHot
+        ):  # which moves the background's column
             others = tuple(name for name in classes if name != BACKGROUND)
             classes = (BACKGROUND, *others) if spec.background else others
         weights = np.asarray(value, np.float64)
-        order = [int(n) for n in np.argsort(-weights, kind="stable")[:_MOST_NAMES] if weights[n] >= _LEAST_WEIGHT]
+        order = [
+            int(n)
+            for n in np.argsort(-weights, kind="stable")[:_MOST_NAMES]
+            if weights[n] >= _LEAST_WEIGHT
+        ]
         whole = all(weights[n] > 0.99 for n in order)
-        return ", ".join(name_of(n, classes) + ("" if whole else f" {weights[n]:.2f}") for n in order)
+        return ", ".join(
+            name_of(n, classes) + ("" if whole else f" {weights[n]:.2f}") for n in order
+        )
 
 
 class LabelsKind(ClassKind):
@@ -258,13 +313,24 @@ class LabelsKind(ClassKind):
         separator = separator_of(cells)
         return read_cells(cells, lambda cell: parse_list(cell, separator))
 
-    def parse(self, where: Origin, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
+    def parse(
+        self,
+        where: Origin,
+        name: str,
+        values: Sequence[Any],
+        classes: ClassNames,
+        detail: str,
+    ) -> Parsed:
         """Class numbers from lists of integers or of names."""
         rows = read_each(where, name, values, list, "a list of classes")
         counts = list(map(len, rows))
         places = np.repeat(np.arange(len(rows)), counts).tolist()
-        numbers, names = number_classes(where, name, [value for row in rows for value in row], classes, places)
-        return Field(name, self.name, f"{name}.json", names), [joined_lists(split_rows(numbers, counts))]
+        numbers, names = number_classes(
+            where, name, [value for row in rows for value in row], classes, places
+        )
+        return Field(name, self.name, f"{name}.json", names), [
+            joined_lists(split_rows(numbers, counts))
+        ]
 
     def load(self, field: Field, content: bytes) -> dict[str, Any]:
         return Kind.load(self, field, content)
@@ -286,9 +352,15 @@ class ArrayKind(Kind):
             dtype = np.dtype(field.dtype or "?O")
         except Exception:  # of Python's parser, too
             return f"there is no dtype {field.dtype!r}"
-        return "" if dtype.itemsize and not dtype.hasobject else f"its arrays cannot be of dtype {field.dtype!r}"
+        return (
+            ""
+            if dtype.itemsize and not dtype.hasobject
+            else f"its arrays cannot be of dtype {field.dtype!r}"
+        )
 
-    def hub_feature(self, field: Field, classes: ClassNames, dimensions: Set[int]) -> dict[str, Any]:
+    def hub_feature(
+        self, field: Field, classes: ClassNames, dimensions: Set[int]
+    ) -> dict[str, Any]:
         """Nested lists of numbers or texts, where Arrow has the type and all arrays have as many dimensions."""
         dtype = np.dtype(field.dtype)
         is_number = dtype.isnative and dtype.kind in "biuf" and dtype.itemsize <= 8
@@ -302,15 +374,30 @@ class ArrayKind(Kind):
     def detail(self, value: Any) -> str:
         return str(np.asarray(value).dtype.str)
 
-    def parse(self, where: Origin, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
-        return Field(name, self.name, f"{name}.npy", dtype=detail), [pa.array(values, pa.large_string())]
+    def parse(
+        self,
+        where: Origin,
+        name: str,
+        values: Sequence[Any],
+        classes: ClassNames,
+        detail: str,
+    ) -> Parsed:
+        return Field(name, self.name, f"{name}.npy", dtype=detail), [
+            pa.array(values, pa.large_string())
+        ]
 
     def store(self, field: Field, value: Any, placement: Placement) -> Member:
         array = np.ascontiguousarray(value)
         if array.dtype.str != field.dtype:
-            raise DecodeError(f"{field.name!r} is an array of {array.dtype.str}, the first one is of {field.dtype}")
+            raise DecodeError(
+                f"{field.name!r} is an array of {array.dtype.str}, the first one is of {field.dtype}"
+            )
         header = npy_header(array)
-        return Member(header + array.tobytes(), len(header), {f"{field.name}_shape": list(array.shape)})
+        return Member(
+            header + array.tobytes(),
+            len(header),
+            {f"{field.name}_shape": list(array.shape)},
+        )
 
     def load(self, field: Field, content: bytes) -> dict[str, Any]:
         return {f"{field.name}_shape": list(read_array(content).shape)}
@@ -319,25 +406,43 @@ class ArrayKind(Kind):
         name, _, extension = member.rpartition(".")
         if extension != "npy":
             return None
-        return Field(name or self.name, self.name, member, dtype=read_array(content()).dtype.str)
+        return Field(
+            name or self.name, self.name, member, dtype=read_array(content()).dtype.str
+        )
 
-    def find_fault(self, field: Field, row: Mapping[str, Any], content: bytes, header: int, image_size: Any) -> str:
-        return array_fault(content, header, tuple(row[f"{field.name}_shape"]), field.dtype)
+    def find_fault(
+        self,
+        field: Field,
+        row: Mapping[str, Any],
+        content: bytes,
+        header: int,
+        image_size: Any,
+    ) -> str:
+        return array_fault(
+            content, header, tuple(row[f"{field.name}_shape"]), field.dtype
+        )
 
-    def look(self, field: Field, row: Mapping[str, Any], read: Callable[[], bytes]) -> dict[str, Any]:
+    def look(
+        self, field: Field, row: Mapping[str, Any], read: Callable[[], bytes]
+    ) -> dict[str, Any]:
         elements = np.frombuffer(read(), np.dtype(field.dtype))
         return {field.name: elements.reshape(row[f"{field.name}_shape"]).copy()}
 
     def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:
         """Members that are not as large as an array of their shape."""
-        shapes, size = rows.column(f"{field.name}_shape"), rows.column(field.bytes_column).to_numpy()
+        shapes, size = (
+            rows.column(f"{field.name}_shape"),
+            rows.column(field.bytes_column).to_numpy(),
+        )
         sides = flat(shapes).astype(np.float64)
         # Products in float64, which do not overflow: exact up to 2**53, and larger than any shard beyond.
         needed = np.full(len(size), float(np.dtype(field.dtype).itemsize))
         np.multiply.at(needed, rows_of(shapes), np.where(sides < 0, np.nan, sides))
         yield BadRows(
             np.flatnonzero(~(needed == size)),
-            lambda row: f"its {field.name!r} as {size[row]:,} bytes for an array of shape {tuple(shapes[row].as_py())}",
+            lambda row: (
+                f"its {field.name!r} as {size[row]:,} bytes for an array of shape {tuple(shapes[row].as_py())}"
+            ),
         )
 
 
@@ -352,13 +457,21 @@ def nested_lists(dtype: str, depth: int) -> dict[str, Any]:
 def npy_header(array: npt.NDArray[np.generic]) -> bytes:
     """The bytes before the elements of a C-ordered array in a `.npy` file of format 1.0."""
     file = io.BytesIO()
-    np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+    np.lib.format.write_array_header_1_0(
+        file, np.lib.format.header_data_from_array_1_0(array)
+    )
     return file.getvalue()
 
 
-def array_fault(content: bytes, header: int, shape: tuple[int, ...], dtype: str | None) -> str:
+def array_fault(
+    content: bytes, header: int, shape: tuple[int, ...], dtype: str | None
+) -> str:
     """`Kind.find_fault` for a `.npy` member that should hold an array of this shape and dtype."""
     array = read_array(content)
-    if array.shape != shape or array.dtype.str != dtype or content[header:] != array.tobytes():
+    if (
+        array.shape != shape
+        or array.dtype.str != dtype
+        or content[header:] != array.tobytes()
+    ):
         return f"is an array {array.shape} of {array.dtype.str}, the index says {shape} of {dtype}"
     return ""

@@ -58,7 +58,9 @@ def kind_of(field: Field) -> Kind:
 
 
 def draw_fields(
-    picture: Image.Image, fields: Iterable[Field], look: Callable[[Field], Mapping[str, Any]]
+    picture: Image.Image,
+    fields: Iterable[Field],
+    look: Callable[[Field], Mapping[str, Any]],
 ) -> Image.Image:
     """A picture with these fields drawn on it. look: gives what `Kind.draw` takes."""
     for field in sorted(fields, key=lambda field: not kind_of(field).lies_beneath):
@@ -98,7 +100,9 @@ def _top_left(rows: Rows) -> Value:
     def of(motion: Motion) -> I64:
         begin, end = motion.crops.edges
         before = np.where(motion.crops.flipped, rows.sizes - end, begin)
-        return np.rint(before * motion.crops.own_sizes(motion.size) / np.maximum(end - begin, 1e-6)).astype(np.int64)
+        return np.rint(
+            before * motion.crops.own_sizes(motion.size) / np.maximum(end - begin, 1e-6)
+        ).astype(np.int64)
 
     return rows.per_view(of)
 
@@ -109,7 +113,9 @@ def _pixel_mask(rows: Rows) -> Value:
 
     def of(motion: Motion) -> Bools:
         shown = np.zeros((len(sources), *motion.size), np.bool_)
-        for row, (top, left, bottom, right) in enumerate(motion.crops.covered(motion.size, sources).tolist()):
+        for row, (top, left, bottom, right) in enumerate(
+            motion.crops.covered(motion.size, sources).tolist()
+        ):
             shown[row, top:bottom, left:right] = True
         return shown
 
@@ -132,7 +138,9 @@ _UNLESS_PACKED: dict[str, tuple[Callable[[Rows], Value], tuple[str, ...]]] = {
 }
 
 
-def bind_field(spec: str | FieldSpec, datasets: Sequence[DatasetView]) -> BoundField | PixelField:
+def bind_field(
+    spec: str | FieldSpec, datasets: Sequence[DatasetView]
+) -> BoundField | PixelField:
     """The field of one data set, or of several that are mixed.
 
     spec: a name stands for the default form of the field's kind: int64 (N,) class numbers, a `Target` whose sign never
@@ -151,7 +159,9 @@ def bind_field(spec: str | FieldSpec, datasets: Sequence[DatasetView]) -> BoundF
             f"{packed[0].folder}: has a packed field {name!r}, a name that gpuload reserves for the {name} of each "
             "sample. Pack it under another name"
         )
-    if isinstance(spec, str) and (computed := (COMPUTED if packed else COMPUTED | _UNLESS_PACKED).get(spec)):
+    if isinstance(spec, str) and (
+        computed := (COMPUTED if packed else COMPUTED | _UNLESS_PACKED).get(spec)
+    ):
         make, columns = computed
         return Computed(Field(name, "computed", ""), columns, make)
     field = _common_field(name, datasets)
@@ -162,7 +172,11 @@ def bind_field(spec: str | FieldSpec, datasets: Sequence[DatasetView]) -> BoundF
 
 def _check_kind(spec: FieldSpec, field: Field, datasets: Sequence[DatasetView]) -> None:
     if field.kind not in (spec.kind, *spec.other_kinds):
-        fitting = [repr(other.name) for other in datasets[0].fields.values() if other.kind == spec.kind]
+        fitting = [
+            repr(other.name)
+            for other in datasets[0].fields.values()
+            if other.kind == spec.kind
+        ]
         raise ArgumentError(
             f"{spec}: expected a field of kind {spec.kind!r}, {field.name!r} in {datasets[0].folder} has "
             f"kind {field.kind!r}. Request {field.name!r} by its name, or a field of kind {spec.kind!r} "
@@ -174,7 +188,10 @@ def _common_field(name: str, datasets: Sequence[DatasetView]) -> Field:
     """The field of this name. All data sets must have it with the same meaning; how it is stored may differ."""
     fields = [dataset.require_field(name) for dataset in datasets]
     kind = kind_of(fields[0])
-    meanings = [kind.meaning(field, dataset.classes) for field, dataset in zip(fields, datasets, strict=True)]
+    meanings = [
+        kind.meaning(field, dataset.classes)
+        for field, dataset in zip(fields, datasets, strict=True)
+    ]
     for dataset, meaning in zip(datasets, meanings, strict=True):
         for what, found in meaning.items():
             if found != meanings[0][what]:

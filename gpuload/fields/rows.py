@@ -34,9 +34,14 @@ class Each(list[Any]):
 def map_tree(function: Callable[..., Any], first: Any, *others: Any) -> Any:
     """The container with `function` applied to each value, or to the values that several alike have in one place."""
     if isinstance(first, dict):
-        return {name: map_tree(function, value, *(one[name] for one in others)) for name, value in first.items()}
+        return {
+            name: map_tree(function, value, *(one[name] for one in others))
+            for name, value in first.items()
+        }
     if isinstance(first, tuple):
-        values = [map_tree(function, *parts) for parts in zip(first, *others, strict=True)]
+        values = [
+            map_tree(function, *parts) for parts in zip(first, *others, strict=True)
+        ]
         return type(first)(*values) if hasattr(first, "_fields") else tuple(values)
     if isinstance(first, Batched):
         return type(first)(**map_tree(function, vars(first), *map(vars, others)))
@@ -77,7 +82,13 @@ def _merge(parts: Sequence[Any], rows: Sequence[I64]) -> Any:
     if isinstance(first, pa.Array):
         return pa.concat_arrays(parts).take(pa.array(np.argsort(np.concatenate(rows))))
     if _has_rows(first):
-        values = dict(zip(np.concatenate(rows).tolist(), (value for part in parts for value in part), strict=True))
+        values = dict(
+            zip(
+                np.concatenate(rows).tolist(),
+                (value for part in parts for value in part),
+                strict=True,
+            )
+        )
         return [values[row] for row in range(len(values))]
     return first
 
@@ -103,12 +114,18 @@ def rows_of_numbers(lists: Any) -> I64:
     """int64 (n,): the row of each of the numbers that `flat` gives."""
     rows, inner = rows_of(lists), lists.flatten()
     while hasattr(inner.type, "value_type"):
-        each = inner.type.list_size if pa.types.is_fixed_size_list(inner.type) else lengths_of(inner)
+        each = (
+            inner.type.list_size
+            if pa.types.is_fixed_size_list(inner.type)
+            else lengths_of(inner)
+        )
         rows, inner = np.repeat(rows, each), inner.flatten()
     return rows
 
 
-def pad_all(counts: I64, width: int | None, *columns: tuple[Array, float]) -> tuple[Array, ...]:
+def pad_all(
+    counts: I64, width: int | None, *columns: tuple[Array, float]
+) -> tuple[Array, ...]:
     """(N, width, …) from the values (sum of counts, …) of each column: one row per list, cut off at the width or padded
     with what stands beside them; and int64 (N,), the counts of what is left of each list.
 
@@ -137,7 +154,9 @@ def joined_lists(rows: Sequence[Array], size: int = 0) -> pa.ListArray:
     if not size:
         return pa.ListArray.from_arrays(offsets, pa.array(values))
     numbers = pa.array(values.reshape(-1).astype(np.float32))
-    return pa.ListArray.from_arrays(offsets, pa.FixedSizeListArray.from_arrays(numbers, size))
+    return pa.ListArray.from_arrays(
+        offsets, pa.FixedSizeListArray.from_arrays(numbers, size)
+    )
 
 
 class DatasetView(Protocol):
@@ -181,7 +200,9 @@ class Rows:
     @property
     def sizes(self) -> I64:
         """int64 (N, 2): height and width of the stored images, whose columns were requested."""
-        return np.stack([self.columns["height"], self.columns["width"]], axis=1).astype(np.int64)
+        return np.stack([self.columns["height"], self.columns["width"]], axis=1).astype(
+            np.int64
+        )
 
     def sample_name(self, datasets: Sequence[DatasetView], row: int) -> str:
         """The sample in a row of the batch, in messages."""
@@ -204,9 +225,19 @@ class BoundField:
     members: tuple[str, ...] = ()
 
     def __init__(
-        self, field: Field, columns: tuple[str, ...] = (), spec: Any = None, datasets: Sequence[DatasetView] = ()
+        self,
+        field: Field,
+        columns: tuple[str, ...] = (),
+        spec: Any = None,
+        datasets: Sequence[DatasetView] = (),
     ) -> None:
-        self.name, self.columns, self.field, self.spec, self.datasets = field.name, columns, field, spec, datasets
+        self.name, self.columns, self.field, self.spec, self.datasets = (
+            field.name,
+            columns,
+            field,
+            spec,
+            datasets,
+        )
         self.prepare()
 
     def prepare(self) -> None:
@@ -242,7 +273,9 @@ class MovingField(BoundField, ABC):
         return self.field.size
 
     @abstractmethod
-    def split(self, columns: Mapping[str, Any], motion: Motion | None) -> list[dict[str, Array]]:
+    def split(
+        self, columns: Mapping[str, Any], motion: Motion | None
+    ) -> list[dict[str, Array]]:
         """The entries of each of N samples, in pixels of the stored images, or of what a crop without flips gives."""
 
     @abstractmethod

@@ -9,14 +9,29 @@ import pyarrow as pa
 from gpuload.checks import FLAG, either, settings, several, shown
 from gpuload.errors import ArgumentError, SourceError
 from gpuload.fields.field import Field
-from gpuload.fields.kind import NAME, FieldSpec, Kind, Origin, Parsed, is_whole, read_each
+from gpuload.fields.kind import (
+    NAME,
+    FieldSpec,
+    Kind,
+    Origin,
+    Parsed,
+    is_whole,
+    read_each,
+)
 from gpuload.fields.motion import Motion
 from gpuload.fields.rows import BoundField, Rows, Value, flat
 from gpuload.types import F32, I64, Array, ClassNames
 
-_NEGATED = either("True, False or a tuple of these, one for each number of the target", FLAG, several(FLAG, ""))
+_NEGATED = either(
+    "True, False or a tuple of these, one for each number of the target",
+    FLAG,
+    several(FLAG, ""),
+)
 
-_SIGNIFICAND_BITS, _EXPONENTS = 24, 103  # of float32, and by how many bits a whole number may be longer
+_SIGNIFICAND_BITS, _EXPONENTS = (
+    24,
+    103,
+)  # of float32, and by how many bits a whole number may be longer
 
 
 @settings
@@ -60,7 +75,9 @@ class BoundTarget(BoundField):
         negated = np.array(self._negated if self.field.size else self._negated[0])
 
         def signed(motion: Motion) -> F32:
-            flipped = motion.crops.mirror.astype(bool).reshape(-1, *[1] * (stored.ndim - 1))
+            flipped = motion.crops.mirror.astype(bool).reshape(
+                -1, *[1] * (stored.ndim - 1)
+            )
             return np.where(flipped & negated, -stored, stored).astype(np.float32)
 
         return rows.per_view(signed)
@@ -70,7 +87,9 @@ class BoundWhole(BoundField):
     """int64 (N,) or (N, D): whole numbers, as packed."""
 
     def values(self, rows: Rows) -> I64:
-        return np.array(_stored_numbers(rows.columns[self.name], self.field.size), np.int64)
+        return np.array(
+            _stored_numbers(rows.columns[self.name], self.field.size), np.int64
+        )
 
 
 class TargetKind(Kind):
@@ -82,13 +101,21 @@ class TargetKind(Kind):
     in_tables = True
 
     def columns(self, field: Field) -> dict[str, pa.DataType]:
-        return {field.name: pa.list_(pa.float32(), field.size) if field.size else pa.float32()}
+        return {
+            field.name: pa.list_(pa.float32(), field.size)
+            if field.size
+            else pa.float32()
+        }
 
     def claims(self, value: Any) -> bool:
-        if isinstance(value, (float, int, np.number)) or (isinstance(value, np.ndarray) and value.ndim == 0):
+        if isinstance(value, (float, int, np.number)) or (
+            isinstance(value, np.ndarray) and value.ndim == 0
+        ):
             return True
         is_list = isinstance(value, (list, tuple)) and bool(value)
-        return is_list and all(isinstance(entry, (float, np.floating)) for entry in value)
+        return is_list and all(
+            isinstance(entry, (float, np.floating)) for entry in value
+        )
 
     def parse_cells(self, cells: Sequence[Any]) -> Any:
         """The column is one of numbers to be predicted, so that whole ones are floats, too.
@@ -99,16 +126,29 @@ class TargetKind(Kind):
         numbers = [_as_float(cell) for cell in cells]
         return numbers[0] if len(numbers) == 1 else numbers
 
-    def parse(self, where: Origin, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
+    def parse(
+        self,
+        where: Origin,
+        name: str,
+        values: Sequence[Any],
+        classes: ClassNames,
+        detail: str,
+    ) -> Parsed:
         """float32 numbers, the same number of them in each sample; whole numbers in every sample are a field of kind
         "integers"."""
         if values and all(map(_is_integer, values)):
             return IntegersKind().parse(where, name, values, classes, detail)
-        arrays = read_each(where, name, values, _finite, "a finite number, or a list of these")
+        arrays = read_each(
+            where, name, values, _finite, "a finite number, or a list of these"
+        )
         return _parsed_numbers(where, name, self.name, values, arrays)
 
     def look(self, field: Field, row: Mapping[str, Any], read: Any) -> dict[str, Any]:
-        return {field.name: np.array(row[field.name], np.float32) if field.size else row[field.name]}
+        return {
+            field.name: np.array(row[field.name], np.float32)
+            if field.size
+            else row[field.name]
+        }
 
     def caption(self, field: Field, spec: Any, value: Any, classes: ClassNames) -> str:
         return f"{field.name} {', '.join(f'{number:.3g}' for number in np.atleast_1d(value)[:3])}"
@@ -121,7 +161,9 @@ class IntegersKind(TargetKind):
     plain: ClassVar[type[BoundField] | None] = BoundWhole
 
     def columns(self, field: Field) -> dict[str, pa.DataType]:
-        return {field.name: pa.list_(pa.int64(), field.size) if field.size else pa.int64()}
+        return {
+            field.name: pa.list_(pa.int64(), field.size) if field.size else pa.int64()
+        }
 
     def claims(self, value: Any) -> bool:
         return False  # whether all samples have whole numbers is known only once they are parsed
@@ -129,13 +171,26 @@ class IntegersKind(TargetKind):
     def parse_cells(self, cells: Sequence[Any]) -> Any:
         return cells[0] if len(cells) == 1 else list(cells)
 
-    def parse(self, where: Origin, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
+    def parse(
+        self,
+        where: Origin,
+        name: str,
+        values: Sequence[Any],
+        classes: ClassNames,
+        detail: str,
+    ) -> Parsed:
         """Raises SourceError if samples differ in how many numbers they have, too."""
-        arrays = read_each(where, name, values, _whole, "a whole number of 64 bits, or a list of these")
+        arrays = read_each(
+            where, name, values, _whole, "a whole number of 64 bits, or a list of these"
+        )
         return _parsed_numbers(where, name, self.name, values, arrays)
 
     def look(self, field: Field, row: Mapping[str, Any], read: Any) -> dict[str, Any]:
-        return {field.name: np.array(row[field.name], np.int64) if field.size else row[field.name]}
+        return {
+            field.name: np.array(row[field.name], np.int64)
+            if field.size
+            else row[field.name]
+        }
 
     def caption(self, field: Field, spec: Any, value: Any, classes: ClassNames) -> str:
         return f"{field.name} {', '.join(f'{int(number)}' for number in np.atleast_1d(value)[:3])}"
@@ -146,7 +201,9 @@ def _stored_numbers(column: Any, size: int) -> Array:
     return flat(column).reshape(-1, size) if size else np.asarray(column)
 
 
-def _parsed_numbers(where: Origin, name: str, kind: str, values: Sequence[Any], arrays: Sequence[Array]) -> Parsed:
+def _parsed_numbers(
+    where: Origin, name: str, kind: str, values: Sequence[Any], arrays: Sequence[Array]
+) -> Parsed:
     """A field of as many numbers in each sample, and its column. arrays: of the values, a number or a list each.
 
     Raises:
@@ -155,10 +212,14 @@ def _parsed_numbers(where: Origin, name: str, kind: str, values: Sequence[Any], 
     size = _common_size(where, name, values, arrays)
     numbers = pa.array(np.stack(arrays).reshape(-1))
     field = Field(name, kind, f"{name}.json", size=size)
-    return field, [pa.FixedSizeListArray.from_arrays(numbers, size) if size else numbers]
+    return field, [
+        pa.FixedSizeListArray.from_arrays(numbers, size) if size else numbers
+    ]
 
 
-def _common_size(where: Origin, name: str, values: Sequence[Any], arrays: Sequence[Array]) -> int:
+def _common_size(
+    where: Origin, name: str, values: Sequence[Any], arrays: Sequence[Array]
+) -> int:
     """How many numbers each sample has; 0 for a single one without a list.
 
     Raises:

@@ -96,11 +96,19 @@ def converted(raster: Raster, conversion: Conversion) -> Image.Image | Array:
         if raster.deep:
             _remark_on_depth(raster, _largest_level(raster.image) << 8)
         plain = _plain(raster.image, conversion)
-        return plain if plain.mode in ("L", conversion.mode) else plain.convert(conversion.mode)
+        return (
+            plain
+            if plain.mode in ("L", conversion.mode)
+            else plain.convert(conversion.mode)
+        )
     if conversion.mode == "RGBA" and raster.image.mode not in ("I", "F"):
         if raster.deep:
             _remark_on_depth(raster, _largest_level(raster.image) << 8)
-        return raster.image if raster.image.mode == "RGBA" else raster.image.convert("RGBA")
+        return (
+            raster.image
+            if raster.image.mode == "RGBA"
+            else raster.image.convert("RGBA")
+        )
     values = np.asarray(raster.image)
     bands = values.reshape(*values.shape[:2], -1)
     is_whole = raster.image.mode in ("L", "LA", "RGB", "RGBA") and not raster.deep
@@ -108,7 +116,9 @@ def converted(raster: Raster, conversion: Conversion) -> Image.Image | Array:
     fits = bands.shape[2] == conversion.channels and not has_key
     if conversion.dtype in ("float32", "uint8") and is_whole and fits:
         return _as_stored(bands, conversion)
-    raise DecodeError(f"is of mode {raster.image.mode}, which is not converted to {conversion.mode}")
+    raise DecodeError(
+        f"is of mode {raster.image.mode}, which is not converted to {conversion.mode}"
+    )
 
 
 def _of_values(raster: Raster, conversion: Conversion) -> Image.Image | Array:
@@ -122,9 +132,15 @@ def _of_values(raster: Raster, conversion: Conversion) -> Image.Image | Array:
         levels = _flat(levels, conversion)
         bands -= 1
     if bands not in (1, 3):
-        raise DecodeError(f"has {bands} bands, which are not converted to {conversion.mode}")
+        raise DecodeError(
+            f"has {bands} bands, which are not converted to {conversion.mode}"
+        )
     image = Image.fromarray(levels.squeeze(2) if bands == 1 else levels)
-    return image if image.mode in ("L", conversion.mode) else image.convert(conversion.mode)
+    return (
+        image
+        if image.mode in ("L", conversion.mode)
+        else image.convert(conversion.mode)
+    )
 
 
 def _levels(raster: Raster, conversion: Conversion) -> Array:
@@ -148,9 +164,13 @@ def _levels(raster: Raster, conversion: Conversion) -> Array:
         peak = (1 << conversion.depth) - 1
     largest = int(values.max(initial=0))
     if largest > peak:
-        raise DecodeError(f"holds the value {largest}, above {peak}, the largest of --depth {conversion.depth}")
+        raise DecodeError(
+            f"holds the value {largest}, above {peak}, the largest of --depth {conversion.depth}"
+        )
     _remark_on_depth(raster, largest if peak == _SIXTEEN_BITS else _SIXTEEN_BITS)
-    scaled: Array = ((values.astype(np.uint32) * _EIGHT_BITS + peak // 2) // peak).astype(np.uint8)
+    scaled: Array = (
+        (values.astype(np.uint32) * _EIGHT_BITS + peak // 2) // peak
+    ).astype(np.uint8)
     return scaled
 
 
@@ -170,7 +190,9 @@ def _largest_level(image: Image.Image) -> int:
 
 def _levels_of_floats(values: Array) -> Array:
     if not (float(values.min(initial=0)) >= 0 and float(values.max(initial=0)) <= 1):
-        raise DecodeError("its pixels are floating-point numbers of unknown range; convert it to 8 or 16 bits")
+        raise DecodeError(
+            "its pixels are floating-point numbers of unknown range; convert it to 8 or 16 bits"
+        )
     scaled: Array = np.round(values.astype(np.float64) * _EIGHT_BITS).astype(np.uint8)
     return scaled
 
@@ -194,7 +216,9 @@ def _as_stored(values: Array, conversion: Conversion) -> Image.Image | Array:
     bands = values.shape[2]
     if bands != conversion.channels:
         plural = "band" if bands == 1 else "bands"
-        raise DecodeError(f"has {bands} {plural} of {values.dtype}, which are not converted to {conversion.mode}")
+        raise DecodeError(
+            f"has {bands} {plural} of {values.dtype}, which are not converted to {conversion.mode}"
+        )
     if not np.can_cast(values.dtype, conversion.dtype, "safe"):
         _refuse_loss(values, conversion)
     stored = np.ascontiguousarray(values, np.dtype(conversion.dtype))
@@ -210,7 +234,11 @@ def _refuse_loss(values: Array, conversion: Conversion) -> None:
     low = values.min(initial=0)
     high = values.max(initial=0)
     if values.dtype.kind in "iu":
-        if conversion.dtype == "float32" and low >= -_EXACT_FLOATS and high <= _EXACT_FLOATS:
+        if (
+            conversion.dtype == "float32"
+            and low >= -_EXACT_FLOATS
+            and high <= _EXACT_FLOATS
+        ):
             return
         if conversion.dtype == "uint16" and low >= 0 and high <= _SIXTEEN_BITS:
             return
@@ -223,10 +251,16 @@ def _refuse_loss(values: Array, conversion: Conversion) -> None:
 def _plain(image: Image.Image, conversion: Conversion) -> Image.Image:
     """Mode "RGB" or "L", of an image of 8 bits or fewer."""
     if image.mode in ("I", "F"):
-        raise DecodeError(f"its pixels are of mode {image.mode}, of unknown range; convert it to 8 or 16 bits")
+        raise DecodeError(
+            f"its pixels are of mode {image.mode}, of unknown range; convert it to 8 or 16 bits"
+        )
     mode = "L" if image.mode in ("1", "L", "LA", "La") else "RGB"
     if image.has_transparency_data:
-        image = image.convert("LA").convert("RGBA") if image.mode == "La" else image.convert("RGBA")
+        image = (
+            image.convert("LA").convert("RGBA")
+            if image.mode == "La"
+            else image.convert("RGBA")
+        )
         if conversion.alpha == "drop":
             image = image.convert("RGB")
         else:
@@ -241,6 +275,13 @@ def as_levels(array: Array, peak: float = 1.0) -> Array:
     """
     if array.ndim == 3 and array.shape[0] in (1, 3) and array.shape[2] not in (1, 3):
         array = array.transpose(1, 2, 0)
-    if array.dtype.kind == "f" and array.size and float(array.min()) >= 0 and float(array.max()) <= peak:
-        array = np.round(array.astype(np.float64) * (_EIGHT_BITS / peak)).astype(np.uint8)
+    if (
+        array.dtype.kind == "f"
+        and array.size
+        and float(array.min()) >= 0
+        and float(array.max()) <= peak
+    ):
+        array = np.round(array.astype(np.float64) * (_EIGHT_BITS / peak)).astype(
+            np.uint8
+        )
     return array

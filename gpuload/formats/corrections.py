@@ -14,7 +14,9 @@ from gpuload.headers import png
 from gpuload.types import Array
 
 _FEW_BITS = (2, 4)
-_PGM = re.compile(rb"P5(?:\s|#[^\n]*\n)+\d+(?:\s|#[^\n]*\n)+\d+(?:\s|#[^\n]*\n)+(\d+)\s")
+_PGM = re.compile(
+    rb"P5(?:\s|#[^\n]*\n)+\d+(?:\s|#[^\n]*\n)+\d+(?:\s|#[^\n]*\n)+(\d+)\s"
+)
 _HEADER_BYTES = 4_096  # in which a PGM's header lies, comments included
 
 _BMP_HEADER = 54
@@ -34,7 +36,11 @@ _TURNS = {
 
 def are_needed(data: bytes, image: Image.Image) -> bool:
     """Whether Pillow's pixels of this file, of which the header was read, are not what the file says."""
-    return _few_bits(data) > 0 or is_gray_bmp(data, image) or _pgm_peak(data) not in (0, SIXTEEN_BITS)
+    return (
+        _few_bits(data) > 0
+        or is_gray_bmp(data, image)
+        or _pgm_peak(data) not in (0, SIXTEEN_BITS)
+    )
 
 
 def correct(data: bytes, image: Image.Image, raster: Raster) -> Raster:
@@ -43,10 +49,16 @@ def correct(data: bytes, image: Image.Image, raster: Raster) -> Raster:
         raster = _with_scaled_level(raster, bits)
     elif peak := _pgm_peak(data):
         raster = _unscaled(raster, peak)
-    elif image.format == "BMP" and raster.image is not None and raster.image.mode == "RGBA":
+    elif (
+        image.format == "BMP"
+        and raster.image is not None
+        and raster.image.mode == "RGBA"
+    ):
         raster = _without_empty_alpha(raster)
     elif data.startswith(png.START):
-        raster = replace(raster, deep=raster.image is not None and png.read_header(data).depth == 16)
+        raster = replace(
+            raster, deep=raster.image is not None and png.read_header(data).depth == 16
+        )
     return raster
 
 
@@ -62,7 +74,9 @@ def _few_bits(data: bytes) -> int:
     if not data.startswith(png.START):
         return 0
     header = png.read_header(data)
-    has_level = header.color == 0 and header.depth in _FEW_BITS and png.has_chunk(data, b"tRNS")
+    has_level = (
+        header.color == 0 and header.depth in _FEW_BITS and png.has_chunk(data, b"tRNS")
+    )
     return header.depth if has_level else 0
 
 
@@ -87,7 +101,9 @@ def _unscaled(raster: Raster, peak: int) -> Raster:
     """The numbers in the file, which Pillow scales to 16 bits."""
     if raster.values is None:
         return raster
-    stored = (raster.values.astype(np.uint64) * peak + SIXTEEN_BITS // 2) // SIXTEEN_BITS
+    stored = (
+        raster.values.astype(np.uint64) * peak + SIXTEEN_BITS // 2
+    ) // SIXTEEN_BITS
     return replace(raster, values=stored.astype(np.uint16), peak=peak)
 
 
@@ -102,18 +118,24 @@ def is_gray_bmp(data: bytes, image: Image.Image) -> bool:
 def read_bmp(data: bytes) -> Image.Image:
     """Gray, of a BMP of 4 or 8 bits without compression."""
     if int.from_bytes(data[30:34], "little") != _UNCOMPRESSED:
-        raise DecodeError("is a compressed BMP with a palette of grays, which Pillow reads wrong; convert it to PNG")
+        raise DecodeError(
+            "is a compressed BMP with a palette of grays, which Pillow reads wrong; convert it to PNG"
+        )
     begin = int.from_bytes(data[10:14], "little")
     head = int.from_bytes(data[14:18], "little")
     width = int.from_bytes(data[18:22], "little", signed=True)
     height = int.from_bytes(data[22:26], "little", signed=True)
     bits = int.from_bytes(data[28:30], "little")
     stride = (width * bits + 31) // 32 * 4
-    rows = np.frombuffer(data, np.uint8, stride * abs(height), begin).reshape(abs(height), stride)
+    rows = np.frombuffer(data, np.uint8, stride * abs(height), begin).reshape(
+        abs(height), stride
+    )
     if bits == 4:
         rows = np.stack([rows >> 4, rows & 15], axis=2).reshape(abs(height), -1)
     palette = np.zeros(256, np.uint8)
-    blues = np.frombuffer(data[14 + head : begin], np.uint8)[::4][:256]  # equal to reds and greens
+    blues = np.frombuffer(data[14 + head : begin], np.uint8)[::4][
+        :256
+    ]  # equal to reds and greens
     palette[: len(blues)] = blues
     levels = palette[rows[:, :width]]
     return Image.fromarray(levels if height < 0 else np.ascontiguousarray(levels[::-1]))

@@ -39,8 +39,14 @@ def open_file(data: bytes, conversion: Conversion) -> OpenedFile:
         opened = _open_odd_png(data, conversion)
     if opened is not None:
         return opened
-    if data[4:8] == b"ftyp" and data[8:12] in _AVIF and _CROP_BOX in data[:_BOXES_BYTES]:
-        raise DecodeError("is an AVIF with a crop box (clap), which Pillow does not apply; convert it to PNG")
+    if (
+        data[4:8] == b"ftyp"
+        and data[8:12] in _AVIF
+        and _CROP_BOX in data[:_BOXES_BYTES]
+    ):
+        raise DecodeError(
+            "is an AVIF with a crop box (clap), which Pillow does not apply; convert it to PNG"
+        )
     return _open_by_pillow(data, conversion)
 
 
@@ -48,12 +54,16 @@ def _open_by_pillow(data: bytes, conversion: Conversion) -> OpenedFile:
     image = Image.open(io.BytesIO(data))
     name = str(image.format).lower()
     if name == "fits":
-        raise DecodeError("is a FITS file, whose numbers Pillow does not read as they are; convert it to TIFF or .npy")
+        raise DecodeError(
+            "is a FITS file, whose numbers Pillow does not read as they are; convert it to TIFF or .npy"
+        )
     remarks: dict[str, int] = {}
     frames = 1 if image.format in _SINGLE else getattr(image, "n_frames", 1)
     if conversion.page is not None:
         if conversion.page >= frames:
-            raise DecodeError(f"has {frames} pages or frames, and --page {conversion.page} counts from 0")
+            raise DecodeError(
+                f"has {frames} pages or frames, and --page {conversion.page} counts from 0"
+            )
         if conversion.page:
             image.seek(conversion.page)
     elif frames > 1:
@@ -75,7 +85,9 @@ def _open_jpeg2000(data: bytes, conversion: Conversion) -> OpenedFile | None:
     header = jpeg2000.read_header(data)
     if header is None or (header.bits <= 8 and not header.signed):
         return None
-    kind = f"a JPEG 2000 of {header.bits} bits" + (" with a sign" if header.signed else "")
+    kind = f"a JPEG 2000 of {header.bits} bits" + (
+        " with a sign" if header.signed else ""
+    )
     peak = 0 if header.signed else (1 << header.bits) - 1
     image = Image.open(io.BytesIO(data))
     if header.components == 1 and not header.signed and codecs.fault("imagecodecs"):
@@ -88,7 +100,14 @@ def _open_jpeg2000(data: bytes, conversion: Conversion) -> OpenedFile | None:
             lambda: Raster(values=np.asarray(image)[..., None] >> shift, peak=peak),
             exact=False,
         )
-    return by_codec("jpeg2000", kind, conversion, image.size, peak, lambda: codecs.decode_jpeg2000(data))
+    return by_codec(
+        "jpeg2000",
+        kind,
+        conversion,
+        image.size,
+        peak,
+        lambda: codecs.decode_jpeg2000(data),
+    )
 
 
 def _open_odd_jpeg(data: bytes, conversion: Conversion) -> OpenedFile | None:
@@ -99,7 +118,12 @@ def _open_odd_jpeg(data: bytes, conversion: Conversion) -> OpenedFile | None:
         return None
     size = header.width, header.height
     return by_codec(
-        "jpeg", f"a JPEG of {bits} bits", conversion, size, (1 << int(bits)) - 1, lambda: codecs.decode_jpeg(data)
+        "jpeg",
+        f"a JPEG of {bits} bits",
+        conversion,
+        size,
+        (1 << int(bits)) - 1,
+        lambda: codecs.decode_jpeg(data),
     )
 
 
@@ -122,4 +146,6 @@ def _open_odd_png(data: bytes, conversion: Conversion) -> OpenedFile | None:
     def decode() -> Array:
         return corrections.turned(codecs.decode_png(data), turn)
 
-    return by_codec("png", kind, conversion, size, SIXTEEN_BITS, decode, has_alpha, profile)
+    return by_codec(
+        "png", kind, conversion, size, SIXTEEN_BITS, decode, has_alpha, profile
+    )

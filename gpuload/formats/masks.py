@@ -23,7 +23,15 @@ Reading = Literal["ask", "stored", "levels"]
 FEW_BITS = "few bits"
 MANY_BITS = "8 bits"
 
-_MODES = ("L", "P", "1", "I", "I;16", "I;16B", "F")  # Pillow's modes with one number per pixel
+_MODES = (
+    "L",
+    "P",
+    "1",
+    "I",
+    "I;16",
+    "I;16B",
+    "F",
+)  # Pillow's modes with one number per pixel
 _GRAY = 0  # PNG colour type
 _EIGHT_BITS = 255
 
@@ -39,7 +47,9 @@ class ClassNumbers:
     oriented: bool = False
 
 
-def class_numbers(value: bytes | Array, reading: Reading, sizes: tuple[WidthHeight, ...]) -> ClassNumbers:
+def class_numbers(
+    value: bytes | Array, reading: Reading, sizes: tuple[WidthHeight, ...]
+) -> ClassNumbers:
     """reading: as `Encoding.masks`. sizes: that it may have, (width, height); of its image first.
 
     Raises:
@@ -58,15 +68,21 @@ def class_numbers(value: bytes | Array, reading: Reading, sizes: tuple[WidthHeig
     except DecodeError:
         raise
     except Exception as error:  # Pillow's parsers raise many kinds
-        raise DecodeError(f"the mask cannot be decoded: {str(error).split(' <')[0] or type(error).__name__}") from None
+        raise DecodeError(
+            f"the mask cannot be decoded: {str(error).split(' <')[0] or type(error).__name__}"
+        ) from None
 
 
 def _check_shape(shape: tuple[int, ...], sizes: tuple[WidthHeight, ...]) -> None:
     if len(shape) != 2:
-        raise DecodeError(f"a mask must hold one class number per pixel; found colours (an array {shape})")
+        raise DecodeError(
+            f"a mask must hold one class number per pixel; found colours (an array {shape})"
+        )
     if (shape[1], shape[0]) not in sizes:
         size = " x ".join(map(str, shape[::-1]))
-        raise DecodeError(f"the mask has {size} pixels, its image {sizes[0][0]} x {sizes[0][1]}")
+        raise DecodeError(
+            f"the mask has {size} pixels, its image {sizes[0][0]} x {sizes[0][1]}"
+        )
 
 
 def _refuse_lossy(data: bytes) -> None:
@@ -79,13 +95,19 @@ def _refuse_lossy(data: bytes) -> None:
         or (bool(pages) and pages[0].compression in tiff.JPEG_COMPRESSIONS)
     )
     if is_lossy:
-        raise DecodeError("the mask is compressed with losses, which change class numbers at edges; give a PNG")
+        raise DecodeError(
+            "the mask is compressed with losses, which change class numbers at edges; give a PNG"
+        )
 
 
-def _of_file(data: bytes, reading: Reading, sizes: tuple[WidthHeight, ...]) -> ClassNumbers:
+def _of_file(
+    data: bytes, reading: Reading, sizes: tuple[WidthHeight, ...]
+) -> ClassNumbers:
     image = Image.open(io.BytesIO(data))
     if image.mode not in _MODES:
-        raise DecodeError(f"a mask must hold one class number per pixel; found colours (mode {image.mode})")
+        raise DecodeError(
+            f"a mask must hold one class number per pixel; found colours (mode {image.mode})"
+        )
     turn = image.getexif().get(ORIENTATION, 1)
     size = image.size[::-1] if turn in (5, 6, 7, 8) else image.size
     _check_shape(size[::-1], sizes)
@@ -96,7 +118,11 @@ def _of_file(data: bytes, reading: Reading, sizes: tuple[WidthHeight, ...]) -> C
     elif bits < 8:
         levels = numbers.astype(np.uint8) * (_EIGHT_BITS if image.mode == "1" else 1)
         stored = _EIGHT_BITS - levels if white_is_zero else levels
-        numbers = levels if reading == "levels" else stored // (_EIGHT_BITS // ((1 << bits) - 1))
+        numbers = (
+            levels
+            if reading == "levels"
+            else stored // (_EIGHT_BITS // ((1 << bits) - 1))
+        )
     elif white_is_zero and bits == 8:
         numbers = _EIGHT_BITS - numbers  # as stored: Pillow has inverted it
     elif signed and bits == 8:
@@ -105,7 +131,9 @@ def _of_file(data: bytes, reading: Reading, sizes: tuple[WidthHeight, ...]) -> C
     if is_turned:
         numbers = turned(numbers, turn)
     is_gray = bits >= 8 and image.mode != "P"
-    plain = data.startswith(png.START) and data[25] == _GRAY and png.read_header(data).plain
+    plain = (
+        data.startswith(png.START) and data[25] == _GRAY and png.read_header(data).plain
+    )
     scale = MANY_BITS if is_gray else ""
     if bits < 8 and image.mode != "P" and reading == "ask":
         scale = FEW_BITS
@@ -118,9 +146,19 @@ def _layout(data: bytes, image: Image.Image) -> tuple[int, bool, bool]:
         return png.read_header(data).depth, False, False
     if pages := tiff.read_pages(data):
         page = pages[0]
-        if page.photometric not in (tiff.WHITE_IS_ZERO, tiff.BLACK_IS_ZERO, tiff.IS_PALETTE) or page.samples != 1:
-            raise DecodeError(f"a mask must hold one class number per pixel; found a TIFF of {page.in_words}")
-        return page.bits, page.photometric == tiff.WHITE_IS_ZERO, page.form == tiff.SIGNED
+        if (
+            page.photometric
+            not in (tiff.WHITE_IS_ZERO, tiff.BLACK_IS_ZERO, tiff.IS_PALETTE)
+            or page.samples != 1
+        ):
+            raise DecodeError(
+                f"a mask must hold one class number per pixel; found a TIFF of {page.in_words}"
+            )
+        return (
+            page.bits,
+            page.photometric == tiff.WHITE_IS_ZERO,
+            page.form == tiff.SIGNED,
+        )
     return (1 if image.mode == "1" else 8), False, False
 
 
@@ -152,9 +190,13 @@ def _whole(mask: ClassNumbers) -> ClassNumbers:
     if numbers.dtype.kind == "f":
         odd = numbers[~np.isfinite(numbers) | (numbers != np.floor(numbers))]
         if odd.size:
-            raise DecodeError(f"a mask holds class numbers, which are whole; found {odd[0]:g} among {numbers.dtype}")
+            raise DecodeError(
+                f"a mask holds class numbers, which are whole; found {odd[0]:g} among {numbers.dtype}"
+            )
     elif numbers.dtype.kind not in "biu":
-        raise DecodeError(f"a mask holds class numbers; found values of {numbers.dtype}")
+        raise DecodeError(
+            f"a mask holds class numbers; found values of {numbers.dtype}"
+        )
     if numbers.dtype == bool:
         numbers = numbers.astype(np.uint8)
     scale = mask.scale

@@ -44,7 +44,9 @@ class OpenedFile:
 def raster_of_image(image: Image.Image) -> Raster:
     """What an image of Pillow, loaded or not, holds: upright."""
     _refuse_lost_type(image)
-    turn = image.getexif().get(ORIENTATION, 1) if image.format == "TIFF" else 1  # loading a TIFF turns it
+    turn = (
+        image.getexif().get(ORIENTATION, 1) if image.format == "TIFF" else 1
+    )  # loading a TIFF turns it
     image.load()
     turn = turn if turn in TURNS else image.getexif().get(ORIENTATION, 1)
     turn = turn if turn in TURNS else 1
@@ -55,10 +57,17 @@ def raster_of_image(image: Image.Image) -> Raster:
     if mode.startswith("I;16") or mode in ("I", "F"):
         values = np.asarray(upright)[..., None]
         values = values.astype(values.dtype.newbyteorder("="))
-        is_sixteen_bits = mode.startswith("I;16") or (mode == "I" and name in ("png", "ppm"))
+        is_sixteen_bits = mode.startswith("I;16") or (
+            mode == "I" and name in ("png", "ppm")
+        )
         if is_sixteen_bits:
             values = values.astype(np.uint16)
-        raster = Raster(values=values, peak=SIXTEEN_BITS if is_sixteen_bits else 0, profile=profile, turned=turn)
+        raster = Raster(
+            values=values,
+            peak=SIXTEEN_BITS if is_sixteen_bits else 0,
+            profile=profile,
+            turned=turn,
+        )
         return with_transparent_level(raster, upright.info.get("transparency"))
     return Raster(upright, profile=profile, turned=turn)
 
@@ -76,16 +85,24 @@ def _refuse_lost_type(image: Image.Image) -> None:
     is_inverted = bits > 8 and tags.get(_PHOTOMETRIC) == WHITE_IS_ZERO
     is_planar = bits > 8 and tags.get(_PLANAR) == PLANES
     if is_signed_byte or is_unsigned_long or is_inverted or is_planar or bits == 12:
-        raise DecodeError("was loaded by Pillow from a TIFF that it reads wrong; give the path or bytes of the file")
+        raise DecodeError(
+            "was loaded by Pillow from a TIFF that it reads wrong; give the path or bytes of the file"
+        )
 
 
 def with_transparent_level(raster: Raster, level: object) -> Raster:
     """Gray of more than 8 bits in which one level is transparent, as a PNG may name it: with a second band."""
-    if not isinstance(level, int) or raster.values is None or raster.values.dtype != np.uint16:
+    if (
+        not isinstance(level, int)
+        or raster.values is None
+        or raster.values.dtype != np.uint16
+    ):
         return raster
     gray = raster.values[..., :1]
     opaque = np.where(gray == level, 0, SIXTEEN_BITS).astype(np.uint16)
-    return replace(raster, values=np.concatenate([gray, opaque], axis=2), has_alpha=True)
+    return replace(
+        raster, values=np.concatenate([gray, opaque], axis=2), has_alpha=True
+    )
 
 
 def by_codec(

@@ -16,7 +16,9 @@ def is_srgb(profile: bytes) -> bool:
     return not profile or b"sRGB" in head or "sRGB".encode("utf-16-be") in head
 
 
-def in_color_space(image: Image.Image, profile: bytes, icc: str) -> tuple[Image.Image, bytes]:
+def in_color_space(
+    image: Image.Image, profile: bytes, icc: str
+) -> tuple[Image.Image, bytes]:
     """The image and the profile to store with it; b"" where the profile is for other colours than the image now has.
 
     icc: "srgb" converts an RGB image to sRGB, as its profile says. A profile for CMYK was not applied when Pillow made
@@ -34,6 +36,8 @@ def in_color_space(image: Image.Image, profile: bytes, icc: str) -> tuple[Image.
         target = ImageCms.createProfile("sRGB")
         turned = ImageCms.profileToProfile(image, source, target, outputMode=image.mode)
     except (ImageCms.PyCMSError, OSError) as error:
-        raise DecodeError(f"its colour profile cannot be applied ({error}); leave out --icc srgb") from None
+        raise DecodeError(
+            f"its colour profile cannot be applied ({error}); leave out --icc srgb"
+        ) from None
     assert turned is not None
     return turned, b""

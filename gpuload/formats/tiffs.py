@@ -31,7 +31,9 @@ _ALPHA = (1, 2)
 _OPAQUE = {8: 255, 16: 65_535}  # by bits, where Pillow or tifffile gives them all
 
 
-def open_tiff(data: bytes, pages: Sequence[TiffPage], conversion: Conversion) -> OpenedFile:
+def open_tiff(
+    data: bytes, pages: Sequence[TiffPage], conversion: Conversion
+) -> OpenedFile:
     """pages: of the file, at least one.
 
     Raises:
@@ -41,8 +43,16 @@ def open_tiff(data: bytes, pages: Sequence[TiffPage], conversion: Conversion) ->
     page = _chosen(pages, conversion)
     bands = _Bands(page, conversion)
     is_for_pillow = _pillow_reads(page, conversion, bands)
-    opened = _by_pillow(data, page) if is_for_pillow else _by_tifffile(data, page, conversion)
-    full = [other for other in pages if other.number is not None and not other.reduced and not other.is_mask]
+    opened = (
+        _by_pillow(data, page)
+        if is_for_pillow
+        else _by_tifffile(data, page, conversion)
+    )
+    full = [
+        other
+        for other in pages
+        if other.number is not None and not other.reduced and not other.is_mask
+    ]
     if conversion.page is None and len(full) > 1:
         opened.remarks[PAGES] = 1
     read = opened.load
@@ -61,9 +71,17 @@ def _refuse_raw(data: bytes, pages: Sequence[TiffPage]) -> None:
     is_canon = data[8:10] == b"CR"
     if is_canon or any(page.is_raw or page.dng for page in pages):
         make = next((page.make for page in pages if page.make), "")
-        kind = "DNG" if any(page.dng for page in pages) else "CR2" if is_canon else "raw file"
+        kind = (
+            "DNG"
+            if any(page.dng for page in pages)
+            else "CR2"
+            if is_canon
+            else "raw file"
+        )
         camera = f" of {make}" if make else ""
-        raise DecodeError(f"is a {kind}{camera}, the values of a camera's sensor; develop it to TIFF, PNG or JPEG")
+        raise DecodeError(
+            f"is a {kind}{camera}, the values of a camera's sensor; develop it to TIFF, PNG or JPEG"
+        )
 
 
 def _chosen(pages: Sequence[TiffPage], conversion: Conversion) -> TiffPage:
@@ -72,7 +90,9 @@ def _chosen(pages: Sequence[TiffPage], conversion: Conversion) -> TiffPage:
         page = next((page for page in pages if page.number == conversion.page), None)
         if page is None:
             count = sum(page.number is not None for page in pages)
-            raise DecodeError(f"has {count} pages or frames, and --page {conversion.page} counts from 0")
+            raise DecodeError(
+                f"has {count} pages or frames, and --page {conversion.page} counts from 0"
+            )
         return page
     full = [page for page in pages if not page.reduced and not page.is_mask]
     if not full or full[0] is pages[0]:
@@ -90,7 +110,11 @@ class _Bands:
         self._page = page
         self._conversion = conversion
         self.count = page.samples
-        self.colors = page.colors if page.photometric in _NUMBERS else page.samples - len(page.extra)
+        self.colors = (
+            page.colors
+            if page.photometric in _NUMBERS
+            else page.samples - len(page.extra)
+        )
         self.all = page.samples == conversion.channels
         self.are_extra = page.samples > self.colors and not self.all
 
@@ -132,9 +156,17 @@ class _Bands:
     def _question(self) -> str:
         page = self._page
         kind = {UNSIGNED: "uint", FLOAT: "float"}.get(page.form, "int")
-        mode = "RGBA" if (page.samples, kind, page.bits) == (4, "uint", 8) else f"{kind}{page.bits}x{page.samples}"
+        mode = (
+            "RGBA"
+            if (page.samples, kind, page.bits) == (4, "uint", 8)
+            else f"{kind}{page.bits}x{page.samples}"
+        )
         raw = "" if mode == "RGBA" else " --encode raw"
-        white = ", --alpha white takes the next one for transparency" if self.first_is_alpha else ""
+        white = (
+            ", --alpha white takes the next one for transparency"
+            if self.first_is_alpha
+            else ""
+        )
         return (
             f"is a TIFF of {page.in_words}, of which {self.colors} {'is gray' if self.colors == 1 else 'are colours'}; "
             f"the others may be transparency, or data such as near infrared: --mode {mode}{raw} keeps all, --alpha "
@@ -151,7 +183,9 @@ def _with_bands(raster: Raster, count: int) -> Raster:
     if values.ndim == 2 or values.shape[2] == count:
         return raster
     kept = np.ascontiguousarray(values[..., :count])
-    return replace(raster, image=Image.fromarray(kept.squeeze(2) if count == 1 else kept))
+    return replace(
+        raster, image=Image.fromarray(kept.squeeze(2) if count == 1 else kept)
+    )
 
 
 def _pillow_reads(page: TiffPage, conversion: Conversion, bands: _Bands) -> bool:
@@ -165,14 +199,21 @@ def _pillow_reads(page: TiffPage, conversion: Conversion, bands: _Bands) -> bool
         return page.bits in _GRAY_TYPES.get(page.form, ())
     if page.form != UNSIGNED or page.bits not in (8, 16):
         return False
-    if page.bits == 16 and (page.planar or conversion.needs_every_bit or not page.is_rgb):
+    if page.bits == 16 and (
+        page.planar or conversion.needs_every_bit or not page.is_rgb
+    ):
         return False
     if extra == 0:
         return page.is_rgb
     is_alpha = extra == 1 and page.extra[:1] in ((1,), (2,))
     if is_alpha and (page.is_rgb or not page.planar):
         return True
-    return bands.drops and not page.planar and (page.is_rgb or extra == 1) and page.samples <= 4
+    return (
+        bands.drops
+        and not page.planar
+        and (page.is_rgb or extra == 1)
+        and page.samples <= 4
+    )
 
 
 def _by_pillow(data: bytes, page: TiffPage) -> OpenedFile:
@@ -200,7 +241,11 @@ def _gray(raster: Raster, page: TiffPage) -> Raster:
     assert raster.values is not None
     values = raster.values
     if page.form == SIGNED:
-        return replace(raster, values=values.astype(np.int16 if page.bits == 16 else np.int32), peak=0)
+        return replace(
+            raster,
+            values=values.astype(np.int16 if page.bits == 16 else np.int32),
+            peak=0,
+        )
     if page.form == UNSIGNED and page.bits == 32:
         return replace(raster, values=values.astype(np.int32).view(np.uint32), peak=0)
     if page.form != UNSIGNED:
@@ -214,7 +259,9 @@ def _gray(raster: Raster, page: TiffPage) -> Raster:
 def _by_tifffile(data: bytes, page: TiffPage, conversion: Conversion) -> OpenedFile:
     kind = f"is a {'planar ' if page.planar else ''}TIFF of {page.in_words}"
     if page.photometric not in _NUMBERS:
-        raise DecodeError(f"{kind} in a colour space that is not read; convert it to RGB or gray")
+        raise DecodeError(
+            f"{kind} in a colour space that is not read; convert it to RGB or gray"
+        )
     codecs.require(kind, conversion, "tifffile", "imagecodecs")
     size = page.width, page.height
     turn, profile = codecs.read_tags(data, page.number)
@@ -224,6 +271,11 @@ def _by_tifffile(data: bytes, page: TiffPage, conversion: Conversion) -> OpenedF
         peak = (1 << page.bits) - 1 if page.form == UNSIGNED and page.bits <= 16 else 0
         if page.photometric == WHITE_IS_ZERO and peak:
             values = (peak - values.astype(np.int64)).astype(values.dtype)
-        return Raster(values=corrections.turned(values, turn), peak=peak, profile=profile, turned=turn)
+        return Raster(
+            values=corrections.turned(values, turn),
+            peak=peak,
+            profile=profile,
+            turned=turn,
+        )
 
     return OpenedFile("tiff", size, None, load, exact=False)

@@ -24,6 +24,11 @@ Transforms of torchvision's v2 and of Albumentations can be passed directly: `Fu
 `Function(Torchvision(v2.ColorJitter(0.4)))`, and draws the sample's random numbers, too.
 """
 
-from gpuload.functions.function import Albumentations, Sample, SampleFunction, Torchvision
+from gpuload.functions.function import (
+    Albumentations,
+    Sample,
+    SampleFunction,
+    Torchvision,
+)
 
 __all__ = ["Albumentations", "Sample", "SampleFunction", "Torchvision"]

@@ -76,13 +76,18 @@ def seed_global(key: Sequence[int]) -> None:
     random.seed(seed)
     np.random.seed(seed & _WORD)  # noqa: NPY002 - the one that such functions use
     if (torch := sys.modules.get("torch")) is not None:
-        torch.default_generator.manual_seed(seed)  # manual_seed, which looks for GPUs, takes 290 µs
+        torch.default_generator.manual_seed(
+            seed
+        )  # manual_seed, which looks for GPUs, takes 290 µs
 
 
 def _states() -> dict[str, Any]:
     """Of the global generators."""
     numpys: Any = np.random.get_state(legacy=True)  # noqa: NPY002 - as above
-    states: dict[str, Any] = {"random": random.getstate(), "np.random": (numpys[1].tobytes(), numpys[2])}
+    states: dict[str, Any] = {
+        "random": random.getstate(),
+        "np.random": (numpys[1].tobytes(), numpys[2]),
+    }
     if (torch := sys.modules.get("torch")) is not None:
         states["torch"] = torch.get_rng_state().numpy().tobytes()
     return states
@@ -133,7 +138,11 @@ class FailedCallError(Exception):
 
 
 def call(
-    function: SampleFunction, sample: Sample, key: tuple[int, int], entries: Entries, keeps_size: bool
+    function: SampleFunction,
+    sample: Sample,
+    key: tuple[int, int],
+    entries: Entries,
+    keeps_size: bool,
 ) -> dict[str, Array]:
     """The image and all entries of a sample after the function.
 
@@ -152,7 +161,9 @@ def call(
         )
     names = ("image", *entries.names)
     if unknown := [name for name in returned if name not in (*names, "key", "index")]:
-        raise FailedCallError(f"returned an entry {shown(unknown[0])}: the entries are {', '.join(map(repr, names))}")
+        raise FailedCallError(
+            f"returned an entry {shown(unknown[0])}: the entries are {', '.join(map(repr, names))}"
+        )
     result: dict[str, Any] = {**sample, **returned}
     if missing := [name for name in names if name not in result]:
         raise FailedCallError(
@@ -171,19 +182,34 @@ def call(
     for name in entries.boxes:
         made[name] = boxes = _read(name, result[name], "float32", ("M", 4))
         if (boxes[:, 2:] < boxes[:, :2]).any():
-            raise FailedCallError(f"returned {name!r} with x1 < x0 or y1 < y0: expected x0, y0, x1, y1 in pixels")
-        made[class_entry(name)] = _read(class_entry(name), result[class_entry(name)], "int64", (len(boxes),))
+            raise FailedCallError(
+                f"returned {name!r} with x1 < x0 or y1 < y0: expected x0, y0, x1, y1 in pixels"
+            )
+        made[class_entry(name)] = _read(
+            class_entry(name), result[class_entry(name)], "int64", (len(boxes),)
+        )
     for name, points in entries.keypoints:
         made[name] = _read(name, result[name], "float32", ("M", points, 3))
     return made
 
 
-def _read_image(image: Any, size: tuple[int, ...], dtype: np.dtype[Any], keeps_size: bool) -> Array:
+def _read_image(
+    image: Any, size: tuple[int, ...], dtype: np.dtype[Any], keeps_size: bool
+) -> Array:
     found: Any = image
-    if isinstance(image, np.ndarray) and image.ndim == 2 and size[2] == 1:  # OpenCV and others omit a single channel
+    if (
+        isinstance(image, np.ndarray) and image.ndim == 2 and size[2] == 1
+    ):  # OpenCV and others omit a single channel
         found = np.expand_dims(image, 2)
-    expected: tuple[int | str, ...] = size if keeps_size else ("height", "width", size[2])
-    if not isinstance(found, np.ndarray) or found.dtype != dtype or not _has_shape(found, expected) or not found.size:
+    expected: tuple[int | str, ...] = (
+        size if keeps_size else ("height", "width", size[2])
+    )
+    if (
+        not isinstance(found, np.ndarray)
+        or found.dtype != dtype
+        or not _has_shape(found, expected)
+        or not found.size
+    ):
         raise FailedCallError(
             f"returned {_kind(image)} as 'image': expected {dtype} {_sides(expected)}, of at most {_LARGEST_SIDE:,} "
             "pixels a side. Leave conversion and normalisation to Augment, and use before_crop=True to change the size"
@@ -196,13 +222,21 @@ def _read(name: str, value: Any, dtype: str, shape: tuple[int | str, ...]) -> Ar
     with suppress(TypeError, ValueError), np.errstate(over="ignore"):
         found = np.asarray(value)
         if found.size == 0 and shape[0] in ("M", 0):
-            return np.empty([0, *(side for side in shape[1:] if isinstance(side, int))], dtype)
-        casting: Any = "safe" if dtype == "uint8" else "same_kind"  # class 300 of uint16 would become 44
+            return np.empty(
+                [0, *(side for side in shape[1:] if isinstance(side, int))], dtype
+            )
+        casting: Any = (
+            "safe" if dtype == "uint8" else "same_kind"
+        )  # class 300 of uint16 would become 44
         if np.can_cast(found.dtype, dtype, casting) and _has_shape(found, shape):
             found = found.astype(dtype, copy=False)
-            if dtype != "float32" or np.isfinite(found).all():  # not sooner: casting may overflow
+            if (
+                dtype != "float32" or np.isfinite(found).all()
+            ):  # not sooner: casting may overflow
                 return found
-    raise FailedCallError(f"returned {_kind(value)} as {name!r}: expected finite {dtype} {_sides(shape)}")
+    raise FailedCallError(
+        f"returned {_kind(value)} as {name!r}: expected finite {dtype} {_sides(shape)}"
+    )
 
 
 def _has_shape(found: Array, shape: tuple[int | str, ...]) -> bool:
@@ -231,7 +265,9 @@ class Caller(Protocol):
 
     threads: int
 
-    def call(self, number: int, key: tuple[int, int], sample: Sample, keeps_size: bool) -> Mapping[str, Array]:
+    def call(
+        self, number: int, key: tuple[int, int], sample: Sample, keeps_size: bool
+    ) -> Mapping[str, Array]:
         """The image and all entries of a sample after the function with this number.
 
         The pixels of the result are valid until the next call in this thread.
@@ -248,11 +284,15 @@ class Caller(Protocol):
 class InThreads:
     """Calls functions in the caller's thread."""
 
-    def __init__(self, functions: Sequence[SampleFunction], entries: Entries, threads: int) -> None:
+    def __init__(
+        self, functions: Sequence[SampleFunction], entries: Entries, threads: int
+    ) -> None:
         self._functions, self._entries, self.threads = functions, entries, threads
         self._watched = _WATCHED
 
-    def call(self, number: int, key: tuple[int, int], sample: Sample, keeps_size: bool) -> Mapping[str, Array]:
+    def call(
+        self, number: int, key: tuple[int, int], sample: Sample, keeps_size: bool
+    ) -> Mapping[str, Array]:
         """As `Caller`. Warns of draws from the global generators, by any thread, during the first calls."""
         function = self._functions[number]
         if self._watched <= 0:
@@ -308,9 +348,24 @@ class Albumentations(_Adapter):
         ArgumentError: it is not a transform of Albumentations 2.
     """
 
-    def __init__(self, transform: Any, boxes: str = "boxes", mask: str = "mask", keypoints: str = "keypoints") -> None:
-        is_one = callable(transform) and callable(getattr(transform, "set_random_seed", None))
-        super().__init__(transform, is_one, "A.Compose([...]) of Albumentations 2", boxes, mask, keypoints)
+    def __init__(
+        self,
+        transform: Any,
+        boxes: str = "boxes",
+        mask: str = "mask",
+        keypoints: str = "keypoints",
+    ) -> None:
+        is_one = callable(transform) and callable(
+            getattr(transform, "set_random_seed", None)
+        )
+        super().__init__(
+            transform,
+            is_one,
+            "A.Compose([...]) of Albumentations 2",
+            boxes,
+            mask,
+            keypoints,
+        )
         self._own = threading.local()
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> dict[str, Any]:
@@ -322,9 +377,14 @@ class Albumentations(_Adapter):
         given: dict[str, Any] = {"image": sample["image"]}
         if mask in sample:
             given["mask"] = sample[mask]
-        if boxes in sample or _params(transform, "bboxes") is not None:  # a loader may have no boxes
+        if (
+            boxes in sample or _params(transform, "bboxes") is not None
+        ):  # a loader may have no boxes
             empty = np.empty((0, 4), np.float32), np.empty(0, np.int64)
-            given |= {"bboxes": sample.get(boxes, empty[0]), "classes": sample.get(class_entry(boxes), empty[1])}
+            given |= {
+                "bboxes": sample.get(boxes, empty[0]),
+                "classes": sample.get(class_entry(boxes), empty[1]),
+            }
         if keypoints in sample:
             given["keypoints"] = sample[keypoints][..., :2].reshape(-1, 2)
         transformed = transform(**given)
@@ -333,9 +393,13 @@ class Albumentations(_Adapter):
             result[mask] = np.ascontiguousarray(transformed["mask"])
         if boxes in sample:
             result[boxes] = np.asarray(transformed["bboxes"], np.float32).reshape(-1, 4)
-            result[class_entry(boxes)] = np.asarray(transformed["classes"]).astype(np.int64)
+            result[class_entry(boxes)] = np.asarray(transformed["classes"]).astype(
+                np.int64
+            )
         if keypoints in sample:
-            result[keypoints] = _points(sample[keypoints], transformed["keypoints"], result["image"].shape)
+            result[keypoints] = _points(
+                sample[keypoints], transformed["keypoints"], result["image"].shape
+            )
         return result
 
     def __getstate__(self) -> dict[str, Any]:
@@ -364,8 +428,15 @@ def _check_params(transform: Any, has_boxes: bool, has_keypoints: bool) -> None:
         ValueError: they are not those in the docstring of `Albumentations`.
     """
     boxes, points = (_params(transform, what) for what in ("bboxes", "keypoints"))
-    fits = not has_boxes if boxes is None else (boxes.format, list(boxes.label_fields or ())) == _BOXES
-    if not fits or (has_keypoints and (points is None or points.format != "xy" or points.label_fields)):
+    fits = (
+        not has_boxes
+        if boxes is None
+        else (boxes.format, list(boxes.label_fields or ())) == _BOXES
+    )
+    if not fits or (
+        has_keypoints
+        and (points is None or points.format != "xy" or points.label_fields)
+    ):
         raise ValueError(
             "it does not have the parameters of the loader's fields: expected A.Compose([...], "
             "bbox_params=A.BboxParams('pascal_voc', label_fields=['classes']), "
@@ -384,7 +455,9 @@ def _points(before: Any, moved: Any, shape: tuple[int, ...]) -> Any:
         )
     labelled = result[..., 2] > 0
     result[..., :2] = positions.reshape(*result.shape[:2], 2)
-    inside = ((result[..., :2] >= 0) & (result[..., :2] <= [shape[1], shape[0]])).all(axis=-1)
+    inside = ((result[..., :2] >= 0) & (result[..., :2] <= [shape[1], shape[0]])).all(
+        axis=-1
+    )
     result[~(labelled & inside)] = 0
     return result
 
@@ -403,7 +476,9 @@ class Torchvision(_Adapter):
         ArgumentError: it is not callable.
     """
 
-    def __init__(self, transform: Any, boxes: str = "boxes", mask: str = "mask") -> None:
+    def __init__(
+        self, transform: Any, boxes: str = "boxes", mask: str = "mask"
+    ) -> None:
         is_one = callable(transform) and not isinstance(transform, type)
         super().__init__(transform, is_one, "v2.Compose([...])", boxes, mask)
 
@@ -412,15 +487,23 @@ class Torchvision(_Adapter):
         torch, tv = import_module("torch"), import_module("torchvision.tv_tensors")
         seeded = import_module("gpuload.functions.torch_draws").seeded
         (boxes, mask), image = self._names, sample["image"]
-        given: dict[str, Any] = {"image": tv.Image(torch.from_numpy(image).permute(2, 0, 1))}
+        given: dict[str, Any] = {
+            "image": tv.Image(torch.from_numpy(image).permute(2, 0, 1))
+        }
         if mask in sample:
             given["mask"] = tv.Mask(torch.from_numpy(sample[mask]))
         if boxes in sample:
             corners = torch.from_numpy(sample[boxes])
-            given["boxes"] = tv.BoundingBoxes(corners, format="XYXY", canvas_size=image.shape[:2])
+            given["boxes"] = tv.BoundingBoxes(
+                corners, format="XYXY", canvas_size=image.shape[:2]
+            )
             given["labels"] = torch.from_numpy(sample[class_entry(boxes)])
         with seeded(int(rng.integers(1 << 63))):
-            transformed = self._transform(given) if len(given) > 1 else {"image": self._transform(given["image"])}
+            transformed = (
+                self._transform(given)
+                if len(given) > 1
+                else {"image": self._transform(given["image"])}
+            )
         moved = transformed["image"]
         made = moved.dtype if isinstance(moved, torch.Tensor) else type(moved).__name__
         if made != given["image"].dtype:
@@ -428,15 +511,23 @@ class Torchvision(_Adapter):
                 f"the transform made {made} of the image, expected a {image.dtype} tensor: leave ToDtype, ToTensor and "
                 "Normalize to Augment"
             )
-        result: dict[str, Any] = {"image": np.ascontiguousarray(moved.permute(1, 2, 0).numpy())}
+        result: dict[str, Any] = {
+            "image": np.ascontiguousarray(moved.permute(1, 2, 0).numpy())
+        }
         if mask in sample:
             result[mask] = np.ascontiguousarray(transformed["mask"].numpy())
         if boxes in sample:
-            result |= {boxes: transformed["boxes"].numpy(), class_entry(boxes): transformed["labels"].numpy()}
+            result |= {
+                boxes: transformed["boxes"].numpy(),
+                class_entry(boxes): transformed["labels"].numpy(),
+            }
         return result
 
 
-_ADAPTERS: dict[str, Callable[[Any], SampleFunction]] = {"albumentations": Albumentations, "torchvision": Torchvision}
+_ADAPTERS: dict[str, Callable[[Any], SampleFunction]] = {
+    "albumentations": Albumentations,
+    "torchvision": Torchvision,
+}
 
 
 def _as_function(value: Any) -> SampleFunction:
@@ -462,7 +553,10 @@ def _as_function(value: Any) -> SampleFunction:
     return cast(SampleFunction, value)
 
 
-_FUNCTION = Rule("a function f(sample, rng), or a transform of torchvision or Albumentations", _as_function)
+_FUNCTION = Rule(
+    "a function f(sample, rng), or a transform of torchvision or Albumentations",
+    _as_function,
+)
 
 
 @settings

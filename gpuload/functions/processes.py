@@ -24,14 +24,30 @@ from typing import Any
 import numpy as np
 
 from gpuload.errors import ArgumentError
-from gpuload.functions.function import Entries, FailedCallError, Sample, SampleFunction, call, name_of, seed_global
-from gpuload.machine.fork_server import EndedError, Worker, ensure_server, exit_code, exit_name
+from gpuload.functions.function import (
+    Entries,
+    FailedCallError,
+    Sample,
+    SampleFunction,
+    call,
+    name_of,
+    seed_global,
+)
+from gpuload.machine.fork_server import (
+    EndedError,
+    Worker,
+    ensure_server,
+    exit_code,
+    exit_name,
+)
 from gpuload.types import Array
 
 _ALIGNED = 64
 _END_S = 1.0  # for a process that has closed its pipe
 
-Dumped = tuple[bytes, list[tuple[int, int]]]  # a pickle, and the first byte and size of its arrays in the memory
+Dumped = tuple[
+    bytes, list[tuple[int, int]]
+]  # a pickle, and the first byte and size of its arrays in the memory
 
 
 class SharedMemory:
@@ -63,7 +79,9 @@ class SharedMemory:
         """The value; its arrays are in this memory."""
         data, places = dumped
         self._reach(max((at + size for at, size in places), default=0))
-        return pickle.loads(data, buffers=[self._map[at : at + size] for at, size in places])
+        return pickle.loads(
+            data, buffers=[self._map[at : at + size] for at, size in places]
+        )
 
     def close(self) -> None:
         """Closes the file; arrays stay valid."""
@@ -89,7 +107,9 @@ class InProcesses:
         ArgumentError: a function cannot be sent to a process, or the processes do not start.
     """
 
-    def __init__(self, functions: Sequence[SampleFunction], entries: Entries, count: int) -> None:
+    def __init__(
+        self, functions: Sequence[SampleFunction], entries: Entries, count: int
+    ) -> None:
         self.threads, self._owner, self._is_closed = count, os.getpid(), False
         self._subject = f"Function(processes={count})"
         self._check_process()
@@ -102,12 +122,21 @@ class InProcesses:
                 "function at the top level of a module, or use processes=0"
             ) from None
         self._need_main = b"__main__" in self._payload
-        modules = {getattr(one, "__module__", None) or type(one).__module__ for one in functions}
-        self._ensure = partial(ensure_server, [__name__, *sorted(modules - {"__main__"})])
+        modules = {
+            getattr(one, "__module__", None) or type(one).__module__
+            for one in functions
+        }
+        self._ensure = partial(
+            ensure_server, [__name__, *sorted(modules - {"__main__"})]
+        )
         self._free: list[_Process] = []  # not yet taken by a thread
-        self._own = threading.local()  # a thread keeps its process, whose memory holds the last result
+        self._own = (
+            threading.local()
+        )  # a thread keeps its process, whose memory holds the last result
         self._all: weakref.WeakSet[_Process] = weakref.WeakSet()
-        atexit.register(_close, weakref.ref(self))  # before the exit handlers of multiprocessing and of our threads
+        atexit.register(
+            _close, weakref.ref(self)
+        )  # before the exit handlers of multiprocessing and of our threads
         try:
             self._free += [self._start() for _ in range(count)]
             for worker in self._free:
@@ -116,7 +145,9 @@ class InProcesses:
             self.close()
             raise
 
-    def call(self, number: int, key: tuple[int, int], sample: Sample, keeps_size: bool) -> Mapping[str, Array]:
+    def call(
+        self, number: int, key: tuple[int, int], sample: Sample, keeps_size: bool
+    ) -> Mapping[str, Array]:
         """As `gpuload.functions.function.Caller`."""
         if self._is_closed:
             raise FailedCallError("was not called, since the loader is closed")
@@ -131,7 +162,11 @@ class InProcesses:
             return worker.call(number, key, sample, keeps_size)
         except EndedError:
             self._own.worker = None
-            how = "its process does not start" if worker is None else worker.how_it_ended()
+            how = (
+                "its process does not start"
+                if worker is None
+                else worker.how_it_ended()
+            )
             raise FailedCallError(f"did not return: {how}") from None
 
     def close(self) -> None:
@@ -175,7 +210,9 @@ class _Process(Worker):
     """One process, used by one thread at a time."""
 
     def __init__(self, ensure: Any, payload: bytes, need_main: bool) -> None:
-        super().__init__(ensure, _prepare, payload, name="gpuload-function", need_main=need_main)
+        super().__init__(
+            ensure, _prepare, payload, name="gpuload-function", need_main=need_main
+        )
         self._memory = SharedMemory()
         # No reference to this object, which a thread may drop at any time.
         weakref.finalize(self, _end, self.process, self.pipe, self._memory, os.getpid())
@@ -190,13 +227,16 @@ class _Process(Worker):
         """Whether it died since its last call: between calls, only the end of the pipe is readable."""
         return self.pipe.poll()
 
-    def call(self, number: int, key: tuple[int, int], sample: Sample, keeps_size: bool) -> dict[str, Array]:
+    def call(
+        self, number: int, key: tuple[int, int], sample: Sample, keeps_size: bool
+    ) -> dict[str, Array]:
         dumped, end = self._memory.dump(sample)
         self.send((number, key, keeps_size, dumped, end))
         found = self._memory.load(self.receive())
         # The caller copies pixels before the next call, and keeps all else.
         return {
-            name: value if value.dtype == np.uint8 or name == "image" else value.copy() for name, value in found.items()
+            name: value if value.dtype == np.uint8 or name == "image" else value.copy()
+            for name, value in found.items()
         }
 
     def kill(self) -> None:
@@ -244,6 +284,8 @@ def _prepare(pipe: Connection, payload: bytes) -> Callable[[Any], Any] | None:
         number, key, keeps_size, dumped, end = task
         seed_global(key)
         result = call(functions[number], memory.load(dumped), key, entries, keeps_size)
-        return memory.dump({name: np.ascontiguousarray(value) for name, value in result.items()}, end)[0]
+        return memory.dump(
+            {name: np.ascontiguousarray(value) for name, value in result.items()}, end
+        )[0]
 
     return answer

@@ -12,12 +12,24 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 # Functions that draw and take a generator.
-_OF_TENSORS = ("cauchy_", "exponential_", "geometric_", "log_normal_", "normal_", "random_", "uniform_", "bernoulli_")
+_OF_TENSORS = (
+    "cauchy_",
+    "exponential_",
+    "geometric_",
+    "log_normal_",
+    "normal_",
+    "random_",
+    "uniform_",
+    "bernoulli_",
+)
 _OF_TORCH = ("rand", "randn", "randint", "randperm", "normal", "poisson")
 _OF_BOTH = ("bernoulli", "multinomial")
 _DRAWING = {getattr(torch.Tensor, name) for name in _OF_TENSORS + _OF_BOTH}
 _DRAWING |= {getattr(torch, name) for name in _OF_TORCH + _OF_BOTH}
-_LIKE: dict[Any, Callable[..., Any]] = {torch.rand_like: torch.rand, torch.randn_like: torch.randn}
+_LIKE: dict[Any, Callable[..., Any]] = {
+    torch.rand_like: torch.rand,
+    torch.randn_like: torch.randn,
+}
 
 
 class _Draws(TorchFunctionMode):
@@ -26,12 +38,21 @@ class _Draws(TorchFunctionMode):
         self._generator = generator
 
     def __torch_function__(
-        self, func: Any, types: Sequence[type], args: Any = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Any = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         given = dict(kwargs or {})
         if func in _LIKE:
             like = args[0]
-            given = {"dtype": like.dtype, "device": like.device, "generator": self._generator, **given}
+            given = {
+                "dtype": like.dtype,
+                "device": like.device,
+                "generator": self._generator,
+                **given,
+            }
             given.pop("memory_format", None)
             return _LIKE[func](like.shape, **given)
         if func in _DRAWING and given.get("generator") is None:

@@ -16,9 +16,15 @@ START = b"\xff\xd8"
 END = b"\xff\xd9"
 
 _BASELINE, _PROGRESSIVE = 0xC0, 0xC2
-_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOFn; the others are DHT, JPG and DAC
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {
+    0xC4,
+    0xC8,
+    0xCC,
+}  # SOFn; the others are DHT, JPG and DAC
 _SCAN, _TABLES, _EXIF, _ADOBE = 0xDA, 0xDB, 0xE1, 0xEE
-_SEGMENTS = _FRAMES | {0xC4, 0xCC, _SCAN, _TABLES, 0xDD, 0xFE} | frozenset(range(0xE0, 0xF0))
+_SEGMENTS = (
+    _FRAMES | {0xC4, 0xCC, _SCAN, _TABLES, 0xDD, 0xFE} | frozenset(range(0xE0, 0xF0))
+)
 # Sampling of Y when Cb and Cr have 1x1: 4:4:4, 4:2:2, 4:2:0, 4:4:0, 4:1:1, 4:1:0.
 _LUMA_SAMPLING = frozenset({0x11, 0x21, 0x22, 0x12, 0x41, 0x42})
 
@@ -90,7 +96,9 @@ def read_header(data: bytes) -> JpegHeader:
         oddity = oddity or "jpeg-rgb"
     elif data.find(END, max(scan, size - 4096)) < 0 and data.find(END, scan) < 0:
         oddity = oddity or "jpeg-no-end"
-    return JpegHeader(width, height, oddity, abs(orientation), xmp, components == 1, progressive)
+    return JpegHeader(
+        width, height, oddity, abs(orientation), xmp, components == 1, progressive
+    )
 
 
 def _frame_oddity(marker: int, frame: bytes) -> str:
@@ -98,7 +106,13 @@ def _frame_oddity(marker: int, frame: bytes) -> str:
     if precision != 8:
         return f"jpeg-{precision}-bit"
     if marker not in (_BASELINE, _PROGRESSIVE):
-        return "jpeg-arithmetic" if marker >= 0xC9 else "jpeg-lossless" if marker == 0xC3 else "jpeg-extended"
+        return (
+            "jpeg-arithmetic"
+            if marker >= 0xC9
+            else "jpeg-lossless"
+            if marker == 0xC3
+            else "jpeg-extended"
+        )
     if components == 4:
         return "jpeg-cmyk"
     names, sampling = frame[6::3], frame[7::3]
@@ -106,7 +120,11 @@ def _frame_oddity(marker: int, frame: bytes) -> str:
         return "jpeg-rgb"
     if components == 1 and sampling[0] == 0x11:
         return ""
-    if components == 3 and sampling[0] in _LUMA_SAMPLING and sampling[1:] == b"\x11\x11":
+    if (
+        components == 3
+        and sampling[0] in _LUMA_SAMPLING
+        and sampling[1:] == b"\x11\x11"
+    ):
         return ""
     return "jpeg-odd-sampling"
 

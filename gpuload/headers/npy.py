@@ -14,7 +14,10 @@ from gpuload.types import Array
 
 START = b"\x93NUMPY"
 
-_READERS = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
+_READERS = {
+    1: np.lib.format.read_array_header_1_0,
+    2: np.lib.format.read_array_header_2_0,
+}
 _MOST_DIMENSIONS = 32  # NumPy 1's limit
 
 
@@ -39,14 +42,22 @@ def read_header(data: bytes) -> NpyHeader:
     try:
         major, _ = np.lib.format.read_magic(file)
         shape, in_fortran_order, dtype = _READERS[min(major, 2)](file)
-    except Exception as error:  # of Python's tokenizer and parser, to which NumPy gives the header
-        raise ValueError(f"its header cannot be read ({type(error).__name__})") from None
+    except (
+        Exception
+    ) as error:  # of Python's tokenizer and parser, to which NumPy gives the header
+        raise ValueError(
+            f"its header cannot be read ({type(error).__name__})"
+        ) from None
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are pickles and never opened")
     if dtype.subdtype is not None or not dtype.itemsize:
         raise ValueError(f"its elements cannot be of dtype {str(dtype)[:80]}")
     sides = [int(side) for side in shape]
-    if len(sides) > _MOST_DIMENSIONS or min(sides, default=0) < 0 or any(type(side) is bool for side in shape):
+    if (
+        len(sides) > _MOST_DIMENSIONS
+        or min(sides, default=0) < 0
+        or any(type(side) is bool for side in shape)
+    ):
         raise ValueError(f"its shape cannot be {str(shape)[:80]}")
     return NpyHeader(tuple(sides), bool(in_fortran_order), dtype, file.tell())
 
@@ -61,6 +72,12 @@ def read_array(data: bytes) -> Array:
     count = math.prod(header.shape)
     needed, found = count * header.dtype.itemsize, len(data) - header.size
     if needed != found:
-        raise ValueError(f"its shape {str(header.shape)[:80]} takes {needed:,} bytes, and there are {found:,}")
-    elements: Array = np.frombuffer(data, header.dtype, count, header.size) if count else np.empty(0, header.dtype)
+        raise ValueError(
+            f"its shape {str(header.shape)[:80]} takes {needed:,} bytes, and there are {found:,}"
+        )
+    elements: Array = (
+        np.frombuffer(data, header.dtype, count, header.size)
+        if count
+        else np.empty(0, header.dtype)
+    )
     return elements.reshape(header.shape, order="F" if header.in_fortran_order else "C")

@@ -41,7 +41,10 @@ class PngHeader(NamedTuple):
 
 def read_header(data: bytes) -> PngHeader:
     """Reads all chunks without decompressing their pixels; `data` must start with `START`."""
-    width, height = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+    width, height = (
+        int.from_bytes(data[16:20], "big"),
+        int.from_bytes(data[20:24], "big"),
+    )
     header = PngHeader(width, height, *data[24:26])
     # Bit depth, colour type, compression, filter, interlacing: PNG specification, 11.2.2.
     if len(data) < _HEADER_BYTES or data[12:16] != b"IHDR" or data[26:29] != bytes(3):
@@ -78,7 +81,13 @@ def _chunks(data: bytes | memoryview) -> Iterator[tuple[bytes, int, int]]:
         at = end
 
 
-_COLORS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}  # bit depths of each colour type
+_COLORS = {
+    0: (1, 2, 4, 8, 16),
+    2: (8, 16),
+    3: (1, 2, 4, 8),
+    4: (8, 16),
+    6: (8, 16),
+}  # bit depths of each colour type
 
 
 def find_fault(data: memoryview, size: HeightWidth | None = None) -> str | None:
@@ -95,12 +104,21 @@ def find_fault(data: memoryview, size: HeightWidth | None = None) -> str | None:
         if end > len(data):
             break
         is_needed = size is not None or not kind[0] & 32
-        if is_needed and zlib.crc32(data[at + 4 : end - 4]) != int.from_bytes(data[end - 4 : end], "big"):
+        if is_needed and zlib.crc32(data[at + 4 : end - 4]) != int.from_bytes(
+            data[end - 4 : end], "big"
+        ):
             return f"the checksum of its chunk at byte {at:,} is wrong"
         if at == len(START):
-            if kind != b"IHDR" or end - at != 25 or not _is_header(data[at + 8 : at + 21]):
+            if (
+                kind != b"IHDR"
+                or end - at != 25
+                or not _is_header(data[at + 8 : at + 21])
+            ):
                 return "its header is damaged"
-            wide, high = int.from_bytes(data[at + 8 : at + 12], "big"), int.from_bytes(data[at + 12 : at + 16], "big")
+            wide, high = (
+                int.from_bytes(data[at + 8 : at + 12], "big"),
+                int.from_bytes(data[at + 12 : at + 16], "big"),
+            )
             if size is not None and size != (high, wide):
                 return OTHER_SIZE
         if size is not None and kind in _TEXTS and _may_turn(kind, bytes(data[at:end])):
@@ -113,4 +131,9 @@ def find_fault(data: memoryview, size: HeightWidth | None = None) -> str | None:
 
 def _is_header(content: memoryview) -> bool:
     depth, color, compression, filtering, interlacing = content[8:13]
-    return depth in _COLORS.get(color, ()) and compression == 0 and filtering == 0 and interlacing <= 1
+    return (
+        depth in _COLORS.get(color, ())
+        and compression == 0
+        and filtering == 0
+        and interlacing <= 1
+    )

@@ -26,7 +26,18 @@ _EXTRA = 338
 _FORMAT = 339
 _DNG = 50_706
 _WANTED = frozenset(
-    {_SUBFILE, _OLD_SUBFILE, _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _PHOTOMETRIC, _MAKE, _SAMPLES, _PLANAR}
+    {
+        _SUBFILE,
+        _OLD_SUBFILE,
+        _WIDTH,
+        _HEIGHT,
+        _BITS,
+        _COMPRESSION,
+        _PHOTOMETRIC,
+        _MAKE,
+        _SAMPLES,
+        _PLANAR,
+    }
     | {_SUB_DIRECTORIES, _EXTRA, _FORMAT, _DNG}
 )
 
@@ -45,7 +56,20 @@ _REDUCED = 1  # a bit of the kind of page
 _TRANSPARENCY = 4  # another
 _OLD_REDUCED = 2
 
-_TYPES = {1: "B", 2: "B", 3: "H", 4: "I", 6: "b", 7: "B", 8: "h", 9: "i", 13: "I", 16: "Q", 17: "q", 18: "Q"}
+_TYPES = {
+    1: "B",
+    2: "B",
+    3: "H",
+    4: "I",
+    6: "b",
+    7: "B",
+    8: "h",
+    9: "i",
+    13: "I",
+    16: "Q",
+    17: "q",
+    18: "Q",
+}
 _MOST_PAGES = 100_000
 _MOST_VALUES = 4_096
 _MOST_ENTRIES = 2_000_000  # of all directories: those of a hostile file may overlap
@@ -77,7 +101,13 @@ class TiffPage:
     @property
     def colors(self) -> int:
         """The number of samples that are colours."""
-        return self.samples - len(self.extra) if self.photometric > IS_PALETTE else 3 if self.is_rgb else 1
+        return (
+            self.samples - len(self.extra)
+            if self.photometric > IS_PALETTE
+            else 3
+            if self.is_rgb
+            else 1
+        )
 
     @property
     def is_rgb(self) -> bool:
@@ -142,7 +172,9 @@ class _Layout:
         count = self._number("Q" if self._is_big else "H", offset)
         entries = offset + head
         self._entries += count
-        is_sound = 1 <= count <= _MOST_VALUES and entries + count * step <= len(self._data)
+        is_sound = 1 <= count <= _MOST_VALUES and entries + count * step <= len(
+            self._data
+        )
         if not is_sound or self._entries > _MOST_ENTRIES:
             return {}, 0
         tags: dict[int, tuple[int, ...]] = {}
@@ -186,7 +218,11 @@ def _page(number: int | None, tags: dict[int, tuple[int, ...]]) -> TiffPage | No
     if width < 1 or height < 1:
         return None
     subfile = value(_SUBFILE, 0)
-    make = bytes(letter for letter in tags.get(_MAKE, ()) if 0 < letter < 128).decode("ascii").strip()
+    make = (
+        bytes(letter for letter in tags.get(_MAKE, ()) if 0 < letter < 128)
+        .decode("ascii")
+        .strip()
+    )
     return TiffPage(
         number=number,
         width=width,

@@ -29,7 +29,9 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def find_points(data: bytes, height: int, width: int, most_share: float = 0.01) -> bytes | None:
+def find_points(
+    data: bytes, height: int, width: int, most_share: float = 0.01
+) -> bytes | None:
     """The seek points of a JPEG, as the index holds them (docs/format.md), as dense as `most_share` allows.
 
     All of its coded pixels are read.
@@ -87,7 +89,9 @@ def exif_orientation(segment: bytes) -> int:
     if not segment.startswith(b"Exif\0\0"):
         return 0
     tiff = segment[6:]
-    orientation = int(kernel("exif_orientation")(tiff, len(tiff))) & 15  # without what some readers pass over
+    orientation = (
+        int(kernel("exif_orientation")(tiff, len(tiff))) & 15
+    )  # without what some readers pass over
     return orientation if orientation <= 8 else 0
 
 
@@ -100,5 +104,7 @@ def room_for(windows: I64, factors: I64) -> tuple[I64, int]:
     """
     windows = np.ascontiguousarray(windows)
     room = np.empty(len(windows), np.int64)
-    spare_bytes = kernel("jpeg_room")(windows.ctypes.data, factors.ctypes.data, len(windows), room.ctypes.data)
+    spare_bytes = kernel("jpeg_room")(
+        windows.ctypes.data, factors.ctypes.data, len(windows), room.ctypes.data
+    )
     return room, int(spare_bytes)

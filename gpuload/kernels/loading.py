@@ -61,11 +61,15 @@ def library_file() -> Path:
     if wanted:
         return _wanted_file(wanted, targets)
     if not targets:
-        raise MissingPackageError(f"gpuload has kernels for x86_64 and aarch64, and this machine is {machine}")
+        raise MissingPackageError(
+            f"gpuload has kernels for x86_64 and aarch64, and this machine is {machine}"
+        )
     plainest = targets[-1]
     if plainest.level == 0:
         return plainest.file
-    level = int(load(plainest.file).processor_level())  # which runs everywhere, as far as this function
+    level = int(
+        load(plainest.file).processor_level()
+    )  # which runs everywhere, as far as this function
     for target in targets:
         if level >= target.level:
             return target.file
@@ -82,7 +86,9 @@ def _wanted_file(wanted: str, targets: Sequence[Target]) -> Path:
     if wanted.endswith(".so"):
         return Path(wanted)
     names = ", ".join(target.file.stem for target in targets)
-    raise MissingPackageError(f"{CHOICE}={wanted}: not a library for this machine. Expected one of {names}, or a file")
+    raise MissingPackageError(
+        f"{CHOICE}={wanted}: not a library for this machine. Expected one of {names}, or a file"
+    )
 
 
 @functools.cache
@@ -93,10 +99,14 @@ def load(path: Path) -> ctypes.CDLL:
         loaded = ctypes.CDLL(str(path))
     except OSError as error:
         remedy = f"Build them: {_BUILD}" if stamp else "Install gpuload anew"
-        raise MissingPackageError(f"gpuload's kernels cannot be loaded: {error}. {remedy}") from None
+        raise MissingPackageError(
+            f"gpuload's kernels cannot be loaded: {error}. {remedy}"
+        ) from None
     loaded.kernel_stamp.restype = ctypes.c_char_p
     if stamp and loaded.kernel_stamp() != stamp.encode():
-        raise MissingPackageError(f"{path}: gpuload's kernels are older than their sources. Build them: {_BUILD}")
+        raise MissingPackageError(
+            f"{path}: gpuload's kernels are older than their sources. Build them: {_BUILD}"
+        )
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(loaded, name)
         function.restype = result

@@ -21,7 +21,10 @@ PICTURE = np.dtype(
         ("stride", np.int64),  # bytes from row to row
         ("top", np.int64),  # where the first pixel lies in the stored image
         ("left", np.int64),
-        ("factor", np.int64),  # pixels of the stored image, along each side, that make one of these
+        (
+            "factor",
+            np.int64,
+        ),  # pixels of the stored image, along each side, that make one of these
     ]
 )
 
@@ -30,7 +33,13 @@ class Bands(ctypes.Structure):
     """Pixels that are not 8-bit RGB: bytes of a value (1: uint8, 2: uint16, 4: float32), channels that are needed,
     values from one pixel to the next, the largest value, and whether the one channel is computed from RGB."""
 
-    _fields_ = (("value_bytes", _INT), ("channels", _INT), ("step", _INT), ("peak", _INT), ("luma", _INT))
+    _fields_ = (
+        ("value_bytes", _INT),
+        ("channels", _INT),
+        ("step", _INT),
+        ("peak", _INT),
+        ("luma", _INT),
+    )
 
 
 class Output(ctypes.Structure):

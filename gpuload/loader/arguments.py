@@ -6,7 +6,17 @@ from typing import Any, get_args
 
 from gpuload import checks
 from gpuload.batchwise.transforms import TRANSFORMS
-from gpuload.checks import ANYTHING, COUNT, FLAG, Rule, choice, either, instance, optional, whole
+from gpuload.checks import (
+    ANYTHING,
+    COUNT,
+    FLAG,
+    Rule,
+    choice,
+    either,
+    instance,
+    optional,
+    whole,
+)
 from gpuload.decode.arguments import Both, Dali, DecoderName, OnCorrupt
 from gpuload.disk.dataset import Dataset
 from gpuload.fields.kind import FieldSpec
@@ -17,10 +27,16 @@ from gpuload.store.url import LOCATION
 
 def _as_fields(value: Any) -> Any:
     """A tuple of fields, or a dict of them by their new names."""
-    fields = tuple(value.values()) if isinstance(value, Mapping) else checks.as_items(value)
+    fields = (
+        tuple(value.values()) if isinstance(value, Mapping) else checks.as_items(value)
+    )
     if not fields or not all(isinstance(field, str | FieldSpec) for field in fields):
         raise TypeError
-    return {checks.as_text(name): field for name, field in value.items()} if isinstance(value, Mapping) else fields
+    return (
+        {checks.as_text(name): field for name, field in value.items()}
+        if isinstance(value, Mapping)
+        else fields
+    )
 
 
 def _as_device(value: Any) -> str:
@@ -56,16 +72,31 @@ ARGUMENTS: dict[str, Rule[Any]] = {
         _as_fields,
     ),
     "batch_transforms": TRANSFORMS,
-    "shuffle": either("True, False or gpuload.Shuffle(...)", instance("", Shuffle), FLAG),
+    "shuffle": either(
+        "True, False or gpuload.Shuffle(...)", instance("", Shuffle), FLAG
+    ),
     "seed": whole(),
-    "drop_last": optional(either("True, False, 'exact' or 'even'", FLAG, choice("exact", "even"))),
+    "drop_last": optional(
+        either("True, False, 'exact' or 'even'", FLAG, choice("exact", "even"))
+    ),
     "steps_per_epoch": optional(whole(1, 10**9)),
     "sampling": optional(
-        instance("gpuload.Balance(...), gpuload.Weights(...) or gpuload.Repeated(...)", Balance, Weights, Repeated)
+        instance(
+            "gpuload.Balance(...), gpuload.Weights(...) or gpuload.Repeated(...)",
+            Balance,
+            Weights,
+            Repeated,
+        )
     ),
-    "on_corrupt": Rule(f"{_ACTIONS.expected}, or gpuload.OnCorrupt(...)", _as_on_corrupt, _ACTIONS.words),
+    "on_corrupt": Rule(
+        f"{_ACTIONS.expected}, or gpuload.OnCorrupt(...)",
+        _as_on_corrupt,
+        _ACTIONS.words,
+    ),
     "decoder": either(
-        f"{_DECODERS.expected}, gpuload.Dali(...) or gpuload.Both(...)", instance("", Dali, Both), _DECODERS
+        f"{_DECODERS.expected}, gpuload.Dali(...) or gpuload.Both(...)",
+        instance("", Dali, Both),
+        _DECODERS,
     ),
     "num_threads": optional(whole(1, _MOST)),
     "prefetch": optional(whole(1, _MOST)),
@@ -92,6 +123,15 @@ ADVICE = {
     "collate_fn": "Use fields, which selects the fields of a batch, and batch_transforms, functions of a whole batch",
     "generator": "Use seed, which with the epoch determines the order and all other random numbers",
     **dict.fromkeys(("sampler", "batch_sampler"), _CHOSEN),
-    **dict.fromkeys(("pin_memory", "pin_memory_device", "in_order", "persistent_workers", "timeout"), _LEFT_OUT),
+    **dict.fromkeys(
+        (
+            "pin_memory",
+            "pin_memory_device",
+            "in_order",
+            "persistent_workers",
+            "timeout",
+        ),
+        _LEFT_OUT,
+    ),
     **dict.fromkeys(("worker_init_fn", "multiprocessing_context"), _LEFT_OUT),
 }

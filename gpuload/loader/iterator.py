@@ -11,18 +11,38 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from gpuload.augment.schedule import Augments, Schedule
 from gpuload.batchwise import BatchTransform
-from gpuload.checks import ANYTHING, FLAG, POSITIVE, check, checked, number, optional, whole
+from gpuload.checks import (
+    ANYTHING,
+    FLAG,
+    POSITIVE,
+    check,
+    checked,
+    number,
+    optional,
+    whole,
+)
 from gpuload.counted import counted
 from gpuload.decode.arguments import Backend, Both, Dali, DecoderName, OnCorrupt
 from gpuload.decode.dali.memory import Made, check_whole_images
 from gpuload.decode.functions import find_functions
 from gpuload.decode.interface import Resources, no_pixels
-from gpuload.decode.open import choose_decoder, find_stored, open_decoder, plan_resources
+from gpuload.decode.open import (
+    choose_decoder,
+    find_stored,
+    open_decoder,
+    plan_resources,
+)
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, CallError, GpuloadError, StateError
 from gpuload.fields.kind import FieldSpec
 from gpuload.loader.arguments import ADVICE, ARGUMENTS, STATE
-from gpuload.loader.pipeline import CorruptSamples, Pipeline, Report, check_current, followed
+from gpuload.loader.pipeline import (
+    CorruptSamples,
+    Pipeline,
+    Report,
+    check_current,
+    followed,
+)
 from gpuload.loader.progress import Loop, Progress
 from gpuload.loader.samplers import Sampler, make_sampler
 from gpuload.machine.apart import Flag
@@ -136,7 +156,10 @@ class DaliIterator:
         batch_size: int,
         *,
         augment: Augments | Mapping[int, Augments],
-        fields: Sequence[str | FieldSpec] | Mapping[str, str | FieldSpec] = ("image", "label"),
+        fields: Sequence[str | FieldSpec] | Mapping[str, str | FieldSpec] = (
+            "image",
+            "label",
+        ),
         batch_transforms: Sequence[BatchTransform] = (),
         shuffle: bool | Shuffle = True,
         seed: int = 0,
@@ -153,14 +176,31 @@ class DaliIterator:
         world_size: int | None = None,
     ) -> None:
         self._process = os.getpid()
-        self.dataset: Dataset | Mixture = data if isinstance(data, Dataset | Mixture) else Dataset(data)
-        self._datasets = self.dataset.datasets if isinstance(self.dataset, Mixture) else (self.dataset,)
-        keys = tuple(fields) if isinstance(fields, Mapping) else None  # of batches that are dicts
+        self.dataset: Dataset | Mixture = (
+            data if isinstance(data, Dataset | Mixture) else Dataset(data)
+        )
+        self._datasets = (
+            self.dataset.datasets
+            if isinstance(self.dataset, Mixture)
+            else (self.dataset,)
+        )
+        keys = (
+            tuple(fields) if isinstance(fields, Mapping) else None
+        )  # of batches that are dicts
         self.fields = tuple(fields.values() if isinstance(fields, Mapping) else fields)
-        self.batch_size, self.augment, self.seed, self.steps_per_epoch = batch_size, augment, seed, steps_per_epoch
-        self._mixing = Shuffle() if shuffle is True else shuffle or None  # None: stored order
+        self.batch_size, self.augment, self.seed, self.steps_per_epoch = (
+            batch_size,
+            augment,
+            seed,
+            steps_per_epoch,
+        )
+        self._mixing = (
+            Shuffle() if shuffle is True else shuffle or None
+        )  # None: stored order
         self.shuffle = self._mixing is not None
-        self._last_batch = self.shuffle if drop_last is None else drop_last  # as given, in full
+        self._last_batch = (
+            self.shuffle if drop_last is None else drop_last
+        )  # as given, in full
         self.drop_last = self._last_batch is True
         self.ranks = find_ranks(rank, world_size)
         self._schedule = schedule = Schedule(augment)
@@ -179,32 +219,61 @@ class DaliIterator:
         self._progress = Progress()
         compare_with_counterparts(self.ranks, self._settings())
         self._output = output
-        self._on_corrupt = on_corrupt if isinstance(on_corrupt, OnCorrupt) else None  # None: raises
-        self._make_collate = partial(Collate, self.fields, self._datasets, schedule, batch_transforms)
+        self._on_corrupt = (
+            on_corrupt if isinstance(on_corrupt, OnCorrupt) else None
+        )  # None: raises
+        self._make_collate = partial(
+            Collate, self.fields, self._datasets, schedule, batch_transforms
+        )
         marks = self._on_corrupt is not None and self._on_corrupt.action == "mark"
         self._collate = collate = self._make_collate(keys, marks=marks)
-        self._functions = find_functions(schedule, collate.masks, collate.moving, self._datasets)
+        self._functions = find_functions(
+            schedule, collate.masks, collate.moving, self._datasets
+        )
         moves = self._functions is not None and bool(collate.moving)
         decodes = collate.has_images or bool(collate.masks) or moves
         if decodes:
             manifest = self._datasets[0].manifest
-            schedule.fit(manifest.pixels, manifest.is_raw, (manifest.mean, manifest.std))
-        self._stored = find_stored(self._datasets, schedule.pixels, collate.mask_fills) if decodes else None
+            schedule.fit(
+                manifest.pixels, manifest.is_raw, (manifest.mean, manifest.std)
+            )
+        self._stored = (
+            find_stored(self._datasets, schedule.pixels, collate.mask_fills)
+            if decodes
+            else None
+        )
 
-        odd = any(form.places or form.padding_mode != "constant" for form in schedule.forms)
+        odd = any(
+            form.places or form.padding_mode != "constant" for form in schedule.forms
+        )
         if (self._functions is not None or odd) and decoder == "auto":
             decoder = "native"  # even on a GPU: functions run on the CPU; DALI was not measured at scaling and padding
-        resources = plan_resources(decoder, self.ranks, min(batch_size, self._epochs.samples), num_threads, prefetch)
-        made = Made(schedule.largest_sizes, schedule.pixels.channels, schedule.first.form.dtype)
-        chosen = choose_decoder(decoder, device, self.ranks, self._datasets, resources, decodes, made)
+        resources = plan_resources(
+            decoder,
+            self.ranks,
+            min(batch_size, self._epochs.samples),
+            num_threads,
+            prefetch,
+        )
+        made = Made(
+            schedule.largest_sizes, schedule.pixels.channels, schedule.first.form.dtype
+        )
+        chosen = choose_decoder(
+            decoder, device, self.ranks, self._datasets, resources, decodes, made
+        )
         self.decoder, device_id = chosen
         self.num_threads = resources.num_threads
         self.cpu_share = resources.cpu_share if self.decoder == "both" else None
         if (
-            decodes and self.decoder != "native" and device_id is not None and self._functions is None
+            decodes
+            and self.decoder != "native"
+            and device_id is not None
+            and self._functions is None
         ):  # else on the CPU
             by_dali = 1 - (self.cpu_share or 0.0)
-            check_whole_images(self._datasets, batch_size, resources.prefetch, device_id, by_dali, made)
+            check_whole_images(
+                self._datasets, batch_size, resources.prefetch, device_id, by_dali, made
+            )
         arrays = make_arrays(output, device_id, schedule.first.form)
         self.device = arrays.device
         check_space(self._datasets, plan.window, batch_size, plan.node_lanes)
@@ -212,19 +281,27 @@ class DaliIterator:
             arrays.staging()  # reports now, not at the first batch, that CuPy is missing
         # Has no reference to this loader, which its threads would keep alive.
         self._open_reader = partial(
-            BatchReader if plan.buckets is None else partial(BucketedReader, plan.buckets, plan.epochs),
+            BatchReader
+            if plan.buckets is None
+            else partial(BucketedReader, plan.buckets, plan.epochs),
             self._datasets,
             plan.make_stream,
-            collate.columns if self._functions is None else tuple(dict.fromkeys((*collate.columns, "key"))),
+            collate.columns
+            if self._functions is None
+            else tuple(dict.fromkeys((*collate.columns, "key"))),
             collate.members,
             collate.masks,
             decodes=decodes,
             prepare=collate.prepare,
         )
-        self._pipeline = self._open(chosen, resources, arrays, collate, self._on_corrupt)
+        self._pipeline = self._open(
+            chosen, resources, arrays, collate, self._on_corrupt
+        )
         if self._mixing is not None:
             self._warn_of_sorted_shards(self._mixing.window * self._mixing.lanes)
-        self._over = Flag()  # set where the current loop is ended by another one, or by `close`
+        self._over = (
+            Flag()
+        )  # set where the current loop is ended by another one, or by `close`
         self._closed = False
 
     def _open(
@@ -235,11 +312,16 @@ class DaliIterator:
         collate: Collate,
         on_corrupt: OnCorrupt | None,
     ) -> Pipeline:
-        forms, action = self._schedule.forms, "raise" if on_corrupt is None else on_corrupt.action
+        forms, action = (
+            self._schedule.forms,
+            "raise" if on_corrupt is None else on_corrupt.action,
+        )
         epoch_samples = self._epochs.samples / self.ranks.world_size
         return Pipeline(
             self._open_reader,
-            open_decoder(*chosen, forms, self._stored, resources, self._functions, action),
+            open_decoder(
+                *chosen, forms, self._stored, resources, self._functions, action
+            ),
             partial(collate, arrays=arrays),
             partial(no_pixels, forms=forms, masks=len(collate.masks)),
             CorruptSamples(self._datasets, collate.masks, on_corrupt, epoch_samples),
@@ -321,7 +403,10 @@ class DaliIterator:
             )
         self._progress.start_at(position, is_loaded=True)
 
-    @checked("DaliIterator.check_ranks", timeout_s=number(POSITIVE, 1e6, "seconds, above 0 and up to 1e6"))
+    @checked(
+        "DaliIterator.check_ranks",
+        timeout_s=number(POSITIVE, 1e6, "seconds, above 0 and up to 1e6"),
+    )
     def check_ranks(self, timeout_s: float = 60) -> None:
         """Compares data, settings and positions of all ranks. Optional: call it once on every rank before training.
 
@@ -352,8 +437,15 @@ class DaliIterator:
         with key, shard, reason and epoch. Empty with on_corrupt="raise"."""
         return self._pipeline.corrupt.report()
 
-    @checked("DaliIterator.preview", n=whole(1, 1024), epoch=optional(whole(0, 10**9)), batch=ANYTHING)
-    def preview(self, n: int = 16, epoch: int | None = None, batch: Any = None) -> "Image.Image":
+    @checked(
+        "DaliIterator.preview",
+        n=whole(1, 1024),
+        epoch=optional(whole(0, 10**9)),
+        batch=ANYTHING,
+    )
+    def preview(
+        self, n: int = 16, epoch: int | None = None, batch: Any = None
+    ) -> "Image.Image":
         """A contact sheet of the images that training sees, as a Pillow image, which notebooks display.
 
         Normalisation is undone. The boxes, masks and keypoints in `fields` are drawn, with classes, captions and
@@ -373,17 +465,28 @@ class DaliIterator:
         """
         self._check_usable()
         if not self._collate.has_images:
-            raise ArgumentError(f"DaliIterator.preview: fields={self.fields!r} has no 'image'. Add it to show images")
-        drawing = BatchDrawing(self._schedule.forms, self.fields, self._datasets[0].fields, self.classes)
+            raise ArgumentError(
+                f"DaliIterator.preview: fields={self.fields!r} has no 'image'. Add it to show images"
+            )
+        drawing = BatchDrawing(
+            self._schedule.forms, self.fields, self._datasets[0].fields, self.classes
+        )
         if batch is not None:
             return draw_sheet(drawing.cells(_named_fields(batch, self._collate), n))
         cells: list[Cell] = []
-        start = self._progress.handed_out if epoch is None else self._epochs.start(epoch)
+        start = (
+            self._progress.handed_out if epoch is None else self._epochs.start(epoch)
+        )
         with closing(self._open_preview()) as pipeline:
-            for position in (start, self._epochs.following(start)):  # after a finished epoch, the next one is shown
+            for position in (
+                start,
+                self._epochs.following(start),
+            ):  # after a finished epoch, the next one is shown
                 left = n
                 augments = self._schedule.at(position.epoch)
-                for made in pipeline.epoch(position, self._epochs, augments, lambda: True):
+                for made in pipeline.epoch(
+                    position, self._epochs, augments, lambda: True
+                ):
                     cells += drawing.cells(made.fields, left)
                     left = n - len(cells) // len(self._schedule.forms)
                     if left <= 0:
@@ -398,9 +501,22 @@ class DaliIterator:
         skips = self._on_corrupt is not None and self._on_corrupt.action == "skip"
         collate = self._make_collate(marks=not skips)
         collate.mixes = self._collate.mixes
-        resources = Resources(min(self.batch_size, self._epochs.samples), min(self.num_threads, 4), 1)
-        chosen = choose_decoder("auto", "cpu", self.ranks, self._datasets, resources, self._stored is not None)
-        arrays = make_arrays(self._output if self._output == "torch" else "numpy", None, self._schedule.first.form)
+        resources = Resources(
+            min(self.batch_size, self._epochs.samples), min(self.num_threads, 4), 1
+        )
+        chosen = choose_decoder(
+            "auto",
+            "cpu",
+            self.ranks,
+            self._datasets,
+            resources,
+            self._stored is not None,
+        )
+        arrays = make_arrays(
+            self._output if self._output == "torch" else "numpy",
+            None,
+            self._schedule.first.form,
+        )
         on_corrupt = OnCorrupt("skip" if skips else "mark", most=1.0)
         return self._open(chosen, resources, arrays, collate, on_corrupt)
 
@@ -410,18 +526,25 @@ class DaliIterator:
         If Ctrl-C ends this call, the threads end all the same, and a further call waits for that. In the loader's own
         function, it does not wait.
         """
-        if "_over" not in self.__dict__:  # never constructed, if a subclass has a __del__
+        if (
+            "_over" not in self.__dict__
+        ):  # never constructed, if a subclass has a __del__
             return
         self._closed = True
         self._over.is_set = True
-        if os.getpid() == self._process:  # a forked child would wait for threads that it does not have
+        if (
+            os.getpid() == self._process
+        ):  # a forked child would wait for threads that it does not have
             self._pipeline.close()
 
     def __enter__(self) -> "DaliIterator":
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -435,7 +558,9 @@ class DaliIterator:
 
         def __setattr__(self, name, value):
             if name in ARGUMENTS and name in self.__dict__:
-                raise CallError(f"DaliIterator: {name} cannot be changed after construction. Construct a new one")
+                raise CallError(
+                    f"DaliIterator: {name} cannot be changed after construction. Construct a new one"
+                )
             object.__setattr__(self, name, value)
 
     @property
@@ -462,7 +587,11 @@ class DaliIterator:
     def padding(self) -> int:
         """Samples at the end of the last batch that only keep this rank in step (see `drop_last`)."""
         last = self._progress.last
-        return 0 if last is None else self._epochs.padding(*(at.begin + at.samples for at in last))
+        return (
+            0
+            if last is None
+            else self._epochs.padding(*(at.begin + at.samples for at in last))
+        )
 
     @property
     def remainder(self) -> int:
@@ -517,8 +646,12 @@ class DaliIterator:
         self._collate.mixes = check("DaliIterator", "mixup_enabled", value, FLAG)
 
     def __repr__(self) -> str:
-        unused = self._epochs.samples - len(self) * self.batch_size * self.ranks.world_size
-        left_out = f" ({unused:,} left out of each epoch)" if self.drop_last and unused else ""
+        unused = (
+            self._epochs.samples - len(self) * self.batch_size * self.ranks.world_size
+        )
+        left_out = (
+            f" ({unused:,} left out of each epoch)" if self.drop_last and unused else ""
+        )
         return (
             f"DaliIterator({str(self.dataset.folder)!r}: {counted(len(self.dataset), 'sample')}, "
             f"{counted(len(self), 'batch', 'batches')} of {self.batch_size}{left_out}, rank {self.ranks.rank} of "
@@ -542,7 +675,9 @@ class DaliIterator:
             progress.is_loaded = False
             augments = self._schedule.at(position.epoch)
             with followed(self):
-                for made in self._pipeline.epoch(position, self._epochs, augments, lambda: not over.is_set):
+                for made in self._pipeline.epoch(
+                    position, self._epochs, augments, lambda: not over.is_set
+                ):
                     batch = [(made.fields, made.position)]
                     del made
                     yield batch.pop()  # not from a variable: a suspended generator would keep the batch alive
@@ -591,7 +726,9 @@ def _named_fields(batch: Any, collate: Collate) -> Mapping[str, Any]:
         fields = {name: fields[key] for name, key in zip(names, keys, strict=True)}
     images = fields.get("image")
     first = images[0] if isinstance(images, tuple) and images else images
-    if set(fields) != set(names) or not (isinstance(first, list) or hasattr(first, "shape")):
+    if set(fields) != set(names) or not (
+        isinstance(first, list) or hasattr(first, "shape")
+    ):
         raise ArgumentError(
             f"DaliIterator.preview(batch={type(batch).__name__}): expected a batch of this loader, with the fields "
             f"{', '.join(map(repr, names))}. Give one as it comes from a loop, or leave it out"

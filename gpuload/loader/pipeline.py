@@ -71,11 +71,23 @@ class CorruptSamples:
     """
 
     def __init__(
-        self, datasets: Sequence[Dataset], masks: Sequence[str], on_corrupt: OnCorrupt | None, epoch_samples: float
+        self,
+        datasets: Sequence[Dataset],
+        masks: Sequence[str],
+        on_corrupt: OnCorrupt | None,
+        epoch_samples: float,
     ) -> None:
-        self._datasets, self._masks, self._epoch_samples = datasets, masks, epoch_samples
+        self._datasets, self._masks, self._epoch_samples = (
+            datasets,
+            masks,
+            epoch_samples,
+        )
         self._allowed = (on_corrupt or OnCorrupt("skip")).most
-        self._most = self._allowed if isinstance(self._allowed, int) else self._allowed * epoch_samples
+        self._most = (
+            self._allowed
+            if isinstance(self._allowed, int)
+            else self._allowed * epoch_samples
+        )
         self._count, self._in_epoch = 0, 0
         self._listed: dict[tuple[int, int], CorruptSample] = {}
 
@@ -113,22 +125,36 @@ class CorruptSamples:
         """The user's error for a decoder's."""
         row, fault = next(iter(error.faults.items()))
         corrupt = self._identify(error.batch, row, fault, 0)
-        what = "sample" if fault.mask is None else f"the mask {self._masks[fault.mask]!r} of sample"
-        others = f" (one of {len(error.faults)} in its batch)" if len(error.faults) > 1 else ""
+        what = (
+            "sample"
+            if fault.mask is None
+            else f"the mask {self._masks[fault.mask]!r} of sample"
+        )
+        others = (
+            f" (one of {len(error.faults)} in its batch)"
+            if len(error.faults) > 1
+            else ""
+        )
         return DecodeError(
             f"{corrupt.shard}: {what} {corrupt.key!r} does not decode (byte {corrupt.offset:,}): "
             f"{corrupt.reason}{others}. Pack it again: `python -m gpuload pack` rejects and lists undecodable images; "
             "or use on_corrupt='skip'"
         )
 
-    def _identify(self, batch: Batch, row: int, fault: Fault, epoch: int) -> CorruptSample:
+    def _identify(
+        self, batch: Batch, row: int, fault: Fault, epoch: int
+    ) -> CorruptSample:
         source, sample = int(batch.sources[row]), int(batch.encoded.samples[row])
         dataset = self._datasets[source]
         stored = dataset.row(sample).to_pylist()[0]
-        field = dataset.fields["image" if fault.mask is None else self._masks[fault.mask]]
+        field = dataset.fields[
+            "image" if fault.mask is None else self._masks[fault.mask]
+        ]
         offset, size = stored[field.offset_column], stored[field.bytes_column]
         path = str(dataset.shard_paths[int(dataset.shards_of(sample))])
-        return CorruptSample(stored["key"], path, offset, size, fault.reason, sample, source, epoch)
+        return CorruptSample(
+            stored["key"], path, offset, size, fault.reason, sample, source, epoch
+        )
 
 
 class TrainingBatch(NamedTuple):
@@ -164,8 +190,16 @@ class Pipeline:
         corrupt: CorruptSamples,
         folder: Path | URL | str,
     ) -> None:
-        self._open_reader, self.reader, self.decoder = open_reader, open_reader(), decoder
-        self._make_fields, self._no_pixels, self.corrupt = make_fields, no_pixels, corrupt
+        self._open_reader, self.reader, self.decoder = (
+            open_reader,
+            open_reader(),
+            decoder,
+        )
+        self._make_fields, self._no_pixels, self.corrupt = (
+            make_fields,
+            no_pixels,
+            corrupt,
+        )
         self.meter = Meter(self.reader.disk_s, folder)
         self._closing = threading.Lock()
         self._is_closed = False
@@ -216,7 +250,9 @@ class Pipeline:
             # After the reader has begun, which then no longer knows that it was interrupted.
             current = takewhile(lambda _: is_current(), epochs.parts(start))
             read_spare = partial(read_alone, self._open_reader, augments)
-            decoding = self.decoder.decode(self.reader.batches(current, augments), read_spare)
+            decoding = self.decoder.decode(
+                self.reader.batches(current, augments), read_spare
+            )
             while True:
                 with annotate("wait"):
                     handled = next(decoding, None)
@@ -233,7 +269,9 @@ class Pipeline:
                 self.reader.interrupt()  # a thread may be waiting for a download
             if not isinstance(error, Exception):
                 raise
-            check_current(is_current())  # a concurrent `close` causes many kinds of errors
+            check_current(
+                is_current()
+            )  # a concurrent `close` causes many kinds of errors
             # An unreadable shard looks like undecodable images, or like a mismatch with its index.
             self.reader.check(look=not isinstance(error, ShardError))
             if isinstance(error, BatchDecodeError):
@@ -242,11 +280,20 @@ class Pipeline:
         for part in epochs.empty_parts(start):
             asked = time.perf_counter()
             (last,) = self.reader.read([part], augments)
-            yield self._finish(HandledBatch(last, self._no_pixels(last), last, {}), start, asked, is_current)
+            yield self._finish(
+                HandledBatch(last, self._no_pixels(last), last, {}),
+                start,
+                asked,
+                is_current,
+            )
             self.meter.ask()
 
     def _finish(
-        self, handled: HandledBatch, start: Position, asked: float, is_current: Callable[[], bool]
+        self,
+        handled: HandledBatch,
+        start: Position,
+        asked: float,
+        is_current: Callable[[], bool],
     ) -> TrainingBatch:
         ready = time.perf_counter()
         check_current(is_current())

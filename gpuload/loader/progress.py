@@ -27,7 +27,9 @@ class Loop(Iterator[Any]):
     function is called or a loop goes round, and neither happens between the end of a batch and its handing out.
     """
 
-    def __init__(self, batches: Generator[tuple[Any, Position], None, None], progress: Progress) -> None:
+    def __init__(
+        self, batches: Generator[tuple[Any, Position], None, None], progress: Progress
+    ) -> None:
         self._batches, self._progress = batches, progress
 
     def __next__(self) -> Any:

@@ -36,7 +36,9 @@ class Sampler:
         return self._samples
 
 
-def make_sampler(move_on: Callable[[int], None], samples: int, shuffle: bool) -> Sampler:
+def make_sampler(
+    move_on: Callable[[int], None], samples: int, shuffle: bool
+) -> Sampler:
     """The sampler of a loader. Without shuffling it is a `SequentialSampler` of torch, too, if torch is imported: by
     that Lightning's `overfit_batches` knows that each epoch begins with the same batches."""
     if shuffle or "torch" not in sys.modules:

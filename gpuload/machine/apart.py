@@ -34,7 +34,10 @@ class Apart(Generic[T]):
         self._running.acquire()
         # A signal within `Thread.start` would leave a lock taken that the thread needs. So another one calls it, which
         # is started in a single step.
-        start_new_thread(_start, (threading.Thread(target=self._run, name="gpuload-apart"), self._run))
+        start_new_thread(
+            _start,
+            (threading.Thread(target=self._run, name="gpuload-apart"), self._run),
+        )
 
     def wait(self) -> T:
         """Waits for the result. Raises what the work raised."""
@@ -58,13 +61,17 @@ class Apart(Generic[T]):
 def _start(thread: threading.Thread, run: Callable[[], Any]) -> None:
     try:
         thread.start()
-    except RuntimeError:  # the limit of threads is reached, or the interpreter is ending
+    except (
+        RuntimeError
+    ):  # the limit of threads is reached, or the interpreter is ending
         run()
 
 
 def uninterrupted(work: Callable[[], T]) -> T:
     """Does work that no signal can stop half way, and returns its result. Ctrl-C ends the waiting alone."""
     is_main = threading.get_ident() == threading.main_thread().ident
-    if not is_main or sys.is_finalizing():  # at the interpreter's end no other thread runs any more
+    if (
+        not is_main or sys.is_finalizing()
+    ):  # at the interpreter's end no other thread runs any more
         return work()
     return Apart(work).wait()

@@ -24,11 +24,15 @@ from typing import Any
 from gpuload.errors import OutputError
 
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER_DIED = 255  # multiprocessing's exit code for a process whose fork server has died
+_SERVER_DIED = (
+    255  # multiprocessing's exit code for a process whose fork server has died
+)
 _START_ATTEMPTS = 10
 _RETRY_S = 0.1
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_STARTING = threading.Lock()  # held while a process starts, when the main module may be hidden
+_STARTING = (
+    threading.Lock()
+)  # held while a process starts, when the main module may be hidden
 
 
 def ensure_server(preload: Sequence[str]) -> None:
@@ -89,7 +93,11 @@ def sigint_deferred() -> Iterator[None]:
     resource_tracker.ensure_running()
     in_main = threading.current_thread() is threading.main_thread()
     seen: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: seen.append(number)) if in_main else None
+    before = (
+        signal.signal(signal.SIGINT, lambda number, _: seen.append(number))
+        if in_main
+        else None
+    )
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -105,7 +113,11 @@ def sigint_deferred() -> Iterator[None]:
 def _hidden_main() -> Iterator[None]:
     """Hides the main module's name and file, so that a process started within does not import it."""
     main = sys.modules["__main__"]
-    kept = {name: getattr(main, name) for name in ("__spec__", "__file__") if hasattr(main, name)}
+    kept = {
+        name: getattr(main, name)
+        for name in ("__spec__", "__file__")
+        if hasattr(main, name)
+    }
     for name in kept:
         setattr(main, name, None)
     try:
@@ -135,9 +147,15 @@ class Worker:
             ensure()
             self.pipe, child_pipe = _SERVER.Pipe()
             given = (dict(os.environ), child_pipe, prepare, args)
-            self.process = _SERVER.Process(target=_serve, args=given, name=name, daemon=True)
+            self.process = _SERVER.Process(
+                target=_serve, args=given, name=name, daemon=True
+            )
             try:
-                with _STARTING, sigint_deferred(), nullcontext() if need_main else _hidden_main():
+                with (
+                    _STARTING,
+                    sigint_deferred(),
+                    nullcontext() if need_main else _hidden_main(),
+                ):
                     self.process.start()
                 break
             except (ConnectionError, EOFError):

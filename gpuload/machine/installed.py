@@ -24,7 +24,9 @@ _PACKAGES = {
     "report": ("jinja2",),
     "codecs": ("imagecodecs", "tifffile"),
 }
-_EXTRAS = {package: extra for extra, packages in _PACKAGES.items() for package in packages}
+_EXTRAS = {
+    package: extra for extra, packages in _PACKAGES.items() for package in packages
+}
 # The extra without an NVIDIA driver, if it is not "cpu".
 _WITHOUT_GPU = {"nvidia.dali": "dali", "cupy": "cuda13"}
 # pip's names of packages, if they differ; {} stands for the extra of the driver.
@@ -53,9 +55,17 @@ def fault_of(package: str) -> Fault | None:
     except ValueError:  # find_spec: sys.modules holds None for it
         return _missing(package)
     except Exception as error:  # one of its parts is missing, needs another NumPy, or lacks a library of the system
-        if isinstance(error, ModuleNotFoundError) and f"{package}.".startswith(f"{error.name}."):
-            return _missing(package)  # its parent is missing, or sys.modules holds None for it
-        lines = [f"{type(error).__name__}: {line}" for line in str(error).splitlines() if line.strip()]
+        if isinstance(error, ModuleNotFoundError) and f"{package}.".startswith(
+            f"{error.name}."
+        ):
+            return _missing(
+                package
+            )  # its parent is missing, or sys.modules holds None for it
+        lines = [
+            f"{type(error).__name__}: {line}"
+            for line in str(error).splitlines()
+            if line.strip()
+        ]
         name = _DISTRIBUTIONS.get(package, package).format(cuda_extra() or "cuda13")
         return Fault(
             f"{package} is installed but cannot be imported ({(lines or [type(error).__name__])[0]})",
@@ -95,7 +105,9 @@ def require(subject: str, *packages: str) -> None:
     faults = [fault for package in packages if (fault := fault_of(package)) is not None]
     if faults:
         remedies = dict.fromkeys(fault.remedy for fault in faults)
-        raise MissingPackageError(f"{subject}: {'; '.join(f.reason for f in faults)}. {'; '.join(remedies)}")
+        raise MissingPackageError(
+            f"{subject}: {'; '.join(f.reason for f in faults)}. {'; '.join(remedies)}"
+        )
 
 
 def _missing(package: str) -> Fault:

@@ -22,7 +22,11 @@ def count_cores(root: Path = _ROOT) -> int:
 
 def affinity() -> int:
     """Cores that this process may run on, regardless of its quota."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return (
+        len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1
+    )
 
 
 def cpu_quota(root: Path = _ROOT) -> float | None:
@@ -49,12 +53,17 @@ def _told(root: Path, *names: str) -> Iterator[list[str]]:
 def _groups(root: Path) -> Iterator[Path]:
     """The folders of this process's control group for processors and of those above it, in either version."""
     try:
-        groups = [line.split(":", 2) for line in (root / "proc/self/cgroup").read_text().splitlines()]
+        groups = [
+            line.split(":", 2)
+            for line in (root / "proc/self/cgroup").read_text().splitlines()
+        ]
         mounts = (root / "proc/self/mountinfo").read_text().splitlines()
     except OSError:
         return
     # By controllers; version 2 has one group, without a controller's name.
-    own = {name: path for _, controllers, path in groups for name in controllers.split(",")}
+    own = {
+        name: path for _, controllers, path in groups for name in controllers.split(",")
+    }
     for line in mounts:
         # proc(5): id, parent, device, root of the mount, mount point, options, optional fields, "-", type, source,
         # options of the file system, where version 1 names its controllers.
@@ -70,4 +79,6 @@ def _groups(root: Path) -> Iterator[Path]:
         relative = own[name].removeprefix(places[3].rstrip("/")).strip("/")
         is_below = ".." not in relative.split("/") and (mount / relative).is_dir()
         folder = mount / relative if is_below else mount
-        yield from (one for one in (folder, *folder.parents) if one.is_relative_to(mount))
+        yield from (
+            one for one in (folder, *folder.parents) if one.is_relative_to(mount)
+        )

@@ -21,7 +21,12 @@ from gpuload.machine.limits import count_cores
 
 # Variables for a process's number on its machine, and the number of processes there: torchrun, Slurm, Open MPI, Intel
 # MPI. srun gives the numbers of all machines in one text.
-_LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+_LOCAL_RANK = (
+    "LOCAL_RANK",
+    "SLURM_LOCALID",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "MPI_LOCALRANKID",
+)
 _LOCAL_SIZE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 _LOG = logging.getLogger(__name__)
@@ -58,19 +63,37 @@ def find_ranks(rank: int | None, world_size: int | None) -> Ranks:
         if (distributed := torch_distributed()) is not None:
             rank, world_size = distributed.get_rank(), distributed.get_world_size()
         else:
-            rank, world_size = from_environment("RANK", 0), from_environment("WORLD_SIZE", 1, least=1)
+            rank, world_size = (
+                from_environment("RANK", 0),
+                from_environment("WORLD_SIZE", 1, least=1),
+            )
     if not 0 <= rank < world_size:
-        raise ArgumentError(f"rank={rank}, world_size={world_size}: expected 0 <= rank < world_size")
-    if world_size == 1:  # other launchers' variables may belong to a job that this process is not part of
-        return Ranks(rank, world_size, from_environment("LOCAL_RANK", 0), from_environment("LOCAL_WORLD_SIZE", 1, 1))
-    local_rank = next((from_environment(name, 0) for name in _LOCAL_RANK if name in os.environ), None)
-    sizes = (from_environment(name, 1, least=1) for name in _LOCAL_SIZE if name in os.environ)
+        raise ArgumentError(
+            f"rank={rank}, world_size={world_size}: expected 0 <= rank < world_size"
+        )
+    if (
+        world_size == 1
+    ):  # other launchers' variables may belong to a job that this process is not part of
+        return Ranks(
+            rank,
+            world_size,
+            from_environment("LOCAL_RANK", 0),
+            from_environment("LOCAL_WORLD_SIZE", 1, 1),
+        )
+    local_rank = next(
+        (from_environment(name, 0) for name in _LOCAL_RANK if name in os.environ), None
+    )
+    sizes = (
+        from_environment(name, 1, least=1) for name in _LOCAL_SIZE if name in os.environ
+    )
     return Ranks(rank, world_size, local_rank, next(sizes, None) or _slurm_tasks())
 
 
 def _slurm_tasks() -> int:
     """The tasks of this Slurm step on this node; 1 outside of one. Slurm writes "4(x2),3" for nodes of 4, 4 and 3."""
-    told = re.findall(r"(\d+)(?:\(x(\d+)\))?", os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    told = re.findall(
+        r"(\d+)(?:\(x(\d+)\))?", os.environ.get("SLURM_STEP_TASKS_PER_NODE", "")
+    )
     counts = [int(count) for count, times in told for _ in range(int(times or 1))]
     node = from_environment("SLURM_NODEID", 0)
     return max(1, counts[node]) if node < len(counts) else 1
@@ -100,7 +123,9 @@ def find_device(device: str, ranks: Ranks, gpus: int) -> int | None:
         wanted, why = int(number), ""
     elif gpus == 1:
         wanted, why = 0, ""
-    elif ranks.local_rank is not None and not chosen:  # 0 is also torch's default device
+    elif (
+        ranks.local_rank is not None and not chosen
+    ):  # 0 is also torch's default device
         wanted, why = ranks.local_rank, " (its local rank)"
     elif chosen is not None:
         wanted, why = chosen, " (torch's current device)"
@@ -120,13 +145,21 @@ def find_device(device: str, ranks: Ranks, gpus: int) -> int | None:
 def _torch_device() -> int | None:
     """torch's current GPU in this process; None if torch has not been imported or has not used a GPU yet."""
     torch = sys.modules.get("torch")
-    return int(torch.cuda.current_device()) if torch is not None and torch.cuda.is_initialized() else None
+    return (
+        int(torch.cuda.current_device())
+        if torch is not None and torch.cuda.is_initialized()
+        else None
+    )
 
 
 def torch_distributed() -> Any:
     """torch.distributed if it is initialised (torch has then been imported), otherwise None."""
     torch = sys.modules.get("torch")
-    in_use = torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized()
+    in_use = (
+        torch is not None
+        and torch.distributed.is_available()
+        and torch.distributed.is_initialized()
+    )
     return torch.distributed if torch is not None and in_use else None
 
 
@@ -154,7 +187,9 @@ def compare_with_counterparts(ranks: Ranks, settings: Mapping[str, Any]) -> None
             there in another order.
     """
     if (distributed := torch_distributed()) is None:
-        if ranks.rank == 0 and 1 < ranks.world_size == from_environment("WORLD_SIZE", 1, least=1):
+        if ranks.rank == 0 and 1 < ranks.world_size == from_environment(
+            "WORLD_SIZE", 1, least=1
+        ):
             _say_once(
                 "the data and settings of the ranks are not compared, since torch.distributed is not initialised yet. "
                 "Construct loaders after init_process_group, or call check_ranks()"
@@ -166,9 +201,15 @@ def compare_with_counterparts(ranks: Ranks, settings: Mapping[str, Any]) -> None
     _constructed[place] += 1
     try:
         store = distributed.distributed_c10d._get_default_store()
-        first = _compare(store, f"{place}/{_constructed[place]}", place, (ranks.rank, dict(settings)))
-    except Exception as error:  # a lost or incompatible store; training will report it better
-        _say_once(f"the data and settings of the ranks are not compared ({type(error).__name__}: {error})")
+        first = _compare(
+            store, f"{place}/{_constructed[place]}", place, (ranks.rank, dict(settings))
+        )
+    except (
+        Exception
+    ) as error:  # a lost or incompatible store; training will report it better
+        _say_once(
+            f"the data and settings of the ranks are not compared ({type(error).__name__}: {error})"
+        )
         return
     if first is not None:
         raise ArgumentError(_difference([first, (ranks.rank, settings)]))
@@ -184,7 +225,9 @@ def compare_ranks(ranks: Ranks, settings: Mapping[str, Any], timeout_s: float) -
     if (distributed := torch_distributed()) is None:
         return
     try:  # a separate gloo group: that of training may be NCCL, with a timeout of half an hour
-        group = distributed.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+        group = distributed.new_group(
+            backend="gloo", timeout=timedelta(seconds=timeout_s)
+        )
         told: list[Any] = [None] * distributed.get_world_size()
         distributed.all_gather_object(told, (ranks.rank, dict(settings)), group=group)
         distributed.destroy_process_group(group)
@@ -202,11 +245,15 @@ def compare_ranks(ranks: Ranks, settings: Mapping[str, Any], timeout_s: float) -
         raise ArgumentError(difference)
 
 
-def _compare(store: Any, key: str, place: str, own: tuple[int, dict[str, Any]]) -> tuple[int, dict[str, Any]] | None:
+def _compare(
+    store: Any, key: str, place: str, own: tuple[int, dict[str, Any]]
+) -> tuple[int, dict[str, Any]] | None:
     """Puts rank and settings into a store. Returns the first rank's entry if its settings differ for good."""
     digest = _digest(json.dumps(own[1], sort_keys=True))
     store.set(f"gpuload/{place}/{own[0]}/{digest}", "1")
-    rank, settings = json.loads(store.compare_set(f"gpuload/{key}", "", json.dumps(own)))
+    rank, settings = json.loads(
+        store.compare_set(f"gpuload/{key}", "", json.dumps(own))
+    )
     if settings == own[1]:
         return None
     ends = time.monotonic() + _PATIENCE_S
@@ -223,7 +270,10 @@ def _difference(told: Sequence[tuple[int, Mapping[str, Any]]]) -> str:
     for name in told[0][1]:
         # Only the first rank with each value, so the message stays readable with a thousand ranks.
         firsts = {repr(settings[name]): rank for rank, settings in reversed(told)}
-        values = [f"{value} on rank {rank}" for value, rank in sorted(firsts.items(), key=lambda first: first[1])]
+        values = [
+            f"{value} on rank {rank}"
+            for value, rank in sorted(firsts.items(), key=lambda first: first[1])
+        ]
         differing += [f"{name} {', '.join(values)}"] if len(values) > 1 else []
     if not differing:
         return ""
@@ -234,7 +284,14 @@ def _difference(told: Sequence[tuple[int, Mapping[str, Any]]]) -> str:
 def _calling_lines(frame: FrameType) -> str:
     """A digest of the call stack's lines, without folders, which may differ among machines."""
     lines = [(frame.f_code, number) for frame, number in traceback.walk_stack(frame)]
-    return _digest(repr([(os.path.basename(code.co_filename), number, code.co_name) for code, number in lines]))
+    return _digest(
+        repr(
+            [
+                (os.path.basename(code.co_filename), number, code.co_name)
+                for code, number in lines
+            ]
+        )
+    )
 
 
 def _digest(text: str) -> str:

@@ -16,7 +16,9 @@ def open_regular(path: str | os.PathLike[str], buffering: int = -1) -> BinaryIO:
     Raises:
         NotRegularError: it is not a regular file. OSError: it cannot be opened.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # by O_NONBLOCK, opening a pipe returns at once
+    handle = os.open(
+        path, os.O_RDONLY | os.O_NONBLOCK
+    )  # by O_NONBLOCK, opening a pipe returns at once
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise NotRegularError(None, "is not a regular file")

@@ -77,14 +77,18 @@ class Balance(_Drawn):
         ArgumentError: a value out of its range; replacement=False without num_samples.
     """
 
-    field: Annotated[str, checks.text("the name of a field of classes, such as 'label'")]
+    field: Annotated[
+        str, checks.text("the name of a field of classes, such as 'label'")
+    ]
     replacement: Annotated[bool, checks.FLAG] = True
     num_samples: Annotated[int | None, _DRAWS] = None
 
 
 def _as_weights(value: Any) -> Any:
     """The name of a field, or an array, which is looked at with the data."""
-    is_array = isinstance(value, list | tuple) or (hasattr(value, "__array__") and not isinstance(value, np.generic))
+    is_array = isinstance(value, list | tuple) or (
+        hasattr(value, "__array__") and not isinstance(value, np.generic)
+    )
     if isinstance(value, type) or not (is_array or (isinstance(value, str) and value)):
         raise TypeError
     return value
@@ -103,7 +107,12 @@ class Weights(_Drawn):
         ArgumentError: a value out of its range; replacement=False without num_samples.
     """
 
-    weights: Annotated[Any, checks.Rule("the name of a field of numbers, or one number for each sample", _as_weights)]
+    weights: Annotated[
+        Any,
+        checks.Rule(
+            "the name of a field of numbers, or one number for each sample", _as_weights
+        ),
+    ]
     replacement: Annotated[bool, checks.FLAG] = True
     num_samples: Annotated[int | None, _DRAWS] = None
 
@@ -136,10 +145,15 @@ MOST_BUCKETS = 256  # the number of a sample's bucket takes one byte
 STEP, MAX_ASPECT = 64, 2.0
 
 _SIZES = checks.several(
-    checks.several(checks.SIDE, "", count=2), "(height, width) pairs in pixels, such as [(1024, 1024), (832, 1216)]"
+    checks.several(checks.SIDE, "", count=2),
+    "(height, width) pairs in pixels, such as [(1024, 1024), (832, 1216)]",
 )
-_AREA = checks.optional(checks.whole(1, 65_535**2, "pixels, a whole number such as 1024 * 1024"))
-_ASPECT = checks.optional(checks.number(1, 65_535, "the longer side over the shorter one, a number from 1"))
+_AREA = checks.optional(
+    checks.whole(1, 65_535**2, "pixels, a whole number such as 1024 * 1024")
+)
+_ASPECT = checks.optional(
+    checks.number(1, 65_535, "the longer side over the shorter one, a number from 1")
+)
 
 
 def _as_pixels(value: Any) -> npt.NDArray[Any]:
@@ -171,8 +185,12 @@ class Buckets:
     max_aspect: Annotated[float | None, _ASPECT] = None
 
     def __post_init__(self) -> None:
-        if (self.sizes is None) == (self.area is None) or (self.sizes and (self.step or self.max_aspect)):
-            raise ArgumentError(f"{shown(self)}: expected sizes alone, or area, with step and max_aspect if needed")
+        if (self.sizes is None) == (self.area is None) or (
+            self.sizes and (self.step or self.max_aspect)
+        ):
+            raise ArgumentError(
+                f"{shown(self)}: expected sizes alone, or area, with step and max_aspect if needed"
+            )
         sizes = self.sizes if self.area is None else self._make_sizes(self.area)
         if not 0 < len(set(sizes or ())) == len(sizes or ()) <= MOST_BUCKETS:
             raise ArgumentError(
@@ -183,9 +201,18 @@ class Buckets:
 
     def _make_sizes(self, area: int) -> tuple[HeightWidth, ...]:
         step, most = self.step or STEP, self.max_aspect or MAX_ASPECT
-        sides = [(short, area // short // step * step) for short in range(step, math.isqrt(area) + 1, step)]
-        fitting = [(short, long) for short, long in sides if short <= long <= min(short * most, 65_535)]
-        found = {size for short, long in fitting for size in ((short, long), (long, short))}
+        sides = [
+            (short, area // short // step * step)
+            for short in range(step, math.isqrt(area) + 1, step)
+        ]
+        fitting = [
+            (short, long)
+            for short, long in sides
+            if short <= long <= min(short * most, 65_535)
+        ]
+        found = {
+            size for short, long in fitting for size in ((short, long), (long, short))
+        }
         return tuple(sorted(found, key=lambda size: (size[1] / size[0], size)))
 
     def __len__(self) -> int:
@@ -214,13 +241,19 @@ class Buckets:
         """
         wide, high = np.asarray(widths, np.float64), np.asarray(heights, np.float64)
         if wide.shape != high.shape:
-            raise ArgumentError(f"Buckets.numbers(widths, heights): {len(wide):,} and {len(high):,}, expected as many")
+            raise ArgumentError(
+                f"Buckets.numbers(widths, heights): {len(wide):,} and {len(high):,}, expected as many"
+            )
         sizes = self.all_sizes
         aspects = sorted({width / height for height, width in sizes})
         shape = np.searchsorted(_middles(aspects), wide / high, side="left")
         found = np.empty(wide.shape, np.uint8)
         for place, aspect in enumerate(aspects):
-            same = sorted((h * w, bucket) for bucket, (h, w) in enumerate(sizes) if w / h == aspect)
+            same = sorted(
+                (h * w, bucket)
+                for bucket, (h, w) in enumerate(sizes)
+                if w / h == aspect
+            )
             areas, buckets = zip(*same, strict=True)
             rows = shape == place
             nearest = np.searchsorted(_middles(areas), (wide * high)[rows], side="left")
@@ -265,13 +298,21 @@ class Mixture:
     @property
     def num_classes(self) -> int | None:
         """As `Dataset.num_classes`: the largest of the data sets'."""
-        return max((count for one in self.datasets if (count := one.num_classes) is not None), default=None)
+        return max(
+            (count for one in self.datasets if (count := one.num_classes) is not None),
+            default=None,
+        )
 
     @property
     def fingerprint(self) -> str:
         """Changes when one of the data sets, their sequence, a share or `batches` changes."""
-        content: list[Any] = [[dataset.fingerprint for dataset in self.datasets], self.shares]
-        if self.batches != "shuffled":  # sets that were mixed before there was a choice keep their fingerprints
+        content: list[Any] = [
+            [dataset.fingerprint for dataset in self.datasets],
+            self.shares,
+        ]
+        if (
+            self.batches != "shuffled"
+        ):  # sets that were mixed before there was a choice keep their fingerprints
             content.append(self.batches)
         return digest(json.dumps(content).encode())
 
@@ -286,7 +327,10 @@ def _as_parts(value: Any) -> tuple[tuple[Any, float], ...]:
     pairs = list(map(checks.as_items, checks.as_items(value)))
     if not pairs:
         raise ValueError
-    return tuple((data if isinstance(data, Dataset) else LOCATION.read(data), weight.read(w)) for data, w in pairs)
+    return tuple(
+        (data if isinstance(data, Dataset) else LOCATION.read(data), weight.read(w))
+        for data, w in pairs
+    )
 
 
 @checked(
@@ -297,7 +341,11 @@ def _as_parts(value: Any) -> tuple[tuple[Any, float], ...]:
     ),
     batches=checks.choice(*get_args(Batches)),
 )
-def mix(parts: Sequence[tuple[str | Path | Dataset, float]], *, batches: Batches = "shuffled") -> Mixture:
+def mix(
+    parts: Sequence[tuple[str | Path | Dataset, float]],
+    *,
+    batches: Batches = "shuffled",
+) -> Mixture:
     """Mixes data sets by weights: `mix([("shards/a", 0.7), ("shards/b", 0.3)])`.
 
     parts: data sets, as packed folders, URLs or `Dataset`s, each with its weight; the weights are divided by their sum.
@@ -309,7 +357,9 @@ def mix(parts: Sequence[tuple[str | Path | Dataset, float]], *, batches: Batches
     Raises:
         ArgumentError: no data sets, a weight that is not above 0, or data sets whose classes differ.
     """
-    datasets = tuple(part if isinstance(part, Dataset) else Dataset(part) for part, _ in parts)
+    datasets = tuple(
+        part if isinstance(part, Dataset) else Dataset(part) for part, _ in parts
+    )
     weights = [weight for _, weight in parts]
     for dataset in datasets[1:]:
         if dataset.classes != datasets[0].classes:
@@ -317,4 +367,6 @@ def mix(parts: Sequence[tuple[str | Path | Dataset, float]], *, batches: Batches
                 f"mix: {dataset.folder} has other classes than {datasets[0].folder} ({dataset.classes} and "
                 f"{datasets[0].classes}), so their labels mean different things. Pack them with the same class folders"
             )
-    return Mixture(datasets, tuple(weight / sum(weights) for weight in weights), batches)
+    return Mixture(
+        datasets, tuple(weight / sum(weights) for weight in weights), batches
+    )

@@ -45,12 +45,22 @@ class Share(NamedTuple):
     def before(self, position: int) -> int:
         """How many positions of the stream before this one are in these lanes."""
         whole, rest = divmod(position, self.lanes)
-        return whole * (self.stop - self.first) + min(max(rest - self.first, 0), self.stop - self.first)
+        return whole * (self.stop - self.first) + min(
+            max(rest - self.first, 0), self.stop - self.first
+        )
 
     def last_before(self, position: int) -> int:
         """The last position of the stream before this one that is in these lanes."""
         lane = (position - 1) % self.lanes
-        return position - 1 - (0 if self.first <= lane < self.stop else (lane - self.stop + 1) % self.lanes)
+        return (
+            position
+            - 1
+            - (
+                0
+                if self.first <= lane < self.stop
+                else (lane - self.stop + 1) % self.lanes
+            )
+        )
 
 
 ALL = Share(0, 1, 1)
@@ -70,7 +80,10 @@ class Segments(NamedTuple):
     def part(self, start: int, stop: int) -> "Segments":
         """Samples start..stop-1 of them, one segment after another."""
         ends = np.cumsum(self.counts)
-        rows = slice(int(np.searchsorted(ends, start, side="right")), int(np.searchsorted(ends, stop)) + 1)
+        rows = slice(
+            int(np.searchsorted(ends, start, side="right")),
+            int(np.searchsorted(ends, stop)) + 1,
+        )
         inside, before = self.take(rows), ends[rows] - self.counts[rows]
         begins = np.maximum(start - before, 0)
         counts = np.minimum(before + inside.counts, stop) - before - begins
@@ -86,15 +99,33 @@ class Windows:
     """
 
     def __init__(
-        self, segments: Segments, words: tuple[int, ...], *, seed: int, epoch: int, window: int, shuffle: bool = True
+        self,
+        segments: Segments,
+        words: tuple[int, ...],
+        *,
+        seed: int,
+        epoch: int,
+        window: int,
+        shuffle: bool = True,
     ) -> None:
-        self._seed, self._epoch, self._words, self._shuffle = seed, epoch, words, shuffle
+        self._seed, self._epoch, self._words, self._shuffle = (
+            seed,
+            epoch,
+            words,
+            shuffle,
+        )
         count = len(segments.shards)
-        mixed = permutation(make_key(seed, epoch, SHARDS, *words), count) if shuffle else slice(None)
+        mixed = (
+            permutation(make_key(seed, epoch, SHARDS, *words), count)
+            if shuffle
+            else slice(None)
+        )
         self._segments = segments.take(mixed)
         windows = -(-count // window)
         self._bounds: I64 = np.arange(windows + 1) * count // max(windows, 1)
-        self.starts: I64 = np.concatenate([[0], np.cumsum(self._segments.counts)])[self._bounds]
+        self.starts: I64 = np.concatenate([[0], np.cumsum(self._segments.counts)])[
+            self._bounds
+        ]
         self._computed: dict[int, tuple[I64, I64 | None]] = {}
 
     def shards(self, window: int) -> I64:
@@ -119,10 +150,15 @@ class Windows:
     def _compute(self, window: int) -> tuple[I64, I64 | None]:
         inside = self._segments.take(slice(*self._bounds[window : window + 2]))
         runs = zip(inside.firsts.tolist(), inside.counts.tolist(), strict=True)
-        samples = np.concatenate([np.arange(first, first + count) for first, count in runs])
+        samples = np.concatenate(
+            [np.arange(first, first + count) for first, count in runs]
+        )
         if self._shuffle:
             samples = samples[
-                permutation(make_key(self._seed, self._epoch, SAMPLES, *self._words, window), len(samples))
+                permutation(
+                    make_key(self._seed, self._epoch, SAMPLES, *self._words, window),
+                    len(samples),
+                )
             ]
         return samples, None
 
@@ -157,12 +193,23 @@ class EpochOrder:
         make_windows: Callable[..., Windows] = Windows,
     ) -> None:
         self._numbers, self._make_windows = samples, make_windows
-        self._seed, self._epoch, self._window, self._shuffle = seed, epoch, window, shuffle
+        self._seed, self._epoch, self._window, self._shuffle = (
+            seed,
+            epoch,
+            window,
+            shuffle,
+        )
         sizes = np.asarray(shard_sizes)
-        filled = np.flatnonzero(sizes)  # a subset can leave shards empty; windows would hold fewer samples
+        filled = np.flatnonzero(
+            sizes
+        )  # a subset can leave shards empty; windows would hold fewer samples
         whole = Segments(filled, (np.cumsum(sizes) - sizes)[filled], sizes[filled])
         # What lies in a lane is the same in all passes.
-        self._sequence = whole if lanes == 1 else whole.take(permutation(make_key(seed, SHARDS), len(filled)))
+        self._sequence = (
+            whole
+            if lanes == 1
+            else whole.take(permutation(make_key(seed, SHARDS), len(filled)))
+        )
         self._samples = int(sizes.sum())
         self._served: dict[Share, EpochOrder] = {}
         self._serve(Share(0, lanes, lanes))
@@ -205,7 +252,12 @@ class EpochOrder:
     def upcoming(self, window: int) -> I64:
         """The shards of a window and of those after it, and then of the next pass, as they will be needed."""
         next_pass = self._lanes_of(self._epoch + 1)
-        return np.concatenate([_in_turn(self._lanes, self._entered[window]), _in_turn(next_pass, [0] * len(next_pass))])
+        return np.concatenate(
+            [
+                _in_turn(self._lanes, self._entered[window]),
+                _in_turn(next_pass, [0] * len(next_pass)),
+            ]
+        )
 
     def _serve(self, share: Share) -> None:
         self._share = share
@@ -213,7 +265,10 @@ class EpochOrder:
         # In samples of a lane: where any of them enters a window, and which one each is in from there on. At the end,
         # where a rank reads that has no sample of the last batch, they are past their last.
         starts = np.unique(np.concatenate([lane.starts[:-1] for lane in self._lanes]))
-        entered = [np.searchsorted(lane.starts[:-1], starts, side="right") - 1 for lane in self._lanes]
+        entered = [
+            np.searchsorted(lane.starts[:-1], starts, side="right") - 1
+            for lane in self._lanes
+        ]
         past = [[len(lane.starts) - 1 for lane in self._lanes]]
         self._entered: I64 = np.concatenate([np.stack(entered, axis=1), past])
         self.window_starts: I64 = np.append(
@@ -224,14 +279,28 @@ class EpochOrder:
         """The lanes that are served, in a pass, as they take turns in it."""
         lanes = self._share.lanes
         each, rest = divmod(self._samples, lanes)
-        turns = (np.arange(lanes) - epoch * self._samples % lanes) % lanes  # they go on from pass to pass
+        turns = (
+            np.arange(lanes) - epoch * self._samples % lanes
+        ) % lanes  # they go on from pass to pass
         ends = np.cumsum(each + (turns < rest))
-        served = sorted(range(self._share.first, self._share.stop), key=lambda lane: int(turns[lane]))
-        make = self._make_windows if epoch == self._epoch else Windows  # of the next pass only the shards are asked for
-        options: dict[str, Any] = {"seed": self._seed, "epoch": epoch, "window": self._window, "shuffle": self._shuffle}
+        served = sorted(
+            range(self._share.first, self._share.stop),
+            key=lambda lane: int(turns[lane]),
+        )
+        make = (
+            self._make_windows if epoch == self._epoch else Windows
+        )  # of the next pass only the shards are asked for
+        options: dict[str, Any] = {
+            "seed": self._seed,
+            "epoch": epoch,
+            "window": self._window,
+            "shuffle": self._shuffle,
+        }
         return [
             make(
-                self._sequence.part(int(ends[lane - 1]) if lane else 0, int(ends[lane])),
+                self._sequence.part(
+                    int(ends[lane - 1]) if lane else 0, int(ends[lane])
+                ),
                 () if lanes == 1 else (lane,),
                 **options,
             )
@@ -240,20 +309,33 @@ class EpochOrder:
 
     def _shards_of(self, windows: I64) -> I64:
         """The shards of a window of each lane; past the last of a lane, none of it."""
-        return np.concatenate([lane.shards(w) for lane, w in zip(self._lanes, windows.tolist(), strict=True)])
+        return np.concatenate(
+            [
+                lane.shards(w)
+                for lane, w in zip(self._lanes, windows.tolist(), strict=True)
+            ]
+        )
 
     def _gather(self, start: int, stop: int, which: int) -> I64:
         """The values at positions start..stop-1, of all lanes in turn. which: of those that `Windows.samples` gives."""
-        parts, width, window = [np.empty(0, np.int64)], len(self._lanes), self.window_at(start)
+        parts, width, window = (
+            [np.empty(0, np.int64)],
+            len(self._lanes),
+            self.window_at(start),
+        )
         while start < stop:
             end = min(stop, int(self.window_starts[window + 1]))
             first, last = start // width, -(-end // width)  # in samples of a lane
             table = np.zeros((last - first, width), np.int64)
-            for column, (lane, entered) in enumerate(zip(self._lanes, self._entered[window].tolist(), strict=True)):
+            for column, (lane, entered) in enumerate(
+                zip(self._lanes, self._entered[window].tolist(), strict=True)
+            ):
                 begin = int(lane.starts[entered])
                 values: Any = lane.samples(entered)[which]
                 values = values[first - begin : last - begin]
-                table[: len(values), column] = values  # at the end, the first lanes may have one more
+                table[: len(values), column] = (
+                    values  # at the end, the first lanes may have one more
+                )
             parts.append(table.reshape(-1)[start - first * width : end - first * width])
             start, window = end, window + 1
         return np.concatenate(parts)
@@ -261,8 +343,16 @@ class EpochOrder:
 
 def _in_turn(lanes: Sequence[Windows], entered: Sequence[int] | I64) -> I64:
     """The shards of these windows of the lanes and of those after them, as they are needed."""
-    shards, starts = zip(*(lane.shards_from(window) for lane, window in zip(lanes, entered, strict=True)), strict=True)
-    found: I64 = np.concatenate(shards)[np.argsort(np.concatenate(starts), kind="stable")]
+    shards, starts = zip(
+        *(
+            lane.shards_from(window)
+            for lane, window in zip(lanes, entered, strict=True)
+        ),
+        strict=True,
+    )
+    found: I64 = np.concatenate(shards)[
+        np.argsort(np.concatenate(starts), kind="stable")
+    ]
     return found
 
 
@@ -292,20 +382,30 @@ class Mixing:
     @property
     def is_poor(self) -> bool:
         """Whether batches hold clearly fewer classes than with a full shuffle."""
-        return self.classes is not None and self.classes < 0.8 * (self.expected_classes or 0.0)
+        return self.classes is not None and self.classes < 0.8 * (
+            self.expected_classes or 0.0
+        )
 
 
-def measure_mixing(dataset: Dataset, window: int, batch_size: int, *, lanes: int = 1) -> Mixing:
+def measure_mixing(
+    dataset: Dataset, window: int, batch_size: int, *, lanes: int = 1
+) -> Mixing:
     """Measures an epoch's order, on at most 32 windows, of all lanes together, and 64 batches of it."""
     order = EpochOrder(dataset.shard_sizes, seed=0, epoch=0, window=window, lanes=lanes)
     # Where the first lane enters each of its windows, and the end: in between, all lanes mix about one window.
     starts = np.append(order._lanes[0].starts[:-1] * lanes, len(order))
     windows = np.unique(np.linspace(0, len(starts) - 2, _WINDOWS).astype(int))
-    distances = [_distance(order[starts[w] : starts[w + 1]], len(order)) for w in windows]
+    distances = [
+        _distance(order[starts[w] : starts[w + 1]], len(order)) for w in windows
+    ]
     classes = expected = None
     if "label" in dataset.fields:
-        full = EpochOrder(dataset.shard_sizes, seed=0, epoch=0, window=len(dataset.shard_sizes))
-        classes, expected = (_count_classes(dataset.labels, one, batch_size) for one in (order, full))
+        full = EpochOrder(
+            dataset.shard_sizes, seed=0, epoch=0, window=len(dataset.shard_sizes)
+        )
+        classes, expected = (
+            _count_classes(dataset.labels, one, batch_size) for one in (order, full)
+        )
     return Mixing(window, batch_size, float(np.mean(distances)), classes, expected)
 
 
@@ -315,7 +415,14 @@ def smallest_good_window(dataset: Dataset, batch_size: int) -> int | None:
     Not more than 32 shards, since all shards of a window are in memory.
     """
     windows = sorted({min(1 << power, len(dataset.shard_paths)) for power in range(6)})
-    return next((window for window in windows if not measure_mixing(dataset, window, batch_size).is_poor), None)
+    return next(
+        (
+            window
+            for window in windows
+            if not measure_mixing(dataset, window, batch_size).is_poor
+        ),
+        None,
+    )
 
 
 def is_sorted_by_class(dataset: Dataset, window: int) -> bool:
@@ -334,8 +441,14 @@ def is_sorted_by_class(dataset: Dataset, window: int) -> bool:
     expected = classes * (1 - (1 - 1 / classes) ** int(order.window_starts[1]))
     seen: set[int] = set()
     for shard in shards.tolist():
-        seen.update(np.unique(dataset.rows(shard).column("label").drop_null().to_numpy()).tolist())
-        if len(seen) >= 0.5 * expected:  # mostly with the first shard: no others are fetched for this
+        seen.update(
+            np.unique(
+                dataset.rows(shard).column("label").drop_null().to_numpy()
+            ).tolist()
+        )
+        if (
+            len(seen) >= 0.5 * expected
+        ):  # mostly with the first shard: no others are fetched for this
             return False
     return True
 
@@ -348,5 +461,14 @@ def _distance(samples: I64, total: int) -> float:
 
 def _count_classes(labels: I64, order: EpochOrder, batch_size: int) -> float:
     """The mean number of classes in some batches."""
-    starts = np.unique(np.linspace(0, max(0, len(order) - batch_size), _BATCHES).astype(int))
-    return float(np.mean([len(np.unique(labels[order[start : start + batch_size]])) for start in starts]))
+    starts = np.unique(
+        np.linspace(0, max(0, len(order) - batch_size), _BATCHES).astype(int)
+    )
+    return float(
+        np.mean(
+            [
+                len(np.unique(labels[order[start : start + batch_size]]))
+                for start in starts
+            ]
+        )
+    )

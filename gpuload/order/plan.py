@@ -13,7 +13,15 @@ from gpuload.counted import counted
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, StateError
 from gpuload.machine.ranks import Ranks
-from gpuload.order.arguments import AnySampling, Buckets, DropLast, Mixture, Repeated, Shuffle, digest
+from gpuload.order.arguments import (
+    AnySampling,
+    Buckets,
+    DropLast,
+    Mixture,
+    Repeated,
+    Shuffle,
+    digest,
+)
 from gpuload.order.epoch import ALL, Share
 from gpuload.order.sampling import find_samplings
 from gpuload.order.stream import BucketPlan, Epochs, Position, Stream
@@ -21,7 +29,12 @@ from gpuload.types import U8
 
 VERSION = 1
 
-_USUAL: Mapping[str, Any] = {"lanes": 1, "sampling": None, "buckets": None, "bucket_batch": None}
+_USUAL: Mapping[str, Any] = {
+    "lanes": 1,
+    "sampling": None,
+    "buckets": None,
+    "bucket_batch": None,
+}
 
 
 @dataclass(frozen=True)
@@ -48,7 +61,11 @@ class OrderPlan:
         return {
             "version": VERSION,
             **position._asdict(),
-            **{name: value for name, value in self.settings.items() if (name, value) not in _USUAL.items()},
+            **{
+                name: value
+                for name, value in self.settings.items()
+                if (name, value) not in _USUAL.items()
+            },
             "fingerprint": self.data.fingerprint,
             "dataset_samples": len(self.data),
         }
@@ -60,14 +77,19 @@ class OrderPlan:
             StateError: the state is of another data set, of a run with another seed, shuffle, window or lanes, or
                 damaged.
         """
-        missing = sorted(set(self.state_dict(Position(0, 0, 0))) - set(state) - set(_USUAL))
+        missing = sorted(
+            set(self.state_dict(Position(0, 0, 0))) - set(state) - set(_USUAL)
+        )
         if missing or state["version"] != VERSION:
             raise StateError(
                 f"state_dict: has version={shown(state.get('version'))} and the entries {shown(list(state))}, expected "
                 f"version {VERSION}{' with ' if missing else ''}{', '.join(missing)}. Give what state_dict() of a "
                 "loader returned; of a checkpoint that holds it, that entry"
             )
-        for name, has in {"fingerprint": self.data.fingerprint, **self.settings}.items():
+        for name, has in {
+            "fingerprint": self.data.fingerprint,
+            **self.settings,
+        }.items():
             made = state.get(name, _USUAL.get(name))
             if made != has:
                 raise StateError(
@@ -85,7 +107,9 @@ def _count(name: str, value: Any) -> int:
             return found
     except (TypeError, ValueError, OverflowError):
         pass
-    raise StateError(f"state_dict: has {name}={shown(value)}, expected a whole number from 0. Was it edited?")
+    raise StateError(
+        f"state_dict: has {name}={shown(value)}, expected a whole number from 0. Was it edited?"
+    )
 
 
 def plan_order(
@@ -145,24 +169,48 @@ def plan_order(
         "lanes": mixing.lanes,
     }
     if samplings is not None:
-        settings["sampling"] = digest("".join(one.fingerprint for one in samplings).encode())
+        settings["sampling"] = digest(
+            "".join(one.fingerprint for one in samplings).encode()
+        )
     plan = None
     if buckets is not None:
-        plan = _plan_buckets(buckets, datasets, samplings is None, drop_last is not True and steps_per_epoch is None)
+        plan = _plan_buckets(
+            buckets,
+            datasets,
+            samplings is None,
+            drop_last is not True and steps_per_epoch is None,
+        )
         epochs = plan.epochs(epochs)
         how = "whole" if plan.is_whole else "carried"
-        settings |= {"buckets": f"{buckets.fingerprint}-{how}", "bucket_batch": global_batch}
+        settings |= {
+            "buckets": f"{buckets.fingerprint}-{how}",
+            "bucket_batch": global_batch,
+        }
     # Stored order mixes nothing: of a set at a URL, a batch waits for its own shard alone.
     is_remote = any(dataset.cache is not None for dataset in datasets)
     window = 1 if is_remote and shuffle is None else mixing.window
     make_stream = partial(
-        Stream, data, samplings, seed=seed, window=window, shuffle=shuffle is not None, lanes=mixing.lanes
+        Stream,
+        data,
+        samplings,
+        seed=seed,
+        window=window,
+        shuffle=shuffle is not None,
+        lanes=mixing.lanes,
     )
-    node_lanes = mixing.lanes if share == ALL else (share.stop - share.first) * ranks.local_world_size
-    return OrderPlan(make_stream, epochs, plan, window, min(mixing.lanes, node_lanes), data, settings)
+    node_lanes = (
+        mixing.lanes
+        if share == ALL
+        else (share.stop - share.first) * ranks.local_world_size
+    )
+    return OrderPlan(
+        make_stream, epochs, plan, window, min(mixing.lanes, node_lanes), data, settings
+    )
 
 
-def _plan_buckets(buckets: Buckets, datasets: tuple[Dataset, ...], is_pass: bool, is_whole: bool) -> BucketPlan:
+def _plan_buckets(
+    buckets: Buckets, datasets: tuple[Dataset, ...], is_pass: bool, is_whole: bool
+) -> BucketPlan:
     """Costs O(samples) once, and one byte for each.
 
     is_pass: a pass has each sample once. is_whole: as for `BucketPlan`.
@@ -182,12 +230,18 @@ def _plan_buckets(buckets: Buckets, datasets: tuple[Dataset, ...], is_pass: bool
 def _number_samples(dataset: Dataset, buckets: Buckets) -> U8:
     """uint8 (len,): the bucket of each sample of a data set, by the width and height in the index."""
     if dataset.tiling is not None:
-        raise ArgumentError("Buckets: are for whole images, and tiles have one size. Use Augment(size)")
-    heights, widths = dataset.image_sizes(dataset.stored_samples(np.arange(len(dataset))), "buckets").T
+        raise ArgumentError(
+            "Buckets: are for whole images, and tiles have one size. Use Augment(size)"
+        )
+    heights, widths = dataset.image_sizes(
+        dataset.stored_samples(np.arange(len(dataset))), "buckets"
+    ).T
     return buckets.numbers(widths, heights)
 
 
-def _find_share(lanes: int, data: Dataset | Mixture, is_sampled: bool, ranks: Ranks, batch_size: int) -> Share:
+def _find_share(
+    lanes: int, data: Dataset | Mixture, is_sampled: bool, ranks: Ranks, batch_size: int
+) -> Share:
     """A rank's own lanes; all where it has none: of one rank, or where ranks or batches cannot be divided by lanes.
 
     Warns where lanes are of no use.
@@ -197,7 +251,11 @@ def _find_share(lanes: int, data: Dataset | Mixture, is_sampled: bool, ranks: Ra
     """
     if lanes == 1:
         return ALL
-    filled = 0 if isinstance(data, Mixture) or is_sampled else int(np.count_nonzero(data.shard_sizes))
+    filled = (
+        0
+        if isinstance(data, Mixture) or is_sampled
+        else int(np.count_nonzero(data.shard_sizes))
+    )
     if lanes > filled:
         raise ArgumentError(
             f"Shuffle(lanes={lanes}): expected a single data set without sampling=, with a shard of samples for each "

@@ -32,14 +32,25 @@ import pyarrow as pa
 from gpuload.disk.dataset import Dataset
 from gpuload.draws import DRAWN, make_key, permutation, uniform
 from gpuload.errors import ArgumentError, some_of
-from gpuload.order.arguments import MOST_DRAWS, AnySampling, Balance, Repeated, Weights, digest
+from gpuload.order.arguments import (
+    MOST_DRAWS,
+    AnySampling,
+    Balance,
+    Repeated,
+    Weights,
+    digest,
+)
 from gpuload.order.epoch import ALL, EpochOrder, Segments, Share, Windows
 from gpuload.types import F64, I32, I64
 
 # Expected draws of a sample are counted in units of 1/2^32: with up to 2^31 draws in a pass, sums fit into int64.
 UNITS = 1 << 32
 
-_OFFSETS, _ORDER, _CHOSEN = 0, 1, 2  # the last words of the keys (seed, epoch, DRAWN, …)
+_OFFSETS, _ORDER, _CHOSEN = (
+    0,
+    1,
+    2,
+)  # the last words of the keys (seed, epoch, DRAWN, …)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +73,10 @@ class Sampling:
         values = self.groups if self.groups is not None else self.weights
         if values is None:
             return f"repeated-{self.times}"
-        content = repr((self.draws, values.dtype.str, not self.replacement)).encode() + values.tobytes()
+        content = (
+            repr((self.draws, values.dtype.str, not self.replacement)).encode()
+            + values.tobytes()
+        )
         return digest(content)
 
     @cached_property
@@ -74,16 +88,24 @@ class Sampling:
         assert self.weights is not None
         total = self.draws * UNITS
         units = np.rint(self.weights / self.weights.sum() * total).astype(np.int64)
-        units[np.argmax(units)] += total - units.sum()  # what rounding left, where it changes least
+        units[np.argmax(units)] += (
+            total - units.sum()
+        )  # what rounding left, where it changes least
         return np.broadcast_to(np.int32(0), units.shape), units
 
-    def order(self, shard_sizes: I64, *, seed: int, epoch: int, window: int) -> EpochOrder:
+    def order(
+        self, shard_sizes: I64, *, seed: int, epoch: int, window: int
+    ) -> EpochOrder:
         """The order of one pass. Costs O(samples) once for each pass."""
         options: dict[str, Any] = {"seed": seed, "epoch": epoch, "window": window}
         if self.groups is None and self.weights is None:
-            return RepeatedOrder(EpochOrder(shard_sizes, **options), self.times, epoch * self.draws)
+            return RepeatedOrder(
+                EpochOrder(shard_sizes, **options), self.times, epoch * self.draws
+            )
         if self.replacement:
-            return EpochOrder(shard_sizes, **options, make_windows=partial(_DrawnWindows, self))
+            return EpochOrder(
+                shard_sizes, **options, make_windows=partial(_DrawnWindows, self)
+            )
         chosen = self._choose(int(shard_sizes.sum()), seed, epoch)
         bounds = np.searchsorted(chosen, np.concatenate([[0], np.cumsum(shard_sizes)]))
         return EpochOrder(np.diff(bounds), **options, samples=chosen)
@@ -107,7 +129,11 @@ class Sampling:
 def _divide_draws(draws: int, groups: int, seed: int, epoch: int) -> I64:
     """int64 (groups,): the draws of each group, as equal as can be; another part of them gets one more in each pass."""
     counts: I64 = np.full(groups, draws // groups)
-    counts[permutation(make_key(seed, epoch, DRAWN, _OFFSETS, groups), groups)[: draws % groups]] += 1
+    counts[
+        permutation(make_key(seed, epoch, DRAWN, _OFFSETS, groups), groups)[
+            : draws % groups
+        ]
+    ] += 1
     return counts
 
 
@@ -118,7 +144,13 @@ class _DrawnWindows(Windows):
     slice.
     """
 
-    def __init__(self, sampling: Sampling, segments: Segments, words: tuple[int, ...], **options: Any) -> None:
+    def __init__(
+        self,
+        sampling: Sampling,
+        segments: Segments,
+        words: tuple[int, ...],
+        **options: Any,
+    ) -> None:
         super().__init__(segments, words, **options)
         self._numbers, self._units = sampling.units
         # With offset r, group k has drawn (sum * each + r) // unit samples where the units before sum to `sum`.
@@ -126,21 +158,35 @@ class _DrawnWindows(Windows):
             self._each, self._unit = np.ones(1, np.int64), np.array([UNITS])
         else:
             self._unit = np.bincount(sampling.groups)
-            self._each = _divide_draws(sampling.draws, len(self._unit), self._seed, self._epoch)
+            self._each = _divide_draws(
+                sampling.draws, len(self._unit), self._seed, self._epoch
+            )
         key = make_key(self._seed, self._epoch, DRAWN, _OFFSETS)
         offsets = uniform(key, np.arange(len(self._unit))) * self._unit
         self._offsets = np.minimum(offsets.astype(np.int64), self._unit - 1)
         self._passed: tuple[int, I64] = 0, np.zeros(len(self._unit), np.int64)
         self.starts = np.concatenate(
-            [[0], [self._drawn(self._units_before(window + 1)).sum() for window in range(len(self._bounds) - 1)]]
+            [
+                [0],
+                [
+                    self._drawn(self._units_before(window + 1)).sum()
+                    for window in range(len(self._bounds) - 1)
+                ],
+            ]
         )
 
     def _units_before(self, window: int) -> I64:
         """int64 (groups,): the units of each group before a window. The last ones are kept, to go on from."""
         at, passed = self._passed
-        at, units = (at, passed.copy()) if at <= window else (0, np.zeros(len(passed), np.int64))
+        at, units = (
+            (at, passed.copy())
+            if at <= window
+            else (0, np.zeros(len(passed), np.int64))
+        )
         inside = self._segments.take(slice(*self._bounds[[at, window]]))
-        for first, count in zip(inside.firsts.tolist(), inside.counts.tolist(), strict=True):
+        for first, count in zip(
+            inside.firsts.tolist(), inside.counts.tolist(), strict=True
+        ):
             rows = slice(first, first + count)
             np.add.at(units, self._numbers[rows], self._units[rows])
         self._passed = window, units
@@ -148,7 +194,9 @@ class _DrawnWindows(Windows):
 
     def _drawn(self, units: I64, groups: I32 | slice = slice(None)) -> I64:
         """How many samples of each group were drawn where its units so far are these."""
-        drawn: I64 = (units * self._each[groups] + self._offsets[groups]) // self._unit[groups]
+        drawn: I64 = (units * self._each[groups] + self._offsets[groups]) // self._unit[
+            groups
+        ]
         return drawn
 
     def _compute(self, window: int) -> tuple[I64, I64 | None]:
@@ -158,12 +206,18 @@ class _DrawnWindows(Windows):
         samples, groups = samples[by_group], groups[by_group]
         units = self._units[samples]
         sums = np.cumsum(units)
-        present, firsts, counts = np.unique(groups, return_index=True, return_counts=True)
-        sums += np.repeat(self._units_before(window)[present] - (sums - units)[firsts], counts)
+        present, firsts, counts = np.unique(
+            groups, return_index=True, return_counts=True
+        )
+        sums += np.repeat(
+            self._units_before(window)[present] - (sums - units)[firsts], counts
+        )
         times = self._drawn(sums, groups) - self._drawn(sums - units, groups)
         drawn = np.repeat(samples, times)
         repeats = np.arange(len(drawn)) - np.repeat(np.cumsum(times) - times, times)
-        mixed = permutation(make_key(self._seed, self._epoch, DRAWN, _ORDER, window), len(drawn))
+        mixed = permutation(
+            make_key(self._seed, self._epoch, DRAWN, _ORDER, window), len(drawn)
+        )
         return drawn[mixed], repeats[mixed]
 
 
@@ -173,7 +227,9 @@ class RepeatedOrder(EpochOrder):
     once: the order of each sample once. offset: positions of the stream before this pass. A share is of one lane.
     """
 
-    def __init__(self, once: EpochOrder, times: int, offset: int, share: Share = ALL) -> None:
+    def __init__(
+        self, once: EpochOrder, times: int, offset: int, share: Share = ALL
+    ) -> None:
         vars(self).update(vars(once))  # its windows of shards
         self._once, self._times, self._offset = once, times, offset
         self._first, self._step = (share.first - offset) % share.lanes, share.lanes
@@ -215,8 +271,12 @@ def find_samplings(
         return None
     given = type(sampled).__name__
     if not shuffle:
-        raise ArgumentError(f"DaliIterator(sampling={given}, shuffle=False): samples are drawn at random. Use True")
-    if len(datasets) > 1 and (isinstance(sampled, Repeated) or sampled.num_samples is not None):
+        raise ArgumentError(
+            f"DaliIterator(sampling={given}, shuffle=False): samples are drawn at random. Use True"
+        )
+    if len(datasets) > 1 and (
+        isinstance(sampled, Repeated) or sampled.num_samples is not None
+    ):
         raise ArgumentError(
             f"{given}: is for a single data set, found a mixture of {len(datasets)}. Use Balance or Weights without "
             "num_samples, and steps_per_epoch for the length of an epoch"
@@ -228,12 +288,18 @@ def find_samplings(
     for dataset, values in zip(datasets, _values(datasets, sampled), strict=True):
         draws = sampled.num_samples or len(dataset)
         if draws > MOST_DRAWS:
-            raise ArgumentError(f"{given}: {draws:,} draws in a pass, expected at most {MOST_DRAWS:,}")
-        found.append(make(f"{given}: {dataset.folder}", values, draws, sampled.replacement))
+            raise ArgumentError(
+                f"{given}: {draws:,} draws in a pass, expected at most {MOST_DRAWS:,}"
+            )
+        found.append(
+            make(f"{given}: {dataset.folder}", values, draws, sampled.replacement)
+        )
     return tuple(found)
 
 
-def _balanced(subject: str, values: npt.NDArray[Any], draws: int, replacement: bool) -> Sampling:
+def _balanced(
+    subject: str, values: npt.NDArray[Any], draws: int, replacement: bool
+) -> Sampling:
     found, inverse, sizes = np.unique(values, return_inverse=True, return_counts=True)
     most = len(found) * int(sizes.min())
     if not replacement and draws > most:
@@ -244,7 +310,9 @@ def _balanced(subject: str, values: npt.NDArray[Any], draws: int, replacement: b
     return Sampling(draws, groups=inverse.astype(np.int32), replacement=replacement)
 
 
-def _weighted(subject: str, values: npt.NDArray[Any], draws: int, replacement: bool) -> Sampling:
+def _weighted(
+    subject: str, values: npt.NDArray[Any], draws: int, replacement: bool
+) -> Sampling:
     weights = values.astype(np.float64)
     wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
     if len(wrong):
@@ -261,7 +329,9 @@ def _weighted(subject: str, values: npt.NDArray[Any], draws: int, replacement: b
     return Sampling(draws, weights=weights, replacement=replacement)
 
 
-def _values(datasets: tuple[Dataset, ...], sampled: Balance | Weights) -> list[npt.NDArray[Any]]:
+def _values(
+    datasets: tuple[Dataset, ...], sampled: Balance | Weights
+) -> list[npt.NDArray[Any]]:
     """For each data set (len,): the classes or weights of its samples."""
     given = sampled.field if isinstance(sampled, Balance) else sampled.weights
     if isinstance(given, str):
@@ -279,21 +349,39 @@ def _values(datasets: tuple[Dataset, ...], sampled: Balance | Weights) -> list[n
     return np.split(values, np.cumsum([len(dataset) for dataset in datasets])[:-1])
 
 
-def _column(dataset: Dataset, sampled: Balance | Weights, name: str) -> npt.NDArray[Any]:
+def _column(
+    dataset: Dataset, sampled: Balance | Weights, name: str
+) -> npt.NDArray[Any]:
     """(len,): the numbers of an index column of the samples of a data set, which may be a subset."""
     subject = f"{type(sampled).__name__}({name!r}): {dataset.folder}"
-    kinds = (pa.types.is_integer, pa.types.is_boolean) if isinstance(sampled, Balance) else (pa.types.is_primitive,)
-    names = [column.name for column in dataset.schema if any(fits(column.type) for fits in kinds)]
+    kinds = (
+        (pa.types.is_integer, pa.types.is_boolean)
+        if isinstance(sampled, Balance)
+        else (pa.types.is_primitive,)
+    )
+    names = [
+        column.name
+        for column in dataset.schema
+        if any(fits(column.type) for fits in kinds)
+    ]
     names = [column for column in names if not column.endswith(("_offset", "_bytes"))]
     if name not in names:
-        raise ArgumentError(f"{subject} has no such numbers for each sample, expected one of {some_of(names, 10)}")
+        raise ArgumentError(
+            f"{subject} has no such numbers for each sample, expected one of {some_of(names, 10)}"
+        )
     values = dataset.column(name)
     stored = dataset.stored_samples(np.arange(len(dataset)))
-    missing = np.flatnonzero(values.is_null().to_numpy()[stored]) if values.null_count else np.empty(0, np.int64)
+    missing = (
+        np.flatnonzero(values.is_null().to_numpy()[stored])
+        if values.null_count
+        else np.empty(0, np.int64)
+    )
     if len(missing):
         raise ArgumentError(
             f"{subject} has {len(missing):,} samples without one, the first is sample {missing[0]}. Leave them out: "
             "dataset.filter(pyarrow.compute.is_valid(pyarrow.compute.field(...)))"
         )
-    found: npt.NDArray[Any] = (values.fill_null(0) if values.null_count else values).to_numpy()[stored]
+    found: npt.NDArray[Any] = (
+        values.fill_null(0) if values.null_count else values
+    ).to_numpy()[stored]
     return found

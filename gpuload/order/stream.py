@@ -54,7 +54,9 @@ class ShuffledBlocks:
         largest_rests = np.argsort(self._counts - exact, kind="stable")
         self._counts[largest_rests[: BLOCK - self._counts.sum()]] += 1
         if not self._counts.all():
-            raise ArgumentError(f"mix: shares {shares}, expected each at least 1/{BLOCK}. Raise the smallest weight")
+            raise ArgumentError(
+                f"mix: shares {shares}, expected each at least 1/{BLOCK}. Raise the smallest weight"
+            )
         # A batch may extend from one block into the next.
         self._block = lru_cache(maxsize=2)(self._make_block)
 
@@ -70,14 +72,20 @@ class ShuffledBlocks:
     def drawn(self, start: int) -> I64:
         """int64 (data sets,): how often each is drawn before a position, without going there."""
         block, rest = divmod(start, BLOCK)
-        here = np.bincount(self._block(block)[:rest], minlength=len(self._counts)) if rest else 0
+        here = (
+            np.bincount(self._block(block)[:rest], minlength=len(self._counts))
+            if rest
+            else 0
+        )
         drawn: I64 = block * self._counts + here
         return drawn
 
     def _make_block(self, block: int) -> I64:
         """int64 (BLOCK,): the data set that each position of a block draws from."""
         sources = np.repeat(np.arange(len(self._counts)), self._counts)
-        mixed: I64 = sources[permutation(make_key(self._seed, MIXTURE, -1, block), BLOCK)]
+        mixed: I64 = sources[
+            permutation(make_key(self._seed, MIXTURE, -1, block), BLOCK)
+        ]
         return mixed
 
 
@@ -105,14 +113,19 @@ class Stratified:
             )
         weights = [int(part * whole) for part in parts]
         # Of each data set but the last: its weight, and that of it and those after it.
-        self._turns = [(weight, sum(weights[source:])) for source, weight in enumerate(weights[:-1])]
+        self._turns = [
+            (weight, sum(weights[source:]))
+            for source, weight in enumerate(weights[:-1])
+        ]
 
     def sources(self, start: int, stop: int) -> I64:
         """As of `ShuffledBlocks`."""
         sources = np.full(stop - start, len(self._turns))
         rows, first = np.arange(stop - start), start
         for source, (weight, rest) in enumerate(self._turns):
-            passed = _turns_before(np.arange(first, first + len(rows) + 1), weight, rest)
+            passed = _turns_before(
+                np.arange(first, first + len(rows) + 1), weight, rest
+            )
             is_turn = np.diff(passed) > 0
             sources[rows[is_turn]] = source
             rows, first = rows[~is_turn], first - int(passed[0])
@@ -167,13 +180,23 @@ class Stream:
         shuffle: bool,
         lanes: int = 1,
     ) -> None:
-        self._datasets = datasets = data.datasets if isinstance(data, Mixture) else (data,)
+        self._datasets = datasets = (
+            data.datasets if isinstance(data, Mixture) else (data,)
+        )
         self._samplings, self._seed = samplings, seed
         self._window, self._shuffle, self._lanes = window, shuffle, lanes
         if isinstance(data, Mixture):
             stratified = data.batches == "stratified"
-            self._turns = Stratified(data.shares) if stratified else ShuffledBlocks(data.shares, seed)
-        self._lengths = [sampling.draws for sampling in samplings] if samplings else list(map(len, datasets))
+            self._turns = (
+                Stratified(data.shares)
+                if stratified
+                else ShuffledBlocks(data.shares, seed)
+            )
+        self._lengths = (
+            [sampling.draws for sampling in samplings]
+            if samplings
+            else list(map(len, datasets))
+        )
         # A batch may extend from one pass into the next.
         self.order = lru_cache(maxsize=2 * len(datasets))(self._make_order)
 
@@ -188,7 +211,9 @@ class Stream:
             slices += self._passes(source, begin, begin + len(rows), rows)
         return slices
 
-    def _passes(self, source: int, start: int, stop: int, rows: I64, share: Share = ALL) -> list[PassSlice]:
+    def _passes(
+        self, source: int, start: int, stop: int, rows: I64, share: Share = ALL
+    ) -> list[PassSlice]:
         """Samples start..stop-1 of one data set, divided where a pass ends; at least one slice."""
         slices: list[PassSlice] = []
         samples, row, before = self._lengths[source], 0, share.before
@@ -196,19 +221,42 @@ class Stream:
             epoch, first = divmod(start, samples)
             last = min(first + stop - start, samples)
             seed, order = self.order(source, epoch)
-            begin, end = (before(epoch * samples + at) - before(epoch * samples) for at in (first, last))
+            begin, end = (
+                before(epoch * samples + at) - before(epoch * samples)
+                for at in (first, last)
+            )
             served = order if share == ALL else order.serving(share)
-            slices.append(PassSlice(source, seed, epoch, served, begin, end, rows[row : row + end - begin]))
+            slices.append(
+                PassSlice(
+                    source,
+                    seed,
+                    epoch,
+                    served,
+                    begin,
+                    end,
+                    rows[row : row + end - begin],
+                )
+            )
             start, row = start + last - first, row + end - begin
         return slices
 
     def _make_order(self, source: int, epoch: int) -> tuple[int, EpochOrder]:
         """The seed of a data set, and the order of a pass over it; `order` keeps the last ones."""
-        seed = self._seed if len(self._datasets) == 1 else make_key(self._seed, MIXTURE, source)
+        seed = (
+            self._seed
+            if len(self._datasets) == 1
+            else make_key(self._seed, MIXTURE, source)
+        )
         dataset = self._datasets[source]
         if self._samplings is not None:
-            return seed, self._samplings[source].order(dataset.shard_sizes, seed=seed, epoch=epoch, window=self._window)
-        options: dict[str, Any] = {"window": self._window, "shuffle": self._shuffle, "lanes": self._lanes}
+            return seed, self._samplings[source].order(
+                dataset.shard_sizes, seed=seed, epoch=epoch, window=self._window
+            )
+        options: dict[str, Any] = {
+            "window": self._window,
+            "shuffle": self._shuffle,
+            "lanes": self._lanes,
+        }
         return seed, EpochOrder(dataset.shard_sizes, seed=seed, epoch=epoch, **options)
 
 
@@ -260,7 +308,11 @@ class Epochs:
         """Batches in a whole epoch, the same on every rank."""
         if self.ends is not None:
             return len(self.ends)
-        return self.samples // self.batch_size if self.drop_last is True else -(-self.samples // self.batch_size)
+        return (
+            self.samples // self.batch_size
+            if self.drop_last is True
+            else -(-self.samples // self.batch_size)
+        )
 
     @property
     def handed_out(self) -> int:
@@ -285,7 +337,11 @@ class Epochs:
 
     def empty_parts(self, position: Position) -> list[Part]:
         """This rank's parts without samples, which are its last ones: with `exact`, so that it keeps step."""
-        return [part for part in self._parts(position) if not part.samples] if self.drop_last == "exact" else []
+        return (
+            [part for part in self._parts(position) if not part.samples]
+            if self.drop_last == "exact"
+            else []
+        )
 
     def part(self, start: int, stop: int) -> Part:
         """This rank's part of global batch [start, stop). By lanes, those of a short last one may differ by as many
@@ -320,19 +376,35 @@ class Epochs:
         return Part(first, first + each + (self.rank < rest), stop)
 
     def _parts(self, position: Position) -> Iterator[Part]:
-        return (self.part(position.begin + start, position.begin + stop) for start, stop in self._bounds(position))
+        return (
+            self.part(position.begin + start, position.begin + stop)
+            for start, stop in self._bounds(position)
+        )
 
     def _bounds(self, position: Position) -> Iterator[tuple[int, int]]:
         """Where the global batches of the rest of an epoch begin and end, from its beginning."""
         if self.ends is not None:
-            yield from pairwise([position.samples, *self.ends[bisect_right(self.ends, position.samples) :]])
+            yield from pairwise(
+                [
+                    position.samples,
+                    *self.ends[bisect_right(self.ends, position.samples) :],
+                ]
+            )
             return
-        least = self.world_size if self.share == ALL else self.share.lanes  # so many give each rank a sample
+        least = (
+            self.world_size if self.share == ALL else self.share.lanes
+        )  # so many give each rank a sample
         start = position.samples
-        while self.samples - start >= (self.batch_size if self.drop_last is True else 1):
+        while self.samples - start >= (
+            self.batch_size if self.drop_last is True else 1
+        ):
             stop = min(start + self.batch_size, self.samples)
             missing = least - (self.samples - stop)
-            if 0 < missing < least and stop - start - missing >= least and self.drop_last in (False, "exact"):
+            if (
+                0 < missing < least
+                and stop - start - missing >= least
+                and self.drop_last in (False, "exact")
+            ):
                 stop -= missing
             yield start, stop
             start = stop
@@ -340,7 +412,12 @@ class Epochs:
 
 # A sample in a queue. position: in the stream of all samples, before they are divided. source: number of the data set.
 # epoch, place: the pass over it, and the position in that. repeat: how often it came before in this pass.
-MEMBER = np.dtype([(name, np.int64) for name in ("position", "epoch", "place", "sample", "source", "repeat")])
+MEMBER = np.dtype(
+    [
+        (name, np.int64)
+        for name in ("position", "epoch", "place", "sample", "source", "repeat")
+    ]
+)
 Members = npt.NDArray[np.void]  # of MEMBER
 
 # Samples that are put into the queues at a time: a pass, if that is between these.
@@ -374,11 +451,18 @@ class BucketPlan:
     def epochs(self, epochs: Epochs) -> Epochs:
         """The epochs of the same loader without buckets, with them."""
         if not self.is_whole:
-            return replace(epochs, samples=epochs.batches * epochs.batch_size, drop_last=True)
+            return replace(
+                epochs, samples=epochs.batches * epochs.batch_size, drop_last=True
+            )
         assert self.totals is not None
         rests = (self.totals % epochs.batch_size).tolist()
         whole = [epochs.batch_size] * int((self.totals // epochs.batch_size).sum())
-        return replace(epochs, ends=tuple(accumulate(whole + [rests[bucket] for bucket in _by_rest(rests)])))
+        return replace(
+            epochs,
+            ends=tuple(
+                accumulate(whole + [rests[bucket] for bucket in _by_rest(rests)])
+            ),
+        )
 
 
 class BucketedStream:
@@ -392,7 +476,11 @@ class BucketedStream:
 
     def __init__(self, stream: Stream, plan: BucketPlan, epochs: Epochs) -> None:
         self.stream, self._size, self._own_part = stream, epochs.batch_size, epochs.part
-        self._numbers, self._totals, self._buckets = plan.numbers, plan.totals, len(plan.sizes)
+        self._numbers, self._totals, self._buckets = (
+            plan.numbers,
+            plan.totals,
+            len(plan.sizes),
+        )
         self._pass = 0 if plan.totals is None else int(plan.totals.sum())
         self._epoch = self._pass if plan.is_whole else 0  # 0: queues are never emptied
         self._portion = min(_PLANNED, max(_LEAST_PLANNED, sum(map(len, plan.numbers))))
@@ -432,17 +520,25 @@ class BucketedStream:
     def _size_of_next(self, bucket: int) -> int:
         if not self._epoch or self._totals is None:
             return self._size
-        return int(min(self._size, self._totals[bucket] - self._made[bucket] * self._size))
+        return int(
+            min(self._size, self._totals[bucket] - self._made[bucket] * self._size)
+        )
 
     def _seek(self, first: int) -> None:
         """Begins at the start of a pass. What waits in the queues there is unknown but for its number: zeros stand for
         it."""
-        seen = np.zeros(self._buckets, np.int64) if self._totals is None else first * self._totals
+        seen = (
+            np.zeros(self._buckets, np.int64)
+            if self._totals is None
+            else first * self._totals
+        )
         left = seen * 0 if self._epoch else seen % self._size
         self._next = first * self._pass  # in the stream
         self._planned = int((seen - left).sum())  # in the order by buckets
         self._queues = [np.zeros(count, MEMBER) for count in left.tolist()]
-        self._made = np.zeros(self._buckets, np.int64)  # whole batches of each bucket in this epoch
+        self._made = np.zeros(
+            self._buckets, np.int64
+        )  # whole batches of each bucket in this epoch
         self._ahead: deque[BucketBatch] = deque()
 
     def _plan(self) -> None:
@@ -454,9 +550,13 @@ class BucketedStream:
         sizes = np.bincount(buckets, minlength=self._buckets).tolist()
         by_bucket = members[np.argsort(buckets, kind="stable")]
         whole: list[tuple[int, int, Members]] = []
-        for bucket, (size, stop) in enumerate(zip(sizes, accumulate(sizes), strict=True)):
+        for bucket, (size, stop) in enumerate(
+            zip(sizes, accumulate(sizes), strict=True)
+        ):
             if size:
-                queue = np.concatenate([self._queues[bucket], by_bucket[stop - size : stop]])
+                queue = np.concatenate(
+                    [self._queues[bucket], by_bucket[stop - size : stop]]
+                )
                 made = len(queue) // self._size
                 for first in range(0, made * self._size, self._size):
                     batch = queue[first : first + self._size]
@@ -473,17 +573,25 @@ class BucketedStream:
             self._made[:] = 0
 
     def _emit(self, bucket: int, members: Members) -> None:
-        self._ahead.append(BucketBatch(self._planned, self._planned + len(members), bucket, members))
+        self._ahead.append(
+            BucketBatch(self._planned, self._planned + len(members), bucket, members)
+        )
         self._planned += len(members)
 
     def _read(self, begin: int, end: int) -> tuple[Members, U8]:
         """The samples at positions begin..end-1 of the stream, and their buckets."""
-        members, buckets = np.zeros(end - begin, MEMBER), np.empty(end - begin, np.uint8)
+        members, buckets = (
+            np.zeros(end - begin, MEMBER),
+            np.empty(end - begin, np.uint8),
+        )
         members["position"] = np.arange(begin, end)
         for part in self.stream.slices(begin, end):
             samples = part.order[part.start : part.stop]
             repeats = part.order.repeats(part.start, part.stop)
-            members["source"][part.rows], members["epoch"][part.rows] = part.source, part.epoch
+            members["source"][part.rows], members["epoch"][part.rows] = (
+                part.source,
+                part.epoch,
+            )
             members["place"][part.rows] = np.arange(part.start, part.stop)
             members["sample"][part.rows] = samples
             members["repeat"][part.rows] = 0 if repeats is None else repeats
@@ -494,10 +602,15 @@ class BucketedStream:
 def _by_rest(rests: list[int]) -> list[int]:
     """The buckets that have something left at the end of an epoch, in the order in which it is handed out: the largest
     first, so that a rank without samples in one batch has none in those after it."""
-    return sorted((bucket for bucket, rest in enumerate(rests) if rest), key=lambda bucket: (-rests[bucket], bucket))
+    return sorted(
+        (bucket for bucket, rest in enumerate(rests) if rest),
+        key=lambda bucket: (-rests[bucket], bucket),
+    )
 
 
 def before(members: Members, epoch: int, place: int) -> Bools:
     """bool (n,): whether members of one data set come before a place of a pass over it."""
-    found: Bools = (members["epoch"] < epoch) | ((members["epoch"] == epoch) & (members["place"] < place))
+    found: Bools = (members["epoch"] < epoch) | (
+        (members["epoch"] == epoch) & (members["place"] < place)
+    )
     return found

@@ -69,7 +69,9 @@ def make_arrays(output: str, device_id: int | None, form: Form) -> Arrays:
         MissingPackageError: the library is not installed.
     """
     if form.dtype == "bfloat16" and output != "torch":
-        raise ArgumentError(f"output={output!r}: has no bfloat16; use float16 or float32, or output='torch'")
+        raise ArgumentError(
+            f"output={output!r}: has no bfloat16; use float16 or float32, or output='torch'"
+        )
     channels_last = form.layout == "channels_last"
     if output == "torch":
         return _TorchArrays(device_id, form.dtype, channels_last)
@@ -81,7 +83,9 @@ def make_arrays(output: str, device_id: int | None, form: Form) -> Arrays:
 class _TorchArrays(Arrays):
     def __init__(self, device_id: int | None, dtype: str, channels_last: bool) -> None:
         if (fault := fault_of("torch")) is not None:
-            raise MissingPackageError(f"output='torch': {fault.reason}. {fault.remedy}. Or use output='numpy'")
+            raise MissingPackageError(
+                f"output='torch': {fault.reason}. {fault.remedy}. Or use output='numpy'"
+            )
         import torch
 
         if device_id is not None and not torch.cuda.is_available():
@@ -96,14 +100,18 @@ class _TorchArrays(Arrays):
 
     def images(self, pixels: Any) -> Any:
         batch = self.from_decoder(pixels)
-        if batch.dtype != self._dtype:  # bfloat16. `to` would wait for the GIL even with nothing to do
+        if (
+            batch.dtype != self._dtype
+        ):  # bfloat16. `to` would wait for the GIL even with nothing to do
             batch = batch.to(self._dtype)
         return batch.permute(0, 3, 1, 2) if self._channels_last else batch
 
     def from_decoder(self, array: Any) -> Any:
         if isinstance(array, np.ndarray):
             return self.from_host(array)
-        if isinstance(array, self._torch.Tensor):  # torch exports a GPU's tensors only while that GPU is current
+        if isinstance(
+            array, self._torch.Tensor
+        ):  # torch exports a GPU's tensors only while that GPU is current
             return array
         return self._torch.from_dlpack(array)
 
@@ -111,7 +119,9 @@ class _TorchArrays(Arrays):
         tensor = self._torch.from_numpy(array)
         if self.device == "cpu":
             return tensor
-        with self._torch.cuda.device(self._device_id):  # otherwise pinning creates a context on GPU 0, in every rank
+        with self._torch.cuda.device(
+            self._device_id
+        ):  # otherwise pinning creates a context on GPU 0, in every rank
             return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def cast(self, array: Any, dtype: str) -> Any:
@@ -136,14 +146,19 @@ class _TorchArrays(Arrays):
 
         number = self._torch.cuda.current_stream(self.device).cuda_stream
         # CuPy uses a stream and launches kernels only if the stream's device is current.
-        with cupy.cuda.Device(self._device_id), cupy.cuda.ExternalStream(number, self._device_id):
+        with (
+            cupy.cuda.Device(self._device_id),
+            cupy.cuda.ExternalStream(number, self._device_id),
+        ):
             yield
 
 
 class _CupyArrays(Arrays):
     def __init__(self, device_id: int | None, channels_last: bool) -> None:
         if device_id is None:
-            raise DeviceError("output='cupy': CuPy arrays are on a GPU, and the device is the CPU. Use output='numpy'")
+            raise DeviceError(
+                "output='cupy': CuPy arrays are on a GPU, and the device is the CPU. Use output='numpy'"
+            )
         require("output='cupy', or batch_transforms on a GPU", "cupy")
         import cupy
 

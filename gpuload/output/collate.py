@@ -44,7 +44,13 @@ def _batch_type(names: tuple[str, ...]) -> type[Any]:
             values = tuple(values[0])
         return plain.__new__(batch_type, *values, **named)
 
-    traits = {"__slots__": (), "_fields": names, "__new__": new, "__reduce__": _reduce, "__module__": __name__}
+    traits = {
+        "__slots__": (),
+        "_fields": names,
+        "__new__": new,
+        "__reduce__": _reduce,
+        "__module__": __name__,
+    }
     return type("Batch", (plain,), traits)
 
 
@@ -85,27 +91,58 @@ class Collate:
     ) -> None:
         self._transforms = tuple(transforms)
         self._datasets = datasets
-        self.mixes, self.has_mixers = True, any(isinstance(one, Mixer) for one in self._transforms)
-        self._added = added = {name for transform in transforms for name in getattr(transform, "adds", ())}
+        self.mixes, self.has_mixers = (
+            True,
+            any(isinstance(one, Mixer) for one in self._transforms),
+        )
+        self._added = added = {
+            name for transform in transforms for name in getattr(transform, "adds", ())
+        }
         names = [field if isinstance(field, str) else field.name for field in fields]
         for dataset in datasets:
             check_first_rows(dataset)
         made = added - {name for dataset in datasets for name in dataset.fields}
-        bound = [bind_field(field, datasets) for field, name in zip(fields, names, strict=True) if name not in made]
+        bound = [
+            bind_field(field, datasets)
+            for field, name in zip(fields, names, strict=True)
+            if name not in made
+        ]
         self._bound = [field for field in bound if not isinstance(field, PixelField)]
         self.moving = [field for field in self._bound if isinstance(field, MovingField)]
-        masks = [field for field in bound if isinstance(field, PixelField) and field.kind == "mask"]
-        self.has_images = any(isinstance(field, PixelField) and field.kind == "image" for field in bound)
+        masks = [
+            field
+            for field in bound
+            if isinstance(field, PixelField) and field.kind == "mask"
+        ]
+        self.has_images = any(
+            isinstance(field, PixelField) and field.kind == "image" for field in bound
+        )
         self.masks = tuple(mask.name for mask in masks)
         self.mask_fills = tuple(mask.fill for mask in masks)
         self._mask_dtypes = tuple(mask.dtype for mask in masks)
         self.columns = tuple(
-            {column: None for field in self._bound for column in field.columns if column not in _NOT_IN_INDEX}
+            {
+                column: None
+                for field in self._bound
+                for column in field.columns
+                if column not in _NOT_IN_INDEX
+            }
         )
-        self.members = tuple({member: None for field in self._bound for member in field.members})
-        self._is_single, self._lists = schedule.is_single, [form.sizes == "list" for form in schedule.forms]
-        self._num_classes = None if datasets[0].classes is None else len(datasets[0].classes)
-        self._asked, self._marks, self._keys = tuple(field.name for field in bound), marks, keys
+        self.members = tuple(
+            {member: None for field in self._bound for member in field.members}
+        )
+        self._is_single, self._lists = (
+            schedule.is_single,
+            [form.sizes == "list" for form in schedule.forms],
+        )
+        self._num_classes = (
+            None if datasets[0].classes is None else len(datasets[0].classes)
+        )
+        self._asked, self._marks, self._keys = (
+            tuple(field.name for field in bound),
+            marks,
+            keys,
+        )
         self._names = (*names, *sorted(added - set(names)))
         self.handed_out = (*self._names, CORRUPT) if marks else self._names
         given = keys or ()
@@ -116,8 +153,14 @@ class Collate:
         """Raises ArgumentError where the fields, the views and the batch transforms do not fit together."""
         for names in (self.handed_out, self.keys):
             if len(set(names)) < len(names):
-                marks = f", one of which on_corrupt='mark' adds as {CORRUPT!r}" if self._marks else ""
-                raise ArgumentError(f"fields={names!r}: two have the same name{marks}. Rename one or leave it out")
+                marks = (
+                    f", one of which on_corrupt='mark' adds as {CORRUPT!r}"
+                    if self._marks
+                    else ""
+                )
+                raise ArgumentError(
+                    f"fields={names!r}: two have the same name{marks}. Rename one or leave it out"
+                )
         # Padding that repeats parts of the image repeats them without their boxes and keypoints.
         modes = {form.padding_mode for form in schedule.forms} - {"constant"}
         if modes and self.moving:
@@ -125,7 +168,9 @@ class Collate:
                 f"fields: {self.moving[0].name!r} are not defined with RandomCrop(padding_mode={modes.pop()!r}), whose "
                 "padding shows parts of the image again. Use padding_mode='constant'"
             )
-        if schedule.buckets is None and any(isinstance(f, Computed) and f.name == "bucket" for f in self._bound):
+        if schedule.buckets is None and any(
+            isinstance(f, Computed) and f.name == "bucket" for f in self._bound
+        ):
             raise ArgumentError(
                 "fields: 'bucket' is the number of a batch's bucket, and there are none. Give size=Buckets(...)"
             )
@@ -136,44 +181,85 @@ class Collate:
             )
         classes = tuple(f.name for f in self._bound if isinstance(f, BoundIntegers))
         for augment in schedule.all_augments():
-            form = BatchForm(self._asked, augment.output_size, augment.dtype, self._num_classes, classes)
+            form = BatchForm(
+                self._asked,
+                augment.output_size,
+                augment.dtype,
+                self._num_classes,
+                classes,
+            )
             check_transforms(self._transforms, form)
 
-    def __call__(self, batch: Batch, decoded: Decoded, arrays: Arrays, broken: Sequence[int] = ()) -> Any:
+    def __call__(
+        self, batch: Batch, decoded: Decoded, arrays: Arrays, broken: Sequence[int] = ()
+    ) -> Any:
         """The fields of a batch in the requested order, then those added by batch transforms, by name, then the marks.
 
         broken: rows of samples that do not decode; if they are marked, their pixels become zeros.
         """
         values = dict(batch.prepared)
         if any(decoded.changed):
-            each = [_rows(batch, number, changed, moves=True) for number, changed in enumerate(decoded.changed)]
+            each = [
+                _rows(batch, number, changed, moves=True)
+                for number, changed in enumerate(decoded.changed)
+            ]
             for field in self._bound:
-                if any(set(field.columns) & set(moved.columns) for moved in self.moving):
-                    values[field.name] = self._views([field.values(view) for view in each])
+                if any(
+                    set(field.columns) & set(moved.columns) for moved in self.moving
+                ):
+                    values[field.name] = self._views(
+                        [field.values(view) for view in each]
+                    )
         make = arrays.staging() if self._transforms else arrays
         with arrays.stream() if self._transforms else nullcontext():
-            fields = {name: _each(make.from_host, value) for name, value in values.items()}
+            fields = {
+                name: _each(make.from_host, value) for name, value in values.items()
+            }
             if self.has_images:
-                fields["image"] = self._pixels(batch, [make.images(pixels) for pixels in decoded.images])
-            for number, (name, dtype) in enumerate(zip(self.masks, self._mask_dtypes, strict=True)):
-                views = [make.cast(make.from_decoder(masks[number]), dtype) for masks in decoded.masks]
+                fields["image"] = self._pixels(
+                    batch, [make.images(pixels) for pixels in decoded.images]
+                )
+            for number, (name, dtype) in enumerate(
+                zip(self.masks, self._mask_dtypes, strict=True)
+            ):
+                views = [
+                    make.cast(make.from_decoder(masks[number]), dtype)
+                    for masks in decoded.masks
+                ]
                 fields[name] = self._pixels(batch, views)
             if self._marks and broken:
                 levels = {"image": 0} if self.has_images else {}
-                for name, level in {**levels, **dict(zip(self.masks, self.mask_fills, strict=True))}.items():
+                for name, level in {
+                    **levels,
+                    **dict(zip(self.masks, self.mask_fills, strict=True)),
+                }.items():
                     _clear(fields[name], list(broken), level)
             if self._transforms:
-                fields = {name: fields[name] for name in self._asked}  # in the requested order
-                apply_transforms(self._transforms, FieldBatch(fields, self._num_classes, batch.draws, self.mixes))
+                fields = {
+                    name: fields[name] for name in self._asked
+                }  # in the requested order
+                apply_transforms(
+                    self._transforms,
+                    FieldBatch(fields, self._num_classes, batch.draws, self.mixes),
+                )
                 if removed := [name for name in self._names if name not in fields]:
-                    raise ArgumentError(f"batch_transforms: removed the field {removed[0]!r}, which was requested")
-                fields = {name: self._adopt(name, fields[name], arrays) for name in self._names}
+                    raise ArgumentError(
+                        f"batch_transforms: removed the field {removed[0]!r}, which was requested"
+                    )
+                fields = {
+                    name: self._adopt(name, fields[name], arrays)
+                    for name in self._names
+                }
         if self._marks:
             marks = np.zeros(len(batch), np.bool_)
             marks[list(broken)] = True
             fields[CORRUPT] = arrays.from_host(marks)
         made = tuple(fields[name] for name in self.handed_out)
-        return make_batch(self.handed_out, made) if self._keys is None else dict(zip(self.keys, made, strict=True))
+        return (
+            make_batch(self.handed_out, made)
+            if self._keys is None
+            else dict(zip(self.keys, made, strict=True))
+        )
 
     def prepare(self, batch: Batch) -> Batch:
         """The batch with its fields besides the pixels, which are computed where it is read.
@@ -201,14 +287,21 @@ class Collate:
 
     def _pixels(self, batch: Batch, arrays: list[Any]) -> Any:
         """The images or masks of all views; in a list, each without its padding."""
-        for number, (view, is_list) in enumerate(zip(batch.views, self._lists, strict=True)):
+        for number, (view, is_list) in enumerate(
+            zip(batch.views, self._lists, strict=True)
+        ):
             if view.crops.sizes is None:
                 continue
             height, width = view.size
-            arrays[number] = arrays[number][..., :height, :width]  # smaller if the largest was replaced
+            arrays[number] = arrays[number][
+                ..., :height, :width
+            ]  # smaller if the largest was replaced
             if is_list:
                 sizes = enumerate(map(view.own_size, range(len(batch))))
-                arrays[number] = [arrays[number][row][..., :height, :width] for row, (height, width) in sizes]
+                arrays[number] = [
+                    arrays[number][row][..., :height, :width]
+                    for row, (height, width) in sizes
+                ]
         return self._views(arrays)
 
     def _views(self, made: list[Any]) -> Any:
@@ -216,16 +309,27 @@ class Collate:
 
     def _adopt(self, name: str, value: Any, arrays: Arrays) -> Any:
         """Images, and added fields of that shape, get the batch's dtype; other fields do not change."""
-        is_image = name == "image" or (name in self._added and getattr(value, "ndim", 0) == 4)
+        is_image = name == "image" or (
+            name in self._added and getattr(value, "ndim", 0) == 4
+        )
         return _each(lambda array: arrays.adopt(array, is_image=is_image), value)
 
 
-def _rows(batch: Batch, view: int | None = None, changed: Changed | None = None, *, moves: bool = False) -> Rows:
+def _rows(
+    batch: Batch,
+    view: int | None = None,
+    changed: Changed | None = None,
+    *,
+    moves: bool = False,
+) -> Rows:
     """The rows of a batch for its fields: with all views, or with one of them and the results of a function. moves:
     with the maps of points by transforms, which take a millisecond for 256 samples."""
     views = batch.views if view is None else batch.views[view : view + 1]
     crops = [view.crops for view in views] if changed is None else [changed.crops]
-    maps = [affine_of(view.steps, *view.size) if moves and view.steps is not None else None for view in views]
+    maps = [
+        affine_of(view.steps, *view.size) if moves and view.steps is not None else None
+        for view in views
+    ]
     return Rows(
         {
             **batch.encoded.columns,
@@ -234,7 +338,10 @@ def _rows(batch: Batch, view: int | None = None, changed: Changed | None = None,
             "dataset": batch.sources,
         },
         batch.encoded.members,
-        [Motion(crop, view.size, affine) for crop, view, affine in zip(crops, views, maps, strict=True)],
+        [
+            Motion(crop, view.size, affine)
+            for crop, view, affine in zip(crops, views, maps, strict=True)
+        ],
         batch.bucket,
         batch.keys,
     )

@@ -25,22 +25,33 @@ class BatchDrawing:
     """
 
     def __init__(
-        self, forms: Sequence[Form], specs: Sequence[str | FieldSpec], fields: Mapping[str, Field], classes: ClassNames
+        self,
+        forms: Sequence[Form],
+        specs: Sequence[str | FieldSpec],
+        fields: Mapping[str, Field],
+        classes: ClassNames,
     ) -> None:
         self._forms, self._fields, self._classes = tuple(forms), fields, classes
-        self._specs = {spec if isinstance(spec, str) else spec.name: spec for spec in specs}
+        self._specs = {
+            spec if isinstance(spec, str) else spec.name: spec for spec in specs
+        }
 
     def cells(self, batch: Any, count: int) -> list[Cell]:
         """The first samples of a batch, a named tuple or a dict of its fields; with several views, one cell for each
         view."""
         batch = batch if isinstance(batch, Mapping) else batch._asdict()
-        images = batch["image"] if isinstance(batch["image"], tuple) else (batch["image"],)
+        images = (
+            batch["image"] if isinstance(batch["image"], tuple) else (batch["image"],)
+        )
         number = min(count, len(images[0]))
         kept = map_tree(_as_numpy, take(dict(batch), slice(number)))
         views = kept["image"] if isinstance(kept["image"], tuple) else (kept["image"],)
         stored = self._fields.get("image")
         floats = stored is not None and stored.dtype == "<f4"
-        pixels = [undo_normalize(images, form, floats) for images, form in zip(views, self._forms, strict=True)]
+        pixels = [
+            undo_normalize(images, form, floats)
+            for images, form in zip(views, self._forms, strict=True)
+        ]
         found = []
         for row in range(number):
             caption = self._caption(kept, row)
@@ -50,24 +61,34 @@ class BatchDrawing:
                 found.append(Cell(picture, many + caption))
         return found
 
-    def _draw(self, picture: Image.Image, batch: Mapping[str, Any], row: int, view: int) -> Image.Image:
+    def _draw(
+        self, picture: Image.Image, batch: Mapping[str, Any], row: int, view: int
+    ) -> Image.Image:
         def look(field: Field) -> dict[str, Any]:
             spec, value = self._specs.get(field.name), _of_view(batch[field.name], view)
             return kind_of(field).look_at_batch(field, spec, value, row)
 
-        return draw_fields(picture, [self._fields[name] for name in batch if name in self._fields], look)
+        return draw_fields(
+            picture,
+            [self._fields[name] for name in batch if name in self._fields],
+            look,
+        )
 
     def _caption(self, batch: Mapping[str, Any], row: int) -> str:
         if CORRUPT in batch and batch[CORRUPT][row]:
             return "does not decode"
         texts = []
         for name, value in batch.items():
-            if (field := self._fields.get(name)) is not None and not kind_of(field).stays_in_shard:
+            if (field := self._fields.get(name)) is not None and not kind_of(
+                field
+            ).stays_in_shard:
                 kind, one = kind_of(field), _of_view(value, 0)
                 if isinstance(one, tuple | dict):  # padded, or tokens
                     continue
                 classes = kind.class_names(field, self._classes)
-                texts.append(kind.caption(field, self._specs.get(name), one[row], classes))
+                texts.append(
+                    kind.caption(field, self._specs.get(name), one[row], classes)
+                )
         return _SEPARATOR.join(text for text in texts if text)
 
 
@@ -85,15 +106,24 @@ def undo_normalize(images: Any, form: Form, floats: bool = False) -> Any:
         return as_rgb(values)
     levels = values.astype(np.float32)
     if form.normalize != "image":
-        levels = levels * np.array(form.std, np.float32) + np.array(form.mean, np.float32)
-    levels = stretched(levels) if floats or form.normalize == "image" else np.clip(np.nan_to_num(levels), 0, 1)
+        levels = levels * np.array(form.std, np.float32) + np.array(
+            form.mean, np.float32
+        )
+    levels = (
+        stretched(levels)
+        if floats or form.normalize == "image"
+        else np.clip(np.nan_to_num(levels), 0, 1)
+    )
     return as_rgb(np.rint(levels * 255).astype(np.uint8))
 
 
 def _as_numpy(value: Any) -> Any:
     """Converts torch, CuPy and NumPy arrays, also in lists; torch's bfloat16, which NumPy lacks, becomes float32."""
     if isinstance(value, list):
-        return [map_tree(lambda one: _as_numpy(one) if hasattr(one, "shape") else one, row) for row in value]
+        return [
+            map_tree(lambda one: _as_numpy(one) if hasattr(one, "shape") else one, row)
+            for row in value
+        ]
     if isinstance(value, np.ndarray):
         return value
     if hasattr(value, "detach"):
@@ -104,4 +134,8 @@ def _as_numpy(value: Any) -> Any:
 
 def _of_view(value: Any, view: int) -> Any:
     """The value for one view: a field that depends on the view is a plain tuple with one value for each."""
-    return value[view] if isinstance(value, tuple) and not hasattr(value, "_fields") else value
+    return (
+        value[view]
+        if isinstance(value, tuple) and not hasattr(value, "_fields")
+        else value
+    )

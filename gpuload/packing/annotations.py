@@ -17,7 +17,9 @@ SCALED = "images with annotations for another size: {}, scaled"
 _QUARTER_TURNS = (5, 6, 7, 8)  # the orientations that exchange width and height
 
 
-def fit_annotations(image: StoredImage, data: bytes | Array, drawn_on: WidthHeight) -> StoredImage:
+def fit_annotations(
+    image: StoredImage, data: bytes | Array, drawn_on: WidthHeight
+) -> StoredImage:
     """The image with the placement that moves its annotations to where they belong.
 
     data: of the image in the source. drawn_on: (width, height) of the image that annotations were drawn on, as their

@@ -22,7 +22,14 @@ from gpuload.errors import DecodeError
 from gpuload.fields.images import GRAY, RGB
 from gpuload.fields.motion import Placement, place
 from gpuload.fields.numbers import npy_header
-from gpuload.formats import OpenedFile, as_levels, converted, in_color_space, is_srgb, open_file
+from gpuload.formats import (
+    OpenedFile,
+    as_levels,
+    converted,
+    in_color_space,
+    is_srgb,
+    open_file,
+)
 from gpuload.headers import jpeg, npy, png
 from gpuload.headers.jpeg import ORIENTATION
 from gpuload.kernels.jpeg import find_points as find_seek_points
@@ -45,7 +52,11 @@ _POINTS_SHARE = 0.01  # of the bytes of a file, for its seek points
 _LEAST_PIXELS = 100_000
 _REDUCED = 8  # the factor of the smallest size at which libjpeg decodes
 _MEMORY = Path("/dev/shm")
-_HEIF = (b"he", b"mi", b"ms")  # what the brands of HEIF begin with; those of AVIF are others
+_HEIF = (
+    b"he",
+    b"mi",
+    b"ms",
+)  # what the brands of HEIF begin with; those of AVIF are others
 _ICONS = (b"\0\0\1\0", b"\0\0\2\0", b"icns")
 
 # In libjpeg's warnings: rows were lost, or are not those of the image.
@@ -66,7 +77,12 @@ SLOW = "{} JPEGs are progressive, and crops of these load at half the rate or le
 
 # Bit depth and colour type of PNGs by the mode, and Pillow's modes of other files.
 _PNG = {"RGB": ((8, 0), (8, 2)), "L": ((8, 0),), "RGBA": ((8, 6),), "I;16": ((16, 0),)}
-_OTHERS = {"RGB": ("RGB", "L"), "L": ("L",), "RGBA": ("RGBA",), "I;16": ("I;16", "I;16B")}
+_OTHERS = {
+    "RGB": ("RGB", "L"),
+    "L": ("L",),
+    "RGBA": ("RGBA",),
+    "I;16": ("I;16", "I;16B"),
+}
 
 
 @dataclass(frozen=True)
@@ -112,10 +128,17 @@ def prepare_image(
             data = as_levels(data) if encoding.mode == "RGB" else data
             return _store_array(data, measured, encoding)
         stored = _check(data, measured, encoding)
-        if stored.kind == KEPT and stored.member == "jpg" and jpeg.read_header(stored.data).progressive:
+        if (
+            stored.kind == KEPT
+            and stored.member == "jpg"
+            and jpeg.read_header(stored.data).progressive
+        ):
             stored = _from_progressive(stored, encoding)
         if stored.member == "jpg" and stored.points is None and encoding.seek_points:
-            stored = replace(stored, points=find_points(stored.data, stored.width, stored.height) or b"")
+            stored = replace(
+                stored,
+                points=find_points(stored.data, stored.width, stored.height) or b"",
+            )
         return stored
     except DecodeError:
         raise
@@ -138,11 +161,18 @@ def _check(data: bytes, measured: bool, encoding: Encoding) -> StoredImage:
     if not data:
         raise DecodeError("the file is empty")
     # Pillow shows what follows the damage black, without a word, and a loader's decoder refuses it.
-    if data.startswith(png.START) and (fault := png.find_fault(memoryview(data))) is not None:
+    if (
+        data.startswith(png.START)
+        and (fault := png.find_fault(memoryview(data))) is not None
+    ):
         raise DecodeError(fault)
     by_header = encoding.check == "header"
     simple = encoding.mode == "RGB" and not measured and data.startswith(jpeg.START)
-    simple = simple and not encoding.page and (encoding.icc == "keep" or _PROFILE_MARK not in data)
+    simple = (
+        simple
+        and not encoding.page
+        and (encoding.icc == "keep" or _PROFILE_MARK not in data)
+    )
     if by_header or (encoding.encode == "keep" and simple):
         stored = _check_header(data, encoding)
         if stored is not None and by_header:
@@ -177,13 +207,21 @@ def _check_with_pillow(data: bytes, measured: bool, encoding: Encoding) -> Store
     fault = damage(data) if data.startswith(jpeg.START) else ""
     if fault:
         if encoding.damaged == "reject":
-            raise DecodeError(f"is damaged ({fault}); --damaged keep packs it as it can be shown")
+            raise DecodeError(
+                f"is damaged ({fault}); --damaged keep packs it as it can be shown"
+            )
         kind = "jpeg-damaged"
         remarks[DAMAGED] = 1
     # Images of other modes than RGB are kept only if that is asked for.
-    elif opened.image is not None and (encoding.encode == "keep" or encoding.mode == "RGB"):
+    elif opened.image is not None and (
+        encoding.encode == "keep" or encoding.mode == "RGB"
+    ):
         member, oddity = _kept_member(data, opened, encoding)
-        if member and (kept := _keep(data, opened.image, member, measured, encoding)) is not None:
+        if (
+            member
+            and (kept := _keep(data, opened.image, member, measured, encoding))
+            is not None
+        ):
             return kept
         kind = oddity or kind
     raster = opened.load()
@@ -199,7 +237,9 @@ def _opened(data: bytes, encoding: Encoding) -> OpenedFile:
     # icon claims, and opening a WebP allocates its canvas, so Pillow's own limit holds there, and for all images once
     # they are open.
     limit = max(encoding.max_pixels, MAX_PIXELS)
-    Image.MAX_IMAGE_PIXELS = limit if data.startswith(_ICONS) or data[8:12] == b"WEBP" else None
+    Image.MAX_IMAGE_PIXELS = (
+        limit if data.startswith(_ICONS) or data[8:12] == b"WEBP" else None
+    )
     if data[4:8] == b"ftyp" and data[8:10] in _HEIF:
         if (fault := fault_of("pillow_heif")) is not None:
             raise DecodeError(f"is HEIC, and {fault.reason}: {fault.remedy}")
@@ -210,18 +250,24 @@ def _opened(data: bytes, encoding: Encoding) -> OpenedFile:
     return opened
 
 
-def _kept_member(data: bytes, opened: OpenedFile, encoding: Encoding) -> tuple[str, str]:
+def _kept_member(
+    data: bytes, opened: OpenedFile, encoding: Encoding
+) -> tuple[str, str]:
     """The extension under which an opened image is stored unchanged; "" if it must be re-encoded. And why a JPEG must
     be, whatever the mode, in one word."""
     image = opened.image
     assert image is not None
     pixels = encoding.pixels
-    needs_srgb = encoding.icc == "srgb" and not is_srgb(image.info.get("icc_profile") or b"")
+    needs_srgb = encoding.icc == "srgb" and not is_srgb(
+        image.info.get("icc_profile") or b""
+    )
     if data.startswith(jpeg.START):
         header = jpeg.read_header(data)
         if header.oddity or image.size != (header.width, header.height):
             return "", header.oddity or "jpeg-odd-header"
-        if header.orientation != 1 or (header.xmp_orientation and image.getexif().get(ORIENTATION, 1) != 1):
+        if header.orientation != 1 or (
+            header.xmp_orientation and image.getexif().get(ORIENTATION, 1) != 1
+        ):
             return "", "exif-rotated" if header.orientation else "jpeg-odd-exif"
         if needs_srgb:
             return "", "jpeg-to-srgb"
@@ -230,9 +276,15 @@ def _kept_member(data: bytes, opened: OpenedFile, encoding: Encoding) -> tuple[s
         return "", ""
     if data.startswith(png.START):
         found = png.read_header(data)
-        return "png" if found.alike and (found.depth, found.color) in _PNG.get(pixels.mode, ()) else "", ""
+        return "png" if found.alike and (found.depth, found.color) in _PNG.get(
+            pixels.mode, ()
+        ) else "", ""
     name = opened.name
-    if name not in encoding.keep or image.mode not in _OTHERS.get(pixels.mode, ()) or "transparency" in image.info:
+    if (
+        name not in encoding.keep
+        or image.mode not in _OTHERS.get(pixels.mode, ())
+        or "transparency" in image.info
+    ):
         return "", ""
     # Pillow finds the orientation in Exif data, in XMP, and in the boxes of an AVIF.
     if getattr(image, "is_animated", False) or image.getexif().get(ORIENTATION, 1) != 1:
@@ -240,13 +292,19 @@ def _kept_member(data: bytes, opened: OpenedFile, encoding: Encoding) -> tuple[s
     return {"tiff": "tif"}.get(name, name), ""
 
 
-def _keep(data: bytes, image: Image.Image, member: str, measured: bool, encoding: Encoding) -> StoredImage | None:
+def _keep(
+    data: bytes, image: Image.Image, member: str, measured: bool, encoding: Encoding
+) -> StoredImage | None:
     """Stores a plain image unchanged, or shrinks a JPEG; None if it must be re-encoded otherwise."""
     placement, is_jpeg = _place(image.size, encoding), member == "jpg"
     if is_jpeg:
         # Passing the data to the decoder at once takes 3 % less time than Pillow's blocks of 64 KB.
         image.decodermaxblock = len(data) + 1  # type: ignore[attr-defined]
-    if encoding.encode == "raw" or placement.changes or (encoding.encode == "jpeg" and not is_jpeg):
+    if (
+        encoding.encode == "raw"
+        or placement.changes
+        or (encoding.encode == "jpeg" and not is_jpeg)
+    ):
         if not is_jpeg or encoding.encode != "jpeg" or encoding.lossless:
             return None
         # An image at least twice as large as needed is decoded at 1/2, 1/4 or 1/8 of its size.
@@ -260,16 +318,29 @@ def _keep(data: bytes, image: Image.Image, member: str, measured: bool, encoding
         image.draft("L", (max(1, width // _REDUCED), max(1, height // _REDUCED)))
     image.load()
     histogram = _histogram(image, measured, encoding)
-    return StoredImage(data, width, height, KEPT, member, placement, histogram=histogram)
+    return StoredImage(
+        data, width, height, KEPT, member, placement, histogram=histogram
+    )
 
 
-def _store_array(array: npt.NDArray[np.generic], measured: bool, encoding: Encoding) -> StoredImage:
-    _refuse_size(array.shape[1] if array.ndim > 1 else 0, array.shape[0] if array.ndim else 0, encoding)
+def _store_array(
+    array: npt.NDArray[np.generic], measured: bool, encoding: Encoding
+) -> StoredImage:
+    _refuse_size(
+        array.shape[1] if array.ndim > 1 else 0,
+        array.shape[0] if array.ndim else 0,
+        encoding,
+    )
     pixels = encoding.pixels
     whole = array[..., None] if array.ndim == 2 else array
     if encoding.mode == "RGB" and whole.shape[2:] == (1,):
         pixels = GRAY
-    fits = whole.ndim == 3 and whole.size and whole.shape[2] == pixels.channels and whole.dtype != bool
+    fits = (
+        whole.ndim == 3
+        and whole.size
+        and whole.shape[2] == pixels.channels
+        and whole.dtype != bool
+    )
     if not fits or not np.can_cast(array.dtype, np.dtype(pixels.dtype), "safe"):
         raise DecodeError(
             f"is an array {array.shape} of {array.dtype}; for mode {pixels.mode} it must be (height, width, "
@@ -288,21 +359,37 @@ def _resample(array: Array, placement: Placement) -> Array:
     if not placement.changes:
         return array
     channels = [
-        np.asarray(placement.resample(Image.fromarray(channel), Image.Resampling.BICUBIC))
+        np.asarray(
+            placement.resample(Image.fromarray(channel), Image.Resampling.BICUBIC)
+        )
         for channel in np.moveaxis(array.astype(array.dtype.newbyteorder("=")), 2, 0)
     ]
     return np.ascontiguousarray(np.stack(channels, axis=2), array.dtype)
 
 
-def _store_raw(pixels: npt.NDArray[Any], kind: str, measured: bool, placement: Placement) -> StoredImage:
+def _store_raw(
+    pixels: npt.NDArray[Any], kind: str, measured: bool, placement: Placement
+) -> StoredImage:
     """pixels: (height, width, channels), C order."""
     height, width, channels = pixels.shape
     histogram = None
     if measured and pixels.dtype == np.uint8:
-        counts = [np.bincount(pixels[..., channel].ravel(), minlength=256).tolist() for channel in range(channels)]
+        counts = [
+            np.bincount(pixels[..., channel].ravel(), minlength=256).tolist()
+            for channel in range(channels)
+        ]
         histogram = [count for channel in counts for count in channel]
     head = npy_header(pixels)
-    return StoredImage(head + pixels.tobytes(), width, height, kind, "npy", placement, len(head), histogram)
+    return StoredImage(
+        head + pixels.tobytes(),
+        width,
+        height,
+        kind,
+        "npy",
+        placement,
+        len(head),
+        histogram,
+    )
 
 
 def _encode(
@@ -329,22 +416,38 @@ def _encode(
     image = placement.resample(image, _filter(image.size, placement.resized, encoding))
     if encoding.encode == "raw":
         pixels = np.asarray(image.convert("RGB") if encoding.pixels == RGB else image)
-        whole = pixels.reshape(image.height, image.width, -1).astype(encoding.pixels.stored)
+        whole = pixels.reshape(image.height, image.width, -1).astype(
+            encoding.pixels.stored
+        )
         stored = _store_raw(whole, kind, measured, placement)
         return stored if is_srgb(profile) else replace(stored, remarks={NO_PROFILE: 1})
     histogram = _histogram(image, measured, encoding)
     file = io.BytesIO()
     if encoding.lossless or encoding.pixels not in (RGB, GRAY):
         image.save(file, "PNG", icc_profile=profile or None)
-        return StoredImage(file.getvalue(), *image.size, kind, "png", placement, histogram=histogram)
+        return StoredImage(
+            file.getvalue(), *image.size, kind, "png", placement, histogram=histogram
+        )
     if max(image.size) > _MAX_SIDE:
-        raise DecodeError(f"{image.width} x {image.height} pixels; the sides of a JPEG are at most {_MAX_SIDE} pixels")
+        raise DecodeError(
+            f"{image.width} x {image.height} pixels; the sides of a JPEG are at most {_MAX_SIDE} pixels"
+        )
     sampling = "4:4:4" if encoding.encode == "keep" else "4:2:0"
-    image.save(file, "JPEG", quality=encoding.jpeg_quality, subsampling=sampling, icc_profile=profile or None)
-    return StoredImage(file.getvalue(), *image.size, kind, "jpg", placement, histogram=histogram)
+    image.save(
+        file,
+        "JPEG",
+        quality=encoding.jpeg_quality,
+        subsampling=sampling,
+        icc_profile=profile or None,
+    )
+    return StoredImage(
+        file.getvalue(), *image.size, kind, "jpg", placement, histogram=histogram
+    )
 
 
-def _filter(source: WidthHeight, resized: WidthHeight, encoding: Encoding) -> Image.Resampling:
+def _filter(
+    source: WidthHeight, resized: WidthHeight, encoding: Encoding
+) -> Image.Resampling:
     """Bicubic, or for shrinking to a JPEG Pillow's Hamming, which reads half as many pixels.
 
     Hamming takes 1.07 ms, bicubic 1.65 (500x375 to 341x256, Pillow 13, 2026-11), and edges are as sharp: the mean
@@ -353,7 +456,11 @@ def _filter(source: WidthHeight, resized: WidthHeight, encoding: Encoding) -> Im
     images of ImageNet's size).
     """
     shrinks = resized[0] <= source[0] and resized[1] <= source[1]
-    to_jpeg = encoding.encode != "raw" and not encoding.lossless and encoding.pixels in (RGB, GRAY)
+    to_jpeg = (
+        encoding.encode != "raw"
+        and not encoding.lossless
+        and encoding.pixels in (RGB, GRAY)
+    )
     return Image.Resampling.HAMMING if shrinks and to_jpeg else Image.Resampling.BICUBIC
 
 
@@ -363,14 +470,20 @@ def _place(size: WidthHeight, encoding: Encoding) -> Placement:
 
 def _refuse_size(width: int, height: int, encoding: Encoding) -> None:
     if width * height > encoding.max_pixels:
-        raise DecodeError(f"{width} x {height} pixels, more than --max-pixels {encoding.max_pixels}")
+        raise DecodeError(
+            f"{width} x {height} pixels, more than --max-pixels {encoding.max_pixels}"
+        )
 
 
-def _histogram(image: Image.Image, measured: bool, encoding: Encoding) -> list[int] | None:
+def _histogram(
+    image: Image.Image, measured: bool, encoding: Encoding
+) -> list[int] | None:
     pixels = encoding.pixels
     if not measured or pixels.dtype != "uint8":
         return None
-    return (image if image.mode == pixels.mode else image.convert(pixels.mode)).histogram()
+    return (
+        image if image.mode == pixels.mode else image.convert(pixels.mode)
+    ).histogram()
 
 
 # JPEGs without Pillow: checked, and made baseline.
@@ -421,7 +534,9 @@ def damage(data: bytes) -> str:
     if simplejpeg is None:
         return ""
     try:
-        simplejpeg.decode_jpeg(data, "GRAY", min_height=1, min_width=1, min_factor=_REDUCED)
+        simplejpeg.decode_jpeg(
+            data, "GRAY", min_height=1, min_width=1, min_factor=_REDUCED
+        )
     except ValueError as error:
         return str(error) if any(sign in str(error) for sign in _DAMAGE) else ""
     return ""
@@ -437,7 +552,9 @@ def _decodes(data: bytes, size: WidthHeight) -> bool:
         return False
     width, height = (-(-side // _REDUCED) for side in size)
     try:
-        pixels = simplejpeg.decode_jpeg(data, "GRAY", min_height=height, min_width=width, min_factor=_REDUCED)
+        pixels = simplejpeg.decode_jpeg(
+            data, "GRAY", min_height=height, min_width=width, min_factor=_REDUCED
+        )
     except ValueError:  # raised for libjpeg-turbo's warnings too
         return False
     return bool(pixels.shape[:2] == (height, width))

@@ -31,9 +31,21 @@ from gpuload.disk.card import write_card
 from gpuload.disk.commit import NEXT_NAME, settle
 from gpuload.disk.dataset import Dataset
 from gpuload.disk.index import POINTS_COLUMN
-from gpuload.disk.manifest import TIMM_NAME, dali_index_path, dali_index_text, is_shard_name, write_timm_info
+from gpuload.disk.manifest import (
+    TIMM_NAME,
+    dali_index_path,
+    dali_index_text,
+    is_shard_name,
+    write_timm_info,
+)
 from gpuload.disk.tar import Member, group_members, read_members, split_name
-from gpuload.errors import ArgumentError, DecodeError, OutputError, ShardError, SourceError
+from gpuload.errors import (
+    ArgumentError,
+    DecodeError,
+    OutputError,
+    ShardError,
+    SourceError,
+)
 from gpuload.fields.field import IMAGE, LABEL, Field
 from gpuload.fields.images import POINTS
 from gpuload.fields.registry import index_schema
@@ -59,7 +71,13 @@ IMAGE_MEMBERS = ("jpg", "jpeg", "png", "webp", "avif", "tif", "tiff")
 CAPTION = Field("caption", "caption", "txt")
 VALUE_FIELDS = (LABEL, CAPTION, Field("json", "json", "json"))
 
-_WHOLE_SET_FILES = (index_file.FILE_NAME, NEXT_NAME, TIMM_NAME, manifest_file.FILE_NAME, REJECTED_NAME)
+_WHOLE_SET_FILES = (
+    index_file.FILE_NAME,
+    NEXT_NAME,
+    TIMM_NAME,
+    manifest_file.FILE_NAME,
+    REJECTED_NAME,
+)
 _GIVE = "Give tars, for instance 'shards/train-{000..127}.tar'"
 
 Missing = Literal["fail", "skip"]
@@ -125,7 +143,11 @@ def index_shards(
     shards = expand_shards(patterns)
     folder, indexes = _places(shards, out)
     names = None if classes is None else _read_classes(classes)
-    found = [path for path in (*indexes, *(folder / name for name in _WHOLE_SET_FILES)) if path.exists()]
+    found = [
+        path
+        for path in (*indexes, *(folder / name for name in _WHOLE_SET_FILES))
+        if path.exists()
+    ]
     if found and not overwrite:
         raise OutputError(
             f"{folder}: holds index files already ({some_of([path.name for path in found])}). "
@@ -133,12 +155,18 @@ def index_shards(
         )
     scanned = []
     for shard in shards:
-        scanned.append(scan_shard(shard, names) if isinstance(shard, Path) else _scan_url(shard, names))
+        scanned.append(
+            scan_shard(shard, names)
+            if isinstance(shard, Path)
+            else _scan_url(shard, names)
+        )
         watch(len(scanned), len(shards))
     fields = _fields(scanned)
     scanned = [_with_all(shard, fields[1:], missing) for shard in scanned]
     if LABEL not in fields and names is not None:
-        raise ArgumentError(f"--classes: no sample has a .cls, so {classes} names classes of nothing. Leave it out")
+        raise ArgumentError(
+            f"--classes: no sample has a .cls, so {classes} names classes of nothing. Leave it out"
+        )
     with cannot_write("Give another folder with --out", folder):
         return folder, _write(folder, scanned, indexes, fields, names)
 
@@ -160,7 +188,9 @@ def expand_shards(patterns: Sequence[str]) -> list[Path] | list[URL]:
     if not shards:
         raise SourceError(f"no shards given. {_GIVE}")
     if urls and paths:
-        raise ArgumentError("some shards are local files and others lie at URLs. Index them by themselves")
+        raise ArgumentError(
+            "some shards are local files and others lie at URLs. Index them by themselves"
+        )
     return urls or paths
 
 
@@ -170,11 +200,17 @@ def _expand_braces(pattern: str) -> list[str]:
     try:
         return list(braceexpand(pattern))
     except ValueError as error:
-        raise SourceError(f"{pattern}: its braces do not match ({error}). {_GIVE}") from None
+        raise SourceError(
+            f"{pattern}: its braces do not match ({error}). {_GIVE}"
+        ) from None
 
 
 def _here(name: str) -> list[Path]:
-    found = sorted(glob.glob(name)) if not os.path.exists(name) and glob.has_magic(name) else [name]
+    found = (
+        sorted(glob.glob(name))
+        if not os.path.exists(name) and glob.has_magic(name)
+        else [name]
+    )
     for path in found or [name]:
         if not os.path.isfile(path):
             raise SourceError(f"{path}: is no file. {_GIVE}")
@@ -190,23 +226,35 @@ def _at_url(name: str, pin: Callable[[URL], URL]) -> list[URL]:
     assert isinstance(url, URL)
     if not is_pinned(url):
         place = place_of(url)
-        url = place._replace(revision=place_of(pin(place._replace(path="").url)).revision).url
+        url = place._replace(
+            revision=place_of(pin(place._replace(path="").url)).revision
+        ).url
     found = expand_url(url)
     if not found:
-        raise SourceError(f"{url}: fits no object there. Give tars, for instance 's3://bucket/train-{{000..127}}.tar'")
+        raise SourceError(
+            f"{url}: fits no object there. Give tars, for instance 's3://bucket/train-{{000..127}}.tar'"
+        )
     for one in found:
         if not one.text.lower().endswith(".tar"):
-            raise SourceError(f"{one}: is no plain .tar by its name, which alone can be read in place. {_GIVE}")
+            raise SourceError(
+                f"{one}: is no plain .tar by its name, which alone can be read in place. {_GIVE}"
+            )
     return found
 
 
-def _places(shards: Sequence[Path] | Sequence[URL], out: str | Path | None) -> tuple[Path, list[Path]]:
+def _places(
+    shards: Sequence[Path] | Sequence[URL], out: str | Path | None
+) -> tuple[Path, list[Path]]:
     """The folder of the index, and the `.idx` of each shard: beside it, or in the same place below that folder."""
     urls = [shard for shard in shards if isinstance(shard, URL)]
     local = [shard.absolute() for shard in shards if isinstance(shard, Path)]
     folders = list(dict.fromkeys(shard.parent for shard in local))
     if out is None and len(folders) != 1:
-        where = f"{shards[0]} lies at a URL" if urls else f"the shards lie in {len(folders)} folders"
+        where = (
+            f"{shards[0]} lies at a URL"
+            if urls
+            else f"the shards lie in {len(folders)} folders"
+        )
         raise ArgumentError(f"{where}. Say with --out where the index goes")
     folder = folders[0] if out is None else Path(out)
     if local:
@@ -221,7 +269,9 @@ def _places(shards: Sequence[Path] | Sequence[URL], out: str | Path | None) -> t
         )
     indexes = [dali_index_path(folder / name) for name in below]
     if len(set(indexes)) < len(indexes):
-        raise ArgumentError("two shards differ only in their extension, so both have one .idx. Rename one")
+        raise ArgumentError(
+            "two shards differ only in their extension, so both have one .idx. Rename one"
+        )
     return folder, indexes
 
 
@@ -234,10 +284,14 @@ def _read_classes(path: str | Path) -> tuple[str, ...]:
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"{path}: cannot be read ({error}). Give a text file, a class name in each line") from None
+        raise SourceError(
+            f"{path}: cannot be read ({error}). Give a text file, a class name in each line"
+        ) from None
     names = [line.strip() for line in text.rstrip().splitlines()]
     if not names or "" in names or len(set(names)) < len(names):
-        raise SourceError(f"{path}: expected one class name per line, class 0 first, none empty and none twice")
+        raise SourceError(
+            f"{path}: expected one class name per line, class 0 first, none empty and none twice"
+        )
     return tuple(names)
 
 
@@ -245,12 +299,18 @@ def _fields(scanned: Sequence[ScannedShard]) -> tuple[Field, ...]:
     """The image, and what samples have besides."""
     every = [sample for shard in scanned for sample in shard.samples]
     ends = {split_name(sample.row["source"])[1] for sample in every}
-    member = ";".join(sorted(ends, key=lambda name: (IMAGE_MEMBERS.index(name.lower()), name)))
+    member = ";".join(
+        sorted(ends, key=lambda name: (IMAGE_MEMBERS.index(name.lower()), name))
+    )
     had = {name for sample in every for name in sample.row}
-    return Field("image", "image", member), *(field for field in VALUE_FIELDS if field.name in had)
+    return Field("image", "image", member), *(
+        field for field in VALUE_FIELDS if field.name in had
+    )
 
 
-def _with_all(shard: ScannedShard, fields: Sequence[Field], missing: Missing) -> ScannedShard:
+def _with_all(
+    shard: ScannedShard, fields: Sequence[Field], missing: Missing
+) -> ScannedShard:
     """The shard with the samples that have all fields.
 
     Raises:
@@ -258,7 +318,9 @@ def _with_all(shard: ScannedShard, fields: Sequence[Field], missing: Missing) ->
     """
     whole, rejected = [], []
     for sample in shard.samples:
-        lacking = next((field.member for field in fields if field.name not in sample.row), None)
+        lacking = next(
+            (field.member for field in fields if field.name not in sample.row), None
+        )
         if lacking is None:
             whole.append(sample)
         elif missing == "skip":
@@ -269,7 +331,9 @@ def _with_all(shard: ScannedShard, fields: Sequence[Field], missing: Missing) ->
                 "leaves such samples out"
             )
     if not whole:
-        raise ShardError(f"{shard.path}: no sample has all of {', '.join(['an image', *(f.member for f in fields)])}")
+        raise ShardError(
+            f"{shard.path}: no sample has all of {', '.join(['an image', *(f.member for f in fields)])}"
+        )
     return replace(shard, samples=whole, rejected=rejected)
 
 
@@ -287,9 +351,20 @@ def _write(
     infos, schema = [], index_schema(fields)
     for shard, dali_path in zip(scanned, indexes, strict=True):
         dali_path.parent.mkdir(parents=True, exist_ok=True)
-        dali_path.write_text(dali_index_text(sample.members for sample in shard.samples), encoding="utf-8")
-        here = None if isinstance(shard.path, URL) else os.path.relpath(shard.path.absolute(), folder.absolute())
-        infos.append(ShardInfo(here or str(shard.path), len(shard.samples), shard.bytes, shard.sha256))
+        dali_path.write_text(
+            dali_index_text(sample.members for sample in shard.samples),
+            encoding="utf-8",
+        )
+        here = (
+            None
+            if isinstance(shard.path, URL)
+            else os.path.relpath(shard.path.absolute(), folder.absolute())
+        )
+        infos.append(
+            ShardInfo(
+                here or str(shard.path), len(shard.samples), shard.bytes, shard.sha256
+            )
+        )
     if rejected := [rejection for shard in scanned for rejection in shard.rejected]:
         write_lines(folder / REJECTED_NAME, map(as_line, rejected))
     passed_over = sum((shard.passed_over for shard in scanned), Counter[str]())
@@ -298,7 +373,10 @@ def _write(
         **({"passed_over": dict(sorted(passed_over.items()))} if passed_over else {}),
         **({"rejected": len(rejected)} if rejected else {}),
     }
-    rows = (pa.RecordBatch.from_pylist([one.row for one in shard.samples], schema) for shard in scanned)
+    rows = (
+        pa.RecordBatch.from_pylist([one.row for one in shard.samples], schema)
+        for shard in scanned
+    )
     manifest = Manifest(tuple(infos), fields, classes, packing=packing)
     write_timm_info(folder, {folder: manifest})
     if all(is_shard_name(info.name, may_be_elsewhere=False) for info in infos):
@@ -314,7 +392,10 @@ def _scan_url(url: URL, classes: ClassNames) -> ScannedShard:
     """
     objects = Objects(URL(url.text.rpartition("/")[0]))
     advice = "Shards lie there while they are scanned: free some space, or set TMPDIR"
-    with cannot_write(advice), tempfile.TemporaryDirectory(prefix="gpuload-index-") as scratch:
+    with (
+        cannot_write(advice),
+        tempfile.TemporaryDirectory(prefix="gpuload-index-") as scratch,
+    ):
         path = Path(scratch, url.name)
         background().wait(fetch_file(objects, url.name, path))
         try:
@@ -332,19 +413,33 @@ def scan_shard(path: Path, classes: ClassNames) -> ScannedShard:
     others: list[tuple[str, str]] = []
     stored, used, keys = list(read_members(path, others)), set[Member](), set[str]()
     samples = []
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
         digest, size = hashlib.sha256(data).hexdigest(), len(data)
         for key, members in group_members(stored):
             _check_names(path, key, members, keys)
             by_end = by_extension(path, key, members, fold=True)
-            image = next((by_end[name] for name in IMAGE_MEMBERS if name in by_end), None)
+            image = next(
+                (by_end[name] for name in IMAGE_MEMBERS if name in by_end), None
+            )
             if image is None:
                 raise ShardError(
                     f"{path}: sample {key!r} has no image (wanted one of {', '.join(IMAGE_MEMBERS)}). Pack its images "
                     "with `python -m gpuload pack`"
                 )
-            used |= {image, *(by_end[field.member] for field in VALUE_FIELDS if field.member in by_end)}
-            samples.append(IndexedSample(members, _row(path, key, image, by_end, data, classes)))
+            used |= {
+                image,
+                *(
+                    by_end[field.member]
+                    for field in VALUE_FIELDS
+                    if field.member in by_end
+                ),
+            }
+            samples.append(
+                IndexedSample(members, _row(path, key, image, by_end, data, classes))
+            )
     if not samples:
         raise ShardError(f"{path}: holds no sample. Leave it out")
     passed_over = Counter(_extension(member) for member in stored if member not in used)
@@ -355,13 +450,21 @@ def scan_shard(path: Path, classes: ClassNames) -> ScannedShard:
 def _extension(member: Member) -> str:
     """The name under which a member that is not indexed is counted."""
     key, extension = split_name(member.name)
-    return f".{extension}" if extension and key and not key.endswith("/") else "without a name or an extension"
+    return (
+        f".{extension}"
+        if extension and key and not key.endswith("/")
+        else "without a name or an extension"
+    )
 
 
-def _check_names(path: Path, key: str, members: Sequence[Member], keys: set[str]) -> None:
+def _check_names(
+    path: Path, key: str, members: Sequence[Member], keys: set[str]
+) -> None:
     """Raises ShardError if DALI's index cannot hold a name, or the key is one of `keys`, to which it is added."""
     for member in members:
-        if not is_text(member.name) or any(character.isspace() or character == "\0" for character in member.name):
+        if not is_text(member.name) or any(
+            character.isspace() or character == "\0" for character in member.name
+        ):
             raise ShardError(
                 f"{path}: the name {member.name!r} holds white space, at which DALI's index splits, or is not UTF-8. "
                 "Rename its file and pack the shard again"
@@ -383,7 +486,12 @@ def _row(
     classes: ClassNames,
 ) -> dict[str, Any]:
     width, height = _image_size(path, image, data)
-    row: dict[str, Any] = {"key": key, "source": f"{path.name}/{image.name}", "width": width, "height": height}
+    row: dict[str, Any] = {
+        "key": key,
+        "source": f"{path.name}/{image.name}",
+        "width": width,
+        "height": height,
+    }
     row |= {IMAGE.offset_column: image.offset, IMAGE.bytes_column: image.size}
     for field in VALUE_FIELDS:
         if (member := by_end.get(field.member)) is not None:
@@ -417,14 +525,25 @@ def _image_size(path: Path, member: Member, data: mmap.mmap) -> tuple[int, int]:
         ) from None
 
 
-def _value(path: Path, member: Member, field: Field, data: mmap.mmap, classes: ClassNames) -> int | str:
-    is_class, content = field.kind == "class", data[member.offset : member.offset + member.size]
+def _value(
+    path: Path, member: Member, field: Field, data: mmap.mmap, classes: ClassNames
+) -> int | str:
+    is_class, content = (
+        field.kind == "class",
+        data[member.offset : member.offset + member.size],
+    )
     try:
         value = int(content) if is_class else content.decode()
-        if isinstance(value, int) and not 0 <= value < (2**63 if classes is None else len(classes)):
+        if isinstance(value, int) and not 0 <= value < (
+            2**63 if classes is None else len(classes)
+        ):
             raise ValueError
     except ValueError:
-        numbers = "from 0" if classes is None else f"from 0 to {len(classes) - 1}, as --classes names them"
+        numbers = (
+            "from 0"
+            if classes is None
+            else f"from 0 to {len(classes) - 1}, as --classes names them"
+        )
         expected = f"a class number {numbers}" if is_class else "UTF-8 text"
         raise ShardError(
             f"{path}: {member.name!r} holds {content[:40]!r}, expected {expected}. Pack the set again with such"
@@ -441,7 +560,9 @@ def _opened(shard: Path) -> BinaryIO:
     try:
         return open_regular(shard)
     except OSError as error:
-        raise ShardError(f"{shard}: cannot be read ({error.strerror}). Copy the folder again") from None
+        raise ShardError(
+            f"{shard}: cannot be read ({error.strerror}). Copy the folder again"
+        ) from None
 
 
 def add_points(
@@ -464,20 +585,30 @@ def add_points(
 
     def rows_of(number: int, shard: Path | URL) -> pa.RecordBatch:
         if not isinstance(shard, Path):
-            raise ArgumentError(f"{shard}: lies at a URL. Copy the set with `python -m gpuload fetch`")
+            raise ArgumentError(
+                f"{shard}: lies at a URL. Copy the set with `python -m gpuload fetch`"
+            )
         rows = dataset.rows(number)
-        with _opened(shard) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with (
+            _opened(shard) as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
 
             def find(offset: int, size: int, width: int, height: int) -> bytes:
                 return find_points(data[offset : offset + size], width, height) or b""
 
-            points = list(pool.map(find, *(rows.column(name).to_pylist() for name in names)))
+            points = list(
+                pool.map(find, *(rows.column(name).to_pylist() for name in names))
+            )
         found.extend(map(bool, points))
         watch(number + 1, shards)
         rows = rows.drop_columns([POINTS]) if POINTS in rows.schema.names else rows
         return rows.append_column(POINTS_COLUMN, pa.array(points, POINTS_COLUMN.type))
 
-    with cannot_write("Free some space", folder), ThreadPoolExecutor(count_cores()) as pool:
+    with (
+        cannot_write("Free some space", folder),
+        ThreadPoolExecutor(count_cores()) as pool,
+    ):
         settle(Path(folder))
         rows = (rows_of(*pair) for pair in enumerate(dataset.shard_paths))
         manifest = describe(Path(folder), dataset.manifest, rows, points=True)

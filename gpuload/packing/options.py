@@ -46,7 +46,9 @@ def _as_size(value: Any) -> WidthHeight:
     if isinstance(value, str):
         wide, _, high = value.lower().partition("x")
         value = int(wide), int(high or wide)
-    width, height = several(COUNT, "", count=2).read((value, value) if isinstance(value, int | np.integer) else value)
+    width, height = several(COUNT, "", count=2).read(
+        (value, value) if isinstance(value, int | np.integer) else value
+    )
     return width, height
 
 
@@ -56,7 +58,9 @@ def _as_bytes(value: Any) -> int:
 
 def _as_share(value: Any) -> float:
     if isinstance(value, str):
-        return float(value.strip().removesuffix("%")) / (100 if value.strip().endswith("%") else 1)
+        return float(value.strip().removesuffix("%")) / (
+            100 if value.strip().endswith("%") else 1
+        )
     return as_number(value)
 
 
@@ -69,12 +73,21 @@ def _as_splits(value: Any) -> tuple[tuple[str, float], ...]:
     if isinstance(value, str):
         pairs = [part.split("=") for part in value.split(",")]
         value = [(name.strip(), _as_share(share)) for name, share in pairs]
-    splits = tuple((as_text(name), as_number(share)) for name, share in map(as_items, as_items(value)))
+    splits = tuple(
+        (as_text(name), as_number(share))
+        for name, share in map(as_items, as_items(value))
+    )
     names = [name for name, _ in splits]
-    fit = all(name and "/" not in name and not name.startswith(".") and name.strip() == name for name in names)
+    fit = all(
+        name and "/" not in name and not name.startswith(".") and name.strip() == name
+        for name in names
+    )
     if not fit or len(set(names)) < len(names):
         raise ValueError
-    if any(share <= 0 for _, share in splits) or abs(sum(share for _, share in splits) - 1) > 1e-6:
+    if (
+        any(share <= 0 for _, share in splits)
+        or abs(sum(share for _, share in splits) - 1) > 1e-6
+    ):
         raise ValueError
     return splits
 
@@ -87,30 +100,53 @@ def _check(settings: object, contradictions: Iterable[tuple[object, str]]) -> No
     Raises:
         ArgumentError: a field is not what its rule expects, or two contradict each other.
     """
-    for name, kind in [pair for made in type(settings).__mro__ for pair in get_annotations(made).items()]:
+    for name, kind in [
+        pair
+        for made in type(settings).__mro__
+        for pair in get_annotations(made).items()
+    ]:
         usual = FLAG if kind is bool else choice(*get_args(kind))
         rule = kind.__metadata__[0] if hasattr(kind, "__metadata__") else usual
         value = getattr(settings, name)
         try:
             object.__setattr__(settings, name, rule.read(value))
         except (TypeError, ValueError, OverflowError):
-            option = "--time-limit" if name == "time_limit_s" else f"--{name.replace('_', '-')}"
-            raise ArgumentError(f"{option}: expected {rule.expected}; got {shown(value)}{rule.meant(value)}") from None
+            option = (
+                "--time-limit"
+                if name == "time_limit_s"
+                else f"--{name.replace('_', '-')}"
+            )
+            raise ArgumentError(
+                f"{option}: expected {rule.expected}; got {shown(value)}{rule.meant(value)}"
+            ) from None
     for is_wrong, message in contradictions:
         if is_wrong:
             raise ArgumentError(message)
 
 
-_SIZE = optional(Rule("pixels, one positive whole number or two (width, height), such as 256 or 482x415", _as_size))
+_SIZE = optional(
+    Rule(
+        "pixels, one positive whole number or two (width, height), such as 256 or 482x415",
+        _as_size,
+    )
+)
 _ENCODINGS = Rule(f"encodings, some of {', '.join(ENCODINGS)}", _as_encodings)
 _SPLITS = optional(
     Rule(
-        'names of folders, each once, with shares that add up to 1, such as (("train", 0.8), ("val", 0.2))', _as_splits
+        'names of folders, each once, with shares that add up to 1, such as (("train", 0.8), ("val", 0.2))',
+        _as_splits,
     )
 )
 _BYTES = optional(Rule("a positive number of bytes, such as 1GB", _as_bytes))
-_VAL = fitting("a share of the images, from 0 to below 1, such as 0.1 or 10%", _as_share, lambda share: 0 <= share < 1)
-_REJECTED = Rule("a share from 0 to 1, which is 100%", lambda value: PROBABILITY.read(_as_share(value)))
+_VAL = fitting(
+    "a share of the images, from 0 to below 1, such as 0.1 or 10%",
+    _as_share,
+    lambda share: 0 <= share < 1,
+)
+_REJECTED = Rule(
+    "a share from 0 to 1, which is 100%",
+    lambda value: PROBABILITY.read(_as_share(value)),
+)
 _SECONDS = number(POSITIVE, LARGEST, "a number of seconds above 0, up to 1e6")
 
 
@@ -159,8 +195,13 @@ class Encoding:
     keep: Annotated[tuple[str, ...], _ENCODINGS] = ()
     points: Literal["auto", "no"] = "auto"
     jpeg: Literal["keep", "baseline"] = "keep"
-    page: Annotated[int | None, optional(whole(0, 1_000_000, "the number of a page or frame, 0 to 1,000,000"))] = None
-    depth: Annotated[int | None, optional(whole(9, 16, "a number of bits, 9 to 16"))] = None
+    page: Annotated[
+        int | None,
+        optional(whole(0, 1_000_000, "the number of a page or frame, 0 to 1,000,000")),
+    ] = None
+    depth: Annotated[
+        int | None, optional(whole(9, 16, "a number of bits, 9 to 16"))
+    ] = None
     alpha: Literal["ask", "white", "drop"] = "ask"
     icc: Literal["keep", "srgb"] = "keep"
     damaged: Literal["reject", "keep"] = "reject"
@@ -171,15 +212,34 @@ class Encoding:
         _check(self, self._contradictions())
 
     def _contradictions(self) -> Iterator[tuple[object, str]]:
-        keeps, raw, rgb = self.encode == "keep", self.encode == "raw", self.mode == "RGB"
-        yield keeps and self.size, "--size needs --encode jpeg or raw, which resize images"
-        yield not self.size and (self.enlarge or self.fit != "shortest"), "--fit and --enlarge need --size"
-        yield self.check == "header" and not (keeps and rgb), "--check header needs --encode keep and --mode RGB"
-        yield self.check == "header" and self.icc == "srgb", "--icc srgb needs --check full, which decodes images"
+        keeps, raw, rgb = (
+            self.encode == "keep",
+            self.encode == "raw",
+            self.mode == "RGB",
+        )
+        yield (
+            keeps and self.size,
+            "--size needs --encode jpeg or raw, which resize images",
+        )
+        yield (
+            not self.size and (self.enlarge or self.fit != "shortest"),
+            "--fit and --enlarge need --size",
+        )
+        yield (
+            self.check == "header" and not (keeps and rgb),
+            "--check header needs --encode keep and --mode RGB",
+        )
+        yield (
+            self.check == "header" and self.icc == "srgb",
+            "--icc srgb needs --check full, which decodes images",
+        )
         yield self.lossless and raw, "--lossless needs --encode keep or jpeg"
         jpeg = self.encode == "jpeg" and self.pixels not in (RGB, GRAY)
         yield jpeg, f"--mode {self.mode} needs --encode keep or raw"
-        yield keeps and self.mode not in ("RGB", "L", "RGBA", "I;16"), f"--mode {self.mode} needs --encode raw"
+        yield (
+            keeps and self.mode not in ("RGB", "L", "RGBA", "I;16"),
+            f"--mode {self.mode} needs --encode raw",
+        )
         yield (
             self.depth and self.pixels not in (RGB, GRAY),
             f"--depth is for --mode RGB and L; {self.mode} keeps all bits",
@@ -195,7 +255,15 @@ class Encoding:
     def conversion(self) -> Conversion:
         """What the values of a file become."""
         pixels = self.pixels
-        return Conversion(pixels.channels, pixels.dtype, pixels.mode, self.page, self.depth, self.alpha, self.icc)
+        return Conversion(
+            pixels.channels,
+            pixels.dtype,
+            pixels.mode,
+            self.page,
+            self.depth,
+            self.alpha,
+            self.icc,
+        )
 
     @property
     def mask_rules(self) -> MaskRules:
@@ -249,16 +317,29 @@ class PackOptions(Encoding):
 
     def _contradictions(self) -> Iterator[tuple[object, str]]:
         yield from super()._contradictions()
-        yield self.val and self.splits, "--val stands for splits train and val and excludes --splits"
-        yield self.address is not None and self.engine != "ray", "--address needs --engine ray"
-        yield self.append and self.overwrite, "--append keeps the existing set, --overwrite replaces it: give only one"
+        yield (
+            self.val and self.splits,
+            "--val stands for splits train and val and excludes --splits",
+        )
+        yield (
+            self.address is not None and self.engine != "ray",
+            "--address needs --engine ray",
+        )
+        yield (
+            self.append and self.overwrite,
+            "--append keeps the existing set, --overwrite replaces it: give only one",
+        )
 
     @property
     def shares(self) -> tuple[tuple[str, float], ...]:
         """Name and share of each split."""
         if self.splits is not None:
             return self.splits
-        return (("train", 1 - self.val), ("val", self.val)) if self.val else (("train", 1.0),)
+        return (
+            (("train", 1 - self.val), ("val", self.val))
+            if self.val
+            else (("train", 1.0),)
+        )
 
     @property
     def worker_count(self) -> int:

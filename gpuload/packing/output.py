@@ -97,7 +97,9 @@ class Output:
         if lock.lock():
             return lock
         lock.close()
-        raise OutputError(f"{self.where}: is in use by another packer. Wait for it to end. {self.advice}")
+        raise OutputError(
+            f"{self.where}: is in use by another packer. Wait for it to end. {self.advice}"
+        )
 
     def _unlock(self) -> None:
         for lock in self._locks:
@@ -122,10 +124,16 @@ class Output:
             self._remove_unfinished()
         self.scratch = self.path / SCRATCH_NAME
         if self.scratch.exists() and not is_scratch(self.scratch):
-            raise OutputError(f"{self.scratch}: is no folder of the packer's, which needs this name. Move it elsewhere")
+            raise OutputError(
+                f"{self.scratch}: is no folder of the packer's, which needs this name. Move it elsewhere"
+            )
         self.resumed = options.resume and self.scratch.exists()
         self.keep = self.resumed  # even if the interrupted run cannot be continued
-        self.finished = options.resume and not (self.resumed or self.append or options.overwrite) and is_set
+        self.finished = (
+            options.resume
+            and not (self.resumed or self.append or options.overwrite)
+            and is_set
+        )
         if self.finished or (self.resumed and (self.scratch / STATE_NAME).exists()):
             return
         if self.scratch.exists() and not self.resumed:
@@ -144,8 +152,12 @@ class Output:
     def _is_completed(self) -> bool:
         """Whether a run with the same settings was killed after its last step, while it removed its scratch folder."""
         try:
-            state = json.loads((self.path / _DONE_NAME / STATE_NAME).read_text(encoding="utf-8"))
-            return self._settings is not None and bool(state["settings"] == self._settings)
+            state = json.loads(
+                (self.path / _DONE_NAME / STATE_NAME).read_text(encoding="utf-8")
+            )
+            return self._settings is not None and bool(
+                state["settings"] == self._settings
+            )
         except (OSError, ValueError, TypeError, KeyError):
             return False
 
@@ -154,7 +166,12 @@ class Output:
         names = self._entries()
         refuse_split(self.where, os.listdir(self.path))
         if self.append:  # the manifests are read, and refused if they are damaged, once the samples are listed
-            check_holds(self.where, names, True, bool(names) and names == [*self.packed_splits()])
+            check_holds(
+                self.where,
+                names,
+                True,
+                bool(names) and names == [*self.packed_splits()],
+            )
             return
         foreign = find_foreign(self.path, names)
         if names and options.overwrite:
@@ -198,7 +215,11 @@ class Output:
 
     def packed_splits(self) -> dict[str, Path]:
         """Name and folder of each complete split, sorted by name."""
-        folders = sorted(entry for entry in self.path.iterdir() if (entry / manifest_file.FILE_NAME).exists())
+        folders = sorted(
+            entry
+            for entry in self.path.iterdir()
+            if (entry / manifest_file.FILE_NAME).exists()
+        )
         return {folder.name: folder for folder in folders}
 
     def own(self, split: str, names: Iterable[str]) -> None:
@@ -228,7 +249,11 @@ class Output:
     def read_base(self, split: str) -> Manifest:
         """The saved manifest of a split to which shards are appended; an empty one of a new split."""
         folder = self.base_folder(split)
-        return Manifest.read(folder) if (folder / manifest_file.FILE_NAME).exists() else Manifest((), ())
+        return (
+            Manifest.read(folder)
+            if (folder / manifest_file.FILE_NAME).exists()
+            else Manifest((), ())
+        )
 
     def take(self, shard: Path, marker: Path) -> None:
         """Called when a shard is finished, in this run or an earlier one; may block while earlier shards are uploaded.
@@ -243,8 +268,14 @@ class Output:
         manifests = {folders[name]: Manifest.read(folders[name]) for name in names}
         write_timm_info(self.path, manifests)
         edited = self.final / CARD_NAME
-        if self.path != self.final and edited.exists() and not is_unedited(edited.read_bytes()):
-            write_atomically(self.path / CARD_NAME, edited.read_bytes())  # stays where the set is replaced
+        if (
+            self.path != self.final
+            and edited.exists()
+            and not is_unedited(edited.read_bytes())
+        ):
+            write_atomically(
+                self.path / CARD_NAME, edited.read_bytes()
+            )  # stays where the set is replaced
         if not write_card(self.path, manifests):
             note = f"{CARD_NAME} was edited and is left as it is. If `datasets` misses new columns, copy them from"
             self.notes.append(f"{note} {names[0]}/{CARD_NAME}")
@@ -322,7 +353,9 @@ def cannot_write(advice: str, where: object = None) -> Iterator[None]:
         yield
     except OSError as error:
         named = where or error.filename or tempfile.gettempdir()
-        raise OutputError(f"{named}: cannot be written ({error.strerror or error}). {advice}") from None
+        raise OutputError(
+            f"{named}: cannot be written ({error.strerror or error}). {advice}"
+        ) from None
 
 
 def refuse_split(where: object, names: Collection[str]) -> None:
@@ -334,21 +367,34 @@ def refuse_split(where: object, names: Collection[str]) -> None:
         )
 
 
-def check_holds(where: object, names: Sequence[str], append: bool, is_set: bool) -> None:
+def check_holds(
+    where: object, names: Sequence[str], append: bool, is_set: bool
+) -> None:
     """Raises OutputError unless there is what a new run needs: a set for append, else nothing.
 
     names: of what is there. is_set: whether that is a packed set.
     """
     if append and not is_set:
-        raise OutputError(f"{where}: holds no packed set for --append. Pack one first, without --append")
+        raise OutputError(
+            f"{where}: holds no packed set for --append. Pack one first, without --append"
+        )
     if names and not append and is_set:
         replace = "" if isinstance(where, URL) else "--overwrite to replace it, "
-        raise OutputError(f"{where}: holds a packed set. Give {replace}--append to add to it, or another place")
+        raise OutputError(
+            f"{where}: holds a packed set. Give {replace}--append to add to it, or another place"
+        )
     if names and not append:
-        raise OutputError(f"{where}: is not empty, it holds {names[0]!r}. Choose another place, or empty this one")
+        raise OutputError(
+            f"{where}: is not empty, it holds {names[0]!r}. Choose another place, or empty this one"
+        )
 
 
-def describe(folder: Path, manifest: Manifest, rows: Iterable[pa.RecordBatch], points: bool = False) -> Manifest:
+def describe(
+    folder: Path,
+    manifest: Manifest,
+    rows: Iterable[pa.RecordBatch],
+    points: bool = False,
+) -> Manifest:
     """Writes the files that describe the shards of a folder: their index, and once all else is on disk, their manifest,
     completed by what the index says, which is returned. Those of a set that is there already are replaced so that it
     can be opened at any moment, see `gpuload.disk.commit`.
@@ -365,7 +411,9 @@ def describe(folder: Path, manifest: Manifest, rows: Iterable[pa.RecordBatch], p
                 for batch in rows:
                     write(batch)
                     for name, most in largest.items():
-                        largest[name] = int(batch.column(name).to_numpy().max(initial=most))
+                        largest[name] = int(
+                            batch.column(name).to_numpy().max(initial=most)
+                        )
             sync(temporary)
         manifest = replace(manifest, **largest, **index_file.index_digests(path))
         commit(folder, lambda: manifest.write(folder))
@@ -377,16 +425,26 @@ def describe(folder: Path, manifest: Manifest, rows: Iterable[pa.RecordBatch], p
 
 
 def write_json(path: Path, content: object) -> None:
-    write_atomically(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+    write_atomically(
+        path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
+    )
 
 
-def write_lines(path: Path, entries: Iterable[Mapping[str, Any]], before: Path | None = None) -> None:
+def write_lines(
+    path: Path, entries: Iterable[Mapping[str, Any]], before: Path | None = None
+) -> None:
     """Writes the lines that the file `before` has, if there is one, then each entry as a line of JSON.
 
     Never in place: `save_base` may have linked the existing file.
     """
     kept = before.read_bytes() if before is not None and before.exists() else b""
-    write_atomically(path, kept + "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in entries).encode())
+    write_atomically(
+        path,
+        kept
+        + "".join(
+            json.dumps(one, ensure_ascii=False) + "\n" for one in entries
+        ).encode(),
+    )
 
 
 def as_line(rejection: Rejection) -> dict[str, Any]:

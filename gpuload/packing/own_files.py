@@ -20,7 +20,14 @@ from gpuload.errors import FormatError
 REJECTED_NAME = "rejected.jsonl"
 
 # The files that describe a split, the manifest last: while it is there, it tells which other files are the set's.
-DESCRIPTIONS = (index_file.FILE_NAME, NEXT_NAME, CARD_NAME, TIMM_NAME, REJECTED_NAME, manifest_file.FILE_NAME)
+DESCRIPTIONS = (
+    index_file.FILE_NAME,
+    NEXT_NAME,
+    CARD_NAME,
+    TIMM_NAME,
+    REJECTED_NAME,
+    manifest_file.FILE_NAME,
+)
 
 STATE_NAME = "state.json"  # in the scratch folder, once the run is planned; before, nothing else is written
 _OWNER_NAME = "gpuload"  # in the scratch folder from its beginning to its end: no other program's folder has it
@@ -46,7 +53,9 @@ def split_files(manifest: Manifest) -> list[str]:
 
 def temporaries(folder: Path, names: Collection[str]) -> list[Path]:
     """The unfinished files in a folder that were to get one of these names."""
-    matches = ((path, _TEMPORARY.fullmatch(path.name)) for path in sorted(folder.glob("*.tmp")))
+    matches = (
+        (path, _TEMPORARY.fullmatch(path.name)) for path in sorted(folder.glob("*.tmp"))
+    )
     return [path for path, match in matches if match is not None and match[1] in names]
 
 
@@ -140,7 +149,9 @@ def rename(source: Path, target: Path, flags: int) -> None:
         OSError: the name is taken, or the file system does not support it.
     """
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), flags):
+    if libc.renameat2(
+        _AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), flags
+    ):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 

@@ -43,7 +43,13 @@ from gpuload.packing.plan import (
     settings_of,
 )
 from gpuload.packing.shard import ShardJob, ShardReport, pack_shard
-from gpuload.packing.workers import Blame, Workers, prepare_source, read_position, start_server
+from gpuload.packing.workers import (
+    Blame,
+    Workers,
+    prepare_source,
+    read_position,
+    start_server,
+)
 from gpuload.sources.columns import IterableSource
 from gpuload.sources.listing import Rejection, some_of
 from gpuload.sources.rows import Source
@@ -132,7 +138,11 @@ def pack(
     known = {field.name for field in fields(PackOptions)}
     if unknown := sorted(set(settings) - known):
         similar = nearest(unknown[0], known)
-        advice = f"Did you mean {similar}?" if similar else f"Its settings are {', '.join(sorted(known))}"
+        advice = (
+            f"Did you mean {similar}?"
+            if similar
+            else f"Its settings are {', '.join(sorted(known))}"
+        )
         raise ArgumentError(f"pack() has no setting {unknown[0]!r}. {advice}")
     progress = check("pack", "progress", progress, FLAG)
     own_splits = check("pack", "own_splits", own_splits, FLAG)
@@ -170,35 +180,60 @@ def pack(
                 run.pack_shards(engine)
                 run.check_rejected()
                 run.check_masks()
-                written = {split.name: run.finish(split) for split in run.state.splits if split.shards}
+                written = {
+                    split.name: run.finish(split)
+                    for split in run.state.splits
+                    if split.shards
+                }
                 output.publish([*written])
         except (OutputError, RemoteError, KeyboardInterrupt) as error:
-            kept = "finished shards are kept: continue with --resume" if output.keep else ""
+            kept = (
+                "finished shards are kept: continue with --resume"
+                if output.keep
+                else ""
+            )
             raise type(error)("; ".join(filter(None, [str(error), kept]))) from None
         # In the order of the plan, then those of a set that was extended by other splits.
         folders = output.packed_splits()
-        names = dict.fromkeys([*(split.name for split in run.state.splits if split.name in folders), *folders])
-        manifests = {name: written.get(name) or Manifest.read(folders[name]) for name in names}
+        names = dict.fromkeys(
+            [
+                *(split.name for split in run.state.splits if split.name in folders),
+                *folders,
+            ]
+        )
+        manifests = {
+            name: written.get(name) or Manifest.read(folders[name]) for name in names
+        }
     return run.report(manifests, output.notes, time.monotonic() - started)
 
 
-def _whole_set(out: str | Path | URL, options: PackOptions) -> tuple[str | Path | URL, PackOptions]:
+def _whole_set(
+    out: str | Path | URL, options: PackOptions
+) -> tuple[str | Path | URL, PackOptions]:
     """Where and how to pack. OUT may be a split of a set, such as shards/train, to which --append adds all samples.
 
     Raises:
         ArgumentError: splits are to be drawn of what goes into one.
     """
     where = check("pack", "out", out, LOCATION)
-    if not options.append or isinstance(where, URL) or not (Path(where) / FILE_NAME).exists():
+    if (
+        not options.append
+        or isinstance(where, URL)
+        or not (Path(where) / FILE_NAME).exists()
+    ):
         return out, options
     split = Path(where) if Path(where).name not in ("", "..") else Path(where).resolve()
     if options.val or options.splits:
         drawn = "--val" if options.val else "--splits"
-        raise ArgumentError(f"{drawn} draws splits, but OUT {where} is one. Give the folder above it, {split.parent}")
+        raise ArgumentError(
+            f"{drawn} draws splits, but OUT {where} is one. Give the folder above it, {split.parent}"
+        )
     return split.parent, replace(options, splits=((split.name, 1.0),))
 
 
-def _open_output(out: str | Path | URL, source: Source, options: PackOptions, stack: ExitStack) -> Output:
+def _open_output(
+    out: str | Path | URL, source: Source, options: PackOptions, stack: ExitStack
+) -> Output:
     """The output, entered: leaving `stack` leaves it, also where Ctrl-C comes meanwhile."""
     where = check("pack", "out", out, LOCATION)
     if isinstance(where, URL):
@@ -206,10 +241,14 @@ def _open_output(out: str | Path | URL, source: Source, options: PackOptions, st
 
         return stack.enter_context(RemoteOutput(where, options))
     with sigint_deferred():
-        return stack.enter_context(Output(Path(where), options, settings=settings_of(source, options)))
+        return stack.enter_context(
+            Output(Path(where), options, settings=settings_of(source, options))
+        )
 
 
-def _engine(source: Source, options: PackOptions) -> Any:  # `Workers`, or its equivalent on a cluster
+def _engine(
+    source: Source, options: PackOptions
+) -> Any:  # `Workers`, or its equivalent on a cluster
     if options.engine == "ray":
         from gpuload.packing.ray_engine import RayWorkers
 
@@ -219,7 +258,9 @@ def _engine(source: Source, options: PackOptions) -> Any:  # `Workers`, or its e
     return Workers[ShardJob, ShardReport](options.worker_count, pack_shard, need_main)
 
 
-def _begin(source: Source, options: PackOptions, output: Output, watch: Watch) -> "_PackingRun":
+def _begin(
+    source: Source, options: PackOptions, output: Output, watch: Watch
+) -> "_PackingRun":
     """The run that was interrupted, or a new one once it is planned."""
     state = RunState.read(output.scratch) if output.resumed else None
     output.keep = state is not None
@@ -227,24 +268,48 @@ def _begin(source: Source, options: PackOptions, output: Output, watch: Watch) -
         output.clear_scratch()
     else:
         advice = "Give the same, or delete the folder and pack again"
-        refuse_change(f"the interrupted run in {output.where}", state.settings, settings_of(source, options), advice)
+        refuse_change(
+            f"the interrupted run in {output.where}",
+            state.settings,
+            settings_of(source, options),
+            advice,
+        )
     try:
         source = prepare_source(source, output.scratch)
         state = state or plan_run(source, options, output)
     except OSError as error:
         # What is written lies in the output.
-        if error.filename is None or Path(os.fsdecode(error.filename)).is_relative_to(output.path):
+        if error.filename is None or Path(os.fsdecode(error.filename)).is_relative_to(
+            output.path
+        ):
             raise
-        raise SourceError(f"{error.filename}: cannot be read ({error.strerror}). Check the source") from None
+        raise SourceError(
+            f"{error.filename}: cannot be read ({error.strerror}). Check the source"
+        ) from None
     return _PackingRun(source, state, options, output, watch)
 
 
 class _PackingRun:
     """One run: hands shards to workers and collects their reports, by split."""
 
-    def __init__(self, source: Source, state: RunState, options: PackOptions, output: Output, watch: Watch) -> None:
-        self.source, self.state, self.options, self.output, self.watch = source, state, options, output, watch
-        self.numbers: dict[str, set[int]] = {}  # class numbers that samples have, by field
+    def __init__(
+        self,
+        source: Source,
+        state: RunState,
+        options: PackOptions,
+        output: Output,
+        watch: Watch,
+    ) -> None:
+        self.source, self.state, self.options, self.output, self.watch = (
+            source,
+            state,
+            options,
+            output,
+            watch,
+        )
+        self.numbers: dict[
+            str, set[int]
+        ] = {}  # class numbers that samples have, by field
         self.packed_now = 0  # images, but for those of the run that this one resumes
         self.packing_s = 0.0
         self.totals = {split.name: ShardReport() for split in state.splits}
@@ -275,7 +340,9 @@ class _PackingRun:
             if self.output.resumed and (report := job.read_report()) is not None:
                 self._take(job, report)
             else:
-                job.position.unlink(missing_ok=True)  # where the worker of an earlier run was
+                job.position.unlink(
+                    missing_ok=True
+                )  # where the worker of an earlier run was
                 waiting.append(job)
         began = math.inf
         try:
@@ -287,7 +354,9 @@ class _PackingRun:
                 self.packing_s = now - began
         finally:
             # When this process is stopped, a worker may have finished a shard whose report has not arrived.
-            self.output.keep = self.output.keep or any(job.note("done").exists() for job in waiting)
+            self.output.keep = self.output.keep or any(
+                job.note("done").exists() for job in waiting
+            )
 
     def _take(self, job: ShardJob, report: ShardReport) -> None:
         self.output.keep = True
@@ -295,12 +364,22 @@ class _PackingRun:
         self.totals[job.folder.name].add(report)
 
     def _report_progress(self, jobs: list[ShardJob]) -> None:
-        positions, done, before = [read_position(job.position) for job in jobs], self.totals.values(), self._progress
+        positions, done, before = (
+            [read_position(job.position) for job in jobs],
+            self.totals.values(),
+            self._progress,
+        )
         images = sum(total.kinds.total() + len(total.rejected) for total in done)
         images += sum(max(position, 0) for position, _ in positions)
-        read_bytes = sum(total.read_bytes for total in done) + sum(read for _, read in positions)
+        read_bytes = sum(total.read_bytes for total in done) + sum(
+            read for _, read in positions
+        )
         # A shard whose worker died starts again, and progress must not go backwards.
-        self._progress = replace(before, images=max(images, before.images), bytes=max(read_bytes, before.bytes))
+        self._progress = replace(
+            before,
+            images=max(images, before.images),
+            bytes=max(read_bytes, before.bytes),
+        )
         self.watch(self._progress)
 
     def check_rejected(self) -> None:
@@ -313,8 +392,14 @@ class _PackingRun:
                     f"no readable image for {split.name!r}: all {len(rejected):,} were rejected "
                     f"{_reasons(rejected)}. Is this the right folder?"
                 )
-        faults = [rejection for rejection in self._rejected(*self.state.splits) if not rejection.asked]
-        listed = self.state.samples + sum(not rejection.asked for rejection in self.state.rejected)
+        faults = [
+            rejection
+            for rejection in self._rejected(*self.state.splits)
+            if not rejection.asked
+        ]
+        listed = self.state.samples + sum(
+            not rejection.asked for rejection in self.state.rejected
+        )
         if len(faults) > self.options.max_rejected * listed:
             raise SourceError(
                 f"{len(faults):,} of {listed:,} images were rejected, more than --max-rejected "
@@ -338,37 +423,73 @@ class _PackingRun:
 
     def finish(self, split: PlannedSplit) -> Manifest:
         """Writes the files that describe a split, the manifest last. May be repeated after an interruption."""
-        old, before = self.output.read_base(split.name), self.output.base_folder(split.name)
+        old, before = (
+            self.output.read_base(split.name),
+            self.output.base_folder(split.name),
+        )
         folder = self.output.path / split.name
         for temporary in temporaries(folder, split.files(appended=False)):
             temporary.unlink(missing_ok=True)
-        write_lines(folder / REJECTED_NAME, map(as_line, self._rejected(split)), before / REJECTED_NAME)
+        write_lines(
+            folder / REJECTED_NAME,
+            map(as_line, self._rejected(split)),
+            before / REJECTED_NAME,
+        )
         files = [before / index_file.FILE_NAME] if old.shards else []
         packed = {info["name"] for info in self.totals[split.name].shards}
-        files += [job.note("rows") for job in self.jobs if job.folder == folder and job.path.name in packed]
+        files += [
+            job.note("rows")
+            for job in self.jobs
+            if job.folder == folder and job.path.name in packed
+        ]
         readers = [pa.ipc.open_file(pa.memory_map(str(rows), "r")) for rows in files]
-        rows = (batch for reader in readers for batch in map(reader.get_batch, range(reader.num_record_batches)))
+        rows = (
+            batch
+            for reader in readers
+            for batch in map(reader.get_batch, range(reader.num_record_batches))
+        )
         points = any(has_points(reader.schema) for reader in readers)
         manifest = describe(folder, self._about(split, old), rows, points)
         write_card(folder, {folder: manifest})
         if (folder / TIMM_NAME).exists():  # of a set that an older version packed
             write_timm_info(folder, {folder: manifest})
         index = Index(folder / index_file.FILE_NAME, manifest.fields)
-        for name, numbers in class_numbers(manifest.fields, map(index.shard, range(len(index)))).items():
+        for name, numbers in class_numbers(
+            manifest.fields, map(index.shard, range(len(index)))
+        ).items():
             self.numbers.setdefault(name, set()).update(numbers)
         return manifest
 
     def _about(self, split: PlannedSplit, old: Manifest) -> Manifest:
         """The shards that this run and those before it packed, without what their index says."""
-        state, total, rejected, options = self.state, self.totals[split.name], self._rejected(split), self.options
-        members = {*total.members, *(end for one in old.fields[:1] for end in one.member.split(";"))}
-        kind, member = "raw" if members == {"npy"} else "image", ";".join(sorted(members))
+        state, total, rejected, options = (
+            self.state,
+            self.totals[split.name],
+            self._rejected(split),
+            self.options,
+        )
+        members = {
+            *total.members,
+            *(end for one in old.fields[:1] for end in one.member.split(";")),
+        }
+        kind, member = (
+            "raw" if members == {"npy"} else "image",
+            ";".join(sorted(members)),
+        )
         image = replace(IMAGE, kind=kind, member=member, **options.pixels.in_field())
-        infos = sorted((ShardInfo(**info) for info in total.shards), key=lambda info: (len(info.name), info.name))
+        infos = sorted(
+            (ShardInfo(**info) for info in total.shards),
+            key=lambda info: (len(info.name), info.name),
+        )
         kinds = Counter(old.packing.get("stored_anew", {})) + Counter(total.kinds)
         asked = sum(rejection.asked for rejection in rejected)
         counts = {"rejected": len(rejected) - asked, "left_out": asked}
-        mean, std = _joint([(old.mean, old.std, old.pixels_from), (*_mean_and_std(total.histogram), total.measured)])
+        mean, std = _joint(
+            [
+                (old.mean, old.std, old.pixels_from),
+                (*_mean_and_std(total.histogram), total.measured),
+            ]
+        )
         return Manifest(
             shards=(*old.shards, *infos),
             fields=(image, *state.fields),
@@ -382,23 +503,40 @@ class _PackingRun:
                 "pillow": PIL.__version__,
                 "kept": old.packing.get("kept", 0) + kinds.pop(KEPT, 0),
                 "stored_anew": dict(sorted(kinds.items())),
-                **{name: old.packing.get(name, 0) + count for name, count in counts.items()},
+                **{
+                    name: old.packing.get(name, 0) + count
+                    for name, count in counts.items()
+                },
                 "listed": state.first_row + state.samples,
             },
         )
 
-    def report(self, manifests: dict[str, Manifest], kept: Sequence[str], elapsed_s: float) -> PackReport:
+    def report(
+        self, manifests: dict[str, Manifest], kept: Sequence[str], elapsed_s: float
+    ) -> PackReport:
         """The report of the run. kept: notes of the output on what it left where it is."""
         total = ShardReport()
         for one in self.totals.values():
             total.add(one)
-        remarks = (sentence.format(f"{count:,}") for sentence, count in sorted(total.remarks.items()))
+        remarks = (
+            sentence.format(f"{count:,}")
+            for sentence, count in sorted(total.remarks.items())
+        )
         first = next(iter(manifests.values()))
         on_numbers = notes_on_numbers(self.numbers, first.fields, first.classes)
         on_encodings = notes_on_encodings(manifests.values())
         notes = *self.state.notes, *remarks, *on_numbers, *on_encodings, *kept
         rejected, where = tuple(self._rejected(*self.state.splits)), self.output.where
-        return PackReport(where, manifests, total.kinds, rejected, notes, self.packed_now, elapsed_s, self.packing_s)
+        return PackReport(
+            where,
+            manifests,
+            total.kinds,
+            rejected,
+            notes,
+            self.packed_now,
+            elapsed_s,
+            self.packing_s,
+        )
 
     def _rejected(self, *splits: PlannedSplit) -> list[Rejection]:
         """The rejected and skipped samples that splits report.
@@ -409,11 +547,16 @@ class _PackingRun:
         found: list[Rejection] = []
         for split in splits:
             found += self.state.rejected if split == self.state.splits[0] else []
-            found += [Rejection(*rejection) for _, *rejection in sorted(self.totals[split.name].rejected)]
+            found += [
+                Rejection(*rejection)
+                for _, *rejection in sorted(self.totals[split.name].rejected)
+            ]
         return found
 
 
-def _report_finished(output: Output, source: Source, options: PackOptions, started: float) -> PackReport:
+def _report_finished(
+    output: Output, source: Source, options: PackOptions, started: float
+) -> PackReport:
     """The report of a run that is resumed although it was complete.
 
     Raises:
@@ -426,12 +569,21 @@ def _report_finished(output: Output, source: Source, options: PackOptions, start
     advice = "Pack to another URL" if isinstance(output.where, URL) else to_folder
     for manifest in manifests.values():
         before, now = manifest.packing, recorded_settings(source, options)
-        if source.own_splits and before.get("splits") == OWN_SPLITS and not (options.val or options.splits):
+        if (
+            source.own_splits
+            and before.get("splits") == OWN_SPLITS
+            and not (options.val or options.splits)
+        ):
             now["splits"] = OWN_SPLITS
         refuse_change(f"the complete set in {output.where}", before, now, advice)
         kinds += Counter({KEPT: before["kept"], **before["stored_anew"]})
     files = (folder / REJECTED_NAME for folder in folders.values())
-    lines = [line for file in files if file.exists() for line in file.read_bytes().splitlines()]
+    lines = [
+        line
+        for file in files
+        if file.exists()
+        for line in file.read_bytes().splitlines()
+    ]
     rejected = tuple(Rejection(**json.loads(line)) for line in lines)
     notes, elapsed_s = ("the set was complete already",), time.monotonic() - started
     return PackReport(output.where, manifests, kinds, rejected, notes, 0, elapsed_s)
@@ -446,11 +598,19 @@ def _reasons(rejected: Sequence[Rejection]) -> str:
 
 def notes_on_encodings(manifests: Iterable[Manifest]) -> Sequence[str]:
     """A note where images have several encodings, whose members are columns of their own to some readers."""
-    ends = sorted({f".{end}" for manifest in manifests for end in manifest.image.member.split(";")})
+    ends = sorted(
+        {
+            f".{end}"
+            for manifest in manifests
+            for end in manifest.image.member.split(";")
+        }
+    )
     if len(ends) == 1:
         return ()
     stored = f"images are stored as {', '.join(ends[:-1])} and {ends[-1]}"
-    return (f"{stored}, and Ray Data and Daft read one encoding alone: for them, --encode jpeg",)
+    return (
+        f"{stored}, and Ray Data and Daft read one encoding alone: for them, --encode jpeg",
+    )
 
 
 def _mean_and_std(histogram: Sequence[int]) -> tuple[_Levels, _Levels]:
@@ -466,7 +626,9 @@ def _mean_and_std(histogram: Sequence[int]) -> tuple[_Levels, _Levels]:
         return None, None
     total, squares = counts @ values, counts @ values**2
     variance = (pixels * squares - total**2) / (255 * pixels) ** 2
-    return tuple(round(mean, 6) for mean in total / (255 * pixels)), tuple(round(one**0.5, 6) for one in variance)
+    return tuple(round(mean, 6) for mean in total / (255 * pixels)), tuple(
+        round(one**0.5, 6) for one in variance
+    )
 
 
 def _joint(parts: Sequence[tuple[_Levels, _Levels, int]]) -> tuple[_Levels, _Levels]:

@@ -30,7 +30,16 @@ from gpuload.packing.options import Encoding, PackOptions
 from gpuload.packing.output import Output, write_json
 from gpuload.packing.own_files import DESCRIPTIONS, STATE_NAME, shard_files
 from gpuload.packing.workers import Workers
-from gpuload.sources.listing import BYTES, DRAWN_HEIGHT, DRAWN_WIDTH, NAME, WHERE, Listing, Rejection, addresses
+from gpuload.sources.listing import (
+    BYTES,
+    DRAWN_HEIGHT,
+    DRAWN_WIDTH,
+    NAME,
+    WHERE,
+    Listing,
+    Rejection,
+    addresses,
+)
 from gpuload.sources.rows import Source
 from gpuload.types import I64, Bools, ClassNames
 
@@ -38,7 +47,11 @@ ROW = "row"
 MEASURED = "measured"
 
 OWN_SPLITS = "the source's own"
-_RECORDED_ALONE = ("encode", "size", "fit")  # by a manifest; other settings of `Encoding` if not the default
+_RECORDED_ALONE = (
+    "encode",
+    "size",
+    "fit",
+)  # by a manifest; other settings of `Encoding` if not the default
 
 _BATCH_ROWS = 1024
 _MEASURED = 4096  # images from which mean and std are computed, about
@@ -92,7 +105,9 @@ class PlannedSplit:
         Args:
             appended: whether to leave out the files that describe the split, which were there before.
         """
-        names = shard_files(shard_name(self.first_shard + number) for number in range(self.shards))
+        names = shard_files(
+            shard_name(self.first_shard + number) for number in range(self.shards)
+        )
         return [*names, *(() if appended else DESCRIPTIONS)]
 
 
@@ -133,7 +148,9 @@ class RunState:
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             found["fields"] = tuple(map(Field.from_json, found["fields"]))
-            found["classes"] = None if found["classes"] is None else tuple(found["classes"])
+            found["classes"] = (
+                None if found["classes"] is None else tuple(found["classes"])
+            )
             found["rejected"] = [Rejection(**entry) for entry in found["rejected"]]
             found["splits"] = [PlannedSplit(**entry) for entry in found["splits"]]
             found.pop("duplicates", None)  # written until 2026-11
@@ -148,15 +165,24 @@ class RunState:
 
 def recorded_settings(source: Source, options: PackOptions) -> dict[str, Any]:
     """The settings that a manifest records, by their names there; "options" holds others if not the defaults."""
-    given = {one.name: (getattr(options, one.name), one.default) for one in fields(Encoding)}
-    others = {name: now for name, (now, usual) in given.items() if now != usual and name not in _RECORDED_ALONE}
+    given = {
+        one.name: (getattr(options, one.name), one.default) for one in fields(Encoding)
+    }
+    others = {
+        name: now
+        for name, (now, usual) in given.items()
+        if now != usual and name not in _RECORDED_ALONE
+    }
     if options.dedup:
         others["dedup"] = "drop"  # as when there was another answer
     if not source.own_splits:
         others["no_splits"] = True
     return {
         "splits": dict(options.shares),
-        **{name: getattr(options, name) for name in ("shuffle", "seed", "maxcount", "maxsize", "encode", "size")},
+        **{
+            name: getattr(options, name)
+            for name in ("shuffle", "seed", "maxcount", "maxsize", "encode", "size")
+        },
         "fit": options.fit if options.size else None,
         **({"options": others} if others else {}),
     }
@@ -168,7 +194,9 @@ def settings_of(source: Source, options: PackOptions) -> dict[str, Any]:
     return {**alone, **recorded_settings(source, options)}
 
 
-def refuse_change(subject: str, before: Mapping[str, Any], now: Mapping[str, Any], advice: str) -> None:
+def refuse_change(
+    subject: str, before: Mapping[str, Any], now: Mapping[str, Any], advice: str
+) -> None:
     """Raises ArgumentError if a run is resumed with another setting. subject: what had those `before`."""
     now = json.loads(json.dumps(now))
     for name in sorted({*now, "options"}):
@@ -203,24 +231,41 @@ def plan_run(source: Source, options: PackOptions, output: Output) -> RunState:
             f"{drawn} draws splits, but the source has its own ({', '.join(listing.splits.names)}, "
             f"{listing.splits.origin}). Leave out {drawn} to keep these, or give --no-splits to ignore them"
         )
-    base = {name: Manifest.read(folder) for name, folder in output.packed_splits().items()}
+    base = {
+        name: Manifest.read(folder) for name, folder in output.packed_splits().items()
+    }
     listing = _match_listing(listing, base, options)
     firsts = _find_firsts(source, options, listing)
     skipped = (firsts != np.arange(len(listing))) & options.dedup
     splits = make_plan(listing, options, firsts, skipped)
-    planned = [_write_split_plan(split, listing, options, output, base.get(split.name)) for split in splits]
+    planned = [
+        _write_split_plan(split, listing, options, output, base.get(split.name))
+        for split in splits
+    ]
     copies, names = np.flatnonzero(skipped), listing.samples.column(NAME)
-    pairs = zip(names.take(copies).to_pylist(), names.take(firsts[copies]).to_pylist(), strict=True)
-    dropped = [Rejection(name, f"has the same bytes as {first!r}", True) for name, first in pairs]
+    pairs = zip(
+        names.take(copies).to_pylist(),
+        names.take(firsts[copies]).to_pylist(),
+        strict=True,
+    )
+    dropped = [
+        Rejection(name, f"has the same bytes as {first!r}", True)
+        for name, first in pairs
+    ]
     notes = [*([listing.splits.summary()] if listing.splits else []), *listing.notes]
     if dropped:
-        notes.append(f"{counted(len(dropped), 'image has', 'images have')} the same bytes as earlier ones; skipped")
+        notes.append(
+            f"{counted(len(dropped), 'image has', 'images have')} the same bytes as earlier ones; skipped"
+        )
     others = sorted(set(base) - {split.name for split in splits})
     if others and not drawn and listing.splits is None:
         notes.append(
             f"all samples went to {splits[0].name!r}; the set has {some_of(others)}, too: --val 0.1 puts a tenth there"
         )
-    listed = (int(manifest.packing.get("listed", manifest.samples)) for manifest in base.values())
+    listed = (
+        int(manifest.packing.get("listed", manifest.samples))
+        for manifest in base.values()
+    )
     state = RunState(
         settings=settings_of(source, options),
         fields=listing.fields,
@@ -240,7 +285,10 @@ def plan_run(source: Source, options: PackOptions, output: Output) -> RunState:
 def check_names(fields: Sequence[Field], classes: ClassNames = None) -> None:
     """Raises SourceError if two fields, or a field and the index, would have columns of the same name; or if the name
     of a class is longer than a manifest may have it."""
-    for name, names in [("label", classes), *((field.name, field.classes) for field in fields)]:
+    for name, names in [
+        ("label", classes),
+        *((field.name, field.classes) for field in fields),
+    ]:
         if long := [one for one in names or () if len(one) > _MOST_CHARACTERS]:
             raise SourceError(
                 f"field {name!r}: the class {long[0][:40]!r}… has a name of {len(long[0]):,} characters, more than "
@@ -248,10 +296,21 @@ def check_names(fields: Sequence[Field], classes: ClassNames = None) -> None:
             )
     owners = dict.fromkeys(_RESERVED, "gpuload reserves for every set")
     for field in (IMAGE, *fields):
-        columns = {field.name, field.offset_column, field.bytes_column, *kind_of(field).columns(field)}
+        columns = {
+            field.name,
+            field.offset_column,
+            field.bytes_column,
+            *kind_of(field).columns(field),
+        }
         for name in sorted(columns & set(owners)):
-            problem = "has a name" if name == field.name else f"needs a column {name!r}, a name"
-            raise SourceError(f"field {field.name!r}: {problem} that {owners[name]}. Rename the field")
+            problem = (
+                "has a name"
+                if name == field.name
+                else f"needs a column {name!r}, a name"
+            )
+            raise SourceError(
+                f"field {field.name!r}: {problem} that {owners[name]}. Rename the field"
+            )
         owners |= dict.fromkeys(columns, f"field {field.name!r} uses already")
 
 
@@ -283,20 +342,37 @@ def _find_firsts(source: Source, options: PackOptions, listing: Listing) -> I64:
     if not options.dedup and len(options.shares) == 1:
         return firsts
     # Only images of equal size can be duplicates.
-    _, number, counts = np.unique(listing.samples.column(BYTES).to_numpy(), return_inverse=True, return_counts=True)
+    _, number, counts = np.unique(
+        listing.samples.column(BYTES).to_numpy(),
+        return_inverse=True,
+        return_counts=True,
+    )
     rows = pa.array(np.flatnonzero(counts[number] > 1))
-    images = pa.table({"row": rows, "address": addresses(listing.samples).take(rows)}).combine_chunks()
+    images = pa.table(
+        {"row": rows, "address": addresses(listing.samples).take(rows)}
+    ).combine_chunks()
     # A slice is pickled with the whole of its table, what is taken from it is not.
-    tasks = [(source, batch.take(np.arange(len(batch)))) for batch in images.to_batches(_BATCH_ROWS)]
-    with Workers[Any, list[tuple[int, bytes]]](min(options.worker_count, len(tasks)), hash_images) as workers:
-        results = workers.run(tasks, died=lambda task, _: (task[0], task[1][:0]))  # one of them killed the worker
+    tasks = [
+        (source, batch.take(np.arange(len(batch))))
+        for batch in images.to_batches(_BATCH_ROWS)
+    ]
+    with Workers[Any, list[tuple[int, bytes]]](
+        min(options.worker_count, len(tasks)), hash_images
+    ) as workers:
+        results = workers.run(
+            tasks, died=lambda task, _: (task[0], task[1][:0])
+        )  # one of them killed the worker
         for row, digest in sorted(hashed for _, batch in results for hashed in batch):
             firsts[row] = first_of.setdefault(digest, row)
     return firsts
 
 
 def _write_split_plan(
-    split: Split, listing: Listing, options: PackOptions, output: Output, base: Manifest | None
+    split: Split,
+    listing: Listing,
+    options: PackOptions,
+    output: Output,
+    base: Manifest | None,
 ) -> PlannedSplit:
     """Writes the plan of one split. base: the manifest of the split to which shards are appended.
 
@@ -312,7 +388,10 @@ def _write_split_plan(
         )
     first_shard = 0
     if base is not None:
-        first_shard = 1 + max(int(shard.name.rpartition("-")[2].removesuffix(".tar")) for shard in base.shards)
+        first_shard = 1 + max(
+            int(shard.name.rpartition("-")[2].removesuffix(".tar"))
+            for shard in base.shards
+        )
         output.save_base(split.name)
     write_plan(output.scratch, split, listing.samples)
     planned = PlannedSplit(split.name, len(split.ends), first_shard)
@@ -325,7 +404,9 @@ def _write_split_plan(
     return planned
 
 
-def _match_listing(listing: Listing, base: Mapping[str, Manifest], encoding: Encoding) -> Listing:
+def _match_listing(
+    listing: Listing, base: Mapping[str, Manifest], encoding: Encoding
+) -> Listing:
     """The listing, with the class numbers of the set to which it is appended.
 
     base: manifest of each split of the set, by name.
@@ -342,7 +423,9 @@ def _match_listing(listing: Listing, base: Mapping[str, Manifest], encoding: Enc
             )
         old, kind = manifest.fields[1:], "raw" if manifest.is_raw else "image"
         before = _described(kind, manifest.pixels.mode, old)
-        now = _described("raw" if encoding.encode == "raw" else "image", encoding.pixels.mode, fields)
+        now = _described(
+            "raw" if encoding.encode == "raw" else "image", encoding.pixels.mode, fields
+        )
         if before != now:
             raise SourceError(
                 f"--append: {split} has the fields {before}, the new samples have {now}. Append samples with the same "
@@ -351,10 +434,18 @@ def _match_listing(listing: Listing, base: Mapping[str, Manifest], encoding: Enc
         merged = []
         for field, old_field in zip(fields, old, strict=True):
             if kind_of(field).names_set_classes:
-                classes, samples = _merge_classes(samples, field, manifest.classes, classes)
+                classes, samples = _merge_classes(
+                    samples, field, manifest.classes, classes
+                )
             else:
-                names, samples = _merge_classes(samples, field, old_field.classes, field.classes)
-                field = replace(field, classes=names, category_ids=_merge_ids(names, field, old_field))
+                names, samples = _merge_classes(
+                    samples, field, old_field.classes, field.classes
+                )
+                field = replace(
+                    field,
+                    classes=names,
+                    category_ids=_merge_ids(names, field, old_field),
+                )
             merged.append(replace(field, instances_of=old_field.instances_of))
         fields = tuple(merged)
     return replace(listing, samples=samples, fields=fields, classes=classes)
@@ -363,11 +454,16 @@ def _match_listing(listing: Listing, base: Mapping[str, Manifest], encoding: Enc
 def _described(image: str, mode: str, fields: Iterable[Field]) -> str:
     """Fields in a message; the same only for those that can be appended to each other."""
     parts = ((f.name, (f.kind, f.member, f.size, f.dtype)) for f in fields)
-    others = (f"{name} ({' '.join(str(part) for part in described if part)})" for name, described in parts)
+    others = (
+        f"{name} ({' '.join(str(part) for part in described if part)})"
+        for name, described in parts
+    )
     return ", ".join([f"image ({image} {mode})", *others])
 
 
-def _merge_classes(samples: pa.Table, field: Field, old: ClassNames, new: ClassNames) -> tuple[ClassNames, pa.Table]:
+def _merge_classes(
+    samples: pa.Table, field: Field, old: ClassNames, new: ClassNames
+) -> tuple[ClassNames, pa.Table]:
     """The names of both, old ones first, and the samples with the field's class numbers changed accordingly."""
     column = kind_of(field).class_column(field)
     if (old is None) != (new is None) or (column is None and old != new):
@@ -382,11 +478,15 @@ def _merge_classes(samples: pa.Table, field: Field, old: ClassNames, new: ClassN
     mapping = np.array([number_of[name] for name in new], np.int64)
     values = pa.concat_arrays(samples.column(column).chunks)
     if pa.types.is_list(values.type):
-        renumbered = pa.ListArray.from_arrays(values.offsets, pa.array(mapping[values.values.to_numpy()]))
+        renumbered = pa.ListArray.from_arrays(
+            values.offsets, pa.array(mapping[values.values.to_numpy()])
+        )
     else:
         renumbered = pa.array(mapping[values.to_numpy()])
     position = samples.column_names.index(column)
-    return merged, samples.set_column(position, samples.schema.field(position), renumbered)
+    return merged, samples.set_column(
+        position, samples.schema.field(position), renumbered
+    )
 
 
 def _merge_ids(names: ClassNames, field: Field, old: Field) -> tuple[int, ...] | None:
@@ -404,16 +504,23 @@ def _merge_ids(names: ClassNames, field: Field, old: Field) -> tuple[int, ...] |
     for name in new.keys() & before.keys():
         if new[name] != before[name]:
             fault = f"has the id {before[name]} in the set, and {new[name]} in the new samples"
-            raise SourceError(f"--append: the category {name!r} of {field.name!r} {fault}. Correct one of them")
+            raise SourceError(
+                f"--append: the category {name!r} of {field.name!r} {fault}. Correct one of them"
+            )
     added = (names or ())[len(old.category_ids) :]
     if lacking := [name for name in added if name not in new]:
         fault = f"has classes without an id ({some_of(lacking)}), those of the set have one of COCO's"
-        raise SourceError(f"--append: {field.name!r} {fault}. Append from COCO's JSON, or pack into another folder")
+        raise SourceError(
+            f"--append: {field.name!r} {fault}. Append from COCO's JSON, or pack into another folder"
+        )
     return old.category_ids + tuple(new[name] for name in added)
 
 
 def make_plan(
-    listing: Listing, options: PackOptions, firsts: I64 | None = None, skipped: Bools | None = None
+    listing: Listing,
+    options: PackOptions,
+    firsts: I64 | None = None,
+    skipped: Bools | None = None,
 ) -> tuple[Split, ...]:
     """The splits: the source's own if the listing has any, else in the order of `options.shares`.
 
@@ -425,20 +532,35 @@ def make_plan(
     spans = _sample_spans(listing)
     # The size must depend only on the data, never on the machine, so that the same input gives the same shards
     # everywhere. Small sets get enough shards to distribute over workers.
-    maxsize = options.maxsize or min(max(int(spans.sum()) // 16, 16_000_000), 1_000_000_000)
-    order = permutation(make_key(options.seed, SHUFFLE), count) if options.shuffle else np.arange(count)
+    maxsize = options.maxsize or min(
+        max(int(spans.sum()) // 16, 16_000_000), 1_000_000_000
+    )
+    order = (
+        permutation(make_key(options.seed, SHUFFLE), count)
+        if options.shuffle
+        else np.arange(count)
+    )
     if listing.splits is not None:
         names, split_of = listing.splits.names, listing.splits.numbers.copy()
     else:
         names = tuple(name for name, _ in options.shares)
-        split_of = _draw_splits(listing, [share for _, share in options.shares], options.seed, firsts)
+        split_of = _draw_splits(
+            listing, [share for _, share in options.shares], options.seed, firsts
+        )
     if skipped is not None:
         split_of[skipped] = -1
     splits = []
     for number, name in enumerate(names):
         rows = order[split_of[order] == number]
         measured = _choose_measured(len(rows), make_key(options.seed, MEASURE, number))
-        splits.append(Split(name, rows, _cut_shards(spans[rows], options.maxcount, maxsize), measured))
+        splits.append(
+            Split(
+                name,
+                rows,
+                _cut_shards(spans[rows], options.maxcount, maxsize),
+                measured,
+            )
+        )
     return tuple(splits)
 
 
@@ -448,19 +570,31 @@ def _sample_spans(listing: Listing) -> I64:
     Exact for classes and texts; other fields are small compared with an image and are estimated.
     """
     images: I64 = listing.samples.column(BYTES).to_numpy()
-    members = [images, *(kind_of(field).estimate_bytes(field, listing.samples) for field in listing.fields)]
+    members = [
+        images,
+        *(
+            kind_of(field).estimate_bytes(field, listing.samples)
+            for field in listing.fields
+        ),
+    ]
     sizes = np.array(members, np.int64)
     spans: I64 = np.sum(BLOCK_BYTES + -(-sizes // BLOCK_BYTES) * BLOCK_BYTES, axis=0)
     return spans
 
 
-def _draw_splits(listing: Listing, shares: Sequence[float], seed: int, firsts: I64 | None) -> I64:
+def _draw_splits(
+    listing: Listing, shares: Sequence[float], seed: int, firsts: I64 | None
+) -> I64:
     """int64 (N,): number of each sample's split. Each split but the first gets its share of every class.
 
     shares: of the splits, which add up to 1; the first split gets the rest.
     """
     count = len(listing)
-    labels = listing.samples.column("label").to_numpy() if "label" in listing.samples.column_names else None
+    labels = (
+        listing.samples.column("label").to_numpy()
+        if "label" in listing.samples.column_names
+        else None
+    )
     if labels is None or labels.dtype.kind != "i":
         labels = np.zeros(count, np.int64)
     firsts = np.arange(count) if firsts is None else firsts
@@ -488,7 +622,9 @@ def _choose_val(labels: I64, share: float, key: int) -> Bools:
     missing = round(share * len(labels)) - int(quota.sum())
     # Largest remainders first; equal ones in random order, so that no class is preferred because of its number.
     by_remainder = np.lexsort((random_bits(key, classes), -remainders))
-    may_grow = by_remainder[(remainders[by_remainder] > 0) & (quota[by_remainder] < sizes[by_remainder] - 1)]
+    may_grow = by_remainder[
+        (remainders[by_remainder] > 0) & (quota[by_remainder] < sizes[by_remainder] - 1)
+    ]
     quota[may_grow[: max(missing, 0)]] += 1
     by_class = np.lexsort((random_bits(make_key(key), np.arange(len(labels))), number))
     rank_in_class = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -521,19 +657,34 @@ def _choose_measured(count: int, key: int) -> Bools:
     4096.
     """
     chosen = np.zeros(count, bool)
-    chosen[permutation(key, count)[: min(_MEASURED, max(_MEASURED // 8, count // 16))]] = True
+    chosen[
+        permutation(key, count)[: min(_MEASURED, max(_MEASURED // 8, count // 16))]
+    ] = True
     return chosen
 
 
 def write_plan(scratch: Path, split: Split, samples: pa.Table) -> None:
     """Writes one batch per shard: `row` (number in the listing), `measured`, and the columns of the listing."""
-    columns = [pa.field(ROW, pa.int64()), pa.field(MEASURED, pa.bool_()), *samples.schema]
+    columns = [
+        pa.field(ROW, pa.int64()),
+        pa.field(MEASURED, pa.bool_()),
+        *samples.schema,
+    ]
     schema = pa.schema(columns)
-    with pa.OSFile(str(plan_path(scratch, split.name)), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+    with (
+        pa.OSFile(str(plan_path(scratch, split.name)), "wb") as file,
+        pa.ipc.new_file(file, schema) as writer,
+    ):
         start = 0
         for end in split.ends.tolist():
-            rows, measured = pa.array(split.rows[start:end]), pa.array(split.measured[start:end])
-            flat = [column.chunk(0) for column in samples.take(rows).combine_chunks().columns]
+            rows, measured = (
+                pa.array(split.rows[start:end]),
+                pa.array(split.measured[start:end]),
+            )
+            flat = [
+                column.chunk(0)
+                for column in samples.take(rows).combine_chunks().columns
+            ]
             writer.write_batch(pa.record_batch([rows, measured, *flat], schema=schema))
             start = end
 
@@ -544,4 +695,6 @@ def plan_path(scratch: Path, split: str) -> Path:
 
 def read_plan(scratch: Path, split: str, shard: int) -> pa.RecordBatch:
     """The samples of one shard; the columns are views of the memory-mapped file."""
-    return pa.ipc.open_file(pa.memory_map(str(plan_path(scratch, split)), "r")).get_batch(shard)
+    return pa.ipc.open_file(
+        pa.memory_map(str(plan_path(scratch, split)), "r")
+    ).get_batch(shard)

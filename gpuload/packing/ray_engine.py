@@ -34,7 +34,12 @@ class RayWorkers:
         if self._started:
             try:
                 _connect(address)
-                ray.init(address=address, log_to_driver=False, configure_logging=False, include_dashboard=False)
+                ray.init(
+                    address=address,
+                    log_to_driver=False,
+                    configure_logging=False,
+                    include_dashboard=False,
+                )
             except (OSError, ValueError, RuntimeError) as error:
                 reason = (str(error).splitlines() or [type(error).__name__])[0]
                 raise GpuloadError(
@@ -44,7 +49,10 @@ class RayWorkers:
         self._task = ray.remote(num_cpus=1, max_retries=MOST_DEATHS)(pack_guarded)
 
     def run(
-        self, tasks: Iterable[ShardJob], died: object, watch: Callable[[list[ShardJob]], None]
+        self,
+        tasks: Iterable[ShardJob],
+        died: object,
+        watch: Callable[[list[ShardJob]], None],
     ) -> Iterator[tuple[ShardJob, ShardReport]]:
         """Runs all tasks; results come in any order. Never calls `died`, since each task handles its own process."""
         ray, waiting = self._ray, deque(tasks)
@@ -90,7 +98,9 @@ def pack_guarded(job: ShardJob) -> ShardReport:
         raise OutputError(
             f"{plan}: does not exist on this machine. With --engine ray, OUT must be on a shared file system"
         )
-    job.position.unlink(missing_ok=True)  # the process of a task that was killed may still write to it
+    job.position.unlink(
+        missing_ok=True
+    )  # the process of a task that was killed may still write to it
     with Workers[ShardJob, ShardReport](1, pack_shard, need_main=False) as workers:
         ((_, report),) = workers.run([job], Blame())
     return report

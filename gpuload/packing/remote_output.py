@@ -66,8 +66,15 @@ class RemoteOutput(Output):
         super().__init__(default_folder() / "packing-1" / name, options, url)
 
     def _open(self, options: PackOptions) -> None:
-        url, found = self.bucket.url, background().wait(self.bucket.list(self.bucket.first_s))
-        claim = background().wait(self.bucket.read_json(CLAIM_NAME)) if CLAIM_NAME in found else None
+        url, found = (
+            self.bucket.url,
+            background().wait(self.bucket.list(self.bucket.first_s)),
+        )
+        claim = (
+            background().wait(self.bucket.read_json(CLAIM_NAME))
+            if CLAIM_NAME in found
+            else None
+        )
         known = _read_run(self.final)
         if claim is not None and (not known or claim.get("run") != known["run"]):
             raise OutputError(_about_claim(url, claim, self.final))
@@ -78,15 +85,26 @@ class RemoteOutput(Output):
         self.bucket.run = uuid.uuid4().hex if claim is None else str(claim["run"])
         self.path = self.final / "set"
         if claim is None or not (self.path / SCRATCH_NAME).exists():
-            shutil.rmtree(self.path, ignore_errors=True)  # of a run that ended, or whose claim was deleted
+            shutil.rmtree(
+                self.path, ignore_errors=True
+            )  # of a run that ended, or whose claim was deleted
             self.path.mkdir()
             splits = _splits_in(found)
-            if splits and options.resume and (not self.append or self._has_published(known)):
+            if (
+                splits
+                and options.resume
+                and (not self.append or self._has_published(known))
+            ):
                 self._fetch(splits, (_MANIFEST, REJECTED_NAME))
                 self.append = False
             else:
                 refuse_split(url, found)
-                check_holds(url, sorted(name for name in found if name != CLAIM_NAME), self.append, bool(splits))
+                check_holds(
+                    url,
+                    sorted(name for name in found if name != CLAIM_NAME),
+                    self.append,
+                    bool(splits),
+                )
                 if claim is None:
                     self._claim(url)
                 if self.append:
@@ -108,13 +126,16 @@ class RemoteOutput(Output):
         """Whether the set at the URL is that of a run that was killed after its last step."""
         published = known.get("published", {})
         return bool(published) and all(
-            hashlib.sha256(self._manifest(split) or b"").hexdigest() == sha256 for split, sha256 in published.items()
+            hashlib.sha256(self._manifest(split) or b"").hexdigest() == sha256
+            for split, sha256 in published.items()
         )
 
     def _manifest(self, split: str) -> bytes | None:
         """The manifest at the URL."""
         try:
-            return bytes(background().wait(self.bucket.read_whole(f"{split}/{_MANIFEST}")).data)
+            return bytes(
+                background().wait(self.bucket.read_whole(f"{split}/{_MANIFEST}")).data
+            )
         except NoSuchObjectError:
             return None
 
@@ -127,8 +148,14 @@ class RemoteOutput(Output):
     def _forget_lost(self, found: dict[str, Stored]) -> None:
         """Forgets uploaded shards that have changed since, so that they are packed again."""
         for marker in self.scratch.glob("*.uploaded"):
-            uploaded = {name: Stored(*there) for name, there in json.loads(marker.read_text()).items()}
-            if not all(background().wait(self.bucket.is_same(name, one, found)) for name, one in uploaded.items()):
+            uploaded = {
+                name: Stored(*there)
+                for name, there in json.loads(marker.read_text()).items()
+            }
+            if not all(
+                background().wait(self.bucket.is_same(name, one, found))
+                for name, one in uploaded.items()
+            ):
                 marker.unlink()
 
     def take(self, shard: Path, marker: Path) -> None:
@@ -163,7 +190,11 @@ class RemoteOutput(Output):
                 raise OutputError(
                     f"{self.where}/{name}: was changed since this run began, and is left as it is. Pack to another URL"
                 )
-            others = (f"{split}/{other}" for other in (*BASE_FILES, *ROOT_FILES) if other != _MANIFEST)
+            others = (
+                f"{split}/{other}"
+                for other in (*BASE_FILES, *ROOT_FILES)
+                if other != _MANIFEST
+            )
             for other in others if there != new else ():
                 if (self.path / other).exists():
                     self._put(other)
@@ -171,12 +202,20 @@ class RemoteOutput(Output):
             self._put(name)
         for split in splits:
             self._put(f"{split}/{_MANIFEST}")
-        manifests = {split: (self.path / split / _MANIFEST).read_bytes() for split in splits}
-        published = {split: hashlib.sha256(data).hexdigest() for split, data in manifests.items()}
-        write_json(self.final / "run.json", {"run": self.bucket.run, "published": published})
+        manifests = {
+            split: (self.path / split / _MANIFEST).read_bytes() for split in splits
+        }
+        published = {
+            split: hashlib.sha256(data).hexdigest() for split, data in manifests.items()
+        }
+        write_json(
+            self.final / "run.json", {"run": self.bucket.run, "published": published}
+        )
 
     def _put(self, name: str) -> None:
-        background().wait(self.bucket.upload(name, self.path / name, replaces=self.append))
+        background().wait(
+            self.bucket.upload(name, self.path / name, replaces=self.append)
+        )
 
     def __exit__(self, kind: object, *error: object) -> None:
         for upload in self._uploads:
@@ -189,9 +228,13 @@ class RemoteOutput(Output):
         self._forget()
 
     def _undo(self) -> None:
-        with suppress(GpuloadError):  # else the claim stays, and with it what a run with --resume needs
+        with suppress(
+            GpuloadError
+        ):  # else the claim stays, and with it what a run with --resume needs
             found = background().wait(self.bucket.list(self.bucket.first_s))
-            background().wait(self.bucket.delete_own([name for name in found if name != CLAIM_NAME]))
+            background().wait(
+                self.bucket.delete_own([name for name in found if name != CLAIM_NAME])
+            )
             background().wait(self.bucket.delete([CLAIM_NAME]))
             self._forget()
 
@@ -204,9 +247,13 @@ class RemoteOutput(Output):
 def _check_options(url: URL, options: PackOptions) -> None:
     if url.scheme not in WRITABLE:
         known = " or ".join(f"{name}://" for name in WRITABLE)
-        raise ArgumentError(f"{url}: {url.scheme}:// can only be read. Pack to a URL of {known}, or into a folder")
+        raise ArgumentError(
+            f"{url}: {url.scheme}:// can only be read. Pack to a URL of {known}, or into a folder"
+        )
     if options.overwrite:
-        raise ArgumentError(f"--overwrite: the set at {url} cannot be replaced in one step. Pack to another URL")
+        raise ArgumentError(
+            f"--overwrite: the set at {url} cannot be replaced in one step. Pack to another URL"
+        )
     if options.engine == "ray":
         raise ArgumentError(
             f"--engine ray: packs into a folder that all machines share, and not to {url}. Copy it there"
@@ -219,13 +266,23 @@ def _read_run(root: Path) -> dict[str, Any]:
         found = json.loads((root / "run.json").read_text())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) and isinstance(found.get("run"), str) else {}
+    return (
+        found if isinstance(found, dict) and isinstance(found.get("run"), str) else {}
+    )
 
 
 def _splits_in(found: Collection[str]) -> list[str]:
     """The splits of a packed set: folders with a manifest, and nothing else."""
-    splits = {name.partition("/")[0] for name in found if name not in (CLAIM_NAME, *ROOT_FILES)}
-    return sorted(splits) if all(f"{split}/{_MANIFEST}" in found for split in splits) else []
+    splits = {
+        name.partition("/")[0]
+        for name in found
+        if name not in (CLAIM_NAME, *ROOT_FILES)
+    }
+    return (
+        sorted(splits)
+        if all(f"{split}/{_MANIFEST}" in found for split in splits)
+        else []
+    )
 
 
 def _about_claim(url: URL, claim: dict[str, Any], root: Path) -> str:

@@ -73,7 +73,10 @@ class ShardJob(Blamable):
         try:
             report = ShardReport(**json.loads(self.note("done").read_text()))
             for info in report.shards if not self.note("uploaded").exists() else ():
-                is_whole = self.path.stat().st_size == info["bytes"] and self.note("rows").stat().st_size
+                is_whole = (
+                    self.path.stat().st_size == info["bytes"]
+                    and self.note("rows").stat().st_size
+                )
                 if not is_whole or not dali_index_path(self.path).exists():
                     return None
         except (OSError, ValueError, KeyError, TypeError):
@@ -114,7 +117,10 @@ class ShardReport:
         self.rejected += other.rejected
         self.kinds += other.kinds
         self.members += other.members
-        self.histogram = [sum(counts) for counts in zip_longest(self.histogram, other.histogram, fillvalue=0)]
+        self.histogram = [
+            sum(counts)
+            for counts in zip_longest(self.histogram, other.histogram, fillvalue=0)
+        ]
         self.measured += other.measured
         self.read_bytes += other.read_bytes
         self.remarks += other.remarks
@@ -136,7 +142,9 @@ def pack_shard(job: ShardJob) -> ShardReport:
     temporary = job.path.with_name(f"{job.path.name}.{os.getpid()}.tmp")
     with cannot_write("Free some space, or choose another output folder", job.path):
         job.folder.mkdir(exist_ok=True)
-        for unfinished in temporaries(job.folder, [job.path.name]):  # by a worker that died
+        for unfinished in temporaries(
+            job.folder, [job.path.name]
+        ):  # by a worker that died
             unfinished.unlink(missing_ok=True)
         with temporary.open("wb") as file, noted_position(job.position) as note:
             hashed = _HashedFile(file)
@@ -146,11 +154,16 @@ def pack_shard(job: ShardJob) -> ShardReport:
             file.flush()
             os.fsync(file.fileno())
         if packed.members:
-            write_atomically(dali_index_path(job.path), dali_index_text(packed.members).encode("ascii"))
+            write_atomically(
+                dali_index_path(job.path),
+                dali_index_text(packed.members).encode("ascii"),
+            )
             write_atomically(job.note("rows"), packed.index_rows())
             temporary.replace(job.path)
             digest = hashed.hash.hexdigest()
-            info = ShardInfo(job.path.name, len(packed.members), packed.tar.size, digest)
+            info = ShardInfo(
+                job.path.name, len(packed.members), packed.tar.size, digest
+            )
             packed.report.shards.append(asdict(info))
         else:
             temporary.unlink()
@@ -186,7 +199,9 @@ class _HashedFile:
         self._size += len(data)
         if self._size - self._written_back >= _WRITE_BACK_BYTES:
             self._file.flush()
-            start_writeback(self._file.fileno(), self._written_back, self._size - self._written_back)
+            start_writeback(
+                self._file.fileno(), self._written_back, self._size - self._written_back
+            )
             self._written_back = self._size
 
 
@@ -201,13 +216,24 @@ class _Packing:
         self.tar = TarWriter(file)
         self.report = ShardReport()
         pixels = job.encoding.pixels
-        self.histogram = np.zeros(256 * pixels.channels if pixels.dtype == "uint8" else 0, np.int64)
+        self.histogram = np.zeros(
+            256 * pixels.channels if pixels.dtype == "uint8" else 0, np.int64
+        )
 
     def run(self, note: Callable[[int, int], None]) -> None:
         """Packs all samples of the shard, in order."""
         source = self.job.source
-        stay = [self.samples.column(field.name) for field in self.job.fields if kind_of(field).stays_in_shard]
-        reads = list(zip(*(column.to_pylist() for column in (addresses(self.samples), *stay)), strict=True))
+        stay = [
+            self.samples.column(field.name)
+            for field in self.job.fields
+            if kind_of(field).stays_in_shard
+        ]
+        reads = list(
+            zip(
+                *(column.to_pylist() for column in (addresses(self.samples), *stay)),
+                strict=True,
+            )
+        )
         source.expect([address for several in reads for address in several])
         for position, values in enumerate(self.samples.to_pylist()):
             note(position, self.report.read_bytes)
@@ -223,15 +249,21 @@ class _Packing:
                 self._add(values, image, stored)
         note(NOWHERE, self.report.read_bytes)
 
-    def _read(self, address: str, values: dict[str, Any]) -> tuple[StoredImage, list[StoredMember]]:
+    def _read(
+        self, address: str, values: dict[str, Any]
+    ) -> tuple[StoredImage, list[StoredMember]]:
         """Reads and checks one sample: returns its image, and the member of each other field."""
         # SIGALRM's default action ends the process even if C code never returns to Python.
         signal.setitimer(signal.ITIMER_REAL, self.job.time_limit_s)
         try:
             data = self.job.source.read(address)
-            self.report.read_bytes += len(data) if isinstance(data, bytes) else data.nbytes
+            self.report.read_bytes += (
+                len(data) if isinstance(data, bytes) else data.nbytes
+            )
             image = prepare_image(data, values[MEASURED], self.job.encoding)
-            image = fit_annotations(image, data, (values.get(DRAWN_WIDTH, 0), values.get(DRAWN_HEIGHT, 0)))
+            image = fit_annotations(
+                image, data, (values.get(DRAWN_WIDTH, 0), values.get(DRAWN_HEIGHT, 0))
+            )
             stored = []
             for field in self.job.fields:
                 kind = kind_of(field)
@@ -243,7 +275,11 @@ class _Packing:
                     if field.instances_of is not None:
                         value[field.instances_of] = values[field.instances_of]
                 if isinstance(kind, MaskKind):
-                    stored.append(kind.store(field, value, image.placement, self.job.encoding.mask_rules))
+                    stored.append(
+                        kind.store(
+                            field, value, image.placement, self.job.encoding.mask_rules
+                        )
+                    )
                 else:
                     stored.append(kind.store(field, value, image.placement))
         except OSError as error:
@@ -254,9 +290,16 @@ class _Packing:
             signal.setitimer(signal.ITIMER_REAL, 0)
         return image, stored
 
-    def _add(self, values: dict[str, Any], image: StoredImage, stored: list[StoredMember]) -> None:
+    def _add(
+        self, values: dict[str, Any], image: StoredImage, stored: list[StoredMember]
+    ) -> None:
         key = sample_key(self.job.first_row + values[ROW], values[NAME])
-        row: dict[str, Any] = {"key": key, "source": values[NAME], "width": image.width, "height": image.height}
+        row: dict[str, Any] = {
+            "key": key,
+            "source": values[NAME],
+            "width": image.width,
+            "height": image.height,
+        }
         row[POINTS] = image.points or b""
         members = []
         stored = [StoredMember(image.data, image.header, {}), *stored]
@@ -275,7 +318,9 @@ class _Packing:
         self.report.members[image.member] += 1
         self.report.remarks.update(image.remarks)
         for field in self.job.fields:
-            self.report.remarks.update(kind_of(field).remarks(field, values, image.placement))
+            self.report.remarks.update(
+                kind_of(field).remarks(field, values, image.placement)
+            )
         if image.histogram is not None:
             self.histogram += image.histogram
             self.report.measured += 1
@@ -285,7 +330,9 @@ class _Packing:
         schema = index_schema((IMAGE, *self.job.fields))
         if any(row[POINTS] for row in self.rows):
             schema = schema.append(POINTS_COLUMN)
-        batch = pa.record_batch([[row[name] for row in self.rows] for name in schema.names], schema=schema)
+        batch = pa.record_batch(
+            [[row[name] for row in self.rows] for name in schema.names], schema=schema
+        )
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, batch.schema) as writer:
             writer.write_batch(batch)

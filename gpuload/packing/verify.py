@@ -72,35 +72,50 @@ def verify(
         if quarantine is not None:
             write_quarantine(quarantine, [])  # before the work of hours
         where = as_location(folder)
-        sets, faults = _sets_at(where) if isinstance(where, URL) else _sets_in(Path(where))
+        sets, faults = (
+            _sets_at(where) if isinstance(where, URL) else _sets_in(Path(where))
+        )
         found = [_verify_set(one, workers or count_cores(), watch) for one in sets]
         if quarantine is not None:
             write_quarantine(quarantine, [bad for one in found for bad in one.bad])
     return [*faults, *(line for one in found for line in one.lines)]
 
 
-def _verify_set(where: Path | URL, workers: int, watch: Callable[[int, int], None]) -> "Faults":
+def _verify_set(
+    where: Path | URL, workers: int, watch: Callable[[int, int], None]
+) -> "Faults":
     """The faults of one set. What lies at URLs is downloaded into a temporary folder, and verified there."""
     with tempfile.TemporaryDirectory(prefix="gpuload-verify-") as notes:
         scratch, url = Path(notes, "set"), where if isinstance(where, URL) else None
         scratch.mkdir()
         folder = where if isinstance(where, Path) else scratch
-        if url is not None:  # where there is no manifest, that is an error, and no fault
+        if (
+            url is not None
+        ):  # where there is no manifest, that is an error, and no fault
             (scratch / manifest_file.FILE_NAME).write_bytes(manifest_bytes(url))
         try:
             manifest = Manifest.read(folder, url)
             if url is not None:
-                fetch_files(url, scratch, index_file.FILE_NAME, most=manifest.most_beside)
+                fetch_files(
+                    url, scratch, index_file.FILE_NAME, most=manifest.most_beside
+                )
             path = index_path(folder, manifest)
             Index(path, manifest.fields, shards=len(manifest.shards))
         except FormatError as error:
             return Faults([str(error).replace(str(scratch), str(where))])
         lines, digests = list[str](), index_file.index_digests(path)
-        if any(getattr(manifest, name) not in (None, found) for name, found in digests.items()):
-            lines.append(f"{path}: its SHA-256, or those of its parts, are not those in {manifest_file.FILE_NAME}")
+        if any(
+            getattr(manifest, name) not in (None, found)
+            for name, found in digests.items()
+        ):
+            lines.append(
+                f"{path}: its SHA-256, or those of its parts, are not those in {manifest_file.FILE_NAME}"
+            )
         if url is None and (url := shards_root(manifest, folder)) is None:
             known = {shard.name for shard in manifest.shards}
-            others = sorted(one for one in folder.glob("*.tar") if one.name not in known)
+            others = sorted(
+                one for one in folder.glob("*.tar") if one.name not in known
+            )
             lines += [f"{one}: is not in {manifest_file.FILE_NAME}" for one in others]
             unfinished = [*sorted(folder.glob("*.tmp")), *folder.glob(NEXT_NAME)]
             lines += [f"{one}: was left by an interrupted run" for one in unfinished]
@@ -120,20 +135,31 @@ def _verify_set(where: Path | URL, workers: int, watch: Callable[[int, int], Non
                 position=scratch.with_name(f"{number}.position"),
                 time_limit_s=MOST_SECONDS,
             )
-            for number, (name, shard) in enumerate(zip(names, manifest.shards, strict=True))
+            for number, (name, shard) in enumerate(
+                zip(names, manifest.shards, strict=True)
+            )
         ]
         found, blame = dict[int, Faults](), Blame()
 
-        def died(job: VerifyJob, code: int) -> VerifyJob:  # a shard that kills each worker is hashed by one of them
-            return blame.find(job, code) or replace(job, known_bad={NOWHERE: exit_name(code)})
+        def died(
+            job: VerifyJob, code: int
+        ) -> VerifyJob:  # a shard that kills each worker is hashed by one of them
+            return blame.find(job, code) or replace(
+                job, known_bad={NOWHERE: exit_name(code)}
+            )
 
-        with Workers[VerifyJob, Faults](max(1, min(workers, len(jobs))), verify_shard, False) as processes:
+        with Workers[VerifyJob, Faults](
+            max(1, min(workers, len(jobs))), verify_shard, False
+        ) as processes:
             for job, result in processes.run(jobs, died):
                 found[job.number] = result
                 watch(len(found), len(jobs))
         results = [found[number] for number in sorted(found)]
         lines += [line for result in results for line in result.lines]
-        return Faults([line.replace(str(scratch), str(url)) for line in lines], [b for r in results for b in r.bad])
+        return Faults(
+            [line.replace(str(scratch), str(url)) for line in lines],
+            [b for r in results for b in r.bad],
+        )
 
 
 def _sets_in(root: Path) -> tuple[list[Path | URL], list[str]]:
@@ -145,7 +171,9 @@ def _sets_in(root: Path) -> tuple[list[Path | URL], list[str]]:
         return [root], []
     others = (path for path in root.iterdir() if path.is_dir() and path not in splits)
     lone = sorted(path for path in others if any(path.glob("*.tar")))
-    return [*splits], [f"{path}: holds shards but no {manifest_file.FILE_NAME}" for path in lone]
+    return [*splits], [
+        f"{path}: holds shards but no {manifest_file.FILE_NAME}" for path in lone
+    ]
 
 
 def _sets_at(url: URL) -> tuple[list[Path | URL], list[str]]:
@@ -156,8 +184,14 @@ def _sets_at(url: URL) -> tuple[list[Path | URL], list[str]]:
     except (ArgumentError, RemoteError):
         return [url], []
     ends = [name.removesuffix(f"/{manifest_file.FILE_NAME}") for name in found]
-    splits = [one for one, name in zip(ends, found, strict=True) if one != name and "/" not in one]
-    return [url] if manifest_file.FILE_NAME in found or not splits else [url / split for split in splits], []
+    splits = [
+        one
+        for one, name in zip(ends, found, strict=True)
+        if one != name and "/" not in one
+    ]
+    return [url] if manifest_file.FILE_NAME in found or not splits else [
+        url / split for split in splits
+    ], []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +270,10 @@ def _verify(job: VerifyJob, bad: list[Quarantined]) -> Iterator[str]:
     rows = Index(job.index, job.fields).shard(job.number)
     keys, damage = rows.column("key").to_pylist(), list[Damage]()
     samples = list(group_members(read_members(path, damage=damage)))
-    yield from (f"{path}: bytes {part.start:,} to {part.end:,} are damaged: {part.fault}" for part in damage)
+    yield from (
+        f"{path}: bytes {part.start:,} to {part.end:,} are damaged: {part.fault}"
+        for part in damage
+    )
     if job.partial:
         indexed = set(keys)
         samples = [(key, members) for key, members in samples if key in indexed]
@@ -254,33 +291,53 @@ def _verify(job: VerifyJob, bad: list[Quarantined]) -> Iterator[str]:
 
 
 def _verify_samples(
-    job: VerifyJob, bad: list[Quarantined], rows: pa.RecordBatch, samples: Sequence[Sequence[Member]]
+    job: VerifyJob,
+    bad: list[Quarantined],
+    rows: pa.RecordBatch,
+    samples: Sequence[Sequence[Member]],
 ) -> Iterator[str]:
     with open_regular(job.path) as file, noted_position(job.position) as note:
-        for number, (row, members) in enumerate(zip(rows.to_pylist(), samples, strict=True)):
+        for number, (row, members) in enumerate(
+            zip(rows.to_pylist(), samples, strict=True)
+        ):
             if number in job.known_bad:
                 lines = [job.known_bad[number]]
             else:
                 note(number, 0)
-                signal.setitimer(signal.ITIMER_REAL, job.time_limit_s)  # its action is to end the process
+                signal.setitimer(
+                    signal.ITIMER_REAL, job.time_limit_s
+                )  # its action is to end the process
                 lines = _faults(job, row, members, file)
                 signal.setitimer(signal.ITIMER_REAL, 0)
             yield from (f"{job.path}: sample {row['key']!r}: {line}" for line in lines)
             if lines:
                 at = row["image_offset"], row["image_bytes"]
-                bad.append(Quarantined(row["key"], job.path.name, *at, "; ".join(lines)))
+                bad.append(
+                    Quarantined(row["key"], job.path.name, *at, "; ".join(lines))
+                )
         note(NOWHERE, 0)
 
 
-def _faults(job: VerifyJob, row: dict[str, Any], members: Sequence[Member], file: BinaryIO) -> list[str]:
+def _faults(
+    job: VerifyJob, row: dict[str, Any], members: Sequence[Member], file: BinaryIO
+) -> list[str]:
     faults = []
     for one in job.fields:
         offset, size = row[one.offset_column], row[one.bytes_column]
         if not size and row.get(one.name) == "" and offset == row["image_offset"]:
             continue  # a caption that the sample lacks, as `index` wrote until 2026-11
-        member = next((m for m in members if m.offset <= offset and offset + size == m.offset + m.size), None)
+        member = next(
+            (
+                m
+                for m in members
+                if m.offset <= offset and offset + size == m.offset + m.size
+            ),
+            None,
+        )
         if member is None or split_name(member.name)[1] not in one.member.split(";"):
-            faults.append(f"there is no {one.name} at the offset in the index (byte {offset:,})")
+            faults.append(
+                f"there is no {one.name} at the offset in the index (byte {offset:,})"
+            )
             continue
         content = os.pread(file.fileno(), member.size, member.offset)
         if fault := _content_fault(one, row, content, offset - member.offset):
@@ -293,23 +350,34 @@ def _faults(job: VerifyJob, row: dict[str, Any], members: Sequence[Member], file
 def _are_false(row: dict[str, Any], content: bytes) -> bool:
     """Whether a row has seek points that are not those of its image."""
     points: bytes = row.get(POINTS, b"")
-    return bool(points) and not points_hold(content, points, row["height"], row["width"])
+    return bool(points) and not points_hold(
+        content, points, row["height"], row["width"]
+    )
 
 
-def _content_fault(field: Field, row: dict[str, Any], content: bytes, header: int) -> str:
+def _content_fault(
+    field: Field, row: dict[str, Any], content: bytes, header: int
+) -> str:
     try:
         most = max(row["width"] * row["height"], MAX_PIXELS)
-        return kind_of(field).find_fault(field, row, content, header, lambda image: _image_size(image, field, most))
+        return kind_of(field).find_fault(
+            field, row, content, header, lambda image: _image_size(image, field, most)
+        )
     except DecodeError as error:
         return f"cannot be decoded: {str(error).removeprefix('cannot be decoded: ')}"
-    except Exception as error:  # parsers and decoders may raise anything on damaged bytes
+    except (
+        Exception
+    ) as error:  # parsers and decoders may raise anything on damaged bytes
         return f"cannot be read: {error}"
 
 
 def _image_size(content: bytes, field: Field, max_pixels: int) -> WidthHeight:
     pixels = Pixels.of_field(field)
     mode = "RGB" if field.kind != "image" else pixels.mode
-    stored = prepare_image(content, encoding=Encoding(max_pixels=max_pixels, mode=mode, keep=tuple(ENCODINGS)))
+    stored = prepare_image(
+        content,
+        encoding=Encoding(max_pixels=max_pixels, mode=mode, keep=tuple(ENCODINGS)),
+    )
     if mode != "RGB" and stored.kind != KEPT:
         raise DecodeError(f"it is not of mode {pixels.mode}, or not as it was packed")
     return stored.width, stored.height

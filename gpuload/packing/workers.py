@@ -32,8 +32,16 @@ Result = TypeVar("Result")
 Blamed = TypeVar("Blamed", bound="Blamable")
 
 MOST_DEATHS = 100  # of workers without an image to blame; more suggest a problem of the machine or the caller
-NOWHERE = -1  # the worker is not processing a sample: it is starting or closing the shard
-_FORMATS = ("Bmp", "Gif", "Jpeg", "Ppm", "Png")  # the plugins that Pillow imports when it opens its first image
+NOWHERE = (
+    -1
+)  # the worker is not processing a sample: it is starting or closing the shard
+_FORMATS = (
+    "Bmp",
+    "Gif",
+    "Jpeg",
+    "Ppm",
+    "Png",
+)  # the plugins that Pillow imports when it opens its first image
 _PRELOAD = ["gpuload.packing.shard", *(f"PIL.{name}ImagePlugin" for name in _FORMATS)]
 _POLL_S = 0.1  # between two calls of `watch`
 _POSITION = struct.Struct("<qq")
@@ -53,7 +61,9 @@ class Workers(Generic[Task, Result]):
     need_main: whether tasks contain objects defined in the main module, which workers must then import.
     """
 
-    def __init__(self, count: int, function: Callable[[Task], Result], need_main: bool = True) -> None:
+    def __init__(
+        self, count: int, function: Callable[[Task], Result], need_main: bool = True
+    ) -> None:
         self._count, self._function, self._need_main = count, function, need_main
         self._workers: list[Worker] = []
 
@@ -94,7 +104,13 @@ class Workers(Generic[Task, Result]):
             watch(self._busy())
 
     def _start(self) -> Worker:
-        return Worker(start_server, _prepare_worker, self._function, name="gpuload-pack", need_main=self._need_main)
+        return Worker(
+            start_server,
+            _prepare_worker,
+            self._function,
+            name="gpuload-pack",
+            need_main=self._need_main,
+        )
 
     def _busy(self) -> list[Task]:
         return [worker.task for worker in self._workers if worker.task is not None]
@@ -110,7 +126,9 @@ class Workers(Generic[Task, Result]):
         self._workers.clear()
 
 
-def _prepare_worker(pipe: Connection, function: Callable[[Task], Result]) -> Callable[[Task], Result]:
+def _prepare_worker(
+    pipe: Connection, function: Callable[[Task], Result]
+) -> Callable[[Task], Result]:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     # Pillow warns about unusual files, and its C libraries write to stderr; the result says all that matters.
     warnings.simplefilter("ignore")
@@ -159,7 +177,9 @@ class Blame:
     """Finds the sample that killed a worker; called, it gives the job to run instead."""
 
     def __init__(self) -> None:
-        self._killed: set[tuple[Path, int]] = set()  # positions at which a worker received SIGKILL once
+        self._killed: set[tuple[Path, int]] = (
+            set()
+        )  # positions at which a worker received SIGKILL once
         self._unexplained = 0
 
     def find(self, job: Blamed, code: int) -> Blamed | None:
@@ -218,7 +238,9 @@ def prepare_source(source: Source, scratch: Path) -> Source:
             f"({exit_name(code)}). It is damaged, or memory ran out: copy or write it again"
         )
 
-    with Workers[tuple[Source, Path], Source](1, _prepare, type(source).__module__ == "__main__") as workers:
+    with Workers[tuple[Source, Path], Source](
+        1, _prepare, type(source).__module__ == "__main__"
+    ) as workers:
         ((_, prepared),) = workers.run([task], died)
     return prepared
 

@@ -101,8 +101,15 @@ class MemberViews(Sequence[U8]):
     (N,), the member's bytes in its shard.
     """
 
-    def __init__(self, shards: Sequence[U8], shard_of: I64, starts: I64, stops: I64) -> None:
-        self._shards, self._shard_of, self._starts, self._stops = shards, shard_of, starts, stops
+    def __init__(
+        self, shards: Sequence[U8], shard_of: I64, starts: I64, stops: I64
+    ) -> None:
+        self._shards, self._shard_of, self._starts, self._stops = (
+            shards,
+            shard_of,
+            starts,
+            stops,
+        )
 
     def __len__(self) -> int:
         return len(self._shard_of)
@@ -115,9 +122,14 @@ class MemberViews(Sequence[U8]):
 
     def take(self, rows: I64 | slice) -> "MemberViews":
         """The members at these rows."""
-        return MemberViews(self._shards, self._shard_of[rows], self._starts[rows], self._stops[rows])
+        return MemberViews(
+            self._shards, self._shard_of[rows], self._starts[rows], self._stops[rows]
+        )
 
     def __iter__(self) -> Iterator[U8]:
-        shards, ends = self._shards, zip(self._starts.tolist(), self._stops.tolist(), strict=True)
+        shards, ends = (
+            self._shards,
+            zip(self._starts.tolist(), self._stops.tolist(), strict=True),
+        )
         for shard, (start, stop) in zip(self._shard_of.tolist(), ends, strict=True):
             yield shards[shard][start:stop]

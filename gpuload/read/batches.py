@@ -21,7 +21,15 @@ from gpuload.disk.dataset import Dataset, refuse_large
 from gpuload.draws import BATCH, each_key, make_key
 from gpuload.fields.images import POINTS, has_points
 from gpuload.fields.rows import merge, take
-from gpuload.order.stream import BucketedStream, BucketPlan, Epochs, Members, Part, Stream, before
+from gpuload.order.stream import (
+    BucketedStream,
+    BucketPlan,
+    Epochs,
+    Members,
+    Part,
+    Stream,
+    before,
+)
 from gpuload.read.batch import Batch, EncodedBatch
 from gpuload.read.reader import Reader
 from gpuload.types import I64, U64, Bools
@@ -58,23 +66,35 @@ class BatchReader:
         self._prepare = prepare
         if decodes and any(has_points(dataset.schema) for dataset in datasets):
             columns = (*columns, POINTS)
-        self._readers = [Reader(dataset, columns, [*members, *masks], dataset.verify) for dataset in datasets]
+        self._readers = [
+            Reader(dataset, columns, [*members, *masks], dataset.verify)
+            for dataset in datasets
+        ]
         # Costs nothing if the manifests rule larger images out.
         self._checks_sizes = decodes and any(
-            not 0 < one.manifest.width * one.manifest.height <= one.max_pixels for one in datasets
+            not 0 < one.manifest.width * one.manifest.height <= one.max_pixels
+            for one in datasets
         )
         self._datasets, self._stream, self._masks = datasets, make_stream(), masks
         self._is_remote = any(dataset.cache is not None for dataset in datasets)
 
-    def batches(self, parts: Iterator[Part], augments: Sequence[Augment]) -> Iterator[Batch]:
+    def batches(
+        self, parts: Iterator[Part], augments: Sequence[Augment]
+    ) -> Iterator[Batch]:
         """Starts a loop and reads some parts at a time, as `read`."""
         self.begin()
         some: list[Part] = []
         samples, enough = 0, 1 if self._is_remote else _READ_AT_ONCE
         for part in parts:
             # Without waiting for the shards of later ones.
-            adjoins = bool(some) and part.first == some[-1].last and part.share == some[-1].share
-            if some and not (adjoins and (not self._is_remote or self._is_downloaded(part))):
+            adjoins = (
+                bool(some)
+                and part.first == some[-1].last
+                and part.share == some[-1].share
+            )
+            if some and not (
+                adjoins and (not self._is_remote or self._is_downloaded(part))
+            ):
                 yield from self.read(some, augments)
                 some, samples = [], 0
             some.append(part)
@@ -91,7 +111,9 @@ class BatchReader:
         usable = [reader.begin() for reader in self._readers]
         return all(usable)
 
-    def read(self, parts: Sequence[Part], augments: Sequence[Augment]) -> Iterator[Batch]:
+    def read(
+        self, parts: Sequence[Part], augments: Sequence[Augment]
+    ) -> Iterator[Batch]:
         """A batch for each of some parts that adjoin, read together and divided afterwards.
 
         augments: each makes a view of every batch.
@@ -103,28 +125,53 @@ class BatchReader:
         while batches:  # no variable keeps a batch while the next one is read
             begun = time.perf_counter() - each_s
             prepared = [self._prepare(batches.popleft())]
-            yield replace(prepared.pop(), read_s=time.perf_counter() - begun, download_s=download_s)
+            yield replace(
+                prepared.pop(),
+                read_s=time.perf_counter() - begun,
+                download_s=download_s,
+            )
 
     def _is_downloaded(self, part: Part) -> bool:
         """Whether a part can be read without waiting for a download."""
         slices = self._stream.slices(part.first, part.last, part.share)
-        return all(self._readers[one.source].is_here(one.order, one.start, one.stop) for one in slices)
+        return all(
+            self._readers[one.source].is_here(one.order, one.start, one.stop)
+            for one in slices
+        )
 
-    def _read(self, parts: Sequence[Part], augments: Sequence[Augment]) -> Iterator[Batch]:
+    def _read(
+        self, parts: Sequence[Part], augments: Sequence[Augment]
+    ) -> Iterator[Batch]:
         slices = self._stream.slices(parts[0].first, parts[-1].last, parts[0].share)
         drawn = []
         for one in slices:
             encoded = self._readers[one.source].read(one.order, one.start, one.stop)
-            repeats, tiles, within = one.order.repeats(one.start, one.stop), self._datasets[one.source].tiling, None
+            repeats, tiles, within = (
+                one.order.repeats(one.start, one.stop),
+                self._datasets[one.source].tiling,
+                None,
+            )
             if tiles is not None:
                 within = tiles.within(one.order[one.start : one.stop], encoded.sizes)
-            drawn.append(self._draw(encoded, augments, (one.source, one.seed, one.epoch), repeats, within))
+            drawn.append(
+                self._draw(
+                    encoded,
+                    augments,
+                    (one.source, one.seed, one.epoch),
+                    repeats,
+                    within,
+                )
+            )
         # Usually there is one slice, and nothing is copied.
-        merged = drawn[0] if len(drawn) == 1 else merge(drawn, [one.rows for one in slices])
+        merged = (
+            drawn[0] if len(drawn) == 1 else merge(drawn, [one.rows for one in slices])
+        )
         begin = end = 0
         for part in parts:
             begin, end = end, end + part.samples
-            yield self._make(take(merged, slice(begin, end)) if len(parts) > 1 else merged, part.stop)
+            yield self._make(
+                take(merged, slice(begin, end)) if len(parts) > 1 else merged, part.stop
+            )
 
     def _draw(
         self,
@@ -160,7 +207,16 @@ class BatchReader:
     def _make(self, drawn: _Drawn, stop: int, bucket: int | None = None) -> Batch:
         encoded, views, sources, keys = drawn
         masks = tuple(encoded.members[name] for name in self._masks)
-        return Batch(encoded, masks, views, sources, keys, stop, bucket=bucket, image_bytes=encoded.bytes)
+        return Batch(
+            encoded,
+            masks,
+            views,
+            sources,
+            keys,
+            stop,
+            bucket=bucket,
+            image_bytes=encoded.bytes,
+        )
 
     def disk_s(self) -> float:
         """Total busy time of the read-ahead threads so far, in seconds."""
@@ -186,22 +242,32 @@ class BatchReader:
             reader.close()
 
 
-def check_space(datasets: Sequence[Dataset], window: int, batch_size: int, lanes: int = 1) -> None:
+def check_space(
+    datasets: Sequence[Dataset], window: int, batch_size: int, lanes: int = 1
+) -> None:
     """Raises ArgumentError if the shards in use at a time do not fit into the cache of a remote set.
 
     lanes: the number of lanes that this node reads.
     """
     for dataset in datasets:
         if dataset.cache is not None:
-            sizes = sorted((shard.bytes for shard in dataset.manifest.shards), reverse=True)
+            sizes = sorted(
+                (shard.bytes for shard in dataset.manifest.shards), reverse=True
+            )
             # Two windows, and the shards read at once, the first of which may begin with its last sample.
             samples = (batch_size + _READ_AT_ONCE) * len(dataset.shard_paths)
             spanned = -(-samples // max(1, int(dataset.first_samples[-1])))
-            windows = f"two windows of {counted(window, 'shard')}" + (f" in each of {lanes} lanes" if lanes > 1 else "")
-            dataset.cache.require(sum(sizes[: 2 * window * lanes + spanned]), windows, window > 1)
+            windows = f"two windows of {counted(window, 'shard')}" + (
+                f" in each of {lanes} lanes" if lanes > 1 else ""
+            )
+            dataset.cache.require(
+                sum(sizes[: 2 * window * lanes + spanned]), windows, window > 1
+            )
 
 
-def read_alone(open_reader: Callable[[], BatchReader], augments: Sequence[Augment], position: int) -> Batch:
+def read_alone(
+    open_reader: Callable[[], BatchReader], augments: Sequence[Augment], position: int
+) -> Batch:
     """The sample at a position of the stream, which replaces undecodable ones.
 
     This is rare and may happen in any thread, so it uses a separate reader.
@@ -227,9 +293,16 @@ class BucketedReader(BatchReader):
         **options: Any,
     ) -> None:
         super().__init__(datasets, make_stream, *fields, **options)
-        self._bucketed, self._output_sizes = BucketedStream(self._stream, plan, epochs), plan.sizes
-        self._fronts: dict[int, tuple[int, int]] = {}  # of each data set, the pass and the window that is read
-        self._held: dict[int, EncodedBatch] = {}  # one sample each, by its position in the stream
+        self._bucketed, self._output_sizes = (
+            BucketedStream(self._stream, plan, epochs),
+            plan.sizes,
+        )
+        self._fronts: dict[
+            int, tuple[int, int]
+        ] = {}  # of each data set, the pass and the window that is read
+        self._held: dict[
+            int, EncodedBatch
+        ] = {}  # one sample each, by its position in the stream
         self._position = 0
         self._holds = self._is_first = False
         self._sized: tuple[Sequence[Augment], dict[int, tuple[Augment, ...]]] = ((), {})
@@ -243,7 +316,9 @@ class BucketedReader(BatchReader):
     def _is_downloaded(self, part: Part) -> bool:
         return False  # its windows are unknown before it is drawn
 
-    def _read(self, parts: Sequence[Part], augments: Sequence[Augment]) -> Iterator[Batch]:
+    def _read(
+        self, parts: Sequence[Part], augments: Sequence[Augment]
+    ) -> Iterator[Batch]:
         return (self._read_part(part, augments) for part in parts)
 
     def _read_part(self, part: Part, augments: Sequence[Augment]) -> Batch:
@@ -258,8 +333,12 @@ class BucketedReader(BatchReader):
         sized = self._sized[1].get(batch.bucket)
         if sized is None:
             size = self._output_sizes[batch.bucket]
-            sized = self._sized[1][batch.bucket] = tuple(augment.for_size(size) for augment in augments)
-        guides = members if len(members) else batch.members[-1:]  # even an empty part needs a window
+            sized = self._sized[1][batch.bucket] = tuple(
+                augment.for_size(size) for augment in augments
+            )
+        guides = (
+            members if len(members) else batch.members[-1:]
+        )  # even an empty part needs a window
         passes, rows = [], []
         for source in np.unique(guides["source"]).tolist():
             self._advance(source, guides[guides["source"] == source])
@@ -267,10 +346,17 @@ class BucketedReader(BatchReader):
             for epoch in np.unique(members["epoch"][of_source]).tolist() or [0]:
                 at = of_source[members["epoch"][of_source] == epoch]
                 seed, _ = self._bucketed.stream.order(source, epoch)
-                encoded, repeats = self._gather(source, members[at]), members["repeat"][at].astype(np.int64)
-                passes.append(self._draw(encoded, sized, (source, seed, epoch), repeats))
+                encoded, repeats = (
+                    self._gather(source, members[at]),
+                    members["repeat"][at].astype(np.int64),
+                )
+                passes.append(
+                    self._draw(encoded, sized, (source, seed, epoch), repeats)
+                )
                 rows.append(at)
-        return self._make(passes[0] if len(passes) == 1 else merge(passes, rows), stop, batch.bucket)
+        return self._make(
+            passes[0] if len(passes) == 1 else merge(passes, rows), stop, batch.bucket
+        )
 
     def _gather(self, source: int, members: Members) -> EncodedBatch:
         """Samples from the window, or else from the copies."""
@@ -280,7 +366,10 @@ class BucketedReader(BatchReader):
         if not len(copied):
             return encoded
         self._hold(source, members[copied])
-        copies = [self._held.pop(position) for position in members["position"][copied].tolist()]
+        copies = [
+            self._held.pop(position)
+            for position in members["position"][copied].tolist()
+        ]
         whole: EncodedBatch = merge([encoded, *copies], [here, *copied[:, None]])
         return whole
 
@@ -288,7 +377,9 @@ class BucketedReader(BatchReader):
         """bool (n,): whether samples are in the current window."""
         epoch, window = self._fronts[source]
         starts = self._bucketed.stream.order(source, epoch)[1].window_starts
-        return before(members, epoch, starts[window + 1]) & ~before(members, epoch, starts[window])
+        return before(members, epoch, starts[window + 1]) & ~before(
+            members, epoch, starts[window]
+        )
 
     def _advance(self, source: int, members: Members) -> None:
         """Moves to the window of a batch's last sample, and copies samples that are needed later."""
@@ -300,18 +391,29 @@ class BucketedReader(BatchReader):
                 waiting = self._bucketed.waiting()
                 if self._is_first:  # not reached by an earlier loop
                     wanted = set(waiting["position"].tolist())
-                    self._held = {position: one for position, one in self._held.items() if position in wanted}
+                    self._held = {
+                        position: one
+                        for position, one in self._held.items()
+                        if position in wanted
+                    }
                     self._is_first = False
                 left = waiting[waiting["source"] == source]
-                self._hold(source, left[before(left, epoch, int(order.window_starts[front[1]]))])
+                self._hold(
+                    source,
+                    left[before(left, epoch, int(order.window_starts[front[1]]))],
+                )
             self._fronts[source] = front
         epoch, window = self._fronts[source]
-        self._readers[source].enter(self._bucketed.stream.order(source, epoch)[1], window, window)
+        self._readers[source].enter(
+            self._bucketed.stream.order(source, epoch)[1], window, window
+        )
 
     def _hold(self, source: int, members: Members) -> None:
         """Copies the samples that are not copied yet."""
         positions = members["position"].tolist()
-        new = [row for row, position in enumerate(positions) if position not in self._held]
+        new = [
+            row for row, position in enumerate(positions) if position not in self._held
+        ]
         if new:
             copies = self._readers[source].copy(members["sample"][new])
             self._held.update(zip((positions[row] for row in new), copies, strict=True))

@@ -76,7 +76,12 @@ def find_fault(owner: object) -> tuple[Path, int] | None:
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_int64]
+_libc.mmap.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    *[ctypes.c_int] * 3,
+    ctypes.c_int64,
+]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
@@ -98,7 +103,11 @@ class MappedFile:
             handle = file.fileno()
             self.stamp = os.fstat(handle)
             size = self.stamp.st_size
-            address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, handle, 0) if size else 0
+            address = (
+                _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, handle, 0)
+                if size
+                else 0
+            )
             if address == _FAILED:
                 raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         memory = _Memory(address, size)
@@ -113,7 +122,12 @@ class _Memory:
     """The object that arrays reference."""
 
     def __init__(self, address: int, size: int) -> None:
-        about = {"data": (address, True), "shape": (size,), "typestr": "|u1", "version": 3}
+        about = {
+            "data": (address, True),
+            "shape": (size,),
+            "typestr": "|u1",
+            "version": 3,
+        }
         self.__array_interface__: dict[str, Any] = about
 
 

@@ -44,7 +44,9 @@ class ReadAhead:
 
     def __init__(self, verify: bool = False) -> None:
         self._verify = verify
-        self._verified: set[tuple[int, int]] = set()  # number and modification time of verified shards
+        self._verified: set[tuple[int, int]] = (
+            set()
+        )  # number and modification time of verified shards
         # No lock is shared with the thread: Ctrl-C between acquiring a lock and entering its `with` would leave it
         # locked, and a forked child would inherit it.
         self._jobs: dict[MappedShard, _Job] = {}
@@ -60,7 +62,9 @@ class ReadAhead:
 
     def forget_errors(self) -> None:
         """Makes the next request of a failed shard retry it."""
-        self._jobs = {shard: job for shard, job in self._jobs.items() if job.error is None}
+        self._jobs = {
+            shard: job for shard, job in self._jobs.items() if job.error is None
+        }
 
     def want(self, shards: Iterable[MappedShard]) -> None:
         """Reads these shards in this order, after those requested before; cancels all others."""
@@ -98,7 +102,9 @@ class ReadAhead:
     def stop(self) -> None:
         """Ends the thread; `want` starts a new one."""
         thread, self._thread = self._thread, None
-        if thread is not None and os.getpid() == self._process:  # a forked child has no such thread
+        if (
+            thread is not None and os.getpid() == self._process
+        ):  # a forked child has no such thread
             for job in self._jobs.values():
                 job.wanted = False
             self._queue.put(None)
@@ -111,14 +117,22 @@ class ReadAhead:
         """The job of a shard, which is requested now if it was not before."""
         if (known := self._jobs.get(shard)) is not None:
             return known
-        job = _Job(shard, self._verify and (shard.number, shard.changed_ns) not in self._verified)
+        job = _Job(
+            shard,
+            self._verify and (shard.number, shard.changed_ns) not in self._verified,
+        )
         self._queue.put(job)
         if self._thread is None:
             self._thread = threading.Thread(
-                target=_run, args=(self._queue, self._verified, self._busy), name="gpuload-read-ahead", daemon=True
+                target=_run,
+                args=(self._queue, self._verified, self._busy),
+                name="gpuload-read-ahead",
+                daemon=True,
             )
             self._thread.start()
-        self._jobs[shard] = job  # not before it is queued: nothing would run it after Ctrl-C
+        self._jobs[shard] = (
+            job  # not before it is queued: nothing would run it after Ctrl-C
+        )
         return job
 
 
@@ -154,7 +168,9 @@ class _Stopwatch:
     seconds = 0.0
 
 
-def _run(queue: "SimpleQueue[_Job | None]", verified: set[tuple[int, int]], busy: _Stopwatch) -> None:
+def _run(
+    queue: "SimpleQueue[_Job | None]", verified: set[tuple[int, int]], busy: _Stopwatch
+) -> None:
     while (job := queue.get()) is not None:
         begun = time.perf_counter()
         job.run(verified)
@@ -162,7 +178,9 @@ def _run(queue: "SimpleQueue[_Job | None]", verified: set[tuple[int, int]], busy
         del job  # a waiting thread must not keep a shard mapped
 
 
-_LEAST_AHEAD = 8  # shards: with windows of one or two, fetching only the next window would be late
+_LEAST_AHEAD = (
+    8  # shards: with windows of one or two, fetching only the next window would be late
+)
 
 
 class Reader:
@@ -195,16 +213,27 @@ class Reader:
         mapped_file.install()
         index = dataset.index
         if index.parts is None:
-            slot = mapped_file.protect(index.path, index.bytes.address, index.bytes.size, self._index_owner)
+            slot = mapped_file.protect(
+                index.path, index.bytes.address, index.bytes.size, self._index_owner
+            )
             weakref.finalize(self, mapped_file.release, slot).atexit = False
         self._store = dataset.open_store(verify == "downloads")
-        self._parts, self._waiter = index.parts, Waiter()  # rows of the index that are not local, and waits for them
+        self._parts, self._waiter = (
+            index.parts,
+            Waiter(),
+        )  # rows of the index that are not local, and waits for them
         self._window = Window(dataset, (), {}, self._owner, self._store)
         self._entered: tuple[EpochOrder, int, int, object] | None = None
-        self._needed: list[int] = []  # shards of the current windows, without those of the next one
+        self._needed: list[
+            int
+        ] = []  # shards of the current windows, without those of the next one
         self._looked = 0.0
-        self.ahead = ReadAhead(verify == "sha256" and dataset.cache is None)  # otherwise the store verifies
-        weakref.finalize(self, self.ahead.stop)  # the thread must not outlive a reader that was not closed
+        self.ahead = ReadAhead(
+            verify == "sha256" and dataset.cache is None
+        )  # otherwise the store verifies
+        weakref.finalize(
+            self, self.ahead.stop
+        )  # the thread must not outlive a reader that was not closed
 
     @property
     def download_s(self) -> float:
@@ -241,14 +270,22 @@ class Reader:
     def is_here(self, order: EpochOrder, start: int, stop: int) -> bool:
         """Whether `read` would not wait for a download."""
         first, last = order.window_at(start), order.window_at(max(start, stop - 1))
-        if self._entered is not None and self._entered[0] is order and self._entered[1] <= first:
+        if (
+            self._entered is not None
+            and self._entered[0] is order
+            and self._entered[1] <= first
+        ):
             first = max(first, self._entered[2] + 1)
         shards = _shards_of(order, first, last + 1)
-        return all(number in self._window.shards or self._is_ready(number) for number in shards)
+        return all(
+            number in self._window.shards or self._is_ready(number) for number in shards
+        )
 
     def gather(self, samples: I64) -> EncodedBatch:
         """Samples of the current windows."""
-        return self._window.read(self._dataset.stored_samples(samples), self._columns, self._members)
+        return self._window.read(
+            self._dataset.stored_samples(samples), self._columns, self._members
+        )
 
     def enter(self, order: EpochOrder, first: int, last: int) -> None:
         """Maps these windows of an order for `gather`, and the next one if it is local, unless they are mapped.
@@ -259,7 +296,10 @@ class Reader:
         place = (order, first, last, self._owner)
         with self._explained():
             if self._entered != place:
-                upcoming, needed = order.upcoming(first), _shards_of(order, first, last + 1)
+                upcoming, needed = (
+                    order.upcoming(first),
+                    _shards_of(order, first, last + 1),
+                )
                 self._store.plan(upcoming, len(needed))
                 self._fetch_rows(needed, upcoming)
                 following = filter(self._is_ready, order.following(last).tolist())
@@ -270,7 +310,9 @@ class Reader:
             self.ahead.check([self._window.shards[number] for number in self._needed])
 
     def _is_ready(self, number: int) -> bool:
-        return self._store.ready(number) and (self._parts is None or self._parts.has(number))
+        return self._store.ready(number) and (
+            self._parts is None or self._parts.has(number)
+        )
 
     def _fetch_rows(self, numbers: Sequence[int], upcoming: Iterable[int] = ()) -> None:
         """Waits for the rows of these shards, if they are not all local, and starts to fetch the following ones: they
@@ -301,23 +343,37 @@ class Reader:
         stored = self._dataset.stored_samples(samples)
         shards = self._dataset.shards_of(stored)
         copies: dict[int, EncodedBatch] = {}
-        missing = [number for number in dict.fromkeys(shards.tolist()) if number not in self._window.shards]
+        missing = [
+            number
+            for number in dict.fromkeys(shards.tolist())
+            if number not in self._window.shards
+        ]
         if missing:
             self._store.plan(missing)
             self._fetch_rows(missing)
             self._entered = None  # so that it plans again
         with self._explained():
-            self._copy(self._window, stored, np.flatnonzero(~np.isin(shards, missing)), copies)
+            self._copy(
+                self._window, stored, np.flatnonzero(~np.isin(shards, missing)), copies
+            )
             for number in missing:
                 window = Window(self._dataset, [number], {}, self._owner, self._store)
                 self.ahead.check_once(window.shards[number])
                 self._copy(window, stored, np.flatnonzero(shards == number), copies)
         return [copies[row] for row in range(len(samples))]
 
-    def _copy(self, window: Window, stored: I64, rows: I64, copies: dict[int, EncodedBatch]) -> None:
+    def _copy(
+        self, window: Window, stored: I64, rows: I64, copies: dict[int, EncodedBatch]
+    ) -> None:
         """Copies the samples at these rows from a window into `copies`, by row."""
         if len(rows):
-            copies.update(zip(rows.tolist(), window.copy(stored[rows], self._columns, self._members), strict=True))
+            copies.update(
+                zip(
+                    rows.tolist(),
+                    window.copy(stored[rows], self._columns, self._members),
+                    strict=True,
+                )
+            )
             self.check()  # before the shards and their faults may be released
             self._look(window)
 
@@ -365,11 +421,16 @@ class Reader:
         self._look(self._window)  # the last check of released shards
         shards = self._window.shards
         known = {
-            number: shards[number] for number in numbers if number in shards and shards[number].owner is self._owner
+            number: shards[number]
+            for number in numbers
+            if number in shards and shards[number].owner is self._owner
         }
         # The others are released before new ones are opened, so that the cache need not hold both.
         del shards
-        self._entered, self._window = None, Window(self._dataset, known, known, self._owner, self._store)
+        self._entered, self._window = (
+            None,
+            Window(self._dataset, known, known, self._owner, self._store),
+        )
         self.ahead.want(known.values())
         window = Window(self._dataset, numbers, known, self._owner, self._store)
         self.ahead.want([window.shards[number] for number in numbers])
@@ -386,7 +447,13 @@ class Reader:
 
 def _shards_of(order: EpochOrder, first: int, stop: int) -> list[int]:
     """The distinct shards of these windows."""
-    return list(dict.fromkeys(int(shard) for window in range(first, stop) for shard in order.window_shards(window)))
+    return list(
+        dict.fromkeys(
+            int(shard)
+            for window in range(first, stop)
+            for shard in order.window_shards(window)
+        )
+    )
 
 
 def _describe(path: Path, at: int) -> str:

@@ -39,7 +39,9 @@ class MappedShard:
         ShardError: it cannot be read, or does not match the index.
     """
 
-    def __init__(self, dataset: Dataset, number: int, owner: object, store: Store) -> None:
+    def __init__(
+        self, dataset: Dataset, number: int, owner: object, store: Store
+    ) -> None:
         self.number, self.path, self.owner = number, dataset.shard_paths[number], owner
         self.rows = checked_rows(dataset, number)
         self._lease = store.open(number)
@@ -55,7 +57,9 @@ class MappedShard:
         if dataset.cache is not None:  # a shard is checked after each download
             self._times[number] = self.changed_ns
         if self.changed_ns != self._times[number]:
-            self._accept_or_refuse(self._stamp, "was replaced since the data set was opened")
+            self._accept_or_refuse(
+                self._stamp, "was replaced since the data set was opened"
+            )
         self._check_headers(dataset.require_field("image"))
 
     @property
@@ -75,7 +79,10 @@ class MappedShard:
         except OSError:
             return
         known = self._stamp.st_size, self._stamp.st_mtime_ns
-        if os.path.samestat(current, self._stamp) and (current.st_size, current.st_mtime_ns) != known:
+        if (
+            os.path.samestat(current, self._stamp)
+            and (current.st_size, current.st_mtime_ns) != known
+        ):
             self._check_size(current.st_size)
             self._accept_or_refuse(current, "was changed while it was being read")
 
@@ -112,7 +119,9 @@ class MappedShard:
         for row in {0, len(offsets) // 2, len(offsets) - 1} if len(offsets) else ():
             # Bytes 124..135 of the tar header before the data hold the size in octal (POSIX ustar). Pixels follow a
             # .npy header, which ends in a newline (NumPy's format description).
-            header = self.data[max(0, int(offsets[row]) - BLOCK_BYTES) : int(offsets[row])].tobytes()
+            header = self.data[
+                max(0, int(offsets[row]) - BLOCK_BYTES) : int(offsets[row])
+            ].tobytes()
             is_there = (
                 header.endswith(b"\n")
                 if image.kind == "raw"
@@ -136,10 +145,17 @@ class Window:
     """
 
     def __init__(
-        self, dataset: Dataset, numbers: Iterable[int], mapped: Mapping[int, MappedShard], owner: object, store: Store
+        self,
+        dataset: Dataset,
+        numbers: Iterable[int],
+        mapped: Mapping[int, MappedShard],
+        owner: object,
+        store: Store,
     ) -> None:
         self.shards = {
-            number: mapped[number] if number in mapped else MappedShard(dataset, number, owner, store)
+            number: mapped[number]
+            if number in mapped
+            else MappedShard(dataset, number, owner, store)
             for number in sorted(numbers)
         }
         shards = list(self.shards.values())
@@ -147,12 +163,16 @@ class Window:
         self._addresses = np.array([data.ctypes.data for data in self._data], np.int64)
         self._first_samples = dataset.first_samples[list(self.shards)]
         self._first_rows = np.cumsum([0] + [shard.rows.num_rows for shard in shards])
-        self._rows = pa.Table.from_batches([shard.rows for shard in shards], dataset.schema)
+        self._rows = pa.Table.from_batches(
+            [shard.rows for shard in shards], dataset.schema
+        )
         self._fields = dataset.fields
         self._raw = dataset.manifest.is_raw
         self._values: dict[str, Any] = {}
 
-    def read(self, samples: I64, columns: Sequence[str], members: Sequence[str]) -> EncodedBatch:
+    def read(
+        self, samples: I64, columns: Sequence[str], members: Sequence[str]
+    ) -> EncodedBatch:
         """Samples of these shards, by their indices in stored order."""
         shard_of = np.searchsorted(self._first_samples, samples, side="right") - 1
         rows = samples - self._first_samples[shard_of] + self._first_rows[shard_of]
@@ -161,7 +181,9 @@ class Window:
         return EncodedBatch(
             samples,
             self._views("image", shard_of, rows),
-            np.stack([begins, self._column(image.bytes_column, rows)], axis=1, dtype=np.int64),
+            np.stack(
+                [begins, self._column(image.bytes_column, rows)], axis=1, dtype=np.int64
+            ),
             np.full(len(samples), self._raw),
             self._column("width", rows),
             self._column("height", rows),
@@ -169,20 +191,32 @@ class Window:
             {name: list(self._views(name, shard_of, rows)) for name in members},
         )
 
-    def copy(self, samples: I64, columns: Sequence[str], members: Sequence[str]) -> Iterator[EncodedBatch]:
+    def copy(
+        self, samples: I64, columns: Sequence[str], members: Sequence[str]
+    ) -> Iterator[EncodedBatch]:
         """Copies of samples of these shards, one by one."""
         encoded = self.read(samples, columns, members)
         for row in range(len(encoded)):
             one = take(encoded, np.array([row]))
             images = [image.copy() for image in one.images]
-            spans = np.array([(image.ctypes.data, image.nbytes) for image in images], np.int64)
-            copied = {name: [view.copy() for view in views] for name, views in one.members.items()}
+            spans = np.array(
+                [(image.ctypes.data, image.nbytes) for image in images], np.int64
+            )
+            copied = {
+                name: [view.copy() for view in views]
+                for name, views in one.members.items()
+            }
             yield replace(one, images=images, spans=spans, members=copied)
 
     def _views(self, name: str, shard_of: I64, rows: I64) -> MemberViews:
         field = self._fields[name]
         starts = self._column(field.offset_column, rows)
-        return MemberViews(self._data, shard_of, starts, starts + self._column(field.bytes_column, rows))
+        return MemberViews(
+            self._data,
+            shard_of,
+            starts,
+            starts + self._column(field.bytes_column, rows),
+        )
 
     def _column(self, name: str, rows: I64) -> Any:
         if name == POINTS and not has_points(self._rows.schema):
@@ -190,21 +224,35 @@ class Window:
         if name not in self._values:
             column = self._rows.column(name)
             if pa.types.is_large_binary(column.type):
-                self._values[name] = np.concatenate([_places_of(chunk) for chunk in column.chunks])
+                self._values[name] = np.concatenate(
+                    [_places_of(chunk) for chunk in column.chunks]
+                )
             elif pa.types.is_primitive(column.type):
                 self._values[name] = column.to_numpy()
             else:  # in one piece: taking rows from several would cost O(window) for every batch
                 whole = column.combine_chunks()
-                self._values[name] = whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)
+                self._values[name] = (
+                    whole
+                    if isinstance(whole, pa.Array)
+                    else pa.concat_arrays(whole.chunks)
+                )
         values = self._values[name]
-        return values[rows] if isinstance(values, np.ndarray) else values.take(pa.array(rows))
+        return (
+            values[rows]
+            if isinstance(values, np.ndarray)
+            else values.take(pa.array(rows))
+        )
 
 
 def _places_of(column: pa.LargeBinaryArray) -> I64:
     """int64 (N, 2): address and size of each value."""
     _, ends, values = column.buffers()
-    ends = np.frombuffer(ends, np.int64)[column.offset : column.offset + len(column) + 1]
-    return np.stack([ends[:-1] + (0 if values is None else values.address), np.diff(ends)], axis=1)
+    ends = np.frombuffer(ends, np.int64)[
+        column.offset : column.offset + len(column) + 1
+    ]
+    return np.stack(
+        [ends[:-1] + (0 if values is None else values.address), np.diff(ends)], axis=1
+    )
 
 
 _MOST_PIXELS = 1 << 20  # of a side, if the manifest has no largest size
@@ -220,10 +268,14 @@ def checked_rows(dataset: Dataset, shard: int) -> pa.RecordBatch:
     """
     try:
         rows = dataset.rows(shard)
-        rows.validate(full=True)  # lists and texts have valid offsets, and texts are UTF-8
+        rows.validate(
+            full=True
+        )  # lists and texts have valid offsets, and texts are UTF-8
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
-        raise ShardError(f"{dataset.shard_paths[shard]}: its index is damaged ({reason}). {_ADVICE}") from None
+        raise ShardError(
+            f"{dataset.shard_paths[shard]}: its index is damaged ({reason}). {_ADVICE}"
+        ) from None
     for bad in _bad_rows(dataset, shard, rows):
         if len(bad.rows):
             row = int(bad.rows[0])
@@ -244,14 +296,25 @@ def _bad_rows(dataset: Dataset, shard: int, rows: pa.RecordBatch) -> Iterator[Ba
         return found
 
     width, height = numbers("width"), numbers("height")
-    most_width, most_height = manifest.width or _MOST_PIXELS, manifest.height or _MOST_PIXELS
+    most_width, most_height = (
+        manifest.width or _MOST_PIXELS,
+        manifest.height or _MOST_PIXELS,
+    )
     wrong = (width < 1) | (width > most_width) | (height < 1) | (height > most_height)
     expected = f"expected 1 × 1 to {most_width:,} × {most_height:,}"
-    yield BadRows(np.flatnonzero(wrong), lambda row: f"an image of {width[row]} × {height[row]} pixels, {expected}")
+    yield BadRows(
+        np.flatnonzero(wrong),
+        lambda row: f"an image of {width[row]} × {height[row]} pixels, {expected}",
+    )
     for field in dataset.fields.values():
         kind = kind_of(field)
         if kind.stays_in_shard:
-            yield _outside(field.name, numbers(field.offset_column), numbers(field.bytes_column), shard_bytes)
+            yield _outside(
+                field.name,
+                numbers(field.offset_column),
+                numbers(field.bytes_column),
+                shard_bytes,
+            )
         yield from kind.bad_rows(field, rows)
 
 
@@ -262,7 +325,9 @@ def _outside(name: str, offset: I64, size: I64, shard_bytes: int) -> BadRows:
     outside |= offset > shard_bytes - np.clip(size, 0, shard_bytes)
     return BadRows(
         np.flatnonzero(outside),
-        lambda row: f"its {name!r} as {size[row]:,} bytes at byte {offset[row]:,}, and the shard has {shard_bytes:,}",
+        lambda row: (
+            f"its {name!r} as {size[row]:,} bytes at byte {offset[row]:,}, and the shard has {shard_bytes:,}"
+        ),
     )
 
 
@@ -272,4 +337,6 @@ def check_first_rows(dataset: Dataset) -> None:
     checked_rows(dataset, int(dataset.shards_of(first)[0]))
 
 
-_ADVICE = "Copy the folder again, or index its shards again with `python -m gpuload index`"
+_ADVICE = (
+    "Copy the folder again, or index its shards again with `python -m gpuload index`"
+)

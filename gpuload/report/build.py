@@ -23,7 +23,14 @@ from gpuload.disk.dataset import Dataset
 from gpuload.order.epoch import measure_mixing, smallest_good_window
 from gpuload.report.facts import Part, aspect, find_extremes, look_at_all
 from gpuload.report.groups import MOST_SHOWN, class_tables, find_duplicates
-from gpuload.report.samples import Split, Thumbnails, describe, read_rejected, training_batch, training_split
+from gpuload.report.samples import (
+    Split,
+    Thumbnails,
+    describe,
+    read_rejected,
+    training_batch,
+    training_split,
+)
 from gpuload.types import Array
 
 _FOLDER = Path(__file__).parent / "page"
@@ -32,7 +39,10 @@ _THUMBNAIL_BYTES = 3_000_000  # of all thumbnails: what keeps a page below 5 MB
 _WINDOW, _BATCH_SIZE = 8, 64  # of which mixing is told; `info` tells of others
 _IMBALANCE = 20  # times as many samples in the largest class as in the smallest
 # What each page and each file of facts begins with.
-PAGE_MARK, FACTS_MARK = b'<meta name="generator" content="gpuload ', b'{\n "made_by": "gpuload report"'
+PAGE_MARK, FACTS_MARK = (
+    b'<meta name="generator" content="gpuload ',
+    b'{\n "made_by": "gpuload report"',
+)
 
 Progress = Callable[[int, int, int], None]
 
@@ -46,7 +56,11 @@ def render(facts: dict[str, Any], thumbnails: Thumbnails, title: str) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"count": "{:,}".format, "short": _in_short, "filesize": decimal}
+    environment.filters |= {
+        "count": "{:,}".format,
+        "short": _in_short,
+        "filesize": decimal,
+    }
     script = (_FOLDER / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("page.html").render(
@@ -63,12 +77,18 @@ def render(facts: dict[str, Any], thumbnails: Thumbnails, title: str) -> str:
 
 def _in_short(value: float) -> str:
     """A number with three digits, or as a whole one."""
-    return f"{value:,.0f}" if abs(value) >= 100 or value == round(value) else f"{value:.3g}"
+    return (
+        f"{value:,.0f}"
+        if abs(value) >= 100 or value == round(value)
+        else f"{value:.3g}"
+    )
 
 
 def facts_as_json(facts: dict[str, Any]) -> str:
     """The facts without their picture."""
-    training = {name: value for name, value in facts["training"].items() if name != "picture"}
+    training = {
+        name: value for name, value in facts["training"].items() if name != "picture"
+    }
     plain = {"made_by": "gpuload report", **facts, "training": training}
     return json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
@@ -80,36 +100,64 @@ def _data(facts: dict[str, Any], thumbnails: Thumbnails) -> dict[str, Any]:
     for table in facts["classes"]:
         rows: list[Any] = []
         for row in table["rows"]:
-            examples = [(uri, e) for e in row["examples"] if (uri := thumbnails.uris.get((e["split"], e["index"])))]
-            left -= len(json.dumps([row["name"], row["counts"]])) + sum(len(json.dumps(e)) for _, e in examples)
+            examples = [
+                (uri, e)
+                for e in row["examples"]
+                if (uri := thumbnails.uris.get((e["split"], e["index"])))
+            ]
+            left -= len(json.dumps([row["name"], row["counts"]])) + sum(
+                len(json.dumps(e)) for _, e in examples
+            )
             if left < 0:
                 break
             rows.append([row["name"], row["counts"], examples])
         table["left_out"] = table["classes"] - len(rows)
         tables.append({"rows": rows})
     splits = facts["splits"]
-    return {"splits": [s["name"] for s in splits], "given": {s["name"]: s["given"] for s in splits}, "tables": tables}
+    return {
+        "splits": [s["name"] for s in splits],
+        "given": {s["name"]: s["given"] for s in splits},
+        "tables": tables,
+    }
 
 
 def find_findings(facts: dict[str, Any]) -> list[dict[str, str]]:
     """Each with a level (bad, look or good), a text, and the name of the section that has more; the worst first."""
     order = ("bad", "look", "good")
     found = sorted(_findings(facts), key=lambda entry: order.index(entry[0]))
-    return [{"level": level, "text": text, "section": section} for level, text, section in found]
+    return [
+        {"level": level, "text": text, "section": section}
+        for level, text, section in found
+    ]
 
 
 def _findings(facts: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     yield from _of_duplicates(facts["duplicates"])
     for entry in facts["undecodable"]:
         if entry["count"]:
-            yield "bad", f"{counted(entry['count'], 'image')} of {entry['split']} not decodable", "rejected"
+            yield (
+                "bad",
+                f"{counted(entry['count'], 'image')} of {entry['split']} not decodable",
+                "rejected",
+            )
     if rejected := sum(entry["rejected"] for entry in facts["rejected"]):
-        yield "look", f"{counted(rejected, 'image')} rejected when the set was packed", "rejected"
+        yield (
+            "look",
+            f"{counted(rejected, 'image')} rejected when the set was packed",
+            "rejected",
+        )
     for table in facts["classes"]:
         of_field = "" if table["field"] == "label" else f" of {table['field']}"
         for entry in table["missing"]:
-            level, lacking = "look" if entry["count"] < table["classes"] else "bad", entry["count"]
-            yield level, f"{counted(lacking, 'class', 'classes')}{of_field} missing in {entry['split']}", "classes"
+            level, lacking = (
+                "look" if entry["count"] < table["classes"] else "bad",
+                entry["count"],
+            )
+            yield (
+                level,
+                f"{counted(lacking, 'class', 'classes')}{of_field} missing in {entry['split']}",
+                "classes",
+            )
         if table["smallest"] and table["largest"] >= _IMBALANCE * table["smallest"]:
             times = f"{table['largest'] / table['smallest']:,.0f} times the samples of the smallest"
             yield "look", f"The largest class{of_field} has {times}", "classes"
@@ -117,21 +165,45 @@ def _findings(facts: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     if mixed["classes"] is not None:
         text = f"Batches of {mixed['batch_size']} hold {mixed['classes']:.1f} classes on average; a full "
         text += f"shuffle gives {mixed['expected_classes']:.1f}"
-        yield ("bad", f"{text}: the shards are sorted", "mixing") if mixed["is_poor"] else ("good", text, "mixing")
+        yield (
+            ("bad", f"{text}: the shards are sorted", "mixing")
+            if mixed["is_poor"]
+            else ("good", text, "mixing")
+        )
 
 
 def _of_duplicates(found: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     leaked = [entry for entry in found["leaked"] if entry["images"]]
     for entry in leaked:
-        yield "bad", f"{counted(entry['images'], 'image')} of {entry['split']} also in the training set", "duplicates"
+        yield (
+            "bad",
+            f"{counted(entry['images'], 'image')} of {entry['split']} also in the training set",
+            "duplicates",
+        )
     if found["between_splits"] and not leaked:
-        yield "bad", f"{counted(found['between_splits'], 'group')} of alike images in several splits", "duplicates"
+        yield (
+            "bad",
+            f"{counted(found['between_splits'], 'group')} of alike images in several splits",
+            "duplicates",
+        )
     if found["labels_differ"]:
-        yield "bad", f"{counted(found['labels_differ'], 'group')} of alike images with different labels", "duplicates"
+        yield (
+            "bad",
+            f"{counted(found['labels_differ'], 'group')} of alike images with different labels",
+            "duplicates",
+        )
     if found["images"]:
-        yield "look", f"{counted(found['images'], 'duplicate')}, exact or nearly so", "duplicates"
+        yield (
+            "look",
+            f"{counted(found['images'], 'duplicate')}, exact or nearly so",
+            "duplicates",
+        )
     else:
-        yield "good", "No image was found twice, within a split or between splits", "duplicates"
+        yield (
+            "good",
+            "No image was found twice, within a split or between splits",
+            "duplicates",
+        )
 
 
 def build(
@@ -185,7 +257,9 @@ def _split(part: Part) -> dict[str, Any]:
         "looked_at": len(part.looks),
         "bytes": manifest.bytes,
         "shards": len(dataset.shard_paths),
-        "fields": [{"name": field.name, "kind": field.kind} for field in manifest.fields],
+        "fields": [
+            {"name": field.name, "kind": field.kind} for field in manifest.fields
+        ],
         "classes": None if dataset.classes is None else len(dataset.classes),
         "fingerprint": dataset.fingerprint,
         "mean": manifest.mean,
@@ -219,9 +293,14 @@ def _sizes(parts: Sequence[Part]) -> list[dict[str, Any]]:
 
 def _broken(part: Part) -> dict[str, Any]:
     entries = [
-        {**describe(part.split, bad.index), "reason": bad.reason[:300]} for bad in part.undecodable.samples[:100]
+        {**describe(part.split, bad.index), "reason": bad.reason[:300]}
+        for bad in part.undecodable.samples[:100]
     ]
-    return {"split": part.split.name, "count": part.undecodable.corrupt, "samples": entries}
+    return {
+        "split": part.split.name,
+        "count": part.undecodable.corrupt,
+        "samples": entries,
+    }
 
 
 def _mixing(dataset: Dataset) -> dict[str, Any]:
@@ -229,7 +308,12 @@ def _mixing(dataset: Dataset) -> dict[str, Any]:
     shards = len(dataset.shard_paths)
     found = measure_mixing(dataset, min(_WINDOW, shards), _BATCH_SIZE)
     good_window = smallest_good_window(dataset, _BATCH_SIZE) if found.is_poor else None
-    return {**asdict(found), "shards": shards, "is_poor": found.is_poor, "good_window": good_window}
+    return {
+        **asdict(found),
+        "shards": shards,
+        "is_poor": found.is_poor,
+        "good_window": good_window,
+    }
 
 
 def _want(facts: dict[str, Any], thumbnails: Thumbnails) -> None:
@@ -240,5 +324,7 @@ def _want(facts: dict[str, Any], thumbnails: Thumbnails) -> None:
             thumbnails.want(sample)
     for table in facts["classes"]:
         for examples in zip_longest(*(row["examples"] for row in table["rows"])):
-            for sample in filter(None, examples):  # first one of each class, so that each has some
+            for sample in filter(
+                None, examples
+            ):  # first one of each class, so that each has some
                 thumbnails.want(sample, 112, 72)

@@ -20,7 +20,9 @@ _SHOWN = 12  # of a ranking
 
 
 # What the index says of an image. number: in the whole set.
-SIZES = np.dtype([(name, np.int64) for name in ("number", "width", "height", "image_bytes")])
+SIZES = np.dtype(
+    [(name, np.int64) for name in ("number", "width", "height", "image_bytes")]
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,9 @@ class Classes:
             values = column.fill_null(-1).to_numpy(zero_copy_only=False)
         order = np.argsort(values)
         classes, starts = np.unique(values[order], return_index=True)
-        for number, samples in zip(classes.tolist(), np.split(numbers[order], starts[1:]), strict=True):
+        for number, samples in zip(
+            classes.tolist(), np.split(numbers[order], starts[1:]), strict=True
+        ):
             self.counts[number] += len(samples)
             known = self.examples.setdefault(number, [])
             if len(known) < _EXAMPLES:
@@ -63,14 +67,20 @@ class Part:
     undecodable: Report
 
 
-def look_at_all(splits: Sequence[Split], most_images: int, progress: Callable[[int, int, int], None]) -> list[Part]:
+def look_at_all(
+    splits: Sequence[Split], most_images: int, progress: Callable[[int, int, int], None]
+) -> list[Part]:
     """Reads the index of each split, and the pixels of at most so many images of all together.
 
     progress: as of `build`.
     """
     indexes = [read_index(split.dataset) for split in splits]
     counts = list(shares([len(split.dataset) for split in splits], most_images))
-    side = side_for(np.concatenate([np.minimum(sizes["width"], sizes["height"]) for sizes, _ in indexes]))
+    side = side_for(
+        np.concatenate(
+            [np.minimum(sizes["width"], sizes["height"]) for sizes, _ in indexes]
+        )
+    )
     parts, done = [], 0
 
     def more(images: int) -> None:
@@ -79,22 +89,37 @@ def look_at_all(splits: Sequence[Split], most_images: int, progress: Callable[[i
         progress(done, sum(counts), 0)
 
     for split, (sizes, classes), count in zip(splits, indexes, counts, strict=True):
-        looks, undecodable = look_at(split.dataset, choose(split.dataset, count), side, more)
+        looks, undecodable = look_at(
+            split.dataset, choose(split.dataset, count), side, more
+        )
         parts.append(Part(split, sizes, classes, looks, undecodable))
     return parts
 
 
 def read_index(dataset: Dataset) -> tuple[Array, dict[str, Classes]]:
     """Sizes and classes, by one pass over the index, shard by shard."""
-    columns = {field: name for field in dataset.fields.values() if (name := kind_of(field).class_column(field))}
+    columns = {
+        field: name
+        for field in dataset.fields.values()
+        if (name := kind_of(field).class_column(field))
+    }
     classes = {
-        field.name: Classes(kind_of(field).class_names(field, dataset.classes), name == field.name, Counter(), {})
-        for field, name in sorted(columns.items(), key=lambda item: item[0].name != "label")
+        field.name: Classes(
+            kind_of(field).class_names(field, dataset.classes),
+            name == field.name,
+            Counter(),
+            {},
+        )
+        for field, name in sorted(
+            columns.items(), key=lambda item: item[0].name != "label"
+        )
     }
     sizes = np.empty(len(dataset), SIZES)
     sizes["number"] = dataset.stored_samples(np.arange(len(dataset)))
     for first, rows in dataset.all_rows():
-        here = sizes[slice(*np.searchsorted(sizes["number"], [first, first + len(rows)]))]
+        here = sizes[
+            slice(*np.searchsorted(sizes["number"], [first, first + len(rows)]))
+        ]
         places = here["number"] - first
         for field, name in columns.items():
             classes[field.name].add(rows.column(name).take(places), here["number"])
@@ -127,7 +152,9 @@ def _pixels(sizes: Array) -> Array:
 
 
 def _in_pixels(count: float) -> str:
-    return f"{abs(count) / 1e6:.2f} MP" if abs(count) >= 1e5 else f"{abs(count):,.0f} px"
+    return (
+        f"{abs(count) / 1e6:.2f} MP" if abs(count) >= 1e5 else f"{abs(count):,.0f} px"
+    )
 
 
 _RANKINGS = (
@@ -156,11 +183,24 @@ def find_extremes(parts: Sequence[Part]) -> list[dict[str, Any]]:
             values = ranking.values(source)
             rows = np.flatnonzero(np.isfinite(values))
             rows = rows[np.argsort(values[rows], kind="stable")[: _SHOWN + 1]]
-            ends += [(float(values[row]), n, int(source["number"][row])) for row in rows.tolist()]
+            ends += [
+                (float(values[row]), n, int(source["number"][row]))
+                for row in rows.tolist()
+            ]
         ends.sort()
         if len(ends) > _SHOWN:  # what many share is not extreme
             ends = [end for end in ends[:_SHOWN] if end[0] < ends[_SHOWN][0]]
         if images > 1 and ends and (len(ends) == 1 or ends[0][0] < ends[-1][0]):
-            items = [describe(parts[n].split, number, ranking.text(value)) for value, n, number in ends]
-            found.append({"name": ranking.name, "title": ranking.title, "what": ranking.what, "samples": items})
+            items = [
+                describe(parts[n].split, number, ranking.text(value))
+                for value, n, number in ends
+            ]
+            found.append(
+                {
+                    "name": ranking.name,
+                    "title": ranking.title,
+                    "what": ranking.what,
+                    "samples": items,
+                }
+            )
     return found

@@ -40,7 +40,10 @@ _MOST_NEIGHBOURS = 2_000  # in a band, with which a hash is compared
 # image in 8×8 pixels.
 LOOKS = np.dtype(
     [("number", np.int64)]
-    + [(name, np.float32) for name in ("bright", "dark", "contrast", "sharpness", "entropy")]
+    + [
+        (name, np.float32)
+        for name in ("bright", "dark", "contrast", "sharpness", "entropy")
+    ]
     + [("hash", np.uint64), ("signature", np.uint8, (SIGNATURE, SIGNATURE, 3))]
 )
 
@@ -54,7 +57,9 @@ def side_for(shorter: I64) -> int:
     return max(SIDE, min(LARGEST_SIDE, usual // SIDE * SIDE))
 
 
-def look_at(dataset: Dataset, numbers: I64, side: int, progress: Callable[[int], None]) -> tuple[Array, Report]:
+def look_at(
+    dataset: Dataset, numbers: I64, side: int, progress: Callable[[int], None]
+) -> tuple[Array, Report]:
     """Decodes these samples, given by their numbers in this data set, ascending, in threads, as small as `side`.
 
     progress: is called with the number of images since its last call.
@@ -66,17 +71,27 @@ def look_at(dataset: Dataset, numbers: I64, side: int, progress: Callable[[int],
         return parts[0], Report(0, ())
     chosen = dataset if len(numbers) == len(dataset) else dataset.subset(numbers)
     augment = _whole(dataset.manifest.pixels, side)
-    with quiet_loader(chosen, augment, _BATCH, ("image", "index"), shuffle=False) as loader:
+    with quiet_loader(
+        chosen, augment, _BATCH, ("image", "index"), shuffle=False
+    ) as loader:
         for images, index, corrupt in loader:
             sound = ~corrupt
-            parts.append(measure(_as_levels(images[sound], dataset.manifest.pixels), index[sound]))
+            parts.append(
+                measure(
+                    _as_levels(images[sound], dataset.manifest.pixels), index[sound]
+                )
+            )
             progress(len(index))
         return np.concatenate(parts), loader.report()
 
 
 @contextmanager
 def quiet_loader(
-    dataset: Dataset, augment: Augment, batch_size: int, fields: Sequence[str], shuffle: bool = True
+    dataset: Dataset,
+    augment: Augment,
+    batch_size: int,
+    fields: Sequence[str],
+    shuffle: bool = True,
 ) -> Iterator[DaliIterator]:
     """A loader on one CPU that marks undecodable samples, and warns neither of these nor of a loop that waits."""
     with warnings.catch_warnings():
@@ -118,14 +133,23 @@ def measure(images: U8, numbers: I64) -> Array:
     """`LOOKS` (N,) of images (N, 3, side, side), side a multiple of 32."""
     luma = _luma(images)
     small = _shrink(luma, SIDE)
-    colors = _shrink(images.reshape(-1, *images.shape[2:]), SIGNATURE).reshape(-1, 3, SIGNATURE, SIGNATURE)
+    colors = _shrink(images.reshape(-1, *images.shape[2:]), SIGNATURE).reshape(
+        -1, 3, SIGNATURE, SIGNATURE
+    )
     flat = np.sort(small.reshape(-1, SIDE * SIDE), axis=1) / np.float32(255)
     tail = flat.shape[1] // 20
     found = np.empty(len(images), LOOKS)
     found["number"] = numbers
-    found["bright"], found["dark"], found["contrast"] = flat[:, -tail], flat[:, tail], flat.std(axis=1)
+    found["bright"], found["dark"], found["contrast"] = (
+        flat[:, -tail],
+        flat[:, tail],
+        flat.std(axis=1),
+    )
     found["sharpness"], found["entropy"] = _sharpness(luma), _entropy(luma)
-    found["hash"], found["signature"] = perceptual_hashes(small), np.rint(colors).transpose(0, 2, 3, 1)
+    found["hash"], found["signature"] = (
+        perceptual_hashes(small),
+        np.rint(colors).transpose(0, 2, 3, 1),
+    )
     return found
 
 
@@ -140,7 +164,9 @@ def _luma(images: U8) -> U8:
 def _shrink(planes: U8, side: int) -> F32:
     """float32 (N, side, side): means of blocks."""
     block = planes.shape[-1] // side
-    means: F32 = planes.reshape(-1, side, block, side, block).mean(axis=(2, 4), dtype=np.float32)
+    means: F32 = planes.reshape(-1, side, block, side, block).mean(
+        axis=(2, 4), dtype=np.float32
+    )
     return means
 
 
@@ -156,8 +182,13 @@ def _sharpness(luma: U8) -> F32:
 
 
 def _entropy(luma: U8) -> F32:
-    levels = luma[:, ::2, ::2] // (256 // _LEVELS) + np.arange(len(luma), dtype=np.int32)[:, None, None] * _LEVELS
-    counts = np.bincount(levels.reshape(-1), minlength=len(luma) * _LEVELS).reshape(-1, _LEVELS)
+    levels = (
+        luma[:, ::2, ::2] // (256 // _LEVELS)
+        + np.arange(len(luma), dtype=np.int32)[:, None, None] * _LEVELS
+    )
+    counts = np.bincount(levels.reshape(-1), minlength=len(luma) * _LEVELS).reshape(
+        -1, _LEVELS
+    )
     share = counts / counts.sum(axis=1, keepdims=True)
     bits: F32 = -(share * np.log2(np.where(share > 0, share, 1))).sum(axis=1)
     return np.abs(bits).astype(np.float32)
@@ -173,7 +204,12 @@ def choose(dataset: Dataset, most: int) -> I64:
         return np.arange(total)
     ends = np.cumsum(sizes)
     shards = _spaced(len(sizes), max(1, -(-len(sizes) * most // total)))
-    numbers = np.concatenate([np.arange(ends[shard] - sizes[shard], ends[shard]) for shard in shards.tolist()])
+    numbers = np.concatenate(
+        [
+            np.arange(ends[shard] - sizes[shard], ends[shard])
+            for shard in shards.tolist()
+        ]
+    )
     spaced: I64 = numbers[_spaced(len(numbers), most)]
     return spaced
 
@@ -194,7 +230,9 @@ def shares(totals: list[int], most: int) -> Iterator[int]:
 
 
 # float32 (8, 32): rows 1 to 8 of the cosine transform (DCT-II), without its scale, which the median cancels.
-_ANGLES = np.pi * np.arange(1, _KEPT + 1)[:, None] * (2 * np.arange(SIDE) + 1) / (2 * SIDE)
+_ANGLES = (
+    np.pi * np.arange(1, _KEPT + 1)[:, None] * (2 * np.arange(SIDE) + 1) / (2 * SIDE)
+)
 _DCT: F32 = np.cos(_ANGLES).astype(np.float32)
 
 
@@ -206,7 +244,9 @@ def perceptual_hashes(gray: F32) -> U64:
     return hashes
 
 
-_COUNTS: U8 = np.array([bin(byte).count("1") for byte in range(256)], np.uint8)  # of the bits of a byte
+_COUNTS: U8 = np.array(
+    [bin(byte).count("1") for byte in range(256)], np.uint8
+)  # of the bits of a byte
 
 
 def close_pairs(hashes: U64, radius: int = RADIUS) -> Iterator[I64]:
@@ -227,7 +267,12 @@ def close_pairs(hashes: U64, radius: int = RADIUS) -> Iterator[I64]:
             if not len(begin):
                 break
             one, other = order[begin], order[begin + step]
-            close = _COUNTS[(hashes[one] ^ hashes[other]).view(np.uint8).reshape(-1, 8)].sum(axis=1) <= radius
+            close = (
+                _COUNTS[
+                    (hashes[one] ^ hashes[other]).view(np.uint8).reshape(-1, 8)
+                ].sum(axis=1)
+                <= radius
+            )
             if close.any():
                 yield np.stack([one[close], other[close]], axis=1)
 

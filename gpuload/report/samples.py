@@ -16,7 +16,16 @@ from gpuload.pictures import jpeg_uri, name_of, thumbnail
 from gpuload.report.pixels import quiet_loader
 from gpuload.store.url import URL
 
-_DRAWN = ("class", "labels", "caption", "boxes", "instances", "keypoints", "mask", "target")
+_DRAWN = (
+    "class",
+    "labels",
+    "caption",
+    "boxes",
+    "instances",
+    "keypoints",
+    "mask",
+    "target",
+)
 _SHOWN, _SHEET_PX = 16, 1_400  # samples of a batch, and the sides of their picture
 _WIDTH, _HEIGHT = 168, 112  # of a thumbnail, in pixels
 _LARGEST = 40_000_000  # bytes of a file that is decoded for a thumbnail
@@ -45,15 +54,28 @@ def open_splits(given: Sequence[str]) -> list[Split]:
     for text in given:
         locations += map(str, packed_locations(text))
     if len(set(locations)) < len(locations):
-        raise ArgumentError(f"report: a packed set is there twice ({', '.join(locations)}). Name each once")
-    names = [location.rstrip("/").rpartition("/")[2] or location for location in locations]
-    shown = [name if names.count(name) == 1 else location for name, location in zip(names, locations, strict=True)]
-    return [Split(name, location, Dataset(location)) for name, location in zip(shown, locations, strict=True)]
+        raise ArgumentError(
+            f"report: a packed set is there twice ({', '.join(locations)}). Name each once"
+        )
+    names = [
+        location.rstrip("/").rpartition("/")[2] or location for location in locations
+    ]
+    shown = [
+        name if names.count(name) == 1 else location
+        for name, location in zip(names, locations, strict=True)
+    ]
+    return [
+        Split(name, location, Dataset(location))
+        for name, location in zip(shown, locations, strict=True)
+    ]
 
 
 def training_split(splits: Sequence[Split]) -> Split:
     """The one called train, else the largest."""
-    return next((s for s in splits if s.name == "train"), max(splits, key=lambda split: len(split.dataset)))
+    return next(
+        (s for s in splits if s.name == "train"),
+        max(splits, key=lambda split: len(split.dataset)),
+    )
 
 
 def describe(split: Split, number: int, value: str = "") -> dict[str, Any]:
@@ -84,14 +106,18 @@ class Thumbnails:
         self._left = most_bytes
         self.uris: dict[tuple[str, int], str] = {}
 
-    def want(self, sample: dict[str, Any], width: int = _WIDTH, height: int = _HEIGHT) -> None:
+    def want(
+        self, sample: dict[str, Any], width: int = _WIDTH, height: int = _HEIGHT
+    ) -> None:
         """Makes the thumbnail of a sample as `describe` gives it, where it is missing."""
         place = (sample["split"], sample["index"])
         if place in self.uris or self._left <= 0 or sample["bytes"] > _LARGEST:
             return
         try:
             dataset = self._splits[place[0]]
-            image = stored_sample(dataset, place[1]).picture(dataset.fields["image"], 2 * max(width, height))
+            image = stored_sample(dataset, place[1]).picture(
+                dataset.fields["image"], 2 * max(width, height)
+            )
             uri = jpeg_uri(thumbnail(image, width, height))
         except Exception:  # a damaged image, of which the page tells elsewhere
             uri = ""
@@ -107,7 +133,11 @@ def read_rejected(split: Split) -> dict[str, Any]:
     for line in _rejected_lines(split.dataset.folder):
         try:
             entry = parse_json(line)
-            name, reason, asked = str(entry["source"]), str(entry["reason"])[:_TEXT], bool(entry.get("asked"))
+            name, reason, asked = (
+                str(entry["source"]),
+                str(entry["reason"])[:_TEXT],
+                bool(entry.get("asked")),
+            )
         except (ValueError, KeyError, TypeError, AttributeError):
             name, reason, asked = "", "a line of the list that cannot be read", False
         if len(reasons) < 1000 or (reason, asked) in reasons:
@@ -115,9 +145,18 @@ def read_rejected(split: Split) -> dict[str, Any]:
         if len(samples) < _MOST_LISTED:
             samples.append({"source": name[:_TEXT], "reason": reason, "asked": asked})
     left_out = sum(count for (_, asked), count in reasons.items() if asked)
-    listed = [{"reason": reason, "asked": asked, "count": count} for (reason, asked), count in reasons.most_common(50)]
+    listed = [
+        {"reason": reason, "asked": asked, "count": count}
+        for (reason, asked), count in reasons.most_common(50)
+    ]
     rejected = reasons.total() - left_out
-    return {"split": split.name, "rejected": rejected, "left_out": left_out, "reasons": listed, "samples": samples}
+    return {
+        "split": split.name,
+        "rejected": rejected,
+        "left_out": left_out,
+        "reasons": listed,
+        "samples": samples,
+    }
 
 
 def _rejected_lines(folder: Path | URL) -> list[bytes]:
@@ -133,11 +172,20 @@ def _rejected_lines(folder: Path | URL) -> list[bytes]:
 def training_batch(dataset: Dataset, augment: Augment) -> dict[str, Any]:
     """A picture of the first samples of epoch 0, with all fields that are drawn; of large crops, fewer."""
     height, width = augment.output_size
-    fields = ["image", *(field.name for field in dataset.fields.values() if field.kind in _DRAWN)]
+    fields = [
+        "image",
+        *(field.name for field in dataset.fields.values() if field.kind in _DRAWN),
+    ]
     if not dataset.manifest.pixels.is_rgb:  # the constants are for RGB
         augment = replace(augment, normalize=None)
     with quiet_loader(dataset, augment, _SHOWN, fields) as loader:
-        sheet = loader.preview(min(_SHOWN, max(1, _SHEET_PX // max(height, width)) ** 2))
+        sheet = loader.preview(
+            min(_SHOWN, max(1, _SHEET_PX // max(height, width)) ** 2)
+        )
         shown = thumbnail(sheet, _SHEET_PX, _SHEET_PX)
-        picture = {"picture": jpeg_uri(shown, 78), "width": shown.width, "height": shown.height}
+        picture = {
+            "picture": jpeg_uri(shown, 78),
+            "width": shown.width,
+            "height": shown.height,
+        }
         return {"size": [height, width], "fields": list(loader.fields), **picture}

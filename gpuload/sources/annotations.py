@@ -8,7 +8,15 @@ from typing import Any, TypeVar
 from gpuload.counted import counted
 from gpuload.errors import DecodeError, GpuloadError, SourceError, some_of
 from gpuload.fields.kind import is_number
-from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Findings, Ref, decode_text, extension_of, readable
+from gpuload.sources.files import (
+    IMAGE_EXTENSIONS,
+    Files,
+    Findings,
+    Ref,
+    decode_text,
+    extension_of,
+    readable,
+)
 
 _ANNOTATIONS = "annotations"
 _TOLERANCE = 0.01  # of a coordinate beyond the image, as rounding leaves it; Ultralytics takes as much
@@ -22,12 +30,18 @@ def annotation_files(files: Files, extension: str) -> list[str]:
     """Names of the files with this extension in the folder of annotations, if there is one."""
     folders = [name for name in files.folders() if name.lower() == _ANNOTATIONS]
     return [
-        f"{folder}/{name}" for folder in folders for name in files.names(folder) if name.lower().endswith(extension)
+        f"{folder}/{name}"
+        for folder in folders
+        for name in files.names(folder)
+        if name.lower().endswith(extension)
     ]
 
 
 def by_stem(
-    files: Files, extensions: Sequence[str], findings: Findings, tops: Sequence[str] = ()
+    files: Files,
+    extensions: Sequence[str],
+    findings: Findings,
+    tops: Sequence[str] = (),
 ) -> dict[str, dict[str, Ref]]:
     """The files of each path without extension: an image as "image", others by their extension, one of these. tops: the
     folders at the first level that are looked at; none: all."""
@@ -37,7 +51,9 @@ def by_stem(
             continue
         extension = extension_of(file.name)
         kind = extension if extension in extensions else "image"
-        first = stems.setdefault(file.name.rpartition(".")[0], {}).setdefault(kind, file)
+        first = stems.setdefault(file.name.rpartition(".")[0], {}).setdefault(
+            kind, file
+        )
         if first is not file:
             findings.reject(file.name, f"shares its stem with {first.name!r}")
     return stems
@@ -49,7 +65,9 @@ def text_in(files: Files, file: Ref) -> str:
     Raises:
         OSError, DecodeError: it cannot be read. UnicodeDecodeError: it is no text.
     """
-    return decode_text(files.read(file.address)).replace("\r\n", "\n").replace("\r", "\n")
+    return (
+        decode_text(files.read(file.address)).replace("\r\n", "\n").replace("\r", "\n")
+    )
 
 
 def read_text(files: Files, file: Ref, title: str) -> str:
@@ -69,7 +87,9 @@ def with_boxes(corners: Sequence[Any], classes: Sequence[int]) -> dict[str, Any]
 
 def no_captions(title: str, text: str, advice: str) -> SourceError:
     """The error for boxes in place of captions."""
-    return SourceError(f"{title}: its .txt hold YOLO's boxes, such as {text.strip()[:60]!r}, and no captions. {advice}")
+    return SourceError(
+        f"{title}: its .txt hold YOLO's boxes, such as {text.strip()[:60]!r}, and no captions. {advice}"
+    )
 
 
 def are_boxes(texts: Sequence[str]) -> bool:
@@ -83,9 +103,15 @@ def are_boxes(texts: Sequence[str]) -> bool:
 
 def resemble_boxes(texts: Sequence[str]) -> bool:
     """Whether most lines of the texts are numbers as in YOLO's boxes, polygons or keypoints: a class, then shares."""
-    lines = [line.split() for text in texts for line in text.split("\n") if line.strip()]
+    lines = [
+        line.split() for text in texts for line in text.split("\n") if line.strip()
+    ]
     numeric = [
-        words for words in lines if len(words) >= _BOX_WORDS and _is_class(words[0]) and all(map(is_number, words))
+        words
+        for words in lines
+        if len(words) >= _BOX_WORDS
+        and _is_class(words[0])
+        and all(map(is_number, words))
     ]
     return 2 * len(numeric) > len(lines)
 
@@ -100,13 +126,21 @@ def parse_boxes(text: str, classes: Sequence[str] = ()) -> Iterator[Box]:
         words = line.split()
         if not words:
             continue
-        is_box = len(words) == _BOX_WORDS and _is_class(words[0]) and all(map(is_number, words))
+        is_box = (
+            len(words) == _BOX_WORDS
+            and _is_class(words[0])
+            and all(map(is_number, words))
+        )
         shares = [float(word) for word in words[1:]] if is_box else []
-        if not is_box or not all(-_TOLERANCE <= share <= 1 + _TOLERANCE for share in shares):
+        if not is_box or not all(
+            -_TOLERANCE <= share <= 1 + _TOLERANCE for share in shares
+        ):
             raise ValueError(f"line {number} is {line[:60]!r}")
         box_class = int(words[0].partition(".")[0])
         if classes and box_class >= len(classes):
-            raise ValueError(f"line {number} has class {box_class}, the last one with a name is {len(classes) - 1}")
+            raise ValueError(
+                f"line {number} has class {box_class}, the last one with a name is {len(classes) - 1}"
+            )
         x, y, width, height = shares
         yield box_class, x, y, width, height
 
@@ -118,7 +152,12 @@ def _is_class(word: str) -> bool:
 
 
 def read_or_reject(
-    read: Callable[[], T], image: Ref, text: Ref, form: str, findings: Findings, *errors: type[Exception]
+    read: Callable[[], T],
+    image: Ref,
+    text: Ref,
+    form: str,
+    findings: Findings,
+    *errors: type[Exception],
 ) -> T | None:
     """What a function reads of the annotations of one image; None where they are damaged: the image is then left out.
 
@@ -131,7 +170,11 @@ def read_or_reject(
     except expected as error:
         if isinstance(error, GpuloadError) and not isinstance(error, DecodeError):
             raise
-        fault = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+        fault = (
+            getattr(error, "strerror", None)
+            or " ".join(str(error).split())
+            or type(error).__name__
+        )
         findings.reject(image.name, f"its {text.name!r}, {fault}, is not {form}")
     return None
 
@@ -144,7 +187,9 @@ class NamedFiles:
 
     def __init__(self, files: Files, title: str, root: object) -> None:
         self._files, self._title, self._root = files, title, root
-        self._stems: dict[str, dict[str, list[str]]] = {}  # the images of each folder by their names without extension
+        self._stems: dict[
+            str, dict[str, list[str]]
+        ] = {}  # the images of each folder by their names without extension
 
     def find(self, name: Any) -> Ref | None:
         try:
@@ -161,7 +206,11 @@ class NamedFiles:
         files, missing = list[Ref](), list[str]()
         for name in names:
             file = self.find(name)
-            if file is None and not complete and extension_of(str(name)) not in IMAGE_EXTENSIONS:
+            if (
+                file is None
+                and not complete
+                and extension_of(str(name)) not in IMAGE_EXTENSIONS
+            ):
                 images = self._images_called(str(name))
                 if len(images) > 1:
                     what = f"names {name!r} without an extension, which {some_of(images)} fit"
@@ -173,7 +222,9 @@ class NamedFiles:
                 files.append(file)
         if missing:
             what = f"names {len(missing):,} of {len(names):,} files that are not in {self._root}: {some_of(missing)}"
-            raise SourceError(f"{self._title}: {what}. Paths start at SOURCE and do not lead out of it: correct them")
+            raise SourceError(
+                f"{self._title}: {what}. Paths start at SOURCE and do not lead out of it: correct them"
+            )
         return files
 
     def _images_called(self, name: str) -> list[str]:
@@ -182,11 +233,17 @@ class NamedFiles:
         if folder not in self._stems:
             stems = self._stems[folder] = {}
             for file in self._images_in(folder):
-                stems.setdefault(file.rpartition(".")[0], []).append(posixpath.join(folder, file))
+                stems.setdefault(file.rpartition(".")[0], []).append(
+                    posixpath.join(folder, file)
+                )
         return self._stems[folder].get(stem, [])
 
     def _images_in(self, folder: str) -> list[str]:
-        return [file for file in self._files.names(folder) if extension_of(file) in IMAGE_EXTENSIONS]
+        return [
+            file
+            for file in self._files.names(folder)
+            if extension_of(file) in IMAGE_EXTENSIONS
+        ]
 
     def beside(self, names: Iterable[str]) -> list[str]:
         """A note about images in the same folders that the text does not name; [] if there are none."""
@@ -197,7 +254,13 @@ class NamedFiles:
             for file in self._images_in(folder)
             if posixpath.join(folder, file) not in named
         ]
-        return [f"left out {counted(len(beside), 'image')} that {self._title} does not name"] if beside else []
+        return (
+            [
+                f"left out {counted(len(beside), 'image')} that {self._title} does not name"
+            ]
+            if beside
+            else []
+        )
 
     def elsewhere(self, names: Iterable[str]) -> list[str]:
         """A note about images in folders of which the text names none; [] if there are none."""
@@ -210,4 +273,6 @@ class NamedFiles:
         if not counts:
             return []
         images = counted(counts.total(), "image")
-        return [f"passed over {images} in folders of which {self._title} names none: {some_of(sorted(counts))}"]
+        return [
+            f"passed over {images} in folders of which {self._title} names none: {some_of(sorted(counts))}"
+        ]

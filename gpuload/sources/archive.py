@@ -41,7 +41,9 @@ class Archive(Files):
         top = ""
         while True:
             folders, files = self._names.scan(top.rstrip("/"))
-            if len(folders) != 1 or any(extension_of(name) in IMAGE_EXTENSIONS for name in files):
+            if len(folders) != 1 or any(
+                extension_of(name) in IMAGE_EXTENSIONS for name in files
+            ):
                 return top
             top += f"{next(iter(folders))}/"
 

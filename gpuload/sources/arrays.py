@@ -38,40 +38,73 @@ class _NamedArrays(SpooledSource):
         length is taken: whole numbers named as labels are, else floats as a target, text as a caption.
     """
 
-    def rows_of(self, arrays: Mapping[str, Any], findings: Findings) -> Iterator[dict[str, Any]]:
+    def rows_of(
+        self, arrays: Mapping[str, Any], findings: Findings
+    ) -> Iterator[dict[str, Any]]:
         """Raises SourceError if there is not exactly one array of images, another array differs in length, or labels
         are not classes."""
         check_columns(self.title, list(arrays), self.columns)
         image = self._image_name(arrays)
         fields = self._fields(arrays, image)
         used = {image, *(name for names in fields.values() for name in names)}
-        if left := [f"{name} {tuple(item.shape)}" for name, item in arrays.items() if name not in used]:
+        if left := [
+            f"{name} {tuple(item.shape)}"
+            for name, item in arrays.items()
+            if name not in used
+        ]:
             findings.notes.append(f"arrays that are not packed: {', '.join(left)}")
         images, peak = arrays[image], 255.0
         encoded = _is_encoded(images)
         for start, stop in _steps(images, encoded):
             block = images[start:stop]
-            if start == 0 and block.dtype.kind == "f" and float(block.max(initial=0)) <= 1:
+            if (
+                start == 0
+                and block.dtype.kind == "f"
+                and float(block.max(initial=0)) <= 1
+            ):
                 peak = 1.0
-            values = {role: [arrays[name][start:stop] for name in names] for role, names in fields.items()}
-            values |= {"label": [of.reshape(-1) for of in values["label"]]} if "label" in values else {}
+            values = {
+                role: [arrays[name][start:stop] for name in names]
+                for role, names in fields.items()
+            }
+            values |= (
+                {"label": [of.reshape(-1) for of in values["label"]]}
+                if "label" in values
+                else {}
+            )
             for row, pixels in enumerate(block):
                 if encoded:
                     pixels = pixels.tobytes()
                 elif not self.as_stored:
                     pixels = as_levels(pixels, peak)
-                found = {role: [_plain(of[row]) for of in every] for role, every in values.items()}
+                found = {
+                    role: [_plain(of[row]) for of in every]
+                    for role, every in values.items()
+                }
                 sample = {role: of_role[0] for role, of_role in found.items()}
                 if "target" in found:
                     sample["target"] = predicted(self.title, found["target"])
                 yield {"image": pixels, **sample}
 
     def _image_name(self, arrays: Mapping[str, Any]) -> str:
-        large = [name for name, item in arrays.items() if _are_images(tuple(item.shape)) or _is_encoded(item)]
-        usual = [name for name in large if name.rpartition("/")[2].lower() in USUAL["image"]]
-        names = [name for name in self.columns.get("image", usual or large) if name in large]
+        large = [
+            name
+            for name, item in arrays.items()
+            if _are_images(tuple(item.shape)) or _is_encoded(item)
+        ]
+        usual = [
+            name for name in large if name.rpartition("/")[2].lower() in USUAL["image"]
+        ]
+        names = [
+            name for name in self.columns.get("image", usual or large) if name in large
+        ]
         if len(names) != 1:
-            has = ", ".join(f"{name} {tuple(item.shape)}" for name, item in arrays.items()) or "none"
+            has = (
+                ", ".join(
+                    f"{name} {tuple(item.shape)}" for name, item in arrays.items()
+                )
+                or "none"
+            )
             what = f"which array holds the images, (N, height, width) or (N, height, width, 3)? It has {has}"
             raise SourceError(f"{self.title}: {what}. Give --column image=NAME")
         return names[0]
@@ -80,13 +113,19 @@ class _NamedArrays(SpooledSource):
         """The arrays of each field: those that the user named, else every one with the length of the images, and those
         with the name of labels."""
         count = len(arrays[image])
-        fields = {role: names for role, names in self.columns.items() if role != "image"}
+        fields = {
+            role: names for role, names in self.columns.items() if role != "image"
+        }
         for name, item in () if fields or self.images_alone else arrays.items():
             last = name.rpartition("/")[2]
             is_label = last.lower() in (*USUAL["label"], *_LABEL)
             if name == image or (len(item) != count and not is_label):
                 continue
-            role = "label" if is_label and (item.dtype.kind != "f" or last.lower() in _LABEL) else last
+            role = (
+                "label"
+                if is_label and (item.dtype.kind != "f" or last.lower() in _LABEL)
+                else last
+            )
             if role in fields:
                 both = f"{fields[role][0]!r} and {name!r}"
                 raise SourceError(
@@ -96,7 +135,9 @@ class _NamedArrays(SpooledSource):
         for name in (name for names in fields.values() for name in names):
             if len(arrays[name]) != count:
                 rows = f"{name!r} has {len(arrays[name]):,} rows, {image!r} {count:,}"
-                raise SourceError(f"{self.title}: {rows}. They must agree: give each image one")
+                raise SourceError(
+                    f"{self.title}: {rows}. They must agree: give each image one"
+                )
         for name in fields.get("label", ()):
             shape, dtype = tuple(arrays[name].shape), arrays[name].dtype
             if math.prod(shape[1:]) != 1 or dtype.kind == "f":
@@ -109,20 +150,30 @@ class _NamedArrays(SpooledSource):
 
 def _are_images(shape: tuple[int, ...]) -> bool:
     """Whether this is the shape of images; (height, width, 3) is that of a single one."""
-    return len(shape) == 4 or (len(shape) == 3 and not (shape[0] > 4 and shape[2] in (3, 4)))
+    return len(shape) == 4 or (
+        len(shape) == 3 and not (shape[0] > 4 and shape[2] in (3, 4))
+    )
 
 
 def _is_encoded(array: Any) -> bool:
     """Whether each row is bytes of its own length."""
-    return len(array.shape) == 1 and (array.dtype.metadata or {}).get("vlen") == np.uint8
+    return (
+        len(array.shape) == 1 and (array.dtype.metadata or {}).get("vlen") == np.uint8
+    )
 
 
 def _steps(images: Any, encoded: bool) -> Iterator[tuple[int, int]]:
     """Start and end of each run of rows that is read at once."""
-    row_bytes = _ENCODED_BYTES if encoded else max(1, math.prod(images.shape[1:]) * images.dtype.itemsize)
+    row_bytes = (
+        _ENCODED_BYTES
+        if encoded
+        else max(1, math.prod(images.shape[1:]) * images.dtype.itemsize)
+    )
     chunk = (getattr(images, "chunks", None) or (1,))[0]
     step = max(1, _CHUNK_BYTES // row_bytes // chunk) * chunk
-    return ((start, min(start + step, len(images))) for start in range(0, len(images), step))
+    return (
+        (start, min(start + step, len(images))) for start in range(0, len(images), step)
+    )
 
 
 def _plain(value: Any) -> Any:
@@ -142,7 +193,10 @@ class ArraysSource(_NamedArrays):
     """
 
     def __init__(
-        self, path: str | Path, labels: str | Path | None = None, columns: Mapping[str, Names] | None = None
+        self,
+        path: str | Path,
+        labels: str | Path | None = None,
+        columns: Mapping[str, Names] | None = None,
     ) -> None:
         super().__init__(path, columns)
         self.labels = None if labels is None else Path(labels)
@@ -158,7 +212,9 @@ class ArraysSource(_NamedArrays):
         paths = {"image": self._local} if is_npy else _unpack_npz(self._local, unpacked)
         if self.labels is not None:
             paths["label"] = self.labels
-        return {name: np.atleast_1d(self._open(name, path)) for name, path in paths.items()}
+        return {
+            name: np.atleast_1d(self._open(name, path)) for name, path in paths.items()
+        }
 
     def _open(self, name: str, path: Path) -> Array:
         """An `.npy`, mapped.
@@ -172,23 +228,44 @@ class ArraysSource(_NamedArrays):
             with path.open("rb") as file:
                 header = npy.read_header(file.read(1 << 16))
             order: Literal["F", "C"] = "F" if header.in_fortran_order else "C"
-            if math.prod(header.shape) * header.dtype.itemsize > path.stat().st_size - header.size:
-                raise ValueError(f"it is too short for an array of shape {header.shape}")
+            if (
+                math.prod(header.shape) * header.dtype.itemsize
+                > path.stat().st_size - header.size
+            ):
+                raise ValueError(
+                    f"it is too short for an array of shape {header.shape}"
+                )
             return np.memmap(path, header.dtype, "r", header.size, header.shape, order)
 
 
 def _unpack_npz(path: Path, folder: Path) -> dict[str, Path]:
     # RuntimeError: encrypted, or compressed by what Python does not have.
-    errors = (EOFError, ValueError, RuntimeError, struct.error, zlib.error, zipfile.BadZipFile)
+    errors = (
+        EOFError,
+        ValueError,
+        RuntimeError,
+        struct.error,
+        zlib.error,
+        zipfile.BadZipFile,
+    )
     with readable(path, ".npz", *errors), zipfile.ZipFile(path) as archive:
-        members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
-        needed, free = sum(info.file_size for info in members), shutil.disk_usage(folder.parent).free
+        members = [
+            info for info in archive.infolist() if info.filename.endswith(".npy")
+        ]
+        needed, free = (
+            sum(info.file_size for info in members),
+            shutil.disk_usage(folder.parent).free,
+        )
         if needed > free:
             space = f"its arrays take {needed:,} bytes unpacked, and {folder.parent} has {free:,} free"
-            raise SourceError(f"{path}: {space}. Free some space, or choose another output folder")
+            raise SourceError(
+                f"{path}: {space}. Free some space, or choose another output folder"
+            )
         # Each in a folder of its own, by a name that does not lead out of it, and no longer than its `file_size`.
         return {
-            info.filename.removesuffix(".npy"): Path(archive.extract(info, folder / str(number)))
+            info.filename.removesuffix(".npy"): Path(
+                archive.extract(info, folder / str(number))
+            )
             for number, info in enumerate(members)
         }
 
@@ -212,13 +289,20 @@ class Hdf5Source(_NamedArrays):
         arrays: dict[str, Any] = {}
 
         def add(name: str, item: Any) -> None:
-            if isinstance(item, h5py.Dataset) and item.shape and not item.dtype.names:  # tables are none
+            if (
+                isinstance(item, h5py.Dataset) and item.shape and not item.dtype.names
+            ):  # tables are none
                 if fault := _fault(item):
-                    raise SourceError(f"{self._local}: {name!r} {fault}. Write its elements into the file")
+                    raise SourceError(
+                        f"{self._local}: {name!r} {fault}. Write its elements into the file"
+                    )
                 arrays[name] = item
 
         what = "HDF5; if its chunks are compressed by PyTables' Blosc, install hdf5plugin or use `h5repack -f GZIP=1`"
-        with readable(self._local, what, Exception), h5py.File(self._local, "r") as file:
+        with (
+            readable(self._local, what, Exception),
+            h5py.File(self._local, "r") as file,
+        ):
             file.visititems(add)  # which follows neither soft nor external links
             yield from self.rows_of(arrays, findings)
 

@@ -24,8 +24,23 @@ from gpuload.sources.annotations import (
     text_in,
     with_boxes,
 )
-from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Findings, Ref, extension_of, lone_folder, readable
-from gpuload.sources.listing import DRAWN_ON, SPLIT, one_file_each, split_called, splits_of_paths, words_of_splits
+from gpuload.sources.files import (
+    IMAGE_EXTENSIONS,
+    Files,
+    Findings,
+    Ref,
+    extension_of,
+    lone_folder,
+    readable,
+)
+from gpuload.sources.listing import (
+    DRAWN_ON,
+    SPLIT,
+    one_file_each,
+    split_called,
+    splits_of_paths,
+    words_of_splits,
+)
 from gpuload.sources.rows import FilesSource, Row
 from gpuload.sources.split_lists import NamedSplits, named_splits_of
 from gpuload.types import WidthHeight
@@ -34,7 +49,11 @@ _IMAGE_FOLDERS = ("data", "jpegimages", "images")  # in any case
 _LISTS = "ImageSets/Main"
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
 
-_NAME_FILES = ("classes.txt", "obj.names", "_darknet.labels")  # LabelImg's, CVAT's and Roboflow's
+_NAME_FILES = (
+    "classes.txt",
+    "obj.names",
+    "_darknet.labels",
+)  # LabelImg's, CVAT's and Roboflow's
 _YAML = (".yaml", ".yml")
 _LOOKED_INTO = 8  # folders, and files of each, to tell whether a container is YOLO's
 _MOST_YAML_BYTES = 1 << 20
@@ -91,13 +110,19 @@ class VocSource(FilesSource):
             raise SourceError(f"{self.title}: {what}. {self.advice}")
         images, annotations = self._pairs(data, xml, findings)
         objects = self._read_all(images, annotations, findings)
-        names = sorted({name for of_image in objects.values() for name in of_image.names})
+        names = sorted(
+            {name for of_image in objects.values() for name in of_image.names}
+        )
         classes = (BACKGROUND, *(name for name in names if name != BACKGROUND))
         findings.classes |= {"label": classes, "boxes": tuple(names)}
         findings.draws = True
         findings.strict = True
         split_of = dict[str, str]()
-        if self.own_splits and splits_of_paths(self.title, [image.name for image in images.values()]) is None:
+        if (
+            self.own_splits
+            and splits_of_paths(self.title, [image.name for image in images.values()])
+            is None
+        ):
             split_of = self._listed_splits(images, findings)
         if split_of:
             findings.origin = f"by the lists in {_LISTS!r}"
@@ -117,15 +142,23 @@ class VocSource(FilesSource):
             else:
                 findings.reject(image.name, f"is in no list of {_LISTS}", True)
 
-    def _listed_splits(self, known: dict[str, Ref], findings: Findings) -> dict[str, str]:
+    def _listed_splits(
+        self, known: dict[str, Ref], findings: Findings
+    ) -> dict[str, str]:
         """The split of each image by the lists of Pascal VOC; {} if there are no lists of two splits or more."""
         if _LISTS.partition("/")[0] not in self._files.folders():
             return {}
-        texts = [name for name in self._files.names(_LISTS) if name.lower().endswith(".txt")]
-        lists = one_file_each([f"{_LISTS}/{name}" for name in texts if split_called(name[: -len(".txt")])])
+        texts = [
+            name for name in self._files.names(_LISTS) if name.lower().endswith(".txt")
+        ]
+        lists = one_file_each(
+            [f"{_LISTS}/{name}" for name in texts if split_called(name[: -len(".txt")])]
+        )
         split_of, twice = dict[str, str](), False
         for split, name in lists.items():
-            lines = read_text(self._files, self._files.find(name), self.title).split("\n")
+            lines = read_text(self._files, self._files.find(name), self.title).split(
+                "\n"
+            )
             listed = [line.split()[0] for line in lines if line.strip()]
             twice = twice or any(split_of.get(stem, split) != split for stem in listed)
             split_of.update((stem, split) for stem in listed if stem in known)
@@ -137,12 +170,21 @@ class VocSource(FilesSource):
         )
         return {}
 
-    def _pairs(self, data: str, xml: str, findings: Findings) -> tuple[dict[str, Ref], dict[str, Ref]]:
+    def _pairs(
+        self, data: str, xml: str, findings: Findings
+    ) -> tuple[dict[str, Ref], dict[str, Ref]]:
         """Images and annotations by their paths below their folders ("": all), without extension, sorted."""
         stems = by_stem(self._files, ("xml",), findings, (data, xml) if data else ())
         images, texts = (
-            {stem.removeprefix(top): of[kind] for stem, of in stems.items() if stem.startswith(top) and kind in of}
-            for top, kind in ((f"{data}/" * bool(data), "image"), (f"{xml}/" * bool(xml), "xml"))
+            {
+                stem.removeprefix(top): of[kind]
+                for stem, of in stems.items()
+                if stem.startswith(top) and kind in of
+            }
+            for top, kind in (
+                (f"{data}/" * bool(data), "image"),
+                (f"{xml}/" * bool(xml), "xml"),
+            )
         )
         lacking = sorted(images[stem].name for stem in images.keys() - texts.keys())
         alone = sorted(texts[stem].name for stem in texts.keys() - images.keys())
@@ -154,11 +196,19 @@ class VocSource(FilesSource):
             files_have = counted(len(lacking + alone), "file has", "files have")
             places = f"{xml} or {data}" if xml else "the same folder"
             what = f"{files_have} no partner of the same path in {places}: {some_of(lacking + alone)}"
-            negatives = "; --negatives packs images without an XML as images without objects" if lacking else ""
-            raise SourceError(f"{self.title}: {what}. Add the partner, or remove them{negatives}")
+            negatives = (
+                "; --negatives packs images without an XML as images without objects"
+                if lacking
+                else ""
+            )
+            raise SourceError(
+                f"{self.title}: {what}. Add the partner, or remove them{negatives}"
+            )
         return dict(sorted(images.items())), texts
 
-    def _read_all(self, images: dict[str, Ref], texts: dict[str, Ref], findings: Findings) -> dict[str, Objects]:
+    def _read_all(
+        self, images: dict[str, Ref], texts: dict[str, Ref], findings: Findings
+    ) -> dict[str, Objects]:
         """The objects of each image, by stem; without those whose XML is damaged."""
         from xml.etree import ElementTree
 
@@ -170,7 +220,14 @@ class VocSource(FilesSource):
             text = texts[stem]
             # LookupError: an encoding that Python lacks.
             errors = (ElementTree.ParseError, ValueError, LookupError, OverflowError)
-            described = read_or_reject(lambda: self._objects(text), image, text, _XML, findings, *errors)  # noqa: B023
+            described = read_or_reject(
+                lambda: self._objects(text),  # noqa: B023
+                image,
+                text,
+                _XML,
+                findings,
+                *errors,
+            )
             if described is not None:
                 objects[stem] = described
         return objects
@@ -184,15 +241,24 @@ class VocSource(FilesSource):
         if b"<!" in text.replace(b"<!--", b"") or b"\0" in text:
             raise ValueError("it declares entities or is not UTF-8")
         root = ElementTree.fromstring(text)
-        width, height = (int(float(root.findtext(f"size/{side}", "") or 0)) for side in ("width", "height"))
+        width, height = (
+            int(float(root.findtext(f"size/{side}", "") or 0))
+            for side in ("width", "height")
+        )
         boxes, names = list[list[float]](), list[str]()
         for entry in root.iter("object"):
-            if (box := entry.find("bndbox")) is None or not (name := (entry.findtext("name") or "").strip()):
+            if (box := entry.find("bndbox")) is None or not (
+                name := (entry.findtext("name") or "").strip()
+            ):
                 raise ValueError("an object without a name or a bndbox")
             boxes.append([float(box.findtext(side, "")) for side in _SIDES])
             names.append(name)
         return Objects(
-            boxes, names, (width, height) if min(width, height) > 0 and max(width, height) < _MOST_PX else (0, 0)
+            boxes,
+            names,
+            (width, height)
+            if min(width, height) > 0 and max(width, height) < _MOST_PX
+            else (0, 0),
         )
 
 
@@ -216,9 +282,20 @@ def _are_beside(files: Files) -> bool:
     places = [] if lone_folder(files) else files.folders()[:_LOOKED_INTO]
     for place in ("", *places):
         names = files.names(place)
-        stems = {name.rpartition(".")[0] for name in names if extension_of(name) in IMAGE_EXTENSIONS}
-        texts = [posixpath.join(place, name) for name in _named(names, "xml") if name[: -len(".xml")] in stems]
-        if any("<annotation>" in text or "<annotation " in text for text in _readable(files, texts[:_LOOKED_INTO])):
+        stems = {
+            name.rpartition(".")[0]
+            for name in names
+            if extension_of(name) in IMAGE_EXTENSIONS
+        }
+        texts = [
+            posixpath.join(place, name)
+            for name in _named(names, "xml")
+            if name[: -len(".xml")] in stems
+        ]
+        if any(
+            "<annotation>" in text or "<annotation " in text
+            for text in _readable(files, texts[:_LOOKED_INTO])
+        ):
             return True
     return False
 
@@ -235,7 +312,9 @@ class YoloSource(FilesSource):
     else folders named after splits (see `splits`). Samples are in the order of their paths.
     """
 
-    advice = "Give a folder of images with YOLO's .txt; for captions give --from sidecar"
+    advice = (
+        "Give a folder of images with YOLO's .txt; for captions give --from sidecar"
+    )
     uses = ("yolo", "list", "text")  # a text that is no box is the fault of its image
 
     @classmethod
@@ -246,16 +325,37 @@ class YoloSource(FilesSource):
         """
         names = files.names()
         lists = [name for name in _texts(names) if words_of_splits(name)]
-        describes = lists or any(name.endswith((*_YAML, ".data")) or name in _NAME_FILES for name in names)
-        places = [] if lone_folder(files) and not describes else files.folders()[:_LOOKED_INTO]
+        describes = lists or any(
+            name.endswith((*_YAML, ".data")) or name in _NAME_FILES for name in names
+        )
+        places = (
+            []
+            if lone_folder(files) and not describes
+            else files.folders()[:_LOOKED_INTO]
+        )
         for place in ("", *places):
             names = files.names(place)
-            stems = {name.rpartition(".")[0] for name in names if extension_of(name) in IMAGE_EXTENSIONS}
-            texts = [posixpath.join(place, name) for name in _texts(names) if name[:-4] in stems]
+            stems = {
+                name.rpartition(".")[0]
+                for name in names
+                if extension_of(name) in IMAGE_EXTENSIONS
+            }
+            texts = [
+                posixpath.join(place, name)
+                for name in _texts(names)
+                if name[:-4] in stems
+            ]
             if {"images", "labels"} <= set(files.folders(place)):
                 labels = posixpath.join(place, "labels")
-                folders = [labels, *(f"{labels}/{name}" for name in files.folders(labels))]
-                texts += [f"{folder}/{name}" for folder in folders for name in _texts(files.names(folder))]
+                folders = [
+                    labels,
+                    *(f"{labels}/{name}" for name in files.folders(labels)),
+                ]
+                texts += [
+                    f"{folder}/{name}"
+                    for folder in folders
+                    for name in _texts(files.names(folder))
+                ]
             if resemble_boxes(list(_readable(files, sorted(texts)[:_LOOKED_INTO]))):
                 return True
         return False
@@ -263,7 +363,11 @@ class YoloSource(FilesSource):
     def rows(self, findings: Findings) -> Iterator[Row]:
         findings.strict = True
         files = list(self._files.walk({*IMAGE_EXTENSIONS, "txt"}, findings))
-        texts = {file.name.rpartition(".")[0]: file for file in files if extension_of(file.name) == "txt"}
+        texts = {
+            file.name.rpartition(".")[0]: file
+            for file in files
+            if extension_of(file.name) == "txt"
+        }
         images = [file for file in files if extension_of(file.name) != "txt"]
         text_of = {image.name: _text_of(image, texts) for image in images}
         if not any(text_of.values()):
@@ -274,7 +378,9 @@ class YoloSource(FilesSource):
             findings.classes |= {"boxes": names, "labels": names}
         splits = NamedSplits({})
         if self.own_splits:
-            splits = named_splits_of(self._files, self.title, [image.name for image in images], findings)
+            splits = named_splits_of(
+                self._files, self.title, [image.name for image in images], findings
+            )
         if splits.split_of:
             images = [image for image in images if image.name in splits.split_of]
         self.expect([image.address for image in images])
@@ -290,32 +396,53 @@ class YoloSource(FilesSource):
                 findings.reject(image.name, str(error))
                 continue
             except Exception as error:  # Pillow's many parsers may raise anything
-                findings.reject(image.name, f"its size cannot be read: {reason_of(error)}")
+                findings.reject(
+                    image.name, f"its size cannot be read: {reason_of(error)}"
+                )
                 continue
             corners = [_in_pixels(box, *size) for box in boxes]
             row = {"image": image, **with_boxes(corners, [box[0] for box in boxes])}
-            yield {**row, SPLIT: splits.split_of[image.name]} if splits.split_of else row
+            yield (
+                {**row, SPLIT: splits.split_of[image.name]} if splits.split_of else row
+            )
         if alone := [name for name, text in text_of.items() if text is None]:
             findings.notes.append(
                 f"{counted(len(alone), 'image has', 'images have')} no .txt, so no boxes: {some_of(alone)}"
             )
         used = splits.lists.union(text.name for text in text_of.values() if text)
-        if left := [text.name for text in texts.values() if text.name not in used and "/" in text.name]:
-            findings.notes.append(f"{counted(len(left), '.txt belongs', '.txt belong')} to no image: {some_of(left)}")
+        if left := [
+            text.name
+            for text in texts.values()
+            if text.name not in used and "/" in text.name
+        ]:
+            findings.notes.append(
+                f"{counted(len(left), '.txt belongs', '.txt belong')} to no image: {some_of(left)}"
+            )
 
-    def _boxes(self, image: Ref, text: Ref | None, names: Sequence[str], findings: Findings) -> list[Box] | None:
+    def _boxes(
+        self, image: Ref, text: Ref | None, names: Sequence[str], findings: Findings
+    ) -> list[Box] | None:
         """Those of an image; None if its text is damaged, or a class has no name."""
         if text is None:
             return []
         file = text
         return read_or_reject(
-            lambda: list(parse_boxes(text_in(self._files, file), names)), image, file, _LINES, findings, ValueError
+            lambda: list(parse_boxes(text_in(self._files, file), names)),
+            image,
+            file,
+            _LINES,
+            findings,
+            ValueError,
         )
 
     def _class_names(self) -> tuple[str, ...]:
         """The names in the first file that has any; () if none has."""
         yamls = [name for name in self._files.names() if name.endswith(_YAML)]
-        for name in (*yamls, *_NAME_FILES, *(f"{folder}/_darknet.labels" for folder in self._files.folders())):
+        for name in (
+            *yamls,
+            *_NAME_FILES,
+            *(f"{folder}/_darknet.labels" for folder in self._files.folders()),
+        ):
             with suppress(OSError):  # there is no such file
                 file = self._files.find(name)
                 names = self._in_yaml(file) if name in yamls else self._in_lines(file)
@@ -326,9 +453,13 @@ class YoloSource(FilesSource):
     def _in_lines(self, file: Ref) -> list[str]:
         lines = read_text(self._files, file, self.title).rstrip().split("\n")
         if any(lines) and not all(map(str.strip, lines)):
-            number = 1 + next(number for number, line in enumerate(lines) if not line.strip())
+            number = 1 + next(
+                number for number, line in enumerate(lines) if not line.strip()
+            )
             what = f"line {number} is empty, so that class {number - 1} has no name"
-            raise SourceError(f"{self.title}/{file.name}: {what}. Write one name in each line, that of class 0 first")
+            raise SourceError(
+                f"{self.title}/{file.name}: {what}. Write one name in each line, that of class 0 first"
+            )
         return lines
 
     def _in_yaml(self, file: Ref) -> list[str]:
@@ -338,14 +469,24 @@ class YoloSource(FilesSource):
         yaml = import_module("yaml")
         with readable(title, "YAML with names of classes", yaml.YAMLError, ValueError):
             if file.size > _MOST_YAML_BYTES:
-                raise ValueError(f"{file.size:,} bytes are more than names of classes take")
-            loader = type("TextLoader", (yaml.SafeLoader,), {"yaml_implicit_resolvers": {}})
+                raise ValueError(
+                    f"{file.size:,} bytes are more than names of classes take"
+                )
+            loader = type(
+                "TextLoader", (yaml.SafeLoader,), {"yaml_implicit_resolvers": {}}
+            )
             document = yaml.load(read_text(self._files, file, self.title), loader)
             names = document.get("names") or [] if isinstance(document, dict) else []
-            if isinstance(names, dict) and set(names) == set(map(str, range(len(names)))):
+            if isinstance(names, dict) and set(names) == set(
+                map(str, range(len(names)))
+            ):
                 names = [names[str(number)] for number in range(len(names))]
-            if not isinstance(names, list) or not all(isinstance(name, str) and name.strip() for name in names):
-                raise ValueError("'names' must list the names of all classes, or number them from 0 without a gap")
+            if not isinstance(names, list) or not all(
+                isinstance(name, str) and name.strip() for name in names
+            ):
+                raise ValueError(
+                    "'names' must list the names of all classes, or number them from 0 without a gap"
+                )
         return names
 
 
@@ -371,7 +512,11 @@ def _upright_size(data: bytes) -> WidthHeight:
         DecodeError: it is of a kind that is not read, and the message names it. Exception: of many kinds, by Pillow.
     """
     opened = open_file(data, Conversion(alpha="drop"))
-    return opened.size if opened.image is None else upright_size(opened.size, opened.image.getexif())
+    return (
+        opened.size
+        if opened.image is None
+        else upright_size(opened.size, opened.image.getexif())
+    )
 
 
 def _in_pixels(box: Box, width: int, height: int) -> tuple[float, ...]:

@@ -9,7 +9,14 @@ from gpuload.errors import SourceError, some_of
 from gpuload.machine.untrusted import parse_json
 from gpuload.sources.annotations import NamedFiles, annotation_files
 from gpuload.sources.coco_document import CocoDocument, check_document
-from gpuload.sources.files import Files, Findings, decode_text, lone_folder, read_file, readable
+from gpuload.sources.files import (
+    Files,
+    Findings,
+    decode_text,
+    lone_folder,
+    read_file,
+    readable,
+)
 from gpuload.sources.listing import SPLIT, named_splits, one_file_each
 from gpuload.sources.rows import FilesSource, Row
 from gpuload.sources.survey import survey
@@ -37,7 +44,9 @@ class CocoSource(FilesSource):
     advice = "Give the folder of the images as SOURCE"
     uses = ("coco",)
 
-    def __init__(self, root: str | Path | Files, labels: str | Path | None = None) -> None:
+    def __init__(
+        self, root: str | Path | Files, labels: str | Path | None = None
+    ) -> None:
         super().__init__(root)
         self.annotations = None if labels is None else Path(labels)
 
@@ -55,7 +64,11 @@ class CocoSource(FilesSource):
         first, *others = sorted(parts.values(), key=lambda part: part.is_empty)
         first.share(others)
         findings.classes |= first.classes
-        findings.category_ids |= dict.fromkeys(("boxes", "labels"), first.category_ids) if first.classes else {}
+        findings.category_ids |= (
+            dict.fromkeys(("boxes", "labels"), first.category_ids)
+            if first.classes
+            else {}
+        )
         findings.instances_of = {"keypoints": "boxes"}
         findings.kinds |= {"captions": "json", "image_id": "json"}
         findings.draws = True
@@ -68,7 +81,9 @@ class CocoSource(FilesSource):
             findings.notes += part.notes()
             for row in part.rows(findings):
                 yield {**row, SPLIT: split} if findings.origin else row
-        named = NamedFiles(self._files, " and ".join(part.title for part in parts.values()), self.root)
+        named = NamedFiles(
+            self._files, " and ".join(part.title for part in parts.values()), self.root
+        )
         names = [name for part in parts.values() for name in part.names]
         findings.notes += named.beside(names)
         if self.annotations is None:
@@ -81,7 +96,11 @@ class CocoSource(FilesSource):
             SourceError: there is none, or there are several that are not one for each split.
         """
         every = _documents(self._files)
-        chosen = [name for name in every if name.rpartition("/")[2].lower().startswith("instances")] or every
+        chosen = [
+            name
+            for name in every
+            if name.rpartition("/")[2].lower().startswith("instances")
+        ] or every
         # Datumaro writes the images of a split without an object into a file of another name.
         chosen += [name for name in every if _is_of_another_split(name, chosen)]
         if len(chosen) == 1:
@@ -90,7 +109,9 @@ class CocoSource(FilesSource):
             return splits
         found = some_of([f"{self.root}/{name}" for name in chosen], 8) or "none"
         what = f"expected a .json in a folder 'annotations', or one for each split; found {found}"
-        raise SourceError(f"{self.root}: {what}. Give the file of annotations with --labels")
+        raise SourceError(
+            f"{self.root}: {what}. Give the file of annotations with --labels"
+        )
 
     def _read(self, name: str, findings: Findings) -> CocoDocument:
         """name: of the file of annotations in the container, if it lies there."""
@@ -104,9 +125,13 @@ class CocoSource(FilesSource):
             check_document(document)
         files = NamedFiles(self._files, title, self.root)
         own = posixpath.dirname(name)
-        place = self._place(title, files, own, [image["file_name"] for image in document["images"]])
+        place = self._place(
+            title, files, own, [image["file_name"] for image in document["images"]]
+        )
         if name or place:
-            findings.notes.append(f"annotations are those in {title}, with names that start in {place or './'!r}")
+            findings.notes.append(
+                f"annotations are those in {title}, with names that start in {place or './'!r}"
+            )
         return CocoDocument(title, document, files, place)
 
     def _place(self, title: str, files: NamedFiles, own: str, names: list[str]) -> str:
@@ -122,14 +147,25 @@ class CocoSource(FilesSource):
         if files.find(names[0]):
             return ""
         tops = [name for name in self._files.folders() if name.lower() != "annotations"]
-        places = [*tops, *(f"{top}/{name}" for top in tops for name in self._files.folders(top))]
+        places = [
+            *tops,
+            *(f"{top}/{name}" for top in tops for name in self._files.folders(top)),
+        ]
         some = [place for place in places if files.find(f"{place}/{names[0]}")]
-        whole = [place for place in some if all(files.find(f"{place}/{name}") for name in names)] or some
+        whole = [
+            place
+            for place in some
+            if all(files.find(f"{place}/{name}") for name in names)
+        ] or some
         if len(whole) > 1 and (split := named_splits([title])):
-            whole = [place for place in whole if named_splits([place]) == split] or whole
+            whole = [
+                place for place in whole if named_splits([place]) == split
+            ] or whole
         if len(whole) > 1:
             what = f"the images that it names are in each of {some_of(whole)}"
-            raise SourceError(f"{title}: {what}. Give one of these folders in {self.root} as SOURCE")
+            raise SourceError(
+                f"{title}: {what}. Give one of these folders in {self.root} as SOURCE"
+            )
         return f"{whole[0]}/" if whole else ""
 
 
@@ -137,7 +173,12 @@ def _is_of_another_split(name: str, chosen: Sequence[str]) -> bool:
     """Whether a list of images is of one split, of which the chosen files have none."""
     is_list = name.rpartition("/")[2].lower().startswith("image_info")
     splits = named_splits([name])
-    return is_list and len(splits) == 1 and bool(named_splits(chosen)) and splits[0] not in named_splits(chosen)
+    return (
+        is_list
+        and len(splits) == 1
+        and bool(named_splits(chosen))
+        and splits[0] not in named_splits(chosen)
+    )
 
 
 def _documents(files: Files) -> list[str]:
@@ -151,4 +192,8 @@ def _documents(files: Files) -> list[str]:
     in_folder = annotation_files(files, ".json")
     if in_folder and (not sheets or set(in_folder) & set(names)):
         return in_folder
-    return [name for name in names if "/" not in name or (name.count("/") == 1 and not lone_folder(files))]
+    return [
+        name
+        for name in names
+        if "/" not in name or (name.count("/") == 1 and not lone_folder(files))
+    ]

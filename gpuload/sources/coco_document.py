@@ -44,21 +44,33 @@ class CocoDocument:
         SourceError: its annotations contradict each other.
     """
 
-    def __init__(self, title: str, document: Mapping[str, Any], files: NamedFiles, place: str) -> None:
+    def __init__(
+        self, title: str, document: Mapping[str, Any], files: NamedFiles, place: str
+    ) -> None:
         self.title = title
         self._files = files
         self.images: list[Entry] = document["images"]
         self.names = [f"{place}{image['file_name']}" for image in self.images]
         every: list[Entry] = document["annotations"]
         self._entries: dict[Any, list[Entry]] = defaultdict(list)
-        for entry in sorted(every, key=lambda entry: entry["id"]) if all("id" in entry for entry in every) else every:
+        for entry in (
+            sorted(every, key=lambda entry: entry["id"])
+            if all("id" in entry for entry in every)
+            else every
+        ):
             self._entries[entry["image_id"]].append(entry)
-        if unknown := sorted(map(str, set(self._entries) - {image["id"] for image in self.images})):
-            raise SourceError(f"{title}: annotates images that it does not list: numbers {some_of(unknown)}")
+        if unknown := sorted(
+            map(str, set(self._entries) - {image["id"] for image in self.images})
+        ):
+            raise SourceError(
+                f"{title}: annotates images that it does not list: numbers {some_of(unknown)}"
+            )
         self.is_empty = not every
         self._names_of = self._categories(document.get("categories") or [])
         self.category_ids = tuple(sorted(self._names_of))
-        self._number_of = {of_coco: number for number, of_coco in enumerate(self.category_ids)}
+        self._number_of = {
+            of_coco: number for number, of_coco in enumerate(self.category_ids)
+        }
         if not self._names_of and any("bbox" in entry for entry in every):
             fault = "has boxes but no 'categories', which list the classes of 'category_id' by id and name"
             raise SourceError(f"{title}: {fault}. Add them to the file")
@@ -66,7 +78,10 @@ class CocoDocument:
         self._points = self._point_names(document, instances)
         self.contents = Contents(
             captions=any("caption" in entry for entry in every),
-            masks=any("bbox" in entry and entry.keys() & {"segmentation", "area"} for entry in every),
+            masks=any(
+                "bbox" in entry and entry.keys() & {"segmentation", "area"}
+                for entry in every
+            ),
             points=self._count_points(instances),
         )
 
@@ -75,7 +90,11 @@ class CocoDocument:
         if not self._names_of:
             return {}
         names = tuple(self._names_of[of_coco] for of_coco in self.category_ids)
-        return {"boxes": names, "labels": names, **({"keypoints": self._points} if self._points else {})}
+        return {
+            "boxes": names,
+            "labels": names,
+            **({"keypoints": self._points} if self._points else {}),
+        }
 
     def _categories(self, categories: Sequence[Entry]) -> dict[int, str]:
         """The name of each category by its number."""
@@ -86,10 +105,14 @@ class CocoDocument:
             first = name_of.setdefault(of_coco, name)
             if first != name:
                 fault = f"its category {of_coco} is {first!r} and {name!r}"
-                raise SourceError(f"{self.title}: {fault}. Give each category its own id")
+                raise SourceError(
+                    f"{self.title}: {fault}. Give each category its own id"
+                )
         return name_of
 
-    def _point_names(self, document: Mapping[str, Any], instances: Sequence[Entry]) -> Names:
+    def _point_names(
+        self, document: Mapping[str, Any], instances: Sequence[Entry]
+    ) -> Names:
         """The names of the points of an instance; () without.
 
         Raises:
@@ -97,19 +120,29 @@ class CocoDocument:
         """
         used = {int(entry["category_id"]) for entry in instances}
         if unknown := sorted(map(str, used - set(self._names_of))):
-            raise SourceError(f"{self.title}: uses a category that it does not list: {some_of(unknown)}")
+            raise SourceError(
+                f"{self.title}: uses a category that it does not list: {some_of(unknown)}"
+            )
         if not any("keypoints" in entry for entry in instances):
             return ()
-        named = [category.get("keypoints") for category in document["categories"] if int(category["id"]) in used]
+        named = [
+            category.get("keypoints")
+            for category in document["categories"]
+            if int(category["id"]) in used
+        ]
         different = {tuple(map(str, names)) for names in named if names}
         if len(different) > 1:
             fault = "its categories have different keypoints, but all instances have the same points"
-            raise SourceError(f"{self.title}: {fault}. Keep the annotations of one category")
+            raise SourceError(
+                f"{self.title}: {fault}. Keep the annotations of one category"
+            )
         return next(iter(different), ())
 
     def _count_points(self, instances: Sequence[Entry]) -> int:
         """The points of an instance: those that have names, else those of the first instance with any; 0 without."""
-        numbers = next((entry["keypoints"] for entry in instances if entry.get("keypoints")), ())
+        numbers = next(
+            (entry["keypoints"] for entry in instances if entry.get("keypoints")), ()
+        )
         if not numbers:
             return 0
         return len(self._points) or len(numbers) // 3
@@ -125,15 +158,24 @@ class CocoDocument:
             both = some_of(sorted({*self.names} & {*other.names}))
             if both or not self._is_alike(other):
                 fault = (
-                    f"both name images such as {both}" if both else "have different categories or kinds of annotations"
+                    f"both name images such as {both}"
+                    if both
+                    else "have different categories or kinds of annotations"
                 )
-                raise SourceError(f"{self.title} and {other.title} {fault}. Give one of them with --labels")
-        contents = next((other.contents for other in (self, *others) if not other.is_empty), self.contents)
+                raise SourceError(
+                    f"{self.title} and {other.title} {fault}. Give one of them with --labels"
+                )
+        contents = next(
+            (other.contents for other in (self, *others) if not other.is_empty),
+            self.contents,
+        )
         points = next((other._points for other in (self, *others) if other._points), ())
         for document in (self, *others):
             document.contents = contents
             document._points = points
-            if document.is_empty and not document._names_of:  # of a split without an object
+            if (
+                document.is_empty and not document._names_of
+            ):  # of a split without an object
                 document._names_of = self._names_of
                 document.category_ids = self.category_ids
 
@@ -149,24 +191,43 @@ class CocoDocument:
     def rows(self, findings: Findings) -> Iterator[Row]:
         kept = []
         for image, name in zip(self.images, self.names, strict=True):
-            if self.contents.captions and not any("caption" in entry for entry in self._entries[image["id"]]):
+            if self.contents.captions and not any(
+                "caption" in entry for entry in self._entries[image["id"]]
+            ):
                 findings.reject(image["file_name"], "has no caption")
             else:
                 kept.append((image, name))
         files = self._files.find_all([name for _, name in kept])
         for (image, _), file in zip(kept, files, strict=True):
-            yield {"image": file, DRAWN_ON: self._drawn_on(image), **self._fields(image["id"])}
+            yield {
+                "image": file,
+                DRAWN_ON: self._drawn_on(image),
+                **self._fields(image["id"]),
+            }
 
     def notes(self) -> list[str]:
         """Sentences about what may surprise."""
         counts = Counter(self._names_of.values())
         notes = []
         if alike := [name for name, count in counts.items() if count > 1]:
-            notes.append(f"{self.title}: several categories are called {some_of(alike)}, and stay different classes")
-        every = [entry for entries in self._entries.values() for entry in entries if _is_instance(entry)]
-        lacking = sum(not entry.get("keypoints") for entry in every) if self.contents.points else 0
+            notes.append(
+                f"{self.title}: several categories are called {some_of(alike)}, and stay different classes"
+            )
+        every = [
+            entry
+            for entries in self._entries.values()
+            for entry in entries
+            if _is_instance(entry)
+        ]
+        lacking = (
+            sum(not entry.get("keypoints") for entry in every)
+            if self.contents.points
+            else 0
+        )
         if lacking:
-            notes.append(f"{self.title}: {lacking:,} instances have no keypoints; their points are not labelled")
+            notes.append(
+                f"{self.title}: {lacking:,} instances have no keypoints; their points are not labelled"
+            )
         return notes
 
     def _drawn_on(self, image: Entry) -> WidthHeight:
@@ -180,7 +241,9 @@ class CocoDocument:
         fields: dict[str, Any] = {}
         entries = self._entries[of_image]
         if self.contents.captions:
-            texts = [entry["caption"].strip() for entry in entries if "caption" in entry]
+            texts = [
+                entry["caption"].strip() for entry in entries if "caption" in entry
+            ]
             fields |= {"caption": texts[0], "captions": texts}
         if not self._names_of:
             return fields
@@ -189,13 +252,18 @@ class CocoDocument:
         if self.contents.masks:
             every = [entry for entry in entries if "bbox" in entry]
             fields["boxes"], fields["boxes_class"] = self._boxes(every)
-            fields["boxes_area"] = [entry.get("area", entry["bbox"][2] * entry["bbox"][3]) for entry in every]
+            fields["boxes_area"] = [
+                entry.get("area", entry["bbox"][2] * entry["bbox"][3])
+                for entry in every
+            ]
             fields["boxes_crowd"] = [_CROWD[entry.get("iscrowd")] for entry in every]
             fields["boxes_masks"] = [entry.get("segmentation") or [] for entry in every]
             instances = every
         if self.contents.points:
             unlabelled = [0] * (3 * self.contents.points)
-            fields["keypoints"] = [entry.get("keypoints") or unlabelled for entry in instances]
+            fields["keypoints"] = [
+                entry.get("keypoints") or unlabelled for entry in instances
+            ]
         fields["image_id"] = json.dumps(of_image)
         return fields
 
@@ -203,7 +271,9 @@ class CocoDocument:
         """Corners and class numbers."""
         sides = [entry["bbox"] for entry in entries]
         corners = [(x, y, x + width, y + height) for x, y, width, height in sides]
-        return corners, [self._number_of[int(entry["category_id"])] for entry in entries]
+        return corners, [
+            self._number_of[int(entry["category_id"])] for entry in entries
+        ]
 
 
 def _is_instance(entry: Entry) -> bool:
@@ -211,7 +281,11 @@ def _is_instance(entry: Entry) -> bool:
 
 
 def _id(value: Any) -> None:
-    if not isinstance(value, int | str) or isinstance(value, bool) or len(str(value)) > 80:
+    if (
+        not isinstance(value, int | str)
+        or isinstance(value, bool)
+        or len(str(value)) > 80
+    ):
         raise ValueError
 
 
@@ -230,7 +304,9 @@ def _name(value: Any) -> None:
 
 def _side(value: Any) -> None:
     """Of an image; tools write null or 0 where they do not know it."""
-    if value is not None and not (float(value).is_integer() and 0 <= float(value) <= _MOST_PX):
+    if value is not None and not (
+        float(value).is_integer() and 0 <= float(value) <= _MOST_PX
+    ):
         raise ValueError
 
 
@@ -258,7 +334,11 @@ _CHECKS: dict[str, dict[str, Callable[[Any], object]]] = {
         "keypoints": lambda value: list(map(_text, as_items(value or ()))),
     },
 }
-_NEEDED = {"images": ("id", "file_name"), "annotations": ("image_id",), "categories": ("id", "name")}
+_NEEDED = {
+    "images": ("id", "file_name"),
+    "annotations": ("image_id",),
+    "categories": ("id", "name"),
+}
 
 
 def check_document(document: Any) -> None:
@@ -271,18 +351,27 @@ def check_document(document: Any) -> None:
         raise ValueError("it lists no images or no annotations")
     for name, checks in _CHECKS.items():
         entries = document.get(name) or []
-        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        if not isinstance(entries, list) or not all(
+            isinstance(entry, dict) for entry in entries
+        ):
             raise ValueError(f"its {name} are not a list of objects")
         for entry in entries:
             for key in (key for key in checks if key in entry or key in _NEEDED[name]):
                 try:
                     checks[key](entry.get(key))
                 except (TypeError, ValueError, OverflowError, KeyError):
-                    raise ValueError(f"an entry of its {name} has the {key} {shown(entry.get(key))}") from None
+                    raise ValueError(
+                        f"an entry of its {name} has the {key} {shown(entry.get(key))}"
+                    ) from None
         if len({type(entry["id"]) for entry in entries if "id" in entry}) > 1:
             raise ValueError(f"ids of its {name} are numbers and texts")
     needed = {"category_id"} if document.get("categories") else set()
-    if not all((needed if "bbox" in entry else {"caption"}) <= set(entry) for entry in document["annotations"]):
-        raise ValueError("an annotation has neither a caption nor a bbox with a category_id")
+    if not all(
+        (needed if "bbox" in entry else {"caption"}) <= set(entry)
+        for entry in document["annotations"]
+    ):
+        raise ValueError(
+            "an annotation has neither a caption nor a bbox with a category_id"
+        )
     if len({entry["id"] for entry in document["images"]}) < len(document["images"]):
         raise ValueError("it lists two images with one id")

@@ -34,7 +34,11 @@ _PATHS = (
 # What `--column` calls what a column can hold: the path of an image, its split, and the kinds of fields.
 USUAL: dict[str, Names] = {
     "path": _PATHS,
-    **{kind.role or kind.name: kind.usual_names for kind in KINDS.values() if kind.name != "raw"},
+    **{
+        kind.role or kind.name: kind.usual_names
+        for kind in KINDS.values()
+        if kind.name != "raw"
+    },
     "captions": ("captions",),  # several for each image
     OBJECTS: (OBJECTS,),  # boxes x y width height with their classes
     SPLIT: COLUMNS,
@@ -52,19 +56,29 @@ def parse_columns(entries: Sequence[str]) -> dict[str, Names]:
     for entry in entries:
         role, equals, names = entry.partition("=")
         if role not in ROLES or not equals or not names:
-            raise ArgumentError(f"--column {entry}: write ROLE=NAME, with one of the roles {', '.join(ROLES)}")
+            raise ArgumentError(
+                f"--column {entry}: write ROLE=NAME, with one of the roles {', '.join(ROLES)}"
+            )
         if role in columns:
-            raise ArgumentError(f"--column {entry}: {role!r} is given twice. Write all names of it in one --column")
+            raise ArgumentError(
+                f"--column {entry}: {role!r} is given twice. Write all names of it in one --column"
+            )
         columns[role] = tuple(name.strip() for name in names.split(","))
     return columns
 
 
-def check_columns(title: str, present: Sequence[str], columns: Mapping[str, Names]) -> None:
+def check_columns(
+    title: str, present: Sequence[str], columns: Mapping[str, Names]
+) -> None:
     """Raises SourceError if a column that the user named does not exist, or several are named for a role of one."""
     for role, names in columns.items():
-        if not set(names) <= set(present) or (len(names) > 1 and role not in _OF_SEVERAL):
+        if not set(names) <= set(present) or (
+            len(names) > 1 and role not in _OF_SEVERAL
+        ):
             given = f"--column {role}={','.join(names)}"
-            raise SourceError(f"{title}: {given}: expected one of {list(present)}, or several for target=. Correct it")
+            raise SourceError(
+                f"{title}: {given}: expected one of {list(present)}, or several for target=. Correct it"
+            )
 
 
 class Features:
@@ -76,9 +90,18 @@ class Features:
     def __init__(self, features: Any = None) -> None:
         known = features if isinstance(features, Mapping) else {}
         self._known = known
-        self.single = {column: names for column, feature in known.items() if (names := _class_names(feature))}
-        parts = {column: _class_names(_part(feature, "feature")) for column, feature in known.items()}
-        self.all = {column: names for column, names in parts.items() if names} | self.single
+        self.single = {
+            column: names
+            for column, feature in known.items()
+            if (names := _class_names(feature))
+        }
+        parts = {
+            column: _class_names(_part(feature, "feature"))
+            for column, feature in known.items()
+        }
+        self.all = {
+            column: names for column, names in parts.items() if names
+        } | self.single
 
     def within(self, column: str) -> Names:
         """Class names of the objects in a column."""
@@ -104,16 +127,28 @@ NO_FEATURES = Features()
 
 
 def _part(feature: Any, name: str) -> Any:
-    return feature.get(name) if isinstance(feature, Mapping) else getattr(feature, name, None)
+    return (
+        feature.get(name)
+        if isinstance(feature, Mapping)
+        else getattr(feature, name, None)
+    )
 
 
 def _class_names(feature: Any) -> Names:
     names = _part(feature, "names")
-    return tuple(names) if isinstance(names, list) and all(isinstance(name, str) for name in names) else ()
+    return (
+        tuple(names)
+        if isinstance(names, list) and all(isinstance(name, str) for name in names)
+        else ()
+    )
 
 
 def roles_of(
-    title: str, present: Sequence[str], columns: Mapping[str, Names], known: Sequence[str], features: Features
+    title: str,
+    present: Sequence[str],
+    columns: Mapping[str, Names],
+    known: Sequence[str],
+    features: Features,
 ) -> dict[str, Names]:
     """The columns of each role that has one: those that the user named, else the first with a usual name.
 
@@ -126,11 +161,17 @@ def roles_of(
     roles = {role: tuple(names) for role, names in columns.items()}
     taken = {name for names in columns.values() for name in names}
     for role in known:
-        free = {name.strip().lower(): name for name in reversed(present) if name not in taken}
+        free = {
+            name.strip().lower(): name
+            for name in reversed(present)
+            if name not in taken
+        }
         usual = [free[name] for name in USUAL[role] if name in free]
         if role == "labels":
             usual = [name for name in usual if name not in features.single]
-        if role == "label" and not usual:  # one class a row, whatever the name of the column
+        if (
+            role == "label" and not usual
+        ):  # one class a row, whatever the name of the column
             usual = [name for name in features.single if name in free.values()]
         if role not in roles and usual:
             roles[role] = (usual[0],)
@@ -146,7 +187,9 @@ class Table(NamedTuple):
     features: Features = NO_FEATURES
     find: Callable[[str], Any] = str
 
-    def samples(self, title: str, columns: Mapping[str, Names], findings: Findings) -> Iterator[Row]:
+    def samples(
+        self, title: str, columns: Mapping[str, Names], findings: Findings
+    ) -> Iterator[Row]:
         """columns: names by role, where they are not the usual ones.
 
         Raises:
@@ -155,7 +198,9 @@ class Table(NamedTuple):
         roles = roles_of(title, self.names, columns, _BY_NAME, self.features)
         if "image" not in roles:
             what = f"its columns are {sorted(self.names)}; which holds the image?"
-            raise SourceError(f"{title}: {what} Call it 'image', or give --column image=NAME")
+            raise SourceError(
+                f"{title}: {what} Call it 'image', or give --column image=NAME"
+            )
         role_of = {column: role for role, names in roles.items() for column in names}
         if left := sorted(set(self.names) & set(roles) - set(role_of)):
             note = f"columns that are not packed: {some_of(left)}; others were taken for fields of these names"
@@ -163,8 +208,14 @@ class Table(NamedTuple):
         role_of |= dict.fromkeys(left, "")
         several = [column for column in self.features.all if column not in role_of]
         findings.kinds |= dict.fromkeys(several, "labels")
-        findings.classes |= {role_of.get(column, column): names for column, names in self.features.all.items()}
-        wrapped, targets = set(several) & set(self.features.single), roles.get("target", ())
+        findings.classes |= {
+            role_of.get(column, column): names
+            for column, names in self.features.all.items()
+        }
+        wrapped, targets = (
+            set(several) & set(self.features.single),
+            roles.get("target", ()),
+        )
         of_objects = self._objects(title, roles, columns, findings)
         for row in self.rows:
             sample: dict[str, Any] = {}
@@ -178,30 +229,47 @@ class Table(NamedTuple):
                 elif role:
                     sample[role] = [value] if column in wrapped else value
             for column in meant:
-                sample = {**of_objects[column].fields(row[column], row, sample.get("image")), **sample}
+                sample = {
+                    **of_objects[column].fields(row[column], row, sample.get("image")),
+                    **sample,
+                }
             if targets:
                 sample["target"] = predicted(title, [row[column] for column in targets])
             yield sample
 
     def _objects(
-        self, title: str, roles: Mapping[str, Names], columns: Mapping[str, Names], findings: Findings
+        self,
+        title: str,
+        roles: Mapping[str, Names],
+        columns: Mapping[str, Names],
+        findings: Findings,
     ) -> dict[str, Objects]:
         """The column of objects, if there is one: by its role, or one of boxes whose values are such."""
         is_of_boxes = "boxes" in columns
-        if findings.images_alone or not (is_of_boxes or (OBJECTS in roles and "boxes" not in roles)):
+        if findings.images_alone or not (
+            is_of_boxes or (OBJECTS in roles and "boxes" not in roles)
+        ):
             return {}
         (column,) = roles["boxes" if is_of_boxes else OBJECTS]
         if names := self.features.within(column):
             findings.classes |= {"boxes": names, "labels": names}
         is_named = is_of_boxes or OBJECTS in columns
-        return {column: Objects(title, column, findings, is_of_boxes, is_named, bool(names))}
+        return {
+            column: Objects(title, column, findings, is_of_boxes, is_named, bool(names))
+        }
 
     def _picture(self, role: str, value: Any) -> dict[str, Any]:
         """The image or mask, and the name of the image where it has a path."""
-        path, content = (value.get("path"), value.get("bytes")) if isinstance(value, dict) else (value, value)
+        path, content = (
+            (value.get("path"), value.get("bytes"))
+            if isinstance(value, dict)
+            else (value, value)
+        )
         if content is None or isinstance(content, str):
             content = self.find(path if isinstance(path, str) else "")
-        named = {"name": path} if isinstance(path, str) and path and role == "image" else {}
+        named = (
+            {"name": path} if isinstance(path, str) and path and role == "image" else {}
+        )
         return {role: content, **named}
 
 
@@ -228,16 +296,24 @@ def samples_of(given: Any, findings: Findings) -> Iterable[Row]:
         return _by_split(given, findings)
     if isinstance(features := getattr(given, "features", None), Mapping):
         for name, feature in features.items():
-            if type(feature).__name__ == "Image":  # as it is stored, in place of its pixels
+            if (
+                type(feature).__name__ == "Image"
+            ):  # as it is stored, in place of its pixels
                 given = given.cast_column(name, type(feature)(decode=False))
         table = Table(list(features), given, Features(features))
     elif hasattr(given, "itertuples"):
-        names, cells = [str(name) for name in given.columns], given.itertuples(index=False, name=None)
+        names, cells = (
+            [str(name) for name in given.columns],
+            given.itertuples(index=False, name=None),
+        )
         table = Table(names, (dict(zip(names, row, strict=True)) for row in cells))
     elif hasattr(given, "iter_rows"):
         table = Table(list(given.columns), given.iter_rows(named=True))
     elif hasattr(given, "to_batches"):
-        table = Table(given.schema.names, (row for batch in given.to_batches() for row in batch.to_pylist()))
+        table = Table(
+            given.schema.names,
+            (row for batch in given.to_batches() for row in batch.to_pylist()),
+        )
     else:
         return given
     roles = roles_of("samples", table.names, {}, ("image", "path"), NO_FEATURES)
@@ -249,10 +325,16 @@ def _by_split(given: Mapping[str, Any], findings: Findings) -> Iterator[Row]:
     unknown = [str(name) for name in given if not split_called(name)]
     if unknown or not given:
         expected = "expected an iterable of dicts, one per sample, or a dict of such by split: train, val and test"
-        raise ArgumentError(f"pack(samples): a dict with {some_of(unknown) or 'nothing in it'}; {expected}. Give that")
+        raise ArgumentError(
+            f"pack(samples): a dict with {some_of(unknown) or 'nothing in it'}; {expected}. Give that"
+        )
     for name, part in given.items():
         for sample in samples_of(part, findings):
-            yield {**sample, SPLIT: split_called(name)} if isinstance(sample, Mapping) else sample
+            yield (
+                {**sample, SPLIT: split_called(name)}
+                if isinstance(sample, Mapping)
+                else sample
+            )
 
 
 class IterableSource(Source):

@@ -77,9 +77,15 @@ def readable(title: object, what: str, *errors: type[Exception]) -> Iterator[Non
     except expected as error:
         if isinstance(error, GpuloadError) and not isinstance(error, DecodeError):
             raise
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+        reason = (
+            getattr(error, "strerror", None)
+            or " ".join(str(error).split())
+            or type(error).__name__
+        )
         advice = "Correct it, copy it again, or leave it out"
-        raise SourceError(f"{title}: cannot be read as {what} ({reason}). {advice}") from None
+        raise SourceError(
+            f"{title}: cannot be read as {what} ({reason}). {advice}"
+        ) from None
 
 
 def decode_text(data: bytes) -> str:
@@ -88,7 +94,11 @@ def decode_text(data: bytes) -> str:
     Raises:
         UnicodeDecodeError: it is neither.
     """
-    return data.decode("utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig")
+    return data.decode(
+        "utf-16"
+        if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        else "utf-8-sig"
+    )
 
 
 class Ref(NamedTuple):
@@ -151,13 +161,19 @@ class Findings:
                 return True
             self.reject(name, "its name is not UTF-8")
         else:
-            self.others[f".{printable(extension)}" if extension else "no extension"] += 1
+            self.others[
+                f".{printable(extension)}" if extension else "no extension"
+            ] += 1
         return False
 
     def all_notes(self) -> tuple[str, ...]:
         """The notes, with one for files of other extensions."""
         notes = dict.fromkeys(self.notes)
-        return (*notes, f"passed over, by extension: {by_count(self.others)}") if self.others else (*notes,)
+        return (
+            (*notes, f"passed over, by extension: {by_count(self.others)}")
+            if self.others
+            else (*notes,)
+        )
 
 
 def by_count(counts: Counter[str]) -> str:
@@ -167,7 +183,9 @@ def by_count(counts: Counter[str]) -> str:
 def advice_on_images(others: Counter[str]) -> str:
     """What to do with files that are images, but of kinds that are not read; "" if there are none. others: as
     `Findings` has them."""
-    advice = {_OTHER_IMAGES[name[1:]]: name for name in others if name[1:] in _OTHER_IMAGES}
+    advice = {
+        _OTHER_IMAGES[name[1:]]: name for name in others if name[1:] in _OTHER_IMAGES
+    }
     return "; ".join(f"{name} are {what}" for what, name in advice.items())
 
 
@@ -218,7 +236,9 @@ class Files(ABC):
 
     def folders(self, below: str = "") -> list[str]:
         """The folders directly in a folder, sorted, empty ones too."""
-        return sorted(name for name, reason in self.scan(below)[0].items() if not reason)
+        return sorted(
+            name for name, reason in self.scan(below)[0].items() if not reason
+        )
 
     def names(self, below: str = "") -> list[str]:
         """The files directly in a folder, sorted."""
@@ -231,7 +251,9 @@ class Files(ABC):
         """
         if self.around:
             around = self.around.rstrip("/")
-            findings.notes.append(f"names and classes start inside {around!r}, which holds everything")
+            findings.notes.append(
+                f"names and classes start inside {around!r}, which holds everything"
+            )
         levels = [self._entries("")]
         while levels:
             name, passed_over = next(levels[-1], ("", None))
@@ -241,14 +263,19 @@ class Files(ABC):
                 findings.notes.append(f"passed over {name!r}, {passed_over}")
             elif passed_over is not None:
                 levels.append(self._entries(name))
-            elif findings.wants(name, extensions) and (file := self._listed(name, findings)):
+            elif findings.wants(name, extensions) and (
+                file := self._listed(name, findings)
+            ):
                 yield file
 
     def _entries(self, folder: str) -> Iterator[tuple[str, str | None]]:
         """The names in a folder, sorted: files with None, folders with the reason for skipping them, or ""."""
         folders, files = self.scan(folder)
         start = f"{folder}/" if folder else ""
-        both = sorted([*folders.items(), *((name, None) for name in files)], key=lambda entry: entry[0])
+        both = sorted(
+            [*folders.items(), *((name, None) for name in files)],
+            key=lambda entry: entry[0],
+        )
         return ((start + name, passed_over) for name, passed_over in both)
 
     def _listed(self, name: str, findings: Findings) -> Ref | None:
@@ -265,9 +292,17 @@ class Files(ABC):
         Folders that gpuload packed are included.
         """
         for place in ("", "data/"):
-            splits = [f"{place}{name}/" for name in sorted(self.scan(place.rstrip("/"))[0]) if split_called(name)]
+            splits = [
+                f"{place}{name}/"
+                for name in sorted(self.scan(place.rstrip("/"))[0])
+                if split_called(name)
+            ]
             for folders in ([place], splits):
-                names = [folder + name for folder in folders for name in self.names(folder.rstrip("/"))]
+                names = [
+                    folder + name
+                    for folder in folders
+                    for name in self.names(folder.rstrip("/"))
+                ]
                 if names := [name for name in names if name.lower().endswith(suffix)]:
                     return names
         return []
@@ -286,11 +321,15 @@ class Folder(Files):
     names. Folders that gpuload packed are skipped.
     """
 
-    def __init__(self, path: str | Path, around: str = "", without: os.stat_result | None = None) -> None:
+    def __init__(
+        self, path: str | Path, around: str = "", without: os.stat_result | None = None
+    ) -> None:
         self.path = Path(path)
         self.around = around
         self._without = without  # the output folder
-        self._passed_over: dict[str, str] = {}  # of the folders at the first level, which are listed several times
+        self._passed_over: dict[
+            str, str
+        ] = {}  # of the folders at the first level, which are listed several times
 
     def inside(self, folder: str) -> "Folder":
         """A folder at the first level as a container, with names relative to it."""
@@ -309,7 +348,11 @@ class Folder(Files):
 
     def fault(self) -> str:
         try:
-            return "" if stat.S_ISDIR(os.stat(self.path).st_mode) else "is a file, not a folder"
+            return (
+                ""
+                if stat.S_ISDIR(os.stat(self.path).st_mode)
+                else "is a file, not a folder"
+            )
         except FileNotFoundError:
             return "no such folder"
         except OSError as error:  # such as links in a circle
@@ -323,7 +366,9 @@ class Folder(Files):
         except (FileNotFoundError, NotADirectoryError):
             return {}, []
         except OSError as error:
-            raise SourceError(f"{path}: cannot be listed ({error.strerror}). Correct its permissions") from None
+            raise SourceError(
+                f"{path}: cannot be listed ({error.strerror}). Correct its permissions"
+            ) from None
         folders, files = dict[str, str](), list[str]()
         known, depth = ({}, folder.count("/") + 1) if folder else (self._passed_over, 0)
         for entry in entries:
@@ -339,9 +384,13 @@ class Folder(Files):
         """depth: the number of folders of this container around it."""
         if entry.is_symlink() and _leads_back(entry, depth):
             return "a link to a folder that it lies in"
-        if self._without is not None and os.path.samestat(os.stat(entry.path), self._without):
+        if self._without is not None and os.path.samestat(
+            os.stat(entry.path), self._without
+        ):
             return "the output folder"
-        is_packed = _holds_packed_set(entry.path) or (not depth and _holds_packed_splits(entry.path))
+        is_packed = _holds_packed_set(entry.path) or (
+            not depth and _holds_packed_splits(entry.path)
+        )
         return "which gpuload packed" if is_packed else ""
 
     def find(self, name: str) -> Ref:
@@ -369,7 +418,11 @@ def lone_folder(files: Files) -> str:
         return ""
     folders = files.folders()
     holds_images = any(extension_of(name) in IMAGE_EXTENSIONS for name in files.names())
-    return "" if len(folders) != 1 or split_called(folders[0]) or holds_images else folders[0]
+    return (
+        ""
+        if len(folders) != 1 or split_called(folders[0]) or holds_images
+        else folders[0]
+    )
 
 
 def _is_dir(entry: os.DirEntry[str]) -> bool:
@@ -393,9 +446,16 @@ def _holds_packed_set(path: str) -> bool:
 def _holds_packed_splits(path: str) -> bool:
     """Whether this folder holds nothing but packed folders and what describes them, as the output of a run does."""
     with suppress(OSError), os.scandir(path) as scan:
-        entries = (entry for entry in scan if not entry.name.startswith(".") and entry.name not in ROOT_FILES)
+        entries = (
+            entry
+            for entry in scan
+            if not entry.name.startswith(".") and entry.name not in ROOT_FILES
+        )
         if first := next(entries, None):
-            return all(entry.is_dir() and _holds_packed_set(entry.path) for entry in chain([first], entries))
+            return all(
+                entry.is_dir() and _holds_packed_set(entry.path)
+                for entry in chain([first], entries)
+            )
     return False
 
 

@@ -8,8 +8,21 @@ from typing import Any
 from gpuload.counted import counted
 from gpuload.errors import SourceError, some_of
 from gpuload.machine.untrusted import parse_json
-from gpuload.sources.annotations import are_boxes, by_stem, no_captions, read_or_reject, text_in
-from gpuload.sources.files import IMAGE_EXTENSIONS, Findings, Ref, by_count, is_text, printable
+from gpuload.sources.annotations import (
+    are_boxes,
+    by_stem,
+    no_captions,
+    read_or_reject,
+    text_in,
+)
+from gpuload.sources.files import (
+    IMAGE_EXTENSIONS,
+    Findings,
+    Ref,
+    by_count,
+    is_text,
+    printable,
+)
 from gpuload.sources.listing import ambiguous, splits_called
 from gpuload.sources.rows import FilesSource, Row
 
@@ -44,16 +57,31 @@ class FolderSource(FilesSource):
     advice = f"Give a folder of class folders, as in photos/cat/1.jpg, or {_OTHERWISE}"
 
     def rows(self, findings: Findings) -> Iterator[Row]:
-        splits = splits_called(self.title, "its folders", self._files.folders()) if self.own_splits else {}
-        every = sorted({name for place in splits or ("",) for name in self._files.folders(place)})
+        splits = (
+            splits_called(self.title, "its folders", self._files.folders())
+            if self.own_splits
+            else {}
+        )
+        every = sorted(
+            {name for place in splits or ("",) for name in self._files.folders(place)}
+        )
         classes = [name for name in every if self.sure or name not in _NO_LABEL]
         if wrong := [printable(name) for name in classes if not is_text(name)]:
-            raise SourceError(f"{self.title}: the class folder {wrong[0]!r} has a name that is not UTF-8. Rename it")
+            raise SourceError(
+                f"{self.title}: the class folder {wrong[0]!r} has a name that is not UTF-8. Rename it"
+            )
         findings.classes["label"] = tuple(classes)
         findings.strict = True if splits else None
-        numbers, depth = {name: number for number, name in enumerate(classes)}, 1 if splits else 0
-        placed: dict[tuple[str, ...], None] = {}  # the folders of images, from the split ("" without) on
-        for image in self._files.walk(IMAGE_EXTENSIONS | ({"npy"} if self.as_stored else set()), findings):
+        numbers, depth = (
+            {name: number for number, name in enumerate(classes)},
+            1 if splits else 0,
+        )
+        placed: dict[
+            tuple[str, ...], None
+        ] = {}  # the folders of images, from the split ("" without) on
+        for image in self._files.walk(
+            IMAGE_EXTENSIONS | ({"npy"} if self.as_stored else set()), findings
+        ):
             folders = tuple(image.name.split("/")[:-1])
             if splits and folders and folders[0] not in splits:
                 raise ambiguous(self.title, sorted(splits), repr(folders[0]))
@@ -68,27 +96,43 @@ class FolderSource(FilesSource):
         unlikely = [name for _, name, *_ in placed if name.lower() in _NO_CLASSES]
         if unlikely and not self.sure:
             what = f"the folder {unlikely[0]!r} does not look like a class"
-            raise SourceError(f"{self.title}: {what}. If it is one, give --from folder; else {_OTHERWISE}")
+            raise SourceError(
+                f"{self.title}: {what}. If it is one, give --from folder; else {_OTHERWISE}"
+            )
         findings.notes += self._notes(classes, list(placed), splits)
 
-    def _notes(self, classes: list[str], placed: list[tuple[str, ...]], splits: dict[str, str]) -> list[str]:
+    def _notes(
+        self, classes: list[str], placed: list[tuple[str, ...]], splits: dict[str, str]
+    ) -> list[str]:
         """Notes on classes that may be other ones than they seem."""
         notes, full = list[str](), sorted({name for _, name, *_ in placed})
         if empty := [name for name in classes if name not in full]:
-            notes.append(f"class folders without an image, which keep their class numbers: {some_of(empty)}")
+            notes.append(
+                f"class folders without an image, which keep their class numbers: {some_of(empty)}"
+            )
         used = {splits.get(top): top for top, *_ in placed}
         if list(used) == ["train"]:
-            notes.append(f"{used['train']!r} is taken as a split and not as a class; --no-splits takes it as a class")
+            notes.append(
+                f"{used['train']!r} is taken as a split and not as a class; --no-splits takes it as a class"
+            )
         trained = {name for top, name, *_ in placed if top == used.get("train")}
-        if "train" in used and (unseen := [name for name in full if name not in trained]):
-            notes.append(f"classes without an image in {used['train']!r}: {some_of(unseen)}")
+        if "train" in used and (
+            unseen := [name for name in full if name not in trained]
+        ):
+            notes.append(
+                f"classes without an image in {used['train']!r}: {some_of(unseen)}"
+            )
         if placed and (len(full) == 1 or all(len(folders) > 2 for folders in placed)):
             such = "/".join(placed[0]).lstrip("/")
-            notes.append(f"images lie in folders such as {such!r}; the classes are {some_of(full)}")
+            notes.append(
+                f"images lie in folders such as {such!r}; the classes are {some_of(full)}"
+            )
         elif nested := [folders for folders in placed if len(folders) > 2]:
             such = "/".join(nested[0]).lstrip("/")
             folders = counted(len(nested), "folder lies", "folders lie")
-            notes.append(f"{folders} below those of classes: the class of images in {such!r} is {nested[0][1]!r}")
+            notes.append(
+                f"{folders} below those of classes: the class of images in {such!r} is {nested[0][1]!r}"
+            )
         return notes
 
 
@@ -105,7 +149,11 @@ class UnlabeledSource(FilesSource):
             yield {"image": image}
 
 
-_FIELDS = {"txt": "caption", "json": "json", "png": "mask"}  # of the files beside an image, by their extensions
+_FIELDS = {
+    "txt": "caption",
+    "json": "json",
+    "png": "mask",
+}  # of the files beside an image, by their extensions
 
 
 class SidecarSource(FilesSource):
@@ -126,16 +174,29 @@ class SidecarSource(FilesSource):
                 found["image"] = found.pop("png")
         samples = [found for _, found in sorted(stems.items()) if "image" in found]
         counts = Counter(extension for found in samples for extension in found)
-        wanted = [extension for extension in _FIELDS if counts[extension] * 2 > len(samples)]
+        wanted = [
+            extension for extension in _FIELDS if counts[extension] * 2 > len(samples)
+        ]
         if samples and not wanted:
             what = f"most of its {counted(len(samples), 'image')} have no .txt, .json or .png beside them"
             raise SourceError(f"{self.title}: {what}. Leave out --from sidecar")
-        if left := Counter({f".{end}": counts[end] for end in _FIELDS if counts[end] and end not in wanted}):
-            findings.notes.append(f"passed over {by_count(left)}, which most images do not have")
+        if left := Counter(
+            {
+                f".{end}": counts[end]
+                for end in _FIELDS
+                if counts[end] and end not in wanted
+            }
+        ):
+            findings.notes.append(
+                f"passed over {by_count(left)}, which most images do not have"
+            )
         whole = []
         for found in samples:
             if lacking := [extension for extension in wanted if extension not in found]:
-                findings.reject(found["image"].name, f"has no .{lacking[0]} beside it, though most images do")
+                findings.reject(
+                    found["image"].name,
+                    f"has no .{lacking[0]} beside it, though most images do",
+                )
             else:
                 whole.append(found)
         findings.kinds["json"], findings.strict = "json", True
@@ -145,7 +206,9 @@ class SidecarSource(FilesSource):
             if None not in fields.values():
                 yield {"image": found["image"], **fields}
 
-    def _values(self, samples: list[dict[str, Ref]], extension: str, findings: Findings) -> list[Any]:
+    def _values(
+        self, samples: list[dict[str, Ref]], extension: str, findings: Findings
+    ) -> list[Any]:
         """The values of all samples; None where one is damaged."""
         if extension == "png":
             return [found["png"] for found in samples]
@@ -153,7 +216,14 @@ class SidecarSource(FilesSource):
         read = self._json if is_json else self._caption
         form = "a JSON document" if is_json else "a text in UTF-8"
         texts = [
-            read_or_reject(lambda: read(found[extension]), found["image"], found[extension], form, findings, ValueError)  # noqa: B023
+            read_or_reject(
+                lambda: read(found[extension]),  # noqa: B023
+                found["image"],
+                found[extension],
+                form,
+                findings,
+                ValueError,
+            )
             for found in samples
         ]
         readable = [text for text in texts if text is not None]

@@ -19,10 +19,22 @@ from gpuload.fields.registry import kind_of
 from gpuload.types import I64
 
 SPLIT = "split"  # the key of a sample (a dict), and the role of a column
-COLUMNS = ("split", "subset", "partition", "fold", "set")  # names that tables give to the column of splits
+COLUMNS = (
+    "split",
+    "subset",
+    "partition",
+    "fold",
+    "set",
+)  # names that tables give to the column of splits
 
 _ORDER = ("train", "val", "test")
-_OTHER_NAMES = {"training": "train", "valid": "val", "validation": "val", "dev": "val", "testing": "test"}
+_OTHER_NAMES = {
+    "training": "train",
+    "valid": "val",
+    "validation": "val",
+    "dev": "val",
+    "testing": "test",
+}
 _SPLIT_OF = {name: name for name in _ORDER} | _OTHER_NAMES
 
 _YEAR = re.compile(r"[ _-]?(19|20)\d\d$")
@@ -54,7 +66,9 @@ class SourceSplits:
         if found <= {"train"}:
             return None
         names = tuple(name for name in _ORDER if name in found)
-        return cls(names, np.array([names.index(value) for value in values], np.int64), origin)
+        return cls(
+            names, np.array([names.index(value) for value in values], np.int64), origin
+        )
 
     def summary(self) -> str:
         """A sentence for the user."""
@@ -79,7 +93,9 @@ def splits_called(title: str, what: str, names: Iterable[str]) -> dict[str, str]
         same = sorted(name for name in found if found[name] == split)
         if len(same) > 1:
             both = f"{what} {some_of(same)} would both be the split {split!r}"
-            raise SourceError(f"{title}: {both}. Rename or join them, or give --no-splits")
+            raise SourceError(
+                f"{title}: {both}. Rename or join them, or give --no-splits"
+            )
     return found
 
 
@@ -92,8 +108,16 @@ def splits_of_files(title: str, names: Sequence[str]) -> list[str]:
     Raises:
         SourceError: only some of the files are named after splits, or one after two.
     """
-    found = [next(filter(None, map(words_of_splits, reversed(name.split("/")[-2:]))), set[str]()) for name in names]
-    wrong = [name for name, splits in zip(names, found, strict=True) if len(splits) != 1]
+    found = [
+        next(
+            filter(None, map(words_of_splits, reversed(name.split("/")[-2:]))),
+            set[str](),
+        )
+        for name in names
+    ]
+    wrong = [
+        name for name, splits in zip(names, found, strict=True) if len(splits) != 1
+    ]
     if wrong and any(found):
         what = f"some of its files are named after one split, others after none or two ({some_of(wrong, 2)})"
         raise SourceError(f"{title}: {what}. Rename them, or give --no-splits")
@@ -104,20 +128,34 @@ def splits_of_files(title: str, names: Sequence[str]) -> list[str]:
 def one_file_each(names: Sequence[str]) -> dict[str, str]:
     """The file of each split, by words in their names or else in those of their folders, in the order train, val, test;
     {} unless each file belongs to one split, and no two to the same."""
-    files = {tuple(named_splits([name]) or named_splits([name.rpartition("/")[0]])): name for name in names}
+    files = {
+        tuple(named_splits([name]) or named_splits([name.rpartition("/")[0]])): name
+        for name in names
+    }
     is_each = len(files) == len(names) and all(len(splits) == 1 for splits in files)
-    return {split: files[split,] for split in _ORDER if (split,) in files} if is_each else {}
+    return (
+        {split: files[split,] for split in _ORDER if (split,) in files}
+        if is_each
+        else {}
+    )
 
 
 def named_splits(names: Sequence[str]) -> list[str]:
     """The splits that are words in these files' names, in the order train, val, test."""
-    found = {split for name in names for split in words_of_splits(name.rpartition("/")[2])}
+    found = {
+        split for name in names for split in words_of_splits(name.rpartition("/")[2])
+    }
     return sorted(found, key=_ORDER.index)
 
 
 def words_of_splits(name: str) -> set[str]:
     """The splits that are words in a name; "test-dev" is the usual name of a test set."""
-    words = set(re.split("[^a-z]+", name.lower().replace("test-dev", "test").replace("test_dev", "test")))
+    words = set(
+        re.split(
+            "[^a-z]+",
+            name.lower().replace("test-dev", "test").replace("test_dev", "test"),
+        )
+    )
     return {split for word in words if (split := split_called(word))}
 
 
@@ -128,15 +166,24 @@ def splits_of_words(names: Sequence[str]) -> dict[str, str]:
     if not names:
         return {}
     depth = _shared_folders(names)
-    tops = {name: parts[depth] if len(parts := name.split("/")) > depth + 1 else "" for name in names}
+    tops = {
+        name: parts[depth] if len(parts := name.split("/")) > depth + 1 else ""
+        for name in names
+    }
     words = {top: words_of_splits(top) for top in dict.fromkeys(tops.values())}
     splits = {split for found in words.values() for split in found}
-    if len(splits) < 2 or any(len(found) != 1 for found in words.values()) or any(map(split_called, words)):
+    if (
+        len(splits) < 2
+        or any(len(found) != 1 for found in words.values())
+        or any(map(split_called, words))
+    ):
         return {}
     return {name: next(iter(words[top])) for name, top in tops.items()}
 
 
-def splits_of_paths(title: str, names: Sequence[str], strict: bool = True) -> SourceSplits | None:
+def splits_of_paths(
+    title: str, names: Sequence[str], strict: bool = True
+) -> SourceSplits | None:
     """Splits of images by the first folder that they do not all share; None if it is not named after a split.
 
     strict: whether it is an error if only some of these folders are named after splits. Otherwise they then do not
@@ -148,26 +195,39 @@ def splits_of_paths(title: str, names: Sequence[str], strict: bool = True) -> So
     if not names:
         return None
     depth = _shared_folders(names)
-    tops = [parts[depth] if len(parts := name.split("/")) > depth + 1 else "" for name in names]
+    tops = [
+        parts[depth] if len(parts := name.split("/")) > depth + 1 else ""
+        for name in names
+    ]
     found = splits_called(title, "its folders", dict.fromkeys(tops))
     others = sorted(set(tops) - set(found))
     if not found or (not strict and (others or len(found) < 2)):
         return None
     if others:
-        raise ambiguous(title, sorted(found), some_of(others) if others != [""] else "images in no folder")
-    return SourceSplits.of([found[top] for top in tops], f"by its folders {some_of(sorted(found))}")
+        raise ambiguous(
+            title,
+            sorted(found),
+            some_of(others) if others != [""] else "images in no folder",
+        )
+    return SourceSplits.of(
+        [found[top] for top in tops], f"by its folders {some_of(sorted(found))}"
+    )
 
 
 def ambiguous(title: str, splits: Sequence[str], beside: str) -> SourceError:
     """The error for folders named after splits beside other folders with images."""
     what = f"holds {some_of(splits)}, as splits are called, beside {beside}. Are they splits?"
-    return SourceError(f"{title}: {what} Then move the rest elsewhere. If not, give --no-splits")
+    return SourceError(
+        f"{title}: {what} Then move the rest elsewhere. If not, give --no-splits"
+    )
 
 
 def _shared_folders(names: Sequence[str]) -> int:
     """The number of leading folders that all names share and that are not named after splits."""
     shared = 0
-    first, last = (name.split("/")[:-1] for name in (min(names), max(names)))  # the others lie between them
+    first, last = (
+        name.split("/")[:-1] for name in (min(names), max(names))
+    )  # the others lie between them
     for one, other in zip(first, last, strict=False):
         if one != other or split_called(one):
             break
@@ -175,7 +235,9 @@ def _shared_folders(names: Sequence[str]) -> int:
     return shared
 
 
-def splits_of_column(title: str, column: str, values: Sequence[object], asked: bool = False) -> list[str]:
+def splits_of_column(
+    title: str, column: str, values: Sequence[object], asked: bool = False
+) -> list[str]:
     """The split of each row, by a column; [] if none of its values is the name of a split.
 
     asked: whether the user named the column.
@@ -235,16 +297,24 @@ def addresses(samples: pa.Table | pa.RecordBatch) -> pa.Array | pa.ChunkedArray:
     return samples.column(WHERE if WHERE in samples.schema.names else NAME)
 
 
-def listing_schema(fields: tuple[Field, ...], where: bool = False, drawn: bool = False) -> pa.Schema:
+def listing_schema(
+    fields: tuple[Field, ...], where: bool = False, drawn: bool = False
+) -> pa.Schema:
     """The columns of `Listing.samples` for these fields."""
     columns = [pa.field(NAME, pa.large_string()), pa.field(BYTES, pa.int64())]
     if where:
         columns.append(pa.field(WHERE, pa.large_string()))
     if drawn:
-        columns += [pa.field(DRAWN_WIDTH, pa.int32()), pa.field(DRAWN_HEIGHT, pa.int32())]
+        columns += [
+            pa.field(DRAWN_WIDTH, pa.int32()),
+            pa.field(DRAWN_HEIGHT, pa.int32()),
+        ]
     for field in fields:
         if kind_of(field).stays_in_shard:
             columns.append(pa.field(field.name, pa.large_string()))
         else:
-            columns += [pa.field(name, kind) for name, kind in kind_of(field).columns(field).items()]
+            columns += [
+                pa.field(name, kind)
+                for name, kind in kind_of(field).columns(field).items()
+            ]
     return pa.schema(columns)

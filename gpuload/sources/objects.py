@@ -18,7 +18,16 @@ from gpuload.sources.annotations import with_boxes
 from gpuload.sources.files import Findings
 
 _BOXES = ("bbox", "bboxes", "boxes", "box")
-_CLASSES = ("category", "categories", "label", "labels", "class", "classes", "category_id", "class_id")
+_CLASSES = (
+    "category",
+    "categories",
+    "label",
+    "labels",
+    "class",
+    "classes",
+    "category_id",
+    "class_id",
+)
 _CROWD = "iscrowd"
 _SIDES = 4
 _TOLERANCE = 1.01  # of the image's size, with a pixel more: as far as boxes reach beyond an image by rounding
@@ -39,7 +48,13 @@ class Objects:
     """
 
     def __init__(
-        self, title: str, column: str, findings: Findings, corners: bool, is_named: bool, is_typed: bool
+        self,
+        title: str,
+        column: str,
+        findings: Findings,
+        corners: bool,
+        is_named: bool,
+        is_typed: bool,
     ) -> None:
         self._title, self._column, self._findings = title, column, findings
         self._corners, self._is_named, self._is_typed = corners, is_named, is_typed
@@ -70,10 +85,19 @@ class Objects:
         if parts:
             note = f"parts of {self._column!r} that are not packed: {some_of(sorted(parts))}"
             self._findings.notes += [note] if note not in self._findings.notes else []
-        if not all(len(one) == len(boxes) for one in (crowds, *([classes] if key else []))):
-            raise self._error(f"has {len(boxes)} boxes and {len(classes)} classes", "Correct the column")
+        if not all(
+            len(one) == len(boxes) for one in (crowds, *([classes] if key else []))
+        ):
+            raise self._error(
+                f"has {len(boxes)} boxes and {len(classes)} classes",
+                "Correct the column",
+            )
         for box in boxes:
-            if not (isinstance(box, Sequence) and len(box) == _SIDES and all(map(is_number, map(str, box)))):
+            if not (
+                isinstance(box, Sequence)
+                and len(box) == _SIDES
+                and all(map(is_number, map(str, box)))
+            ):
                 raise self._error(f"holds the box {str(box)[:60]}", "Give four numbers")
         if not self._is_named:
             self._look_at(boxes, parts.get("area"), row, image)
@@ -86,12 +110,19 @@ class Objects:
     def _parts(self, value: Any) -> dict[str, Any]:
         """The lists of a value by their keys."""
         if isinstance(value, Mapping):
-            return {key: list(value[key] if value[key] is not None else ()) for key in value}
+            return {
+                key: list(value[key] if value[key] is not None else ()) for key in value
+            }
         entries = list(value or ())
         if not all(isinstance(entry, Mapping) for entry in entries):
-            raise self._error(f"holds {str(value)[:60]}", "Give dicts with bbox and category")
+            raise self._error(
+                f"holds {str(value)[:60]}", "Give dicts with bbox and category"
+            )
         keys = dict.fromkeys(key for entry in entries for key in entry)
-        return {key: [entry.get(key) for entry in entries] for key in keys} or {_BOXES[0]: [], _CLASSES[0]: []}
+        return {key: [entry.get(key) for entry in entries] for key in keys} or {
+            _BOXES[0]: [],
+            _CLASSES[0]: [],
+        }
 
     def _corners_of(self, box: Box) -> tuple[float, ...]:
         if self._corners:
@@ -99,7 +130,13 @@ class Objects:
         x, y, width, height = box
         return x, y, x + width, y + height
 
-    def _look_at(self, boxes: Sequence[Box], areas: Sequence[float] | None, row: Mapping[str, Any], image: Any) -> None:
+    def _look_at(
+        self,
+        boxes: Sequence[Box],
+        areas: Sequence[float] | None,
+        row: Mapping[str, Any],
+        image: Any,
+    ) -> None:
         """Notes whether boxes are x y width height for certain."""
         findings, column = self._findings, self._column
         size = _size_of(row, image)
@@ -109,26 +146,39 @@ class Objects:
                 advice = f"If boxes are x0 y0 x1 y1, give --column boxes={column}; if not, --column objects={column}"
                 raise self._error(what, advice)
             is_area = areas is not None and _is_near(areas[number], width * height)
-            if width < x or height < y or (is_area and not _is_near(width * height, (width - x) * (height - y))):
+            if (
+                width < x
+                or height < y
+                or (
+                    is_area and not _is_near(width * height, (width - x) * (height - y))
+                )
+            ):
                 findings.settled.add(column)
         if column in findings.settled:
             findings.doubts.pop(column, None)
         elif boxes:
             what = f"the boxes of {column!r} may be x y width height, or x0 y0 x1 y1, and none of them tells which"
             advice = f"Give --column objects={column} for the first, or --column boxes={column} for the second"
-            findings.doubts[column] = f"{what}. {advice}; in a program, give 'boxes' x0 y0 x1 y1"
+            findings.doubts[column] = (
+                f"{what}. {advice}; in a program, give 'boxes' x0 y0 x1 y1"
+            )
 
     def _error(self, what: str, advice: str) -> SourceError:
         return SourceError(f"{self._title}: column {self._column!r} {what}. {advice}")
 
 
 def _is_near(area: Any, other: float) -> bool:
-    return isinstance(area, int | float) and other > 0 and abs(area - other) < 1e-3 * other
+    return (
+        isinstance(area, int | float) and other > 0 and abs(area - other) < 1e-3 * other
+    )
 
 
 def _fits(right: float, bottom: float, size: tuple[int, int]) -> bool:
     """Whether a corner is in an image, upright or as it is stored."""
-    return any(right <= wide * _TOLERANCE + 1 and bottom <= high * _TOLERANCE + 1 for wide, high in (size, size[::-1]))
+    return any(
+        right <= wide * _TOLERANCE + 1 and bottom <= high * _TOLERANCE + 1
+        for wide, high in (size, size[::-1])
+    )
 
 
 def _size_of(row: Mapping[str, Any], image: Any) -> tuple[int, int] | None:
@@ -136,7 +186,9 @@ def _size_of(row: Mapping[str, Any], image: Any) -> tuple[int, int] | None:
     width, height = row.get("width"), row.get("height")
     if isinstance(width, int) and isinstance(height, int) and width > 0 and height > 0:
         return width, height
-    with suppress(Exception):  # Pillow's many parsers may raise anything; the packer says what is wrong with an image
+    with suppress(
+        Exception
+    ):  # Pillow's many parsers may raise anything; the packer says what is wrong with an image
         if isinstance(image, bytes):
             with Image.open(io.BytesIO(image)) as opened:
                 return opened.size

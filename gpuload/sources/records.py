@@ -17,7 +17,14 @@ _BATCH_BYTES = 128 << 20
 # Encodings that store a value once for many rows.
 _REPEATING = {"PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY"}
 _PICKLE = b"\x80"  # and a protocol number: the first byte of every binary pickle
-_IMAGES = (b"\xff", b"\x89", b"R", b"G", b"B", b"I")  # JPEG, PNG, WebP, GIF, BMP, TIFF; no map begins so
+_IMAGES = (
+    b"\xff",
+    b"\x89",
+    b"R",
+    b"G",
+    b"B",
+    b"I",
+)  # JPEG, PNG, WebP, GIF, BMP, TIFF; no map begins so
 
 
 class ParquetSource(SpooledSource):
@@ -57,7 +64,12 @@ def _table(path: Path) -> Table:
             raise SourceError(f"{path}: {what}. {advice}") from None
 
     rows: Iterator[Any] = (row for batch in _batches(file) for row in batch.to_pylist())
-    return Table(file.schema_arrow.names, rows, Features.of_metadata(file.schema_arrow.metadata), find)
+    return Table(
+        file.schema_arrow.names,
+        rows,
+        Features.of_metadata(file.schema_arrow.metadata),
+        find,
+    )
 
 
 def _batches(file: Any) -> Iterator[pa.RecordBatch]:
@@ -67,8 +79,12 @@ def _batches(file: Any) -> Iterator[pa.RecordBatch]:
         row_bytes = 0.0
         for column in map(group.column, range(group.num_columns)):
             repeats = bool(_REPEATING & set(column.encodings))
-            row_bytes += column.total_uncompressed_size / (1 if repeats else max(1, group.num_rows))
-        yield from file.iter_batches(max(1, min(_BATCH_ROWS, int(_BATCH_BYTES / max(1, row_bytes)))), [number])
+            row_bytes += column.total_uncompressed_size / (
+                1 if repeats else max(1, group.num_rows)
+            )
+        yield from file.iter_batches(
+            max(1, min(_BATCH_ROWS, int(_BATCH_BYTES / max(1, row_bytes)))), [number]
+        )
 
 
 class LmdbSource(SpooledSource):
@@ -90,21 +106,43 @@ class LmdbSource(SpooledSource):
         import lmdb
         import msgpack
 
-        with readable(self._local, "LMDB, a folder with data.mdb or that file", lmdb.Error):
-            store = lmdb.open(str(self._local), readonly=True, lock=False, subdir=self._local.is_dir())
+        with readable(
+            self._local, "LMDB, a folder with data.mdb or that file", lmdb.Error
+        ):
+            store = lmdb.open(
+                str(self._local), readonly=True, lock=False, subdir=self._local.is_dir()
+            )
             with store, store.begin() as transaction:
                 for key, value in transaction.cursor():
                     yield self._sample(msgpack, bytes(key), bytes(value), findings)
 
-    def _sample(self, msgpack: Any, key: bytes, value: bytes, findings: Findings) -> Row:
+    def _sample(
+        self, msgpack: Any, key: bytes, value: bytes, findings: Findings
+    ) -> Row:
         name = key.decode("utf-8", "replace")
         title = f"{self._local}: key {name!r}"
         if value[:1] in _IMAGES:
             return {"image": value, "name": f"{name}."}
-        errors = (ValueError, TypeError, AttributeError, OverflowError, RecursionError, msgpack.UnpackException)
-        with readable(title, "an image or a MessagePack map; gpuload.pack() takes such samples as dicts", *errors):
+        errors = (
+            ValueError,
+            TypeError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+            msgpack.UnpackException,
+        )
+        with readable(
+            title,
+            "an image or a MessagePack map; gpuload.pack() takes such samples as dicts",
+            *errors,
+        ):
             if value[:1] == _PICKLE and len(value) > 1 and value[1] in range(2, 6):
-                raise ValueError("a pickle, which could run anything and is never opened")
-            row = {str(column): entry for column, entry in msgpack.unpackb(value, raw=False).items()}
+                raise ValueError(
+                    "a pickle, which could run anything and is never opened"
+                )
+            row = {
+                str(column): entry
+                for column, entry in msgpack.unpackb(value, raw=False).items()
+            }
         (sample,) = Table(list(row), [row]).samples(title, self.columns, findings)
         return {**sample, "name": f"{name}."}

@@ -14,7 +14,15 @@ from pkgutil import resolve_name
 from gpuload.checks import check_option, choice
 from gpuload.errors import ArgumentError, SourceError
 from gpuload.sources.archive import Archive
-from gpuload.sources.files import ARCHIVES, ELSEWHERE, IMAGE_EXTENSIONS, Files, Folder, extension_of, lone_folder
+from gpuload.sources.files import (
+    ARCHIVES,
+    ELSEWHERE,
+    IMAGE_EXTENSIONS,
+    Files,
+    Folder,
+    extension_of,
+    lone_folder,
+)
 from gpuload.sources.listing import SPLIT, split_called
 from gpuload.sources.rows import FilesSource, Names, Source, located, open_files
 from gpuload.sources.survey import KINDS, AnnotationFile, survey
@@ -47,18 +55,36 @@ class Format:
         """Whether its images are files of a container."""
         return issubclass(self.made, FilesSource)
 
-    def open(self, root: Path | URL, files: Files, labels: str | Path | None, columns: Columns | None) -> Source:
+    def open(
+        self,
+        root: Path | URL,
+        files: Files,
+        labels: str | Path | None,
+        columns: Columns | None,
+    ) -> Source:
         """The source at a path; `files` are those in it, for a class that takes files.
 
         Raises:
             ArgumentError: labels or columns are given, and it takes none.
         """
-        more = {name: given for name, given in (("labels", labels), ("columns", columns)) if given}
+        more = {
+            name: given
+            for name, given in (("labels", labels), ("columns", columns))
+            if given
+        }
         if refused := sorted(more.keys() - signature(self.made).parameters.keys()):
             option = {"labels": "--labels", "columns": "--column"}[refused[0]]
             what = f"{root} is packed as {self.name!r}, which takes none"
-            raise ArgumentError(f"{option}: {what}. Leave it out, or give --labels table.csv and --from folder")
-        first = files if self.holds_files else files.path if isinstance(files, Folder) else root
+            raise ArgumentError(
+                f"{option}: {what}. Leave it out, or give --labels table.csv and --from folder"
+            )
+        first = (
+            files
+            if self.holds_files
+            else files.path
+            if isinstance(files, Folder)
+            else root
+        )
         return self.made(first, **more)  # type: ignore[call-arg]
 
 
@@ -114,11 +140,17 @@ def open_source(
     """
     if form is not None:
         check_option("--from", form, choice(*_BY_NAME))
-    if no_labels and (labels is not None or set(columns or ()) - {"image", "path", SPLIT}):
-        raise ArgumentError("--no-labels packs images alone; --labels and --column say what belongs to them. Give one")
+    if no_labels and (
+        labels is not None or set(columns or ()) - {"image", "path", SPLIT}
+    ):
+        raise ArgumentError(
+            "--no-labels packs images alone; --labels and --column say what belongs to them. Give one"
+        )
     suffix = "" if labels is None else Path(str(labels)).suffix.lower()
     if scheme_of(labels) is not None and suffix in LABELS:
-        raise SourceError(f"--labels {without_secrets(labels)}: is a URL, expected a path. {ELSEWHERE}")
+        raise SourceError(
+            f"--labels {without_secrets(labels)}: is a URL, expected a path. {ELSEWHERE}"
+        )
     for given in (root, labels):
         if isinstance(given, str | Path) and scheme_of(given) is None:
             _refuse_device(Path(given))
@@ -141,7 +173,9 @@ def open_source(
         begin, found = _by_content(files, ask=not no_labels)
     if no_labels and found.holds_files:
         if form not in (None, "folder", "unlabeled"):
-            raise ArgumentError(f"--no-labels packs images alone, --from {form} what lies beside them: give one")
+            raise ArgumentError(
+                f"--no-labels packs images alone, --from {form} what lies beside them: give one"
+            )
         begin, found = files, _BY_NAME["unlabeled"]
     source = found.open(path, begin, labels, columns)
     if form in ("folder", "tar"):
@@ -158,12 +192,16 @@ def open_source(
     return source
 
 
-def _container(root: str | Path | URL, path: Path | URL, form: str | None, zip_encoding: str | None) -> Files:
+def _container(
+    root: str | Path | URL, path: Path | URL, form: str | None, zip_encoding: str | None
+) -> Files:
     """What holds the files of a source. A tar is one where it is no shard of WebDataset, or the user says so."""
     if isinstance(path, Path) and path.suffix.lower() == TAR_SUFFIX and path.is_file():
         from gpuload.sources.tar_archive import TarArchive, is_plain_tar
 
-        is_container = is_plain_tar(path) if form is None else _BY_NAME[form].holds_files
+        is_container = (
+            is_plain_tar(path) if form is None else _BY_NAME[form].holds_files
+        )
         if is_container:
             return TarArchive(path)
     return open_files(root, zip_encoding)
@@ -186,12 +224,16 @@ def _refuse_device(path: Path) -> None:
     """Raises SourceError for a pipe, on which reading would wait for a writer, a device or a socket."""
     try:
         if path.exists() and not (path.is_file() or path.is_dir()):
-            raise OSError(None, "is neither a file nor a folder, but a device, pipe or socket")
+            raise OSError(
+                None, "is neither a file nor a folder, but a device, pipe or socket"
+            )
         path.stat()
     except FileNotFoundError:
         return  # its source says so
     except OSError as error:  # such as links in a circle
-        raise SourceError(f"{path}: cannot be opened ({error.strerror}). Give a folder or a file") from None
+        raise SourceError(
+            f"{path}: cannot be opened ({error.strerror}). Give a folder or a file"
+        ) from None
 
 
 def _by_name(path: Path | URL) -> Format | None:
@@ -202,7 +244,9 @@ def _by_name(path: Path | URL) -> Format | None:
             return form
     if isinstance(path, Path) and path.is_file() and suffix not in ARCHIVES:
         what = f"is not a file that is packed by itself. Name its kind with --from ({', '.join(_BY_NAME)})"
-        raise SourceError(f"{path}: {what}, give its folder, or pass its samples to gpuload.pack() from a program")
+        raise SourceError(
+            f"{path}: {what}, give its folder, or pass its samples to gpuload.pack() from a program"
+        )
     return None
 
 
@@ -215,9 +259,15 @@ def _by_content(files: Files, ask: bool) -> tuple[Files, Format]:
     Raises:
         SourceError: see `ask`.
     """
-    for inner in () if files.fault() else _nested(files):  # the class of the first format will say what is wrong
+    for inner in (
+        () if files.fault() else _nested(files)
+    ):  # the class of the first format will say what is wrong
         form = next((form for form in FORMATS if form.made.fits(inner)), None)
-        if form is None and inner is not files and any(map(split_called, inner.folders())):
+        if (
+            form is None
+            and inner is not files
+            and any(map(split_called, inner.folders()))
+        ):
             form = FORMATS[0]
         if form is not None:
             if ask and form.holds_files:
@@ -233,7 +283,11 @@ def _begin_of(files: Files, form: Format) -> Files:
     for inner in _nested(files):
         if form.made.fits(inner):
             return inner
-        if form is FORMATS[0] and inner is not files and any(map(split_called, inner.folders())):
+        if (
+            form is FORMATS[0]
+            and inner is not files
+            and any(map(split_called, inner.folders()))
+        ):
             return inner
     return files
 
@@ -248,7 +302,10 @@ def _refuse_unused(files: Files, form: Format) -> None:
     what = f"holds {first.name!r}, {KINDS[first.kind].title}, which {form.name!r} would not use"
     ways = _ways_to_use(files, first)
     if form is FORMATS[0]:
-        ways += ["--from folder to pack class folders without it", "--no-labels to pack the images alone"]
+        ways += [
+            "--from folder to pack class folders without it",
+            "--no-labels to pack the images alone",
+        ]
     else:
         ways.append(f"--from {form.name} to pack without it")
     raise SourceError(f"{files}: {what}. Give {', or '.join(ways)}")
@@ -262,12 +319,16 @@ def _ways_to_use(files: Files, sheet: AnnotationFile) -> list[str]:
     if sheet.kind == "list":
         return []
     if not form:
-        return ["COCO's JSON or YOLO's texts instead, into which other programs convert it"]
+        return [
+            "COCO's JSON or YOLO's texts instead, into which other programs convert it"
+        ]
     if not isinstance(files, Folder):
         return [f"--labels and a copy of {sheet.name!r} outside to use it"]
     labels = f"--labels {files}/{sheet.name} to use it"
     place = posixpath.dirname(sheet.name)
-    holds_images = any(extension_of(name) in IMAGE_EXTENSIONS for name in files.names(place))
+    holds_images = any(
+        extension_of(name) in IMAGE_EXTENSIONS for name in files.names(place)
+    )
     if not holds_images and place != lone_folder(files):
         place = ""
     if place or files.around:

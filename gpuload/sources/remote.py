@@ -36,7 +36,12 @@ class RemoteFolder(Files):
         self._expected = deque[str]()
 
     def __getstate__(self) -> dict[str, object]:
-        return {"url": self.url, "_objects": self._objects, "_coming": {}, "_expected": deque()}
+        return {
+            "url": self.url,
+            "_objects": self._objects,
+            "_coming": {},
+            "_expected": deque(),
+        }
 
     def __str__(self) -> str:
         return str(self.url)
@@ -51,7 +56,11 @@ class RemoteFolder(Files):
             there = background().wait(Objects(self.url).list())
         except RemoteError as error:
             raise SourceError(str(error)) from None
-        return {name: one.size for name, one in sorted(there.items()) if not any(map(is_hidden, name.split("/")))}
+        return {
+            name: one.size
+            for name, one in sorted(there.items())
+            if not any(map(is_hidden, name.split("/")))
+        }
 
     @cached_property
     def _names(self) -> Names:
@@ -60,14 +69,19 @@ class RemoteFolder(Files):
     def scan(self, folder: str) -> Scan:
         folders, files = self._names.scan(folder)
         start = f"{folder}/" if folder else ""
-        return {name: "which gpuload packed" if self._is_packed(start + name) else "" for name in folders}, files
+        return {
+            name: "which gpuload packed" if self._is_packed(start + name) else ""
+            for name in folders
+        }, files
 
     def _is_packed(self, folder: str) -> bool:
         """Whether gpuload packed this folder; one at the first level also if it holds nothing but such folders."""
         folders, files = self._names.scan(folder)
         if not set(files) <= set(ROOT_FILES) or "/" in folder:
             return set(files) >= PACKED
-        return bool(folders) and all(self._is_packed(f"{folder}/{name}") for name in folders)
+        return bool(folders) and all(
+            self._is_packed(f"{folder}/{name}") for name in folders
+        )
 
     def find(self, name: str) -> Ref:
         if name not in self._sizes:
@@ -81,7 +95,9 @@ class RemoteFolder(Files):
         try:
             return future.result()
         except NoSuchObjectError:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), address) from None
+            raise FileNotFoundError(
+                errno.ENOENT, os.strerror(errno.ENOENT), address
+            ) from None
 
     def expect(self, addresses: Sequence[str]) -> None:
         """Reads these files ahead, in this order, some at a time."""
@@ -125,10 +141,18 @@ class Copies:
 
     def __init__(self, url: URL, suffixes: Sequence[str]) -> None:
         self.given, self.url = url, pinned(url)
-        self.root, self._beside, self._is_folder = URL(self.url.text.rpartition("/")[0]), list[str](), False
+        self.root, self._beside, self._is_folder = (
+            URL(self.url.text.rpartition("/")[0]),
+            list[str](),
+            False,
+        )
         if "*" in url.text or "[" in url.text:
-            self.root = URL(self.url.text.partition("*")[0].partition("[")[0].rpartition("/")[0])
-            self.names = [one.text.removeprefix(f"{self.root}/") for one in expand_url(self.url)]
+            self.root = URL(
+                self.url.text.partition("*")[0].partition("[")[0].rpartition("/")[0]
+            )
+            self.names = [
+                one.text.removeprefix(f"{self.root}/") for one in expand_url(self.url)
+            ]
         elif url.suffix.lower() in suffixes:
             self.names = [url.name]
         else:
@@ -136,13 +160,21 @@ class Copies:
             there = RemoteFolder(self.url)
             self.names = there.split_files(suffixes[0])
             folders = sorted({name.rpartition("/")[0] for name in self.names})
-            self._beside = [f"{folder}/{_ALSO}".lstrip("/") for folder in folders if _ALSO in there.names(folder)]
-        if wrong := [name for name in self.names if {"", ".", ".."} & set(name.split("/"))]:
+            self._beside = [
+                f"{folder}/{_ALSO}".lstrip("/")
+                for folder in folders
+                if _ALSO in there.names(folder)
+            ]
+        if wrong := [
+            name for name in self.names if {"", ".", ".."} & set(name.split("/"))
+        ]:
             raise SourceError(
                 f"{url}: lists {wrong[0]!r}, which is no path below it. Copy the files to a disk yourself"
             )
         if not self.names:
-            raise SourceError(f"{url}: holds no {suffixes[0]}. Give a file, or the folder that holds some")
+            raise SourceError(
+                f"{url}: holds no {suffixes[0]}. Give a file, or the folder that holds some"
+            )
 
     def __str__(self) -> str:
         return f"{self.url}: {', '.join(self.names)}"
@@ -159,8 +191,14 @@ class Copies:
             for name in (*self.names, *self._beside):
                 if not (folder / name).exists():
                     (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                    background().wait(fetch_file(objects, name, folder / name))  # in ranges, several at a time
+                    background().wait(
+                        fetch_file(objects, name, folder / name)
+                    )  # in ranges, several at a time
         except OSError as error:
             what = f"cannot be written ({error.strerror}), and what is read from {self.given} is copied there"
-            raise OutputError(f"{folder}: {what}. Free some space, or copy it to a disk yourself") from None
-        return folder if self._is_folder or len(self.names) > 1 else folder / self.names[0]
+            raise OutputError(
+                f"{folder}: {what}. Free some space, or copy it to a disk yourself"
+            ) from None
+        return (
+            folder if self._is_folder or len(self.names) > 1 else folder / self.names[0]
+        )

@@ -28,7 +28,14 @@ from gpuload.fields.captions import CaptionKind
 from gpuload.fields.field import Field
 from gpuload.fields.kind import Origin
 from gpuload.fields.registry import KINDS
-from gpuload.formats import Conversion, as_levels, converted, in_color_space, is_srgb, raster_of_image
+from gpuload.formats import (
+    Conversion,
+    as_levels,
+    converted,
+    in_color_space,
+    is_srgb,
+    raster_of_image,
+)
 from gpuload.machine.installed import require
 from gpuload.sources import listing
 from gpuload.sources.files import (
@@ -115,7 +122,11 @@ class Source(ABC):
     @property
     def identity(self) -> str:
         """Which images these are, as a text: a run is resumed only with the same."""
-        given = {name: value for name, value in vars(self).items() if not name.startswith("_") and name != "conversion"}
+        given = {
+            name: value
+            for name, value in vars(self).items()
+            if not name.startswith("_") and name != "conversion"
+        }
         return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in sorted(given.items()))})"
 
     def leave_out(self, folder: Path) -> None:  # noqa: B027 -- most read no folder in which it could lie
@@ -140,17 +151,29 @@ class Source(ABC):
         findings = Findings()
         findings.images_alone = self.images_alone
         rows = self.rows(findings)
-        with (scratch / _BLOBS).open("wb") as blobs, (scratch / _ROWS).open("wb") as lines:
+        with (
+            (scratch / _BLOBS).open("wb") as blobs,
+            (scratch / _ROWS).open("wb") as lines,
+        ):
             try:
                 reader = _Reader(self, findings, blobs)
                 lines.writelines(map(reader.line, reader.entries(rows)))
             finally:
-                if isinstance(rows, Generator):  # closes its file now, not when the error is collected
+                if isinstance(
+                    rows, Generator
+                ):  # closes its file now, not when the error is collected
                     rows.close()
-        findings.notes += [sentence.format(f"{count:,}") for sentence, count in sorted(reader.remarks.items())]
+        findings.notes += [
+            sentence.format(f"{count:,}")
+            for sentence, count in sorted(reader.remarks.items())
+        ]
         for doubt in findings.doubts.values():
             raise SourceError(f"{self.title}: {doubt}")
-        (scratch / _KINDS).write_text(json.dumps([reader.kinds, findings.notes, findings.origin, findings.classes]))
+        (scratch / _KINDS).write_text(
+            json.dumps(
+                [reader.kinds, findings.notes, findings.origin, findings.classes]
+            )
+        )
 
     def list_samples(self) -> listing.Listing:
         """Every sample: names and numbers, no pixels; in an order that depends on the source alone.
@@ -160,7 +183,9 @@ class Source(ABC):
         """
         findings = Findings()
         if self.spools:
-            kinds, findings.notes, findings.origin, classes = json.loads((self._scratch / _KINDS).read_text())
+            kinds, findings.notes, findings.origin, classes = json.loads(
+                (self._scratch / _KINDS).read_text()
+            )
             findings.classes = {name: tuple(names) for name, names in classes.items()}
             with (self._scratch / _ROWS).open("rb") as lines:
                 return _list(self, findings, kinds, map(json.loads, lines))
@@ -184,7 +209,11 @@ class Source(ABC):
         blob = read_at(self._scratch / _BLOBS, offset, size)
         if blob.startswith(_REFUSED):
             raise DecodeError(blob.removeprefix(_REFUSED).decode())
-        return np.load(io.BytesIO(blob), allow_pickle=False) if blob.startswith(_NPY) else blob
+        return (
+            np.load(io.BytesIO(blob), allow_pickle=False)
+            if blob.startswith(_NPY)
+            else blob
+        )
 
 
 class FilesSource(Source):
@@ -244,7 +273,9 @@ class LocalSource(Source):
 
             self.path = Copies(self.path, self.suffixes)
         else:
-            raise SourceError(f"{self.path}: is a URL, and this kind of source is read from files. {ELSEWHERE}")
+            raise SourceError(
+                f"{self.path}: is a URL, and this kind of source is read from files. {ELSEWHERE}"
+            )
 
     @property
     def title(self) -> str:
@@ -254,19 +285,25 @@ class LocalSource(Source):
         """The files with this suffix, sorted: those of the folder (`Files.split_files`), those that match wildcards, or
         the one at the path."""
         if self._local.is_dir():
-            paths = [self._local / name for name in Folder(self._local).split_files(suffix)]
+            paths = [
+                self._local / name for name in Folder(self._local).split_files(suffix)
+            ]
         elif self._local.exists():
             return [self._local]
         else:
             paths = [Path(name) for name in sorted(glob.glob(str(self._local)))]
         if not paths:
             what = f"holds no {suffix}" if self._local.is_dir() else "no such file"
-            raise SourceError(f"{self._local}: {what}. Give a file, or the folder that holds some")
+            raise SourceError(
+                f"{self._local}: {what}. Give a file, or the folder that holds some"
+            )
         return paths
 
     def name_of(self, path: Path) -> str:
         """The name of one of its files, relative to its folder."""
-        return path.relative_to(self._local if self._local.is_dir() else path.parent).as_posix()
+        return path.relative_to(
+            self._local if self._local.is_dir() else path.parent
+        ).as_posix()
 
     def splits_of(self, paths: Sequence[Path], findings: Findings) -> list[str]:
         """The split of each file; [] where all belong to one, or the path is not a folder.
@@ -276,10 +313,18 @@ class LocalSource(Source):
         if not self._local.is_dir():
             return []
         folder, names = Folder(self._local), list(map(self.name_of, paths))
-        inner = [f"{place}/{name}" for place in folder.folders() for name in folder.names(place)]
-        left = {name for name in inner if name.lower().endswith(paths[0].suffix.lower())} - set(names)
+        inner = [
+            f"{place}/{name}"
+            for place in folder.folders()
+            for name in folder.names(place)
+        ]
+        left = {
+            name for name in inner if name.lower().endswith(paths[0].suffix.lower())
+        } - set(names)
         if left:
-            findings.notes.append(f"passed over {some_of(sorted(left))}: in folders that are not named after splits")
+            findings.notes.append(
+                f"passed over {some_of(sorted(left))}: in folders that are not named after splits"
+            )
         splits = listing.splits_of_files(self.title, names) if self.own_splits else []
         findings.origin = "by the names of its files or their folders" if splits else ""
         return splits
@@ -295,7 +340,9 @@ class SpooledSource(LocalSource):
 
     spools = True
 
-    def __init__(self, path: str | Path | URL, columns: Mapping[str, Names] | None = None) -> None:
+    def __init__(
+        self, path: str | Path | URL, columns: Mapping[str, Names] | None = None
+    ) -> None:
         super().__init__(path)
         self.columns = dict(columns or {})
 
@@ -306,7 +353,9 @@ def located(path: Any) -> Path | URL:
     return location if isinstance(location, URL) else Path(location)
 
 
-def open_files(root: str | Path | URL | Files, zip_encoding: str | None = None) -> Files:
+def open_files(
+    root: str | Path | URL | Files, zip_encoding: str | None = None
+) -> Files:
     """The container at a path: an archive by its name, else a folder, perhaps at a URL; a container is given back.
 
     zip_encoding: of names in a zip archive, see `ZipArchive`.
@@ -319,7 +368,9 @@ def open_files(root: str | Path | URL | Files, zip_encoding: str | None = None) 
 
         return RemoteFolder(path)
     if path.suffix.lower() in ARCHIVES and not path.is_dir():
-        from gpuload.sources.zip_archive import ZipArchive  # imports compression modules that few need
+        from gpuload.sources.zip_archive import (
+            ZipArchive,
+        )  # imports compression modules that few need
 
         return ZipArchive(path, zip_encoding)
     return Folder(path)
@@ -332,7 +383,9 @@ class _Reader:
     remarks: on PIL images, as `Kind.remarks`.
     """
 
-    def __init__(self, source: Source, findings: Findings, blobs: BinaryIO | None = None) -> None:
+    def __init__(
+        self, source: Source, findings: Findings, blobs: BinaryIO | None = None
+    ) -> None:
         self._source, self._told, self._blobs = source, findings, blobs
         self._number = -1  # of the row
         self._offset = 0
@@ -349,10 +402,15 @@ class _Reader:
                 self._check(row)
             yield self._entry(row)
         if self._number < 0:
-            left = [f"{rejection.source!r} {rejection.reason}" for rejection in self._told.rejected[:1]]
+            left = [
+                f"{rejection.source!r} {rejection.reason}"
+                for rejection in self._told.rejected[:1]
+            ]
             found = "; ".join([*left, *self._told.all_notes()]) or "nothing"
             advice = advice_on_images(self._told.others) or self._source.advice
-            raise SourceError(f"{self._source.title}: holds no sample; found: {found}. {advice}")
+            raise SourceError(
+                f"{self._source.title}: holds no sample; found: {found}. {advice}"
+            )
 
     def _entry(self, row: Row) -> list[Any]:
         image = self._stored(row["image"], "image")
@@ -363,44 +421,69 @@ class _Reader:
             if KINDS[kind].stays_in_shard:
                 entry.append(self._stored(row[field], kind).address)
             else:
-                entry.append(row[field] if self._told.picked else KINDS[kind].pick(field, row))
+                entry.append(
+                    row[field] if self._told.picked else KINDS[kind].pick(field, row)
+                )
         return entry
 
     def line(self, entry: Sequence[Any]) -> bytes:
         """JSON of an entry."""
         try:
-            return json.dumps(entry, ensure_ascii=False, default=_plain).encode() + b"\n"
+            return (
+                json.dumps(entry, ensure_ascii=False, default=_plain).encode() + b"\n"
+            )
         except (TypeError, ValueError) as error:
             what = f"has a value that cannot be stored ({error})"
-            raise self._error(what, "Give numbers, texts, arrays, or lists and dicts of these") from None
+            raise self._error(
+                what, "Give numbers, texts, arrays, or lists and dicts of these"
+            ) from None
 
     def _check(self, row: Any) -> None:
         """Raises SourceError if this is not a dict with an image, its labels are invalid, or it has other fields than
         the rows before."""
         if not isinstance(row, Mapping) or "image" not in row:
-            what = f"has only {sorted(map(str, row))}" if isinstance(row, Mapping) else f"is a {type(row).__name__}"
-            raise self._error(what, 'Give a dict such as {"image": image, "label": label}')
+            what = (
+                f"has only {sorted(map(str, row))}"
+                if isinstance(row, Mapping)
+                else f"is a {type(row).__name__}"
+            )
+            raise self._error(
+                what, 'Give a dict such as {"image": image, "label": label}'
+            )
         labels = row.get("labels", ())
         if not (isinstance(labels, (list, tuple)) or getattr(labels, "ndim", 0) == 1):
-            raise self._error(f"has the labels {str(labels)[:60]!r}", "Give a list, or one 'label'")
+            raise self._error(
+                f"has the labels {str(labels)[:60]!r}", "Give a list, or one 'label'"
+            )
         kinds = self._kinds_of(row)
         if self._number == 0:
             self.kinds.update(kinds)
         elif kinds != self.kinds:
             names = sorted({name for name, _ in kinds.items() ^ self.kinds.items()})
-            raise self._error(f"differs from those before in {some_of(names)}", "Give every sample the same fields")
+            raise self._error(
+                f"differs from those before in {some_of(names)}",
+                "Give every sample the same fields",
+            )
 
     def _error(self, what: str, advice: str) -> SourceError:
-        return SourceError(f"{self._source.title}: sample {self._number} {what}. {advice}")
+        return SourceError(
+            f"{self._source.title}: sample {self._number} {what}. {advice}"
+        )
 
     def _kinds_of(self, row: Row) -> FieldKinds:
         """The kind of each field of a row: given by the source, by its key, or the first that claims its value."""
         kinds: FieldKinds = {}
         companions: set[str] = set()
         for name, value in row.items():
-            if name in _RESERVED or (self._source.images_alone and name not in listing.COLUMNS):
+            if name in _RESERVED or (
+                self._source.images_alone and name not in listing.COLUMNS
+            ):
                 continue
-            kind = KINDS[self._told.kinds[name]] if name in self._told.kinds else _BY_KEY.get(name)
+            kind = (
+                KINDS[self._told.kinds[name]]
+                if name in self._told.kinds
+                else _BY_KEY.get(name)
+            )
             if isinstance(value, Ref):
                 kinds[name] = kind.name if kind else "array", value.detail
                 continue
@@ -423,7 +506,9 @@ class _Reader:
         if isinstance(value, (str, os.PathLike)):
             if not self._source.takes_paths:
                 advice = "Paths are taken from programs and tables (--labels) alone"
-                raise self._error(f"has a text for its {kind}, expected bytes or an array", advice)
+                raise self._error(
+                    f"has a text for its {kind}, expected bytes or an array", advice
+                )
             with readable(value, f"the {kind} of sample {self._number}"):
                 return read_file(value)
         if isinstance(value, (bytes, bytearray, memoryview)):
@@ -440,8 +525,14 @@ class _Reader:
             array = np.asarray(value)
             if array.dtype.hasobject:
                 raise ValueError("Python objects")
-        except (ValueError, TypeError, OverflowError) as error:  # such as lists within lists, 65 deep
-            raise self._error(f"has a {kind} that is not an array ({error})", "Give numbers") from None
+        except (
+            ValueError,
+            TypeError,
+            OverflowError,
+        ) as error:  # such as lists within lists, 65 deep
+            raise self._error(
+                f"has a {kind} that is not an array ({error})", "Give numbers"
+            ) from None
         if kind == "image" and not self._source.as_stored:
             array = as_levels(array)
         return _npy_bytes(array)
@@ -460,7 +551,9 @@ class _Reader:
         self.remarks.update(raster.remarks)
         if isinstance(image, Image.Image) and not is_srgb(profile):
             file = io.BytesIO()
-            image.save(file, "TIFF", icc_profile=profile)  # an array has no place for it
+            image.save(
+                file, "TIFF", icc_profile=profile
+            )  # an array has no place for it
             return file.getvalue()
         return _npy_bytes(np.asarray(image))
 
@@ -476,7 +569,11 @@ def _file_of(picture: Image.Image) -> bytes | None:
         data: bytes = file.read()
         file.seek(position)
         with Image.open(io.BytesIO(data)) as again:
-            is_same = (again.format, again.mode, again.size) == (picture.format, picture.mode, picture.size)
+            is_same = (again.format, again.mode, again.size) == (
+                picture.format,
+                picture.mode,
+                picture.size,
+            )
     except (OSError, ValueError):
         return None
     return data if is_same else None
@@ -498,7 +595,12 @@ def _npy_bytes(array: Array) -> bytes:
     return file.getvalue()
 
 
-def _list(source: Source, findings: Findings, kinds: FieldKinds, entries: Iterable[Sequence[Any]]) -> listing.Listing:
+def _list(
+    source: Source,
+    findings: Findings,
+    kinds: FieldKinds,
+    entries: Iterable[Sequence[Any]],
+) -> listing.Listing:
     """kinds: complete once the first of the entries is there."""
     schema = listing.listing_schema((), where=True)
     chunks, values, rest = list[pa.Table](), list[list[Any]](), iter(entries)
@@ -511,7 +613,9 @@ def _list(source: Source, findings: Findings, kinds: FieldKinds, entries: Iterab
     table = pa.concat_tables(chunks)
     of_rows, splits = dict(zip(kinds, values, strict=True)), None
     if source.own_splits:
-        splits, used = _splits(source, findings, table.column(listing.NAME), kinds, of_rows)
+        splits, used = _splits(
+            source, findings, table.column(listing.NAME), kinds, of_rows
+        )
         of_rows.pop(used, None)
     drawn_on = of_rows.pop(listing.DRAWN_ON) if findings.draws else []
     fields, columns, classes = list[Field](), list[Any](), None
@@ -523,17 +627,23 @@ def _list(source: Source, findings: Findings, kinds: FieldKinds, entries: Iterab
         if KINDS[kind].names_set_classes:
             classes, field = field.classes, replace(field, classes=None)
         ids = findings.category_ids.get(field_name)
-        field = replace(field, category_ids=ids, instances_of=findings.instances_of.get(field_name))
+        field = replace(
+            field, category_ids=ids, instances_of=findings.instances_of.get(field_name)
+        )
         fields.append(findings.fields.get(field_name, field))
         columns += of_field
     findings.notes += _notes_on_alike([classes, *(field.classes for field in fields)])
     if table.column(listing.WHERE).equals(table.column(listing.NAME)):
         table = table.drop_columns([listing.WHERE])
-    schema = listing.listing_schema(tuple(fields), listing.WHERE in table.column_names, bool(drawn_on))
+    schema = listing.listing_schema(
+        tuple(fields), listing.WHERE in table.column_names, bool(drawn_on)
+    )
     sizes = [pa.array(sides, pa.int32()) for sides in zip(*drawn_on, strict=True)]
     rejected = tuple(sorted(findings.rejected, key=lambda rejection: rejection.source))
     table = pa.table([*table.columns, *sizes, *columns], schema=schema)
-    return listing.Listing(table, tuple(fields), classes, rejected, findings.all_notes(), splits)
+    return listing.Listing(
+        table, tuple(fields), classes, rejected, findings.all_notes(), splits
+    )
 
 
 def _notes_on_alike(lists: Iterable[ClassNames]) -> list[str]:
@@ -541,10 +651,15 @@ def _notes_on_alike(lists: Iterable[ClassNames]) -> list[str]:
     notes = list[str]()
     for names in lists:
         different = sorted(set(names or ()))
-        for words, read in (("in case", str.lower), ("in blanks or the form of their characters", _as_read)):
+        for words, read in (
+            ("in case", str.lower),
+            ("in blanks or the form of their characters", _as_read),
+        ):
             counts = Counter(map(read, different))
             if alike := [name for name in different if counts[read(name)] > 1]:
-                notes.append(f"classes that differ only {words} are different classes: {some_of(alike)}")
+                notes.append(
+                    f"classes that differ only {words} are different classes: {some_of(alike)}"
+                )
                 break
     return list(dict.fromkeys(notes))
 
@@ -555,16 +670,28 @@ def _as_read(name: str) -> str:
 
 
 def _splits(
-    source: Source, findings: Findings, names: pa.ChunkedArray, kinds: FieldKinds, of_rows: Mapping[str, Sequence[Any]]
+    source: Source,
+    findings: Findings,
+    names: pa.ChunkedArray,
+    kinds: FieldKinds,
+    of_rows: Mapping[str, Sequence[Any]],
 ) -> tuple[listing.SourceSplits | None, str]:
     """The splits of the samples, and the field that names them, if one does."""
     for name, values in of_rows.items():
         asked = name == listing.SPLIT and listing.SPLIT in source.columns
-        is_meant = asked or (name in listing.COLUMNS and kinds[name][0] == CaptionKind.name)
-        if is_meant and (splits := listing.splits_of_column(source.title, name, values, asked)):
-            return listing.SourceSplits.of(splits, findings.origin or f"by its column {name!r}"), name
+        is_meant = asked or (
+            name in listing.COLUMNS and kinds[name][0] == CaptionKind.name
+        )
+        if is_meant and (
+            splits := listing.splits_of_column(source.title, name, values, asked)
+        ):
+            return listing.SourceSplits.of(
+                splits, findings.origin or f"by its column {name!r}"
+            ), name
     return (
-        None if findings.strict is None else listing.splits_of_paths(source.title, names.to_pylist(), findings.strict)
+        None
+        if findings.strict is None
+        else listing.splits_of_paths(source.title, names.to_pylist(), findings.strict)
     ), ""
 
 

@@ -10,7 +10,14 @@ from gpuload.counted import counted
 from gpuload.errors import SourceError, some_of
 from gpuload.machine.installed import require
 from gpuload.sources.annotations import read_text
-from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Findings, Ref, extension_of, readable
+from gpuload.sources.files import (
+    IMAGE_EXTENSIONS,
+    Files,
+    Findings,
+    Ref,
+    extension_of,
+    readable,
+)
 from gpuload.sources.listing import split_called, splits_of_words, words_of_splits
 
 YAML = (".yaml", ".yml")
@@ -41,7 +48,9 @@ class NamedSplits(NamedTuple):
     lists: frozenset[str] = frozenset()
 
 
-def named_splits_of(files: Files, title: str, images: Sequence[str], findings: Findings) -> NamedSplits:
+def named_splits_of(
+    files: Files, title: str, images: Sequence[str], findings: Findings
+) -> NamedSplits:
     """The splits by `data.yaml`, else by `obj.data`, else by lists such as `train.txt`, else by words in the names of
     folders.
 
@@ -66,7 +75,9 @@ def named_splits_of(files: Files, title: str, images: Sequence[str], findings: F
             f"{parts[0].origin!r} gives the same images to every split: they are packed without splits"
         )
         return NamedSplits({}, files_read)
-    split_of = _assigned(title, [*parts, *(part for part in lists if part not in parts)], parts)
+    split_of = _assigned(
+        title, [*parts, *(part for part in lists if part not in parts)], parts
+    )
     rest = [image for image in images if image not in split_of]
     for image in rest:
         split = _split_of_folders(image)
@@ -90,7 +101,9 @@ def _all_same(parts: Sequence[_Part]) -> bool:
     return len(sets) > 1 and all(images == sets[0] for images in sets)
 
 
-def _assigned(title: str, every: Sequence[_Part], parts: Sequence[_Part]) -> dict[str, str]:
+def _assigned(
+    title: str, every: Sequence[_Part], parts: Sequence[_Part]
+) -> dict[str, str]:
     """The split of each image in `parts`. every: these, and lists that must agree with them."""
     origin_of: dict[str, _Part] = {}
     for part in every:
@@ -114,11 +127,15 @@ def _refuse_gaps(title: str, parts: Sequence[_Part], rest: Sequence[str]) -> Non
             raise SourceError(f"{title}: {what}. {_ADVICE}")
     if not any(part.split == "train" for part in parts):
         origins = some_of(sorted({part.origin for part in parts}))
-        raise SourceError(f"{title}: {origins} names no images for training, {some}. {_ADVICE}")
+        raise SourceError(
+            f"{title}: {origins} names no images for training, {some}. {_ADVICE}"
+        )
 
 
 def _split_of_folders(image: str) -> str:
-    splits = [split for folder in image.split("/")[:-1] if (split := split_called(folder))]
+    splits = [
+        split for folder in image.split("/")[:-1] if (split := split_called(folder))
+    ]
     return splits[0] if splits else ""
 
 
@@ -129,7 +146,9 @@ class _Places:
     a path that is there.
     """
 
-    def __init__(self, files: Files, title: str, images: Sequence[str], findings: Findings) -> None:
+    def __init__(
+        self, files: Files, title: str, images: Sequence[str], findings: Findings
+    ) -> None:
         self._files, self._title, self._findings = files, title, findings
         self._images = dict.fromkeys(images)
 
@@ -152,7 +171,9 @@ class _Places:
             parts = list[_Part]()
             for key, value in document.items() if isinstance(document, dict) else ():
                 if split := split_called(key):
-                    parts += [self._part(split, name, entry) for entry in _entries(value)]
+                    parts += [
+                        self._part(split, name, entry) for entry in _entries(value)
+                    ]
             if any(part.images for part in parts):
                 return parts
         return []
@@ -186,15 +207,26 @@ class _Places:
             part = self._part(split, name, name)
             if part.images:
                 parts.append(part)
-            elif any(extension_of(line) in IMAGE_EXTENSIONS for line in self._lines(self._files.find(name))[:1]):
-                raise SourceError(f"{self._title}: none of the images that {name!r} names is there. {_ADVICE}")
+            elif any(
+                extension_of(line) in IMAGE_EXTENSIONS
+                for line in self._lines(self._files.find(name))[:1]
+            ):
+                raise SourceError(
+                    f"{self._title}: none of the images that {name!r} names is there. {_ADVICE}"
+                )
         return parts
 
     def _part(self, split: str, origin: str, entry: str) -> _Part:
         if extension_of(entry) == "txt":
             file = self._list_at(entry)
             images = self._listed(file) if file else None
-            return _Part(split, entry.rpartition("/")[2], entry, images, file.name if file else "")
+            return _Part(
+                split,
+                entry.rpartition("/")[2],
+                entry,
+                images,
+                file.name if file else "",
+            )
         return _Part(split, origin, entry, self._in_place(entry))
 
     def _in_place(self, entry: str) -> list[str] | None:
@@ -250,11 +282,17 @@ def read_yaml(files: Files, file: Ref, title: str) -> Any:
 
 def _entries(value: Any) -> list[str]:
     values = value if isinstance(value, list) else [value]
-    return [entry for entry in values[:_MOST_ENTRIES] if isinstance(entry, str) and entry]
+    return [
+        entry for entry in values[:_MOST_ENTRIES] if isinstance(entry, str) and entry
+    ]
 
 
 def _ends(path: str) -> Iterator[str]:
     """The ends of a path, from the longest, without parts that lead nowhere or up."""
-    parts = [part for part in path.replace("\\", "/").split("/") if part not in ("", ".", "..")]
+    parts = [
+        part
+        for part in path.replace("\\", "/").split("/")
+        if part not in ("", ".", "..")
+    ]
     for start in range(len(parts)):
         yield "/".join(parts[start:])

@@ -48,7 +48,9 @@ _MOST_OF_A_FOLDER = 4  # files of an extension
 _END_BYTES = 256 << 10  # at both ends of a large file, which are read
 _LINES = 50
 
-_IMAGE_NAME = re.compile(rf"[^\s,;\"'|]\.({'|'.join(sorted(IMAGE_EXTENSIONS))})(?![\w.])", re.IGNORECASE)
+_IMAGE_NAME = re.compile(
+    rf"[^\s,;\"'|]\.({'|'.join(sorted(IMAGE_EXTENSIONS))})(?![\w.])", re.IGNORECASE
+)
 _QUOTED = re.compile(r'"([^"\\]{1,200})"')
 _WORDS = 200  # in JSON that are looked up
 _KITTI = re.compile(r"[A-Za-z_][\w-]*( -?[\d.]+(e-?\d+)?){14,15}")
@@ -100,15 +102,23 @@ def _candidates(files: Files) -> tuple[list[str], list[str]]:
         of_folder = dict.fromkeys(_EXTENSIONS, 0)
         for name in sorted(inside):
             extension = extension_of(name)
-            if extension in counts and counts[extension] < _MOST_FILES and of_folder[extension] < _MOST_OF_A_FOLDER:
+            if (
+                extension in counts
+                and counts[extension] < _MOST_FILES
+                and of_folder[extension] < _MOST_OF_A_FOLDER
+            ):
                 counts[extension] += 1
                 of_folder[extension] += 1
                 names.append(start + name)
-        queue.extend(start + name for name, reason in sorted(inner.items()) if not reason)
+        queue.extend(
+            start + name for name, reason in sorted(inner.items()) if not reason
+        )
     return names, folders
 
 
-def _images_of(files: Files, stems: set[str], folders: list[str]) -> tuple[set[str], set[str]]:
+def _images_of(
+    files: Files, stems: set[str], folders: list[str]
+) -> tuple[set[str], set[str]]:
     """The images with these stems: their paths without extension, and their stems."""
     beside, elsewhere = set[str](), set[str]()
     for folder in folders if stems else ():
@@ -134,7 +144,11 @@ def _names_in(name: str, text: str) -> set[str]:
         return {_stem(word) for word in text.split()[: int(is_list)]}
     if extension_of(name) in ("csv", "tsv"):
         rows = text[:_END_BYTES].splitlines()[1:2]
-        return {_stem(cell.strip('" ')) for row in rows for cell in re.split("[,;\t]", row)[:1]}
+        return {
+            _stem(cell.strip('" '))
+            for row in rows
+            for cell in re.split("[,;\t]", row)[:1]
+        }
     if extension_of(name) == "json":
         return {_stem(word) for word in _QUOTED.findall(text[:_END_BYTES])[:_WORDS]}
     return set()
@@ -146,10 +160,17 @@ def _text_of(files: Files, name: str) -> str:
         file = files.find(name)
         if file.size > 2 * _END_BYTES and isinstance(files, Folder):
             path = files.path / name
-            ends = [read_at(path, 0, _END_BYTES), read_at(path, file.size - _END_BYTES, _END_BYTES)]
+            ends = [
+                read_at(path, 0, _END_BYTES),
+                read_at(path, file.size - _END_BYTES, _END_BYTES),
+            ]
         else:
             data = files.read(file.address)
-            ends = [data] if len(data) <= 2 * _END_BYTES else [data[:_END_BYTES], data[-_END_BYTES:]]
+            ends = (
+                [data]
+                if len(data) <= 2 * _END_BYTES
+                else [data[:_END_BYTES], data[-_END_BYTES:]]
+            )
         text = "\n".join(end.decode("utf-8-sig", "replace") for end in ends).strip()
         return "" if "\0" in text else text
     return ""
@@ -163,9 +184,16 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _kind_of_json(text: str, is_partner: bool) -> str:
-    has = {key: f'"{key}"' in text for key in ("file_name", "images", "annotations", "image_id")}
+    has = {
+        key: f'"{key}"' in text
+        for key in ("file_name", "images", "annotations", "image_id")
+    }
     # Of a large file only one of both lists may begin in the part that is read.
-    if has["file_name"] and (has["images"] or has["annotations"]) and (has["annotations"] or has["image_id"]):
+    if (
+        has["file_name"]
+        and (has["images"] or has["annotations"])
+        and (has["annotations"] or has["image_id"])
+    ):
         return "coco"
     return "json" if is_partner or _IMAGE_NAME.search(text) else ""
 
@@ -175,7 +203,9 @@ def _kind_of_xml(text: str, is_partner: bool) -> str:
         return "cvat"
     if "<annotation" not in text:
         return "xml" if is_partner or _IMAGE_NAME.search(text) else ""
-    is_other = "<nrows" in text or ("<object" in text and "<bndbox" not in text)  # LabelMe's
+    is_other = "<nrows" in text or (
+        "<object" in text and "<bndbox" not in text
+    )  # LabelMe's
     return "xml" if is_other else "voc"
 
 
@@ -195,7 +225,12 @@ def _kind_of_text(text: str, is_partner: bool) -> str:
             if all(map(pattern.fullmatch, lines)):
                 return kind
         return "yolo" if resemble_boxes([text]) else "text"
-    if len(lines) > 2 and _IMAGE_NAME.search(lines[0]) and lines[1].isdecimal() and _FACE.match(lines[2]):
+    if (
+        len(lines) > 2
+        and _IMAGE_NAME.search(lines[0])
+        and lines[1].isdecimal()
+        and _FACE.match(lines[2])
+    ):
         return "wider"
     if lines and all(map(_TRACK.fullmatch, lines)):
         return "mot"

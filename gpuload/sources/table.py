@@ -43,14 +43,22 @@ class _CaptionLists(JsonKind):
 def _texts(cell: Any) -> list[str]:
     is_json = isinstance(cell, str) and cell.lstrip().startswith("[")
     try:
-        texts = parse_json(cell) if is_json else cell if isinstance(cell, list) else (cell or "").splitlines()
+        texts = (
+            parse_json(cell)
+            if is_json
+            else cell
+            if isinstance(cell, list)
+            else (cell or "").splitlines()
+        )
         return [text.strip() for text in texts if text.strip()]
     except (ValueError, AttributeError, TypeError):
         raise ValueError(f"{str(cell)[:60]!r} is not a list of captions") from None
 
 
 # The kind of field in a column, by the role of the column.
-_KINDS: dict[str, Kind] = {kind.role or kind.name: kind for kind in KINDS.values() if kind.in_tables}
+_KINDS: dict[str, Kind] = {
+    kind.role or kind.name: kind for kind in KINDS.values() if kind.in_tables
+}
 _KINDS["captions"] = _CaptionLists()
 _ROLES = ("path", *_KINDS, SPLIT)
 
@@ -71,16 +79,23 @@ class TableSource(FilesSource):
     """
 
     def __init__(
-        self, root: str | Path | Files, labels: str | Path, columns: Mapping[str, Names] | None = None
+        self,
+        root: str | Path | Files,
+        labels: str | Path,
+        columns: Mapping[str, Names] | None = None,
     ) -> None:
         super().__init__(root)
         self.table = located(labels)
         self.columns = dict(columns or {})
-        if "path" not in self.columns and "image" in self.columns:  # in a table an image is its path
+        if (
+            "path" not in self.columns and "image" in self.columns
+        ):  # in a table an image is its path
             self.columns["path"] = self.columns.pop("image")
         if unknown := sorted(set(self.columns) - set(_ROLES)):
             expected = ", ".join(_ROLES)
-            raise ArgumentError(f"--column {unknown[0]}=: a table holds no such field. Give one of {expected}")
+            raise ArgumentError(
+                f"--column {unknown[0]}=: a table holds no such field. Give one of {expected}"
+            )
 
     @property
     def title(self) -> str:
@@ -99,13 +114,28 @@ class TableSource(FilesSource):
         findings.strict = False
         if SPLIT in roles and self.own_splits:
             (column,) = roles[SPLIT]
-            splits = splits_of_column(self.title, column, table.column(column).to_pylist(), SPLIT in self.columns)
+            splits = splits_of_column(
+                self.title,
+                column,
+                table.column(column).to_pylist(),
+                SPLIT in self.columns,
+            )
             columns |= {SPLIT: splits} if splits else {}
             findings.origin = f"by its column {column!r}"
         findings.picked = True
-        findings.kinds |= {role: _KINDS[role].name for role in columns if role in _KINDS}
-        findings.classes |= {role: features.all[names[0]] for role, names in roles.items() if names[0] in features.all}
-        used = {column for role in columns for column in roles["path" if role == "image" else role]}
+        findings.kinds |= {
+            role: _KINDS[role].name for role in columns if role in _KINDS
+        }
+        findings.classes |= {
+            role: features.all[names[0]]
+            for role, names in roles.items()
+            if names[0] in features.all
+        }
+        used = {
+            column
+            for role in columns
+            for column in roles["path" if role == "image" else role]
+        }
         if left := [name for name in table.column_names if name not in used]:
             findings.notes.append(
                 f"columns of {self.title} that are not packed: {some_of(left)}; --column ROLE=NAME packs them"
@@ -114,41 +144,75 @@ class TableSource(FilesSource):
             yield dict(zip(columns, values, strict=True))
 
     def _values(
-        self, table: pa.Table, roles: Mapping[str, Names], named: NamedFiles, findings: Findings
+        self,
+        table: pa.Table,
+        roles: Mapping[str, Names],
+        named: NamedFiles,
+        findings: Findings,
     ) -> dict[str, Sequence[Any]]:
         """The images, and the values of each field, row by row."""
-        cells = table.column(roles["path"][0]).to_pylist()  # dicts where Hugging Face wrote the table
-        names = [str((cell.get("path") if isinstance(cell, dict) else cell) or "") for cell in cells]
-        values: dict[str, Sequence[Any]] = {"image": named.find_all(names, complete=False)}
+        cells = table.column(
+            roles["path"][0]
+        ).to_pylist()  # dicts where Hugging Face wrote the table
+        names = [
+            str((cell.get("path") if isinstance(cell, dict) else cell) or "")
+            for cell in cells
+        ]
+        values: dict[str, Sequence[Any]] = {
+            "image": named.find_all(names, complete=False)
+        }
         counts = Counter(posixpath.normpath(image.name) for image in values["image"])
         if twice := [name for name, count in counts.items() if count > 1]:
-            raise SourceError(f"{self.title}: names images in more than one row: {some_of(twice)}. Remove those rows")
+            raise SourceError(
+                f"{self.title}: names images in more than one row: {some_of(twice)}. Remove those rows"
+            )
         for role, kind in _KINDS.items():
             columns = [table.column(name).to_pylist() for name in roles.get(role, ())]
             if columns and kind.stays_in_shard:
-                values[role] = named.find_all(list(map(str, columns[0])), complete=False)
+                values[role] = named.find_all(
+                    list(map(str, columns[0])), complete=False
+                )
             elif columns:
                 values[role] = self._parsed(role, columns, findings)
-        pictures = [ref.name for role in ("image", "mask") for ref in values.get(role, ())]
+        pictures = [
+            ref.name for role in ("image", "mask") for ref in values.get(role, ())
+        ]
         findings.notes += named.beside(pictures)
         return values
 
-    def _parsed(self, role: str, columns: list[list[Any]], findings: Findings) -> list[Any]:
+    def _parsed(
+        self, role: str, columns: list[list[Any]], findings: Findings
+    ) -> list[Any]:
         if role == LabelsKind.name and (cell := _split_at_blanks(columns[0])):
             advice = "write JSON lists if names have blanks"
-            findings.notes.append(f"{self.title}: labels are split at blanks, such as {cell[:60]!r}; {advice}")
+            findings.notes.append(
+                f"{self.title}: labels are split at blanks, such as {cell[:60]!r}; {advice}"
+            )
         try:
             return _KINDS[role].parse_column(list(zip(*columns, strict=True)))
         except (ValueError, TypeError) as error:
-            raise SourceError(f"{self.title}: {error}. Correct the column {role!r}") from None
+            raise SourceError(
+                f"{self.title}: {error}. Correct the column {role!r}"
+            ) from None
 
 
 def _split_at_blanks(cells: Sequence[Any]) -> str:
     """A cell that holds several labels only since blanks separate them; "" if there is none."""
     if separator_of(cells) is not None:
         return ""
-    texts = (cell for cell in cells if isinstance(cell, str) and not cell.lstrip().startswith("["))
-    return next((text for text in texts if len(text.split()) > 1 and not all(map(is_whole, text.split()))), "")
+    texts = (
+        cell
+        for cell in cells
+        if isinstance(cell, str) and not cell.lstrip().startswith("[")
+    )
+    return next(
+        (
+            text
+            for text in texts
+            if len(text.split()) > 1 and not all(map(is_whole, text.split()))
+        ),
+        "",
+    )
 
 
 def read_table(path: Path | URL) -> pa.Table:
@@ -159,12 +223,18 @@ def read_table(path: Path | URL) -> pa.Table:
     """
     if isinstance(path, URL):
         return _read_remote(path)
-    with readable(path, "a table: CSV or TSV in UTF-8 with a header line, or JSONL or Parquet by its name", *_ERRORS):
+    with readable(
+        path,
+        "a table: CSV or TSV in UTF-8 with a header line, or JSONL or Parquet by its name",
+        *_ERRORS,
+    ):
         table = _read(path)
         table.validate(full=True)  # whether texts are UTF-8
         names = table.column_names
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise SourceError(f"{path}: has several columns called {some_of(twice)}. Rename all but one of them")
+        raise SourceError(
+            f"{path}: has several columns called {some_of(twice)}. Rename all but one of them"
+        )
     return table
 
 
@@ -178,7 +248,9 @@ def _read(path: Path) -> pa.Table:
         from pyarrow import parquet
 
         return parquet.read_table(path)
-    from pyarrow import csv as arrow_csv  # this and pyarrow.compute cost 40 ms, for which workers need not wait
+    from pyarrow import (
+        csv as arrow_csv,
+    )  # this and pyarrow.compute cost 40 ms, for which workers need not wait
 
     with path.open(encoding="utf-8-sig", newline="") as file:
         header = file.readline()
@@ -186,9 +258,12 @@ def _read(path: Path) -> pa.Table:
     columns = next(csv.reader([header], delimiter=delimiter), [])
     return arrow_csv.read_csv(
         path,
-        parse_options=arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        parse_options=arrow_csv.ParseOptions(
+            delimiter=delimiter, newlines_in_values=True
+        ),
         convert_options=arrow_csv.ConvertOptions(
-            column_types=dict.fromkeys(columns, pa.large_string()), strings_can_be_null=False
+            column_types=dict.fromkeys(columns, pa.large_string()),
+            strings_can_be_null=False,
         ),
     )
 

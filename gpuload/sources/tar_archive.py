@@ -10,7 +10,14 @@ from typing import Any
 from gpuload.disk.tar import Member, group_members, read_members, split_name
 from gpuload.errors import ShardError
 from gpuload.sources.archive import Archive, plain_name
-from gpuload.sources.files import IMAGE_EXTENSIONS, Findings, Ref, extension_of, is_hidden, read_at
+from gpuload.sources.files import (
+    IMAGE_EXTENSIONS,
+    Findings,
+    Ref,
+    extension_of,
+    is_hidden,
+    read_at,
+)
 
 _LOOKED_INTO = 1024  # samples, to tell a plain tar from a shard
 
@@ -22,7 +29,11 @@ def is_plain_tar(path: Path) -> bool:
     count = 0
     with suppress(ShardError):
         for key, members in islice(group_members(read_members(path)), _LOOKED_INTO):
-            images = [member for member in members if split_name(member.name)[1].lower() in IMAGE_EXTENSIONS]
+            images = [
+                member
+                for member in members
+                if split_name(member.name)[1].lower() in IMAGE_EXTENSIONS
+            ]
             if images and (len(members) > 1 or "/" not in plain_name(key)):
                 return False
             count += len(images)
@@ -42,8 +53,15 @@ class TarArchive(Archive):
     @cached_property
     def _members(self) -> dict[str, Member]:
         self._others.clear()
-        every = {plain_name(member.name): member for member in read_members(self.path, self._others)}
-        return {name: member for name, member in every.items() if not any(map(is_hidden, name.split("/")))}
+        every = {
+            plain_name(member.name): member
+            for member in read_members(self.path, self._others)
+        }
+        return {
+            name: member
+            for name, member in every.items()
+            if not any(map(is_hidden, name.split("/")))
+        }
 
     def find(self, name: str) -> Ref:
         member: Member = self.member(name)

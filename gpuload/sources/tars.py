@@ -14,7 +14,15 @@ from gpuload.fields.field import Field
 from gpuload.fields.registry import KINDS, kind_of
 from gpuload.headers import npy
 from gpuload.sources.annotations import are_boxes, no_captions
-from gpuload.sources.files import IMAGE_EXTENSIONS, Findings, Ref, by_count, is_text, read_at, readable
+from gpuload.sources.files import (
+    IMAGE_EXTENSIONS,
+    Findings,
+    Ref,
+    by_count,
+    is_text,
+    read_at,
+    readable,
+)
 from gpuload.sources.listing import SPLIT
 from gpuload.sources.rows import LocalSource, Row
 from gpuload.types import Array
@@ -57,41 +65,68 @@ class TarsSource(LocalSource):
         findings.fields = {field.name: field for field in fields}
         findings.kinds = {field.name: field.kind for field in fields}
         splits = self.splits_of(self._paths, findings)
-        wanted, unused, is_empty = {field.member for field in fields}, Counter[str](), True
+        wanted, unused, is_empty = (
+            {field.member for field in fields},
+            Counter[str](),
+            True,
+        )
         lies_in_folders = True
         for number, path in enumerate(self._paths):
             for sample in self._samples(path, image, findings):
                 name = f"{self.name_of(path)}/{sample.picture.name if sample.picture else sample.key}"
-                lacking = [f".{end}, which most samples have" for end in wanted - set(sample.members)]
+                lacking = [
+                    f".{end}, which most samples have"
+                    for end in wanted - set(sample.members)
+                ]
                 if not is_text(name):
                     findings.reject(name, "its name is not UTF-8")
                 elif sample.picture is None or lacking:
-                    findings.reject(name, f"has no {min(lacking) if sample.picture else 'image'}")
+                    findings.reject(
+                        name, f"has no {min(lacking) if sample.picture else 'image'}"
+                    )
                 else:
-                    others = {end for end, member in sample.members.items() if member != sample.picture} - wanted
+                    others = {
+                        end
+                        for end, member in sample.members.items()
+                        if member != sample.picture
+                    } - wanted
                     unused.update(f".{end}" for end in others)
                     row, is_empty = self._row(number, name, sample, fields), False
                     lies_in_folders = lies_in_folders and "/" in sample.key
                     yield {**row, SPLIT: splits[number]} if splits else row
         if unused:
             counts = by_count(unused)
-            findings.notes.append(f"members that are not packed: {counts}; fields are what most samples have")
+            findings.notes.append(
+                f"members that are not packed: {counts}; fields are what most samples have"
+            )
         if not (fields or is_empty or self.images_alone):
             if lies_in_folders and not self.sure:
                 what = "nothing lies beside its images, which lie in folders: it holds plain folders and no shards"
                 advice = "Pack one such tar by its path, unpack them, or give --no-labels or --from tar"
-                raise SourceError(f"{self.title}: {what}. {advice} for the images alone")
-            findings.notes.append("no sample has more than its image, so that the set has no labels")
+                raise SourceError(
+                    f"{self.title}: {what}. {advice} for the images alone"
+                )
+            findings.notes.append(
+                "no sample has more than its image, so that the set has no labels"
+            )
 
-    def _samples(self, path: Path, image: Field | None, findings: Findings | None = None) -> Iterator["_Sample"]:
+    def _samples(
+        self, path: Path, image: Field | None, findings: Findings | None = None
+    ) -> Iterator["_Sample"]:
         """findings: receives members that belong to no sample."""
         others = list[tuple[str, str]]()
         for key, members in group_members(read_members(path, others)):
             found = by_extension(path, key, members)
-            yield _Sample(key, found, next((m for end, m in found.items() if _is_image(end, image)), None))
+            yield _Sample(
+                key,
+                found,
+                next((m for end, m in found.items() if _is_image(end, image)), None),
+            )
         if findings is not None:
             for member, kind in others:
-                findings.reject(f"{self.name_of(path)}/{member}", f"is a {kind}, not a regular file")
+                findings.reject(
+                    f"{self.name_of(path)}/{member}", f"is a {kind}, not a regular file"
+                )
 
     def _guess(self, image: Field | None) -> tuple[Field, ...]:
         """The fields of foreign shards: one for each extension that most samples have, in the order of appearance."""
@@ -103,11 +138,17 @@ class TarsSource(LocalSource):
                 for end, member in sample.members.items() if sample.picture else ():
                     if member != sample.picture:
                         counts[end] += 1
-                        some.setdefault(end, []).extend([(path, member)] if counts[end] <= _LOOKED_INTO else [])
-        guesses = (_field_of(end, some[end]) for end in some if counts[end] * 2 > samples)
+                        some.setdefault(end, []).extend(
+                            [(path, member)] if counts[end] <= _LOOKED_INTO else []
+                        )
+        guesses = (
+            _field_of(end, some[end]) for end in some if counts[end] * 2 > samples
+        )
         return tuple(field for field in guesses if field is not None)
 
-    def _row(self, number: int, name: str, sample: "_Sample", fields: Sequence[Field]) -> Row:
+    def _row(
+        self, number: int, name: str, sample: "_Sample", fields: Sequence[Field]
+    ) -> Row:
         assert sample.picture is not None
         row: dict[str, object] = {"image": _ref(number, sample.picture, name)}
         for one in fields:
@@ -116,11 +157,21 @@ class TarsSource(LocalSource):
                 row[one.name] = _ref(number, member, detail=one.dtype or "")
             else:
                 path = self._paths[number]
-                with readable(f"{path}: {member.name!r}", f"a {one.kind}", ValueError, KeyError, TypeError):
-                    row |= kind_of(one).load(one, read_at(path, member.offset, member.size))
+                with readable(
+                    f"{path}: {member.name!r}",
+                    f"a {one.kind}",
+                    ValueError,
+                    KeyError,
+                    TypeError,
+                ):
+                    row |= kind_of(one).load(
+                        one, read_at(path, member.offset, member.size)
+                    )
         return row
 
-    def _known(self, findings: Findings) -> tuple[Field | None, tuple[Field, ...] | None]:
+    def _known(
+        self, findings: Findings
+    ) -> tuple[Field | None, tuple[Field, ...] | None]:
         """Image and fields from the manifests, if all tars lie in folders that gpuload packed; else None.
 
         Raises:
@@ -130,16 +181,29 @@ class TarsSource(LocalSource):
         if not all((folder / "manifest.json").exists() for folder in folders):
             return None, None
         first, *_ = manifests = [Manifest.read(folder) for folder in folders]
-        if not all(manifest.upright for manifest in manifests):  # an index of foreign shards may have fewer fields
+        if not all(
+            manifest.upright for manifest in manifests
+        ):  # an index of foreign shards may have fewer fields
             return None, None
         alike = [(one.fields[0].kind, one.fields[1:], one.classes) for one in manifests]
         if any(one != alike[0] for one in alike):
             what = f"its folders {some_of([folder.name for folder in folders])} differ in fields or classes"
             raise SourceError(f"{self.title}: {what}. Pack each of them by itself")
-        named = {one.name: kind_of(one).class_names(one, first.classes) for one in first.fields}
-        findings.classes |= {name: classes for name, classes in named.items() if classes is not None}
-        extensions = {extension for one in manifests for extension in one.fields[0].member.split(";")}
-        return replace(first.fields[0], member=";".join(sorted(extensions))), first.fields[1:]
+        named = {
+            one.name: kind_of(one).class_names(one, first.classes)
+            for one in first.fields
+        }
+        findings.classes |= {
+            name: classes for name, classes in named.items() if classes is not None
+        }
+        extensions = {
+            extension
+            for one in manifests
+            for extension in one.fields[0].member.split(";")
+        }
+        return replace(
+            first.fields[0], member=";".join(sorted(extensions))
+        ), first.fields[1:]
 
     def read(self, address: str) -> bytes | Array:
         number, offset, size = map(int, address.split(":"))
@@ -160,13 +224,19 @@ class _Sample(NamedTuple):
     picture: Member | None
 
 
-def by_extension(path: Path, key: str, members: Sequence[Member], fold: bool = False) -> dict[str, Member]:
+def by_extension(
+    path: Path, key: str, members: Sequence[Member], fold: bool = False
+) -> dict[str, Member]:
     """The members of a sample by extension. fold: whether to convert these to lower case.
 
     Raises:
         ShardError: two members have the same.
     """
-    found = {(end.lower() if fold else end): member for member in members for end in split_name(member.name)[1:]}
+    found = {
+        (end.lower() if fold else end): member
+        for member in members
+        for end in split_name(member.name)[1:]
+    }
     if len(found) < len(members):
         names = some_of([member.name for member in members], 8)
         what = f"sample {key!r} has two members of one extension ({names})"
@@ -175,7 +245,11 @@ def by_extension(path: Path, key: str, members: Sequence[Member], fold: bool = F
 
 
 def _is_image(extension: str, image: Field | None) -> bool:
-    return extension in image.member.split(";") if image else extension.lower() in IMAGE_EXTENSIONS
+    return (
+        extension in image.member.split(";")
+        if image
+        else extension.lower() in IMAGE_EXTENSIONS
+    )
 
 
 def _field_of(extension: str, some: Sequence[tuple[Path, Member]]) -> Field | None:
@@ -185,10 +259,16 @@ def _field_of(extension: str, some: Sequence[tuple[Path, Member]]) -> Field | No
         SourceError: they hold boxes instead of captions.
     """
     path, member = some[0]
-    guesses = (kind.guess(extension, lambda: read_at(path, member.offset, member.size)) for kind in KINDS.values())
+    guesses = (
+        kind.guess(extension, lambda: read_at(path, member.offset, member.size))
+        for kind in KINDS.values()
+    )
     guess = next((field for field in guesses if field is not None), None)
     if guess is not None and guess.kind == CaptionKind.name:
-        texts = [read_at(path, one.offset, one.size).decode("utf-8", "replace") for path, one in some]
+        texts = [
+            read_at(path, one.offset, one.size).decode("utf-8", "replace")
+            for path, one in some
+        ]
         if are_boxes(texts):
             raise no_captions(str(path), next(filter(str.strip, texts)), _UNPACK)
     return guess

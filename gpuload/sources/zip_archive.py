@@ -15,7 +15,9 @@ from gpuload.sources.archive import Archive, plain_name
 from gpuload.sources.files import Ref, is_hidden, readable
 
 MAX_MEMBER_BYTES = 1 << 30  # Pillow's largest image has 0.5 GB of pixels
-_MOST_CHARACTERS = 4096  # of a name, as of a path of Linux: folders take memory by the square of it
+_MOST_CHARACTERS = (
+    4096  # of a name, as of a path of Linux: folders take memory by the square of it
+)
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _IS_UTF8 = 1 << 11  # of the flags of a member
 _CODE_PAGE = "cp437"  # of names without this flag, by the specification, which few programs follow
@@ -23,7 +25,9 @@ _TWO_BYTES = "\u07ff"  # the last character that UTF-8 writes in two bytes
 _EXTRA_HEADER = struct.Struct("<HH")
 _UNICODE_PATH = 0x7075
 _UNICODE_HEADER = struct.Struct("<BI")  # version, and the checksum of the other name
-_LOCAL_HEADER = struct.Struct("<26xHH")  # the lengths of the name and of what else is before the data (4.3.7)
+_LOCAL_HEADER = struct.Struct(
+    "<26xHH"
+)  # the lengths of the name and of what else is before the data (4.3.7)
 
 
 class ZipArchive(Archive):
@@ -45,8 +49,17 @@ class ZipArchive(Archive):
     @cached_property
     def _members(self) -> dict[str, zipfile.ZipInfo]:
         found = {}
-        errors = (EOFError, ValueError, NotImplementedError, zipfile.BadZipFile, struct.error)
-        with readable(self.path, "a zip archive", *errors), zipfile.ZipFile(self.path) as archive:
+        errors = (
+            EOFError,
+            ValueError,
+            NotImplementedError,
+            zipfile.BadZipFile,
+            struct.error,
+        )
+        with (
+            readable(self.path, "a zip archive", *errors),
+            zipfile.ZipFile(self.path) as archive,
+        ):
             infos = archive.infolist()
             longest = max((len(info.filename) for info in infos), default=0)
             if longest > _MOST_CHARACTERS:
@@ -54,7 +67,11 @@ class ZipArchive(Archive):
             for info, decoded in zip(infos, self._decoded(infos), strict=True):
                 if name := plain_name(decoded):
                     found[f"{name}/" if info.is_dir() else name] = info
-        return {name: info for name, info in found.items() if not any(map(is_hidden, name.split("/")))}
+        return {
+            name: info
+            for name, info in found.items()
+            if not any(map(is_hidden, name.split("/")))
+        }
 
     def _decoded(self, infos: Sequence[zipfile.ZipInfo]) -> list[str]:
         """The name of each member.
@@ -75,7 +92,8 @@ class ZipArchive(Archive):
                 names[number] = unicode_name
         encoding = self.encoding
         if encoding is None and _are_utf8(
-            unknown.values(), any(infos[number].create_system == 0 for number in unknown)
+            unknown.values(),
+            any(infos[number].create_system == 0 for number in unknown),
         ):
             encoding = "utf-8"
         if unknown and encoding is None:
@@ -89,25 +107,51 @@ class ZipArchive(Archive):
 
     def find(self, name: str) -> Ref:
         info: zipfile.ZipInfo = self.member(name)
-        packed = info.header_offset, info.compress_size, info.file_size, info.compress_type, info.CRC
-        return Ref(name, min(info.file_size, MAX_MEMBER_BYTES), ":".join(map(str, packed)))  # it may claim any size
+        packed = (
+            info.header_offset,
+            info.compress_size,
+            info.file_size,
+            info.compress_type,
+            info.CRC,
+        )
+        return Ref(
+            name, min(info.file_size, MAX_MEMBER_BYTES), ":".join(map(str, packed))
+        )  # it may claim any size
 
     def read(self, address: str) -> bytes:
-        offset, packed, size, method, *_, crc = map(int, address.split(":"))  # flags in between, in older runs
+        offset, packed, size, method, *_, crc = map(
+            int, address.split(":")
+        )  # flags in between, in older runs
         if method not in _METHODS:
-            raise DecodeError(f"is compressed by method {method}; only stored and deflated members are read")
+            raise DecodeError(
+                f"is compressed by method {method}; only stored and deflated members are read"
+            )
         if max(packed, size) > MAX_MEMBER_BYTES:
-            raise DecodeError(f"is larger than {MAX_MEMBER_BYTES >> 20:,} MiB, the most for a member of an archive")
+            raise DecodeError(
+                f"is larger than {MAX_MEMBER_BYTES >> 20:,} MiB, the most for a member of an archive"
+            )
         try:
             with open_regular(self.path, buffering=0) as file:
                 header = os.pread(file.fileno(), _LOCAL_HEADER.size, offset)
-                data = os.pread(file.fileno(), packed, offset + len(header) + sum(_LOCAL_HEADER.unpack(header)))
+                data = os.pread(
+                    file.fileno(),
+                    packed,
+                    offset + len(header) + sum(_LOCAL_HEADER.unpack(header)),
+                )
             if method == zipfile.ZIP_DEFLATED:
-                data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, size + 1)  # no more than it claims
-        except (struct.error, OverflowError, zlib.error) as error:  # it ends before, or no file could be so long
+                data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(
+                    data, size + 1
+                )  # no more than it claims
+        except (
+            struct.error,
+            OverflowError,
+            zlib.error,
+        ) as error:  # it ends before, or no file could be so long
             raise DecodeError(f"is damaged in the archive: {error}") from None
         if len(data) != size or zlib.crc32(data) != crc:
-            raise DecodeError("is damaged in the archive, or encrypted: its size or checksum is not that it claims")
+            raise DecodeError(
+                "is damaged in the archive, or encrypted: its size or checksum is not that it claims"
+            )
         return data
 
 

@@ -28,7 +28,9 @@ class Lease:
         Raises:
             OSError: it cannot be opened.
         """
-        return open_regular(self.path if self.holder is None else self.holder.path, buffering)
+        return open_regular(
+            self.path if self.holder is None else self.holder.path, buffering
+        )
 
 
 class Store:

@@ -21,7 +21,16 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from gpuload.checks import COUNT, PATH, Rule, as_text, either, fitting, parse_size, shown
+from gpuload.checks import (
+    COUNT,
+    PATH,
+    Rule,
+    as_text,
+    either,
+    fitting,
+    parse_size,
+    shown,
+)
 from gpuload.errors import ArgumentError, FormatError, RemoteError
 from gpuload.store import Lease
 from gpuload.store.files import locked, open_own, why_not_own
@@ -33,10 +42,15 @@ T = TypeVar("T")
 _ROOM = "gpuload-1"
 _NAME = re.compile("[0-9a-f]{64}")
 _PART = ".part"
-_LOCK_S = 60  # to wait for the lock that is held while room is made, which takes milliseconds
+_LOCK_S = (
+    60  # to wait for the lock that is held while room is made, which takes milliseconds
+)
 _TRIES = 10  # to open a file in folders that are deleted meanwhile
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_CANNOT = (errno.EOPNOTSUPP, errno.EINVAL)  # of a file system that allocates nothing ahead
+_CANNOT = (
+    errno.EOPNOTSUPP,
+    errno.EINVAL,
+)  # of a file system that allocates nothing ahead
 _FREE_SHARE = 0.9  # of what is free on the disk, where no limit is given
 
 
@@ -72,7 +86,9 @@ class Cache:
         ArgumentError: the folder cannot be created or written.
     """
 
-    def __init__(self, folder: str | Path | None = None, limit: int | None = None) -> None:
+    def __init__(
+        self, folder: str | Path | None = None, limit: int | None = None
+    ) -> None:
         if folder is not None:
             refuse_urls("cache", PATH.read(folder), "Give a folder on a local disk")
         self.folder = Path(default_folder() if folder is None else folder).absolute()
@@ -86,8 +102,12 @@ class Cache:
                 f"cache {self.folder}: cannot be written ({error.strerror}). Give another folder with cache=, or by "
                 "the environment variable GPULOAD_CACHE"
             ) from None
-        self._in_sets: dict[Path, tuple[int, int]] = {}  # when each folder was changed, and the bytes in it
-        self.limit = self.used() + int(_FREE_SHARE * self.free()) if limit is None else limit
+        self._in_sets: dict[
+            Path, tuple[int, int]
+        ] = {}  # when each folder was changed, and the bytes in it
+        self.limit = (
+            self.used() + int(_FREE_SHARE * self.free()) if limit is None else limit
+        )
 
     def used(self) -> int:
         """Bytes of all that lies in it; a shard that is on its way counts as whole."""
@@ -96,11 +116,22 @@ class Cache:
     def _beside(self) -> int:
         """Bytes of manifests and indexes."""
         known = {}
-        for folder in (path for pattern in ("*", "*/*") for path in self.sets.glob(pattern) if path.is_dir()):
+        for folder in (
+            path
+            for pattern in ("*", "*/*")
+            for path in self.sets.glob(pattern)
+            if path.is_dir()
+        ):
             with suppress(FileNotFoundError):
-                changed, (before, size) = folder.stat().st_mtime_ns, self._in_sets.get(folder, (0, 0))
+                changed, (before, size) = (
+                    folder.stat().st_mtime_ns,
+                    self._in_sets.get(folder, (0, 0)),
+                )
                 # A large index has a file for each shard.
-                known[folder] = changed, size if changed == before else _bytes_in(folder)
+                known[folder] = (
+                    changed,
+                    size if changed == before else _bytes_in(folder),
+                )
         self._in_sets = known
         return sum(size for _, size in known.values())
 
@@ -194,7 +225,9 @@ class Cache:
         remedy = "Check the folder and its disk, or give another one with cache="
         if error.errno in _FULL:
             remedy = "Free some of its disk; `df -i` shows whether it has inodes left"
-        return RemoteError(f"cache {self.folder}: cannot be written ({error.strerror}). {remedy}")
+        return RemoteError(
+            f"cache {self.folder}: cannot be written ({error.strerror}). {remedy}"
+        )
 
     def make_room(self, part: "Part", size: int, order: Callable[[str], float]) -> bool:
         """Allocates `size` bytes on the disk for a part, evicting shards if necessary; returns whether it succeeded.
@@ -208,7 +241,9 @@ class Cache:
         what = f"cache {self.folder}: another process has held its lock for {_LOCK_S} s; it may be suspended"
         lock = self._room / "lock"
         with self.writing(), ExitStack() as held:
-            self._made_again(lambda: held.enter_context(locked(lock, _LOCK_S, RemoteError(what))))
+            self._made_again(
+                lambda: held.enter_context(locked(lock, _LOCK_S, RemoteError(what)))
+            )
             missing = self.used() - os.fstat(part.number).st_size + size - self.limit
             if missing > 0 and not self._delete(missing, order):
                 return False
@@ -217,7 +252,9 @@ class Cache:
                     os.ftruncate(part.number, 0)
                     os.posix_fallocate(part.number, 0, size)
                 except OSError as error:
-                    if error.errno in _CANNOT:  # it will say while it is written that it is full
+                    if (
+                        error.errno in _CANNOT
+                    ):  # it will say while it is written that it is full
                         os.ftruncate(part.number, size)
                         return True
                     os.ftruncate(part.number, 0)
@@ -237,7 +274,9 @@ class Cache:
 
     def _delete(self, missing: int, order: Callable[[str], float]) -> bool:
         """Evicts shards until this many bytes are free; returns whether it succeeded."""
-        found = [(order(name), -used, name, size) for name, size, used in _files(self.shards)]
+        found = [
+            (order(name), -used, name, size) for name, size, used in _files(self.shards)
+        ]
         for needed, _, name, size in sorted(found, reverse=True):
             if not _NAME.fullmatch(name) or needed <= 0:
                 continue
@@ -261,8 +300,12 @@ class Cache:
                     f"cache {made}: {fault}, so others could replace what is loaded. Delete it, or give your own folder"
                 )
             if fault:
-                _warn(f"cache {made}: {fault}, so others could delete what is kept there. Give a folder of your own")
-        open_own(self._room / "lock", os.O_RDWR | os.O_CREAT).lock(exclusive=False)  # OSError: there are no locks
+                _warn(
+                    f"cache {made}: {fault}, so others could delete what is kept there. Give a folder of your own"
+                )
+        open_own(self._room / "lock", os.O_RDWR | os.O_CREAT).lock(
+            exclusive=False
+        )  # OSError: there are no locks
 
     def _made_again(self, use: Callable[[], T]) -> T:
         """What `use` returns. If somebody has deleted the cache, its folders are made again.
@@ -305,8 +348,12 @@ class Part:
 
     def finish(self) -> None:
         """Publishes the complete shard under its name."""
-        os.fdatasync(self.number)  # else it might have the right name and size after a power cut, and be empty
-        with suppress(FileNotFoundError):  # somebody has deleted the cache, so that the shard is downloaded again
+        os.fdatasync(
+            self.number
+        )  # else it might have the right name and size after a power cut, and be empty
+        with suppress(
+            FileNotFoundError
+        ):  # somebody has deleted the cache, so that the shard is downloaded again
             self.path.rename(self.final)
         self._handle.close()
 

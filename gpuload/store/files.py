@@ -18,7 +18,9 @@ from gpuload.errors import FormatError
 
 _POLL_S = 0.01
 _DESCRIPTORS = Path("/proc/self/fd")
-_START_WRITE = 2  # SYNC_FILE_RANGE_WRITE in linux/fs.h: starts writing and does not wait
+_START_WRITE = (
+    2  # SYNC_FILE_RANGE_WRITE in linux/fs.h: starts writing and does not wait
+)
 
 
 class NotOwnError(FormatError):
@@ -39,7 +41,10 @@ class Handle:
     def lock(self, exclusive: bool = True) -> bool:
         """Tries to take a lock; False if another holder prevents it."""
         try:
-            fcntl.flock(self.number, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            fcntl.flock(
+                self.number,
+                (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB,
+            )
         except BlockingIOError:
             return False
         return True
@@ -65,7 +70,9 @@ def open_own(path: Path, flags: int = os.O_RDONLY) -> Handle:
         OSError: it cannot be opened.
     """
     try:
-        handle = Handle(os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600))
+        handle = Handle(
+            os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        )
         found = os.fstat(handle.number)
         is_own = stat.S_ISREG(found.st_mode) and found.st_uid in (0, os.geteuid())
         if is_own and not (flags & os.O_RDWR and found.st_nlink > 1):
@@ -86,7 +93,9 @@ def open_new(path: Path) -> Handle:
         OSError: it cannot be opened.
     """
     path.unlink(missing_ok=True)
-    return Handle(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+    return Handle(
+        os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    )
 
 
 def why_not_own(folder: Path) -> str:
@@ -113,7 +122,10 @@ def locked(path: Path, give_up_s: float, failure: Exception) -> Iterator[None]:
     Raises:
         OSError: it cannot be opened. FormatError: it is no file of this user.
     """
-    handle, give_up = open_own(path, os.O_RDWR | os.O_CREAT), time.monotonic() + give_up_s
+    handle, give_up = (
+        open_own(path, os.O_RDWR | os.O_CREAT),
+        time.monotonic() + give_up_s,
+    )
     while not handle.lock():
         if time.monotonic() > give_up:
             raise failure

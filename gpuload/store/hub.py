@@ -34,7 +34,10 @@ class Place(NamedTuple):
 
     @property
     def url(self) -> URL:
-        at, below = f"@{self.revision}" if self.revision else "", f"/{self.path}" if self.path else ""
+        at, below = (
+            f"@{self.revision}" if self.revision else "",
+            f"/{self.path}" if self.path else "",
+        )
         return URL(f"hf://datasets/{self.repo}{at}{below}")
 
 
@@ -46,13 +49,18 @@ def place_of(url: URL) -> Place:
     """
     found = _FORM.fullmatch(url.text)
     if found is None:
-        raise ArgumentError(f"{url}: names no data set of the Hub, expected hf://datasets/OWNER/NAME and a path in it")
+        raise ArgumentError(
+            f"{url}: names no data set of the Hub, expected hf://datasets/OWNER/NAME and a path in it"
+        )
     return Place(found[1], found[2], found[3] or "")
 
 
 def is_pinned(url: URL) -> bool:
     """Whether a URL names a commit, or is not one of the Hub."""
-    return url.scheme != "hf" or _COMMIT.fullmatch(place_of(url).revision or "") is not None
+    return (
+        url.scheme != "hf"
+        or _COMMIT.fullmatch(place_of(url).revision or "") is not None
+    )
 
 
 def pinned(url: URL, give_up_s: float = _PATIENCE.give_up_s) -> URL:
@@ -66,11 +74,15 @@ def pinned(url: URL, give_up_s: float = _PATIENCE.give_up_s) -> URL:
     place = place_of(url)
 
     def commit(api: Any) -> Any:
-        return api.dataset_info(place.repo, revision=place.revision, expand=["sha"], timeout=_REQUEST_S).sha
+        return api.dataset_info(
+            place.repo, revision=place.revision, expand=["sha"], timeout=_REQUEST_S
+        ).sha
 
     found = str(_ask(url, commit, give_up_s))
     if not _COMMIT.fullmatch(found):
-        raise RemoteError(f"{url}: the Hub names the commit {shown(found)}, expected 40 hexadecimal digits")
+        raise RemoteError(
+            f"{url}: the Hub names the commit {shown(found)}, expected 40 hexadecimal digits"
+        )
     return place._replace(revision=found).url
 
 
@@ -84,18 +96,27 @@ def hub_files(url: URL) -> dict[str, int]:
 
     def files(api: Any) -> dict[str, int]:
         found = api.list_repo_tree(
-            place.repo, place.path or None, recursive=True, revision=place.revision, repo_type="dataset"
+            place.repo,
+            place.path or None,
+            recursive=True,
+            revision=place.revision,
+            repo_type="dataset",
         )
         return {one.path: one.size for one in found if hasattr(one, "size")}
 
     below = f"{place.path}/" if place.path else ""
-    return {name.removeprefix(below): size for name, size in _ask(url, files, _PATIENCE.give_up_s).items()}
+    return {
+        name.removeprefix(below): size
+        for name, size in _ask(url, files, _PATIENCE.give_up_s).items()
+    }
 
 
 def web_address(url: URL) -> str:
     """The HTTP address of a URL."""
     place = place_of(url)
-    return f"{_endpoint()}/datasets/{place.repo}/resolve/{place.revision or 'main'}/{quote(place.path)}".rstrip("/")
+    return f"{_endpoint()}/datasets/{place.repo}/resolve/{place.revision or 'main'}/{quote(place.path)}".rstrip(
+        "/"
+    )
 
 
 def web_headers(url: URL) -> dict[str, str]:
@@ -115,7 +136,15 @@ def _ask(url: URL, call: Callable[[Any], T], give_up_s: float) -> T:
     from huggingface_hub import HfApi
 
     api = HfApi(endpoint=_endpoint())
-    return background().wait(persist(f"{url}", lambda: asyncio.to_thread(call, api), _explain, _PATIENCE, give_up_s))
+    return background().wait(
+        persist(
+            f"{url}",
+            lambda: asyncio.to_thread(call, api),
+            _explain,
+            _PATIENCE,
+            give_up_s,
+        )
+    )
 
 
 def _explain(error: Exception) -> Problem:
@@ -125,11 +154,19 @@ def _explain(error: Exception) -> Problem:
     if isinstance(error, HfHubHTTPError) and error.response is not None:
         status = error.response.status_code
         if status in (401, 403, 404):
-            return Problem(f"the Hub answered {status}, there is no such data set, revision or file", _TOKEN, True)
-        return Problem(f"the Hub answered {status}", again, status < 500 and status != 429)
+            return Problem(
+                f"the Hub answered {status}, there is no such data set, revision or file",
+                _TOKEN,
+                True,
+            )
+        return Problem(
+            f"the Hub answered {status}", again, status < 500 and status != 429
+        )
     # Errors of httpx are no OSErrors.
     if not isinstance(error, OSError) and not type(error).__module__.startswith(
         ("httpx", "httpcore", "huggingface_hub")
     ):
         raise error
-    return Problem(f"the Hub cannot be reached ({type(error).__name__})", again, limit_s=_REACH_S)
+    return Problem(
+        f"the Hub cannot be reached ({type(error).__name__})", again, limit_s=_REACH_S
+    )

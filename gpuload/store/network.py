@@ -35,7 +35,9 @@ class Connections:
 
     def __init__(self, count: int) -> None:
         self._free = count
-        self._waiting: list[tuple[Callable[[], float], asyncio.Future[None]]] = []  # in order of arrival
+        self._waiting: list[
+            tuple[Callable[[], float], asyncio.Future[None]]
+        ] = []  # in order of arrival
 
     async def __aenter__(self) -> None:
         turn = asyncio.get_running_loop().create_future()
@@ -53,7 +55,9 @@ class Connections:
         self._admit()
 
     def _admit(self) -> None:
-        self._waiting = [one for one in self._waiting if not one[1].done()]  # others were cancelled
+        self._waiting = [
+            one for one in self._waiting if not one[1].done()
+        ]  # others were cancelled
         while self._free and self._waiting:
             first = min(self._waiting, key=lambda one: one[0]())
             self._waiting.remove(first)
@@ -68,7 +72,9 @@ class Background:
         self.loop = asyncio.new_event_loop()
         self.loop.set_default_executor(ThreadPoolExecutor(_THREADS, "gpuload-download"))
         self.connections = Connections(_CONNECTIONS)
-        self._thread = threading.Thread(target=self._run, name="gpuload-download", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name="gpuload-download", daemon=True
+        )
         self._thread.start()
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> "Future[T]":
@@ -115,7 +121,9 @@ def background() -> Background:
                 "by spawn or forkserver, or open such sets in the children alone"
             )
         if _ended.is_set():
-            raise RemoteError("the interpreter is shutting down, so nothing is read from URLs any more")
+            raise RemoteError(
+                "the interpreter is shutting down, so nothing is read from URLs any more"
+            )
         # Registered last, called first: before the finalizers that join threads waiting for this one.
         weakref.finalize(_ended, lambda: None).detach()
         _of_process.append(Background())
@@ -248,7 +256,11 @@ async def persist(
         passed_s = time.monotonic() - started
         pause_s = wait_s * _DRAWS.uniform(0.75, 1.25)
         if problem.final or passed_s + pause_s > min(give_up_s, problem.limit_s):
-            after = "" if problem.final else f" after {counted(attempt, 'attempt')} in {passed_s:.0f} s"
+            after = (
+                ""
+                if problem.final
+                else f" after {counted(attempt, 'attempt')} in {passed_s:.0f} s"
+            )
             raise problem.kind(f"{where}: {problem.what}{after}. {problem.advice}")
         await asyncio.sleep(pause_s)
         wait_s, attempt = min(2 * wait_s, patience.longest_wait_s), attempt + 1

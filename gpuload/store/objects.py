@@ -80,7 +80,12 @@ class Objects:
         return type(self), (self.url,)
 
     async def read(
-        self, name: str, start: int, stop: int, tag: str | None = None, give_up_s: float | None = None
+        self,
+        name: str,
+        start: int,
+        stop: int,
+        tag: str | None = None,
+        give_up_s: float | None = None,
     ) -> Range:
         """Bytes start..stop-1 of an object, or fewer where it ends.
 
@@ -89,7 +94,10 @@ class Objects:
         Raises:
             RemoteError: it cannot be read. NoSuchObjectError, Replaced, NoRanges.
         """
-        options: dict[str, Any] = {"range": (start, stop), **({"if_match": tag} if tag else {})}
+        options: dict[str, Any] = {
+            "range": (start, stop),
+            **({"if_match": tag} if tag else {}),
+        }
 
         async def once() -> Range:
             found = await client().get_async(self._store(), name, options=options)
@@ -103,7 +111,10 @@ class Objects:
             return Range(b"", 0, None)
 
     async def read_whole(
-        self, name: str, give_up_s: float | None = None, check: Callable[[bytearray], None] = lambda data: None
+        self,
+        name: str,
+        give_up_s: float | None = None,
+        check: Callable[[bytearray], None] = lambda data: None,
     ) -> Range:
         """Reads a whole object into memory.
 
@@ -128,7 +139,9 @@ class Objects:
         try:
             found = await self.copy(name, begin, take, give_up_s=give_up_s)
         except Replaced:
-            raise RemoteError(f"{self.url / name}: was replaced while it was read. Try again") from None
+            raise RemoteError(
+                f"{self.url / name}: was replaced while it was read. Try again"
+            ) from None
         return found._replace(data=bytes(data))
 
     async def copy(
@@ -173,7 +186,9 @@ class Objects:
                     raise Replaced
                 await take(start, found.data)
 
-        await together(worker() for _ in range(min(at_a_time, -(-first.size // RANGE_BYTES))))
+        await together(
+            worker() for _ in range(min(at_a_time, -(-first.size // RANGE_BYTES)))
+        )
         return first
 
     async def list(self, give_up_s: float | None = None) -> dict[str, Stored]:
@@ -196,7 +211,11 @@ class Objects:
         else:
             found = await self._persist("", self._list, give_up_s)
             folders = {name.rpartition("/")[0] for name in found} | {""}
-            found = {name: one for name, one in found.items() if one.size or name.rstrip("/") not in folders}
+            found = {
+                name: one
+                for name, one in found.items()
+                if one.size or name.rstrip("/") not in folders
+            }
         for name in found:
             if not {"", ".", ".."}.isdisjoint(name.split("/")) or "\0" in name:
                 raise RemoteError(
@@ -209,7 +228,9 @@ class Objects:
         found: dict[str, Stored] = {}
         pages: AsyncIterator[Any] = client().list(self._store(), chunk_size=1000)
         async for page in pages:
-            found.update((one["path"], Stored(int(one["size"]), one["e_tag"])) for one in page)
+            found.update(
+                (one["path"], Stored(int(one["size"]), one["e_tag"])) for one in page
+            )
         return found
 
     async def _persist(
@@ -227,13 +248,23 @@ class Objects:
 
         def explain(error: Exception) -> Problem:
             failures = client().exceptions
-            if has_tag and isinstance(error, failures.NotModifiedError | failures.PreconditionError):
+            if has_tag and isinstance(
+                error, failures.NotModifiedError | failures.PreconditionError
+            ):
                 raise Replaced from None
-            if not isinstance(error, failures.BaseError | FileNotFoundError | _TooShortError):
+            if not isinstance(
+                error, failures.BaseError | FileNotFoundError | _TooShortError
+            ):
                 raise error
             return _problem(error, self.url.scheme, self.again)
 
-        return await persist(f"{self.url / name}".rstrip("/"), connected, explain, self.patience, give_up_s)
+        return await persist(
+            f"{self.url / name}".rstrip("/"),
+            connected,
+            explain,
+            self.patience,
+            give_up_s,
+        )
 
     def _store(self) -> Any:
         """obstore's store, opened when it is first used."""
@@ -241,8 +272,13 @@ class Objects:
             try:
                 self._opened = self._open()
             except (client().exceptions.BaseError, ValueError) as error:
-                said = re.sub(r"\?\S*", "?…", " ".join(str(error).splitlines()[:1])) or type(error).__name__
-                raise RemoteError(f"{self.url}: cannot be opened ({said}). Check the URL") from None
+                said = (
+                    re.sub(r"\?\S*", "?…", " ".join(str(error).splitlines()[:1]))
+                    or type(error).__name__
+                )
+                raise RemoteError(
+                    f"{self.url}: cannot be opened ({said}). Check the URL"
+                ) from None
         return self._opened
 
     def _open(self) -> Any:
@@ -254,7 +290,10 @@ class Objects:
         if self.url.scheme == "hf":
             address, headers = web_address(self.url), web_headers(self.url)
         if self.url.scheme == "s3":
-            options = {"endpoint": endpoint, "credential_provider": _boto3_credentials()}
+            options = {
+                "endpoint": endpoint,
+                "credential_provider": _boto3_credentials(),
+            }
             more = {name: value for name, value in options.items() if value}
         return from_url(
             address,
@@ -262,7 +301,8 @@ class Objects:
                 "default_headers": headers,
                 "timeout": timedelta(seconds=self.patience.request_s),
                 "read_timeout": timedelta(seconds=self.patience.silent_s),
-                "allow_http": address.startswith("http://") or endpoint.startswith("http://"),
+                "allow_http": address.startswith("http://")
+                or endpoint.startswith("http://"),
             },
             retry_config={"max_retries": self.retries},
             **more,
@@ -270,7 +310,10 @@ class Objects:
 
 
 # Environment variables that name another server, by scheme; obstore reads only some of them.
-_ENDPOINTS = {"s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")}
+_ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
 
 
 class _TooShortError(Exception):
@@ -308,7 +351,11 @@ _FAILURES: tuple[tuple[str, str, str, type[RemoteError]], ...] = (
      "the server does not send the bytes that were asked for, and says how many they are", _SERVER, RemoteError),
     ("error following redirect|builder error", "its redirects lead to no file", _SERVER, RemoteError),
 )  # fmt: skip
-_KINDS = {"Timeout": "timed out", "Interrupted": "the connection was cut", "Connect": "no connection"}
+_KINDS = {
+    "Timeout": "timed out",
+    "Interrupted": "the connection was cut",
+    "Connect": "no connection",
+}
 
 
 def _problem(error: Exception, scheme: str, again: str) -> Problem:
@@ -319,14 +366,29 @@ def _problem(error: Exception, scheme: str, again: str) -> Problem:
     text = f"{type(error).__name__}: {error}"
     status = int(found[1]) if (found := re.search(r"status code: (\d{3})", text)) else 0
     if status in (301, 307) and scheme == "s3":
-        return Problem(f"it is elsewhere ({status})", "Set AWS_REGION to the bucket's region", True)
+        return Problem(
+            f"it is elsewhere ({status})", "Set AWS_REGION to the bucket's region", True
+        )
     for words, what, advice, kind in _FAILURES:
         if re.search(words, text, re.DOTALL):
-            advice = _CREDENTIALS.get(scheme, _NO_CREDENTIALS) if advice is _ACCESS else advice
-            return Problem(f"{what} ({status})" if status in (401, 403) else what, advice, True, kind)
+            advice = (
+                _CREDENTIALS.get(scheme, _NO_CREDENTIALS)
+                if advice is _ACCESS
+                else advice
+            )
+            return Problem(
+                f"{what} ({status})" if status in (401, 403) else what,
+                advice,
+                True,
+                kind,
+            )
     if status:
         is_busy = status >= 500 or status in (408, 425, 429)
-        return Problem(f"the server answered {status}", again if is_busy else "Check the URL", not is_busy)
+        return Problem(
+            f"the server answered {status}",
+            again if is_busy else "Check the URL",
+            not is_busy,
+        )
     cause = re.search(r"kind: (\w+)", text)
     return Problem(_KINDS.get(cause[1] if cause else "", "it could not be read"), again)
 
@@ -346,7 +408,14 @@ def client() -> Any:
 
 def _boto3_credentials() -> Any:
     """Those of a profile or of SSO, which boto3 knows; None where the environment holds some, or without boto3."""
-    if any(os.environ.get(name) for name in ("AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE", "AWS_WEB_IDENTITY_TOKEN_FILE")):
+    if any(
+        os.environ.get(name)
+        for name in (
+            "AWS_ACCESS_KEY_ID",
+            "AWS_SKIP_SIGNATURE",
+            "AWS_WEB_IDENTITY_TOKEN_FILE",
+        )
+    ):
         return None
     try:
         import boto3
@@ -354,7 +423,11 @@ def _boto3_credentials() -> Any:
     except ImportError:
         return None
     session = boto3.Session()
-    return Boto3CredentialProvider(session) if session.get_credentials() is not None else None
+    return (
+        Boto3CredentialProvider(session)
+        if session.get_credentials() is not None
+        else None
+    )
 
 
 def expand_url(url: URL) -> list[URL]:
@@ -381,7 +454,9 @@ def _fits(name: list[str], pattern: list[str]) -> bool:
 class Bucket(Objects):
     """Objects below a URL of a bucket, for one writer. run: what its objects are marked with."""
 
-    retries = 4  # of each part, so that a large object is not sent again for one of them
+    retries = (
+        4  # of each part, so that a large object is not sent again for one of them
+    )
     again = "Check the network and the service"
     run: str
 
@@ -397,17 +472,23 @@ class Bucket(Objects):
             RemoteError: it cannot be written.
         """
         data = json.dumps(content).encode()
-        with suppress(NoSuchObjectError):  # a service without conditional writes would replace it
+        with suppress(
+            NoSuchObjectError
+        ):  # a service without conditional writes would replace it
             return await self.read_json(name)
 
         async def once() -> None:
             failures, more = client().exceptions, {"attributes": {_MARK: self.run}}
             try:
-                await client().put_async(self._store(), name, data, mode="create", **more)
+                await client().put_async(
+                    self._store(), name, data, mode="create", **more
+                )
             except failures.AlreadyExistsError:
                 return
             except (NotImplementedError, failures.BaseError) as error:
-                if isinstance(error, failures.BaseError) and "status code: 501" not in str(error):
+                if isinstance(
+                    error, failures.BaseError
+                ) and "status code: 501" not in str(error):
                     raise
                 # The service has no conditional writes; of two simultaneous ones, one wins.
                 await client().put_async(self._store(), name, data, **more)
@@ -485,17 +566,25 @@ class Bucket(Objects):
         """
         for name in names:
             with suppress(NoSuchObjectError):
-                await self._persist(name, partial(client().delete_async, self._store(), name), self.first_s)
+                await self._persist(
+                    name,
+                    partial(client().delete_async, self._store(), name),
+                    self.first_s,
+                )
 
     async def delete_own(self, names: Sequence[str]) -> None:
         """Deletes those objects that this run has written."""
-        await self.delete([name for name in names if await self._mark(name) == self.run])
+        await self.delete(
+            [name for name in names if await self._mark(name) == self.run]
+        )
 
     async def _mark(self, name: str) -> str | None:
         """The run that wrote an object, "" for another program; None where there is none."""
 
         async def once() -> str:
-            found = await client().get_async(self._store(), name, options={"head": True})
+            found = await client().get_async(
+                self._store(), name, options={"head": True}
+            )
             return str(found.attributes.get(_MARK, ""))
 
         try:
@@ -505,7 +594,12 @@ class Bucket(Objects):
 
     async def _sha256(self, name: str) -> str:
         """Of an object, read as a whole; "" where it is replaced meanwhile."""
-        digest, hashed, turn, pieces = hashlib.sha256(), 0, asyncio.Lock(), dict[int, Any]()
+        digest, hashed, turn, pieces = (
+            hashlib.sha256(),
+            0,
+            asyncio.Lock(),
+            dict[int, Any](),
+        )
 
         def begin(_: int) -> None:
             nonlocal digest, hashed

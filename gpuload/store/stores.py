@@ -50,15 +50,26 @@ class CachedStore(Waiter, Store):
     processes of the node follow the same plan: whichever gets to a shard first downloads it.
     """
 
-    def __init__(self, url: URL, cache: Cache, shards: Sequence[Wanted], trusts: bool = False) -> None:
+    def __init__(
+        self, url: URL, cache: Cache, shards: Sequence[Wanted], trusts: bool = False
+    ) -> None:
         super().__init__()
-        self._objects, self._cache, self._shards, self._trusts = Objects(url), cache, shards, trusts
+        self._objects, self._cache, self._shards, self._trusts = (
+            Objects(url),
+            cache,
+            shards,
+            trusts,
+        )
         self._order: list[int] = []
         self._ranks: dict[str, int] = {}
-        self._windows: dict[int, int] = {}  # of shards, counted from the one that is read from
+        self._windows: dict[
+            int, int
+        ] = {}  # of shards, counted from the one that is read from
         self._in_turn = _IN_TURN  # downloads of this loop that go window by window
         self._starts = 0  # downloads of this loop
-        self._arriving: set[int] = set()  # downloads that use the network, or will once there is room
+        self._arriving: set[int] = (
+            set()
+        )  # downloads that use the network, or will once there is room
         self._ahead: dict[int, Lease] = {}
         self._failed: dict[int, Exception] = {}  # why downloads of this loop failed
         self._running: dict[int, asyncio.Task[bool]] = {}
@@ -99,15 +110,23 @@ class CachedStore(Waiter, Store):
         self._failed, self._in_turn, self._starts = {}, _IN_TURN, 0
 
     def plan(self, numbers: Iterable[int], now: int = 0) -> None:
-        order = list(dict.fromkeys(int(number) for number in numbers))  # the first time each is needed
+        order = list(
+            dict.fromkeys(int(number) for number in numbers)
+        )  # the first time each is needed
         for number in self._ahead.keys() - set(order[: 2 * now]):
             self._ahead.pop(number, None)
-        self._ranks = {self._shards[number].sha256: rank for rank, number in enumerate(order)}
+        self._ranks = {
+            self._shards[number].sha256: rank for rank, number in enumerate(order)
+        }
         self._in_turn = max(self._in_turn, now)  # all of the first window
-        self._windows = {number: place // now for place, number in enumerate(order)} if now else {}
+        self._windows = (
+            {number: place // now for place, number in enumerate(order)} if now else {}
+        )
         self._order = order
         if self._prefetch is None or self._prefetch.done():
-            self._prefetch = background().start(_prefetch(weakref.ref(self), self._changed))
+            self._prefetch = background().start(
+                _prefetch(weakref.ref(self), self._changed)
+            )
         background().loop.call_soon_threadsafe(self._changed.set)
 
     def ready(self, number: int) -> bool:
@@ -116,7 +135,11 @@ class CachedStore(Waiter, Store):
         return number in self._ahead
 
     def open(self, number: int) -> Lease:
-        lease = self._ahead[number] if self.ready(number) else self.wait(self._get(number), self._where(number))
+        lease = (
+            self._ahead[number]
+            if self.ready(number)
+            else self.wait(self._get(number), self._where(number))
+        )
         self._ahead.pop(number, None)
         return lease
 
@@ -142,22 +165,36 @@ class CachedStore(Waiter, Store):
         """Starts downloads of planned shards that are missing. Returns after how many seconds to look again."""
         for number in self._missing():
             window = self._windows.get(number, 0)
-            if self._starts <= self._in_turn and any(self._windows.get(one, 0) < window for one in self._arriving):
+            if self._starts <= self._in_turn and any(
+                self._windows.get(one, 0) < window for one in self._arriving
+            ):
                 return _POLL_S  # what is needed before has the network for itself
             if len(self._running) >= _AT_A_TIME:
-                await asyncio.wait(list(self._running.values()), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(
+                    list(self._running.values()), return_when=asyncio.FIRST_COMPLETED
+                )
                 return 0
-            if number in self._running or number in self._failed or (work := self._claim(number, urgent=False)) is None:
+            if (
+                number in self._running
+                or number in self._failed
+                or (work := self._claim(number, urgent=False)) is None
+            ):
                 continue
             task = self._start(number, work)
             done, _ = await asyncio.wait([task], timeout=_ROOM_S)
             if done and not task.cancelled() and not task.result():
-                return _FULL_S  # there is no room; what is in use now will be needed later
+                return (
+                    _FULL_S  # there is no room; what is in use now will be needed later
+                )
         return _IDLE_S
 
     async def _get(self, number: int) -> Lease:
         """Waits until this or another process has downloaded the shard."""
-        give_up_s, since, progress = self._objects.patience.give_up_s, time.monotonic(), -1.0
+        give_up_s, since, progress = (
+            self._objects.patience.give_up_s,
+            time.monotonic(),
+            -1.0,
+        )
         self._failed.pop(number, None)  # of reading ahead: it is tried again
         while True:
             if (lease := self._lease(number)) is not None:
@@ -177,7 +214,9 @@ class CachedStore(Waiter, Store):
             if made not in (None, progress):
                 since, progress = time.monotonic(), made
             if time.monotonic() - since > give_up_s:
-                raise RemoteError(f"{self._where(number)}: has not arrived after {give_up_s:.0f} s: {why}")
+                raise RemoteError(
+                    f"{self._where(number)}: has not arrived after {give_up_s:.0f} s: {why}"
+                )
             await asyncio.sleep(_POLL_S)
 
     def _start(self, number: int, work: _Work) -> "asyncio.Task[bool]":
@@ -199,7 +238,10 @@ class CachedStore(Waiter, Store):
             return await work()
         except OSError as error:
             failed[number] = self._cache.unwritable(error)
-        except (GpuloadError, RuntimeError) as error:  # RuntimeError: after the interpreter has begun to end
+        except (
+            GpuloadError,
+            RuntimeError,
+        ) as error:  # RuntimeError: after the interpreter has begun to end
             failed[number] = error
         return True
 
@@ -213,14 +255,18 @@ class CachedStore(Waiter, Store):
         return None
 
     def _is_trusted(self, shard: Wanted, lease: Lease) -> bool:
-        return self._trusts or _compared.get(shard.sha256) == _stamp(lease.holder.number)
+        return self._trusts or _compared.get(shard.sha256) == _stamp(
+            lease.holder.number
+        )
 
     def _missing(self) -> Iterator[int]:
         """Shards to prefetch, in the order of need."""
         here = set(os.listdir(self._cache.shards))
         if not self._trusts:
             here &= _compared.keys()
-        return (number for number in self._order if self._shards[number].sha256 not in here)
+        return (
+            number for number in self._order if self._shards[number].sha256 not in here
+        )
 
     def _claim(self, number: int, urgent: bool) -> _Work | None:
         """What downloads or verifies a shard, and returns whether there was room; None if another process has the right
@@ -230,7 +276,11 @@ class CachedStore(Waiter, Store):
         """
         shard = self._shards[number]
         if (lease := self._cache.lease(shard)) is not None:
-            return None if self._is_trusted(shard, lease) else partial(self._verify, shard, lease)
+            return (
+                None
+                if self._is_trusted(shard, lease)
+                else partial(self._verify, shard, lease)
+            )
         part = self._cache.begin(shard)
         return None if part is None else partial(self._download, number, part, urgent)
 
@@ -241,13 +291,22 @@ class CachedStore(Waiter, Store):
             OSError, RemoteError: it cannot be written.
         """
         shard = self._shards[number]
-        stores = [store for reference in _stores.valuerefs() if (store := reference()) is not None]
+        stores = [
+            store
+            for reference in _stores.valuerefs()
+            if (store := reference()) is not None
+        ]
 
         def rank(sha256: str) -> float:
             return min(store.rank(sha256) for store in stores)
 
         needed = -1 if urgent else rank(shard.sha256)
-        return await asyncio.to_thread(self._cache.make_room, part, shard.bytes, lambda sha256: rank(sha256) - needed)
+        return await asyncio.to_thread(
+            self._cache.make_room,
+            part,
+            shard.bytes,
+            lambda sha256: rank(sha256) - needed,
+        )
 
     async def _verify(self, shard: Wanted, lease: Lease) -> bool:
         """Hashes a shard that was found in the cache, and deletes it if it is damaged."""
@@ -255,7 +314,11 @@ class CachedStore(Waiter, Store):
         if (sha256 := await sha256_of(handle, shard.bytes)) == shard.sha256:
             _compared[sha256] = _stamp(handle)
             return True
-        _LOG.warning("%s: is damaged: its SHA-256 is %s…. It is downloaded again", lease.path, sha256[:16])
+        _LOG.warning(
+            "%s: is damaged: its SHA-256 is %s…. It is downloaded again",
+            lease.path,
+            sha256[:16],
+        )
         with suppress(FileNotFoundError):
             if os.lstat(lease.path).st_ino == os.fstat(handle).st_ino:
                 lease.path.unlink()
@@ -270,7 +333,10 @@ class CachedStore(Waiter, Store):
         progress = -1.0
         with suppress(OSError):
             progress = os.stat(self._cache.shards / f"{shard.sha256}.part").st_mtime
-        return f"{place}: another process downloads it, and has made no progress; it may be suspended", progress
+        return (
+            f"{place}: another process downloads it, and has made no progress; it may be suspended",
+            progress,
+        )
 
 
 def _needed_by(store: CachedStore, sha256: str) -> Callable[[], float]:
@@ -293,7 +359,10 @@ async def _prefetch(of: "weakref.ref[CachedStore]", changed: asyncio.Event) -> N
         changed.clear()
         try:
             wait_s = await store.step()
-        except (OSError, GpuloadError):  # the cache cannot be read; the reader will say so
+        except (
+            OSError,
+            GpuloadError,
+        ):  # the cache cannot be read; the reader will say so
             _LOG.debug("reading ahead failed", exc_info=True)
             wait_s = _FULL_S
         del store

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from gpuload.errors import FormatError, RemoteError, ShardError
-from gpuload.store.files import open_new, open_own, read_own, start_writeback, write_at, write_atomically
+from gpuload.store.files import (
+    open_new,
+    open_own,
+    read_own,
+    start_writeback,
+    write_at,
+    write_atomically,
+)
 from gpuload.store.network import background, together
 from gpuload.store.objects import RANGE_BYTES, Objects, Replaced
 
@@ -18,7 +25,9 @@ _BLOCK_BYTES = 1 << 20  # hashed at a time
 _PIECE_BYTES = 64 << 20  # hashed between two checks for cancellation
 _AHEAD = 16  # ranges of one object under way: all that a process has connections for
 _TRIES = 3  # of an object whose bytes are wrong, or that is replaced meanwhile
-_TURN_BYTES = 4 * RANGE_BYTES  # of an index, downloaded before another process has its turn
+_TURN_BYTES = (
+    4 * RANGE_BYTES
+)  # of an index, downloaded before another process has its turn
 _POLL_S = 0.02  # while another process downloads
 
 
@@ -45,7 +54,9 @@ async def download(
 
     def begin(found: int) -> None:
         if most is not None and found > most:
-            raise RemoteError(f"{objects.url / name}: is {found:,} bytes, expected {most:,} at most. Check the URL")
+            raise RemoteError(
+                f"{objects.url / name}: is {found:,} bytes, expected {most:,} at most. Check the URL"
+            )
         if size not in (None, found):
             raise Replaced(f"is {found:,} bytes, manifest.json says {size:,}")
         part.begin(found)
@@ -58,7 +69,9 @@ async def download(
             continue
         if sha256 in (None, found := part.digest.hexdigest()):
             return
-        fault = f"its SHA-256 is {found[:16]}…, manifest.json says {(sha256 or '')[:16]}…"
+        fault = (
+            f"its SHA-256 is {found[:16]}…, manifest.json says {(sha256 or '')[:16]}…"
+        )
     raise ShardError(
         f"{objects.url / name}: {fault}, at {_TRIES} attempts. It was damaged or replaced: upload it again, with "
         "manifest.json last, or open the set anew if it was packed anew"
@@ -74,7 +87,12 @@ class _Written:
 
     def begin(self, size: int) -> None:
         os.ftruncate(self._handle, size)  # a longer one may have been there
-        self.digest, self._hashed, self._missing, self._is_hashing = hashlib.sha256(), 0, size, False
+        self.digest, self._hashed, self._missing, self._is_hashing = (
+            hashlib.sha256(),
+            0,
+            size,
+            False,
+        )
         self._ends: dict[int, int] = {}  # of what was written, by where it begins
 
     async def take(self, at: int, data: Any) -> None:
@@ -93,7 +111,12 @@ class _Written:
 
 
 async def fetch_file(
-    objects: Objects, name: str, path: Path, size: int | None = None, sha256: str | None = None, most: int | None = None
+    objects: Objects,
+    name: str,
+    path: Path,
+    size: int | None = None,
+    sha256: str | None = None,
+    most: int | None = None,
 ) -> None:
     """Downloads an object to a path, where it appears once it is complete and on disk; arguments as for `download`.
 
@@ -157,9 +180,20 @@ class Parts:
     messages.
     """
 
-    def __init__(self, objects: Objects, name: str, folder: Path, spans: Sequence[tuple[int, Any, str]]) -> None:
+    def __init__(
+        self,
+        objects: Objects,
+        name: str,
+        folder: Path,
+        spans: Sequence[tuple[int, Any, str]],
+    ) -> None:
         self.where = f"{objects.url / name}"
-        self._objects, self._name, self._folder, self._spans = objects, name, folder, spans
+        self._objects, self._name, self._folder, self._spans = (
+            objects,
+            name,
+            folder,
+            spans,
+        )
         self._turn = asyncio.Lock()
 
     def has(self, number: int) -> bool:
@@ -177,7 +211,9 @@ class Parts:
                 return data
             self._path(number).unlink(missing_ok=True)
             self.wait([number])
-        raise RemoteError(f"{self._path(number)}: is damaged as soon as it is written. Check the disk")
+        raise RemoteError(
+            f"{self._path(number)}: is damaged as soon as it is written. Check the disk"
+        )
 
     def wait(self, numbers: Iterable[int]) -> None:
         """As `get`, in any thread."""
@@ -193,7 +229,12 @@ class Parts:
         for turn in self._grouped(numbers, _TURN_BYTES):
             try:
                 async with self._turn, self._locked():
-                    await together([self._download(run) for run in self._grouped(turn, RANGE_BYTES, adjoining=True)])
+                    await together(
+                        [
+                            self._download(run)
+                            for run in self._grouped(turn, RANGE_BYTES, adjoining=True)
+                        ]
+                    )
             except OSError as error:
                 raise RemoteError(
                     f"{self._folder}: cannot be written ({error.strerror}). Free some of its disk"
@@ -205,7 +246,9 @@ class Parts:
     def _is_right(self, number: int, data: bytes | memoryview) -> bool:
         return hashlib.sha256(data).hexdigest() == self._spans[number][2]
 
-    def _grouped(self, numbers: Iterable[int], most: int, adjoining: bool = False) -> list[list[int]]:
+    def _grouped(
+        self, numbers: Iterable[int], most: int, adjoining: bool = False
+    ) -> list[list[int]]:
         """The missing ones of these parts, in ascending groups of at most so many bytes, or of one part."""
         groups: list[list[int]] = []
         size = 0
@@ -214,7 +257,11 @@ class Parts:
                 continue
             begin, end, _ = self._spans[number]
             size += (length := end - begin)
-            if not groups or size > most or (adjoining and groups[-1][-1] != number - 1):
+            if (
+                not groups
+                or size > most
+                or (adjoining and groups[-1][-1] != number - 1)
+            ):
                 groups.append([])
                 size = length
             groups[-1].append(number)
@@ -223,8 +270,14 @@ class Parts:
     @asynccontextmanager
     async def _locked(self) -> AsyncIterator[None]:
         """Around what one process of the node does at a time."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # an older version's folder may have been removed
-        lock, since, before = open_own(self._folder / "rows.lock", os.O_RDWR | os.O_CREAT), 0.0, -1
+        self._folder.mkdir(
+            mode=0o700, parents=True, exist_ok=True
+        )  # an older version's folder may have been removed
+        lock, since, before = (
+            open_own(self._folder / "rows.lock", os.O_RDWR | os.O_CREAT),
+            0.0,
+            -1,
+        )
         try:
             while not lock.lock():
                 if (progress := os.stat(self._folder).st_mtime_ns) != before:
@@ -244,11 +297,15 @@ class Parts:
         for _ in range(_TRIES):
             data = bytearray()
             for at in range(begin, end, RANGE_BYTES):
-                found = await self._objects.read(self._name, at, min(at + RANGE_BYTES, end))
+                found = await self._objects.read(
+                    self._name, at, min(at + RANGE_BYTES, end)
+                )
                 data += found.data
                 if found.size != self._spans[-1][1]:  # it was replaced
                     break
-            if not (wrong := await asyncio.to_thread(self._keep, run, memoryview(data))):
+            if not (
+                wrong := await asyncio.to_thread(self._keep, run, memoryview(data))
+            ):
                 return
         begin, end, _ = self._spans[wrong[0]]
         raise FormatError(

@@ -61,7 +61,9 @@ def scheme_of(path: Any) -> str | None:
 def without_secrets(path: Any) -> str:
     """A URL for a message. Unlike in a message, all of it is one URL, whatever it holds."""
     text = str(path)
-    return errors.without_secrets(re.sub(r"[\s'\"]", "_", text) if "@" in text and scheme_of(text) else text)
+    return errors.without_secrets(
+        re.sub(r"[\s'\"]", "_", text) if "@" in text and scheme_of(text) else text
+    )
 
 
 def joined(folder: Path | URL, name: str) -> Path | URL:
@@ -72,7 +74,9 @@ def joined(folder: Path | URL, name: str) -> Path | URL:
 def root_of(urls: Sequence[URL]) -> URL | None:
     """The innermost folder in which all of them lie; None where they lie in several buckets or on several hosts."""
     parts = [url.text.split("/")[:-1] for url in urls]
-    same = list(takewhile(lambda level: len(set(level)) == 1, zip(*parts, strict=False)))
+    same = list(
+        takewhile(lambda level: len(set(level)) == 1, zip(*parts, strict=False))
+    )
     least = 5 if urls[0].scheme == "hf" else 3  # hf:, "", datasets, OWNER, NAME
     return URL("/".join(level[0] for level in same)) if len(same) >= least else None
 
@@ -80,7 +84,9 @@ def root_of(urls: Sequence[URL]) -> URL | None:
 def refuse_urls(name: str, path: Any, instead: str) -> None:
     """Raises ArgumentError for a URL. name: of the argument. instead: what to do."""
     if scheme_of(path) is not None:
-        raise ArgumentError(f"{name} {without_secrets(path)}: is a URL, expected a path. {instead}")
+        raise ArgumentError(
+            f"{name} {without_secrets(path)}: is a URL, expected a path. {instead}"
+        )
 
 
 def as_location(value: Any) -> Path | URL | Any:
@@ -103,7 +109,9 @@ def as_location(value: Any) -> Path | URL | Any:
         )
     text = os.fspath(path)
     if not _URL.match(text):
-        raise ArgumentError(f"{subject}: pathlib has removed a slash of the URL. Give it as a text")
+        raise ArgumentError(
+            f"{subject}: pathlib has removed a slash of the URL. Give it as a text"
+        )
     if text != without_secrets(text):
         raise ArgumentError(
             f"{subject}: has a user, a query or a fragment, in which credentials may be. Leave it out: credentials are "
@@ -111,7 +119,9 @@ def as_location(value: Any) -> Path | URL | Any:
         )
     require(subject, "obstore", *(["huggingface_hub"] if scheme == "hf" else []))
     if not text.partition("://")[2].strip("/"):
-        raise ArgumentError(f"{subject}: names no bucket or host. Give the URL of a packed set")
+        raise ArgumentError(
+            f"{subject}: names no bucket or host. Give the URL of a packed set"
+        )
     return URL(scheme + text[len(scheme) :].rstrip("/"))
 
 

@@ -47,7 +47,9 @@ def on_device(device: torch.device, numbers: npt.NDArray[Any]) -> torch.Tensor:
     tensor = torch.from_numpy(np.ascontiguousarray(numbers))
     if device.type != "cuda":
         return tensor
-    with torch.cuda.device(device):  # else pinning would make a context on GPU 0, in every rank
+    with torch.cuda.device(
+        device
+    ):  # else pinning would make a context on GPU 0, in every rank
         return tensor.pin_memory().to(device, non_blocking=True)
 
 
@@ -59,7 +61,9 @@ def random_bits(key: torch.Tensor, counters: torch.Tensor) -> torch.Tensor:
     return bits.bitwise_xor_(_shifted(bits, 31))
 
 
-def normal_noise(keys: npt.NDArray[np.uint64], sizes: npt.NDArray[np.integer], device: torch.device) -> torch.Tensor:
+def normal_noise(
+    keys: npt.NDArray[np.uint64], sizes: npt.NDArray[np.integer], device: torch.device
+) -> torch.Tensor:
     """float32 (3, sum of sizes), of mean 0 and variance 1: for each channel `sizes[i]` numbers of key i, then the next.
 
     keys: (n,). A hash of 64 bits gives 21 bits for each channel, which choose a quantile of the normal distribution, at
@@ -67,13 +71,26 @@ def normal_noise(keys: npt.NDArray[np.uint64], sizes: npt.NDArray[np.integer], d
     """
     total = int(sizes.sum())
     begins = np.cumsum(sizes) - sizes
-    key, begin, size = on_device(device, np.stack([keys.view(np.int64), begins, sizes]).astype(np.int64))
+    key, begin, size = on_device(
+        device, np.stack([keys.view(np.int64), begins, sizes]).astype(np.int64)
+    )
     counters = torch.arange(total, device=device)
     if len(sizes) > 1:  # a single one is broadcast
-        key, begin = (numbers.repeat_interleave(size, output_size=total) for numbers in (key, begin))
+        key, begin = (
+            numbers.repeat_interleave(size, output_size=total)
+            for numbers in (key, begin)
+        )
     bits = random_bits(key, counters.sub_(begin))
-    parts = torch.stack([_shifted(bits, 43), _shifted(bits, 22) & 0x1FFFFF, _shifted(bits, 1) & 0x1FFFFF])
-    centred = (2 * parts + 1 - (1 << 21)).float().mul_(2.0**-21)  # the centre of each of 2**21 parts of -1..1
+    parts = torch.stack(
+        [
+            _shifted(bits, 43),
+            _shifted(bits, 22) & 0x1FFFFF,
+            _shifted(bits, 1) & 0x1FFFFF,
+        ]
+    )
+    centred = (
+        (2 * parts + 1 - (1 << 21)).float().mul_(2.0**-21)
+    )  # the centre of each of 2**21 parts of -1..1
     return centred.erfinv_().mul_(math.sqrt(2))
 
 
@@ -92,14 +109,22 @@ def apply_steps(images: Tensor, steps: Steps, pixels: Pixels = RGB) -> Tensor:
     device at once, and nothing waits for it.
     """
     order = np.argsort(steps.ops, axis=0, kind="stable")  # (n, K): by operation
-    args, rows = on_device(images.device, steps.args), on_device(images.device, np.ascontiguousarray(order.T))
+    args, rows = (
+        on_device(images.device, steps.args),
+        on_device(images.device, np.ascontiguousarray(order.T)),
+    )
     result = images.contiguous()
     if (steps.ops == Op.KEEP).any():
-        kept, mixture = torch.empty_like(result), torch.empty(result.shape, device=result.device)
+        kept, mixture = (
+            torch.empty_like(result),
+            torch.empty(result.shape, device=result.device),
+        )
     for step in range(steps.ops.shape[1]):
         for code, begin, end in _groups(steps.ops[order[:, step], step]):
             if end - begin == len(images) and code not in _MIXING:
-                result = _execute(code, result, args[:, step], steps.args[:, step], pixels)
+                result = _execute(
+                    code, result, args[:, step], steps.args[:, step], pixels
+                )
                 continue
             if result.data_ptr() == images.data_ptr():
                 result = images.clone(memory_format=torch.contiguous_format)
@@ -124,14 +149,21 @@ def erase(batch: Tensor, regions: ErasedRegions) -> None:
     """
     chosen = np.flatnonzero(regions.box[:, 2] * regions.box[:, 3])
     if len(chosen):
-        (_erase_each if batch.device.type == "cpu" else _erase_at_once)(batch, chosen, take(regions, chosen))
+        (_erase_each if batch.device.type == "cpu" else _erase_at_once)(
+            batch, chosen, take(regions, chosen)
+        )
 
 
 def _erase_each(batch: Tensor, chosen: I64, regions: ErasedRegions) -> None:
     """regions: of the chosen images, of which each has one."""
     sizes = regions.box[:, 2] * regions.box[:, 3]
-    value, scale = (torch.from_numpy(numbers[:, :, None, None]) for numbers in (regions.value, regions.noise))
-    noise = normal_noise(regions.key, sizes, batch.device) if regions.noise.any() else None
+    value, scale = (
+        torch.from_numpy(numbers[:, :, None, None])
+        for numbers in (regions.value, regions.noise)
+    )
+    noise = (
+        normal_noise(regions.key, sizes, batch.device) if regions.noise.any() else None
+    )
     ends = np.cumsum(sizes).tolist()
     for region, image in enumerate(chosen.tolist()):
         top, left, height, width = regions.box[region].tolist()
@@ -139,7 +171,9 @@ def _erase_each(batch: Tensor, chosen: I64, regions: ErasedRegions) -> None:
         if noise is not None:
             own = noise[:, ends[region] - height * width : ends[region]]
             pixels = pixels + scale[region] * own.view(3, height, width)
-        batch[image, :, top : top + height, left : left + width] = _rounded(pixels, batch.dtype)
+        batch[image, :, top : top + height, left : left + width] = _rounded(
+            pixels, batch.dtype
+        )
 
 
 def _erase_at_once(batch: Tensor, chosen: I64, regions: ErasedRegions) -> None:
@@ -147,17 +181,28 @@ def _erase_at_once(batch: Tensor, chosen: I64, regions: ErasedRegions) -> None:
     sizes = regions.box[:, 2].astype(np.int64) * regions.box[:, 3]
     total = int(sizes.sum())
     begins = np.cumsum(sizes) - sizes
-    facts = np.concatenate([chosen[:, None], begins[:, None], regions.box[:, [0, 1, 3]]], axis=1).astype(np.int64)
+    facts = np.concatenate(
+        [chosen[:, None], begins[:, None], regions.box[:, [0, 1, 3]]], axis=1
+    ).astype(np.int64)
     lengths = on_device(batch.device, sizes)
-    each = torch.arange(len(chosen), device=batch.device).repeat_interleave(lengths, output_size=total)
-    image, begin, top, left, width = on_device(batch.device, facts).index_select(0, each).unbind(1)
+    each = torch.arange(len(chosen), device=batch.device).repeat_interleave(
+        lengths, output_size=total
+    )
+    image, begin, top, left, width = (
+        on_device(batch.device, facts).index_select(0, each).unbind(1)
+    )
     pixel = torch.arange(total, device=batch.device).sub_(begin)
     y, x = top + pixel.div(width, rounding_mode="floor"), left + pixel.remainder(width)
     values = on_device(batch.device, regions.value).index_select(0, each)
     if regions.noise.any():
         noise = normal_noise(regions.key, sizes, batch.device)
-        values = values + on_device(batch.device, regions.noise).index_select(0, each) * noise.T
-    batch.permute(0, 2, 3, 1).index_put_((image, y, x), _rounded(values, batch.dtype).to(batch.dtype))
+        values = (
+            values
+            + on_device(batch.device, regions.noise).index_select(0, each) * noise.T
+        )
+    batch.permute(0, 2, 3, 1).index_put_(
+        (image, y, x), _rounded(values, batch.dtype).to(batch.dtype)
+    )
 
 
 def _rounded(values: Tensor, dtype: torch.dtype) -> Tensor:
@@ -168,10 +213,16 @@ def _groups(codes: I8) -> list[tuple[int, int, int]]:
     """(code, begin, end) of each group of equal codes in sorted ones, without those that do nothing."""
     found, begins = np.unique(codes, return_index=True)
     ends = [*begins[1:].tolist(), len(codes)]
-    return [(code, b, e) for code, b, e in zip(found.tolist(), begins.tolist(), ends, strict=True) if code]
+    return [
+        (code, b, e)
+        for code, b, e in zip(found.tolist(), begins.tolist(), ends, strict=True)
+        if code
+    ]
 
 
-def _execute(code: int, images: Tensor, args: Tensor, numbers: F32, pixels: Pixels) -> Tensor:
+def _execute(
+    code: int, images: Tensor, args: Tensor, numbers: F32, pixels: Pixels
+) -> Tensor:
     """One operation on images that all have it; `numbers` are `args` as a NumPy array."""
     if (kernel := kernel_of(code)) is not None:
         return _checked(kernel(images, args), images, kernel)
@@ -183,13 +234,21 @@ def _execute(code: int, images: Tensor, args: Tensor, numbers: F32, pixels: Pixe
         below = torch.zeros_like(args[:, :3])
         below[:, 2].fill_(1)  # a copy from the host would wait for the GPU
         args = torch.cat([args[:, :6], below, args[:, 6:MAP_ARGS]], dim=1)
-        return warp(images, args, np.insert(numbers[:, :9], [6, 6, 6], [0, 0, 1], axis=1), True, pixels)
+        return warp(
+            images,
+            args,
+            np.insert(numbers[:, :9], [6, 6, 6], [0, 0, 1], axis=1),
+            True,
+            pixels,
+        )
     if code in (Op.WARP_NEAREST, Op.WARP_BILINEAR):
         return warp(images, args, numbers, code == Op.WARP_BILINEAR, pixels)
     return _KERNELS[code](images, args)
 
 
-def _mix(code: int, images: Tensor, args: Tensor, rows: Tensor, kept: Tensor, mixture: Tensor) -> Tensor:
+def _mix(
+    code: int, images: Tensor, args: Tensor, rows: Tensor, kept: Tensor, mixture: Tensor
+) -> Tensor:
     """What becomes of the images in these rows of a batch, for which `kept` and `mixture` are."""
     parts = images.float().mul_(args[:, 0].view(-1, 1, 1, 1))
     if code == Op.KEEP:
@@ -197,17 +256,27 @@ def _mix(code: int, images: Tensor, args: Tensor, rows: Tensor, kept: Tensor, mi
         mixture.index_copy_(0, rows, parts)
         return images
     mixture.index_add_(0, rows, parts)
-    return levels(mixture.index_select(0, rows)) if code == Op.MIXED else kept.index_select(0, rows)
+    return (
+        levels(mixture.index_select(0, rows))
+        if code == Op.MIXED
+        else kept.index_select(0, rows)
+    )
 
 
-def _checked(made: Any, images: Tensor, kernel: Callable[[Tensor, Tensor], object]) -> Tensor:
+def _checked(
+    made: Any, images: Tensor, kernel: Callable[[Tensor, Tensor], object]
+) -> Tensor:
     """What a kernel of the user's has made."""
     found, expected = (
-        f"{one.dtype} {tuple(one.shape)} on {one.device}" if isinstance(one, Tensor) else type(one).__name__
+        f"{one.dtype} {tuple(one.shape)} on {one.device}"
+        if isinstance(one, Tensor)
+        else type(one).__name__
         for one in (made, images)
     )
     if found != expected:
-        raise ArgumentError(f"{kernel.__qualname__}: returned {found}, expected {expected}")
+        raise ArgumentError(
+            f"{kernel.__qualname__}: returned {found}, expected {expected}"
+        )
     return made.contiguous()
 
 
@@ -263,15 +332,37 @@ def hue(images: Tensor, args: Tensor) -> Tensor:
     smallest = torch.minimum(torch.minimum(r, g), b)
     not_r, not_g = (r < largest).to(torch.int16), (g < largest).to(torch.int16)
     r, g, b = (channel.to(torch.int16) for channel in (r, g, b))
-    difference = (b - r).mul_(1 - not_g).add_((r - g).mul_(not_g)).mul_(not_r).add_((g - b).mul_(1 - not_r))
+    difference = (
+        (b - r)
+        .mul_(1 - not_g)
+        .add_((r - g).mul_(not_g))
+        .mul_(not_r)
+        .add_((g - b).mul_(1 - not_r))
+    )
     chroma = (largest - smallest).float()
-    turn = difference.float().div_(chroma.clamp(min=1)).add_((not_g + 1).mul_(not_r), alpha=2)
+    turn = (
+        difference.float()
+        .div_(chroma.clamp(min=1))
+        .add_((not_g + 1).mul_(not_r), alpha=2)
+    )
     turn.add_(6 * _column(args, 0))
-    turn.sub_(torch.floor(turn / 6), alpha=6)  # 0..6: red, yellow, green, cyan, blue, magenta
+    turn.sub_(
+        torch.floor(turn / 6), alpha=6
+    )  # 0..6: red, yellow, green, cyan, blue, magenta
     smallest = smallest.float()
     result = torch.empty_like(images)
-    for channel, (middle, sign, offset) in enumerate(((3, 1, -1), (2, -1, 2), (4, -1, 2))):
-        above = (turn - middle).abs_().mul_(sign).add_(offset).clamp_(0, 1).mul_(chroma).add_(smallest)
+    for channel, (middle, sign, offset) in enumerate(
+        ((3, 1, -1), (2, -1, 2), (4, -1, 2))
+    ):
+        above = (
+            (turn - middle)
+            .abs_()
+            .mul_(sign)
+            .add_(offset)
+            .clamp_(0, 1)
+            .mul_(chroma)
+            .add_(smallest)
+        )
         # As torchvision rounds: 256 equal parts of 0..1.
         result[:, channel : channel + 1] = levels(above.mul_(255.999 / 255))
     return result
@@ -286,7 +377,12 @@ def solarize(images: Tensor, args: Tensor) -> Tensor:
 
 
 def solarize_add(images: Tensor, args: Tensor) -> Tensor:
-    return (images < 128).to(torch.uint8).mul_(_column(args, 0).to(torch.uint8)).add_(images)
+    return (
+        (images < 128)
+        .to(torch.uint8)
+        .mul_(_column(args, 0).to(torch.uint8))
+        .add_(images)
+    )
 
 
 def posterize(images: Tensor, args: Tensor) -> Tensor:
@@ -295,7 +391,13 @@ def posterize(images: Tensor, args: Tensor) -> Tensor:
 
 
 def autocontrast(images: Tensor, args: Tensor) -> Tensor:
-    low, high = (bound.float() for bound in (images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)))
+    low, high = (
+        bound.float()
+        for bound in (
+            images.amin((2, 3), keepdim=True),
+            images.amax((2, 3), keepdim=True),
+        )
+    )
     flat = (high == low).float()  # a channel of one level stays as it is
     scale = (high - low) * (1 / 255) + flat
     return levels(images.float().sub_(low * (1 - flat)).div_(scale))
@@ -306,7 +408,9 @@ def equalize(images: Tensor, args: Tensor) -> Tensor:
     n, channels = images.shape[:2]
     flat = images.view(n, channels, -1).long()
     histogram = torch.zeros((n, channels, 256), dtype=torch.int32, device=images.device)
-    histogram.scatter_add_(2, flat, torch.ones((), dtype=torch.int32, device=images.device).expand_as(flat))
+    histogram.scatter_add_(
+        2, flat, torch.ones((), dtype=torch.int32, device=images.device).expand_as(flat)
+    )
     below = histogram.cumsum(2) - histogram  # pixels of a lower level
     # All pixels but those of the highest level, below which most pixels are.
     step = (below * histogram.clamp(max=1)).amax(2, keepdim=True) // 255
@@ -326,7 +430,13 @@ def sharpness(images: Tensor, args: Tensor) -> Tensor:
     pixels = images.float()
     inner = pixels[:, :, 1:-1, 1:-1]
     lines = (pixels[:, :, :-2] + pixels[:, :, 1:-1]).add_(pixels[:, :, 2:])
-    blurred = (lines[..., :-2] + lines[..., 1:-1]).add_(lines[..., 2:]).add_(inner, alpha=4).mul_(1 / 13).round_()
+    blurred = (
+        (lines[..., :-2] + lines[..., 1:-1])
+        .add_(lines[..., 2:])
+        .add_(inner, alpha=4)
+        .mul_(1 / 13)
+        .round_()
+    )
     inner += blurred.sub_(inner).mul_(1 - _column(args, 0))
     return levels(pixels)
 
@@ -337,7 +447,10 @@ def gaussian_blur(images: Tensor, args: Tensor, numbers: F32) -> Tensor:
     Weights beyond five sigmas, less than a millionth of the sum, are omitted, so that the kernel is no larger than
     needed.
     """
-    x, y = (int(np.minimum(np.ceil(5 * numbers[:, 0]), numbers[:, size] // 2).max()) for size in (1, 2))
+    x, y = (
+        int(np.minimum(np.ceil(5 * numbers[:, 0]), numbers[:, size] // 2).max())
+        for size in (1, 2)
+    )
     pixels = functional.pad(images.float(), (x, x, y, y), mode="reflect")
     pixels = _weighted(pixels, _weights(args, x, 1), 3)
     return levels(_weighted(pixels, _weights(args, y, 2), 2).round_())
@@ -367,7 +480,8 @@ def affine(images: Tensor, args: Tensor) -> Tensor:
     y = (torch.arange(height, device=images.device) - (height - 1) / 2).view(-1, 1)
     matrix = args[:, :6].reshape(n, 6, 1, 1)
     x_at, y_at = (
-        x * matrix[:, first] + (y * matrix[:, first + 1] + matrix[:, first + 2] + (size - 1) / 2)
+        x * matrix[:, first]
+        + (y * matrix[:, first + 1] + matrix[:, first + 2] + (size - 1) / 2)
         for first, size in ((0, width), (3, height))
     )
     return _nearest(images, x_at, y_at, args[:, 6 : 6 + channels])
@@ -377,14 +491,26 @@ def _nearest(images: Tensor, x: Tensor, y: Tensor, fill: Tensor) -> Tensor:
     """The pixels nearest to x, y, float32 (n, h, w), which are overwritten, or the fill (n, c)."""
     n, channels, height, width = images.shape
     # -1 and the size: the frame.
-    x, y = (at.round_().clamp_(-1, size).int() for at, size in ((x, width), (y, height)))
-    framed = fill.to(images.dtype).view(n, channels, 1, 1).repeat(1, 1, height + 2, width + 2)
+    x, y = (
+        at.round_().clamp_(-1, size).int() for at, size in ((x, width), (y, height))
+    )
+    framed = (
+        fill.to(images.dtype)
+        .view(n, channels, 1, 1)
+        .repeat(1, 1, height + 2, width + 2)
+    )
     framed[:, :, 1:-1, 1:-1] = images
     source = y.add_(1).mul_(width + 2).add_(x).add_(1).view(n, 1, -1).long()
-    return framed.view(n, channels, -1).gather(2, source.expand(-1, channels, -1)).view_as(images)
+    return (
+        framed.view(n, channels, -1)
+        .gather(2, source.expand(-1, channels, -1))
+        .view_as(images)
+    )
 
 
-def warp(images: Tensor, args: Tensor, numbers: F32, bilinear: bool, pixels: Pixels = RGB) -> Tensor:
+def warp(
+    images: Tensor, args: Tensor, numbers: F32, bilinear: bool, pixels: Pixels = RGB
+) -> Tensor:
     """Each pixel takes those that it comes from, the nearest one or four weighted ones, or the fill; (n, c, h, w), of
     any number of channels c. `numbers` are `args` as a NumPy array.
 
@@ -395,7 +521,10 @@ def warp(images: Tensor, args: Tensor, numbers: F32, bilinear: bool, pixels: Pix
     x = torch.arange(width, device=images.device) - (width - 1) / 2
     y = (torch.arange(height, device=images.device) - (height - 1) / 2).view(-1, 1)
     matrix = args[:, :MAP_ARGS].reshape(n, MAP_ARGS, 1, 1)
-    rows = [x * matrix[:, first] + (y * matrix[:, first + 1] + matrix[:, first + 2]) for first in (0, 3)]
+    rows = [
+        x * matrix[:, first] + (y * matrix[:, first + 1] + matrix[:, first + 2])
+        for first in (0, 3)
+    ]
     if numbers[:, 6:8].any():
         along = x * matrix[:, 6] + (y * matrix[:, 7] + matrix[:, 8])
         rows = [row.div_(along).nan_to_num_(nan=torch.inf) for row in rows]
@@ -403,23 +532,35 @@ def warp(images: Tensor, args: Tensor, numbers: F32, bilinear: bool, pixels: Pix
         rows = [row.div_(matrix[:, 8]) for row in rows]
     x_at, y_at = rows
     # Three levels where there are three channels, else one for all.
-    fill = args[:, MAP_ARGS : MAP_ARGS + (3 if channels == 3 else 1)].expand(n, channels)
+    fill = args[:, MAP_ARGS : MAP_ARGS + (3 if channels == 3 else 1)].expand(
+        n, channels
+    )
     if pixels.peak != RGB.peak:
         fill = fill * (pixels.peak / RGB.peak)
         fill = fill if pixels.dtype == "float32" else fill.round()
     if not bilinear:
-        return _nearest(images, x_at.add_((width - 1) / 2), y_at.add_((height - 1) / 2), fill)
+        return _nearest(
+            images, x_at.add_((width - 1) / 2), y_at.add_((height - 1) / 2), fill
+        )
     grid = torch.stack([x_at.mul_(2 / width), y_at.mul_(2 / height)], dim=-1)
     fills = bool(numbers[:, MAP_ARGS:].any())
     # The last channel is the share of each pixel that is not the fill, where there is one.
-    values = functional.pad(images.float(), (0, 0, 0, 0, 0, 1), value=1.0) if fills else images.float()
-    values = functional.grid_sample(values, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    values = (
+        functional.pad(images.float(), (0, 0, 0, 0, 0, 1), value=1.0)
+        if fills
+        else images.float()
+    )
+    values = functional.grid_sample(
+        values, grid, mode="bilinear", padding_mode="zeros", align_corners=False
+    )
     if fills:
         outside = values[:, channels:].neg().add_(1)
         values = values[:, :channels].addcmul_(outside, fill.view(n, channels, 1, 1))
     if images.dtype == torch.uint8:
         return levels(values.round_())
-    return values if pixels.dtype == "float32" else values.round_().clamp_(0, pixels.peak)
+    return (
+        values if pixels.dtype == "float32" else values.round_().clamp_(0, pixels.peak)
+    )
 
 
 _OF_COLORS = (
@@ -435,5 +576,6 @@ _OF_COLORS = (
     equalize,
 )
 _KERNELS: dict[int, Kernel] = {
-    Op[kernel.__name__.upper()]: kernel for kernel in (*_OF_COLORS, invert, sharpness, affine)
+    Op[kernel.__name__.upper()]: kernel
+    for kernel in (*_OF_COLORS, invert, sharpness, affine)
 }

@@ -6,7 +6,17 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from gpuload import checks
-from gpuload.checks import LARGEST, POSITIVE, PROBABILITY, Rule, either, fitting, number, settings, whole
+from gpuload.checks import (
+    LARGEST,
+    POSITIVE,
+    PROBABILITY,
+    Rule,
+    either,
+    fitting,
+    number,
+    settings,
+    whole,
+)
 from gpuload.draws import Draws
 from gpuload.errors import ArgumentError
 from gpuload.transforms.ops import Op
@@ -32,12 +42,24 @@ def _one_or_two(expected: str, low: float, least: float, high: float) -> Rule[An
     return either(expected, number(low, high, ""), checks.ascending(least, high, ""))
 
 
-_FACTOR = _one_or_two("a number in 0..1e6, or (low, high) with 0 <= low <= high <= 1e6", 0, 0, LARGEST)
-_HUE = _one_or_two("a number in 0..0.5, or (low, high) with -0.5 <= low <= high <= 0.5", 0, -0.5, 0.5)
+_FACTOR = _one_or_two(
+    "a number in 0..1e6, or (low, high) with 0 <= low <= high <= 1e6", 0, 0, LARGEST
+)
+_HUE = _one_or_two(
+    "a number in 0..0.5, or (low, high) with -0.5 <= low <= high <= 0.5", 0, -0.5, 0.5
+)
 _PIXELS = "pixels above 0 and up to 1e6, or (low, high) with 0 < low <= high <= 1e6"
 _SIGMA = _one_or_two(_PIXELS, POSITIVE, POSITIVE, LARGEST)
-_ODD = fitting("an odd number of pixels below 1,000", whole(1, 999).read, lambda pixels: pixels % 2 == 1)
-_KERNEL = either("an odd number of pixels below 1,000, or two (x, y)", _ODD, checks.several(_ODD, "", count=2))
+_ODD = fitting(
+    "an odd number of pixels below 1,000",
+    whole(1, 999).read,
+    lambda pixels: pixels % 2 == 1,
+)
+_KERNEL = either(
+    "an odd number of pixels below 1,000, or two (x, y)",
+    _ODD,
+    checks.several(_ODD, "", count=2),
+)
 
 
 @settings
@@ -111,7 +133,11 @@ class GaussianBlur:
     defined_for: ClassVar[str] = "bytes"
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
-        x, y = (self.kernel_size,) * 2 if isinstance(self.kernel_size, int) else self.kernel_size
+        x, y = (
+            (self.kernel_size,) * 2
+            if isinstance(self.kernel_size, int)
+            else self.kernel_size
+        )
         if x // 2 >= width or y // 2 >= height:
             raise ArgumentError(
                 f"GaussianBlur(kernel_size={self.kernel_size!r}): reflects {y // 2} × {x // 2} pixels at the edges, "
@@ -119,8 +145,14 @@ class GaussianBlur:
             )
         # Number 0: whether; 1: sigma.
         chosen = draws(0) < self.p
-        low, high = (self.sigma, self.sigma) if isinstance(self.sigma, float | int) else self.sigma
-        return one_step(Op.GAUSSIAN_BLUR, len(chosen), low + draws(1) * (high - low), x, y).only(chosen)
+        low, high = (
+            (self.sigma, self.sigma)
+            if isinstance(self.sigma, float | int)
+            else self.sigma
+        )
+        return one_step(
+            Op.GAUSSIAN_BLUR, len(chosen), low + draws(1) * (high - low), x, y
+        ).only(chosen)
 
 
 class _Random:

@@ -6,7 +6,16 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from gpuload.checks import LARGEST, PROBABILITY, Rule, check_fields, number, optional, settings, several
+from gpuload.checks import (
+    LARGEST,
+    PROBABILITY,
+    Rule,
+    check_fields,
+    number,
+    optional,
+    settings,
+    several,
+)
 from gpuload.draws import Draws
 from gpuload.errors import ArgumentError
 from gpuload.transforms.erasing import RandomErasing
@@ -17,7 +26,9 @@ from gpuload.types import F64, I64, Bools
 __all__ = ["PixelTransform", "RandomApply", "RandomChoice", "RandomOrder"]
 
 _LAST = 127  # code
-_KERNELS: dict[int, Callable[[Any, Any], Any]] = {}  # by code; classes are numbered in each process as they are made
+_KERNELS: dict[
+    int, Callable[[Any, Any], Any]
+] = {}  # by code; classes are numbered in each process as they are made
 
 
 def kernel_of(code: int) -> Callable[[Any, Any], Any] | None:
@@ -82,8 +93,15 @@ class PixelTransform(ABC):
         Raises:
             ArgumentError: no numbers, too many, or not one for each image.
         """
-        sizes = {np.shape(values) for values in (*numbers, *(() if where is None else (where,)))} - {()}
-        if not 1 <= len(numbers) <= ARGS or len(sizes) != 1 or len(next(iter(sizes))) != 1:
+        sizes = {
+            np.shape(values)
+            for values in (*numbers, *(() if where is None else (where,)))
+        } - {()}
+        if (
+            not 1 <= len(numbers) <= ARGS
+            or len(sizes) != 1
+            or len(next(iter(sizes))) != 1
+        ):
             raise ArgumentError(
                 f"{type(self).__name__}.steps: {len(numbers)} numbers of shapes {sorted(sizes)}; expected one to "
                 f"{ARGS}, each (N,), a number for each image"
@@ -101,7 +119,8 @@ def _as_pixel_transform(value: Any) -> Transform:
 
 
 _TRANSFORMS = several(
-    Rule("", _as_pixel_transform), "a list of at least one of gpuload's transforms, without RandomErasing"
+    Rule("", _as_pixel_transform),
+    "a list of at least one of gpuload's transforms, without RandomErasing",
 )
 
 
@@ -117,7 +136,10 @@ class _OfOthers:
         def own(index: int) -> Draws:
             return lambda number: draws(1 + index + number * len(self.transforms))
 
-        return [one.draw(own(index), height, width) for index, one in enumerate(self.transforms)]
+        return [
+            one.draw(own(index), height, width)
+            for index, one in enumerate(self.transforms)
+        ]
 
 
 @settings
@@ -159,9 +181,16 @@ class RandomChoice(_OfOthers):
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         """As `Transform`."""
-        shares = np.cumsum(self.p if self.p is not None else np.ones(len(self.transforms)))
+        shares = np.cumsum(
+            self.p if self.p is not None else np.ones(len(self.transforms))
+        )
         chosen = np.searchsorted(shares[:-1] / shares[-1], draws(0), side="right")
-        return join([made.only(chosen == index) for index, made in enumerate(self._drawn(draws, height, width))])
+        return join(
+            [
+                made.only(chosen == index)
+                for index, made in enumerate(self._drawn(draws, height, width))
+            ]
+        )
 
 
 @settings
@@ -178,7 +207,13 @@ class RandomOrder(_OfOthers):
         """As `Transform`."""
         made = self._drawn(draws, height, width)
         order = _order(draws(0), len(made))
-        return join([one.only(places == index) for places in order.T for index, one in enumerate(made)])
+        return join(
+            [
+                one.only(places == index)
+                for places in order.T
+                for index, one in enumerate(made)
+            ]
+        )
 
 
 def parts_of(transforms: Iterable[Any]) -> Iterator[Any]:
@@ -199,5 +234,7 @@ def _order(drawn: F64, count: int) -> I64:
         at = np.minimum(drawn.astype(np.int64), remaining - 1)
         drawn = drawn - at
         order.append(left[rows, at])
-        left = left[np.arange(remaining) != at[:, None]].reshape(len(rows), remaining - 1)
+        left = left[np.arange(remaining) != at[:, None]].reshape(
+            len(rows), remaining - 1
+        )
     return np.stack(order, axis=1)

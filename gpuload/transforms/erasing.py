@@ -5,7 +5,18 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from gpuload.checks import LARGEST, PROBABILITY, ascending, choice, either, fitting, number, settings, several, whole
+from gpuload.checks import (
+    LARGEST,
+    PROBABILITY,
+    ascending,
+    choice,
+    either,
+    fitting,
+    number,
+    settings,
+    several,
+    whole,
+)
 from gpuload.draws import Draws
 from gpuload.types import F32, F64, I32, U64, Bools
 
@@ -14,7 +25,9 @@ __all__ = ["RandomErasing"]
 _ATTEMPTS = 10  # as in torchvision
 _NUMBER = number(-LARGEST, LARGEST, "")
 _SCALE = ascending(0, 1, "(low, high), two numbers with 0 <= low <= high <= 1")
-_RATIO = ascending(1 / LARGEST, LARGEST, "(low, high), two numbers with 1e-6 <= low <= high <= 1e6")
+_RATIO = ascending(
+    1 / LARGEST, LARGEST, "(low, high), two numbers with 1e-6 <= low <= high <= 1e6"
+)
 _VALUE = either(
     "a number in -1e6..1e6, three of them (R, G, B), 'random' or 'color'",
     _NUMBER,
@@ -50,7 +63,10 @@ class ErasedRegions(NamedTuple):
 
     def in_levels(self, mean: Sequence[float], std: Sequence[float]) -> "ErasedRegions":
         """The same for a batch that is not normalised: levels of 0..255 for `mean` and `std` of pixels in 0..1."""
-        scale, shift = 255 * np.asarray(std, np.float32), 255 * np.asarray(mean, np.float32)
+        scale, shift = (
+            255 * np.asarray(std, np.float32),
+            255 * np.asarray(mean, np.float32),
+        )
         return self._replace(value=self.value * scale + shift, noise=self.noise * scale)
 
 
@@ -74,7 +90,9 @@ class RandomErasing:
     p: Annotated[float, PROBABILITY] = 0.5
     scale: Annotated[tuple[float, float], _SCALE] = (0.02, 0.33)
     ratio: Annotated[tuple[float, float], _RATIO] = (0.3, 3.3)
-    value: Annotated[float | tuple[float, float, float] | Literal["random", "color"], _VALUE] = 0
+    value: Annotated[
+        float | tuple[float, float, float] | Literal["random", "color"], _VALUE
+    ] = 0
     count: Annotated[tuple[int, int], _COUNT] = (1, 1)
 
     defined_for: ClassVar[str] = "any"
@@ -84,15 +102,23 @@ class RandomErasing:
         call."""
         low, high = self.count
         erased = draws(0) < self.p
-        counts = low + np.floor(draws(_HOW_MANY) * (high - low + 1)) if high > 1 else np.ones(len(erased))
+        counts = (
+            low + np.floor(draws(_HOW_MANY) * (high - low + 1))
+            if high > 1
+            else np.ones(len(erased))
+        )
 
         def rectangle(number: int) -> ErasedRegions:
             left = erased & (number < counts)
-            return self._rectangle(lambda k: draws(number * _EACH + k), left, counts, height, width)
+            return self._rectangle(
+                lambda k: draws(number * _EACH + k), left, counts, height, width
+            )
 
         return tuple(map(rectangle, range(high)))
 
-    def _rectangle(self, draws: Draws, open_: Bools, counts: F64, height: int, width: int) -> ErasedRegions:
+    def _rectangle(
+        self, draws: Draws, open_: Bools, counts: F64, height: int, width: int
+    ) -> ErasedRegions:
         """One of each image. open_: the images that still need one. counts: of all rectangles of an image."""
         # Number 1, 2: position, y and x; 3: the noise. 4 + 2a, 5 + 2a: area and ratio of attempt a. 25 to 30: a color.
         box = np.zeros((len(open_), 4), np.int32)
@@ -100,17 +126,29 @@ class RandomErasing:
         for attempt in range(_ATTEMPTS):
             if not open_.any():
                 break
-            share = self.scale[0] + draws(4 + 2 * attempt) * (self.scale[1] - self.scale[0])
+            share = self.scale[0] + draws(4 + 2 * attempt) * (
+                self.scale[1] - self.scale[0]
+            )
             area = height * width * share / counts
             aspect = np.exp(low + draws(5 + 2 * attempt) * (high - low))
             h, w = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
             fits = open_ & (h < height) & (w < width)
-            top, left = np.floor(draws(1) * (height - h + 1)), np.floor(draws(2) * (width - w + 1))
+            top, left = (
+                np.floor(draws(1) * (height - h + 1)),
+                np.floor(draws(2) * (width - w + 1)),
+            )
             box[fits] = np.stack([top, left, h, w], axis=1)[fits]
             open_ &= ~fits
-        value = np.full((len(open_), 3), 0 if isinstance(self.value, str) else self.value, np.float32)
+        value = np.full(
+            (len(open_), 3),
+            0 if isinstance(self.value, str) else self.value,
+            np.float32,
+        )
         if self.value == "color":
-            value[:] = np.stack([_normal(draws(_COLOR + k), draws(_COLOR + 3 + k)) for k in range(3)], axis=1)
+            value[:] = np.stack(
+                [_normal(draws(_COLOR + k), draws(_COLOR + 3 + k)) for k in range(3)],
+                axis=1,
+            )
         noise = np.full((len(open_), 3), float(self.value == "random"), np.float32)
         return ErasedRegions(box, value, noise, (draws(3) * 2.0**53).astype(np.uint64))
 

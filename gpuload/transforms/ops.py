@@ -4,7 +4,9 @@ from enum import IntEnum
 
 ARGS = 12  # numbers that a step takes, at most
 MAP_ARGS = 9  # those of a warp's matrix; its fill follows
-FIRST_OWN = 64  # codes from here on, int8, are of `PixelTransform`; those below are of `Op`
+FIRST_OWN = (
+    64  # codes from here on, int8, are of `PixelTransform`; those below are of `Op`
+)
 
 
 class Op(IntEnum):
@@ -22,7 +24,9 @@ class Op(IntEnum):
     any_channels: bool
     table: int
 
-    def __new__(cls, code: int, compiled: str = "", any_channels: bool = True, table: int = 0) -> "Op":
+    def __new__(
+        cls, code: int, compiled: str = "", any_channels: bool = True, table: int = 0
+    ) -> "Op":
         op = int.__new__(cls, code)
         op._value_ = code
         op.compiled, op.any_channels, op.table = compiled, any_channels, table
@@ -41,12 +45,21 @@ class Op(IntEnum):
     EQUALIZE = 10, "points", True, 1
     INVERT = 11, "points", True, 2
     SHARPNESS = 12, "sharpness"  # factor
-    AFFINE = 13, "move"  # matrix (2, 3) from output to input, pixels from the centre (see moves.py); fill R, G, B
-    WARP_NEAREST = 14, "move"  # matrix (3, 3) of the same kind, times any factor; fill R, G, B
+    AFFINE = (
+        13,
+        "move",
+    )  # matrix (2, 3) from output to input, pixels from the centre (see moves.py); fill R, G, B
+    WARP_NEAREST = (
+        14,
+        "move",
+    )  # matrix (3, 3) of the same kind, times any factor; fill R, G, B
     WARP_BILINEAR = 15, "move"  # the same
     AFFINE_BILINEAR = 16, "move"  # as AFFINE, of four pixels weighted
     SOLARIZE_ADD = 17, "points", True, 2  # what levels below 128 get more, 0..128
     # Of AugMix, what is between the first and the last of these:
     KEEP = 18, "mix"  # share of this image in the mixture; the first chain begins
-    MIX = 19, "mix"  # share of this image in the mixture; the next chain begins, with the image kept
+    MIX = (
+        19,
+        "mix",
+    )  # share of this image in the mixture; the next chain begins, with the image kept
     MIXED = 20, "mix"  # share of this image in the mixture, which is what comes after

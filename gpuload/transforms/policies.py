@@ -9,7 +9,17 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from gpuload.checks import FLAG, LARGEST, POSITIVE, check_fields, choice, either, number, settings, whole
+from gpuload.checks import (
+    FLAG,
+    LARGEST,
+    POSITIVE,
+    check_fields,
+    choice,
+    either,
+    number,
+    settings,
+    whole,
+)
 from gpuload.draws import Draws
 from gpuload.transforms.ops import Op
 from gpuload.transforms.steps import Steps, draw_mixture, join, one_step
@@ -58,7 +68,9 @@ _SVHN = """
 """
 
 
-Change = tuple[str, float, int | None]  # its name, its probability, and the index of its magnitude, where it has one
+Change = tuple[
+    str, float, int | None
+]  # its name, its probability, and the index of its magnitude, where it has one
 Pairs = tuple[tuple[Change, ...], ...]
 
 
@@ -69,7 +81,11 @@ def _change(text: str) -> Change:
 
 def policy_of(text: str) -> Pairs:
     """The pairs of a text such as those above."""
-    pairs = [pair.split(",") for line in text.strip().splitlines() for pair in line.split("|")]
+    pairs = [
+        pair.split(",")
+        for line in text.strip().splitlines()
+        for pair in line.split("|")
+    ]
     return tuple(tuple(map(_change, pair)) for pair in pairs)
 
 
@@ -82,7 +98,9 @@ POLICIES: dict[Policy, Pairs] = {
 
 # ---- changes and their steps
 
-Matrix = tuple[float | F64, ...]  # (2, 3), row by row, from output to input, pixels from the centre
+Matrix = tuple[
+    float | F64, ...
+]  # (2, 3), row by row, from output to input, pixels from the centre
 
 
 def _rotation(degrees: F64, height: int, width: int) -> Matrix:
@@ -118,7 +136,12 @@ _OPS = {
 
 
 def step_of(
-    name: str, level: F64, height: int, width: int, fill: Fill, interpolation: WarpInterpolation = "bilinear"
+    name: str,
+    level: F64,
+    height: int,
+    width: int,
+    fill: Fill,
+    interpolation: WarpInterpolation = "bilinear",
 ) -> Steps:
     """One change as a step of N images. level: (N,), the pixels or degrees of what moves, a factor, bits, a level in
     0..255, or the sigma of a blur."""
@@ -126,7 +149,9 @@ def step_of(
         op = Op.AFFINE if interpolation == "nearest" else Op.AFFINE_BILINEAR
         return one_step(op, len(level), *_MOVES[name](level, height, width), *rgb(fill))
     if name == "GaussianBlur":
-        return one_step(Op.GAUSSIAN_BLUR, len(level), level, 2 * width - 1, 2 * height - 1)
+        return one_step(
+            Op.GAUSSIAN_BLUR, len(level), level, 2 * width - 1, 2 * height - 1
+        )
     return one_step(_OPS[name], len(level), level)
 
 
@@ -137,7 +162,9 @@ WIDTH = whole(1, 16)
 ALPHA = number(POSITIVE, LARGEST, "a number above 0 and up to 1e6")
 DEPTH = either("a whole number in 1..16, or -1", whole(-1, -1), whole(1, 16))
 
-Space = dict[str, F64 | None]  # of each change, its magnitudes from weak to strong; None: it has none
+Space = dict[
+    str, F64 | None
+]  # of each change, its magnitudes from weak to strong; None: it has none
 _MIX_BINS = 10
 
 
@@ -148,14 +175,18 @@ def linspace(first: float, last: float, count: int) -> F64:
     """
     low, high = np.float32(first), np.float32(last)
     step, index = np.float64((high - low) / np.float32(count - 1)), np.arange(count)
-    exact: F64 = np.where(index < count // 2, low + step * index, high - step * (count - 1 - index))
+    exact: F64 = np.where(
+        index < count // 2, low + step * index, high - step * (count - 1 - index)
+    )
     return exact.astype(np.float32).astype(np.float64)
 
 
 def _bits(most: int, lost: int, bins: int) -> F64:
     """Bits that posterizing keeps, from `most` down to most - lost."""
     index = np.arange(bins, dtype=np.float32)
-    return np.asarray(np.rint(np.float32(most) - index / np.float32((bins - 1) / lost)), np.float64)
+    return np.asarray(
+        np.rint(np.float32(most) - index / np.float32((bins - 1) / lost)), np.float64
+    )
 
 
 def _space_of(bins: int, height: int, width: int) -> Space:
@@ -166,7 +197,9 @@ def _space_of(bins: int, height: int, width: int) -> Space:
         "TranslateX": linspace(0, 150 / 331 * width, bins),
         "TranslateY": linspace(0, 150 / 331 * height, bins),
         "Rotate": linspace(0, 30, bins),
-        **dict.fromkeys(("Brightness", "Color", "Contrast", "Sharpness"), linspace(0, 0.9, bins)),
+        **dict.fromkeys(
+            ("Brightness", "Color", "Contrast", "Sharpness"), linspace(0, 0.9, bins)
+        ),
         "Posterize": _bits(8, 4, bins),
         "Solarize": linspace(1, 0, bins),
         "AutoContrast": None,
@@ -188,11 +221,21 @@ def _levels(name: str, table: F64 | None) -> F64:
 def _all_steps(policy: "_Drawn", height: int, width: int) -> Steps:
     """Each step that a policy may draw, by its change: (2 * magnitudes, changes). Rows 2m and 2m + 1 are magnitude m
     with either sign."""
-    levels = {name: _levels(name, table) for name, table in policy._space(height, width).items()}
+    levels = {
+        name: _levels(name, table)
+        for name, table in policy._space(height, width).items()
+    }
     shape = max(map(len, levels.values())), 2
     return join(
         [
-            step_of(name, np.broadcast_to(level, shape).ravel(), height, width, policy.fill, policy.interpolation)
+            step_of(
+                name,
+                np.broadcast_to(level, shape).ravel(),
+                height,
+                width,
+                policy.fill,
+                policy.interpolation,
+            )
             for name, level in levels.items()
         ]
     )
@@ -209,11 +252,17 @@ class _Drawn:
         """The changes and magnitudes for images of this size."""
         raise NotImplementedError
 
-    def _step(self, size: tuple[int, int], change: F64 | I64, at: int | I64, negative: Bools) -> Steps:
+    def _step(
+        self, size: tuple[int, int], change: F64 | I64, at: int | I64, negative: Bools
+    ) -> Steps:
         """One step for each of N images. change: (N,), indices, or numbers in [0, 1) that choose one. at: indices of
         magnitudes."""
         steps = _all_steps(self, *size)
-        index = change if change.dtype == np.int64 else (change * steps.ops.shape[1]).astype(np.int64)
+        index = (
+            change
+            if change.dtype == np.int64
+            else (change * steps.ops.shape[1]).astype(np.int64)
+        )
         chosen = 2 * at + negative, index
         return Steps(steps.ops[chosen][:, None], steps.args[chosen][:, None])
 
@@ -245,7 +294,12 @@ class RandAugment(_Drawn):
         # Numbers 2k and 2k + 1: change k, and its sign.
         size = height, width
         numbers = range(0, 2 * self.num_ops, 2)
-        return join([self._step(size, draws(one), self.magnitude, draws(one + 1) < 0.5) for one in numbers])
+        return join(
+            [
+                self._step(size, draws(one), self.magnitude, draws(one + 1) < 0.5)
+                for one in numbers
+            ]
+        )
 
     def _space(self, height: int, width: int) -> Space:
         return _space_of(self.num_magnitude_bins, height, width)
@@ -301,10 +355,14 @@ class AutoAugment(_Drawn):
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         # Number 0: the pair; 1, 2: whether its first and second change; 3, 4: their signs.
-        pair = drawn_pair(POLICIES[self.policy], list(self._space(height, width)), draws(0))
+        pair = drawn_pair(
+            POLICIES[self.policy], list(self._space(height, width)), draws(0)
+        )
         return join(
             [
-                self._step((height, width), change, at, draws(3 + place) < 0.5).only(draws(1 + place) < p)
+                self._step((height, width), change, at, draws(3 + place) < 0.5).only(
+                    draws(1 + place) < p
+                )
                 for place, (change, p, at) in enumerate(pair)
             ]
         )
@@ -345,7 +403,9 @@ class AugMix(_Drawn):
             at = (draws(1) * self.severity).astype(np.int64)
             return self._step((height, width), draws(0), at, draws(2) < 0.5)
 
-        return draw_mixture(self.mixture_width, self.chain_depth, self.alpha, draws, change)
+        return draw_mixture(
+            self.mixture_width, self.chain_depth, self.alpha, draws, change
+        )
 
     def _space(self, height: int, width: int) -> Space:
         space = {
@@ -358,10 +418,17 @@ class AugMix(_Drawn):
         return {name: table for name, table in space.items() if name not in left_out}
 
 
-def drawn_pair(pairs: Pairs, names: list[str], drawn: F64) -> Iterator[tuple[I64, F64, I64]]:
+def drawn_pair(
+    pairs: Pairs, names: list[str], drawn: F64
+) -> Iterator[tuple[I64, F64, I64]]:
     """Of the pair that is drawn for each of N images, each change: its index in `names`, its probability and its
     magnitude, all (N,)."""
-    table = np.array([[(names.index(name), p, magnitude or 0) for name, p, magnitude in pair] for pair in pairs])
+    table = np.array(
+        [
+            [(names.index(name), p, magnitude or 0) for name, p, magnitude in pair]
+            for pair in pairs
+        ]
+    )
     for change in np.moveaxis(table[(drawn * len(pairs)).astype(np.int64)], 1, 0):
         index, p, magnitude = change.T
         yield index.astype(np.int64), p, magnitude.astype(np.int64)

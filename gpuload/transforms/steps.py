@@ -31,7 +31,9 @@ class Steps(NamedTuple):
 
     def only(self, chosen: Bools) -> "Steps":
         """The same steps for the images that are `chosen` (bool (N,)), and nothing for the others."""
-        return Steps(np.where(chosen[:, None], self.ops, np.int8(Op.NOTHING)), self.args)
+        return Steps(
+            np.where(chosen[:, None], self.ops, np.int8(Op.NOTHING)), self.args
+        )
 
 
 @runtime_checkable
@@ -76,7 +78,12 @@ def maps_of(steps: Steps) -> F64:
     return maps
 
 
-def draw_steps(transforms: Sequence[Transform], draws_of: Callable[[int], Draws], height: int, width: int) -> Steps:
+def draw_steps(
+    transforms: Sequence[Transform],
+    draws_of: Callable[[int], Draws],
+    height: int,
+    width: int,
+) -> Steps:
     """The steps of all transforms, one after another; `draws_of(i)` gives the random numbers of transform i.
 
     Warps that follow each other become one where their interpolation and fills are the same, so that pixels are
@@ -84,7 +91,12 @@ def draw_steps(transforms: Sequence[Transform], draws_of: Callable[[int], Draws]
     """
     if not transforms:
         return no_steps(len(draws_of(0)(0)))
-    steps = join([transform.draw(draws_of(i), height, width) for i, transform in enumerate(transforms)])
+    steps = join(
+        [
+            transform.draw(draws_of(i), height, width)
+            for i, transform in enumerate(transforms)
+        ]
+    )
     warps = np.flatnonzero(is_warp(steps.ops).any(axis=0)).tolist()
     for at in reversed(warps):
         if at - 1 in warps:
@@ -98,22 +110,37 @@ def _merge_warps(steps: Steps, at: int) -> Steps:
     idle = ops == Op.NOTHING
     fills = args[:, :, MAP_ARGS:]
     alike = np.unique(ops[~idle])
-    if len(alike) > 1 or not is_warp(alike).all() or (fills[:, 0] != fills[:, 1])[~idle.any(axis=1)].any():
+    if (
+        len(alike) > 1
+        or not is_warp(alike).all()
+        or (fills[:, 0] != fills[:, 1])[~idle.any(axis=1)].any()
+    ):
         return steps
     maps = maps_of(Steps(ops, args))
     merged = np.concatenate(
-        [(maps[:, 0] @ maps[:, 1]).reshape(-1, MAP_ARGS), np.where(idle[:, :1], fills[:, 1], fills[:, 0])], axis=1
+        [
+            (maps[:, 0] @ maps[:, 1]).reshape(-1, MAP_ARGS),
+            np.where(idle[:, :1], fills[:, 1], fills[:, 0]),
+        ],
+        axis=1,
     )
     both = Steps(
-        np.where(idle.all(axis=1), np.int8(Op.NOTHING), np.int8(alike[0]))[:, None], merged[:, None].astype(np.float32)
+        np.where(idle.all(axis=1), np.int8(Op.NOTHING), np.int8(alike[0]))[:, None],
+        merged[:, None].astype(np.float32),
     )
-    left, right = (Steps(steps.ops[:, rows], steps.args[:, rows]) for rows in (slice(at - 1), slice(at + 1, None)))
+    left, right = (
+        Steps(steps.ops[:, rows], steps.args[:, rows])
+        for rows in (slice(at - 1), slice(at + 1, None))
+    )
     return join([left, both, right])
 
 
 def join(steps: Sequence[Steps]) -> Steps:
     """One after another, for the same N images; at least one."""
-    return Steps(np.concatenate([s.ops for s in steps], axis=1), np.concatenate([s.args for s in steps], axis=1))
+    return Steps(
+        np.concatenate([s.ops for s in steps], axis=1),
+        np.concatenate([s.args for s in steps], axis=1),
+    )
 
 
 def no_steps(count: int) -> Steps:
@@ -129,7 +156,9 @@ def one_step(op: int, count: int, *args: float | F64) -> Steps:
     return Steps(np.full((count, 1), op, np.int8), numbers)
 
 
-def draw_mixture(width: int, depth: int, alpha: float, draws: Draws, change: Callable[[Draws], Steps]) -> Steps:
+def draw_mixture(
+    width: int, depth: int, alpha: float, draws: Draws, change: Callable[[Draws], Steps]
+) -> Steps:
     """AugMix: `width` chains of `depth` changes each (-1: 1, 2 or 3), and the image itself, blended.
 
     The image's share and that of all chains are drawn from Dirichlet(alpha, alpha), and that is shared out among the
@@ -140,14 +169,28 @@ def draw_mixture(width: int, depth: int, alpha: float, draws: Draws, change: Cal
     longest = depth if depth > 0 else 3
     places, numbers = width * longest, count(EACH * width * longest)
     # All changes of all chains at once, as if they were of more images.
-    changes = change(lambda number: np.concatenate([draws(EACH * place + number) for place in range(places)]))
-    each = list(map(Steps, np.split(changes.ops, places), np.split(changes.args, places)))
-    chains = [join(each[begin : begin + longest]) for begin in range(0, places, longest)]
+    changes = change(
+        lambda number: np.concatenate(
+            [draws(EACH * place + number) for place in range(places)]
+        )
+    )
+    each = list(
+        map(Steps, np.split(changes.ops, places), np.split(changes.args, places))
+    )
+    chains = [
+        join(each[begin : begin + longest]) for begin in range(0, places, longest)
+    ]
     if depth < 0:
         lengths = [draws(next(numbers)) * longest for _ in chains]
         shorter = [length[:, None] >= np.arange(longest) for length in lengths]
-        chains = [Steps(chain.ops * has, chain.args) for chain, has in zip(chains, shorter, strict=True)]
-    own, others = _dirichlet(2, alpha, draws, numbers), _dirichlet(width, alpha, draws, numbers)
+        chains = [
+            Steps(chain.ops * has, chain.args)
+            for chain, has in zip(chains, shorter, strict=True)
+        ]
+    own, others = (
+        _dirichlet(2, alpha, draws, numbers),
+        _dirichlet(width, alpha, draws, numbers),
+    )
     steps = [one_step(Op.KEEP, len(own), own[:, 0])]
     for number, chain in enumerate(chains):
         op = Op.MIX if number < width - 1 else Op.MIXED

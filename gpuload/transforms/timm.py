@@ -9,8 +9,25 @@ import numpy as np
 from gpuload.checks import PROBABILITY, Rule, as_text, settings, whole
 from gpuload.draws import Draws
 from gpuload.transforms.ops import Op
-from gpuload.transforms.policies import ALPHA, DEPTH, FACTORS, POLICIES, WIDTH, Pairs, drawn_pair, policy_of, step_of
-from gpuload.transforms.steps import EACH, Steps, draw_mixture, join, normal_of, one_step
+from gpuload.transforms.policies import (
+    ALPHA,
+    DEPTH,
+    FACTORS,
+    POLICIES,
+    WIDTH,
+    Pairs,
+    drawn_pair,
+    policy_of,
+    step_of,
+)
+from gpuload.transforms.steps import (
+    EACH,
+    Steps,
+    draw_mixture,
+    join,
+    normal_of,
+    one_step,
+)
 from gpuload.transforms.warps import FILL, Fill
 from gpuload.types import F64, I64
 
@@ -31,7 +48,9 @@ _V0 = """
 
 _SHARE, _SHARE_MIXED = 0.45, 0.3  # of the side, the farthest translations
 
-Level = Callable[[F64, F64], F64]  # of a strength, 1 for timm's magnitude of 10, and a random number in 0..1
+Level = Callable[
+    [F64, F64], F64
+]  # of a strength, 1 for timm's magnitude of 10, and a random number in 0..1
 
 
 def _signed(most: float) -> Level:
@@ -52,14 +71,26 @@ def _threshold(strength: F64, u: F64) -> F64:
 
 # By timm's names: the change, and its level, of translations as a share of the farthest.
 _CHANGES: dict[str, tuple[str, Level]] = {
-    **{name: (name, lambda strength, u: 0 * strength) for name in ("AutoContrast", "Equalize", "Invert")},
+    **{
+        name: (name, lambda strength, u: 0 * strength)
+        for name in ("AutoContrast", "Equalize", "Invert")
+    },
     "Rotate": ("Rotate", _signed(30)),
     "Posterize": ("Posterize", _four_bits),
-    "PosterizeIncreasing": ("Posterize", lambda strength, u: 4 - _four_bits(strength, u)),
+    "PosterizeIncreasing": (
+        "Posterize",
+        lambda strength, u: 4 - _four_bits(strength, u),
+    ),
     "PosterizeOriginal": ("Posterize", lambda strength, u: 4 + _four_bits(strength, u)),
     "Solarize": ("Solarize", _threshold),
-    "SolarizeIncreasing": ("Solarize", lambda strength, u: 256 - _threshold(strength, u)),
-    "SolarizeAdd": ("SolarizeAdd", lambda strength, u: np.minimum(128, np.trunc(110 * strength))),
+    "SolarizeIncreasing": (
+        "Solarize",
+        lambda strength, u: 256 - _threshold(strength, u),
+    ),
+    "SolarizeAdd": (
+        "SolarizeAdd",
+        lambda strength, u: np.minimum(128, np.trunc(110 * strength)),
+    ),
     **{name: (name, lambda strength, u: 1.8 * strength + 0.1) for name in FACTORS},
     **{f"{name}Increasing": (name, _growing_factor) for name in FACTORS},
     "ShearX": ("ShearX", _signed(0.3)),
@@ -67,8 +98,14 @@ _CHANGES: dict[str, tuple[str, Level]] = {
     "TranslateXRel": ("TranslateX", _signed(-1)),
     "TranslateYRel": ("TranslateY", _signed(-1)),
     "Desaturate": ("Color", lambda strength, u: 0.5 - np.minimum(0.5 * strength, 0.5)),
-    "GaussianBlur": ("GaussianBlur", lambda strength, u: np.minimum(0.1 + 1.9 * strength, 2)),
-    "GaussianBlurRand": ("GaussianBlur", lambda strength, u: 0.1 + u * (2 * np.minimum(strength, 1) - 0.1)),
+    "GaussianBlur": (
+        "GaussianBlur",
+        lambda strength, u: np.minimum(0.1 + 1.9 * strength, 2),
+    ),
+    "GaussianBlurRand": (
+        "GaussianBlur",
+        lambda strength, u: 0.1 + u * (2 * np.minimum(strength, 1) - 0.1),
+    ),
 }
 _NAMES = list(_CHANGES)
 _GROWING = ("Posterize", "Solarize", *FACTORS)
@@ -79,7 +116,9 @@ def _weights(text: str, growing: bool) -> dict[str, float]:
     found = {}
     for one in text.split(","):
         name, *weight = one.split()
-        found[f"{name}Increasing" if growing and name in _GROWING else name] = float(weight[0]) if weight else 1.0
+        found[f"{name}Increasing" if growing and name in _GROWING else name] = (
+            float(weight[0]) if weight else 1.0
+        )
     return found
 
 
@@ -99,7 +138,12 @@ _CHOSEN = {  # by the letters after "t"
 
 def _with(posterize: str, pairs: Pairs) -> Pairs:
     """The same with another kind of posterizing."""
-    return tuple(tuple((posterize if one[0] == "Posterize" else one[0], *one[1:]) for one in pair) for pair in pairs)
+    return tuple(
+        tuple(
+            (posterize if one[0] == "Posterize" else one[0], *one[1:]) for one in pair
+        )
+        for pair in pairs
+    )
 
 
 _POLICIES: dict[str, Pairs] = {
@@ -115,7 +159,13 @@ OPTIONS: dict[str, dict[str, float]] = {
     "augmix": {"m": 3, "w": 3, "d": -1, "a": 1, "mstd": np.inf},
     **{name: {"mstd": 0} for name in _POLICIES},
 }
-_LIMITS: dict[str, Rule[Any]] = {"n": whole(1, 64), "p": PROBABILITY, "w": WIDTH, "d": DEPTH, "a": ALPHA}
+_LIMITS: dict[str, Rule[Any]] = {
+    "n": whole(1, 64),
+    "p": PROBABILITY,
+    "w": WIDTH,
+    "d": DEPTH,
+    "a": ALPHA,
+}
 
 
 def _read(config: str) -> tuple[str, Mapping[str, float], Mapping[str, float]]:
@@ -138,7 +188,11 @@ def _read(config: str) -> tuple[str, Mapping[str, float], Mapping[str, float]]:
     for name, rule in _LIMITS.items():
         rule.read(options.get(name, 1))
     text = _AUGMIX if kind == "augmix" else _CHOSEN.get(chosen, _RAND)
-    return kind, options, _weights(text, growing=text is not _RAND or bool(options.get("inc")))
+    return (
+        kind,
+        options,
+        _weights(text, growing=text is not _RAND or bool(options.get("inc"))),
+    )
 
 
 def _as_config(value: object) -> str:
@@ -146,7 +200,10 @@ def _as_config(value: object) -> str:
     return str(value)
 
 
-_CONFIG = Rule(f"one of timm's {', '.join(OPTIONS)}, with its sections, such as 'rand-m9-mstd0.5-inc1'", _as_config)
+_CONFIG = Rule(
+    f"one of timm's {', '.join(OPTIONS)}, with its sections, such as 'rand-m9-mstd0.5-inc1'",
+    _as_config,
+)
 
 
 @settings
@@ -173,18 +230,31 @@ class TimmAutoAugment:
         """As `Transform`."""
         kind, options, weights = _read(self.config)
 
-        def change(draws: Draws, which: I64, p: float | F64, magnitude: float | I64) -> Steps:
+        def change(
+            draws: Draws, which: I64, p: float | F64, magnitude: float | I64
+        ) -> Steps:
             # Number 0: which; 1: whether; 2, 3: its strength; 4: its sign.
             strength = _strength(magnitude, options, draws(2), draws(3))
             share = _SHARE_MIXED if kind == "augmix" else _SHARE
-            return self._changes(which, strength, draws(4), share, height, width).only(draws(1) < p)
+            return self._changes(which, strength, draws(4), share, height, width).only(
+                draws(1) < p
+            )
 
         if kind == "augmix":
             shape = int(options["w"]), int(options["d"]), options["a"]
-            return draw_mixture(*shape, draws, lambda own: change(own, _drawn(weights, [own(0)])[0], 1.0, options["m"]))
+            return draw_mixture(
+                *shape,
+                draws,
+                lambda own: change(
+                    own, _drawn(weights, [own(0)])[0], 1.0, options["m"]
+                ),
+            )
         if kind == "rand":
             numbers = [draws(EACH * layer) for layer in range(int(options["n"]))]
-            chosen: Iterable[Any] = ((which, options["p"], options["m"]) for which in _drawn(weights, numbers))
+            chosen: Iterable[Any] = (
+                (which, options["p"], options["m"])
+                for which in _drawn(weights, numbers)
+            )
         else:
             chosen = drawn_pair(_POLICIES[kind], _NAMES, draws(0))
 
@@ -193,7 +263,15 @@ class TimmAutoAugment:
 
         return join([change(own(place), *one) for place, one in enumerate(chosen)])
 
-    def _changes(self, which: I64, strength: F64, sign: F64, share: float, height: int, width: int) -> Steps:
+    def _changes(
+        self,
+        which: I64,
+        strength: F64,
+        sign: F64,
+        share: float,
+        height: int,
+        width: int,
+    ) -> Steps:
         """One step for each of N images: a change, an index in `_NAMES`, of its strength."""
         farthest = {"TranslateX": share * width, "TranslateY": share * height}
         steps = one_step(Op.NOTHING, len(which))
@@ -201,14 +279,22 @@ class TimmAutoAugment:
             rows = np.flatnonzero(which == number)
             name, level_of = _CHANGES[_NAMES[number]]
             level = level_of(strength[rows], sign[rows]) * farthest.get(name, 1)
-            steps.ops[rows], steps.args[rows] = step_of(name, level, height, width, self.fill)
+            steps.ops[rows], steps.args[rows] = step_of(
+                name, level, height, width, self.fill
+            )
         return steps
 
 
-def _strength(magnitude: float | I64, options: Mapping[str, float], first: F64, second: F64) -> F64:
+def _strength(
+    magnitude: float | I64, options: Mapping[str, float], first: F64, second: F64
+) -> F64:
     """(N,): 1 for a magnitude of 10."""
     spread = options["mstd"]
-    drawn = magnitude * first if spread == np.inf else magnitude + spread * normal_of(first, second)
+    drawn = (
+        magnitude * first
+        if spread == np.inf
+        else magnitude + spread * normal_of(first, second)
+    )
     return np.asarray(np.clip(drawn, 0, options.get("mmax", 10)) / 10, np.float64)
 
 

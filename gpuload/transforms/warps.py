@@ -5,18 +5,43 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 import numpy as np
 
 from gpuload import checks
-from gpuload.checks import LARGEST, PROBABILITY, Rule, ascending, either, number, optional, settings, several
+from gpuload.checks import (
+    LARGEST,
+    PROBABILITY,
+    Rule,
+    ascending,
+    either,
+    number,
+    optional,
+    settings,
+    several,
+)
 from gpuload.draws import Draws
 from gpuload.transforms.ops import MAP_ARGS, Op
-from gpuload.transforms.steps import Steps, is_affine, is_mixed, is_warp, maps_of, one_step
+from gpuload.transforms.steps import (
+    Steps,
+    is_affine,
+    is_mixed,
+    is_warp,
+    maps_of,
+    one_step,
+)
 from gpuload.types import F64, Bools
 
 __all__ = ["RandomAffine", "RandomPerspective", "RandomRotation"]
 
-Fill = float | tuple[float, float, float] | None  # level where there is no pixel of the image; None is black
+Fill = (
+    float | tuple[float, float, float] | None
+)  # level where there is no pixel of the image; None is black
 
 _LEVEL = number(0, 255, "")
-FILL = optional(either("a level in 0..255, three of them (R, G, B)", _LEVEL, several(_LEVEL, "", count=3)))
+FILL = optional(
+    either(
+        "a level in 0..255, three of them (R, G, B)",
+        _LEVEL,
+        several(_LEVEL, "", count=3),
+    )
+)
 
 WarpInterpolation = Literal["nearest", "bilinear"]
 
@@ -26,9 +51,17 @@ _ATTEMPTS = 10
 _SHEARS = "degrees in 0..89, (low, high) in -89..89 along x, or (low, high, low, high) along x and y"
 
 _CENTER = optional(
-    several(number(-LARGEST, LARGEST, ""), "(x, y) in pixels of the output, from its upper left corner", count=2)
+    several(
+        number(-LARGEST, LARGEST, ""),
+        "(x, y) in pixels of the output, from its upper left corner",
+        count=2,
+    )
 )
-_SHARES = several(number(0, 1, ""), "two numbers in 0..1, shares of the width and of the height", count=2)
+_SHARES = several(
+    number(0, 1, ""),
+    "two numbers in 0..1, shares of the width and of the height",
+    count=2,
+)
 _FACTORS = ascending(0.01, 100, "(low, high) with 0.01 <= low <= high <= 100")
 
 
@@ -72,16 +105,36 @@ def _range_of(most: float, expected: str) -> Rule[Any]:
     """Two numbers in ascending order, or one, d, that stands for (-d, d)."""
     pair = ascending(-most, most, "")
     return either(
-        expected, Rule("", lambda value: pair.read((-checks.as_number(value), checks.as_number(value)))), pair
+        expected,
+        Rule(
+            "",
+            lambda value: pair.read(
+                (-checks.as_number(value), checks.as_number(value))
+            ),
+        ),
+        pair,
     )
 
 
-_DEGREES = _range_of(LARGEST, "degrees of at least 0, which stand for (-degrees, degrees), or (low, high)")
+_DEGREES = _range_of(
+    LARGEST,
+    "degrees of at least 0, which stand for (-degrees, degrees), or (low, high)",
+)
 _ALONG = ascending(-_STEEPEST, _STEEPEST, "")
-_BOTH = Rule("", lambda value: _ALONG.read(checks.as_items(value)[:2]) + _ALONG.read(checks.as_items(value)[2:]))
+_BOTH = Rule(
+    "",
+    lambda value: (
+        _ALONG.read(checks.as_items(value)[:2])
+        + _ALONG.read(checks.as_items(value)[2:])
+    ),
+)
 _SHEAR: Rule[Any] = either(_SHEARS, _BOTH, _range_of(_STEEPEST, ""))
 INTERPOLATION = checks.member(*get_args(WarpInterpolation))
-_NO_EXPAND = checks.fitting("False: images of different sizes make no batch", checks.as_flag, lambda value: not value)
+_NO_EXPAND = checks.fitting(
+    "False: images of different sizes make no batch",
+    checks.as_flag,
+    lambda value: not value,
+)
 
 
 class _Warp:
@@ -116,7 +169,9 @@ class RandomRotation(_Warp):
         angle = _between(draws(0), self.degrees)
         none = np.zeros((2, len(angle)))
         back = _back(-angle, none, np.ones(len(angle)), none)
-        return _warp(_about(back, self.center, height, width), self.interpolation, self.fill)
+        return _warp(
+            _about(back, self.center, height, width), self.interpolation, self.fill
+        )
 
 
 @settings
@@ -147,16 +202,26 @@ class RandomAffine(_Warp):
         """As `Transform`."""
         # Numbers 0: angle; 1, 2: translation in x and y; 3: scale; 4, 5: shear along x and y.
         angle = _between(draws(0), self.degrees)
-        shift, shear, scale = np.zeros((2, len(angle))), np.zeros((2, len(angle))), np.ones(len(angle))
-        for axis, (share, side) in enumerate(zip(self.translate or (), (width, height), strict=False)):
-            shift[axis] = np.rint(_between(draws(1 + axis), (-share * side, share * side)))
+        shift, shear, scale = (
+            np.zeros((2, len(angle))),
+            np.zeros((2, len(angle))),
+            np.ones(len(angle)),
+        )
+        for axis, (share, side) in enumerate(
+            zip(self.translate or (), (width, height), strict=False)
+        ):
+            shift[axis] = np.rint(
+                _between(draws(1 + axis), (-share * side, share * side))
+            )
         if self.scale is not None:
             scale = _between(draws(3), self.scale)
         shears: Any = self.shear or ()
         for axis in range(len(shears) // 2):
             shear[axis] = _between(draws(4 + axis), shears[2 * axis : 2 * axis + 2])
         back = _back(angle, shift, scale, shear)
-        return _warp(_about(back, self.center, height, width), self.interpolation, self.fill)
+        return _warp(
+            _about(back, self.center, height, width), self.interpolation, self.fill
+        )
 
 
 @settings
@@ -189,15 +254,26 @@ class RandomPerspective(_Warp):
             if convex.all():
                 break
             again = self._corners(draws, attempt, height, width)
-            corners, convex = np.where(convex[:, None, None], corners, again), convex | _is_convex(again)
+            corners, convex = (
+                np.where(convex[:, None, None], corners, again),
+                convex | _is_convex(again),
+            )
         moves = chosen & convex
         back = np.tile(np.eye(3), (len(chosen), 1, 1))
         if moves.any():
-            square = np.array([(0, 0), (width - 1, 0), (width - 1, height - 1), (0, height - 1)], np.float64)
+            square = np.array(
+                [(0, 0), (width - 1, 0), (width - 1, height - 1), (0, height - 1)],
+                np.float64,
+            )
             back[moves] = _projections(corners[moves], square)
         # Corners are counted from the upper left one; a step's map is from centre to centre.
-        to_corner, to_centre = _shift(width / 2, height / 2), _shift(-width / 2, -height / 2)
-        return _warp(to_centre @ back @ to_corner, self.interpolation, self.fill).only(moves)
+        to_corner, to_centre = (
+            _shift(width / 2, height / 2),
+            _shift(-width / 2, -height / 2),
+        )
+        return _warp(to_centre @ back @ to_corner, self.interpolation, self.fill).only(
+            moves
+        )
 
     def _corners(self, draws: Draws, attempt: int, height: int, width: int) -> F64:
         """float64 (N, 4, 2): whole pixels (x, y), clockwise from the upper left corner."""
@@ -220,7 +296,9 @@ def _shift(x: float, y: float) -> F64:
     return np.array([[1, 0, x], [0, 1, y], [0, 0, 1]], np.float64)
 
 
-def _about(back: F64, center: tuple[float, float] | None, height: int, width: int) -> F64:
+def _about(
+    back: F64, center: tuple[float, float] | None, height: int, width: int
+) -> F64:
     """The maps (N, 3, 3) about this point in place of the centre."""
     if center is None:
         return back
@@ -258,13 +336,27 @@ def _projections(points: F64, targets: F64) -> F64:
     """float64 (N, 3, 3): the projections that map four corners of a convex shape (N, 4, 2) to four targets (4, 2)."""
     # Measured from the middle of the shape, since what is 1 in the equations is 0 on the horizon.
     middle = points.mean(axis=1)
-    equations, (x, y) = np.zeros((len(points), 8, 8)), np.moveaxis(points - middle[:, None], 2, 0)
+    equations, (x, y) = (
+        np.zeros((len(points), 8, 8)),
+        np.moveaxis(points - middle[:, None], 2, 0),
+    )
     for axis in range(2):
         rows = slice(4 * axis, 4 * axis + 4)
-        equations[:, rows, 3 * axis], equations[:, rows, 3 * axis + 1], equations[:, rows, 3 * axis + 2] = x, y, 1
-        equations[:, rows, 6], equations[:, rows, 7] = -x * targets[:, axis], -y * targets[:, axis]
-    solved = np.linalg.solve(equations, np.broadcast_to(targets.T.reshape(8, 1), (len(points), 8, 1)))
-    maps = np.concatenate([solved[..., 0], np.ones((len(points), 1))], axis=1).reshape(-1, 3, 3)
+        (
+            equations[:, rows, 3 * axis],
+            equations[:, rows, 3 * axis + 1],
+            equations[:, rows, 3 * axis + 2],
+        ) = x, y, 1
+        equations[:, rows, 6], equations[:, rows, 7] = (
+            -x * targets[:, axis],
+            -y * targets[:, axis],
+        )
+    solved = np.linalg.solve(
+        equations, np.broadcast_to(targets.T.reshape(8, 1), (len(points), 8, 1))
+    )
+    maps = np.concatenate([solved[..., 0], np.ones((len(points), 1))], axis=1).reshape(
+        -1, 3, 3
+    )
     maps[:, :, 2] -= np.einsum("nij,nj->ni", maps[:, :, :2], middle)
     return np.asarray(maps, np.float64)
 

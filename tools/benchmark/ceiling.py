@@ -34,7 +34,14 @@ class Ceiling:
         self._rates: list[float] = []
         if work.raw:
             self.what = "NumPy gather + normalise"
-            self._pixels = np.stack([image for image, _ in itertools.islice(stored_arrays(work.folder), 4 * _SAMPLES)])
+            self._pixels = np.stack(
+                [
+                    image
+                    for image, _ in itertools.islice(
+                        stored_arrays(work.folder), 4 * _SAMPLES
+                    )
+                ]
+            )
             return
         self._encoded = list(itertools.islice(stored_images(work.folder), _SAMPLES))
         if importlib.util.find_spec("simplejpeg") is None:
@@ -65,10 +72,15 @@ class Ceiling:
 
     def _gather(self, places: Iterable[int]) -> int:
         batch = min(self._work.batch_size, len(self._pixels))
-        mean, factor = np.array(MEAN, np.float32) * 255, 1 / (np.array(STD, np.float32) * 255)
+        mean, factor = (
+            np.array(MEAN, np.float32) * 255,
+            1 / (np.array(STD, np.float32) * 255),
+        )
         chosen = np.random.default_rng(0).permutation(len(self._pixels))[:batch]
         out, done = np.empty((batch, *self._pixels.shape[1:]), np.float32), 0
-        for _ in itertools.takewhile(lambda place: place < 32 * self._work.threads, places):
+        for _ in itertools.takewhile(
+            lambda place: place < 32 * self._work.threads, places
+        ):
             np.subtract(self._pixels[chosen], mean, out=out)
             np.multiply(out, factor, out=out)
             done += batch

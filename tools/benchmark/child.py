@@ -49,7 +49,11 @@ def serve(name: str, orders: Any, answers: Any) -> None:
         for line in orders:
             order = json.loads(line)
             work = Work(
-                **{**order["work"], "folder": Path(order["work"]["folder"]), "cache": Path(order["work"]["cache"])}
+                **{
+                    **order["work"],
+                    "folder": Path(order["work"]["folder"]),
+                    "cache": Path(order["work"]["cache"]),
+                }
             )
             if order["order"] == "prepare":
                 assert contender.prepare is not None
@@ -62,10 +66,16 @@ def serve(name: str, orders: Any, answers: Any) -> None:
             else:
                 _rounds(contender, work, orders, answer)
     except Exception as error:
-        answer(error=textwrap.shorten(f"{type(error).__name__}: {error}", _MOST, placeholder=" …"))
+        answer(
+            error=textwrap.shorten(
+                f"{type(error).__name__}: {error}", _MOST, placeholder=" …"
+            )
+        )
 
 
-def _rounds(contender: Contender, work: Work, orders: Iterator[str], answer: Any) -> None:
+def _rounds(
+    contender: Contender, work: Work, orders: Iterator[str], answer: Any
+) -> None:
     """Opens a loader; answers with the time to its first batch, then with a round for each further order."""
     started = time.perf_counter()
     with contender.open(work, **contender.without_end) as loader:
@@ -79,21 +89,35 @@ def _rounds(contender: Contender, work: Work, orders: Iterator[str], answer: Any
                 answer(**_round(batches, contender, work))
         finally:
             batches.close()
-            del batches, loader  # the workers of a DataLoader exit when the last reference to it is gone
+            del (
+                batches,
+                loader,
+            )  # the workers of a DataLoader exit when the last reference to it is gone
 
 
 def _round(batches: Iterator[Any], contender: Contender, work: Work) -> dict[str, Any]:
     for _ in range(WARM_UP_BATCHES):
         next(batches)
     _synchronise(contender)
-    cpu, began, started, images = cpu_seconds(os.getpid()), time.time(), time.perf_counter(), 0
+    cpu, began, started, images = (
+        cpu_seconds(os.getpid()),
+        time.time(),
+        time.perf_counter(),
+        0,
+    )
     while images < work.images:
         images += _count(next(batches), work)
     _synchronise(contender)
     elapsed, cpu = time.perf_counter() - started, cpu_seconds(os.getpid()) - cpu
     memory = memory_bytes(os.getpid())
     _settle()
-    return {"images": images, "elapsed_s": elapsed, "cpu_s": cpu, "memory_bytes": memory, "began": began}
+    return {
+        "images": images,
+        "elapsed_s": elapsed,
+        "cpu_s": cpu,
+        "memory_bytes": memory,
+        "began": began,
+    }
 
 
 def _first_epoch(contender: Contender, work: Work) -> dict[str, Any]:
@@ -115,7 +139,12 @@ def _first_epoch(contender: Contender, work: Work) -> dict[str, Any]:
         del batches, loader
     if not images:
         raise ValueError("its epoch has only one batch; a cold round needs two")
-    result = {"images": images, "elapsed_s": elapsed, "cpu_s": cpu, "memory_bytes": memory}
+    result = {
+        "images": images,
+        "elapsed_s": elapsed,
+        "cpu_s": cpu,
+        "memory_bytes": memory,
+    }
     return {**result, "first_batch_s": started - opened}
 
 
@@ -128,8 +157,12 @@ def _examine(contender: Contender, work: Work) -> Examined:
     started = time.perf_counter()
     if state is not None:
         with contender.open(work, state=state) as loader:
-            next(iter(loader), None)  # None: the state was taken at the end of the epoch
-            return result._replace(resume_s=time.perf_counter() - started, resumes="state_dict")
+            next(
+                iter(loader), None
+            )  # None: the state was taken at the end of the epoch
+            return result._replace(
+                resume_s=time.perf_counter() - started, resumes="state_dict"
+            )
     with contender.open(work) as loader:
         batches = iter(loader)
         for _ in range(result.middle + 1):
@@ -142,7 +175,9 @@ def _examine(contender: Contender, work: Work) -> Examined:
 def _count(batch: tuple[Any, Any], work: Work) -> int:
     pixels, labels = batch
     if len(pixels) != work.batch_size or len(labels) != work.batch_size:
-        raise ValueError(f"a batch has {len(pixels)} images and {len(labels)} labels, expected {work.batch_size}")
+        raise ValueError(
+            f"a batch has {len(pixels)} images and {len(labels)} labels, expected {work.batch_size}"
+        )
     return len(pixels)
 
 
@@ -155,7 +190,10 @@ def _import(contender: Contender) -> None:
     """Imports what any user of the loader imports, before the first batch is timed."""
     import torch  # noqa: F401
 
-    if contender.distribution == "mosaicml-streaming" or contender.package == "torchvision":
+    if (
+        contender.distribution == "mosaicml-streaming"
+        or contender.package == "torchvision"
+    ):
         try:
             import torchvision  # noqa: F401
         except RuntimeError:  # PyPI's CUDA build beside a CPU build of torch; none of its operators is used

@@ -6,7 +6,18 @@ from functools import partial
 from pathlib import Path
 
 from benchmark import features
-from benchmark.peers import dali, datago, dataloader, ffcv, lance, litdata, mosaic, own, spdl, webdataset
+from benchmark.peers import (
+    dali,
+    datago,
+    dataloader,
+    ffcv,
+    lance,
+    litdata,
+    mosaic,
+    own,
+    spdl,
+    webdataset,
+)
 from benchmark.work import Contender, Work
 
 BEFORE = "gpuload-before"  # of another commit
@@ -90,16 +101,30 @@ def _on_gpu(contender: Contender) -> Contender:
 # On a CPU there are no JPEG engines, so that these would be "dali" again.
 _LOADS = [
     replace(
-        _on_gpu(Contender(name, f"DALI by hand, {units}", partial(dali.open_pipeline, hw_decoder_load=load), *_DALI)),
+        _on_gpu(
+            Contender(
+                name,
+                f"DALI by hand, {units}",
+                partial(dali.open_pipeline, hw_decoder_load=load),
+                *_DALI,
+            )
+        ),
         if_asked=True,
     )
-    for name, units, load in (("dali-cores", "CUDA cores alone", 0.0), ("dali-engines", "JPEG engines alone", 1.0))
+    for name, units, load in (
+        ("dali-cores", "CUDA cores alone", 0.0),
+        ("dali-engines", "JPEG engines alone", 1.0),
+    )
 ]
 
-CONTENDERS = {one.name: one for one in (*_ALL, *map(_on_gpu, _ALL), *_LOADS, *_FEATURES)}
+CONTENDERS = {
+    one.name: one for one in (*_ALL, *map(_on_gpu, _ALL), *_LOADS, *_FEATURES)
+}
 
 
-def why_not(contender: Contender, raw: bool = False, elsewhere: bool = False) -> str | None:
+def why_not(
+    contender: Contender, raw: bool = False, elsewhere: bool = False
+) -> str | None:
     """Why a contender cannot run here, or None if it can.
 
     raw: the set stores pixels. elsewhere: the contender has its own Python, so packages are not checked here.

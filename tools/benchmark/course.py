@@ -45,7 +45,12 @@ class Course:
         labels: dict[str, int],
         after_round: Callable[[], None] = lambda: None,
     ) -> None:
-        self._work, self._pythons, self._labels, self._after_round = work, pythons, labels, after_round
+        self._work, self._pythons, self._labels, self._after_round = (
+            work,
+            pythons,
+            labels,
+            after_round,
+        )
         self.results: dict[str, Result] = {}
         self.left_out: dict[str, str] = {}
 
@@ -83,7 +88,10 @@ class Course:
     def prepare(self) -> None:
         """Makes the data of those that were accepted, where it does not exist."""
         for name in list(self.results):
-            if CONTENDERS[name].prepare is None or CONTENDERS[name].folder(self._work).exists():
+            if (
+                CONTENDERS[name].prepare is None
+                or CONTENDERS[name].folder(self._work).exists()
+            ):
                 continue
             show(f"preparing {name}")
             try:
@@ -123,7 +131,9 @@ class Course:
                     self.leave_out(name, str(error).removeprefix(f"{name}: "))
                     continue
                 self.results[name].warm.append(turn)
-                self.results[name].memory_bytes = max(self.results[name].memory_bytes, turn.memory_bytes)
+                self.results[name].memory_bytes = max(
+                    self.results[name].memory_bytes, turn.memory_bytes
+                )
             self._after_round()
         finally:
             show("")
@@ -145,7 +155,9 @@ class Course:
                 with self._start(name) as process:
                     page_cache.evict(files)
                     share = page_cache.cached_share(files)
-                    self.results[name].cached_share = max(self.results[name].cached_share, share)
+                    self.results[name].cached_share = max(
+                        self.results[name].cached_share, share
+                    )
                     self.results[name].cold.append(process.cold())
             except ContenderError as error:
                 show("")
@@ -153,7 +165,11 @@ class Course:
                 self.results[name].cold.clear()
                 failed.add(name)
         show("")
-        kept = [name for name, result in self.results.items() if result.cached_share > STILL_CACHED]
+        kept = [
+            name
+            for name, result in self.results.items()
+            if result.cached_share > STILL_CACHED
+        ]
         if kept:
             print(
                 f"the page cache kept up to {max(self.results[name].cached_share for name in kept):.0%} of the data "
@@ -163,7 +179,11 @@ class Course:
             )
 
     def _start(self, name: str) -> ContenderProcess:
-        return ContenderProcess(name, self._work, self._pythons.get(name.removesuffix("-gpu"), sys.executable))
+        return ContenderProcess(
+            name,
+            self._work,
+            self._pythons.get(name.removesuffix("-gpu"), sys.executable),
+        )
 
 
 def _turns(rounds: int, names: Any) -> Iterator[tuple[int, str | None]]:

@@ -32,11 +32,15 @@ class TorchvisionCrop:
             top, left, height, width = random_window(*image.shape[1:])
             window = image[:, top : top + height, left : left + width].unsqueeze(0)
             size = (self._size, self._size)
-            pixels = functional.interpolate(window, size=size, mode="bilinear", antialias=True)[0]
+            pixels = functional.interpolate(
+                window, size=size, mode="bilinear", antialias=True
+            )[0]
         else:
             top, left, height, width = random_window(image.height, image.width)
             box = (left, top, left + width, top + height)
-            image = image.convert("RGB").resize((self._size, self._size), 2, box=box)  # 2 is Pillow's BILINEAR
+            image = image.convert("RGB").resize(
+                (self._size, self._size), 2, box=box
+            )  # 2 is Pillow's BILINEAR
             pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
         if random.random() < 0.5:
             pixels = pixels.flip(2)

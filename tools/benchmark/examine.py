@@ -28,12 +28,21 @@ class Examined(NamedTuple):
     resumes: str = ""
 
 
-def describe(batch: tuple[Any, Any], contender: Contender, work: Work) -> dict[str, Any]:
+def describe(
+    batch: tuple[Any, Any], contender: Contender, work: Work
+) -> dict[str, Any]:
     """Checks a batch: shape, dtype, device, no NaN."""
     images, labels = batch
     sides = (work.size, work.size) if contender.one_size else tuple(images.shape[2:])
-    expected, dtype = (work.batch_size, contender.channels, *sides), f"torch.{work.dtype}"
-    if tuple(images.shape) != expected or str(images.dtype) != dtype or images.device.type != contender.device:
+    expected, dtype = (
+        (work.batch_size, contender.channels, *sides),
+        f"torch.{work.dtype}",
+    )
+    if (
+        tuple(images.shape) != expected
+        or str(images.dtype) != dtype
+        or images.device.type != contender.device
+    ):
         raise ValueError(
             f"its batches are {tuple(images.shape)}, {images.dtype} on {images.device}; "
             f"expected {expected}, {dtype} on {contender.device}"
@@ -50,7 +59,10 @@ def examine(loader: Batches, contender: Contender, work: Work) -> tuple[Examined
     import torch
 
     counts: Counter[str] = Counter()
-    total, squares = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
+    total, squares = (
+        torch.zeros(3, dtype=torch.float64),
+        torch.zeros(3, dtype=torch.float64),
+    )
     images = compared = number = 0
     state = None
     middle = max(1, _epoch_batches(work) // 2)
@@ -88,14 +100,20 @@ def _epoch_batches(work: Work) -> int:
     return -(-min(work.images, work.samples) // work.batch_size)
 
 
-def faults(found: Examined, truth: dict[str, int], first: Examined | None, work: Work) -> str | None:
+def faults(
+    found: Examined, truth: dict[str, int], first: Examined | None, work: Work
+) -> str | None:
     """What is wrong with a contender's epoch, or None.
 
     truth: the number of samples of each label. first: the contender whose pixels are the reference. Random crops of the
     same images differ by chance: the mean by about 0.4 from crop to crop and by 1 from image to image, in units of the
     normalisation. Four standard errors of that are allowed, plus 0.05 for the way they resize.
     """
-    stray = {label: count for label, count in found.labels.items() if count > truth.get(label, 0)}
+    stray = {
+        label: count
+        for label, count in found.labels.items()
+        if count > truth.get(label, 0)
+    }
     if stray:
         label, count = next(iter(stray.items()))
         return f"label {label} occurs {count} times in an epoch, but {truth.get(label, 0)} times in the set"
@@ -107,7 +125,10 @@ def faults(found: Examined, truth: dict[str, int], first: Examined | None, work:
         return None
     spread = 0.4 if found.whole and found.images == found.compared else 1.0
     allowed = 0.05 + 4 * spread * (1 / found.compared + 1 / first.compared) ** 0.5
-    for what, own, other in (("mean", found.mean, first.mean), ("deviation", found.std, first.std)):
+    for what, own, other in (
+        ("mean", found.mean, first.mean),
+        ("deviation", found.std, first.std),
+    ):
         if max(abs(a - b) for a, b in zip(own, other, strict=True)) > allowed:
             return (
                 f"its images differ from the first loader's: {what} {_show(own)} in red, green, blue instead of "

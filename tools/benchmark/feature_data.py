@@ -18,8 +18,16 @@ _CAPTIONS, _WORDS = 5, 12
 
 def prepare(work: Work, folder: Path, name: str) -> None:
     """Packs a set into an empty folder."""
-    settings = {"texts": {}, "gray-png": {"mode": "L", "lossless": True}, "16-bit-png": {"mode": "I;16"}}[name]
-    samples = _with_captions(work.folder) if name == "texts" else _as_png(work.folder, name == "16-bit-png")
+    settings = {
+        "texts": {},
+        "gray-png": {"mode": "L", "lossless": True},
+        "16-bit-png": {"mode": "I;16"},
+    }[name]
+    samples = (
+        _with_captions(work.folder)
+        if name == "texts"
+        else _as_png(work.folder, name == "16-bit-png")
+    )
     gpuload.pack(samples, folder / "set", workers=1, progress=False, **settings)  # type: ignore[arg-type]
 
 
@@ -51,7 +59,9 @@ def learned(folder: Path) -> Any:
     made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     made.normalizer = normalizers.BertNormalizer()
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(vocab_size=4000, special_tokens=["[UNK]", "[PAD]"], show_progress=False)
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=4000, special_tokens=["[UNK]", "[PAD]"], show_progress=False
+    )
     made.train_from_iterator(texts_of(folder), trainer)
     made.enable_padding(length=77, pad_id=1)
     made.enable_truncation(77)
@@ -62,14 +72,28 @@ def texts_of(folder: Path) -> list[str]:
     """The captions of each sample, as they are stored: a JSON list."""
     dataset = gpuload.Dataset(folder)
     shards = range(len(dataset.shard_paths))
-    return [text for shard in shards for text in dataset.rows(shard).column("captions").to_pylist()]
+    return [
+        text
+        for shard in shards
+        for text in dataset.rows(shard).column("captions").to_pylist()
+    ]
 
 
 def _with_captions(folder: Path) -> Iterator[dict[str, Any]]:
-    words = np.array([a + b for a in "bcdfghklmnprst" for b in ("ar", "en", "ilo", "ut", "ane", "or")])
+    words = np.array(
+        [
+            a + b
+            for a in "bcdfghklmnprst"
+            for b in ("ar", "en", "ilo", "ut", "ane", "or")
+        ]
+    )
     for number, data in enumerate(stored_images(folder)):
         drawn = np.random.default_rng(number).choice(words, (_CAPTIONS, _WORDS))
-        yield {"image": data, "captions": [" ".join(one) for one in drawn], "label": number % 10}
+        yield {
+            "image": data,
+            "captions": [" ".join(one) for one in drawn],
+            "label": number % 10,
+        }
 
 
 def _as_png(folder: Path, is_sixteen: bool) -> Iterator[dict[str, Any]]:
@@ -77,7 +101,11 @@ def _as_png(folder: Path, is_sixteen: bool) -> Iterator[dict[str, Any]]:
         if number == _MOST:
             return
         gray = Image.open(io.BytesIO(data)).convert("L")
-        image = Image.fromarray(np.asarray(gray).astype(np.uint16) * 257) if is_sixteen else gray
+        image = (
+            Image.fromarray(np.asarray(gray).astype(np.uint16) * 257)
+            if is_sixteen
+            else gray
+        )
         file = io.BytesIO()
         image.save(file, "PNG")
         yield {"image": file.getvalue(), "label": number % 10}

@@ -38,7 +38,10 @@ class Images(pillow_loader.PackedImages):
         super().__init__(folder, transform)
         packed = gpuload.Dataset(folder)
         rows = [packed.rows(shard) for shard in range(len(packed.shard_paths))]
-        columns = ([part.column(side).to_numpy() for part in rows] for side in ("height", "width"))
+        columns = (
+            [part.column(side).to_numpy() for part in rows]
+            for side in ("height", "width")
+        )
         self.sizes = np.stack([np.concatenate(column) for column in columns], axis=1)
         self._raw, self._mode = packed.fields["image"].kind == "raw", mode
         self._second = second or (lambda number: int(self.labels[number]))
@@ -49,20 +52,34 @@ class Images(pillow_loader.PackedImages):
     def __getitem__(self, number: int) -> tuple[torch.Tensor, Any]:
         data = self.read(number)
         if self._raw:
-            image = Image.fromarray(np.frombuffer(data, np.uint8).reshape(*self.sizes[number], 3))
+            image = Image.fromarray(
+                np.frombuffer(data, np.uint8).reshape(*self.sizes[number], 3)
+            )
         else:
             image = Image.open(io.BytesIO(data))
             image = image if image.mode == self._mode else image.convert(self._mode)
         made = np.array(self._transform(image))
-        planes = made[None] if made.ndim == 2 else np.ascontiguousarray(made.transpose(2, 0, 1))
+        planes = (
+            made[None]
+            if made.ndim == 2
+            else np.ascontiguousarray(made.transpose(2, 0, 1))
+        )
         pixels = torch.from_numpy(planes.astype(np.float32))
-        return pixels.div_(self._peak).sub_(self._mean).div_(self._std), self._second(number)
+        return pixels.div_(self._peak).sub_(self._mean).div_(self._std), self._second(
+            number
+        )
 
 
 def _load(images: Any, work: Work, **sampling: Any) -> Batches:
     if "batch_sampler" not in sampling:
-        sampling = {"batch_size": work.batch_size, "drop_last": True, **(sampling or {"shuffle": True})}
-    return DataLoader(images, num_workers=work.threads, persistent_workers=True, **sampling)
+        sampling = {
+            "batch_size": work.batch_size,
+            "drop_last": True,
+            **(sampling or {"shuffle": True}),
+        }
+    return DataLoader(
+        images, num_workers=work.threads, persistent_workers=True, **sampling
+    )
 
 
 def _crop(work: Work) -> Callable[[Any], Any]:
@@ -72,14 +89,22 @@ def _crop(work: Work) -> Callable[[Any], Any]:
 def with_function(work: Work) -> Batches:
     crop, rng = _crop(work), np.random.default_rng()
     return _load(
-        Images(work.folder, lambda image: Image.fromarray(fade({"image": np.asarray(crop(image))}, rng))), work
+        Images(
+            work.folder,
+            lambda image: Image.fromarray(
+                fade({"image": np.asarray(crop(image))}, rng)
+            ),
+        ),
+        work,
     )
 
 
 def balanced(work: Work) -> Batches:
     images = Images(work.folder, _crop(work))
     weights = (1 / np.bincount(images.labels).clip(1))[images.labels]
-    return _load(images, work, sampler=WeightedRandomSampler(weights.tolist(), len(images)))
+    return _load(
+        images, work, sampler=WeightedRandomSampler(weights.tolist(), len(images))
+    )
 
 
 def unscaled(work: Work) -> Batches:
@@ -88,8 +113,14 @@ def unscaled(work: Work) -> Batches:
 
     def crop(image: Any) -> Any:
         left, top = (image.width - side) // 2, (image.height - side) // 2
-        image = image.crop((left, top, left + side, top + side))  # Pillow's pads with black
-        return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if torch.rand(1).item() < 0.5 else image
+        image = image.crop(
+            (left, top, left + side, top + side)
+        )  # Pillow's pads with black
+        return (
+            image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+            if torch.rand(1).item() < 0.5
+            else image
+        )
 
     return _load(Images(work.folder, crop), work)
 
@@ -97,7 +128,9 @@ def unscaled(work: Work) -> Batches:
 def padded(work: Work, mode: str) -> Batches:
     v2 = _v2()
     crop = v2.RandomCrop(work.size, padding=4, pad_if_needed=True, padding_mode=mode)
-    return _load(Images(work.folder, v2.Compose([crop, v2.RandomHorizontalFlip()])), work)
+    return _load(
+        Images(work.folder, v2.Compose([crop, v2.RandomHorizontalFlip()])), work
+    )
 
 
 def warped(work: Work, *warps: tuple[Any, ...]) -> Batches:
@@ -105,7 +138,12 @@ def warped(work: Work, *warps: tuple[Any, ...]) -> Batches:
     v2, crop = _v2(), _crop(work)
     modes = {mode.value: mode for mode in v2.InterpolationMode}
     made = [
-        getattr(v2, name)(*(modes.get(value, value) if isinstance(value, str) else value for value in arguments))
+        getattr(v2, name)(
+            *(
+                modes.get(value, value) if isinstance(value, str) else value
+                for value in arguments
+            )
+        )
         for name, *arguments in warps
     ]
 
@@ -121,11 +159,22 @@ def warped(work: Work, *warps: tuple[Any, ...]) -> Batches:
 def recipe(work: Work, name: str) -> Batches:
     """torchvision's transforms of a recipe of `benchmark.recipes`, on images of Pillow's."""
     crop, colors = _crop(work), torchvisions(_v2(), name)
-    return _load(Images(work.folder, lambda image: reduce(lambda made, one: one(made), colors, crop(image))), work)
+    return _load(
+        Images(
+            work.folder,
+            lambda image: reduce(lambda made, one: one(made), colors, crop(image)),
+        ),
+        work,
+    )
 
 
 def stretched(work: Work) -> Batches:
-    return _load(Images(work.folder, lambda image: image.resize((work.size, work.size), _BILINEAR)), work)
+    return _load(
+        Images(
+            work.folder, lambda image: image.resize((work.size, work.size), _BILINEAR)
+        ),
+        work,
+    )
 
 
 def bucketed(work: Work) -> Batches:
@@ -137,8 +186,12 @@ def bucketed(work: Work) -> Batches:
         height, width = buckets.all_sizes[number]
         scale = min(image.width / width, image.height / height)
         across, down = width * scale, height * scale
-        left, top = (torch.rand(2) * torch.tensor([image.width - across, image.height - down])).tolist()
-        return image.resize((width, height), _BILINEAR, (left, top, left + across, top + down))
+        left, top = (
+            torch.rand(2) * torch.tensor([image.width - across, image.height - down])
+        ).tolist()
+        return image.resize(
+            (width, height), _BILINEAR, (left, top, left + across, top + down)
+        )
 
     images = Images(work.folder, cover)
     numbers = np.asarray(buckets.numbers(images.sizes[:, 1], images.sizes[:, 0]))
@@ -173,7 +226,9 @@ def captioned(work: Work, tokens: bool) -> Batches:
     stored, found = texts_of(folder), learned(folder) if tokens else None
 
     def caption(number: int) -> Any:
-        text = "" if random.random() < 0.1 else random.choice(json.loads(stored[number]))
+        text = (
+            "" if random.random() < 0.1 else random.choice(json.loads(stored[number]))
+        )
         return text if found is None else np.array(found.encode(text).ids)
 
     return _load(Images(folder, _crop(work), second=caption), work)
@@ -186,7 +241,9 @@ def of_mode(work: Work, mode: str, data: str = "") -> Batches:
 
 def mixture(work: Work) -> Batches:
     images = Images(work.folder, _crop(work))
-    return _load(images, work, sampler=WeightedRandomSampler(_shares(len(images)), len(images)))
+    return _load(
+        images, work, sampler=WeightedRandomSampler(_shares(len(images)), len(images))
+    )
 
 
 def _shares(count: int) -> Sequence[float]:

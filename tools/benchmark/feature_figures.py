@@ -17,7 +17,12 @@ Row = dict[str, Any]
 
 
 def compare(
-    features: Sequence[str], work: Work, pythons: dict[str, str], rounds: int, record: Row, path: Path | None
+    features: Sequence[str],
+    work: Work,
+    pythons: dict[str, str],
+    rounds: int,
+    record: Row,
+    path: Path | None,
 ) -> list[Row]:
     """A row for each feature and loader. record: what is written to `path`, with the rows, after each feature."""
     rows: list[Row] = []
@@ -26,17 +31,31 @@ def compare(
         course = Course(work, pythons, {})
         pairs = names_of(feature)
         for pair in pairs:
-            reason = next((why for name in pair if (why := why_not(CONTENDERS[name], work.raw)) is not None), None)
+            reason = next(
+                (
+                    why
+                    for name in pair
+                    if (why := why_not(CONTENDERS[name], work.raw)) is not None
+                ),
+                None,
+            )
             if reason is None:
                 course.take(list(pair))
             else:
                 course.leave_out(pair[1], reason)
         course.prepare()
         course.run_warm(rounds, None)
-        rows += ratios(feature, {name: result.warm for name, result in course.results.items()})
+        rows += ratios(
+            feature, {name: result.warm for name, result in course.results.items()}
+        )
         left_out |= course.left_out
         if path is not None and rows:
-            whole = {**record, "complete": number == len(features), "left_out": left_out, "features": rows}
+            whole = {
+                **record,
+                "complete": number == len(features),
+                "left_out": left_out,
+                "features": rows,
+            }
             temporary = path.with_name(path.name + ".tmp")
             temporary.write_text(json.dumps(whole, indent=1) + "\n")
             temporary.replace(path)
@@ -55,7 +74,10 @@ def ratios(feature: str, turns: Mapping[str, Sequence[Round]]) -> list[Row]:
             continue
         pairs = list(zip(turns[name], turns[without], strict=True))
         found = [one.rate / other.rate for one, other in pairs]
-        more = [1e6 * (one.cpu_s / one.images - other.cpu_s / other.images) for one, other in pairs]
+        more = [
+            1e6 * (one.cpu_s / one.images - other.cpu_s / other.images)
+            for one, other in pairs
+        ]
         rows.append(
             {
                 "feature": feature,
@@ -83,8 +105,18 @@ def print_ratios(rows: Sequence[Row], title: str, lines: Sequence[str]) -> None:
     for line in lines:
         console.print(line, highlight=False)
     table = Table(title=title, title_justify="left", box=None)
-    for head in ("with", "loader", "images/s", "without", "ratio", "min–max", "CPU µs more"):
-        table.add_column(head, justify="left" if head in ("with", "loader") else "right")
+    for head in (
+        "with",
+        "loader",
+        "images/s",
+        "without",
+        "ratio",
+        "min–max",
+        "CPU µs more",
+    ):
+        table.add_column(
+            head, justify="left" if head in ("with", "loader") else "right"
+        )
     for row in rows:
         table.add_row(
             row["feature"],

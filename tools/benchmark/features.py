@@ -66,7 +66,13 @@ def _warps(what: str, *warps: tuple[Any, ...]) -> Variant:
     def make(work: Work) -> Mapping[str, Any]:
         from gpuload import transforms
 
-        return {"augment": {"transforms": [getattr(transforms, name)(*arguments) for name, *arguments in warps]}}
+        return {
+            "augment": {
+                "transforms": [
+                    getattr(transforms, name)(*arguments) for name, *arguments in warps
+                ]
+            }
+        }
 
     return Variant(what, make, _torchs("warped", *warps), package="torchvision")
 
@@ -75,7 +81,12 @@ def _padded(mode: str) -> Callable[[Work], Mapping[str, Any]]:
     def make(work: Work) -> Mapping[str, Any]:
         from gpuload import RandomCrop
 
-        return {"augment": {"crop": RandomCrop(4, pad_if_needed=True, padding_mode=mode), "flip": 0.5}}  # type: ignore[arg-type]
+        return {
+            "augment": {
+                "crop": RandomCrop(4, pad_if_needed=True, padding_mode=mode),
+                "flip": 0.5,
+            }
+        }  # type: ignore[arg-type]
 
     return make
 
@@ -119,7 +130,9 @@ def _captioned(tokens: bool) -> Callable[[Work], Mapping[str, Any]]:
         from benchmark.feature_data import tokenizer
         from gpuload import Captions
 
-        more: dict[str, Any] = {"tokenizer": tokenizer(work.set_folder("texts"))} if tokens else {}
+        more: dict[str, Any] = (
+            {"tokenizer": tokenizer(work.set_folder("texts"))} if tokens else {}
+        )
         return {"fields": ("image", Captions("captions", dropout=0.1, **more))}
 
     return make
@@ -131,7 +144,10 @@ def _mixed(batches: str) -> Callable[[Work], Mapping[str, Any]]:
 
         dataset = gpuload.Dataset(work.folder)
         third = len(dataset) // 3
-        parts = [(dataset.subset(range(third)), 3.0), (dataset.subset(range(third, len(dataset))), 1.0)]
+        parts = [
+            (dataset.subset(range(third)), 3.0),
+            (dataset.subset(range(third, len(dataset))), 1.0),
+        ]
         steps = max(1, len(dataset) // work.batch_size)
         return {"data": gpuload.mix(parts, batches=batches), "steps_per_epoch": steps}  # type: ignore[arg-type]
 
@@ -141,12 +157,22 @@ def _mixed(batches: str) -> Callable[[Work], Mapping[str, Any]]:
 # What some features are compared with.
 BASES = {
     "unscaled": Variant(
-        "crops that are not scaled", _augment(crop="pad_or_crop", flip=0.5), _torchs("unscaled"), raw=True
+        "crops that are not scaled",
+        _augment(crop="pad_or_crop", flip=0.5),
+        _torchs("unscaled"),
+        raw=True,
     ),
-    "crops": Variant("random crops", dataloader=_torchs("warped"), raw=True, package="torchvision"),
-    "stretched": Variant("whole images, stretched", _augment(crop="none"), _torchs("stretched")),
+    "crops": Variant(
+        "random crops", dataloader=_torchs("warped"), raw=True, package="torchvision"
+    ),
+    "stretched": Variant(
+        "whole images, stretched", _augment(crop="none"), _torchs("stretched")
+    ),
     "texts": Variant(
-        "with all captions", lambda work: {"fields": ("image", "captions")}, _torchs("texts"), data="texts"
+        "with all captions",
+        lambda work: {"fields": ("image", "captions")},
+        _torchs("texts"),
+        data="texts",
     ),
     "mixture": Variant("a mixture of two sets", _mixed("shuffled"), _torchs("mixture")),
     "gray-png": Variant(
@@ -158,9 +184,15 @@ BASES = {
     ),
 }
 FEATURES = {
-    "function": Variant("a NumPy function of each sample, in threads", _function(), _torchs("with_function")),
+    "function": Variant(
+        "a NumPy function of each sample, in threads",
+        _function(),
+        _torchs("with_function"),
+    ),
     "function-processes": Variant("the same in two processes", _function(processes=2)),
-    "function-before": Variant("the same on the whole image, before the crop", _function(before_crop=True)),
+    "function-before": Variant(
+        "the same on the whole image, before the crop", _function(before_crop=True)
+    ),
     "balance": Variant(
         "balance='label'; a WeightedRandomSampler",
         _balanced,
@@ -178,7 +210,9 @@ FEATURES = {
         for mode in ("constant", "edge", "reflect", "symmetric")
     },
     "rotation-nearest": _warps("RandomRotation(15)", ("RandomRotation", 15)),
-    "rotation": _warps("RandomRotation(15, 'bilinear')", ("RandomRotation", 15, "bilinear")),
+    "rotation": _warps(
+        "RandomRotation(15, 'bilinear')", ("RandomRotation", 15, "bilinear")
+    ),
     "affine": _warps(
         "RandomAffine(10, (0.1, 0.1), (0.9, 1.1), 5, 'bilinear')",
         ("RandomAffine", 10, (0.1, 0.1), (0.9, 1.1), 5, "bilinear"),
@@ -190,9 +224,19 @@ FEATURES = {
         ("RandomAffine", 0, (0.1, 0.1), (0.9, 1.1), None, "bilinear"),
         ("RandomPerspective", 0.5, 1.0),
     ),
-    "buckets": Variant("batches of one of several sizes", _bucketed, _torchs("bucketed"), "stretched", one_size=False),
+    "buckets": Variant(
+        "batches of one of several sizes",
+        _bucketed,
+        _torchs("bucketed"),
+        "stretched",
+        one_size=False,
+    ),
     "captions": Variant(
-        "one of five captions, and dropout", _captioned(False), _torchs("captioned", False), "texts", "texts"
+        "one of five captions, and dropout",
+        _captioned(False),
+        _torchs("captioned", False),
+        "texts",
+        "texts",
     ),
     "tokens": Variant(
         "the same, tokenized (WordPiece, 77 tokens)",
@@ -202,7 +246,12 @@ FEATURES = {
         "texts",
         package="tokenizers",
     ),
-    "gray": Variant("mode='L' out of RGB", _augment(mode="L", normalize=None), _torchs("of_mode", "L"), channels=1),
+    "gray": Variant(
+        "mode='L' out of RGB",
+        _augment(mode="L", normalize=None),
+        _torchs("of_mode", "L"),
+        channels=1,
+    ),
     "16-bit": Variant(
         "gray PNGs of 16 bits",
         _augment(normalize=None),
@@ -220,9 +269,19 @@ FEATURES = {
             raw=True,
             package="torchvision",
             peers=[
-                *([("dali", "dali", partial(_with_dali, name=name))] if name in recipes.IN_DALI else ()),
                 *(
-                    [("albumentations", "opencv", partial(recipes.open_albumentations, name=name))]
+                    [("dali", "dali", partial(_with_dali, name=name))]
+                    if name in recipes.IN_DALI
+                    else ()
+                ),
+                *(
+                    [
+                        (
+                            "albumentations",
+                            "opencv",
+                            partial(recipes.open_albumentations, name=name),
+                        )
+                    ]
                     if name in recipes.IN_ALBUMENTATIONS
                     else ()
                 ),
@@ -231,7 +290,10 @@ FEATURES = {
         for name, what in recipes.WHAT.items()
     },
     "stratified": Variant(
-        "the shares of two sets in each batch", _mixed("stratified"), _torchs("stratified"), "mixture"
+        "the shares of two sets in each batch",
+        _mixed("stratified"),
+        _torchs("stratified"),
+        "mixture",
     ),
 }
 VARIANTS = {**BASES, **FEATURES}
@@ -244,9 +306,16 @@ def open_gpuload(work: Work, name: str) -> Iterator[Batches]:
 
     variant = VARIANTS[name]
     arguments = dict(variant.arguments(work))
-    augment = gpuload.Augment(**{"size": work.size, "dtype": work.dtype, **arguments.pop("augment", {})})
-    data, usual = arguments.pop("data", variant.folder(work)), {"device": "cpu", "num_threads": work.threads}
-    with gpuload.DaliIterator(data, work.batch_size, augment=augment, **{**usual, **arguments}) as loader:
+    augment = gpuload.Augment(
+        **{"size": work.size, "dtype": work.dtype, **arguments.pop("augment", {})}
+    )
+    data, usual = (
+        arguments.pop("data", variant.folder(work)),
+        {"device": "cpu", "num_threads": work.threads},
+    )
+    with gpuload.DaliIterator(
+        data, work.batch_size, augment=augment, **{**usual, **arguments}
+    ) as loader:
         yield loader
 
 
@@ -266,9 +335,19 @@ _PACKAGES = {"dali": "nvidia.dali", "albumentations": "albumentations"}
 def opened() -> Iterator[tuple[str, str, Any, Variant]]:
     """Each contender's name, what it is, how it is opened, and what it is a variant of."""
     for name, variant in VARIANTS.items():
-        yield f"gpuload+{name}", f"gpuload, {variant.what}", partial(open_gpuload, name=name), variant
+        yield (
+            f"gpuload+{name}",
+            f"gpuload, {variant.what}",
+            partial(open_gpuload, name=name),
+            variant,
+        )
         if variant.dataloader is not None:
-            yield f"torch+{name}", f"DataLoader, {variant.what}", partial(open_dataloader, name=name), variant
+            yield (
+                f"torch+{name}",
+                f"DataLoader, {variant.what}",
+                partial(open_dataloader, name=name),
+                variant,
+            )
         for peer, _, opens in variant.peers:
             yield (
                 f"{peer}+{name}",
@@ -283,5 +362,8 @@ def names_of(feature: str) -> list[tuple[str, str]]:
     found, loaders = FEATURES[feature], ["gpuload"]
     if found.dataloader is not None:
         loaders.append("torch")
-    own = [(f"{one}+{found.without}" if found.without else one, f"{one}+{feature}") for one in loaders]
+    own = [
+        (f"{one}+{found.without}" if found.without else one, f"{one}+{feature}")
+        for one in loaders
+    ]
     return [*own, *((without, f"{peer}+{feature}") for peer, without, _ in found.peers)]

@@ -49,9 +49,14 @@ class Lock:
 def measure_lock(work: Work) -> Lock:
     """Processor times are the least of three rounds, since other threads only add to them; rates are medians."""
     ctypes.CDLL(None).prctl(_TIMER_SLACK, 1, 0, 0, 0)
-    busy, idle = _least(lambda: _rates(work)[0]), _least(lambda: _waiting_rates(work, 0)[0])
+    busy, idle = (
+        _least(lambda: _rates(work)[0]),
+        _least(lambda: _waiting_rates(work, 0)[0]),
+    )
     if (step_s := busy - idle) < 1e-6:
-        raise SystemExit("Compiled steps take less than 1 µs an image, or other threads are at work in this process.")
+        raise SystemExit(
+            "Compiled steps take less than 1 µs an image, or other threads are at work in this process."
+        )
     shares = {}
     for threads in _MANY_THREADS:
         least_s = step_s / threads
@@ -62,7 +67,9 @@ def measure_lock(work: Work) -> Lock:
             )
             for _ in range(_ROUNDS)
         ]
-        shares[threads] = tuple(sorted(column)[_ROUNDS // 2] for column in zip(*rounds, strict=True))
+        shares[threads] = tuple(
+            sorted(column)[_ROUNDS // 2] for column in zip(*rounds, strict=True)
+        )
     return Lock(1e6 * idle, step_s, shares)
 
 
@@ -100,7 +107,18 @@ def _waiting_kernels() -> ctypes.CDLL:
     atexit.register(shutil.rmtree, folder)
     source, library = folder / "waits.c", folder / "waits.so"
     source.write_text(_WAITS)
-    command = [sys.executable, "-m", "ziglang", "cc", "-O2", "-fPIC", "-shared", "-o", str(library), str(source)]
+    command = [
+        sys.executable,
+        "-m",
+        "ziglang",
+        "cc",
+        "-O2",
+        "-fPIC",
+        "-shared",
+        "-o",
+        str(library),
+        str(source),
+    ]
     subprocess.run(command, check=True)
     loaded = ctypes.CDLL(str(library))
     loaded.wait_for_all.restype = ctypes.c_int64
@@ -125,20 +143,36 @@ def _rates(work: Work) -> tuple[float, float]:
     """Processor time and time for an image, in seconds."""
     from benchmark.peers import own
 
-    with own.open_loader(work, decoder="native", steps_per_epoch=8 + work.images // work.batch_size) as loader:
+    with own.open_loader(
+        work, decoder="native", steps_per_epoch=8 + work.images // work.batch_size
+    ) as loader:
         batches = iter(loader)
         for _ in range(8):
             next(batches)
-        started, used, images = time.perf_counter(), time.process_time() - _reading_s(), 0
+        started, used, images = (
+            time.perf_counter(),
+            time.process_time() - _reading_s(),
+            0,
+        )
         for pixels, _ in batches:
             images += len(pixels)
-        return (time.process_time() - _reading_s() - used) / images, (time.perf_counter() - started) / images
+        return (time.process_time() - _reading_s() - used) / images, (
+            time.perf_counter() - started
+        ) / images
 
 
 def _reading_s() -> float:
     """Processor time of the threads that read ahead."""
-    threads = [thread for thread in threading.enumerate() if thread.name == "gpuload-read-ahead"]
-    return sum(time.clock_gettime(time.pthread_getcpuclockid(thread.ident)) for thread in threads if thread.ident)
+    threads = [
+        thread
+        for thread in threading.enumerate()
+        if thread.name == "gpuload-read-ahead"
+    ]
+    return sum(
+        time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+        for thread in threads
+        if thread.ident
+    )
 
 
 def _waiting_rates(work: Work, step_s: float) -> tuple[float, float]:
@@ -155,14 +189,21 @@ def _waiting(step_s: float) -> Iterator[None]:
         plan.pictures["pixels"] = 1
 
     images = "gpuload.decode.native.images.ImageDecoder.step"
-    with patch("gpuload.decode.native.steps.address_of", lambda name: wait), patch(images, skip):
+    with (
+        patch("gpuload.decode.native.steps.address_of", lambda name: wait),
+        patch(images, skip),
+    ):
         yield
 
 
 def print_lock(lock: Lock) -> None:
     """On the terminal."""
-    print(f"compiled steps take {1e3 * lock.step_s:.3f} ms an image, all else {lock.held_us:.1f} µs")
+    print(
+        f"compiled steps take {1e3 * lock.step_s:.3f} ms an image, all else {lock.held_us:.1f} µs"
+    )
     for threads, (share, alone) in lock.shares.items():
         rate = threads / lock.step_s
-        print(f"{threads} threads that wait instead: {share:.2f} of {rate:,.0f} images/s; without gpuload {alone:.2f}")
+        print(
+            f"{threads} threads that wait instead: {share:.2f} of {rate:,.0f} images/s; without gpuload {alone:.2f}"
+        )
     print(f"on {os.cpu_count()} cores")

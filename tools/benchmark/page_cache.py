@@ -37,7 +37,10 @@ def cached_share(files: Iterable[Path]) -> float:
         size = path.stat().st_size
         if not size:
             continue
-        with path.open("rb") as file, mmap.mmap(file.fileno(), size, mmap.MAP_PRIVATE) as view:
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), size, mmap.MAP_PRIVATE) as view,
+        ):
             count = -(-size // mmap.PAGESIZE)
             found = (ctypes.c_ubyte * count)()
             start = ctypes.c_char.from_buffer(view)

@@ -13,7 +13,11 @@ INK = {False: "#24292f", True: "#e6edf3"}
 
 
 def plot(
-    rows: list[dict[str, Any]], ceiling: dict[str, Any] | None, title: str, path: Path, dark: bool = False
+    rows: list[dict[str, Any]],
+    ceiling: dict[str, Any] | None,
+    title: str,
+    path: Path,
+    dark: bool = False,
 ) -> None:
     """Writes a PNG with a transparent background: bars, the fastest on top, with the range of their rounds.
 
@@ -30,21 +34,52 @@ def plot(
     kinds = [("", "warm page cache")]
     if any(row["cold_images_per_s"] for row in rows):
         kinds.append(("cold_", "cold page cache"))
-    figure, axes = pyplot.subplots(figsize=(9, 1.6 + 0.42 * len(rows)), layout="constrained")
+    figure, axes = pyplot.subplots(
+        figsize=(9, 1.6 + 0.42 * len(rows)), layout="constrained"
+    )
     height = 0.72 / len(kinds)
     # The line of the ceiling, too: its words, far beyond the axes, would leave no room for these.
-    most = max([row["images_per_s_max"] for row in rows] + ([ceiling["images_per_s"]] if ceiling else []))
+    most = max(
+        [row["images_per_s_max"] for row in rows]
+        + ([ceiling["images_per_s"]] if ceiling else [])
+    )
     for number, (prefix, label) in enumerate(kinds):
         own = [row for row in ordered if row[f"{prefix}images_per_s"] is not None]
-        places = [ordered.index(row) + (len(kinds) - 1) * height / 2 - number * height for row in own]
+        places = [
+            ordered.index(row) + (len(kinds) - 1) * height / 2 - number * height
+            for row in own
+        ]
         values = [row[f"{prefix}images_per_s"] for row in own]
         errors = [
-            [row[f"{prefix}images_per_s"] - row[f"{prefix}images_per_s_min"] for row in own],
-            [row[f"{prefix}images_per_s_max"] - row[f"{prefix}images_per_s"] for row in own],
+            [
+                row[f"{prefix}images_per_s"] - row[f"{prefix}images_per_s_min"]
+                for row in own
+            ],
+            [
+                row[f"{prefix}images_per_s_max"] - row[f"{prefix}images_per_s"]
+                for row in own
+            ],
         ]
-        colors = [OWN if row["name"].split("-")[0] == "gpuload" else OTHER for row in own]
-        axes.barh(places, values, height, color=colors, alpha=COLD if number else 1, label=label)
-        axes.errorbar(values, places, xerr=errors, fmt="none", ecolor=ink, elinewidth=1, capsize=2.5)
+        colors = [
+            OWN if row["name"].split("-")[0] == "gpuload" else OTHER for row in own
+        ]
+        axes.barh(
+            places,
+            values,
+            height,
+            color=colors,
+            alpha=COLD if number else 1,
+            label=label,
+        )
+        axes.errorbar(
+            values,
+            places,
+            xerr=errors,
+            fmt="none",
+            ecolor=ink,
+            elinewidth=1,
+            capsize=2.5,
+        )
         for place, row in zip(places, own, strict=True):
             stands_out = row["name"] == "gpuload" and not number
             axes.text(
@@ -58,13 +93,24 @@ def plot(
             )
     if ceiling:
         # Behind the bars, named above them, where it hides nothing.
-        axes.axvline(ceiling["images_per_s"], color=ink, linestyle=(0, (4, 3)), linewidth=1.2, zorder=0)
+        axes.axvline(
+            ceiling["images_per_s"],
+            color=ink,
+            linestyle=(0, (4, 3)),
+            linewidth=1.2,
+            zorder=0,
+        )
         what = f"{ceiling['what']}, nothing else: {ceiling['images_per_s']:,.0f}"
         axes.annotate(
             what, (ceiling["images_per_s"], 1), (0, 4), ("data", "axes fraction"), "offset points",
             ha="center", va="bottom", color=ink, size=10,
         )  # fmt: skip
-    axes.set_yticks(range(len(ordered)), [CONTENDERS[row["name"]].what for row in ordered], size=11, color=ink)
+    axes.set_yticks(
+        range(len(ordered)),
+        [CONTENDERS[row["name"]].what for row in ordered],
+        size=11,
+        color=ink,
+    )
     for tick, row in zip(axes.get_yticklabels(), ordered, strict=True):
         if row["name"] == "gpuload":
             tick.set(weight="bold", color=OWN, size=13)
@@ -76,7 +122,13 @@ def plot(
     axes.spines["bottom"].set_color(ink)
     figure.suptitle(title, size=11, color=ink, wrap=True)
     if len(kinds) > 1:
-        figure.legend(loc="outside lower center", ncols=2, frameon=False, labelcolor=ink, fontsize=10)
+        figure.legend(
+            loc="outside lower center",
+            ncols=2,
+            frameon=False,
+            labelcolor=ink,
+            fontsize=10,
+        )
     figure.savefig(path, dpi=130, transparent=True)
     pyplot.close(figure)
 
@@ -84,7 +136,13 @@ def plot(
 def main() -> int:
     """python tools/benchmark/plot.py RECORD.json PNG [dark]: the plot of a record, drawn again."""
     record, path = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
-    plot(record["loaders"], record["ceiling"], record["setting"], path, "dark" in sys.argv[3:])
+    plot(
+        record["loaders"],
+        record["ceiling"],
+        record["setting"],
+        path,
+        "dark" in sys.argv[3:],
+    )
     return 0
 
 

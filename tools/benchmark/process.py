@@ -65,7 +65,12 @@ class ContenderProcess:
         command, pipe = [python, "-m", "benchmark.child", name], subprocess.PIPE
         try:
             self._process = subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, stderr=self._notes, text=True, env=_environment()
+                command,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=self._notes,
+                text=True,
+                env=_environment(),
             )
         except OSError as error:
             self._notes.close()
@@ -132,11 +137,19 @@ class ContenderProcess:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ask(self, order: str, patience_s: float = _PATIENCE_S, **values: Any) -> dict[str, Any]:
-        work = {**self._work._asdict(), "folder": str(self._work.folder), "cache": str(self._work.cache)}
+    def _ask(
+        self, order: str, patience_s: float = _PATIENCE_S, **values: Any
+    ) -> dict[str, Any]:
+        work = {
+            **self._work._asdict(),
+            "folder": str(self._work.folder),
+            "cache": str(self._work.cache),
+        }
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # `_receive` reports why
-            self._process.stdin.write(json.dumps({"order": order, "work": work, **values}) + "\n")
+            self._process.stdin.write(
+                json.dumps({"order": order, "work": work, **values}) + "\n"
+            )
             self._process.stdin.flush()
         return self._receive(patience_s)
 
@@ -158,13 +171,17 @@ class ContenderProcess:
         raise ContenderError(f"{self.name}: {problem}")
 
 
-def interpreters(parser: argparse.ArgumentParser, pairs: list[str], names: Container[str]) -> dict[str, str]:
+def interpreters(
+    parser: argparse.ArgumentParser, pairs: list[str], names: Container[str]
+) -> dict[str, str]:
     """--python as {loader: path}."""
     found = {}
     for pair in pairs:
         name, equals, path = pair.partition("=")
         if not equals or name not in names:
-            parser.error(f"--python {pair}: expected LOADER=PATH, such as ffcv=/opt/ffcv/bin/python")
+            parser.error(
+                f"--python {pair}: expected LOADER=PATH, such as ffcv=/opt/ffcv/bin/python"
+            )
         found[name] = path
     return found
 
@@ -172,7 +189,9 @@ def interpreters(parser: argparse.ArgumentParser, pairs: list[str], names: Conta
 def check_out(commit: str) -> str:
     """An interpreter whose gpuload is that of a commit. Raises CalledProcessError."""
     root = _TOOLS.parent
-    archive = subprocess.run(["git", "archive", commit], cwd=root, capture_output=True, check=True).stdout
+    archive = subprocess.run(
+        ["git", "archive", commit], cwd=root, capture_output=True, check=True
+    ).stdout
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder)
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
@@ -190,8 +209,15 @@ def _environment() -> dict[str, str]:
     import gpuload
 
     top = _TOOLS.parent
-    paths = [_TOOLS, top / "examples", top / "tests", Path(gpuload.__file__).resolve().parents[1]]
+    paths = [
+        _TOOLS,
+        top / "examples",
+        top / "tests",
+        Path(gpuload.__file__).resolve().parents[1],
+    ]
     return {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([*map(str, paths), os.environ.get("PYTHONPATH", "")]).strip(":"),
+        "PYTHONPATH": os.pathsep.join(
+            [*map(str, paths), os.environ.get("PYTHONPATH", "")]
+        ).strip(":"),
     }

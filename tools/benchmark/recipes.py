@@ -7,7 +7,11 @@ from typing import Any
 
 from benchmark.work import MEAN, STD, Batches, Work
 
-_JITTER, _SIMCLR, _DINO = (0.4, 0.4, 0.4, 0.1), (0.8, 0.8, 0.8, 0.2), (0.4, 0.4, 0.2, 0.1)
+_JITTER, _SIMCLR, _DINO = (
+    (0.4, 0.4, 0.4, 0.1),
+    (0.8, 0.8, 0.8, 0.2),
+    (0.4, 0.4, 0.2, 0.1),
+)
 
 WHAT = {
     "jitter": "ColorJitter(0.4, 0.4, 0.4, 0.1)",
@@ -29,7 +33,11 @@ def gpuloads(name: str) -> list[Any]:
         "jitter": lambda: [t.ColorJitter(*_JITTER)],
         "rand": lambda: [t.RandAugment(2, 9)],
         "trivial": lambda: [t.TrivialAugmentWide()],
-        "simclr": lambda: [t.ColorJitter(*_SIMCLR, p=0.8), t.RandomGrayscale(0.2), t.RandomApply([blur])],
+        "simclr": lambda: [
+            t.ColorJitter(*_SIMCLR, p=0.8),
+            t.RandomGrayscale(0.2),
+            t.RandomApply([blur]),
+        ],
         "aug3": lambda: [
             t.RandomChoice([t.RandomGrayscale(1), t.RandomSolarize(128, 1), blur]),
             t.ColorJitter(0.3, 0.3, 0.3),
@@ -75,7 +83,11 @@ def albumentations(name: str) -> list[Any]:
     a = import_module("albumentations")
 
     def jitter(*strengths: float, p: float = 1.0) -> Any:
-        return a.ColorJitter(*((max(0, 1 - s), 1 + s) for s in strengths[:3]), (-strengths[3], strengths[3]), p=p)
+        return a.ColorJitter(
+            *((max(0, 1 - s), 1 + s) for s in strengths[:3]),
+            (-strengths[3], strengths[3]),
+            p=p,
+        )
 
     def blur(p: float) -> Any:
         return a.GaussianBlur((23, 23), (0.1, 2.0), p=p)
@@ -106,7 +118,9 @@ def dalis(name: str) -> Callable[[Any], Any]:
     def drawn(low: float, high: float) -> Any:
         return fn.random.uniform(range=[low, high]) if low < high else low
 
-    def twisted(images: Any, brightness: float, contrast: float, saturation: float, hue: float) -> Any:
+    def twisted(
+        images: Any, brightness: float, contrast: float, saturation: float, hue: float
+    ) -> Any:
         return fn.color_twist(
             images,
             brightness=drawn(1 - brightness, 1 + brightness),
@@ -178,7 +192,14 @@ def open_albumentations(work: Work, name: str = "") -> Iterator[Batches]:
     a, cv2 = import_module("albumentations"), import_module("cv2")
     cv2.setNumThreads(0)  # the workers already use all cores
     crop = a.RandomResizedCrop((work.size, work.size))
-    whole = a.Compose([crop, a.HorizontalFlip(), *(albumentations(name) if name else []), a.Normalize(MEAN, STD)])
+    whole = a.Compose(
+        [
+            crop,
+            a.HorizontalFlip(),
+            *(albumentations(name) if name else []),
+            a.Normalize(MEAN, STD),
+        ]
+    )
 
     class Images(pillow_loader.PackedImages):
         def __getitem__(self, number: int) -> tuple[Any, int]:
@@ -188,5 +209,10 @@ def open_albumentations(work: Work, name: str = "") -> Iterator[Batches]:
 
     images = Images(work.folder, lambda image: image)
     yield torch.utils.data.DataLoader(
-        images, work.batch_size, shuffle=True, num_workers=work.threads, drop_last=True, persistent_workers=True
+        images,
+        work.batch_size,
+        shuffle=True,
+        num_workers=work.threads,
+        drop_last=True,
+        persistent_workers=True,
     )

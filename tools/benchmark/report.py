@@ -21,7 +21,15 @@ from benchmark.process import Round
 from benchmark.work import Work
 
 _WIDE = 180  # of a table, in characters
-PACKAGES = ("torch", "nvidia-dali-cuda130", "nvidia-dali-cuda120", "simplejpeg", "numba", "pillow", "numpy")
+PACKAGES = (
+    "torch",
+    "nvidia-dali-cuda130",
+    "nvidia-dali-cuda120",
+    "simplejpeg",
+    "numba",
+    "pillow",
+    "numpy",
+)
 
 
 def describe(work: Work, named: Path) -> list[str]:
@@ -31,7 +39,12 @@ def describe(work: Work, named: Path) -> list[str]:
     for shard in range(len(dataset.shard_paths)):
         rows = dataset.rows(shard)
         image_bytes += int(rows.column("image_bytes").to_numpy().sum())
-        pixels += int((rows.column("width").to_numpy().astype(int) * rows.column("height").to_numpy()).sum())
+        pixels += int(
+            (
+                rows.column("width").to_numpy().astype(int)
+                * rows.column("height").to_numpy()
+            ).sum()
+        )
     mean_bytes, mean_pixels = image_bytes / len(dataset), pixels / len(dataset)
     shards, what = len(dataset.shard_paths), "raw images" if work.raw else "images"
     return [
@@ -50,7 +63,9 @@ def describe_machine() -> list[str]:
     ]
 
 
-def describe_ceiling(ceiling: Ceiling, disk_bytes_per_s: float, cached: float) -> dict[str, Any]:
+def describe_ceiling(
+    ceiling: Ceiling, disk_bytes_per_s: float, cached: float
+) -> dict[str, Any]:
     """The ceiling as it goes into the record. cached: the share of the files that was in the page cache when read."""
     return {
         "what": ceiling.what,
@@ -60,13 +75,17 @@ def describe_ceiling(ceiling: Ceiling, disk_bytes_per_s: float, cached: float) -
     }
 
 
-def summarise(results: dict[str, Result], ceiling: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+def summarise(
+    results: dict[str, Result], ceiling: dict[str, Any] | None = None
+) -> list[dict[str, Any]]:
     """A row per contender: medians over its rounds. Ratios to the first contender are taken round by round."""
     base = next(iter(results.values())).warm
     rows = []
     for name, own in results.items():
         rates = [turn.rate for turn in own.warm]
-        ratios = [turn.rate / other.rate for turn, other in zip(own.warm, base, strict=True)]
+        ratios = [
+            turn.rate / other.rate for turn, other in zip(own.warm, base, strict=True)
+        ]
         rows.append(
             {
                 "name": name,
@@ -76,8 +95,12 @@ def summarise(results: dict[str, Result], ceiling: dict[str, Any] | None = None)
                 "ratio": median(ratios),
                 "ratio_min": min(ratios),
                 "ratio_max": max(ratios),
-                "share_of_ceiling": median(rates) / ceiling["images_per_s"] if ceiling else None,
-                "cpu_s_per_1000": median(1000 * turn.cpu_s / turn.images for turn in own.warm),
+                "share_of_ceiling": median(rates) / ceiling["images_per_s"]
+                if ceiling
+                else None,
+                "cpu_s_per_1000": median(
+                    1000 * turn.cpu_s / turn.images for turn in own.warm
+                ),
                 "cores": median(turn.cpu_s / turn.elapsed_s for turn in own.warm),
                 "memory_bytes": own.memory_bytes,
                 "first_batch_s": own.first.first_batch_s if own.first else None,
@@ -112,38 +135,63 @@ def make_table(rows: list[dict[str, Any]], title: str) -> Table:
     table.add_column("loader")
     columns = {
         "images/s": [f"{row['images_per_s']:,.0f}" for row in rows],
-        "min–max": [f"{row['images_per_s_min']:,.0f}–{row['images_per_s_max']:,.0f}" for row in rows],
-        f"times {rows[0]['name']}": [f"{row['ratio']:.2f}" for row in rows],
-        "times decoding alone": [_show(row["share_of_ceiling"], "{:.2f}") for row in rows],
-        "cold": [
-            _show(row["cold_images_per_s"], "{:,.0f}") + "*" * (row["cold_cached_share"] > STILL_CACHED) for row in rows
+        "min–max": [
+            f"{row['images_per_s_min']:,.0f}–{row['images_per_s_max']:,.0f}"
+            for row in rows
         ],
-        "cold min–max": [_range(row["cold_images_per_s_min"], row["cold_images_per_s_max"]) for row in rows],
+        f"times {rows[0]['name']}": [f"{row['ratio']:.2f}" for row in rows],
+        "times decoding alone": [
+            _show(row["share_of_ceiling"], "{:.2f}") for row in rows
+        ],
+        "cold": [
+            _show(row["cold_images_per_s"], "{:,.0f}")
+            + "*" * (row["cold_cached_share"] > STILL_CACHED)
+            for row in rows
+        ],
+        "cold min–max": [
+            _range(row["cold_images_per_s_min"], row["cold_images_per_s_max"])
+            for row in rows
+        ],
         "CPU s per 1,000": [
-            f"{row['cpu_s_per_1000']:.2f}" if row["cpu_s_per_1000"] > 0.1 else f"{row['cpu_s_per_1000']:.4f}"
+            f"{row['cpu_s_per_1000']:.2f}"
+            if row["cpu_s_per_1000"] > 0.1
+            else f"{row['cpu_s_per_1000']:.4f}"
             for row in rows
         ],
         "cores": [f"{row['cores']:.2f}" for row in rows],
         "memory": [f"{row['memory_bytes'] / 1e6:,.0f} MB" for row in rows],
         "first batch": [_show(row["first_batch_s"], "{:.2f} s") for row in rows],
-        "resume": [_show(row["resume_s"], "{:.2f} s") + "†" * (row["resumes"] == "reads again") for row in rows],
+        "resume": [
+            _show(row["resume_s"], "{:.2f} s") + "†" * (row["resumes"] == "reads again")
+            for row in rows
+        ],
     }
     shown = {head: cells for head, cells in columns.items() if any(cells)}
     for head in shown:
         table.add_column(head, justify="right")
     for number, row in enumerate(rows):
-        table.add_row(CONTENDERS[row["name"]].what, *(cells[number] for cells in shown.values()))
+        table.add_row(
+            CONTENDERS[row["name"]].what, *(cells[number] for cells in shown.values())
+        )
     return table
 
 
-def print_report(rows: list[dict[str, Any]], title: str, lines: list[str], ceiling: dict[str, Any] | None) -> None:
-    console = Console(width=_WIDE, soft_wrap=True)  # a table that is wrapped at 80 columns cannot be read
+def print_report(
+    rows: list[dict[str, Any]],
+    title: str,
+    lines: list[str],
+    ceiling: dict[str, Any] | None,
+) -> None:
+    console = Console(
+        width=_WIDE, soft_wrap=True
+    )  # a table that is wrapped at 80 columns cannot be read
     for line in lines:
         console.print(line, highlight=False)
     console.print(make_table(rows, title))
     if ceiling:
-        cached = f", of which {ceiling['disk_cached_share']:.0%} came from the cache" * (
-            ceiling["disk_cached_share"] > STILL_CACHED
+        cached = (
+            f", of which {ceiling['disk_cached_share']:.0%} came from the cache"
+            * (ceiling["disk_cached_share"] > STILL_CACHED)
         )
         console.print(
             f"Decoding alone: {ceiling['images_per_s']:,.0f} images/s ({ceiling['what']}); a loader that decodes only "
@@ -151,9 +199,14 @@ def print_report(rows: list[dict[str, Any]], title: str, lines: list[str], ceili
             highlight=False,
         )
     if any(row["resumes"] == "reads again" for row in rows):
-        console.print("† has no state to resume from: the time to read up to there again", highlight=False)
+        console.print(
+            "† has no state to resume from: the time to read up to there again",
+            highlight=False,
+        )
     if any(row["cold_cached_share"] > STILL_CACHED for row in rows):
-        console.print("* not cold: the page cache kept some of the data", highlight=False)
+        console.print(
+            "* not cold: the page cache kept some of the data", highlight=False
+        )
 
 
 def _show(value: float | None, form: str) -> str:
@@ -176,11 +229,17 @@ def _versions() -> list[tuple[str, str]]:
 
 def _cpu_name() -> str:
     with open("/proc/cpuinfo") as file:
-        names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+        names = [
+            line.partition(":")[2].strip()
+            for line in file
+            if line.startswith("model name")
+        ]
     return names[0] if names else platform.machine()
 
 
 def _gpu_name() -> str:
     import torch
 
-    return f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ", no GPU"
+    return (
+        f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ", no GPU"
+    )

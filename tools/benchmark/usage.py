@@ -18,7 +18,9 @@ def process_tree(root: int) -> list[int]:
             continue
         for thread in threads:
             with contextlib.suppress(OSError):  # a thread that has just ended
-                found.extend(int(child) for child in (thread / "children").read_text().split())
+                found.extend(
+                    int(child) for child in (thread / "children").read_text().split()
+                )
     return found
 
 
@@ -47,7 +49,11 @@ def memory_bytes(root: int) -> int:
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         except OSError:
             continue
-        kilobytes += sum(int(line.split()[1]) for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
+        kilobytes += sum(
+            int(line.split()[1])
+            for line in lines
+            if line.startswith(("Pss_Anon:", "Pss_Shmem:"))
+        )
     return kilobytes * 1024
 
 

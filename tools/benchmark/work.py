@@ -78,4 +78,8 @@ class Contender:
 
     def folder(self, work: Work) -> Path:
         """The folder of its data: its own format in the cache, or the shards."""
-        return work.cache / (self.data or self.name.removesuffix("-gpu")) if self.prepare else work.folder
+        return (
+            work.cache / (self.data or self.name.removesuffix("-gpu"))
+            if self.prepare
+            else work.folder
+        )

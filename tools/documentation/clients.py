@@ -53,8 +53,13 @@ def read_diffs(text: str) -> dict[str, Diff]:
     for title, body in _DIFF.findall(text):
         lines = [line for line in body.splitlines() if line.strip("+- ")]
         hunks = re.findall(r"-*\+*", "".join(line[0] for line in lines))
-        before, after = ("\n".join(line[1:] for line in body.splitlines() if line[:1] != other) for other in "+-")
-        found[title] = Diff(before, after, sum(max(hunk.count("-"), hunk.count("+")) for hunk in hunks))
+        before, after = (
+            "\n".join(line[1:] for line in body.splitlines() if line[:1] != other)
+            for other in "+-"
+        )
+        found[title] = Diff(
+            before, after, sum(max(hunk.count("-"), hunk.count("+")) for hunk in hunks)
+        )
     return found
 
 
@@ -72,7 +77,9 @@ class Seen:
     def images_per_s(self, epochs: int) -> float:
         """Without the first epoch."""
         first = len(self.steps) // epochs
-        return sum(map(len, self.steps[first:])) / (self.times[-1] - self.times[first - 1])
+        return sum(map(len, self.steps[first:])) / (
+            self.times[-1] - self.times[first - 1]
+        )
 
 
 def prepare(photos: Iterable[Path], folder: Path) -> None:
@@ -91,20 +98,32 @@ def prepare(photos: Iterable[Path], folder: Path) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         for path in (place, images / f"{number:03d}.jpg"):
             path.write_bytes(data)
-        samples.append({"image": data, "label": name, "caption": f"a photo of a {name}"})
+        samples.append(
+            {"image": data, "label": name, "caption": f"a photo of a {name}"}
+        )
         with Image.open(photo) as image:
             width, height = image.size
         for part in range(1, 2 + number % 2):
-            box = {"bbox": [1, 2, width // 3 * part, height // 2], "area": 1, "iscrowd": 0, "category_id": part}
+            box = {
+                "bbox": [1, 2, width // 3 * part, height // 2],
+                "area": 1,
+                "iscrowd": 0,
+                "category_id": part,
+            }
             boxes.append({"id": len(boxes) + 1, "image_id": number, **box})
-    listed = [{"id": number, "file_name": f"{number:03d}.jpg"} for number in range(len(samples))]
+    listed = [
+        {"id": number, "file_name": f"{number:03d}.jpg"}
+        for number in range(len(samples))
+    ]
     names = [{"id": number, "name": f"part {number}"} for number in (1, 2)]
     document = {"images": listed, "annotations": boxes, "categories": names}
     (folder / "instances.json").write_text(json.dumps(document))
     options: dict[str, Any] = {"workers": 1, "progress": False}
     # In one shard, which open_clip's side names.
     gpuload.pack(samples, folder / "shards", **options, maxsize=2**40)
-    gpuload.pack(CocoSource(images, folder / "instances.json"), folder / "coco", **options)
+    gpuload.pack(
+        CocoSource(images, folder / "instances.json"), folder / "coco", **options
+    )
 
 
 def given(title: str, seen: Seen, epochs: int) -> dict[str, Any]:
@@ -118,7 +137,9 @@ def given(title: str, seen: Seen, epochs: int) -> dict[str, Any]:
 
     def criterion(logits: Any, labels: Any) -> Any:
         seen(labels if labels.ndim == 1 else labels.sum(1))  # of tokens
-        return functional.cross_entropy(logits, labels if labels.ndim == 1 else labels.max(1).values % 512)
+        return functional.cross_entropy(
+            logits, labels if labels.ndim == 1 else labels.max(1).values % 512
+        )
 
     names: dict[str, Any] = {
         "gpuload": gpuload,
@@ -161,17 +182,37 @@ def _lightning(names: dict[str, Any], seen: Seen) -> dict[str, Any]:
         def configure_optimizers(self) -> Any:
             return names["optimizer"]
 
-    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    quiet = dict.fromkeys(
+        (
+            "logger",
+            "enable_checkpointing",
+            "enable_progress_bar",
+            "enable_model_summary",
+        ),
+        False,
+    )
     trainer = partial(pl.Trainer, accelerator="cpu", **quiet)
-    return {"pl": SimpleNamespace(LightningDataModule=pl.LightningDataModule, Trainer=trainer), "module": Module()}
+    return {
+        "pl": SimpleNamespace(
+            LightningDataModule=pl.LightningDataModule, Trainer=trainer
+        ),
+        "module": Module(),
+    }
 
 
 def _accelerate(names: dict[str, Any], seen: Seen) -> dict[str, Any]:
-    return {"Accelerator": partial(importlib.import_module("accelerate").Accelerator, cpu=True)}
+    return {
+        "Accelerator": partial(
+            importlib.import_module("accelerate").Accelerator, cpu=True
+        )
+    }
 
 
 def _transformers(names: dict[str, Any], seen: Seen) -> dict[str, Any]:
-    transformers, nn = importlib.import_module("transformers"), importlib.import_module("torch.nn")
+    transformers, nn = (
+        importlib.import_module("transformers"),
+        importlib.import_module("torch.nn"),
+    )
 
     class Net(nn.Module):  # type: ignore[name-defined, misc]
         def __init__(self) -> None:
@@ -182,7 +223,13 @@ def _transformers(names: dict[str, Any], seen: Seen) -> dict[str, Any]:
             logits = self.model(pixel_values)
             return {"loss": names["criterion"](logits, labels), "logits": logits}
 
-    fixed = {"use_cpu": True, "report_to": [], "disable_tqdm": True, "logging_strategy": "no", "save_strategy": "no"}
+    fixed = {
+        "use_cpu": True,
+        "report_to": [],
+        "disable_tqdm": True,
+        "logging_strategy": "no",
+        "save_strategy": "no",
+    }
     arguments = transformers.TrainingArguments(
         "trainer",
         num_train_epochs=names["epochs"],
@@ -201,7 +248,9 @@ def _keras(names: dict[str, Any], seen: Seen) -> dict[str, Any]:
     def loss(labels: Any, logits: Any) -> Any:
         if labels.device.type != "meta":
             seen(labels.cpu())
-        return keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+        return keras.losses.sparse_categorical_crossentropy(
+            labels, logits, from_logits=True
+        )
 
     pooling = keras.layers.GlobalAveragePooling2D(data_format="channels_first")
     net = keras.Sequential([pooling, keras.layers.Dense(512)])
@@ -221,7 +270,9 @@ def _jax(names: dict[str, Any], seen: Seen) -> dict[str, Any]:
 
 
 def _open_clip(names: dict[str, Any], seen: Seen) -> dict[str, Any]:
-    tokenizer = importlib.import_module("open_clip.tokenizer").SimpleTokenizer(context_length=16)
+    tokenizer = importlib.import_module("open_clip.tokenizer").SimpleTokenizer(
+        context_length=16
+    )
     return {"tokenizer": tokenizer, "wds": importlib.import_module("webdataset")}
 
 
@@ -232,13 +283,24 @@ def _detection(names: dict[str, Any], seen: Seen) -> dict[str, Any]:
 
     def detector(images: Any, targets: Any) -> dict[str, Any]:
         seen([len(target["labels"]) for target in targets])
-        assert all(target["boxes"].shape == (len(target["labels"]), 4) for target in targets)
+        assert all(
+            target["boxes"].shape == (len(target["labels"]), 4) for target in targets
+        )
         means = torch.stack([image.mean((1, 2)) for image in images])
         return {"loss": names["model"](means[:, :, None, None]).square().mean()}
 
-    to_tensors = v2.Compose([v2.ToImage(), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)])
-    found = {"CocoDetection": datasets.CocoDetection, "to_tensors": to_tensors, "detector": detector}
-    return {**found, "wrap_dataset_for_transforms_v2": datasets.wrap_dataset_for_transforms_v2}
+    to_tensors = v2.Compose(
+        [v2.ToImage(), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)]
+    )
+    found = {
+        "CocoDetection": datasets.CocoDetection,
+        "to_tensors": to_tensors,
+        "detector": detector,
+    }
+    return {
+        **found,
+        "wrap_dataset_for_transforms_v2": datasets.wrap_dataset_for_transforms_v2,
+    }
 
 
 _OTHERS: dict[str, Callable[[dict[str, Any], Seen], dict[str, Any]]] = {
@@ -257,7 +319,14 @@ def run(title: str, side: str, epochs: int) -> Seen:
     """What the program's training saw, in the current folder, which `prepare` made."""
     seen = Seen()
     names = given(title, seen, epochs)
-    exec(compile(getattr(read_diffs(PAGE.read_text())[title], side), f"{title}, {side}", "exec"), names)
+    exec(
+        compile(
+            getattr(read_diffs(PAGE.read_text())[title], side),
+            f"{title}, {side}",
+            "exec",
+        ),
+        names,
+    )
     for value in names.values():
         if isinstance(value, gpuload.DaliIterator):
             value.close()
@@ -269,22 +338,36 @@ def measure(folder: Path, rounds: int, write: bool) -> list[str]:
 
     write: puts each program into the record as soon as it was measured.
     """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+    }
     failed = []
     for title, diff in read_diffs(PAGE.read_text()).items():
         told: list[dict[str, Any]] = []
         for _ in range(rounds):
             command = [sys.executable, __file__, "--run", title]
-            done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+            done = subprocess.run(
+                command, cwd=folder, env=environment, capture_output=True, text=True
+            )
             if done.returncode:
-                print(f"{title} failed:", *done.stderr.splitlines()[-3:], sep="\n", file=sys.stderr, flush=True)
+                print(
+                    f"{title} failed:",
+                    *done.stderr.splitlines()[-3:],
+                    sep="\n",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 failed.append(title)
                 break
             told.append(json.loads(done.stdout.splitlines()[-1]))
         else:
             rates = {side: [one[side] for one in told] for side in SIDES}
             own, ours = (statistics.median(rates[side]) for side in SIDES)
-            print(f"{title}: {own:,.0f} images/s with its own loader, {ours:,.0f} with gpuload", flush=True)
+            print(
+                f"{title}: {own:,.0f} images/s with its own loader, {ours:,.0f} with gpuload",
+                flush=True,
+            )
             if write:
                 record = json.loads(RECORD.read_text())
                 counts = {name: told[0][name] for name in ("steps", "samples")}
@@ -297,27 +380,47 @@ def measure(folder: Path, rounds: int, write: bool) -> list[str]:
 def run_both(title: str) -> dict[str, Any]:
     """Rates of both sides, and the steps and samples of an epoch, which must be equal."""
     seen = {side: run(title, side, EPOCHS) for side in SIDES}
-    counts = {(len(one.steps) // EPOCHS, sum(map(len, one.steps)) // EPOCHS) for one in seen.values()}
+    counts = {
+        (len(one.steps) // EPOCHS, sum(map(len, one.steps)) // EPOCHS)
+        for one in seen.values()
+    }
     assert len(counts) == 1, f"steps and samples differ: {counts}"
     ((steps, samples),) = counts
-    return {"steps": steps, "samples": samples} | {side: one.images_per_s(EPOCHS) for side, one in seen.items()}
+    return {"steps": steps, "samples": samples} | {
+        side: one.images_per_s(EPOCHS) for side, one in seen.items()
+    }
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("photos", nargs="?", type=Path, help=f"folder of class folders of at least {MEASURED} JPEGs")
-    parser.add_argument("--run", metavar="PROGRAM", help="both sides once, in the current folder")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "photos",
+        nargs="?",
+        type=Path,
+        help=f"folder of class folders of at least {MEASURED} JPEGs",
+    )
+    parser.add_argument(
+        "--run", metavar="PROGRAM", help="both sides once, in the current folder"
+    )
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument(
-        "--write", action="store_true", help="write tools/results/clients.json and the table of the page"
+        "--write",
+        action="store_true",
+        help="write tools/results/clients.json and the table of the page",
     )
     options = parser.parse_args(arguments)
     if options.run:
         print(json.dumps(run_both(options.run)))
         return 0
-    photos = sorted(options.photos.glob("*/*.jp*g"), key=lambda path: (path.name, path.parent.name))
+    photos = sorted(
+        options.photos.glob("*/*.jp*g"), key=lambda path: (path.name, path.parent.name)
+    )
     if len(photos) < MEASURED:
-        parser.error(f"{options.photos} has {len(photos)} JPEGs in class folders, expected at least {MEASURED}")
+        parser.error(
+            f"{options.photos} has {len(photos)} JPEGs in class folders, expected at least {MEASURED}"
+        )
     with tempfile.TemporaryDirectory() as folder:
         prepare(photos[:MEASURED], Path(folder))
         failed = measure(Path(folder), options.rounds, options.write)

@@ -24,7 +24,10 @@ def helps() -> dict[str, str]:
 
 
 def page() -> str:
-    return HEAD + "".join(f"\n## {name}\n\n```text\n{text.rstrip()}\n```\n" for name, text in helps().items())
+    return HEAD + "".join(
+        f"\n## {name}\n\n```text\n{text.rstrip()}\n```\n"
+        for name, text in helps().items()
+    )
 
 
 if __name__ == "__main__":

@@ -22,7 +22,14 @@ PAGES = (
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("performance", "own-functions", "geometry", "buckets", "captions", "coming-from")
+        for name in (
+            "performance",
+            "own-functions",
+            "geometry",
+            "buckets",
+            "captions",
+            "coming-from",
+        )
     ),
 )
 _TABLE = re.compile(r"<!-- figures: ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -68,31 +75,43 @@ def by_name(name: str) -> dict[str, dict[str, Any]]:
 
 def table(head: list[str], rows: list[list[str]]) -> str:
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(cells)} |".replace("|  |", "| |") for cells in lines)
+    return "\n".join(
+        f"| {' | '.join(cells)} |".replace("|  |", "| |") for cells in lines
+    )
 
 
 # Columns of the tables of loaders, from the row of a record.
 COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "images/s": rate,
-    "min–max": lambda row: f"{row['images_per_s_min']:,.0f}–{row['images_per_s_max']:,.0f}",
+    "min–max": lambda row: (
+        f"{row['images_per_s_min']:,.0f}–{row['images_per_s_max']:,.0f}"
+    ),
     "times the DataLoader": lambda row: f"{row['ratio']:.2f}",
     "CPU s per 1,000": lambda row: f"{row['cpu_s_per_1000']:.2f}",
     "memory": lambda row: f"{row['memory_bytes'] / 1e6:,.0f} MB",
     "first batch": lambda row: f"{row['first_batch_s']:.2f} s",
-    "resume": lambda row: f"{row['resume_s']:.2f} s" + (" †" if row["resumes"] == "reads again" else ""),
+    "resume": lambda row: (
+        f"{row['resume_s']:.2f} s" + (" †" if row["resumes"] == "reads again" else "")
+    ),
 }
 
 
 def loaders(*columns: str) -> list[list[str]]:
     """The fastest first."""
     rows = sorted(by_name("cpu-2-cores").values(), key=lambda row: -row["images_per_s"])
-    return [[NAMES[row["name"]], *(COLUMNS[column](row) for column in columns)] for row in rows]
+    return [
+        [NAMES[row["name"]], *(COLUMNS[column](row) for column in columns)]
+        for row in rows
+    ]
 
 
 def short() -> str:
     """README's: rates and ratios."""
     columns = ("images/s", "times the DataLoader", "memory", "resume")
-    rows = [[name, f"**{images}**" if "**" in name else images, *more] for name, images, *more in loaders(*columns)]
+    rows = [
+        [name, f"**{images}**" if "**" in name else images, *more]
+        for name, images, *more in loaders(*columns)
+    ]
     return table(["loader", *columns[:3], "resumes in mid-epoch after"], rows)
 
 
@@ -110,12 +129,25 @@ def other_images() -> str:
         if "torch-raw" in found:
             cells[-1] = f"{rate(found['torch-raw'])} (`np.memmap`)"
         rows.append([what, f"**{cells[0]}**", *cells[1:]])
-    return table(["images", "gpuload", "FFCV", "DALI", "DataLoader, OpenCV", "DataLoader, Pillow"], rows)
+    return table(
+        [
+            "images",
+            "gpuload",
+            "FFCV",
+            "DALI",
+            "DataLoader, OpenCV",
+            "DataLoader, Pillow",
+        ],
+        rows,
+    )
 
 
 def remote_peers() -> str:
     """From one S3 server, the fastest first."""
-    rows = sorted(record("remote-2-cores")["peers"]["loaders"].values(), key=lambda row: -row["cold_images_per_s"])
+    rows = sorted(
+        record("remote-2-cores")["peers"]["loaders"].values(),
+        key=lambda row: -row["cold_images_per_s"],
+    )
     return table(
         [
             "from one S3 server",
@@ -132,7 +164,10 @@ def remote_peers() -> str:
                 f"{row['cold_images_per_s']:,.0f}",
                 f"{row['warm_images_per_s']:,.0f}",
                 f"{row['bytes'] / 1e6:,.0f} MB",
-                *(f"{row[name]:.2f} s" for name in ("resume_cold_s", "resume_network_s", "resume_warm_s")),
+                *(
+                    f"{row[name]:.2f} s"
+                    for name in ("resume_cold_s", "resume_network_s", "resume_warm_s")
+                ),
             ]
             for row in rows
         ],
@@ -148,7 +183,10 @@ def packing() -> str:
         "libjpeg-turbo decode": "libjpeg-turbo decoding alone",
         "keep, 1 worker": "the default, with one worker",
     }
-    rows = [[text, f"{sorted(rates[name])[len(rates[name]) // 2]:,.0f}"] for name, text in what.items()]
+    rows = [
+        [text, f"{sorted(rates[name])[len(rates[name]) // 2]:,.0f}"]
+        for name, text in what.items()
+    ]
     return table(["packing 16,384 JPEGs of 112 kB", "images/s"], rows)
 
 
@@ -157,7 +195,9 @@ _FUNCTIONS = ("function", "function-processes", "function-before")
 _WARPS = ("rotation-nearest", "rotation", "affine", "perspective", "warps")
 _TEXTS = ("captions", "tokens")
 _OTHERS = ("gray", "16-bit", "balance", "stratified")
-_PADDING = tuple(f"padding-{mode}" for mode in ("constant", "edge", "reflect", "symmetric"))
+_PADDING = tuple(
+    f"padding-{mode}" for mode in ("constant", "edge", "reflect", "symmetric")
+)
 FEATURES = "features-2-cores"
 FUNCTIONS, WARPS = "functions-2-cores", "warps-2-cores"
 COLOURS = {
@@ -171,14 +211,28 @@ PADDING = "features-2-cores-32-px-raw"
 def features(names: Sequence[str], *wanted: str) -> str:
     """What each of these takes, beside the same loader without it: gpuload, then a DataLoader. names: of records, the
     newest last."""
-    found = {(row["feature"], row["loader"]): row for name in names for row in record(name)["features"]}
-    head = ["with", "gpuload: images/s", "CPU µs an image", "DataLoader: images/s", "CPU µs an image"]
+    found = {
+        (row["feature"], row["loader"]): row
+        for name in names
+        for row in record(name)["features"]
+    }
+    head = [
+        "with",
+        "gpuload: images/s",
+        "CPU µs an image",
+        "DataLoader: images/s",
+        "CPU µs an image",
+    ]
     rows = []
     for feature in wanted:
         cells = [found[feature, "gpuload"]["what"].replace("|", "\\|")]
         for loader in ("gpuload", "torch"):
             row = found.get((feature, loader))
-            cells += ["", ""] if row is None else [f"× {row['ratio']:.2f}", f"{row['more_cpu_us']:+,.0f}"]
+            cells += (
+                ["", ""]
+                if row is None
+                else [f"× {row['ratio']:.2f}", f"{row['more_cpu_us']:+,.0f}"]
+            )
         rows.append(cells)
     return table(head, rows)
 
@@ -200,9 +254,24 @@ def colours() -> str:
         found = {(row["what"], row["loader"]): row for row in record(name)["features"]}
         for (what, loader), own in found.items():
             if loader == "gpuload":
-                others = (found.get((what, peer)) for peer in ("torch", "albumentations", "dali"))
-                times = ["" if row is None else f"{own['images_per_s'] / row['images_per_s']:.1f}" for row in others]
-                rows.append([what + images, f"{own['images_per_s']:,.0f}", f"{own['ratio']:.2f}", *times])
+                others = (
+                    found.get((what, peer))
+                    for peer in ("torch", "albumentations", "dali")
+                )
+                times = [
+                    ""
+                    if row is None
+                    else f"{own['images_per_s'] / row['images_per_s']:.1f}"
+                    for row in others
+                ]
+                rows.append(
+                    [
+                        what + images,
+                        f"{own['images_per_s']:,.0f}",
+                        f"{own['ratio']:.2f}",
+                        *times,
+                    ]
+                )
     return table(head, rows)
 
 
@@ -212,9 +281,20 @@ def clients() -> str:
     for title, found in record("clients")["clients"].items():
         own, ours = (statistics.median(found[side]) for side in ("before", "after"))
         counts = [f"{found[name]:,}" for name in ("lines", "steps", "samples")]
-        rows.append([title, *counts, f"{own:,.0f}", f"**{ours:,.0f}**", f"{ours / own:.1f}"])
-    columns = ["lines changed", "steps", "samples", "its loader: images/s", "gpuload", "ratio"]
-    rounds = min(len(found["before"]) for found in record("clients")["clients"].values())
+        rows.append(
+            [title, *counts, f"{own:,.0f}", f"**{ours:,.0f}**", f"{ours / own:.1f}"]
+        )
+    columns = [
+        "lines changed",
+        "steps",
+        "samples",
+        "its loader: images/s",
+        "gpuload",
+        "ratio",
+    ]
+    rounds = min(
+        len(found["before"]) for found in record("clients")["clients"].values()
+    )
     cores, date = (record("clients")[name] for name in ("cores", "date"))
     ran = "once" if rounds == 1 else f"{rounds} times"
     told = f"Each side ran at least {ran}, in turns; medians, {cores} cores ({date})."
@@ -228,7 +308,15 @@ TABLES = {
     "other-images": other_images,
     "packing": packing,
     "remote-peers": remote_peers,
-    "features": partial(features, (FEATURES, FUNCTIONS, WARPS), *_FUNCTIONS, *_WARPS, "buckets", *_TEXTS, *_OTHERS),
+    "features": partial(
+        features,
+        (FEATURES, FUNCTIONS, WARPS),
+        *_FUNCTIONS,
+        *_WARPS,
+        "buckets",
+        *_TEXTS,
+        *_OTHERS,
+    ),
     "colours": colours,
     "functions": partial(features, (FUNCTIONS,), *_FUNCTIONS),
     "warps": partial(features, (WARPS,), *_WARPS),
@@ -240,11 +328,18 @@ TABLES = {
 
 def rewritten(text: str) -> str:
     """The page with its tables as they are in the records."""
-    return _TABLE.sub(lambda found: f"<!-- figures: {found[1]} -->\n{TABLES[found[1]]()}\n<!-- end -->", text)
+    return _TABLE.sub(
+        lambda found: (
+            f"<!-- figures: {found[1]} -->\n{TABLES[found[1]]()}\n<!-- end -->"
+        ),
+        text,
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--write", action="store_true", help="write the files")
     options = parser.parse_args(arguments)
     for page in PAGES:

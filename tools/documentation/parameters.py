@@ -37,13 +37,17 @@ def with_sections(text: str, names: Collection[str], head: str = "Args") -> str:
             at += 1
         for several, what in _split(found[1], " ".join(described), names):
             for number, name in enumerate(several):
-                entries.append(f"    {name}: {what if number == 0 else f'see `{several[0]}`.'}")
+                entries.append(
+                    f"    {name}: {what if number == 0 else f'see `{several[0]}`.'}"
+                )
     if place is None:
         return text
     return "\n".join([*kept[:place], "", f"{head}:", *entries, "", *kept[place:]])
 
 
-def _split(first: str, text: str, names: Collection[str]) -> Iterator[tuple[list[str], str]]:
+def _split(
+    first: str, text: str, names: Collection[str]
+) -> Iterator[tuple[list[str], str]]:
     """The entries in a text that begins with that of `first`: names, and what they are."""
     parts = _NEXT.split(text)
     several, what = first.split(", "), parts[0]
@@ -62,9 +66,14 @@ class ParametersExtension(griffe.Extension):
             return
         try:
             head = "Args"
-            names = {parameter.name.lstrip("*") for parameter in obj.parameters} - {"self", "cls"}
+            names = {parameter.name.lstrip("*") for parameter in obj.parameters} - {
+                "self",
+                "cls",
+            }
         except (AttributeError, KeyError):
             names = set()
-        if not names and isinstance(obj, griffe.Class):  # a NamedTuple, whose signature griffe does not know
+        if not names and isinstance(
+            obj, griffe.Class
+        ):  # a NamedTuple, whose signature griffe does not know
             names, head = set(obj.attributes), "Attributes"
         obj.docstring.value = with_sections(obj.docstring.value, names, head)

@@ -37,10 +37,16 @@ class TableTarget(SourceTarget):
         boxes = '"[[0, 0, 5, 6, 1]]"'
         rows = [f"{name},{n},{n / 2},a b,{boxes}" for n, name in enumerate(NAMES)]
         table = "\n".join(["path,label,target,caption,boxes", *rows]) + "\n"
-        lines = "".join(json.dumps({"path": name, "label": n, "labels": [n, 1]}) + "\n" for n, name in enumerate(NAMES))
+        lines = "".join(
+            json.dumps({"path": name, "label": n, "labels": [n, 1]}) + "\n"
+            for n, name in enumerate(NAMES)
+        )
         return [
             table.encode(),
-            table.replace(",boxes", "").replace(f",{boxes}", "").replace(",", "\t").encode(),
+            table.replace(",boxes", "")
+            .replace(f",{boxes}", "")
+            .replace(",", "\t")
+            .encode(),
             lines.encode(),
         ]
 
@@ -58,19 +64,27 @@ class CocoTarget(SourceTarget):
     tokens = NESTED
 
     def seeds(self) -> list[bytes]:
-        images = [{"id": n, "file_name": name, "width": 9, "height": 8} for n, name in enumerate(NAMES)]
+        images = [
+            {"id": n, "file_name": name, "width": 9, "height": 8}
+            for n, name in enumerate(NAMES)
+        ]
         boxes = [
             {
                 "id": n,
                 "image_id": n % 3,
                 "category_id": 7 * (1 + n % 2),
                 "bbox": [1, 2, 3.5, 4],
-                "segmentation": {"counts": [9, 9], "size": [8, 9]} if n else [[0, 0, 5, 5, 9, 0]],
+                "segmentation": {"counts": [9, 9], "size": [8, 9]}
+                if n
+                else [[0, 0, 5, 5, 9, 0]],
                 "keypoints": [1, 2, 2, 3, 4, 0],
             }
             for n in range(4)
         ]
-        categories = [{"id": 7 * n, "name": f"c{n}", "keypoints": ["left", "right"]} for n in (1, 2)]
+        categories = [
+            {"id": 7 * n, "name": f"c{n}", "keypoints": ["left", "right"]}
+            for n in (1, 2)
+        ]
         captions = [{"id": n, "image_id": n, "caption": f"photo {n}"} for n in range(3)]
         files = [
             {"images": images, "annotations": boxes, "categories": categories},
@@ -79,7 +93,11 @@ class CocoTarget(SourceTarget):
         return [json.dumps(one).encode() for one in files]
 
     def mutate(self, rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
-        return mutate_bytes(rng, data, seeds, self.tokens) if rng.random() < 0.2 else mutate_json(rng, data)
+        return (
+            mutate_bytes(rng, data, seeds, self.tokens)
+            if rng.random() < 0.2
+            else mutate_json(rng, data)
+        )
 
 
 class VocTarget(SourceTarget):
@@ -110,9 +128,15 @@ class VocTarget(SourceTarget):
         return open_source(self.folder, form="voc")
 
     def seeds(self) -> list[bytes]:
-        box = "<bndbox><xmin>1</xmin><ymin>2</ymin><xmax>5</xmax><ymax>6</ymax></bndbox>"
-        entries = "".join(f"<object><name>{name}</name>{box}</object>" for name in ("dog", "cat"))
-        return [f"<annotation><filename>a.jpg</filename>{entries}</annotation>".encode()]
+        box = (
+            "<bndbox><xmin>1</xmin><ymin>2</ymin><xmax>5</xmax><ymax>6</ymax></bndbox>"
+        )
+        entries = "".join(
+            f"<object><name>{name}</name>{box}</object>" for name in ("dog", "cat")
+        )
+        return [
+            f"<annotation><filename>a.jpg</filename>{entries}</annotation>".encode()
+        ]
 
 
 class SidecarTarget(SourceTarget):
@@ -132,7 +156,14 @@ class SidecarTarget(SourceTarget):
         return open_source(path.parent, form="sidecar")
 
     def seeds(self) -> list[bytes]:
-        return [b'{"keypoints": [[[1, 2, 2], [3, 4, 1]]], "a": {"b": [1, null]}}', b'{"a": 1}']
+        return [
+            b'{"keypoints": [[[1, 2, 2], [3, 4, 1]]], "a": {"b": [1, null]}}',
+            b'{"a": 1}',
+        ]
 
     def mutate(self, rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
-        return mutate_bytes(rng, data, seeds, self.tokens) if rng.random() < 0.4 else mutate_json(rng, data)
+        return (
+            mutate_bytes(rng, data, seeds, self.tokens)
+            if rng.random() < 0.4
+            else mutate_json(rng, data)
+        )

@@ -24,7 +24,9 @@ _SAMPLES = 5
 
 def sample(number: int) -> dict[str, Any]:
     """One with every kind of field that a dict can have."""
-    pixels = np.random.default_rng(number).integers(0, 256, (8, 9 + number, 3), np.uint8)
+    pixels = np.random.default_rng(number).integers(
+        0, 256, (8, 9 + number, 3), np.uint8
+    )
     return {
         "image": encoded(Image.fromarray(pixels), "JPEG"),
         "label": ("ant", "bee")[number % 2],
@@ -52,7 +54,14 @@ class FolderTarget(Target):
     def __init__(self) -> None:
         folder = scratch_folder()
         samples = map(self.sample, range(_SAMPLES))
-        gpuload.pack(samples, folder / "set", workers=1, maxcount=3, shuffle=False, **self.packing)
+        gpuload.pack(
+            samples,
+            folder / "set",
+            workers=1,
+            maxcount=3,
+            shuffle=False,
+            **self.packing,
+        )
         self.folder = folder / "set" / "train"
 
     def seeds(self) -> list[bytes]:
@@ -71,8 +80,12 @@ class FolderTarget(Target):
 
     def read(self) -> None:
         dataset = gpuload.Dataset(self.folder)
-        order = EpochOrder(dataset.shard_sizes, seed=0, epoch=0, window=8, shuffle=False)
-        members = [name for name, field in dataset.fields.items() if name in ("mask", "tokens")]
+        order = EpochOrder(
+            dataset.shard_sizes, seed=0, epoch=0, window=8, shuffle=False
+        )
+        members = [
+            name for name, field in dataset.fields.items() if name in ("mask", "tokens")
+        ]
         reader = Reader(dataset, dataset.schema.names, members)
         batch = reader.read(order, 0, len(order))
         assert len(batch) == len(order)
@@ -100,10 +113,20 @@ class ManifestTarget(FolderTarget):
         self._opened += 1
         if self._opened % 8:  # takes ten times as long as the rest
             return
-        fields = [name for name in gpuload.Dataset(self.folder).fields if name not in ("image", "mask")]
+        fields = [
+            name
+            for name in gpuload.Dataset(self.folder).fields
+            if name not in ("image", "mask")
+        ]
         augment = gpuload.Augment(8)
         with gpuload.DaliIterator(
-            self.folder, 2, augment=augment, fields=fields, device="cpu", drop_last=False, output="numpy"
+            self.folder,
+            2,
+            augment=augment,
+            fields=fields,
+            device="cpu",
+            drop_last=False,
+            output="numpy",
         ) as loader:
             for _ in loader:
                 pass
@@ -124,7 +147,9 @@ def tell_index(folder: Path) -> None:
     """Puts the SHA-256s of the index that lies in a folder into its manifest."""
     path = folder / "manifest.json"
     found = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(found | index_digests(folder / "index.arrow")), encoding="utf-8")
+    path.write_text(
+        json.dumps(found | index_digests(folder / "index.arrow")), encoding="utf-8"
+    )
 
 
 class IndexTarget(FolderTarget):
@@ -134,13 +159,26 @@ class IndexTarget(FolderTarget):
     file = "index.arrow"
 
     def mutate(self, rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
-        return mutate_bytes(rng, data, seeds) if rng.random() < 0.6 else _other_value(rng, data)
+        return (
+            mutate_bytes(rng, data, seeds)
+            if rng.random() < 0.6
+            else _other_value(rng, data)
+        )
 
     def adapt(self) -> None:
         tell_index(self.folder)
 
 
-_TYPES = (pa.int8(), pa.uint64(), pa.float64(), pa.string(), pa.binary(), pa.list_(pa.int64()), pa.null(), pa.bool_())
+_TYPES = (
+    pa.int8(),
+    pa.uint64(),
+    pa.float64(),
+    pa.string(),
+    pa.binary(),
+    pa.list_(pa.int64()),
+    pa.null(),
+    pa.bool_(),
+)
 
 
 def _other_value(rng: Random, data: bytes) -> bytes:
@@ -159,7 +197,9 @@ def _other_value(rng: Random, data: bytes) -> bytes:
         values = [rng.choice(VALUES) for _ in values]
     row = rng.randrange(len(values))
     while True:
-        values[row] = random_value(rng, kind) if rng.random() < 0.8 else rng.choice(VALUES)
+        values[row] = (
+            random_value(rng, kind) if rng.random() < 0.8 else rng.choice(VALUES)
+        )
         try:
             changed = pa.array(values, kind)
             break
@@ -186,7 +226,20 @@ def random_value(rng: Random, kind: pa.DataType) -> Any:
     if pa.types.is_integer(kind):
         bits = kind.bit_width - pa.types.is_signed_integer(kind)
         low = -(1 << bits) if pa.types.is_signed_integer(kind) else 0
-        number = rng.choice((0, 1, -1, 512, 2**15, 2**31 - 1, 2**62, 2**63 - 1, -(2**63), rng.randrange(70_000)))
+        number = rng.choice(
+            (
+                0,
+                1,
+                -1,
+                512,
+                2**15,
+                2**31 - 1,
+                2**62,
+                2**63 - 1,
+                -(2**63),
+                rng.randrange(70_000),
+            )
+        )
         return min(max(number, low), (1 << bits) - 1)
     if pa.types.is_floating(kind):
         return rng.choice((float("nan"), float("inf"), -3e38, 0.0, rng.random()))
@@ -206,12 +259,20 @@ class StateTarget(FolderTarget):
     def __init__(self) -> None:
         super().__init__()
         self._loader = gpuload.DaliIterator(
-            self.folder, 2, augment=gpuload.Augment(8), fields=("index",), device="cpu", output="numpy"
+            self.folder,
+            2,
+            augment=gpuload.Augment(8),
+            fields=("index",),
+            device="cpu",
+            output="numpy",
         )
 
     def seeds(self) -> list[bytes]:
         state = self._loader.state_dict()
-        return [json.dumps({**state, "epoch": epoch, "samples": 2}).encode() for epoch in (0, 3)]
+        return [
+            json.dumps({**state, "epoch": epoch, "samples": 2}).encode()
+            for epoch in (0, 3)
+        ]
 
     def mutate(self, rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
         return mutate_json(rng, data)

@@ -8,7 +8,15 @@ from random import Random
 import numpy as np
 
 from fuzzing.mutate import mutate_bytes
-from fuzzing.pictures import JPEG_TOKENS, PNG_TOKENS, SIDE, encoded, picture, small_jpegs, small_pngs
+from fuzzing.pictures import (
+    JPEG_TOKENS,
+    PNG_TOKENS,
+    SIDE,
+    encoded,
+    picture,
+    small_jpegs,
+    small_pngs,
+)
 from fuzzing.target import Target
 from gpuload.decode.interface import Stored
 from gpuload.decode.native.images import ImageDecoder
@@ -47,7 +55,11 @@ class HeaderTarget(Target):
     memory = 256 << 20
 
     def seeds(self) -> list[bytes]:
-        return [*small_jpegs(), *small_pngs(), *(b"Exif\0\0" + data for data in _exifs())]
+        return [
+            *small_jpegs(),
+            *small_pngs(),
+            *(b"Exif\0\0" + data for data in _exifs()),
+        ]
 
     mutate = staticmethod(_mutate_image)  # type: ignore[assignment]
 
@@ -57,7 +69,11 @@ class HeaderTarget(Target):
             assert 0 <= header.width < 1 << 32 and 0 <= header.height < 1 << 32
         elif data.startswith(jpeg.START):
             found = jpeg.read_header(data)
-            assert 0 <= found.width < 1 << 16 and 0 <= found.height < 1 << 16 and 0 <= found.orientation <= 8
+            assert (
+                0 <= found.width < 1 << 16
+                and 0 <= found.height < 1 << 16
+                and 0 <= found.orientation <= 8
+            )
         assert 0 <= jpeg.exif_orientation(data) <= 8
 
 
@@ -65,7 +81,12 @@ def _exifs() -> list[bytes]:
     found = []
     for order in "<>":
         entries = struct.pack(f"{order}HHIHHHHII", 0x0112, 3, 1, 6, 0, 0x0100, 4, 1, 40)
-        found.append((b"II" if order == "<" else b"MM") + struct.pack(f"{order}HIH", 42, 8, 2) + entries + bytes(4))
+        found.append(
+            (b"II" if order == "<" else b"MM")
+            + struct.pack(f"{order}HIH", 42, 8, 2)
+            + entries
+            + bytes(4)
+        )
     return found
 
 
@@ -91,9 +112,26 @@ class PackedImageTarget(Target):
 
     def seeds(self) -> list[bytes]:
         image = picture()
-        others = ["GIF", "BMP", "TIFF", "WEBP", "PPM", "TGA", "ICO", "PCX", "JPEG2000", "SGI", "MPO", "DDS", "AVIF"]
+        others = [
+            "GIF",
+            "BMP",
+            "TIFF",
+            "WEBP",
+            "PPM",
+            "TGA",
+            "ICO",
+            "PCX",
+            "JPEG2000",
+            "SGI",
+            "MPO",
+            "DDS",
+            "AVIF",
+        ]
         files = [encoded(image, kind) for kind in others]
-        files += [encoded(image, "TIFF", compression=kind) for kind in ("tiff_lzw", "jpeg", "tiff_deflate")]
+        files += [
+            encoded(image, "TIFF", compression=kind)
+            for kind in ("tiff_lzw", "jpeg", "tiff_deflate")
+        ]
         return [*small_jpegs(), *small_pngs(), *files]
 
     mutate = staticmethod(_mutate_image)  # type: ignore[assignment]
@@ -122,13 +160,22 @@ class LoadedImageTarget(PackedImageTarget):
         heights, widths = np.array([height], np.int64), np.array([width], np.int64)
         one = np.zeros(1, np.int64)
         spans = np.array([[file.ctypes.data, len(file)]], np.int64)
-        batch = EncodedBatch(one, [file], spans, np.zeros(1, bool), widths, heights, {}, {})  # type: ignore[arg-type]
-        plan = DecodePlan(batch, np.array([[0, 0, height, width]], np.int64), np.ones(1, np.int64))
+        batch = EncodedBatch(
+            one, [file], spans, np.zeros(1, bool), widths, heights, {}, {}
+        )  # type: ignore[arg-type]
+        plan = DecodePlan(
+            batch, np.array([[0, 0, height, width]], np.int64), np.ones(1, np.int64)
+        )
         owners, broken = self._decoders[len(data) % 2].decode(plan, 0)
         if broken:
             raise UndecodableError
         address, rows, columns, stride, *_ = plan.pictures[0].tolist()
-        assert address and stride >= 3 * columns and rows * columns <= MAX_PIXELS and len(owners) <= 1
+        assert (
+            address
+            and stride >= 3 * columns
+            and rows * columns <= MAX_PIXELS
+            and len(owners) <= 1
+        )
 
 
 def _told_size(data: bytes) -> tuple[int, int]:

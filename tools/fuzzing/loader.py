@@ -30,8 +30,15 @@ _FIELDS = (
     "key",
 )
 # One view whose crops may hide a wrong size, two that share the decoded image, and one that is padded.
-_VIEWS = [Augment(12, dtype="uint8", crop=crop, vertical_flip=0.5) for crop in ("random", "none")]
-_AUGMENTS: dict[str, Any] = {"one": _VIEWS[0], "two": _VIEWS, "padded": Augment(30, crop="pad_or_crop", flip=0.5)}
+_VIEWS = [
+    Augment(12, dtype="uint8", crop=crop, vertical_flip=0.5)
+    for crop in ("random", "none")
+]
+_AUGMENTS: dict[str, Any] = {
+    "one": _VIEWS[0],
+    "two": _VIEWS,
+    "padded": Augment(30, crop="pad_or_crop", flip=0.5),
+}
 
 
 class LoaderTarget(FolderTarget):
@@ -47,14 +54,18 @@ class LoaderTarget(FolderTarget):
         self._index = (self.folder / "index.arrow").read_bytes()
         table = pa.ipc.open_file(self._index).read_all()
         self._schema, self._told = table.schema, table.to_pydict()
-        self._options = [(augment, masks) for augment in _AUGMENTS for masks in (True, False)]
+        self._options = [
+            (augment, masks) for augment in _AUGMENTS for masks in (True, False)
+        ]
         self._expected = [self._read(*options) for options in self._options]
 
     def seeds(self) -> list[bytes]:
         return [json.dumps(["width", 1, self._told["width"][1], 0]).encode()]
 
     def mutate(self, rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
-        name = rng.choice([name for name in self._schema.names if name.startswith(self.columns)])
+        name = rng.choice(
+            [name for name in self._schema.names if name.startswith(self.columns)]
+        )
         row = rng.randrange(len(self._told[name]))
         value, kind = self._told[name][row], self._schema.field(name).type
         if pa.types.is_integer(kind) and rng.random() < 0.5:
@@ -63,7 +74,9 @@ class LoaderTarget(FolderTarget):
             value = mutate_json(rng, value.encode()).decode()
         else:
             value = random_value(rng, kind)
-        return json.dumps([name, row, value, rng.randrange(len(self._options))]).encode()
+        return json.dumps(
+            [name, row, value, rng.randrange(len(self._options))]
+        ).encode()
 
     def run(self, data: bytes) -> None:
         name, row, value, options = json.loads(data)
@@ -71,13 +84,24 @@ class LoaderTarget(FolderTarget):
         found = self._read(*self._options[options])
         expected = self._expected[options]
         assert len(found) == len(expected)
-        assert all(a == b for n, (a, b) in enumerate(zip(found, expected, strict=True)) if n != row)
+        assert all(
+            a == b
+            for n, (a, b) in enumerate(zip(found, expected, strict=True))
+            if n != row
+        )
 
     def _read(self, augment: str, with_masks: bool) -> list[list[Any]]:
         """For each sample in stored order, its fields."""
         packed = gpuload.Dataset(self.folder).fields
-        names = {field: field if isinstance(field, str) else field.name for field in (*_FIELDS, self.boxes)}
-        fields = [field for field, name in names.items() if name in packed or name in ("index", "key")]
+        names = {
+            field: field if isinstance(field, str) else field.name
+            for field in (*_FIELDS, self.boxes)
+        }
+        fields = [
+            field
+            for field, name in names.items()
+            if name in packed or name in ("index", "key")
+        ]
         loader = gpuload.DaliIterator(
             self.folder,
             4,
@@ -91,7 +115,11 @@ class LoaderTarget(FolderTarget):
             output="numpy",
         )
         with loader:
-            return [list(sample) for batch in loader for sample in zip(*map(_rows_of, batch), strict=True)]
+            return [
+                list(sample)
+                for batch in loader
+                for sample in zip(*map(_rows_of, batch), strict=True)
+            ]
 
 
 class DaliLoaderTarget(LoaderTarget):
@@ -119,7 +147,10 @@ class InstancesTarget(LoaderTarget):
     @staticmethod
     def sample(number: int) -> dict[str, Any]:
         runs = {"size": [8, 9 + number], "counts": [9, 9, 54 + 8 * number]}
-        return {**sample(number), "boxes_masks": [[[0, 0, 5, 0, 5, 6]], runs][: number % 3]}
+        return {
+            **sample(number),
+            "boxes_masks": [[[0, 0, 5, 0, 5, 6]], runs][: number % 3],
+        }
 
 
 def write_value(folder: Path, pristine: bytes, name: str, row: int, value: Any) -> None:
@@ -134,7 +165,9 @@ def write_value(folder: Path, pristine: bytes, name: str, row: int, value: Any) 
                 column[row] = value
                 place = batch.schema.get_field_index(name)
                 batch = batch.set_column(
-                    place, batch.schema.field(place), pa.array(column, batch.schema.field(name).type)
+                    place,
+                    batch.schema.field(place),
+                    pa.array(column, batch.schema.field(name).type),
                 )
             row -= batch.num_rows
             writer.write_batch(batch)
@@ -147,9 +180,14 @@ def _rows_of(field: Any) -> list[Any]:
         return [_plain(value) for value in field]
     if isinstance(field, np.ndarray):
         return [(row.shape, row.tobytes()) for row in field]
-    if hasattr(field, "_fields"):  # padded, to the longest of the batch, in which the changed sample may be
+    if hasattr(
+        field, "_fields"
+    ):  # padded, to the longest of the batch, in which the changed sample may be
         *padded, lengths = field
-        return [[array[row, :length].tolist() for array in padded] for row, length in enumerate(lengths)]
+        return [
+            [array[row, :length].tolist() for array in padded]
+            for row, length in enumerate(lengths)
+        ]
     return list(zip(*map(_rows_of, field), strict=True))  # of several views
 
 

@@ -17,14 +17,20 @@ from random import Random
 from fuzzing.registry import TARGETS
 from fuzzing.target import Target
 
-_CORPUS = Path(__file__).resolve().parent.parent.parent / "tests" / "corpus"  # inputs that were findings once
-CURRENT_BYTES = 16 << 20  # the input that is being read, kept where it outlives this process
+_CORPUS = (
+    Path(__file__).resolve().parent.parent.parent / "tests" / "corpus"
+)  # inputs that were findings once
+CURRENT_BYTES = (
+    16 << 20
+)  # the input that is being read, kept where it outlives this process
 
 
 def main(names: str, seed: int, count: int, seconds: float, folder: Path) -> None:
     """Fuzzes targets, whose names are joined by commas, and writes the sums of their counts to `folder`."""
     warnings.simplefilter("ignore")
-    warnings.simplefilter("error", RuntimeWarning)  # such as NaN that is cast to a whole number
+    warnings.simplefilter(
+        "error", RuntimeWarning
+    )  # such as NaN that is cast to a whole number
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with (folder / "current").open("r+b") as file:
         current = mmap.mmap(file.fileno(), CURRENT_BYTES)
@@ -33,7 +39,15 @@ def main(names: str, seed: int, count: int, seconds: float, folder: Path) -> Non
     for name in each:
         resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
         target: Target = resolve_name(TARGETS.get(name, name))()
-        counts = _fuzz(target, seed, count // len(each), seconds / len(each), current, folder, counts)
+        counts = _fuzz(
+            target,
+            seed,
+            count // len(each),
+            seconds / len(each),
+            current,
+            folder,
+            counts,
+        )
     (folder / "counts").write_text(json.dumps(counts))
     (folder / "ended").touch()
 
@@ -49,11 +63,19 @@ def _fuzz(
 ) -> dict[str, int]:
     """The counts, with those of this target added."""
     before, ends = counts["inputs"], time.monotonic() + seconds
-    known = sorted((_CORPUS / target.name).glob("*")) if (_CORPUS / target.name).is_dir() else []
+    known = (
+        sorted((_CORPUS / target.name).glob("*"))
+        if (_CORPUS / target.name).is_dir()
+        else []
+    )
     seeds = target.seeds()
-    resource.setrlimit(resource.RLIMIT_AS, (_address_space() + target.memory, resource.RLIM_INFINITY))
+    resource.setrlimit(
+        resource.RLIMIT_AS, (_address_space() + target.memory, resource.RLIM_INFINITY)
+    )
     refused = sum(_read(target, data, current, folder) == "refused" for data in seeds)
-    print(f"{target.name}: {refused} of {len(seeds)} seeds are refused", file=sys.stderr)
+    print(
+        f"{target.name}: {refused} of {len(seeds)} seeds are refused", file=sys.stderr
+    )
     if target.processes:
         counts, seed = _survive({"contained": 0, **counts}, seed, folder)
     for path in known:
@@ -75,7 +97,9 @@ def _read(target: Target, data: bytes, current: mmap.mmap, folder: Path) -> str:
     return _outcome(target, data, folder)
 
 
-def _survive(counts: dict[str, int], seed: int, folder: Path) -> tuple[dict[str, int], int]:
+def _survive(
+    counts: dict[str, int], seed: int, folder: Path
+) -> tuple[dict[str, int], int]:
     """Forks processes that may die, each with a seed of its own; returns in these, and ends with the last one."""
     while True:
         child = os.fork()
@@ -99,10 +123,19 @@ def _outcome(target: Target, data: bytes, folder: Path) -> str:
     try:
         target.run(data)
     except target.refusals as error:
-        return "refused" if "\n" not in str(error) else _found(folder, data, "a message of several lines", error)
+        return (
+            "refused"
+            if "\n" not in str(error)
+            else _found(folder, data, "a message of several lines", error)
+        )
     except BaseException as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        return _found(folder, data, f"{type(error).__name__} in {Path(frame.filename).name}:{frame.name}", error)
+        return _found(
+            folder,
+            data,
+            f"{type(error).__name__} in {Path(frame.filename).name}:{frame.name}",
+            error,
+        )
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -115,7 +148,9 @@ def _found(folder: Path, data: bytes, title: str, error: BaseException) -> str:
     if not path.exists():
         path.write_bytes(data)
         text = "".join(traceback.format_exception(error))
-        path.with_suffix(".json").write_text(json.dumps({"title": title, "trace": text[-4000:], "times": 0}))
+        path.with_suffix(".json").write_text(
+            json.dumps({"title": title, "trace": text[-4000:], "times": 0})
+        )
     found = json.loads(path.with_suffix(".json").read_text())
     found["times"] += 1
     path.with_suffix(".json").write_text(json.dumps(found))
@@ -127,4 +162,10 @@ def _address_space() -> int:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), Path(sys.argv[5]))
+    main(
+        sys.argv[1],
+        int(sys.argv[2]),
+        int(sys.argv[3]),
+        float(sys.argv[4]),
+        Path(sys.argv[5]),
+    )

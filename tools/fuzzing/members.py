@@ -31,7 +31,12 @@ def small_tars() -> tuple[bytes, ...]:
         with tarfile.open(fileobj=file, mode="w", format=form) as archive:
             for number in range(2):
                 folder = "d" * (90 if number else 1)
-                for extension, data in (("jpg", jpg), ("cls", b"3"), ("txt", b"text"), ("json", b'{"a": 1}')):
+                for extension, data in (
+                    ("jpg", jpg),
+                    ("cls", b"3"),
+                    ("txt", b"text"),
+                    ("json", b'{"a": 1}'),
+                ):
                     info = tarfile.TarInfo(f"{folder}/{folder}{number}.{extension}")
                     info.size = len(data)
                     archive.addfile(info, io.BytesIO(data))
@@ -58,12 +63,20 @@ def mutate_tar(rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
     if rng.random() < 0.2:
         return mutate_bytes(rng, data, seeds, _TAR_TOKENS)
     blocks = bytearray(data)
-    heads = [at for at in range(0, len(data), 512) if data[at + 257 : at + 262] == b"ustar"]
+    heads = [
+        at for at in range(0, len(data), 512) if data[at + 257 : at + 262] == b"ustar"
+    ]
     for at in rng.sample(heads, min(len(heads), rng.choice((1, 1, 2)))):
-        if rng.random() < 0.3:  # what follows: the records of an extended header, or a member
-            block = mutate_bytes(rng, bytes(blocks[at + 512 : at + 1024]), seeds, _TAR_TOKENS)
+        if (
+            rng.random() < 0.3
+        ):  # what follows: the records of an extended header, or a member
+            block = mutate_bytes(
+                rng, bytes(blocks[at + 512 : at + 1024]), seeds, _TAR_TOKENS
+            )
             blocks[at + 512 : at + 1024] = block[:512].ljust(512, b"\0")
-        head = mutate_bytes(rng, bytes(blocks[at : at + 512]), seeds, _TAR_TOKENS)[:512].ljust(512, b"\0")
+        head = mutate_bytes(rng, bytes(blocks[at : at + 512]), seeds, _TAR_TOKENS)[
+            :512
+        ].ljust(512, b"\0")
         if rng.random() < 0.9:
             total = sum(head[:148]) + sum(head[156:]) + 8 * 32
             head = head[:148] + b"%06o\0 " % total + head[156:]
@@ -96,7 +109,11 @@ class TarTarget(OfTars):
         try:
             for _, members in group_members(read_members(path)):
                 for member in members:
-                    assert member.offset >= 0 and member.size >= 0 and member.offset + member.size <= len(data)
+                    assert (
+                        member.offset >= 0
+                        and member.size >= 0
+                        and member.offset + member.size <= len(data)
+                    )
             index_shards([str(path)], out=out)
             gpuload.Dataset(out)
         finally:
@@ -113,10 +130,19 @@ class TarHeaderTarget(OfTars):
         self._whole = []
         for data in small_tars():
             self._path.write_bytes(data)
-            self._whole.append([(m.name, data[m.offset : m.offset + m.size]) for m in read_members(self._path)])
+            self._whole.append(
+                [
+                    (m.name, data[m.offset : m.offset + m.size])
+                    for m in read_members(self._path)
+                ]
+            )
 
     def mutate(self, rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
-        heads = [at for at in range(0, len(data), 512) if data[at + 257 : at + 262] == b"ustar"]
+        heads = [
+            at
+            for at in range(0, len(data), 512)
+            if data[at + 257 : at + 262] == b"ustar"
+        ]
         for at in rng.sample(heads, rng.choice((1, 1, 2))):
             block = bytearray(data[at : at + 512])
             how = rng.choice(("flip", "flip", "zero", "garbage", "cut", "join"))
@@ -134,7 +160,10 @@ class TarHeaderTarget(OfTars):
     def run(self, data: bytes) -> None:
         self._path.write_bytes(data)
         damage: list[Damage] = []
-        found = [(m.name, data[m.offset : m.offset + m.size]) for m in read_members(self._path, damage=damage)]
+        found = [
+            (m.name, data[m.offset : m.offset + m.size])
+            for m in read_members(self._path, damage=damage)
+        ]
         assert set(found) <= {member for members in self._whole for member in members}
         if not damage:
             assert found in self._whole
@@ -143,8 +172,15 @@ class TarHeaderTarget(OfTars):
 
 
 def small_npys() -> list[bytes]:
-    arrays = [np.arange(6, dtype=kind).reshape(2, 3) for kind in ("u1", "<f4", ">i8", "<c16")]
-    arrays += [np.array(["a", "bc"]), np.zeros((0, 3)), np.float64(3), np.zeros(3, [("a", "<i4"), ("b", "u1")])]
+    arrays = [
+        np.arange(6, dtype=kind).reshape(2, 3) for kind in ("u1", "<f4", ">i8", "<c16")
+    ]
+    arrays += [
+        np.array(["a", "bc"]),
+        np.zeros((0, 3)),
+        np.float64(3),
+        np.zeros(3, [("a", "<i4"), ("b", "u1")]),
+    ]
     found = []
     for array in arrays:
         file = io.BytesIO()
@@ -189,7 +225,9 @@ def mutate_npy(rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
     length = len(changed) if rng.random() < 0.8 else rng.randrange(1 << 16)
     if rng.random() < 0.2:
         return mutate_bytes(rng, data, seeds, _NPY_TOKENS)
-    version = data[:8] if rng.random() < 0.8 else data[:6] + bytes([rng.randrange(5), 0])
+    version = (
+        data[:8] if rng.random() < 0.8 else data[:6] + bytes([rng.randrange(5), 0])
+    )
     size = struct.pack("<H" if version[6] == 1 else "<I", length % (1 << 16))
     return version + size + changed + data[head:]
 

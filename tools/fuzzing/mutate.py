@@ -6,7 +6,24 @@ from copy import deepcopy
 from random import Random
 from typing import Any
 
-_INTEGERS = (0, 1, -1, 2, 7, 127, 128, 255, 256, 2**15, 2**16 - 1, 2**31 - 1, -(2**31), 2**32 - 1, 2**62, 2**63 - 1)
+_INTEGERS = (
+    0,
+    1,
+    -1,
+    2,
+    7,
+    127,
+    128,
+    255,
+    256,
+    2**15,
+    2**16 - 1,
+    2**31 - 1,
+    -(2**31),
+    2**32 - 1,
+    2**62,
+    2**63 - 1,
+)
 # What parsers mistake: other types, numbers that are none, names that lead elsewhere, texts that no encoding has.
 VALUES: tuple[Any, ...] = (
     None,
@@ -38,7 +55,9 @@ VALUES: tuple[Any, ...] = (
 )
 
 
-def mutate_bytes(rng: Random, data: bytes, others: Sequence[bytes], tokens: Sequence[bytes] = ()) -> bytes:
+def mutate_bytes(
+    rng: Random, data: bytes, others: Sequence[bytes], tokens: Sequence[bytes] = ()
+) -> bytes:
     """One to four mutations: bits, bytes, integers, cuts, copies, splices with another file, and tokens."""
     found = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
@@ -53,17 +72,23 @@ def mutate_bytes(rng: Random, data: bytes, others: Sequence[bytes], tokens: Sequ
             case 2:
                 size = rng.choice((1, 2, 4, 8))
                 number = rng.choice(_INTEGERS) + rng.randrange(-2, 3)
-                found[at : at + size] = (number % 256**size).to_bytes(size, rng.choice(("big", "little")))
+                found[at : at + size] = (number % 256**size).to_bytes(
+                    size, rng.choice(("big", "little"))
+                )
             case 3:
                 del found[at : at + rng.randrange(1, 20)]
             case 4:
                 found[at:at] = rng.randbytes(rng.randrange(1, 20))
             case 5:
-                found[at:at] = found[rng.randrange(len(found)) :][: rng.randrange(1, 200)]
+                found[at:at] = found[rng.randrange(len(found)) :][
+                    : rng.randrange(1, 200)
+                ]
             case 6:
                 other = rng.choice(others)
                 begin = rng.randrange(len(other) + 1)
-                found[at : at + rng.randrange(60)] = other[begin : begin + rng.randrange(1, 200)]
+                found[at : at + rng.randrange(60)] = other[
+                    begin : begin + rng.randrange(1, 200)
+                ]
             case 7:
                 if rng.random() < 0.3:
                     del found[at:]
@@ -82,7 +107,9 @@ def mutate_json(rng: Random, data: bytes) -> bytes:
         holder, key = rng.choice(places)
         match rng.randrange(6):
             case 0 | 1 | 2:
-                holder[key] = deepcopy(rng.choice(VALUES))  # a later change must not change the table
+                holder[key] = deepcopy(
+                    rng.choice(VALUES)
+                )  # a later change must not change the table
             case 3:
                 if holder is not tree:
                     del holder[key]

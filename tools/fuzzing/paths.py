@@ -68,8 +68,14 @@ class PathTarget(Target):
 
     def __init__(self) -> None:
         root = scratch_folder()
-        gpuload.pack(map(sample, range(5)), root / "packed", workers=1, maxcount=3, shuffle=False)
-        self.folder, self._outside, self._cache = root / "set", root / "outside", root / "cache"
+        gpuload.pack(
+            map(sample, range(5)), root / "packed", workers=1, maxcount=3, shuffle=False
+        )
+        self.folder, self._outside, self._cache = (
+            root / "set",
+            root / "outside",
+            root / "cache",
+        )
         shutil.copytree(root / "packed" / "train", self._outside)
         (self._outside / "victim").write_bytes(b"not to be touched")
         self._pristine = root / "packed" / "train"
@@ -83,15 +89,26 @@ class PathTarget(Target):
     def seeds(self) -> list[bytes]:
         packed = json.loads((self._pristine / "manifest.json").read_text())
         indexed = packed | {"packing": {"indexed": "shards packed by others"}}
-        return [json.dumps({"manifest": manifest, "cells": [], "at": 0}).encode() for manifest in (packed, indexed)]
+        return [
+            json.dumps({"manifest": manifest, "cells": [], "at": 0}).encode()
+            for manifest in (packed, indexed)
+        ]
 
     def mutate(self, rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
         found = json.loads(rng.choice(seeds))
         of_shards = rng.random() < 0.7  # the others are many
         tree = found["manifest"]["shards"] if of_shards else found["manifest"]
-        texts = [place for place in _places(tree) if isinstance(place[0][place[1]], str)]
-        for holder, key in texts if rng.random() < 0.1 else rng.sample(texts, rng.choice((0, 0, 1, 1, 2))):
-            holder[key] = rng.choice(_PATHS[: 8 if of_shards and rng.random() < 0.5 else None])
+        texts = [
+            place for place in _places(tree) if isinstance(place[0][place[1]], str)
+        ]
+        for holder, key in (
+            texts
+            if rng.random() < 0.1
+            else rng.sample(texts, rng.choice((0, 0, 1, 1, 2)))
+        ):
+            holder[key] = rng.choice(
+                _PATHS[: 8 if of_shards and rng.random() < 0.5 else None]
+            )
         found["cells"] = [rng.choice(_PATHS) for _ in range(rng.choice((0, 1, 4)))]
         return json.dumps({**found, "at": rng.randrange(3)}).encode()
 
@@ -107,14 +124,18 @@ class PathTarget(Target):
             self._watched = False
             for made in ("fetched", "cache"):
                 shutil.rmtree(self._outside.parent / made, ignore_errors=True)
-            assert _state(self._outside.parent, self._outside) == before, "something outside was changed"
+            assert _state(self._outside.parent, self._outside) == before, (
+                "something outside was changed"
+            )
             assert not self._seen, self._seen[0]
 
     def _read(self, at: int) -> None:
         url = f"http://127.0.0.1:{self._server.server_port}"
         if at == 2:
             fetch(url, self._outside.parent / "fetched")
-        dataset = gpuload.Dataset(self.folder if at == 0 else url, cache=None if at == 0 else self._cache)
+        dataset = gpuload.Dataset(
+            self.folder if at == 0 else url, cache=None if at == 0 else self._cache
+        )
         if any("://" in str(path) and at == 0 for path in dataset.shard_paths):
             return  # of an indexed set: they would be downloaded
         for number in (0, 4):
@@ -125,8 +146,12 @@ class PathTarget(Target):
         path = self._outside.parent / "cache.list"
         write_quarantine(path, [listed])
         try:
-            part = gpuload.Dataset(dataset.folder, None if at == 0 else self._cache, exclude=path)
-            gpuload.DaliIterator(part, 1, augment=gpuload.Augment(8), device="cpu").close()
+            part = gpuload.Dataset(
+                dataset.folder, None if at == 0 else self._cache, exclude=path
+            )
+            gpuload.DaliIterator(
+                part, 1, augment=gpuload.Augment(8), device="cpu"
+            ).close()
         finally:
             path.unlink()
 
@@ -138,8 +163,15 @@ class PathTarget(Target):
             for number in range(table.num_record_batches):
                 batch = table.get_batch(number)
                 for name, text in zip(_CELLS, cells, strict=False):
-                    at, column = batch.schema.get_field_index(name), batch.column(name).type
-                    batch = batch.set_column(at, batch.schema.field(at), pa.array([text] * len(batch), column))
+                    at, column = (
+                        batch.schema.get_field_index(name),
+                        batch.column(name).type,
+                    )
+                    batch = batch.set_column(
+                        at,
+                        batch.schema.field(at),
+                        pa.array([text] * len(batch), column),
+                    )
                 writer.write_batch(batch)
         with suppress(Exception):
             shards = tuple(ShardInfo(**shard) for shard in manifest["shards"])
@@ -150,8 +182,14 @@ class PathTarget(Target):
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
         if self._watched and event.startswith(_EVENTS):
             # Not by their text alone: a folder of the set may be named like a command with a path outside.
-            paths = [os.path.normpath(os.fsdecode(one)) for one in args if isinstance(one, str | bytes | os.PathLike)]
-            is_command = event.startswith(_COMMANDS) and ("touch" in repr(args) or str(self._outside) in repr(args))
+            paths = [
+                os.path.normpath(os.fsdecode(one))
+                for one in args
+                if isinstance(one, str | bytes | os.PathLike)
+            ]
+            is_command = event.startswith(_COMMANDS) and (
+                "touch" in repr(args) or str(self._outside) in repr(args)
+            )
             if is_command or any(path.startswith(str(self._outside)) for path in paths):
                 self._seen.append(f"{event} {args!r}"[:300])
 
@@ -171,5 +209,8 @@ def _places(tree: Any) -> list[tuple[Any, Any]]:
 
 
 def _state(parent: Path, folder: Path) -> Any:
-    files = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.iterdir()}
+    files = {
+        path.name: (path.stat().st_mtime_ns, path.read_bytes())
+        for path in folder.iterdir()
+    }
     return sorted(path.name for path in parent.iterdir() if path.name != "set"), files

@@ -31,14 +31,27 @@ def small_jpegs() -> list[bytes]:
         {"restart_marker_blocks": 2},
         {"restart_marker_rows": 1},
     ]
-    options += [{"restart_marker_rows": 1}, {"progressive": True}, {"exif": exif}, {"comment": b"a comment"}]
-    for number, (width, height) in enumerate([(1, 1), (9, 17), (40, 30), (70, 65), (16, 200)]):
+    options += [
+        {"restart_marker_rows": 1},
+        {"progressive": True},
+        {"exif": exif},
+        {"comment": b"a comment"},
+    ]
+    for number, (width, height) in enumerate(
+        [(1, 1), (9, 17), (40, 30), (70, 65), (16, 200)]
+    ):
         rough = rng.integers(0, 256, (3 + height // 9, 3 + width // 9, 3), np.uint8)
         image = Image.fromarray(rough).resize((width, height), Image.Resampling.BICUBIC)
         for subsampling in (0, 1, 2):
             for more in options[number % 2 :: 2]:
                 file = io.BytesIO()
-                image.save(file, "JPEG", quality=30 + 30 * subsampling, subsampling=subsampling, **more)
+                image.save(
+                    file,
+                    "JPEG",
+                    quality=30 + 30 * subsampling,
+                    subsampling=subsampling,
+                    **more,
+                )
                 files.append(file.getvalue())
         file = io.BytesIO()
         image.convert("L").save(file, "JPEG")
@@ -46,7 +59,9 @@ def small_jpegs() -> list[bytes]:
     return files
 
 
-PNG_TOKENS = (*b"IHDR PLTE IDAT IEND tRNS eXIf acTL fcTL tEXt zTXt iTXt iCCP gAMA XML:com.adobe.xmp".split(),)
+PNG_TOKENS = (
+    *b"IHDR PLTE IDAT IEND tRNS eXIf acTL fcTL tEXt zTXt iTXt iCCP gAMA XML:com.adobe.xmp".split(),
+)
 
 
 def picture() -> Image.Image:
@@ -64,6 +79,12 @@ def small_pngs() -> list[bytes]:
     image = picture()
     with_exif = Image.Exif()
     with_exif[0x0112] = 3
-    files = [encoded(image.convert(mode), "PNG") for mode in ("RGB", "L", "P", "RGBA", "LA", "1", "I;16")]
+    files = [
+        encoded(image.convert(mode), "PNG")
+        for mode in ("RGB", "L", "P", "RGBA", "LA", "1", "I;16")
+    ]
     files.append(encoded(image, "PNG", exif=with_exif))
-    return [*files, encoded(image, "PNG", save_all=True, append_images=[image.rotate(90)])]
+    return [
+        *files,
+        encoded(image, "PNG", save_all=True, append_images=[image.rotate(90)]),
+    ]

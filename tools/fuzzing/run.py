@@ -18,7 +18,9 @@ _MOST_DEATHS = 20
 _TIMES = {-signal.SIGPROF: "too much processor time", -signal.SIGALRM: "too much time"}
 
 
-def fuzz(name: str, seed: int, count: int, seconds: float, findings: Path) -> dict[str, Any]:
+def fuzz(
+    name: str, seed: int, count: int, seconds: float, findings: Path
+) -> dict[str, Any]:
     """Counts, and the findings of a target: inputs that ended the process or gave an exception of another kind.
 
     count, seconds: whichever is reached first. findings: the folder in which such inputs are saved.
@@ -27,38 +29,76 @@ def fuzz(name: str, seed: int, count: int, seconds: float, findings: Path) -> di
     found: dict[str, Any] = {}
     begun = time.monotonic()
     deaths = 0
-    while total["inputs"] < count and time.monotonic() - begun < seconds and len(found) < _MOST_DEATHS:
+    while (
+        total["inputs"] < count
+        and time.monotonic() - begun < seconds
+        and len(found) < _MOST_DEATHS
+    ):
         with tempfile.TemporaryDirectory(dir=_scratch()) as scratch:
             folder = Path(scratch)
             with (folder / "current").open("wb") as file:
                 file.truncate(CURRENT_BYTES)
-            left = str(count - total["inputs"]), str(seconds - (time.monotonic() - begun))
-            command = [sys.executable, "-m", "fuzzing.loop", name, str(seed + deaths), *left, scratch]
-            paths = os.pathsep.join([str(_TOOLS), str(_TOOLS.parent), os.environ.get("PYTHONPATH", "")])
+            left = (
+                str(count - total["inputs"]),
+                str(seconds - (time.monotonic() - begun)),
+            )
+            command = [
+                sys.executable,
+                "-m",
+                "fuzzing.loop",
+                name,
+                str(seed + deaths),
+                *left,
+                scratch,
+            ]
+            paths = os.pathsep.join(
+                [str(_TOOLS), str(_TOOLS.parent), os.environ.get("PYTHONPATH", "")]
+            )
             run = subprocess.run(
-                command, env={**os.environ, "PYTHONPATH": paths, "TMPDIR": scratch}, capture_output=True, text=True
+                command,
+                env={**os.environ, "PYTHONPATH": paths, "TMPDIR": scratch},
+                capture_output=True,
+                text=True,
             )
             if run.stderr.strip() and not deaths:
                 print(run.stderr.strip()[-2000:], file=sys.stderr)
-            counts = json.loads((folder / "counts").read_text()) if (folder / "counts").exists() else {}
+            counts = (
+                json.loads((folder / "counts").read_text())
+                if (folder / "counts").exists()
+                else {}
+            )
             for key, number in counts.items():
                 total[key] = total.get(key, 0) + number
             for about in sorted(folder.glob("*.json")):
                 one = json.loads(about.read_text())
                 known = found.setdefault(one["title"], {**one, "times": 0, "input": ""})
                 known["times"] += one["times"]
-                known["input"] = known["input"] or _save(findings / name, about.with_suffix(""))
+                known["input"] = known["input"] or _save(
+                    findings / name, about.with_suffix("")
+                )
             if run.returncode == 1:
                 raise RuntimeError(f"the fuzzer itself failed:\n{run.stderr}")
             if not (folder / "ended").exists():
                 deaths += 1
                 total["inputs"] += 1
                 title = _death(run.returncode)
-                known = found.setdefault(title, {"title": title, "trace": run.stderr[-2000:], "times": 0, "input": ""})
+                known = found.setdefault(
+                    title,
+                    {
+                        "title": title,
+                        "trace": run.stderr[-2000:],
+                        "times": 0,
+                        "input": "",
+                    },
+                )
                 known["times"] += 1
                 current = (folder / "current").read_bytes()
-                (folder / "input").write_bytes(current[8:][: int.from_bytes(current[:8], "little")])
-                known["input"] = known["input"] or _save(findings / name, folder / "input")
+                (folder / "input").write_bytes(
+                    current[8:][: int.from_bytes(current[:8], "little")]
+                )
+                known["input"] = known["input"] or _save(
+                    findings / name, folder / "input"
+                )
     return {
         **total,
         "seconds": round(time.monotonic() - begun, 1),
@@ -67,7 +107,10 @@ def fuzz(name: str, seed: int, count: int, seconds: float, findings: Path) -> di
 
 
 def _death(code: int) -> str:
-    return _TIMES.get(code) or f"the process ended ({signal.Signals(-code).name if code < 0 else f'exit code {code}'})"
+    return (
+        _TIMES.get(code)
+        or f"the process ended ({signal.Signals(-code).name if code < 0 else f'exit code {code}'})"
+    )
 
 
 def _save(folder: Path, path: Path) -> str:

@@ -60,14 +60,20 @@ class SourceTarget(Target):
         source.prepare(scratch)
         listing = source.list_samples()
         table = listing.samples.slice(0, 20)
-        columns = [table.column(field.name).to_pylist() for field in listing.fields if field.kind in ("mask", "array")]
+        columns = [
+            table.column(field.name).to_pylist()
+            for field in listing.fields
+            if field.kind in ("mask", "array")
+        ]
         for of_sample in zip(addresses(table).to_pylist(), *columns, strict=True):
             with suppress(OSError):  # which the packer reports for the sample
                 for address in of_sample:
                     source.read(address)
 
     def _outside(self) -> list[str]:
-        return sorted(name for name in os.listdir(self.folder.parent) if name in ("x", "passwd"))
+        return sorted(
+            name for name in os.listdir(self.folder.parent) if name in ("x", "passwd")
+        )
 
 
 class ZipTarget(SourceTarget):
@@ -76,8 +82,22 @@ class ZipTarget(SourceTarget):
     name = "zip"
     file = "photos.zip"
     tokens = (
-        *(signature.encode("latin-1") for signature in ("PK\3\4", "PK\1\2", "PK\5\6", "PK\6\6", "PK\6\7")),
-        *(name.encode() for name in ("../x", "/etc/passwd", "C:\\x", "..\\x", "\0", "a/" * 100, "x" * 300)),
+        *(
+            signature.encode("latin-1")
+            for signature in ("PK\3\4", "PK\1\2", "PK\5\6", "PK\6\6", "PK\6\7")
+        ),
+        *(
+            name.encode()
+            for name in (
+                "../x",
+                "/etc/passwd",
+                "C:\\x",
+                "..\\x",
+                "\0",
+                "a/" * 100,
+                "x" * 300,
+            )
+        ),
         b"\xff\xff\xff\xff",
         b"\1\0\x08\0",
     )
@@ -86,7 +106,10 @@ class ZipTarget(SourceTarget):
         jpg = encoded(Image.new("RGB", (9, 8)), "JPEG")
         found = []
         for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            for names in (["ant/1.jpg", "bee/2.jpg"], ["top/ant/1.jpg", "top/ant/2.jpg", "top/bee/é.jpg"]):
+            for names in (
+                ["ant/1.jpg", "bee/2.jpg"],
+                ["top/ant/1.jpg", "top/ant/2.jpg", "top/bee/é.jpg"],
+            ):
                 file = io.BytesIO()
                 with zipfile.ZipFile(file, "w", method) as archive:
                     for name in names:
@@ -112,7 +135,11 @@ class NpySourceTarget(SourceTarget):
 
     def seeds(self) -> list[bytes]:
         found = []
-        for array in (np.zeros((3, 5, 4, 3), np.uint8), np.zeros((3, 5, 4)), np.zeros((2, 3, 4, 5), np.float32)):
+        for array in (
+            np.zeros((3, 5, 4, 3), np.uint8),
+            np.zeros((3, 5, 4)),
+            np.zeros((2, 3, 4, 5), np.float32),
+        ):
             file = io.BytesIO()
             np.save(file, array)
             found.append(file.getvalue())
@@ -134,6 +161,11 @@ class NpzTarget(SourceTarget):
         found = []
         for save in (np.savez, np.savez_compressed):
             file = io.BytesIO()
-            save(file, images=np.zeros((3, 5, 4, 3), np.uint8), labels=np.arange(3), names=np.array(["a", "b", "c"]))
+            save(
+                file,
+                images=np.zeros((3, 5, 4, 3), np.uint8),
+                labels=np.arange(3),
+                names=np.array(["a", "b", "c"]),
+            )
             found.append(file.getvalue())
         return found

@@ -23,7 +23,11 @@ from gpuload.sources import Source, open_source
 def _map(number: int) -> dict[str, Any]:
     jpg = encoded(Image.new("RGB", (9, 8)), "JPEG")
     array = {"type": 2, "dtype": "uint8", "shape": [4, 3, 3], "data": bytes(36)}
-    return {"image": msgpack.packb(array) if number else jpg, "label": number, "name": {"type": 1, "data": b"x"}}
+    return {
+        "image": msgpack.packb(array) if number else jpg,
+        "label": number,
+        "name": {"type": 1, "data": b"x"},
+    }
 
 
 class LmdbValueTarget(SourceTarget):
@@ -32,7 +36,23 @@ class LmdbValueTarget(SourceTarget):
     name = "lmdb-values"
     file = "value"
     tokens = (
-        *map(msgpack.packb, (None, True, "", [], {}, [[]], -0.0, float("nan"), 2**64 - 1, -(2**63), "../x", b"x")),
+        *map(
+            msgpack.packb,
+            (
+                None,
+                True,
+                "",
+                [],
+                {},
+                [[]],
+                -0.0,
+                float("nan"),
+                2**64 - 1,
+                -(2**63),
+                "../x",
+                b"x",
+            ),
+        ),
         b"O",
         b"|O8",
         b"M8[D]",
@@ -50,13 +70,20 @@ class LmdbValueTarget(SourceTarget):
         self._store = self.folder / "store.lmdb"
 
     def open(self, path: Path) -> Source:
-        with lmdb.open(str(self._store), map_size=1 << 24) as store, store.begin(write=True) as transaction:
+        with (
+            lmdb.open(str(self._store), map_size=1 << 24) as store,
+            store.begin(write=True) as transaction,
+        ):
             transaction.put(b"0", path.read_bytes() or b"x")
         return open_source(self._store)
 
     def seeds(self) -> list[bytes]:
         maps: list[dict[str, Any]] = [_map(0), _map(1), {"x": _map(1)["image"], "y": 3}]
-        return [*(msgpack.packb(one) for one in maps), small_jpegs()[0], b"\x80\x04K\x01."]
+        return [
+            *(msgpack.packb(one) for one in maps),
+            small_jpegs()[0],
+            b"\x80\x04K\x01.",
+        ]
 
 
 class LmdbTarget(SourceTarget):
@@ -68,7 +95,10 @@ class LmdbTarget(SourceTarget):
 
     def seeds(self) -> list[bytes]:
         folder = self.folder / "seed.lmdb"
-        with lmdb.open(str(folder), map_size=1 << 20) as store, store.begin(write=True) as transaction:
+        with (
+            lmdb.open(str(folder), map_size=1 << 20) as store,
+            store.begin(write=True) as transaction,
+        ):
             for number in range(30):
                 transaction.put(str(number).encode(), msgpack.packb(_map(number % 2)))
         data = (folder / "data.mdb").read_bytes()
@@ -81,7 +111,16 @@ class Hdf5Target(SourceTarget):
     name = "hdf5"
     file = "images.h5"
     processes = True
-    tokens = (b"OHDR", b"TREE", b"SNOD", b"HEAP", b"GCOL", b"FRHP", bytes(8), b"\xff" * 8)
+    tokens = (
+        b"OHDR",
+        b"TREE",
+        b"SNOD",
+        b"HEAP",
+        b"GCOL",
+        b"FRHP",
+        bytes(8),
+        b"\xff" * 8,
+    )
 
     def seeds(self) -> list[bytes]:
         import h5py
@@ -90,7 +129,12 @@ class Hdf5Target(SourceTarget):
         for number, version in enumerate(("earliest", "latest")):
             path = self.folder / f"seed-{version}.h5"
             with h5py.File(path, "w", libver=version) as file:
-                file.create_dataset("images", data=np.zeros((3, 4, 5, 3), np.uint8), chunks=(1, 4, 5, 3), compression=9)
+                file.create_dataset(
+                    "images",
+                    data=np.zeros((3, 4, 5, 3), np.uint8),
+                    chunks=(1, 4, 5, 3),
+                    compression=9,
+                )
                 file["labels"] = np.arange(3)
                 file["names"] = np.array([b"a", b"b", b"c"])
                 if number:
@@ -119,7 +163,10 @@ class ParquetTarget(SourceTarget):
         about = {"info": {"features": {"label": {"names": ["ant", "bee"]}}}}
         table = table.replace_schema_metadata({"huggingface": json.dumps(about)})
         found = []
-        for options in ({"compression": "snappy"}, {"compression": "none", "use_dictionary": False}):
+        for options in (
+            {"compression": "snappy"},
+            {"compression": "none", "use_dictionary": False},
+        ):
             sink = pa.BufferOutputStream()
             parquet.write_table(table, sink, **options)
             found.append(bytes(sink.getvalue()))
@@ -128,6 +175,8 @@ class ParquetTarget(SourceTarget):
     def mutate(self, rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
         if rng.random() < 0.5:
             return mutate_bytes(rng, data, seeds, self.tokens)
-        size = struct.unpack("<I", data[-8:-4])[0]  # of the footer, where the structure is
+        size = struct.unpack("<I", data[-8:-4])[
+            0
+        ]  # of the footer, where the structure is
         changed = mutate_bytes(rng, data[-8 - size : -8], seeds, self.tokens)
         return data[: -8 - size] + changed + struct.pack("<I", len(changed)) + b"PAR1"

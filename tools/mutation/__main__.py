@@ -27,7 +27,9 @@ class Session:
     def __init__(self, path: Path) -> None:
         self._path = path
         lines = path.read_text().splitlines() if path.exists() else ()
-        self.results: dict[str, dict[str, Any]] = {one["id"]: one for one in map(json.loads, lines)}
+        self.results: dict[str, dict[str, Any]] = {
+            one["id"]: one for one in map(json.loads, lines)
+        }
 
     def add(self, result: dict[str, Any]) -> None:
         self.results[result["id"]] = result
@@ -38,14 +40,18 @@ class Session:
 class Trial:
     """Runs tests in a copy of the repository, of which one module is changed on disk: other processes see it, too."""
 
-    def __init__(self, tree: Path, reach: Reach, most_s: float, first: list[str]) -> None:
+    def __init__(
+        self, tree: Path, reach: Reach, most_s: float, first: list[str]
+    ) -> None:
         self._tree, self._reach, self._most_s = tree, reach, most_s
         self._first = [reach.tests_of(first)] if first else []
         self._sound: set[str] = set()  # tests that pass without a change
 
     def __call__(self, mutant: Mutant, source: str) -> tuple[str, str]:
         """How it ended, and the test that noticed it. "unclear": what noticed it fails without the change, too."""
-        reaching = self._reach.rounds(mutant.module, mutant.line, mutant.last_line, self._most_s)
+        reaching = self._reach.rounds(
+            mutant.module, mutant.line, mutant.last_line, self._most_s
+        )
         for tests in [*self._first, *reaching]:
             self._write(mutant.module, mutant.apply(source))
             try:
@@ -53,7 +59,11 @@ class Trial:
             finally:
                 self._write(mutant.module, source)
             if outcome != "survived":
-                return (outcome if self._are_sound([noticed] if noticed else tests) else "unclear"), noticed
+                return (
+                    outcome
+                    if self._are_sound([noticed] if noticed else tests)
+                    else "unclear"
+                ), noticed
         return "survived", ""
 
     def _are_sound(self, tests: list[str]) -> bool:
@@ -67,7 +77,10 @@ class Trial:
     def _run(self, tests: list[str]) -> tuple[str, str]:
         note = self._tree / "noticed"
         note.unlink(missing_ok=True)
-        outcome = in_fork(lambda: run_tests(tests, self._reach.is_new, note), 30 + 5 * self._reach.seconds(tests))
+        outcome = in_fork(
+            lambda: run_tests(tests, self._reach.is_new, note),
+            30 + 5 * self._reach.seconds(tests),
+        )
         return outcome, note.read_text() if note.exists() else ""
 
     def _write(self, module: str, source: str) -> None:
@@ -78,8 +91,18 @@ class Trial:
 
 def copy_to(tree: Path) -> None:
     """Copies the files that git knows or would add."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    command = [
+        "git",
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+        "--deduplicate",
+    ]
+    listed = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     for name in filter(lambda name: (ROOT / name).is_file(), listed.split("\0")):
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, tree / name)
@@ -89,10 +112,17 @@ def copy_to(tree: Path) -> None:
 
 def chosen_modules(patterns: list[str]) -> list[str]:
     """Modules of gpuload by room ("order") or file ("order/epoch.py"), as paths from the top of the repository."""
-    every = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "gpuload").rglob("*.py")) if path.read_text()]
+    every = [
+        str(path.relative_to(ROOT))
+        for path in sorted((ROOT / "gpuload").rglob("*.py"))
+        if path.read_text()
+    ]
     if not patterns:
         return every
-    starts = tuple(f"gpuload/{one}" if one.endswith(".py") else f"gpuload/{one}/" for one in patterns)
+    starts = tuple(
+        f"gpuload/{one}" if one.endswith(".py") else f"gpuload/{one}/"
+        for one in patterns
+    )
     return [path for path in every if path.startswith(starts)]
 
 
@@ -103,65 +133,139 @@ def reasons() -> dict[tuple[str, str], str]:
         if line.startswith("## "):
             module = line[3:].strip()
         elif match := re.fullmatch(r"\| `` (.*) `` \| `` (.*) `` \| (.*) \|", line):
-            before, after, reason = (part.replace("\\|", "|") for part in match.groups())
+            before, after, reason = (
+                part.replace("\\|", "|") for part in match.groups()
+            )
             found[module, f"{before} → {after}"] = reason
     return found
 
 
 def summary(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Counts by room and module, and the survivors."""
-    known, modules, rooms, survivors = reasons(), dict[str, Any](), dict[str, Any](), list[dict[str, Any]]()
+    known, modules, rooms, survivors = (
+        reasons(),
+        dict[str, Any](),
+        dict[str, Any](),
+        list[dict[str, Any]](),
+    )
     for path in chosen_modules([]):
         mutants = find_mutants(path, (ROOT / path).read_text())
-        tried = [(mutant, results[mutant.id]["outcome"]) for mutant in mutants if mutant.id in results]
+        tried = [
+            (mutant, results[mutant.id]["outcome"])
+            for mutant in mutants
+            if mutant.id in results
+        ]
         if not tried:
             continue
         found = [
-            {**mutant.about(), "reason": known.get((path, f"{mutant.before} → {mutant.after}"))}
+            {
+                **mutant.about(),
+                "reason": known.get((path, f"{mutant.before} → {mutant.after}")),
+            }
             for mutant, outcome in tried
             if outcome == "survived"
         ]
-        counts = {kind: sum(outcome == kind for _, outcome in tried) for kind in ("killed", "timeout", "unclear")}
-        counts |= {"survived": len(found), "of_those_harmless": sum(one["reason"] is not None for one in found)}
+        counts = {
+            kind: sum(outcome == kind for _, outcome in tried)
+            for kind in ("killed", "timeout", "unclear")
+        }
+        counts |= {
+            "survived": len(found),
+            "of_those_harmless": sum(one["reason"] is not None for one in found),
+        }
         modules[path] = {"mutants": len(mutants), "tried": len(tried), **counts}
-        room = rooms.setdefault(path.split("/")[1].removesuffix(".py"), dict.fromkeys(("tried", *counts), 0))
+        room = rooms.setdefault(
+            path.split("/")[1].removesuffix(".py"), dict.fromkeys(("tried", *counts), 0)
+        )
         for kind in room:
             room[kind] += modules[path][kind]
-        survivors += [{name: one[name] for name in ("module", "line", "before", "after", "reason")} for one in found]
+        survivors += [
+            {
+                name: one[name]
+                for name in ("module", "line", "before", "after", "reason")
+            }
+            for one in found
+        ]
     for room in rooms.values():
         changing = room["tried"] - room["of_those_harmless"] - room["unclear"]
-        room["share_found"] = round((room["killed"] + room["timeout"]) / changing, 3) if changing else None
+        room["share_found"] = (
+            round((room["killed"] + room["timeout"]) / changing, 3)
+            if changing
+            else None
+        )
     return {"rooms": rooms, "modules": modules, "survivors": survivors}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="tools/mutate.sh", description=__doc__)
-    parser.add_argument("modules", nargs="*", help="rooms or files of gpuload, such as order or packing/plan.py")
-    parser.add_argument("--session", type=Path, default=ROOT / "build/mutation", help="folder of what is known so far")
-    parser.add_argument("--most", type=int, metavar="N", help="of each module, always the same sample")
-    parser.add_argument("--again", action="store_true", help="try survivors again, after tests were added")
-    parser.add_argument("--seconds", type=float, default=30, help="of tests of the room, and of others (%(default)s)")
-    parser.add_argument("--tests", nargs="+", default=[], help="files that are asked first, whatever they reach")
-    parser.add_argument("--json", type=Path, default=RESULTS, help="where the summary goes")
+    parser.add_argument(
+        "modules",
+        nargs="*",
+        help="rooms or files of gpuload, such as order or packing/plan.py",
+    )
+    parser.add_argument(
+        "--session",
+        type=Path,
+        default=ROOT / "build/mutation",
+        help="folder of what is known so far",
+    )
+    parser.add_argument(
+        "--most", type=int, metavar="N", help="of each module, always the same sample"
+    )
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="try survivors again, after tests were added",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=30,
+        help="of tests of the room, and of others (%(default)s)",
+    )
+    parser.add_argument(
+        "--tests",
+        nargs="+",
+        default=[],
+        help="files that are asked first, whatever they reach",
+    )
+    parser.add_argument(
+        "--json", type=Path, default=RESULTS, help="where the summary goes"
+    )
     options = parser.parse_args()
     folder = options.session.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     if unknown := [one for one in options.modules if not chosen_modules([one])]:
         parser.error(f"{unknown[0]!r}: is no room or file of gpuload")
     modules = chosen_modules(options.modules)
-    reach, session, harmless = Reach(folder), Session(folder / "results.jsonl"), reasons()
+    reach, session, harmless = (
+        Reach(folder),
+        Session(folder / "results.jsonl"),
+        reasons(),
+    )
     with tempfile.TemporaryDirectory(prefix="tree-", dir=folder) as name:
         tree = Path(name)
         copy_to(tree)
         os.chdir(tree)
         import_outside(tree)
-        subprocess.run([sys.executable, "tools/build_kernels.py"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [sys.executable, "tools/build_kernels.py"],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
         attempt = Trial(tree, reach, options.seconds, options.tests)
         for module in modules:
             source = (ROOT / module).read_text()
             for mutant in find_mutants(module, source)[: options.most]:
-                known, change = session.results.get(mutant.id), (module, f"{mutant.before} → {mutant.after}")
-                is_open = options.again and known is not None and known["outcome"] == "survived"
+                known, change = (
+                    session.results.get(mutant.id),
+                    (module, f"{mutant.before} → {mutant.after}"),
+                )
+                is_open = (
+                    options.again
+                    and known is not None
+                    and known["outcome"] == "survived"
+                )
                 if known is not None and (not is_open or change in harmless):
                     continue
                 outcome, noticed = attempt(mutant, source)
@@ -172,10 +276,18 @@ def main() -> None:
                         flush=True,
                     )
     commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     versions = {name: version(name) for name in ("pytest", "hypothesis", "coverage")}
-    about = {"commit": commit.stdout.strip(), "python": platform.python_version(), **versions}
+    about = {
+        "commit": commit.stdout.strip(),
+        "python": platform.python_version(),
+        **versions,
+    }
     found = {"about": about, **summary(session.results)}
     options.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     for room, counts in found["rooms"].items():

@@ -32,7 +32,10 @@ def import_outside(tree: Path) -> None:
 
     tree: the repository of which they are.
     """
-    sys.path[:0] = [str(tree), *(str(tree / folder) for folder in ("examples", "tools", "tests"))]
+    sys.path[:0] = [
+        str(tree),
+        *(str(tree / folder) for folder in ("examples", "tools", "tests")),
+    ]
     os.environ |= {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     for name in OUTSIDE.split():
@@ -60,7 +63,9 @@ def in_fork(job: Callable[[], int], most_s: float) -> str:
         while status is None and time.monotonic() < begun + most_s:
             ended, found = os.waitpid(child, os.WNOHANG)
             status = os.waitstatus_to_exitcode(found) if ended else time.sleep(0.02)
-        with contextlib.suppress(ProcessLookupError):  # the child's group: it, and what it has started
+        with contextlib.suppress(
+            ProcessLookupError
+        ):  # the child's group: it, and what it has started
             os.killpg(child, signal.SIGKILL)
         if status is None:
             os.waitpid(child, 0)
@@ -91,12 +96,22 @@ def run_tests(tests: Sequence[str], also: Callable[[str], bool], note: Path) -> 
 class _Only:
     """A plugin of pytest that runs some tests alone, and notes the one that fails."""
 
-    def __init__(self, tests: Sequence[str], also: Callable[[str], bool], note: Path) -> None:
-        self._positions, self._also, self._note = {test: number for number, test in enumerate(tests)}, also, note
+    def __init__(
+        self, tests: Sequence[str], also: Callable[[str], bool], note: Path
+    ) -> None:
+        self._positions, self._also, self._note = (
+            {test: number for number, test in enumerate(tests)},
+            also,
+            note,
+        )
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        chosen = [item for item in items if item.nodeid in self._positions or self._also(item.nodeid)]
+        chosen = [
+            item
+            for item in items
+            if item.nodeid in self._positions or self._also(item.nodeid)
+        ]
         items[:] = sorted(chosen, key=lambda item: self._positions.get(item.nodeid, -1))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -62,7 +62,10 @@ class Mutant:
 
     def about(self) -> dict[str, Any]:
         told = asdict(self)
-        return {"id": self.id, **{name: told[name] for name in ("module", "line", "before", "after")}}
+        return {
+            "id": self.id,
+            **{name: told[name] for name in ("module", "line", "before", "after")},
+        }
 
     def apply(self, source: str) -> str:
         """The changed module."""
@@ -78,23 +81,47 @@ def find_mutants(module: str, source: str) -> list[Mutant]:
         starts.append(starts[-1] + len(line))
     found = {}
     for node in _code(ast.parse(source)):
-        begin, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
+        begin, end = (
+            starts[node.lineno - 1] + node.col_offset,
+            starts[node.end_lineno - 1] + node.end_col_offset,
+        )
         first, stop = starts[node.lineno - 1], starts[node.end_lineno]
         for changed in _changes(node):
             text = ast.unparse(changed)
             if text != ast.unparse(node):
                 text = text if isinstance(node, ast.stmt) else f"({text})"
-                lines = data[first:stop], data[first:begin] + text.encode() + data[end:stop]
+                lines = (
+                    data[first:stop],
+                    data[first:begin] + text.encode() + data[end:stop],
+                )
                 before, after = (" ".join(one.decode().split()) for one in lines)
-                mutant = Mutant(module, node.lineno, node.end_lineno, begin, end, text, before, after, source_hash)
+                mutant = Mutant(
+                    module,
+                    node.lineno,
+                    node.end_lineno,
+                    begin,
+                    end,
+                    text,
+                    before,
+                    after,
+                    source_hash,
+                )
                 found[mutant.id] = mutant
     return [found[one] for one in sorted(found)]
 
 
 def _code(tree: ast.AST) -> Iterator[Any]:
     """Nodes that decide the behaviour: no annotations, docstrings, imports, lists of names, or parts of texts."""
-    children = [value for name, value in ast.iter_fields(tree) if name not in ("annotation", "returns")]
-    for node in (one for value in children for one in (value if isinstance(value, list) else [value])):
+    children = [
+        value
+        for name, value in ast.iter_fields(tree)
+        if name not in ("annotation", "returns")
+    ]
+    for node in (
+        one
+        for value in children
+        for one in (value if isinstance(value, list) else [value])
+    ):
         if not isinstance(node, ast.AST) or isinstance(node, _SKIPPED):
             continue
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -134,5 +161,14 @@ def _changes(node: Any) -> Iterator[ast.AST]:
             yield shorter
     elif isinstance(node, ast.Return) and node.value is not None:
         yield ast.Return(None)
-    elif isinstance(node, ast.Expr | ast.Assign | ast.AugAssign | ast.Raise | ast.Continue | ast.Break | ast.Assert):
+    elif isinstance(
+        node,
+        ast.Expr
+        | ast.Assign
+        | ast.AugAssign
+        | ast.Raise
+        | ast.Continue
+        | ast.Break
+        | ast.Assert,
+    ):
         yield ast.Pass()

@@ -12,7 +12,10 @@ from coverage import CoverageData
 
 ROOT = Path(__file__).resolve().parents[2]
 
-_NAMES = {"loader": "iterator", "checks": "arguments"}  # of tests, where it is not that of the room
+_NAMES = {
+    "loader": "iterator",
+    "checks": "arguments",
+}  # of tests, where it is not that of the room
 _DURATION = re.compile(r"([\d.]+)s (?:setup|call|teardown) +(tests/.*)")
 
 
@@ -33,7 +36,9 @@ class Reach:
         for seconds, test in _DURATION.findall(log.read_text()):
             self._seconds[test] = self._seconds.get(test, 0.0) + float(seconds)
 
-    def rounds(self, module: str, first: int, last: int, most_s: float) -> list[list[str]]:
+    def rounds(
+        self, module: str, first: int, last: int, most_s: float
+    ) -> list[list[str]]:
         """The tests to ask, fastest first: those of the module's room that reach one of these lines, those of other
         rooms that do, and the rest of the room, which may start processes or share what another test has made.
 
@@ -43,7 +48,9 @@ class Reach:
         lines = self._contexts(module)
         reaching = _tests(lines, range(first, last + 1)) or _tests(lines, lines)
         room = module.removeprefix("gpuload/").removesuffix(".py").split("/")[0]
-        own = set(self.tests_of([f"tests/{_NAMES.get(room, room)}/", f"tests/test_{room}.py"]))
+        own = set(
+            self.tests_of([f"tests/{_NAMES.get(room, room)}/", f"tests/test_{room}.py"])
+        )
         rounds = (reaching & own, reaching - own, (own or {*self._seconds}) - reaching)
         return [found for tests in rounds if (found := self._fastest(tests, most_s))]
 
@@ -59,7 +66,10 @@ class Reach:
 
     def tests_of(self, names: list[str]) -> list[str]:
         """The tests of these folders or files, fastest first."""
-        return sorted(filter(lambda test: test.startswith(tuple(names)), self._seconds), key=self._seconds.__getitem__)
+        return sorted(
+            filter(lambda test: test.startswith(tuple(names)), self._seconds),
+            key=self._seconds.__getitem__,
+        )
 
     def is_new(self, test: str) -> bool:
         """Whether the test was added since the run."""
@@ -71,17 +81,34 @@ class Reach:
 
 
 def _tests(contexts: dict[int, list[str]], lines: Iterable[int]) -> set[str]:
-    named = {context.rpartition("|")[0] for line in lines for context in contexts.get(line, ())}
+    named = {
+        context.rpartition("|")[0]
+        for line in lines
+        for context in contexts.get(line, ())
+    }
     return named - {""}
 
 
 def _run_suite(log: Path, kept: Path) -> None:
-    command = [sys.executable, "-m", "pytest", "-vv", "--numprocesses=3", "--dist=worksteal"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-vv",
+        "--numprocesses=3",
+        "--dist=worksteal",
+    ]
     command += ["--durations=0", "--durations-min=0"]
     cover = ["--cov=gpuload", "--cov-context=test", "--cov-report="]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COVERAGE_FILE": str(kept)}
     with log.open("wb") as file:
-        run = subprocess.run([*command, *cover], cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT)
+        run = subprocess.run(
+            [*command, *cover],
+            cwd=ROOT,
+            env=environment,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
     if run.returncode:
         kept.unlink(missing_ok=True)
         raise SystemExit(f"the tests fail without a change: {log} tells why")

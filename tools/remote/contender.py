@@ -21,13 +21,17 @@ from tools.remote.processes import end_with_parent, now, stats
 _PACKAGES = ("torch", "numpy", "simplejpeg", "obstore", "boto3")
 
 
-def prepare(loader: Loader, packed: str, folder: str, shard_bytes: int) -> Iterator[dict[str, Any]]:
+def prepare(
+    loader: Loader, packed: str, folder: str, shard_bytes: int
+) -> Iterator[dict[str, Any]]:
     assert loader.prepare is not None
     loader.prepare(Path(packed), Path(folder), shard_bytes)
     yield {}
 
 
-def epochs(loader: Loader, started: float, task: Task, state: str, middle: int) -> Iterator[dict[str, Any]]:
+def epochs(
+    loader: Loader, started: float, task: Task, state: str, middle: int
+) -> Iterator[dict[str, Any]]:
     """state: the file for the state. middle: after how many batches it is taken."""
     before, opened = stats(task.server), now()
     with loader.open(task) as batches:
@@ -51,10 +55,17 @@ def epochs(loader: Loader, started: float, task: Task, state: str, middle: int) 
         }
         del taken
         begun, images = now(), sum(_count(batch, task) for batch in batches)
-        yield {**found, "warm_images": images, "warm_s": now() - begun, "versions": _versions(loader)}
+        yield {
+            **found,
+            "warm_images": images,
+            "warm_s": now() - begun,
+            "versions": _versions(loader),
+        }
 
 
-def resume(loader: Loader, started: float, task: Task, state: str | None) -> Iterator[dict[str, Any]]:
+def resume(
+    loader: Loader, started: float, task: Task, state: str | None
+) -> Iterator[dict[str, Any]]:
     """state: None begins anew. bytes: downloaded until the first batch is there."""
     before = stats(task.server)
     loaded = None
@@ -69,7 +80,10 @@ def resume(loader: Loader, started: float, task: Task, state: str | None) -> Ite
 
 def _count(batch: Any, task: Task) -> int:
     images, labels = batch
-    if tuple(images.shape) != (task.batch_size, 3, task.size, task.size) or len(labels) != task.batch_size:
+    if (
+        tuple(images.shape) != (task.batch_size, 3, task.size, task.size)
+        or len(labels) != task.batch_size
+    ):
         raise ValueError(f"a batch is {tuple(images.shape)}, with {len(labels)} labels")
     return len(images)
 
@@ -91,7 +105,9 @@ def main() -> None:
     os.dup2(2, 1)  # what libraries print
     import torch  # noqa: F401
 
-    if sys.argv[1] == "mosaic":  # it imports torchvision, but uses none of its operators
+    if (
+        sys.argv[1] == "mosaic"
+    ):  # it imports torchvision, but uses none of its operators
         try:
             import torchvision  # noqa: F401
         except RuntimeError:  # PyPI's build for CUDA beside a CPU build of torch
@@ -100,7 +116,9 @@ def main() -> None:
     if "task" in options:
         options["task"] = Task(**options["task"])
     # Loaders are closed after they have answered: that may take 10 s.
-    for found in {"prepare": prepare, "epochs": epochs, "resume": resume}[order](loader, **options):
+    for found in {"prepare": prepare, "epochs": epochs, "resume": resume}[order](
+        loader, **options
+    ):
         print(json.dumps(found), file=answers, flush=True)
 
 

@@ -66,7 +66,9 @@ def prepare_mosaic(packed: Path, folder: Path, shard_bytes: int) -> None:
     from streaming import MDSWriter
 
     columns = {"image": "bytes", "label": "int"}
-    with MDSWriter(out=str(folder), columns=columns, size_limit=shard_bytes, progress_bar=False) as writer:
+    with MDSWriter(
+        out=str(folder), columns=columns, size_limit=shard_bytes, progress_bar=False
+    ) as writer:
         for encoded, label in stored_samples(packed):
             writer.write({"image": encoded, "label": label})
 
@@ -85,7 +87,9 @@ def open_mosaic(task: Task, state: Any = None) -> Iterator[Batches]:
     class Images(StreamingDataset):
         def __getitem__(self, at: Any) -> Any:
             sample = super().__getitem__(at)
-            image = torch.from_numpy(simplejpeg.decode_jpeg(sample["image"])).permute(2, 0, 1)
+            image = torch.from_numpy(simplejpeg.decode_jpeg(sample["image"])).permute(
+                2, 0, 1
+            )
             return transform(image), sample["label"]
 
     dataset = Images(
@@ -99,7 +103,11 @@ def open_mosaic(task: Task, state: Any = None) -> Iterator[Batches]:
     for stream in dataset.streams:
         stream._downloader.clean_up()
     loader = StreamingDataLoader(
-        dataset, batch_size=task.batch_size, num_workers=task.threads, drop_last=True, persistent_workers=True
+        dataset,
+        batch_size=task.batch_size,
+        num_workers=task.threads,
+        drop_last=True,
+        persistent_workers=True,
     )
     if state is not None:
         loader.load_state_dict(state)
@@ -120,7 +128,9 @@ def open_litdata(task: Task, state: Any = None) -> Iterator[Batches]:
     # It gives obstore no option for a server without TLS, and would fail.
     downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True
     source = {"cache_dir": task.cache, "storage_options": {"endpoint_url": task.server}}
-    with litdata.open_loader(task.work, state=state, input_dir=f"s3://{BUCKET}/litdata", **source) as loader:
+    with litdata.open_loader(
+        task.work, state=state, input_dir=f"s3://{BUCKET}/litdata", **source
+    ) as loader:
         yield loader
 
 
@@ -140,6 +150,13 @@ class Loader(NamedTuple):
 
 LOADERS = {
     "gpuload": Loader("gpuload", open_gpuload, "gpuload", "gpuload"),
-    "mosaic": Loader("MosaicML Streaming", open_mosaic, "streaming", "mosaicml-streaming", prepare_mosaic, 15),
+    "mosaic": Loader(
+        "MosaicML Streaming",
+        open_mosaic,
+        "streaming",
+        "mosaicml-streaming",
+        prepare_mosaic,
+        15,
+    ),
     "litdata": Loader("LitData", open_litdata, "litdata", "litdata", prepare_litdata),
 }

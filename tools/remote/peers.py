@@ -35,8 +35,14 @@ class Peers:
     network: bytes a second of the slower one, over which a run is resumed, too, with a latency of 10 ms.
     """
 
-    def __init__(self, folder: Path, scratch: Path, pythons: Mapping[str, str], network: float) -> None:
-        self._sets, self._scratch, self._pythons = folder / "peers", scratch / "peers", pythons
+    def __init__(
+        self, folder: Path, scratch: Path, pythons: Mapping[str, str], network: float
+    ) -> None:
+        self._sets, self._scratch, self._pythons = (
+            folder / "peers",
+            scratch / "peers",
+            pythons,
+        )
         self._network = network
         self._rounds: dict[str, list[dict[str, Any]]] = {}
         self._left_out: dict[str, str] = {}
@@ -48,15 +54,32 @@ class Peers:
         shards = [path.stat().st_size for path in packed.glob("*.tar")]
         self._scratch.mkdir(parents=True, exist_ok=True)
         for name in LOADERS:
-            self._try(name, lambda name=name: self._prepare(name, packed, sum(shards) // len(shards)))
-        with served(self._sets) as url, served(self._sets, self._network, LATENCY_S) as slow:
-            for name in [*self._rounds]:  # the first start compiles, and fills the page cache
-                self._try(name, lambda name=name: self._ask(name, "resume", url, state=None))
+            self._try(
+                name,
+                lambda name=name: self._prepare(
+                    name, packed, sum(shards) // len(shards)
+                ),
+            )
+        with (
+            served(self._sets) as url,
+            served(self._sets, self._network, LATENCY_S) as slow,
+        ):
+            for name in [
+                *self._rounds
+            ]:  # the first start compiles, and fills the page cache
+                self._try(
+                    name, lambda name=name: self._ask(name, "resume", url, state=None)
+                )
             for number in range(runs):
                 names = [*self._rounds]
                 for place in range(len(names)):
                     name = names[(number + place) % len(names)]
-                    self._try(name, lambda name=name: self._rounds[name].append(self._round(name, url, slow)))
+                    self._try(
+                        name,
+                        lambda name=name: self._rounds[name].append(
+                            self._round(name, url, slow)
+                        ),
+                    )
         return {
             "images": IMAGES,
             "shards": len(shards),
@@ -69,7 +92,10 @@ class Peers:
             "network_bytes_per_s": self._network,
             "network_latency_s": LATENCY_S,
             "left_out": self._left_out,
-            "loaders": {name: self._summary(name, rounds) for name, rounds in self._rounds.items()},
+            "loaders": {
+                name: self._summary(name, rounds)
+                for name, rounds in self._rounds.items()
+            },
         }
 
     def _try(self, name: str, action: Any) -> None:
@@ -86,12 +112,20 @@ class Peers:
         loader, python = LOADERS[name], self._pythons.get(name, sys.executable)
         has = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({loader.package!r}) is None)"
         if subprocess.run([python, "-c", has], check=False).returncode:
-            raise ChildError(f"{loader.distribution} is not installed in {python}. See --python")
+            raise ChildError(
+                f"{loader.distribution} is not installed in {python}. See --python"
+            )
         folder = self._sets / BUCKET / name
         if loader.prepare is not None and not folder.exists():
             unfinished = folder.with_name(f"{name}.unfinished")
             shutil.rmtree(unfinished, ignore_errors=True)
-            self._ask(name, "prepare", packed=str(packed), folder=str(unfinished), shard_bytes=shard_bytes)
+            self._ask(
+                name,
+                "prepare",
+                packed=str(packed),
+                folder=str(unfinished),
+                shard_bytes=shard_bytes,
+            )
             unfinished.rename(folder)
         self._rounds[name] = []
 
@@ -113,7 +147,14 @@ class Peers:
             "resume_network_bytes": network["bytes"],
         }
 
-    def _ask(self, name: str, order: str, url: str | None = None, keeps: bool = False, **options: Any) -> Any:
+    def _ask(
+        self,
+        name: str,
+        order: str,
+        url: str | None = None,
+        keeps: bool = False,
+        **options: Any,
+    ) -> Any:
         """What a new process answers to an order, the second one where the first fails.
 
         url: with one, the loader is opened. keeps: it finds its cache.
@@ -124,28 +165,45 @@ class Peers:
             self._failures[name].append(f"{order}: {error}")
             return self._ask_once(name, order, url, keeps, **options)
 
-    def _ask_once(self, name: str, order: str, url: str | None, keeps: bool, **options: Any) -> Any:
+    def _ask_once(
+        self, name: str, order: str, url: str | None, keeps: bool, **options: Any
+    ) -> Any:
         python, cache = self._pythons.get(name, sys.executable), self._scratch / name
         if not keeps:
             shutil.rmtree(cache, ignore_errors=True)
         if url is not None:
-            options["task"] = Task(url, str(cache), BATCH_SIZE, SIZE, THREADS, WINDOW, PER_SHARD)._asdict()
+            options["task"] = Task(
+                url, str(cache), BATCH_SIZE, SIZE, THREADS, WINDOW, PER_SHARD
+            )._asdict()
             options["started"] = now()
-        child = Child([python, "-m", "tools.remote.contender", name, order, json.dumps(options)], quiet=True)
+        child = Child(
+            [python, "-m", "tools.remote.contender", name, order, json.dumps(options)],
+            quiet=True,
+        )
         try:
             return child.answer()
         finally:
             child.end(LOADERS[name].end_s)
 
     def _summary(self, name: str, rounds: list[dict[str, Any]]) -> dict[str, Any]:
-        stored = sum(path.stat().st_size for path in (self._sets / BUCKET / name).rglob("*") if path.is_file())
+        stored = sum(
+            path.stat().st_size
+            for path in (self._sets / BUCKET / name).rglob("*")
+            if path.is_file()
+        )
         return {
             "what": LOADERS[name].what,
             "versions": rounds[0]["versions"],
             "stored_bytes": stored,
             "failures": self._failures[name],
-            **{figure: statistics.median(one[figure] for one in rounds) for figure in FIGURES},
-            "runs": [{key: value for key, value in one.items() if key != "versions"} for one in rounds],
+            **{
+                figure: statistics.median(one[figure] for one in rounds)
+                for figure in FIGURES
+            },
+            "runs": [
+                {key: value for key, value in one.items() if key != "versions"}
+                for one in rounds
+            ],
         }
 
 
@@ -157,8 +215,19 @@ def make_images(out: Path, images: int, per_shard: int) -> Path:
             path = source / f"class{number % 10}" / f"{number:06d}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
-        command = [sys.executable, "-m", "gpuload", "pack", str(source), str(out), "--maxcount", str(per_shard)]
-        subprocess.run([*command, "--overwrite"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        command = [
+            sys.executable,
+            "-m",
+            "gpuload",
+            "pack",
+            str(source),
+            str(out),
+            "--maxcount",
+            str(per_shard),
+        ]
+        subprocess.run(
+            [*command, "--overwrite"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL
+        )
         shutil.rmtree(source)
     return out / "train"
 
@@ -168,8 +237,12 @@ def _jpegs() -> list[bytes]:
     rng, made = np.random.default_rng(1), []
     for _ in range(_SEEDS):
         small = Image.fromarray(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8))
-        pixels = np.asarray(small.resize((500, 375), Image.Resampling.BICUBIC), np.int16)
-        pixels = np.clip(pixels + rng.integers(-18, 19, pixels.shape), 0, 255).astype(np.uint8)
+        pixels = np.asarray(
+            small.resize((500, 375), Image.Resampling.BICUBIC), np.int16
+        )
+        pixels = np.clip(pixels + rng.integers(-18, 19, pixels.shape), 0, 255).astype(
+            np.uint8
+        )
         file = io.BytesIO()
         Image.fromarray(pixels).save(file, "JPEG", quality=90)
         made.append(file.getvalue())

@@ -39,7 +39,14 @@ def stats(url: str) -> Stats:
 @contextmanager
 def served(folder: Path, rate: float = 0, latency: float = 0) -> Iterator[str]:
     """The URL of a folder."""
-    command = [sys.executable, "-m", "tools.remote.server", str(folder), "--rate", str(rate)]
+    command = [
+        sys.executable,
+        "-m",
+        "tools.remote.server",
+        str(folder),
+        "--rate",
+        str(rate),
+    ]
     server = Child([*command, "--latency", str(latency), "--until-stdin-ends"])
     try:
         yield f"http://127.0.0.1:{server.answer()}"
@@ -66,7 +73,12 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=self._notes,
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in ("", "tools", "tests"))},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(
+                    str(ROOT / folder) for folder in ("", "tools", "tests")
+                ),
+            },
         )
 
     def answer(self) -> Any:
@@ -85,7 +97,15 @@ class Child:
         problem = "its process has ended"
         if self._notes is not None:
             self._notes.seek(0)
-            problem = ": ".join([problem, *self._notes.read().decode(errors="replace").strip().splitlines()[-1:]])
+            problem = ": ".join(
+                [
+                    problem,
+                    *self._notes.read()
+                    .decode(errors="replace")
+                    .strip()
+                    .splitlines()[-1:],
+                ]
+            )
         raise ChildError(problem)
 
     def end(self, patience_s: float = 0) -> None:
@@ -102,7 +122,10 @@ class Child:
 
     def _has_ended(self) -> bool:
         """It is not waited for, so that its number stays its own until its group was killed."""
-        return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+        return (
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            is not None
+        )
 
 
 def end_with_parent() -> None:

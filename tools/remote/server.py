@@ -62,12 +62,20 @@ class Server(ThreadingHTTPServer):
 
     def stats(self) -> bytes:
         with self.lock:
-            return json.dumps({"sent": self.sent, "requests": self.requests, "cpu_s": time.process_time()}).encode()
+            return json.dumps(
+                {
+                    "sent": self.sent,
+                    "requests": self.requests,
+                    "cpu_s": time.process_time(),
+                }
+            ).encode()
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # the end of a body would wait for an acknowledgement
+    disable_nagle_algorithm = (
+        True  # the end of a body would wait for an acknowledgement
+    )
     server: Server
 
     def __init__(self, folder: Path, *args: Any) -> None:
@@ -103,10 +111,17 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("If-None-Match") == tag:
             self._head(304, 0)
             return
-        about = {"ETag": tag, "Last-Modified": formatdate(found.st_mtime, usegmt=True), "Accept-Ranges": "bytes"}
+        about = {
+            "ETag": tag,
+            "Last-Modified": formatdate(found.st_mtime, usegmt=True),
+            "Accept-Ranges": "bytes",
+        }
         start, stop = 0, size
         if wanted := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
-            start, stop = int(wanted[1]), min(int(wanted[2]) + 1, size) if wanted[2] else size
+            start, stop = (
+                int(wanted[1]),
+                min(int(wanted[2]) + 1, size) if wanted[2] else size,
+            )
             if start >= stop:
                 self._head(416, 0)
                 return
@@ -136,11 +151,24 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--rate", type=float, default=0, help="bytes a second of all connections; 0: no limit")
-    parser.add_argument("--latency", type=float, default=0, help="seconds before each answer")
-    parser.add_argument("--until-stdin-ends", action="store_true", help="end with standard input, a pipe")
+    parser.add_argument(
+        "--rate",
+        type=float,
+        default=0,
+        help="bytes a second of all connections; 0: no limit",
+    )
+    parser.add_argument(
+        "--latency", type=float, default=0, help="seconds before each answer"
+    )
+    parser.add_argument(
+        "--until-stdin-ends",
+        action="store_true",
+        help="end with standard input, a pipe",
+    )
     args = parser.parse_args()
     if args.until_stdin_ends:
         end_with_parent()

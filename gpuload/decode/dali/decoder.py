@@ -21,7 +21,13 @@ import numpy as np
 
 from gpuload.augment import Form, View
 from gpuload.counted import counted
-from gpuload.decode.dali.graph import backend, build_graph, input_names, open_pipeline, tensors
+from gpuload.decode.dali.graph import (
+    backend,
+    build_graph,
+    input_names,
+    open_pipeline,
+    tensors,
+)
 from gpuload.decode.dali.screen import Screen
 from gpuload.decode.interface import Decoded, Resources, Stored, capture_fault
 from gpuload.decode.runner import Job, Stage
@@ -68,7 +74,11 @@ class DaliDecoder(Stage):
                 "Check `nvidia-smi`, or use device='cpu'"
             )
         self._forms, self._stored, self._device = tuple(forms), stored, device
-        self._device_id, self._prefetch, self._load = device_id, resources.prefetch, resources.hw_decoder_load
+        self._device_id, self._prefetch, self._load = (
+            device_id,
+            resources.prefetch,
+            resources.hw_decoder_load,
+        )
         self.settings = {
             "batch_size": resources.batch_size,
             "num_threads": resources.num_threads,
@@ -76,10 +86,15 @@ class DaliDecoder(Stage):
             "prefetch_queue_depth": resources.prefetch,
             "exec_dynamic": True,  # its outputs are safe to keep, and DLPack hands them over without a copy
         }
-        self.feed, self.screen = Feed(forms, stored), Screen(stored, resources.num_threads)
+        self.feed, self.screen = (
+            Feed(forms, stored),
+            Screen(stored, resources.num_threads),
+        )
         self._scheduled: deque[Job] = deque()
         self._pipeline: Any = None
-        self._postponed: tuple[Exception, list[Job]] | None = None  # a failure of batches after the one returned
+        self._postponed: tuple[Exception, list[Job]] | None = (
+            None  # a failure of batches after the one returned
+        )
         self._at_work = threading.Lock()
         _decoders.add(self)
 
@@ -90,7 +105,10 @@ class DaliDecoder(Stage):
             while self._scheduled and pipeline is not None:
                 self._scheduled.popleft()
                 pipeline.outputs()
-        except (RuntimeError, StopIteration):  # an image of a cancelled batch; or one was never begun
+        except (
+            RuntimeError,
+            StopIteration,
+        ):  # an image of a cancelled batch; or one was never begun
             pipeline = None
         except BaseException:  # Ctrl-C
             self._discard()
@@ -98,14 +116,23 @@ class DaliDecoder(Stage):
         self._scheduled.clear()
         self._postponed = None
         if pipeline is None:
-            take = weakref.WeakMethod(self._take)  # the garbage collector does not see what DALI holds
+            take = weakref.WeakMethod(
+                self._take
+            )  # the garbage collector does not see what DALI holds
 
             def source() -> tuple[Any, ...]:
                 if (found := take()) is None:
                     raise StopIteration
                 return found()
 
-            pipeline = open_pipeline(build_graph, self._forms, self._stored, source, self._load, **self.settings)
+            pipeline = open_pipeline(
+                build_graph,
+                self._forms,
+                self._stored,
+                source,
+                self._load,
+                **self.settings,
+            )
         self._pipeline = pipeline
 
     def begin(self, job: Job) -> None:
@@ -115,7 +142,9 @@ class DaliDecoder(Stage):
         views, masks = len(self._forms), len(self._stored.mask_fills)
         job.decoded = Decoded(
             tuple(outputs[:views]),
-            tuple(tuple(outputs[views + view * masks :][:masks]) for view in range(views)),
+            tuple(
+                tuple(outputs[views + view * masks :][:masks]) for view in range(views)
+            ),
             work_s=math.nan,
             queue_depth=math.nan,
         )
@@ -136,19 +165,28 @@ class DaliDecoder(Stage):
             raise CancelledError
         try:
             self._schedule(pipeline)
-            taken = pipeline.outputs(None if self._device is None else self._device.stream_number)
+            taken = pipeline.outputs(
+                None if self._device is None else self._device.stream_number
+            )
             outputs = [output.as_tensor() for output in taken]
-            if self._device is not None:  # before DALI begins another batch, for which the stream would wait, too
+            if (
+                self._device is not None
+            ):  # before DALI begins another batch, for which the stream would wait, too
                 job.held.append(taken)
                 outputs = [self._device.upload(output) for output in outputs]
-        except (RuntimeError, StopIteration) as error:  # the latter: DALI has begun none
+        except (
+            RuntimeError,
+            StopIteration,
+        ) as error:  # the latter: DALI has begun none
             in_dali = list(self._scheduled)
             self._discard()  # the pipeline cannot be used again ("Current pipeline object is no longer valid")
             raise self._explain(error, in_dali) from error
         self._scheduled.popleft()
         try:
             self._schedule(pipeline)
-        except RuntimeError as error:  # of a later batch, which will raise it; this one is complete
+        except (
+            RuntimeError
+        ) as error:  # of a later batch, which will raise it; this one is complete
             self._postponed = error, list(self._scheduled)
             self._discard()
         return outputs
@@ -170,7 +208,9 @@ class DaliDecoder(Stage):
         return inputs
 
     def _explain(self, error: Exception, in_dali: Sequence[Job]) -> Exception:
-        found = find_device_fault(error, self._device_id) or self.screen.explain_failure(in_dali)
+        found = find_device_fault(
+            error, self._device_id
+        ) or self.screen.explain_failure(in_dali)
         if found is not None:
             return found
         said = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -205,14 +245,26 @@ class Feed(Stage):
         """DALI's own list types, which it takes as they are; arrays would cost some µs per image."""
         images: Iterable[Array] = batch.encoded.images
         if self._stored.raw:
-            sizes = zip(batch.encoded.heights.tolist(), batch.encoded.widths.tolist(), strict=True)
-            dtype, channels = np.dtype(self._stored.source.stored), self._stored.source.channels
+            sizes = zip(
+                batch.encoded.heights.tolist(),
+                batch.encoded.widths.tolist(),
+                strict=True,
+            )
+            dtype, channels = (
+                np.dtype(self._stored.source.stored),
+                self._stored.source.channels,
+            )
             pairs = zip(images, sizes, strict=True)
             images = (data.view(dtype).reshape(*size, channels) for data, size in pairs)
-        fed = [_as_list(images, "HWC" if self._stored.raw else None), *map(_as_list, batch.masks)]
+        fed = [
+            _as_list(images, "HWC" if self._stored.raw else None),
+            *map(_as_list, batch.masks),
+        ]
         for form, view in zip(self._forms, batch.views, strict=True):
             inputs = view.crops._asdict()
-            inputs["cubic"] = None if view.cubic is None else view.cubic.astype(np.int32)
+            inputs["cubic"] = (
+                None if view.cubic is None else view.cubic.astype(np.int32)
+            )
             inputs["size"] = np.full((len(batch), 2), view.size, np.float32)
             if form.places:
                 inputs |= _parts(view, batch)
@@ -235,12 +287,16 @@ def _parts(view: View, batch: Batch) -> dict[str, Array]:
 
 def _as_list(arrays: Iterable[Array], layout: str | None = None) -> Any:
     """DALI's list of these arrays, not copied. An operator with a layout argument would wrap each of them again."""
-    return tensors.TensorListCPU([tensors.TensorCPU(data) for data in arrays], layout=layout, contiguous=False)
+    return tensors.TensorListCPU(
+        [tensors.TensorCPU(data) for data in arrays], layout=layout, contiguous=False
+    )
 
 
 # Of CUDA's runtime and driver ("CUDA runtime API error cudaErrorMemoryAllocation (2): out of memory"), of nvJPEG's and
 # nvImageCodec's allocators, and of the host's.
-_MEMORY = re.compile("out of memory|MemoryAllocation|OUT_OF_MEMORY|ALLOCATOR_FAILURE|bad_alloc|[Ff]ailed to allocate")
+_MEMORY = re.compile(
+    "out of memory|MemoryAllocation|OUT_OF_MEMORY|ALLOCATOR_FAILURE|bad_alloc|[Ff]ailed to allocate"
+)
 _DEVICE = re.compile("CUDA (runtime|driver) API error|CUDA error|cudaError|CUDA_ERROR")
 _CAPTURE = re.compile("StreamCapture|STREAM_CAPTURE|stream is capturing")
 

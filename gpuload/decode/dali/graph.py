@@ -26,7 +26,12 @@ from gpuload.fields.images import GRAY, RGB, Pixels
 
 __all__ = ["backend", "build_graph", "fn", "input_names", "open_pipeline", "tensors"]
 
-_TYPES = {"uint8": types.UINT8, "uint16": types.UINT16, "float16": types.FLOAT16, "float32": types.FLOAT}
+_TYPES = {
+    "uint8": types.UINT8,
+    "uint16": types.UINT16,
+    "float16": types.FLOAT16,
+    "float32": types.FLOAT,
+}
 _IN_PIXELS = {"axes": [0, 1], "normalized_anchor": False, "normalized_shape": False}
 
 # Inputs for each image: type and number of dimensions.
@@ -61,19 +66,35 @@ def build_graph(
     kinds += [(types.UINT8, 1)] * len(stored.mask_fills)
     kinds += [_INPUTS[name] for view in names for name in view]
     dtypes, ndims = zip(*kinds, strict=True)
-    options: dict[str, Any] = {"batch": True, "no_copy": True, "dtype": list(dtypes), "ndim": list(ndims)}
+    options: dict[str, Any] = {
+        "batch": True,
+        "no_copy": True,
+        "dtype": list(dtypes),
+        "ndim": list(ndims),
+    }
     inputs = iter(fn.external_source(feed, num_outputs=len(kinds), **options))
     images, masks = next(inputs), [next(inputs) for _ in stored.mask_fills]
     views = [{name: next(inputs) for name in view} for view in names]
-    window_of = _windows(images, stored, hw_decoder_load, whole=len(forms) > 1 or any(form.pads for form in forms))
+    window_of = _windows(
+        images,
+        stored,
+        hw_decoder_load,
+        whole=len(forms) > 1 or any(form.pads for form in forms),
+    )
     pairs = list(zip(forms, views, strict=True))
     windows = [window_of(view["start"], view["shape"], form) for form, view in pairs]
     if stored.source != stored.pixels:
         gray: dict[str, Any] = {"image_type": types.RGB, "output_type": types.GRAY}
         windows = [fn.color_space_conversion(window, **gray) for window in windows]
-    results = [_view(window, *pair, stored.pixels) for window, pair in zip(windows, pairs, strict=True)]
+    results = [
+        _view(window, *pair, stored.pixels)
+        for window, pair in zip(windows, pairs, strict=True)
+    ]
     for form, view in pairs:
-        results += [_mask(mask, fill, form, view) for mask, fill in zip(masks, stored.mask_fills, strict=True)]
+        results += [
+            _mask(mask, fill, form, view)
+            for mask, fill in zip(masks, stored.mask_fills, strict=True)
+        ]
     return tuple(results)
 
 
@@ -81,11 +102,15 @@ def input_names(form: Form) -> list[str]:
     """The inputs of a view besides images: fields of its `Crops`, and its size. Of images that are placed, the size is
     that of the part that an image covers, `corner` where the frame begins as seen from there, and `frame` its size."""
     names = ["start", "shape", "roi_start", "roi_end", "mirror", "size"]
-    names += ["mirror_y"] * form.flips_vertically + ["cubic"] * (form.interpolation == "random")
+    names += ["mirror_y"] * form.flips_vertically + ["cubic"] * (
+        form.interpolation == "random"
+    )
     return names + ["corner", "frame"] * form.places
 
 
-def _windows(images: Any, stored: Stored, load: float | None, whole: bool) -> Callable[[Any, Any, Form], Any]:
+def _windows(
+    images: Any, stored: Stored, load: float | None, whole: bool
+) -> Callable[[Any, Any, Form], Any]:
     """A function that returns the window of decoded pixels for (start, shape, form).
 
     whole: decode the whole image, since several windows are cut from it, or since they reach outside of it.
@@ -124,7 +149,11 @@ def _mode(pixels: Pixels) -> dict[str, Any]:
 
 def _fill(form: Form, pixels: Pixels) -> list[Any]:
     fills = form.fills(pixels.channels)
-    return list(fills) if pixels.dtype == "uint8" else [fill / 255 * pixels.peak for fill in fills]
+    return (
+        list(fills)
+        if pixels.dtype == "uint8"
+        else [fill / 255 * pixels.peak for fill in fills]
+    )
 
 
 def _padding(form: Form, fill: list[Any]) -> dict[str, Any]:
@@ -150,21 +179,39 @@ def _view(window: Any, form: Form, view: Mapping[str, Any], pixels: Pixels) -> A
 
 
 def _resized(window: Any, view: Mapping[str, Any], **filter_: Any) -> Any:
-    return fn.resize(window, size=view["size"], roi_start=view["roi_start"], roi_end=view["roi_end"], **filter_)
+    return fn.resize(
+        window,
+        size=view["size"],
+        roi_start=view["roi_start"],
+        roi_end=view["roi_end"],
+        **filter_,
+    )
 
 
 def _flipped(image: Any, form: Form, view: Mapping[str, Any], fill: list[Any]) -> Any:
     """The image, flipped; in its frame, if it has one."""
-    flipped = fn.flip(image, horizontal=view["mirror"], vertical=view.get("mirror_y", 0))
+    flipped = fn.flip(
+        image, horizontal=view["mirror"], vertical=view.get("mirror_y", 0)
+    )
     if not form.places:
         return flipped
-    return fn.slice(flipped, view["corner"], view["frame"], **_IN_PIXELS, out_of_bounds_policy="pad", fill_values=fill)
+    return fn.slice(
+        flipped,
+        view["corner"],
+        view["frame"],
+        **_IN_PIXELS,
+        out_of_bounds_policy="pad",
+        fill_values=fill,
+    )
 
 
 def _filter(form: Form, view: Mapping[str, Any]) -> Any:
     linear, cubic = types.INTERP_LINEAR, types.INTERP_CUBIC
     if form.interpolation == "random":
-        return fn.cast(linear.value + view["cubic"] * (cubic.value - linear.value), dtype=types.INTERP_TYPE)
+        return fn.cast(
+            linear.value + view["cubic"] * (cubic.value - linear.value),
+            dtype=types.INTERP_TYPE,
+        )
     return linear if form.interpolation == "bilinear" else cubic
 
 
@@ -175,7 +222,9 @@ def _mask(mask: Any, fill: int, form: Form, view: Mapping[str, Any]) -> Any:
         whole = fn.decoders.image(mask, device="cpu", output_type=types.GRAY)
         window = fn.slice(whole, start, shape, **_IN_PIXELS, **_padding(form, [fill]))
     else:
-        window = fn.decoders.image_slice(mask, start, shape, device="cpu", output_type=types.GRAY, **_IN_PIXELS)
+        window = fn.decoders.image_slice(
+            mask, start, shape, device="cpu", output_type=types.GRAY, **_IN_PIXELS
+        )
     resized = _resized(window, view, interp_type=types.INTERP_NN, antialias=False)
     classes = fn.squeeze(_flipped(resized, form, view, [fill]), axes=[2])
     return classes.gpu() if Pipeline.current().device_id is not None else classes

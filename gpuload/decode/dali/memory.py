@@ -26,13 +26,22 @@ DALIS_LOAD = 0.65
 _CHANNELS = 3
 
 
-def preallocated_bytes(width: int, height: int, batch_size: int, hw_decoder_load: float | None) -> int:
+def preallocated_bytes(
+    width: int, height: int, batch_size: int, hw_decoder_load: float | None
+) -> int:
     """Bytes that DALI allocates for its JPEG engines, given the largest width and height in pixels."""
-    images = max(1, round((DALIS_LOAD if hw_decoder_load is None else hw_decoder_load) * batch_size))
+    images = max(
+        1,
+        round(
+            (DALIS_LOAD if hw_decoder_load is None else hw_decoder_load) * batch_size
+        ),
+    )
     return images * width * height * _CHANNELS
 
 
-def preallocation(stored: Stored, batch_size: int, hw_decoder_load: float | None) -> dict[str, int]:
+def preallocation(
+    stored: Stored, batch_size: int, hw_decoder_load: float | None
+) -> dict[str, int]:
     """The decoder's arguments that preallocate memory for the largest images.
 
     Empty if that would exceed MOST_BYTES, so that memory grows with the images met, or if the manifest lists images
@@ -43,7 +52,10 @@ def preallocation(stored: Stored, batch_size: int, hw_decoder_load: float | None
     taken = preallocated_bytes(stored.width, stored.height, batch_size, hw_decoder_load)
     if not 0 < taken <= MOST_BYTES:
         return {}
-    return {"preallocate_width_hint": stored.width, "preallocate_height_hint": stored.height}
+    return {
+        "preallocate_width_hint": stored.width,
+        "preallocate_height_hint": stored.height,
+    }
 
 
 # The share of a GPU's memory that decoding may take. The rest is for the model and the batches in use.
@@ -89,13 +101,23 @@ def whole_images_bytes(
     Raises:
         ShardError: the index of these shards is damaged.
     """
-    return max((_bytes_of(dataset, batch_size, prefetch, made) for dataset in datasets), default=0)
+    return max(
+        (_bytes_of(dataset, batch_size, prefetch, made) for dataset in datasets),
+        default=0,
+    )
 
 
 def _bytes_of(dataset: Dataset, batch_size: int, prefetch: int, made: Made) -> int:
-    rows = [checked_rows(dataset, shard) for shard in sorted({0, len(dataset.manifest.shards) - 1})]
-    widths = np.concatenate([batch["width"].to_numpy() for batch in rows]).astype(np.float64)
-    heights = np.concatenate([batch["height"].to_numpy() for batch in rows]).astype(np.float64)
+    rows = [
+        checked_rows(dataset, shard)
+        for shard in sorted({0, len(dataset.manifest.shards) - 1})
+    ]
+    widths = np.concatenate([batch["width"].to_numpy() for batch in rows]).astype(
+        np.float64
+    )
+    heights = np.concatenate([batch["height"].to_numpy() for batch in rows]).astype(
+        np.float64
+    )
     if not len(widths):
         return 0
     of_a_pixel = max(_CHANNELS, dataset.manifest.pixels.bytes)  # gray is decoded to RGB
@@ -103,17 +125,27 @@ def _bytes_of(dataset: Dataset, batch_size: int, prefetch: int, made: Made) -> i
     slices = len(made.sizes) * decoded
     in_flight = (decoded + slices + _COPIES * made.values_bytes) * batch_size * prefetch
     longest = float(np.maximum(widths, heights).mean())
-    columns = sum(max(size) for size in made.sizes) * longest  # resized along one axis, and not yet along the other
+    columns = (
+        sum(max(size) for size in made.sizes) * longest
+    )  # resized along one axis, and not yet along the other
     intermediates = columns * made.channels * _FLOAT_BYTES * min(batch_size, _MINIBATCH)
     return round(in_flight + intermediates)
 
 
 def gpu_bytes(device_id: int) -> int | None:
     """Total memory of a GPU, from torch or CuPy; None if neither is usable."""
-    with suppress(ImportError, AssertionError, RuntimeError, OSError):  # AssertionError: a CPU build of torch
-        return int(import_module("torch").cuda.get_device_properties(device_id).total_memory)
+    with suppress(
+        ImportError, AssertionError, RuntimeError, OSError
+    ):  # AssertionError: a CPU build of torch
+        return int(
+            import_module("torch").cuda.get_device_properties(device_id).total_memory
+        )
     with suppress(ImportError, RuntimeError, OSError):
-        return int(import_module("cupy").cuda.runtime.getDeviceProperties(device_id)["totalGlobalMem"])
+        return int(
+            import_module("cupy").cuda.runtime.getDeviceProperties(device_id)[
+                "totalGlobalMem"
+            ]
+        )
     return None
 
 
@@ -126,7 +158,11 @@ def fits(
 ) -> bool:
     """Whether decoding takes at most half of the GPU's memory; True if that is unknown."""
     memory = gpu_bytes(device_id)
-    return memory is None or whole_images_bytes(datasets, batch_size, prefetch, made) <= MOST_SHARE * memory
+    return (
+        memory is None
+        or whole_images_bytes(datasets, batch_size, prefetch, made)
+        <= MOST_SHARE * memory
+    )
 
 
 def check_whole_images(

@@ -23,7 +23,12 @@ from gpuload.read.batch import Batch
 from gpuload.types import I64, U8, Array, HeightWidth
 
 # Bit depths and colour types of PNGs that hold certain pixels.
-_PNG = {RGB: ((8, 0), (8, 2)), GRAY: ((8, 0),), Pixels(4): ((8, 6),), Pixels(1, "uint16"): ((16, 0),)}
+_PNG = {
+    RGB: ((8, 0), (8, 2)),
+    GRAY: ((8, 0),),
+    Pixels(4): ((8, 6),),
+    Pixels(1, "uint16"): ((16, 0),),
+}
 _STOPPED = "the thread that decodes it was stopped"
 
 
@@ -39,22 +44,37 @@ class Screen:
         odd: list[Place] = []
         if not self._raw:
             encoded = batch.encoded
-            results = check_jpegs(encoded.spans[rows], encoded.heights[rows], encoded.widths[rows])
+            results = check_jpegs(
+                encoded.spans[rows], encoded.heights[rows], encoded.widths[rows]
+            )
             others = rows[results != SOUND].tolist()
             odd += [
-                (row, None) for row in others if not _is_plain_png(encoded.images[row], encoded.size(row), self._pixels)
+                (row, None)
+                for row in others
+                if not _is_plain_png(
+                    encoded.images[row], encoded.size(row), self._pixels
+                )
             ]
         for number, field in enumerate(batch.masks):
             sizes = [(row, batch.encoded.size(row)) for row in rows.tolist()]
-            odd += [(row, number) for row, size in sizes if not _is_plain_png(field[row], size, GRAY)]
+            odd += [
+                (row, number)
+                for row, size in sizes
+                if not _is_plain_png(field[row], size, GRAY)
+            ]
         return self._transcode(batch, odd) if odd else (batch, {})
 
     def explain_failure(self, jobs: Sequence[Job]) -> BatchDecodeError | None:
         """The error for the first of these batches with an image or mask that does not decode; called after DALI
         raised, so that everything is tried, even if it passed the check."""
         for job in jobs:
-            fields: list[int | None] = [None] * (not self._raw) + [*range(len(job.batch.masks))]
-            _, faults = self._transcode(job.batch, [(row, field) for field in fields for row in range(len(job.batch))])
+            fields: list[int | None] = [None] * (not self._raw) + [
+                *range(len(job.batch.masks))
+            ]
+            _, faults = self._transcode(
+                job.batch,
+                [(row, field) for field in fields for row in range(len(job.batch))],
+            )
             if faults:
                 return job.error_of(faults)
         return None
@@ -63,13 +83,19 @@ class Screen:
         """Stops the threads."""
         self._threads.close()
 
-    def _transcode(self, batch: Batch, places: Sequence[Place]) -> tuple[Batch, dict[int, Fault]]:
+    def _transcode(
+        self, batch: Batch, places: Sequence[Place]
+    ) -> tuple[Batch, dict[int, Fault]]:
         """The batch with Pillow's pixels at these places, and what does not decode."""
         tasks = []
         for row, mask in places:
             data = (batch.encoded.images if mask is None else batch.masks[mask])[row]
             pixels = self._pixels if mask is None else None
-            tasks.append(self._threads.submit(partial(_transcoded, data, batch.encoded.size(row), pixels)))
+            tasks.append(
+                self._threads.submit(
+                    partial(_transcoded, data, batch.encoded.size(row), pixels)
+                )
+            )
         made, faults = dict[Place, U8](), dict[int, Fault]()
         for (row, mask), task in zip(places, tasks, strict=True):
             found = task.result()
@@ -82,7 +108,10 @@ class Screen:
 
 def _is_plain_png(data: U8, size: HeightWidth, pixels: Pixels) -> bool:
     """Whether a PNG is sound and holds these pixels as they are, so that nothing has to be converted."""
-    if data[: len(png.START)].tobytes() != png.START or png.find_fault(data.data, size) is not None:
+    if (
+        data[: len(png.START)].tobytes() != png.START
+        or png.find_fault(data.data, size) is not None
+    ):
         return False
     header = png.read_header(data.tobytes())
     return header.alike and (header.depth, header.color) in _PNG.get(pixels, ())
@@ -91,12 +120,18 @@ def _is_plain_png(data: U8, size: HeightWidth, pixels: Pixels) -> bool:
 def _transcoded(data: U8, size: HeightWidth, pixels: Pixels | None) -> U8 | str:
     """uint8 (bytes,): an image of these pixels, or with None a mask, as DALI decodes it; or why it does not decode."""
     try:
-        decoded: Array = decode_mask(data, size)[:, :, None] if pixels is None else decode_pixels(data, size, pixels)
+        decoded: Array = (
+            decode_mask(data, size)[:, :, None]
+            if pixels is None
+            else decode_pixels(data, size, pixels)
+        )
     except UndecodableError as error:
         return str(error)
     if pixels in (None, RGB, GRAY):  # PNM: a header of a line, then the pixels
         header = b"P%d %d %d 255\n" % (6 if pixels == RGB else 5, size[1], size[0])
         return np.frombuffer(header + decoded.tobytes(), np.uint8)
     file = io.BytesIO()
-    Image.fromarray(decoded.squeeze(2) if decoded.shape[2] == 1 else decoded).save(file, "PNG", compress_level=0)
+    Image.fromarray(decoded.squeeze(2) if decoded.shape[2] == 1 else decoded).save(
+        file, "PNG", compress_level=0
+    )
     return np.frombuffer(file.getvalue(), np.uint8)

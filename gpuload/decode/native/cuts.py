@@ -22,7 +22,14 @@ from gpuload.types import F64, I64, Array, Bools
 REDUCING_GAP = 3.0
 
 
-def resample(pictures: Array, windows: I64, regions: F64, flips: Bools, cubic: bool, target: Target) -> Step:
+def resample(
+    pictures: Array,
+    windows: I64,
+    regions: F64,
+    flips: Bools,
+    cubic: bool,
+    target: Target,
+) -> Step:
     """The step that resizes a region of each of N images to the size of the output.
 
     Args:
@@ -33,14 +40,27 @@ def resample(pictures: Array, windows: I64, regions: F64, flips: Bools, cubic: b
         cubic: whether the filter is bicubic, else bilinear.
         target: of the views.
     """
-    arrays = [np.ascontiguousarray(array) for array in (pictures, windows, regions, flips)]
+    arrays = [
+        np.ascontiguousarray(array) for array in (pictures, windows, regions, flips)
+    ]
     addresses = [array.ctypes.data for array in arrays]
     arguments = Resize(*addresses, cubic, _bands_address(target), output_of(target))
-    return Step("resize_rgb" if target.bands is None else "resize_bands", arguments, arrays, target)
+    return Step(
+        "resize_rgb" if target.bands is None else "resize_bands",
+        arguments,
+        arrays,
+        target,
+    )
 
 
 def crop_or_pad(
-    pictures: Array, windows: I64, flips: Bools, sizes: I64, fills: npt.NDArray[Any], mode: int, target: Target
+    pictures: Array,
+    windows: I64,
+    flips: Bools,
+    sizes: I64,
+    fills: npt.NDArray[Any],
+    mode: int,
+    target: Target,
 ) -> Step:
     """As `resample`, without scaling: a window of each image, as large as the output.
 
@@ -53,10 +73,18 @@ def crop_or_pad(
         mode: index in PADDING_MODES of what is outside.
         target: of the views.
     """
-    arrays = [np.ascontiguousarray(array) for array in (pictures, windows, flips, sizes, fills)]
+    arrays = [
+        np.ascontiguousarray(array)
+        for array in (pictures, windows, flips, sizes, fills)
+    ]
     addresses = [array.ctypes.data for array in arrays]
     arguments = CropOrPad(*addresses, mode, _bands_address(target), output_of(target))
-    return Step("crop_or_pad_rgb" if target.bands is None else "crop_or_pad_bands", arguments, arrays, target)
+    return Step(
+        "crop_or_pad_rgb" if target.bands is None else "crop_or_pad_bands",
+        arguments,
+        arrays,
+        target,
+    )
 
 
 def _bands_address(target: Target) -> int | None:
@@ -125,7 +153,9 @@ class Cuts:
         if gap.max(initial=0) >= 2:
             self.factors = np.select([gap >= 8, gap >= 4, gap >= 2], [8, 4, 2], 1)
 
-    def step_of(self, pictures: Array, target: Target, postprocess: Postprocess) -> Step | None:
+    def step_of(
+        self, pictures: Array, target: Target, postprocess: Postprocess
+    ) -> Step | None:
         """The step that makes the whole view of all pictures; None where Python has a part in it."""
         view = self.view
         rows = slice(0, len(pictures))
@@ -137,11 +167,15 @@ class Cuts:
             return self._step(pictures, rows, target)
         if postprocess.level_dtype != "uint8" or has_own(view.steps):
             return None
-        nowhere = np.empty((1, *target.out.shape[1:]), np.uint8)  # the kernel sets the address
+        nowhere = np.empty(
+            (1, *target.out.shape[1:]), np.uint8
+        )  # the kernel sets the address
         levels = self._step(pictures, rows, as_levels(nowhere, target.bands))
         return transform(view.steps, target, levels)
 
-    def fill(self, pictures: Array, rows: slice, target: Target, postprocess: Postprocess) -> None:
+    def fill(
+        self, pictures: Array, rows: slice, target: Target, postprocess: Postprocess
+    ) -> None:
         """Writes the whole view of these pictures to these rows of the target."""
         out = target.out[rows]
         view = take(self.view, rows)
@@ -174,7 +208,13 @@ class Cuts:
         for number in range(len(pictures)):
             if pictures["pixels"][number] != 0:
                 row = first_row + number
-                self._place_one(pictures[number : number + 1], row, target.out[number], fills, target)
+                self._place_one(
+                    pictures[number : number + 1],
+                    row,
+                    target.out[number],
+                    fills,
+                    target,
+                )
 
     def _fill_values(self, target: Target) -> Array:
         """The values of the padding, of each channel."""
@@ -184,7 +224,9 @@ class Cuts:
         values = (levels - target.mean) * target.factor
         return values.astype(target.out.dtype)
 
-    def _place_one(self, picture: Array, row: int, out: Array, fills: Array, target: Target) -> None:
+    def _place_one(
+        self, picture: Array, row: int, out: Array, fills: Array, target: Target
+    ) -> None:
         """Makes the image at a row, and the padding around it."""
         top, left, bottom, right = self._places[row].tolist()
         shown = np.empty((1, len(out), bottom - top, right - left), out.dtype)
@@ -196,7 +238,9 @@ class Cuts:
             plane[:] = fill
             plane[top:bottom, left:right] = shown[0, channel]
 
-    def _step(self, pictures: Array, rows: slice, target: Target, cubic: bool | None = None) -> Step:
+    def _step(
+        self, pictures: Array, rows: slice, target: Target, cubic: bool | None = None
+    ) -> Step:
         """The step that makes the cuts of the images at these rows.
 
         Args:
@@ -208,10 +252,20 @@ class Cuts:
         flips = self._flips[rows]
         if self.form.pads:
             windows = self._unclipped[rows]
-            return crop_or_pad(pictures, windows, flips, self._sizes[rows], self._fills(target), self._mode, target)
+            return crop_or_pad(
+                pictures,
+                windows,
+                flips,
+                self._sizes[rows],
+                self._fills(target),
+                self._mode,
+                target,
+            )
         if cubic is None:
             cubic = self.form.interpolation == "bicubic"
-        return resample(pictures, self.windows[rows], self._regions[rows], flips, cubic, target)
+        return resample(
+            pictures, self.windows[rows], self._regions[rows], flips, cubic, target
+        )
 
     def _fills(self, target: Target) -> Array:
         """What is outside of images, as `crop_or_pad` takes it."""

@@ -53,7 +53,11 @@ class NativeDecoder(Stage):
     name = "decode"
 
     def __init__(
-        self, forms: Sequence[Form], stored: Stored, threads: int, make_buffers: Callable[[str], Buffers]
+        self,
+        forms: Sequence[Form],
+        stored: Stored,
+        threads: int,
+        make_buffers: Callable[[str], Buffers],
     ) -> None:
         self.threads = threads
         self._forms = tuple(forms)
@@ -64,25 +68,41 @@ class NativeDecoder(Stage):
         self._bands = picture_kind(stored)
         self._images = ImageDecoder(stored)
         self._buffers = [make_buffers(NUMPY_DTYPES[form.dtype]) for form in forms]
-        self._mask_buffers = [[make_buffers("uint8") for _ in self._fills] for _ in forms]
+        self._mask_buffers = [
+            [make_buffers("uint8") for _ in self._fills] for _ in forms
+        ]
 
     def begin(self, job: Job) -> Work:
         """As `Stage.begin`: the pixels are complete after all threads have done their share."""
         batch = job.batch
-        cuts = [self._cuts_of(number, view, batch) for number, view in enumerate(batch.views)]
+        cuts = [
+            self._cuts_of(number, view, batch)
+            for number, view in enumerate(batch.views)
+        ]
         plan = DecodePlan(batch.encoded, *_needed(cuts), self._source)
-        views = [self._view_work(number, of_view, batch, plan) for number, of_view in enumerate(cuts)]
+        views = [
+            self._view_work(number, of_view, batch, plan)
+            for number, of_view in enumerate(cuts)
+        ]
         broken: dict[int, Fault] = {}
-        job.decoded = Decoded(tuple(view.images for view in views), tuple(view.masks for view in views), broken=broken)
+        job.decoded = Decoded(
+            tuple(view.images for view in views),
+            tuple(view.masks for view in views),
+            broken=broken,
+        )
         share = -(-len(batch) // self.threads)
         rows_at_once = max(1, min(_BLOCK_BYTES // plan.largest_bytes, share))
         steps = [view.step for view in views if view.step is not None]
         in_python = bool(self._fills) or len(steps) < len(views)
-        blocks = SharedBlocks(rows_at_once, plan.pictures, self._images.step(plan), steps, in_python)
+        blocks = SharedBlocks(
+            rows_at_once, plan.pictures, self._images.step(plan), steps, in_python
+        )
 
         def work() -> None:
             """One thread's share: blocks that no other thread has taken, until none is left."""
-            for begin in blocks.remaining(job.taken, self._images.thread_memory(plan, rows_at_once)):
+            for begin in blocks.remaining(
+                job.taken, self._images.thread_memory(plan, rows_at_once)
+            ):
                 rows = range(begin, min(begin + rows_at_once, len(batch)))
                 _owners, faults = self._images.decode_others(plan, rows)
                 broken.update(faults)
@@ -99,7 +119,9 @@ class NativeDecoder(Stage):
         planned = view if form.transforms else view.without_transforms()
         return Cuts(form, planned, batch.encoded.heights, batch.encoded.widths)
 
-    def _view_work(self, number: int, cuts: Cuts, batch: Batch, plan: DecodePlan) -> _ViewWork:
+    def _view_work(
+        self, number: int, cuts: Cuts, batch: Batch, plan: DecodePlan
+    ) -> _ViewWork:
         size = cuts.view.size
         channels = self._pixels.channels
         is_planar = self._forms[number].layout == "NCHW"
@@ -108,10 +130,25 @@ class NativeDecoder(Stage):
         planes = images if is_planar else images.transpose(0, 3, 1, 2)
         values = self._postprocess[number]
         target = Target(planes, values.mean, values.factor, self._bands)
-        masks = tuple(buffers.take(len(batch), size) for buffers in self._mask_buffers[number])
-        return _ViewWork(cuts, images, target, values, masks, cuts.step_of(plan.pictures, target, values))
+        masks = tuple(
+            buffers.take(len(batch), size) for buffers in self._mask_buffers[number]
+        )
+        return _ViewWork(
+            cuts,
+            images,
+            target,
+            values,
+            masks,
+            cuts.step_of(plan.pictures, target, values),
+        )
 
-    def _decode_masks(self, batch: Batch, row: int, views: Sequence[_ViewWork], broken: dict[int, Fault]) -> None:
+    def _decode_masks(
+        self,
+        batch: Batch,
+        row: int,
+        views: Sequence[_ViewWork],
+        broken: dict[int, Fault],
+    ) -> None:
         size = batch.encoded.size(row)
         for number, fill in enumerate(self._fills):
             try:
@@ -125,7 +162,9 @@ class NativeDecoder(Stage):
                 masks[row] = crop_and_resize_mask(mask, view, row, fill, work.cuts.form)
                 if view.steps is not None:
                     moved = masks[row : row + 1]
-                    moved[:] = warp_masks(moved, take(view.steps, slice(row, row + 1)), fill)
+                    moved[:] = warp_masks(
+                        moved, take(view.steps, slice(row, row + 1)), fill
+                    )
 
 
 def _make_view(view: _ViewWork, plan: DecodePlan, rows: range) -> None:

@@ -27,7 +27,9 @@ def bands_of(pixels: Pixels, step: int | None = None, luma: bool = False) -> Ban
         luma: whether gray is computed from RGB.
     """
     value_bytes = np.dtype(pixels.dtype).itemsize
-    return Bands(value_bytes, pixels.channels, step or pixels.channels, int(pixels.peak), luma)
+    return Bands(
+        value_bytes, pixels.channels, step or pixels.channels, int(pixels.peak), luma
+    )
 
 
 def picture_kind(stored: Stored) -> Bands | None:
@@ -54,13 +56,19 @@ class DecodePlan:
         largest_bytes: of the pixels of one image.
     """
 
-    def __init__(self, batch: EncodedBatch, windows: I64, factors: I64, pixels: Pixels = RGB) -> None:
+    def __init__(
+        self, batch: EncodedBatch, windows: I64, factors: I64, pixels: Pixels = RGB
+    ) -> None:
         self.images = batch.images
         self.spans = np.ascontiguousarray(batch.spans)
         self.windows = np.ascontiguousarray(windows)
         self.factors = factors
         points: I64 | None = batch.columns.get(POINTS)
-        self.points = np.zeros_like(self.spans) if points is None else np.ascontiguousarray(points)
+        self.points = (
+            np.zeros_like(self.spans)
+            if points is None
+            else np.ascontiguousarray(points)
+        )
         self.pictures: Array = np.zeros(len(windows), PICTURE)
         self.pictures["pixels"] = self.spans[:, 0] * batch.raw
         self.pictures["height"] = batch.heights
@@ -93,15 +101,26 @@ class ImageDecoder:
         """What completes pictures of JPEGs; None where there is nothing to decode."""
         if not plan.encoded:
             return None
-        arrays = [plan.spans, plan.points, plan.windows, plan.factors, plan.room, plan.pictures]
+        arrays = [
+            plan.spans,
+            plan.points,
+            plan.windows,
+            plan.factors,
+            plan.room,
+            plan.pictures,
+        ]
         batch = JpegBatch(*(array.ctypes.data for array in arrays), self._plain)
         return JpegStep(batch, arrays)
 
     def thread_memory(self, plan: DecodePlan, images: int) -> ThreadMemory:
         """What this thread decodes with: memory for so many images of a plan at a time."""
-        return self._thread.of_size(images * plan.largest_bytes + plan.spare_bytes if plan.encoded else 0)
+        return self._thread.of_size(
+            images * plan.largest_bytes + plan.spare_bytes if plan.encoded else 0
+        )
 
-    def decode_others(self, plan: DecodePlan, rows: range) -> tuple[list[Any], dict[int, Fault]]:
+    def decode_others(
+        self, plan: DecodePlan, rows: range
+    ) -> tuple[list[Any], dict[int, Fault]]:
         """Completes the pictures at these rows that `step` did not.
 
         Returns the owners of their memory, and the undecodable images by row.
@@ -117,7 +136,15 @@ class ImageDecoder:
                 broken[row] = Fault(str(error))
                 continue
             height, width, _ = pixels.shape
-            plan.pictures[row] = (pixels.ctypes.data, height, width, pixels.strides[0], 0, 0, factor)
+            plan.pictures[row] = (
+                pixels.ctypes.data,
+                height,
+                width,
+                pixels.strides[0],
+                0,
+                0,
+                factor,
+            )
             owners.append(pixels)
         return owners, broken
 
@@ -137,7 +164,11 @@ class ImageDecoder:
             if header.width and (self._plain or header.plain or _is_upright(data)):
                 refuse_other_size((header.height, header.width), size)
                 # An image may be smaller than the index says, down to no pixels at 1/factor of its size.
-                factor = int(plan.factors[row]) if min(header.height, header.width) >= plan.factors[row] else 1
+                factor = (
+                    int(plan.factors[row])
+                    if min(header.height, header.width) >= plan.factors[row]
+                    else 1
+                )
                 pixels = _decode_reduced(data, factor)
                 if pixels is not None:
                     return pixels, factor
@@ -162,7 +193,10 @@ def _is_upright(data: U8) -> bool:
     """Whether a JPEG is gray or RGB, and upright, as Pillow finds, which also decodes what is not."""
     try:
         with Image.open(io.BytesIO(data.tobytes())) as image:
-            return image.mode != "CMYK" and image.getexif().get(headers.ORIENTATION, 1) == 1
+            return (
+                image.mode != "CMYK"
+                and image.getexif().get(headers.ORIENTATION, 1) == 1
+            )
     except Exception:  # Pillow raises many types
         return False
 

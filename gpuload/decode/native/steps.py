@@ -85,13 +85,20 @@ class SharedBlocks:
     """
 
     def __init__(
-        self, rows_at_once: int, pictures: Array, decode: JpegStep | None, steps: Sequence[Step], leaves_all: bool
+        self,
+        rows_at_once: int,
+        pictures: Array,
+        decode: JpegStep | None,
+        steps: Sequence[Step],
+        leaves_all: bool,
     ) -> None:
         pairs = [StepStruct(step.function_address, step.address) for step in steps]
         array = (StepStruct * len(steps))(*pairs)
         jpegs = None if decode is None else decode.address
         shape = (len(pictures), rows_at_once, pictures.ctypes.data)
-        self._struct = Blocks(*shape, jpegs, ctypes.addressof(array), len(steps), leaves_all)
+        self._struct = Blocks(
+            *shape, jpegs, ctypes.addressof(array), len(steps), leaves_all
+        )
         self._held = array, pictures, decode, steps
 
     def remaining(self, taken: I64, thread: ThreadMemory | None) -> Iterator[int]:

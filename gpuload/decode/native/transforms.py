@@ -34,7 +34,9 @@ def transform(steps: Steps, target: Target, levels: Step) -> Step:
     return Step("transform_images", arguments, target, ops, numbers, levels)
 
 
-def run(images: U8, steps: Steps, out: npt.NDArray[Any], mean: F32, factor: F32) -> None:
+def run(
+    images: U8, steps: Steps, out: npt.NDArray[Any], mean: F32, factor: F32
+) -> None:
     """Writes images after their steps, less `mean` and times `factor`, as values of a batch.
 
     Args:

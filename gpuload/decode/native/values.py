@@ -25,7 +25,9 @@ class Target(NamedTuple):
 def as_levels(out: npt.NDArray[Any], bands: Bands | None = None) -> Target:
     """A target for the levels themselves."""
     channels = out.shape[1]
-    return Target(out, np.zeros(channels, np.float32), np.ones(channels, np.float32), bands)
+    return Target(
+        out, np.zeros(channels, np.float32), np.ones(channels, np.float32), bands
+    )
 
 
 def output_of(target: Target) -> Output:
@@ -35,5 +37,11 @@ def output_of(target: Target) -> Output:
     is_planar = out.strides[3] == out.itemsize
     is_float = out.itemsize == 4
     return Output(
-        out.ctypes.data, height, width, is_planar, is_float, target.mean.ctypes.data, target.factor.ctypes.data
+        out.ctypes.data,
+        height,
+        width,
+        is_planar,
+        is_float,
+        target.mean.ctypes.data,
+        target.factor.ctypes.data,
     )

@@ -50,7 +50,11 @@ def open_pipeline(
         checkpoint=state,
     )
     batches = DALIGenericIterator(
-        pipeline, ["images", "labels"], reader_name="reader", last_batch_policy=LastBatchPolicy.DROP, auto_reset=True
+        pipeline,
+        ["images", "labels"],
+        reader_name="reader",
+        last_batch_policy=LastBatchPolicy.DROP,
+        auto_reset=True,
     )
     yield _Checkpointed(batches, device) if checkpoints else _Pairs(batches, device)
 
@@ -91,13 +95,19 @@ def graph(
         )
     resize = {"size": [work.size, work.size], "interp_type": types.INTERP_TRIANGULAR}
     if device == "cpu":
-        cropped = fn.decoders.image_random_crop(encoded, random_area=_AREA, random_aspect_ratio=_RATIO)
+        cropped = fn.decoders.image_random_crop(
+            encoded, random_area=_AREA, random_aspect_ratio=_RATIO
+        )
         images = fn.resize(cropped, **resize)
     else:
         width, height = work.largest
         hints = {"preallocate_width_hint": width, "preallocate_height_hint": height}
-        whole = fn.decoders.image(encoded, device="mixed", hw_decoder_load=hw_decoder_load, **hints)
-        images = fn.random_resized_crop(whole, random_area=_AREA, random_aspect_ratio=_RATIO, **resize)
+        whole = fn.decoders.image(
+            encoded, device="mixed", hw_decoder_load=hw_decoder_load, **hints
+        )
+        images = fn.random_resized_crop(
+            whole, random_area=_AREA, random_aspect_ratio=_RATIO, **resize
+        )
     if recipe is not None:
         images = recipe(images)
     normalised = fn.crop_mirror_normalize(
@@ -109,7 +119,9 @@ def graph(
         mirror=fn.random.coin_flip(),
     )
     # The reader of shards gives a label as ASCII digits, one byte each; padding makes a batch of them one tensor.
-    return normalised, labels if reader == "file" else fn.pad(labels, fill_value=ord(" "))
+    return normalised, labels if reader == "file" else fn.pad(
+        labels, fill_value=ord(" ")
+    )
 
 
 class _Pairs:

@@ -32,7 +32,9 @@ class _Loader:
         self._work, self._crop = work, TorchvisionCrop(work)
         source = {"root_path": str(work.cache / "dali-files"), "random_sampling": True}
         config = {"source_type": "file", "source_config": source, "limit": work.samples}
-        self._config = json.dumps({**config, "samples_buffer_size": 2 * work.batch_size})
+        self._config = json.dumps(
+            {**config, "samples_buffer_size": 2 * work.batch_size}
+        )
 
     def __iter__(self) -> Iterator[Any]:
         import datago
@@ -42,7 +44,10 @@ class _Loader:
         client.start()
         try:
             samples = map(self._sample, iter(client.get_sample, None))
-            while len(some := list(islice(samples, self._work.batch_size))) == self._work.batch_size:
+            while (
+                len(some := list(islice(samples, self._work.batch_size)))
+                == self._work.batch_size
+            ):
                 yield torch.utils.data.default_collate(some)
         finally:
             client.stop()

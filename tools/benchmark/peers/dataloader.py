@@ -19,7 +19,11 @@ def open_pillow(work: Work, device: str = "cpu") -> Iterator[Batches]:
     import pillow_loader
 
     loader = pillow_loader.train_loader(
-        work.folder, work.batch_size, size=work.size, workers=work.threads, pin_memory=device == "cuda"
+        work.folder,
+        work.batch_size,
+        size=work.size,
+        workers=work.threads,
+        pin_memory=device == "cuda",
     )
     if work.dtype == "float16":
         loader.collate_fn = _collate_half
@@ -47,7 +51,9 @@ def prepare_array(work: Work, folder: Path) -> None:
     """One .npy of all pixels, and one of all labels."""
     labels = [label for _, label in stored_arrays(work.folder)]
     first, _ = next(stored_arrays(work.folder))
-    images = np.lib.format.open_memmap(folder / "images.npy", "w+", np.uint8, (len(labels), *first.shape))
+    images = np.lib.format.open_memmap(
+        folder / "images.npy", "w+", np.uint8, (len(labels), *first.shape)
+    )
     for number, (image, _) in enumerate(stored_arrays(work.folder)):
         images[number] = image  # raises ValueError unless all have the same size
     images.flush()
@@ -68,7 +74,9 @@ def open_array(work: Work, device: str = "cpu") -> Iterator[Batches]:
             return len(labels)
 
         def __getitem__(self, number: int) -> tuple[Any, int]:
-            return transform(torch.from_numpy(images[number].copy()).permute(2, 0, 1)), int(labels[number])
+            return transform(
+                torch.from_numpy(images[number].copy()).permute(2, 0, 1)
+            ), int(labels[number])
 
     yield from _load(Pixels(), work, device)
 
@@ -112,4 +120,7 @@ class Moved:
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         for images, labels in self._batches:
-            yield images.to(self._device, non_blocking=True), labels.to(self._device, non_blocking=True)
+            yield (
+                images.to(self._device, non_blocking=True),
+                labels.to(self._device, non_blocking=True),
+            )

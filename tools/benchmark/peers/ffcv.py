@@ -28,7 +28,9 @@ def _stored_jpeg_field() -> Any:
             import io
 
             destination["mode"] = IMAGE_MODES["jpg"]
-            destination["width"], destination["height"] = Image.open(io.BytesIO(image)).size
+            destination["width"], destination["height"] = Image.open(
+                io.BytesIO(image)
+            ).size
             destination["data_ptr"], storage = malloc(len(image))
             storage[:] = np.frombuffer(image, np.uint8)
 
@@ -44,14 +46,21 @@ def prepare(work: Work, folder: Path) -> None:
     from ffcv.writer import DatasetWriter
 
     if np.lib.NumpyVersion(np.__version__) >= "2.0.0":
-        raise RuntimeError("ffcv 1.0.2's writer hangs with NumPy 2: install it with 'numpy<2' 'numba<0.61'")
-    samples = list(stored_arrays(work.folder) if work.raw else stored_samples(work.folder))
+        raise RuntimeError(
+            "ffcv 1.0.2's writer hangs with NumPy 2: install it with 'numpy<2' 'numba<0.61'"
+        )
+    samples = list(
+        stored_arrays(work.folder) if work.raw else stored_samples(work.folder)
+    )
     field = RGBImageField(write_mode="raw") if work.raw else _stored_jpeg_field()()
     # A page holds whole images; the default is 8 MB.
     largest = max(image.nbytes if work.raw else len(image) for image, _ in samples)
     page = max(8 << 20, 1 << (2 * largest - 1).bit_length())
     writer = DatasetWriter(
-        str(folder / "set.beton"), {"image": field, "label": IntField()}, num_workers=work.threads, page_size=page
+        str(folder / "set.beton"),
+        {"image": field, "label": IntField()},
+        num_workers=work.threads,
+        page_size=page,
     )
     writer.from_indexed_dataset(samples)
 
@@ -72,12 +81,20 @@ def open_loader(work: Work, device: str = "cpu") -> Iterator[Batches]:
 
     mean, std = (np.array(values) * 255 for values in (MEAN, STD))
     normalise = NormalizeImage(mean, std, np.dtype(work.dtype).type)
-    images = [RandomResizedCropRGBImageDecoder((work.size, work.size)), RandomHorizontalFlip()]
+    images = [
+        RandomResizedCropRGBImageDecoder((work.size, work.size)),
+        RandomHorizontalFlip(),
+    ]
     labels = [IntDecoder(), ToTensor(), Squeeze()]
     if device == "cpu":
         images += [normalise, ToTensor(), ToTorchImage()]
     else:
-        images += [ToTensor(), ToDevice(torch.device(device), non_blocking=True), ToTorchImage(), normalise]
+        images += [
+            ToTensor(),
+            ToDevice(torch.device(device), non_blocking=True),
+            ToTorchImage(),
+            normalise,
+        ]
         labels.append(ToDevice(torch.device(device), non_blocking=True))
     loader = Loader(
         str(work.cache / "ffcv" / "set.beton"),
@@ -103,4 +120,9 @@ class _Epochs:
         import torch
 
         for images, labels in self._loader:
-            yield images.view(torch.float16) if self._half and images.dtype == torch.int16 else images, labels
+            yield (
+                images.view(torch.float16)
+                if self._half and images.dtype == torch.int16
+                else images,
+                labels,
+            )

@@ -28,13 +28,17 @@ def prepare(work: Work, folder: Path) -> None:
 
     def rows() -> Iterator[Any]:
         for image, label in stored_samples(work.folder):
-            yield pa.RecordBatch.from_pylist([{"image": image, "label": label}], schema=schema)
+            yield pa.RecordBatch.from_pylist(
+                [{"image": image, "label": label}], schema=schema
+            )
 
     lancedb.connect(folder).create_table(_TABLE, rows(), schema=schema)
 
 
 @contextmanager
-def open_loader(work: Work, device: str = "cpu", state: dict[str, Any] | None = None) -> Iterator[Batches]:
+def open_loader(
+    work: Work, device: str = "cpu", state: dict[str, Any] | None = None
+) -> Iterator[Batches]:
     loader = _Loader(work, device)
     if state is not None:
         loader.load_state_dict(state)
@@ -49,7 +53,12 @@ class _Loader:
         import torch
 
         torch.set_num_threads(1)  # the threads of the transform do the work
-        self._work, self._pinned, self._crop, self._epochs = work, device == "cuda", TorchvisionCrop(work), count()
+        self._work, self._pinned, self._crop, self._epochs = (
+            work,
+            device == "cuda",
+            TorchvisionCrop(work),
+            count(),
+        )
         self._table = lancedb.connect(work.cache / "lance").open_table(_TABLE)
         self._state: dict[str, Any] | None = None
 
@@ -59,13 +68,19 @@ class _Loader:
 
         threads = self._work.threads
         self._dataset = StreamingDataset(
-            self._table, epoch=next(self._epochs), transform=self._transform, transform_parallelism=threads
+            self._table,
+            epoch=next(self._epochs),
+            transform=self._transform,
+            transform_parallelism=threads,
         )
         if self._state is not None:
             self._dataset.load_state_dict(self._state)
             self._state = None
         yield from torch.utils.data.DataLoader(
-            self._dataset, batch_size=self._work.batch_size, drop_last=True, pin_memory=self._pinned
+            self._dataset,
+            batch_size=self._work.batch_size,
+            drop_last=True,
+            pin_memory=self._pinned,
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -75,12 +90,22 @@ class _Loader:
         self._state = state["dataset"]
 
     def _transform(self, batch: Any) -> list[tuple[Any, int]]:
-        images, labels = batch.column("image").to_pylist(), batch.column("label").to_pylist()
-        return [(self._crop(self._decoded(image)), label) for image, label in zip(images, labels, strict=True)]
+        images, labels = (
+            batch.column("image").to_pylist(),
+            batch.column("label").to_pylist(),
+        )
+        return [
+            (self._crop(self._decoded(image)), label)
+            for image, label in zip(images, labels, strict=True)
+        ]
 
     def _decoded(self, image: bytes) -> Any:
         import simplejpeg
         import torch
 
-        pixels = np.load(io.BytesIO(image)) if self._work.raw else simplejpeg.decode_jpeg(image)
+        pixels = (
+            np.load(io.BytesIO(image))
+            if self._work.raw
+            else simplejpeg.decode_jpeg(image)
+        )
         return torch.from_numpy(pixels).permute(2, 0, 1)

@@ -35,7 +35,10 @@ def _samples(work: Work, _: int) -> Iterator[dict[str, Any]]:
         import torch
 
         for pixels, label in stored_arrays(work.folder):
-            yield {"image": torch.from_numpy(pixels).permute(2, 0, 1).contiguous(), "label": label}
+            yield {
+                "image": torch.from_numpy(pixels).permute(2, 0, 1).contiguous(),
+                "label": label,
+            }
     else:
         for encoded, label in stored_samples(work.folder):
             yield {"image": encoded, "label": label}

@@ -31,7 +31,9 @@ def prepare(work: Work, folder: Path) -> None:
 
 
 @contextmanager
-def open_loader(work: Work, device: str = "cpu", state: dict[str, Any] | None = None) -> Iterator[Batches]:
+def open_loader(
+    work: Work, device: str = "cpu", state: dict[str, Any] | None = None
+) -> Iterator[Batches]:
     from streaming import StreamingDataLoader, StreamingDataset
     from streaming.base.util import clean_stale_shared_memory
 
@@ -50,7 +52,11 @@ def open_loader(work: Work, device: str = "cpu", state: dict[str, Any] | None = 
 
     # It expects forked workers: they share what the parent process has set up.
     dataset = Images(
-        local=str(work.cache / "mosaic"), shuffle=True, batch_size=work.batch_size, shuffle_seed=0, predownload=None
+        local=str(work.cache / "mosaic"),
+        shuffle=True,
+        batch_size=work.batch_size,
+        shuffle_seed=0,
+        predownload=None,
     )
     loader = StreamingDataLoader(
         dataset,

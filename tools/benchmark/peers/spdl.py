@@ -30,9 +30,15 @@ def open_ffmpeg(work: Work, device: str = "cpu") -> Iterator[Batches]:
         flip = ",hflip" if random.random() < 0.5 else ""
         # `area` averages when it downscales, which antialiases.
         scaled = f"scale={work.size}:{work.size}:flags={'area' if min(height, width) > work.size else 'bilinear'}"
-        frames = spdl.io.decode_packets(packets, f"crop={width}:{height}:{left}:{top},{scaled}{flip},format=rgb24")
-        pixels = torch.from_numpy(np.asarray(spdl.io.to_numpy(spdl.io.convert_frames(frames))))
-        return pixels.to(torch.float32).sub_(mean).mul_(factor).permute(2, 0, 1).to(dtype)
+        frames = spdl.io.decode_packets(
+            packets, f"crop={width}:{height}:{left}:{top},{scaled}{flip},format=rgb24"
+        )
+        pixels = torch.from_numpy(
+            np.asarray(spdl.io.to_numpy(spdl.io.convert_frames(frames)))
+        )
+        return (
+            pixels.to(torch.float32).sub_(mean).mul_(factor).permute(2, 0, 1).to(dtype)
+        )
 
     yield from _run(decode, work, device)
 

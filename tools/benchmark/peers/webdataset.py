@@ -26,7 +26,11 @@ def open_loader(work: Work, device: str = "cpu") -> Iterator[Batches]:
         .batched(work.batch_size, partial=False)
     )
     loader = wds.WebLoader(
-        dataset, batch_size=None, num_workers=workers, persistent_workers=True, pin_memory=device == "cuda"
+        dataset,
+        batch_size=None,
+        num_workers=workers,
+        persistent_workers=True,
+        pin_memory=device == "cuda",
     )
     yield _Tensors(loader) if device == "cpu" else Moved(_Tensors(loader), device)
     del loader
