@@ -14,6 +14,9 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
+// For functions whose arguments are constants where they are called, so that each call is compiled for these.
+#define INLINED static inline __attribute__((always_inline))
+
 // What a kernel returns to Python.
 enum { OUT_OF_MEMORY = 0, DONE = 1 };
 

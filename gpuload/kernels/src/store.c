@@ -1,7 +1,7 @@
 #include "store.h"
 
-typedef int64_t I64x16 __attribute__((vector_size(128)));
-typedef int32_t I32x16 __attribute__((vector_size(64)));
+enum { SPARE_BYTES = 3 * WORDS_AT_ONCE * 4 };
+
 typedef float F32x16 __attribute__((vector_size(64)));
 typedef float F32x32 __attribute__((vector_size(128)));
 typedef uint8_t U8x16 __attribute__((vector_size(16)));
@@ -17,20 +17,11 @@ typedef uint8_t U8x32 __attribute__((vector_size(32)));
 #define NEXT_FIVE_PIXELS 21, 37, PIXEL(6), PIXEL(7), PIXEL(8), PIXEL(9), 10, 26
 #define LAST_PIXELS 42, PIXEL(11), PIXEL(12), PIXEL(13), PIXEL(14), PIXEL(15)
 
-// One channel's levels, 0..255, of 16 sums.
-static inline I32x16 levels_of(I64x16 sums, int channel, bool cubic) {
-    int bits = cubic ? CUBIC_BITS : LINEAR_BITS;
-    I32x16 levels = __builtin_convertvector(sums >> (LANE * channel + bits), I32x16);
-    if (!cubic)
-        return levels & 255;
-    return CLAMPED_LEVELS((levels & 511) - (CUBIC_BIAS >> CUBIC_BITS));
-}
-
 // channel_bytes, pixel_bytes: from one channel, and from one pixel, of the output to the next.
-static inline void store_floats(const I32x16 levels[3], const Output *output, uint8_t *values, int64_t channel_bytes) {
+static inline void store_floats(const U32x16 levels[3], const Output *output, uint8_t *values, int64_t channel_bytes) {
     F32x16 channels[3];
     for (int channel = 0; channel < 3; channel++) {
-        F32x16 centered = __builtin_convertvector(levels[channel], F32x16) - output->mean[channel];
+        F32x16 centered = __builtin_convertvector((I32x16)levels[channel], F32x16) - output->mean[channel];
         channels[channel] = centered * output->factor[channel];
     }
     if (output->planar) {
@@ -48,7 +39,7 @@ static inline void store_floats(const I32x16 levels[3], const Output *output, ui
     memcpy(values + 128, &last, 64);
 }
 
-static inline void store_levels(const I32x16 levels[3], const Output *output, uint8_t *values, int64_t channel_bytes) {
+static inline void store_levels(const U32x16 levels[3], const Output *output, uint8_t *values, int64_t channel_bytes) {
     U8x16 channels[3];
     for (int channel = 0; channel < 3; channel++)
         channels[channel] = __builtin_convertvector(levels[channel], U8x16);
@@ -70,11 +61,10 @@ static inline void store_levels(const I32x16 levels[3], const Output *output, ui
 static inline void store_pixels(
     const uint64_t *sums, bool cubic, const Output *output, uint8_t *values, int64_t channel_bytes
 ) {
-    I64x16 words;
+    U64x16 words;
     memcpy(&words, sums, sizeof words);
-    I32x16 levels[3];
-    for (int channel = 0; channel < 3; channel++)
-        levels[channel] = levels_of(words, channel, cubic);
+    U32x16 levels[3];
+    split_sums(words, cubic, &levels[0], &levels[1], &levels[2]);
     if (output->floats)
         store_floats(levels, output, values, channel_bytes);
     else
@@ -87,16 +77,16 @@ void store_rgb_row(const uint64_t *sums, bool cubic, const Output *output, int64
     int64_t pixel_bytes = size * (output->planar ? 1 : 3);
     int64_t channel_bytes = size * (output->planar ? pixels : 1);
     uint8_t *values = output->values + image * 3 * pixels * size + row * output->width * pixel_bytes;
-    if (output->width >= STORED_PIXELS) {
-        for (int64_t x = 0; x < output->width; x += STORED_PIXELS) {
-            int64_t begin = min_of(x, output->width - STORED_PIXELS);  // the last vector overlaps the one before
+    if (output->width >= WORDS_AT_ONCE) {
+        for (int64_t x = 0; x < output->width; x += WORDS_AT_ONCE) {
+            int64_t begin = min_of(x, output->width - WORDS_AT_ONCE);  // the last vector overlaps the one before
             store_pixels(sums + begin, cubic, output, values + begin * pixel_bytes, channel_bytes);
         }
         return;
     }
     // A narrow row: stored aside as a whole vector, of which it takes what it has room for.
     uint8_t spare[SPARE_BYTES];
-    int64_t spare_channel_bytes = output->planar ? STORED_PIXELS * size : size;
+    int64_t spare_channel_bytes = output->planar ? WORDS_AT_ONCE * size : size;
     store_pixels(sums, cubic, output, spare, spare_channel_bytes);
     if (!output->planar) {
         memcpy(values, spare, (size_t)(output->width * pixel_bytes));
