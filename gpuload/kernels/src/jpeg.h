@@ -50,7 +50,7 @@ typedef struct {
 // The next bits of a scan.
 typedef struct {
     const uint8_t *next;  // the next byte
-    uint64_t unused;      // how many bits before it are unused
+    uint64_t unused;      // in its lowest 6 bits: how many bits before it are unused
     uint64_t bits;        // these, from the top
 } BitReader;
 

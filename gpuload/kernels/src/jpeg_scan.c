@@ -72,7 +72,7 @@ void seek_scan(Span file, JpegScratch *scratch, int64_t bit, int64_t end) {
 }
 
 int64_t used_bits(const JpegScratch *scratch) {
-    return (scratch->reader.next - scratch->coded.bytes) * 8 - (int64_t)scratch->reader.unused;
+    return (scratch->reader.next - scratch->coded.bytes) * 8 - (int64_t)(scratch->reader.unused & 63);
 }
 
 int64_t used_whole_bytes_in_bits(const JpegScratch *scratch) { return (used_bits(scratch) + 7) & ~7LL; }

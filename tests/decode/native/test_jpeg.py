@@ -215,6 +215,14 @@ def _with_a_code_of_ones() -> bytes:
     return bytes(data)
 
 
+def _without_codes() -> bytes:
+    """With tables that have no codes, and no coded pixels."""
+    data = _without(make(), 0xC4)
+    tables = b"".join(b"\xff\xc4\x00\x13" + bytes([table]) + bytes(16) for table in (0x00, 0x01, 0x10, 0x11))
+    scan = data.index(b"\xff\xda")
+    return data[:2] + tables + data[2 : scan + 14] + b"\xff\xd9"
+
+
 def _gray_with_frame(size: tuple[int, int], width: int, sampling: int) -> bytes:
     data = bytearray(encode(Image.new("L", size, 77)))
     at = data.index(b"\xff\xc0")
@@ -233,6 +241,7 @@ OTHERS: dict[str, tuple[bytes, tuple[int, int]]] = {
     "progressive": (make(progressive=True), SMALL),
     "wide scales": (_with_wide_scales(), SMALL),
     "wide DC": (_with_a_dc_of_12_bits(), SMALL),
+    "no codes": (_without_codes(), SMALL),
     "CMYK": (make(mode="CMYK"), SMALL),
     "4:4:0": (simplejpeg.encode_jpeg(np.zeros((30, 40, 3), np.uint8), colorsubsampling="440"), SMALL),
     "4:1:1": (simplejpeg.encode_jpeg(np.zeros((30, 40, 3), np.uint8), colorsubsampling="411"), SMALL),
