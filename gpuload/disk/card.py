@@ -14,8 +14,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from gpuload.disk import index as index_file
-from gpuload.disk.index import Index
+from gpuload.disk.commit import open_index
 from gpuload.disk.manifest import CARD_NAME, Manifest
 from gpuload.fields.field import Field
 from gpuload.fields.registry import kind_of
@@ -167,7 +166,7 @@ def _dimensions(split: Path, manifest: Manifest, field: Field) -> frozenset[int]
     column = f"{field.name}_shape"
     if column not in kind_of(field).columns(field):
         return frozenset()
-    index = Index(split / index_file.FILE_NAME, manifest.fields)
+    index = open_index(split, manifest)
     counts = (
         pc.unique(pc.list_value_length(index.shard(number).column(column)))
         for number in range(len(index))

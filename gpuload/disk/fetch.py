@@ -18,20 +18,30 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
 from gpuload.disk.card import write_card
+from gpuload.disk.commit import NEXT_NAME, commit, settle, sync
 from gpuload.disk.index import Index
 from gpuload.disk.manifest import (
+    ROOT_FILES,
     Manifest,
     ShardInfo,
     check_length,
     dali_index_path,
     write_timm_info,
 )
-from gpuload.errors import ArgumentError, FormatError, OutputError, RemoteError
+from gpuload.errors import (
+    ArgumentError,
+    FormatError,
+    OutputError,
+    RemoteError,
+    ShardError,
+)
 from gpuload.store.cache import Cache
 from gpuload.store.files import (
     Handle,
@@ -39,6 +49,7 @@ from gpuload.store.files import (
     locked,
     open_own,
     read_own,
+    temporaries,
     write_atomically,
 )
 from gpuload.store.hub import is_pinned, pinned, place_of
@@ -51,6 +62,7 @@ _LOG = logging.getLogger(__name__)
 
 WHOLE_BYTES = 16 << 20  # an index at a URL of up to this size is downloaded as a whole
 _UNFINISHED = ".manifest.json"  # of a copy: no shard can have this name
+_TRIES = 3  # to open a set whose manifest is replaced meanwhile
 _AT_A_TIME = 4  # shards: each in ranges, so that this is for small ones
 
 _MANIFEST = manifest_file.FILE_NAME
@@ -77,6 +89,7 @@ def open_url(url: URL, cache: Cache) -> tuple[URL, Manifest, Index]:
         f"{url}: another process has been fetching its manifest and index for {_OTHERS_S} s; it may be suspended"
     )
     with cache.writing(), locked(folder / "lock", _OTHERS_S, stuck):
+        tries = _TRIES
         while True:
             version, is_new = background().wait(_version(objects, folder))
             try:
@@ -85,6 +98,10 @@ def open_url(url: URL, cache: Cache) -> tuple[URL, Manifest, Index]:
             except NotOwnError:
                 raise
             except FormatError as error:
+                current, _ = background().wait(_version(objects, folder))
+                tries -= 1
+                if current != version and tries:
+                    continue  # shards were appended to the set meanwhile
                 shutil.rmtree(version, ignore_errors=True)
                 if (
                     is_new or version.exists()
@@ -214,21 +231,33 @@ def _remote_index(objects: Objects, folder: Path, manifest: Manifest) -> Index:
         open_own(path)
     except FileNotFoundError:
         if spans and (spans[-1].end or 0) > WHOLE_BYTES:
-            parts = Parts(objects, path.name, folder, spans)
+            parts = Parts(objects, (path.name, NEXT_NAME), folder, spans)
             with suppress(NoRanges):
                 return Index(path, manifest.fields, spans, shards, parts)
-        background().wait(
-            fetch_file(
-                objects,
-                path.name,
-                path,
-                sha256=manifest.index_sha256,
-                most=manifest.most_beside,
-            )
-        )
+        background().wait(_fetch_index(objects, path, manifest))
     index = Index(path, manifest.fields, spans, shards)
     index.fetch()  # compares it here, where a damaged copy is downloaded again: 13 ms for the largest
     return index
+
+
+async def _fetch_index(objects: Objects, path: Path, manifest: Manifest) -> None:
+    """Downloads the index that a manifest describes: the one under its name, or the one that is to get it, see
+    `gpuload.disk.commit`.
+
+    Raises:
+        RemoteError, ShardError: as `fetch_file`; neither can be read, or is the right one.
+    """
+    expected: dict[str, Any] = {
+        "sha256": manifest.index_sha256,
+        "most": manifest.most_beside,
+    }
+    try:
+        await fetch_file(objects, index_file.FILE_NAME, path, **expected)
+    except (NoSuchObjectError, ShardError) as error:
+        try:
+            await fetch_file(objects, NEXT_NAME, path, **expected)
+        except (RemoteError, ShardError):
+            raise error from None
 
 
 def fetch(
@@ -283,7 +312,10 @@ async def _copy(objects: Objects, folder: Path, watch: Watch) -> Manifest:
                 f"{folder}: holds another set (fingerprint {other}) than {objects.url} ({manifest.fingerprint}). "
                 "Give a new folder"
             )
+        settle(folder)
     (folder / _UNFINISHED).write_bytes(data)  # by which another call knows the folder
+    for unfinished in temporaries(folder, ROOT_FILES):  # of copies that were killed
+        unfinished.unlink(missing_ok=True)
     limit, done = asyncio.Semaphore(_AT_A_TIME), list[int]()
 
     async def one(info: ShardInfo) -> None:
@@ -293,19 +325,13 @@ async def _copy(objects: Objects, folder: Path, watch: Watch) -> Manifest:
         watch(len(done), len(manifest.shards), sum(done))
 
     await together(map(one, manifest.shards))
-    path = folder / index_file.FILE_NAME
-    await fetch_file(
-        objects,
-        path.name,
-        path,
-        sha256=manifest.index_sha256,
-        most=manifest.most_beside,
-    )
+    await _fetch_index(objects, folder / NEXT_NAME, manifest)
     await _fetch_files(objects, folder, "rejected.jsonl", most=manifest.most_beside)
     # Written here: a stranger's could name any file, which timm or `datasets` would open.
     write_timm_info(folder, {folder: manifest})
     write_card(folder, {folder: manifest})
-    os.replace(folder / _UNFINISHED, folder / _MANIFEST)
+    sync(folder / _UNFINISHED)
+    commit(folder, partial(os.replace, folder / _UNFINISHED, folder / _MANIFEST))
     return manifest
 
 

@@ -42,6 +42,7 @@ from gpuload.disk.tar import Member, group_members, read_members, split_name
 from gpuload.errors import (
     ArgumentError,
     DecodeError,
+    FormatError,
     OutputError,
     ShardError,
     SourceError,
@@ -60,6 +61,7 @@ from gpuload.packing.own_files import REJECTED_NAME
 from gpuload.sources.files import is_text
 from gpuload.sources.listing import Rejection, some_of
 from gpuload.sources.tars import by_extension
+from gpuload.store.files import temporaries, write_atomically
 from gpuload.store.hub import is_pinned, pinned, place_of
 from gpuload.store.network import background
 from gpuload.store.objects import Objects, expand_url
@@ -344,17 +346,16 @@ def _write(
     fields: tuple[Field, ...],
     classes: ClassNames,
 ) -> Manifest:
-    """Removes an old manifest, then writes everything; the manifest last."""
+    """Writes everything, the manifest last; an index that is there opens until the new one replaces it."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (manifest_file.FILE_NAME, NEXT_NAME, REJECTED_NAME):
-        (folder / name).unlink(missing_ok=True)
+    _begin_replacement(folder)
     infos, schema = [], index_schema(fields)
     for shard, dali_path in zip(scanned, indexes, strict=True):
         dali_path.parent.mkdir(parents=True, exist_ok=True)
-        dali_path.write_text(
-            dali_index_text(sample.members for sample in shard.samples),
-            encoding="utf-8",
-        )
+        for unfinished in temporaries(dali_path.parent, [dali_path.name]):
+            unfinished.unlink(missing_ok=True)  # of a run that was killed
+        dali_text = dali_index_text(sample.members for sample in shard.samples)
+        write_atomically(dali_path, dali_text.encode())
         here = (
             None
             if isinstance(shard.path, URL)
@@ -367,6 +368,8 @@ def _write(
         )
     if rejected := [rejection for shard in scanned for rejection in shard.rejected]:
         write_lines(folder / REJECTED_NAME, map(as_line, rejected))
+    else:
+        (folder / REJECTED_NAME).unlink(missing_ok=True)
     passed_over = sum((shard.passed_over for shard in scanned), Counter[str]())
     packing = {
         "indexed": "shards packed by others",
@@ -382,6 +385,17 @@ def _write(
     if all(is_shard_name(info.name, may_be_elsewhere=False) for info in infos):
         write_card(folder, {folder: manifest})
     return describe(folder, manifest, rows)
+
+
+def _begin_replacement(folder: Path) -> None:
+    """Ends what an interrupted run had begun in the folder, and removes a manifest that cannot be read."""
+    try:
+        Manifest.read(folder)
+    except FormatError:
+        (folder / manifest_file.FILE_NAME).unlink(missing_ok=True)
+        (folder / NEXT_NAME).unlink(missing_ok=True)
+    else:
+        settle(folder)
 
 
 def _scan_url(url: URL, classes: ClassNames) -> ScannedShard:

@@ -33,10 +33,9 @@ from gpuload.packing.own_files import (
     remove_scratch,
     remove_set,
     rename,
-    temporaries,
 )
 from gpuload.sources.listing import Rejection
-from gpuload.store.files import Handle, replaced, write_atomically
+from gpuload.store.files import Handle, replaced, temporaries, write_atomically
 from gpuload.store.url import URL
 
 # The files of a split that are saved while shards are appended to it.

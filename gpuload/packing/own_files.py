@@ -2,9 +2,8 @@
 
 import ctypes
 import os
-import re
 import shutil
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from gpuload.disk.card import is_unedited
 from gpuload.disk.commit import NEXT_NAME
 from gpuload.disk.manifest import CARD_NAME, TIMM_NAME, dali_index_path
 from gpuload.errors import FormatError
+from gpuload.store.files import temporaries
 
 REJECTED_NAME = "rejected.jsonl"
 
@@ -32,8 +32,6 @@ DESCRIPTIONS = (
 STATE_NAME = "state.json"  # in the scratch folder, once the run is planned; before, nothing else is written
 _OWNER_NAME = "gpuload"  # in the scratch folder from its beginning to its end: no other program's folder has it
 
-_TEMPORARY = re.compile(r"(.+)\.[0-9]+\.tmp")  # see `store.files.replaced`
-
 _AT_FDCWD = -100  # linux/fcntl.h
 NO_REPLACE = 1  # linux/fs.h
 EXCHANGE = 2
@@ -49,14 +47,6 @@ def shard_files(shards: Iterable[str]) -> Iterator[str]:
 def split_files(manifest: Manifest) -> list[str]:
     """The names of the files of a packed split, in the order in which they are removed."""
     return [*shard_files(shard.name for shard in manifest.shards), *DESCRIPTIONS]
-
-
-def temporaries(folder: Path, names: Collection[str]) -> list[Path]:
-    """The unfinished files in a folder that were to get one of these names."""
-    matches = (
-        (path, _TEMPORARY.fullmatch(path.name)) for path in sorted(folder.glob("*.tmp"))
-    )
-    return [path for path, match in matches if match is not None and match[1] in names]
 
 
 def remove_files(folder: Path, names: Iterable[str]) -> None:

@@ -31,7 +31,7 @@ from gpuload.machine.fork_server import sigint_deferred
 from gpuload.packing.image import KEPT
 from gpuload.packing.options import PackOptions
 from gpuload.packing.output import Output, as_line, cannot_write, describe, write_lines
-from gpuload.packing.own_files import REJECTED_NAME, temporaries
+from gpuload.packing.own_files import REJECTED_NAME
 from gpuload.packing.plan import (
     OWN_SPLITS,
     PlannedSplit,
@@ -53,6 +53,7 @@ from gpuload.packing.workers import (
 from gpuload.sources.columns import IterableSource
 from gpuload.sources.listing import Rejection, some_of
 from gpuload.sources.rows import Source
+from gpuload.store.files import temporaries
 from gpuload.store.url import LOCATION, URL
 
 _Levels = tuple[float, ...] | None  # of each channel, where they were measured

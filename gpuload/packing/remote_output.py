@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from gpuload.disk import manifest as manifest_file
+from gpuload.disk.commit import NEXT_NAME
 from gpuload.disk.fetch import fetch_files
+from gpuload.disk.index import FILE_NAME as INDEX_NAME
 from gpuload.disk.manifest import CARD_NAME, ROOT_FILES, dali_index_path
 from gpuload.errors import ArgumentError, GpuloadError, OutputError
 from gpuload.packing.options import PackOptions
@@ -108,7 +110,7 @@ class RemoteOutput(Output):
                 if claim is None:
                     self._claim(url)
                 if self.append:
-                    self._fetch(splits, (*BASE_FILES, *ROOT_FILES))
+                    self._fetch(splits, (*BASE_FILES, NEXT_NAME, *ROOT_FILES))
                     fetch_files(url, self.path, CARD_NAME)
         super()._open(options)
         self._forget_lost(found)
@@ -180,42 +182,55 @@ class RemoteOutput(Output):
             self._uploads.pop(0)
 
     def publish(self, splits: Sequence[str]) -> None:
+        """Uploads what describes the splits, in an order in which a reader finds the index that its manifest describes,
+        whenever the run is stopped: see `gpuload.disk.commit`."""
         self._wait(0)
         self.keep = True
         super().publish(splits)
+        replaced = [split for split in splits if self._is_replaced(split)]
         for split in splits:
-            name, old = f"{split}/{_MANIFEST}", self.base_folder(split) / _MANIFEST
-            new, there = (self.path / name).read_bytes(), self._manifest(split)
-            if there not in (new, old.read_bytes() if old.exists() else None):
-                raise OutputError(
-                    f"{self.where}/{name}: was changed since this run began, and is left as it is. Pack to another URL"
-                )
-            others = (
-                f"{split}/{other}"
-                for other in (*BASE_FILES, *ROOT_FILES)
-                if other != _MANIFEST
-            )
-            for other in others if there != new else ():
-                if (self.path / other).exists():
-                    self._put(other)
+            index_name = NEXT_NAME if split in replaced else INDEX_NAME
+            self._put(f"{split}/{index_name}", f"{split}/{INDEX_NAME}")
+            for name in (REJECTED_NAME, *ROOT_FILES):
+                if (self.path / split / name).exists():
+                    self._put(f"{split}/{name}")
         for name in ROOT_FILES:
             self._put(name)
         for split in splits:
             self._put(f"{split}/{_MANIFEST}")
-        manifests = {
-            split: (self.path / split / _MANIFEST).read_bytes() for split in splits
-        }
-        published = {
-            split: hashlib.sha256(data).hexdigest() for split, data in manifests.items()
-        }
-        write_json(
-            self.final / "run.json", {"run": self.bucket.run, "published": published}
-        )
+        for split in replaced:
+            self._put(f"{split}/{INDEX_NAME}")
+        next_names = [f"{split}/{NEXT_NAME}" for split in replaced]
+        background().wait(self.bucket.delete(next_names))
+        published = {split: self._sha256(split) for split in splits}
+        run = {"run": self.bucket.run, "published": published}
+        write_json(self.final / "run.json", run)
 
-    def _put(self, name: str) -> None:
-        background().wait(
-            self.bucket.upload(name, self.path / name, replaces=self.append)
-        )
+    def _is_replaced(self, split: str) -> bool:
+        """Whether a split at the URL is replaced: shards are appended to it.
+
+        Raises:
+            OutputError: its manifest is neither the one that this run has found nor the one that it writes.
+        """
+        name = f"{split}/{_MANIFEST}"
+        base = self.base_folder(split) / _MANIFEST
+        new = (self.path / name).read_bytes()
+        old = base.read_bytes() if base.exists() else None
+        if self._manifest(split) not in (new, old):
+            raise OutputError(
+                f"{self.where}/{name}: was changed since this run began, and is left as it is. Pack to another URL"
+            )
+        return old is not None
+
+    def _sha256(self, split: str) -> str:
+        """Of the manifest that this run has written."""
+        content = (self.path / split / _MANIFEST).read_bytes()
+        return hashlib.sha256(content).hexdigest()
+
+    def _put(self, name: str, source: str = "") -> None:
+        """Uploads a file. source: its name here, if that is another one."""
+        path = self.path / (source or name)
+        background().wait(self.bucket.upload(name, path, replaces=self.append))
 
     def __exit__(self, kind: object, *error: object) -> None:
         for upload in self._uploads:

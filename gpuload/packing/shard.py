@@ -30,12 +30,11 @@ from gpuload.packing.annotations import fit_annotations
 from gpuload.packing.image import StoredImage, prepare_image
 from gpuload.packing.options import Encoding
 from gpuload.packing.output import cannot_write
-from gpuload.packing.own_files import temporaries
 from gpuload.packing.plan import MEASURED, ROW, read_plan, shard_name
 from gpuload.packing.workers import NOWHERE, Blamable, noted_position
 from gpuload.sources.listing import DRAWN_HEIGHT, DRAWN_WIDTH, NAME, addresses
 from gpuload.sources.rows import Source
-from gpuload.store.files import start_writeback, write_atomically
+from gpuload.store.files import start_writeback, temporaries, write_atomically
 
 _NO_SLUG = re.compile(r"[^A-Za-z0-9_]+")
 _WRITE_BACK_BYTES = 8 << 20

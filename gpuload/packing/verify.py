@@ -96,9 +96,8 @@ def _verify_set(
         try:
             manifest = Manifest.read(folder, url)
             if url is not None:
-                fetch_files(
-                    url, scratch, index_file.FILE_NAME, most=manifest.most_beside
-                )
+                both_names = index_file.FILE_NAME, NEXT_NAME
+                fetch_files(url, scratch, *both_names, most=manifest.most_beside)
             path = index_path(folder, manifest)
             Index(path, manifest.fields, shards=len(manifest.shards))
         except FormatError as error:

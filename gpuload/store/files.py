@@ -7,9 +7,10 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from pathlib import Path
 from gpuload.errors import FormatError
 
 _POLL_S = 0.01
+_TEMPORARY = re.compile(r"(.+)\.[0-9]+\.tmp")
 _DESCRIPTORS = Path("/proc/self/fd")
 _START_WRITE = (
     2  # SYNC_FILE_RANGE_WRITE in linux/fs.h: starts writing and does not wait
@@ -149,6 +151,14 @@ def replaced(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def temporaries(folder: Path, names: Collection[str]) -> list[Path]:
+    """The files in a folder that `replaced` was to give one of these names, of processes that were killed."""
+    matches = (
+        (path, _TEMPORARY.fullmatch(path.name)) for path in sorted(folder.glob("*.tmp"))
+    )
+    return [path for path, match in matches if match is not None and match[1] in names]
 
 
 def write_atomically(path: Path, data: bytes | memoryview, sync: bool = True) -> None:

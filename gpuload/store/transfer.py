@@ -19,7 +19,12 @@ from gpuload.store.files import (
     write_atomically,
 )
 from gpuload.store.network import background, together
-from gpuload.store.objects import RANGE_BYTES, Objects, Replaced
+from gpuload.store.objects import (
+    RANGE_BYTES,
+    NoSuchObjectError,
+    Objects,
+    Replaced,
+)
 
 _BLOCK_BYTES = 1 << 20  # hashed at a time
 _PIECE_BYTES = 64 << 20  # hashed between two checks for cancellation
@@ -176,24 +181,28 @@ def hash_at(digest: Any, handle: int, at: int, end: int) -> None:
 class Parts:
     """The parts of an object, which adjoin.
 
-    name: of the object. folder: of the cache. spans: where each begins and ends, and its SHA-256. where: subject of
-    messages.
+    Args:
+        objects: those at a URL.
+        names: that the object may have, the usual one first. Of several objects, the one with the right bytes counts.
+        folder: of the cache.
+        spans: where each part begins and ends, and its SHA-256.
+
+    Attributes:
+        where: the subject of messages.
     """
 
     def __init__(
         self,
         objects: Objects,
-        name: str,
+        names: Sequence[str],
         folder: Path,
         spans: Sequence[tuple[int, Any, str]],
     ) -> None:
-        self.where = f"{objects.url / name}"
-        self._objects, self._name, self._folder, self._spans = (
-            objects,
-            name,
-            folder,
-            spans,
-        )
+        self.where = f"{objects.url / names[0]}"
+        self._objects = objects
+        self._names = tuple(names)
+        self._folder = folder
+        self._spans = spans
         self._turn = asyncio.Lock()
 
     def has(self, number: int) -> bool:
@@ -293,19 +302,11 @@ class Parts:
 
     async def _download(self, run: Sequence[int]) -> None:
         """Downloads parts that follow one another, in one range, or several where a single part is larger."""
-        begin, end = self._spans[run[0]][0], self._spans[run[-1]][1]
-        for _ in range(_TRIES):
-            data = bytearray()
-            for at in range(begin, end, RANGE_BYTES):
-                found = await self._objects.read(
-                    self._name, at, min(at + RANGE_BYTES, end)
-                )
-                data += found.data
-                if found.size != self._spans[-1][1]:  # it was replaced
-                    break
-            if not (
-                wrong := await asyncio.to_thread(self._keep, run, memoryview(data))
-            ):
+        wrong = list(run)
+        for name in self._names * _TRIES:
+            data = await self._read(name, run)
+            wrong = await asyncio.to_thread(self._keep, run, memoryview(data))
+            if not wrong:
                 return
         begin, end, _ = self._spans[wrong[0]]
         raise FormatError(
@@ -313,6 +314,24 @@ class Parts:
             "attempts. It was damaged or replaced: open the set anew if it was packed anew, or upload its folder "
             "again, with manifest.json last"
         )
+
+    async def _read(self, name: str, run: Sequence[int]) -> bytearray:
+        """The bytes of parts that follow one another, or fewer where the object of this name is another one; none
+        where there is no object of a name that is not the usual one."""
+        begin = self._spans[run[0]][0]
+        end = self._spans[run[-1]][1]
+        data = bytearray()
+        try:
+            for start in range(begin, end, RANGE_BYTES):
+                stop = min(start + RANGE_BYTES, end)
+                piece = await self._objects.read(name, start, stop)
+                data += piece.data
+                if piece.size != self._spans[-1][1]:  # it was replaced
+                    break
+        except NoSuchObjectError:
+            if name == self._names[0]:
+                raise
+        return data
 
     def _keep(self, run: Sequence[int], data: memoryview) -> list[int]:
         """Writes the parts that are right; returns the others."""

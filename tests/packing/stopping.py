@@ -1,7 +1,7 @@
 """Stops a command at each step that changes a disk, and looks at what is left: python stopping.py COMMAND FOLDER.
 
-COMMAND is a key of COMMANDS. FOLDER holds `set`, a packed set, and `images`, a folder of images; all else there is made
-here. At each step a copy of the set is used up by a forked child, which ends or gets an error just before the step: a
+COMMAND is a key of COMMANDS. FOLDER holds `set`, a packed set, and `images`: a folder of images, for "index" a text of
+classes, and for "fetch" the set that is copied, at the URL in the environment's SERVER; all else there is made here. At each step a copy of the set is used up by a forked child, which ends or gets an error just before the step: a
 name that a file gets or loses, a file that is opened for writing, a sync. Then every split must open and be the old one
 or the new one as a whole, and the same command must complete what was begun.
 
@@ -12,7 +12,9 @@ import errno
 import json
 import os
 import shutil
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -76,9 +78,12 @@ class Interrupt:
         self.is_over = False
 
     def __call__(self, _: str) -> None:
-        if not self.is_over:
-            self.is_over = True
+        if self.is_over:
+            return
+        self.is_over = True
+        if threading.current_thread() is threading.main_thread():
             raise KeyboardInterrupt
+        os.kill(os.getpid(), signal.SIGINT)  # which Python hands to the main thread
 
 
 def fill(kind: str) -> None:
@@ -117,6 +122,18 @@ def add_points(out: Path, images: Path, resume: bool) -> None:
             raise KeyboardInterrupt
 
 
+def index(out: Path, images: Path, resume: bool) -> None:
+    for split in ("train", "val"):
+        options = ["--overwrite", "--classes", str(images)]
+        if cli.main(["index", str(out / split / "*.tar"), *options]):
+            raise KeyboardInterrupt
+
+
+def fetch(out: Path, images: Path, resume: bool) -> None:
+    if cli.main(["fetch", f"{os.environ['SERVER']}/train", str(out / "train")]):
+        raise KeyboardInterrupt
+
+
 def pack(out: Path, images: Path, resume: bool, **options: Any) -> None:
     gpuload.pack(FolderSource(images), out, workers=1, val=0.3, maxcount=4, progress=False, resume=resume, **options)
 
@@ -124,6 +141,8 @@ def pack(out: Path, images: Path, resume: bool, **options: Any) -> None:
 Command = Callable[[Path, Path, bool], None]
 COMMANDS: dict[str, Command] = {
     "points": add_points,
+    "index": index,
+    "fetch": fetch,
     "append": partial(pack, append=True),
     "overwrite": partial(pack, overwrite=True),
 }
@@ -157,7 +176,7 @@ def main(name: str, folder: str) -> None:
     for copy in (begun, expected):
         shutil.copytree(pristine, copy / "out")
     assert forked(lambda: command(expected / "out", images, False)) == 0
-    is_packer = name != "points"
+    is_packer = name in ("append", "overwrite")
     if is_packer:
         assert forked(lambda: begin(command, begun / "out", images)) == 0
     packer.start_server = lambda: None  # whose processes pack shards, all of which are packed
@@ -165,7 +184,7 @@ def main(name: str, folder: str) -> None:
     wanted, states = files_of(expected), [keys_of(pristine), keys_of(expected / "out")]
     counts: dict[str, int] = {}
     for way, make_stop in WAYS.items():
-        stride = 3 if is_packer and way != "kill" else 1
+        stride = 1 if way == "kill" or name in ("points", "index") else 3
         step = counts[way] = 0
         while True:
             work = place / "work"

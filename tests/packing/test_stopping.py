@@ -3,18 +3,23 @@ completes what was begun."""
 
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from images import encode, photo, write_files
+from store.servers import file_server, running
+from tars import write_tar
 
 import gpuload
 from gpuload import FormatError
 from gpuload.disk import Manifest
-from gpuload.packing.index import add_points
+from gpuload.disk.fetch import fetch
+from gpuload.packing.index import add_points, index_shards
 from gpuload.packing.verify import verify
 from gpuload.sources import FolderSource
 
@@ -25,15 +30,21 @@ def photos(numbers: range) -> dict[str, bytes]:
     return {f"{'ab'[number % 2]}/{number}.jpg": encode(photo(number)) for number in numbers}
 
 
+def stop(command: str, folder: Path, **environment: str) -> dict[str, Any]:
+    """What `stopping.py` tells."""
+    run = [sys.executable, "-W", "ignore", str(SCRIPT), command, str(folder)]
+    done = subprocess.run(run, capture_output=True, text=True, env={**os.environ, **environment})
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
 @pytest.mark.parametrize(("command", "least"), [("points", 20), ("append", 50), ("overwrite", 60)])
 def test_each_state_of_a_set_opens_and_can_be_completed(tmp_path: Path, command: str, least: int) -> None:
     write_files(tmp_path / "first", photos(range(12)))
     write_files(tmp_path / "images", photos(range(20, 32)))
     gpuload.pack(FolderSource(tmp_path / "first"), tmp_path / "set", workers=1, val=0.3, maxcount=4)
-    run = [sys.executable, "-W", "ignore", str(SCRIPT), command, str(tmp_path)]
-    done = subprocess.run(run, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
+    told = stop(command, tmp_path)
     assert told["steps"]["kill"] >= least
     assert min(told["steps"].values()) >= least // 3
 
@@ -49,6 +60,37 @@ def test_each_state_of_a_set_opens_and_can_be_completed(tmp_path: Path, command:
             assert steps.index(("sync", f"{name}.tmp")) < steps.index(("rename", name))
         for first, second in itertools.pairwise([*places, len(steps)]):
             assert ("sync", folder) in steps[first:second] or (command == "overwrite" and first == places[0])
+
+
+def test_an_index_opens_while_another_replaces_it(tmp_path: Path) -> None:
+    """By `gpuload index --overwrite`, which gives the classes names."""
+    for split in ("train", "val"):
+        folder = tmp_path / "set" / split
+        folder.mkdir(parents=True)
+        for number in range(2):
+            sample = {f"{number}.jpg": encode(photo(number)), f"{number}.cls": b"1"}
+            write_tar(folder / f"{number}.tar", sample)
+        index_shards([str(folder / "*.tar")])
+    (tmp_path / "images").write_text("ant\nbee\n")
+    told = stop("index", tmp_path)
+    assert min(told["steps"].values()) >= 20
+    expected = tmp_path / "expected" / "out" / "val"
+    assert gpuload.Dataset(expected).classes == ("ant", "bee")
+
+
+def test_a_copy_opens_while_another_index_replaces_its_own(tmp_path: Path) -> None:
+    """By `gpuload fetch` of a set that got seek points meanwhile."""
+    write_files(tmp_path / "photos", photos(range(6)))
+    out = tmp_path / "images"
+    gpuload.pack(FolderSource(tmp_path / "photos"), out, workers=1, val=0.3)
+    with running(file_server(out)) as server:
+        for split in ("train", "val"):
+            fetch(f"{server.url}/{split}", tmp_path / "set" / split)
+            add_points(out / split)
+        told = stop("fetch", tmp_path, SERVER=server.url)
+    assert told["steps"]["kill"] >= 20
+    copied = tmp_path / "expected" / "out" / "train" / "index.arrow"
+    assert copied.read_bytes() == (out / "train" / "index.arrow").read_bytes()
 
 
 def test_a_new_index_without_its_manifest_is_not_read(tmp_path: Path) -> None:

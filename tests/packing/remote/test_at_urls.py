@@ -213,6 +213,52 @@ def test_nothing_of_another_is_touched(store: Any, proxy: Proxy, source: FolderS
     assert {name: data for name, data in store.files("bucket", "mine").items() if name[0] != "4"} == before
 
 
+@pytest.mark.parametrize("is_large", [False, True])
+def test_each_state_opens_while_a_set_is_appended_to(
+    store: Any, proxy: Proxy, source: FolderSource, settings: Settings, on_disk: dict[str, bytes], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, is_large: bool,
+) -> None:  # fmt: skip
+    """What lies at the URL before each request of the packer is the old set or the new one, for a reader who comes
+    then. is_large: indexes are read by their parts."""
+    out = f"stopped{is_large}"
+    for name, data in on_disk.items():
+        store.put("bucket", f"{out}/{name}", data)
+    states: list[dict[str, bytes]] = []
+
+    def watch(path: str, number: int) -> None:
+        state = store.files("bucket", f"{out}/")
+        if state not in states:
+            states.append(state)
+
+    proxy.fault = watch
+    pack_to(source, f"s3://bucket/{out}", settings, append=True)
+    watch("", 0)
+    proxy.reset()
+    names = [max(state.keys() - before.keys(), default="") for before, state in itertools.pairwise(states)]
+    assert {"train/index.next.arrow", "val/index.next.arrow"} <= {*names}
+    if is_large:
+        monkeypatch.setattr("gpuload.disk.fetch.WHOLE_BYTES", 0)
+    counts = set()
+    for number, state in enumerate(states):
+        for name, data in state.items():
+            if not name.endswith((".tar", ".idx")):
+                store.put("bucket", f"{out}-{number}/{name}", data)
+        for split in ("train", "val"):
+            dataset = gpuload.Dataset(f"s3://bucket/{out}-{number}/{split}", tmp_path / "readers")
+            assert len(dataset.labels) == len(dataset)
+            counts.add((split, len(dataset)))
+    assert counts == {("train", 49), ("train", 98), ("val", 12), ("val", 24)}
+
+    def replace_set(path: str, number: int) -> None:
+        if path.endswith("index.arrow") and number == 1:
+            for name, data in states[-1].items():
+                store.put("bucket", f"{out}-0/{name}", data)
+
+    proxy.reset()
+    proxy.fault = replace_set  # after the old manifest was read, and before its index is
+    assert len(gpuload.Dataset(f"s3://bucket/{out}-0/train", tmp_path / "others")) == 98
+
+
 def test_a_set_that_changes_while_it_is_appended_to(
     store: Any, proxy: Proxy, source: FolderSource, settings: Settings, on_disk: dict[str, bytes]
 ) -> None:
