@@ -9,7 +9,7 @@
 #include "store.h"
 
 enum { WHOLE = 1 << LINEAR_BITS };
-static const uint64_t HALF = (WHOLE >> 1) * ((1ULL << 2 * LANE) | (1ULL << LANE) | 1);
+static const uint64_t HALF = (WHOLE >> 1) * EACH_LANE;
 
 // Three channels of an image, or one.
 typedef struct {
@@ -143,7 +143,8 @@ static void find_nearest(const Warp *warp, int64_t row, Size size, int32_t *plac
 }
 
 // Where the pixels of a row come from: for each the number of a pixel in the frame, and the parts of the way to its
-// neighbours on the right and below, of WHOLE.
+// neighbours on the right and below, of WHOLE. There is room for up to WORDS_AT_ONCE too many, which come from 0.
+enum { PLACES_AT_ONCE = 4 };
 typedef struct {
     int32_t *number, *right, *below;  // (width,)
     uint64_t *sums;                   // (width,): memory
@@ -186,29 +187,37 @@ static void find_weighted(const Warp *warp, int64_t row, Size size, const Weight
         find_weighted_by(map, size, true, places);
 }
 
-// A row of the result: the words at its places, weighted and rounded.
+INLINED U64x4 as_factors(const int32_t *numbers) {
+    U32x4 loaded;
+    memcpy(&loaded, numbers, sizeof loaded);
+    return __builtin_convertvector(loaded, U64x4);
+}
+
+// Writes a row of the result: the words at its places, weighted and rounded.
 static void store_weighted(const uint64_t *framed, const WeightedRow *places, const Planes *planes, int64_t row) {
     int64_t width = planes->width;
-    const uint64_t *restrict upper = framed;
-    const uint64_t *restrict lower = framed + width + 2;
     uint64_t *restrict sums = places->sums;
-    const int32_t *restrict numbers = places->number;
-    const int32_t *restrict rights = places->right;
-    const int32_t *restrict belows = places->below;
-    for (int64_t x = 0; x < width; x++) {
-        int32_t number = numbers[x];
-        int32_t right = rights[x];
-        int32_t below = belows[x];
-        int32_t both = (right * below) >> LINEAR_BITS;
-        uint64_t first = upper[number] * (uint64_t)(WHOLE - right - below + both) + upper[number + 1] * (uint64_t)(right - both);
-        uint64_t second = lower[number] * (uint64_t)(below - both) + lower[number + 1] * (uint64_t)both;
-        sums[x] = (first + second + HALF) >> LINEAR_BITS;
+    for (int64_t x = 0; x < width; x += PLACES_AT_ONCE) {
+        Neighbours upper = load_neighbours(framed, places->number + x);
+        Neighbours lower = load_neighbours(framed + width + 2, places->number + x);
+        U64x4 right = as_factors(places->right + x);
+        U64x4 below = as_factors(places->below + x);
+        U64x4 both = right * below >> LINEAR_BITS;
+        // The four weights sum to WHOLE.
+        U64x4 sum = (upper.first << LINEAR_BITS) + HALF;
+        sum += (upper.second - upper.first) * right;
+        sum += (lower.first - upper.first) * below;
+        sum += (upper.first - upper.second + lower.second - lower.first) * both;
+        memcpy(sums + x, &sum, sizeof sum);
     }
-    for (int64_t channel = 0; channel < planes->channels; channel++) {
-        uint8_t *restrict result = planes->result + channel * planes->height * width + row * width;
-        for (int64_t x = 0; x < width; x++)
-            result[x] = (uint8_t)(sums[x] >> LANE * channel);
+    if (planes->channels == 3) {
+        Output output = {.values = planes->result, .height = planes->height, .width = width, .planar = 1};
+        store_rgb_row(sums, false, &output, 0, row);
+        return;
     }
+    uint8_t *restrict result = planes->result + row * width;
+    for (int64_t x = 0; x < width; x++)
+        result[x] = (uint8_t)(sums[x] >> LINEAR_BITS);
 }
 
 // The words at these places, as the channels of the result.
@@ -316,11 +325,13 @@ static void move_nearest(const Warp *warp, const Planes *planes, uint8_t *scratc
 static void move_weighted(const Warp *warp, const Planes *planes, uint8_t *scratch) {
     int64_t width = planes->width;
     uint64_t *framed = (uint64_t *)(void *)scratch;
+    int64_t room = width + WORDS_AT_ONCE;
     WeightedRow places;
     places.sums = framed + (planes->height + 2) * (width + 2);
-    places.number = (int32_t *)(void *)(places.sums + width);
-    places.right = places.number + width;
-    places.below = places.right + width;
+    places.number = (int32_t *)(void *)(places.sums + room);
+    places.right = places.number + room;
+    places.below = places.right + room;
+    memset(places.number + width, 0, WORDS_AT_ONCE * sizeof *places.number);
     uint64_t outside = 0;
     for (int64_t channel = 0; channel < planes->channels; channel++)
         outside |= (uint64_t)warp->fill[channel] << LANE * channel;

@@ -4,29 +4,77 @@
 
 enum { THIRTEENTH = 5042 };  // of 1 << 16: right for quotients up to 255
 
+typedef float F32x16 __attribute__((vector_size(64)));
+typedef int32_t I32x16 __attribute__((vector_size(64)));
+typedef uint32_t U32x16 __attribute__((vector_size(64)));
+typedef int16_t I16x16 __attribute__((vector_size(32)));
+typedef uint16_t U16x16 __attribute__((vector_size(32)));
+typedef uint8_t U8x16 __attribute__((vector_size(16)));
+
+enum { LANES = 16 };
+
+static inline U16x16 load_sums(const uint16_t *sums) {
+    U16x16 loaded;
+    memcpy(&loaded, sums, sizeof loaded);
+    return loaded;
+}
+
+// `level_of` each value.
+static inline U8x16 levels_of(F32x16 values) {
+    F32x16 highest = (F32x16){0} + 255.0f;
+    I32x16 positive = (I32x16)values & (values > 0.0f);
+    I32x16 is_low = (F32x16)positive < highest;
+    F32x16 clamped = (F32x16)((positive & is_low) | ((I32x16)highest & ~is_low));
+    return __builtin_convertvector(__builtin_convertvector(clamped, I32x16), U8x16);
+}
+
+// LANES pixels of a long line, blended with their blur. sums: of the pixels above, here and below, from the pixel before on.
+static inline void sharpen_lanes(const uint8_t *source, const uint16_t *sums, float rest, uint8_t *result) {
+    U8x16 levels;
+    memcpy(&levels, source, sizeof levels);
+    U16x16 here = __builtin_convertvector(levels, U16x16);
+    U16x16 total = load_sums(sums) + load_sums(sums + 1) + load_sums(sums + 2) + 4 * here + 6;
+    U16x16 smooth = __builtin_convertvector(__builtin_convertvector(total, U32x16) * THIRTEENTH >> 16, U16x16);
+    I32x16 difference = __builtin_convertvector((I16x16)(smooth - here), I32x16);
+    F32x16 sharp = __builtin_convertvector(difference, F32x16) * rest;
+    levels = levels_of(__builtin_convertvector(__builtin_convertvector(levels, I32x16), F32x16) + sharp);
+    memcpy(result, &levels, sizeof levels);
+}
+
+// Pixels begin..end-1 of a plane as one long line, which leaves one rest to vectors, not many.
+static void sharpen_line(
+    const uint8_t *restrict source, const uint16_t *restrict sums, float rest, int64_t begin, int64_t end,
+    uint8_t *restrict result
+) {
+    if (end - begin >= LANES) {
+        for (int64_t pixel = begin; pixel < end; pixel += LANES) {
+            int64_t first = min_of(pixel, end - LANES);  // the last vector overlaps the one before
+            sharpen_lanes(source + first, sums + first - 1, rest, result + first);
+        }
+        return;
+    }
+    uint8_t levels[LANES] = {0};
+    for (int64_t pixel = begin; pixel < end; pixel++)
+        levels[pixel - begin] = source[pixel];
+    sharpen_lanes(levels, sums + begin - 1, rest, levels);
+    for (int64_t pixel = begin; pixel < end; pixel++)
+        result[pixel] = levels[pixel - begin];
+}
+
 // Blends with a blur of weights 1, 5 in the centre, over 13; a border of one pixel stays as it is.
 void sharpen(const Image *image, int64_t steps) {
     (void)steps;
     int64_t width = image->width;
     int64_t pixels = pixels_of(image);
-    float rest = 1.0f - image->numbers[0];
     uint16_t *restrict sums = (uint16_t *)(void *)image->scratch;
     for (int64_t channel = 0; channel < image->channels; channel++) {
         const uint8_t *restrict source = image->source + channel * pixels;
         uint8_t *restrict result = image->result + channel * pixels;
-        // As one long line, which leaves one rest to vectors, not many.
         for (int64_t pixel = width; pixel < pixels - width; pixel++)
             sums[pixel] = (uint16_t)(source[pixel - width] + source[pixel] + source[pixel + width]);
-        for (int64_t pixel = width + 1; pixel < pixels - width - 1; pixel++) {
-            uint16_t total = (uint16_t)(sums[pixel - 1] + sums[pixel] + sums[pixel + 1] + 4 * source[pixel] + 6);
-            uint16_t smooth = (uint16_t)(((uint32_t)total * THIRTEENTH) >> 16);
-            int16_t difference = (int16_t)(smooth - source[pixel]);
-            result[pixel] = level_of((float)source[pixel] + (float)difference * rest);
-        }
-        for (int64_t x = 0; x < width; x++) {
-            result[x] = source[x];
-            result[pixels - 1 - x] = source[pixels - 1 - x];
-        }
+        sharpen_line(source, sums, 1.0f - image->numbers[0], width + 1, pixels - width - 1, result);
+        memcpy(result, source, (size_t)width);
+        memcpy(result + pixels - width, source + pixels - width, (size_t)width);
         for (int64_t row = 0; row < pixels; row += width) {
             result[row] = source[row];
             result[row + width - 1] = source[row + width - 1];

@@ -16,6 +16,8 @@ enum {
     WORDS_AT_ONCE = 16,  // a row of sums has memory for a multiple of so many
 };
 typedef uint64_t U64x16 __attribute__((vector_size(128)));
+typedef uint64_t U64x4 __attribute__((vector_size(32)));
+typedef uint32_t U32x4 __attribute__((vector_size(16)));
 typedef uint32_t U32x32 __attribute__((vector_size(128)));
 typedef uint32_t U32x16 __attribute__((vector_size(64)));
 typedef int32_t I32x16 __attribute__((vector_size(64)));
@@ -24,6 +26,25 @@ static const uint64_t EACH_LANE = (1ULL << 2 * LANE) | (1ULL << LANE) | 1;
 
 static inline uint64_t word_of(const uint8_t *pixel) {
     return (uint64_t)pixel[0] | (uint64_t)pixel[1] << LANE | (uint64_t)pixel[2] << 2 * LANE;
+}
+
+// For each of four places of a line: the word there, and the one after it. One load brings both; gathering single words
+// takes longer.
+typedef struct {
+    U64x4 first, second;
+} Neighbours;
+
+INLINED U64x4 load_pairs(const uint64_t *first, const uint64_t *second) {
+    U64x4 words;
+    memcpy(&words, first, sizeof words / 2);
+    memcpy((uint8_t *)&words + sizeof words / 2, second, sizeof words / 2);
+    return words;
+}
+
+INLINED Neighbours load_neighbours(const uint64_t *line, const int32_t places[4]) {
+    U64x4 even = load_pairs(line + places[0], line + places[2]);
+    U64x4 odd = load_pairs(line + places[1], line + places[3]);
+    return (Neighbours){__builtin_shufflevector(even, odd, 0, 4, 2, 6), __builtin_shufflevector(even, odd, 1, 5, 3, 7)};
 }
 
 // The levels, 0..255, of one channel of sums. bits: of this half of a sum, below the channel.
