@@ -14,6 +14,8 @@ from gpuload.headers.tiff import PLANES, SIGNED, UNSIGNED, WHITE_IS_ZERO
 from gpuload.types import Array, WidthHeight
 
 SIXTEEN_BITS = 65_535  # the largest value
+_EIGHT_BITS = 255
+_STEPS = {2: 85, 4: 17}  # of the levels to which Pillow stretches gray of so many bits
 
 # Tags of TIFF.
 _BITS = 258
@@ -43,7 +45,7 @@ class OpenedFile:
 
 def raster_of_image(image: Image.Image) -> Raster:
     """What an image of Pillow, loaded or not, holds: upright."""
-    _refuse_lost_type(image)
+    _refuse_lost_meaning(image)
     turn = (
         image.getexif().get(ORIENTATION, 1) if image.format == "TIFF" else 1
     )  # loading a TIFF turns it
@@ -72,22 +74,53 @@ def raster_of_image(image: Image.Image) -> Raster:
     return Raster(upright, profile=profile, turned=turn)
 
 
-def _refuse_lost_type(image: Image.Image) -> None:
-    """Raises DecodeError for an image loaded from a TIFF whose values Pillow has taken for others, since the right ones
-    cannot be had without the file."""
-    tags = getattr(image, "tag_v2", None)
-    if tags is None or getattr(image, "tile", None):
+def _refuse_lost_meaning(image: Image.Image) -> None:
+    """Raises DecodeError for a loaded image whose file says what Pillow has read wrong, and has not kept."""
+    if getattr(image, "tile", None):
+        return  # it is not loaded yet
+    if _has_lost_type(image):
+        kind = "from a TIFF that it reads wrong"
+    elif image.format == "JPEG2000" and image.mode != "L":
+        kind = "from a JPEG 2000, of which it keeps no depth, and reads more than 8 bits wrong"
+    elif _has_lost_level(image):
+        kind = "with a transparent level or colour that counts in the bits of its file, which it does not keep"
+    else:
         return
+    raise DecodeError(
+        f"was loaded by Pillow {kind}; give the path or bytes of the file"
+    )
+
+
+def _has_lost_type(image: Image.Image) -> bool:
+    """Whether the TIFF that an image was loaded from has values that Pillow takes for others."""
+    tags = getattr(image, "tag_v2", None)
+    if tags is None:
+        return False
     bits = max(tags.get(_BITS, (1,)))
     form = max(tags.get(_FORM, (UNSIGNED,)))
     is_signed_byte = bits == 8 and form == SIGNED
     is_unsigned_long = bits == 32 and form == UNSIGNED
     is_inverted = bits > 8 and tags.get(_PHOTOMETRIC) == WHITE_IS_ZERO
     is_planar = bits > 8 and tags.get(_PLANAR) == PLANES
-    if is_signed_byte or is_unsigned_long or is_inverted or is_planar or bits == 12:
-        raise DecodeError(
-            "was loaded by Pillow from a TIFF that it reads wrong; give the path or bytes of the file"
-        )
+    return is_signed_byte or is_unsigned_long or is_inverted or is_planar or bits == 12
+
+
+def _has_lost_level(image: Image.Image) -> bool:
+    """Whether what is transparent may be named in other bits than the 8 that Pillow has made of each value.
+
+    Of a PNG of 2 or 4 bits, the values are stretched to multiples of 85 or 17, the transparent level is not. Where no
+    pixel has the level that it would be then, the bits do not matter.
+    """
+    key = image.info.get("transparency")
+    if image.mode == "RGB" and isinstance(key, tuple):
+        return max(key, default=0) > _EIGHT_BITS
+    if image.mode != "L" or not isinstance(key, int) or not 0 < key < 16:
+        return False
+    levels = {level for level, count in enumerate(image.histogram()) if count}
+    return any(
+        key < 1 << bits and levels <= {*range(0, 256, step)} and key * step in levels
+        for bits, step in _STEPS.items()
+    )
 
 
 def with_transparent_level(raster: Raster, level: object) -> Raster:
