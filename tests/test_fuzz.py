@@ -12,7 +12,7 @@ CORPUS = Path(__file__).with_name("corpus")
 ELSEWHERE = {"loader", "loader-dali", "loader-raw", "instances"}  # read/test_damaged_index.py
 # Those of one line share a process and its imports.
 GROUPS = [
-    ("jpeg", "headers", "packed-image", "loaded-image", "mask"),
+    ("jpeg", "png", "headers", "packed-image", "loaded-image", "mask"),
     ("manifest", "index"),
     ("paths", "state"),
     ("tar", "tar-headers", "npy", "zip", "tar-source", "npy-source", "npz"),

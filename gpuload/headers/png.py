@@ -49,7 +49,7 @@ def read_header(data: bytes) -> PngHeader:
     # Bit depth, colour type, compression, filter, interlacing: PNG specification, 11.2.2.
     if len(data) < _HEADER_BYTES or data[12:16] != b"IHDR" or data[26:29] != bytes(3):
         return header
-    for kind, at, end in _chunks(data):
+    for kind, at, end in chunks(data):
         if kind in _NOT_PLAIN:
             break
         if kind in _TEXTS and _may_turn(kind, data[at:end]):
@@ -69,10 +69,10 @@ def _may_turn(kind: bytes, chunk: bytes) -> bool:
 
 def has_chunk(data: bytes, wanted: bytes) -> bool:
     """Whether a PNG has a chunk of this kind."""
-    return any(kind == wanted for kind, _, _ in _chunks(data))
+    return any(kind == wanted for kind, _, _ in chunks(data))
 
 
-def _chunks(data: bytes | memoryview) -> Iterator[tuple[bytes, int, int]]:
+def chunks(data: bytes | memoryview) -> Iterator[tuple[bytes, int, int]]:
     """Kind, begin and end of each chunk; the end of the last one may be beyond the data."""
     at = len(START)
     while at + 12 <= len(data):
@@ -100,7 +100,7 @@ def find_fault(data: memoryview, size: HeightWidth | None = None) -> str | None:
     last chunk is not looked at.
     """
     has_pixels = False
-    for kind, at, end in _chunks(data):
+    for kind, at, end in chunks(data):
         if end > len(data):
             break
         is_needed = size is not None or not kind[0] & 32

@@ -14,10 +14,14 @@ _CACHE_LINE = 64  # bytes
 
 
 class Scratch:
-    """The memory of a thread that decodes: tables, and what it has read."""
+    """The memory of a thread that decodes: tables, and what it has read.
 
-    def __init__(self) -> None:
-        self._memory = np.zeros(kernel("jpeg_scratch_bytes")() + _CACHE_LINE, np.uint8)
+    Args:
+        name: of the kernel that says its size.
+    """
+
+    def __init__(self, name: str = "jpeg_scratch_bytes") -> None:
+        self._memory = np.zeros(kernel(name)() + _CACHE_LINE, np.uint8)
         self.address: int = -(-self._memory.ctypes.data // _CACHE_LINE) * _CACHE_LINE
 
 
@@ -93,18 +97,3 @@ def exif_orientation(segment: bytes) -> int:
         int(kernel("exif_orientation")(tiff, len(tiff))) & 15
     )  # without what some readers pass over
     return orientation if orientation <= 8 else 0
-
-
-def room_for(windows: I64, factors: I64) -> tuple[I64, int]:
-    """Bytes for the pixels of each image, int64 (N,), and for the planes of the one that is being decoded.
-
-    Args:
-        windows: int64 (N, 4), top, left, bottom, right of the part needed, in pixels of the stored image.
-        factors: int64 (N,), 1, 2, 4 or 8: decoded at 1/factor of its size.
-    """
-    windows = np.ascontiguousarray(windows)
-    room = np.empty(len(windows), np.int64)
-    spare_bytes = kernel("jpeg_room")(
-        windows.ctypes.data, factors.ctypes.data, len(windows), room.ctypes.data
-    )
-    return room, int(spare_bytes)

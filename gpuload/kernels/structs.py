@@ -103,8 +103,8 @@ class Transform(ctypes.Structure):
     )
 
 
-class JpegBatch(ctypes.Structure):
-    """The JPEGs of a batch, and which part of each is needed."""
+class ImageBatch(ctypes.Structure):
+    """The encoded images of a batch, and which part of each is needed."""
 
     _fields_ = (
         ("files", _POINTER),
@@ -114,10 +114,11 @@ class JpegBatch(ctypes.Structure):
         ("room", _POINTER),
         ("pictures", _POINTER),
         ("all_upright", _INT),
+        ("layout", _INT),
     )
 
 
-class JpegThread(ctypes.Structure):
+class ImageThread(ctypes.Structure):
     """What a thread decodes with."""
 
     _fields_ = (("memory", _POINTER), ("scratch", _POINTER))
@@ -136,7 +137,7 @@ class Blocks(ctypes.Structure):
         ("rows", _INT),
         ("rows_at_once", _INT),
         ("pictures", _POINTER),
-        ("jpegs", _POINTER),
+        ("images", _POINTER),
         ("steps", _POINTER),
         ("steps_number", _INT),
         ("leaves_all", _INT),

@@ -8,16 +8,18 @@ import io
 from collections.abc import Iterator
 
 import numpy as np
+from fuzzing.pngs import KINDS, Recipe, stored_values, write_png
 from PIL import Image
 
 from gpuload.decode.native.cuts import crop_or_pad, resample
 from gpuload.decode.native.images import bands_of
-from gpuload.decode.native.steps import JpegStep, ThreadMemory
+from gpuload.decode.native.steps import DecodeStep, ThreadMemory
 from gpuload.decode.native.transforms import run
 from gpuload.decode.native.values import Target
 from gpuload.fields.images import Pixels
-from gpuload.kernels.jpeg import Scratch, check_jpegs, exif_orientation, find_points, room_for
-from gpuload.kernels.structs import PICTURE, JpegBatch
+from gpuload.kernels.images import EncodedImages, new_scratch
+from gpuload.kernels.jpeg import check_jpegs, exif_orientation, find_points
+from gpuload.kernels.structs import PICTURE
 from gpuload.transforms.ops import ARGS, Op
 from gpuload.transforms.steps import Steps
 
@@ -49,18 +51,17 @@ def jpegs() -> Iterator[bytes]:
 
 
 def decoded(data: bytes, window: tuple[int, int, int, int], factor: int, points: bytes) -> bytes:
-    """The pixels of a part of a JPEG."""
+    """The pixels of a part of an image."""
     file = np.frombuffer(data, np.uint8)
     seek = np.frombuffer(points or b"\0", np.uint8)
     windows = np.array([window], np.int64)
     factors = np.array([factor], np.int64)
-    room, spare_bytes = room_for(windows, factors)
     pictures = np.array([(0, HEIGHT, WIDTH, 3 * WIDTH, 0, 0, 1)], PICTURE)
     spans = np.array([[file.ctypes.data, len(file)]], np.int64)
     of_points = np.array([[seek.ctypes.data, len(points)]], np.int64)
-    arrays = [spans, of_points, windows, factors, room, pictures]
-    memory = np.zeros(int(room.sum()) + spare_bytes, np.uint8)
-    JpegStep(JpegBatch(*(array.ctypes.data for array in arrays), True), arrays)(0, 1, ThreadMemory(memory, Scratch()))
+    images = EncodedImages(spans, of_points, windows, factors, pictures, upright=True)
+    memory = np.zeros(int(images.room.sum()) + images.spare_bytes, np.uint8)
+    DecodeStep(images)(0, 1, ThreadMemory(memory, new_scratch()))
     assert pictures["pixels"][0] == memory.ctypes.data
     used = int(pictures["height"][0] * pictures["stride"][0])
     place = [int(pictures[name][0]) for name in ("height", "width", "top", "left")]
@@ -82,6 +83,18 @@ def jpeg_results() -> Iterator[bytes]:
     exif = Image.Exif()
     exif[0x0112] = 6
     yield bytes([exif_orientation(exif.tobytes())])
+
+
+def png_results() -> Iterator[bytes]:
+    """Of every kind, with all filters."""
+    rng = np.random.default_rng(1)
+    for number, (color, depth) in enumerate(KINDS):
+        values = stored_values(rng, WIDTH, HEIGHT, color, depth)
+        recipe = Recipe(color, depth, number % 2 == 1, (4, 4, 4, 4, 3, 1, 2, 0), 1000)
+        recipe.palette = bytes(n % 251 for n in range(3 << depth)) if color == 3 else b""
+        data = write_png(values, recipe)
+        for window in ((0, 0, HEIGHT, WIDTH), (31, 57, 90, 140)):
+            yield decoded(data, window, 1, b"")
 
 
 def targets(channels: int, pixels: Pixels | None) -> Iterator[Target]:
@@ -161,7 +174,7 @@ def transform_results() -> Iterator[bytes]:
 def fingerprint() -> dict[str, str]:
     """A digest of the results of each family of kernels."""
     digests = {}
-    for family in (jpeg_results, resize_results, transform_results):
+    for family in (jpeg_results, png_results, resize_results, transform_results):
         digest = hashlib.sha256()
         for result in family():
             digest.update(result)

@@ -1,7 +1,8 @@
 """All targets: where each is, so that a process imports no more than it fuzzes."""
 
 TARGETS: dict[str, str] = {
-    "jpeg": "fuzzing.jpegs:JpegTarget",
+    "jpeg": "fuzzing.compiled:JpegTarget",
+    "png": "fuzzing.compiled:PngTarget",
     "headers": "fuzzing.images:HeaderTarget",
     "packed-image": "fuzzing.images:PackedImageTarget",
     "loaded-image": "fuzzing.images:LoadedImageTarget",

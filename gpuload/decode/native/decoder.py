@@ -64,6 +64,7 @@ class NativeDecoder(Stage):
         self._fills = stored.mask_fills
         self._pixels = stored.pixels
         self._source = stored.source
+        self._plain = stored.plain
         self._postprocess = [Postprocess(form, "cpu", stored.pixels) for form in forms]
         self._bands = picture_kind(stored)
         self._images = ImageDecoder(stored)
@@ -79,7 +80,7 @@ class NativeDecoder(Stage):
             self._cuts_of(number, view, batch)
             for number, view in enumerate(batch.views)
         ]
-        plan = DecodePlan(batch.encoded, *_needed(cuts), self._source)
+        plan = DecodePlan(batch.encoded, *_needed(cuts), self._source, self._plain)
         views = [
             self._view_work(number, of_view, batch, plan)
             for number, of_view in enumerate(cuts)

@@ -8,12 +8,12 @@ import numpy as np
 from PIL import Image
 
 from gpuload.decode.interface import Fault, Stored
-from gpuload.decode.native.steps import JpegStep, ThreadMemory
+from gpuload.decode.native.steps import DecodeStep, ThreadMemory
 from gpuload.decode.pillow import UndecodableError, decode_pixels, refuse_other_size
 from gpuload.fields.images import GRAY, POINTS, RGB, Pixels
 from gpuload.headers import jpeg as headers
-from gpuload.kernels.jpeg import Scratch, room_for
-from gpuload.kernels.structs import PICTURE, Bands, JpegBatch
+from gpuload.kernels.images import EncodedImages, new_scratch
+from gpuload.kernels.structs import PICTURE, Bands
 from gpuload.read.batch import EncodedBatch
 from gpuload.types import I64, U8, Array
 
@@ -47,17 +47,22 @@ class DecodePlan:
         windows: int64 (N, 4), the part needed of each: top, left, bottom, right in pixels of the stored image.
         factors: int64 (N,), the image may be decoded at 1/factor of its size.
         pixels: of the images.
+        plain: as `Stored.plain`.
 
     Attributes:
         pictures: (N,) of `PICTURE`. Those of raw images are complete; the others have the size of the stored image
             until they are decoded.
-        encoded: whether there is anything to decode.
-        room: int64 (N,), bytes for each image while it is in use, plus `spare_bytes`.
+        files: these, for kernels; None where there is nothing to decode.
         largest_bytes: of the pixels of one image.
     """
 
     def __init__(
-        self, batch: EncodedBatch, windows: I64, factors: I64, pixels: Pixels = RGB
+        self,
+        batch: EncodedBatch,
+        windows: I64,
+        factors: I64,
+        pixels: Pixels = RGB,
+        plain: bool = False,
     ) -> None:
         self.images = batch.images
         self.spans = np.ascontiguousarray(batch.spans)
@@ -75,10 +80,19 @@ class DecodePlan:
         self.pictures["width"] = batch.widths
         self.pictures["stride"] = pixels.bytes * self.pictures["width"]
         self.pictures["factor"] = 1
-        self.encoded = not batch.raw.all()
-        if self.encoded:
-            self.room, self.spare_bytes = room_for(self.windows, factors)
-            self.largest_bytes = int(self.room.max(initial=1))
+        self.files: EncodedImages | None = None
+        if not batch.raw.all():
+            decoded = RGB if pixels == GRAY else pixels
+            self.files = EncodedImages(
+                self.spans,
+                self.points,
+                self.windows,
+                factors,
+                self.pictures,
+                decoded.mode,
+                plain,
+            )
+            self.largest_bytes = int(self.files.room.max(initial=1))
         else:
             largest = self.pictures["height"] * self.pictures["stride"]
             self.largest_bytes = int(largest.max(initial=1))
@@ -87,7 +101,7 @@ class DecodePlan:
 class ImageDecoder:
     """Decodes some images at a time in each thread, into memory of that thread, which later images overwrite.
 
-    Kernels decode nearly all JPEGs; files that they do not support or find faulty go to Pillow.
+    Kernels decode nearly all JPEGs and PNGs; files that they do not support or find faulty go to Pillow.
     """
 
     def __init__(self, stored: Stored) -> None:
@@ -97,25 +111,16 @@ class ImageDecoder:
         self._has_jpegs = stored.source in (RGB, GRAY)
         self._thread = _Thread()
 
-    def step(self, plan: DecodePlan) -> JpegStep | None:
-        """What completes pictures of JPEGs; None where there is nothing to decode."""
-        if not plan.encoded:
-            return None
-        arrays = [
-            plan.spans,
-            plan.points,
-            plan.windows,
-            plan.factors,
-            plan.room,
-            plan.pictures,
-        ]
-        batch = JpegBatch(*(array.ctypes.data for array in arrays), self._plain)
-        return JpegStep(batch, arrays)
+    def step(self, plan: DecodePlan) -> DecodeStep | None:
+        """What completes pictures; None where there is nothing to decode."""
+        return None if plan.files is None else DecodeStep(plan.files)
 
     def thread_memory(self, plan: DecodePlan, images: int) -> ThreadMemory:
         """What this thread decodes with: memory for so many images of a plan at a time."""
+        if plan.files is None:
+            return self._thread.of_size(0)
         return self._thread.of_size(
-            images * plan.largest_bytes + plan.spare_bytes if plan.encoded else 0
+            images * plan.largest_bytes + plan.files.spare_bytes
         )
 
     def decode_others(
@@ -179,7 +184,7 @@ class _Thread(threading.local):
     """A thread's memory, kept between calls: fresh pages cost more than copying."""
 
     def __init__(self) -> None:
-        self._scratch = Scratch()
+        self._scratch = new_scratch()
         self._memory = ThreadMemory(np.empty(0, np.uint8), self._scratch)
 
     def of_size(self, size: int) -> ThreadMemory:

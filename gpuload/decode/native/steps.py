@@ -8,9 +8,10 @@ import ctypes
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from gpuload.kernels.images import EncodedImages
 from gpuload.kernels.jpeg import Scratch
 from gpuload.kernels.loading import address_of, kernel
-from gpuload.kernels.structs import Blocks, JpegBatch, JpegThread, address
+from gpuload.kernels.structs import Blocks, ImageThread, address
 from gpuload.kernels.structs import Step as StepStruct
 from gpuload.types import I64, Array
 
@@ -41,35 +42,29 @@ class Step:
             raise MemoryError
 
 
-class JpegStep:
-    """What completes the pictures of JPEGs in a batch, in a thread that has memory for it.
+class DecodeStep:
+    """What completes the pictures of a batch's images, in a thread that has memory for it."""
 
-    Args:
-        batch: the JPEGs.
-        held: owners of the addresses in it.
-    """
-
-    def __init__(self, batch: JpegBatch, *held: Any) -> None:
-        self.batch = batch
-        self.address = address(batch)
-        self._held = held
+    def __init__(self, images: EncodedImages) -> None:
+        self.address = images.address
+        self._held = images
 
     def __call__(self, begin: int, end: int, thread: "ThreadMemory") -> None:
         kernel("decode_rows")(self.address, thread.address, begin, end)
 
 
 class ThreadMemory:
-    """What a thread decodes JPEGs with.
+    """What a thread decodes images with.
 
     Args:
-        memory: uint8, for the pixels of as many images as are decoded in one call, and for planes.
+        memory: uint8, for the pixels of as many images as are decoded in one call, and for what one needs beside.
         scratch: of the thread.
     """
 
     def __init__(self, memory: Array, scratch: Scratch) -> None:
         self.size = len(memory)
         self._held = memory, scratch
-        self._struct = JpegThread(memory.ctypes.data, scratch.address)
+        self._struct = ImageThread(memory.ctypes.data, scratch.address)
         self.address = address(self._struct)
 
 
@@ -88,16 +83,16 @@ class SharedBlocks:
         self,
         rows_at_once: int,
         pictures: Array,
-        decode: JpegStep | None,
+        decode: DecodeStep | None,
         steps: Sequence[Step],
         leaves_all: bool,
     ) -> None:
         pairs = [StepStruct(step.function_address, step.address) for step in steps]
         array = (StepStruct * len(steps))(*pairs)
-        jpegs = None if decode is None else decode.address
+        images = None if decode is None else decode.address
         shape = (len(pictures), rows_at_once, pictures.ctypes.data)
         self._struct = Blocks(
-            *shape, jpegs, ctypes.addressof(array), len(steps), leaves_all
+            *shape, images, ctypes.addressof(array), len(steps), leaves_all
         )
         self._held = array, pictures, decode, steps
 

@@ -3,7 +3,7 @@
 // Python's lock is held only between calls. One call an image would cost 49 to 66 µs of Python for each image of 500×375,
 // which would limit 16 threads to some 15,000 images/s (2 cores, 2026-11).
 
-#include "jpeg.h"
+#include "images.h"
 
 // A kernel and its arguments: processes rows begin..end-1, and returns DONE or OUT_OF_MEMORY.
 typedef struct {
@@ -14,7 +14,7 @@ typedef struct {
 typedef struct {
     int64_t rows, rows_at_once;
     const Picture *pictures;
-    const JpegBatch *jpegs;  // what completes pictures; NULL: nothing is decoded here
+    const ImageBatch *images;  // what completes pictures; NULL: nothing is decoded here
     const Step *steps;       // what is made of pictures then
     int64_t steps_number;
     int64_t leaves_all;      // each block is left to Python after decoding
@@ -31,23 +31,18 @@ static bool has_missing_pictures(const Blocks *blocks, int64_t begin, int64_t en
 
 // One thread's share of a batch. taken: how many rows threads have taken. Returns where a block begins that is left to the
 // caller, since a picture is missing or `leaves_all` is set; ALL_TAKEN once no block is left; or FAILED for lack of memory.
-EXPORT int64_t run_blocks(const Blocks *blocks, const JpegThread *thread, int64_t *taken) {
+EXPORT int64_t run_blocks(const Blocks *blocks, const ImageThread *thread, int64_t *taken) {
     for (;;) {
         int64_t begin = __atomic_fetch_add(taken, blocks->rows_at_once, __ATOMIC_RELAXED);
         if (begin >= blocks->rows)
             return ALL_TAKEN;
         int64_t end = min_of(begin + blocks->rows_at_once, blocks->rows);
-        if (blocks->jpegs != NULL)
-            decode_jpegs(blocks->jpegs, thread, begin, end);
+        if (blocks->images != NULL)
+            decode_images(blocks->images, thread, begin, end);
         if (blocks->leaves_all || has_missing_pictures(blocks, begin, end))
             return begin;
         for (int64_t step = 0; step < blocks->steps_number; step++)
             if (blocks->steps[step].run(blocks->steps[step].arguments, begin, end) != DONE)
                 return FAILED;
     }
-}
-
-// Completes the pictures of rows begin..end-1.
-EXPORT void decode_rows(const JpegBatch *batch, const JpegThread *thread, int64_t begin, int64_t end) {
-    decode_jpegs(batch, thread, begin, end);
 }

@@ -176,24 +176,17 @@ bool read_row(Span file, const Frame *frame, JpegScratch *scratch, const Part *p
 // Reads past an MCU. False if it has a fault.
 bool skip_mcu(Span file, const Frame *frame, JpegScratch *scratch, int64_t mcu);
 
-// Decoding the images of a batch: jpeg_decode.c.
+// Pictures: jpeg_decode.c.
 
-typedef struct {
-    const Span *files;
-    const Span *points;       // what jpeg_points.c tells of each; size 0: nothing
-    const Window *windows;    // the part needed, in pixels of the stored image
-    const int64_t *factors;   // 1, 2, 4 or 8: decoded at 1/factor of its size
-    const int64_t *room;      // bytes for the pixels of each: `jpeg_room`
-    Picture *pictures;        // with the height and width of the index; `pixels` is NULL for those to decode
-    int64_t all_upright;      // whether all are known to be upright, whatever their Exif data say
-} JpegBatch;
+// Decodes the part of an image that a window needs, at 1/factor of its size, as RGB. points: what jpeg_points.c tells of it;
+// size 0: nothing. takes_turned: whether it is known to be upright, whatever its Exif data say. planes: memory, as much as
+// `jpeg_planes_room` says. pixels: memory for those of the part. picture: with the height and width of the index. False if the
+// image is not decoded here, is of another size, or has any fault.
+bool decode_jpeg(
+    Span file, Span points, const Window *window, int64_t factor, bool takes_turned, JpegScratch *scratch, uint8_t *planes,
+    uint8_t *pixels, Picture *picture
+);
 
-// What a thread decodes with.
-typedef struct {
-    uint8_t *memory;  // for the pixels of the images of a call, and for planes
-    JpegScratch *scratch;
-} JpegThread;
-
-// Decodes images begin..end-1 of a batch, one behind the other in the memory of the thread, and completes their pictures.
-// A picture stays as it is where the image is not decoded here, is of another size, or has any fault.
-void decode_jpegs(const JpegBatch *batch, const JpegThread *thread, int64_t begin, int64_t end);
+// Bytes for the pixels of a part so large, and for the planes of parts up to this width.
+int64_t jpeg_pixels_room(int64_t height, int64_t width);
+int64_t jpeg_planes_room(int64_t width);

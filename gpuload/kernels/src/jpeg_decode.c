@@ -56,18 +56,19 @@ static bool decode_by_points(
     return true;
 }
 
-// planes: memory for the planes. pixels: memory for the pixels of the part.
-static void decode_jpeg(const JpegBatch *batch, int64_t image, JpegScratch *scratch, uint8_t *planes, uint8_t *pixels) {
-    Picture *picture = &batch->pictures[image];
-    Span file = batch->files[image];
-    int64_t factor = batch->factors[image];
+EXPORT int64_t jpeg_scratch_bytes(void) { return sizeof(JpegScratch); }
+
+bool decode_jpeg(
+    Span file, Span stored_points, const Window *window, int64_t factor, bool takes_turned, JpegScratch *scratch,
+    uint8_t *planes, uint8_t *pixels, Picture *picture
+) {
     Frame frame = read_frame(file, scratch);
     if (frame.begin == 0 || frame.height != picture->height || frame.width != picture->width)
-        return;
-    if (frame.orientation != UPRIGHT && !batch->all_upright)
-        return;
-    Part part = make_part(&frame, &batch->windows[image], factor, planes);
-    Points points = read_points(batch->points[image], file, &frame);
+        return false;
+    if (frame.orientation != UPRIGHT && !takes_turned)
+        return false;
+    Part part = make_part(&frame, window, factor, planes);
+    Points points = read_points(stored_points, file, &frame);
     bool is_decoded = false;
     if (points.apart != 0 && has_end_marker(file))
         is_decoded = decode_by_points(file, &frame, scratch, &part, &points, pixels);
@@ -75,18 +76,5 @@ static void decode_jpeg(const JpegBatch *batch, int64_t image, JpegScratch *scra
         is_decoded = decode_from_begin(file, &frame, scratch, &part, pixels);
     if (is_decoded)
         *picture = (Picture){pixels, part.height, part.width, 3 * part.width, part.top * factor, part.left * factor, factor};
+    return is_decoded;
 }
-
-void decode_jpegs(const JpegBatch *batch, const JpegThread *thread, int64_t begin, int64_t end) {
-    uint8_t *planes = thread->memory;
-    for (int64_t image = begin; image < end; image++)
-        planes += batch->room[image];
-    uint8_t *pixels = thread->memory;
-    for (int64_t image = begin; image < end; image++) {
-        if (batch->pictures[image].pixels == NULL)
-            decode_jpeg(batch, image, thread->scratch, planes, pixels);
-        pixels += batch->room[image];
-    }
-}
-
-EXPORT int64_t jpeg_scratch_bytes(void) { return sizeof(JpegScratch); }

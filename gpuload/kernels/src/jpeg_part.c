@@ -249,14 +249,6 @@ Part make_part(const Frame *frame, const Window *window, int64_t factor, uint8_t
 // The most bytes for the planes of parts up to `width` pixels wide: whole MCUs of 16×16, and two pixels around.
 static int64_t plane_bytes(int64_t width) { return 3 * (KEPT_MCUS * 16 + 1) * (width + 40 + 2 * PAD); }
 
-// Sets the bytes for the pixels of each of `number` images; returns those for the planes of the one that is decoded.
-EXPORT int64_t jpeg_room(const Window *windows, const int64_t *factors, int64_t number, int64_t *room) {
-    int64_t widest = 0;
-    for (int64_t image = 0; image < number; image++) {
-        int64_t height = floor_div(max_of(windows[image].bottom - windows[image].top, 0), factors[image]) + 2;
-        int64_t width = floor_div(max_of(windows[image].right - windows[image].left, 0), factors[image]) + 3;
-        room[image] = 3 * (height * width + PIXELS);
-        widest = max_of(widest, width);
-    }
-    return plane_bytes(widest);
-}
+int64_t jpeg_planes_room(int64_t width) { return plane_bytes(width + 3); }
+
+int64_t jpeg_pixels_room(int64_t height, int64_t width) { return 3 * ((height + 2) * (width + 3) + PIXELS); }

@@ -74,7 +74,56 @@ __attribute__((target("avx512f,avx512bw,avx512vbmi"))) int64_t look_up_vectors(
     return done;
 }
 
+static bool has_clmul;
+
+__attribute__((constructor)) static void find_clmul(void) {
+    uint32_t needed = bit_PCLMUL | bit_SSE4_1;
+    has_clmul = has_all(cpuid(1).ecx, needed);
+}
+
+// The remainders of x^(bits + 32) and x^(bits - 32) by the polynomial, reflected, which move a word over so many bits:
+// Gopal et al., Fast CRC computation for generic polynomials using PCLMULQDQ instruction, Intel 2009.
+#define OVER_512_BITS 0x1C6E41596, 0x154442BD4
+#define OVER_128_BITS 0x0CCAA009E, 0x1751997D0
+
+__attribute__((target("pclmul,sse4.1"))) static inline __m128i fold(__m128i words, __m128i factors, __m128i next) {
+    __m128i low = _mm_clmulepi64_si128(words, factors, 0x00);
+    __m128i high = _mm_clmulepi64_si128(words, factors, 0x11);
+    return _mm_xor_si128(_mm_xor_si128(low, high), next);
+}
+
+__attribute__((target("pclmul,sse4.1"))) int64_t fold_bytes(
+    const uint8_t *bytes, int64_t size, uint8_t folded[FOLDED_BYTES]
+) {
+    enum { LANES = 4, BLOCK = LANES * FOLDED_BYTES };
+    if (!has_clmul || size < 2 * BLOCK)
+        return 0;
+    __m128i lanes[LANES];
+    for (int lane = 0; lane < LANES; lane++)
+        lanes[lane] = _mm_loadu_si128((const __m128i *)(const void *)(bytes + FOLDED_BYTES * lane));
+    lanes[0] = _mm_xor_si128(lanes[0], _mm_cvtsi32_si128(-1));
+    __m128i over_512_bits = _mm_set_epi64x(OVER_512_BITS);
+    int64_t done = BLOCK;
+    for (; done + BLOCK <= size; done += BLOCK)
+        for (int lane = 0; lane < LANES; lane++) {
+            const void *next = bytes + done + FOLDED_BYTES * lane;
+            lanes[lane] = fold(lanes[lane], over_512_bits, _mm_loadu_si128((const __m128i *)next));
+        }
+    __m128i over_128_bits = _mm_set_epi64x(OVER_128_BITS);
+    for (int lane = 1; lane < LANES; lane++)
+        lanes[lane] = fold(lanes[lane - 1], over_128_bits, lanes[lane]);
+    memcpy(folded, &lanes[LANES - 1], FOLDED_BYTES);
+    return done;
+}
+
 #else
+
+int64_t fold_bytes(const uint8_t *bytes, int64_t size, uint8_t folded[FOLDED_BYTES]) {
+    (void)bytes;
+    (void)size;
+    (void)folded;
+    return 0;
+}
 
 int64_t processor_level(void) { return 0; }
 

@@ -1,0 +1,54 @@
+"""Encoded images in memory, as kernels decode them: JPEGs and PNGs, each batch to pixels of one layout."""
+
+from typing import Any
+
+from gpuload.kernels.jpeg import Scratch
+from gpuload.kernels.loading import kernel
+from gpuload.kernels.structs import ImageBatch, address
+from gpuload.types import I64, Array
+
+# How decoded pixels lie in memory, by Pillow's mode: png.h has the same.
+LAYOUTS = {"RGB": 0, "RGBA": 1, "I;16": 2}
+NOT_DECODED = -1  # of other modes
+
+
+class EncodedImages:
+    """The encoded images of a batch, for kernels.
+
+    Args:
+        files: int64 (N, 2), address and size in bytes of each.
+        points: int64 (N, 2), the same of its seek points; size 0: none.
+        windows: int64 (N, 4), top, left, bottom, right of the part needed, in pixels of the stored image.
+        factors: int64 (N,), 1, 2, 4 or 8: a JPEG may be decoded at 1/factor of its size.
+        pictures: (N,) of `PICTURE`, with the sizes of the stored images.
+        mode: of the pixels, Pillow's or the set's.
+        upright: whether all are known to be upright, whatever the Exif data of JPEGs say.
+
+    Attributes:
+        room: int64 (N,), bytes for the pixels of each.
+        spare_bytes: that the decoding of one needs beside.
+    """
+
+    def __init__(
+        self,
+        files: I64,
+        points: I64,
+        windows: I64,
+        factors: I64,
+        pictures: Array,
+        mode: str = "RGB",
+        upright: bool = False,
+    ) -> None:
+        self.room: I64 = factors.copy()
+        arrays: list[Any] = [files, points, windows, factors, self.room, pictures]
+        addresses = [array.ctypes.data for array in arrays]
+        layout = LAYOUTS.get(mode, NOT_DECODED)
+        self._held = arrays
+        self._struct = ImageBatch(*addresses, upright, layout)
+        self.address = address(self._struct)
+        self.spare_bytes = int(kernel("image_room")(self.address, len(files)))
+
+
+def new_scratch() -> Scratch:
+    """What a thread decodes images with."""
+    return Scratch("image_scratch_bytes")
