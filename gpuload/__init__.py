@@ -5,6 +5,7 @@
     for images, labels in gpuload.DaliIterator("shards/train", batch_size=256, augment=gpuload.Augment(224)):
         ...
 
+`gpuload.sources` says what can be packed, and `gpuload.testing` tests what others add to it.
 `gpuload.transforms` holds augmentations of single images, `gpuload.batchwise` those of whole batches, and
 `gpuload.functions` describes your own functions.
 
@@ -33,7 +34,7 @@ from gpuload.errors import (
 from gpuload.machine.installed import paused_collector
 
 if TYPE_CHECKING:
-    from gpuload import batchwise, functions, monitor, transforms
+    from gpuload import batchwise, functions, monitor, sources, testing, transforms
     from gpuload.augment import (
         Augment,
         CenterCrop,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from gpuload.order.arguments import Balance, Buckets, Mixture, Repeated
     from gpuload.order.arguments import Shuffle, Weights, mix
     from gpuload.packing.packer import pack
+    from gpuload.sources.source import FilesSource, Sight, Source
 
 __version__ = "0.1.0"
 
@@ -74,6 +76,7 @@ _LAZY = {
     "loader.iterator": "DaliIterator",
     "order.arguments": "Balance Buckets Mixture Repeated Shuffle Weights mix",
     "packing.packer": "pack",
+    "sources.source": "FilesSource Sight Source",
 }
 _MODULES = {name: module for module, names in _LAZY.items() for name in names.split()}
 
@@ -92,6 +95,7 @@ __all__ = [
     "Dataset",
     "DecodeError",
     "DeviceError",
+    "FilesSource",
     "FormatError",
     "FunctionError",
     "GpuloadError",
@@ -114,6 +118,8 @@ __all__ = [
     "ScaleJitter",
     "ShardError",
     "Shuffle",
+    "Sight",
+    "Source",
     "SourceError",
     "StateError",
     "Stretch",
@@ -126,6 +132,8 @@ __all__ = [
     "mix",
     "monitor",
     "pack",
+    "sources",
+    "testing",
     "transforms",
 ]
 

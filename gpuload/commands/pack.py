@@ -18,7 +18,7 @@ from gpuload.packing.options import PackOptions
 from gpuload.packing.own_files import REJECTED_NAME
 from gpuload.sources import open_source
 from gpuload.sources.columns import ROLES, parse_columns
-from gpuload.sources.registry import format_names
+from gpuload.sources.registry import parse_options, sources
 from gpuload.store.url import URL, as_location, scheme_of
 
 # The fields of `PackOptions` and `Encoding` that are options.
@@ -127,7 +127,10 @@ class Pack:
     )  # fmt: skip
     no_labels: bool = given(False, "pack all images, without labels or other fields")
     form: str | None = given(
-        None, f"format of SOURCE: {', '.join(format_names())}", "KIND", "--from"
+        None, f"what SOURCE is, installed: {', '.join(sources())}", "NAME", "--from"
+    )
+    option: tuple[str, ...] = given(
+        (), "another option of the source", "NAME=VALUE", action="append"
     )
     column: tuple[str, ...] = given(
         (),
@@ -163,6 +166,7 @@ class Pack:
             self.negatives,
             inside,
             self.zip_encoding,
+            parse_options(self.option),
         )
         report = packer.pack(source, where, **vars(self.settings))
         _summarise(report)

@@ -5,7 +5,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -52,7 +52,8 @@ from gpuload.packing.workers import (
 )
 from gpuload.sources.columns import IterableSource
 from gpuload.sources.listing import Rejection, some_of
-from gpuload.sources.rows import Source
+from gpuload.sources.registry import open_source
+from gpuload.sources.source import Source
 from gpuload.store.files import temporaries
 from gpuload.store.url import LOCATION, URL
 
@@ -104,21 +105,29 @@ class PackReport:
 
 
 def pack(
-    samples: Iterable[Any] | Source,
+    samples: Iterable[Any] | Source | str | Path | URL,
     out: str | Path | URL,
     *,
+    from_: str | None = None,
+    labels: str | Path | None = None,
+    columns: Mapping[str, str | Sequence[str]] | None = None,
+    no_labels: bool = False,
+    source_options: Mapping[str, Any] | None = None,
     watch: Watch = lambda progress: None,
     progress: bool = True,
     own_splits: bool = True,
     **settings: Any,
 ) -> PackReport:
-    """Packs samples given as dicts, one per sample, as `python -m gpuload pack` packs files.
+    """Packs samples given as dicts, one per sample, or the files at a path, as `python -m gpuload pack` does.
 
-    samples: dicts such as {"image": bytes, "label": "cat"}; `sources.rows.Source` says what they may hold.
+    samples: dicts such as {"image": bytes, "label": "cat"}; `gpuload.Source` says what they may hold.
         They are iterated once, in order. Or a data set of Hugging Face, a table of pandas, Polars or Arrow, a dict
-        with one of these for each split, or a source.
+        with one of these for each split, a source; or a path or URL.
     out: an empty or new folder, or a URL such as "s3://bucket/set"; it gets train/, and val/ or test/ where there are
         such splits.
+    from_, labels, columns, no_labels, source_options: for a path, as on the command line: the name of its source, a
+        table or COCO's JSON, the names of columns by what they hold ({"label": "species"}), whether images are packed
+        alone, and other options of the source by name.
     own_splits: whether the splits that the samples themselves have ("split": "train", or a source's folders) are kept.
     watch: called a few times a second with the progress.
     progress: whether a bar is shown on stderr, where that is a terminal; elsewhere nothing is printed in any case.
@@ -148,17 +157,28 @@ def pack(
     progress = check("pack", "progress", progress, FLAG)
     own_splits = check("pack", "own_splits", own_splits, FLAG)
     options = PackOptions(**settings)
-    if isinstance(samples, str | Path):
+    of_path = {
+        "from_": from_,
+        "labels": labels,
+        "columns": columns,
+        "no_labels": no_labels,
+        "source_options": source_options,
+    }
+    if isinstance(samples, str | Path | URL):
+        source = _open_path(samples, out, of_path)
+    elif unused := [name for name, value in of_path.items() if value]:
         raise ArgumentError(
-            f"pack(samples={str(samples)!r}): expected dicts, one per sample, or a source. Files are packed by "
-            f"`python -m gpuload pack {samples} {out}`, or give gpuload.sources.open_source({str(samples)!r})"
+            f"pack({unused[0]}=…) says what the files at a path are, and the samples are a {type(samples).__name__}. "
+            "Leave it out"
         )
+    else:
+        source = samples if isinstance(samples, Source) else IterableSource(samples)
     out, options = _whole_set(out, options)
-    source = samples if isinstance(samples, Source) else IterableSource(samples)
-    if not own_splits:
-        source.own_splits = False
-    source.as_stored = options.mode != "RGB"
-    source.conversion = options.conversion
+    source = source.with_options(
+        own_splits=own_splits and source.options.own_splits,
+        as_stored=options.mode != "RGB",
+        conversion=options.conversion,
+    )
     check_packages(options)
     with sigint_deferred():  # Arrow imports dateutil to infer its first type, and swallows a Ctrl-C during that
         pa.array([None])
@@ -206,6 +226,26 @@ def pack(
             name: written.get(name) or Manifest.read(folders[name]) for name in names
         }
     return run.report(manifests, output.notes, time.monotonic() - started)
+
+
+def _open_path(
+    path: str | Path | URL, out: str | Path | URL, of_path: Mapping[str, Any]
+) -> Source:
+    """The source at a path. of_path: the arguments of `pack` that say what it is."""
+    columns = {
+        role: (names,) if isinstance(names, str) else tuple(names)
+        for role, names in (of_path["columns"] or {}).items()
+    }
+    where = check("pack", "out", out, LOCATION)
+    return open_source(
+        path,
+        of_path["labels"],
+        columns,
+        of_path["from_"],
+        of_path["no_labels"],
+        out=None if isinstance(where, URL) else where,
+        options=of_path["source_options"],
+    )
 
 
 def _whole_set(
@@ -571,7 +611,7 @@ def _report_finished(
     for manifest in manifests.values():
         before, now = manifest.packing, recorded_settings(source, options)
         if (
-            source.own_splits
+            source.options.own_splits
             and before.get("splits") == OWN_SPLITS
             and not (options.val or options.splits)
         ):

@@ -40,7 +40,7 @@ from gpuload.sources.listing import (
     Rejection,
     addresses,
 )
-from gpuload.sources.rows import Source
+from gpuload.sources.source import Source
 from gpuload.types import I64, Bools, ClassNames
 
 ROW = "row"
@@ -175,7 +175,7 @@ def recorded_settings(source: Source, options: PackOptions) -> dict[str, Any]:
     }
     if options.dedup:
         others["dedup"] = "drop"  # as when there was another answer
-    if not source.own_splits:
+    if not source.options.own_splits:
         others["no_splits"] = True
     return {
         "splits": dict(options.shares),

@@ -33,7 +33,7 @@ from gpuload.packing.output import cannot_write
 from gpuload.packing.plan import MEASURED, ROW, read_plan, shard_name
 from gpuload.packing.workers import NOWHERE, Blamable, noted_position
 from gpuload.sources.listing import DRAWN_HEIGHT, DRAWN_WIDTH, NAME, addresses
-from gpuload.sources.rows import Source
+from gpuload.sources.source import Source
 from gpuload.store.files import start_writeback, temporaries, write_atomically
 
 _NO_SLUG = re.compile(r"[^A-Za-z0-9_]+")

@@ -25,7 +25,7 @@ from typing import Any, Generic, TypeVar
 
 from gpuload.errors import GpuloadError, SourceError
 from gpuload.machine.fork_server import EndedError, Worker, ensure_server, exit_name
-from gpuload.sources.rows import Source
+from gpuload.sources.source import Source
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

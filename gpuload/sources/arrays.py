@@ -7,9 +7,10 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -17,8 +18,16 @@ from gpuload.errors import SourceError
 from gpuload.formats import as_levels
 from gpuload.headers import npy
 from gpuload.sources.columns import USUAL, check_columns, predicted
-from gpuload.sources.files import Findings, readable
-from gpuload.sources.rows import Names, Row, SpooledSource
+from gpuload.sources.files import Files, Findings, readable
+from gpuload.sources.source import (
+    CERTAIN,
+    ColumnOptions,
+    Names,
+    Row,
+    Sight,
+    Source,
+    SourceOptions,
+)
 from gpuload.types import Array
 
 _CHUNK_BYTES = 32 << 20
@@ -30,7 +39,7 @@ _LABEL = ("label", "labels")
 _ASSUMED_BYTES, _MOST_RATIO = 1 << 30, 10_000
 
 
-class _NamedArrays(SpooledSource):
+class _NamedArrays(Source):
     """Arrays that can be sliced, each with a row for every sample; images are read chunk by chunk.
 
     columns: names of arrays by what they hold ("image", "label", "target", "labels", "caption"); without, the array of
@@ -38,12 +47,15 @@ class _NamedArrays(SpooledSource):
         length is taken: whole numbers named as labels are, else floats as a target, text as a caption.
     """
 
+    Options: ClassVar[type[SourceOptions]] = ColumnOptions
+    options: ColumnOptions
+
     def rows_of(
         self, arrays: Mapping[str, Any], findings: Findings
     ) -> Iterator[dict[str, Any]]:
         """Raises SourceError if there is not exactly one array of images, another array differs in length, or labels
         are not classes."""
-        check_columns(self.title, list(arrays), self.columns)
+        check_columns(self.title, list(arrays), self.options.columns)
         image = self._image_name(arrays)
         fields = self._fields(arrays, image)
         used = {image, *(name for names in fields.values() for name in names)}
@@ -75,7 +87,7 @@ class _NamedArrays(SpooledSource):
             for row, pixels in enumerate(block):
                 if encoded:
                     pixels = pixels.tobytes()
-                elif not self.as_stored:
+                elif not self.options.as_stored:
                     pixels = as_levels(pixels, peak)
                 found = {
                     role: [_plain(of[row]) for of in every]
@@ -96,7 +108,9 @@ class _NamedArrays(SpooledSource):
             name for name in large if name.rpartition("/")[2].lower() in USUAL["image"]
         ]
         names = [
-            name for name in self.columns.get("image", usual or large) if name in large
+            name
+            for name in self.options.columns.get("image", usual or large)
+            if name in large
         ]
         if len(names) != 1:
             has = (
@@ -114,9 +128,11 @@ class _NamedArrays(SpooledSource):
         with the name of labels."""
         count = len(arrays[image])
         fields = {
-            role: names for role, names in self.columns.items() if role != "image"
+            role: names
+            for role, names in self.options.columns.items()
+            if role != "image"
         }
-        for name, item in () if fields or self.images_alone else arrays.items():
+        for name, item in () if fields or self.options.images_alone else arrays.items():
             last = name.rpartition("/")[2]
             is_label = last.lower() in (*USUAL["label"], *_LABEL)
             if name == image or (len(item) != count and not is_label):
@@ -185,21 +201,37 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
+@dataclass(frozen=True)
+class ArraysOptions(ColumnOptions):
+    """The options of arrays.
+
+    Args:
+        labels: an `.npy` of class numbers, for an `.npy` of images.
+    """
+
+    labels: str | Path | None = None
+
+
 class ArraysSource(_NamedArrays):
     """An `.npz` with arrays of images and labels or targets, or an `.npy` of images with one of labels beside it.
 
-    labels: an `.npy` of class numbers, for an `.npy` of images. columns: as in HDF5. The arrays of an `.npz` are
-    unpacked into the packer's scratch folder and mapped there.
+    columns: as in HDF5. The arrays of an `.npz` are unpacked into the packer's scratch folder and mapped there. Their
+    files are read from a disk alone.
     """
 
-    def __init__(
-        self,
-        path: str | Path,
-        labels: str | Path | None = None,
-        columns: Mapping[str, Names] | None = None,
-    ) -> None:
-        super().__init__(path, columns)
-        self.labels = None if labels is None else Path(labels)
+    Options = ArraysOptions
+    options: ArraysOptions
+
+    @classmethod
+    def recognise(cls, files: Files) -> Sight | None:
+        is_array = files.suffix in (".npy", ".npz")
+        return Sight(CERTAIN, f"its name ends in {files.suffix}") if is_array else None
+
+    @property
+    def labels(self) -> Path | None:
+        """The array of labels, where the user gave one."""
+        labels = self.options.labels
+        return None if labels is None else Path(labels)
 
     def rows(self, findings: Findings) -> Iterator[Row]:
         unpacked = self._scratch / "arrays"
@@ -280,6 +312,11 @@ class Hdf5Source(_NamedArrays):
 
     needs = ("h5py",)
     needs_process = True
+
+    @classmethod
+    def recognise(cls, files: Files) -> Sight | None:
+        is_hdf5 = files.suffix in (".h5", ".hdf5", ".hdf")
+        return Sight(CERTAIN, f"its name ends in {files.suffix}") if is_hdf5 else None
 
     def rows(self, findings: Findings) -> Iterator[Row]:
         import h5py

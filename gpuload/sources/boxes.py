@@ -3,6 +3,7 @@
 import posixpath
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib import import_module
 from typing import NamedTuple
 
@@ -41,7 +42,14 @@ from gpuload.sources.listing import (
     splits_of_paths,
     words_of_splits,
 )
-from gpuload.sources.rows import FilesSource, Row
+from gpuload.sources.source import (
+    CONTENT,
+    LAYOUT,
+    FilesSource,
+    Row,
+    Sight,
+    SourceOptions,
+)
 from gpuload.sources.split_lists import NamedSplits, named_splits_of
 from gpuload.types import WidthHeight
 
@@ -74,6 +82,17 @@ class Objects(NamedTuple):
 _NO_OBJECTS = Objects([], [], (0, 0))
 
 
+@dataclass(frozen=True)
+class VocOptions(SourceOptions):
+    """The options of Pascal VOC.
+
+    Args:
+        negatives: whether an image without an XML is one without an object; else it is an error.
+    """
+
+    negatives: bool = False
+
+
 class VocSource(FilesSource):
     """`Annotations/**.xml`, each with the image of the same path below `Data` (ILSVRC), `JPEGImages` (Pascal VOC) or
     `images`.
@@ -86,24 +105,26 @@ class VocSource(FilesSource):
     Splits are the folders below `Data` that are named after them (see `splits`), or else the lists of Pascal VOC,
     `ImageSets/Main/train.txt`, `val.txt` and `test.txt`, if they have no image in common; then images in none of the
     lists are left out.
-
-    negatives: whether an image without an XML is one without an object; else it is an error.
     """
 
-    negatives: bool = False
+    Options = VocOptions
+    options: VocOptions
     advice = "Give the folder that holds Annotations"
     uses = ("voc", "list", "xml")  # an XML that is none of it is the fault of its image
 
     @classmethod
-    def fits(cls, files: Files) -> bool:
+    def recognise(cls, files: Files) -> Sight | None:
         xml, data = _folders(files)
         if xml and data and not annotation_files(files, ".json"):
-            return data.lower() != "images" or bool(_named(files.names(xml), "xml"))
-        return _are_beside(files)
+            if data.lower() != "images" or _named(files.names(xml), "xml"):
+                return Sight(LAYOUT, f"holds {xml!r} beside {data!r}")
+        elif _are_beside(files):
+            return Sight(CONTENT, "holds XML of Pascal VOC beside images")
+        return None
 
     def rows(self, findings: Findings) -> Iterator[Row]:
-        xml, data = _folders(self._files)
-        if not (xml and data) and _are_beside(self._files):
+        xml, data = _folders(self.files)
+        if not (xml and data) and _are_beside(self.files):
             xml = data = ""
         elif not xml or not data:
             what = "holds no Annotations beside Data (ILSVRC), JPEGImages (Pascal VOC) or images"
@@ -119,7 +140,7 @@ class VocSource(FilesSource):
         findings.strict = True
         split_of = dict[str, str]()
         if (
-            self.own_splits
+            self.options.own_splits
             and splits_of_paths(self.title, [image.name for image in images.values()])
             is None
         ):
@@ -146,19 +167,17 @@ class VocSource(FilesSource):
         self, known: dict[str, Ref], findings: Findings
     ) -> dict[str, str]:
         """The split of each image by the lists of Pascal VOC; {} if there are no lists of two splits or more."""
-        if _LISTS.partition("/")[0] not in self._files.folders():
+        if _LISTS.partition("/")[0] not in self.files.folders():
             return {}
         texts = [
-            name for name in self._files.names(_LISTS) if name.lower().endswith(".txt")
+            name for name in self.files.names(_LISTS) if name.lower().endswith(".txt")
         ]
         lists = one_file_each(
             [f"{_LISTS}/{name}" for name in texts if split_called(name[: -len(".txt")])]
         )
         split_of, twice = dict[str, str](), False
         for split, name in lists.items():
-            lines = read_text(self._files, self._files.find(name), self.title).split(
-                "\n"
-            )
+            lines = read_text(self.files, self.files.find(name), self.title).split("\n")
             listed = [line.split()[0] for line in lines if line.strip()]
             twice = twice or any(split_of.get(stem, split) != split for stem in listed)
             split_of.update((stem, split) for stem in listed if stem in known)
@@ -174,7 +193,7 @@ class VocSource(FilesSource):
         self, data: str, xml: str, findings: Findings
     ) -> tuple[dict[str, Ref], dict[str, Ref]]:
         """Images and annotations by their paths below their folders ("": all), without extension, sorted."""
-        stems = by_stem(self._files, ("xml",), findings, (data, xml) if data else ())
+        stems = by_stem(self.files, ("xml",), findings, (data, xml) if data else ())
         images, texts = (
             {
                 stem.removeprefix(top): of[kind]
@@ -188,7 +207,7 @@ class VocSource(FilesSource):
         )
         lacking = sorted(images[stem].name for stem in images.keys() - texts.keys())
         alone = sorted(texts[stem].name for stem in texts.keys() - images.keys())
-        if lacking and self.negatives:
+        if lacking and self.options.negatives:
             have = counted(len(lacking), "image has", "images have")
             findings.notes.append(f"{have} no XML, so no objects: {some_of(lacking)}")
             lacking = []
@@ -236,7 +255,7 @@ class VocSource(FilesSource):
         """Raises ElementTree.ParseError, ValueError, LookupError or OverflowError for what is no annotation."""
         from xml.etree import ElementTree
 
-        text = self._files.read(file.address)
+        text = self.files.read(file.address)
         # Entities are what XML attacks are made of, and no annotation has any; UTF-16, with its zeros, hides them.
         if b"<!" in text.replace(b"<!--", b"") or b"\0" in text:
             raise ValueError("it declares entities or is not UTF-8")
@@ -318,8 +337,8 @@ class YoloSource(FilesSource):
     uses = ("yolo", "list", "text")  # a text that is no box is the fault of its image
 
     @classmethod
-    def fits(cls, files: Files) -> bool:
-        """Whether the first texts beside images, or in `labels` beside `images`, resemble boxes.
+    def recognise(cls, files: Files) -> Sight | None:
+        """By the first texts beside images, or in `labels` beside `images`, if these resemble boxes.
 
         A folder around everything is not the beginning, unless names of classes or lists of images lie beside it.
         """
@@ -357,12 +376,13 @@ class YoloSource(FilesSource):
                     for name in _texts(files.names(folder))
                 ]
             if resemble_boxes(list(_readable(files, sorted(texts)[:_LOOKED_INTO]))):
-                return True
-        return False
+                where = place or "it"
+                return Sight(CONTENT, f"{where} holds YOLO's boxes for its images")
+        return None
 
     def rows(self, findings: Findings) -> Iterator[Row]:
         findings.strict = True
-        files = list(self._files.walk({*IMAGE_EXTENSIONS, "txt"}, findings))
+        files = list(self.files.walk({*IMAGE_EXTENSIONS, "txt"}, findings))
         texts = {
             file.name.rpartition(".")[0]: file
             for file in files
@@ -377,9 +397,9 @@ class YoloSource(FilesSource):
         if names:
             findings.classes |= {"boxes": names, "labels": names}
         splits = NamedSplits({})
-        if self.own_splits:
+        if self.options.own_splits:
             splits = named_splits_of(
-                self._files, self.title, [image.name for image in images], findings
+                self.files, self.title, [image.name for image in images], findings
             )
         if splits.split_of:
             images = [image for image in images if image.name in splits.split_of]
@@ -389,7 +409,7 @@ class YoloSource(FilesSource):
             if boxes is None:
                 continue
             try:
-                size = _upright_size(self._files.read(image.address))
+                size = _upright_size(self.files.read(image.address))
             except RemoteError:
                 raise
             except DecodeError as error:  # names the format
@@ -427,7 +447,7 @@ class YoloSource(FilesSource):
             return []
         file = text
         return read_or_reject(
-            lambda: list(parse_boxes(text_in(self._files, file), names)),
+            lambda: list(parse_boxes(text_in(self.files, file), names)),
             image,
             file,
             _LINES,
@@ -437,21 +457,21 @@ class YoloSource(FilesSource):
 
     def _class_names(self) -> tuple[str, ...]:
         """The names in the first file that has any; () if none has."""
-        yamls = [name for name in self._files.names() if name.endswith(_YAML)]
+        yamls = [name for name in self.files.names() if name.endswith(_YAML)]
         for name in (
             *yamls,
             *_NAME_FILES,
-            *(f"{folder}/_darknet.labels" for folder in self._files.folders()),
+            *(f"{folder}/_darknet.labels" for folder in self.files.folders()),
         ):
             with suppress(OSError):  # there is no such file
-                file = self._files.find(name)
+                file = self.files.find(name)
                 names = self._in_yaml(file) if name in yamls else self._in_lines(file)
                 if any(names):
                     return tuple(name.strip() for name in names)
         return ()
 
     def _in_lines(self, file: Ref) -> list[str]:
-        lines = read_text(self._files, file, self.title).rstrip().split("\n")
+        lines = read_text(self.files, file, self.title).rstrip().split("\n")
         if any(lines) and not all(map(str.strip, lines)):
             number = 1 + next(
                 number for number, line in enumerate(lines) if not line.strip()
@@ -475,7 +495,7 @@ class YoloSource(FilesSource):
             loader = type(
                 "TextLoader", (yaml.SafeLoader,), {"yaml_implicit_resolvers": {}}
             )
-            document = yaml.load(read_text(self._files, file, self.title), loader)
+            document = yaml.load(read_text(self.files, file, self.title), loader)
             names = document.get("names") or [] if isinstance(document, dict) else []
             if isinstance(names, dict) and set(names) == set(
                 map(str, range(len(names)))

@@ -2,6 +2,7 @@
 
 import posixpath
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,25 @@ from gpuload.sources.files import (
     readable,
 )
 from gpuload.sources.listing import SPLIT, named_splits, one_file_each
-from gpuload.sources.rows import FilesSource, Row
+from gpuload.sources.source import CONTENT, FilesSource, Row, Sight, SourceOptions
 from gpuload.sources.survey import survey
+
+
+@dataclass(frozen=True)
+class CocoOptions(SourceOptions):
+    """The options of COCO's JSON.
+
+    Args:
+        labels: the file of annotations; None: the one in the folder `annotations` of the container, or else anywhere in
+            it, or one for each split, such as `instances_train2017.json` and `instances_val2017.json`, or one in each
+            of the folders `train` and `valid`.
+    """
+
+    labels: str | Path | None = None
 
 
 class CocoSource(FilesSource):
     """Images that a file such as `instances_train2017.json` or `captions_train2017.json` names.
-
-    labels: the file of annotations; None: the one in the folder `annotations` of the container, or else anywhere in it,
-        or one for each split, such as `instances_train2017.json` and `instances_val2017.json`, or one in each of the
-        folders `train` and `valid`.
 
     Instances give the fields "boxes" (x0 y0 x1 y1), "labels" (the classes in the image) and "image_id" as JSON; an
     image without any keeps empty ones. Where they have areas or segmentations, the boxes have these, too, and those of
@@ -41,22 +51,25 @@ class CocoSource(FilesSource):
     at the root, or at a folder in it, such as `images/train2017`.
     """
 
+    Options = CocoOptions
+    options: CocoOptions
     advice = "Give the folder of the images as SOURCE"
     uses = ("coco",)
 
-    def __init__(
-        self, root: str | Path | Files, labels: str | Path | None = None
-    ) -> None:
-        super().__init__(root)
-        self.annotations = None if labels is None else Path(labels)
-
     @classmethod
-    def fits(cls, files: Files) -> bool:
-        return bool(_documents(files))
+    def recognise(cls, files: Files) -> Sight | None:
+        documents = _documents(files)
+        return Sight(CONTENT, f"holds {documents[0]!r}") if documents else None
+
+    @property
+    def annotations(self) -> Path | None:
+        """The file of annotations, where the user named it."""
+        labels = self.options.labels
+        return None if labels is None else Path(labels)
 
     @property
     def title(self) -> str:
-        return str(self.root if self.annotations is None else self.annotations)
+        return str(self.path if self.annotations is None else self.annotations)
 
     def rows(self, findings: Findings) -> Iterator[Row]:
         splits = {"": ""} if self.annotations is not None else self._choose()
@@ -73,16 +86,16 @@ class CocoSource(FilesSource):
         findings.kinds |= {"captions": "json", "image_id": "json"}
         findings.draws = True
         findings.strict = None if others else False
-        if others and self.own_splits:
+        if others and self.options.own_splits:
             findings.origin = "by the names of the files in 'annotations'"
-            if not annotation_files(self._files, ".json"):
+            if not annotation_files(self.files, ".json"):
                 findings.origin = f"by {some_of(list(splits.values()))}"
         for split, part in parts.items():
             findings.notes += part.notes()
             for row in part.rows(findings):
                 yield {**row, SPLIT: split} if findings.origin else row
         named = NamedFiles(
-            self._files, " and ".join(part.title for part in parts.values()), self.root
+            self.files, " and ".join(part.title for part in parts.values()), self.path
         )
         names = [name for part in parts.values() for name in part.names]
         findings.notes += named.beside(names)
@@ -95,7 +108,7 @@ class CocoSource(FilesSource):
         Raises:
             SourceError: there is none, or there are several that are not one for each split.
         """
-        every = _documents(self._files)
+        every = _documents(self.files)
         chosen = [
             name
             for name in every
@@ -107,23 +120,23 @@ class CocoSource(FilesSource):
             return {"": chosen[0]}
         if splits := one_file_each(chosen):
             return splits
-        found = some_of([f"{self.root}/{name}" for name in chosen], 8) or "none"
+        found = some_of([f"{self.path}/{name}" for name in chosen], 8) or "none"
         what = f"expected a .json in a folder 'annotations', or one for each split; found {found}"
         raise SourceError(
-            f"{self.root}: {what}. Give the file of annotations with --labels"
+            f"{self.path}: {what}. Give the file of annotations with --labels"
         )
 
     def _read(self, name: str, findings: Findings) -> CocoDocument:
         """name: of the file of annotations in the container, if it lies there."""
-        title = f"{self.root}/{name}" if name else str(self.annotations)
+        title = f"{self.path}/{name}" if name else str(self.annotations)
         with readable(title, "COCO's JSON with images and annotations", ValueError):
             if self.annotations is None:
-                content = self._files.read(self._files.find(name).address)
+                content = self.files.read(self.files.find(name).address)
             else:
                 content = read_file(self.annotations)
             document: dict[str, Any] = parse_json(decode_text(content))
             check_document(document)
-        files = NamedFiles(self._files, title, self.root)
+        files = NamedFiles(self.files, title, self.path)
         own = posixpath.dirname(name)
         place = self._place(
             title, files, own, [image["file_name"] for image in document["images"]]
@@ -146,10 +159,10 @@ class CocoSource(FilesSource):
             return f"{own}/"
         if files.find(names[0]):
             return ""
-        tops = [name for name in self._files.folders() if name.lower() != "annotations"]
+        tops = [name for name in self.files.folders() if name.lower() != "annotations"]
         places = [
             *tops,
-            *(f"{top}/{name}" for top in tops for name in self._files.folders(top)),
+            *(f"{top}/{name}" for top in tops for name in self.files.folders(top)),
         ]
         some = [place for place in places if files.find(f"{place}/{names[0]}")]
         whole = [
@@ -164,7 +177,7 @@ class CocoSource(FilesSource):
         if len(whole) > 1:
             what = f"the images that it names are in each of {some_of(whole)}"
             raise SourceError(
-                f"{title}: {what}. Give one of these folders in {self.root} as SOURCE"
+                f"{title}: {what}. Give one of these folders in {self.path} as SOURCE"
             )
         return f"{whole[0]}/" if whole else ""
 

@@ -12,7 +12,7 @@ from gpuload.fields.instances import check_outline
 from gpuload.sources.annotations import NamedFiles, with_boxes
 from gpuload.sources.files import Findings
 from gpuload.sources.listing import DRAWN_ON
-from gpuload.sources.rows import Names, Row
+from gpuload.sources.source import Names, Row
 from gpuload.types import WidthHeight
 
 Entry = dict[str, Any]

@@ -10,7 +10,7 @@ from gpuload.machine.untrusted import parse_json
 from gpuload.sources.files import Findings
 from gpuload.sources.listing import COLUMNS, SPLIT, split_called
 from gpuload.sources.objects import Objects, class_key
-from gpuload.sources.rows import Names, Row, Source
+from gpuload.sources.source import Names, Row, Source
 
 OBJECTS = "objects"  # the role of Hugging Face's column of boxes and classes
 _BY_NAME = (
@@ -340,10 +340,10 @@ def _by_split(given: Mapping[str, Any], findings: Findings) -> Iterator[Row]:
 class IterableSource(Source):
     """Any Python iterable of dicts, or a table that `samples_of` converts; workers get its spool, not the iterable."""
 
-    spools = True
     takes_paths = True
 
-    def __init__(self, samples: Any) -> None:
+    def __init__(self, samples: Any, **options: Any) -> None:
+        super().__init__("samples", **options)
         self._samples = samples
 
     def rows(self, findings: Findings) -> Iterator[Row]:

@@ -21,6 +21,7 @@ from gpuload.errors import DecodeError, GpuloadError, SourceError
 from gpuload.fields.field import Field
 from gpuload.machine.untrusted import open_regular
 from gpuload.sources.listing import Rejection, split_called
+from gpuload.store.url import URL
 
 ARCHIVES = (".zip",)
 # The advice about a source at a URL.
@@ -133,7 +134,8 @@ class Findings:
         not count as splits.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, images_alone: bool = False) -> None:
+        self.images_alone = images_alone
         self.rejected: list[Rejection] = []
         self.notes: list[str] = []
         self.others: Counter[str] = Counter()
@@ -147,7 +149,6 @@ class Findings:
         self.draws = False
         self.doubts: dict[str, str] = {}
         self.settled = set[str]()
-        self.images_alone = False
         self.strict: bool | None = None
 
     def reject(self, name: str, reason: str, asked: bool = False) -> None:
@@ -202,6 +203,11 @@ class Files(ABC):
 
     around = ""
 
+    @property
+    def suffix(self) -> str:
+        """That of its own name, in lower case and with the dot; "" without."""
+        return os.path.splitext(str(self))[1].lower()
+
     @abstractmethod
     def fault(self) -> str:
         """Why it cannot be listed, such as "no such folder"; "" if it can."""
@@ -230,6 +236,15 @@ class Files(ABC):
         Raises:
             OSError: it cannot be read. DecodeError: it is damaged.
         """
+
+    def text(self, name: str) -> str:
+        """The text of a file that describes images: UTF-8, or UTF-16 with a byte order mark.
+
+        Raises:
+            SourceError: it does not exist, or is no text.
+        """
+        with readable(f"{self}/{name}", "UTF-8 text", UnicodeDecodeError):
+            return decode_text(self.read(self.find(name).address))
 
     def leave_out(self, folder: str | Path) -> None:  # noqa: B027 -- for containers in which it could lie
         """Skips the output folder from now on, by whatever name it appears."""
@@ -407,6 +422,36 @@ class Folder(Files):
 
     def read(self, address: str) -> bytes:
         return read_file(os.path.join(self.path, address))
+
+
+class OneFile(Files):
+    """A single file as a container, so that sources recognise it as they do a folder. It may lie at a URL; then it has
+    a name alone."""
+
+    def __init__(self, path: Path | URL) -> None:
+        self.path = path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is such a file; of one at a URL that is not known yet."""
+        return isinstance(self.path, URL) or self.path.exists()
+
+    def fault(self) -> str:
+        return "is a file, not a folder" if self.exists else "no such folder"
+
+    def scan(self, folder: str) -> Scan:
+        return {}, [] if folder else [self.path.name]
+
+    def find(self, name: str) -> Ref:
+        if isinstance(self.path, URL) or name != self.path.name:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        return Ref(name, self.path.stat().st_size, name)
+
+    def read(self, address: str) -> bytes:
+        return read_file(self.path) if isinstance(self.path, Path) else b""
 
 
 def lone_folder(files: Files) -> str:

@@ -17,14 +17,21 @@ from gpuload.sources.annotations import (
 )
 from gpuload.sources.files import (
     IMAGE_EXTENSIONS,
+    Files,
     Findings,
+    OneFile,
     Ref,
     by_count,
     is_text,
     printable,
 )
 from gpuload.sources.listing import ambiguous, splits_called
-from gpuload.sources.rows import FilesSource, Row
+from gpuload.sources.source import (
+    FALLBACK,
+    FilesSource,
+    Row,
+    Sight,
+)
 
 # Folders that data sets have for all of their images, or for what belongs to these: almost never a class.
 # fmt: off
@@ -49,23 +56,28 @@ class FolderSource(FilesSource):
 
     Where the folders at the first level are called as splits are (see `splits`), the class folders are those in them,
     and all splits have one list of classes. Images in `no_label` or `_unlabeled` have no class and are left out.
-
-    sure: whether class folders are what the user said, so that no name is too unlikely for a class.
     """
 
-    sure: bool = False
     advice = f"Give a folder of class folders, as in photos/cat/1.jpg, or {_OTHERWISE}"
+
+    @classmethod
+    def recognise(cls, files: Files) -> Sight | None:
+        if isinstance(files, OneFile):
+            return None
+        return Sight(FALLBACK, "a folder, taken as one of class folders")
 
     def rows(self, findings: Findings) -> Iterator[Row]:
         splits = (
-            splits_called(self.title, "its folders", self._files.folders())
-            if self.own_splits
+            splits_called(self.title, "its folders", self.files.folders())
+            if self.options.own_splits
             else {}
         )
         every = sorted(
-            {name for place in splits or ("",) for name in self._files.folders(place)}
+            {name for place in splits or ("",) for name in self.files.folders(place)}
         )
-        classes = [name for name in every if self.sure or name not in _NO_LABEL]
+        classes = [
+            name for name in every if self.options.named or name not in _NO_LABEL
+        ]
         if wrong := [printable(name) for name in classes if not is_text(name)]:
             raise SourceError(
                 f"{self.title}: the class folder {wrong[0]!r} has a name that is not UTF-8. Rename it"
@@ -79,8 +91,8 @@ class FolderSource(FilesSource):
         placed: dict[
             tuple[str, ...], None
         ] = {}  # the folders of images, from the split ("" without) on
-        for image in self._files.walk(
-            IMAGE_EXTENSIONS | ({"npy"} if self.as_stored else set()), findings
+        for image in self.files.walk(
+            IMAGE_EXTENSIONS | ({"npy"} if self.options.as_stored else set()), findings
         ):
             folders = tuple(image.name.split("/")[:-1])
             if splits and folders and folders[0] not in splits:
@@ -94,7 +106,7 @@ class FolderSource(FilesSource):
                 placed[folders if splits else ("", *folders)] = None
                 yield {"image": image, "label": numbers[folders[depth]]}
         unlikely = [name for _, name, *_ in placed if name.lower() in _NO_CLASSES]
-        if unlikely and not self.sure:
+        if unlikely and not self.options.named:
             what = f"the folder {unlikely[0]!r} does not look like a class"
             raise SourceError(
                 f"{self.title}: {what}. If it is one, give --from folder; else {_OTHERWISE}"
@@ -145,7 +157,7 @@ class UnlabeledSource(FilesSource):
 
     def rows(self, findings: Findings) -> Iterator[Row]:
         findings.strict = True
-        for image in self._files.walk(IMAGE_EXTENSIONS, findings):
+        for image in self.files.walk(IMAGE_EXTENSIONS, findings):
             yield {"image": image}
 
 
@@ -168,7 +180,7 @@ class SidecarSource(FilesSource):
     uses = ("text", "json beside")
 
     def rows(self, findings: Findings) -> Iterator[Row]:
-        stems = by_stem(self._files, tuple(_FIELDS), findings)
+        stems = by_stem(self.files, tuple(_FIELDS), findings)
         for found in stems.values():
             if "image" not in found and "png" in found:
                 found["image"] = found.pop("png")
@@ -232,7 +244,7 @@ class SidecarSource(FilesSource):
         return texts
 
     def _caption(self, file: Ref) -> str:
-        return text_in(self._files, file).strip()
+        return text_in(self.files, file).strip()
 
     def _json(self, file: Ref) -> str:
         """The text of a document, once it was parsed.
@@ -240,6 +252,6 @@ class SidecarSource(FilesSource):
         Raises:
             ValueError: it is none.
         """
-        text = text_in(self._files, file)
+        text = text_in(self.files, file)
         parse_json(text)
         return text

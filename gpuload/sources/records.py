@@ -10,7 +10,13 @@ from gpuload.errors import SourceError
 from gpuload.sources.columns import Features, Table
 from gpuload.sources.files import Files, Findings, Folder, readable
 from gpuload.sources.listing import SPLIT
-from gpuload.sources.rows import Row, SpooledSource
+from gpuload.sources.source import (
+    CERTAIN,
+    ColumnOptions,
+    Row,
+    Sight,
+    Source,
+)
 
 _BATCH_ROWS = 64
 _BATCH_BYTES = 128 << 20
@@ -27,7 +33,7 @@ _IMAGES = (
 )  # JPEG, PNG, WebP, GIF, BMP, TIFF; no map begins so
 
 
-class ParquetSource(SpooledSource):
+class ParquetSource(Source):
     """One file, or all `*.parquet` of a folder in sorted order: those in it, or else in its folder `data`, in folders
     that are called as splits are (see `splits`), or in such folders of `data`.
 
@@ -37,6 +43,8 @@ class ParquetSource(SpooledSource):
     names are not the usual.
     """
 
+    Options = ColumnOptions
+    options: ColumnOptions
     suffixes = (".parquet",)
     needs_process = True
 
@@ -46,7 +54,9 @@ class ParquetSource(SpooledSource):
         for number, path in enumerate(paths):
             # Arrow's errors, and those of texts that are not UTF-8 and times that Python does not have.
             with readable(path, "Parquet", Exception):
-                for sample in _table(path).samples(self.title, self.columns, findings):
+                for sample in _table(path).samples(
+                    self.title, self.options.columns, findings
+                ):
                     yield {**sample, SPLIT: splits[number]} if splits else sample
 
 
@@ -87,7 +97,7 @@ def _batches(file: Any) -> Iterator[pa.RecordBatch]:
         )
 
 
-class LmdbSource(SpooledSource):
+class LmdbSource(Source):
     """A folder with `data.mdb`, in the order of its keys.
 
     A value is a MessagePack map of what belongs to the sample, such as {"image": bytes, "label": 3}, or an encoded
@@ -95,12 +105,18 @@ class LmdbSource(SpooledSource):
     not the usual.
     """
 
+    Options = ColumnOptions
+    options: ColumnOptions
     needs = ("lmdb", "msgpack")
     needs_process = True
 
     @classmethod
-    def fits(cls, files: Files) -> bool:
-        return isinstance(files, Folder) and (files.path / "data.mdb").exists()
+    def recognise(cls, files: Files) -> Sight | None:
+        if files.suffix in (".mdb", ".lmdb"):
+            return Sight(CERTAIN, f"its name ends in {files.suffix}")
+        if isinstance(files, Folder) and (files.path / "data.mdb").exists():
+            return Sight(CERTAIN, "holds 'data.mdb'")
+        return None
 
     def rows(self, findings: Findings) -> Iterator[Row]:
         import lmdb
@@ -144,5 +160,7 @@ class LmdbSource(SpooledSource):
                 str(column): entry
                 for column, entry in msgpack.unpackb(value, raw=False).items()
             }
-        (sample,) = Table(list(row), [row]).samples(title, self.columns, findings)
+        (sample,) = Table(list(row), [row]).samples(
+            title, self.options.columns, findings
+        )
         return {**sample, "name": f"{name}."}

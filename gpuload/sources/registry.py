@@ -1,116 +1,95 @@
-"""The kinds of sources, and which one the user means.
+"""The sources that are installed, and which one the user means.
 
-A new kind is a file with its class and a row in `FORMATS`, and one in `LABELS`, if it describes the images of a folder
-and is given with --labels.
+A new one of gpuload's own is a file with its class and a row in `BUILT_IN`, and one in `LABELS`, if it describes the
+images of a folder and is given with --labels; one of another package is an entry point.
 """
 
 import posixpath
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from inspect import signature
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from pkgutil import resolve_name
+from typing import Any
 
 from gpuload.checks import check_option, choice
-from gpuload.errors import ArgumentError, SourceError
-from gpuload.sources.archive import Archive
+from gpuload.errors import ArgumentError, MissingPackageError, SourceError, some_of
+from gpuload.machine.plugins import Plugin, plugins
 from gpuload.sources.files import (
     ARCHIVES,
     ELSEWHERE,
     IMAGE_EXTENSIONS,
     Files,
     Folder,
+    OneFile,
     extension_of,
     lone_folder,
 )
 from gpuload.sources.listing import SPLIT, split_called
-from gpuload.sources.rows import FilesSource, Names, Source, located, open_files
+from gpuload.sources.source import (
+    CERTAIN,
+    FALLBACK,
+    FilesSource,
+    Names,
+    Sight,
+    Source,
+    SourceOptions,
+    located,
+    open_files,
+)
 from gpuload.sources.survey import KINDS, AnnotationFile, survey
 from gpuload.store.url import URL, scheme_of, without_secrets
 
 Columns = Mapping[str, Names]
 
 TAR_SUFFIX = ".tar"
+GROUP = "gpuload.sources"
+# gpuload's own, as entry points of other packages declare theirs.
+BUILT_IN = {
+    "folder": "gpuload.sources.folder:FolderSource",
+    "sidecar": "gpuload.sources.folder:SidecarSource",
+    "unlabeled": "gpuload.sources.folder:UnlabeledSource",
+    "voc": "gpuload.sources.boxes:VocSource",
+    "coco": "gpuload.sources.coco:CocoSource",
+    "yolo": "gpuload.sources.boxes:YoloSource",
+    "hdf5": "gpuload.sources.arrays:Hdf5Source",
+    "lmdb": "gpuload.sources.records:LmdbSource",
+    "npy": "gpuload.sources.arrays:ArraysSource",
+    "tar": "gpuload.sources.tars:TarsSource",
+    "parquet": "gpuload.sources.records:ParquetSource",
+    "table": "gpuload.sources.table:TableSource",
+}
+# What --labels can be, for the images of a folder, by its suffix; else it is a table.
+LABELS = {".json": "coco"}
 
 
 @dataclass(frozen=True)
-class Format:
-    """One kind of source.
+class Recognised:
+    """A source that was found for a place.
 
-    source: module and class below `gpuload.sources`. The module is imported when it is needed: some need packages that
-        others do not, or take long to import.
-    suffixes: of the names of its files and folders.
+    Args:
+        name: of its plug-in.
+        kind: the class.
+        files: where it begins: the place, or a folder inside it.
+        reason: what it sees there.
+        uses: names of the files of annotations that it reads.
     """
 
     name: str
-    source: str
-    suffixes: Names = ()
-
-    @property
-    def made(self) -> type[Source]:
-        return resolve_name(f"gpuload.sources.{self.source}")
+    kind: type[Source]
+    files: Files
+    reason: str = "--from names it"
+    uses: Names = ()
 
     @property
     def holds_files(self) -> bool:
         """Whether its images are files of a container."""
-        return issubclass(self.made, FilesSource)
-
-    def open(
-        self,
-        root: Path | URL,
-        files: Files,
-        labels: str | Path | None,
-        columns: Columns | None,
-    ) -> Source:
-        """The source at a path; `files` are those in it, for a class that takes files.
-
-        Raises:
-            ArgumentError: labels or columns are given, and it takes none.
-        """
-        more = {
-            name: given
-            for name, given in (("labels", labels), ("columns", columns))
-            if given
-        }
-        if refused := sorted(more.keys() - signature(self.made).parameters.keys()):
-            option = {"labels": "--labels", "columns": "--column"}[refused[0]]
-            what = f"{root} is packed as {self.name!r}, which takes none"
-            raise ArgumentError(
-                f"{option}: {what}. Leave it out, or give --labels table.csv and --from folder"
-            )
-        first = (
-            files
-            if self.holds_files
-            else files.path
-            if isinstance(files, Folder)
-            else root
-        )
-        return self.made(first, **more)  # type: ignore[call-arg]
+        return issubclass(self.kind, FilesSource)
 
 
-# What SOURCE can be. Without --from or a known suffix, it is the first format that fits, else the first one.
-FORMATS = (
-    Format("folder", "folder:FolderSource"),
-    Format("sidecar", "folder:SidecarSource"),
-    Format("unlabeled", "folder:UnlabeledSource"),
-    Format("voc", "boxes:VocSource"),
-    Format("coco", "coco:CocoSource"),
-    Format("yolo", "boxes:YoloSource"),
-    Format("hdf5", "arrays:Hdf5Source", (".h5", ".hdf5", ".hdf")),
-    Format("lmdb", "records:LmdbSource", (".mdb", ".lmdb")),
-    Format("npy", "arrays:ArraysSource", (".npy", ".npz")),
-    Format("tar", "tars:TarsSource", (TAR_SUFFIX,)),
-    Format("parquet", "records:ParquetSource", (".parquet",)),
-)
-_BY_NAME = {form.name: form for form in FORMATS}
-TABLE = Format("table", "table:TableSource")
-# What --labels can be, for the images of a folder, by its suffix; else it is a table.
-LABELS = {".json": _BY_NAME["coco"]}
-
-
-def format_names() -> list[str]:
-    """What --from takes."""
-    return list(_BY_NAME)
+def sources() -> dict[str, Plugin]:
+    """The sources that are installed, by the names that `--from` takes."""
+    return plugins(GROUP, BUILT_IN)
 
 
 def open_source(
@@ -123,73 +102,157 @@ def open_source(
     negatives: bool = False,
     out: str | Path | None = None,
     zip_encoding: str | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Source:
-    """The source for what the user named: `form` where it is given, else by its name, else by what it holds.
+    """The source for what the user named: `form` where it is given, else the one that recognises it best.
 
-    labels: a table of paths, COCO's JSON, or for an `.npy` of images one of labels.
-    columns: names of columns, arrays or keys by what they hold.
-    no_labels: images alone, wherever in a folder they lie, or those of a file or of shards.
-    no_splits: the splits that the source itself has are ignored.
-    negatives: images without an annotation are images without an object, where that is an error else.
-    out: the output folder, whose files are not samples.
-    zip_encoding: of the names in a zip archive that are not UTF-8, such as "gbk".
+    Args:
+        root: a file, a folder, an archive or a URL.
+        labels: a table of paths, COCO's JSON, or for an `.npy` of images one of labels.
+        columns: names of columns, arrays or keys by what they hold.
+        form: the name of a source, as `--from` takes it.
+        no_labels: images alone, wherever in a folder they lie, or those of a file or of shards.
+        no_splits: the splits that the source itself has are ignored.
+        negatives: images without an annotation are images without an object, where that is an error else.
+        out: the output folder, whose files are not samples.
+        zip_encoding: of the names in a zip archive that are not UTF-8, such as "gbk".
+        options: other options of the source, by name.
 
     Raises:
         ArgumentError: options contradict each other, or this kind of source does not take one.
-        SourceError: `root` is a file of unknown kind.
+        SourceError: no source recognises `root`, or several do.
     """
     if form is not None:
-        check_option("--from", form, choice(*_BY_NAME))
-    if no_labels and (
-        labels is not None or set(columns or ()) - {"image", "path", SPLIT}
-    ):
+        check_option("--from", form, choice(*sources()))
+    if no_labels and (labels or set(columns or ()) - {"image", "path", SPLIT}):
         raise ArgumentError(
             "--no-labels packs images alone; --labels and --column say what belongs to them. Give one"
         )
-    suffix = "" if labels is None else Path(str(labels)).suffix.lower()
-    if scheme_of(labels) is not None and suffix in LABELS:
-        raise SourceError(
-            f"--labels {without_secrets(labels)}: is a URL, expected a path. {ELSEWHERE}"
-        )
-    for given in (root, labels):
-        if isinstance(given, str | Path) and scheme_of(given) is None:
-            _refuse_device(Path(given))
+    _check_labels(labels)
+    _refuse_device(root)
     if zip_encoding is not None:
         _check_encoding(root, zip_encoding)
     path = located(root)
     files = _container(root, path, form, zip_encoding)
     if out is not None:
         files.leave_out(out)
-    begin, found = files, None
-    if form is not None:
-        found = _BY_NAME[form]
-    elif not isinstance(files, Archive):
-        found = _by_name(path)
-    if form is not None and _BY_NAME[form].holds_files and not files.fault():
-        begin = _begin_of(files, _BY_NAME[form])
-    if labels is not None and found in (None, FORMATS[0]):
-        found = LABELS.get(suffix, TABLE)
-    elif found is None:
-        begin, found = _by_content(files, ask=not no_labels)
+    found = _choose(files, form, labels, no_labels)
     if no_labels and found.holds_files:
         if form not in (None, "folder", "unlabeled"):
             raise ArgumentError(
                 f"--no-labels packs images alone, --from {form} what lies beside them: give one"
             )
-        begin, found = files, _BY_NAME["unlabeled"]
-    source = found.open(path, begin, labels, columns)
-    if form in ("folder", "tar"):
-        source.sure = True  # type: ignore[attr-defined]
-    if no_splits:
-        source.own_splits = False
-    if negatives and not hasattr(source, "negatives"):
-        what = f"{path} is packed as {found.name!r}, where it has no meaning; it is for Pascal VOC (--from voc)"
-        raise ArgumentError(f"--negatives: {what}. Leave it out")
-    if negatives:
-        source.negatives = True  # type: ignore[attr-defined]
-    if no_labels and not found.holds_files:
-        source.images_alone = True
-    return source
+        found = Recognised("unlabeled", sources()["unlabeled"].load(), files)
+    given = {
+        "labels": labels,
+        "columns": columns,
+        "negatives": negatives,
+        **(options or {}),
+    }
+    own = {name: value for name, value in given.items() if value}
+    _check_options(path, found, own)
+    place: Any = found.files if found.holds_files else _path_of(found.files, path)
+    return found.kind(
+        place,
+        own_splits=not no_splits,
+        images_alone=no_labels and not found.holds_files,
+        named=form == found.name,
+        **own,
+    )
+
+
+def parse_options(entries: Sequence[str]) -> dict[str, Any]:
+    """Parses `--option NAME=VALUE`: yes and no are flags, whole numbers and others are numbers, else it is a text.
+
+    Raises:
+        ArgumentError: an entry has another form, or a name comes twice.
+    """
+    options = dict[str, Any]()
+    for entry in entries:
+        name, equals, text = entry.partition("=")
+        if not name.isidentifier() or not equals:
+            raise ArgumentError(f"--option {entry}: write NAME=VALUE")
+        if name in options:
+            raise ArgumentError(f"--option {entry}: {name!r} is given twice. Give one")
+        options[name] = _parsed(text)
+    return options
+
+
+_WORDS = {"yes": True, "true": True, "no": False, "false": False}
+
+
+def _parsed(text: str) -> Any:
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
+
+
+def _check_labels(labels: str | Path | None) -> None:
+    """Raises SourceError for labels that are no regular file, or COCO's JSON at a URL."""
+    if labels is None:
+        return
+    if scheme_of(labels) is None:
+        _refuse_device(labels)
+    elif Path(str(labels)).suffix.lower() in LABELS:
+        raise SourceError(
+            f"--labels {without_secrets(labels)}: is a URL, expected a path. {ELSEWHERE}"
+        )
+
+
+_OPTIONS = {"labels": "--labels", "columns": "--column", "negatives": "--negatives"}
+
+
+def _check_options(path: object, found: Recognised, own: Mapping[str, Any]) -> None:
+    """Raises ArgumentError if the source does not take one of the options."""
+    known = [one.name for one in fields(found.kind.Options)]
+    for name in own:
+        if name in known:
+            continue
+        packed = f"{path} is packed as {found.name!r}"
+        if name == "negatives":
+            what = (
+                f"{packed}, where it has no meaning; it is for Pascal VOC (--from voc)"
+            )
+            raise ArgumentError(f"--negatives: {what}. Leave it out")
+        if name in _OPTIONS:
+            raise ArgumentError(
+                f"{_OPTIONS[name]}: {packed}, which takes none. Leave it out, or give --labels table.csv and --from "
+                "folder"
+            )
+        special = [one for one in known if one not in _COMMON]
+        takes = f"has {some_of(special)}" if special else "has none"
+        raise ArgumentError(f"--option {name}=: {packed}, which {takes}. Correct it")
+
+
+_COMMON = {one.name for one in fields(SourceOptions)}
+
+
+def _path_of(files: Files, path: Path | URL) -> Path | URL:
+    """Where a source that is read by its path begins."""
+    return files.path if isinstance(files, Folder) else path
+
+
+def _choose(
+    files: Files, form: str | None, labels: str | Path | None, no_labels: bool
+) -> Recognised:
+    """The source of a container, and the folder in it in which it begins."""
+    if form is not None and not (labels and form == "folder"):
+        kind = sources()[form].load()
+        begins = files
+        if issubclass(kind, FilesSource) and not files.fault():
+            begins = _begin_of(files, form, kind)
+        return Recognised(form, kind, begins)
+    if labels is not None:
+        sight = None if form else _by_mark(files)
+        if sight is not None:
+            return sight
+        suffix = Path(str(labels)).suffix.lower()
+        name = LABELS.get(suffix, "table")
+        return Recognised(name, sources()[name].load(), files)
+    return _recognise(files, ask=not no_labels)
 
 
 def _container(
@@ -199,12 +262,21 @@ def _container(
     if isinstance(path, Path) and path.suffix.lower() == TAR_SUFFIX and path.is_file():
         from gpuload.sources.tar_archive import TarArchive, is_plain_tar
 
-        is_container = (
-            is_plain_tar(path) if form is None else _BY_NAME[form].holds_files
-        )
-        if is_container:
-            return TarArchive(path)
+        is_container = form is None and is_plain_tar(path)
+        if form is not None:
+            is_container = issubclass(sources()[form].load(), FilesSource)
+        return TarArchive(path) if is_container else OneFile(path)
+    if path.suffix.lower() not in ARCHIVES and _is_one_file(path):
+        return OneFile(path)
     return open_files(root, zip_encoding)
+
+
+def _is_one_file(path: Path | URL) -> bool:
+    """Whether a path is that of a file, or nothing is there but its name is that of one; of a URL, whether its name
+    tells a source, so that it need not be listed as a folder."""
+    if isinstance(path, Path):
+        return path.is_file() or bool(path.suffix and not path.exists())
+    return bool(_sights(OneFile(path)))
 
 
 def _check_encoding(root: str | Path | URL, encoding: str) -> None:
@@ -220,8 +292,11 @@ def _check_encoding(root: str | Path | URL, encoding: str) -> None:
         )
 
 
-def _refuse_device(path: Path) -> None:
+def _refuse_device(place: str | Path | URL) -> None:
     """Raises SourceError for a pipe, on which reading would wait for a writer, a device or a socket."""
+    if isinstance(place, URL) or scheme_of(place) is not None:
+        return
+    path = Path(place)
     try:
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise OSError(
@@ -236,72 +311,119 @@ def _refuse_device(path: Path) -> None:
         ) from None
 
 
-def _by_name(path: Path | URL) -> Format | None:
-    """The format with this suffix; None if several are possible."""
-    suffix = path.suffix.lower()
-    for form in FORMATS:
-        if suffix in form.suffixes:
-            return form
-    if isinstance(path, Path) and path.is_file() and suffix not in ARCHIVES:
-        what = f"is not a file that is packed by itself. Name its kind with --from ({', '.join(_BY_NAME)})"
-        raise SourceError(
-            f"{path}: {what}, give its folder, or pass its samples to gpuload.pack() from a program"
-        )
+def _sights(files: Files) -> list[tuple[Sight, Recognised]]:
+    """What each source sees in a container, the surest first."""
+    seen = list[tuple[Sight, Recognised]]()
+    for name, plugin in sources().items():
+        try:
+            kind = plugin.load()
+        except MissingPackageError as error:
+            warnings.warn(str(error), stacklevel=2)
+            continue
+        sight = kind.recognise(files)
+        if sight is not None:
+            source = Recognised(name, kind, files, sight.reason, sight.uses)
+            seen.append((sight, source))
+    return sorted(seen, key=lambda pair: -pair[0].confidence)
+
+
+def _by_mark(files: Files) -> Recognised | None:
+    """The source that is certain of a place, and is not one of files; None if there is none."""
+    for sight, source in _sights(files):
+        if sight.confidence >= CERTAIN and not source.holds_files:
+            return source
     return None
 
 
-def _by_content(files: Files, ask: bool) -> tuple[Files, Format]:
-    """The container in which the source begins, the given one or a folder inside it, and the format.
+def _recognise(files: Files, ask: bool) -> Recognised:
+    """The source that is surest of a container, or of a folder that is alone in it.
 
     A folder with folders of splits is a data set, too; one with class folders is not, since a single folder around
-    images is a class. ask: whether files of annotations that this format does not use are an error.
+    images is a class. ask: whether files of annotations that this source does not use are an error.
 
     Raises:
-        SourceError: see `ask`.
+        SourceError: see `ask`; or no source recognises it, or two are equally sure.
     """
-    for inner in (
-        () if files.fault() else _nested(files)
-    ):  # the class of the first format will say what is wrong
-        form = next((form for form in FORMATS if form.made.fits(inner)), None)
-        if (
-            form is None
-            and inner is not files
-            and any(map(split_called, inner.folders()))
-        ):
-            form = FORMATS[0]
-        if form is not None:
-            if ask and form.holds_files:
-                _refuse_unused(inner, form)
-            return inner, form
-    if ask and not files.fault():
-        _refuse_unused(files, FORMATS[0])
-    return files, FORMATS[0]
-
-
-def _begin_of(files: Files, form: Format) -> Files:
-    """The container in which a source of a format that the user named begins."""
+    fallback = Recognised(
+        "folder", sources()["folder"].load(), files, "a folder of class folders"
+    )
+    if isinstance(files, OneFile):
+        return _recognise_file(files) or fallback
+    if files.fault():
+        return fallback  # which will say what is wrong
     for inner in _nested(files):
-        if form.made.fits(inner):
+        seen = [pair for pair in _sights(inner) if pair[0].confidence > FALLBACK]
+        is_set = inner is not files and any(map(split_called, inner.folders()))
+        if not seen and not is_set:
+            continue
+        best = seen[0][1] if seen else replace(fallback, files=inner)
+        if ask:
+            _refuse_tie(inner, seen)
+            if best.holds_files:
+                _refuse_unused(inner, best)
+        return best
+    if ask:
+        _refuse_unused(files, fallback)
+    return fallback
+
+
+def _recognise_file(file: OneFile) -> Recognised | None:
+    """The source of a single file; None if there is no such file, whose name says nothing.
+
+    Raises:
+        SourceError: no source recognises it, or two are equally sure.
+    """
+    seen = _sights(file)
+    if seen:
+        _refuse_tie(file, seen)
+        return seen[0][1]
+    if not file.exists:
+        return None
+    what = f"is not a file that is packed by itself. Name its kind with --from ({', '.join(sources())})"
+    raise SourceError(
+        f"{file}: {what}, give its folder, or pass its samples to gpuload.pack() from a program"
+    )
+
+
+def _refuse_tie(files: Files, seen: Sequence[tuple[Sight, Recognised]]) -> None:
+    """Raises SourceError if several sources are equally sure."""
+    ways = [
+        f"--from {source.name} ({source.reason})"
+        for sight, source in seen
+        if sight.confidence == seen[0][0].confidence
+    ]
+    if len(ways) > 1:
+        raise SourceError(
+            f"{files}: several sources recognise it equally well. Give {' or '.join(ways)}"
+        )
+
+
+def _begin_of(files: Files, form: str, kind: type[Source]) -> Files:
+    """The container in which a source that the user named begins."""
+    for inner in _nested(files):
+        sight = kind.recognise(inner)
+        if sight is not None and sight.confidence > FALLBACK:
             return inner
-        if (
-            form is FORMATS[0]
-            and inner is not files
-            and any(map(split_called, inner.folders()))
-        ):
+        is_set = inner is not files and any(map(split_called, inner.folders()))
+        if form == "folder" and is_set:
             return inner
     return files
 
 
-def _refuse_unused(files: Files, form: Format) -> None:
+def _refuse_unused(files: Files, form: Recognised) -> None:
     """Raises SourceError if there are files of annotations that the format does not use."""
-    unused = [sheet for sheet in survey(files) if sheet.kind not in form.made.uses]
+    unused = [
+        sheet
+        for sheet in survey(files)
+        if sheet.kind not in form.kind.uses and sheet.name not in form.uses
+    ]
     if not unused:
         return
     order = list(KINDS)
     first = min(unused, key=lambda sheet: order.index(sheet.kind))
     what = f"holds {first.name!r}, {KINDS[first.kind].title}, which {form.name!r} would not use"
     ways = _ways_to_use(files, first)
-    if form is FORMATS[0]:
+    if form.name == "folder":
         ways += [
             "--from folder to pack class folders without it",
             "--no-labels to pack the images alone",

@@ -6,18 +6,16 @@ as a line of JSON for each row. Workers then read images in any order. So a gene
 is unpacked once, and a resumed run asks for nothing again.
 """
 
-import glob
 import io
 import json
 import os
 import unicodedata
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -29,36 +27,38 @@ from gpuload.fields.field import Field
 from gpuload.fields.kind import Origin
 from gpuload.fields.registry import KINDS
 from gpuload.formats import (
-    Conversion,
     as_levels,
     converted,
     in_color_space,
     is_srgb,
     raster_of_image,
 )
-from gpuload.machine.installed import require
 from gpuload.sources import listing
 from gpuload.sources.files import (
-    ARCHIVES,
-    ELSEWHERE,
-    Files,
     Findings,
-    Folder,
     Ref,
     advice_on_images,
     read_at,
     read_file,
     readable,
 )
-from gpuload.store.url import URL, as_location
 from gpuload.types import Array, ClassNames
 
-Row = Mapping[str, Any]
-Names = tuple[str, ...]
+if TYPE_CHECKING:
+    from gpuload.sources.source import Row, Source
 
 _BLOBS, _ROWS, _KINDS = "samples.blobs", "samples.jsonl", "samples.json"
 _NPY = b"\x93NUMPY"
 _REFUSED = b"\0refused: "  # begins what is spooled of an image that cannot be converted
+# What `Findings` holds besides the rejections that a spool keeps.
+_KEPT_FINDINGS = (
+    "notes",
+    "origin",
+    "classes",
+    "category_ids",
+    "instances_of",
+    "strict",
+)
 _RESERVED = (listing.NAME, listing.BYTES, listing.WHERE, "image")
 _CHUNK_ROWS = 65_536  # rows kept as Python objects before they become Arrow columns
 _BY_KEY = {key: kind for kind in KINDS.values() for key in kind.keys}
@@ -67,313 +67,72 @@ _BY_KEY = {key: kind for kind in KINDS.values() for key in kind.keys}
 FieldKinds = dict[str, tuple[str, str]]
 
 
-class Source(ABC):
-    """Where images come from: yields its samples one after the other, as dicts with the same keys.
-
-    "image": a `Ref`, encoded bytes, the path of a file, a PIL image, or an array, uint8 or float in 0..1, (H, W),
-        (H, W, C) or (C, H, W) with 1 or 3 channels.
-    "label": a class, as number or name. "labels": a list of them. "boxes": (M, 4) x0 y0 x1 y1 in pixels, with
-        "boxes_class", and of instances "boxes_masks", COCO's segmentations or masks (H, W), "boxes_area" and
-        "boxes_crowd". "keypoints": a list of instances, each of points x, y, visibility. "mask": as an image, a class
-        number for each pixel. "name": what the sample is called, by default as its file, or its number.
-    "split": "train", "val" or "test", or another name of these (see `splits`); then the packer draws no splits.
-    Any other key by the type of its value: a float or a list of floats is a target, a str a caption, an array stays
-        one, ints in every sample are whole numbers (else a target), and a dict or another list JSON.
-
-    It is sent to worker processes, so it must be picklable and hold no open files. A class whose constructor has the
-    argument `labels` takes --labels, one with `columns` --column.
-
-    spools: whether images are in the rows, or these can be had only once. takes_paths: whether an image or a mask may
-        be the path of a file, as a program may give it; a file of somebody else could name any.
-    advice: what to do where there is no sample. uses: the kinds of files of annotations that it reads (see `survey`);
-        where it is recognised, others are an error.
-    needs_process: whether `prepare` runs in a process of its own, since it calls C libraries that trust what they read,
-        so that a damaged file may crash them.
-    columns: names of columns by what they hold, where they are not the usual ones. suffixes: of the files that it reads
-        from a URL; without, it is read from local files alone.
-    own_splits: whether a listing has the splits that the source itself has. images_alone: whether only the images are
-        listed, without fields. as_stored: whether arrays of images stay as they are, of any dtype and number of
-        channels; else they become uint8. conversion: what PIL images become.
-    """
-
-    advice: ClassVar[str] = "Give at least one"
-    suffixes: ClassVar[Names] = ()
-    spools: ClassVar[bool] = False
-    takes_paths: ClassVar[bool] = False
-    needs_process: ClassVar[bool] = False
-    uses: ClassVar[Names] = ()
-    columns: Mapping[str, Names] = {}
-    own_splits: bool = True
-    images_alone: bool = False
-    as_stored: bool = False
-    conversion: Conversion = Conversion()
-    _scratch = Path()
-
-    @classmethod
-    def fits(cls, files: Files) -> bool:
-        """Whether a folder, whose name says nothing, holds one of these."""
-        return bool(cls.suffixes) and bool(files.split_files(cls.suffixes[0]))
-
-    @property
-    def title(self) -> str:
-        """Its name in messages."""
-        return type(self).__name__
-
-    @property
-    def identity(self) -> str:
-        """Which images these are, as a text: a run is resumed only with the same."""
-        given = {
-            name: value
-            for name, value in vars(self).items()
-            if not name.startswith("_") and name != "conversion"
-        }
-        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in sorted(given.items()))})"
-
-    def leave_out(self, folder: Path) -> None:  # noqa: B027 -- most read no folder in which it could lie
-        """Skips a folder from now on: the output folder."""
-
-    @abstractmethod
-    def rows(self, findings: Findings) -> Iterator[Row]:
-        """Each sample, once; notes and rejected files go to `findings`.
-
-        Raises:
-            SourceError: there is no sample, or the data contradict themselves.
-        """
-
-    def prepare(self, scratch: Path) -> None:
-        """Fills the spool, unless an earlier run has filled it.
-
-        scratch: a folder that exists until the set is packed.
-        """
-        self._scratch = scratch
-        if not self.spools or (scratch / _KINDS).exists():
-            return
-        findings = Findings()
-        findings.images_alone = self.images_alone
-        rows = self.rows(findings)
-        with (
-            (scratch / _BLOBS).open("wb") as blobs,
-            (scratch / _ROWS).open("wb") as lines,
-        ):
-            try:
-                reader = _Reader(self, findings, blobs)
-                lines.writelines(map(reader.line, reader.entries(rows)))
-            finally:
-                if isinstance(
-                    rows, Generator
-                ):  # closes its file now, not when the error is collected
-                    rows.close()
-        findings.notes += [
-            sentence.format(f"{count:,}")
-            for sentence, count in sorted(reader.remarks.items())
-        ]
-        for doubt in findings.doubts.values():
-            raise SourceError(f"{self.title}: {doubt}")
-        (scratch / _KINDS).write_text(
-            json.dumps(
-                [reader.kinds, findings.notes, findings.origin, findings.classes]
-            )
-        )
-
-    def list_samples(self) -> listing.Listing:
-        """Every sample: names and numbers, no pixels; in an order that depends on the source alone.
-
-        Raises:
-            SourceError: as `rows`.
-        """
-        findings = Findings()
-        if self.spools:
-            kinds, findings.notes, findings.origin, classes = json.loads(
-                (self._scratch / _KINDS).read_text()
-            )
-            findings.classes = {name: tuple(names) for name, names in classes.items()}
-            with (self._scratch / _ROWS).open("rb") as lines:
-                return _list(self, findings, kinds, map(json.loads, lines))
-        reader = _Reader(self, findings)
-        return _list(self, findings, reader.kinds, reader.entries(self.rows(findings)))
-
-    def expect(self, addresses: Sequence[str]) -> None:  # noqa: B027 -- for sources whose files take long to come
-        """Called in a worker with all that it will `read`, in order."""
-
-    def wait(self, address: str) -> None:  # noqa: B027
-        """Called before each `read`, whose time is limited: what takes long for no fault of the image is done here."""
-
-    def read(self, address: str) -> bytes | Array:
-        """The image, mask or array at an address of the listing: encoded, or an array.
-
-        Raises:
-            OSError: it cannot be read any more; the packer leaves it out with that reason.
-            DecodeError: the same, with the reason as its message.
-        """
-        offset, size = map(int, address.split(":"))
-        blob = read_at(self._scratch / _BLOBS, offset, size)
-        if blob.startswith(_REFUSED):
-            raise DecodeError(blob.removeprefix(_REFUSED).decode())
-        return (
-            np.load(io.BytesIO(blob), allow_pickle=False)
-            if blob.startswith(_NPY)
-            else blob
-        )
-
-
-class FilesSource(Source):
-    """Images, and perhaps masks, that are files of a container.
-
-    root: a folder, a zip archive, a URL, or any other `Files`.
-    """
-
-    advice = "Give a folder of images, which are known by their extensions, such as .jpg, .png or .webp"
-
-    def __init__(self, root: str | Path | URL | Files) -> None:
-        self._files = open_files(root)
-        self.root = root if isinstance(root, Files) else located(root)
-
-    @property
-    def title(self) -> str:
-        return str(self.root)
-
-    def leave_out(self, folder: Path) -> None:
-        self._files.leave_out(folder)
-
-    def list_samples(self) -> listing.Listing:
-        if fault := self._files.fault():
-            raise SourceError(f"{self.root}: {fault}. {self.advice}")
-        return super().list_samples()
-
-    def expect(self, addresses: Sequence[str]) -> None:
-        self._files.expect(addresses)
-
-    def wait(self, address: str) -> None:
-        self._files.wait(address)
-
-    def read(self, address: str) -> bytes | Array:
-        return self._files.read(address)
-
-
-class LocalSource(Source):
-    """Samples in files that are not images, all at one path.
-
-    path: as given; of a URL, the files that are copied from there. needs: packages.
+def fill_spool(source: "Source", scratch: Path) -> None:
+    """Writes the rows of a source into its spool, unless an earlier run has filled it.
 
     Raises:
-        MissingPackageError: one of the packages that it needs cannot be used. SourceError: it is read from local files
-        alone, and the path is a URL.
+        SourceError: as `Source.rows`, or a row is not what it should be.
     """
-
-    needs: ClassVar[Names] = ()
-
-    def __init__(self, path: str | Path | URL) -> None:
-        require(str(path), *self.needs)
-        self.path: Any = located(path)
-        self._local = Path()
-        if isinstance(self.path, Path):
-            self._local = self.path
-        elif self.suffixes:
-            from gpuload.sources.remote import Copies  # asyncio
-
-            self.path = Copies(self.path, self.suffixes)
-        else:
-            raise SourceError(
-                f"{self.path}: is a URL, and this kind of source is read from files. {ELSEWHERE}"
-            )
-
-    @property
-    def title(self) -> str:
-        return str(self.path if isinstance(self.path, Path) else self.path.given)
-
-    def files_here(self, suffix: str) -> list[Path]:
-        """The files with this suffix, sorted: those of the folder (`Files.split_files`), those that match wildcards, or
-        the one at the path."""
-        if self._local.is_dir():
-            paths = [
-                self._local / name for name in Folder(self._local).split_files(suffix)
-            ]
-        elif self._local.exists():
-            return [self._local]
-        else:
-            paths = [Path(name) for name in sorted(glob.glob(str(self._local)))]
-        if not paths:
-            what = f"holds no {suffix}" if self._local.is_dir() else "no such file"
-            raise SourceError(
-                f"{self._local}: {what}. Give a file, or the folder that holds some"
-            )
-        return paths
-
-    def name_of(self, path: Path) -> str:
-        """The name of one of its files, relative to its folder."""
-        return path.relative_to(
-            self._local if self._local.is_dir() else path.parent
-        ).as_posix()
-
-    def splits_of(self, paths: Sequence[Path], findings: Findings) -> list[str]:
-        """The split of each file; [] where all belong to one, or the path is not a folder.
-
-        Files with the same suffix elsewhere in the folder are told.
-        """
-        if not self._local.is_dir():
-            return []
-        folder, names = Folder(self._local), list(map(self.name_of, paths))
-        inner = [
-            f"{place}/{name}"
-            for place in folder.folders()
-            for name in folder.names(place)
-        ]
-        left = {
-            name for name in inner if name.lower().endswith(paths[0].suffix.lower())
-        } - set(names)
-        if left:
-            findings.notes.append(
-                f"passed over {some_of(sorted(left))}: in folders that are not named after splits"
-            )
-        splits = listing.splits_of_files(self.title, names) if self.own_splits else []
-        findings.origin = "by the names of its files or their folders" if splits else ""
-        return splits
-
-    def prepare(self, scratch: Path) -> None:
-        if not isinstance(self.path, Path):
-            self._local = self.path.fetch(scratch)
-        super().prepare(scratch)
+    if (scratch / _KINDS).exists():
+        return
+    findings = Findings(source.options.images_alone)
+    rows = source.rows(findings)
+    with (
+        (scratch / _BLOBS).open("wb") as blobs,
+        (scratch / _ROWS).open("wb") as lines,
+    ):
+        try:
+            reader = _Reader(source, findings, blobs)
+            lines.writelines(map(reader.line, reader.entries(rows)))
+        finally:
+            if isinstance(rows, Generator):
+                rows.close()  # its file now, not when the error is collected
+    findings.notes += [
+        sentence.format(f"{count:,}")
+        for sentence, count in sorted(reader.remarks.items())
+    ]
+    for doubt in findings.doubts.values():
+        raise SourceError(f"{source.title}: {doubt}")
+    kept = [reader.kinds, *(getattr(findings, name) for name in _KEPT_FINDINGS)]
+    rejected = [asdict(rejection) for rejection in findings.rejected]
+    (scratch / _KINDS).write_text(json.dumps([*kept, rejected]))
 
 
-class SpooledSource(LocalSource):
-    """Files whose rows hold the images. columns: names of columns, arrays or keys by what they hold."""
-
-    spools = True
-
-    def __init__(
-        self, path: str | Path | URL, columns: Mapping[str, Names] | None = None
-    ) -> None:
-        super().__init__(path)
-        self.columns = dict(columns or {})
-
-
-def located(path: Any) -> Path | URL:
-    """A path, or a URL that can be read here; raises as `as_location`."""
-    location = as_location(path)
-    return location if isinstance(location, URL) else Path(location)
+def list_spool(source: "Source", scratch: Path) -> listing.Listing:
+    """The samples in the spool of a source."""
+    findings = Findings(source.options.images_alone)
+    kinds, *kept, rejected = json.loads((scratch / _KINDS).read_text())
+    for name, value in zip(_KEPT_FINDINGS, kept, strict=True):
+        setattr(findings, name, value)
+    findings.classes = {name: tuple(of) for name, of in findings.classes.items()}
+    findings.category_ids = {
+        name: tuple(of) for name, of in findings.category_ids.items()
+    }
+    findings.rejected = [listing.Rejection(**entry) for entry in rejected]
+    with (scratch / _ROWS).open("rb") as lines:
+        return _list(source, findings, kinds, map(json.loads, lines))
 
 
-def open_files(
-    root: str | Path | URL | Files, zip_encoding: str | None = None
-) -> Files:
-    """The container at a path: an archive by its name, else a folder, perhaps at a URL; a container is given back.
+def list_rows(source: "Source") -> listing.Listing:
+    """The samples of a source whose rows hold references."""
+    findings = Findings(source.options.images_alone)
+    reader = _Reader(source, findings)
+    return _list(source, findings, reader.kinds, reader.entries(source.rows(findings)))
 
-    zip_encoding: of names in a zip archive, see `ZipArchive`.
+
+def read_spool(scratch: Path, address: str) -> bytes | Array:
+    """The image, mask or array at an address in a spool.
+
+    Raises:
+        DecodeError: it could not be converted when it was spooled.
     """
-    if isinstance(root, Files):
-        return root
-    path = located(root)
-    if isinstance(path, URL):
-        from gpuload.sources.remote import RemoteFolder  # asyncio
-
-        return RemoteFolder(path)
-    if path.suffix.lower() in ARCHIVES and not path.is_dir():
-        from gpuload.sources.zip_archive import (
-            ZipArchive,
-        )  # imports compression modules that few need
-
-        return ZipArchive(path, zip_encoding)
-    return Folder(path)
+    offset, size = map(int, address.split(":"))
+    blob = read_at(scratch / _BLOBS, offset, size)
+    if blob.startswith(_REFUSED):
+        raise DecodeError(blob.removeprefix(_REFUSED).decode())
+    if blob.startswith(_NPY):
+        return np.load(io.BytesIO(blob), allow_pickle=False)
+    return blob
 
 
 class _Reader:
@@ -384,7 +143,7 @@ class _Reader:
     """
 
     def __init__(
-        self, source: Source, findings: Findings, blobs: BinaryIO | None = None
+        self, source: "Source", findings: Findings, blobs: BinaryIO | None = None
     ) -> None:
         self._source, self._told, self._blobs = source, findings, blobs
         self._number = -1  # of the row
@@ -392,7 +151,7 @@ class _Reader:
         self.kinds: FieldKinds = {}
         self.remarks: Counter[str] = Counter()
 
-    def entries(self, rows: Iterable[Row]) -> Iterator[list[Any]]:
+    def entries(self, rows: Iterable["Row"]) -> Iterator[list[Any]]:
         """For each row the name, size and address of its image, then the value of each field.
 
         Where nothing is spooled, rows come from one place in the source's code, so only the first is checked.
@@ -412,7 +171,7 @@ class _Reader:
                 f"{self._source.title}: holds no sample; found: {found}. {advice}"
             )
 
-    def _entry(self, row: Row) -> list[Any]:
+    def _entry(self, row: "Row") -> list[Any]:
         image = self._stored(row["image"], "image")
         given = row.get(listing.NAME)
         name = image.name or f"{self._number:08d}." if given is None else str(given)
@@ -470,13 +229,13 @@ class _Reader:
             f"{self._source.title}: sample {self._number} {what}. {advice}"
         )
 
-    def _kinds_of(self, row: Row) -> FieldKinds:
+    def _kinds_of(self, row: "Row") -> FieldKinds:
         """The kind of each field of a row: given by the source, by its key, or the first that claims its value."""
         kinds: FieldKinds = {}
         companions: set[str] = set()
         for name, value in row.items():
             if name in _RESERVED or (
-                self._source.images_alone and name not in listing.COLUMNS
+                self._source.options.images_alone and name not in listing.COLUMNS
             ):
                 continue
             kind = (
@@ -533,13 +292,13 @@ class _Reader:
             raise self._error(
                 f"has a {kind} that is not an array ({error})", "Give numbers"
             ) from None
-        if kind == "image" and not self._source.as_stored:
+        if kind == "image" and not self._source.options.as_stored:
             array = as_levels(array)
         return _npy_bytes(array)
 
     def _blob_of_picture(self, picture: Image.Image) -> bytes:
         """A PIL image, converted as a file of the same values is; or the reason why it cannot be."""
-        conversion = self._source.conversion
+        conversion = self._source.options.conversion
         try:
             raster = raster_of_image(picture)
             image = converted(raster, conversion)
@@ -596,7 +355,7 @@ def _npy_bytes(array: Array) -> bytes:
 
 
 def _list(
-    source: Source,
+    source: "Source",
     findings: Findings,
     kinds: FieldKinds,
     entries: Iterable[Sequence[Any]],
@@ -612,7 +371,7 @@ def _list(
             column += more
     table = pa.concat_tables(chunks)
     of_rows, splits = dict(zip(kinds, values, strict=True)), None
-    if source.own_splits:
+    if source.options.own_splits:
         splits, used = _splits(
             source, findings, table.column(listing.NAME), kinds, of_rows
         )
@@ -620,7 +379,7 @@ def _list(
     drawn_on = of_rows.pop(listing.DRAWN_ON) if findings.draws else []
     fields, columns, classes = list[Field](), list[Any](), None
     where = Origin(source.title, table.column(listing.NAME))
-    for field_name, column in () if source.images_alone else of_rows.items():
+    for field_name, column in () if source.options.images_alone else of_rows.items():
         kind, detail = kinds[field_name]
         given = findings.classes.get(field_name)
         field, of_field = KINDS[kind].parse(where, field_name, column, given, detail)
@@ -670,7 +429,7 @@ def _as_read(name: str) -> str:
 
 
 def _splits(
-    source: Source,
+    source: "Source",
     findings: Findings,
     names: pa.ChunkedArray,
     kinds: FieldKinds,
@@ -678,7 +437,9 @@ def _splits(
 ) -> tuple[listing.SourceSplits | None, str]:
     """The splits of the samples, and the field that names them, if one does."""
     for name, values in of_rows.items():
-        asked = name == listing.SPLIT and listing.SPLIT in source.columns
+        asked = name == listing.SPLIT and listing.SPLIT in getattr(
+            source.options, "columns", ()
+        )
         is_meant = asked or (
             name in listing.COLUMNS and kinds[name][0] == CaptionKind.name
         )

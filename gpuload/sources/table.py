@@ -5,6 +5,7 @@ import posixpath
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from gpuload.sources.annotations import NamedFiles
 from gpuload.sources.columns import Features, roles_of
 from gpuload.sources.files import Files, Findings, readable
 from gpuload.sources.listing import SPLIT, splits_of_column
-from gpuload.sources.rows import FilesSource, Names, Row, located
+from gpuload.sources.source import ColumnOptions, FilesSource, Names, Row, located
 from gpuload.store.url import URL
 
 _ERRORS = (pa.ArrowException, UnicodeDecodeError)
@@ -63,11 +64,21 @@ _KINDS["captions"] = _CaptionLists()
 _ROLES = ("path", *_KINDS, SPLIT)
 
 
+@dataclass(frozen=True)
+class TableOptions(ColumnOptions):
+    """The options of a table.
+
+    Args:
+        labels: the table, a path or a URL.
+    """
+
+    labels: str | Path | None = None
+
+
 class TableSource(FilesSource):
     """Images named by a CSV, TSV, JSONL or Parquet table.
 
-    root: the folder that paths in the table are relative to. They may lack the extension. labels: the
-        table.
+    root: the folder that paths in the table are relative to. They may lack the extension.
     columns: names of columns by what they hold: "path", "label" (a class), "target" (one or more columns of floats),
         "integers" (whole numbers), "labels" (several classes), "caption", "boxes" (x0 y0 x1 y1 and perhaps a class, as
         a list of lists), "keypoints" (a list of instances), "mask" (the path of one), "split". A role without a name
@@ -78,20 +89,20 @@ class TableSource(FilesSource):
     if each is named after a split.
     """
 
-    def __init__(
-        self,
-        root: str | Path | Files,
-        labels: str | Path,
-        columns: Mapping[str, Names] | None = None,
-    ) -> None:
-        super().__init__(root)
-        self.table = located(labels)
-        self.columns = dict(columns or {})
-        if (
-            "path" not in self.columns and "image" in self.columns
-        ):  # in a table an image is its path
-            self.columns["path"] = self.columns.pop("image")
-        if unknown := sorted(set(self.columns) - set(_ROLES)):
+    Options = TableOptions
+    options: TableOptions
+
+    def __init__(self, root: str | Path | URL | Files, **options: Any) -> None:
+        columns = dict(options.get("columns") or {})
+        if "path" not in columns and "image" in columns:
+            columns["path"] = columns.pop("image")  # in a table an image is its path
+        super().__init__(root, **{**options, "columns": columns})
+        if self.options.labels is None:
+            raise ArgumentError(
+                "a table is given with --labels: SOURCE is the folder of its images. Give --labels"
+            )
+        self.table = located(self.options.labels)
+        if unknown := sorted(set(columns) - set(_ROLES)):
             expected = ", ".join(_ROLES)
             raise ArgumentError(
                 f"--column {unknown[0]}=: a table holds no such field. Give one of {expected}"
@@ -104,21 +115,23 @@ class TableSource(FilesSource):
     def rows(self, findings: Findings) -> Iterator[Row]:
         table = read_table(self.table)
         features = Features.of_metadata(table.schema.metadata)
-        roles = roles_of(self.title, table.column_names, self.columns, _ROLES, features)
+        roles = roles_of(
+            self.title, table.column_names, self.options.columns, _ROLES, features
+        )
         if "path" not in roles or not set(roles) & set(_KINDS):
             what = f"its columns are {table.column_names}; which holds the paths, and which the labels?"
             advice = "Name them with --column path=NAME and --column label=NAME; for images alone give --no-labels"
             raise SourceError(f"{self.title}: {what} {advice}")
-        named = NamedFiles(self._files, self.title, self.root)
+        named = NamedFiles(self.files, self.title, self.path)
         columns = self._values(table, roles, named, findings)
         findings.strict = False
-        if SPLIT in roles and self.own_splits:
+        if SPLIT in roles and self.options.own_splits:
             (column,) = roles[SPLIT]
             splits = splits_of_column(
                 self.title,
                 column,
                 table.column(column).to_pylist(),
-                SPLIT in self.columns,
+                SPLIT in self.options.columns,
             )
             columns |= {SPLIT: splits} if splits else {}
             findings.origin = f"by its column {column!r}"

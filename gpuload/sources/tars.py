@@ -24,14 +24,14 @@ from gpuload.sources.files import (
     readable,
 )
 from gpuload.sources.listing import SPLIT
-from gpuload.sources.rows import LocalSource, Row
+from gpuload.sources.source import Row, Source
 from gpuload.types import Array
 
 _UNPACK = "Unpack the tars, and give --from yolo"
 _LOOKED_INTO = 8  # texts, to tell whether they are captions
 
 
-class TarsSource(LocalSource):
+class TarsSource(Source):
     """WebDataset shards: one, those that match wildcards, or those in a folder, or else in its folders named after
     splits (see `splits`).
 
@@ -41,8 +41,8 @@ class TarsSource(LocalSource):
     that lacks one is left out with that reason. Samples are in stored order; a key that comes twice is two samples.
     """
 
+    spools = False
     suffixes = (".tar",)
-    sure: bool = False
 
     _paths: Sequence[Path] = ()
 
@@ -58,7 +58,7 @@ class TarsSource(LocalSource):
         """
         self._paths = self._paths or self.files_here(".tar")
         image, fields = self._known(findings)
-        if self.images_alone:
+        if self.options.images_alone:
             fields = ()
         elif fields is None:
             fields = self._guess(image)
@@ -99,8 +99,8 @@ class TarsSource(LocalSource):
             findings.notes.append(
                 f"members that are not packed: {counts}; fields are what most samples have"
             )
-        if not (fields or is_empty or self.images_alone):
-            if lies_in_folders and not self.sure:
+        if not (fields or is_empty or self.options.images_alone):
+            if lies_in_folders and not self.options.named:
                 what = "nothing lies beside its images, which lie in folders: it holds plain folders and no shards"
                 advice = "Pack one such tar by its path, unpack them, or give --no-labels or --from tar"
                 raise SourceError(

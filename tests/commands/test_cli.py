@@ -223,7 +223,7 @@ MISTAKES = {
     "show SPLITS 0": "0: is a number, which counts within one set. Give it with one of ",
     "show SPLITS nothing": "nothing: is no key or source of a sample in ",
     "pack PHOTOS out --from tar --labels t.csv": "is packed as 'tar', which takes none",
-    "pack PHOTOS out --unknown": "[--from KIND] [--column ROLE=NAME]",
+    "pack PHOTOS out --unknown": "[--from NAME] [--option NAME=VALUE]",
     "pack PHOTOS EMPTY": "OUT: is empty, expected a value",
     "pack PHOTOS PHOTOS": "or lies in it. Give another OUT",
     "report EMPTY": "SHARDS: is empty, expected a value",

@@ -77,7 +77,7 @@ def test_killed_again_and_again(source: FolderSource, undisturbed: Path, tmp_pat
     out, rng, kills = tmp_path / "out", random.Random(0), 0
     kept: dict[str, tuple[int, int]] = {}
     for attempt in itertools.count():
-        command = [sys.executable, SCRIPT, source.root, out, *ARGUMENTS, "--resume"]
+        command = [sys.executable, SCRIPT, source.path, out, *ARGUMENTS, "--resume"]
         run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
         try:
             _, said = run.communicate(timeout=rng.uniform(0.6, 1.4) + attempt * 0.6)
@@ -186,7 +186,7 @@ def test_damaged_shards_are_packed_again(
 def test_stopped_and_resumed_after_the_source_has_changed(source: FolderSource, tmp_path: Path) -> None:
     """New files are left to the next run, deleted ones are rejected by name, and the plan does not change."""
     root, out = tmp_path / "photos", tmp_path / "out"
-    shutil.copytree(source.root, root)
+    shutil.copytree(source.path, root)
     with held(root, out, "ant/odd") as run:
         wait_for(run, lambda: list(out.glob("train/*.tar")) and list(out.glob(".packing/*.done")))
         os.killpg(run.pid, signal.SIGINT)
@@ -204,7 +204,7 @@ def test_stopped_and_resumed_after_the_source_has_changed(source: FolderSource, 
     assert Manifest.read(out / "train").classes == ("ant", "bee", "cat")
     sources = {row["source"] for split in ("train", "val") for row in rows_of(out / split)}
     lost = {**rejected_of(out / "train"), **rejected_of(out / "val")}
-    assert sources | set(lost) == {f"{p.parent.name}/{p.name}" for p in source.root.rglob("*.*")}  # without new.jpg
+    assert sources | set(lost) == {f"{p.parent.name}/{p.name}" for p in source.path.rglob("*.*")}  # without new.jpg
     assert {lost[name] for name in lost if name.startswith("ant")} == {"cannot be read: No such file or directory"}
     assert verify(out, 2) == []
 
@@ -334,7 +334,7 @@ def test_no_process_outlives_a_killed_packer(source: FolderSource, tmp_path: Pat
         return [number for number, found in processes().items() if found.session == run.pid]
 
     out = tmp_path / "out"
-    with held(source.root, out, "ant") as run:
+    with held(source.path, out, "ant") as run:
         wait_for(run, lambda: len(list(out.glob("*/*.tmp"))) == 2)
         assert len(of_session()) >= 4  # packer, server, two workers
         run.kill()

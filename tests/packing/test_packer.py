@@ -90,7 +90,7 @@ def test_the_number_of_workers_does_not_change_the_bytes(
 ) -> None:
     """The limit of time is on reading and decoding alone, and progress reaches the end."""
     seen, out = [], tmp_path / "out"
-    report = gpuload.pack(TimedSource(source.root), out, **{**settings, "workers": workers}, watch=seen.append)
+    report = gpuload.pack(TimedSource(source.path), out, **{**settings, "workers": workers}, watch=seen.append)
     assert files_of(out) == files_of(undisturbed)
     total = seen[-1].total_bytes
     assert (seen[-1].images, seen[-1].bytes) == (seen[-1].total_images, total) == (63, total)
@@ -228,7 +228,7 @@ def test_ctrl_c(source: FolderSource, tmp_path: Path, moment: str) -> None:
     out = tmp_path / "out"
     script = ROOT / "tests" / "stand_ins.py"
     # Of one shard, which is not finished before the signal comes, however late that is noticed here.
-    command = [sys.executable, script, source.root, out, "--workers", "2", "--maxcount", "1000"]
+    command = [sys.executable, script, source.path, out, "--workers", "2", "--maxcount", "1000"]
     hold = {**os.environ, "HOLD": "ant"}
     run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True, env=hold)
     while not list(out.glob(moment)):

@@ -128,7 +128,7 @@ def test_a_source_that_cannot_be_read_is_not_an_output_that_is_full(tmp_path: Pa
     with pytest.raises(
         gpuload.SourceError, match=r"/x/loop: cannot be read \(Too many levels of symbolic links\). Check"
     ):
-        gpuload.pack(LoopingSource(), tmp_path / "out", workers=1)
+        gpuload.pack(LoopingSource("x"), tmp_path / "out", workers=1)
     assert not (tmp_path / "out").exists()
 
 

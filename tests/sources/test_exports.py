@@ -183,7 +183,7 @@ REFUSED: dict[str, tuple[dict[str, bytes], str]] = {
     "lists without extensions": ({**FLAT_FOLDERS, "train.txt": b"cat/a\n"}, "'train.txt', a list of images"),
     "Ultralytics' COCO with COCO's own": (
         {**at("images/train2017"), **of_each("labels/train2017/{}.txt", yolo), "train2017.txt": b"./images/train2017/a.jpg\n", "annotations/instances_val2017.json": coco()},
-        "'labels/train2017/a.txt', YOLO's boxes, which 'coco' would not use. Give --from yolo to use it, or --from coco to pack without it"),
+        "several sources recognise it equally well. Give --from coco .* or --from yolo "),
     "a table around class folders": ({**{f"photos/{name}": data for name, data in FLAT_FOLDERS.items()}, "labels.csv": b"image,label\nphotos/cat/a.jpg,0\n"}, "'labels.csv'"),
     "LVIS": ({**at("images"), "lvis_v1_train.json": b'{"images": [{"id": 1, "coco_url": "http://images.cocodataset.org/train2017/a.jpg"}], "annotations": []}'},
              "'lvis_v1_train.json', JSON about images"),

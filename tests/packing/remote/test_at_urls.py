@@ -62,7 +62,7 @@ def test_the_same_bytes_as_on_disk(
 ) -> None:  # fmt: skip
     """Packed from there, interrupted and resumed, also when it is complete, appended to, read by a loader, verified."""
     raw, out = f"{scheme}://bucket/raw", f"{scheme}://bucket/same/set"
-    for name, data in files_of(source.root).items():
+    for name, data in files_of(source.path).items():
         store.put("bucket", f"raw/{name}", data)
     with monkeypatch.context() as patch, pytest.raises(TypeError):
         patch.setattr(Manifest, "write", None)
@@ -104,7 +104,7 @@ def test_killed(
     with running(Proxy(store.url)) as own:
         own.daemon_threads = False  # it ends once all that the packer had sent has reached the server
         environment = {**os.environ, "AWS_ENDPOINT_URL": own.url}
-        command = [sys.executable, "-m", "gpuload", "pack", source.root, out, *ARGUMENTS]
+        command = [sys.executable, "-m", "gpuload", "pack", source.path, out, *ARGUMENTS]
         run = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
         own.fault = fault
         assert run.wait() == -signal.SIGKILL
@@ -348,7 +348,7 @@ SOURCE = "s3://bucket/sources/photos"
 def uploaded(servers: Any, source: FolderSource, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The photos, one with a name that URLs escape; at SOURCE with a hidden file, one that is none, and a packed set."""
     root = tmp_path_factory.mktemp("here")
-    write_files(root, {**files_of(source.root), "cat/a b#%20é.jpg": (source.root / "cat/50.jpg").read_bytes()})
+    write_files(root, {**files_of(source.path), "cat/a b#%20é.jpg": (source.path / "cat/50.jpg").read_bytes()})
     more = {".hidden/x/1.jpg": b"", "notes.txt": b"", "old/train/index.arrow": b"", "old/train/manifest.json": b"{}"}
     for name, data in {**files_of(root), **more, "old/train/shard.jpg": b"", "ant/": b""}.items():
         servers("s3")[0].put("bucket", f"sources/photos/{name}", data)

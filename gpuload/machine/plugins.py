@@ -1,0 +1,84 @@
+"""Plug-ins: classes of this package and of others, found by the entry points of installed packages.
+
+A package that declares
+
+    [project.entry-points."gpuload.sources"]
+    rig = "rig_source:RigSource"
+
+adds the source `rig`. gpuload's own are declared in tables of the same form, which `plugins` reads together with the
+entry points, so that they are there in a checkout whose metadata are old, too.
+"""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from gpuload.errors import MissingPackageError
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """One class, which is imported when it is needed.
+
+    Args:
+        name: what users call it, such as "voc".
+        entry: its entry point, with the group, module and class.
+    """
+
+    name: str
+    entry: EntryPoint
+
+    @property
+    def package(self) -> str:
+        """The package that it comes from, with its version; "gpuload" for one of its own."""
+        package = self.entry.dist
+        return "gpuload" if package is None else f"{package.name} {package.version}"
+
+    def load(self) -> Any:
+        """The class.
+
+        Raises:
+            MissingPackageError: its module cannot be imported, or has no such class.
+        """
+        try:
+            return self.entry.load()
+        except (ImportError, AttributeError) as error:
+            place = f"{self.entry.value} of {self.package}"
+            fault = f"{place} cannot be imported ({error})"
+            raise MissingPackageError(
+                f"{self.entry.group}: {self.name!r}, {fault}. Install what it needs, or remove {self.package}"
+            ) from error
+
+
+def plugins(group: str, built_in: Mapping[str, str]) -> dict[str, Plugin]:
+    """All classes of a group by their names: gpuload's own first, then those of installed packages by name.
+
+    A package can take no name that another has: its plug-in is left out with a warning.
+
+    Args:
+        group: of entry points, such as "gpuload.sources".
+        built_in: gpuload's own, as "module:Class" by name.
+    """
+    table = {
+        name: Plugin(name, EntryPoint(name, value, group))
+        for name, value in built_in.items()
+    }
+    for entry in _installed(group):
+        if entry.name not in table:
+            table[entry.name] = Plugin(entry.name, entry)
+        elif entry.value != table[entry.name].entry.value:
+            first = table[entry.name]
+            second = Plugin(entry.name, entry)
+            warnings.warn(
+                f"{group}: {entry.name!r} of {second.package} is left out, since {first.package} has one of this name",
+                stacklevel=2,
+            )
+    return table
+
+
+@cache
+def _installed(group: str) -> tuple[EntryPoint, ...]:
+    return tuple(sorted(entry_points(group=group), key=lambda entry: entry.name))

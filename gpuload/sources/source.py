@@ -1,0 +1,394 @@
+"""What a source is: the interface that gpuload's own and those of other packages implement.
+
+A source says whether it recognises a place, yields a row for every sample, and reads the images that rows refer to.
+It knows nothing of shards. `docs/own-source.md` shows how to write one.
+"""
+
+import dataclasses
+import glob
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from gpuload.checks import nearest
+from gpuload.errors import ArgumentError, SourceError, some_of
+from gpuload.formats import Conversion
+from gpuload.machine.installed import require
+from gpuload.sources import listing, rows
+from gpuload.sources.archive import Archive
+from gpuload.sources.files import ARCHIVES, ELSEWHERE, Files, Findings, Folder
+from gpuload.store.url import URL, as_location
+from gpuload.types import Array
+
+Row = Mapping[str, Any]
+Names = tuple[str, ...]
+
+# How sure a source is of what it recognises. Only their order counts.
+CERTAIN = 1.0  # by a signature or a suffix that nothing else has
+CONTENT = 0.8  # by what a file says
+LAYOUT = 0.5  # by names of files and folders
+FALLBACK = 0.1  # where nothing else recognises anything
+
+
+class Sight(NamedTuple):
+    """What a source recognises in a place.
+
+    confidence: how sure it is, above 0 and up to 1, see `CERTAIN`. The surest source packs the place.
+    reason: what it sees there, such as "holds data.yaml and labels beside images", for messages.
+    uses: names of the files of annotations that it reads. Others that lie there are a question to the user.
+    """
+
+    confidence: float
+    reason: str
+    uses: Names = ()
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """The options of every source. A source with more of its own derives from it, and sets `Source.Options`.
+
+    Args:
+        named: whether the user said that it is this source (`--from`), so that nothing in it is too unlikely.
+        own_splits: whether the splits that the place itself has are kept.
+        images_alone: whether only the images are wanted, without any field.
+        as_stored: whether arrays of images stay as they are, of any dtype and number of channels; else they become
+            uint8. The packer sets it by its mode.
+        conversion: what PIL images become. The packer sets it.
+    """
+
+    named: bool = False
+    own_splits: bool = True
+    images_alone: bool = False
+    as_stored: bool = False
+    conversion: Conversion = field(default_factory=Conversion)
+
+
+@dataclass(frozen=True)
+class ColumnOptions(SourceOptions):
+    """The options of a source of columns, arrays or keys.
+
+    Args:
+        columns: their names by what they hold, where these are not the usual ones (`--column`).
+    """
+
+    columns: Mapping[str, Names] = field(default_factory=dict)
+
+
+_OF_PACKING = ("own_splits", "as_stored", "conversion")  # recorded by the packer
+
+
+class Source(ABC):
+    """Where images come from: yields its samples one after the other, as dicts with the same keys.
+
+    "image": encoded bytes, a `Ref` to a file, a PIL image, or an array, uint8 or float in 0..1, (H, W), (H, W, C) or
+        (C, H, W) with 1 or 3 channels. Where `takes_paths`, also the path of a file.
+    "label": a class, as number or name. "labels": a list of them. "boxes": (M, 4) x0 y0 x1 y1 in pixels, with
+        "boxes_class", and of instances "boxes_masks", COCO's segmentations or masks (H, W), "boxes_area" and
+        "boxes_crowd". "keypoints": a list of instances, each of points x, y, visibility. "mask": as an image, a class
+        number for each pixel. "name": what the sample is called, by default as its file, or its number.
+    "split": "train", "val" or "test", or another name of these (see `splits`); then the packer draws no splits.
+    Any other key by the type of its value: a float or a list of floats is a target, a str a caption, an array stays
+        one, ints in every sample are whole numbers (else a target), and a dict or another list JSON.
+
+    Classes that a sample names are numbered in sorted order. A source whose numbers have names of their own sets
+    `findings.classes["label"]`, and of boxes `findings.classes["boxes"]`, before its first row.
+
+    It is sent to worker processes, so it must be picklable and hold no open files. Its options never change: the packer
+    works on a copy with those of the run (`with_options`).
+
+    Options: the class of its options. spools: whether images are in the rows, or these can be had only once; else every
+        image is a `Ref`, which `read` reads. takes_paths: whether an image or a mask may be the path of a file, as a
+        program may give it; a file of somebody else could name any. advice: what to do where there is no sample.
+    uses: the kinds of files of annotations that it reads (see `survey`), besides those that its `Sight` names; where it
+        is recognised, others are an error.
+    needs: packages. needs_process: whether it is read in a process of its own, since it calls C libraries that trust
+        what they read, so that a damaged file may crash them.
+    suffixes: of the files that it reads, with their dots; the first is that of the files in a folder, and those at a
+        URL are copied first. Without, it is read from local files alone.
+
+    Args:
+        path: a file or a folder, or a URL where there are `suffixes`.
+        options: fields of `Options`, by name.
+
+    Raises:
+        ArgumentError: an option is unknown.
+        MissingPackageError: a package that it needs cannot be used.
+        SourceError: it is read from local files alone, and the path is a URL.
+    """
+
+    Options: ClassVar[type[SourceOptions]] = SourceOptions
+    advice: ClassVar[str] = "Give at least one"
+    suffixes: ClassVar[Names] = ()
+    spools: ClassVar[bool] = True
+    takes_paths: ClassVar[bool] = False
+    needs: ClassVar[Names] = ()
+    needs_process: ClassVar[bool] = False
+    uses: ClassVar[Names] = ()
+    _scratch = Path()
+    _local = Path()
+
+    def __init__(self, path: str | Path | URL, **options: Any) -> None:
+        self.options = self.make_options(options)
+        require(str(path), *self.needs)
+        self.path: Any = located(path)
+        if isinstance(self.path, Path):
+            self._local = self.path
+        elif self.suffixes:
+            from gpuload.sources.remote import Copies  # asyncio
+
+            self.path = Copies(self.path, self.suffixes)
+        else:
+            raise SourceError(
+                f"{self.path}: is a URL, and this kind of source is read from files. {ELSEWHERE}"
+            )
+
+    @classmethod
+    def make_options(cls, values: Mapping[str, Any]) -> SourceOptions:
+        """Its options with these values, by name.
+
+        Raises:
+            ArgumentError: it has no option of that name.
+        """
+        names = [one.name for one in dataclasses.fields(cls.Options)]
+        if unknown := sorted(values.keys() - set(names)):
+            similar = nearest(unknown[0], names)
+            advice = (
+                f"Did you mean {similar}?" if similar else f"It has {', '.join(names)}"
+            )
+            raise ArgumentError(
+                f"{cls.__name__} has no option {unknown[0]!r}. {advice}"
+            )
+        return cls.Options(**values)
+
+    @classmethod
+    def recognise(cls, files: Files) -> Sight | None:
+        """What this source sees in a place; None if it is nothing of its own.
+
+        By default: a name with one of `suffixes`, or a folder with files of the first.
+
+        Args:
+            files: a folder, an archive, or a single file, which is then the only one (`Files.names`).
+        """
+        if isinstance(files, Archive):
+            return None  # only a source of files can read what is in one
+        if files.suffix in cls.suffixes:
+            return Sight(CERTAIN, f"its name ends in {files.suffix}")
+        if cls.suffixes and files.split_files(cls.suffixes[0]):
+            return Sight(LAYOUT, f"holds {cls.suffixes[0]}")
+        return None
+
+    @abstractmethod
+    def rows(self, findings: Findings) -> Iterator[Row]:
+        """Each sample, once, by `self.options`; notes and rejected files go to `findings`.
+
+        Raises:
+            SourceError: there is no sample, or the data contradict themselves.
+        """
+
+    def with_options(self, **changes: Any) -> "Source":
+        """A copy with some options changed."""
+        changed = object.__new__(type(self))
+        changed.__dict__ |= (
+            self.__dict__
+        )  # `copy` would leave out what workers do not get
+        changed.options = dataclasses.replace(self.options, **changes)
+        return changed
+
+    @property
+    def title(self) -> str:
+        """Its name in messages."""
+        return str(self.path if isinstance(self.path, Path) else self.path.given)
+
+    @property
+    def identity(self) -> str:
+        """Which images these are, as a text: a run is resumed only with the same."""
+        usual = self.Options()
+        values = {
+            one.name: getattr(self.options, one.name)
+            for one in dataclasses.fields(self.Options)
+            if one.name not in _OF_PACKING
+        }
+        changed = {
+            name: value
+            for name, value in values.items()
+            if value != getattr(usual, name)
+        }
+        return (
+            ", ".join(
+                [
+                    f"{type(self).__name__}({self.path}",
+                    *(f"{name}={value}" for name, value in sorted(changed.items())),
+                ]
+            )
+            + ")"
+        )
+
+    def leave_out(self, folder: Path) -> None:  # noqa: B027 -- most read no folder in which it could lie
+        """Skips a folder from now on: the output folder."""
+
+    def prepare(self, scratch: Path) -> None:
+        """Makes the samples ready: copies the files of a URL, and fills the spool, unless an earlier run has filled it.
+
+        Args:
+            scratch: a folder that exists until the set is packed.
+        """
+        if not isinstance(self.path, Path):
+            self._local = self.path.fetch(scratch)
+        self._scratch = scratch
+        if self.spools:
+            rows.fill_spool(self, scratch)
+
+    def list_samples(self) -> listing.Listing:
+        """Every sample: names and numbers, no pixels; in an order that depends on the source alone.
+
+        Raises:
+            SourceError: as `rows`.
+        """
+        if self.spools:
+            return rows.list_spool(self, self._scratch)
+        return rows.list_rows(self)
+
+    def expect(self, addresses: Sequence[str]) -> None:  # noqa: B027 -- for sources whose files take long to come
+        """Called in a worker with all that it will `read`, in order."""
+
+    def wait(self, address: str) -> None:  # noqa: B027
+        """Called before each `read`, whose time is limited: what takes long for no fault of the image is done here."""
+
+    def read(self, address: str) -> bytes | Array:
+        """The image, mask or array at an address of the listing: encoded, or an array.
+
+        Raises:
+            OSError: it cannot be read any more; the packer leaves it out with that reason.
+            DecodeError: the same, with the reason as its message.
+        """
+        return rows.read_spool(self._scratch, address)
+
+    def files_here(self, suffix: str) -> list[Path]:
+        """The files with this suffix, sorted: those of the folder (`Files.split_files`), those that match wildcards, or
+        the one at the path."""
+        if self._local.is_dir():
+            paths = [
+                self._local / name for name in Folder(self._local).split_files(suffix)
+            ]
+        elif self._local.exists():
+            return [self._local]
+        else:
+            paths = [Path(name) for name in sorted(glob.glob(str(self._local)))]
+        if not paths:
+            what = f"holds no {suffix}" if self._local.is_dir() else "no such file"
+            raise SourceError(
+                f"{self._local}: {what}. Give a file, or the folder that holds some"
+            )
+        return paths
+
+    def name_of(self, path: Path) -> str:
+        """The name of one of its files, relative to its folder."""
+        return path.relative_to(
+            self._local if self._local.is_dir() else path.parent
+        ).as_posix()
+
+    def splits_of(self, paths: Sequence[Path], findings: Findings) -> list[str]:
+        """The split of each file; [] where all belong to one, or the path is not a folder.
+
+        Files with the same suffix elsewhere in the folder are told.
+        """
+        if not self._local.is_dir():
+            return []
+        folder, names = Folder(self._local), list(map(self.name_of, paths))
+        inner = [
+            f"{place}/{name}"
+            for place in folder.folders()
+            for name in folder.names(place)
+        ]
+        left = {
+            name for name in inner if name.lower().endswith(paths[0].suffix.lower())
+        } - set(names)
+        if left:
+            findings.notes.append(
+                f"passed over {some_of(sorted(left))}: in folders that are not named after splits"
+            )
+        splits = (
+            listing.splits_of_files(self.title, names)
+            if self.options.own_splits
+            else []
+        )
+        findings.origin = "by the names of its files or their folders" if splits else ""
+        return splits
+
+
+class FilesSource(Source):
+    """Images, and perhaps masks, that are files of a container: rows hold a `Ref` for each, by `Files.find` or `walk`,
+    and nothing is copied before it is packed.
+
+    `self.files` is the container.
+
+    Args:
+        root: a folder, a zip archive, a URL, or any other `Files`.
+        options: fields of `Options`, by name.
+    """
+
+    advice = "Give a folder of images, which are known by their extensions, such as .jpg, .png or .webp"
+    spools = False
+
+    def __init__(self, root: str | Path | URL | Files, **options: Any) -> None:
+        self.options = self.make_options(options)
+        require(str(root), *self.needs)
+        self.files = open_files(root)
+        self.path = root if isinstance(root, Files) else located(root)
+
+    @property
+    def title(self) -> str:
+        return str(self.path)
+
+    def leave_out(self, folder: Path) -> None:
+        self.files.leave_out(folder)
+
+    def prepare(self, scratch: Path) -> None:
+        self._scratch = scratch
+        if self.spools:
+            rows.fill_spool(self, scratch)
+
+    def list_samples(self) -> listing.Listing:
+        if fault := self.files.fault():
+            raise SourceError(f"{self.path}: {fault}. {self.advice}")
+        return super().list_samples()
+
+    def expect(self, addresses: Sequence[str]) -> None:
+        self.files.expect(addresses)
+
+    def wait(self, address: str) -> None:
+        self.files.wait(address)
+
+    def read(self, address: str) -> bytes | Array:
+        return self.files.read(address)
+
+
+def located(path: Any) -> Path | URL:
+    """A path, or a URL that can be read here; raises as `as_location`."""
+    location = as_location(path)
+    return location if isinstance(location, URL) else Path(location)
+
+
+def open_files(
+    root: str | Path | URL | Files, zip_encoding: str | None = None
+) -> Files:
+    """The container at a path: an archive by its name, else a folder, perhaps at a URL; a container is given back.
+
+    zip_encoding: of names in a zip archive, see `ZipArchive`.
+    """
+    if isinstance(root, Files):
+        return root
+    path = located(root)
+    if isinstance(path, URL):
+        from gpuload.sources.remote import RemoteFolder  # asyncio
+
+        return RemoteFolder(path)
+    if path.suffix.lower() in ARCHIVES and not path.is_dir():
+        from gpuload.sources.zip_archive import (
+            ZipArchive,
+        )  # imports compression modules that few need
+
+        return ZipArchive(path, zip_encoding)
+    return Folder(path)

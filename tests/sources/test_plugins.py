@@ -1,0 +1,138 @@
+"""Sources of other packages: the one of docs/own-source.md, built and installed from its page, and broken ones."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from images import encode, photo
+from snippets import ROOT, blocks
+
+import gpuload
+from gpuload.cli import parser_of
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+PAGE = blocks((ROOT / "docs" / "own-source.md").read_text())
+PROGRAM, SUITE = (block.text for block in PAGE if block.language == "python")
+(PROJECT,) = (block.text for block in PAGE if block.language == "toml")
+LINES = [line for line in PROGRAM.splitlines() if line.strip()]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the page's package, as pip installs it."""
+    package, target = (tmp_path_factory.mktemp(name) for name in ("gpuload-rig", "installed"))
+    (package / "rig_source.py").write_text(PROGRAM)
+    (package / "pyproject.toml").write_text(PROJECT)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "--target", str(target), str(package)], check=True, cwd=package)
+    return target
+
+
+@pytest.fixture
+def run(installed: Path, tmp_path: Path) -> Run:
+    """Runs Python where the package is installed."""
+    paths = os.pathsep.join([str(installed), str(ROOT), *sys.path])
+
+    def python(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, *map(str, arguments)]
+        done = subprocess.run(
+            words, cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done
+
+    return python
+
+
+def write_recordings(folder: Path) -> Path:
+    folder.mkdir()
+    moments = [{"left": f"{n}-l.jpg", "right": f"{n}-r.jpg", "blocked": n % 2, "speed": n / 2} for n in range(6)]
+    for number, moment in enumerate(moments):
+        for side in ("left", "right"):
+            (folder / moment[side]).write_bytes(encode(photo(number, 50 if side == "left" else 60, 40)))
+    (folder / "rig.jsonl").write_text("\n".join(map(json.dumps, moments)))
+    return folder
+
+
+def test_the_source_of_the_page_is_short() -> None:
+    assert len(LINES) <= 30
+
+
+def test_a_package_adds_a_source(run: Run, tmp_path: Path) -> None:
+    """Recognised, named, with an option of its own, from a program; the images are those of the files."""
+    recordings = write_recordings(tmp_path / "recordings")
+    pack = ("-m", "gpuload", "pack", "recordings")
+    run(*pack, "left", "--workers", 1)
+    run(*pack, "right", "--workers", 1, "--from", "rig", "--option", "camera=right")
+    program = "gpuload.pack('recordings', 'again', from_='rig', source_options={'camera': 'right'}, workers=1)"
+    run("-c", f"import gpuload; {program}")
+    for side, out in (("left", "left"), ("right", "right"), ("right", "again")):
+        data = gpuload.Dataset(tmp_path / out / "train")
+        assert data.classes == ("free", "blocked")
+        rows = {row["source"]: row for row in data.rows(0).to_pylist()}
+        assert sorted(rows) == [f"{number}-{side[0]}.jpg" for number in range(6)]
+        tar = (tmp_path / out / "train" / "shard-000000.tar").read_bytes()
+        for name, row in rows.items():
+            image = tar[row["image_offset"] : row["image_offset"] + row["image_bytes"]]
+            assert image == (recordings / name).read_bytes()
+            assert (row["label"], row["speed"]) == (int(name[0]) % 2, int(name[0]) / 2)
+
+
+def test_help_lists_what_is_installed(run: Run) -> None:
+    assert ", rig" in " ".join(run("-m", "gpuload", "pack", "--help").stdout.split())
+    assert "rig" not in parser_of("pack").format_help().split()
+    done = run("-m", "gpuload", "pack", "x", "y", "--from", "rug", code=2)
+    assert "--from" in done.stderr and "rig" in done.stderr
+
+
+def test_an_option_that_a_source_does_not_have(run: Run, tmp_path: Path) -> None:
+    write_recordings(tmp_path / "recordings")
+    done = run("-m", "gpuload", "pack", "recordings", "out", "--option", "kamera=right", code=2)
+    assert "--option kamera=: recordings is packed as 'rig', which has 'camera'" in done.stderr
+
+
+def test_the_suite_of_the_page(run: Run, tmp_path: Path) -> None:
+    """It passes for the page's source, and fails for one whose listing differs each time."""
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "1.jpg").write_bytes(encode(photo(1, 50, 40)))
+    head = "from pathlib import Path\n\nimport gpuload\nfrom rig_source import RigSource\n\n"
+    source = SUITE.replace('Path("photos/1.jpg")', f"Path({str(tmp_path / 'photos' / '1.jpg')!r})")
+    (tmp_path / "test_rig.py").write_text(head + source)
+    done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_rig.py")
+    assert "7 passed, 1 skipped" in done.stdout
+    restless = """
+class Restless(RigSource):
+    def rows(self, findings):
+        for row in super().rows(findings):
+            yield {**row, "moment": __import__("time").perf_counter()}
+
+class TestRestless(TestRig):
+    kind, recognised = Restless, True
+"""
+    (tmp_path / "test_rig.py").write_text(head + source + restless)
+    done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_rig.py::TestRestless", code=1)
+    assert "test_it_lists_its_samples_the_same_each_time" in done.stdout
+
+
+def test_broken_packages(run: Run, installed: Path, tmp_path: Path) -> None:
+    """One that cannot be imported, and one that takes the name of another, say so and stop nothing else."""
+    folder = tmp_path / "others"
+    for name, entry in (("absent", "absent = no_such_module:Absent"), ("thief", "voc = rig_source:RigSource")):
+        info = folder / f"{name}-2.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 2.0\n")
+        (info / "entry_points.txt").write_text(f"[gpuload.sources]\n{entry}\n")
+    write_recordings(tmp_path / "recordings")
+    code = (
+        f"import sys; sys.path.insert(0, {str(folder)!r})\n"
+        "from gpuload.cli import main\nfor words in {}:\n    print(main(words.split()))"
+    )
+    done = run("-c", code.format(["pack recordings out --workers 1", "pack recordings x --from absent"]))
+    assert done.stdout.split()[-1] == "2" and (tmp_path / "out" / "train").exists()
+    assert "'absent', no_such_module:Absent of absent 2.0 cannot be imported" in done.stderr
+    assert "'voc' of thief 2.0 is left out, since gpuload has one of this name" in done.stderr
