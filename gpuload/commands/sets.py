@@ -46,7 +46,8 @@ class Index:
     classes: str | None = given(None, "text file with one class name per line", "FILE")
     missing: str = given(
         "fail",
-        "if samples lack a .cls, .txt or .json that others have: fail, or skip these samples (%(default)s)",
+        "if samples lack a .cls, .txt or .json that others have: fail, or skip these samples; with --join, if they "
+        "lack a row: fail, or give them empty values (%(default)s)",
         "HOW",
     )
     overwrite: bool = given(False, "replace an existing index")
@@ -54,8 +55,30 @@ class Index:
         False,
         "add seek points of large JPEGs, for cheap crops; SHARDS may be one packed folder, or a folder of several",
     )
+    join: str | None = given(
+        None,
+        "add the columns of a table (Parquet, Arrow, CSV, JSONL) to one packed folder, by the keys of its samples or "
+        "the names of their files; shards are not touched",
+        "TABLE",
+    )
+    column: tuple[str, ...] = given(
+        (),
+        "with --join: what columns hold: key=NAME, label=NAME",
+        "ROLE=NAME",
+        action="append",
+    )
+    replace: bool = given(
+        False, "with --join: replace fields of the set with the names of columns"
+    )
+    duplicates: str = given(
+        "fail",
+        "with --join: if several rows have one key: fail, or take the first (%(default)s)",
+        "HOW",
+    )
 
     def run(self) -> int:
+        if self.join is not None:
+            return self._join(self.join)
         if (
             self.points
             and len(self.shards) == 1
@@ -99,6 +122,34 @@ class Index:
         if self.points:
             self._add_points(folder)
         return REJECTED if rejected else DONE
+
+    def _join(self, table: str) -> int:
+        from gpuload.packing.join import join
+
+        if len(self.shards) != 1 or self.points or self.out or self.classes:
+            raise ArgumentError(
+                "--join adds columns to one packed folder, such as shards/train. Give it alone"
+            )
+        columns = dict(entry.partition("=")[::2] for entry in self.column)
+        report = join(
+            self.shards[0],
+            table,
+            columns={role: (name,) for role, name in columns.items()},
+            replace_fields=self.replace,
+            missing=self.missing,  # type: ignore[arg-type]
+            duplicates=self.duplicates,  # type: ignore[arg-type]
+        )
+        fields = ", ".join(f"{field.name} ({field.kind})" for field in report.fields)
+        say(f"{self.shards[0]}: {size_of(report.manifest)}; joined: {fields}")
+        counts = {
+            "samples without a row, which got empty values": report.missing,
+            "rows that no sample has": report.unused,
+            "rows whose key another one before had": report.duplicates,
+        }
+        for what, count in counts.items():
+            if count:
+                say(f"note: {count:,} {what}")
+        return DONE
 
     def _add_points(self, folder: Path) -> int:
         from gpuload.packing.index import add_points
@@ -200,13 +251,13 @@ class Info:
         check_option("--lanes", self.lanes, whole(1, max(1, len(dataset.shard_paths))))
         mixing = measure_mixing(dataset, self.window, self.batch_size, lanes=self.lanes)
         numbers = class_numbers(
-            dataset.manifest.fields, (rows for _, rows in dataset.all_rows())
+            dataset.manifest.all_fields, (rows for _, rows in dataset.all_rows())
         )
         say_table(
             [*self._contents(dataset, numbers), *self._order(dataset, mixing)], left=2
         )
         notes = notes_on_numbers(
-            numbers, dataset.manifest.fields, dataset.manifest.classes
+            numbers, dataset.manifest.all_fields, dataset.manifest.classes
         )
         say(*(f"Note: {note}." for note in notes))
         if mixing.is_poor:
@@ -232,7 +283,7 @@ class Info:
         }
         fields = [
             f"{field.name} ({field.kind}{ranges.get(field.name, '')})"
-            for field in manifest.fields
+            for field in manifest.all_fields
         ]
         rows = [
             ("folder", str(dataset.folder)),

@@ -34,6 +34,7 @@ from gpuload.counted import counted
 from gpuload.disk import Index, Manifest
 from gpuload.disk import index as index_file
 from gpuload.disk.commit import open_index
+from gpuload.disk.joined import merged_rows, merged_schema, open_joined
 from gpuload.disk.places import packed_folder
 from gpuload.disk.sample import StoredSample, read_quarantine
 from gpuload.disk.tiles import Grid, Tiles
@@ -161,10 +162,13 @@ class Dataset:
 
             self.cache = Cache(cache, cache_size)
             self.folder, self.manifest, self.index = open_url(self.folder, self.cache)
+            version = self.index.path.parent
+            self._joined = open_joined(self.manifest, version, self.folder)
             self._root = self.folder
         else:
             self.folder = packed_folder(self.folder)
-            self.manifest, self._root, self.index = _open_folder(self.folder)
+            opened = _open_folder(self.folder)
+            self.manifest, self._root, self.index, self._joined = opened
             if self._root is None:
                 times = [
                     _checked_time(self.folder / shard.name, shard.bytes)
@@ -174,7 +178,7 @@ class Dataset:
                 self.cache = Cache(cache, cache_size)
         shards = self.manifest.shards
         self.fields: dict[str, Field] = {
-            field.name: field for field in self.manifest.fields
+            field.name: field for field in self.manifest.all_fields
         }
         self.shard_paths: tuple[Path | URL, ...] = tuple(
             joined(self.folder, shard.name) for shard in shards
@@ -277,7 +281,7 @@ class Dataset:
             [self._class_field], (rows for _, rows in self.all_rows())
         )
         for note in index_file.notes_on_numbers(
-            found, self.manifest.fields, self.manifest.classes
+            found, self.manifest.all_fields, self.manifest.classes
         ):
             _LOG.warning(
                 "%s: %s. Number the classes from 0 without gaps, or give their names",
@@ -350,12 +354,14 @@ class Dataset:
             _refuse_outside(
                 "fetch_rows(shards)", np.asarray(shards), len(self.shard_paths)
             )
-        self.index.fetch(None if shards is None else np.asarray(shards).tolist())
+        numbers = None if shards is None else np.asarray(shards).tolist()
+        for index in (self.index, *self._joined):
+            index.fetch(numbers)
 
     @property
     def schema(self) -> pa.Schema:
-        """Names and Arrow types of the index columns."""
-        return self.index.schema
+        """Names and Arrow types of the index columns, with those that were joined to them."""
+        return merged_schema(self.index, self._joined)
 
     @checked("Dataset.rows", shard=whole(0))
     def rows(self, shard: int) -> pa.RecordBatch:
@@ -379,7 +385,16 @@ class Dataset:
                 f"{self.index.path}: has {rows.num_rows} rows for {self.shard_paths[shard].name}, manifest.json says "
                 f"{expected}. They come from different runs: copy the folder again"
             )
-        return rows
+        return merged_rows(rows, self._joined, shard) if self._joined else rows
+
+    def check_index(self) -> None:
+        """Compares what was read of the index so far once more, where its files were changed since they were opened.
+
+        Raises:
+            FormatError: one is another now.
+        """
+        for index in (self.index, *self._joined):
+            index.check_unchanged()
 
     def all_rows(
         self, shards: Sequence[int] | None = None
@@ -777,18 +792,26 @@ def wrong_size(path: Path | URL, found: int, expected: int) -> ShardError:
     )
 
 
-def _open_folder(folder: Path) -> tuple[Manifest, URL | None, Index]:
-    """The manifest of a set, the URL below which its shards lie, and its index. They are read once more if they were
-    replaced in between."""
+_Opened = tuple[Manifest, URL | None, Index, list[Index]]
+
+
+def _open_folder(folder: Path) -> _Opened:
+    """The manifest of a set, the URL below which its shards lie, its index, and files of joined columns. They are read
+    once more if they were replaced in between."""
     manifest = Manifest.read(folder)
-    root = shards_root(manifest, folder)
     try:
-        return manifest, root, open_index(folder, manifest)
+        return _open_files(folder, manifest)
     except FormatError:
         later = Manifest.read(folder)
         if later == manifest:
             raise
-    return later, shards_root(later, folder), open_index(folder, later)
+    return _open_files(folder, later)
+
+
+def _open_files(folder: Path, manifest: Manifest) -> _Opened:
+    root = shards_root(manifest, folder)
+    index = open_index(folder, manifest)
+    return manifest, root, index, open_joined(manifest, folder)
 
 
 def shards_root(manifest: Manifest, folder: Path) -> URL | None:

@@ -300,6 +300,27 @@ def fetch(
         ) from None
 
 
+def fetch_joined(url: URL, folder: Path, manifest: Manifest) -> None:
+    """Downloads the files of joined columns into the folder of a version in the cache, unless they are there.
+
+    Raises:
+        RemoteError, ShardError: as `fetch_file`.
+    """
+    for file in manifest.joined:
+        path = folder / file.name
+        try:
+            open_own(path).close()
+        except FileNotFoundError:
+            download = fetch_file(
+                Objects(url),
+                file.name,
+                path,
+                sha256=file.sha256,
+                most=manifest.most_beside,
+            )
+            background().wait(download)
+
+
 async def _copy(objects: Objects, folder: Path, watch: Watch) -> Manifest:
     data = await _read_manifest(objects)
     manifest = manifest_file.parse_manifest(
@@ -325,6 +346,14 @@ async def _copy(objects: Objects, folder: Path, watch: Watch) -> Manifest:
         watch(len(done), len(manifest.shards), sum(done))
 
     await together(map(one, manifest.shards))
+    for file in manifest.joined:
+        await fetch_file(
+            objects,
+            file.name,
+            folder / file.name,
+            sha256=file.sha256,
+            most=manifest.most_beside,
+        )
     await _fetch_index(objects, folder / NEXT_NAME, manifest)
     await _fetch_files(objects, folder, "rejected.jsonl", most=manifest.most_beside)
     # Written here: a stranger's could name any file, which timm or `datasets` would open.

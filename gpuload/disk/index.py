@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gpuload.store.transfer import Parts  # asyncio
 
 FILE_NAME = "index.arrow"
+_PIECE_BYTES = 1 << 20
 _HEAD_BYTES = 8  # "ARROW1" and its padding, before the schema
 
 POINTS_COLUMN = pa.field(POINTS, pa.large_binary())
@@ -48,27 +49,33 @@ def index_digests(path: Path) -> dict[str, Any]:
     """What a manifest tells of an index: `index_sha256`, of the file; and of its parts, which are each shard's record
     batch and what follows the last one, `index_parts`, their SHA-256s, and `index_offsets`, where each record batch
     begins, where the last one ends, and the size of the file. Of its parts nothing where it is damaged."""
-    data = memoryview(pa.memory_map(str(path)).read_buffer())
-    whole, stream = (
-        hashlib.sha256(data).hexdigest(),
-        pa.BufferReader(data[_HEAD_BYTES:]),
-    )
-    found: dict[str, Any] = {
-        "index_sha256": whole,
-        "index_parts": None,
-        "index_offsets": None,
-    }
-    with suppress(pa.ArrowException, OSError):
-        messages = pa.ipc.MessageReader.open_stream(
-            stream
-        )  # the schema and the record batches
-        offsets = (*(_HEAD_BYTES + stream.tell() for _ in messages), len(data))
-        parts = tuple(
-            hashlib.sha256(data[begin:end]).hexdigest()
-            for begin, end in pairwise(offsets)
-        )
-        found |= {"index_parts": parts, "index_offsets": offsets}
+    size = path.stat().st_size
+    with path.open("rb") as file, pa.OSFile(str(path)) as stream:
+        found: dict[str, Any] = {
+            "index_sha256": _sha256_of(file, 0, size),
+            "index_parts": None,
+            "index_offsets": None,
+        }
+        with suppress(pa.ArrowException, OSError):
+            stream.seek(_HEAD_BYTES)
+            # The schema and the record batches.
+            messages = pa.ipc.MessageReader.open_stream(stream)
+            offsets = (*(stream.tell() for _ in messages), size)
+            parts = tuple(
+                _sha256_of(file, begin, end) for begin, end in pairwise(offsets)
+            )
+            found |= {"index_parts": parts, "index_offsets": offsets}
     return found
+
+
+def _sha256_of(file: BinaryIO, begin: int, end: int) -> str:
+    """The SHA-256 of some bytes of a file, which is read in pieces: of a mapped one, all would be in memory at once."""
+    digest = hashlib.sha256()
+    file.seek(begin)
+    while begin < end and (piece := file.read(min(_PIECE_BYTES, end - begin))):
+        digest.update(piece)
+        begin += len(piece)
+    return digest.hexdigest()
 
 
 @contextmanager
@@ -99,6 +106,7 @@ class Index:
 
     spans: the parts of the file, as `Manifest.index_spans` tells them. shards: how many the manifest lists. parts: of
         the index of a set at a URL, the spans, which are downloaded as they are needed; None: the file is here.
+    required: the columns that it must have, where these are not those of an index with the fields.
 
     A shard's rows are compared when they are first asked for: 0.8 ms for 10,000 samples with a label (2 busy cores,
     2026-11), and no more than the window that is read from is touched.
@@ -114,6 +122,7 @@ class Index:
         spans: Sequence[Span] = (),
         shards: int | None = None,
         parts: "Parts | None" = None,
+        required: pa.Schema | None = None,
     ) -> None:
         self.path, self.parts, self._spans = path, parts, spans
         self._compared: set[int] = (
@@ -149,7 +158,7 @@ class Index:
                 f"{path}: cannot be read as an Arrow file ({_first_line(error)}). Copy the folder again, or index its "
                 "shards: python -m gpuload index"
             ) from None
-        for column in index_schema(fields):
+        for column in index_schema(fields) if required is None else required:
             if [one for one in columns if one[0] == column.name] != [
                 (column.name, column.type)
             ]:

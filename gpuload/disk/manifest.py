@@ -44,6 +44,7 @@ VERSION = 2
 _MOST_BYTES, _SCANNED = 1 << 30, 1 << 20
 _FREE_BYTES, _FREE_CONTAINERS, _FREE_ENTRIES = 64 << 20, 100_000, 4_000_000
 _SHARD = re.compile(rb'"sha256":\s?"[0-9a-f]{64}"')
+JOINED_NAME = re.compile(r"joined-[0-9a-f]{16}\.arrow")
 _FIRST_ENCODINGS = frozenset(("jpg", "jpeg", "png", "npy"))
 
 
@@ -71,6 +72,48 @@ class ShardInfo:
 
 
 @dataclass(frozen=True)
+class JoinedFile:
+    """A file beside the index with columns that were added by key: `gpuload index --join`.
+
+    Args:
+        name: of the file, with the begin of its SHA-256.
+        fields: those whose columns it has. One with the name of a packed field takes its place.
+        sha256: of the file.
+        parts: as `index_parts`, of this file.
+        offsets: as `index_offsets`, of this file.
+    """
+
+    name: Annotated[str, STORED_TEXT]
+    fields: Annotated[tuple[Field, ...], _LIST]
+    sha256: Annotated[str, _SHA256]
+    parts: Annotated[tuple[str, ...], several(_SHA256, "a list of SHA-256s")]
+    offsets: Annotated[tuple[int, ...], several(_BYTES, "a list of whole numbers")]
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """Each shard's record batch, and what follows them."""
+        return tuple(map(Span, self.offsets, self.offsets[1:], self.parts))
+
+    def fault(self, shards: int, most_bytes: int) -> str:
+        """Why it cannot be a file of a set; "" if it can.
+
+        Args:
+            shards: the number of the set's shards.
+            most_bytes: how large it can be.
+        """
+        if JOINED_NAME.fullmatch(self.name) is None:
+            return f"the joined file {self.name!r} has another name than {JOINED_NAME.pattern}"
+        sizes_fit = len(self.parts) == shards + 1 and len(self.offsets) == shards + 2
+        is_rising = list(self.offsets) == sorted(self.offsets)
+        if not sizes_fit or not is_rising or self.offsets[-1] > most_bytes:
+            return f"the parts of {self.name!r} are not those of a file for {counted(shards, 'shard')}"
+        for one in self.fields:
+            if kind_of(one).stays_in_shard:
+                return f"the joined field {one.name!r} of kind {one.kind!r} would lie in shards"
+        return ""
+
+
+@dataclass(frozen=True)
 class Manifest:
     """What a packed folder holds.
 
@@ -79,6 +122,7 @@ class Manifest:
     mean, std: of each channel over `pixels_from` images, with pixels in 0..1; None if not measured.
     packing: the settings it was packed with and counts of what became of the images, for people who read the file.
     index_sha256, index_parts, index_offsets: of `index.arrow`, see `index.index_digests`; None where it is unknown.
+    joined: files with further columns of the index.
     """
 
     shards: Annotated[tuple[ShardInfo, ...], _LIST]
@@ -96,6 +140,15 @@ class Manifest:
     index_sha256: Annotated[str | None, optional(_SHA256)] = None
     index_parts: Annotated[tuple[str, ...] | None, _DIGESTS] = None
     index_offsets: Annotated[tuple[int, ...] | None, _OFFSETS] = None
+    joined: Annotated[tuple[JoinedFile, ...], _LIST] = ()
+
+    @property
+    def all_fields(self) -> tuple[Field, ...]:
+        """The packed fields and the joined ones, which take the place of packed ones with their names."""
+        joined = [field for file in self.joined for field in file.fields]
+        names = {field.name for field in joined}
+        packed = [field for field in self.fields if field.name not in names]
+        return (*packed, *joined)
 
     @property
     def samples(self) -> int:
@@ -157,6 +210,12 @@ class Manifest:
             shards,
             *([self.pixels.mode] if self.version > 1 else []),
         ]
+        packed = {field.name for field in self.fields}
+        content += [
+            file.sha256
+            for file in self.joined
+            if any(field.name in packed for field in file.fields)
+        ]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
     def write(self, folder: Path) -> None:
@@ -173,6 +232,9 @@ class Manifest:
             if value is not None or name not in OPTIONAL
         }
         values["fields"] = [field.as_json() for field in self.fields]
+        values["joined"] = [_joined_as_json(file) for file in self.joined]
+        if not self.joined:
+            del values["joined"]  # older versions did not write it
         text = json.dumps(
             {**head, "fingerprint": self.fingerprint, **values},
             indent=1,
@@ -214,8 +276,12 @@ class Manifest:
                 raise ValueError(
                     f"{shard.name!r} cannot hold {shard.samples:,} samples in {shard.bytes:,} bytes"
                 )
-        boxes = {one.name for one in self.fields if one.kind in ("boxes", "instances")}
-        for one in self.fields:
+        for file in self.joined:
+            if fault := file.fault(len(self.shards), self.most_beside):
+                raise ValueError(fault)
+        fields = self.all_fields
+        boxes = {one.name for one in fields if one.kind in ("boxes", "instances")}
+        for one in fields:
             if fault := kind_of(one).field_fault(one):
                 raise ValueError(f"field {one.name!r} of kind {one.kind!r}: {fault}")
             if one.category_ids is not None and len(one.category_ids) != len(
@@ -229,7 +295,7 @@ class Manifest:
                 raise ValueError(
                     f"field {one.name!r} has the instances of {one.instances_of!r}, which are no boxes"
                 )
-        names = [one.name for one in self.fields]
+        names = [one.name for one in fields]
         images = [one.name for one in self.fields if one.kind in ("image", "raw")]
         if len(set(names)) < len(names) or images != ["image"]:
             raise ValueError(
@@ -249,6 +315,10 @@ class Manifest:
             raise ValueError(
                 f"index_parts and index_offsets are not those of an index of {counted(count, 'shard')}"
             )
+
+
+def _joined_as_json(file: JoinedFile) -> dict[str, Any]:
+    return {**asdict(file), "fields": [field.as_json() for field in file.fields]}
 
 
 def parse_manifest(text: bytes, where: Path | URL, is_local: bool) -> Manifest:
@@ -276,6 +346,7 @@ def parse_manifest(text: bytes, where: Path | URL, is_local: bool) -> Manifest:
                 kind(**_checked(f"{name}[{number}].", one, kind))
                 for number, one in entries
             )
+        values["joined"] = tuple(map(_joined_file, values.get("joined", ())))
         manifest = Manifest(**values)
         manifest.check()
         if manifest.fingerprint != found.get("fingerprint"):
@@ -294,6 +365,14 @@ def parse_manifest(text: bytes, where: Path | URL, is_local: bool) -> Manifest:
                 "`python -m gpuload index` has written it. Do not use this set"
             )
     return manifest
+
+
+def _joined_file(entry: Any) -> JoinedFile:
+    values = _checked("joined.", entry, JoinedFile)
+    fields = tuple(
+        Field(**_checked("joined.fields.", one, Field)) for one in values["fields"]
+    )
+    return JoinedFile(**{**values, "fields": fields})
 
 
 def check_length(text: bytes | bytearray | mmap.mmap) -> None:
@@ -395,7 +474,8 @@ _OWN_FILES = (
     "rejected.jsonl",
     *ROOT_FILES,
 )
-OPTIONAL = ("index_sha256", "index_parts", "index_offsets")  # what older sets lack
+# What older sets lack.
+OPTIONAL = ("index_sha256", "index_parts", "index_offsets", "joined")
 
 
 def is_shard_name(name: str, may_be_elsewhere: bool) -> bool:
@@ -408,13 +488,14 @@ def is_shard_name(name: str, may_be_elsewhere: bool) -> bool:
     parts = name[place.end() if place else 0 :].split("/")
     if UNPRINTABLE.search(name) or (place is None and _DRIVE_OR_SCHEME.match(name)):
         return False
-    if parts[-1] in _OWN_FILES or not {"", ".", ".."}.isdisjoint(parts):
+    is_own = parts[-1] in _OWN_FILES or JOINED_NAME.fullmatch(parts[-1]) is not None
+    if is_own or not {"", ".", ".."}.isdisjoint(parts):
         return False
     return may_be_elsewhere or not any(part.startswith(".") for part in parts)
 
 
 _RULES: dict[type, Mapping[str, Rule[Any]]] = {
-    kind: rules_of(kind) for kind in (Manifest, ShardInfo, Field)
+    kind: rules_of(kind) for kind in (Manifest, ShardInfo, Field, JoinedFile)
 }
 
 

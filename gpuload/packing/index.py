@@ -602,7 +602,7 @@ def add_points(
             raise ArgumentError(
                 f"{shard}: lies at a URL. Copy the set with `python -m gpuload fetch`"
             )
-        rows = dataset.rows(number)
+        rows = dataset.index.shard(number)
         with (
             _opened(shard) as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,

@@ -46,7 +46,8 @@ def shard_files(shards: Iterable[str]) -> Iterator[str]:
 
 def split_files(manifest: Manifest) -> list[str]:
     """The names of the files of a packed split, in the order in which they are removed."""
-    return [*shard_files(shard.name for shard in manifest.shards), *DESCRIPTIONS]
+    shards = shard_files(shard.name for shard in manifest.shards)
+    return [*shards, *(file.name for file in manifest.joined), *DESCRIPTIONS]
 
 
 def remove_files(folder: Path, names: Iterable[str]) -> None:

@@ -421,6 +421,12 @@ def _match_listing(
                 f"--append: {split} is an index of shards that others packed, whose images a loader turns as Exif "
                 "says. Pack the new samples into a folder of their own, and mix the sets"
             )
+        if manifest.joined:
+            joined = [field.name for file in manifest.joined for field in file.fields]
+            raise SourceError(
+                f"--append: {split} has joined fields ({some_of(joined)}), which the new samples lack. Pack these "
+                "into a folder of their own, join their fields, and mix the sets"
+            )
         old, kind = manifest.fields[1:], "raw" if manifest.is_raw else "image"
         before = _described(kind, manifest.pixels.mode, old)
         now = _described(

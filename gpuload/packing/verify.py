@@ -96,8 +96,9 @@ def _verify_set(
         try:
             manifest = Manifest.read(folder, url)
             if url is not None:
-                both_names = index_file.FILE_NAME, NEXT_NAME
-                fetch_files(url, scratch, *both_names, most=manifest.most_beside)
+                joined = [file.name for file in manifest.joined]
+                wanted = index_file.FILE_NAME, NEXT_NAME, *joined
+                fetch_files(url, scratch, *wanted, most=manifest.most_beside)
             path = index_path(folder, manifest)
             Index(path, manifest.fields, shards=len(manifest.shards))
         except FormatError as error:
@@ -110,6 +111,7 @@ def _verify_set(
             lines.append(
                 f"{path}: its SHA-256, or those of its parts, are not those in {manifest_file.FILE_NAME}"
             )
+        lines += _joined_faults(manifest, folder)
         if url is None and (url := shards_root(manifest, folder)) is None:
             known = {shard.name for shard in manifest.shards}
             others = sorted(
@@ -315,6 +317,19 @@ def _verify_samples(
                     Quarantined(row["key"], job.path.name, *at, "; ".join(lines))
                 )
         note(NOWHERE, 0)
+
+
+def _joined_faults(manifest: Manifest, folder: Path) -> Iterator[str]:
+    """A line for each file of joined columns that is not that of the manifest."""
+    for file in manifest.joined:
+        path = folder / file.name
+        try:
+            is_right = index_file.index_digests(path)["index_sha256"] == file.sha256
+        except OSError as error:
+            yield f"{path}: cannot be read ({error.strerror})"
+            continue
+        if not is_right:
+            yield f"{path}: its SHA-256 is not that in {manifest_file.FILE_NAME}"
 
 
 def _faults(

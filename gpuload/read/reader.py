@@ -439,7 +439,7 @@ class Reader:
     def _look(self, window: Window) -> None:
         """Checks whether shards, or the rows of a set at a URL, changed since they were mapped."""
         self._looked = time.monotonic()
-        self._dataset.index.check_unchanged()
+        self._dataset.check_index()
         for shard in window.shards.values():
             if shard.owner is self._owner:
                 shard.check_unchanged()

@@ -258,7 +258,7 @@ def _split(part: Part) -> dict[str, Any]:
         "bytes": manifest.bytes,
         "shards": len(dataset.shard_paths),
         "fields": [
-            {"name": field.name, "kind": field.kind} for field in manifest.fields
+            {"name": field.name, "kind": field.kind} for field in manifest.all_fields
         ],
         "classes": None if dataset.classes is None else len(dataset.classes),
         "fingerprint": dataset.fingerprint,

@@ -129,6 +129,12 @@ def index(out: Path, images: Path, resume: bool) -> None:
             raise KeyboardInterrupt
 
 
+def join(out: Path, images: Path, resume: bool) -> None:
+    for split in ("train", "val"):
+        if cli.main(["index", "--join", str(images / "table.csv"), "--replace", str(out / split)]):
+            raise KeyboardInterrupt
+
+
 def fetch(out: Path, images: Path, resume: bool) -> None:
     if cli.main(["fetch", f"{os.environ['SERVER']}/train", str(out / "train")]):
         raise KeyboardInterrupt
@@ -142,6 +148,7 @@ Command = Callable[[Path, Path, bool], None]
 COMMANDS: dict[str, Command] = {
     "points": add_points,
     "index": index,
+    "join": join,
     "fetch": fetch,
     "append": partial(pack, append=True),
     "overwrite": partial(pack, overwrite=True),
@@ -184,7 +191,7 @@ def main(name: str, folder: str) -> None:
     wanted, states = files_of(expected), [keys_of(pristine), keys_of(expected / "out")]
     counts: dict[str, int] = {}
     for way, make_stop in WAYS.items():
-        stride = 1 if way == "kill" or name in ("points", "index") else 3
+        stride = 1 if way == "kill" or name in ("points", "index", "join") else 3
         step = counts[way] = 0
         while True:
             work = place / "work"

@@ -62,6 +62,23 @@ def test_each_state_of_a_set_opens_and_can_be_completed(tmp_path: Path, command:
             assert ("sync", folder) in steps[first:second] or (command == "overwrite" and first == places[0])
 
 
+def test_a_join_that_is_stopped_leaves_a_set_that_opens(tmp_path: Path) -> None:
+    write_files(tmp_path / "first", photos(range(12)))
+    gpuload.pack(FolderSource(tmp_path / "first"), tmp_path / "set", workers=1, val=0.3, maxcount=4)
+    (tmp_path / "images").mkdir()
+    rows = "".join(f"{'ab'[number % 2]}/{number}.jpg,{number}\n" for number in range(12))
+    (tmp_path / "images" / "table.csv").write_text(f"source,rank\n{rows}")
+    told = stop("join", tmp_path)
+    assert min(told["steps"].values()) >= 10
+    steps = [(kind, re.sub(r"\.[0-9]+\.tmp$", ".tmp", name)) for kind, name in told["log"]]
+    joined = next(place for place, (kind, name) in enumerate(steps) if kind == "rename" and "joined-" in name)
+    manifest = next(place for place, (kind, name) in enumerate(steps) if kind == "rename" and "manifest" in name)
+    folder = steps[manifest][1].rpartition("/")[0]
+    assert joined < manifest
+    assert any(kind == "sync" and "joined-" in name for kind, name in steps[:joined])  # content before its name
+    assert ("sync", folder) in steps[joined:manifest]  # the name before the manifest
+
+
 def test_an_index_opens_while_another_replaces_it(tmp_path: Path) -> None:
     """By `gpuload index --overwrite`, which gives the classes names."""
     for split in ("train", "val"):

@@ -1,0 +1,265 @@
+"""`gpuload index --join`: columns of a table are added to a packed set by key, and read as any field."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+from commands.conftest import Command, command  # noqa: F401 -- the fixture
+from images import encode, photo
+from store.servers import file_server, running
+
+import gpuload
+from gpuload import Augment, DaliIterator, Dataset, FormatError, SourceError
+from gpuload.disk import Manifest
+from gpuload.disk.fetch import fetch
+from gpuload.packing.join import join
+from gpuload.packing.verify import verify
+
+COUNT = 20
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A set of 20 samples in 4 shards, whose sources are 0.jpg to 19.jpg."""
+    folder = tmp_path_factory.mktemp("packed")
+    samples = ({"image": encode(photo(n)), "label": n % 3, "name": f"{n}.jpg"} for n in range(COUNT))
+    gpuload.pack(samples, folder / "set", maxcount=5, workers=1, progress=False)
+    return folder / "set" / "train"
+
+
+@pytest.fixture
+def folder(packed: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(packed, tmp_path / "set" / "train"))
+
+
+def columns(numbers: list[int]) -> dict[str, Any]:
+    """Rows of a table for the samples of these numbers, which they tell of."""
+    embeddings = [[n / 2, -n, 0.25] for n in numbers]
+    return {
+        "path": [f"{n}.jpg" for n in numbers],
+        "embedding": pa.array(embeddings, pa.list_(pa.float32())),
+        "score": [n / 4 for n in numbers],
+        "image_id": [2**40 + n for n in numbers],
+        "text": [f"picture {n}" for n in numbers],
+        "split": ["val" if n % 4 == 0 else "train" for n in numbers],
+        "tags": [["red", "blue"][: n % 3] for n in numbers],
+        "found": [[[0.0, 0.0, 1.0, n + 1.0]] * (n % 2) for n in numbers],
+        "found_class": [[n % 5] * (n % 2) for n in numbers],
+        "about": [{"n": n} for n in numbers],
+    }
+
+
+def table(path: Path, numbers: list[int], names: list[str] | None = None) -> Path:
+    """A table of these columns, of several row groups."""
+    rows = pa.table(columns(numbers))
+    pa.parquet.write_table(rows.select(["path", *names]) if names else rows, path, row_group_size=7)
+    return path
+
+
+def shuffled(count: int = COUNT) -> list[int]:
+    return np.random.default_rng(0).permutation(count).tolist()
+
+
+def number_of(sample: dict[str, Any]) -> int:
+    return int(sample["source"].removesuffix(".jpg"))
+
+
+def test_columns_become_fields_of_data_sets_and_loaders(folder: Path, tmp_path: Path) -> None:
+    report = join(folder, table(tmp_path / "t.parquet", shuffled()))
+    kinds = {field.name: field.kind for field in report.fields}
+    assert kinds == {
+        "embedding": "target",
+        "score": "target",
+        "image_id": "integers",
+        "text": "caption",
+        "split": "caption",
+        "tags": "labels",
+        "found": "boxes",
+        "about": "json",
+    }
+    dataset = Dataset(folder)
+    for row in range(COUNT):
+        sample = dataset[row]
+        n = number_of(sample)
+        assert sample["label"] == n % 3
+        assert sample["embedding"].tolist() == [n / 2, -n, 0.25]
+        assert (sample["score"], sample["image_id"]) == (n / 4, 2**40 + n)
+        assert sample["text"] == f"picture {n}"
+        assert sample["tags"] == [1, 0][: n % 3]  # "red", "blue": numbered in sorted order
+        assert sample["found"].tolist() == [[0, 0, 1, n + 1]] * (n % 2)
+        assert sample["found_class"].tolist() == [n % 5] * (n % 2)
+        assert sample["about"] == {"n": n}
+    assert dataset.fields["tags"].classes == ("blue", "red")
+    assert len(dataset.filter(pc.field("split") == "val")) == COUNT // 4
+
+    seen = set()
+    fields = ["image", "label", "embedding", "image_id", "found"]
+    for batch in DaliIterator(folder, batch_size=5, augment=Augment(32, crop="letterbox"), device="cpu", fields=fields):
+        numbers = [int(value) - 2**40 for value in batch.image_id]
+        assert batch.embedding[:, 1].tolist() == [-n for n in numbers]
+        assert batch.label.tolist() == [n % 3 for n in numbers]
+        seen |= set(numbers)
+    assert len(seen) == COUNT
+    assert verify(folder) == []
+
+
+@pytest.mark.parametrize("suffix", [".arrow", ".feather", ".csv", ".jsonl"])
+def test_tables_of_each_format(folder: Path, tmp_path: Path, suffix: str) -> None:
+    rows = pa.table({"key": Dataset(folder).column("key"), "rank": pa.array(range(COUNT))})
+    path = tmp_path / f"t{suffix}"
+    if suffix == ".csv":
+        path.write_text(_csv(rows))
+    elif suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows.to_pylist()))
+    elif suffix == ".feather":
+        pa.feather.write_feather(rows, path)
+    else:
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, rows.schema) as writer:
+            writer.write_table(rows)
+    join(folder, path)
+    assert Dataset(folder).column("rank").to_pylist() == list(range(COUNT))
+
+
+def _csv(rows: pa.Table) -> str:
+    lines = [",".join(map(str, row.values())) for row in rows.to_pylist()]
+    return "\n".join([",".join(rows.column_names), *lines]) + "\n"
+
+
+def test_joins_add_up_and_a_field_is_replaced_on_request(folder: Path, tmp_path: Path) -> None:
+    before = Dataset(folder)
+    join(folder, table(tmp_path / "a.parquet", shuffled(), ["score"]))
+    join(folder, table(tmp_path / "b.parquet", shuffled(), ["text"]))
+    added = Dataset(folder)
+    assert {"score", "text"} <= set(added.fields)
+    assert added.fingerprint == before.fingerprint  # samples and their order are the same
+
+    names = pa.table(
+        {"path": [f"{n}.jpg" for n in range(COUNT)], "label": [("owl", "ant")[n % 2] for n in range(COUNT)]}
+    )
+    pa.parquet.write_table(names, tmp_path / "labels.parquet")
+    with pytest.raises(SourceError, match=r"the set has the fields 'label'\. Give --replace"):
+        join(folder, tmp_path / "labels.parquet")
+    join(folder, tmp_path / "labels.parquet", replace_fields=True)
+    relabelled = Dataset(folder)
+    assert relabelled.classes == ("ant", "owl")
+    sources = relabelled.column("source").to_pylist()
+    assert relabelled.labels.tolist() == [1 - int(name.removesuffix(".jpg")) % 2 for name in sources]
+    assert relabelled.fingerprint != before.fingerprint  # balancing and the like depend on labels
+    assert verify(folder) == []
+    assert len(list(folder.glob("joined-*"))) == 3
+
+    join(folder, table(tmp_path / "a.parquet", shuffled(), ["score"]), replace_fields=True)
+    join(folder, tmp_path / "labels.parquet", replace_fields=True)
+    assert {path.name for path in folder.glob("joined-*")} == {file.name for file in Manifest.read(folder).joined}
+
+
+def test_missing_and_repeated_keys_are_errors_or_counted(
+    folder: Path,
+    tmp_path: Path,
+    command: Command,  # noqa: F811
+) -> None:
+    path = table(tmp_path / "t.parquet", [*range(1, COUNT), 7, 99], ["embedding", "text", "tags"])
+    with pytest.raises(SourceError, match=r"has no row for 1 of 20 samples, such as '0+\d*-0'"):
+        join(folder, path, duplicates="first")
+    with pytest.raises(SourceError, match=r"1 rows repeat a key, such as '7\.jpg'\. Correct it, or give --duplicates"):
+        join(folder, path, missing="skip")
+    assert not list(folder.glob("joined-*"))
+    ran = command("index", "--join", path, folder, "--missing", "skip", "--duplicates", "first")
+    assert ran.code == 0
+    assert "joined: embedding (target), text (caption), tags (labels)" in ran.words
+    assert "note: 1 samples without a row, which got empty values" in ran.words
+    assert "note: 1 rows that no sample has" in ran.words
+    assert "note: 1 rows whose key another one before had" in ran.words
+    empty = Dataset(folder)["0.jpg"]
+    assert np.isnan(empty["embedding"]).all()
+    assert (empty["text"], empty["tags"]) == ("", [])
+    assert Dataset(folder)["7.jpg"]["text"] == "picture 7"
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no key": ({"score": [1.0]}, r"which one holds the keys\? Give --column key=NAME"),
+    "no column": ({"key": ["x"]}, "has no column but its key"),
+    "null": ({"key": ["x", "y"], "score": [1.0, None]}, "column 'score' lacks 1 values"),
+    "not finite": ({"key": ["x"], "score": [float("inf")]}, "column 'score' has numbers that are not finite"),
+    "ragged": (
+        {"key": ["x", "y"], "vector": pa.array([[1.0], [1.0, 2.0]], pa.list_(pa.float32()))},
+        "column 'vector' has 1 numbers in its first row, and not in all",
+    ),
+    "boxes alone": ({"key": ["x"], "found": [[[0.0, 0.0, 1.0, 1.0]]]}, "there is no column 'found_class'"),
+    "image": ({"key": ["x"], "image": [1.0]}, r"the set has the fields 'image'"),
+    "other keys": ({"key": ["x"], "score": [1.0]}, "has no row for 20 of 20 samples"),
+    "negative class": ({"path": [f"{n}.jpg" for n in range(COUNT)], "label": [-1] * COUNT}, "its .label. as -1"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_tables_that_do_not_fit_change_nothing(folder: Path, tmp_path: Path, name: str) -> None:
+    rows, message = REFUSED[name]
+    pa.parquet.write_table(pa.table(rows), tmp_path / "t.parquet")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(SourceError, match=message):
+        join(folder, tmp_path / "t.parquet", replace_fields=name == "negative class")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_joined_file_that_was_changed_is_noticed(folder: Path, tmp_path: Path) -> None:
+    join(folder, table(tmp_path / "t.parquet", shuffled(), ["text"]))
+    (file,) = folder.glob("joined-*")
+    content = bytearray(file.read_bytes())
+    content[content.index(b"picture 3")] = ord("P")
+    file.write_bytes(content)
+    with pytest.raises(FormatError, match=r"joined-.*\.arrow: is damaged: the SHA-256"):
+        Dataset(folder).column("text")
+    assert any("its SHA-256 is not that in manifest.json" in line for line in verify(folder))
+    file.unlink()
+    with pytest.raises(FormatError, match=r"joined-.*\.arrow: cannot be read"):
+        Dataset(folder)
+
+
+HOSTILE: dict[str, tuple[str, Any, str]] = {
+    "another folder": ("name", "../joined-0123456789abcdef.arrow", "has another name"),
+    "a shard's name": ("name", "shard-000000.tar", "has another name"),
+    "parts": ("parts", ["0" * 64], "are not those of a file for 4 shards"),
+    "a field in shards": (
+        "fields",
+        [{"name": "m", "kind": "mask", "member": "mask.png"}],
+        "the joined field 'm' of kind 'mask' would lie in shards",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_manifest_that_names_other_files_is_refused(folder: Path, tmp_path: Path, name: str) -> None:
+    key, value, message = HOSTILE[name]
+    join(folder, table(tmp_path / "t.parquet", shuffled(), ["text"]))
+    text = json.loads((folder / "manifest.json").read_text())
+    text["joined"][0][key] = value
+    (folder / "manifest.json").write_text(json.dumps(text))
+    with pytest.raises(FormatError, match=message):
+        Dataset(folder)
+
+
+def test_a_set_with_joined_columns_at_a_url(folder: Path, tmp_path: Path) -> None:
+    join(folder, table(tmp_path / "t.parquet", shuffled(), ["text"]))
+    with running(file_server(folder.parent)) as server:
+        url = f"{server.url}/train"
+        remote = Dataset(url, cache=tmp_path / "cache")
+        assert remote.column("text").equals(Dataset(folder).column("text"))
+        fetch(url, tmp_path / "copy")
+        assert verify(url) == []
+    assert Dataset(tmp_path / "copy").column("text").equals(remote.column("text"))
+
+
+def test_seek_points_keep_joined_columns_and_append_asks(folder: Path, tmp_path: Path, command: Command) -> None:  # noqa: F811
+    join(folder, table(tmp_path / "t.parquet", shuffled(), ["text"]))
+    assert command("index", "--points", folder).code == 0
+    assert Dataset(folder)["3.jpg"]["text"] == "picture 3"
+    with pytest.raises(SourceError, match=r"has joined fields \('text'\), which the new samples lack"):
+        gpuload.pack([{"image": encode(photo(50)), "label": 1}], folder.parent, append=True, workers=1, progress=False)
