@@ -28,6 +28,11 @@ from gpuload.headers.tiff import (
 _NUMBERS = (WHITE_IS_ZERO, BLACK_IS_ZERO, IS_RGB)
 _GRAY_TYPES = {UNSIGNED: (1, 2, 4, 8, 12, 16, 32), SIGNED: (8, 16, 32), FLOAT: (32,)}
 _ALPHA = (1, 2)
+# What Pillow's libtiff decompresses: nothing, fax, LZW, JPEG, deflate, PackBits, ThunderScan, SGI's, LZMA, Zstandard.
+_COMPRESSIONS = frozenset(
+    {1, 2, 3, 4, 5, 6, 7, 8, 32_771, 32_773, 32_809, 32_946}
+    | {34_676, 34_677, 34_925, 50_000}
+)
 _OPAQUE = {8: 255, 16: 65_535}  # by bits, where Pillow or tifffile gives them all
 
 
@@ -190,7 +195,7 @@ def _with_bands(raster: Raster, count: int) -> Raster:
 
 def _pillow_reads(page: TiffPage, conversion: Conversion, bands: _Bands) -> bool:
     """Whether Pillow gives the values of a page, perhaps after a correction."""
-    if page.number is None:
+    if page.number is None or page.compression not in _COMPRESSIONS:
         return False
     if page.photometric not in _NUMBERS:
         return page.bits <= 8 and page.form == UNSIGNED

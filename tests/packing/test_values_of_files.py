@@ -29,6 +29,7 @@ WIDTH = 48
 HEIGHT = 32
 RAMP = np.linspace(0, 65_535, WIDTH * HEIGHT).reshape(HEIGHT, WIDTH).astype(np.uint16)
 COLORS = np.stack([RAMP, RAMP[::-1], RAMP[:, ::-1]], axis=2)
+COLORS8 = (COLORS >> 8).astype(np.uint8)
 LEVELS = (RAMP >> 8).astype(np.uint8)
 BANDS = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 13)).astype(np.uint8)
 
@@ -122,6 +123,16 @@ RIGHT: dict[str, tuple[bytes, str, Array]] = {
     "13 bands": (tiff(BANDS, photometric="minisblack", planarconfig="contig"), "uint8x13", BANDS),
     "13 planes": (
         tiff(BANDS.transpose(2, 0, 1), photometric="minisblack", planarconfig="separate"), "uint8x13", BANDS,
+    ),
+    **{
+        f"TIFF compressed by {codec}": (
+            tiff(COLORS, photometric="rgb", compression=codec, compressionargs=exactly), "RGB",
+            as_levels(COLORS, 65_535),
+        )
+        for codec, exactly in (("lerc", {"level": 0}), ("jpegxl", {"lossless": True}), ("jpeg2000", {"reversible": True}))
+    },
+    "TIFF compressed by WebP": (
+        tiff(COLORS8, photometric="rgb", compression="webp", compressionargs={"lossless": True}), "RGB", COLORS8,
     ),
     "3 bands that are called gray and two more": (
         tiff(COLORS, photometric="minisblack", planarconfig="contig"), "RGB", as_levels(COLORS, 65_535),
