@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from gpuload.augment import RandomResizedCrop, Resize, ScaleJitter, Stretch, ZoomOut
     from gpuload.decode.arguments import Both, Dali, OnCorrupt
     from gpuload.disk.dataset import Dataset
+    from gpuload.disk.fetch import fetch
     from gpuload.fields.captions import Captions
     from gpuload.fields.images import Mask
     from gpuload.fields.numbers import MultiHot, OneHot, Tokens
@@ -56,7 +57,9 @@ if TYPE_CHECKING:
     from gpuload.loader.iterator import DaliIterator
     from gpuload.order.arguments import Balance, Buckets, Mixture, Repeated
     from gpuload.order.arguments import Shuffle, Weights, mix
+    from gpuload.packing.index import index_shards as index
     from gpuload.packing.packer import pack
+    from gpuload.packing.verify import verify
     from gpuload.sources.source import FilesSource, Sight, Source
 
 __version__ = "0.1.0"
@@ -67,6 +70,7 @@ _LAZY = {
     "Stretch ZoomOut",
     "decode.arguments": "Both Dali OnCorrupt",
     "disk.dataset": "Dataset",
+    "disk.fetch": "fetch",
     "fields.captions": "Captions",
     "fields.images": "Mask",
     "fields.numbers": "MultiHot OneHot Tokens",
@@ -75,10 +79,14 @@ _LAZY = {
     "fields.targets": "Target",
     "loader.iterator": "DaliIterator",
     "order.arguments": "Balance Buckets Mixture Repeated Shuffle Weights mix",
+    "packing.index": "index",
     "packing.packer": "pack",
+    "packing.verify": "verify",
     "sources.source": "FilesSource Sight Source",
 }
 _MODULES = {name: module for module, names in _LAZY.items() for name in names.split()}
+
+_LONGER_NAMES = {"index": "index_shards"}  # in their modules
 
 __all__ = [
     "ArgumentError",
@@ -128,13 +136,16 @@ __all__ = [
     "Weights",
     "ZoomOut",
     "batchwise",
+    "fetch",
     "functions",
+    "index",
     "mix",
     "monitor",
     "pack",
     "sources",
     "testing",
     "transforms",
+    "verify",
 ]
 
 
@@ -143,4 +154,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'gpuload' has no attribute {name!r}")
     with paused_collector():
         module = import_module(f"gpuload.{_MODULES.get(name, name)}")
-    return getattr(module, name) if name in _MODULES else module
+    if name not in _MODULES:
+        return module
+    return getattr(module, _LONGER_NAMES.get(name, name))

@@ -160,7 +160,10 @@ ROWS: list[tuple[str, Wrong]] = [
     ("num_threads prefetch", or_none(whole(1, 4096))),
     ("Mask.fill PadOrCrop.fill", whole(0, 255)),
     ("function transform", wrong("function")),
-    ("data folder", wrong("text", too=["", "a\0b"])),
+    ("data folder url", wrong("text", too=["", "a\0b"])),
+    ("classes out quarantine", or_none(wrong("text", too=["", "a\0b"]))),
+    ("patterns", wrong("text", "items", too=["", "a\0b", [1], [None], ["a", b"b"], ("a", 2)])),
+    ("watch", wrong("function")),
     ("cache", or_none(wrong("text", too=["", "a\0b"]))),
     ("cache_size",
      or_none(wrong("whole", "text", too=st.integers(max_value=-1)
@@ -308,6 +311,9 @@ def usual(loader: gpuload.DaliIterator) -> dict[str, dict[str, Any]]:
     return {
         "DaliIterator": {"data": data, "batch_size": 8, "augment": Augment(8), "device": "cpu", "num_threads": 1},
         "Dataset": {"folder": data.folder},
+        "verify": {"folder": data.folder},
+        "fetch": {"url": "https://localhost/set", "folder": data.folder},
+        "index": {"patterns": "*.tar"},
         "mix": {"parts": [(data, 1)]},
         "join_tiles": {"tiles": np.zeros((1, 2, 3)), "corners": [(0, 0)], "size": (2, 3)},
         "Buckets": {"area": 64, "step": 8},

@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gpuload.checks import PATH, checked, function
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
 from gpuload.disk.card import write_card
@@ -260,16 +261,31 @@ async def _fetch_index(objects: Objects, path: Path, manifest: Manifest) -> None
             raise error from None
 
 
+@checked(
+    "fetch",
+    url=PATH,
+    folder=PATH,
+    watch=function("a function of three numbers"),
+)
 def fetch(
     url: str | URL, folder: str | Path, watch: Watch = lambda done, of, size: None
 ) -> Manifest:
-    """Copies the set at a URL into a folder. Verifies and keeps what an interrupted copy has left there.
+    """Copies the set at a URL into a folder, as `python -m gpuload fetch` does. Verifies and keeps what an interrupted
+    copy has left there.
 
-    watch: called with the number of shards copied, the number of all, and the bytes copied.
+    Args:
+        url: of a packed folder, such as s3://bucket/set/train.
+        folder: an empty or new one, or one with an interrupted copy.
+        watch: called with the number of shards copied, the number of all, and the bytes copied.
+
+    Returns:
+        The manifest of the set.
 
     Raises:
-        ArgumentError: it is no URL, or the folder is one. FormatError: it is no packed set.
-        OutputError: the folder holds something else, or cannot be written. RemoteError, ShardError: it cannot be read.
+        ArgumentError: it is no URL, or the folder is one.
+        FormatError: it is no packed set.
+        OutputError: the folder holds something else, or cannot be written.
+        RemoteError, ShardError: it cannot be read.
     """
     where = as_location(url)
     if not isinstance(where, URL):

@@ -23,7 +23,18 @@ from typing import Any, BinaryIO, Literal, NamedTuple, get_args
 import pyarrow as pa
 from braceexpand import braceexpand
 
-from gpuload.checks import check_option, choice
+from gpuload.checks import (
+    ANYTHING,
+    FLAG,
+    PATH,
+    check_option,
+    checked,
+    choice,
+    either,
+    function,
+    optional,
+    several,
+)
 from gpuload.disk import Manifest, ShardInfo
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
@@ -110,8 +121,17 @@ class ScannedShard:
     rejected: Sequence[Rejection] = ()
 
 
+@checked(
+    "index",
+    patterns=either("a path or URL of tars, or several", PATH, several(PATH, "")),
+    out=optional(PATH),
+    classes=optional(PATH),
+    overwrite=FLAG,
+    watch=function("a function of two numbers"),
+    missing=ANYTHING,
+)
 def index_shards(
-    patterns: Sequence[str],
+    patterns: str | Path | Sequence[str | Path],
     out: str | Path | None = None,
     classes: str | Path | None = None,
     overwrite: bool = False,
@@ -119,30 +139,39 @@ def index_shards(
     *,
     missing: Missing = "fail",
 ) -> tuple[Path, Manifest]:
-    """Indexes shards; returns the folder of the index, which can be opened like a packed one, and its manifest.
-
-    patterns: paths or URLs of tars, with braces ("{000..127}") or the shell's wildcards; they are read in this order.
-        Tars at URLs stay there: the index names them, and a loader downloads them into its cache.
-    out: folder for the index; None: beside the shards, which must then be in one local folder.
-    classes: text file with the name of a class in each line, in order of their numbers.
-    overwrite: whether index files that are there already are replaced.
-    watch: called with shards done and shards in all.
-    missing: what becomes of a sample that lacks a member that others have: "fail" raises ShardError, "skip" leaves the
-        sample out.
+    """Indexes WebDataset shards that others packed where they are, as `python -m gpuload index` does.
 
     A sample is a run of members with one key, as WebDataset and DALI have it. Its fields are the image (`jpg`, `jpeg`
     or `png`), `label` from `cls`, `caption` from `txt`, `json` from `json`. Whatever is left out is listed in
     `rejected.jsonl` and counted in the manifest under `packing`, as are all other members.
 
+    Args:
+        patterns: paths or URLs of tars, one or several, with braces ("{000..127}") or the shell's wildcards; they are
+            read in this order. Tars at URLs stay there: the index names them, and a loader downloads them into its
+            cache.
+        out: folder for the index; None: beside the shards, which must then be in one local folder.
+        classes: text file with the name of a class in each line, in order of their numbers.
+        overwrite: whether index files that are there already are replaced.
+        watch: called with the number of shards done and the number of all.
+        missing: what becomes of a sample that lacks a member that others have: "fail" raises ShardError, "skip" leaves
+            the sample out.
+
+    Returns:
+        The folder of the index, which can be opened like a packed one, and its manifest.
+
     Raises:
-        SourceError: a pattern fits no file, or no plain tar. ArgumentError: the shards are in several folders and `out`
-            is None; or `classes` are given and no sample has one.
-        OutputError: there is an index already. ShardError: a shard is damaged, or holds what cannot be indexed.
+        SourceError: a pattern fits no file, or no plain tar.
+        ArgumentError: the shards are in several folders and `out` is None; or `classes` are given and no sample has
+            one.
+        OutputError: there is an index already.
+        ShardError: a shard is damaged, or holds what cannot be indexed.
     """
     check_option("--missing", missing, choice(*get_args(Missing)))
+    if isinstance(patterns, str | Path):
+        patterns = [patterns]
     refuse_urls("--out", out, "Give a local folder")
     refuse_urls("--classes", classes, "Give a local file")
-    shards = expand_shards(patterns)
+    shards = expand_shards([str(pattern) for pattern in patterns])
     folder, indexes = _places(shards, out)
     names = None if classes is None else _read_classes(classes)
     found = [

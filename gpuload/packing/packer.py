@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import PIL
@@ -56,6 +56,11 @@ from gpuload.sources.registry import open_source
 from gpuload.sources.source import Source
 from gpuload.store.files import temporaries
 from gpuload.store.url import LOCATION, URL
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from gpuload.packing.settings import PackSettings
 
 _Levels = tuple[float, ...] | None  # of each channel, where they were measured
 
@@ -116,7 +121,7 @@ def pack(
     watch: Watch = lambda progress: None,
     progress: bool = True,
     own_splits: bool = True,
-    **settings: Any,
+    **settings: "Unpack[PackSettings]",
 ) -> PackReport:
     """Packs samples given as dicts, one per sample, or the files at a path, as `python -m gpuload pack` does.
 
@@ -156,7 +161,9 @@ def pack(
         raise ArgumentError(f"pack() has no setting {unknown[0]!r}. {advice}")
     progress = check("pack", "progress", progress, FLAG)
     own_splits = check("pack", "own_splits", own_splits, FLAG)
-    options = PackOptions(**settings)
+    options = PackOptions(
+        **cast("dict[str, Any]", settings)
+    )  # its rules read more types than it holds
     of_path = {
         "from_": from_,
         "labels": labels,

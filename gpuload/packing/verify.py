@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from gpuload.checks import COUNT, PATH, checked, function, optional
 from gpuload.counted import counted
 from gpuload.disk import Index, Manifest, ShardInfo
 from gpuload.disk import index as index_file
@@ -42,7 +43,7 @@ from gpuload.pictures import MAX_PIXELS
 from gpuload.store.hub import pinned
 from gpuload.store.network import background
 from gpuload.store.objects import Objects
-from gpuload.store.url import URL, as_location
+from gpuload.store.url import LOCATION, URL, as_location
 from gpuload.types import WidthHeight
 
 _CHUNK_BYTES = 1 << 24
@@ -50,6 +51,13 @@ MOST_SECONDS = 60.0  # for one sample; a decoder that takes longer is killed
 _FALSE_POINTS = "its seek points are not those of its image: write them anew (python -m gpuload index --points FOLDER)"
 
 
+@checked(
+    "verify",
+    folder=LOCATION,
+    workers=optional(COUNT),
+    watch=function("a function of two numbers"),
+    quarantine=optional(PATH),
+)
 def verify(
     folder: str | Path,
     workers: int | None = None,
@@ -59,9 +67,14 @@ def verify(
 ) -> list[str]:
     """The faults of a packed folder, or of all splits in a folder of splits, one line each. Writes nothing into it.
 
-    workers: number of processes; None: one for each core that this process may use. watch: called with the number of
-    shards verified and the number of all shards. quarantine: a file for the samples that have a fault of their own, for
-    `Dataset(exclude=…)`; it may stay empty.
+    It rereads everything, as `python -m gpuload verify` does, and starts processes: call it under
+    `if __name__ == "__main__"`.
+
+    Args:
+        folder: a packed folder, or a folder of several; or the URL of one.
+        workers: number of processes; None: one for each core that this process may use.
+        watch: called with the number of shards verified and the number of all shards.
+        quarantine: a file for the samples that have a fault of their own, for `Dataset(exclude=…)`; it may stay empty.
 
     Raises:
         FormatError: it is not a packed folder.
