@@ -16,6 +16,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
 
 from gpuload.formats import Conversion, converted, open_file
+from gpuload.headers.jpeg import LOSSLESS_FRAME
 from gpuload.types import U8, Array, ClassNames
 
 MAX_PIXELS = 178_956_970  # Pillow's: 0.5 GB as RGB
@@ -163,7 +164,7 @@ def decode_image(
     with Image.open(io.BytesIO(content)) as image:
         if image.width * image.height > MAX_PIXELS:
             raise ValueError(f"{image.width} × {image.height} pixels")
-        if most_px is not None:
+        if most_px is not None and LOSSLESS_FRAME not in content:
             image.draft("RGB", (most_px, most_px))
         if mode in ("RGB", "L") and image.format != "JPEG":
             conversion = Conversion(codecs=False)

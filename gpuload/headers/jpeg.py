@@ -14,6 +14,7 @@ from gpuload.kernels.jpeg import exif_orientation
 ORIENTATION = 0x0112  # the tag of Exif; its value is 1 for upright, and from 5 on width and height change places
 START = b"\xff\xd8"
 END = b"\xff\xd9"
+LOSSLESS_FRAME = b"\xff\xc3"  # the marker; no entropy-coded data holds it
 
 _BASELINE, _PROGRESSIVE = 0xC0, 0xC2
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {

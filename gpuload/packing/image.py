@@ -533,9 +533,11 @@ def damage(data: bytes) -> str:
         return f"its last {zeros:,} bytes are zeros"
     if simplejpeg is None:
         return ""
+    # libjpeg-turbo reduces no lossless JPEG, and simplejpeg has no room for all of its pixels then (1.9.0, 2026-11).
+    least = {"min_height": 1, "min_width": 1, "min_factor": _REDUCED}
     try:
         simplejpeg.decode_jpeg(
-            data, "GRAY", min_height=1, min_width=1, min_factor=_REDUCED
+            data, "GRAY", **({} if jpeg.LOSSLESS_FRAME in data else least)
         )
     except ValueError as error:
         return str(error) if any(sign in str(error) for sign in _DAMAGE) else ""

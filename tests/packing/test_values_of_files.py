@@ -20,6 +20,7 @@ from gpuload import cli
 from gpuload.packing.image import prepare_image
 from gpuload.packing.index import index_shards
 from gpuload.packing.options import Encoding
+from gpuload.pictures import decode_image
 from gpuload.types import Array
 
 tifffile = pytest.importorskip("tifffile", reason="needs the extra 'codecs'")
@@ -341,6 +342,24 @@ def test_a_jpeg_with_half_its_data_is_rejected(form: str, measured: bool) -> Non
         prepare_image(halved(data), measured)
     stored = prepare_image(halved(data), measured, Encoding(damaged="keep"))
     assert stored.kind == "jpeg-damaged" and any("--damaged keep" in remark for remark in stored.remarks)
+
+
+def test_a_lossless_jpeg_is_not_read_reduced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """libjpeg-turbo reduces none, and simplejpeg, which looks for damage, writes beyond its memory if it is asked to."""
+    simplejpeg = pytest.importorskip("simplejpeg", reason="needs the extra 'cpu'")
+    asked: list[dict[str, Any]] = []
+
+    def decode(data: bytes, colorspace: str, **options: Any) -> Array:
+        asked.append(options)
+        return simplejpeg_decode(data, colorspace, **options)
+
+    simplejpeg_decode = simplejpeg.decode_jpeg
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", decode)
+    lossless = imagecodecs.jpeg_encode(LEVELS, lossless=True)
+    np.testing.assert_array_equal(pixels(lossless, "L"), LEVELS[..., None])
+    prepare_image(encode(photo(1).convert("CMYK"), "JPEG"))
+    assert asked[0] == {} and any(options.get("min_factor") == 8 for options in asked[1:])
+    assert decode_image(lossless, 8).size == (WIDTH, HEIGHT)
 
 
 def test_a_jpeg_that_ends_in_zeros_is_rejected() -> None:
