@@ -207,7 +207,7 @@ def test_what_is_no_plain_tar_is_named(tmp_path: Path) -> None:
         ([tmp_path / "z*.tar"], None, SourceError, r"z\*.tar: is no file"),
         ([tmp_path / "s-{0..2.tar"], None, SourceError, "s-{0..2.tar: its braces do not match"),
         (["ftp://example.org/x.tar"], None, SourceError, "is no file"),
-        ([], None, SourceError, "no shards given"),
+        ([], None, ArgumentError, "expected a path or URL of tars, or several"),
         ([f"{url}/*.tar"], "x", ArgumentError, f"^{url}: what lies at http:// cannot be listed"),
         ([f"{url}/a.tar"], None, ArgumentError, f"^{url}/a.tar lies at a URL. Say with --out where"),
         ([f"{url}/a.tar.gz"], "x", SourceError, f"^{url}/a.tar.gz: is no plain .tar by its name"),
