@@ -3,6 +3,7 @@
 import posixpath
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from gpuload.counted import counted
@@ -17,13 +18,14 @@ from gpuload.sources.files import (
     extension_of,
     readable,
 )
+from gpuload.sources.shapes import Shape, box_of, keypoints_of, polygon
 
 _ANNOTATIONS = "annotations"
 _TOLERANCE = 0.01  # of a coordinate beyond the image, as rounding leaves it; Ultralytics takes as much
 _BOX_WORDS = 5
+_POLYGON = 6  # numbers of the smallest
 
 T = TypeVar("T")
-Box = tuple[int, float, float, float, float]  # class, center x and y, width and height
 
 
 def annotation_files(files: Files, extension: str) -> list[str]:
@@ -70,6 +72,33 @@ def text_in(files: Files, file: Ref) -> str:
     )
 
 
+def readable_texts(files: Files, names: Iterable[str]) -> Iterator[str]:
+    """The texts of those files that can be read."""
+    for name in names:
+        with suppress(OSError, DecodeError):
+            yield files.read(files.find(name).address).decode("utf-8", "replace")
+
+
+def parse_xml(text: bytes) -> Any:
+    """The root element of an XML of annotations.
+
+    Raises:
+        ValueError: it is no XML, or no plain one.
+    """
+    from xml.etree import ElementTree
+
+    # Entities are what XML attacks are made of, and no annotation has any; UTF-16, with its zeros, hides them.
+    if b"<!" in text.replace(b"<!--", b"") or b"\0" in text:
+        raise ValueError("it declares entities or is not UTF-8")
+    try:
+        return ElementTree.fromstring(text)
+    except (
+        ElementTree.ParseError,
+        LookupError,
+    ) as error:  # an encoding that Python lacks
+        raise ValueError(str(error)) from None
+
+
 def read_text(files: Files, file: Ref, title: str) -> str:
     """As `text_in`. title: of the source.
 
@@ -96,7 +125,7 @@ def are_boxes(texts: Sequence[str]) -> bool:
     """Whether all texts that are not empty, and at least one, hold YOLO's boxes."""
     filled = [text for text in texts if text.strip()]
     try:
-        return bool(filled) and all(list(parse_boxes(text)) for text in filled)
+        return bool(filled) and all(list(parse_lines(text)) for text in filled)
     except ValueError:
         return False
 
@@ -116,33 +145,43 @@ def resemble_boxes(texts: Sequence[str]) -> bool:
     return 2 * len(numeric) > len(lines)
 
 
-def parse_boxes(text: str, classes: Sequence[str] = ()) -> Iterator[Box]:
-    """Class, and center x and y, width and height of each box. classes: names of all classes, where they are known.
+def parse_lines(
+    text: str, classes: Sequence[str] = (), points: tuple[int, int] = (0, 0)
+) -> Iterator[Shape]:
+    """The objects in YOLO's lines, in shares of the image, with the numbers of their classes.
+
+    Args:
+        text: the lines: a class, then a box x y width height from its center, or the corners of a polygon.
+        classes: names of all classes, where they are known.
+        points: keypoints that follow each box, and numbers of each, 2 or 3; 0, 0 without.
 
     Raises:
-        ValueError: a line is something else, such as a polygon, or its class has no name. The message names the line.
+        ValueError: a line is something else, or its class has no name. The message names the line.
     """
+    keypoints = points[0] * points[1]
     for number, line in enumerate(text.split("\n"), 1):
         words = line.split()
         if not words:
             continue
-        is_box = (
-            len(words) == _BOX_WORDS
-            and _is_class(words[0])
-            and all(map(is_number, words))
-        )
-        shares = [float(word) for word in words[1:]] if is_box else []
-        if not is_box or not all(
-            -_TOLERANCE <= share <= 1 + _TOLERANCE for share in shares
-        ):
+        is_read = _is_class(words[0]) and all(map(is_number, words))
+        values = [float(word) for word in words[1:]] if is_read else []
+        is_polygon = not keypoints and len(values) >= _POLYGON and not len(values) % 2
+        if not is_polygon and len(values) != 4 + keypoints:
             raise ValueError(f"line {number} is {line[:60]!r}")
-        box_class = int(words[0].partition(".")[0])
-        if classes and box_class >= len(classes):
+        sides = values if is_polygon else values[:4]
+        if not all(-_TOLERANCE <= side <= 1 + _TOLERANCE for side in sides):
+            raise ValueError(f"line {number} is {line[:60]!r}")
+        label = int(words[0].partition(".")[0])
+        if classes and label >= len(classes):
             raise ValueError(
-                f"line {number} has class {box_class}, the last one with a name is {len(classes) - 1}"
+                f"line {number} has class {label}, the last one with a name is {len(classes) - 1}"
             )
-        x, y, width, height = shares
-        yield box_class, x, y, width, height
+        if is_polygon:
+            yield polygon(label, list(zip(values[0::2], values[1::2], strict=True)))
+            continue
+        x, y, width, height = sides
+        shape = box_of(label, x - width / 2, y - height / 2, width, height)
+        yield shape._replace(points=keypoints_of(values[4:], points[1]))
 
 
 def _is_class(word: str) -> bool:

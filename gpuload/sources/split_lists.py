@@ -265,8 +265,12 @@ class _Places:
         return [line.strip() for line in text.split("\n") if line.strip()]
 
 
-def read_yaml(files: Files, file: Ref, title: str) -> Any:
-    """A small YAML document. title: of the source.
+def read_yaml(files: Files, file: Ref, title: str, as_texts: bool = False) -> Any:
+    """A small YAML document.
+
+    Args:
+        title: of the source.
+        as_texts: whether values stay as they are written: `no`, `007`, `1.10`.
 
     Raises:
         SourceError: it cannot be read. MissingPackageError: PyYAML cannot be used.
@@ -277,7 +281,10 @@ def read_yaml(files: Files, file: Ref, title: str) -> Any:
     with readable(name, "YAML with names of classes", yaml.YAMLError, ValueError):
         if file.size > _MOST_YAML_BYTES:
             raise ValueError(f"{file.size:,} bytes are more than names of classes take")
-        return yaml.safe_load(read_text(files, file, title))
+        loader = yaml.SafeLoader
+        if as_texts:
+            loader = type("TextLoader", (loader,), {"yaml_implicit_resolvers": {}})
+        return yaml.load(read_text(files, file, title), loader)
 
 
 def _entries(value: Any) -> list[str]:

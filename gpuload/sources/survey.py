@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from gpuload.errors import DecodeError
 from gpuload.sources.annotations import resemble_boxes
@@ -26,14 +27,21 @@ class Kind(NamedTuple):
 
 KINDS = {
     "coco": Kind("COCO's JSON", "labels"),
+    "labelme": Kind("LabelMe's JSON", "labelme"),
+    "label-studio": Kind("Label Studio's JSON", "label-studio"),
+    "via": Kind("VIA's JSON", "via"),
+    "datumaro": Kind("Datumaro's JSON", "datumaro"),
+    "fiftyone": Kind("FiftyOne's JSON", "fiftyone"),
+    "ndjson": Kind("Ultralytics' NDJSON", "ndjson"),
+    "crowdhuman": Kind("CrowdHuman's boxes", "crowdhuman"),
     "voc": Kind("Pascal VOC's XML", "voc"),
-    "cvat": Kind("CVAT's XML"),
+    "cvat": Kind("CVAT's XML", "cvat"),
     "xml": Kind("XML about images"),
     "yolo": Kind("YOLO's boxes", "yolo"),
-    "kitti": Kind("KITTI's objects"),
-    "visdrone": Kind("VisDrone's boxes"),
-    "wider": Kind("WIDER FACE's boxes"),
-    "mot": Kind("boxes of MOTChallenge"),
+    "kitti": Kind("KITTI's objects", "kitti"),
+    "visdrone": Kind("VisDrone's boxes", "visdrone"),
+    "wider": Kind("WIDER FACE's boxes", "wider"),
+    "mot": Kind("boxes of MOTChallenge", "mot"),
     "table": Kind("a table of images", "labels"),
     "json": Kind("JSON about images"),
     "json beside": Kind("JSON about images", "sidecar"),
@@ -41,7 +49,7 @@ KINDS = {
     "list": Kind("a list of images"),
 }
 
-_EXTENSIONS = ("json", "xml", "txt", "csv", "tsv", "jsonl", "ndjson")
+_EXTENSIONS = ("json", "xml", "txt", "csv", "tsv", "jsonl", "ndjson", "odgt")
 _MOST_FOLDERS = 64  # that are looked into, those nearest to the top
 _MOST_FILES = 64  # of an extension
 _MOST_OF_A_FOLDER = 4  # files of an extension
@@ -52,6 +60,18 @@ _IMAGE_NAME = re.compile(
     rf"[^\s,;\"'|]\.({'|'.join(sorted(IMAGE_EXTENSIONS))})(?![\w.])", re.IGNORECASE
 )
 _QUOTED = re.compile(r'"([^"\\]{1,200})"')
+# The keys by which the JSON of a tool is known. The first kind whose keys are all there is meant.
+_JSON_KEYS = (
+    ("labelme", ("shapes", "imagePath", "imageWidth")),
+    ("via", ("shape_attributes", "region_attributes")),
+    ("label-studio", ("original_width", "original_height")),
+    ("label-studio", ("from_name", "to_name", "result")),
+    ("label-studio", ("image", "annotator", "annotation_id")),
+    ("datumaro", ("dm_format_version", "items")),
+    ("datumaro", ("categories", "items", "annotations", "label_id")),
+    ("fiftyone", ("samples", "filepath", "_cls")),
+)
+_FIFTYONE = re.compile(r'\{\s*"classes":\s*(null|\[[^\]]*\]),\s*"labels":\s*\{')
 _WORDS = 200  # in JSON that are looked up
 _KITTI = re.compile(r"[A-Za-z_][\w-]*( -?[\d.]+(e-?\d+)?){14,15}")
 _VISDRONE = re.compile(r"-?\d+(,-?\d+){7},?")
@@ -66,7 +86,25 @@ class AnnotationFile(NamedTuple):
     kind: str
 
 
+_SURVEYS: WeakKeyDictionary[Files, list[AnnotationFile]] = WeakKeyDictionary()
+
+
 def survey(files: Files) -> list[AnnotationFile]:
+    """As `_survey`, once for a container, since every source asks for it."""
+    if files not in _SURVEYS:
+        _SURVEYS[files] = _survey(files)
+    return _SURVEYS[files]
+
+
+def kind_of_file(files: Files, name: str, is_partner: bool = False) -> str:
+    """The kind of a file by its content, one of `KINDS`; "" for one that is none.
+
+    is_partner: whether an image is called as it is.
+    """
+    return _SNIFFERS[extension_of(name)](_text_of(files, name), is_partner)
+
+
+def _survey(files: Files) -> list[AnnotationFile]:
     """The files of annotations in a container, those nearest to the top first; of many that are alike only some."""
     names, folders = _candidates(files)
     stems = {_stem(name) for name in names}
@@ -195,6 +233,11 @@ def _kind_of_json(text: str, is_partner: bool) -> str:
         and (has["annotations"] or has["image_id"])
     ):
         return "coco"
+    for kind, keys in _JSON_KEYS:
+        if all(f'"{key}"' in text for key in keys):
+            return kind
+    if _FIFTYONE.match(text):
+        return "fiftyone"
     return "json" if is_partner or _IMAGE_NAME.search(text) else ""
 
 
@@ -215,7 +258,13 @@ def _kind_of_table(text: str, is_partner: bool) -> str:
 
 
 def _kind_of_json_lines(text: str, is_partner: bool) -> str:
+    if '"class_names"' in text[:_END_BYTES].partition("\n")[0]:
+        return "ndjson"
     return "table" if _are_named(list(_lines(text))) else ""
+
+
+def _kind_of_odgt(text: str, is_partner: bool) -> str:
+    return "crowdhuman" if '"gtboxes"' in text else ""
 
 
 def _kind_of_text(text: str, is_partner: bool) -> str:
@@ -251,4 +300,5 @@ _SNIFFERS: dict[str, Callable[[str, bool], str]] = {
     "tsv": _kind_of_table,
     "jsonl": _kind_of_json_lines,
     "ndjson": _kind_of_json_lines,
+    "odgt": _kind_of_odgt,
 }

@@ -201,7 +201,7 @@ YOLO = b"0 0.5 0.5 0.2 0.4\n"
 @pytest.mark.parametrize(
     ("line", "fault"),
     [
-        (b"0 0.1 0.1 0.2 0.1 0.2 0.3", "line 2 is '0 0.1 0.1 0.2 0.1 0.2 0.3', is not YOLO's boxes: lines of class, x"),
+        (b"0 0.1 0.1 0.2 0.1 0.2", "line 2 is '0 0.1 0.1 0.2 0.1 0.2', is not YOLO's boxes: lines of class, x"),
         (b"0 0.5 0.5 0.2 1.02", "line 2 is '0 0.5 0.5 0.2 1.02'"),
         (b"2 0.5 0.5 0.2 0.2", "line 2 has class 2, the last one with a name is 1"),
         (b"0.5 0.5 0.5 0.2 0.2", "line 2 is '0.5 0.5"),
@@ -231,10 +231,10 @@ def test_what_ultralytics_takes(make_folder: Folder) -> None:
     assert np.array(listing.samples.column("boxes")[0].as_py()).max() <= 40
 
 
-def test_a_set_of_polygons_is_told_as_one(make_folder: Folder) -> None:
-    files = {f"labels/{n}.txt": b"0 0.1 0.1 0.2 0.1 0.2 0.3\n" for n in range(3)}
+def test_a_set_of_poses_without_their_number_is_told_as_one(make_folder: Folder) -> None:
+    files = {f"labels/{n}.txt": b"0 0.1 0.1 0.2 0.1 0.2 0.3 2\n" for n in range(3)}
     with pytest.raises(
-        SourceError, match=r"holds no sample; found: 'images/0.jpg' its 'labels/0.txt', line 1 is .*polygons"
+        SourceError, match=r"holds no sample; found: 'images/0.jpg' its 'labels/0.txt', line 1 is .*polygon"
     ):
         listed(make_folder({**inside("images"), **files}))
 

@@ -10,21 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from images import Folder, encode, photo
+import tool_files as tools
+from images import Folder
 from reading import rejected_of, rows_of
 from sources_read import listed, names_of, packed, splits_of
+from tool_files import BOXES, IMAGES, MOT_FRAMES, NAMES, at, of_each
 
 from gpuload import SourceError, cli
-
-NAMES = ["cat", "dog"]
-IMAGES = {name: encode(photo(number, 100, 50)) for number, name in enumerate(["a.jpg", "b.jpg", "c.jpg"])}
-# Of a: a cat and a dog; of b: a dog; of c: nothing.
-BOXES = {"a": [("cat", 10, 5, 30, 25), ("dog", 60, 20, 100, 50)], "b": [("dog", 0, 0, 50, 25)], "c": []}
-CORNERS = {name: [list(box[1:]) for box in boxes] for name, boxes in BOXES.items()}
-
-
-def at(folder: str) -> dict[str, bytes]:
-    return {f"{folder}/{name}".lstrip("/"): data for name, data in IMAGES.items()}
 
 
 def coco(prefix: str = "", first: int = 1, names: str = "abc", **changes: Any) -> bytes:
@@ -63,11 +55,6 @@ def yolo(name: str) -> bytes:
         shares = ((x0 + x1) / 200, (y0 + y1) / 100, (x1 - x0) / 100, (y1 - y0) / 50)
         lines.append(" ".join([str(NAMES.index(label)), *(f"{share:.6f}" for share in shares)]))
     return "\n".join(lines).encode()
-
-
-def of_each(pattern: str, write: Any) -> dict[str, bytes]:
-    """A file for each image."""
-    return {pattern.format(name): write(name) for name in BOXES}
 
 
 ROBOFLOW = {
@@ -112,6 +99,59 @@ RIGHT: dict[str, tuple[dict[str, bytes], list[str] | None]] = {
          "annotations/captions_train.json": coco(annotations=[])}, None),
 }  # fmt: skip
 
+CORNERS = {name: [list(box[1:]) for box in boxes] for name, boxes in BOXES.items()}
+TRAIN_VAL = ["train", "train", "val"]
+# With the names of the two classes where they are not "cat" and "dog".
+DRAWN: dict[str, tuple[dict[str, bytes], list[str] | None]] = {
+    "LabelMe 6.3": ({**at(""), **of_each("{}.json", tools.labelme)}, None),
+    "LabelMe, in class folders": ({**at("x"), **of_each("x/{}.json", tools.labelme)}, None),
+    "Label Studio JSON": ({**at("images"), "export.json": tools.document([tools.label_studio_task(name) for name in "abc"])}, None),
+    "Label Studio JSON-MIN": ({**at("images"), "export.json": tools.document([tools.label_studio_minimal(name) for name in "abc"])}, None),
+    "VIA 2 project": ({**at(""), "via_project.json": tools.document({"_via_settings": {}, "_via_img_metadata": tools.via()})}, None),
+    "VIA 2 JSON": ({**at("images"), "via_region_data.json": tools.document(tools.via())}, None),
+    "CVAT for images 1.1": ({**at("images"), "annotations.xml": tools.cvat()}, None),
+    "FiftyOne CVAT": ({**at("data"), "labels.xml": tools.cvat()}, None),
+    "Datumaro 1.13": ({**at("images/default"), "annotations/default.json": tools.datumaro()}, None),
+    "Datumaro 1.13 with splits": (
+        {**at("images/train", "ab"), **at("images/val", "c"), "annotations/train.json": tools.datumaro("ab"), "annotations/val.json": tools.datumaro("c")}, TRAIN_VAL),
+    "FiftyOne boxes": ({**at("data"), "labels.json": tools.fiftyone_boxes()}, None),
+    "FiftyOne data set": ({**at("data"), "samples.json": tools.fiftyone_samples(), "metadata.json": b"{}"}, None),
+    "Ultralytics NDJSON": ({**at("images/train", "ab"), **at("images/val", "c"), "pets.ndjson": tools.ndjson()}, TRAIN_VAL),
+    "KITTI": ({**at("training/image_2"), **of_each("training/label_2/{}.txt", tools.kitti)}, None),
+    "Datumaro 1.13 KITTI": (
+        {**at("train/image_2"), **of_each("train/label_2/{}.txt", tools.kitti), **at("train/instance")}, None),
+    "FiftyOne KITTI": ({**at("data"), **of_each("labels/{}.txt", tools.kitti)}, None),
+    "VisDrone": ({**at("images"), **of_each("annotations/{}.txt", tools.visdrone)}, None),
+    "VisDrone with splits": (
+        {**at("VisDrone2019-DET-train/images", "ab"), **of_each("VisDrone2019-DET-train/annotations/{}.txt", tools.visdrone, "ab"),
+         **at("VisDrone2019-DET-val/images", "c"), **of_each("VisDrone2019-DET-val/annotations/{}.txt", tools.visdrone, "c")}, TRAIN_VAL),
+    "MOT17": ({**MOT_FRAMES, "train/MOT17-02-FRCNN/gt/gt.txt": tools.mot()}, None),
+    "WIDER FACE": ({**at("WIDER_train/images/0--Parade"), "wider_face_split/wider_face_train_bbx_gt.txt": tools.wider()}, None),
+    "CrowdHuman": ({**at("Images"), "annotation_train.odgt": tools.crowdhuman()}, None),
+}  # fmt: skip
+CLASSES = {
+    "VisDrone": ["car", "van"],
+    "MOT17": ["car", "bicycle"],
+    "WIDER FACE": ["face"] * 2,
+    "CrowdHuman": ["person"] * 2,
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_what_tools_draw(make_folder: Folder, tmp_path: Path, name: str) -> None:
+    files, splits = DRAWN[name]
+    root = make_folder(files)
+    assert sorted(splits_of(listed(root)) or ()) == (splits or [])
+    manifests = packed(root, tmp_path / "out")
+    boxes = next(field for field in next(iter(manifests.values())).fields if field.name == "boxes")
+    names = dict(zip(NAMES, CLASSES.get(name.partition(" with")[0], NAMES), strict=True))
+    rows = {Path(row["source"]).stem: row for split in manifests for row in rows_of(tmp_path / "out" / split)}
+    for stem, image in zip(sorted(rows), "abc", strict=True):
+        assert [names[box[0]] for box in BOXES[image]] == [
+            boxes.classes[number] for number in rows[stem]["boxes_class"]
+        ]
+        assert rows[stem]["boxes"] == [pytest.approx(box, abs=0.01) for box in CORNERS[image]]
+
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_exports_that_are_packed_as_they_are(make_folder: Folder, tmp_path: Path, name: str) -> None:
@@ -131,6 +171,61 @@ def test_exports_that_are_packed_as_they_are(make_folder: Folder, tmp_path: Path
             assert [NAMES[number] for number in rows[image]["boxes_class"]] == [box[0] for box in BOXES[image]]
 
 
+def yolo_rows(*rows: str) -> bytes:
+    return "\n".join(rows).encode()
+
+
+TRIANGLE = [10.0, 5.0, 50.0, 5.0, 50.0, 25.0]
+MORE_YOLO: dict[str, tuple[dict[str, bytes], dict[str, Any]]] = {
+    "segments": (
+        {"data.yaml": b"path: x\nnames: {0: cat, 1: dog}\n", "a": yolo_rows("1 0.1 0.1 0.5 0.1 0.5 0.5")},
+        {"boxes": [[10, 5, 50, 25]], "boxes_class": [1], "boxes_masks": [[TRIANGLE]], "boxes_area": [400]}),
+    "turned boxes": (
+        {"data.yaml": b"names: [cat, dog]\n", "a": yolo_rows("0 0.5 0.1 0.9 0.5 0.5 0.9 0.1 0.5")},
+        {"boxes": [[10, 5, 90, 45]], "boxes_masks": [[[50, 5, 90, 25, 50, 45, 10, 25]]], "boxes_area": [1600]}),
+    "boxes among polygons": (
+        {"data.yaml": b"names: [cat, dog]\n", "a": yolo_rows("0 0.1 0.1 0.5 0.1 0.5 0.5", "1 0.2 0.5 0.2 0.4")},
+        {"boxes": [[10, 5, 50, 25], [10, 15, 30, 35]], "boxes_class": [0, 1], "boxes_masks": [[TRIANGLE], []]}),
+    "pose": (
+        {"data.yaml": b"names: [cat, dog]\nkpt_shape: [2, 3]\n", "a": yolo_rows("0 0.2 0.5 0.2 0.4 0.2 0.4 2 0 0 0")},
+        {"boxes": [[10, 15, 30, 35]], "keypoints": [[20, 20, 2, 0, 0, 0]]}),
+    "pose of two numbers": (
+        {"data.yaml": b"names: [cat, dog]\nkpt_shape: [4, 2]\n", "a": yolo_rows("0 0.2 0.5 0.2 0.4 0.2 0.4 0.3 0.6 0.1 0.1 0 0")},
+        {"boxes": [[10, 15, 30, 35]], "keypoints": [[20, 20, 2, 30, 30, 2, 10, 5, 2, 0, 0, 0]]}),
+}  # fmt: skip
+
+
+def rounded(value: Any) -> Any:
+    """Nested lists of numbers, to hundredths of a pixel."""
+    return round(float(value), 2) if isinstance(value, (int, float)) else list(map(rounded, value))
+
+
+@pytest.mark.parametrize("name", MORE_YOLO)
+def test_yolo_beyond_boxes(make_folder: Folder, tmp_path: Path, name: str) -> None:
+    """As Ultralytics 8.4 trains from it; supervision and Label Studio mix boxes and polygons."""
+    files, expected = MORE_YOLO[name]
+    root = make_folder(
+        {**at("images"), "data.yaml": files["data.yaml"], "labels/a.txt": files["a"], "labels/b.txt": b""}
+    )
+    packed(root, tmp_path / "out")
+    rows = {row["source"]: row for row in rows_of(tmp_path / "out" / "train")}
+    row = rows["images/a.jpg"]
+    for field, value in expected.items():
+        found = json.loads(row[field]) if field == "boxes_masks" else row[field]
+        assert rounded(found) == rounded(value), field
+    assert rows["images/c.jpg"]["boxes"] == []
+
+
+def test_yolo_numbers_with_gaps(make_folder: Folder) -> None:
+    """labelformat 0.1.17 keeps COCO's numbers: classes keep them, and those that are missing are called by theirs."""
+    root = make_folder(
+        {**at("images"), "labels/a.txt": b"3 0.2 0.5 0.2 0.4", "data.yaml": b"names: {1: cat, 3: dog}\nnc: 2\n"}
+    )
+    listing = listed(root)
+    assert listing.fields[0].classes == ("0", "cat", "2", "dog")
+    assert listing.samples.column("boxes_class").to_pylist() == [[3], [], []]
+
+
 KITTI = b"cat 0.00 0 -10.00 10.00 5.00 30.00 25.00 -1.00 -1.00 -1.00 -1000.00 -1000.00 -1000.00 -10.00\n"
 VISDRONE = b"10,5,20,20,1,4,0,0\n60,20,40,30,1,4,0,1,\n"
 WIDER = b"0--Parade/a.jpg\n1\n10 5 20 20 0 0 0 0 0 0\n0--Parade/b.jpg\n0\n0 0 0 0 0 0 0 0 0 0\n"
@@ -147,31 +242,12 @@ DATUMARO = (
 CONVERT = "which 'folder' would not use. Give COCO's JSON or YOLO's texts instead"
 
 REFUSED: dict[str, tuple[dict[str, bytes], str]] = {
-    "KITTI": (
-        {**at("training/image_2"), **of_each("training/label_2/{}.txt", lambda name: KITTI), **{f"testing/image_2/{n}.jpg": IMAGES["a.jpg"] for n in "de"}},
-        f"'training/label_2/a.txt', KITTI's objects, {CONVERT}"),
-    "FiftyOne 1.22 KITTI": ({**at("data"), **of_each("labels/{}.txt", lambda name: KITTI)}, f"'labels/a.txt', KITTI's objects, {CONVERT}"),
-    "Datumaro 1.13 KITTI": (
-        {**at("train/image_2"), **of_each("train/label_2/{}.txt", lambda name: KITTI), **{f"train/instance/{n}.jpg": IMAGES["a.jpg"] for n in "abc"}},
-        "'train/label_2/a.txt', KITTI's objects"),
-    "VisDrone": (
-        {f"VisDrone2019-DET-{split}/{name}": data for split in ("train", "val")
-         for name, data in {**at("images"), **of_each("annotations/{}.txt", lambda name: VISDRONE)}.items()},
-        f"'VisDrone2019-DET-train/annotations/a.txt', VisDrone's boxes, {CONVERT}"),
-    "WIDER FACE": (
-        {**at("WIDER_train/images/0--Parade"), **{f"WIDER_val/images/0--Parade/{n}.jpg": IMAGES["a.jpg"] for n in "de"},
-         "wider_face_split/wider_face_train_bbx_gt.txt": WIDER}, f"'wider_face_split/wider_face_train_bbx_gt.txt', WIDER FACE's boxes, {CONVERT}"),
-    "Datumaro 1.13 MOT": ({**at("img1"), "gt/gt.txt": TRACKS, "gt/labels.txt": b"cat\ndog\n"}, "'gt/gt.txt', boxes of MOTChallenge"),
-    "Datumaro 1.13": ({**at("images/train"), "annotations/train.json": DATUMARO}, f"'annotations/train.json', JSON about images, {CONVERT}"),
     "Datumaro 1.13 LabelMe": ({**at("Images/train"), **of_each("Annotations/train/{}.xml", lambda name: LABELME_XML)}, "'Annotations/train/a.xml', XML about images"),
     "Datumaro 1.13 Open Images": (
         {**at("images/train"), "annotations/train-annotations-bbox.csv": OPEN_IMAGES, "annotations/bbox_labels_600_hierarchy.json": b'{"LabelName": "/m/0bl9f"}'},
         "'annotations/train-annotations-bbox.csv', a table of images"),
     "FiftyOne CSV": ({**at("data"), "labels.csv": b"filepath,label\ndata/a.jpg,cat\ndata/b.jpg,dog\n"}, "'labels.csv', a table of images, which .*--labels .*/labels.csv to use it"),
-    "FiftyOne classification": ({**at("data"), "labels.json": FIFTYONE}, "'labels.json', JSON about images"),
     "FiftyOne dataset": ({**at("data"), "samples.json": b'{"samples": [{"filepath": "data/a.jpg"}]}', "metadata.json": b"{}"}, "'samples.json', JSON about images"),
-    "CVAT for images": ({**at("images"), "annotations.xml": CVAT}, "'annotations.xml', CVAT's XML, which 'folder' would not use. Give COCO's JSON or YOLO's texts instead"),
-    "FiftyOne CVAT": ({**at("data"), "labels.xml": CVAT}, "'labels.xml', CVAT's XML"),
     "LabelMe 6": ({**at(""), **of_each("{}.json", lambda name: b'{"shapes": [], "imagePath": "%s.jpg"}' % name.encode())}, "'a.json', JSON about images.*--from sidecar to use it"),
     "Label Studio JSON": ({**at("images"), "export.json": b'[{"id": 1, "data": {"image": "/data/upload/1/a.jpg"}}]'}, "'export.json', JSON about images"),
     "VGG VIA": ({**at("images"), "via_project.json": b'{"_via_img_metadata": {"a.jpg123": {"filename": "a.jpg"}}}'}, "'via_project.json', JSON about images"),

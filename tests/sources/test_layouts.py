@@ -115,7 +115,7 @@ def test_no_source_imports_another(module: str) -> None:
 
 
 def test_packages_of_single_sources_are_imported_when_they_are_needed() -> None:
-    code = "import sys, gpuload.sources; print({'h5py', 'lmdb', 'msgpack', 'xml.etree', 'gpuload.sources.boxes'} & set(sys.modules))"
+    code = "import sys, gpuload.sources; print({'h5py', 'lmdb', 'msgpack', 'xml.etree', 'gpuload.sources.yolo'} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
 
 

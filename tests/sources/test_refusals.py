@@ -127,7 +127,7 @@ DOCUMENTS: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
     ({"Annotations/1.xml": b"<annotation/>", "Data/1.jpg": b"", "Data/7.jpg": b""}, {}, "1 file has no partner .*: 'Data/7.jpg'"),
     *(({"images/1.jpg": JPG, "labels/1.txt": text, "data.yaml": b"names: [a, b]"}, {"form": "yolo"}, word) for text, word in [
         (b"0 0.5 0.5 0.2", "'images/1.jpg' its 'labels/1.txt', line 1 is '0 0.5 0.5 0.2', is not YOLO's boxes"),
-        (YOLO + b"0 0.1 0.1 0.2 0.1 0.2 0.3", "line 3 is .*without polygons and keypoints"),
+        (YOLO + b"0 0.1 0.1 0.2 0.1 0.2", "line 3 is .*and a polygon"),
         (b"0 5 5 12 14", "line 1 is '0 5 5 12 14'"),
         (b"-1 0.5 0.5 0.2 0.4", "line 1 is '-1 0.5 0.5 0.2 0.4'"),
         (b"0 nan 0.5 0.2 0.4", "line 1 is '0 nan"),
@@ -137,7 +137,7 @@ DOCUMENTS: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
     ]),
     *(({"images/1.jpg": JPG, "labels/1.txt": YOLO, "data.yaml": text}, {}, f"data.yaml: cannot be read as YAML.*{word}") for text, word in [
         (b"names: [", ""),
-        (b"names: {1: ant, 2: bee}", "from 0 without a gap"),
+        (b"names: {-1: ant, 2: bee}", "start at 0"),
         (b"names: ant", "must list the names"),
         (b"names: [[ant]]", "must list the names"),
         (b"#" * 2_000_000, "2,000,000 bytes are more than"),

@@ -2,28 +2,19 @@
 
 import posixpath
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from importlib import import_module
 from typing import NamedTuple
 
 from gpuload.counted import counted
-from gpuload.errors import DecodeError, RemoteError, SourceError, some_of
+from gpuload.errors import SourceError, some_of
 from gpuload.fields.numbers import BACKGROUND
-from gpuload.formats import Conversion, open_file
-from gpuload.headers.jpeg import upright_size
-from gpuload.machine.installed import require
-from gpuload.pictures import reason_of
 from gpuload.sources.annotations import (
-    Box,
     annotation_files,
     by_stem,
-    parse_boxes,
+    parse_xml,
     read_or_reject,
     read_text,
-    resemble_boxes,
-    text_in,
-    with_boxes,
+    readable_texts,
 )
 from gpuload.sources.files import (
     IMAGE_EXTENSIONS,
@@ -32,7 +23,6 @@ from gpuload.sources.files import (
     Ref,
     extension_of,
     lone_folder,
-    readable,
 )
 from gpuload.sources.listing import (
     DRAWN_ON,
@@ -40,7 +30,6 @@ from gpuload.sources.listing import (
     one_file_each,
     split_called,
     splits_of_paths,
-    words_of_splits,
 )
 from gpuload.sources.source import (
     CONTENT,
@@ -50,7 +39,6 @@ from gpuload.sources.source import (
     Sight,
     SourceOptions,
 )
-from gpuload.sources.split_lists import NamedSplits, named_splits_of
 from gpuload.types import WidthHeight
 
 _IMAGE_FOLDERS = ("data", "jpegimages", "images")  # in any case
@@ -229,37 +217,28 @@ class VocSource(FilesSource):
         self, images: dict[str, Ref], texts: dict[str, Ref], findings: Findings
     ) -> dict[str, Objects]:
         """The objects of each image, by stem; without those whose XML is damaged."""
-        from xml.etree import ElementTree
-
         objects: dict[str, Objects] = {}
         for stem, image in images.items():
             if stem not in texts:
                 objects[stem] = _NO_OBJECTS
                 continue
             text = texts[stem]
-            # LookupError: an encoding that Python lacks.
-            errors = (ElementTree.ParseError, ValueError, LookupError, OverflowError)
             described = read_or_reject(
                 lambda: self._objects(text),  # noqa: B023
                 image,
                 text,
                 _XML,
                 findings,
-                *errors,
+                ValueError,
+                OverflowError,
             )
             if described is not None:
                 objects[stem] = described
         return objects
 
     def _objects(self, file: Ref) -> Objects:
-        """Raises ElementTree.ParseError, ValueError, LookupError or OverflowError for what is no annotation."""
-        from xml.etree import ElementTree
-
-        text = self.files.read(file.address)
-        # Entities are what XML attacks are made of, and no annotation has any; UTF-16, with its zeros, hides them.
-        if b"<!" in text.replace(b"<!--", b"") or b"\0" in text:
-            raise ValueError("it declares entities or is not UTF-8")
-        root = ElementTree.fromstring(text)
+        """Raises ValueError or OverflowError for what is no annotation."""
+        root = parse_xml(self.files.read(file.address))
         width, height = (
             int(float(root.findtext(f"size/{side}", "") or 0))
             for side in ("width", "height")
@@ -313,242 +292,11 @@ def _are_beside(files: Files) -> bool:
         ]
         if any(
             "<annotation>" in text or "<annotation " in text
-            for text in _readable(files, texts[:_LOOKED_INTO])
+            for text in readable_texts(files, texts[:_LOOKED_INTO])
         ):
             return True
     return False
 
 
-class YoloSource(FilesSource):
-    """Images, each with its boxes in a `.txt` of its name: beside it, or in a folder `labels` where it lies in a folder
-    `images`; in the layouts of Ultralytics, Roboflow, darknet, CVAT and LabelImg.
-
-    Fields: "boxes", x0 y0 x1 y1 in pixels of the upright image, and "labels", the classes in it. An image without a
-    `.txt` has no object; one with a line that is no box, or whose class has no name, is left out with that line.
-
-    Names of the classes are those of a `.yaml` with `names`, of `classes.txt`, `obj.names` or `_darknet.labels` at the
-    first level. Splits are those that the `.yaml`, `obj.data` or lists such as `train.txt` name (see `split_lists`),
-    else folders named after splits (see `splits`). Samples are in the order of their paths.
-    """
-
-    advice = (
-        "Give a folder of images with YOLO's .txt; for captions give --from sidecar"
-    )
-    uses = ("yolo", "list", "text")  # a text that is no box is the fault of its image
-
-    @classmethod
-    def recognise(cls, files: Files) -> Sight | None:
-        """By the first texts beside images, or in `labels` beside `images`, if these resemble boxes.
-
-        A folder around everything is not the beginning, unless names of classes or lists of images lie beside it.
-        """
-        names = files.names()
-        lists = [name for name in _texts(names) if words_of_splits(name)]
-        describes = lists or any(
-            name.endswith((*_YAML, ".data")) or name in _NAME_FILES for name in names
-        )
-        places = (
-            []
-            if lone_folder(files) and not describes
-            else files.folders()[:_LOOKED_INTO]
-        )
-        for place in ("", *places):
-            names = files.names(place)
-            stems = {
-                name.rpartition(".")[0]
-                for name in names
-                if extension_of(name) in IMAGE_EXTENSIONS
-            }
-            texts = [
-                posixpath.join(place, name)
-                for name in _texts(names)
-                if name[:-4] in stems
-            ]
-            if {"images", "labels"} <= set(files.folders(place)):
-                labels = posixpath.join(place, "labels")
-                folders = [
-                    labels,
-                    *(f"{labels}/{name}" for name in files.folders(labels)),
-                ]
-                texts += [
-                    f"{folder}/{name}"
-                    for folder in folders
-                    for name in _texts(files.names(folder))
-                ]
-            if resemble_boxes(list(_readable(files, sorted(texts)[:_LOOKED_INTO]))):
-                where = place or "it"
-                return Sight(CONTENT, f"{where} holds YOLO's boxes for its images")
-        return None
-
-    def rows(self, findings: Findings) -> Iterator[Row]:
-        findings.strict = True
-        files = list(self.files.walk({*IMAGE_EXTENSIONS, "txt"}, findings))
-        texts = {
-            file.name.rpartition(".")[0]: file
-            for file in files
-            if extension_of(file.name) == "txt"
-        }
-        images = [file for file in files if extension_of(file.name) != "txt"]
-        text_of = {image.name: _text_of(image, texts) for image in images}
-        if not any(text_of.values()):
-            what = "no image has a .txt of its name, beside it or in a folder 'labels' beside 'images'"
-            raise SourceError(f"{self.title}: {what}. {self.advice}")
-        names = self._class_names()
-        if names:
-            findings.classes |= {"boxes": names, "labels": names}
-        splits = NamedSplits({})
-        if self.options.own_splits:
-            splits = named_splits_of(
-                self.files, self.title, [image.name for image in images], findings
-            )
-        if splits.split_of:
-            images = [image for image in images if image.name in splits.split_of]
-        self.expect([image.address for image in images])
-        for image in images:
-            boxes = self._boxes(image, text_of[image.name], names, findings)
-            if boxes is None:
-                continue
-            try:
-                size = _upright_size(self.files.read(image.address))
-            except RemoteError:
-                raise
-            except DecodeError as error:  # names the format
-                findings.reject(image.name, str(error))
-                continue
-            except Exception as error:  # Pillow's many parsers may raise anything
-                findings.reject(
-                    image.name, f"its size cannot be read: {reason_of(error)}"
-                )
-                continue
-            corners = [_in_pixels(box, *size) for box in boxes]
-            row = {"image": image, **with_boxes(corners, [box[0] for box in boxes])}
-            yield (
-                {**row, SPLIT: splits.split_of[image.name]} if splits.split_of else row
-            )
-        if alone := [name for name, text in text_of.items() if text is None]:
-            findings.notes.append(
-                f"{counted(len(alone), 'image has', 'images have')} no .txt, so no boxes: {some_of(alone)}"
-            )
-        used = splits.lists.union(text.name for text in text_of.values() if text)
-        if left := [
-            text.name
-            for text in texts.values()
-            if text.name not in used and "/" in text.name
-        ]:
-            findings.notes.append(
-                f"{counted(len(left), '.txt belongs', '.txt belong')} to no image: {some_of(left)}"
-            )
-
-    def _boxes(
-        self, image: Ref, text: Ref | None, names: Sequence[str], findings: Findings
-    ) -> list[Box] | None:
-        """Those of an image; None if its text is damaged, or a class has no name."""
-        if text is None:
-            return []
-        file = text
-        return read_or_reject(
-            lambda: list(parse_boxes(text_in(self.files, file), names)),
-            image,
-            file,
-            _LINES,
-            findings,
-            ValueError,
-        )
-
-    def _class_names(self) -> tuple[str, ...]:
-        """The names in the first file that has any; () if none has."""
-        yamls = [name for name in self.files.names() if name.endswith(_YAML)]
-        for name in (
-            *yamls,
-            *_NAME_FILES,
-            *(f"{folder}/_darknet.labels" for folder in self.files.folders()),
-        ):
-            with suppress(OSError):  # there is no such file
-                file = self.files.find(name)
-                names = self._in_yaml(file) if name in yamls else self._in_lines(file)
-                if any(names):
-                    return tuple(name.strip() for name in names)
-        return ()
-
-    def _in_lines(self, file: Ref) -> list[str]:
-        lines = read_text(self.files, file, self.title).rstrip().split("\n")
-        if any(lines) and not all(map(str.strip, lines)):
-            number = 1 + next(
-                number for number, line in enumerate(lines) if not line.strip()
-            )
-            what = f"line {number} is empty, so that class {number - 1} has no name"
-            raise SourceError(
-                f"{self.title}/{file.name}: {what}. Write one name in each line, that of class 0 first"
-            )
-        return lines
-
-    def _in_yaml(self, file: Ref) -> list[str]:
-        """The names as they are written: `no`, `007` and `1.10` are texts, too."""
-        title = f"{self.title}/{file.name}"
-        require(title, "yaml")
-        yaml = import_module("yaml")
-        with readable(title, "YAML with names of classes", yaml.YAMLError, ValueError):
-            if file.size > _MOST_YAML_BYTES:
-                raise ValueError(
-                    f"{file.size:,} bytes are more than names of classes take"
-                )
-            loader = type(
-                "TextLoader", (yaml.SafeLoader,), {"yaml_implicit_resolvers": {}}
-            )
-            document = yaml.load(read_text(self.files, file, self.title), loader)
-            names = document.get("names") or [] if isinstance(document, dict) else []
-            if isinstance(names, dict) and set(names) == set(
-                map(str, range(len(names)))
-            ):
-                names = [names[str(number)] for number in range(len(names))]
-            if not isinstance(names, list) or not all(
-                isinstance(name, str) and name.strip() for name in names
-            ):
-                raise ValueError(
-                    "'names' must list the names of all classes, or number them from 0 without a gap"
-                )
-        return names
-
-
-def _texts(names: Sequence[str]) -> list[str]:
-    return _named(names, "txt")
-
-
 def _named(names: Sequence[str], extension: str) -> list[str]:
     return [name for name in names if extension_of(name) == extension]
-
-
-def _readable(files: Files, names: Sequence[str]) -> Iterator[str]:
-    """The texts of those files that can be read."""
-    for name in names:
-        with suppress(OSError, DecodeError):
-            yield files.read(files.find(name).address).decode("utf-8", "replace")
-
-
-def _upright_size(data: bytes) -> WidthHeight:
-    """Width and height of an encoded image, of the page that is packed.
-
-    Raises:
-        DecodeError: it is of a kind that is not read, and the message names it. Exception: of many kinds, by Pillow.
-    """
-    opened = open_file(data, Conversion(alpha="drop"))
-    return (
-        opened.size
-        if opened.image is None
-        else upright_size(opened.size, opened.image.getexif())
-    )
-
-
-def _in_pixels(box: Box, width: int, height: int) -> tuple[float, ...]:
-    """x0, y0, x1 and y1, within the image."""
-    _, x, y, wide, high = box
-    x0, x1 = (min(max(side, 0), 1) * width for side in (x - wide / 2, x + wide / 2))
-    y0, y1 = (min(max(side, 0), 1) * height for side in (y - high / 2, y + high / 2))
-    return x0, y0, x1, y1
-
-
-def _text_of(image: Ref, texts: dict[str, Ref]) -> Ref | None:
-    """The text of an image: where the last folder `images` of its path is `labels`, or beside it."""
-    stem = f"/{image.name.rpartition('.')[0]}"
-    there = "/labels/".join(stem.rsplit("/images/", 1))
-    return texts.get(there[1:]) or texts.get(stem[1:])

@@ -1,0 +1,360 @@
+"""Objects that people drew on images with an annotation tool: what all such tools' files have in common.
+
+A reader of a tool's files yields a `Drawing` for each image; here images are found, classes are numbered, and
+drawings become samples.
+"""
+
+import posixpath
+import re
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+from urllib.parse import unquote
+
+from gpuload.counted import counted
+from gpuload.errors import DecodeError, RemoteError, SourceError, some_of
+from gpuload.formats import Conversion, open_file
+from gpuload.headers.jpeg import upright_size
+from gpuload.pictures import reason_of
+from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Findings, Ref
+from gpuload.sources.listing import (
+    DRAWN_ON,
+    SPLIT,
+    split_called,
+    splits_of_words,
+)
+from gpuload.sources.shapes import Shape, area_of, scaled
+from gpuload.sources.source import (
+    CONTENT,
+    FilesSource,
+    Names,
+    Row,
+    Sight,
+    SourceOptions,
+)
+from gpuload.sources.survey import survey
+from gpuload.types import WidthHeight
+
+_UPLOAD = re.compile(r"[0-9a-f]{8}-")  # before a name, by Label Studio
+
+
+# What a document that is not of its tool's form raises while it is read.
+FORM_ERRORS = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    IndexError,
+    OverflowError,
+)
+
+
+class Drawing(NamedTuple):
+    """What a tool says about one image.
+
+    image: its name as the tool writes it, perhaps a path on another machine or a URL; or its path without extension.
+    shapes: in pixels, or in shares of both sides if `in_shares`. size: (width, height) of the image that they were
+    drawn on; (0, 0): unknown. labels: classes of the whole image. split: "" where the tool does not tell it.
+    """
+
+    image: str
+    shapes: Sequence[Shape] = ()
+    size: WidthHeight = (0, 0)
+    labels: Names = ()
+    split: str = ""
+    in_shares: bool = False
+
+
+@dataclass(frozen=True)
+class DrawnOptions(SourceOptions):
+    """The options of annotation tools.
+
+    Args:
+        negatives: whether an image that no annotation names is one without an object; else it is left out, or an error
+            where each image has a file of its own.
+    """
+
+    negatives: bool = False
+
+
+class DrawnSource(FilesSource):
+    """Images with the objects that an annotation tool has drawn on them.
+
+    Fields: "boxes", x0 y0 x1 y1 in pixels of the upright image, with outlines where the tool has any, polygons also for
+    turned boxes, circles and ellipses. "labels" are the classes in an image; where the tool has classes of whole images
+    alone, "label", or "labels" where an image has several. Classes are in the tool's own order, or else sorted. Samples
+    are in the order of the tool.
+
+    kind: of its files of annotations, see `survey`. beside: whether each image has a file of its own.
+    """
+
+    Options = DrawnOptions
+    options: DrawnOptions
+    kind: ClassVar[str] = ""
+    beside: ClassVar[bool] = False
+
+    @classmethod
+    def recognise(cls, files: Files) -> Sight | None:
+        names = [sheet.name for sheet in survey(files) if sheet.kind == cls.kind]
+        if not names:
+            return None
+        return Sight(CONTENT, f"holds {names[0]!r}", (*names,))
+
+    @abstractmethod
+    def drawings(self, findings: Findings) -> Iterator[Drawing]:
+        """A drawing for each image that the tool knows. The names of all classes, where the tool has an order of its
+        own, go to `findings.classes["boxes"]`."""
+
+    def rows(self, findings: Findings) -> Iterator[Row]:
+        images = _Images(self.files, findings)
+        findings.notes.clear()  # of that walk; images are walked again below
+        drawings = list(self.drawings(findings))
+        refs = images.find_all(self.title, [drawing.image for drawing in drawings])
+        drawings, refs = self._with_negatives(drawings, refs, images, findings)
+        samples = Samples(drawings, findings)
+        split_of = self._splits(drawings, findings)
+        by_words = dict[str, str]()
+        if self.options.own_splits and not split_of:
+            by_words = splits_of_words([image.name for image in refs])
+            if by_words:
+                findings.origin = "by words in the names of its folders"
+        for drawing, image in zip(drawings, refs, strict=True):
+            size = drawing.size
+            if drawing.in_shares and drawing.shapes and 0 in size:
+                size = read_size(self.files, image, findings)
+                if 0 in size:
+                    continue
+            row = samples.row(image, drawing, size)
+            split = split_of.get(drawing.split) or by_words.get(image.name)
+            yield {**row, SPLIT: split} if split else row
+
+    def _with_negatives(
+        self,
+        drawings: list[Drawing],
+        refs: list[Ref],
+        images: "_Images",
+        findings: Findings,
+    ) -> tuple[list[Drawing], list[Ref]]:
+        """Both, and images that no annotation names where these are images without an object."""
+        named = {ref.name for ref in refs}
+        rest = [ref for name, ref in images.refs.items() if name not in named]
+        if not rest:
+            return drawings, refs
+        names = some_of([ref.name for ref in rest])
+        have = counted(len(rest), "image has", "images have")
+        if self.options.negatives:
+            findings.notes.append(f"{have} no annotation, so no object: {names}")
+            return drawings + [Drawing(ref.name) for ref in rest], refs + rest
+        advice = "--negatives packs such images as images without an object"
+        folders = {posixpath.dirname(name) for name in named}
+        if self.beside and any(posixpath.dirname(ref.name) in folders for ref in rest):
+            raise SourceError(
+                f"{self.title}: {have} no file of annotations: {names}. Add it, or remove them; {advice}"
+            )
+        findings.notes.append(
+            f"left out, since {have} no annotation: {names}; {advice}"
+        )
+        return drawings, refs
+
+    def _splits(
+        self, drawings: Sequence[Drawing], findings: Findings
+    ) -> dict[str, str]:
+        """The split for each word of the tool; {} where it divides nothing."""
+        findings.strict = False
+        words = {drawing.split for drawing in drawings}
+        if not self.options.own_splits or words == {""}:
+            return {}
+        splits = {word: split_called(word) for word in words}
+        if not any(splits.values()):
+            return {}
+        if unknown := [word for word in words if not splits[word]]:
+            raise SourceError(
+                f"{self.title}: some images are in splits, others in {some_of(sorted(unknown))}. Correct it, or give "
+                "--no-splits"
+            )
+        findings.origin = "by its annotations"
+        return splits
+
+
+def tell(passed_over: Counter[str], findings: Findings) -> None:
+    """A note on shapes that are no objects."""
+    if passed_over:
+        kinds = ", ".join(f"{count:,} × {name}" for name, count in passed_over.items())
+        findings.notes.append(
+            f"shapes that are no boxes or areas are left out: {kinds}"
+        )
+
+
+def add_classes(findings: Findings, title: str, names: Sequence[str]) -> None:
+    """Notes the classes of a document in its own order.
+
+    Raises:
+        SourceError: another document has other ones.
+    """
+    before = findings.classes.setdefault("boxes", tuple(names))
+    if before != tuple(names):
+        raise SourceError(
+            f"{title}: its files have different classes, {some_of(before)} and {some_of(names)}. Make them equal"
+        )
+
+
+def read_size(files: Files, image: Ref, findings: Findings) -> WidthHeight:
+    """Width and height of an image; (0, 0) if it cannot be read, and is left out."""
+    try:
+        return size_of(files.read(image.address))
+    except RemoteError:
+        raise
+    except DecodeError as error:  # names the format
+        findings.reject(image.name, str(error))
+    except Exception as error:  # Pillow's many parsers may raise anything
+        reason = reason_of(error)
+        findings.reject(image.name, f"its size cannot be read: {reason}")
+    return 0, 0
+
+
+def size_of(data: bytes) -> WidthHeight:
+    """Width and height of an encoded image, upright, of the page that is packed.
+
+    Raises:
+        DecodeError: it is of a kind that is not read, and the message names it. Exception: of many kinds, by Pillow.
+    """
+    opened = open_file(data, Conversion(alpha="drop"))
+    if opened.image is None:
+        return opened.size
+    return upright_size(opened.size, opened.image.getexif())
+
+
+class Samples:
+    """Makes rows, which have the same fields: those that any drawing needs.
+
+    numbered: names of the class numbers that shapes have for labels; None where those have no names.
+    """
+
+    def __init__(
+        self,
+        drawings: Sequence[Drawing],
+        findings: Findings,
+        numbered: Names | None = None,
+    ) -> None:
+        shapes = [shape for drawing in drawings for shape in drawing.shapes]
+        self._has_boxes = bool(shapes) or not any(one.labels for one in drawings)
+        self._has_masks = any(len(shape.outline) or shape.crowd for shape in shapes)
+        counts = {len(shape.points) for shape in shapes if shape.points}
+        if len(counts) > 1:
+            raise SourceError(
+                f"its objects have {some_of(sorted(counts))} numbers of keypoints. Give all of them the same points"
+            )
+        self._points = max(counts, default=0)
+        if self._points:
+            findings.instances_of = {"keypoints": "boxes"}
+        self._is_single = all(len(one.labels) == 1 for one in drawings)
+        names = findings.classes.pop("boxes", ()) if numbered is None else numbered
+        used = {label for one in drawings for label in one.labels}
+        if self._has_boxes:
+            used = {shape.label for shape in shapes if isinstance(shape.label, str)}
+        self._names = (*names, *sorted(used - set(names)))
+        self._number = {name: number for number, name in enumerate(self._names)}
+        if self._names:
+            fields = ("boxes", "labels") if self._has_boxes else ("label", "labels")
+            findings.classes |= dict.fromkeys(fields, self._names)
+        findings.draws = self._has_boxes
+
+    def row(self, image: Ref, drawing: Drawing, size: WidthHeight) -> Row:
+        """A sample. size: of the image that was drawn on."""
+        if not self._has_boxes:
+            numbers = [self._number[label] for label in drawing.labels]
+            if self._is_single:
+                return {"image": image, "label": numbers[0]}
+            return {"image": image, "labels": sorted(set(numbers))}
+        shapes = list(drawing.shapes)
+        if drawing.in_shares:
+            shapes = [scaled(shape, *size) for shape in shapes]
+        classes = [
+            shape.label if isinstance(shape.label, int) else self._number[shape.label]
+            for shape in shapes
+        ]
+        row: dict[str, Any] = {
+            "image": image,
+            DRAWN_ON: size if shapes else (0, 0),
+            "boxes": [shape.corners for shape in shapes],
+            "boxes_class": classes,
+            "labels": sorted(set(classes)),
+        }
+        if self._has_masks:
+            row["boxes_masks"] = [
+                [] if isinstance(shape.outline, tuple) else shape.outline
+                for shape in shapes
+            ]
+            row["boxes_area"] = [area_of(shape) for shape in shapes]
+            row["boxes_crowd"] = [int(shape.crowd) for shape in shapes]
+        if self._points:
+            none = [0.0] * self._points
+            row["keypoints"] = [list(shape.points) or none for shape in shapes]
+        return row
+
+
+class _Images:
+    """The images of a container, found by what tools call them. refs: by name, in the order of their paths."""
+
+    def __init__(self, files: Files, findings: Findings) -> None:
+        self.refs = {ref.name: ref for ref in files.walk(IMAGE_EXTENSIONS, findings)}
+        self._by_stem: dict[str, list[str]] = {}
+        for name in self.refs:
+            self._by_stem.setdefault(_stem(name), []).append(name)
+
+    def find_all(self, title: str, names: Sequence[str]) -> list[Ref]:
+        """The image of each name.
+
+        Raises:
+            SourceError: one is not there, several fit a name, or two names mean one image.
+        """
+        chosen = [self._choose(title, name) for name in names]
+        missing = [name for name, image in zip(names, chosen, strict=True) if not image]
+        if missing:
+            what = f"names {len(missing):,} of {len(names):,} images that are not there: {some_of(missing)}"
+            raise SourceError(f"{title}: {what}. Put them into this folder")
+        counts = Counter(chosen)
+        if twice := [name for name, count in counts.items() if count > 1]:
+            raise SourceError(
+                f"{title}: annotates images more than once: {some_of(twice)}. Remove one of both"
+            )
+        return [self.refs[name] for name in chosen]
+
+    def _choose(self, title: str, name: str) -> str:
+        """The name of the image that a tool means; "" if there is none."""
+        words = unquote(name).replace("\\", "/").rpartition("?d=")[2]
+        if words in self.refs:
+            return words
+        stem = _stem(words)
+        fitting = self._by_stem.get(stem) or self._by_stem.get(
+            _UPLOAD.sub("", stem), []
+        )
+        extension = words.rpartition("/")[2][len(stem) :]
+        same = [one for one in fitting if one.endswith(extension)]
+        ends = [_shared_end(one, words) for one in same]
+        best = [one for one, end in zip(same, ends, strict=True) if end == max(ends)]
+        if len(best) > 1:
+            raise SourceError(
+                f"{title}: {name!r} may be each of {some_of(best)}. Give a folder with one of them"
+            )
+        return best[0] if best else ""
+
+
+def _stem(name: str) -> str:
+    """The name of an image without folders and extension."""
+    file = name.rpartition("/")[2]
+    stem, _, extension = file.rpartition(".")
+    return stem if extension.lower() in IMAGE_EXTENSIONS and stem else file
+
+
+def _shared_end(one: str, other: str) -> int:
+    """The number of folders before both names that are the same, from the last on."""
+    count = 0
+    pairs = zip(one.split("/")[-2::-1], other.split("/")[-2::-1], strict=False)
+    for first, second in pairs:
+        if first != second:
+            break
+        count += 1
+    return count

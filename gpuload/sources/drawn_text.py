@@ -1,0 +1,266 @@
+"""Data sets with texts of boxes, KITTI, VisDrone, WIDER FACE and MOTChallenge; and CVAT's XML."""
+
+import posixpath
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpuload.errors import SourceError
+from gpuload.sources.annotations import parse_xml, read_or_reject, text_in
+from gpuload.sources.drawn import FORM_ERRORS, Drawing, DrawnSource, add_classes, tell
+from gpuload.sources.files import IMAGE_EXTENSIONS, Findings, Ref, readable
+from gpuload.sources.listing import split_called
+from gpuload.sources.shapes import Shape, box_of, ellipse, polygon, turned_box
+from gpuload.sources.survey import kind_of_file
+from gpuload.types import Array
+
+_VISDRONE = (
+    "ignored regions",
+    "pedestrian",
+    "people",
+    "bicycle",
+    "car",
+    "van",
+    "truck",
+    "tricycle",
+    "awning-tricycle",
+    "bus",
+    "motor",
+    "others",
+)
+_MOT = (
+    "pedestrian",
+    "person on vehicle",
+    "car",
+    "bicycle",
+    "motorbike",
+    "non motorized vehicle",
+    "static person",
+    "distractor",
+    "occluder",
+    "occluder on the ground",
+    "occluder full",
+    "reflection",
+)
+
+
+class Line(NamedTuple):
+    """How a line of a text describes a box.
+
+    separator: of its words; "": blanks. box: numbers of the words that hold it. is_sized: whether these are x y width
+    height, else x0 y0 x1 y1. label: number of the word with the class. names: of the class numbers in these words; ()
+    where the words are names. first: the number of the first class. counted: number of a word that is 0 where the box
+    does not count; -1 without. crowd: the class of regions that are not annotated further.
+    """
+
+    separator: str
+    box: Sequence[int]
+    is_sized: bool
+    label: int
+    names: Sequence[str] = ()
+    first: int = 0
+    counted: int = -1
+    crowd: str = ""
+
+    def shape(self, text: str) -> Shape | None:
+        """The box of a line; None where it does not count."""
+        words = text.rstrip(", ").split(self.separator or None)
+        if self.counted >= 0 and float(words[self.counted]) == 0:
+            return None
+        label = words[self.label].strip()
+        if self.names:
+            label = self.names[int(label) - self.first]
+        numbers = [float(words[place]) for place in self.box]
+        shape = Shape(label, (numbers[0], numbers[1], numbers[2], numbers[3]))
+        if self.is_sized:
+            shape = box_of(label, *numbers)
+        return shape._replace(crowd=bool(self.crowd) and label == self.crowd)
+
+
+_KITTI_LINE = Line("", (4, 5, 6, 7), False, 0, crowd="DontCare")
+_VISDRONE_LINE = Line(",", (0, 1, 2, 3), True, 5, _VISDRONE, crowd="ignored regions")
+_MOT_LINE = Line(",", (2, 3, 4, 5), True, 7, _MOT, first=1, counted=6)
+
+
+# The folder of images for one of texts.
+_PARTNERS = {"label_2": "image_2", "labels": "data", "annotations": "images"}
+
+
+class _LinesSource(DrawnSource):
+    """A text for each image, with a line for each box."""
+
+    beside = True
+    line: Line
+
+    def drawings(self, findings: Findings) -> Iterator[Drawing]:
+        if self.line.names:
+            findings.classes["boxes"] = tuple(self.line.names)
+        images = self.files.walk(IMAGE_EXTENSIONS, Findings())
+        stems = {posixpath.basename(image.name).rpartition(".")[0] for image in images}
+        for file in self.files.walk({"txt"}, Findings()):
+            if posixpath.basename(file.name).removesuffix(".txt") not in stems:
+                continue
+            shapes = read_or_reject(
+                lambda: self._read(file),  # noqa: B023
+                file,
+                file,
+                f"a text of {self.kind}",
+                findings,
+                *FORM_ERRORS,
+            )
+            if shapes is not None:
+                parts = file.name.removesuffix(".txt").split("/")
+                yield Drawing(
+                    "/".join(_PARTNERS.get(part, part) for part in parts), shapes
+                )
+
+    def _read(self, file: Ref) -> list[Shape]:
+        lines = filter(str.strip, text_in(self.files, file).split("\n"))
+        shapes = (self.line.shape(line) for line in lines)
+        return [shape for shape in shapes if shape is not None]
+
+
+class KittiSource(_LinesSource):
+    """KITTI's objects, in `label_2` beside `image_2`, or `labels` beside `data` as FiftyOne writes it. `DontCare` is a
+    crowd of its own class."""
+
+    kind = "kitti"
+    line = _KITTI_LINE
+
+
+class VisDroneSource(_LinesSource):
+    """VisDrone's boxes in `annotations` beside `images`. Classes are its 12 numbers, and ignored regions are crowds."""
+
+    kind = "visdrone"
+    line = _VISDRONE_LINE
+
+
+class MotSource(DrawnSource):
+    """MOTChallenge: sequences with `gt/gt.txt` beside `img1`. Boxes that do not count are left out; the numbers of
+    classes are those of MOT17, from 0."""
+
+    kind = "mot"
+
+    def drawings(self, findings: Findings) -> Iterator[Drawing]:
+        findings.classes["boxes"] = _MOT
+        for file in self.files.walk({"txt"}, Findings()):
+            if posixpath.basename(file.name) != "gt.txt":
+                continue
+            place = posixpath.dirname(posixpath.dirname(file.name))
+            frames: dict[int, list[Shape]] = {}
+            with readable(f"{self.title}/{file.name}", "MOT's boxes", *FORM_ERRORS):
+                for line in filter(str.strip, text_in(self.files, file).split("\n")):
+                    of_frame = frames.setdefault(int(line.partition(",")[0]), [])
+                    shape = _MOT_LINE.shape(line)
+                    of_frame += [] if shape is None else [shape]
+            for number, shapes in sorted(frames.items()):
+                yield Drawing(f"{place}/img1/{number:06d}".lstrip("/"), shapes)
+
+
+class WiderSource(DrawnSource):
+    """WIDER FACE: `wider_face_train_bbx_gt.txt`, a block of faces for each image. Invalid faces are crowds."""
+
+    kind = "wider"
+
+    def drawings(self, findings: Findings) -> Iterator[Drawing]:
+        for file in self.files.walk({"txt"}, Findings()):
+            if kind_of_file(self.files, file.name) != self.kind:
+                continue
+            words = posixpath.basename(file.name).split("_")
+            split = next(filter(split_called, words), "")
+            with readable(f"{self.title}/{file.name}", "WIDER's faces", *FORM_ERRORS):
+                yield from self._read(file, split)
+
+    def _read(self, file: Ref, split: str) -> Iterator[Drawing]:
+        lines = iter(text_in(self.files, file).strip().split("\n"))
+        for image in lines:
+            count = int(next(lines))
+            rows = [next(lines).split() for _ in range(max(1, count))]
+            shapes = list[Shape]()
+            for row in rows[:count]:
+                x, y, width, height = map(float, row[:4])
+                is_invalid = len(row) > 7 and row[7] == "1"
+                shape = box_of("face", x, y, width, height)
+                shapes.append(shape._replace(crowd=is_invalid))
+            yield Drawing(image.strip(), shapes, split=split)
+
+
+class CvatSource(DrawnSource):
+    """ "CVAT for images 1.1", as CVAT and FiftyOne write it: boxes, turned ones too, polygons, ellipses, masks, tags.
+
+    Classes are in the order of the project's labels. Shapes without an area are left out with a note.
+    """
+
+    kind = "cvat"
+
+    def drawings(self, findings: Findings) -> Iterator[Drawing]:
+        passed_over = Counter[str]()
+        for file in self.files.walk({"xml"}, Findings()):
+            if kind_of_file(self.files, file.name) != self.kind:
+                continue
+            with readable(f"{self.title}/{file.name}", "CVAT's XML", *FORM_ERRORS):
+                root = parse_xml(self.files.read(file.address))
+                names = [label.findtext("name", "") for label in root.iter("label")]
+                if names:
+                    add_classes(findings, self.title, names)
+                if root.find("track") is not None:
+                    what = "holds tracks of a video, whose frames are no files"
+                    raise SourceError(
+                        f"{self.title}/{file.name}: {what}. Export it as CVAT for images"
+                    )
+                for image in root.iter("image"):
+                    yield _cvat_drawing(image, passed_over)
+        tell(passed_over, findings)
+
+
+def _cvat_drawing(image: Any, passed_over: Counter[str]) -> Drawing:
+    size = int(image.get("width") or 0), int(image.get("height") or 0)
+    shapes = list[Shape]()
+    labels = list[str]()
+    for entry in image:
+        if entry.tag == "tag":
+            labels.append(entry.get("label"))
+            continue
+        shape = _cvat_shape(entry.tag, entry.attrib, size[::-1])
+        if shape is None:
+            passed_over[entry.tag] += 1
+        else:
+            shapes.append(shape)
+    subset = image.get("subset") or ""
+    split = subset if split_called(subset) else ""
+    return Drawing(image.get("name"), shapes, size, (*labels,), split)
+
+
+def _cvat_shape(
+    tag: str, values: Mapping[str, str], height_width: tuple[int, int]
+) -> Shape | None:
+    label = values.get("label", "")
+    degrees = float(values.get("rotation") or 0)
+    if tag == "box":
+        x0, y0, x1, y1 = (float(values[side]) for side in ("xtl", "ytl", "xbr", "ybr"))
+        center = ((x0 + x1) / 2, (y0 + y1) / 2)
+        return turned_box(label, (x0, y0, x1, y1), degrees, center)
+    if tag == "polygon":
+        pairs = [point.split(",") for point in values["points"].split(";")]
+        return polygon(label, [(float(x), float(y)) for x, y in pairs])
+    if tag == "ellipse":
+        x, y, rx, ry = (float(values[side]) for side in ("cx", "cy", "rx", "ry"))
+        return ellipse(label, (x, y), (rx, ry), degrees)
+    if tag == "mask":
+        sides = [
+            int(float(values[side])) for side in ("left", "top", "width", "height")
+        ]
+        left, top, width, height = sides
+        mask = np.zeros(height_width, np.uint8)
+        part = unpacked_runs([int(run) for run in values["rle"].split(",")])
+        mask[top : top + height, left : left + width] = part.reshape(height, width)
+        return box_of(label, left, top, width, height)._replace(outline=mask)
+    return None
+
+
+def unpacked_runs(runs: Sequence[int]) -> Array:
+    """Zeros and ones of runs that begin with zeros."""
+    values = np.arange(len(runs)) % 2
+    return np.repeat(values, runs).astype(np.uint8)
