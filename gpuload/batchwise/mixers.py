@@ -90,9 +90,10 @@ class Mixer(ABC):
 
     def __call__(self, batch: FieldBatch) -> None:
         self.check(batch.form)
-        images, labels = batch.fields["image"], batch.fields["label"]
-        own = np.ones(len(labels))
-        mix = Mix(np.zeros((len(labels), 4), np.int64), own, own)
+        images = batch.fields["image"]
+        labels = batch.fields["label"]
+        ones = np.ones(len(labels))
+        mix = Mix(np.zeros((len(labels), 4), np.int64), ones, ones)
         if batch.mixes:
             mix = self.plan(batch.draws, *images.shape[-2:])
             (mix_mirrored if self.mirrored else mix_images)(images, mix)
@@ -161,8 +162,8 @@ class MixUp(Mixer):
         """As `Mixer.plan`."""
         # Number 0: whether; 1 and 2: lambda.
         mixed = draws(0) < self.p
-        own = np.where(mixed, symmetric_beta(self.alpha, draws(1), draws(2)), 1.0)
-        return Mix(mixed[:, None] * np.array([0, 0, height, width]), own, own)
+        share = np.where(mixed, symmetric_beta(self.alpha, draws(1), draws(2)), 1.0)
+        return Mix(mixed[:, None] * np.array([0, 0, height, width]), share, share)
 
 
 @settings
@@ -192,11 +193,12 @@ class CutMix(Mixer):
         """As `Mixer.plan`."""
         # Number 0: whether; 1 and 2: lambda; 3 and 4: the centre, y and x.
         mixed = draws(0) < self.p
-        own = symmetric_beta(self.alpha, draws(1), draws(2))
+        share = symmetric_beta(self.alpha, draws(1), draws(2))
         size = np.array([height, width])
         middle = np.floor(np.stack([draws(3), draws(4)], 1) * size)
-        before, behind = self.reach(np.sqrt(1 - own)[:, None] * size)
-        start, stop = np.maximum(middle - before, 0), np.minimum(middle + behind, size)
+        before, behind = self.reach(np.sqrt(1 - share)[:, None] * size)
+        start = np.maximum(middle - before, 0)
+        stop = np.minimum(middle + behind, size)
         box = np.concatenate([start, stop], 1).astype(np.int64) * mixed[:, None]
         area = np.prod(box[:, 2:] - box[:, :2], axis=1)
         return Mix(box, np.zeros(len(box)), 1 - area / max(height * width, 1))
@@ -228,7 +230,8 @@ class RandomChoice(Mixer):
     p: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        count, most = len(self.transforms), (CHOICE_DRAWS.count - 1) // EACH_CHOICE
+        count = len(self.transforms)
+        most = (CHOICE_DRAWS.count - 1) // EACH_CHOICE
         if count > most:
             raise ArgumentError(
                 f"RandomChoice(transforms): has {count}, expected at most {most}. Use fewer"
@@ -241,7 +244,7 @@ class RandomChoice(Mixer):
             raise checks.refuse(
                 "RandomChoice", "p", self.p, "at least one of them above 0"
             )
-        if len({one.num_classes for one in self.transforms}) > 1:
+        if len({transform.num_classes for transform in self.transforms}) > 1:
             raise ArgumentError(f"{self}: num_classes differ; give all the same")
 
     @property
@@ -258,15 +261,15 @@ class RandomChoice(Mixer):
         chosen = np.searchsorted(shares[:-1] / shares[-1], draws(0), side="right")
         numbers = [
             CHOICE_DRAWS.part(
-                f"{type(one).__name__} in a RandomChoice",
-                1 + at * EACH_CHOICE,
+                f"{type(transform).__name__} in a RandomChoice",
+                1 + place * EACH_CHOICE,
                 EACH_CHOICE,
             )
-            for at, one in enumerate(self.transforms)
+            for place, transform in enumerate(self.transforms)
         ]
         plans = [
-            one.plan(own.of(draws), height, width)
-            for one, own in zip(self.transforms, numbers, strict=True)
+            transform.plan(part.of(draws), height, width)
+            for transform, part in zip(self.transforms, numbers, strict=True)
         ]
         rows = np.arange(len(chosen))
         return Mix(
@@ -290,10 +293,11 @@ def _soft_labels(
     is_stray = (
         (labels < 0) | (labels >= classes) | (partners < 0) | (partners >= classes)
     )
-    rows, own = xp.arange(len(labels)), xp.asarray(share * (1 - smoothing))
+    rows = xp.arange(len(labels))
+    weight = xp.asarray(share * (1 - smoothing))
     soft = xp.full((len(labels), classes), smoothing / classes, np.float32)
-    soft[rows, labels % classes] += own
-    soft[rows, partners % classes] += (1 - smoothing) - own
+    soft[rows, labels % classes] += weight
+    soft[rows, partners % classes] += (1 - smoothing) - weight
     soft[is_stray] = (
         np.nan
     )  # on a GPU, where a transform of the user's has changed labels: no message without waiting
@@ -339,23 +343,27 @@ def mix_images(images: Any, mix: Mix) -> None:
 
 def mix_mirrored(images: Any, mix: Mix) -> None:
     """Mixes in place: the first image with the last, the second with the second to last, and so on."""
-    xp, count = array_module(images), len(images)
-    half, block = (count + 1) // 2, _BLOCK[array_module(images).__name__]
+    xp = array_module(images)
+    count = len(images)
+    half = (count + 1) // 2
+    block = _BLOCK[array_module(images).__name__]
     for start in range(0, half, block):
         stop = min(start + block, half)
         rows = slice(start, stop)
         mirrored = slice(
             count - 1 - start, count - 1 - stop if stop < count else None, -1
         )
-        own = images[rows].copy()
+        originals = images[rows].copy()
         _mix_block(xp, images[rows], images[mirrored], mix, rows)
-        _mix_block(xp, images[mirrored], own, mix, mirrored)
+        _mix_block(xp, images[mirrored], originals, mix, mirrored)
 
 
 def _mix_block(xp: Any, images: Any, partners: Any, mix: Mix, rows: slice) -> None:
     """Mixes images, which are these rows of a batch, with their partners."""
-    boxes, shares = mix.box[rows], mix.in_box[rows]
-    (top, left), (bottom, right) = boxes[:, :2].min(0), boxes[:, 2:].max(0)
+    boxes = mix.box[rows]
+    shares = mix.in_box[rows]
+    top, left = boxes[:, :2].min(0)
+    bottom, right = boxes[:, 2:].max(0)
     part = images[..., top:bottom, left:right]
     if not part.size:
         return
@@ -376,7 +384,8 @@ def _shares_in(
     if (boxes == np.array(around)).all():
         return xp.asarray(shares.astype(np.float32)[:, None, None, None])
     first_y, first_x, last_y, last_x = xp.asarray(boxes.T[..., None])
-    y, x = xp.arange(top, bottom), xp.arange(left, right)
+    y = xp.arange(top, bottom)
+    x = xp.arange(left, right)
     inside = ((y >= first_y) & (y < last_y))[:, :, None] & (
         (x >= first_x) & (x < last_x)
     )[:, None, :]
@@ -398,8 +407,8 @@ def _blend(xp: Any, part: Any, partner: Any, share: Any) -> None:
 
 class _WholeBox(CutMix):
     def reach(self, sides: F64) -> tuple[F64, F64]:
-        whole = np.trunc(sides)
-        return whole // 2, (whole + 1) // 2
+        length = np.trunc(sides)
+        return length // 2, (length + 1) // 2
 
 
 @settings

@@ -63,8 +63,10 @@ class CenterHole:
 
     def __call__(self, batch: FieldBatch) -> None:
         self.check(batch.form)
-        images, (height, width) = batch.fields["image"], self._hole
-        top, left = (images.shape[-2] - height) // 2, (images.shape[-1] - width) // 2
+        images = batch.fields["image"]
+        height, width = self._hole
+        top = (images.shape[-2] - height) // 2
+        left = (images.shape[-1] - width) // 2
         middle = images[..., top : top + height, left : left + width]
         batch.fields[self.target] = middle.copy()
         middle[...] = self.fill
@@ -112,17 +114,13 @@ def join_tiles(tiles: Any, corners: Any, size: tuple[int, int]) -> Any:
     image = torch.zeros((*tiles.shape[1:-2], *size), dtype=dtype, device=tiles.device)
     shown = torch.zeros(size, dtype=dtype, device=tiles.device)
     for tile, (top, left) in zip(tiles, corners.tolist(), strict=True):
-        bottom, right = top + tile.shape[-2], left + tile.shape[-1]
-        inside = (
-            ...,
-            slice(max(top, 0), max(bottom, 0)),
-            slice(max(left, 0), max(right, 0)),
-        )
-        part = image[inside]
+        rows = slice(max(top, 0), max(top + tile.shape[-2], 0))
+        columns = slice(max(left, 0), max(left + tile.shape[-1], 0))
+        part = image[..., rows, columns]
         part += tile[..., max(-top, 0) :, max(-left, 0) :][
             ..., : part.shape[-2], : part.shape[-1]
         ]
-        shown[inside] += 1
+        shown[rows, columns] += 1
     if not shown.all():
         row, column = torch.nonzero(shown == 0)[0].tolist()
         raise ArgumentError(

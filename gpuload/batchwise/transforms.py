@@ -93,7 +93,8 @@ def _is_class_numbers(values: Any) -> bool:
 
 def _draws_of(number: int) -> DrawRange:
     """Of this transform in a list. Raises ArgumentError if there are too many."""
-    first, name = number * EACH_BATCH_TRANSFORM, f"batch_transforms[{number}]"
+    first = number * EACH_BATCH_TRANSFORM
+    name = f"batch_transforms[{number}]"
     return BATCH_TRANSFORM_DRAWS.part(name, first, EACH_BATCH_TRANSFORM)
 
 
@@ -102,7 +103,7 @@ def _as_transforms(value: Any) -> tuple[BatchTransform, ...]:
     for number, transform in enumerate(transforms):
         _draws_of(number)
         names = [getattr(transform, attribute, ()) for attribute in ("adds", "softens")]
-        is_named = all(isinstance(some, list | tuple) for some in names)
+        is_named = all(isinstance(group, list | tuple) for group in names)
         if not callable(transform) or isinstance(transform, type) or not is_named:
             raise ArgumentError(
                 f"batch_transforms: {shown(transform)} is not a function of a batch, or its adds or softens is no "
@@ -125,7 +126,8 @@ def check_transforms(
         ArgumentError: a fault known before the first batch: a missing or duplicate field, labels
             that would be mixed twice, unknown classes, a hole larger than the images.
     """
-    known, classes = form.fields, form.class_fields
+    fields = form.fields
+    classes = form.class_fields
     softened: dict[str, BatchTransform] = {}
     for transform in transforms:
         for name in getattr(transform, "softens", ()):
@@ -136,15 +138,15 @@ def check_transforms(
                 )
             softened[name] = transform
         if (check := getattr(transform, "check", None)) is not None:
-            check(form._replace(fields=known, class_fields=classes))
+            check(form._replace(fields=fields, class_fields=classes))
         for name in (added := tuple(getattr(transform, "adds", ()))):
-            if name in known:
+            if name in fields:
                 raise ArgumentError(
                     f"batch_transforms: {transform} adds the field {name!r}, which already exists"
                 )
-        known += added
+        fields += added
         classes = tuple(name for name in (*classes, *added) if name not in softened)
-    return known[len(form.fields) :]
+    return fields[len(form.fields) :]
 
 
 def apply_transforms(transforms: Sequence[BatchTransform], batch: FieldBatch) -> None:
@@ -170,7 +172,7 @@ def _check_result(transform: BatchTransform, result: Any, batch: FieldBatch) -> 
     """Raises ArgumentError if a transform returns a new value. Values changed in place may be returned."""
     in_place = (batch.fields, *batch.fields.values())
     if (
-        not any(result is one for one in in_place)
+        not any(result is value for value in in_place)
         and getattr(result, "fields", None) is not batch.fields
     ):
         raise ArgumentError(
@@ -219,34 +221,32 @@ class Operation(ABC):
 
     def __call__(self, batch: FieldBatch) -> None:
         torch = import_module("torch")
-        drawn, count = (
-            np.asarray(self.draw(batch.draws, *batch.form.image_size)),
-            len(batch.fields["image"]),
-        )
+        drawn = np.asarray(self.draw(batch.draws, *batch.form.image_size))
+        count = len(batch.fields["image"])
         if drawn.ndim not in (1, 2) or len(drawn) != count:
             raise ArgumentError(
                 f"{self}: draw returned numbers of shape {drawn.shape}, expected ({count},) or ({count}, K), for each "
                 "sample"
             )
         with torch.no_grad():
-            given = {name: torch.from_dlpack(batch.fields[name]) for name in self.uses}
+            values = {name: torch.from_dlpack(batch.fields[name]) for name in self.uses}
             numbers = torch.from_numpy(
                 np.ascontiguousarray(
                     drawn, np.float32 if drawn.dtype == np.float64 else None
                 )
             )
-            device = next((field.device for field in given.values()), numbers.device)
+            device = next((field.device for field in values.values()), numbers.device)
             if device.type == "cuda":
                 numbers = numbers.pin_memory().to(device, non_blocking=True)
-            made = self.kernel(numbers, *given.values())
-        after = made if isinstance(made, tuple) else (made,)
-        if len(after) != len(given) or not all(
-            map(_fits, given, given.values(), after)
+            result = self.kernel(numbers, *values.values())
+        after = result if isinstance(result, tuple) else (result,)
+        if len(after) != len(values) or not all(
+            map(_fits, values, values.values(), after)
         ):
             raise ArgumentError(
-                f"{self}: kernel returned {_described(after)}, expected {_described(given.values())}"
+                f"{self}: kernel returned {_described(after)}, expected {_described(values.values())}"
             )
-        for (name, old), new in zip(given.items(), after, strict=True):
+        for (name, old), new in zip(values.items(), after, strict=True):
             if new is not old:
                 batch.fields[name] = _back(batch.fields[name], new)
 

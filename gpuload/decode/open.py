@@ -20,7 +20,7 @@ from gpuload.errors import ArgumentError, MissingPackageError
 from gpuload.fields.images import GRAY, RGB, Pixels
 from gpuload.functions.function import Caller, InThreads
 from gpuload.machine.installed import (
-    Fault,
+    PackageFault,
     fault_of,
     has_driver,
     paused_collector,
@@ -130,11 +130,11 @@ def choose_decoder(
     return ("dali" if is_small and at_work < NATIVE_CORES else "native"), device_id
 
 
-def _missing(decoder: str, fault: Fault) -> MissingPackageError:
+def _missing(decoder: str, fault: PackageFault) -> MissingPackageError:
     return MissingPackageError(f"decoder={decoder!r}: {fault.reason}. {fault.remedy}")
 
 
-def _log(fault: Fault, what: str) -> None:
+def _log(fault: PackageFault, what: str) -> None:
     """Logs one line, as a warning if an installed package does not work."""
     _LOG.log(
         logging.INFO if fault.is_missing else logging.WARNING,
@@ -176,7 +176,7 @@ def _count_dalis_gpus() -> int:
     return count_gpus()
 
 
-def dali_fault() -> Fault | None:
+def dali_fault() -> PackageFault | None:
     """Why DALI cannot be used here."""
     return fault_of("nvidia.dali")
 

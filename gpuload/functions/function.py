@@ -43,7 +43,7 @@ class _NoSeed(ISeedSequence):
         return np.zeros(n_words, dtype)
 
 
-class _Thread(threading.local):
+class _ThreadGenerators(threading.local):
     """Each thread's bit generator: setting its state takes 2 µs, making a new one 50 (2 cores, 2026-11)."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class _Thread(threading.local):
         self.state: Any = self.bits.state
 
 
-_THREAD = _Thread()
+_THREAD = _ThreadGenerators()
 
 
 def generator_of(key: Sequence[int]) -> np.random.Generator:
@@ -62,7 +62,9 @@ def generator_of(key: Sequence[int]) -> np.random.Generator:
     state = _THREAD.state
     state["state"]["key"][:] = key
     state["state"]["counter"][:] = 0
-    state["buffer_pos"], state["has_uint32"], state["uinteger"] = 4, 0, 0
+    state["buffer_pos"] = 4
+    state["has_uint32"] = 0
+    state["uinteger"] = 0
     _THREAD.bits.state = state
     return np.random.Generator(_THREAD.bits)
 
@@ -151,10 +153,42 @@ def call(
     Raises:
         FailedCallError: it returned an invalid result. Otherwise, whatever it raises.
     """
-    size, dtype = sample["image"].shape, sample["image"].dtype
-    returned = function(sample, generator_of(key))
+    size = sample["image"].shape
+    dtype = sample["image"].dtype
+    returned = _as_entries(function(sample, generator_of(key)), entries)
+    result: dict[str, Any] = {**sample, **returned}
+    if missing := [name for name in ("image", *entries.names) if name not in result]:
+        raise FailedCallError(
+            f"removed {missing[0]!r} from the sample and did not return it: return it, or an empty array if none remain"
+        )
+    checked = {"image": _read_image(result["image"], size, dtype, keeps_size)}
+    height, width = checked["image"].shape[:2]
+    stays = [name for name in entries.places if name not in returned]
+    if (height, width) != size[:2] and stays:
+        raise FailedCallError(
+            f"changed the image's size from {size[0]}×{size[1]} to {height}×{width} without returning {stays[0]!r}, "
+            "which has to follow it"
+        )
+    for name in entries.masks:
+        checked[name] = _read(name, result[name], "uint8", (height, width))
+    for name in entries.boxes:
+        checked[name] = boxes = _read(name, result[name], "float32", ("M", 4))
+        if (boxes[:, 2:] < boxes[:, :2]).any():
+            raise FailedCallError(
+                f"returned {name!r} with x1 < x0 or y1 < y0: expected x0, y0, x1, y1 in pixels"
+            )
+        checked[class_entry(name)] = _read(
+            class_entry(name), result[class_entry(name)], "int64", (len(boxes),)
+        )
+    for name, points in entries.keypoints:
+        checked[name] = _read(name, result[name], "float32", ("M", points, 3))
+    return checked
+
+
+def _as_entries(returned: Any, entries: Entries) -> Mapping[str, Any]:
+    """What a function returned, by entry."""
     if isinstance(returned, np.ndarray):
-        returned = {"image": returned}
+        return {"image": returned}
     if not isinstance(returned, Mapping):
         raise FailedCallError(
             f"returned {_kind(returned)}: expected the image as a NumPy array, or a dict of the entries that it changed"
@@ -164,85 +198,59 @@ def call(
         raise FailedCallError(
             f"returned an entry {shown(unknown[0])}: the entries are {', '.join(map(repr, names))}"
         )
-    result: dict[str, Any] = {**sample, **returned}
-    if missing := [name for name in names if name not in result]:
-        raise FailedCallError(
-            f"removed {missing[0]!r} from the sample and did not return it: return it, or an empty array if none remain"
-        )
-    made = {"image": _read_image(result["image"], size, dtype, keeps_size)}
-    height, width = made["image"].shape[:2]
-    stays = [name for name in entries.places if name not in returned]
-    if (height, width) != size[:2] and stays:
-        raise FailedCallError(
-            f"changed the image's size from {size[0]}×{size[1]} to {height}×{width} without returning {stays[0]!r}, "
-            "which has to follow it"
-        )
-    for name in entries.masks:
-        made[name] = _read(name, result[name], "uint8", (height, width))
-    for name in entries.boxes:
-        made[name] = boxes = _read(name, result[name], "float32", ("M", 4))
-        if (boxes[:, 2:] < boxes[:, :2]).any():
-            raise FailedCallError(
-                f"returned {name!r} with x1 < x0 or y1 < y0: expected x0, y0, x1, y1 in pixels"
-            )
-        made[class_entry(name)] = _read(
-            class_entry(name), result[class_entry(name)], "int64", (len(boxes),)
-        )
-    for name, points in entries.keypoints:
-        made[name] = _read(name, result[name], "float32", ("M", points, 3))
-    return made
+    return returned
 
 
 def _read_image(
     image: Any, size: tuple[int, ...], dtype: np.dtype[Any], keeps_size: bool
 ) -> Array:
-    found: Any = image
+    pixels: Any = image
     if (
         isinstance(image, np.ndarray) and image.ndim == 2 and size[2] == 1
     ):  # OpenCV and others omit a single channel
-        found = np.expand_dims(image, 2)
+        pixels = np.expand_dims(image, 2)
     expected: tuple[int | str, ...] = (
         size if keeps_size else ("height", "width", size[2])
     )
     if (
-        not isinstance(found, np.ndarray)
-        or found.dtype != dtype
-        or not _has_shape(found, expected)
-        or not found.size
+        not isinstance(pixels, np.ndarray)
+        or pixels.dtype != dtype
+        or not _has_shape(pixels, expected)
+        or not pixels.size
     ):
         raise FailedCallError(
             f"returned {_kind(image)} as 'image': expected {dtype} {_sides(expected)}, of at most {_LARGEST_SIDE:,} "
             "pixels a side. Leave conversion and normalisation to Augment, and use before_crop=True to change the size"
         )
-    return found
+    return pixels
 
 
 def _read(name: str, value: Any, dtype: str, shape: tuple[int | str, ...]) -> Array:
     """The value as an array of this type and shape, in which a text stands for any number."""
     with suppress(TypeError, ValueError), np.errstate(over="ignore"):
-        found = np.asarray(value)
-        if found.size == 0 and shape[0] in ("M", 0):
+        array = np.asarray(value)
+        if array.size == 0 and shape[0] in ("M", 0):
             return np.empty(
                 [0, *(side for side in shape[1:] if isinstance(side, int))], dtype
             )
         casting: Any = (
             "safe" if dtype == "uint8" else "same_kind"
         )  # class 300 of uint16 would become 44
-        if np.can_cast(found.dtype, dtype, casting) and _has_shape(found, shape):
-            found = found.astype(dtype, copy=False)
+        if np.can_cast(array.dtype, dtype, casting) and _has_shape(array, shape):
+            array = array.astype(dtype, copy=False)
             if (
-                dtype != "float32" or np.isfinite(found).all()
+                dtype != "float32" or np.isfinite(array).all()
             ):  # not sooner: casting may overflow
-                return found
+                return array
     raise FailedCallError(
         f"returned {_kind(value)} as {name!r}: expected finite {dtype} {_sides(shape)}"
     )
 
 
-def _has_shape(found: Array, shape: tuple[int | str, ...]) -> bool:
-    return found.ndim == len(shape) and all(
+def _has_shape(array: Array, shape: tuple[int | str, ...]) -> bool:
+    return array.ndim == len(shape) and all(
         side <= _LARGEST_SIDE if isinstance(wanted, str) else side == wanted
-        for side, wanted in zip(found.shape, shape, strict=True)
+        for side, wanted in zip(array.shape, shape, strict=True)
     )
 
 
@@ -287,7 +295,9 @@ class InThreads:
     def __init__(
         self, functions: Sequence[SampleFunction], entries: Entries, threads: int
     ) -> None:
-        self._functions, self._entries, self.threads = functions, entries, threads
+        self._functions = functions
+        self._entries = entries
+        self.threads = threads
         self._watched = _WATCHED
 
     def call(
@@ -299,17 +309,17 @@ class InThreads:
             return call(function, sample, key, self._entries, keeps_size)
         self._watched -= 1
         before = _states()
-        found = call(function, sample, key, self._entries, keeps_size)
+        result = call(function, sample, key, self._entries, keeps_size)
         after = _states()
         drawn = [name for name, state in before.items() if state != after[name]]
-        told = (
+        warning = (
             f"Function(function): {name_of(function)} draws from the global generator of {' and '.join(drawn)}, which "
             "threads share, so results differ from run to run. Draw from rng, or use Function(processes=...)"
         )
-        if drawn and told not in _TOLD:
-            _TOLD.add(told)
-            warnings.warn(told, stacklevel=2)
-        return found
+        if drawn and warning not in _TOLD:
+            _TOLD.add(warning)
+            warnings.warn(warning, stacklevel=2)
+        return result
 
     def close(self) -> None:
         """Nothing was started."""
@@ -326,7 +336,8 @@ class _Adapter:
             raise ArgumentError(
                 f"{type(self).__name__}({type(transform).__name__}): expected a transform, such as {example}"
             )
-        self._transform, self._names = transform, names
+        self._transform = transform
+        self._names = names
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({type(self._transform).__name__})"
@@ -374,20 +385,20 @@ class Albumentations(_Adapter):
         transform = self._in_this_thread()
         _check_params(transform, boxes in sample, keypoints in sample)
         transform.set_random_seed(int(rng.integers(1 << 32)))
-        given: dict[str, Any] = {"image": sample["image"]}
+        arguments: dict[str, Any] = {"image": sample["image"]}
         if mask in sample:
-            given["mask"] = sample[mask]
+            arguments["mask"] = sample[mask]
         if (
             boxes in sample or _params(transform, "bboxes") is not None
         ):  # a loader may have no boxes
             empty = np.empty((0, 4), np.float32), np.empty(0, np.int64)
-            given |= {
+            arguments |= {
                 "bboxes": sample.get(boxes, empty[0]),
                 "classes": sample.get(class_entry(boxes), empty[1]),
             }
         if keypoints in sample:
-            given["keypoints"] = sample[keypoints][..., :2].reshape(-1, 2)
-        transformed = transform(**given)
+            arguments["keypoints"] = sample[keypoints][..., :2].reshape(-1, 2)
+        transformed = transform(**arguments)
         result: dict[str, Any] = {"image": np.ascontiguousarray(transformed["image"])}
         if mask in sample:
             result[mask] = np.ascontiguousarray(transformed["mask"])
@@ -415,9 +426,9 @@ class Albumentations(_Adapter):
         return self._own.transform
 
 
-def _params(transform: Any, what: str) -> Any:
+def _params(transform: Any, kind: str) -> Any:
     """A transform's parameters for "bboxes" or "keypoints"; None if it has none."""
-    processor = (getattr(transform, "processors", None) or {}).get(what)
+    processor = (getattr(transform, "processors", None) or {}).get(kind)
     return None if processor is None else processor.params
 
 
@@ -427,7 +438,7 @@ def _check_params(transform: Any, has_boxes: bool, has_keypoints: bool) -> None:
     Raises:
         ValueError: they are not those in the docstring of `Albumentations`.
     """
-    boxes, points = (_params(transform, what) for what in ("bboxes", "keypoints"))
+    boxes, points = (_params(transform, kind) for kind in ("bboxes", "keypoints"))
     fits = (
         not has_boxes
         if boxes is None
@@ -484,32 +495,34 @@ class Torchvision(_Adapter):
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> dict[str, Any]:
         """As `SampleFunction`."""
-        torch, tv = import_module("torch"), import_module("torchvision.tv_tensors")
+        torch = import_module("torch")
+        tv = import_module("torchvision.tv_tensors")
         seeded = import_module("gpuload.functions.torch_draws").seeded
-        (boxes, mask), image = self._names, sample["image"]
-        given: dict[str, Any] = {
+        boxes, mask = self._names
+        image = sample["image"]
+        arguments: dict[str, Any] = {
             "image": tv.Image(torch.from_numpy(image).permute(2, 0, 1))
         }
         if mask in sample:
-            given["mask"] = tv.Mask(torch.from_numpy(sample[mask]))
+            arguments["mask"] = tv.Mask(torch.from_numpy(sample[mask]))
         if boxes in sample:
             corners = torch.from_numpy(sample[boxes])
-            given["boxes"] = tv.BoundingBoxes(
+            arguments["boxes"] = tv.BoundingBoxes(
                 corners, format="XYXY", canvas_size=image.shape[:2]
             )
-            given["labels"] = torch.from_numpy(sample[class_entry(boxes)])
+            arguments["labels"] = torch.from_numpy(sample[class_entry(boxes)])
         with seeded(int(rng.integers(1 << 63))):
             transformed = (
-                self._transform(given)
-                if len(given) > 1
-                else {"image": self._transform(given["image"])}
+                self._transform(arguments)
+                if len(arguments) > 1
+                else {"image": self._transform(arguments["image"])}
             )
         moved = transformed["image"]
-        made = moved.dtype if isinstance(moved, torch.Tensor) else type(moved).__name__
-        if made != given["image"].dtype:
+        dtype = moved.dtype if isinstance(moved, torch.Tensor) else type(moved).__name__
+        if dtype != arguments["image"].dtype:
             raise ValueError(
-                f"the transform made {made} of the image, expected a {image.dtype} tensor: leave ToDtype, ToTensor and "
-                "Normalize to Augment"
+                f"the transform made {dtype} of the image, expected a {image.dtype} tensor: leave ToDtype, ToTensor "
+                "and Normalize to Augment"
             )
         result: dict[str, Any] = {
             "image": np.ascontiguousarray(moved.permute(1, 2, 0).numpy())

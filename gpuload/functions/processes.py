@@ -60,27 +60,28 @@ class SharedMemory:
         self.fd = os.memfd_create("gpuload", os.MFD_CLOEXEC) if fd is None else fd
         self._map: Any = np.empty(0, np.uint8)
 
-    def dump(self, value: Any, at: int = 0) -> tuple[Dumped, int]:
+    def dump(self, value: Any, begin: int = 0) -> tuple[Dumped, int]:
         """Pickles a value. Copies its contiguous arrays into the memory from `at`, unless they are already there.
         Returns the end of the last one, too."""
         buffers: list[pickle.PickleBuffer] = []
-        data, places = pickle.dumps(value, 5, buffer_callback=buffers.append), []
+        data = pickle.dumps(value, 5, buffer_callback=buffers.append)
+        places = []
         for array in [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]:
             here = array.ctypes.data - self._map.ctypes.data
             if not 0 <= here <= len(self._map) - array.nbytes:
-                here = at
-                self._reach(at + array.nbytes)
-                self._map[at : at + array.nbytes] = array
-                at += -(-array.nbytes // _ALIGNED) * _ALIGNED
+                here = begin
+                self._reach(begin + array.nbytes)
+                self._map[begin : begin + array.nbytes] = array
+                begin += -(-array.nbytes // _ALIGNED) * _ALIGNED
             places.append((here, array.nbytes))
-        return (data, places), at
+        return (data, places), begin
 
     def load(self, dumped: Dumped) -> Any:
         """The value; its arrays are in this memory."""
         data, places = dumped
-        self._reach(max((at + size for at, size in places), default=0))
+        self._reach(max((begin + size for begin, size in places), default=0))
         return pickle.loads(
-            data, buffers=[self._map[at : at + size] for at, size in places]
+            data, buffers=[self._map[begin : begin + size] for begin, size in places]
         )
 
     def close(self) -> None:
@@ -110,7 +111,9 @@ class InProcesses:
     def __init__(
         self, functions: Sequence[SampleFunction], entries: Entries, count: int
     ) -> None:
-        self.threads, self._owner, self._is_closed = count, os.getpid(), False
+        self.threads = count
+        self._owner = os.getpid()
+        self._is_closed = False
         self._subject = f"Function(processes={count})"
         self._check_process()
         try:
@@ -123,8 +126,8 @@ class InProcesses:
             ) from None
         self._need_main = b"__main__" in self._payload
         modules = {
-            getattr(one, "__module__", None) or type(one).__module__
-            for one in functions
+            getattr(function, "__module__", None) or type(function).__module__
+            for function in functions
         }
         self._ensure = partial(
             ensure_server, [__name__, *sorted(modules - {"__main__"})]
@@ -232,11 +235,11 @@ class _Process(Worker):
     ) -> dict[str, Array]:
         dumped, end = self._memory.dump(sample)
         self.send((number, key, keeps_size, dumped, end))
-        found = self._memory.load(self.receive())
+        result = self._memory.load(self.receive())
         # The caller copies pixels before the next call, and keeps all else.
         return {
             name: value if value.dtype == np.uint8 or name == "image" else value.copy()
-            for name, value in found.items()
+            for name, value in result.items()
         }
 
     def kill(self) -> None:

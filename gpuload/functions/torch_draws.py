@@ -44,20 +44,20 @@ class _Draws(TorchFunctionMode):
         args: Any = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        given = dict(kwargs or {})
+        options = dict(kwargs or {})
         if func in _LIKE:
             like = args[0]
-            given = {
+            options = {
                 "dtype": like.dtype,
                 "device": like.device,
                 "generator": self._generator,
-                **given,
+                **options,
             }
-            given.pop("memory_format", None)
-            return _LIKE[func](like.shape, **given)
-        if func in _DRAWING and given.get("generator") is None:
-            given["generator"] = self._generator
-        return func(*args, **given)
+            options.pop("memory_format", None)
+            return _LIKE[func](like.shape, **options)
+        if func in _DRAWING and options.get("generator") is None:
+            options["generator"] = self._generator
+        return func(*args, **options)
 
 
 @contextmanager

@@ -25,12 +25,12 @@ class Scratch:
         self.address: int = -(-self._memory.ctypes.data // _CACHE_LINE) * _CACHE_LINE
 
 
-class _Thread(threading.local):
+class _ThreadScratch(threading.local):
     def __init__(self) -> None:
         self.scratch = Scratch()
 
 
-_thread = _Thread()
+_thread = _ThreadScratch()
 
 
 def find_points(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuload.errors import MissingPackageError
-from gpuload.kernels.sources import Target, stamp_of_sources, targets_of
+from gpuload.kernels.sources import BuildTarget, stamp_of_sources, targets_of
 
 CHOICE = "GPULOAD_KERNELS"  # names a library, such as x86_64_v2, or the file of one, to use in place of the best one
 _BUILD = "python tools/build_kernels.py"
@@ -80,7 +80,7 @@ def library_file() -> Path:
     )
 
 
-def _wanted_file(wanted: str, targets: Sequence[Target]) -> Path:
+def _wanted_file(wanted: str, targets: Sequence[BuildTarget]) -> Path:
     for target in targets:
         if target.file.stem == wanted:
             return target.file

@@ -9,7 +9,7 @@ SOURCES = Path(__file__).with_name("src")
 LIBRARIES = Path(__file__).with_name("lib")
 
 
-class Target(NamedTuple):
+class BuildTarget(NamedTuple):
     """What a library is for.
 
     architecture: as `platform.machine()` says it. cpu: as clang names it. level: the least x86-64 level of a processor
@@ -28,10 +28,10 @@ class Target(NamedTuple):
 
 # The best ones first.
 TARGETS = (
-    Target("x86_64", "x86_64_v4", 4),
-    Target("x86_64", "x86_64_v3", 3),
-    Target("x86_64", "x86_64_v2", 2),
-    Target("aarch64", "generic", 0),
+    BuildTarget("x86_64", "x86_64_v4", 4),
+    BuildTarget("x86_64", "x86_64_v3", 3),
+    BuildTarget("x86_64", "x86_64_v2", 2),
+    BuildTarget("aarch64", "generic", 0),
 )
 GLIBC = "2.17"  # as of manylinux2014
 
@@ -55,7 +55,7 @@ FAST = ("-O3", "-s", "-fno-sanitize=all")
 DEBUG = ("-O1", "-g", "-fsanitize=undefined", "-fsanitize-trap=undefined")
 
 
-def targets_of(architecture: str) -> list[Target]:
+def targets_of(architecture: str) -> list[BuildTarget]:
     """The targets of an architecture, the best one first; none where gpuload has no kernels for it."""
     return [target for target in TARGETS if target.architecture == architecture]
 

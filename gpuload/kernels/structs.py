@@ -42,7 +42,7 @@ class Bands(ctypes.Structure):
     )
 
 
-class Output(ctypes.Structure):
+class OutputMemory(ctypes.Structure):
     """A batch's memory, written as (level - mean) * factor."""
 
     _fields_ = (
@@ -56,7 +56,7 @@ class Output(ctypes.Structure):
     )
 
 
-class Resize(ctypes.Structure):
+class ResizeArguments(ctypes.Structure):
     """The arguments of `resize_rgb` and `resize_bands`."""
 
     _fields_ = (
@@ -66,11 +66,11 @@ class Resize(ctypes.Structure):
         ("flips", _POINTER),
         ("cubic", _INT),
         ("bands", _POINTER),
-        ("output", Output),
+        ("output", OutputMemory),
     )
 
 
-class CropOrPad(ctypes.Structure):
+class CropArguments(ctypes.Structure):
     """The arguments of `crop_or_pad_rgb` and `crop_or_pad_bands`."""
 
     _fields_ = (
@@ -81,11 +81,11 @@ class CropOrPad(ctypes.Structure):
         ("fill", _POINTER),
         ("padding_mode", _INT),
         ("bands", _POINTER),
-        ("output", Output),
+        ("output", OutputMemory),
     )
 
 
-class Transform(ctypes.Structure):
+class TransformArguments(ctypes.Structure):
     """The arguments of `transform_images`."""
 
     _fields_ = (
@@ -99,7 +99,7 @@ class Transform(ctypes.Structure):
         ("ops", _POINTER),
         ("numbers", _POINTER),
         ("steps", _INT),
-        ("output", Output),
+        ("output", OutputMemory),
     )
 
 
@@ -124,7 +124,7 @@ class ImageThread(ctypes.Structure):
     _fields_ = (("memory", _POINTER), ("scratch", _POINTER))
 
 
-class Step(ctypes.Structure):
+class KernelCall(ctypes.Structure):
     """A kernel and its arguments, for `run_blocks`."""
 
     _fields_ = (("run", _POINTER), ("arguments", _POINTER))

@@ -43,7 +43,8 @@ class Apart(Generic[T]):
         """Waits for the result. Raises what the work raised."""
         with self._running:
             pass
-        error, self._error = self._error, None
+        error = self._error
+        self._error = None
         if error is not None:
             raise error
         return self._value  # type: ignore[return-value]

@@ -75,7 +75,8 @@ def end_with_server() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     # The server ends when no process can write to this pipe, and each of its processes inherits an end.
     server: Any = forkserver._forkserver
-    alive, server._forkserver_alive_fd = server._forkserver_alive_fd, None
+    alive = server._forkserver_alive_fd
+    server._forkserver_alive_fd = None
     if alive is not None:
         os.close(alive)
 
@@ -146,9 +147,9 @@ class Worker:
         for attempts_left in reversed(range(_START_ATTEMPTS)):
             ensure()
             self.pipe, child_pipe = _SERVER.Pipe()
-            given = (dict(os.environ), child_pipe, prepare, args)
+            arguments = (dict(os.environ), child_pipe, prepare, args)
             self.process = _SERVER.Process(
-                target=_serve, args=given, name=name, daemon=True
+                target=_serve, args=arguments, name=name, daemon=True
             )
             try:
                 with (

@@ -37,7 +37,7 @@ _DISTRIBUTIONS = {
 }
 
 
-class Fault(NamedTuple):
+class PackageFault(NamedTuple):
     """Why a package cannot be used. reason, remedy: for messages. is_missing: it is simply not installed."""
 
     reason: str
@@ -45,7 +45,7 @@ class Fault(NamedTuple):
     is_missing: bool = False
 
 
-def fault_of(package: str) -> Fault | None:
+def fault_of(package: str) -> PackageFault | None:
     """Why a package cannot be used; None if it can, in which case it is imported."""
     try:
         if importlib.util.find_spec(package) is None:
@@ -67,7 +67,7 @@ def fault_of(package: str) -> Fault | None:
             if line.strip()
         ]
         name = _DISTRIBUTIONS.get(package, package).format(cuda_extra() or "cuda13")
-        return Fault(
+        return PackageFault(
             f"{package} is installed but cannot be imported ({(lines or [type(error).__name__])[0]})",
             f"`pip install -U {name}` brings versions that fit",
         )
@@ -110,8 +110,8 @@ def require(subject: str, *packages: str) -> None:
         )
 
 
-def _missing(package: str) -> Fault:
-    return Fault(f"{package} is not installed", remedy(package), is_missing=True)
+def _missing(package: str) -> PackageFault:
+    return PackageFault(f"{package} is not installed", remedy(package), is_missing=True)
 
 
 def remedy(package: str) -> str:

@@ -35,50 +35,59 @@ def cpu_quota(root: Path = _ROOT) -> float | None:
     root: the root of the file system, for tests.
     """
     quotas = []
-    version_1 = _told(root, "cpu.cfs_quota_us", "cpu.cfs_period_us")
-    for words in (*_told(root, "cpu.max"), *version_1):
+    version_1 = _words_of(root, "cpu.cfs_quota_us", "cpu.cfs_period_us")
+    for words in (*_words_of(root, "cpu.max"), *version_1):
         with suppress(ValueError):  # "max": no limit; so is -1 in version 1
             limit, period = map(int, words)
             quotas.append(limit / period)
     return min((quota for quota in quotas if quota > 0), default=None)
 
 
-def _told(root: Path, *names: str) -> Iterator[list[str]]:
+def _words_of(root: Path, *names: str) -> Iterator[list[str]]:
     """The words of these files, for each of this process's control groups that has them."""
     for folder in _groups(root):
         with suppress(OSError):
             yield " ".join((folder / name).read_text() for name in names).split()
 
 
+def _group_paths(root: Path) -> dict[str, str]:
+    """The path of this process's group, by controller; version 2 has one group, without a controller's name."""
+    lines = (root / "proc/self/cgroup").read_text().splitlines()
+    groups = [line.split(":", 2) for line in lines]
+    return {
+        name: path for _, controllers, path in groups for name in controllers.split(",")
+    }
+
+
 def _groups(root: Path) -> Iterator[Path]:
     """The folders of this process's control group for processors and of those above it, in either version."""
     try:
-        groups = [
-            line.split(":", 2)
-            for line in (root / "proc/self/cgroup").read_text().splitlines()
-        ]
+        paths = _group_paths(root)
         mounts = (root / "proc/self/mountinfo").read_text().splitlines()
     except OSError:
         return
-    # By controllers; version 2 has one group, without a controller's name.
-    own = {
-        name: path for _, controllers, path in groups for name in controllers.split(",")
-    }
     for line in mounts:
         # proc(5): id, parent, device, root of the mount, mount point, options, optional fields, "-", type, source,
         # options of the file system, where version 1 names its controllers.
         before, _, after = line.partition(" - ")
-        places, kinds = before.split(), after.split()
+        places = before.split()
+        kinds = after.split()
         if len(places) < 5 or not kinds or kinds[0] not in ("cgroup", "cgroup2"):
             continue
         name = "" if kinds[0] == "cgroup2" else "cpu"
-        if name not in own or name not in ["", *kinds[-1].split(",")]:
-            continue
-        # In a container the group's path may be the host's, of which the mount shows a part.
-        mount = root / places[4].lstrip("/")
-        relative = own[name].removeprefix(places[3].rstrip("/")).strip("/")
-        is_below = ".." not in relative.split("/") and (mount / relative).is_dir()
-        folder = mount / relative if is_below else mount
-        yield from (
-            one for one in (folder, *folder.parents) if one.is_relative_to(mount)
-        )
+        if name in paths and name in ["", *kinds[-1].split(",")]:
+            mount = root / places[4].lstrip("/")
+            yield from _folders_in(mount, paths[name], places[3])
+
+
+def _folders_in(mount: Path, path: str, mounted: str) -> Iterator[Path]:
+    """The folder of a group in a mount of control groups, and those above it.
+
+    In a container the group's path may be the host's, of which the mount shows a part: `mounted`.
+    """
+    relative = path.removeprefix(mounted.rstrip("/")).strip("/")
+    is_below = ".." not in relative.split("/") and (mount / relative).is_dir()
+    folder = mount / relative if is_below else mount
+    for group in (folder, *folder.parents):
+        if group.is_relative_to(mount):
+            yield group

@@ -61,12 +61,11 @@ def find_ranks(rank: int | None, world_size: int | None) -> Ranks:
         )
     if rank is None or world_size is None:
         if (distributed := torch_distributed()) is not None:
-            rank, world_size = distributed.get_rank(), distributed.get_world_size()
+            rank = distributed.get_rank()
+            world_size = distributed.get_world_size()
         else:
-            rank, world_size = (
-                from_environment("RANK", 0),
-                from_environment("WORLD_SIZE", 1, least=1),
-            )
+            rank = from_environment("RANK", 0)
+            world_size = from_environment("WORLD_SIZE", 1, least=1)
     if not 0 <= rank < world_size:
         raise ArgumentError(
             f"rank={rank}, world_size={world_size}: expected 0 <= rank < world_size"
@@ -91,10 +90,10 @@ def find_ranks(rank: int | None, world_size: int | None) -> Ranks:
 
 def _slurm_tasks() -> int:
     """The tasks of this Slurm step on this node; 1 outside of one. Slurm writes "4(x2),3" for nodes of 4, 4 and 3."""
-    told = re.findall(
+    runs = re.findall(
         r"(\d+)(?:\(x(\d+)\))?", os.environ.get("SLURM_STEP_TASKS_PER_NODE", "")
     )
-    counts = [int(count) for count, times in told for _ in range(int(times or 1))]
+    counts = [int(count) for count, times in runs for _ in range(int(times or 1))]
     node = from_environment("SLURM_NODEID", 0)
     return max(1, counts[node]) if node < len(counts) else 1
 
@@ -120,15 +119,19 @@ def find_device(device: str, ranks: Ranks, gpus: int) -> int | None:
         return None
     chosen = _torch_device()
     if number:
-        wanted, why = int(number), ""
+        wanted = int(number)
+        why = ""
     elif gpus == 1:
-        wanted, why = 0, ""
+        wanted = 0
+        why = ""
     elif (
         ranks.local_rank is not None and not chosen
     ):  # 0 is also torch's default device
-        wanted, why = ranks.local_rank, " (its local rank)"
+        wanted = ranks.local_rank
+        why = " (its local rank)"
     elif chosen is not None:
-        wanted, why = chosen, " (torch's current device)"
+        wanted = chosen
+        why = " (torch's current device)"
     else:
         raise DeviceError(
             f"device={device!r}: rank {ranks.rank} of {ranks.world_size} can use {gpus} GPUs, and nothing tells which "
@@ -228,33 +231,35 @@ def compare_ranks(ranks: Ranks, settings: Mapping[str, Any], timeout_s: float) -
         group = distributed.new_group(
             backend="gloo", timeout=timedelta(seconds=timeout_s)
         )
-        told: list[Any] = [None] * distributed.get_world_size()
-        distributed.all_gather_object(told, (ranks.rank, dict(settings)), group=group)
+        entries: list[Any] = [None] * distributed.get_world_size()
+        distributed.all_gather_object(
+            entries, (ranks.rank, dict(settings)), group=group
+        )
         distributed.destroy_process_group(group)
     except RuntimeError as error:
         raise GpuloadError(
             f"rank {ranks.rank} of {ranks.world_size} waited {timeout_s:g} s for the others to open their data. One "
             f"has ended, hangs, or does not call check_ranks: see its output ({str(error).splitlines()[0]})"
         ) from None
-    if sorted(rank for rank, _ in told) != list(range(len(told))):
+    if sorted(rank for rank, _ in entries) != list(range(len(entries))):
         raise ArgumentError(
-            f"ranks: the {len(told)} processes were given rank={', '.join(str(rank) for rank, _ in told)}; expected "
-            "each number once. Omit rank and world_size to use those of torch.distributed or torchrun"
+            f"ranks: the {len(entries)} processes were given rank={', '.join(str(rank) for rank, _ in entries)}; "
+            "expected each number once. Omit rank and world_size to use those of torch.distributed or torchrun"
         )
-    if difference := _difference(sorted(told, key=lambda pair: pair[0])):
+    if difference := _difference(sorted(entries, key=lambda pair: pair[0])):
         raise ArgumentError(difference)
 
 
 def _compare(
-    store: Any, key: str, place: str, own: tuple[int, dict[str, Any]]
+    store: Any, key: str, place: str, entry: tuple[int, dict[str, Any]]
 ) -> tuple[int, dict[str, Any]] | None:
     """Puts rank and settings into a store. Returns the first rank's entry if its settings differ for good."""
-    digest = _digest(json.dumps(own[1], sort_keys=True))
-    store.set(f"gpuload/{place}/{own[0]}/{digest}", "1")
+    digest = _digest(json.dumps(entry[1], sort_keys=True))
+    store.set(f"gpuload/{place}/{entry[0]}/{digest}", "1")
     rank, settings = json.loads(
-        store.compare_set(f"gpuload/{key}", "", json.dumps(own))
+        store.compare_set(f"gpuload/{key}", "", json.dumps(entry))
     )
-    if settings == own[1]:
+    if settings == entry[1]:
         return None
     ends = time.monotonic() + _PATIENCE_S
     while not store.check([f"gpuload/{place}/{rank}/{digest}"]):
@@ -264,12 +269,12 @@ def _compare(
     return None
 
 
-def _difference(told: Sequence[tuple[int, Mapping[str, Any]]]) -> str:
+def _difference(entries: Sequence[tuple[int, Mapping[str, Any]]]) -> str:
     """A message about the settings that differ among ranks; empty if they agree."""
     differing = []
-    for name in told[0][1]:
+    for name in entries[0][1]:
         # Only the first rank with each value, so the message stays readable with a thousand ranks.
-        firsts = {repr(settings[name]): rank for rank, settings in reversed(told)}
+        firsts = {repr(settings[name]): rank for rank, settings in reversed(entries)}
         values = [
             f"{value} on rank {rank}"
             for value, rank in sorted(firsts.items(), key=lambda first: first[1])

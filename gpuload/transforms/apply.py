@@ -13,7 +13,7 @@ equalize 235, invert 13, sharpness 190, affine 182.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -109,16 +109,11 @@ def apply_steps(images: Tensor, steps: Steps, pixels: Pixels = RGB) -> Tensor:
     device at once, and nothing waits for it.
     """
     order = np.argsort(steps.ops, axis=0, kind="stable")  # (n, K): by operation
-    args, rows = (
-        on_device(images.device, steps.args),
-        on_device(images.device, np.ascontiguousarray(order.T)),
-    )
+    args = on_device(images.device, steps.args)
+    rows = on_device(images.device, np.ascontiguousarray(order.T))
     result = images.contiguous()
     if (steps.ops == Op.KEEP).any():
-        kept, mixture = (
-            torch.empty_like(result),
-            torch.empty(result.shape, device=result.device),
-        )
+        mixtures = _Mixtures(result)
     for step in range(steps.ops.shape[1]):
         for code, begin, end in _groups(steps.ops[order[:, step], step]):
             if end - begin == len(images) and code not in _MIXING:
@@ -129,14 +124,14 @@ def apply_steps(images: Tensor, steps: Steps, pixels: Pixels = RGB) -> Tensor:
             if result.data_ptr() == images.data_ptr():
                 result = images.clone(memory_format=torch.contiguous_format)
             chosen = rows[step, begin:end]
-            numbers = steps.args[order[begin:end, step], step]
             chosen_args = args[:, step].index_select(0, chosen)
-            some = result.index_select(0, chosen)
+            part = result.index_select(0, chosen)
             if code in _MIXING:
-                some = _mix(code, some, chosen_args, chosen, kept, mixture)
+                part = mixtures.mix(code, part, chosen_args, chosen)
             else:
-                some = _execute(code, some, chosen_args, numbers, pixels)
-            result.index_copy_(0, chosen, some)
+                in_memory = steps.args[order[begin:end, step], step]
+                part = _execute(code, part, chosen_args, in_memory, pixels)
+            result.index_copy_(0, chosen, part)
     return result
 
 
@@ -157,20 +152,17 @@ def erase(batch: Tensor, regions: ErasedRegions) -> None:
 def _erase_each(batch: Tensor, chosen: I64, regions: ErasedRegions) -> None:
     """regions: of the chosen images, of which each has one."""
     sizes = regions.box[:, 2] * regions.box[:, 3]
-    value, scale = (
-        torch.from_numpy(numbers[:, :, None, None])
-        for numbers in (regions.value, regions.noise)
-    )
-    noise = (
-        normal_noise(regions.key, sizes, batch.device) if regions.noise.any() else None
-    )
-    ends = np.cumsum(sizes).tolist()
+    value = torch.from_numpy(regions.value[:, :, None, None])
+    scale = torch.from_numpy(regions.noise[:, :, None, None])
+    noise: Sequence[Tensor] = ()
+    if regions.noise.any():
+        all_noise = normal_noise(regions.key, sizes, batch.device)
+        noise = torch.split(all_noise, sizes.tolist(), dim=1)
     for region, image in enumerate(chosen.tolist()):
         top, left, height, width = regions.box[region].tolist()
         pixels = value[region]
-        if noise is not None:
-            own = noise[:, ends[region] - height * width : ends[region]]
-            pixels = pixels + scale[region] * own.view(3, height, width)
+        if noise:
+            pixels = pixels + scale[region] * noise[region].view(3, height, width)
         batch[image, :, top : top + height, left : left + width] = _rounded(
             pixels, batch.dtype
         )
@@ -188,21 +180,27 @@ def _erase_at_once(batch: Tensor, chosen: I64, regions: ErasedRegions) -> None:
     each = torch.arange(len(chosen), device=batch.device).repeat_interleave(
         lengths, output_size=total
     )
-    image, begin, top, left, width = (
-        on_device(batch.device, facts).index_select(0, each).unbind(1)
-    )
-    pixel = torch.arange(total, device=batch.device).sub_(begin)
-    y, x = top + pixel.div(width, rounding_mode="floor"), left + pixel.remainder(width)
+    places = _places_in(on_device(batch.device, facts).index_select(0, each))
     values = on_device(batch.device, regions.value).index_select(0, each)
     if regions.noise.any():
         noise = normal_noise(regions.key, sizes, batch.device)
-        values = (
-            values
-            + on_device(batch.device, regions.noise).index_select(0, each) * noise.T
-        )
-    batch.permute(0, 2, 3, 1).index_put_(
-        (image, y, x), _rounded(values, batch.dtype).to(batch.dtype)
-    )
+        scale = on_device(batch.device, regions.noise).index_select(0, each)
+        values = values + scale * noise.T
+    values = _rounded(values, batch.dtype).to(batch.dtype)
+    batch.permute(0, 2, 3, 1).index_put_(places, values)
+
+
+def _places_in(facts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The image, row and column of each pixel of some regions, one region after another.
+
+    Args:
+        facts: int64 (P, 5), of the region of each pixel: the image, the number of its first pixel, and top, left and
+            width.
+    """
+    image, begin, top, left, width = facts.unbind(1)
+    pixel = torch.arange(len(facts), device=facts.device).sub_(begin)
+    row = top + pixel.div(width, rounding_mode="floor")
+    return image, row, left + pixel.remainder(width)
 
 
 def _rounded(values: Tensor, dtype: torch.dtype) -> Tensor:
@@ -211,11 +209,11 @@ def _rounded(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _groups(codes: I8) -> list[tuple[int, int, int]]:
     """(code, begin, end) of each group of equal codes in sorted ones, without those that do nothing."""
-    found, begins = np.unique(codes, return_index=True)
+    distinct, begins = np.unique(codes, return_index=True)
     ends = [*begins[1:].tolist(), len(codes)]
     return [
         (code, b, e)
-        for code, b, e in zip(found.tolist(), begins.tolist(), ends, strict=True)
+        for code, b, e in zip(distinct.tolist(), begins.tolist(), ends, strict=True)
         if code
     ]
 
@@ -246,38 +244,41 @@ def _execute(
     return _KERNELS[code](images, args)
 
 
-def _mix(
-    code: int, images: Tensor, args: Tensor, rows: Tensor, kept: Tensor, mixture: Tensor
-) -> Tensor:
-    """What becomes of the images in these rows of a batch, for which `kept` and `mixture` are."""
-    parts = images.float().mul_(args[:, 0].view(-1, 1, 1, 1))
-    if code == Op.KEEP:
-        kept.index_copy_(0, rows, images)
-        mixture.index_copy_(0, rows, parts)
-        return images
-    mixture.index_add_(0, rows, parts)
-    return (
-        levels(mixture.index_select(0, rows))
-        if code == Op.MIXED
-        else kept.index_select(0, rows)
-    )
+class _Mixtures:
+    """The images that the chains of a mixture begin with, and the mixtures so far, of a batch."""
+
+    def __init__(self, images: Tensor) -> None:
+        self._kept = torch.empty_like(images)
+        self._mixture = torch.empty(images.shape, device=images.device)
+
+    def mix(self, code: int, images: Tensor, args: Tensor, rows: Tensor) -> Tensor:
+        """What becomes of the images in these rows of the batch."""
+        parts = images.float().mul_(args[:, 0].view(-1, 1, 1, 1))
+        if code == Op.KEEP:
+            self._kept.index_copy_(0, rows, images)
+            self._mixture.index_copy_(0, rows, parts)
+            return images
+        self._mixture.index_add_(0, rows, parts)
+        if code == Op.MIXED:
+            return levels(self._mixture.index_select(0, rows))
+        return self._kept.index_select(0, rows)
 
 
 def _checked(
-    made: Any, images: Tensor, kernel: Callable[[Tensor, Tensor], object]
+    result: Any, images: Tensor, kernel: Callable[[Tensor, Tensor], object]
 ) -> Tensor:
     """What a kernel of the user's has made."""
-    found, expected = (
-        f"{one.dtype} {tuple(one.shape)} on {one.device}"
-        if isinstance(one, Tensor)
-        else type(one).__name__
-        for one in (made, images)
+    actual, expected = (
+        f"{value.dtype} {tuple(value.shape)} on {value.device}"
+        if isinstance(value, Tensor)
+        else type(value).__name__
+        for value in (result, images)
     )
-    if found != expected:
+    if actual != expected:
         raise ArgumentError(
-            f"{kernel.__qualname__}: returned {found}, expected {expected}"
+            f"{kernel.__qualname__}: returned {actual}, expected {expected}"
         )
-    return made.contiguous()
+    return result.contiguous()
 
 
 # ---- kernels
@@ -316,40 +317,18 @@ def contrast(images: Tensor, args: Tensor) -> Tensor:
 
 
 def saturation(images: Tensor, args: Tensor) -> Tensor:
-    pixels, factor = images.float(), _column(args, 0)
+    pixels = images.float()
+    factor = _column(args, 0)
     gray = _gray(pixels)
     return levels(pixels.mul_(factor).addcmul_(gray, 1 - factor))
 
 
 def hue(images: Tensor, args: Tensor) -> Tensor:
-    """Rotates the hue hexagon of HSV (Smith, SIGGRAPH 1978); the largest and smallest channel stay.
-
-    Instead of a selection, which is slow in torch, this uses arithmetic with 0 and 1: `not_r` is 1 where red is not the
-    largest channel.
-    """
-    r, g, b = (images[:, i : i + 1] for i in range(3))
-    largest = torch.maximum(torch.maximum(r, g), b)
-    smallest = torch.minimum(torch.minimum(r, g), b)
-    not_r, not_g = (r < largest).to(torch.int16), (g < largest).to(torch.int16)
-    r, g, b = (channel.to(torch.int16) for channel in (r, g, b))
-    difference = (
-        (b - r)
-        .mul_(1 - not_g)
-        .add_((r - g).mul_(not_g))
-        .mul_(not_r)
-        .add_((g - b).mul_(1 - not_r))
-    )
-    chroma = (largest - smallest).float()
-    turn = (
-        difference.float()
-        .div_(chroma.clamp(min=1))
-        .add_((not_g + 1).mul_(not_r), alpha=2)
-    )
+    """Rotates the hue hexagon of HSV (Smith, SIGGRAPH 1978); the largest and smallest channel stay."""
+    turn, chroma, smallest = _hexagon(images)
     turn.add_(6 * _column(args, 0))
-    turn.sub_(
-        torch.floor(turn / 6), alpha=6
-    )  # 0..6: red, yellow, green, cyan, blue, magenta
-    smallest = smallest.float()
+    # 0..6: red, yellow, green, cyan, blue, magenta.
+    turn.sub_(torch.floor(turn / 6), alpha=6)
     result = torch.empty_like(images)
     for channel, (middle, sign, offset) in enumerate(
         ((3, 1, -1), (2, -1, 2), (4, -1, 2))
@@ -366,6 +345,34 @@ def hue(images: Tensor, args: Tensor) -> Tensor:
         # As torchvision rounds: 256 equal parts of 0..1.
         result[:, channel : channel + 1] = levels(above.mul_(255.999 / 255))
     return result
+
+
+def _hexagon(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The hue in sixths of a turn from red on, the chroma and the smallest channel: float32 (n, 1, h, w) each.
+
+    Instead of a selection, which is slow in torch, this uses arithmetic with 0 and 1: `not_r` is 1 where red is not the
+    largest channel.
+    """
+    r, g, b = (images[:, i : i + 1] for i in range(3))
+    largest = torch.maximum(torch.maximum(r, g), b)
+    smallest = torch.minimum(torch.minimum(r, g), b)
+    not_r = (r < largest).to(torch.int16)
+    not_g = (g < largest).to(torch.int16)
+    r, g, b = (channel.to(torch.int16) for channel in (r, g, b))
+    difference = (
+        (b - r)
+        .mul_(1 - not_g)
+        .add_((r - g).mul_(not_g))
+        .mul_(not_r)
+        .add_((g - b).mul_(1 - not_r))
+    )
+    chroma = (largest - smallest).float()
+    turn = (
+        difference.float()
+        .div_(chroma.clamp(min=1))
+        .add_((not_g + 1).mul_(not_r), alpha=2)
+    )
+    return turn, chroma, smallest.float()
 
 
 def grayscale(images: Tensor, args: Tensor) -> Tensor:
@@ -492,7 +499,8 @@ def _nearest(images: Tensor, x: Tensor, y: Tensor, fill: Tensor) -> Tensor:
     n, channels, height, width = images.shape
     # -1 and the size: the frame.
     x, y = (
-        at.round_().clamp_(-1, size).int() for at, size in ((x, width), (y, height))
+        place.round_().clamp_(-1, size).int()
+        for place, size in ((x, width), (y, height))
     )
     framed = (
         fill.to(images.dtype)
@@ -517,7 +525,23 @@ def warp(
     images: uint8, or the values of other `pixels` as float32, whose fill is that share of their peak. Whole numbers are
     rounded, floats are not, as in torchvision.
     """
-    n, channels, height, width = images.shape
+    height, width = images.shape[2:]
+    x, y = _sources(images, args, bool(numbers[:, 6:8].any()))
+    fill = _warp_fill(images, args, pixels)
+    if not bilinear:
+        return _nearest(images, x.add_((width - 1) / 2), y.add_((height - 1) / 2), fill)
+    grid = torch.stack([x.mul_(2 / width), y.mul_(2 / height)], dim=-1)
+    fills = bool(numbers[:, MAP_ARGS:].any())
+    values = _interpolated(images, grid, fill if fills else None)
+    if images.dtype == torch.uint8:
+        return levels(values.round_())
+    is_whole = pixels.dtype != "float32"
+    return values.round_().clamp_(0, pixels.peak) if is_whole else values
+
+
+def _sources(images: Tensor, args: Tensor, divides: bool) -> list[Tensor]:
+    """Where each pixel comes from, x and y from the centre: float32 (n, h, w) each. divides: there are perspectives."""
+    n, _, height, width = images.shape
     x = torch.arange(width, device=images.device) - (width - 1) / 2
     y = (torch.arange(height, device=images.device) - (height - 1) / 2).view(-1, 1)
     matrix = args[:, :MAP_ARGS].reshape(n, MAP_ARGS, 1, 1)
@@ -525,42 +549,37 @@ def warp(
         x * matrix[:, first] + (y * matrix[:, first + 1] + matrix[:, first + 2])
         for first in (0, 3)
     ]
-    if numbers[:, 6:8].any():
-        along = x * matrix[:, 6] + (y * matrix[:, 7] + matrix[:, 8])
-        rows = [row.div_(along).nan_to_num_(nan=torch.inf) for row in rows]
-    else:
-        rows = [row.div_(matrix[:, 8]) for row in rows]
-    x_at, y_at = rows
-    # Three levels where there are three channels, else one for all.
-    fill = args[:, MAP_ARGS : MAP_ARGS + (3 if channels == 3 else 1)].expand(
-        n, channels
-    )
-    if pixels.peak != RGB.peak:
-        fill = fill * (pixels.peak / RGB.peak)
-        fill = fill if pixels.dtype == "float32" else fill.round()
-    if not bilinear:
-        return _nearest(
-            images, x_at.add_((width - 1) / 2), y_at.add_((height - 1) / 2), fill
-        )
-    grid = torch.stack([x_at.mul_(2 / width), y_at.mul_(2 / height)], dim=-1)
-    fills = bool(numbers[:, MAP_ARGS:].any())
+    if not divides:
+        return [row.div_(matrix[:, 8]) for row in rows]
+    along = x * matrix[:, 6] + (y * matrix[:, 7] + matrix[:, 8])
+    return [row.div_(along).nan_to_num_(nan=torch.inf) for row in rows]
+
+
+def _warp_fill(images: Tensor, args: Tensor, pixels: Pixels) -> Tensor:
+    """The fill of each image, (n, c): three levels where there are three channels, else one for all."""
+    n, channels = images.shape[:2]
+    levels_given = 3 if channels == 3 else 1
+    fill = args[:, MAP_ARGS : MAP_ARGS + levels_given].expand(n, channels)
+    if pixels.peak == RGB.peak:
+        return fill
+    fill = fill * (pixels.peak / RGB.peak)
+    return fill if pixels.dtype == "float32" else fill.round()
+
+
+def _interpolated(images: Tensor, grid: Tensor, fill: Tensor | None) -> Tensor:
+    """float32 (n, c, h, w): four weighted pixels at each place of a grid. fill: (n, c), of what is outside; None: 0."""
+    n, channels = images.shape[:2]
     # The last channel is the share of each pixel that is not the fill, where there is one.
-    values = (
-        functional.pad(images.float(), (0, 0, 0, 0, 0, 1), value=1.0)
-        if fills
-        else images.float()
-    )
+    values = images.float()
+    if fill is not None:
+        values = functional.pad(values, (0, 0, 0, 0, 0, 1), value=1.0)
     values = functional.grid_sample(
         values, grid, mode="bilinear", padding_mode="zeros", align_corners=False
     )
-    if fills:
-        outside = values[:, channels:].neg().add_(1)
-        values = values[:, :channels].addcmul_(outside, fill.view(n, channels, 1, 1))
-    if images.dtype == torch.uint8:
-        return levels(values.round_())
-    return (
-        values if pixels.dtype == "float32" else values.round_().clamp_(0, pixels.peak)
-    )
+    if fill is None:
+        return values
+    outside = values[:, channels:].neg().add_(1)
+    return values[:, :channels].addcmul_(outside, fill.view(n, channels, 1, 1))
 
 
 _OF_COLORS = (

@@ -98,20 +98,22 @@ class ColorJitter:
             return no_steps(len(chosen))
         orders = np.array(list(permutations(range(len(changes)))))
         order = orders[(draws(1) * len(orders)).astype(np.int64)]
-        steps, rows = join(changes), np.arange(len(chosen))[:, None]
+        steps = join(changes)
+        rows = np.arange(len(chosen))[:, None]
         return Steps(steps.ops[rows, order], steps.args[rows, order]).only(chosen)
 
     def _ranges(self) -> dict[Op, tuple[int, float, float]]:
         """The random number and (low, high) of each factor. One that changes nothing is left out, as in torchvision, so
         that it has no part in the order either."""
-        found = {}
+        ranges = {}
         for index, op in enumerate((Op.BRIGHTNESS, Op.CONTRAST, Op.SATURATION, Op.HUE)):
-            value, still = getattr(self, op.name.lower()), 0 if op is Op.HUE else 1
+            value = getattr(self, op.name.lower())
+            still = 0 if op is Op.HUE else 1
             if isinstance(value, float | int):
                 value = (-value if op is Op.HUE else max(0, 1 - value)), still + value
             if not value[0] == value[1] == still:
-                found[op] = 2 + index, *value
-        return found
+                ranges[op] = 2 + index, *value
+        return ranges
 
 
 @settings

@@ -107,8 +107,8 @@ class PixelTransform(ABC):
                 f"{ARGS}, each (N,), a number for each image"
             )
         (count,) = next(iter(sizes))
-        made = one_step(self._code, count, *numbers)
-        return made if where is None else made.only(np.asarray(where, np.bool_))
+        steps = one_step(self._code, count, *numbers)
+        return steps if where is None else steps.only(np.asarray(where, np.bool_))
 
 
 def _as_pixel_transform(value: Any) -> Transform:
@@ -133,12 +133,12 @@ class _OfOthers:
     def _drawn(self, draws: Draws, height: int, width: int) -> list[Steps]:
         """The steps of each. Number 0 is for all; then come, in turn, those of each."""
 
-        def own(index: int) -> Draws:
+        def draws_of(index: int) -> Draws:
             return lambda number: draws(1 + index + number * len(self.transforms))
 
         return [
-            one.draw(own(index), height, width)
-            for index, one in enumerate(self.transforms)
+            transform.draw(draws_of(index), height, width)
+            for index, transform in enumerate(self.transforms)
         ]
 
 
@@ -158,7 +158,7 @@ class RandomApply(_OfOthers):
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         """As `Transform`."""
         chosen = draws(0) < self.p
-        return join([made.only(chosen) for made in self._drawn(draws, height, width)])
+        return join([steps.only(chosen) for steps in self._drawn(draws, height, width)])
 
 
 @settings
@@ -187,8 +187,8 @@ class RandomChoice(_OfOthers):
         chosen = np.searchsorted(shares[:-1] / shares[-1], draws(0), side="right")
         return join(
             [
-                made.only(chosen == index)
-                for index, made in enumerate(self._drawn(draws, height, width))
+                steps.only(chosen == index)
+                for index, steps in enumerate(self._drawn(draws, height, width))
             ]
         )
 
@@ -205,13 +205,13 @@ class RandomOrder(_OfOthers):
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         """As `Transform`."""
-        made = self._drawn(draws, height, width)
-        order = _order(draws(0), len(made))
+        steps = self._drawn(draws, height, width)
+        order = _order(draws(0), len(steps))
         return join(
             [
-                one.only(places == index)
+                item.only(places == index)
                 for places in order.T
-                for index, one in enumerate(made)
+                for index, item in enumerate(steps)
             ]
         )
 
@@ -227,14 +227,15 @@ def parts_of(transforms: Iterable[Any]) -> Iterator[Any]:
 
 def _order(drawn: F64, count: int) -> I64:
     """int64 (N, count): an order of 0..count-1 for each number, which all orders share equally."""
-    left = np.tile(np.arange(count), (len(drawn), 1))
-    rows, order = np.arange(len(drawn)), []
+    items = np.tile(np.arange(count), (len(drawn), 1))
+    rows = np.arange(len(drawn))
+    order = []
     for remaining in range(count, 0, -1):
         drawn = drawn * remaining
-        at = np.minimum(drawn.astype(np.int64), remaining - 1)
-        drawn = drawn - at
-        order.append(left[rows, at])
-        left = left[np.arange(remaining) != at[:, None]].reshape(
+        place = np.minimum(drawn.astype(np.int64), remaining - 1)
+        drawn = drawn - place
+        order.append(items[rows, place])
+        items = items[np.arange(remaining) != place[:, None]].reshape(
             len(rows), remaining - 1
         )
     return np.stack(order, axis=1)

@@ -37,7 +37,9 @@ _VALUE = either(
 
 
 # Draw numbers: how many rectangles; the color of one; those of each rectangle.
-_HOW_MANY, _COLOR, _EACH = 24, 25, 32
+_HOW_MANY = 24
+_COLOR = 25
+_EACH = 32
 
 
 _COUNT = fitting(
@@ -63,10 +65,8 @@ class ErasedRegions(NamedTuple):
 
     def in_levels(self, mean: Sequence[float], std: Sequence[float]) -> "ErasedRegions":
         """The same for a batch that is not normalised: levels of 0..255 for `mean` and `std` of pixels in 0..1."""
-        scale, shift = (
-            255 * np.asarray(std, np.float32),
-            255 * np.asarray(mean, np.float32),
-        )
+        scale = 255 * np.asarray(std, np.float32)
+        shift = 255 * np.asarray(mean, np.float32)
         return self._replace(value=self.value * scale + shift, noise=self.noise * scale)
 
 
@@ -109,9 +109,9 @@ class RandomErasing:
         )
 
         def rectangle(number: int) -> ErasedRegions:
-            left = erased & (number < counts)
+            needed = erased & (number < counts)
             return self._rectangle(
-                lambda k: draws(number * _EACH + k), left, counts, height, width
+                lambda k: draws(number * _EACH + k), needed, counts, height, width
             )
 
         return tuple(map(rectangle, range(high)))
@@ -121,8 +121,23 @@ class RandomErasing:
     ) -> ErasedRegions:
         """One of each image. open_: the images that still need one. counts: of all rectangles of an image."""
         # Number 1, 2: position, y and x; 3: the noise. 4 + 2a, 5 + 2a: area and ratio of attempt a. 25 to 30: a color.
+        box = self._boxes(draws, open_, counts, height, width)
+        fixed = 0 if isinstance(self.value, str) else self.value
+        value = np.full((len(open_), 3), fixed, np.float32)
+        if self.value == "color":
+            colors = range(_COLOR, _COLOR + 3)
+            value[:] = np.stack(
+                [_normal(draws(k), draws(k + 3)) for k in colors], axis=1
+            )
+        noise = np.full((len(open_), 3), float(self.value == "random"), np.float32)
+        return ErasedRegions(box, value, noise, (draws(3) * 2.0**53).astype(np.uint64))
+
+    def _boxes(
+        self, draws: Draws, open_: Bools, counts: F64, height: int, width: int
+    ) -> I32:
+        """int32 (N, 4), top, left, height and width of each; all 0 without one."""
         box = np.zeros((len(open_), 4), np.int32)
-        low, high = np.log(self.ratio)
+        ratio = np.log(self.ratio)
         for attempt in range(_ATTEMPTS):
             if not open_.any():
                 break
@@ -130,30 +145,18 @@ class RandomErasing:
                 self.scale[1] - self.scale[0]
             )
             area = height * width * share / counts
-            aspect = np.exp(low + draws(5 + 2 * attempt) * (high - low))
-            h, w = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
+            aspect = np.exp(ratio[0] + draws(5 + 2 * attempt) * (ratio[1] - ratio[0]))
+            h = np.rint(np.sqrt(area * aspect))
+            w = np.rint(np.sqrt(area / aspect))
             fits = open_ & (h < height) & (w < width)
-            top, left = (
-                np.floor(draws(1) * (height - h + 1)),
-                np.floor(draws(2) * (width - w + 1)),
-            )
+            top = np.floor(draws(1) * (height - h + 1))
+            left = np.floor(draws(2) * (width - w + 1))
             box[fits] = np.stack([top, left, h, w], axis=1)[fits]
             open_ &= ~fits
-        value = np.full(
-            (len(open_), 3),
-            0 if isinstance(self.value, str) else self.value,
-            np.float32,
-        )
-        if self.value == "color":
-            value[:] = np.stack(
-                [_normal(draws(_COLOR + k), draws(_COLOR + 3 + k)) for k in range(3)],
-                axis=1,
-            )
-        noise = np.full((len(open_), 3), float(self.value == "random"), np.float32)
-        return ErasedRegions(box, value, noise, (draws(3) * 2.0**53).astype(np.uint64))
+        return box
 
 
 def _normal(first: F64, second: F64) -> F64:
     """Normal random numbers, of two uniform ones each (Box and Muller)."""
-    found: F64 = np.sqrt(-2 * np.log1p(-first)) * np.cos(2 * np.pi * second)
-    return found
+    normal: F64 = np.sqrt(-2 * np.log1p(-first)) * np.cos(2 * np.pi * second)
+    return normal

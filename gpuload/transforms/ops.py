@@ -29,7 +29,9 @@ class Op(IntEnum):
     ) -> "Op":
         op = int.__new__(cls, code)
         op._value_ = code
-        op.compiled, op.any_channels, op.table = compiled, any_channels, table
+        op.compiled = compiled
+        op.any_channels = any_channels
+        op.table = table
         return op
 
     NOTHING = 0, "", False, 2

@@ -106,7 +106,8 @@ Matrix = tuple[
 def _rotation(degrees: F64, height: int, width: int) -> Matrix:
     """Counter-clockwise about the centre."""
     turn = np.radians(degrees)
-    cos, sin = np.cos(turn), np.sin(turn)
+    cos = np.cos(turn)
+    sin = np.sin(turn)
     return cos, -sin, 0, sin, cos, 0
 
 
@@ -173,8 +174,10 @@ def linspace(first: float, last: float, count: int) -> F64:
 
     It steps in float32 from both ends to the middle, each number rounded once (a fused multiply and add).
     """
-    low, high = np.float32(first), np.float32(last)
-    step, index = np.float64((high - low) / np.float32(count - 1)), np.arange(count)
+    low = np.float32(first)
+    high = np.float32(last)
+    step = np.float64((high - low) / np.float32(count - 1))
+    index = np.arange(count)
     exact: F64 = np.where(
         index < count // 2, low + step * index, high - step * (count - 1 - index)
     )
@@ -218,7 +221,7 @@ def _levels(name: str, table: F64 | None) -> F64:
 
 
 @lru_cache(maxsize=32)  # of each size of a set of buckets; at most 1.3 MB each
-def _all_steps(policy: "_Drawn", height: int, width: int) -> Steps:
+def _all_steps(policy: "_DrawnPolicy", height: int, width: int) -> Steps:
     """Each step that a policy may draw, by its change: (2 * magnitudes, changes). Rows 2m and 2m + 1 are magnitude m
     with either sign."""
     levels = {
@@ -241,7 +244,7 @@ def _all_steps(policy: "_Drawn", height: int, width: int) -> Steps:
     )
 
 
-class _Drawn:
+class _DrawnPolicy:
     """Base class of torchvision's policies, which draw a change, its magnitude and its sign."""
 
     defined_for: ClassVar[str] = "colours"
@@ -253,22 +256,26 @@ class _Drawn:
         raise NotImplementedError
 
     def _step(
-        self, size: tuple[int, int], change: F64 | I64, at: int | I64, negative: Bools
+        self,
+        size: tuple[int, int],
+        change: F64 | I64,
+        magnitude: int | I64,
+        negative: Bools,
     ) -> Steps:
-        """One step for each of N images. change: (N,), indices, or numbers in [0, 1) that choose one. at: indices of
-        magnitudes."""
+        """One step for each of N images. change: (N,), indices, or numbers in [0, 1) that choose one.
+        magnitude: indices of magnitudes."""
         steps = _all_steps(self, *size)
         index = (
             change
             if change.dtype == np.int64
             else (change * steps.ops.shape[1]).astype(np.int64)
         )
-        chosen = 2 * at + negative, index
+        chosen = 2 * magnitude + negative, index
         return Steps(steps.ops[chosen][:, None], steps.args[chosen][:, None])
 
 
 @settings
-class RandAugment(_Drawn):
+class RandAugment(_DrawnPolicy):
     """torchvision's RandAugment: `num_ops` of 14 changes, one after another, all of the same magnitude.
 
     num_ops: changes of an image, 1..64.
@@ -296,8 +303,8 @@ class RandAugment(_Drawn):
         numbers = range(0, 2 * self.num_ops, 2)
         return join(
             [
-                self._step(size, draws(one), self.magnitude, draws(one + 1) < 0.5)
-                for one in numbers
+                self._step(size, draws(number), self.magnitude, draws(number + 1) < 0.5)
+                for number in numbers
             ]
         )
 
@@ -306,7 +313,7 @@ class RandAugment(_Drawn):
 
 
 @settings
-class TrivialAugmentWide(_Drawn):
+class TrivialAugmentWide(_DrawnPolicy):
     """torchvision's TrivialAugmentWide: one of 14 changes, of any magnitude of a wide range.
 
     num_magnitude_bins: length of the table of magnitudes.
@@ -323,8 +330,8 @@ class TrivialAugmentWide(_Drawn):
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         # Number 0: the change; 1: its sign; 2: its magnitude.
-        at = (draws(2) * self.num_magnitude_bins).astype(np.int64)
-        return self._step((height, width), draws(0), at, draws(1) < 0.5)
+        magnitude = (draws(2) * self.num_magnitude_bins).astype(np.int64)
+        return self._step((height, width), draws(0), magnitude, draws(1) < 0.5)
 
     def _space(self, height: int, width: int) -> Space:
         bins = self.num_magnitude_bins
@@ -338,7 +345,7 @@ class TrivialAugmentWide(_Drawn):
 
 
 @settings
-class AutoAugment(_Drawn):
+class AutoAugment(_DrawnPolicy):
     """torchvision's AutoAugment: one of 25 pairs of changes, each change with a probability of its own.
 
     policy: "imagenet", "cifar10" or "svhn", the data set that the pairs were found for.
@@ -360,10 +367,10 @@ class AutoAugment(_Drawn):
         )
         return join(
             [
-                self._step((height, width), change, at, draws(3 + place) < 0.5).only(
-                    draws(1 + place) < p
-                )
-                for place, (change, p, at) in enumerate(pair)
+                self._step(
+                    (height, width), change, magnitude, draws(3 + place) < 0.5
+                ).only(draws(1 + place) < p)
+                for place, (change, p, magnitude) in enumerate(pair)
             ]
         )
 
@@ -372,7 +379,7 @@ class AutoAugment(_Drawn):
 
 
 @settings
-class AugMix(_Drawn):
+class AugMix(_DrawnPolicy):
     """torchvision's AugMix: chains of changes, each begun with the image itself, blended with it and each other.
 
     Boxes, masks and keypoints stay where they are in the image, as in torchvision.
@@ -400,8 +407,8 @@ class AugMix(_Drawn):
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         def change(draws: Draws) -> Steps:
             # Number 0: which; 1: its strength; 2: its sign.
-            at = (draws(1) * self.severity).astype(np.int64)
-            return self._step((height, width), draws(0), at, draws(2) < 0.5)
+            magnitude = (draws(1) * self.severity).astype(np.int64)
+            return self._step((height, width), draws(0), magnitude, draws(2) < 0.5)
 
         return draw_mixture(
             self.mixture_width, self.chain_depth, self.alpha, draws, change

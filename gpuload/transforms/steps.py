@@ -72,7 +72,8 @@ def maps_of(steps: Steps) -> F64:
     """float64 (N, K, 3, 3): the matrix of each step, from output to input, pixels from the centre; of those that move
     no pixels, that which moves none."""
     maps = np.tile(np.eye(3), (*steps.ops.shape, 1, 1))
-    warps, affines = is_warp(steps.ops), is_affine(steps.ops)
+    warps = is_warp(steps.ops)
+    affines = is_affine(steps.ops)
     maps[warps] = steps.args[warps, :MAP_ARGS].reshape(-1, 3, 3)
     maps[affines, :2] = steps.args[affines, :6].reshape(-1, 2, 3)
     return maps
@@ -98,15 +99,16 @@ def draw_steps(
         ]
     )
     warps = np.flatnonzero(is_warp(steps.ops).any(axis=0)).tolist()
-    for at in reversed(warps):
-        if at - 1 in warps:
-            steps = _merge_warps(steps, at)
+    for step in reversed(warps):
+        if step - 1 in warps:
+            steps = _merge_warps(steps, step)
     return steps
 
 
-def _merge_warps(steps: Steps, at: int) -> Steps:
+def _merge_warps(steps: Steps, step: int) -> Steps:
     """The same with step `at` merged into the one before, or as it is where they differ for any image."""
-    ops, args = steps.ops[:, at - 1 : at + 1], steps.args[:, at - 1 : at + 1]
+    ops = steps.ops[:, step - 1 : step + 1]
+    args = steps.args[:, step - 1 : step + 1]
     idle = ops == Op.NOTHING
     fills = args[:, :, MAP_ARGS:]
     alike = np.unique(ops[~idle])
@@ -130,7 +132,7 @@ def _merge_warps(steps: Steps, at: int) -> Steps:
     )
     left, right = (
         Steps(steps.ops[:, rows], steps.args[:, rows])
-        for rows in (slice(at - 1), slice(at + 1, None))
+        for rows in (slice(step - 1), slice(step + 1, None))
     )
     return join([left, both, right])
 
@@ -167,7 +169,31 @@ def draw_mixture(
     change: one step for each image, out of at most `EACH` random numbers.
     """
     longest = depth if depth > 0 else 3
-    places, numbers = width * longest, count(EACH * width * longest)
+    numbers = count(EACH * width * longest)
+    chains = _draw_chains(width, longest, draws, change)
+    if depth < 0:
+        lengths = [draws(next(numbers)) * longest for _ in chains]
+        chains = list(map(_shortened, chains, lengths))
+    shares = _dirichlet(2, alpha, draws, numbers)
+    others = _dirichlet(width, alpha, draws, numbers)
+    steps = [one_step(Op.KEEP, len(shares), shares[:, 0])]
+    for number, chain in enumerate(chains):
+        op = Op.MIX if number < width - 1 else Op.MIXED
+        steps += [chain, one_step(op, len(shares), shares[:, 1] * others[:, number])]
+    return join(steps)
+
+
+def _shortened(chain: Steps, lengths: F64) -> Steps:
+    """The first changes of a chain, at least one: as many as `lengths`, (N,), rounded up."""
+    has = lengths[:, None] >= np.arange(chain.ops.shape[1])
+    return Steps(chain.ops * has, chain.args)
+
+
+def _draw_chains(
+    width: int, longest: int, draws: Draws, change: Callable[[Draws], Steps]
+) -> list[Steps]:
+    """`width` chains of `longest` changes each."""
+    places = width * longest
     # All changes of all chains at once, as if they were of more images.
     changes = change(
         lambda number: np.concatenate(
@@ -177,32 +203,14 @@ def draw_mixture(
     each = list(
         map(Steps, np.split(changes.ops, places), np.split(changes.args, places))
     )
-    chains = [
-        join(each[begin : begin + longest]) for begin in range(0, places, longest)
-    ]
-    if depth < 0:
-        lengths = [draws(next(numbers)) * longest for _ in chains]
-        shorter = [length[:, None] >= np.arange(longest) for length in lengths]
-        chains = [
-            Steps(chain.ops * has, chain.args)
-            for chain, has in zip(chains, shorter, strict=True)
-        ]
-    own, others = (
-        _dirichlet(2, alpha, draws, numbers),
-        _dirichlet(width, alpha, draws, numbers),
-    )
-    steps = [one_step(Op.KEEP, len(own), own[:, 0])]
-    for number, chain in enumerate(chains):
-        op = Op.MIX if number < width - 1 else Op.MIXED
-        steps += [chain, one_step(op, len(own), own[:, 1] * others[:, number])]
-    return join(steps)
+    return [join(each[begin : begin + longest]) for begin in range(0, places, longest)]
 
 
 def is_mixed(ops: I8) -> Bools:
     """bool (N, K): steps of which an image gets a share at most."""
     begun, ended = ((ops == op).cumsum(axis=1) for op in (Op.KEEP, Op.MIXED))
-    found: Bools = begun > ended
-    return found
+    mixed: Bools = begun > ended
+    return mixed
 
 
 def _dirichlet(parts: int, alpha: float, draws: Draws, numbers: "count[int]") -> F64:
@@ -216,18 +224,22 @@ def _log_gamma(alpha: float, draws: Draws, numbers: "count[int]") -> F64:
     variables", ACM Transactions on Mathematical Software 26 (2000). It takes the same numbers however often a sample
     is drawn again."""
     # Gamma(alpha) is Gamma(alpha + 1) times u ** (1 / alpha), which serves every alpha.
-    found = log_of(draws(next(numbers))) / alpha
+    logarithm = log_of(draws(next(numbers))) / alpha
     center = alpha + 2 / 3
-    width, left = 1 / np.sqrt(9 * center), np.ones(len(found), np.bool_)
+    width = 1 / np.sqrt(9 * center)
+    waiting = np.ones(len(logarithm), np.bool_)
     for first in [next(numbers) for _ in range(3 * _ATTEMPTS)][::3]:
-        if not left.any():
+        if not waiting.any():
             break
-        normal, u = normal_of(draws(first), draws(first + 1)), draws(first + 2)
+        normal = normal_of(draws(first), draws(first + 1))
+        u = draws(first + 2)
         cube = np.maximum(1 + width * normal, 1e-9) ** 3
-        taken = left & (log_of(u) < normal**2 / 2 + center * (1 - cube + np.log(cube)))
-        found += np.where(taken, np.log(center * cube), 0)
-        left &= ~taken
-    return found
+        taken = waiting & (
+            log_of(u) < normal**2 / 2 + center * (1 - cube + np.log(cube))
+        )
+        logarithm += np.where(taken, np.log(center * cube), 0)
+        waiting &= ~taken
+    return logarithm
 
 
 def log_of(u: F64) -> F64:

@@ -113,13 +113,13 @@ _GROWING = ("Posterize", "Solarize", *FACTORS)
 
 def _weights(text: str, growing: bool) -> dict[str, float]:
     """Of changes by timm's names; 1 where the text has none. growing: those that can grow with the magnitude do."""
-    found = {}
-    for one in text.split(","):
-        name, *weight = one.split()
-        found[f"{name}Increasing" if growing and name in _GROWING else name] = (
+    weights = {}
+    for part in text.split(","):
+        name, *weight = part.split()
+        weights[f"{name}Increasing" if growing and name in _GROWING else name] = (
             float(weight[0]) if weight else 1.0
         )
-    return found
+    return weights
 
 
 _RAND = """AutoContrast, Equalize, Invert, Rotate, Posterize, Solarize, SolarizeAdd, Color, Contrast, Brightness,
@@ -140,7 +140,8 @@ def _with(posterize: str, pairs: Pairs) -> Pairs:
     """The same with another kind of posterizing."""
     return tuple(
         tuple(
-            (posterize if one[0] == "Posterize" else one[0], *one[1:]) for one in pair
+            (posterize if change[0] == "Posterize" else change[0], *change[1:])
+            for change in pair
         )
         for pair in pairs
     )
@@ -172,15 +173,16 @@ def _read(config: str) -> tuple[str, Mapping[str, float], Mapping[str, float]]:
     """What a text says: "rand", "augmix", or a policy of pairs; options; and the weight of each change that is drawn.
     Raises ValueError or TypeError where timm has no such policy or option."""
     kind, *sections = config.split("-")
-    options, chosen = dict(OPTIONS.get(kind, {})), ""
+    options = dict(OPTIONS.get(kind, {}))
+    chosen = ""
     for section in sections:
         if kind == "rand" and section.startswith("t"):
             chosen = section[1:]
             continue
-        found = re.fullmatch(r"([a-z]+)(\d+(?:\.\d+)?)", section)
-        if found is None or found[1] not in options:
+        match = re.fullmatch(r"([a-z]+)(\d+(?:\.\d+)?)", section)
+        if match is None or match[1] not in options:
             raise ValueError(config)
-        options[found[1]] = float(found[2]) if "." in found[2] else int(found[2])
+        options[match[1]] = float(match[2]) if "." in match[2] else int(match[2])
     if not options or chosen not in ("", *_CHOSEN):
         raise ValueError(config)
     if kind == "rand" and options["mstd"] > 100:
@@ -245,8 +247,8 @@ class TimmAutoAugment:
             return draw_mixture(
                 *shape,
                 draws,
-                lambda own: change(
-                    own, _drawn(weights, [own(0)])[0], 1.0, options["m"]
+                lambda own_draws: change(
+                    own_draws, _drawn(weights, [own_draws(0)])[0], 1.0, options["m"]
                 ),
             )
         if kind == "rand":
@@ -258,10 +260,15 @@ class TimmAutoAugment:
         else:
             chosen = drawn_pair(_POLICIES[kind], _NAMES, draws(0))
 
-        def own(place: int) -> Draws:
+        def draws_of(place: int) -> Draws:
             return lambda number: draws(EACH * place + number)
 
-        return join([change(own(place), *one) for place, one in enumerate(chosen)])
+        return join(
+            [
+                change(draws_of(place), *arguments)
+                for place, arguments in enumerate(chosen)
+            ]
+        )
 
     def _changes(
         self,
@@ -302,12 +309,15 @@ def _drawn(weights: Mapping[str, float], numbers: Sequence[F64]) -> list[I64]:
     """Which changes, as indices in `_NAMES`, int64 (N,) for each of the numbers (N,). Where their weights differ, none
     comes twice."""
     codes = np.array([_NAMES.index(name) for name in weights])
-    left = np.tile(np.array(list(weights.values()), np.float64), (len(numbers[0]), 1))
-    repeats, found = len(set(weights.values())) == 1, []
+    remaining = np.tile(
+        np.array(list(weights.values()), np.float64), (len(numbers[0]), 1)
+    )
+    repeats = len(set(weights.values())) == 1
+    indices = []
     for drawn in numbers:
-        ends = left.cumsum(axis=1)
+        ends = remaining.cumsum(axis=1)
         place = (ends <= drawn[:, None] * ends[:, -1:]).sum(axis=1)
-        found.append(codes[place])
+        indices.append(codes[place])
         if not repeats:
-            left[np.arange(len(place)), place] = 0
-    return found
+            remaining[np.arange(len(place)), place] = 0
+    return indices

@@ -82,11 +82,11 @@ def affine_of(steps: Steps, height: int, width: int) -> F64 | None:
     if not geometric.any():
         return None
     maps = np.where(geometric[:, :, None, None], maps_of(steps), np.eye(3))
-    whole = np.tile(np.eye(3), (len(maps), 1, 1))
+    product = np.tile(np.eye(3), (len(maps), 1, 1))
     for step in np.flatnonzero(geometric.any(axis=0)):
-        whole = np.linalg.inv(maps[:, step]) @ whole
+        product = np.linalg.inv(maps[:, step]) @ product
     to_centre = np.array([[1, 0, -width / 2], [0, 1, -height / 2], [0, 0, 1]])
-    moved: F64 = np.linalg.inv(to_centre) @ whole @ to_centre
+    moved: F64 = np.linalg.inv(to_centre) @ product @ to_centre
     return moved if maps[:, :, 2, :2].any() else moved[:, :2] / moved[:, 2:, 2:]
 
 
@@ -202,11 +202,9 @@ class RandomAffine(_Warp):
         """As `Transform`."""
         # Numbers 0: angle; 1, 2: translation in x and y; 3: scale; 4, 5: shear along x and y.
         angle = _between(draws(0), self.degrees)
-        shift, shear, scale = (
-            np.zeros((2, len(angle))),
-            np.zeros((2, len(angle))),
-            np.ones(len(angle)),
-        )
+        shift = np.zeros((2, len(angle)))
+        shear = np.zeros((2, len(angle)))
+        scale = np.ones(len(angle))
         for axis, (share, side) in enumerate(
             zip(self.translate or (), (width, height), strict=False)
         ):
@@ -254,10 +252,8 @@ class RandomPerspective(_Warp):
             if convex.all():
                 break
             again = self._corners(draws, attempt, height, width)
-            corners, convex = (
-                np.where(convex[:, None, None], corners, again),
-                convex | _is_convex(again),
-            )
+            corners = np.where(convex[:, None, None], corners, again)
+            convex = convex | _is_convex(again)
         moves = chosen & convex
         back = np.tile(np.eye(3), (len(chosen), 1, 1))
         if moves.any():
@@ -267,10 +263,8 @@ class RandomPerspective(_Warp):
             )
             back[moves] = _projections(corners[moves], square)
         # Corners are counted from the upper left one; a step's map is from centre to centre.
-        to_corner, to_centre = (
-            _shift(width / 2, height / 2),
-            _shift(-width / 2, -height / 2),
-        )
+        to_corner = _shift(width / 2, height / 2)
+        to_centre = _shift(-width / 2, -height / 2)
         return _warp(to_centre @ back @ to_corner, self.interpolation, self.fill).only(
             moves
         )
@@ -288,8 +282,8 @@ class RandomPerspective(_Warp):
 
 
 def _between(drawn: F64, limits: Any) -> F64:
-    found: F64 = limits[0] + drawn * (limits[1] - limits[0])
-    return found
+    value: F64 = limits[0] + drawn * (limits[1] - limits[0])
+    return value
 
 
 def _shift(x: float, y: float) -> F64:
@@ -302,7 +296,8 @@ def _about(
     """The maps (N, 3, 3) about this point in place of the centre."""
     if center is None:
         return back
-    x, y = center[0] - width / 2, center[1] - height / 2
+    x = center[0] - width / 2
+    y = center[1] - height / 2
     moved: F64 = _shift(x, y) @ back @ _shift(-x, -y)
     return moved
 
@@ -313,14 +308,17 @@ def _back(angle: F64, shift: F64, scale: F64, shear: F64) -> F64:
 
     angle, scale: (N,), degrees clockwise and a factor. shift, shear: (2, N), pixels and degrees along x and y.
     """
-    turn, (along_x, along_y) = np.radians(angle), np.radians(shear)
+    turn = np.radians(angle)
+    along_x, along_y = np.radians(shear)
     forth = np.zeros((len(angle), 3, 3))
     forth[:, 0, 0] = np.cos(turn - along_y) / np.cos(along_y)
     forth[:, 0, 1] = -forth[:, 0, 0] * np.tan(along_x) - np.sin(turn)
     forth[:, 1, 0] = np.sin(turn - along_y) / np.cos(along_y)
     forth[:, 1, 1] = -forth[:, 1, 0] * np.tan(along_x) + np.cos(turn)
     forth[:, :2, :2] *= scale[:, None, None]
-    forth[:, 0, 2], forth[:, 1, 2], forth[:, 2, 2] = shift[0], shift[1], 1
+    forth[:, 0, 2] = shift[0]
+    forth[:, 1, 2] = shift[1]
+    forth[:, 2, 2] = 1
     return np.asarray(np.linalg.inv(forth), np.float64)
 
 
@@ -336,21 +334,15 @@ def _projections(points: F64, targets: F64) -> F64:
     """float64 (N, 3, 3): the projections that map four corners of a convex shape (N, 4, 2) to four targets (4, 2)."""
     # Measured from the middle of the shape, since what is 1 in the equations is 0 on the horizon.
     middle = points.mean(axis=1)
-    equations, (x, y) = (
-        np.zeros((len(points), 8, 8)),
-        np.moveaxis(points - middle[:, None], 2, 0),
-    )
+    equations = np.zeros((len(points), 8, 8))
+    x, y = np.moveaxis(points - middle[:, None], 2, 0)
     for axis in range(2):
         rows = slice(4 * axis, 4 * axis + 4)
-        (
-            equations[:, rows, 3 * axis],
-            equations[:, rows, 3 * axis + 1],
-            equations[:, rows, 3 * axis + 2],
-        ) = x, y, 1
-        equations[:, rows, 6], equations[:, rows, 7] = (
-            -x * targets[:, axis],
-            -y * targets[:, axis],
-        )
+        equations[:, rows, 3 * axis] = x
+        equations[:, rows, 3 * axis + 1] = y
+        equations[:, rows, 3 * axis + 2] = 1
+        equations[:, rows, 6] = -x * targets[:, axis]
+        equations[:, rows, 7] = -y * targets[:, axis]
     solved = np.linalg.solve(
         equations, np.broadcast_to(targets.T.reshape(8, 1), (len(points), 8, 1))
     )

@@ -48,7 +48,7 @@ def level() -> int:
 
 @pytest.mark.skipif(sys.platform != "linux" or os.uname().machine != "x86_64", reason="the levels are x86-64's")
 @pytest.mark.parametrize("target", TARGETS[:3], ids=lambda target: target.cpu)
-def test_each_library_gives_the_same_results(target: sources.Target, expected: dict[str, str]) -> None:
+def test_each_library_gives_the_same_results(target: sources.BuildTarget, expected: dict[str, str]) -> None:
     if target.level > level():
         pytest.skip(f"this processor has the level {level()}")
     done = run("from kernels.fingerprint import fingerprint; print(fingerprint())", GPULOAD_KERNELS=target.cpu)
@@ -164,7 +164,9 @@ def test_the_codes_of_operations_are_the_same() -> None:
     text = (SOURCES / "operations.h").read_text()
     [names] = re.findall(r"enum Op \{([^}]*)\}", text)
     assert [name.strip() for name in names.split(",") if name.strip()] == [*(op.name for op in Op), "OPS"]
-    assert max(ctypes.sizeof(one) for one in (structs.Resize, structs.CropOrPad)) <= 256  # MOST_ARGUMENT_BYTES
+    assert (
+        max(ctypes.sizeof(one) for one in (structs.ResizeArguments, structs.CropArguments)) <= 256
+    )  # MOST_ARGUMENT_BYTES
     assert f"STEP_NUMBERS = {ARGS}," in text and f"MATRIX_NUMBERS = {MAP_ARGS}," in text
 
 

@@ -12,7 +12,7 @@ from gpuload.decode.native.transforms import transform
 from gpuload.decode.native.values import Target, as_levels, output_of
 from gpuload.decode.postprocess import Postprocess, has_own
 from gpuload.fields.rows import take
-from gpuload.kernels.structs import CropOrPad, Resize, address
+from gpuload.kernels.structs import CropArguments, ResizeArguments, address
 from gpuload.types import F64, I64, Array, Bools
 
 # Images are decoded at 1/2, 1/4 or 1/8 of their size as long as the crop keeps this many pixels per output pixel along
@@ -44,7 +44,9 @@ def resample(
         np.ascontiguousarray(array) for array in (pictures, windows, regions, flips)
     ]
     addresses = [array.ctypes.data for array in arrays]
-    arguments = Resize(*addresses, cubic, _bands_address(target), output_of(target))
+    arguments = ResizeArguments(
+        *addresses, cubic, _bands_address(target), output_of(target)
+    )
     return Step(
         "resize_rgb" if target.bands is None else "resize_bands",
         arguments,
@@ -78,7 +80,9 @@ def crop_or_pad(
         for array in (pictures, windows, flips, sizes, fills)
     ]
     addresses = [array.ctypes.data for array in arrays]
-    arguments = CropOrPad(*addresses, mode, _bands_address(target), output_of(target))
+    arguments = CropArguments(
+        *addresses, mode, _bands_address(target), output_of(target)
+    )
     return Step(
         "crop_or_pad_rgb" if target.bands is None else "crop_or_pad_bands",
         arguments,

@@ -11,8 +11,7 @@ from typing import Any
 from gpuload.kernels.images import EncodedImages
 from gpuload.kernels.jpeg import Scratch
 from gpuload.kernels.loading import address_of, kernel
-from gpuload.kernels.structs import Blocks, ImageThread, address
-from gpuload.kernels.structs import Step as StepStruct
+from gpuload.kernels.structs import Blocks, ImageThread, KernelCall, address
 from gpuload.types import I64, Array
 
 _FAILED = -2
@@ -87,8 +86,8 @@ class SharedBlocks:
         steps: Sequence[Step],
         leaves_all: bool,
     ) -> None:
-        pairs = [StepStruct(step.function_address, step.address) for step in steps]
-        array = (StepStruct * len(steps))(*pairs)
+        pairs = [KernelCall(step.function_address, step.address) for step in steps]
+        array = (KernelCall * len(steps))(*pairs)
         images = None if decode is None else decode.address
         shape = (len(pictures), rows_at_once, pictures.ctypes.data)
         self._struct = Blocks(

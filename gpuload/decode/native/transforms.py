@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from gpuload.decode.native.steps import Step
 from gpuload.decode.native.values import Target, output_of
-from gpuload.kernels.structs import CropOrPad, Resize, Transform
+from gpuload.kernels.structs import CropArguments, ResizeArguments, TransformArguments
 from gpuload.transforms.steps import Steps
 from gpuload.types import F32, U8
 
@@ -22,7 +22,7 @@ def transform(steps: Steps, target: Target, levels: Step) -> Step:
         levels: what makes the images before the steps, as uint8 (N, C, height, width); it writes where the kernel says.
     """
     made_by = levels.arguments
-    assert isinstance(made_by, Resize | CropOrPad)
+    assert isinstance(made_by, ResizeArguments | CropArguments)
     ops = np.ascontiguousarray(steps.ops)
     numbers = np.ascontiguousarray(steps.args)
     arguments = _arguments(ops, numbers, target)
@@ -54,8 +54,10 @@ def run(
     Step("transform_images", arguments, target, ops, numbers, images)(0, len(images))
 
 
-def _arguments(ops: npt.NDArray[np.int8], numbers: F32, target: Target) -> Transform:
-    return Transform(
+def _arguments(
+    ops: npt.NDArray[np.int8], numbers: F32, target: Target
+) -> TransformArguments:
+    return TransformArguments(
         channels=target.out.shape[1],
         ops=ops.ctypes.data,
         numbers=numbers.ctypes.data,

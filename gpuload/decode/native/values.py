@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gpuload.kernels.structs import Bands, Output
+from gpuload.kernels.structs import Bands, OutputMemory
 from gpuload.types import F32
 
 
@@ -30,13 +30,13 @@ def as_levels(out: npt.NDArray[Any], bands: Bands | None = None) -> Target:
     )
 
 
-def output_of(target: Target) -> Output:
+def output_of(target: Target) -> OutputMemory:
     """A target for kernels."""
     out = target.out
     _, _, height, width = out.shape
     is_planar = out.strides[3] == out.itemsize
     is_float = out.itemsize == 4
-    return Output(
+    return OutputMemory(
         out.ctypes.data,
         height,
         width,

@@ -9,13 +9,13 @@
 typedef struct {
     int64_t (*run)(const void *arguments, int64_t begin, int64_t end);
     const void *arguments;
-} Step;
+} KernelCall;
 
 typedef struct {
     int64_t rows, rows_at_once;
     const Picture *pictures;
     const ImageBatch *images;  // what completes pictures; NULL: nothing is decoded here
-    const Step *steps;       // what is made of pictures then
+    const KernelCall *steps;       // what is made of pictures then
     int64_t steps_number;
     int64_t leaves_all;      // each block is left to Python after decoding
 } Blocks;

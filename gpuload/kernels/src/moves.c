@@ -211,7 +211,7 @@ static void store_weighted(const uint64_t *framed, const WeightedRow *places, co
         memcpy(sums + x, &sum, sizeof sum);
     }
     if (planes->channels == 3) {
-        Output output = {.values = planes->result, .height = planes->height, .width = width, .planar = 1};
+        OutputMemory output = {.values = planes->result, .height = planes->height, .width = width, .planar = 1};
         store_rgb_row(sums, false, &output, 0, row);
         return;
     }

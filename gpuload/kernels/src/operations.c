@@ -68,7 +68,7 @@ static const uint8_t *apply_steps(Image image, int64_t steps, uint8_t *spare) {
 }
 
 // Writes the levels of an image, (channels, height, width), as its values in the batch.
-static void store_image(const uint8_t *image, int64_t channels, int64_t row, const Output *output) {
+static void store_image(const uint8_t *image, int64_t channels, int64_t row, const OutputMemory *output) {
     int64_t pixels = output->height * output->width;
     int64_t first = row * channels * pixels;
     int64_t step = output->planar ? 1 : channels;
@@ -89,8 +89,8 @@ static void store_image(const uint8_t *image, int64_t channels, int64_t row, con
     }
 }
 
-int64_t transform_images(const Transform *transform, int64_t begin, int64_t end) {
-    const Output *output = &transform->output;
+int64_t transform_images(const TransformArguments *transform, int64_t begin, int64_t end) {
+    const OutputMemory *output = &transform->output;
     int64_t image_bytes = transform->channels * output->height * output->width;
     // Small images are made several at a time, since what makes them begins each call with memory for its weights.
     int64_t at_once = max_of(LEVELS_AT_ONCE / image_bytes, 1);
@@ -102,7 +102,7 @@ int64_t transform_images(const Transform *transform, int64_t begin, int64_t end)
     int64_t result = memory.has_failed ? OUT_OF_MEMORY : DONE;
     // Several threads are here at the same time, each with levels of its own.
     _Alignas(8) uint8_t arguments[MOST_ARGUMENT_BYTES];
-    Output *levels_output = (Output *)(void *)(arguments + transform->output_offset);
+    OutputMemory *levels_output = (OutputMemory *)(void *)(arguments + transform->output_offset);
     if (transform->make_levels != NULL)
         memcpy(arguments, transform->arguments, (size_t)transform->arguments_bytes);
     int64_t made = begin;  // the images before it are in `levels`

@@ -57,14 +57,14 @@ typedef struct {
     int64_t (*make_levels)(const void *arguments, int64_t begin, int64_t end);  // NULL: the levels are there
     const void *arguments;    // of `make_levels`, of which each thread has a copy
     int64_t arguments_bytes;  // at most MOST_ARGUMENT_BYTES
-    int64_t output_offset;    // where in the arguments their Output is, which is set before each call
+    int64_t output_offset;    // where in the arguments their memory is, which is set before each call
     const Picture *pictures;  // of `make_levels`; nothing is done for one that is not decoded
     const uint8_t *levels;    // (N, channels, height, width), without `make_levels`
     int64_t channels;
     const int8_t *ops;        // (N, steps)
     const float *numbers;     // (N, steps, STEP_NUMBERS)
     int64_t steps;
-    Output output;
-} Transform;
+    OutputMemory output;
+} TransformArguments;
 
-EXPORT int64_t transform_images(const Transform *transform, int64_t begin, int64_t end);
+EXPORT int64_t transform_images(const TransformArguments *transform, int64_t begin, int64_t end);

@@ -53,6 +53,6 @@ typedef struct {
     int64_t floats;       // float32, else uint8: the levels themselves
     const float *mean;    // of each channel
     const float *factor;
-} Output;
+} OutputMemory;
 
-static inline int64_t value_bytes(const Output *output) { return output->floats ? 4 : 1; }
+static inline int64_t value_bytes(const OutputMemory *output) { return output->floats ? 4 : 1; }

@@ -12,8 +12,8 @@ typedef struct {
     const Flips *flips;
     int64_t cubic;          // bicubic, else bilinear
     const Bands *bands;     // NULL: RGB
-    Output output;
-} Resize;
+    OutputMemory output;
+} ResizeArguments;
 
 // A window of each image, as large as the output, with padding outside of the image.
 typedef struct {
@@ -24,10 +24,10 @@ typedef struct {
     const void *fill;         // outside: of RGB three uint8, else a double
     int64_t padding_mode;     // index in gpuload.augment.crops.PADDING_MODES
     const Bands *bands;       // NULL: RGB
-    Output output;
-} CropOrPad;
+    OutputMemory output;
+} CropArguments;
 
-EXPORT int64_t resize_rgb(const Resize *resize, int64_t begin, int64_t end);
-EXPORT int64_t resize_bands(const Resize *resize, int64_t begin, int64_t end);
-EXPORT int64_t crop_or_pad_rgb(const CropOrPad *crop, int64_t begin, int64_t end);
-EXPORT int64_t crop_or_pad_bands(const CropOrPad *crop, int64_t begin, int64_t end);
+EXPORT int64_t resize_rgb(const ResizeArguments *resize, int64_t begin, int64_t end);
+EXPORT int64_t resize_bands(const ResizeArguments *resize, int64_t begin, int64_t end);
+EXPORT int64_t crop_or_pad_rgb(const CropArguments *crop, int64_t begin, int64_t end);
+EXPORT int64_t crop_or_pad_bands(const CropArguments *crop, int64_t begin, int64_t end);

@@ -67,7 +67,7 @@ static void round_line(float *values, int64_t number, float peak) {
 
 // Writes one channel of a row of an image.
 static void store_line(
-    const float *restrict line, const Bands *bands, const Output *output, int64_t image, int64_t row, int64_t channel
+    const float *restrict line, const Bands *bands, const OutputMemory *output, int64_t image, int64_t row, int64_t channel
 ) {
     int64_t first;  // the place of the row's first value
     int64_t step;
@@ -113,9 +113,9 @@ static void sum_along_row(const Resizer *resizer, int64_t taps, int64_t low, flo
             sums[x] += weights[tap * filter->outputs + x] * line[first[x] - low + tap];
 }
 
-static void resize_image(const Resize *resize, int64_t image, Resizer *resizer) {
+static void resize_image(const ResizeArguments *resize, int64_t image, Resizer *resizer) {
     const Picture *picture = &resize->pictures[image];
-    const Output *output = &resize->output;
+    const OutputMemory *output = &resize->output;
     const Bands *bands = resize->bands;
     const Flips *flips = &resize->flips[image];
     Filter *down = &resizer->rows;
@@ -167,8 +167,8 @@ static Filter take_filter(Memory *memory, int64_t outputs, int64_t most_taps, do
     return filter;
 }
 
-int64_t resize_bands(const Resize *resize, int64_t begin, int64_t end) {
-    const Output *output = &resize->output;
+int64_t resize_bands(const ResizeArguments *resize, int64_t begin, int64_t end) {
+    const OutputMemory *output = &resize->output;
     Size size = {output->height, output->width};
     ResizeRoom room = room_for_resize(resize->pictures, resize->regions, begin, end, size, resize->cubic != 0);
     Memory memory = {0};
@@ -197,12 +197,12 @@ typedef struct {
     int64_t low, high;
 } Places;
 
-static void crop_image(const CropOrPad *crop, int64_t image, Places *places, float *line, float *values) {
+static void crop_image(const CropArguments *crop, int64_t image, Places *places, float *line, float *values) {
     const Picture *picture = &crop->pictures[image];
     const Window *window = &crop->windows[image];
     const Size *size = &crop->sizes[image];
     const Flips *flips = &crop->flips[image];
-    const Output *output = &crop->output;
+    const OutputMemory *output = &crop->output;
     const Bands *bands = crop->bands;
     float fill = (float)*(const double *)crop->fill;
     places->low = picture->width;
@@ -234,7 +234,7 @@ static void crop_image(const CropOrPad *crop, int64_t image, Places *places, flo
     }
 }
 
-int64_t crop_or_pad_bands(const CropOrPad *crop, int64_t begin, int64_t end) {
+int64_t crop_or_pad_bands(const CropArguments *crop, int64_t begin, int64_t end) {
     int64_t most_columns = 1;
     for (int64_t image = begin; image < end; image++)
         most_columns = max_of(most_columns, crop->pictures[image].width);

@@ -232,9 +232,9 @@ typedef struct {
     uint64_t *row_sums;  // a line of the image, if the pass along the columns goes first
 } Resizer;
 
-INLINED void resize_image(const Resize *resize, int64_t image, bool cubic, Resizer *resizer) {
+INLINED void resize_image(const ResizeArguments *resize, int64_t image, bool cubic, Resizer *resizer) {
     const Picture *picture = &resize->pictures[image];
-    const Output *output = &resize->output;
+    const OutputMemory *output = &resize->output;
     const Flips *flips = &resize->flips[image];
     Filter *down = &resizer->rows;
     Filter *across = &resizer->columns;
@@ -275,8 +275,8 @@ INLINED void resize_image(const Resize *resize, int64_t image, bool cubic, Resiz
     }
 }
 
-int64_t resize_rgb(const Resize *resize, int64_t begin, int64_t end) {
-    const Output *output = &resize->output;
+int64_t resize_rgb(const ResizeArguments *resize, int64_t begin, int64_t end) {
+    const OutputMemory *output = &resize->output;
     Size size = {output->height, output->width};
     ResizeRoom room = room_for_resize(resize->pictures, resize->regions, begin, end, size, resize->cubic != 0);
     int64_t output_words = in_whole(output->width, WORDS_AT_ONCE);
@@ -309,8 +309,8 @@ int64_t resize_rgb(const Resize *resize, int64_t begin, int64_t end) {
     return memory.has_failed ? OUT_OF_MEMORY : DONE;
 }
 
-int64_t crop_or_pad_rgb(const CropOrPad *crop, int64_t begin, int64_t end) {
-    const Output *output = &crop->output;
+int64_t crop_or_pad_rgb(const CropArguments *crop, int64_t begin, int64_t end) {
+    const OutputMemory *output = &crop->output;
     int64_t width = output->width;
     Memory memory = {0};
     uint64_t *words = take(&memory, max_of(width, WORDS_AT_ONCE), sizeof *words);

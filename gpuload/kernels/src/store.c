@@ -18,7 +18,7 @@ typedef uint8_t U8x32 __attribute__((vector_size(32)));
 #define LAST_PIXELS 42, PIXEL(11), PIXEL(12), PIXEL(13), PIXEL(14), PIXEL(15)
 
 // channel_bytes, pixel_bytes: from one channel, and from one pixel, of the output to the next.
-static inline void store_floats(const U32x16 levels[3], const Output *output, uint8_t *values, int64_t channel_bytes) {
+static inline void store_floats(const U32x16 levels[3], const OutputMemory *output, uint8_t *values, int64_t channel_bytes) {
     F32x16 channels[3];
     for (int channel = 0; channel < 3; channel++) {
         F32x16 centered = __builtin_convertvector((I32x16)levels[channel], F32x16) - output->mean[channel];
@@ -39,7 +39,7 @@ static inline void store_floats(const U32x16 levels[3], const Output *output, ui
     memcpy(values + 128, &last, 64);
 }
 
-static inline void store_levels(const U32x16 levels[3], const Output *output, uint8_t *values, int64_t channel_bytes) {
+static inline void store_levels(const U32x16 levels[3], const OutputMemory *output, uint8_t *values, int64_t channel_bytes) {
     U8x16 channels[3];
     for (int channel = 0; channel < 3; channel++)
         channels[channel] = __builtin_convertvector(levels[channel], U8x16);
@@ -59,7 +59,7 @@ static inline void store_levels(const U32x16 levels[3], const Output *output, ui
 }
 
 static inline void store_pixels(
-    const uint64_t *sums, bool cubic, const Output *output, uint8_t *values, int64_t channel_bytes
+    const uint64_t *sums, bool cubic, const OutputMemory *output, uint8_t *values, int64_t channel_bytes
 ) {
     U64x16 words;
     memcpy(&words, sums, sizeof words);
@@ -71,7 +71,7 @@ static inline void store_pixels(
         store_levels(levels, output, values, channel_bytes);
 }
 
-void store_rgb_row(const uint64_t *sums, bool cubic, const Output *output, int64_t image, int64_t row) {
+void store_rgb_row(const uint64_t *sums, bool cubic, const OutputMemory *output, int64_t image, int64_t row) {
     int64_t size = value_bytes(output);
     int64_t pixels = output->height * output->width;
     int64_t pixel_bytes = size * (output->planar ? 1 : 3);

@@ -67,4 +67,4 @@ INLINED void split_sums(U64x16 sums, bool cubic, U32x16 *red, U32x16 *green, U32
 }
 
 // Writes a row of sums as the values of a row of an image of the output.
-void store_rgb_row(const uint64_t *sums, bool cubic, const Output *output, int64_t image, int64_t row);
+void store_rgb_row(const uint64_t *sums, bool cubic, const OutputMemory *output, int64_t image, int64_t row);
