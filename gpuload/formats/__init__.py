@@ -5,7 +5,12 @@ Every door of the packer and both decoders come through here, so an image has on
 
 from gpuload.formats.conversion import Conversion, Raster, as_levels, converted
 from gpuload.formats.files import open_file
-from gpuload.formats.opened import OpenedFile, raster_of_image
+from gpuload.formats.opened import (
+    OpenedFile,
+    raster_of_image,
+    refuse_lost_meaning,
+    refuse_lost_numbers,
+)
 from gpuload.formats.profiles import in_color_space, is_srgb
 
 __all__ = [
@@ -18,4 +23,6 @@ __all__ = [
     "is_srgb",
     "open_file",
     "raster_of_image",
+    "refuse_lost_meaning",
+    "refuse_lost_numbers",
 ]

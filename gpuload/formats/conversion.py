@@ -56,6 +56,11 @@ class Conversion:
         return self.dtype == "uint8" and self.channels in (1, 3)
 
     @property
+    def is_levels(self) -> bool:
+        """Whether values are levels of 8 bits, to which those of fewer bits are stretched."""
+        return self.dtype == "uint8"
+
+    @property
     def needs_every_bit(self) -> bool:
         """Whether 8 bits of a value are not enough."""
         return self.dtype != "uint8" or self.depth is not None

@@ -8,16 +8,18 @@ import numpy as np
 from PIL import Image
 
 from gpuload.errors import DecodeError
-from gpuload.formats.conversion import Raster
-from gpuload.formats.opened import SIXTEEN_BITS
+from gpuload.formats.conversion import Conversion, Raster
+from gpuload.formats.opened import SIXTEEN_BITS, as_numbers
 from gpuload.headers import png
 from gpuload.types import Array
 
 _FEW_BITS = (2, 4)
-_PGM = re.compile(
-    rb"P5(?:\s|#[^\n]*\n)+\d+(?:\s|#[^\n]*\n)+\d+(?:\s|#[^\n]*\n)+(\d+)\s"
+_PNM = re.compile(
+    rb"(P[56])(?:\s|#[^\n]*\n)+\d+(?:\s|#[^\n]*\n)+\d+(?:\s|#[^\n]*\n)+(\d+)\s"
 )
-_HEADER_BYTES = 4_096  # in which a PGM's header lies, comments included
+_GRAY_PNM = b"P5"
+_HEADER_BYTES = 4_096  # in which a PNM's header lies, comments included
+_EIGHT_BITS = 255
 
 _BMP_HEADER = 54
 _UNCOMPRESSED = 0
@@ -36,30 +38,44 @@ _TURNS = {
 
 def are_needed(data: bytes, image: Image.Image) -> bool:
     """Whether Pillow's pixels of this file, of which the header was read, are not what the file says."""
-    return (
-        _few_bits(data) > 0
-        or is_gray_bmp(data, image)
-        or _pgm_peak(data) not in (0, SIXTEEN_BITS)
-    )
+    kind, peak = _pnm(data)
+    is_scaled = kind == _GRAY_PNM and peak > _EIGHT_BITS and peak != SIXTEEN_BITS
+    return _few_bits(data) > 0 or is_gray_bmp(data, image) or is_scaled
 
 
-def correct(data: bytes, image: Image.Image, raster: Raster) -> Raster:
-    """What the file says. image: of Pillow, loaded. raster: what that holds."""
-    if bits := _few_bits(data):
-        raster = _with_scaled_level(raster, bits)
-    elif peak := _pgm_peak(data):
-        raster = _unscaled(raster, peak)
-    elif (
-        image.format == "BMP"
-        and raster.image is not None
-        and raster.image.mode == "RGBA"
-    ):
-        raster = _without_empty_alpha(raster)
-    elif data.startswith(png.START):
-        raster = replace(
-            raster, deep=raster.image is not None and png.read_header(data).depth == 16
+def correct(
+    data: bytes, image: Image.Image, raster: Raster, conversion: Conversion
+) -> Raster:
+    """What the file says.
+
+    Args:
+        image: of Pillow, loaded.
+        raster: what that holds.
+
+    Raises:
+        DecodeError: it cannot be had from what Pillow gives.
+    """
+    if data.startswith(png.START):
+        return _correct_png(data, raster, conversion)
+    kind, peak = _pnm(data)
+    if not peak or peak == _EIGHT_BITS:
+        return raster
+    if kind == _GRAY_PNM and (peak > _EIGHT_BITS or not conversion.is_levels):
+        return _unscaled(raster, peak)
+    if peak < _EIGHT_BITS and not conversion.is_levels:
+        raise DecodeError(
+            f"is a PPM whose largest value is {peak}, which Pillow scales to 255; give an array of its values"
         )
-    return raster
+    return replace(raster, deep=peak > _EIGHT_BITS)
+
+
+def _correct_png(data: bytes, raster: Raster, conversion: Conversion) -> Raster:
+    if bits := _few_bits(data):
+        return _with_scaled_level(raster, bits)
+    header = png.read_header(data)
+    if header.color == 0 and header.depth in _FEW_BITS and not conversion.is_levels:
+        return as_numbers(raster, header.depth)
+    return replace(raster, deep=raster.image is not None and header.depth == 16)
 
 
 def turned(values: Array, orientation: int) -> Array:
@@ -90,21 +106,23 @@ def _with_scaled_level(raster: Raster, bits: int) -> Raster:
     return replace(raster, image=scaled)
 
 
-def _pgm_peak(data: bytes) -> int:
-    """The largest value that a gray PNM of 16 bits states; 0 for others."""
-    header = _PGM.match(data[:_HEADER_BYTES])
-    peak = int(header[1]) if header else 0
-    return peak if 255 < peak <= SIXTEEN_BITS else 0
+def _pnm(data: bytes) -> tuple[bytes, int]:
+    """The kind of a PNM of whole bytes, and the largest value that it states; b"" and 0 for other files."""
+    header = _PNM.match(data[:_HEADER_BYTES])
+    peak = int(header[2]) if header else 0
+    if header is None or not 0 < peak <= SIXTEEN_BITS:
+        return b"", 0
+    return header[1], peak
 
 
 def _unscaled(raster: Raster, peak: int) -> Raster:
-    """The numbers in the file, which Pillow scales to 16 bits."""
-    if raster.values is None:
-        return raster
-    stored = (
-        raster.values.astype(np.uint64) * peak + SIXTEEN_BITS // 2
-    ) // SIXTEEN_BITS
-    return replace(raster, values=stored.astype(np.uint16), peak=peak)
+    """The numbers in a gray file, which Pillow scales to 8 or 16 bits."""
+    scale = SIXTEEN_BITS if peak > _EIGHT_BITS else _EIGHT_BITS
+    values = raster.values
+    if values is None:
+        values = np.asarray(raster.image)[..., None]
+    stored = (values.astype(np.uint64) * peak + scale // 2) // scale
+    return replace(raster, image=None, values=stored.astype(np.uint16), peak=peak)
 
 
 def is_gray_bmp(data: bytes, image: Image.Image) -> bool:
@@ -139,11 +157,3 @@ def read_bmp(data: bytes) -> Image.Image:
     palette[: len(blues)] = blues
     levels = palette[rows[:, :width]]
     return Image.fromarray(levels if height < 0 else np.ascontiguousarray(levels[::-1]))
-
-
-def _without_empty_alpha(raster: Raster) -> Raster:
-    """A BMP whose alpha is 0 everywhere has none: programs that write none leave the byte 0."""
-    assert raster.image is not None
-    if raster.image.getchannel("A").getextrema() != (0, 0):
-        return raster
-    return replace(raster, image=raster.image.convert("RGB"))

@@ -72,7 +72,8 @@ def _open_by_pillow(data: bytes, conversion: Conversion) -> OpenedFile:
     def load() -> Raster:
         if corrections.is_gray_bmp(data, image):
             return Raster(corrections.read_bmp(data))
-        raster = corrections.correct(data, image, raster_of_image(image))
+        loaded = raster_of_image(image)
+        raster = corrections.correct(data, image, loaded, conversion)
         raster.remarks.update(remarks)
         return raster
 

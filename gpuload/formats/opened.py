@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -10,18 +11,26 @@ from gpuload.errors import DecodeError
 from gpuload.formats import codecs
 from gpuload.formats.conversion import Conversion, Raster
 from gpuload.headers.jpeg import ORIENTATION
-from gpuload.headers.tiff import PLANES, SIGNED, UNSIGNED, WHITE_IS_ZERO
+from gpuload.headers.tiff import IS_INKS, PLANES, SIGNED, UNSIGNED, WHITE_IS_ZERO
 from gpuload.types import Array, WidthHeight
 
 SIXTEEN_BITS = 65_535  # the largest value
 _EIGHT_BITS = 255
+_LOSSY = ("JPEG", "MPO", "JPEG2000", "WEBP", "AVIF")
 _STEPS = {2: 85, 4: 17}  # of the levels to which Pillow stretches gray of so many bits
 
 # Tags of TIFF.
+_SUBFILE = 254
 _BITS = 258
+_COMPRESSION = 259
 _PHOTOMETRIC = 262
+_SAMPLES = 277
 _PLANAR = 284
+_EXTRA = 338
 _FORM = 339
+_DNG = 50_706
+
+_UNCOMPRESSED = 1
 
 # Exif orientations that turn an image.
 TURNS = range(2, 9)
@@ -45,7 +54,6 @@ class OpenedFile:
 
 def raster_of_image(image: Image.Image) -> Raster:
     """What an image of Pillow, loaded or not, holds: upright."""
-    _refuse_lost_meaning(image)
     turn = (
         image.getexif().get(ORIENTATION, 1) if image.format == "TIFF" else 1
     )  # loading a TIFF turns it
@@ -71,17 +79,29 @@ def raster_of_image(image: Image.Image) -> Raster:
             turned=turn,
         )
         return with_transparent_level(raster, upright.info.get("transparency"))
+    if image.format == "BMP":
+        upright = without_empty_alpha(upright)
     return Raster(upright, profile=profile, turned=turn)
 
 
-def _refuse_lost_meaning(image: Image.Image) -> None:
+def refuse_lost_meaning(image: Image.Image, conversion: Conversion) -> None:
     """Raises DecodeError for a loaded image whose file says what Pillow has read wrong, and has not kept."""
     if getattr(image, "tile", None):
         return  # it is not loaded yet
-    if _has_lost_type(image):
+    tags = getattr(image, "tag_v2", None)
+    keeps_no_bits = image.format in ("PNG", "PPM") and not conversion.is_levels
+    if tags is not None and _has_lost_type(tags, conversion):
         kind = "from a TIFF that it reads wrong"
+    elif tags is not None and _has_lost_bands(image, tags):
+        kind = (
+            "from a TIFF with bands of unknown meaning, or a page that is not its image"
+        )
+    elif image.format == "FITS" or (image.format == "BMP" and image.mode == "1"):
+        kind = f"from a {image.format} that it reads wrong"
     elif image.format == "JPEG2000" and image.mode != "L":
         kind = "from a JPEG 2000, of which it keeps no depth, and reads more than 8 bits wrong"
+    elif keeps_no_bits and image.mode not in ("I;16", "P", "1"):
+        kind = "with no word of how many bits its values had"
     elif _has_lost_level(image):
         kind = "with a transparent level or colour that counts in the bits of its file, which it does not keep"
     else:
@@ -91,18 +111,68 @@ def _refuse_lost_meaning(image: Image.Image) -> None:
     )
 
 
-def _has_lost_type(image: Image.Image) -> bool:
-    """Whether the TIFF that an image was loaded from has values that Pillow takes for others."""
-    tags = getattr(image, "tag_v2", None)
+def refuse_lost_numbers(mask: Image.Image) -> None:
+    """Raises DecodeError for a loaded mask whose numbers are not those that its file stores, as is known."""
+    if getattr(mask, "tile", None):
+        return  # it is not loaded yet
+    if mask.format in _LOSSY:
+        raise DecodeError(
+            f"the mask was loaded by Pillow from a {mask.format}, which may have been compressed with losses; give the "
+            "path or bytes of the file"
+        )
+    tags = getattr(mask, "tag_v2", None)
     if tags is None:
-        return False
+        return
+    is_stretched = max(tags.get(_BITS, (1,))) in _STEPS and mask.mode != "P"
+    is_inverted = tags.get(_PHOTOMETRIC) == WHITE_IS_ZERO
+    if is_stretched or is_inverted or _has_lost_type(tags, Conversion()):
+        raise DecodeError(
+            "the mask was loaded by Pillow from a TIFF whose numbers it has changed; give the path or bytes of the file"
+        )
+
+
+def is_swapped(bits: int, form: int, compression: int) -> bool:
+    """Whether Pillow 13 takes big-endian values of a TIFF for little-endian ones (2026-11), or opens none."""
+    is_plain = compression == _UNCOMPRESSED
+    return (bits > 8 and form != UNSIGNED and not is_plain) or (
+        bits == 32 and form == UNSIGNED
+    )
+
+
+def _has_lost_type(tags: Any, conversion: Conversion) -> bool:
+    """Whether the TIFF that an image was loaded from has values that Pillow takes for others."""
     bits = max(tags.get(_BITS, (1,)))
     form = max(tags.get(_FORM, (UNSIGNED,)))
+    is_gray = tags.get(_SAMPLES, 1) == 1
+    if bits > 8 and not is_gray and not conversion.is_levels:
+        return True
+    if bits < 8 and is_gray and not conversion.is_levels:
+        return True
     is_signed_byte = bits == 8 and form == SIGNED
     is_unsigned_long = bits == 32 and form == UNSIGNED
-    is_inverted = bits > 8 and tags.get(_PHOTOMETRIC) == WHITE_IS_ZERO
+    photometric = tags.get(_PHOTOMETRIC)
+    is_inverted = bits > 8 and photometric in (WHITE_IS_ZERO, IS_INKS)
     is_planar = bits > 8 and tags.get(_PLANAR) == PLANES
-    return is_signed_byte or is_unsigned_long or is_inverted or is_planar or bits == 12
+    is_big = tags.prefix == b"MM" and is_swapped(bits, form, tags.get(_COMPRESSION, 1))
+    return (
+        is_signed_byte
+        or is_unsigned_long
+        or is_inverted
+        or is_planar
+        or is_big
+        or bits == 12
+    )
+
+
+def _has_lost_bands(image: Image.Image, tags: Any) -> bool:
+    """Whether a loaded TIFF has bands beside its colours that are not all opaque, or its page is a thumbnail."""
+    if tags.get(_SUBFILE, 0) & 1 or _DNG in tags:
+        return True
+    if not tags.get(_EXTRA):
+        return False
+    if image.mode not in ("LA", "RGBA"):
+        return True
+    return image.getchannel("A").getextrema() != (_EIGHT_BITS, _EIGHT_BITS)
 
 
 def _has_lost_level(image: Image.Image) -> bool:
@@ -121,6 +191,23 @@ def _has_lost_level(image: Image.Image) -> bool:
         key < 1 << bits and levels <= {*range(0, 256, step)} and key * step in levels
         for bits, step in _STEPS.items()
     )
+
+
+def as_numbers(raster: Raster, bits: int) -> Raster:
+    """The numbers of gray of fewer than 8 bits, which Pillow has stretched to levels."""
+    if raster.image is None or raster.image.has_transparency_data:
+        return raster
+    peak = (1 << bits) - 1
+    levels = np.asarray(raster.image.convert("L"))[..., None]
+    return replace(
+        raster, image=None, values=levels // (_EIGHT_BITS // peak), peak=peak
+    )
+
+
+def without_empty_alpha(image: Image.Image) -> Image.Image:
+    """A BMP whose alpha is 0 everywhere has none: programs that write none leave the byte 0."""
+    is_empty = image.mode == "RGBA" and image.getchannel("A").getextrema() == (0, 0)
+    return image.convert("RGB") if is_empty else image
 
 
 def with_transparent_level(raster: Raster, level: object) -> Raster:

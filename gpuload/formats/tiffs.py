@@ -14,7 +14,12 @@ from PIL import Image
 from gpuload.errors import DecodeError
 from gpuload.formats import codecs, corrections
 from gpuload.formats.conversion import BANDS, PAGES, Conversion, Raster
-from gpuload.formats.opened import OpenedFile, raster_of_image
+from gpuload.formats.opened import (
+    OpenedFile,
+    as_numbers,
+    is_swapped,
+    raster_of_image,
+)
 from gpuload.headers.tiff import (
     BLACK_IS_ZERO,
     FLOAT,
@@ -49,7 +54,7 @@ def open_tiff(
     bands = _Bands(page, conversion)
     is_for_pillow = _pillow_reads(page, conversion, bands)
     opened = (
-        _by_pillow(data, page)
+        _by_pillow(data, page, conversion)
         if is_for_pillow
         else _by_tifffile(data, page, conversion)
     )
@@ -201,6 +206,8 @@ def _pillow_reads(page: TiffPage, conversion: Conversion, bands: _Bands) -> bool
         return page.bits <= 8 and page.form == UNSIGNED
     extra = page.samples - page.colors
     if page.samples == 1:
+        if page.big_endian and is_swapped(page.bits, page.form, page.compression):
+            return False
         return page.bits in _GRAY_TYPES.get(page.form, ())
     if page.form != UNSIGNED or page.bits not in (8, 16):
         return False
@@ -221,14 +228,17 @@ def _pillow_reads(page: TiffPage, conversion: Conversion, bands: _Bands) -> bool
     )
 
 
-def _by_pillow(data: bytes, page: TiffPage) -> OpenedFile:
+def _by_pillow(data: bytes, page: TiffPage, conversion: Conversion) -> OpenedFile:
     image = Image.open(io.BytesIO(data))
     assert page.number is not None
     if page.number:
         image.seek(page.number)
+    has_few_bits = page.samples == 1 and page.bits < 8
 
     def load() -> Raster:
         raster = raster_of_image(image)
+        if has_few_bits and page.photometric in _NUMBERS and not conversion.is_levels:
+            return as_numbers(raster, page.bits)
         if raster.image is not None:
             is_signed = page.form == SIGNED and page.samples == 1
             if is_signed:

@@ -46,6 +46,7 @@ WHITE_IS_ZERO = 0
 BLACK_IS_ZERO = 1
 IS_RGB = 2
 IS_PALETTE = 3
+IS_INKS = 5
 _RAW_PIXELS = (32_803, 34_892)  # a colour filter array, and linear raw
 JPEG_COMPRESSIONS = (6, 7, 34_892)
 UNSIGNED = 1
@@ -77,10 +78,14 @@ _MOST_ENTRIES = 2_000_000  # of all directories: those of a hostile file may ove
 
 @dataclass(frozen=True)
 class TiffPage:
-    """A page. bits: of a sample, the largest. form: how a sample is to be understood, as `UNSIGNED`. extra: what each
-    sample beyond the colours is: 0 not said, 1 alpha by which the colours are multiplied, 2 alpha.
+    """A page.
 
-    number: in the chain of pages; None for one below another page, which Pillow cannot reach.
+    Attributes:
+        number: in the chain of pages; None for one below another page, which Pillow cannot reach.
+        bits: of a sample, the largest.
+        form: how a sample is to be understood, as `UNSIGNED`.
+        extra: what each sample beyond the colours is: 0 not said, 1 alpha by which the colours are multiplied, 2 alpha.
+        big_endian: whether the first byte of a number is the highest.
     """
 
     number: int | None
@@ -97,6 +102,7 @@ class TiffPage:
     is_mask: bool
     make: str
     dng: bool
+    big_endian: bool
 
     @property
     def colors(self) -> int:
@@ -134,13 +140,13 @@ def read_pages(data: bytes) -> list[TiffPage]:
     pages: list[TiffPage] = []
     below: list[int] = []
     for number, tags in enumerate(layout.chain()):
-        if page := _page(number, tags):
+        if page := _page(number, tags, order):
             pages.append(page)
         offsets = tags.get(_SUB_DIRECTORIES, ())
         below += [offset for offset in offsets if isinstance(offset, int)]
     for offset in below[:_MOST_VALUES]:
         tags, _ = layout.directory(offset)
-        if page := _page(None, tags):
+        if page := _page(None, tags, order):
             pages.append(page)
     return pages
 
@@ -207,8 +213,10 @@ class _Layout:
         return number
 
 
-def _page(number: int | None, tags: dict[int, tuple[int, ...]]) -> TiffPage | None:
-    """A page of these tags; None if it has no pixels."""
+def _page(
+    number: int | None, tags: dict[int, tuple[int, ...]], order: str
+) -> TiffPage | None:
+    """A page of these tags; None if it has no pixels. order: of bytes, as `struct` has it."""
 
     def value(tag: int, usual: int) -> int:
         return next(iter(tags.get(tag, ())), usual)
@@ -238,4 +246,5 @@ def _page(number: int | None, tags: dict[int, tuple[int, ...]]) -> TiffPage | No
         is_mask=bool(subfile & _TRANSPARENCY),
         make=make,
         dng=_DNG in tags,
+        big_endian=order == ">",
     )

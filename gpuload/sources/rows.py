@@ -32,6 +32,8 @@ from gpuload.formats import (
     in_color_space,
     is_srgb,
     raster_of_image,
+    refuse_lost_meaning,
+    refuse_lost_numbers,
 )
 from gpuload.sources import listing
 from gpuload.sources.files import (
@@ -278,7 +280,7 @@ class _Reader:
             if kind == "image":
                 return self._blob_of_picture(value)
             if kind == "mask":
-                return _lossless(value)
+                return _blob_of_mask(value)
             value = np.asarray(value)
         try:
             array = np.asarray(value)
@@ -300,6 +302,7 @@ class _Reader:
         """A PIL image, converted as a file of the same values is; or the reason why it cannot be."""
         conversion = self._source.options.conversion
         try:
+            refuse_lost_meaning(picture, conversion)
             raster = raster_of_image(picture)
             image = converted(raster, conversion)
             profile = b""
@@ -338,13 +341,15 @@ def _file_of(picture: Image.Image) -> bytes | None:
     return data if is_same else None
 
 
-def _lossless(picture: Image.Image) -> bytes:
-    """A mask as a TIFF, which has each of Pillow's modes with one number for a pixel, its palette and orientation."""
+def _blob_of_mask(picture: Image.Image) -> bytes:
+    """A mask as a TIFF, which has each of Pillow's modes with one number for a pixel, its palette and orientation; or
+    the reason why its numbers are not those of its file."""
+    try:
+        refuse_lost_numbers(picture)
+    except DecodeError as error:
+        return _REFUSED + str(error).encode()
     file = io.BytesIO()
-    if picture.mode == "P":
-        picture.save(file, "PNG")
-    else:
-        picture.save(file, "TIFF")
+    picture.save(file, "PNG" if picture.mode == "P" else "TIFF")
     return file.getvalue()
 
 

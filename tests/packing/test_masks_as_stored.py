@@ -159,6 +159,31 @@ def test_the_grays_of_a_palette_or_its_numbers(tmp_path: Path, reading: str) -> 
     np.testing.assert_array_equal(classes["gray"], levels[NUMBERS])
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("JPEG", "from a JPEG, which may have been compressed with losses"),
+        ("JPEG2000", "from a JPEG2000, which may have been compressed with losses"),
+        ("white is zero", "from a TIFF whose numbers it has changed"),
+        ("int8", "from a TIFF whose numbers it has changed"),
+        ("4 bits", "from a TIFF whose numbers it has changed"),
+    ],
+)
+def test_a_loaded_mask_of_other_numbers_is_refused(tmp_path: Path, name: str, reason: str) -> None:
+    files = {
+        "JPEG": encode(Image.fromarray(NUMBERS.astype(np.uint8)), "JPEG"),
+        "JPEG2000": encode(Image.fromarray(NUMBERS.astype(np.uint8)), "JPEG2000"),
+        "white is zero": STORED["white is zero"],
+        "int8": STORED["int8"],
+        "4 bits": tiff(NUMBERS.astype(np.uint8), photometric="minisblack", bitspersample=4),
+    }
+    loaded = Image.open(io.BytesIO(files[name]))
+    loaded.load()
+    folder = pack(tmp_path, {"good": NUMBERS, "bad": loaded})
+    (told,) = rejected_of(folder).values()
+    assert f"the mask was loaded by Pillow {reason}; give the path or bytes of the file" in told
+
+
 def test_few_bits_beside_eight_are_a_question(tmp_path: Path) -> None:
     is_thing = (NUMBERS == 2).astype(np.uint8)
     masks = {"few": _few_bits(is_thing, 1), "many": gray(is_thing * 255, 8)}

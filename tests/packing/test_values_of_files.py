@@ -5,6 +5,7 @@ import io
 import re
 import struct
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,16 @@ def bmp(indices: Array, bits: int, palette: list[tuple[int, int, int]]) -> bytes
     return b"BM" + head + about + colors + rows
 
 
+def png_of_2_bits(numbers: Array) -> bytes:
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    packed = (numbers.reshape(HEIGHT, -1, 4) @ np.array([64, 16, 4, 1])).astype(np.uint8)
+    rows = b"".join(b"\0" + row.tobytes() for row in packed)
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", WIDTH, HEIGHT, 2, 0, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
 BLACK_OR_WHITE = (RAMP > 30_000).astype(np.uint8)
 TWO = [(0, 0, 0), (255, 255, 255)]
 SIXTEEN_GRAYS = [(n, n, n) for n in range(16)]
@@ -101,6 +112,16 @@ RIGHT: dict[str, tuple[bytes, str, Array]] = {
     "int8": (tiff((LEVELS.astype(int) - 128).astype(np.int8)), "F", LEVELS.astype(float) - 128),
     "int16": (tiff((RAMP.astype(int) - 9_000).clip(-9_000, 9_000).astype(np.int16)), "F",
               (RAMP.astype(int) - 9_000).clip(-9_000, 9_000)),
+    "int16, big-endian, deflated": (
+        tiff((RAMP >> 2).astype(np.int16), byteorder=">", compression="zlib"), "F", RAMP >> 2,
+    ),
+    "float32, big-endian, LZW": (
+        tiff((RAMP / 7).astype(np.float32), byteorder=">", compression="lzw"), "F", (RAMP / 7).astype(np.float32),
+    ),
+    "uint32, big-endian": (tiff(RAMP.astype(np.uint32), byteorder=">"), "F", RAMP),
+    "TIFF of 4 bits, F": (tiff((RAMP >> 12).astype(np.uint8), bitspersample=4, photometric="minisblack"), "F", RAMP >> 12),
+    "PNG of 2 bits, I;16": (png_of_2_bits(RAMP >> 14), "I;16", RAMP >> 14),
+    "PGM of 100, F": (b"P5 48 32 100\n" + (RAMP // 660).astype(np.uint8).tobytes(), "F", RAMP // 660),
     "JPEG 2000 of 16-bit colours": (jpeg2000(COLORS, 16), "RGB", as_levels(COLORS, 65_535)),
     "JPEG 2000 of 12-bit colours": (jpeg2000(COLORS >> 4, 12), "uint16x3", COLORS >> 4),
     "JPEG 2000 of 12 bits": (jpeg2000(RAMP >> 4, 12), "I;16", RAMP >> 4),
