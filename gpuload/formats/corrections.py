@@ -61,7 +61,7 @@ def correct(
     if not peak or peak == _EIGHT_BITS:
         return raster
     if kind == _GRAY_PNM and (peak > _EIGHT_BITS or not conversion.is_levels):
-        return _unscaled(raster, peak)
+        return _unscaled(data, raster, peak)
     if peak < _EIGHT_BITS and not conversion.is_levels:
         raise DecodeError(
             f"is a PPM whose largest value is {peak}, which Pillow scales to 255; give an array of its values"
@@ -115,14 +115,23 @@ def _pnm(data: bytes) -> tuple[bytes, int]:
     return header[1], peak
 
 
-def _unscaled(raster: Raster, peak: int) -> Raster:
-    """The numbers in a gray file, which Pillow scales to 8 or 16 bits."""
-    scale = SIXTEEN_BITS if peak > _EIGHT_BITS else _EIGHT_BITS
+def _unscaled(data: bytes, raster: Raster, peak: int) -> Raster:
+    """The numbers in a gray PNM, which states their peak."""
     values = raster.values
     if values is None:
         values = np.asarray(raster.image)[..., None]
+    return replace(raster, image=None, values=stored_numbers(data, values), peak=peak)
+
+
+def stored_numbers(data: bytes, values: Array) -> Array:
+    """The numbers in a file out of what Pillow gives: it scales those of a gray PNM to 8 or 16 bits."""
+    kind, peak = _pnm(data)
+    if kind != _GRAY_PNM or peak in (_EIGHT_BITS, SIXTEEN_BITS):
+        return values
+    scale = SIXTEEN_BITS if peak > _EIGHT_BITS else _EIGHT_BITS
     stored = (values.astype(np.uint64) * peak + scale // 2) // scale
-    return replace(raster, image=None, values=stored.astype(np.uint16), peak=peak)
+    numbers: Array = stored.astype(np.uint16)
+    return numbers
 
 
 def is_gray_bmp(data: bytes, image: Image.Image) -> bool:

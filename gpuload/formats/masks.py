@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from gpuload.errors import DecodeError
-from gpuload.formats.corrections import turned
+from gpuload.formats.corrections import stored_numbers, turned
 from gpuload.headers import jpeg, jpeg2000, npy, png, tiff
 from gpuload.headers.jpeg import ORIENTATION
 from gpuload.types import Array, WidthHeight
@@ -112,7 +112,7 @@ def _of_file(
     size = image.size[::-1] if turn in (5, 6, 7, 8) else image.size
     _check_shape(size[::-1], sizes)
     bits, white_is_zero, signed = _layout(data, image)
-    numbers = np.asarray(image)
+    numbers = stored_numbers(data, np.asarray(image))
     if image.mode == "P":
         numbers = _of_palette(image, numbers, reading)
     elif bits < 8:

@@ -120,12 +120,18 @@ def refuse_lost_numbers(mask: Image.Image) -> None:
             f"the mask was loaded by Pillow from a {mask.format}, which may have been compressed with losses; give the "
             "path or bytes of the file"
         )
+    if mask.format == "PPM":
+        raise DecodeError(
+            "the mask was loaded by Pillow from a PNM, whose numbers it may have scaled; give the path or bytes of the "
+            "file"
+        )
     tags = getattr(mask, "tag_v2", None)
     if tags is None:
         return
+    has_others = bool(tags.get(_EXTRA)) or tags.get(_SAMPLES, 1) > 1
     is_stretched = max(tags.get(_BITS, (1,))) in _STEPS and mask.mode != "P"
     is_inverted = tags.get(_PHOTOMETRIC) == WHITE_IS_ZERO
-    if is_stretched or is_inverted or _has_lost_type(tags, Conversion()):
+    if has_others or is_stretched or is_inverted or _has_lost_type(tags, Conversion()):
         raise DecodeError(
             "the mask was loaded by Pillow from a TIFF whose numbers it has changed; give the path or bytes of the file"
         )

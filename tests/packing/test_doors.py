@@ -298,7 +298,10 @@ def test_a_loaded_file_that_says_more_is_refused(tmp_path: Path, kind: str, mode
     inks = np.dstack([255 - WIDE, 0 * GRAY]).astype(np.uint16) * 257
     pages: dict[str, list[tuple[Array, dict[str, Any]]]] = {
         "unknown band": [(np.dstack([WIDE, ALPHA]), {"photometric": "rgb", "extrasamples": ["unspecified"]})],
-        "thumbnail": [(WIDE[::3, ::3].copy(), {"photometric": "rgb", "subfiletype": 1}), (WIDE, {"photometric": "rgb"})],
+        "thumbnail": [
+            (WIDE[::3, ::3].copy(), {"photometric": "rgb", "subfiletype": 1}),
+            (WIDE, {"photometric": "rgb"}),
+        ],
         "inks of 16 bits": [(inks, {"photometric": "separated"})],
         "gray of 4 bits": [(FOUR_BITS, {"photometric": "minisblack", "bitspersample": 4})],
     }

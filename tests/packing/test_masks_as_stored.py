@@ -82,6 +82,8 @@ STORED = {
     "16 bits": encode(Image.fromarray(NUMBERS.astype(np.uint16)), "PNG"),
     "white is zero": tiff(NUMBERS.astype(np.uint8), photometric="miniswhite"),
     "white is zero, 16 bits": tiff(NUMBERS.astype(np.uint16), photometric="miniswhite"),
+    "PGM of 100": b"P5 24 16 100\n" + NUMBERS.astype(np.uint8).tobytes(),
+    "PGM of 1,023": b"P5 24 16 1023\n" + NUMBERS.astype(">u2").tobytes(),
     "int8": tiff(NUMBERS.astype(np.int8), photometric="minisblack"),
     "whole floats": NUMBERS.astype(np.float32),
     "whole floats, TIFF": tiff(NUMBERS.astype(np.float32), photometric="minisblack"),
@@ -166,6 +168,8 @@ def test_the_grays_of_a_palette_or_its_numbers(tmp_path: Path, reading: str) -> 
         ("JPEG2000", "from a JPEG2000, which may have been compressed with losses"),
         ("white is zero", "from a TIFF whose numbers it has changed"),
         ("int8", "from a TIFF whose numbers it has changed"),
+        ("PGM of 100", "from a PNM, whose numbers it may have scaled"),
+        ("two bands", "from a TIFF whose numbers it has changed"),
         ("4 bits", "from a TIFF whose numbers it has changed"),
     ],
 )
@@ -174,6 +178,8 @@ def test_a_loaded_mask_of_other_numbers_is_refused(tmp_path: Path, name: str, re
         "JPEG": encode(Image.fromarray(NUMBERS.astype(np.uint8)), "JPEG"),
         "JPEG2000": encode(Image.fromarray(NUMBERS.astype(np.uint8)), "JPEG2000"),
         "white is zero": STORED["white is zero"],
+        "PGM of 100": STORED["PGM of 100"],
+        "two bands": tiff(np.dstack([NUMBERS] * 2).astype(np.uint8), photometric="minisblack", planarconfig="contig"),
         "int8": STORED["int8"],
         "4 bits": tiff(NUMBERS.astype(np.uint8), photometric="minisblack", bitspersample=4),
     }
