@@ -1,4 +1,4 @@
-"""The structures that kernels take, as in their headers; `tests/kernels/test_structs.py` compares the fields.
+"""The structures that kernels take, as in their headers; `tests/kernels/test_kernels.py` compares the fields.
 
 Arrays are given by their address (`array.ctypes.data`), and whoever gives one keeps it alive. Numbers and addresses
 have 64 bits each.

@@ -1,0 +1,94 @@
+"""What the pages, the design and docstrings name in backticks exists: modules, files of the repository, public names."""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+from snippets import PAGES, ROOT
+
+import gpuload
+
+MODULES = sorted((ROOT / "gpuload").rglob("*.py"))
+TEXTS = [*PAGES, *sorted((ROOT / "docs" / "lab").glob("*.md")), ROOT / "README.md", ROOT / "gpuload" / "DESIGN.md"]
+# Folders of the repository, and rooms of the package, with which paths in texts begin.
+ROOTS = ("gpuload", "tests", "tools", "examples", "docs")
+ROOMS = {path.name for path in (ROOT / "gpuload").iterdir() if path.is_dir()}
+# In backticks, but for what a text says to be of a past commit.
+_WORD = re.compile(r"(?<!`)`([^`\n]+)`(?!`| of [0-9a-f]{7})")
+_DOTTED = re.compile(r"gpuload(?:\.\w+)+")
+_PATH = re.compile(r"(?:[\w-]+/)+[\w.-]+\.(?:py|sh|md|c|h|toml|json)")
+# What was removed; and what an experiment added.
+PAST = {"docs/lab/cut.md", "docs/lab/project.md"}
+
+
+def words() -> Iterator[tuple[str, str]]:
+    """Where something stands, and what stands in backticks there."""
+    for page in TEXTS:
+        name = str(page.relative_to(ROOT))
+        if name not in PAST:
+            yield from ((name, word) for word in _WORD.findall(page.read_text()))
+    for module in MODULES:
+        name = str(module.relative_to(ROOT))
+        for node in ast.walk(ast.parse(module.read_text())):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                yield from ((name, word) for word in _WORD.findall(ast.get_docstring(node) or ""))
+
+
+@cache
+def exists(dotted: str) -> bool:
+    """Whether this names a module, or what one binds; what follows that name, as a method, is not looked for."""
+    parts = dotted.split(".")
+    for count in range(len(parts), 0, -1):
+        if (module := _module(".".join(parts[:count]))) is not None:
+            return _has(module, parts[count:])
+    return False
+
+
+def _module(name: str) -> ast.Module | None:
+    base = ROOT.joinpath(*name.split("."))
+    path = next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.exists()), None)
+    return None if path is None else ast.parse(path.read_text())
+
+
+def _has(module: ast.Module, names: list[str]) -> bool:
+    if not names:
+        return True
+    return names[0] in gpuload.__all__ or any(names[0] in _bound(node) for node in module.body)
+
+
+def _bound(node: ast.stmt) -> set[str]:
+    """The names that a statement of a module binds."""
+    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return {node.name}
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)} | {
+        (alias.asname or alias.name).rpartition(".")[2]
+        for part in ast.walk(node)
+        if isinstance(part, ast.Import | ast.ImportFrom)
+        for alias in part.names
+    }
+
+
+def dead(place: str, word: str) -> bool:
+    """Whether this names what there should be, and is not."""
+    if match := _DOTTED.match(word):
+        return not exists(match[0])
+    if _PATH.fullmatch(word) is None:
+        return False
+    first = word.partition("/")[0]
+    folder = (ROOT / place).parent
+    places = [ROOT, ROOT / "gpuload", folder, folder / "gpuload"]
+    return first in {*ROOTS, *ROOMS} and not any((base / word).exists() for base in places)
+
+
+def test_what_is_named_exists() -> None:
+    assert sorted({(place, word) for place, word in words() if dead(place, word)}) == []
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["gpuload.packing.nowhere", "gpuload.Augmentation", "tools/none.py", "packing/none.py", "tests/none/test.py"],
+)
+def test_a_dead_name_is_found(word: str) -> None:
+    assert dead("README.md", word)
