@@ -16,13 +16,18 @@ START = b"\xff\xd8"
 END = b"\xff\xd9"
 LOSSLESS_FRAME = b"\xff\xc3"  # the marker; no entropy-coded data holds it
 
-_BASELINE, _PROGRESSIVE = 0xC0, 0xC2
+_ODD_HEADER = "jpeg-odd-header"
+_BASELINE = 0xC0
+_PROGRESSIVE = 0xC2
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {
     0xC4,
     0xC8,
     0xCC,
 }  # SOFn; the others are DHT, JPG and DAC
-_SCAN, _TABLES, _EXIF, _ADOBE = 0xDA, 0xDB, 0xE1, 0xEE
+_SCAN = 0xDA
+_TABLES = 0xDB
+_EXIF = 0xE1
+_ADOBE = 0xEE
 _SEGMENTS = (
     _FRAMES | {0xC4, 0xCC, _SCAN, _TABLES, 0xDD, 0xFE} | frozenset(range(0xE0, 0xF0))
 )
@@ -60,46 +65,106 @@ def read_header(data: bytes) -> JpegHeader:
     A file is plain if it is baseline or progressive, has 8 bits, is gray or YCbCr with a common sampling, and has no
     byte out of place.
     """
-    width = height = components = scan = 0
-    adobe_transform = 1
-    oddity, progressive = "", False
-    orientation, xmp = -1, False
-    at, size = 2, len(data)
-    while not scan:
-        marker = data[at + 1] if at + 4 <= size and data[at] == 0xFF else 0
-        length = data[at + 2] << 8 | data[at + 3] if marker else 0
-        body, end = at + 4, at + 2 + length
-        if marker not in _SEGMENTS or length < 2 or end > size:
-            return JpegHeader(width, height, "jpeg-odd-header")
+    segments = _Segments(data)
+    begin = len(START)
+    size = len(data)
+    while not segments.scan:
+        is_marker = begin + 4 <= size and data[begin] == 0xFF
+        marker = data[begin + 1] if is_marker else 0
+        length = data[begin + 2] << 8 | data[begin + 3] if is_marker else 0
+        end = begin + 2 + length
+        is_sound = marker in _SEGMENTS and length >= 2 and end <= size
+        if not is_sound or not segments.read(marker, begin + 4, end):
+            return JpegHeader(segments.width, segments.height, _ODD_HEADER)
+        begin = end
+    return segments.header()
+
+
+class _Segments:
+    """What the segments of a JPEG say, as far as they were read.
+
+    Attributes:
+        width, height: in pixels, as stored; 0 before the frame.
+        scan: where the entropy-coded data begins; 0 before the scan.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.width = 0
+        self.height = 0
+        self.scan = 0
+        self._components = 0
+        self._adobe_transform = 1
+        self._oddity = ""
+        self._progressive = False
+        self._orientation = -1  # no Exif yet
+        self._xmp = False
+
+    def read(self, marker: int, begin: int, end: int) -> bool:
+        """Reads the content of a segment, bytes begin..end-1; False where it is odd."""
+        data = self._data
         if marker in _FRAMES:
-            frame = data[body:end]
-            if len(frame) < 6 or len(frame) != 6 + 3 * frame[5] or width:
-                return JpegHeader(width, height, "jpeg-odd-header")
-            height, width = frame[1] << 8 | frame[2], frame[3] << 8 | frame[4]
-            components, progressive = frame[5], marker == _PROGRESSIVE
-            oddity = oddity or _frame_oddity(marker, frame)
-        elif marker == _EXIF:
-            if data[body : body + 4].lower() == b"exif":
-                # With two EXIF segments, decoders differ in which one they use.
-                orientation = exif_orientation(data[body:end]) if orientation < 0 else 0
-            else:
-                xmp = xmp or data.find(b"Orientation", body, end) > 0
-        elif marker == _ADOBE and length >= 14 and data.startswith(b"Adobe", body):
-            adobe_transform = data[body + 11]
-        elif marker == _TABLES and length > 2 and data[body] >> 4:
-            oddity = oddity or "jpeg-16-bit-tables"
+            return self._read_frame(marker, data[begin:end])
+        if marker == _EXIF:
+            self._read_exif(begin, end)
+        elif marker == _ADOBE:
+            if end - begin >= 12 and data.startswith(b"Adobe", begin):
+                self._adobe_transform = data[begin + 11]
+        elif marker == _TABLES:
+            if end > begin and data[begin] >> 4:
+                self._oddity = self._oddity or "jpeg-16-bit-tables"
         elif marker == _SCAN:
-            scan = end
-        at = end
-    if not width or not height:
-        oddity = "jpeg-odd-header"
-    elif components == 3 and adobe_transform != 1:
-        oddity = oddity or "jpeg-rgb"
-    elif data.find(END, max(scan, size - 4096)) < 0 and data.find(END, scan) < 0:
-        oddity = oddity or "jpeg-no-end"
-    return JpegHeader(
-        width, height, oddity, abs(orientation), xmp, components == 1, progressive
-    )
+            self.scan = end
+        return True
+
+    def _read_frame(self, marker: int, frame: bytes) -> bool:
+        if len(frame) < 6 or len(frame) != 6 + 3 * frame[5] or self.width:
+            return False
+        self.height = frame[1] << 8 | frame[2]
+        self.width = frame[3] << 8 | frame[4]
+        self._components = frame[5]
+        self._progressive = marker == _PROGRESSIVE
+        self._oddity = self._oddity or _frame_oddity(marker, frame)
+        return True
+
+    def _read_exif(self, begin: int, end: int) -> None:
+        data = self._data
+        if data[begin : begin + 4].lower() != b"exif":
+            self._xmp = self._xmp or data.find(b"Orientation", begin, end) > 0
+        elif self._orientation < 0:
+            self._orientation = exif_orientation(data[begin:end])
+        else:
+            # With two EXIF segments, decoders differ in which one they use.
+            self._orientation = 0
+
+    def header(self) -> JpegHeader:
+        """What was read, once the scan was."""
+        return JpegHeader(
+            self.width,
+            self.height,
+            self._whole_oddity(),
+            abs(self._orientation),
+            self._xmp,
+            self._components == 1,
+            self._progressive,
+        )
+
+    def _whole_oddity(self) -> str:
+        """The oddity of the file, of which that of its frame may be hidden by others."""
+        if not self.width or not self.height:
+            return _ODD_HEADER
+        if self._oddity:
+            return self._oddity
+        if self._components == 3 and self._adobe_transform != 1:
+            return "jpeg-rgb"
+        return "" if self._has_end() else "jpeg-no-end"
+
+    def _has_end(self) -> bool:
+        """Whether an end marker follows the scan: it is looked for at the end of the file first."""
+        near_end = max(self.scan, len(self._data) - 4096)
+        return (
+            self._data.find(END, near_end) >= 0 or self._data.find(END, self.scan) >= 0
+        )
 
 
 def _frame_oddity(marker: int, frame: bytes) -> str:
