@@ -17,6 +17,7 @@ _CUDA_13 = (13, 0)
 # The packages of extras for any machine; others come with "cuda13", "cuda12" or "cpu".
 _PACKAGES = {
     "sources": ("h5py", "lmdb", "msgpack", "pillow_heif", "jpeglib", "yaml"),
+    "stores": ("array_record", "duckdb", "lance", "py7zr", "zarr"),
     "ray": ("ray",),
     "remote": ("obstore", "huggingface_hub"),
     "examples": ("sklearn",),
@@ -32,6 +33,7 @@ _WITHOUT_GPU = {"nvidia.dali": "dali", "cupy": "cuda13"}
 # pip's names of packages, if they differ; {} stands for the extra of the driver.
 _DISTRIBUTIONS = {
     "yaml": "pyyaml",
+    "lance": "pylance",
     "nvidia.dali": "nvidia-dali-{}0",
     "cupy": "cupy-{}x",
 }

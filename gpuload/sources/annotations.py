@@ -109,7 +109,7 @@ def read_text(files: Files, file: Ref, title: str) -> str:
         return text_in(files, file)
 
 
-def with_boxes(corners: Sequence[Any], classes: Sequence[int]) -> dict[str, Any]:
+def with_boxes(corners: Sequence[Any], classes: Sequence[Any]) -> dict[str, Any]:
     """The fields of an image with boxes, x0 y0 x1 y1 in pixels: these, and the classes in the image."""
     return {"boxes": corners, "boxes_class": classes, "labels": sorted(set(classes))}
 

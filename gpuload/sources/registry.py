@@ -15,6 +15,7 @@ from typing import Any
 from gpuload.checks import check_option, choice
 from gpuload.errors import ArgumentError, MissingPackageError, SourceError, some_of
 from gpuload.machine.plugins import Plugin, plugins
+from gpuload.sources.archives import open_archive
 from gpuload.sources.files import (
     ARCHIVES,
     ELSEWHERE,
@@ -65,10 +66,22 @@ BUILT_IN = {
     "wider": "gpuload.sources.drawn_text:WiderSource",
     "mot": "gpuload.sources.drawn_text:MotSource",
     "hdf5": "gpuload.sources.arrays:Hdf5Source",
-    "lmdb": "gpuload.sources.records:LmdbSource",
+    "lmdb": "gpuload.sources.stores.lmdb:LmdbSource",
     "npy": "gpuload.sources.arrays:ArraysSource",
     "tar": "gpuload.sources.tars:TarsSource",
-    "parquet": "gpuload.sources.records:ParquetSource",
+    "parquet": "gpuload.sources.stores.parquet:ParquetSource",
+    "arrow": "gpuload.sources.stores.arrow:ArrowSource",
+    "saved": "gpuload.sources.stores.arrow:SavedDatasetSource",
+    "mds": "gpuload.sources.stores.mds:MdsSource",
+    "litdata": "gpuload.sources.stores.litdata:LitDataSource",
+    "beton": "gpuload.sources.stores.beton:BetonSource",
+    "tfrecord": "gpuload.sources.stores.tfrecord:TfRecordSource",
+    "array_record": "gpuload.sources.stores.tfrecord:ArrayRecordSource",
+    "recordio": "gpuload.sources.stores.recordio:RecordIoSource",
+    "lance": "gpuload.sources.stores.lance:LanceSource",
+    "duckdb": "gpuload.sources.stores.duckdb:DuckDbSource",
+    "zarr": "gpuload.sources.stores.zarr:ZarrSource",
+    "ome_zarr": "gpuload.sources.stores.zarr:OmeZarrSource",
     "table": "gpuload.sources.table:TableSource",
 }
 # What --labels can be, for the images of a folder, by its suffix; else it is a table.
@@ -276,11 +289,20 @@ def _container(
 
         is_container = form is None and is_plain_tar(path)
         if form is not None:
-            is_container = issubclass(sources()[form].load(), FilesSource)
+            is_container = _holds_files(form)
         return TarArchive(path) if is_container else OneFile(path)
+    if isinstance(path, Path) and path.is_file():
+        archive = open_archive(path, form is None or _holds_files(form))
+        if archive is not None:
+            return archive
     if path.suffix.lower() not in ARCHIVES and _is_one_file(path):
         return OneFile(path)
     return open_files(root, zip_encoding)
+
+
+def _holds_files(form: str) -> bool:
+    """Whether a source reads files of a container."""
+    return issubclass(sources()[form].load(), FilesSource)
 
 
 def _is_one_file(path: Path | URL) -> bool:

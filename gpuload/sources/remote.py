@@ -83,6 +83,10 @@ class RemoteFolder(Files):
             self._is_packed(f"{folder}/{name}") for name in folders
         )
 
+    def all_names(self) -> list[str]:
+        """Of the files that are not hidden, in all folders, sorted."""
+        return list(self._sizes)
+
     def find(self, name: str) -> Ref:
         if name not in self._sizes:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
@@ -133,13 +137,16 @@ async def _read(objects: Objects, name: str) -> bytes:
 class Copies:
     """The files that a URL means: one, those that fit its wildcards, or those of a folder (`Files.split_files`).
 
-    suffixes: of their names. A resumed run finds the copies of the run before.
+    suffixes: of their names. takes_all: whether those of a folder are all that it holds, whatever their names. A
+    resumed run finds the copies of the run before.
 
     Raises:
         SourceError: there are none. ArgumentError, RemoteError: the URL cannot be listed.
     """
 
-    def __init__(self, url: URL, suffixes: Sequence[str]) -> None:
+    def __init__(
+        self, url: URL, suffixes: Sequence[str], takes_all: bool = False
+    ) -> None:
         self.given, self.url = url, pinned(url)
         self.root, self._beside, self._is_folder = (
             URL(self.url.text.rpartition("/")[0]),
@@ -158,7 +165,9 @@ class Copies:
         else:
             self.root, self._is_folder = self.url, True
             there = RemoteFolder(self.url)
-            self.names = there.split_files(suffixes[0])
+            self.names = (
+                there.all_names() if takes_all else there.split_files(suffixes[0])
+            )
             folders = sorted({name.rpartition("/")[0] for name in self.names})
             self._beside = [
                 f"{folder}/{_ALSO}".lstrip("/")
@@ -172,8 +181,9 @@ class Copies:
                 f"{url}: lists {wrong[0]!r}, which is no path below it. Copy the files to a disk yourself"
             )
         if not self.names:
+            what = f"holds no {suffixes[0]}" if suffixes else "holds no file"
             raise SourceError(
-                f"{url}: holds no {suffixes[0]}. Give a file, or the folder that holds some"
+                f"{url}: {what}. Give a file, or the folder that holds some"
             )
 
     def __str__(self) -> str:

@@ -107,6 +107,7 @@ class Source(ABC):
         what they read, so that a damaged file may crash them.
     suffixes: of the files that it reads, with their dots; the first is that of the files in a folder, and those at a
         URL are copied first. Without, it is read from local files alone.
+    copies_folders: whether all files of a folder at a URL are copied, whatever their suffixes.
 
     Args:
         path: a file or a folder, or a URL where there are `suffixes`.
@@ -121,6 +122,7 @@ class Source(ABC):
     Options: ClassVar[type[SourceOptions]] = SourceOptions
     advice: ClassVar[str] = "Give at least one"
     suffixes: ClassVar[Names] = ()
+    copies_folders: ClassVar[bool] = False
     spools: ClassVar[bool] = True
     takes_paths: ClassVar[bool] = False
     needs: ClassVar[Names] = ()
@@ -135,10 +137,10 @@ class Source(ABC):
         self.path: Any = located(path)
         if isinstance(self.path, Path):
             self._local = self.path
-        elif self.suffixes:
+        elif self.suffixes or self.copies_folders:
             from gpuload.sources.remote import Copies  # asyncio
 
-            self.path = Copies(self.path, self.suffixes)
+            self.path = Copies(self.path, self.suffixes, self.copies_folders)
         else:
             raise SourceError(
                 f"{self.path}: is a URL, and this kind of source is read from files. {ELSEWHERE}"

@@ -16,7 +16,9 @@ from gpuload.headers import npy
 from gpuload.sources.annotations import are_boxes, no_captions
 from gpuload.sources.files import (
     IMAGE_EXTENSIONS,
+    Files,
     Findings,
+    OneFile,
     Ref,
     by_count,
     is_text,
@@ -24,7 +26,8 @@ from gpuload.sources.files import (
     readable,
 )
 from gpuload.sources.listing import SPLIT
-from gpuload.sources.source import Row, Source
+from gpuload.sources.source import CERTAIN, Row, Sight, Source
+from gpuload.sources.stores.unpacked import is_compressed_tar, unpack_tar
 from gpuload.types import Array
 
 _UNPACK = "Unpack the tars, and give --from yolo"
@@ -46,9 +49,16 @@ class TarsSource(Source):
 
     _paths: Sequence[Path] = ()
 
+    @classmethod
+    def recognise(cls, files: Files) -> Sight | None:
+        if isinstance(files, OneFile) and is_compressed_tar(files.path.name):
+            return Sight(CERTAIN, "is a compressed tar")
+        return super().recognise(files)
+
     def prepare(self, scratch: Path) -> None:
         super().prepare(scratch)
-        self._paths = self.files_here(".tar")
+        paths = self.files_here(".tar")
+        self._paths = [_decompressed(path, scratch) for path in paths]
 
     def rows(self, findings: Findings) -> Iterator[Row]:
         """Every sample of every shard; only small members are read.
@@ -214,6 +224,19 @@ class TarsSource(Source):
             return npy.read_array(data)
         except ValueError as error:
             raise DecodeError(f"cannot be read as .npy: {error}") from None
+
+
+def _decompressed(path: Path, scratch: Path) -> Path:
+    """A shard that is not compressed: as it is, or made in the folder of a run, once."""
+    if not is_compressed_tar(path.name):
+        return path
+    target = scratch / "decompressed" / path.name
+    if not target.exists():
+        target.parent.mkdir(exist_ok=True)
+        part = target.with_name(f"{path.name}.part")
+        unpack_tar(path, part)
+        part.rename(target)
+    return target
 
 
 class _Sample(NamedTuple):

@@ -70,7 +70,7 @@ LAYOUTS: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
     ({"a/x.txt": b""}, {"form": "parquet"}, "holds no .parquet. Give a file, or the folder"),
     ({"a/x.txt": b""}, {"form": "tar"}, "holds no .tar. Give a file, or the folder"),
     ({"a/x.txt": b""}, {"form": "hdf5"}, "cannot be read as HDF5"),
-    ({"a/x.txt": b""}, {"form": "lmdb"}, "cannot be read as LMDB, a folder with data.mdb"),
+    ({"a/x.txt": b""}, {"form": "lmdb"}, "holds no .mdb. Give a file, or the folder"),
     ({"dev-test.tar": tar_bytes({"1.jpg": JPG}), "train.tar": tar_bytes({"1.jpg": JPG})}, {}, "none or two .'dev-test.tar'"),
     ({"test.tar": tar_bytes({"1.jpg": JPG}), "extra.tar": tar_bytes({"1.jpg": JPG})}, {}, "none or two .'extra.tar'"),
     *(({"x.tar": tar_bytes({"1.jpg": JPG, "1.txt": texts[0], "2.jpg": JPG, "2.txt": texts[1]})}, {},
@@ -78,7 +78,10 @@ LAYOUTS: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
       for texts in ([YOLO, YOLO], [b"\n", YOLO])),
     ({"x.tar": tar_bytes({"1.txt": b"1"})}, {}, "holds no sample; found: 'x.tar/1' has no image"),
     *(({name: b"x"}, {"at": name}, f"{name}: is not a file that is packed by itself. Name its kind with --from .folder, sidecar.*gpuload.pack")
-      for name in ("x.arrow", "train-images-idx3-ubyte.gz", "x.JPG", "x.csv", "x.tar.gz", "x.pkl", "data_batch_1", "x.tfrecord")),
+      for name in ("train-images-idx3-ubyte.gz", "x.JPG", "x.csv", "x.pkl", "data_batch_1")),
+    ({"x.arrow": b"x"}, {"at": "x.arrow"}, "x.arrow: cannot be read as Arrow's IPC format"),
+    ({"x.tar.gz": b"x"}, {"at": "x.tar.gz"}, "x.tar.gz: cannot be read as a compressed tar"),
+    ({"x.tfrecord": b"x"}, {"at": "x.tfrecord"}, "x.tfrecord: cannot be read as TFRecord of tf.train.Example messages"),
     ({"data_batch_1": b"x"}, {}, "holds no sample; found: passed over, by extension: 1 × no extension"),
 ]
 OPTIONS: list[tuple[dict[str, bytes], dict[str, Any], str]] = [

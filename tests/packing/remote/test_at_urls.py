@@ -17,6 +17,7 @@ import pytest
 from images import write_files
 from loaders import drain, load
 from reading import files_of, rejected_of
+from sources.stores.true_samples import GOLDEN
 from store.servers import Proxy, running
 
 import gpuload
@@ -475,6 +476,17 @@ def test_other_sources(store: Any, packed: Path, photo_files: dict[str, bytes], 
     assert sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_dir()) == ["train", "val"]
     if kind == "tars":
         assert "shard-000003.tar, shard-000005.tar" in open_source(f"{what}/*00000[35].tar").identity
+
+
+@pytest.mark.parametrize("name", ["mds/splits", "litdata/jpeg", "tfds"])
+def test_stores_of_other_loaders(store: Any, tmp_path: Path, name: str) -> None:
+    golden = GOLDEN / name
+    for path in golden.rglob("*"):
+        if path.is_file():
+            store.put("bucket", f"stores/{name}/{path.relative_to(golden).as_posix()}", path.read_bytes())
+    val = 0.2 if name == "litdata/jpeg" else 0.0  # the others have splits of their own
+    remote = packed_from(f"s3://bucket/stores/{name}", tmp_path / "out", val=val)
+    assert remote == packed_from(str(golden), tmp_path / "here", val=val)
 
 
 @pytest.mark.parametrize(

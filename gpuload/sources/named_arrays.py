@@ -1,0 +1,200 @@
+"""Arrays by their names, each with a row for every sample: what the sources of such files have in common."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from gpuload.errors import SourceError
+from gpuload.formats import as_levels
+from gpuload.sources.columns import USUAL, check_columns, predicted
+from gpuload.sources.files import Findings
+from gpuload.sources.source import ColumnOptions, Names, Source, SourceOptions
+
+_CHUNK_BYTES = 32 << 20
+_ENCODED_BYTES = 1 << 20  # assumed for an encoded image, whose size only its row tells
+_LABEL = ("label", "labels")
+
+# What is not stored in HDF5 or Zarr reads as zeros: a file of 1 kB can claim any number of images. DEFLATE makes at
+# most 1,032 bytes of one, other filters more of what is blank; so a small array may be blank, and a large one must hold
+# something.
+_ASSUMED_BYTES, _MOST_RATIO = 1 << 30, 10_000
+
+
+class NamedArrays(Source):
+    """Arrays that can be sliced, each with a row for every sample; images are read chunk by chunk.
+
+    columns: names of arrays by what they hold ("image", "label", "target", "labels", "caption"); without, the array of
+        images is the one with a usual name, or the only one with three or four dimensions, and every other of its
+        length is taken: whole numbers named as labels are, else floats as a target, text as a caption.
+    """
+
+    Options: ClassVar[type[SourceOptions]] = ColumnOptions
+    options: ColumnOptions
+
+    def rows_of(
+        self, arrays: Mapping[str, Any], findings: Findings
+    ) -> Iterator[dict[str, Any]]:
+        """Raises SourceError if there is not exactly one array of images, another array differs in length, or labels
+        are not classes."""
+        check_columns(self.title, list(arrays), self.options.columns)
+        image = self._image_name(arrays)
+        fields = self._fields(arrays, image)
+        used = {image, *(name for names in fields.values() for name in names)}
+        if left := [
+            f"{name} {tuple(item.shape)}"
+            for name, item in arrays.items()
+            if name not in used
+        ]:
+            findings.notes.append(f"arrays that are not packed: {', '.join(left)}")
+        images, peak = arrays[image], 255.0
+        encoded = _is_encoded(images)
+        for start, stop in _steps(images, encoded):
+            block = images[start:stop]
+            if (
+                start == 0
+                and block.dtype.kind == "f"
+                and float(block.max(initial=0)) <= 1
+            ):
+                peak = 1.0
+            values = {
+                role: [arrays[name][start:stop] for name in names]
+                for role, names in fields.items()
+            }
+            values |= (
+                {"label": [of.reshape(-1) for of in values["label"]]}
+                if "label" in values
+                else {}
+            )
+            for row, pixels in enumerate(block):
+                if encoded:
+                    pixels = pixels.tobytes()
+                elif not self.options.as_stored:
+                    pixels = as_levels(pixels, peak)
+                found = {
+                    role: [_plain(of[row]) for of in every]
+                    for role, every in values.items()
+                }
+                sample = {role: of_role[0] for role, of_role in found.items()}
+                if "target" in found:
+                    sample["target"] = predicted(self.title, found["target"])
+                yield {"image": pixels, **sample}
+
+    def _image_name(self, arrays: Mapping[str, Any]) -> str:
+        large = [
+            name
+            for name, item in arrays.items()
+            if _are_images(tuple(item.shape)) or _is_encoded(item)
+        ]
+        usual = [
+            name for name in large if name.rpartition("/")[2].lower() in USUAL["image"]
+        ]
+        names = [
+            name
+            for name in self.options.columns.get("image", usual or large)
+            if name in large
+        ]
+        if len(names) != 1:
+            has = (
+                ", ".join(
+                    f"{name} {tuple(item.shape)}" for name, item in arrays.items()
+                )
+                or "none"
+            )
+            what = f"which array holds the images, (N, height, width) or (N, height, width, 3)? It has {has}"
+            raise SourceError(f"{self.title}: {what}. Give --column image=NAME")
+        return names[0]
+
+    def _fields(self, arrays: Mapping[str, Any], image: str) -> dict[str, Names]:
+        """The arrays of each field: those that the user named, else every one with the length of the images, and those
+        with the name of labels."""
+        count = arrays[image].shape[0]
+        fields = {
+            role: names
+            for role, names in self.options.columns.items()
+            if role != "image"
+        }
+        for name, item in () if fields or self.options.images_alone else arrays.items():
+            last = name.rpartition("/")[2]
+            is_label = last.lower() in (*USUAL["label"], *_LABEL)
+            if name == image or (item.shape[0] != count and not is_label):
+                continue
+            role = (
+                "label"
+                if is_label and (item.dtype.kind != "f" or last.lower() in _LABEL)
+                else last
+            )
+            if role in fields:
+                both = f"{fields[role][0]!r} and {name!r}"
+                raise SourceError(
+                    f"{self.title}: {both} would both be the field {role!r}. Give --column ROLE=NAME for one"
+                )
+            fields[role] = (name,)
+        for name in (name for names in fields.values() for name in names):
+            if arrays[name].shape[0] != count:
+                rows = (
+                    f"{name!r} has {arrays[name].shape[0]:,} rows, {image!r} {count:,}"
+                )
+                raise SourceError(
+                    f"{self.title}: {rows}. They must agree: give each image one"
+                )
+        for name in fields.get("label", ()):
+            shape, dtype = tuple(arrays[name].shape), arrays[name].dtype
+            if math.prod(shape[1:]) != 1 or dtype.kind == "f":
+                what = f"{name!r} is {shape} of {dtype}, but a label is one whole number for each image"
+                raise SourceError(
+                    f"{self.title}: {what}. Convert them, or give --column target={name} to predict numbers"
+                )
+        return fields
+
+
+def _are_images(shape: tuple[int, ...]) -> bool:
+    """Whether this is the shape of images; (height, width, 3) is that of a single one."""
+    return len(shape) == 4 or (
+        len(shape) == 3 and not (shape[0] > 4 and shape[2] in (3, 4))
+    )
+
+
+def _is_encoded(array: Any) -> bool:
+    """Whether each row is bytes of its own length."""
+    return (
+        len(array.shape) == 1 and (array.dtype.metadata or {}).get("vlen") == np.uint8
+    )
+
+
+def _steps(images: Any, encoded: bool) -> Iterator[tuple[int, int]]:
+    """Start and end of each run of rows that is read at once."""
+    row_bytes = (
+        _ENCODED_BYTES
+        if encoded
+        else max(1, math.prod(images.shape[1:]) * images.dtype.itemsize)
+    )
+    chunk = (getattr(images, "chunks", None) or (1,))[0]
+    step = max(1, _CHUNK_BYTES // row_bytes // chunk) * chunk
+    return (
+        (start, min(start + step, images.shape[0]))
+        for start in range(0, images.shape[0], step)
+    )
+
+
+def _plain(value: Any) -> Any:
+    """A value of an array as a Python number, text, list of floats, or array."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind == "f":
+        return [float(number) for number in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def unstored(array: Any, stored: int) -> str:
+    """Why an array is not read: it claims much more than is stored; "" if it is read.
+
+    Args:
+        array: with a shape and a dtype.
+        stored: the bytes that it takes, or all arrays beside it.
+    """
+    needed = math.prod(map(int, array.shape)) * array.dtype.itemsize
+    if needed > _ASSUMED_BYTES and needed > _MOST_RATIO * stored:
+        return f"claims {needed:,} bytes, of which the file stores {stored:,}"
+    return ""

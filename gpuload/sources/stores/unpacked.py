@@ -1,0 +1,167 @@
+"""Archives that cannot be read at any place: compressed tars, and 7z. They are unpacked into a temporary folder first,
+which is removed when the program ends, or nobody uses them any more."""
+
+import lzma
+import shutil
+import tempfile
+import weakref
+import zlib
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from gpuload.errors import SourceError
+from gpuload.machine.installed import require
+from gpuload.machine.untrusted import open_regular
+from gpuload.sources.archive import Archive, plain_name
+from gpuload.sources.files import Ref, is_hidden, read_at, readable
+from gpuload.sources.stores.pieces import Codec, inflate_file
+from gpuload.sources.tar_archive import TarArchive
+
+_PIECE = 1 << 20
+# How a tar is compressed, by what its name ends in.
+_CODECS: dict[str, Codec] = {
+    ".tar.gz": "gzip",
+    ".tgz": "gzip",
+    ".tar.bz2": "bz2",
+    ".tbz2": "bz2",
+    ".tar.zst": "zstd",
+    ".tzst": "zstd",
+    ".tar.lz4": "lz4",
+}
+_XZ_ENDINGS = (".tar.xz", ".txz")
+COMPRESSED_TARS = (*_CODECS, *_XZ_ENDINGS)
+
+
+def is_compressed_tar(name: str) -> bool:
+    """Whether the name of a file is that of a compressed tar."""
+    return name.lower().endswith(COMPRESSED_TARS)
+
+
+def unpack_tar(path: Path, target: Path) -> None:
+    """Decompresses a tar.
+
+    Raises:
+        SourceError: it is damaged. OutputError: the target cannot be written.
+    """
+    name = path.name.lower()
+    errors = (ValueError, EOFError, lzma.LZMAError, zlib.error)
+    with readable(path, "a compressed tar", *errors):
+        if name.endswith(_XZ_ENDINGS):
+            with (
+                open_regular(path) as file,
+                lzma.open(file) as stream,
+                target.open("wb") as out,
+            ):
+                shutil.copyfileobj(stream, out, _PIECE)
+        else:
+            codec = next(_CODECS[end] for end in _CODECS if name.endswith(end))
+            inflate_file(path, codec, None, target)
+
+
+class _Temporary:
+    """A folder that lasts as long as its owner in the process that made it."""
+
+    def __init__(self, owner: object, name: str) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix=f"gpuload-{name}-"))
+        weakref.finalize(owner, shutil.rmtree, self.path, ignore_errors=True)
+
+
+class CompressedTar(TarArchive):
+    """A compressed tar of plain folders. Its name is that of the archive."""
+
+    def __init__(self, path: Path) -> None:
+        self.archive = path
+        unpacked = _Temporary(self, "tar").path / "unpacked.tar"
+        unpack_tar(path, unpacked)
+        super().__init__(unpacked)
+
+    def __str__(self) -> str:
+        return str(self.archive)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "archive": self.archive}
+
+
+class SevenZip(Archive):
+    """The files of a 7z archive, by the package py7zr; each is unpacked into a file with a number for its name."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        require(str(path), "py7zr")
+        self._folder = _Temporary(self, "7z").path
+        self._files = dict[str, str]()
+        self._unpack()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "_folder": self._folder, "_files": {}}
+
+    def _unpack(self) -> None:
+        import py7zr
+        from py7zr.io import WriterFactory
+
+        folder = self._folder
+        files = self._files
+
+        class Numbered(WriterFactory):  # type: ignore[misc]
+            """Opens a file for each member."""
+
+            def create(self, filename: str) -> "_Writer":
+                name = plain_name(filename)
+                files[name] = str(len(files))
+                return _Writer(folder / files[name])
+
+        with (
+            readable(self.path, "7z", Exception),
+            py7zr.SevenZipFile(self.path) as archive,
+        ):
+            needed = archive.archiveinfo().uncompressed
+            free = shutil.disk_usage(folder).free
+            if needed > free:
+                raise SourceError(
+                    f"{self.path}: takes {needed:,} bytes unpacked, and {folder.parent} has {free:,} free. "
+                    "Free some space, or set TMPDIR"
+                )
+            archive.extractall(factory=Numbered())
+
+    @cached_property
+    def _members(self) -> Mapping[str, Any]:
+        return {
+            name: number
+            for name, number in self._files.items()
+            if not any(map(is_hidden, name.split("/")))
+        }
+
+    def find(self, name: str) -> Ref:
+        number = self.member(name)
+        return Ref(name, (self._folder / number).stat().st_size, number)
+
+    def read(self, address: str) -> bytes:
+        path = self._folder / address
+        return read_at(path, 0, path.stat().st_size)
+
+
+class _Writer:
+    """A file that py7zr writes a member into."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: BinaryIO = path.open("w+b")
+
+    def write(self, data: bytes) -> int:
+        return self._file.write(data)
+
+    def read(self, size: int | None = None) -> bytes:
+        return self._file.read(-1 if size is None else size)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def size(self) -> int:
+        return Path(self._file.name).stat().st_size
+
+    def close(self) -> None:
+        self._file.close()

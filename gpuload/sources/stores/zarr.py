@@ -1,0 +1,162 @@
+"""Zarr 2 and 3, by the package zarr: arrays of images and labels in a group, and images of OME-Zarr."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpuload.errors import SourceError
+from gpuload.sources.files import Files, Findings, Folder, readable
+from gpuload.sources.named_arrays import NamedArrays, unstored
+from gpuload.sources.source import CERTAIN, Row, Sight
+
+_MARKS = (".zgroup", ".zarray", "zarr.json")
+_AXES = "tczyx"
+_MOST_FOLDERS = 100_000
+
+
+class ZarrSource(NamedArrays):
+    """Arrays of equal length in one Zarr group, wherever in it; images as in HDF5."""
+
+    needs = ("zarr",)
+    needs_process = True
+
+    @classmethod
+    def recognise(cls, files: Files) -> Sight | None:
+        if not is_group(files, ""):
+            return None
+        return Sight(CERTAIN, "is a group of Zarr")
+
+    def rows(self, findings: Findings) -> Iterator[Row]:
+        with readable(self._local, "a group of Zarr", Exception):
+            group = open_group(self._local)
+            arrays = dict(arrays_of(group))
+            stored = stored_bytes(self._local)
+            for name, array in arrays.items():
+                if fault := unstored(array, stored):
+                    raise SourceError(
+                        f"{self._local}: {name!r} {fault}. Write its elements"
+                    )
+            yield from self.rows_of(arrays, findings)
+
+
+class OmeZarrSource(NamedArrays):
+    """Images of OME-Zarr: one, or all in a folder or a plate, at full resolution.
+
+    The channels are those of the image; each time and depth is an image of its own. The name is that of the group. With
+    several channels, or other values than uint8, give `--mode` with type and channels, such as uint16x3.
+    """
+
+    needs = ("zarr",)
+    needs_process = True
+
+    @classmethod
+    def recognise(cls, files: Files) -> Sight | None:
+        if not isinstance(files, Folder) or files.fault():
+            return None
+        found = next(_images_in(files.path), None)
+        return Sight(CERTAIN, "holds images of OME-Zarr") if found else None
+
+    def rows(self, findings: Findings) -> Iterator[Row]:
+        if not self._local.is_dir():
+            raise SourceError(
+                f"{self._local}: no such folder. Give a group of OME-Zarr"
+            )
+        for path in _images_in(self._local):
+            with readable(path, "an image of OME-Zarr", Exception):
+                inside = path.relative_to(self._local).as_posix()
+                name = path.name if path == self._local else inside
+                yield from self._planes(
+                    path, name.removesuffix(".zarr").removesuffix(".ome")
+                )
+
+    def _planes(self, path: Path, name: str) -> Iterator[Row]:
+        group = open_group(path)
+        scales = _multiscales(group)[0]
+        array = group[scales["datasets"][0]["path"]]
+        if fault := unstored(array, stored_bytes(path)):
+            raise SourceError(f"{path}: {fault}. Write its elements")
+        axes = [
+            str(axis["name"] if isinstance(axis, Mapping) else axis)
+            for axis in scales["axes"]
+        ]
+        if len(axes) != array.ndim or not set("yx") <= set(axes) <= set(_AXES):
+            raise ValueError(f"its axes are {', '.join(axes)[:60]}")
+        others = [axis for axis in axes if axis in "tz"]
+        counts = [array.shape[axes.index(axis)] for axis in others]
+        for place in np.ndindex(*counts):
+            chosen = dict(zip(others, place, strict=True))
+            plane = np.asarray(
+                array[tuple(chosen.get(axis, slice(None)) for axis in axes)]
+            )
+            remaining = [axis for axis in axes if axis not in chosen]
+            plane = np.moveaxis(
+                plane, [remaining.index("y"), remaining.index("x")], [0, 1]
+            )
+            ending = "".join(
+                f"-{axis}{number}"
+                for axis, number in chosen.items()
+                if array.shape[axes.index(axis)] > 1
+            )
+            yield {"image": plane, "name": f"{name}{ending}."}
+
+
+def is_group(files: Files, name: str) -> bool:
+    """Whether a folder holds the mark of Zarr, whose name is hidden in its second version."""
+    if not isinstance(files, Folder):
+        return "zarr.json" in files.names(name)
+    return any((files.path / name / mark).is_file() for mark in _MARKS)
+
+
+def open_group(path: Path) -> Any:
+    """A group on a disk, for reading."""
+    import zarr
+
+    return zarr.open_group(str(path), mode="r")
+
+
+def arrays_of(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """All arrays in a group, and in groups within it, by their names."""
+    for name, array in group.arrays():
+        if array.shape:
+            yield f"{prefix}{name}", array
+    for name, inner in group.groups():
+        yield from arrays_of(inner, f"{prefix}{name}/")
+
+
+def stored_bytes(path: Path) -> int:
+    """How many bytes the files in a folder take."""
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+def _images_in(path: Path) -> Iterator[Path]:
+    """The groups of images in a folder, a plate or at the path itself, sorted."""
+    waiting = [path]
+    for _ in range(_MOST_FOLDERS):
+        if not waiting:
+            return
+        folder = waiting.pop(0)
+        if _is_image(folder):
+            yield folder
+        elif folder == path or folder.suffix == ".zarr" or is_group(Folder(folder), ""):
+            inner = sorted(
+                entry
+                for entry in folder.iterdir()
+                if entry.is_dir() and entry.name != "labels"
+            )
+            waiting[:0] = inner
+
+
+def _is_image(path: Path) -> bool:
+    """Whether the attributes of a group tell of scales, without opening it."""
+    for mark in ("zarr.json", ".zattrs"):
+        file = path / mark
+        if file.is_file():
+            return b'"multiscales"' in file.read_bytes()[: 1 << 20]
+    return False
+
+
+def _multiscales(group: Any) -> Any:
+    attributes = dict(group.attrs)
+    return attributes.get("ome", attributes)["multiscales"]
