@@ -75,11 +75,6 @@ def main(argv: list[str] | None = None) -> int:
         args.loaders = [BEFORE, "gpuload"]
         try:
             pythons[BEFORE] = check_out(args.against)
-            subprocess.run(
-                [pythons[BEFORE], "tools/build_kernels.py"],
-                capture_output=True,
-                check=True,
-            )
         except subprocess.CalledProcessError as error:
             parser.error(f"--against {args.against}: {error.stderr.decode().strip()}")
     if args.plot and (fault := fault_of("matplotlib")) is not None:

@@ -187,7 +187,7 @@ def interpreters(
 
 
 def check_out(commit: str) -> str:
-    """An interpreter whose gpuload is that of a commit. Raises CalledProcessError."""
+    """An interpreter whose gpuload is that of a commit, with its kernels, if it has any. Raises CalledProcessError."""
     root = _TOOLS.parent
     archive = subprocess.run(
         ["git", "archive", commit], cwd=root, capture_output=True, check=True
@@ -201,6 +201,9 @@ def check_out(commit: str) -> str:
         f'#!/bin/sh\ncd "{folder}" && PYTHONPATH="{folder}:$PYTHONPATH" exec "{sys.executable}" -W ignore "$@"\n'
     )
     python.chmod(0o700)
+    build = folder / "tools" / "build_kernels.py"
+    if build.exists():  # an older commit has numba compile them
+        subprocess.run([python, build], capture_output=True, check=True)
     return str(python)
 
 
