@@ -9,7 +9,8 @@ from typing import Any
 from gpuload.errors import SourceError, some_of
 from gpuload.machine.untrusted import parse_json
 from gpuload.sources.annotations import NamedFiles, annotation_files
-from gpuload.sources.coco_document import CocoDocument, check_document
+from gpuload.sources.coco_document import CocoDocument, check_document, plain_document
+from gpuload.sources.drawn import Images
 from gpuload.sources.files import (
     Files,
     Findings,
@@ -134,18 +135,39 @@ class CocoSource(FilesSource):
                 content = self.files.read(self.files.find(name).address)
             else:
                 content = read_file(self.annotations)
-            document: dict[str, Any] = parse_json(decode_text(content))
+            parsed = parse_json(decode_text(content))
+            document: dict[str, Any] = plain_document(parsed)
             check_document(document)
         files = NamedFiles(self.files, title, self.path)
         own = posixpath.dirname(name)
         place = self._place(
             title, files, own, [image["file_name"] for image in document["images"]]
         )
+        if not files.find(f"{place}{document['images'][0]['file_name']}"):
+            document["images"] = self._found_elsewhere(title, document["images"])
+        if any("segments_info" in entry for entry in parsed["annotations"]):
+            findings.notes.append(
+                f"{title}: is panoptic: the boxes of segments are packed, without their masks"
+            )
         if name or place:
             findings.notes.append(
                 f"annotations are those in {title}, with names that start in {place or './'!r}"
             )
         return CocoDocument(title, document, files, place)
+
+    def _found_elsewhere(
+        self, title: str, entries: list[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """The entries of images, which the file calls as they were called elsewhere, with their names here."""
+        images = Images(self.files, Findings())
+        names = [entry["file_name"] for entry in entries]
+        if not images.find(title, names[0]):
+            return entries
+        refs = images.find_all(title, names)
+        return [
+            {**entry, "file_name": ref.name}
+            for entry, ref in zip(entries, refs, strict=True)
+        ]
 
     def _place(self, title: str, files: NamedFiles, own: str, names: list[str]) -> str:
         """The folder that the names in the file are relative to, with a slash after it; "" for the root.

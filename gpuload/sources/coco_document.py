@@ -341,6 +341,50 @@ _NEEDED = {
 }
 
 
+def plain_document(document: Any) -> Any:
+    """COCO's form of what is nearly COCO: LVIS names images by URL, and panoptic annotations hold several segments."""
+    if not isinstance(document, dict):
+        return document
+    images = document.get("images")
+    if isinstance(images, list):
+        images = [
+            {**entry, "file_name": "/".join(entry["coco_url"].split("/")[-2:])}
+            if _is_named_by_url(entry)
+            else entry
+            for entry in images
+        ]
+    annotations = document.get("annotations")
+    if isinstance(annotations, list):
+        annotations = [
+            segment
+            for entry in annotations
+            for segment in (_segments(entry) if _is_panoptic(entry) else [entry])
+        ]
+    return {**document, "images": images, "annotations": annotations}
+
+
+def _is_named_by_url(entry: Any) -> bool:
+    if not isinstance(entry, dict) or "file_name" in entry:
+        return False
+    return isinstance(entry.get("coco_url"), str)
+
+
+def _is_panoptic(entry: Any) -> bool:
+    return isinstance(entry, dict) and isinstance(entry.get("segments_info"), list)
+
+
+def _segments(entry: Entry) -> list[Any]:
+    """The segments of an image as instances; their numbers repeat in other images."""
+    image = {"image_id": entry.get("image_id")}
+    segments = entry["segments_info"]
+    return [
+        {key: value for key, value in {**segment, **image}.items() if key != "id"}
+        if isinstance(segment, dict)
+        else segment
+        for segment in segments
+    ]
+
+
 def check_document(document: Any) -> None:
     """Raises ValueError if the document is not COCO's; called before any of its values is used as a key."""
     if (

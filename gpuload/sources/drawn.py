@@ -25,7 +25,7 @@ from gpuload.sources.listing import (
     split_called,
     splits_of_words,
 )
-from gpuload.sources.shapes import Shape, area_of, scaled
+from gpuload.sources.shapes import Runs, Shape, area_of, of_runs, scaled
 from gpuload.sources.source import (
     CONTENT,
     FilesSource,
@@ -108,7 +108,7 @@ class DrawnSource(FilesSource):
         own, go to `findings.classes["boxes"]`."""
 
     def rows(self, findings: Findings) -> Iterator[Row]:
-        images = _Images(self.files, findings)
+        images = Images(self.files, findings)
         findings.notes.clear()  # of that walk; images are walked again below
         drawings = list(self.drawings(findings))
         refs = images.find_all(self.title, [drawing.image for drawing in drawings])
@@ -122,11 +122,18 @@ class DrawnSource(FilesSource):
                 findings.origin = "by words in the names of its folders"
         for drawing, image in zip(drawings, refs, strict=True):
             size = drawing.size
-            if drawing.in_shares and drawing.shapes and 0 in size:
+            needs_size = drawing.in_shares or any(
+                isinstance(shape.outline, Runs) for shape in drawing.shapes
+            )
+            if needs_size and drawing.shapes and 0 in size:
                 size = read_size(self.files, image, findings)
                 if 0 in size:
                     continue
-            row = samples.row(image, drawing, size)
+            try:
+                row = samples.row(image, drawing, size)
+            except ValueError as error:
+                findings.reject(image.name, str(error))
+                continue
             split = split_of.get(drawing.split) or by_words.get(image.name)
             yield {**row, SPLIT: split} if split else row
 
@@ -134,7 +141,7 @@ class DrawnSource(FilesSource):
         self,
         drawings: list[Drawing],
         refs: list[Ref],
-        images: "_Images",
+        images: "Images",
         findings: Findings,
     ) -> tuple[list[Drawing], list[Ref]]:
         """Both, and images that no annotation names where these are images without an object."""
@@ -271,6 +278,10 @@ class Samples:
         shapes = list(drawing.shapes)
         if drawing.in_shares:
             shapes = [scaled(shape, *size) for shape in shapes]
+        shapes = [
+            of_runs(shape, *size) if isinstance(shape.outline, Runs) else shape
+            for shape in shapes
+        ]
         classes = [
             shape.label if isinstance(shape.label, int) else self._number[shape.label]
             for shape in shapes
@@ -295,7 +306,7 @@ class Samples:
         return row
 
 
-class _Images:
+class Images:
     """The images of a container, found by what tools call them. refs: by name, in the order of their paths."""
 
     def __init__(self, files: Files, findings: Findings) -> None:
@@ -310,7 +321,7 @@ class _Images:
         Raises:
             SourceError: one is not there, several fit a name, or two names mean one image.
         """
-        chosen = [self._choose(title, name) for name in names]
+        chosen = [self.find(title, name) for name in names]
         missing = [name for name, image in zip(names, chosen, strict=True) if not image]
         if missing:
             what = f"names {len(missing):,} of {len(names):,} images that are not there: {some_of(missing)}"
@@ -322,7 +333,7 @@ class _Images:
             )
         return [self.refs[name] for name in chosen]
 
-    def _choose(self, title: str, name: str) -> str:
+    def find(self, title: str, name: str) -> str:
         """The name of the image that a tool means; "" if there is none."""
         words = unquote(name).replace("\\", "/").rpartition("?d=")[2]
         if words in self.refs:

@@ -5,7 +5,6 @@ import io
 import posixpath
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,11 +16,11 @@ from gpuload.sources.annotations import read_or_reject
 from gpuload.sources.drawn import (
     FORM_ERRORS,
     Drawing,
-    DrawnOptions,
     DrawnSource,
     add_classes,
     tell,
 )
+from gpuload.sources.drawn_regions import AttributeOptions, attribute_of, via_shape
 from gpuload.sources.files import Findings, Ref, readable
 from gpuload.sources.listing import words_of_splits
 from gpuload.sources.shapes import (
@@ -224,17 +223,6 @@ def _label_studio_shape(value: Entry, width: int, height: int) -> Shape | None:
     return turned_box(label, (x, y, right, bottom), degrees, (x, y))
 
 
-@dataclass(frozen=True)
-class AttributeOptions(DrawnOptions):
-    """The options of tools whose shapes have several attributes, or whose samples have several fields.
-
-    Args:
-        attribute: the one that holds the class.
-    """
-
-    attribute: str = ""
-
-
 class ViaSource(DocumentSource):
     """A project or an export of VGG's VIA 1 and 2: JSON, with regions by image. A CSV of VIA is one of `boxes`."""
 
@@ -262,41 +250,6 @@ class ViaSource(DocumentSource):
 
     def _label(self, attributes: Entry) -> str:
         return attribute_of(self.title, attributes, self.options.attribute)
-
-
-def attribute_of(title: str, attributes: Entry, wanted: str) -> str:
-    """The class among the attributes of a shape: the one that the user named, else the only one.
-
-    Raises:
-        SourceError: there are several.
-    """
-    if not wanted and len(attributes) > 1:
-        names = some_of(sorted(attributes))
-        raise SourceError(
-            f"{title}: its shapes have the attributes {names}. Which is the class? Give --option attribute=NAME"
-        )
-    value = attributes[wanted] if wanted else next(iter(attributes.values()), "object")
-    if isinstance(value, dict):  # boxes that are ticked
-        value = next((name for name, is_ticked in value.items() if is_ticked), "")
-    return str(value)
-
-
-def via_shape(label: str, form: Entry) -> Shape | None:
-    """None for points and lines, which have no area."""
-    name = form["name"]
-    if name == "rect":
-        return box_of(label, form["x"], form["y"], form["width"], form["height"])
-    if name == "polygon":
-        points = zip(form["all_points_x"], form["all_points_y"], strict=True)
-        return polygon(label, list(points))
-    if name == "circle":
-        return ellipse(label, (form["cx"], form["cy"]), (form["r"], form["r"]))
-    if name == "ellipse":
-        degrees = float(np.degrees(form.get("theta") or 0))
-        return ellipse(
-            label, (form["cx"], form["cy"]), (form["rx"], form["ry"]), degrees
-        )
-    return None
 
 
 class DatumaroSource(DocumentSource):

@@ -1,8 +1,9 @@
 """Data sets with texts of boxes, KITTI, VisDrone, WIDER FACE and MOTChallenge; and CVAT's XML."""
 
 import posixpath
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -144,19 +145,30 @@ class MotSource(DrawnSource):
     kind = "mot"
 
     def drawings(self, findings: Findings) -> Iterator[Drawing]:
-        findings.classes["boxes"] = _MOT
         for file in self.files.walk({"txt"}, Findings()):
             if posixpath.basename(file.name) != "gt.txt":
                 continue
             place = posixpath.dirname(posixpath.dirname(file.name))
+            form = self._form(posixpath.dirname(file.name))
+            add_classes(findings, self.title, form.names)
             frames: dict[int, list[Shape]] = {}
             with readable(f"{self.title}/{file.name}", "MOT's boxes", *FORM_ERRORS):
                 for line in filter(str.strip, text_in(self.files, file).split("\n")):
                     of_frame = frames.setdefault(int(line.partition(",")[0]), [])
-                    shape = _MOT_LINE.shape(line)
+                    shape = form.shape(line)
                     of_frame += [] if shape is None else [shape]
             for number, shapes in sorted(frames.items()):
                 yield Drawing(f"{place}/img1/{number:06d}".lstrip("/"), shapes)
+
+    def _form(self, folder: str) -> Line:
+        """What lines of a `gt.txt` hold; Datumaro writes names of its own beside it."""
+        with suppress(OSError):
+            self.files.find(f"{folder}/labels.txt")
+            names = self.files.text(f"{folder}/labels.txt").split("\n")
+            return _MOT_LINE._replace(
+                names=[name.strip() for name in names if name.strip()]
+            )
+        return _MOT_LINE
 
 
 class WiderSource(DrawnSource):
@@ -174,17 +186,61 @@ class WiderSource(DrawnSource):
                 yield from self._read(file, split)
 
     def _read(self, file: Ref, split: str) -> Iterator[Drawing]:
-        lines = iter(text_in(self.files, file).strip().split("\n"))
-        for image in lines:
-            count = int(next(lines))
-            rows = [next(lines).split() for _ in range(max(1, count))]
+        lines = deque(text_in(self.files, file).strip().split("\n"))
+        while lines:
+            image = lines.popleft()
+            is_counted = bool(lines) and lines[0].strip().isdecimal()
+            count = int(lines.popleft()) if is_counted else 0
+            rows = [lines.popleft().split() for _ in range(count)]
+            if not count and lines and len(lines[0].split()) >= 4:
+                lines.popleft()  # a face of zeros, where there is none
             shapes = list[Shape]()
-            for row in rows[:count]:
+            for row in rows:
                 x, y, width, height = map(float, row[:4])
                 is_invalid = len(row) > 7 and row[7] == "1"
-                shape = box_of("face", x, y, width, height)
+                label = row[4] if len(row) == 5 else "face"  # Datumaro writes one
+                shape = box_of(label, x, y, width, height)
                 shapes.append(shape._replace(crowd=is_invalid))
             yield Drawing(image.strip(), shapes, split=split)
+
+
+class LabelMeXmlSource(DrawnSource):
+    """The XML of LabelMe's old web tool, as Datumaro writes it, too: boxes and polygons, but for deleted ones."""
+
+    kind = "labelme-xml"
+    uses = ("xml",)  # that of an image without an object
+
+    def drawings(self, findings: Findings) -> Iterator[Drawing]:
+        for file in self.files.walk({"xml"}, Findings()):
+            drawing = read_or_reject(
+                lambda: self._read(file),  # noqa: B023
+                file,
+                file,
+                "LabelMe's XML",
+                findings,
+                *FORM_ERRORS,
+            )
+            if drawing is not None:
+                yield drawing
+
+    def _read(self, file: Ref) -> Drawing:
+        root = parse_xml(self.files.read(file.address))
+        height = int(float(root.findtext("imagesize/nrows") or 0))
+        width = int(float(root.findtext("imagesize/ncols") or 0))
+        shapes = list[Shape]()
+        for entry in root.iter("object"):
+            if (entry.findtext("deleted") or "0").strip() == "1":
+                continue
+            points = [
+                (float(point.findtext("x")), float(point.findtext("y")))
+                for point in entry.iter("pt")
+            ]
+            shape = polygon((entry.findtext("name") or "").strip(), points)
+            is_box = entry.findtext("type") == "bounding_box"
+            shapes.append(shape._replace(outline=()) if is_box else shape)
+        folder = (root.findtext("folder") or "").strip()
+        name = (root.findtext("filename") or "").strip()
+        return Drawing(f"{folder}/{name}".lstrip("/"), shapes, (width, height))
 
 
 class CvatSource(DrawnSource):

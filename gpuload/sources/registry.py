@@ -38,7 +38,7 @@ from gpuload.sources.source import (
     located,
     open_files,
 )
-from gpuload.sources.survey import KINDS, AnnotationFile, survey
+from gpuload.sources.survey import KINDS, AnnotationFile, kind_of_file, survey
 from gpuload.store.url import URL, scheme_of, without_secrets
 
 Columns = Mapping[str, Names]
@@ -53,8 +53,10 @@ BUILT_IN = {
     "voc": "gpuload.sources.voc:VocSource",
     "coco": "gpuload.sources.coco:CocoSource",
     "yolo": "gpuload.sources.yolo:YoloSource",
+    "boxes": "gpuload.sources.drawn_table:BoxTableSource",
     "cvat": "gpuload.sources.drawn_text:CvatSource",
     "labelme": "gpuload.sources.drawn_json:LabelMeSource",
+    "labelme-xml": "gpuload.sources.drawn_text:LabelMeXmlSource",
     "label-studio": "gpuload.sources.drawn_json:LabelStudioSource",
     "via": "gpuload.sources.drawn_json:ViaSource",
     "datumaro": "gpuload.sources.drawn_json:DatumaroSource",
@@ -274,8 +276,7 @@ def _choose(
         sight = None if form else _by_mark(files)
         if sight is not None:
             return sight
-        suffix = Path(str(labels)).suffix.lower()
-        name = LABELS.get(suffix, "table")
+        name = _kind_of_labels(labels)
         return Recognised(name, sources()[name].load(), files)
     return _recognise(files, ask=not no_labels)
 
@@ -343,6 +344,16 @@ def _refuse_device(place: str | Path | URL) -> None:
         raise SourceError(
             f"{path}: cannot be opened ({error.strerror}). Give a folder or a file"
         ) from None
+
+
+def _kind_of_labels(labels: str | Path) -> str:
+    """The source for what --labels names, by its suffix; of a table of objects, by its columns."""
+    suffix = Path(str(labels)).suffix.lower()
+    if suffix in (".csv", ".tsv") and scheme_of(labels) is None:
+        table = Path(labels)
+        if table.is_file() and kind_of_file(OneFile(table), table.name) == "boxes":
+            return "boxes"
+    return LABELS.get(suffix, "table")
 
 
 def _sights(files: Files) -> list[tuple[Sight, Recognised]]:

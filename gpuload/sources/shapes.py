@@ -4,6 +4,10 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from gpuload.types import Array
+
 Point = tuple[float, float]
 Corners = tuple[float, float, float, float]  # x0 y0 x1 y1
 
@@ -23,6 +27,40 @@ class Shape(NamedTuple):
     outline: Any = ()
     crowd: bool = False
     points: Sequence[float] = ()
+
+
+class Runs(NamedTuple):
+    """A mask as Kaggle's tables have it: starts and lengths of runs of pixels, numbered from 1. by_rows: whether these
+    go along rows, else down columns."""
+
+    starts: Sequence[int]
+    lengths: Sequence[int]
+    by_rows: bool
+
+    def mask(self, width: int, height: int) -> Array:
+        """uint8 (height, width).
+
+        Raises:
+            ValueError: a run lies outside of the image.
+        """
+        flat = np.zeros(width * height, np.uint8)
+        for start, length in zip(self.starts, self.lengths, strict=True):
+            if start < 1 or length < 0 or start - 1 + length > len(flat):
+                what = f"{start} {length} in an image of {width} x {height}"
+                raise ValueError(f"a run of a mask lies outside of its image: {what}")
+            flat[start - 1 : start - 1 + length] = 1
+        if self.by_rows:
+            return flat.reshape(height, width)
+        return flat.reshape(width, height).T
+
+
+def of_runs(shape: Shape, width: int, height: int) -> Shape:
+    """A shape of runs with the mask and the box of these."""
+    mask = shape.outline.mask(width, height)
+    rows = np.flatnonzero(mask.any(1)).tolist() or [0]
+    columns = np.flatnonzero(mask.any(0)).tolist() or [0]
+    corners = (columns[0], rows[0], columns[-1] + 1, rows[-1] + 1)
+    return shape._replace(corners=corners, outline=mask)
 
 
 def box_of(label: str | int, x: float, y: float, width: float, height: float) -> Shape:
@@ -83,6 +121,8 @@ def ellipse(label: str, center: Point, radii: Point, degrees: float = 0) -> Shap
 def area_of(shape: Shape) -> float:
     """In pixels: of its polygons, else of its box."""
     x0, y0, x1, y1 = shape.corners
+    if isinstance(shape.outline, np.ndarray):
+        return float(np.count_nonzero(shape.outline))
     if not isinstance(shape.outline, list) or not shape.outline:
         return (x1 - x0) * (y1 - y0)
     total = 0.0

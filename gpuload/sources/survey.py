@@ -38,16 +38,32 @@ KINDS = {
     "cvat": Kind("CVAT's XML", "cvat"),
     "xml": Kind("XML about images"),
     "yolo": Kind("YOLO's boxes", "yolo"),
+    "labelme-xml": Kind("LabelMe's XML", "labelme-xml"),
     "kitti": Kind("KITTI's objects", "kitti"),
     "visdrone": Kind("VisDrone's boxes", "visdrone"),
     "wider": Kind("WIDER FACE's boxes", "wider"),
     "mot": Kind("boxes of MOTChallenge", "mot"),
+    "boxes": Kind("a table of objects", "boxes"),
     "table": Kind("a table of images", "labels"),
     "json": Kind("JSON about images"),
     "json beside": Kind("JSON about images", "sidecar"),
     "text": Kind("a text beside an image", "sidecar"),
     "list": Kind("a list of images"),
 }
+
+# Columns of tables with a row for each object, in lower case: those of a box, with whether it is x y width height, and
+# one of runs of a mask.
+BOX_COLUMNS: tuple[tuple[tuple[str, ...], bool], ...] = (
+    (("xmin", "ymin", "xmax", "ymax"), False),
+    (("x_min", "y_min", "x_max", "y_max"), False),
+    (("x1", "y1", "x2", "y2"), False),
+    (("x", "y", "width", "height"), True),
+    (("bbox",), True),
+)
+RUN_COLUMNS = ("encodedpixels", "rle")
+CLASS_FLAGS = re.compile(
+    r"(^|/)_classes\.csv$"
+)  # Roboflow's table of columns of 0 and 1
 
 _EXTENSIONS = ("json", "xml", "txt", "csv", "tsv", "jsonl", "ndjson", "odgt")
 _MOST_FOLDERS = 64  # that are looked into, those nearest to the top
@@ -101,7 +117,13 @@ def kind_of_file(files: Files, name: str, is_partner: bool = False) -> str:
 
     is_partner: whether an image is called as it is.
     """
-    return _SNIFFERS[extension_of(name)](_text_of(files, name), is_partner)
+    return _sniff(name, _text_of(files, name), is_partner)
+
+
+def _sniff(name: str, text: str, is_partner: bool) -> str:
+    if CLASS_FLAGS.search(name):
+        return "boxes"
+    return _SNIFFERS[extension_of(name)](text, is_partner)
 
 
 def _survey(files: Files) -> list[AnnotationFile]:
@@ -117,7 +139,7 @@ def _survey(files: Files) -> list[AnnotationFile]:
     for name, text in texts.items():
         is_beside = name.rpartition(".")[0] in beside
         extension = extension_of(name)
-        kind = _SNIFFERS[extension](text, is_beside or _stem(name) in elsewhere)
+        kind = _sniff(name, text, is_beside or _stem(name) in elsewhere)
         if not kind and named[name] & elsewhere:
             kind = _OF_STEMS[extension]
         if kind == "json" and is_beside:
@@ -181,6 +203,8 @@ def _names_in(name: str, text: str) -> set[str]:
         is_list = len(words_of_splits(name.rpartition("/")[2])) == 1
         return {_stem(word) for word in text.split()[: int(is_list)]}
     if extension_of(name) in ("csv", "tsv"):
+        if "OriginalURL" in text.partition("\n")[0]:
+            return set()  # Open Images' list of where images come from
         rows = text[:_END_BYTES].splitlines()[1:2]
         return {
             _stem(cell.strip('" '))
@@ -227,6 +251,8 @@ def _kind_of_json(text: str, is_partner: bool) -> str:
         for key in ("file_name", "images", "annotations", "image_id")
     }
     # Of a large file only one of both lists may begin in the part that is read.
+    if '"coco_url"' in text and has["images"]:
+        return "coco"  # LVIS, which has no names of files
     if (
         has["file_name"]
         and (has["images"] or has["annotations"])
@@ -246,13 +272,21 @@ def _kind_of_xml(text: str, is_partner: bool) -> str:
         return "cvat"
     if "<annotation" not in text:
         return "xml" if is_partner or _IMAGE_NAME.search(text) else ""
-    is_other = "<nrows" in text or (
-        "<object" in text and "<bndbox" not in text
-    )  # LabelMe's
+    if "<object" in text and "<polygon" in text and "<pt>" in text:
+        return "labelme-xml"
+    is_other = "<nrows" in text or ("<object" in text and "<bndbox" not in text)
     return "xml" if is_other else "voc"
 
 
 def _kind_of_table(text: str, is_partner: bool) -> str:
+    columns = {
+        name.strip(' "').lower() for name in re.split("[,;\t]", text.partition("\n")[0])
+    }
+    if "originalurl" in columns:
+        return ""
+    has_box = any(set(names) <= columns for names, _ in BOX_COLUMNS)
+    if has_box or columns & {*RUN_COLUMNS, "region_shape_attributes"}:
+        return "boxes"
     lines = list(_lines(text))[1:]
     return "table" if lines and _are_named(lines) else ""
 

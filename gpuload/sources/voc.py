@@ -76,9 +76,12 @@ class VocOptions(SourceOptions):
 
     Args:
         negatives: whether an image without an XML is one without an object; else it is an error.
+        first_pixel: the number that the first pixel has in `xmin` and `ymin`: 0, or 1 as in Pascal VOC itself and as
+            supervision writes it.
     """
 
     negatives: bool = False
+    first_pixel: int = 0
 
 
 class VocSource(FilesSource):
@@ -249,7 +252,9 @@ class VocSource(FilesSource):
                 name := (entry.findtext("name") or "").strip()
             ):
                 raise ValueError("an object without a name or a bndbox")
-            boxes.append([float(box.findtext(side, "")) for side in _SIDES])
+            corners = [float(box.findtext(side, "")) for side in _SIDES]
+            first = self.options.first_pixel
+            boxes.append([corners[0] - first, corners[1] - first, *corners[2:]])
             names.append(name)
         return Objects(
             boxes,

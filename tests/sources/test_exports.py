@@ -13,7 +13,7 @@ import pytest
 import tool_files as tools
 from images import Folder
 from reading import rejected_of, rows_of
-from sources_read import listed, names_of, packed, splits_of
+from sources_read import listed, names_of, packed, reasons_of, splits_of
 from tool_files import BOXES, IMAGES, MOT_FRAMES, NAMES, at, of_each
 
 from gpuload import SourceError, cli
@@ -127,7 +127,27 @@ DRAWN: dict[str, tuple[dict[str, bytes], list[str] | None]] = {
          **at("VisDrone2019-DET-val/images", "c"), **of_each("VisDrone2019-DET-val/annotations/{}.txt", tools.visdrone, "c")}, TRAIN_VAL),
     "MOT17": ({**MOT_FRAMES, "train/MOT17-02-FRCNN/gt/gt.txt": tools.mot()}, None),
     "WIDER FACE": ({**at("WIDER_train/images/0--Parade"), "wider_face_split/wider_face_train_bbx_gt.txt": tools.wider()}, None),
+    "VIA 2 CSV": ({**at("images"), "via_export_csv.csv": tools.via_csv()}, None),
+    "Kaggle's runs": ({**at("train_images"), "train.csv": tools.runs()}, None),
+    "LabelMe's XML": ({**at("Images/train"), **of_each("Annotations/train/{}.xml", tools.labelme_xml)}, None),
+    "Datumaro 1.13 MOT": (
+        {**{name.partition("FRCNN/")[2]: data for name, data in MOT_FRAMES.items()}, "gt/gt.txt": tools.mot(first=1), "gt/labels.txt": b"cat\ndog\n"}, None),
+    "Datumaro 1.13 WIDER": ({**at("WIDER_train/images/no_label"), "wider_face_split/wider_face_train_bbx_gt.txt": tools.wider_with_names()}, None),
+    "LVIS": ({**at("train2017"), "lvis_v1_train.json": tools.nearly_coco("lvis")}, None),
+    "Objects365": ({**at("train/patch8"), "zhiyuan_objv2_train.json": tools.nearly_coco("objects365")}, None),
+    "Label Studio COCO of local files": ({**at("images"), "result.json": tools.nearly_coco("label-studio")}, None),
+    "COCO panoptic": ({**at("train2017"), "annotations/panoptic_train2017.json": tools.nearly_coco("panoptic")}, None),
     "CrowdHuman": ({**at("Images"), "annotation_train.odgt": tools.crowdhuman()}, None),
+}  # fmt: skip
+# Images without an object are not in these tables.
+TABLES: dict[str, tuple[dict[str, bytes], list[str] | None]] = {
+    "Roboflow CSV": (
+        {**at("train", "ab"), "train/_annotations.csv": tools.roboflow_csv("ab"), **at("valid", "c"), "valid/_annotations.csv": tools.roboflow_csv("c"),
+         "README.roboflow.txt": b"exported"}, TRAIN_VAL),
+    "Open Images": (
+        {**at("train"), "oidv6-train-annotations-bbox.csv": tools.open_images(), "class-descriptions-boxable.csv": tools.OPEN_IMAGES_NAMES}, None),
+    "Kaggle's bbox": ({**at("train"), "train.csv": tools.wheat()}, None),
+    "Kaggle's class_id": ({**at("train"), "train.csv": tools.vinbig()}, None),
 }  # fmt: skip
 CLASSES = {
     "VisDrone": ["car", "van"],
@@ -137,12 +157,13 @@ CLASSES = {
 }
 
 
-@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize("name", [*DRAWN, *TABLES])
 def test_what_tools_draw(make_folder: Folder, tmp_path: Path, name: str) -> None:
-    files, splits = DRAWN[name]
+    files, splits = (DRAWN | TABLES)[name]
     root = make_folder(files)
-    assert sorted(splits_of(listed(root)) or ()) == (splits or [])
-    manifests = packed(root, tmp_path / "out")
+    options = ["--negatives"] * (name in TABLES)
+    assert sorted(splits_of(listed(root, negatives=bool(options))) or ()) == (splits or [])
+    manifests = packed(root, tmp_path / "out", *options)
     boxes = next(field for field in next(iter(manifests.values())).fields if field.name == "boxes")
     names = dict(zip(NAMES, CLASSES.get(name.partition(" with")[0], NAMES), strict=True))
     rows = {Path(row["source"]).stem: row for split in manifests for row in rows_of(tmp_path / "out" / split)}
@@ -195,6 +216,34 @@ MORE_YOLO: dict[str, tuple[dict[str, bytes], dict[str, Any]]] = {
 }  # fmt: skip
 
 
+def test_runs_by_rows_and_labels_elsewhere(make_folder: Folder, tmp_path: Path) -> None:
+    root = make_folder(at("images"))
+    (tmp_path / "t.csv").write_bytes(tools.runs(by_rows=True))
+    out = tmp_path / "out"
+    packed(root, out, "--labels", tmp_path / "t.csv", "--option", "order=rows")
+    rows = {Path(row["source"]).stem: row for row in rows_of(out / "train")}
+    assert {name: row["boxes"] for name, row in rows.items()} == CORNERS
+    assert rows["b"]["boxes_area"] == [1250]
+    (tmp_path / "t.csv").write_bytes(b"ImageId,EncodedPixels\na.jpg,4999 3\nb.jpg,4999 2\n")
+    listing = listed(root, tmp_path / "t.csv")
+    assert [tuple(reason) for reason in reasons_of(listing)] == [
+        ("images/a.jpg", "a run of a mask lies outside of its image: 4999 3 in an image of 100 x 50")
+    ]
+
+
+def test_columns_of_flags(make_folder: Folder, tmp_path: Path) -> None:
+    """Roboflow's multi-class CSV."""
+    flags = {"train": b"filename, cat, dog\na.jpg, 1, 1\nb.jpg, 0, 1\n", "valid": b"filename, cat, dog\nc.jpg, 0, 0\n"}
+    root = make_folder(
+        {**at("train", "ab"), **at("valid", "c"), **{f"{at}/_classes.csv": text for at, text in flags.items()}}
+    )
+    manifests = packed(root, tmp_path / "out")
+    (labels,) = (field for field in manifests["train"].fields if field.name == "labels")
+    assert labels.classes == ("cat", "dog")
+    rows = {Path(row["source"]).stem: row["labels"] for split in manifests for row in rows_of(tmp_path / "out" / split)}
+    assert rows == {"a": [0, 1], "b": [1], "c": []}
+
+
 def rounded(value: Any) -> Any:
     """Nested lists of numbers, to hundredths of a pixel."""
     return round(float(value), 2) if isinstance(value, (int, float)) else list(map(rounded, value))
@@ -227,32 +276,19 @@ def test_yolo_numbers_with_gaps(make_folder: Folder) -> None:
 
 
 KITTI = b"cat 0.00 0 -10.00 10.00 5.00 30.00 25.00 -1.00 -1.00 -1.00 -1000.00 -1000.00 -1000.00 -10.00\n"
-VISDRONE = b"10,5,20,20,1,4,0,0\n60,20,40,30,1,4,0,1,\n"
 WIDER = b"0--Parade/a.jpg\n1\n10 5 20 20 0 0 0 0 0 0\n0--Parade/b.jpg\n0\n0 0 0 0 0 0 0 0 0 0\n"
 CVAT = b'<?xml version="1.0"?>\n<annotations><version>1.1</version><image id="0" name="a.jpg" width="100" height="50"/></annotations>'
 FIFTYONE = b'{"classes": ["cat", "dog"], "labels": {"a": 0, "b": 1, "c": null}}'
 FLAT_FOLDERS = {"cat/a.jpg": IMAGES["a.jpg"], "dog/b.jpg": IMAGES["b.jpg"]}
 
-TRACKS = b"1,-1,10.0,5.0,20.0,20.0,1,1,1.0\n2,-1,0.0,0.0,50.0,25.0,1,2,1.0\n"
-OPEN_IMAGES = b"ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax\na,,cat,1,0.1,0.3,0.1,0.5\n"
-LABELME_XML = b"<annotation><filename>a.jpg</filename><imagesize><nrows>50</nrows></imagesize><object><name>cat</name></object></annotation>"
-DATUMARO = (
-    b'{"categories": {"label": {"labels": [{"name": "cat"}]}}, "items": [{"id": "a", "image": {"path": "a.jpg"}}]}'
-)
 CONVERT = "which 'folder' would not use. Give COCO's JSON or YOLO's texts instead"
 
 REFUSED: dict[str, tuple[dict[str, bytes], str]] = {
-    "Datumaro 1.13 LabelMe": ({**at("Images/train"), **of_each("Annotations/train/{}.xml", lambda name: LABELME_XML)}, "'Annotations/train/a.xml', XML about images"),
-    "Datumaro 1.13 Open Images": (
-        {**at("images/train"), "annotations/train-annotations-bbox.csv": OPEN_IMAGES, "annotations/bbox_labels_600_hierarchy.json": b'{"LabelName": "/m/0bl9f"}'},
-        "'annotations/train-annotations-bbox.csv', a table of images"),
     "FiftyOne CSV": ({**at("data"), "labels.csv": b"filepath,label\ndata/a.jpg,cat\ndata/b.jpg,dog\n"}, "'labels.csv', a table of images, which .*--labels .*/labels.csv to use it"),
     "FiftyOne dataset": ({**at("data"), "samples.json": b'{"samples": [{"filepath": "data/a.jpg"}]}', "metadata.json": b"{}"}, "'samples.json', JSON about images"),
     "LabelMe 6": ({**at(""), **of_each("{}.json", lambda name: b'{"shapes": [], "imagePath": "%s.jpg"}' % name.encode())}, "'a.json', JSON about images.*--from sidecar to use it"),
     "Label Studio JSON": ({**at("images"), "export.json": b'[{"id": 1, "data": {"image": "/data/upload/1/a.jpg"}}]'}, "'export.json', JSON about images"),
     "VGG VIA": ({**at("images"), "via_project.json": b'{"_via_img_metadata": {"a.jpg123": {"filename": "a.jpg"}}}'}, "'via_project.json', JSON about images"),
-    "Roboflow CSV": ({**at("train"), "train/_annotations.csv": b"filename,width,height,class,xmin,ymin,xmax,ymax\na.jpg,100,50,cat,10,5,30,25\n"},
-                     "'train/_annotations.csv', a table of images"),
     "Hugging Face's ImageFolder": ({**at("train"), "train/metadata.jsonl": b'{"file_name": "a.jpg", "text": "a cat"}\n'}, "metadata.jsonl', a table of images"),
     "captions beside images": ({**FLAT_FOLDERS, "cat/a.txt": b"a photo of a cat"}, "'cat/a.txt', a text beside an image, .*--from sidecar to use it, or --from folder to pack class"),
     "lists of class folders": ({**FLAT_FOLDERS, "train.txt": b"cat/a.jpg\n", "test.txt": b"dog/b.jpg\n"}, "'test.txt', a list of images, .*--from folder to pack class folders without it"),
@@ -261,8 +297,6 @@ REFUSED: dict[str, tuple[dict[str, bytes], str]] = {
         {**at("images/train2017"), **of_each("labels/train2017/{}.txt", yolo), "train2017.txt": b"./images/train2017/a.jpg\n", "annotations/instances_val2017.json": coco()},
         "several sources recognise it equally well. Give --from coco .* or --from yolo "),
     "a table around class folders": ({**{f"photos/{name}": data for name, data in FLAT_FOLDERS.items()}, "labels.csv": b"image,label\nphotos/cat/a.jpg,0\n"}, "'labels.csv'"),
-    "LVIS": ({**at("images"), "lvis_v1_train.json": b'{"images": [{"id": 1, "coco_url": "http://images.cocodataset.org/train2017/a.jpg"}], "annotations": []}'},
-             "'lvis_v1_train.json', JSON about images"),
 }  # fmt: skip
 
 

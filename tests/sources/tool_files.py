@@ -182,13 +182,130 @@ def wider() -> bytes:
     return text.encode()
 
 
-def mot() -> bytes:
+def mot(first: int = 3) -> bytes:
+    """first: the number of the first class."""
     text = ""
     for frame, boxes in enumerate(BOXES.values(), 1):
         text += "".join(
-            f"{frame},1,{','.join(map(str, sized(box)))},1,{3 + NAMES.index(box[0])},1.0\n" for box in boxes
+            f"{frame},1,{','.join(map(str, sized(box)))},1,{first + NAMES.index(box[0])},1.0\n" for box in boxes
         )
     return (text + "3,9,1,1,5,5,0,1,0.2\n").encode()
 
 
 MOT_FRAMES = {f"train/MOT17-02-FRCNN/img1/{number:06d}.jpg": data for number, data in enumerate(IMAGES.values(), 1)}
+
+
+def table(head: str, rows: Sequence[str]) -> bytes:
+    return "\n".join([head, *rows, ""]).encode()
+
+
+def roboflow_csv(names: str = "abc") -> bytes:
+    rows = [f"{name}.jpg,100,50,{','.join(map(str, box))}" for name in names for box in BOXES[name]]
+    return table("filename,width,height,class,xmin,ymin,xmax,ymax", rows)
+
+
+def open_images() -> bytes:
+    rows = []
+    for name, boxes in BOXES.items():
+        for label, x0, y0, x1, y1 in boxes:
+            rows.append(f"{name},xclick,/m/{label},1,{x0 / 100},{x1 / 100},{y0 / 50},{y1 / 50},0,0,0,0,0")
+    head = (
+        "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsTruncated,IsGroupOf,IsDepiction,IsInside"
+    )
+    return table(head, rows)
+
+
+OPEN_IMAGES_NAMES = b"/m/cat,cat\n/m/dog,dog\n"
+
+
+def via_csv() -> bytes:
+    rows = []
+    for entry in via().values():
+        for number, region in enumerate(entry["regions"] or [{"shape_attributes": {}, "region_attributes": {}}]):
+            cells = [json.dumps(region[key]).replace('"', '""') for key in ("shape_attributes", "region_attributes")]
+            rows.append(f'{entry["filename"]},123,"{{}}",{len(entry["regions"])},{number},"{cells[0]}","{cells[1]}"')
+    return table(
+        "filename,file_size,file_attributes,region_count,region_id,region_shape_attributes,region_attributes", rows
+    )
+
+
+def wheat() -> bytes:
+    """Kaggle's global wheat detection, with a class."""
+    rows = [
+        f'{name},100,50,"[{", ".join(f"{side}.0" for side in sized(box))}]",{box[0]}'
+        for name in BOXES
+        for box in BOXES[name]
+    ]
+    return table("image_id,width,height,bbox,class", rows)
+
+
+def vinbig() -> bytes:
+    rows = [
+        f"{name},{box[0]},{NAMES.index(box[0])},R1,{','.join(map(str, box[1:]))}"
+        for name in BOXES
+        for box in BOXES[name]
+    ]
+    return table("image_id,class_name,class_id,rad_id,x_min,y_min,x_max,y_max", [*rows, "c,,,R1,,,,"][: len(rows)])
+
+
+def runs(by_rows: bool = False) -> bytes:
+    """Kaggle's masks: the boxes, column by column from 1."""
+    rows = []
+    for name, boxes in BOXES.items():
+        for label, x0, y0, x1, y1 in boxes:
+            starts = [f"{x * 50 + y0 + 1} {y1 - y0}" for x in range(x0, x1)]
+            if by_rows:
+                starts = [f"{y * 100 + x0 + 1} {x1 - x0}" for y in range(y0, y1)]
+            rows.append(f"{name}.jpg,{label},{' '.join(starts)}")
+    return table("ImageId,class,EncodedPixels", [*rows, "c.jpg,,"])
+
+
+def wider_with_names() -> bytes:
+    """As Datumaro 1.13 writes it: classes after boxes, and no count where there is none."""
+    text = ""
+    for name, boxes in BOXES.items():
+        rows = [f"{' '.join(map(str, map(float, sized(box))))} {box[0]}\n" for box in boxes]
+        text += f"no_label/{name}.jpg\n" + (f"{len(boxes)}\n" if boxes else "") + "".join(rows)
+    return text.encode()
+
+
+def labelme_xml(name: str) -> bytes:
+    objects = ""
+    for label, x0, y0, x1, y1 in BOXES[name]:
+        points = "".join(f"<pt><x>{x}</x><y>{y}</y></pt>" for x, y in ((x0, y0), (x1, y0), (x1, y1), (x0, y1)))
+        kind = "<type>bounding_box</type>"
+        objects += f"<object><name>{label}</name><deleted>0</deleted>{kind}<polygon>{points}</polygon></object>"
+    size = "<imagesize><nrows>50</nrows><ncols>100</ncols></imagesize>"
+    head = f"<filename>{name}.jpg</filename><folder>train</folder>{size}"
+    return f"<annotation>{head}{objects}</annotation>".encode()
+
+
+def nearly_coco(kind: str) -> bytes:
+    """COCO's JSON as others write it: LVIS and Objects365, Label Studio with paths of its machine, panoptic segments."""
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    names: dict[str, Any] = {
+        "lvis": {"coco_url": "http://images.cocodataset.org/train2017/{}.jpg", "neg_category_ids": []},
+        "objects365": {"file_name": "images/v1/patch8/{}.jpg", "url": ""},
+        "label-studio": {"file_name": "images\\{}.jpg"},
+        "panoptic": {"file_name": "{}.jpg"},
+    }[kind]
+    for number, (name, boxes) in enumerate(BOXES.items()):
+        own = {key: value.format(name) if isinstance(value, str) else value for key, value in names.items()}
+        images.append({"id": number, "width": 100, "height": 50, **own})
+        found: list[dict[str, Any]] = []
+        for box in boxes:
+            entry = {
+                "id": len(found) + 1,
+                "category_id": 7 + NAMES.index(box[0]),
+                "bbox": sized(box),
+                "iscrowd": 0,
+                "area": 9,
+            }
+            of_image = {"id": len(annotations) + len(found) + 1, "image_id": number}
+            found.append(entry if kind == "panoptic" else {**entry, **of_image})
+        if kind == "panoptic":
+            found = [{"image_id": number, "file_name": f"{name}.png", "segments_info": found}]
+        annotations += found
+    categories = [{"id": 7 + number, "name": name, "isthing": 1} for number, name in enumerate(NAMES)]
+    return document({"images": images, "annotations": annotations, "categories": categories})

@@ -1,0 +1,247 @@
+"""Tables with a row for each object: boxes in columns, runs of masks, VIA's regions, and columns of 0 and 1."""
+
+import csv
+import json
+import posixpath
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from gpuload.errors import some_of
+from gpuload.sources.drawn import FORM_ERRORS, Drawing, DrawnSource, tell
+from gpuload.sources.drawn_regions import AttributeOptions, attribute_of, via_shape
+from gpuload.sources.files import Findings, decode_text, read_file, readable
+from gpuload.sources.listing import SPLIT, split_called
+from gpuload.sources.shapes import Runs, Shape, box_of
+from gpuload.sources.survey import BOX_COLUMNS, CLASS_FLAGS, RUN_COLUMNS, kind_of_file
+from gpuload.types import WidthHeight
+
+Cells = Mapping[str, str]
+
+_IMAGES = (
+    "filename", "file_name", "image", "image_id", "imageid", "image_path", "img", "path", "patientid", "id",
+    "image_label", "imageid_classid", "filepath",
+)  # fmt: skip
+_CLASSES = (
+    "class",
+    "label",
+    "class_name",
+    "labelname",
+    "category",
+    "name",
+    "class_id",
+    "classid",
+    "category_id",
+)
+_NUMBERS = ("class_id", "category_id", "classid")
+_DESCRIPTIONS = "class-descriptions"  # begins the name of Open Images' table of names
+
+
+@dataclass(frozen=True)
+class TableOptions(AttributeOptions):
+    """The options of a table with a row for each object.
+
+    Args:
+        labels: the table, where it does not lie in the folder of the images (`--labels`).
+        order: "columns" or "rows", in which runs of masks go through an image; Kaggle's are by columns, but for a few.
+    """
+
+    labels: str | Path | None = None
+    order: str = "columns"
+
+
+class _Layout(NamedTuple):
+    """The columns of a table: names in lower case, "" for one that it lacks.
+
+    box: of x0 y0 x1 y1, or of x y width height if `is_sized`, or one with all four.
+    """
+
+    image: str
+    label: str
+    number: str
+    box: Sequence[str]
+    is_sized: bool
+    runs: str
+    split: str
+
+
+class BoxTableSource(DrawnSource):
+    """A table with a row for each object, such as Roboflow's, Open Images', VIA's, and Kaggle's.
+
+    Boxes are columns xmin ymin xmax ymax (or x1 y1 x2 y2), x y width height, or one `bbox` with the latter; those of
+    Open Images are shares of the image. Runs (`EncodedPixels`) start at 1 and go down the columns. A row with an empty
+    box or runs names an image without an object. `_classes.csv` of Roboflow has a column of 0 and 1 for each class.
+    """
+
+    kind = "boxes"
+    uses = ("boxes",)
+    Options = TableOptions
+    options: TableOptions
+
+    @property
+    def title(self) -> str:
+        return str(self.options.labels or self.path)
+
+    def drawings(self, findings: Findings) -> Iterator[Drawing]:
+        passed_over = Counter[str]()
+        descriptions = self._descriptions()
+        for name, text in self._tables():
+            with readable(f"{self.title}/{name}", "a table of boxes", *FORM_ERRORS):
+                rows = _rows_of(text)
+                place = posixpath.dirname(name)
+                if CLASS_FLAGS.search(name):
+                    yield from _flags(rows, place)
+                elif rows:
+                    yield from self._drawn(
+                        rows, place, descriptions, findings, passed_over
+                    )
+        tell(passed_over, findings)
+
+    def _tables(self) -> Iterator[tuple[str, str]]:
+        """Names and texts of the tables."""
+        if self.options.labels is not None:
+            content = read_file(self.options.labels)
+            yield Path(str(self.options.labels)).name, decode_text(content)
+            return
+        for file in self.files.walk({"csv", "tsv"}, Findings()):
+            if kind_of_file(self.files, file.name) == self.kind:
+                yield file.name, self.files.text(file.name)
+
+    def _descriptions(self) -> dict[str, str]:
+        """Open Images' names of its classes by their identifiers."""
+        names = dict[str, str]()
+        for file in self.files.walk({"csv"}, Findings()):
+            if _DESCRIPTIONS in file.name:
+                lines = csv.reader(self.files.text(file.name).splitlines())
+                names |= {line[0]: line[1] for line in lines if len(line) == 2}
+        return names
+
+    def _drawn(
+        self,
+        rows: Sequence[Cells],
+        place: str,
+        descriptions: Mapping[str, str],
+        findings: Findings,
+        passed_over: Counter[str],
+    ) -> Iterator[Drawing]:
+        layout = _layout_of(list(rows[0]))
+        if layout.number and layout.label:
+            findings.classes.setdefault("boxes", _numbered(rows, layout))
+        in_shares = "isgroupof" in rows[0]
+        of_image: dict[tuple[str, str], list[Shape]] = {}
+        sizes: dict[str, WidthHeight] = {}
+        for row in rows:
+            image, label = _named(row, layout)
+            shapes = of_image.setdefault((image, row.get(layout.split, "")), [])
+            if "region_shape_attributes" in row:
+                form = json.loads(row["region_shape_attributes"] or "{}")
+                attributes = json.loads(row["region_attributes"] or "{}")
+                wanted = self.options.attribute
+                label = attribute_of(self.title, attributes, wanted) if form else ""
+                shape = via_shape(label, form) if form else None
+                passed_over.update([str(form["name"])] if form and not shape else [])
+            else:
+                shape = self._shape(row, descriptions.get(label, label), layout)
+            shapes += [] if shape is None else [shape]
+            sizes[image] = _size_in(row, layout)
+        if layout.runs:
+            findings.notes.append(
+                f"runs of masks are read along {self.options.order}, from pixel 1; --option order=rows or columns"
+            )
+        for (image, split), shapes in of_image.items():
+            name = f"{place}/{image}".lstrip("/")
+            is_split = split if split_called(split) else ""
+            yield Drawing(
+                name, shapes, sizes[image], split=is_split, in_shares=in_shares
+            )
+
+    def _shape(self, row: Cells, label: str, layout: _Layout) -> Shape | None:
+        """The object of a row; None where it has none."""
+        if layout.runs:
+            runs = [int(word) for word in row[layout.runs].split()]
+            by_rows = self.options.order == "rows"
+            outline = Runs(runs[0::2], runs[1::2], by_rows)
+            return Shape(label, (0, 0, 0, 0), outline) if runs else None
+        cells = [row[name].strip() for name in layout.box]
+        if len(cells) == 1:
+            cells = cells[0].strip("[]() ").replace(",", " ").split()
+        if not any(cells) or cells == ["-1"] * 4:
+            return None
+        x, y, right, bottom = map(float, cells)
+        shape = Shape(label, (x, y, right, bottom))
+        if layout.is_sized:
+            shape = box_of(label, x, y, right, bottom)
+        return shape._replace(crowd=row.get("isgroupof") == "1")
+
+
+def _rows_of(text: str) -> list[Cells]:
+    """The rows of a table by its columns, whose names are in lower case."""
+    lines = text.splitlines()
+    delimiter = max(",\t;", key=lines[0].count)
+    rows = csv.reader(lines, delimiter=delimiter)
+    names = [name.strip() for name in next(rows)]
+    if len(set(names)) < len(names):
+        raise ValueError(f"two columns have one name: {some_of(names)}")
+    keys = [name.lower() for name in names]
+    return [dict(zip(keys, row, strict=True)) for row in rows if row]
+
+
+def _flags(rows: Sequence[Cells], place: str) -> Iterator[Drawing]:
+    """Images by columns of 0 and 1, the first of which holds the name."""
+    for row in rows:
+        image, *flags = row.items()
+        if any(flag.strip() not in ("0", "1") for _, flag in flags):
+            raise ValueError(f"{image[1]!r} has a class that is neither 0 nor 1")
+        labels = tuple(name for name, flag in flags if flag.strip() == "1")
+        yield Drawing(f"{place}/{image[1]}".lstrip("/"), labels=labels)
+
+
+def _layout_of(columns: Sequence[str]) -> _Layout:
+    """Raises ValueError if no column names images."""
+    image = next((name for name in _IMAGES if name in columns), "")
+    if not image:
+        raise ValueError(f"none of its columns names images: {some_of(columns)}")
+    label = next((name for name in _CLASSES if name in columns), "")
+    number = next((name for name in _NUMBERS if name in columns and name != label), "")
+    box: Sequence[str] = ()
+    is_sized = False
+    for names, sized in BOX_COLUMNS:
+        if not box and set(names) <= set(columns):
+            box = names
+            is_sized = sized
+    runs = next((name for name in RUN_COLUMNS if name in columns), "")
+    split = next((name for name in (SPLIT, "subset") if name in columns), "")
+    return _Layout(image, label, number, box, is_sized, runs, split)
+
+
+def _named(row: Cells, layout: _Layout) -> tuple[str, str]:
+    """The image and the class of a row; Kaggle joins both in one cell."""
+    image = row[layout.image].strip()
+    label = row.get(layout.label, "object").strip()
+    if layout.image in ("image_label", "imageid_classid"):
+        image, _, label = image.rpartition("_")
+    return image, label
+
+
+def _numbered(rows: Sequence[Cells], layout: _Layout) -> tuple[str, ...]:
+    """The names of classes by their numbers in the table, if these start at 0 without a gap; else ()."""
+    numbers = dict[int, str]()
+    for row in rows:
+        word = row[layout.number].strip()
+        if not word.isdecimal():
+            return ()
+        first = numbers.setdefault(int(word), row[layout.label].strip())
+        if first != row[layout.label].strip():
+            raise ValueError(f"class {word} is {first!r} and {row[layout.label]!r}")
+    if sorted(numbers) != list(range(len(numbers))):
+        return ()
+    return tuple(name for _, name in sorted(numbers.items()))
+
+
+def _size_in(row: Cells, layout: _Layout) -> WidthHeight:
+    """The size of the image that a row tells; (0, 0) if it tells none."""
+    if layout.is_sized and "width" in layout.box:
+        return 0, 0
+    return int(float(row.get("width") or 0)), int(float(row.get("height") or 0))
