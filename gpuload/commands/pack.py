@@ -9,17 +9,19 @@ from rich.filesize import decimal
 
 from gpuload.commands import DONE, REJECTED
 from gpuload.commands.options import given, group, option, place
-from gpuload.commands.terminal import listed, say, say_table
+from gpuload.commands.terminal import listed, save_picture, say, say_table
 from gpuload.counted import counted
 from gpuload.errors import ArgumentError
 from gpuload.packing import packer
 from gpuload.packing.image import KEPT
 from gpuload.packing.options import PackOptions
 from gpuload.packing.own_files import REJECTED_NAME
-from gpuload.sources import open_source
+from gpuload.sources import Source, open_source
 from gpuload.sources.columns import ROLES, parse_columns
 from gpuload.sources.registry import parse_options, sources
 from gpuload.store.url import URL, as_location, scheme_of
+
+_MOST_CLASSES = 100  # that a dry run prints
 
 # The fields of `PackOptions` and `Encoding` that are options.
 _SETTINGS = {
@@ -125,6 +127,9 @@ class Pack:
         None, "CSV, TSV, JSONL or Parquet table of paths, labels and other fields; COCO's .json; an .npy of labels",
         "TABLE",
     )  # fmt: skip
+    classes: str | None = given(
+        None, "names of all classes in the order of their numbers, one a line", "FILE"
+    )
     no_labels: bool = given(False, "pack all images, without labels or other fields")
     form: str | None = given(
         None, f"what SOURCE is, installed: {', '.join(sources())}", "NAME", "--from"
@@ -148,6 +153,9 @@ class Pack:
         False,
         "images without an XML (Pascal VOC) have no objects, instead of being an error",
     )
+    dry_run: bool = given(
+        False, "print what would be packed, and draw ten samples in OUT-preview.png"
+    )
     settings: PackOptions = group(_SETTINGS)
 
     def run(self) -> int:
@@ -167,7 +175,10 @@ class Pack:
             inside,
             self.zip_encoding,
             parse_options(self.option),
+            self.classes,
         )
+        if self.dry_run:
+            return _show_preview(source, self.settings, self.out)
         report = packer.pack(source, where, **vars(self.settings))
         _summarise(report)
         return (
@@ -175,6 +186,35 @@ class Pack:
             if any(not rejection.asked for rejection in report.rejected)
             else DONE
         )
+
+
+def _show_preview(source: Source, settings: PackOptions, out: str) -> int:
+    """Prints what would be packed."""
+    from gpuload.packing.preview import preview  # NumPy's and Pillow's drawing
+
+    found = preview(source, settings)
+    listing = found.listing
+    say(f"source: {found.source}")
+    splits = (
+        f"{name} {counted(count, 'image')}" for name, count in found.splits.items()
+    )
+    say(f"splits: {', '.join(splits)}")
+    fields = (f"{field.name} ({field.kind})" for field in listing.fields)
+    say(f"fields: image, {', '.join(fields)}" if listing.fields else "fields: image")
+    for name, classes in found.classes.items():
+        rows = [[f"{number}", title, f"{count:,}"] for number, title, count in classes]
+        say_table(rows[:_MOST_CLASSES], heads=[name, "class", "count"], left=2)
+        if len(rows) > _MOST_CLASSES:
+            say(f"and {len(rows) - _MOST_CLASSES:,} classes more")
+    say(*(f"note: {note}" for note in listing.notes))
+    if counts := Counter(one.reason for one in listing.rejected):
+        say(f"left out: {_counts(counts)}")
+    path = Path(f"{Path(out).name or 'pack'}-preview.png")
+    if scheme_of(out) is None:
+        path = Path(out).parent / path
+    save_picture(found.sheet, path, "gpuload pack")
+    say("nothing was packed")
+    return DONE
 
 
 def _check_places(source: Path, out: Path, append: bool) -> None:

@@ -1,6 +1,5 @@
 """Commands for packed sets: `index`, `fetch`, `verify`, `info`, `show`, `report`; and for a machine: `doctor`."""
 
-import io
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,7 +12,14 @@ from rich.filesize import decimal
 from gpuload.checks import COUNT, POSITIVE, check_option, number, whole
 from gpuload.commands import DONE, FAULTY, REJECTED
 from gpuload.commands.options import given, place
-from gpuload.commands.terminal import Output, listed, say, say_json, say_table
+from gpuload.commands.terminal import (
+    Output,
+    listed,
+    save_picture,
+    say,
+    say_json,
+    say_table,
+)
 from gpuload.counted import counted, progress_bar
 from gpuload.disk.places import FILE_NAME, packed_folders, packed_locations
 from gpuload.errors import ArgumentError, OutputError
@@ -395,7 +401,7 @@ class Show:
                 dataset.fields.values(),
                 lambda _: sample,  # noqa: B023
             )
-            _save(picture, out / f"{stem}.png")
+            save_picture(picture, out / f"{stem}.png", "gpuload show", "-o")
         return DONE
 
 
@@ -416,21 +422,6 @@ def _find(datasets: Sequence[Any], key: str) -> tuple[Any, dict[str, Any]]:
             f"{key}: is no key or source of a sample in {folders}. Give the name of a packed file"
         )
     return first, dict(first[int(key) if is_number else key])
-
-
-def _save(picture: Any, path: Path) -> None:
-    """Writes a PNG. The set chose its name: files that `show` did not write are kept."""
-    from PIL import PngImagePlugin
-
-    output, about, data = (
-        Output(path, "-o", b"Software\0gpuload show"),
-        PngImagePlugin.PngInfo(),
-        io.BytesIO(),
-    )
-    about.add_text("Software", "gpuload show")
-    picture.save(data, "PNG", pnginfo=about)
-    output.write(data.getvalue())
-    say(f"  written: {path}")
 
 
 def _values(dataset: Any, sample: dict[str, Any]) -> list[str]:

@@ -3,6 +3,7 @@
 A terminal obeys control characters, and a class name, a path or an error may hold some. All text goes through `_line`.
 """
 
+import io
 import json
 import logging
 import os
@@ -164,3 +165,23 @@ class Output:
             return not self.path.is_symlink() and (not head or self.mark in head)
         except OSError:
             return False
+
+
+def save_picture(picture: Any, path: Path, software: str, option: str = "") -> None:
+    """Writes a PNG and says so. Files that the command did not write are kept.
+
+    Args:
+        picture: an image of Pillow.
+        path: of the file.
+        software: the command, such as "gpuload show", which the file names.
+        option: of the command, that names the file.
+    """
+    from PIL import PngImagePlugin
+
+    output = Output(path, option or str(path), b"Software\0" + software.encode())
+    about = PngImagePlugin.PngInfo()
+    about.add_text("Software", software)
+    data = io.BytesIO()
+    picture.save(data, "PNG", pnginfo=about)
+    output.write(data.getvalue())
+    say(f"  written: {path}")

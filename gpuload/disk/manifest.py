@@ -284,12 +284,11 @@ class Manifest:
         for one in fields:
             if fault := kind_of(one).field_fault(one):
                 raise ValueError(f"field {one.name!r} of kind {one.kind!r}: {fault}")
-            if one.category_ids is not None and len(one.category_ids) != len(
-                one.classes or ()
-            ):
+            own_names = kind_of(one).class_names(one, self.classes) or ()
+            if one.category_ids is not None and len(one.category_ids) != len(own_names):
                 ids = counted(len(one.category_ids), "id")
                 raise ValueError(
-                    f"field {one.name!r} has {ids} of categories for {len(one.classes or ())} classes"
+                    f"field {one.name!r} has {ids} of categories for {len(own_names)} classes"
                 )
             if one.instances_of is not None and one.instances_of not in boxes:
                 raise ValueError(

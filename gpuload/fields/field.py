@@ -48,7 +48,8 @@ class Field:
         "class" field are in the manifest instead.
     size: how many values a sample has: of a "target" the numbers (0 is a single number without a dimension), of
         "keypoints" the points of an instance, of an "image" or "raw" the channels (0 is RGB).
-    category_ids: COCO's number of each class, where the set was packed from its JSON.
+    category_ids: the source's number of each class, where the set was packed from COCO's JSON or by --classes; -1 for
+        a class that the source lacks.
     instances_of: of "keypoints", the field of boxes whose instances these are, in the same order.
     dtype: of an "array", and of the pixels of an "image" or "raw" that is not RGB, in NumPy's notation, such as "<i8".
     """

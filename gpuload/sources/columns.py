@@ -286,8 +286,8 @@ def predicted(title: str, values: Sequence[Any]) -> Any:
 
 
 def samples_of(given: Any, findings: Findings) -> Iterable[Row]:
-    """Samples out of an iterable of dicts, a table of pandas, Polars or Arrow, a data set of Hugging Face, or a dict of
-    such by their splits.
+    """Samples out of an iterable of dicts, a table of pandas, Polars or Arrow, a data set of Hugging Face, TensorFlow
+    or torchvision, or a dict of such by their splits.
 
     Raises:
         ArgumentError: it is another dict. SourceError: no column holds an image.
@@ -314,11 +314,39 @@ def samples_of(given: Any, findings: Findings) -> Iterable[Row]:
             given.schema.names,
             (row for batch in given.to_batches() for row in batch.to_pylist()),
         )
+    elif hasattr(given, "as_numpy_iterator"):
+        return given.as_numpy_iterator()
+    elif hasattr(given, "__getitem__") and hasattr(given, "transforms"):
+        return _pairs(given, findings)
     else:
         return given
     roles = roles_of("samples", table.names, {}, ("image", "path"), NO_FEATURES)
     image = roles.get("image") or roles.get("path")
     return table.samples("samples", {"image": image} if image else {}, findings)
+
+
+def _pairs(given: Any, findings: Findings) -> Iterator[Row]:
+    """Samples out of a data set of torchvision, of images with a class each; those of files stay the bytes of these.
+
+    Raises:
+        SourceError: its targets are no classes.
+    """
+    names = getattr(given, "classes", None)
+    if isinstance(names, list) and all(isinstance(name, str) for name in names):
+        findings.classes["label"] = tuple(names)
+    for number in range(len(given)):
+        if hasattr(given, "samples"):
+            image, label = given.samples[number]
+            yield {"image": image, "label": label, "name": str(image).lstrip("/")}
+            continue
+        image, label = given[number]
+        if not isinstance(label, (int, str)) and getattr(label, "ndim", None) != 0:
+            kind = type(given).__name__
+            raise SourceError(
+                f"samples: the targets of {kind} are no classes but {type(label).__name__}. Give dicts, such as "
+                '{"image": image, "mask": target}'
+            )
+        yield {"image": image, "label": label}
 
 
 def _by_split(given: Mapping[str, Any], findings: Findings) -> Iterator[Row]:

@@ -27,6 +27,7 @@ from gpuload.sources.files import (
     lone_folder,
 )
 from gpuload.sources.listing import SPLIT, split_called
+from gpuload.sources.numbering import read_classes
 from gpuload.sources.source import (
     CERTAIN,
     FALLBACK,
@@ -130,6 +131,7 @@ def open_source(
     out: str | Path | None = None,
     zip_encoding: str | None = None,
     options: Mapping[str, Any] | None = None,
+    classes: str | Path | None = None,
 ) -> Source:
     """The source for what the user named: `form` where it is given, else the one that recognises it best.
 
@@ -144,6 +146,7 @@ def open_source(
         out: the output folder, whose files are not samples.
         zip_encoding: of the names in a zip archive that are not UTF-8, such as "gbk".
         options: other options of the source, by name.
+        classes: a file with the names of all classes, that of class 0 first; without, numbers are the source's own.
 
     Raises:
         ArgumentError: options contradict each other, or this kind of source does not take one.
@@ -184,6 +187,7 @@ def open_source(
         own_splits=not no_splits,
         images_alone=no_labels and not found.holds_files,
         named=form == found.name,
+        classes=() if classes is None else read_classes(classes),
         **own,
     )
 

@@ -19,6 +19,7 @@ from gpuload.machine.installed import require
 from gpuload.sources import listing, rows
 from gpuload.sources.archive import Archive
 from gpuload.sources.files import ARCHIVES, ELSEWHERE, Files, Findings, Folder
+from gpuload.sources.numbering import renumber
 from gpuload.store.url import URL, as_location
 from gpuload.types import Array
 
@@ -56,6 +57,8 @@ class SourceOptions:
         as_stored: whether arrays of images stay as they are, of any dtype and number of channels; else they become
             uint8. The packer sets it by its mode.
         conversion: what PIL images become. The packer sets it.
+        classes: names of all classes in the order of the numbers that they get (`--classes`); () keeps those of the
+            source.
     """
 
     named: bool = False
@@ -63,6 +66,7 @@ class SourceOptions:
     images_alone: bool = False
     as_stored: bool = False
     conversion: Conversion = field(default_factory=Conversion)
+    classes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -248,9 +252,13 @@ class Source(ABC):
         Raises:
             SourceError: as `rows`.
         """
-        if self.spools:
-            return rows.list_spool(self, self._scratch)
-        return rows.list_rows(self)
+        found = (
+            rows.list_spool(self, self._scratch)
+            if self.spools
+            else rows.list_rows(self)
+        )
+        classes = self.options.classes
+        return renumber(found, classes, self.title) if classes else found
 
     def expect(self, addresses: Sequence[str]) -> None:  # noqa: B027 -- for sources whose files take long to come
         """Called in a worker with all that it will `read`, in order."""

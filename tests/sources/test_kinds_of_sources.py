@@ -1,5 +1,6 @@
 """Every kind of source through the command line: what comes out of the shards is what went in."""
 
+import importlib
 import io
 import json
 import pickle
@@ -249,3 +250,22 @@ def test_dicts(tmp_path: Path) -> None:
     assert np.array_equal(pixels_of(rows[4]), np.asarray(photo(4)))
     assert [row["label"] for row in rows] == [0, 1] * 3
     assert [row["source"] for row in rows] == [f"n{n}.x" for n in range(6)]
+
+
+def test_data_sets_of_torchvision(make_folder: Folder, tmp_path: Path) -> None:
+    """In one line; files of an ImageFolder stay as they are."""
+    datasets = importlib.import_module("torchvision_anywhere") and importlib.import_module("torchvision.datasets")
+    files = {"ant/1.jpg": encode(photo(1, 40, 30)), "bee/2.jpg": encode(photo(2, 40, 30))}
+    folder = datasets.ImageFolder(make_folder(files))
+    report = gpuload.pack({"train": folder, "val": datasets.FakeData(3, (3, 20, 20), 2)}, tmp_path / "out", workers=1)
+    assert {name: split.samples for name, split in report.manifests.items()} == {"train": 2, "val": 3}
+    train = report.manifests["train"]
+    assert train.classes == ("ant", "bee")
+    assert train.packing["kept"] == 2
+    targets = type(
+        "Targets",
+        (),
+        {"transforms": None, "__len__": lambda _: 1, "__getitem__": lambda _, n: (photo(), {"boxes": []})},
+    )
+    with pytest.raises(gpuload.SourceError, match="the targets of Targets are no classes but dict. Give dicts"):
+        gpuload.pack(targets(), tmp_path / "no", workers=1)

@@ -1,0 +1,138 @@
+"""What a run of the packer would pack, without packing it: `pack --dry-run`."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from PIL import Image
+
+from gpuload.errors import DecodeError
+from gpuload.fields.field import Field
+from gpuload.fields.registry import draw_fields, kind_of
+from gpuload.packing.options import PackOptions
+from gpuload.packing.plan import check_names, make_plan
+from gpuload.packing.workers import prepare_source
+from gpuload.pictures import Cell, as_rgb, decode_image, draw_sheet, thumbnail
+from gpuload.sources.listing import NAME, Listing, addresses
+from gpuload.sources.registry import sources
+from gpuload.sources.source import FilesSource, Source
+from gpuload.types import ClassNames
+
+_SHOWN = 10  # samples in the picture
+_CELL_PX = 256
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What would be packed.
+
+    Args:
+        source: the name of the source, and what it sees.
+        splits: samples of each split, before copies are dropped.
+        classes: for each field with classes, how many samples or objects each class number has, and its name.
+        listing: the samples, fields, rejections and notes.
+        sheet: ten samples with their fields drawn on them.
+    """
+
+    source: str
+    splits: Mapping[str, int]
+    classes: Mapping[str, list[tuple[int, str, int]]]
+    listing: Listing
+    sheet: Image.Image
+
+
+def preview(source: Source, options: PackOptions) -> Preview:
+    """Lists a source, plans its splits, and draws samples from equal distances in the listing; nothing is written.
+
+    Raises:
+        SourceError: as a run does.
+    """
+    with TemporaryDirectory(prefix="gpuload-preview-") as scratch:
+        source = prepare_source(source, Path(scratch))
+        listing = source.list_samples()
+        check_names(listing.fields, listing.classes)
+        splits = make_plan(listing, options)
+        sheet = _sheet(source, listing)
+    return Preview(
+        source=_described(source),
+        splits={split.name: len(split.rows) for split in splits},
+        classes=_counts(listing),
+        listing=listing,
+        sheet=sheet,
+    )
+
+
+def _described(source: Source) -> str:
+    entry = f"{type(source).__module__}:{type(source).__name__}"
+    names = [one.name for one in sources().values() if one.entry.value == entry]
+    sight = None
+    if isinstance(source, FilesSource) and not source.files.fault():
+        sight = source.recognise(source.files)
+    reason = f": {sight.reason}" if sight else ""
+    return f"{names[0] if names else type(source).__name__}{reason}"
+
+
+def _counts(listing: Listing) -> dict[str, list[tuple[int, str, int]]]:
+    """For each field with classes the numbers, names and counts of these."""
+    counts = dict[str, list[tuple[int, str, int]]]()
+    for field in listing.fields:
+        column = kind_of(field).class_column(field)
+        if column is None or column not in listing.samples.column_names:
+            continue
+        values = pa.chunked_array(listing.samples.column(column)).combine_chunks()
+        flat = values.flatten() if pa.types.is_list(values.type) else values
+        numbers = Counter(flat.to_numpy(zero_copy_only=False).tolist())
+        names: ClassNames = kind_of(field).class_names(field, listing.classes)
+        known = range(len(names)) if names else sorted(numbers)
+        counts[field.name] = [
+            (number, names[number] if names else "", numbers[number])
+            for number in known
+        ]
+    return counts
+
+
+def _sheet(source: Source, listing: Listing) -> Image.Image:
+    count = min(_SHOWN, len(listing))
+    numbers = np.unique(np.linspace(0, len(listing) - 1, count).astype(int)).tolist()
+    rows = listing.samples.take(numbers)
+    places = addresses(rows).to_pylist()
+    source.expect(places)
+    cells = list[Cell]()
+    for row, place in zip(rows.to_pylist(), places, strict=True):
+        source.wait(place)
+        try:
+            picture = _drawn(source, listing.fields, row, place)
+        except Exception as error:  # Pillow's many parsers may raise anything
+            picture = Image.new("RGB", (_CELL_PX, _CELL_PX // 2), "white")
+            row[NAME] = f"{row[NAME]}: {error}"
+        cells.append(Cell(thumbnail(picture, _CELL_PX, _CELL_PX), row[NAME]))
+    return draw_sheet(cells)
+
+
+def _drawn(
+    source: Source, fields: tuple[Field, ...], row: dict[str, Any], place: str
+) -> Image.Image:
+    """An image with its fields, as far as these are drawn."""
+    data = source.read(place)
+    if isinstance(data, np.ndarray):
+        plane = data if data.ndim == 3 else data[..., None]
+        picture = Image.fromarray(as_rgb(plane))
+    else:
+        picture = decode_image(data)
+    size = {"width": picture.width, "height": picture.height}
+
+    def look(field: Field) -> Mapping[str, Any]:
+        def read() -> bytes:
+            content = source.read(row[field.name])
+            if isinstance(content, bytes):
+                return content
+            raise DecodeError("an array is not shown")
+
+        return kind_of(field).look(field, {**row, **size}, read)
+
+    return draw_fields(picture, fields, look)
