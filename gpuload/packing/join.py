@@ -37,7 +37,7 @@ from gpuload.types import I64
 Missing = Literal["fail", "skip"]
 Duplicates = Literal["fail", "first"]
 
-_BATCH_ROWS = 16_384
+_BATCH_ROWS = 8_192
 _BUFFER_BYTES = 1 << 20  # of each column that is read
 _KEYS = (
     "key",

@@ -97,6 +97,8 @@ class StoreSource(Source):
     @classmethod
     def recognise(cls, files: Files) -> Sight | None:
         names = cls.stores_in(files)
+        if not names and files.suffix in cls.suffixes:
+            return Sight(CERTAIN, f"its name ends in {files.suffix}")
         if not names:
             return None
         is_one = names == [""] or cls.is_folder(files, names[0])

@@ -6,16 +6,17 @@ and shifted by a constant.
 
 import re
 import struct
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from gpuload.errors import DecodeError
 from gpuload.sources.columns import Table
 from gpuload.sources.files import Files, Findings, read_at
-from gpuload.sources.source import Names, Row, Sight
+from gpuload.sources.source import Row, Sight
 from gpuload.sources.stores.example import Meaning, features_of
 from gpuload.sources.stores.pieces import StoreFile, inflate_file, opened
 from gpuload.sources.stores.store import StoreSource
@@ -31,16 +32,34 @@ _MOST_READ = 8  # files whose begin is looked at
 _CONSTANT = 0xA282EAD8
 
 
-class TfRecordSource(StoreSource):
-    """Files of `Example` messages, by TensorFlow or others. Encoded images stay as they are stored.
+class ExampleSource(StoreSource):
+    """Files of `Example` messages. Encoded images stay as they are stored.
 
     Features of the names that TensorFlow Datasets, slim and the Object Detection API use are fields, and others are
     columns. Classes have the numbers of the file, unless it has names for them: these are then numbered from 0 in the
     order of their numbers, as slim's from 1 are.
     """
 
+    _meaning: Meaning | None = None
+
+    def table(self, path: Path, findings: Findings) -> Table:
+        meaning = self._meaning or Meaning(path.parent, findings)
+        self._meaning = meaning  # names of classes are those of all files
+        rows: Iterator[Row] = (
+            meaning.row(features_of(message)) for message in self._messages(path)
+        )
+        return Table((), rows)
+
+    @abstractmethod
+    def _messages(self, path: Path) -> Iterator[bytes]:
+        """The messages in a file."""
+
+
+class TfRecordSource(ExampleSource):
+    """TFRecord, by TensorFlow or others, with or without gzip."""
+
     form = "TFRecord of tf.train.Example messages"
-    suffixes: ClassVar[Names] = (".tfrecord", ".tfrecords", ".tfrec")
+    suffixes = (".tfrecord", ".tfrecords", ".tfrec")
 
     @classmethod
     def is_file(cls, files: Files, name: str) -> bool:
@@ -57,16 +76,6 @@ class TfRecordSource(StoreSource):
         is_named = any(_NAME.search(place.name) for place in paths)
         return sight if is_named or any(map(_begins, paths[:_MOST_READ])) else None
 
-    _meaning: Meaning | None = None
-
-    def table(self, path: Path, findings: Findings) -> Table:
-        meaning = self._meaning or Meaning(path.parent, findings)
-        self._meaning = meaning  # names of classes are those of all files
-        rows: Iterator[Row] = (
-            meaning.row(features_of(message)) for message in self._messages(path)
-        )
-        return Table((), rows)
-
     def _messages(self, path: Path) -> Iterator[bytes]:
         scratch = self._scratch / "records"
         if read_at(path, 0, 2) == _GZIP:
@@ -77,7 +86,7 @@ class TfRecordSource(StoreSource):
         scratch.unlink(missing_ok=True)
 
 
-class ArrayRecordSource(TfRecordSource):
+class ArrayRecordSource(ExampleSource):
     """The same in files of ArrayRecord, by the package array_record."""
 
     form = "ArrayRecord of tf.train.Example messages"
