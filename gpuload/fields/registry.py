@@ -1,6 +1,7 @@
 """All kinds of fields, and what binds a requested field to data sets; fields that are computed instead of packed."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from gpuload.fields.motion import Motion
 from gpuload.fields.numbers import ArrayKind, ClassKind, LabelsKind
 from gpuload.fields.rows import BoundField, DatasetView, PixelField, Rows, Value
 from gpuload.fields.targets import IntegersKind, TargetKind
+from gpuload.machine.plugins import plugins
 from gpuload.types import I64, Bools
 
 # In the order in which a table's fields are stored, and in which they are asked whether they claim a value
@@ -43,13 +45,23 @@ KINDS: dict[str, Kind] = {
 }
 
 
+@cache
+def all_kinds() -> Mapping[str, Kind]:
+    """`KINDS` with those that other packages add by the entry point `gpuload.kinds`, which come before JSON."""
+    added = {name: plugin.load()() for name, plugin in plugins("gpuload.kinds").items()}
+    own = {name: kind for name, kind in KINDS.items() if name != JsonKind.name}
+    return {**added, **own, JsonKind.name: KINDS[JsonKind.name]} if added else KINDS
+
+
 def kind_of(field: Field) -> Kind:
     """The kind of a field.
 
     Raises:
-        FormatError: the kind is unknown to this version of gpuload.
+        FormatError: the kind is unknown to this version of gpuload, and no package adds it.
     """
     if field.kind not in KINDS:
+        if field.kind in all_kinds():
+            return all_kinds()[field.kind]
         raise FormatError(
             f"field {field.name!r} has kind {field.kind!r}; this gpuload knows {', '.join(KINDS)}. "
             "Was the set packed by a newer gpuload? Upgrade gpuload"

@@ -53,7 +53,7 @@ class Plugin:
             ) from error
 
 
-def plugins(group: str, built_in: Mapping[str, str]) -> dict[str, Plugin]:
+def plugins(group: str, built_in: Mapping[str, str] = {}) -> dict[str, Plugin]:
     """All classes of a group by their names: gpuload's own first, then those of installed packages by name.
 
     A package can take no name that another has: its plug-in is left out with a warning.

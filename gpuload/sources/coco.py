@@ -10,7 +10,7 @@ from gpuload.errors import SourceError, some_of
 from gpuload.machine.untrusted import parse_json
 from gpuload.sources.annotations import NamedFiles, annotation_files
 from gpuload.sources.coco_document import CocoDocument, check_document, plain_document
-from gpuload.sources.drawn import Images
+from gpuload.sources.drawn import NamedImages
 from gpuload.sources.files import (
     Files,
     Findings,
@@ -159,7 +159,7 @@ class CocoSource(FilesSource):
         self, title: str, entries: list[dict[str, Any]]
     ) -> list[dict[str, Any]]:
         """The entries of images, which the file calls as they were called elsewhere, with their names here."""
-        images = Images(self.files, Findings())
+        images = NamedImages(self.files, Findings())
         names = [entry["file_name"] for entry in entries]
         if not images.find(title, names[0]):
             return entries

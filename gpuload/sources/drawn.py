@@ -108,7 +108,7 @@ class DrawnSource(FilesSource):
         own, go to `findings.classes["boxes"]`."""
 
     def rows(self, findings: Findings) -> Iterator[Row]:
-        images = Images(self.files, findings)
+        images = NamedImages(self.files, findings)
         findings.notes.clear()  # of that walk; images are walked again below
         drawings = list(self.drawings(findings))
         refs = images.find_all(self.title, [drawing.image for drawing in drawings])
@@ -141,7 +141,7 @@ class DrawnSource(FilesSource):
         self,
         drawings: list[Drawing],
         refs: list[Ref],
-        images: "Images",
+        images: "NamedImages",
         findings: Findings,
     ) -> tuple[list[Drawing], list[Ref]]:
         """Both, and images that no annotation names where these are images without an object."""
@@ -306,7 +306,7 @@ class Samples:
         return row
 
 
-class Images:
+class NamedImages:
     """The images of a container, found by what tools call them. refs: by name, in the order of their paths."""
 
     def __init__(self, files: Files, findings: Findings) -> None:

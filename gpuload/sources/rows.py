@@ -25,7 +25,7 @@ from gpuload.errors import DecodeError, SourceError, some_of
 from gpuload.fields.captions import CaptionKind
 from gpuload.fields.field import Field
 from gpuload.fields.kind import Origin
-from gpuload.fields.registry import KINDS
+from gpuload.fields.registry import all_kinds
 from gpuload.formats import (
     as_levels,
     converted,
@@ -63,7 +63,6 @@ _KEPT_FINDINGS = (
 )
 _RESERVED = (listing.NAME, listing.BYTES, listing.WHERE, "image")
 _CHUNK_ROWS = 65_536  # rows kept as Python objects before they become Arrow columns
-_BY_KEY = {key: kind for kind in KINDS.values() for key in kind.keys}
 
 # Name and detail (see `Kind.detail`) of the kind of each field.
 FieldKinds = dict[str, tuple[str, str]]
@@ -151,6 +150,7 @@ class _Reader:
         self._number = -1  # of the row
         self._offset = 0
         self.kinds: FieldKinds = {}
+        self._by_key = {key: kind for kind in all_kinds().values() for key in kind.keys}
         self.remarks: Counter[str] = Counter()
 
     def entries(self, rows: Iterable["Row"]) -> Iterator[list[Any]]:
@@ -179,11 +179,13 @@ class _Reader:
         name = image.name or f"{self._number:08d}." if given is None else str(given)
         entry: list[Any] = [name, image.size, image.address]
         for field, (kind, _) in self.kinds.items():
-            if KINDS[kind].stays_in_shard:
+            if all_kinds()[kind].stays_in_shard:
                 entry.append(self._stored(row[field], kind).address)
             else:
                 entry.append(
-                    row[field] if self._told.picked else KINDS[kind].pick(field, row)
+                    row[field]
+                    if self._told.picked
+                    else all_kinds()[kind].pick(field, row)
                 )
         return entry
 
@@ -241,15 +243,17 @@ class _Reader:
             ):
                 continue
             kind = (
-                KINDS[self._told.kinds[name]]
+                all_kinds()[self._told.kinds[name]]
                 if name in self._told.kinds
-                else _BY_KEY.get(name)
+                else self._by_key.get(name)
             )
             if isinstance(value, Ref):
                 kinds[name] = kind.name if kind else "array", value.detail
                 continue
-            kind = kind or next(kind for kind in KINDS.values() if kind.claims(value))
-            kind = KINDS[kind.with_others(name, row)]
+            kind = kind or next(
+                kind for kind in all_kinds().values() if kind.claims(value)
+            )
+            kind = all_kinds()[kind.with_others(name, row)]
             kinds[name] = kind.name, kind.detail(value)
             companions.update(kind.companions(name))
         return {name: kind for name, kind in kinds.items() if name not in companions}
@@ -387,8 +391,10 @@ def _list(
     for field_name, column in () if source.options.images_alone else of_rows.items():
         kind, detail = kinds[field_name]
         given = findings.classes.get(field_name)
-        field, of_field = KINDS[kind].parse(where, field_name, column, given, detail)
-        if KINDS[kind].names_set_classes:
+        field, of_field = all_kinds()[kind].parse(
+            where, field_name, column, given, detail
+        )
+        if all_kinds()[kind].names_set_classes:
             classes, field = field.classes, replace(field, classes=None)
         ids = findings.category_ids.get(field_name)
         field = replace(

@@ -136,3 +136,44 @@ def test_broken_packages(run: Run, installed: Path, tmp_path: Path) -> None:
     assert done.stdout.split()[-1] == "2" and (tmp_path / "out" / "train").exists()
     assert "'absent', no_such_module:Absent of absent 2.0 cannot be imported" in done.stderr
     assert "'voc' of thief 2.0 is left out, since gpuload has one of this name" in done.stderr
+
+
+KIND = '''
+from gpuload.fields.captions import CaptionKind
+
+
+class WaveKind(CaptionKind):
+    """Texts that begin with "~": of a kind of their own."""
+
+    name = "wave"
+    specs = ()
+    usual_names = ()
+    in_tables = False
+    keys = ("wave",)
+    members = ("wave",)
+
+    def claims(self, value):
+        return isinstance(value, str) and value.startswith("~")
+'''
+
+
+def test_a_package_adds_a_kind_of_field(run: Run, tmp_path: Path) -> None:
+    """Packed and read where it is installed; elsewhere the set says which kind is unknown."""
+    folder = tmp_path / "kinds"
+    info = folder / "waves-1.0.dist-info"
+    info.mkdir(parents=True)
+    (folder / "waves.py").write_text(KIND)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: waves\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[gpuload.kinds]\nwave = waves:WaveKind\n")
+    (tmp_path / "1.jpg").write_bytes(encode(photo(1, 50, 40)))
+    (tmp_path / "program.py").write_text(
+        "import gpuload\nif __name__ == '__main__':\n"
+        "    gpuload.pack([{'image': '1.jpg', 'sound': '~~'}], 'out', workers=1)\n"
+        "    data = gpuload.Dataset('out/train')\n"
+        "    print(data.fields['sound'].kind, data[0]['sound'])\n"
+    )
+    start = f"import os, runpy, sys; os.environ['PYTHONPATH'] += os.pathsep + {str(folder)!r}; "
+    program = "os.execv(sys.executable, [sys.executable, 'program.py'])"
+    assert run("-c", start + program).stdout.split() == ["wave", "~~"]
+    with pytest.raises(gpuload.FormatError, match="field 'sound' has kind 'wave'; this gpuload knows"):
+        gpuload.Dataset(tmp_path / "out" / "train")
