@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from gpuload.disk.fetch import fetch
     from gpuload.fields.captions import Captions
     from gpuload.fields.images import Mask
+    from gpuload.fields.maps import Depth, Disparity, Flow, InstanceMap, Matte
+    from gpuload.fields.maps import Normals, Picture
     from gpuload.fields.numbers import MultiHot, OneHot, Tokens
     from gpuload.fields.boxes import Boxes
     from gpuload.fields.keypoints import Keypoints
@@ -73,6 +75,7 @@ _LAZY = {
     "disk.fetch": "fetch",
     "fields.captions": "Captions",
     "fields.images": "Mask",
+    "fields.maps": "Depth Disparity Flow InstanceMap Matte Normals Picture",
     "fields.numbers": "MultiHot OneHot Tokens",
     "fields.boxes": "Boxes",
     "fields.keypoints": "Keypoints",
@@ -102,22 +105,29 @@ __all__ = [
     "DaliIterator",
     "Dataset",
     "DecodeError",
+    "Depth",
     "DeviceError",
+    "Disparity",
     "FilesSource",
+    "Flow",
     "FormatError",
     "FunctionError",
     "GpuloadError",
+    "InstanceMap",
     "Keypoints",
     "Letterbox",
     "Mask",
+    "Matte",
     "MissingPackageError",
     "Mixture",
     "MultiHot",
     "Normalize",
+    "Normals",
     "OnCorrupt",
     "OneHot",
     "OutputError",
     "PadOrCrop",
+    "Picture",
     "RandomCrop",
     "RandomResizedCrop",
     "RemoteError",

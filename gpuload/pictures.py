@@ -152,6 +152,20 @@ def stretched(images: Array) -> Array:
     return (levels - low) / np.maximum(high - low, 1e-6)
 
 
+def as_picture(values: Any) -> Image.Image:
+    """A picture of Pillow of values (height, width, channels), stretched from the smallest to the largest if they are
+    not of 8 bits; of two channels, such as of a flow, the length of the vector. Pictures stay what they are."""
+    if isinstance(values, Image.Image):
+        return values
+    array = np.asarray(values)
+    if array.shape[-1] == 2:
+        array = np.sqrt(np.square(array.astype(np.float32)).sum(axis=-1, keepdims=True))
+    if array.dtype != np.uint8:
+        array = stretched(array)
+        array = np.rint(255 * array).astype(np.uint8)
+    return Image.fromarray(as_rgb(array))
+
+
 def decode_image(
     content: bytes, most_px: int | None = None, mode: str = "RGB"
 ) -> Image.Image:

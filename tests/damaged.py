@@ -43,8 +43,8 @@ def change_manifest(folder: Path, change: Callable[[dict[str, Any]], object], fi
     path.write_bytes(with_fingerprint(text) if fingerprint else text)
 
 
-def read_stored(data: Path | gpuload.Dataset, *members: str) -> None:
-    """Reads all samples as a loader does, without decoding them. members: fields that stay in the shard, too."""
+def read_stored(data: Path | gpuload.Dataset, *pictures: str) -> None:
+    """Reads all samples as a loader does, without decoding them. pictures: those besides the image."""
     dataset = data if isinstance(data, gpuload.Dataset) else gpuload.Dataset(data)
     order = EpochOrder(dataset.shard_sizes, seed=0, epoch=0, window=8, shuffle=False)
-    Reader(dataset, [], members).read(order, 0, len(order))
+    Reader(dataset, pictures=pictures).read(order, 0, len(order))

@@ -1,13 +1,16 @@
 """Batches for a decoder, made without a data set."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from gpuload import Augment
+from gpuload.augment.pictures import DrawnBatch, MovedMask
 from gpuload.draws import make_key
-from gpuload.read.batch import Batch, EncodedBatch
+from gpuload.read.batch import Batch, EncodedBatch, StoredPictures
+
+IMAGE = "image"
 
 
 def make_batch(
@@ -16,22 +19,38 @@ def make_batch(
     sizes: Sequence[tuple[int, int]],
     *,
     seed: int = 0,
-    masks: Sequence[Sequence[np.ndarray]] = (),
+    masks: Mapping[str, Sequence[np.ndarray]] | None = None,
+    fill: int = 0,
 ) -> Batch:
-    """images: encoded, or of shape (height, width, 3). sizes: (width, height) of each image."""
+    """images: encoded, or of shape (height, width, 3). sizes: (width, height) of each image. masks: encoded, by name;
+    fill: the class outside of them."""
     widths, heights = np.array(sizes, np.int32).reshape(-1, 2).T
     augments = [augment] if isinstance(augment, Augment) else augment
     samples = np.arange(len(images))
-    views = tuple(a.draw(seed, 0, samples, widths, heights, number) for number, a in enumerate(augments))
-    raw = np.array([data.ndim == 3 for data in images], np.bool_)
-    encoded = EncodedBatch(samples, images, spans_of(images), raw, widths, heights, {}, {})
+    views = {
+        IMAGE: tuple(a.draw(seed, 0, samples, widths, heights, number) for number, a in enumerate(augments)),
+    }
+    pictures = {IMAGE: stored_pictures(images, widths, heights)}
+    for name, files in (masks or {}).items():
+        drawn = DrawnBatch(seed, 0, samples, None, augments, views, {})
+        views[name] = MovedMask(name, IMAGE, fill).move(drawn)
+        pictures[name] = stored_pictures(files, widths, heights)
+    encoded = EncodedBatch(samples, pictures, {}, {})
     keys = np.full(len(images), make_key(seed), np.uint64)
-    return Batch(encoded, masks, views, np.zeros(len(images), np.int64), keys, len(images), 0.0)
+    return Batch(encoded, views, np.zeros(len(images), np.int64), keys, len(images), 0.0)
 
 
-def with_images(batch: Batch, images: Sequence[np.ndarray]) -> Batch:
-    """The same batch with these bytes in place of its images'; the index still describes the former ones."""
-    return replace(batch, encoded=replace(batch.encoded, images=images, spans=spans_of(images)))
+def stored_pictures(files: Sequence[np.ndarray], widths: np.ndarray, heights: np.ndarray) -> StoredPictures:
+    """Pictures without seek points."""
+    raw = np.array([data.ndim == 3 for data in files], np.bool_)
+    return StoredPictures(files, spans_of(files), raw, widths, heights, np.zeros((len(files), 2), np.int64))
+
+
+def with_images(batch: Batch, images: Sequence[np.ndarray], name: str = IMAGE) -> Batch:
+    """The same batch with these bytes in place of those of a picture; the index still describes the former ones."""
+    stored = replace(batch.encoded.pictures[name], contents=images, spans=spans_of(images))
+    pictures = {**batch.encoded.pictures, name: stored}
+    return replace(batch, encoded=replace(batch.encoded, pictures=pictures))
 
 
 def no_spare(position: int) -> Batch:

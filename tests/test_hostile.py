@@ -22,7 +22,7 @@ from PIL.WebPImagePlugin import WebPImageFile
 import gpuload
 from gpuload import DecodeError, FormatError, GpuloadError, ShardError, SourceError
 from gpuload.decode.dali.screen import Screen
-from gpuload.decode.interface import Stored
+from gpuload.decode.interface import PictureForm, Stored
 from gpuload.decode.native.images import DecodePlan, ImageDecoder
 from gpuload.headers import npy
 from gpuload.packing.image import prepare_image
@@ -121,9 +121,9 @@ def test_decoders_allocate_nothing_for_a_header_of_too_many_pixels(name: str, pl
         make_batch(gpuload.Augment(8), [np.frombuffer(HUGE[name][0], np.uint8)], [(16, 16)]),
         Stored(plain=plain),
     )
-    plan = DecodePlan(batch.encoded, np.array([[0, 0, 16, 16]], np.int64), np.ones(1, np.int64))
+    plan = DecodePlan(batch.encoded.image, np.array([[0, 0, 16, 16]], np.int64), np.ones(1, np.int64))
     _, broken = ImageDecoder(stored).decode(plan, 0)
-    screen = Screen(stored, 1)
+    screen = Screen(PictureForm("image", (), stored), 1)
     _, faults = screen.prepare(batch, np.arange(1))
     screen.close()
     assert list(broken) == list(faults) == [0]
@@ -216,7 +216,7 @@ def test_arrays_are_read_as_numpy_reads_them(dtype: str, order: Any) -> None:
         (lambda found: found["index_offsets"].__setitem__(-1, 1 << 50), "index_parts and index_offsets are not those"),
         (lambda found: found["fields"][1].pop("member"), "is damaged: .*'member'"),
         (lambda found: found["fields"][1].update(name="image"), "no two of one name; found 'image', 'image'"),
-        (lambda found: found["fields"][1].update(kind="raw"), "has one field 'image' of kind image or raw"),
+        (lambda found: found["fields"][1].update(kind="raw"), "has one field of kind image or raw"),
         (lambda found: found["fields"][1].update(kind="keypoints"), "its instances have no points"),
         (lambda found: found["fields"][1].update(kind="array", dtype="|O"), "cannot be of dtype '|O'"),
         (lambda found: found["fields"][1].update(kind="array", dtype="%"), "there is no dtype '%'"),

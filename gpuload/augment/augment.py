@@ -35,6 +35,7 @@ from gpuload.draws import (
     CROP_DRAWS,
     FUNCTION,
     TRANSFORM,
+    Draws,
     each_key,
     make_key,
     random_bits,
@@ -46,7 +47,7 @@ from gpuload.functions.function import Function
 from gpuload.order.arguments import Buckets
 from gpuload.transforms.compose import parts_of
 from gpuload.transforms.erasing import RandomErasing
-from gpuload.transforms.steps import Transform, draw_steps, sample_draws
+from gpuload.transforms.steps import Steps, Transform, draw_steps, sample_draws
 from gpuload.types import F64, I32, I64, U64, HeightWidth
 
 _WORD = 0xFFFFFFFFFFFFFFFF
@@ -412,23 +413,46 @@ class Augment:
             mirror=(drawn.flip < flip).astype(np.int32),
             mirror_y=(drawn.vertical_flip < self.vertical_flip).astype(np.int32),
         )
-
-        def draws_of(transform: int) -> Any:
-            return sample_draws(
-                each_key(make_key(seed, epoch, TRANSFORM, view, transform), repeats),
-                samples,
-            )
-
-        transforms = self._pixel_transforms
         erasing = self._erasing
+        erased = None
+        if erasing is not None:
+            number = len(self._pixel_transforms)
+            draws = self._draws_of(seed, epoch, samples, view, repeats, number)
+            erased = erasing.draw(draws, *size)
         return View(
             frame=(self._multiple or 1) if geometry.own_sizes else size,
             crops=crops,
-            steps=draw_steps(transforms, draws_of, *size) if transforms else None,
-            erased=erasing.draw(draws_of(len(transforms)), *size) if erasing else None,
+            steps=self.draw_transforms(seed, epoch, samples, view, repeats),
+            erased=erased,
             function=self._plan(seed, epoch, samples, view, repeats),
             cubic=None if drawn.filter is None else drawn.filter < 0.5,
         )
+
+    def draw_transforms(
+        self, seed: int, epoch: int, samples: I64, view: int, repeats: I64 | None
+    ) -> Steps | None:
+        """The steps of a view; None where there are none. The arguments are those of `draw`."""
+        transforms = self._pixel_transforms
+        if not transforms:
+            return None
+        return draw_steps(
+            transforms,
+            lambda number: self._draws_of(seed, epoch, samples, view, repeats, number),
+            *self.output_size,
+        )
+
+    def _draws_of(
+        self,
+        seed: int,
+        epoch: int,
+        samples: I64,
+        view: int,
+        repeats: I64 | None,
+        number: int,
+    ) -> Draws:
+        """The random numbers of one of the transforms."""
+        key = make_key(seed, epoch, TRANSFORM, view, number)
+        return sample_draws(each_key(key, repeats), samples)
 
     def _draw_numbers(self, key: U64 | int, samples: I64) -> _Drawn:
         """The random numbers of samples (N,), drawn at once, since every NumPy call has a cost of its own."""

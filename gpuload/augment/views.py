@@ -103,7 +103,8 @@ class View(NamedTuple):
     frame: (height, width) of the output in pixels; where each image has its own size, the number that divides the
     height and width of the batch. steps: of the N images; erased: one after another; None where there is nothing to
     do. cubic: which images are resized by a bicubic filter, where that is drawn for each.
-    function: the user's, to be called for each image; None where there is none.
+    function: the user's, to be called for each image; None where there is none. stretched: whether images are scaled
+    although their form says that they are only padded, since their size is another one than that of the image.
     """
 
     frame: tuple[int, int] | int
@@ -112,6 +113,7 @@ class View(NamedTuple):
     erased: tuple[ErasedRegions, ...] | None
     function: PlannedFunction | None = None
     cubic: Bools | None = None
+    stretched: bool = False
 
     @property
     def size(self) -> tuple[int, int]:
@@ -135,7 +137,7 @@ class View(NamedTuple):
         """Only crop, resize and flips; where there is nothing else, itself."""
         if self.steps is None and self.erased is None:
             return self
-        return View(self.frame, self.crops, None, None, cubic=self.cubic)
+        return self._replace(steps=None, erased=None, function=None)
 
     def moved(self, corners: I64) -> "View":
         """The same of parts of images. corners: int64 (N, 2), the top and left of each in its image."""
@@ -158,7 +160,7 @@ class Form(NamedTuple):
 
     dtype: DType
     layout: Layout
-    interpolation: Interpolation
+    interpolation: Interpolation | Literal["nearest"]
     normalize: Literal["constants", "image", "levels"]
     mean: tuple[float, ...]
     std: tuple[float, ...]

@@ -384,7 +384,9 @@ class Show:
 
     def run(self) -> int:
         from gpuload.disk.dataset import Dataset
+        from gpuload.fields.pictures import PictureKind
         from gpuload.fields.registry import draw_fields
+        from gpuload.pictures import Cell, as_picture, draw_sheet
 
         out = Path(self.output)
         if not out.is_dir():
@@ -397,10 +399,18 @@ class Show:
             )
             stem = re.sub(r"[^\w.-]+", "_", sample["key"])[:100].lstrip(".") or "sample"
             picture = draw_fields(
-                sample["image"],
+                sample[dataset.manifest.image.name],
                 dataset.fields.values(),
                 lambda _: sample,  # noqa: B023
             )
+            further = [
+                Cell(as_picture(sample[field.name]), field.name)
+                for field in dataset.fields.values()
+                if field.kind == PictureKind.name
+            ]
+            if further:
+                image = Cell(picture, dataset.manifest.image.name)
+                picture = draw_sheet([image, *further])
             save_picture(picture, out / f"{stem}.png", "gpuload show", "-o")
         return DONE
 

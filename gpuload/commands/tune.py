@@ -21,6 +21,7 @@ from gpuload.commands.terminal import Output, say, say_table
 from gpuload.counted import progress_bar
 from gpuload.decode.arguments import Both, Dali
 from gpuload.decode.open import PREFETCH
+from gpuload.disk.dataset import Dataset
 from gpuload.disk.places import packed_locations
 from gpuload.errors import GpuloadError
 from gpuload.loader.iterator import DaliIterator
@@ -69,6 +70,11 @@ class Measured:
         return ", ".join(f"{name}={value}" for name, value in self.setting.items())
 
 
+def _image_of(location: str) -> str:
+    """The name of the image in a packed set."""
+    return Dataset(location).manifest.image.name
+
+
 @dataclass(frozen=True)
 class Tune:
     """Measures arguments of DaliIterator on a packed folder, and prints those of the fastest loader."""
@@ -99,7 +105,11 @@ class Tune:
         location = str(packed_locations(self.folder)[0])
         augment = Augment(8, normalize=None)
         with DaliIterator(
-            location, 1, augment=augment, device=self.device, fields=("image",)
+            location,
+            1,
+            augment=augment,
+            device=self.device,
+            fields=(_image_of(location),),
         ) as loader:
             device, decoder, threads, samples = (
                 loader.device,
@@ -210,7 +220,7 @@ class Tune:
             "batch_size": self.batch_size,
             "augment": augment,
             "device": self.device,
-            "fields": ("image",),
+            "fields": (_image_of(self.folder),),
         }
         with DaliIterator(
             self.folder,

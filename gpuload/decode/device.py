@@ -118,11 +118,9 @@ class Device:
             return
         current = torch.cuda.current_stream(self._torch)
         current.wait_event(ready)
-        for tensor in (
-            *decoded.images,
-            *(mask for view in decoded.masks for mask in view),
-        ):
-            tensor.record_stream(current)
+        for views in decoded.pictures.values():
+            for tensor in views:
+                tensor.record_stream(current)
 
     def close(self) -> None:
         """Waits until the GPU has read all host memory."""

@@ -11,7 +11,7 @@ the end. If none does, the replacement is the first good sample that follows the
 
 import io
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -72,7 +72,7 @@ class FaultHandler:
     """Runs a decoder, and handles the samples that do not decode.
 
     prepare: gives a batch as the decoder takes it, and the samples that it must not get; None if it takes anything.
-    pixels: of the images.
+    pixels: of the pictures that are decoded, by name.
     """
 
     def __init__(
@@ -80,9 +80,11 @@ class FaultHandler:
         decoder: Runner,
         on_corrupt: OnCorrupt = "raise",
         prepare: Prepare | None = None,
-        pixels: Pixels = RGB,
+        pixels: Mapping[str, Pixels] | None = None,
     ) -> None:
-        self.decoder, self.on_corrupt, self.pixels = decoder, on_corrupt, pixels
+        self.decoder = decoder
+        self.on_corrupt = on_corrupt
+        self.pixels = pixels or {}
         self.prepare: Prepare = prepare or (lambda batch: (batch, {}))
 
     def decode(
@@ -195,8 +197,8 @@ class _Call:
         # Copied: to decode it again would mean to decode the batches after it again, too.
         rows = sorted(decoded.broken)
         sources = flight.rows[rows].tolist()
-        for arrays in (decoded.images, *decoded.masks):
-            for array in arrays:
+        for views in decoded.pictures.values():
+            for array in views:
                 array[rows] = array[sources]
         if not decoded.changed:
             return decoded
@@ -250,14 +252,23 @@ def _neighbours(count: int, broken: Any) -> I64 | None:
     return good[np.searchsorted(good, np.arange(count)) % len(good)]
 
 
-def _with_placeholders(batch: Batch, rows: Collection[int], pixels: Pixels) -> Batch:
-    """The batch with black images and masks at these rows, of the sizes in the index, so that crops stay valid."""
+def _with_placeholders(
+    batch: Batch, rows: Collection[int], pixels: Mapping[str, Pixels]
+) -> Batch:
+    """The batch with black pictures at these rows, of the sizes in the index, so that crops stay valid.
+
+    pixels: of the pictures, by name.
+    """
     black: dict[Place, U8] = {}
-    for row in rows:
-        size = batch.encoded.size(row)
-        gray = _black_png(size, GRAY)
-        black[row, None] = gray if pixels in (RGB, GRAY) else _black_png(size, pixels)
-        black |= {(row, mask): gray for mask in range(len(batch.masks))}
+    for name, of_picture in pixels.items():
+        stored = batch.encoded.pictures[name]
+        for row in rows:
+            height, width = stored.size(row)
+            if stored.raw[row]:
+                black[row, name] = np.zeros(height * width * of_picture.bytes, np.uint8)
+            else:
+                shown = GRAY if of_picture == RGB else of_picture
+                black[row, name] = _black_png((height, width), shown)
     return replace(with_stored(batch, black), placeholders=frozenset(rows))
 
 

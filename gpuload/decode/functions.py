@@ -12,7 +12,7 @@ import ctypes
 import os
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -24,7 +24,14 @@ import numpy as np
 from gpuload.augment import Form, View
 from gpuload.augment.crops import Crops, whole_images
 from gpuload.augment.schedule import Schedule
-from gpuload.decode.interface import NUMPY_DTYPES, Buffers, Changed, Fault, Stored
+from gpuload.decode.interface import (
+    NUMPY_DTYPES,
+    Buffers,
+    Changed,
+    Fault,
+    PictureForm,
+    Stored,
+)
 from gpuload.decode.native.cuts import Cuts, crop_or_pad
 from gpuload.decode.native.images import (
     DecodePlan,
@@ -78,8 +85,10 @@ def find_functions(
     masks: Sequence[str],
     moving: Sequence[MovingField],
     datasets: Sequence[Dataset],
+    further: Sequence[str] = (),
 ) -> Functions | None:
-    """The functions of all views and epochs; None if there are none.
+    """The functions of all views and epochs; None if there are none. further: names of pictures besides image and
+    masks.
 
     Raises:
         ArgumentError: a function of whole images with tiles as samples, or a field that it cannot move.
@@ -90,6 +99,11 @@ def find_functions(
         name, what = stays[0].name, stays[0].stays
         raise ArgumentError(
             f"Boxes({name!r}, {what}=True): functions of samples do not move {what}. Use a crop"
+        )
+    if further:
+        raise ArgumentError(
+            f"fields: {further[0]!r} is a further picture, which functions of samples do not move. Leave out the "
+            "function, or the picture"
         )
     if any(dataset.tiling for dataset in datasets) and any(
         form.function == "before_crop" for form in schedule.forms
@@ -107,29 +121,35 @@ class CallFunctions(Stage):
     """Calls the functions for each batch, whose single part, from `inner`, has the decoded views. Results are NumPy
     arrays; without a function, those of the decoder.
 
-    forms: of the user's images. caller: calls the functions by number. finishes: computes the batch's values; otherwise
-    a later stage does, and views with a function are levels (N, C, height, width). make_buffers: makes the memory for
-    batches of a dtype.
+    Args:
+        pictures: The image, then the masks.
+        functions: Of the loader.
+        caller: Calls the functions by number.
+        make_buffers: Makes the memory for batches of a dtype.
+        finishes: Whether the batch's values are computed here; otherwise a later stage does it, and views with a
+            function are levels (N, C, height, width).
     """
 
     name = "function"
 
     def __init__(
         self,
-        forms: Sequence[Form],
-        stored: Stored,
+        pictures: Sequence[PictureForm],
         functions: Functions,
         caller: Caller,
         make_buffers: Callable[[str], Buffers],
         *,
         finishes: bool,
     ) -> None:
+        image, *masks = pictures
+        forms = image.forms
+        stored = image.stored
         self.threads = caller.threads
-        self.forms, self.pixels, self.fills = (
-            tuple(forms),
-            stored.pixels,
-            stored.mask_fills,
-        )
+        self.image = image.name
+        self.forms = forms
+        self.pixels = stored.pixels
+        # Of each mask, the class outside of it.
+        self.fills = {mask.name: mask.forms[0].fills(1)[0] for mask in masks}
         self.functions, self.caller = functions, caller
         self.numbers = {
             id(function): number for number, function in enumerate(functions.all)
@@ -157,24 +177,31 @@ class CallFunctions(Stage):
     def inner(self, job: Job) -> tuple[Job]:
         """The decoder's part: the views without a function before the crop. For a function after the crop, the views
         are cropped only."""
-        views = zip(self.forms, job.batch.views, strict=True)
-        inner = [
-            _unflipped(view) if form.function else view
-            for form, view in views
-            if form.function != "before_crop"
-        ]
-        return (Job(replace(job.batch, views=tuple(inner)), job),)
+        inner = {
+            name: tuple(
+                _unflipped(view) if form.function else view
+                for form, view in zip(self.forms, job.batch.views[name], strict=True)
+                if form.function != "before_crop"
+            )
+            for name in (self.image, *self.fills)
+        }
+        return (Job(replace(job.batch, views=inner), job),)
 
     def begin(self, job: Job) -> Work:
         """As `Stage.begin`."""
         batch, decoded = job.batch, job.parts[0].decoded
         job.state = calls = _Calls(dict(decoded.broken), [], {}, [])
-        inner = iter(zip(decoded.images, decoded.masks, strict=True))
+        inner = count()
         for number, form in enumerate(self.forms):
             cropped: Any = None
             if form.function != "before_crop":
-                images, masks = next(inner)
-                cropped = _in_memory(images), [_in_memory(mask) for mask in masks]
+                place = next(inner)
+                images = _in_memory(decoded.pictures[self.image][place])
+                masks = [
+                    _in_memory(decoded.pictures[name][place])[:, 0]
+                    for name in self.fills
+                ]
+                cropped = images, masks
             calls.views.append(
                 _View(self, calls, number, batch, cropped) if form.function else cropped
             )
@@ -206,11 +233,13 @@ class CallFunctions(Stage):
             for view in calls.views
         ]
         images, masks, changed = zip(*made, strict=True)
+        pictures = {self.image: images}
+        for number, name in enumerate(self.fills):
+            pictures[name] = tuple(of_view[number][:, None] for of_view in masks)
         seconds = sum(calls.seconds)
         job.decoded = replace(
             inner,
-            images=images,
-            masks=tuple(map(tuple, masks)),
+            pictures=pictures,
             work_s=inner.work_s - seconds,
             broken=calls.broken,
             changed=changed,
@@ -224,7 +253,7 @@ class CallFunctions(Stage):
 
     def room(self, number: int, batch: Batch) -> Any:
         """Memory for the images of a view."""
-        form, (height, width) = self.forms[number], batch.views[number].size
+        form, (height, width) = self.forms[number], batch.image_views[number].size
         is_planar = self.values[number] is None or form.layout == "NCHW"
         channels = self.pixels.channels
         shape = (channels, height, width) if is_planar else (height, width, channels)
@@ -233,7 +262,7 @@ class CallFunctions(Stage):
     def _make(self, calls: "_Calls", batch: Batch, row: int, plan: Any) -> None:
         whole: Any = None
         if self.whole is not None:
-            whole = self.whole.decode(plan, batch, row)
+            whole = self.whole.decode(plan, batch, row, self.fills)
             if isinstance(whole, Fault):
                 calls.broken[row] = whole
                 return
@@ -298,7 +327,7 @@ class _View:
         self._form, self._values, self._view = (
             stage.forms[number],
             stage.values[number],
-            batch.views[number],
+            batch.image_views[number],
         )
         self._images = stage.room(number, batch)
         self._masks = [
@@ -404,7 +433,7 @@ class _View:
             take(self._view, slice(row, row + 1)),
             self._view.function,
         )
-        if planned is not None and image.shape[:2] != encoded.size(row):
+        if planned is not None and image.shape[:2] != encoded.image.size(row):
             crops = planned.crop(
                 row, int(encoded.samples[row]), image.shape[0], image.shape[1]
             )
@@ -412,7 +441,7 @@ class _View:
                 part[row] = own[0]
             view = view._replace(crops=crops)
         assert self._stage.whole is not None
-        fills = zip(masks, self._stage.fills, strict=True)
+        fills = zip(masks, self._stage.fills.values(), strict=True)
         return (
             self._stage.whole.cut(self._form, view, image),
             [
@@ -440,12 +469,11 @@ class _View:
         else:
             _write(levels, block := np.empty(out.shape, values.level_dtype))
             values(block, out, view)
-        for number, (of_field, mask) in enumerate(zip(self._masks, masks, strict=True)):
+        fills = self._stage.fills.values()
+        for of_field, mask, fill in zip(self._masks, masks, fills, strict=True):
             of_field[row] = mask
-            if values is not None and view.steps is not None:
-                of_field[rows] = warp_masks(
-                    of_field[rows], view.steps, self._stage.fills[number]
-                )
+            if view.steps is not None:
+                of_field[rows] = warp_masks(of_field[rows], view.steps, fill)
 
 
 def _write(levels: Array | MakeLevels, out: Any) -> None:
@@ -504,19 +532,19 @@ class WholeImages:
     def plan(self, batch: Batch) -> Any:
         """The decode plan for the images of a batch."""
         windows = np.zeros((len(batch), 4), np.int64)
-        windows[:, 2], windows[:, 3] = batch.encoded.heights, batch.encoded.widths
-        return DecodePlan(
-            batch.encoded, windows, np.ones(len(batch), np.int64), self._source
-        )
+        stored = batch.encoded.image
+        windows[:, 2:] = stored.sizes
+        factors = np.ones(len(batch), np.int64)
+        return DecodePlan(stored, windows, factors, self._source)
 
     def decode(
-        self, plan: Any, batch: Batch, row: int
+        self, plan: Any, batch: Batch, row: int, names: Iterable[str]
     ) -> tuple[Array, list[U8]] | Fault:
         """The image, (height, width, channels) of the batch's pixels, valid until the thread decodes another, and its
-        masks, uint8 (height, width); or why they do not decode."""
+        masks of these names, uint8 (height, width); or why they do not decode."""
         owners, broken = self._images.decode(plan, row)
         if row in broken:
-            return broken[row]
+            return Fault(broken[row])
         address, height, width, stride, *_ = plan.pictures[row].tolist()
         if self._decoded is None:
             memory = (ctypes.c_uint8 * (height * stride)).from_address(address)
@@ -526,11 +554,12 @@ class WholeImages:
         else:
             pixels = self._in_mode(plan.pictures[row : row + 1], height, width)
         masks = []
-        for number, masks_of in enumerate(batch.masks):
+        for name in names:
+            stored = batch.encoded.pictures[name]
             try:
-                masks.append(decode_mask(masks_of[row], (height, width)))
+                masks.append(decode_mask(stored.contents[row], (height, width)))
             except UndecodableError as error:
-                return Fault(str(error), number)
+                return Fault(str(error), name)
         return pixels, masks
 
     def cut(self, form: Form, view: View, image: Array) -> MakeLevels:

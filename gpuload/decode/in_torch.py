@@ -17,8 +17,8 @@ import torch
 
 from gpuload.augment import Form, View
 from gpuload.decode.device import Device, as_tensor
-from gpuload.decode.interface import NUMPY_DTYPES, Decoded, Stored
-from gpuload.decode.postprocess import Postprocess, warp_masks
+from gpuload.decode.interface import NUMPY_DTYPES, Decoded, PictureForm
+from gpuload.decode.postprocess import Postprocess
 from gpuload.decode.runner import Job, Stage
 from gpuload.draws import SHARE, random_bits, uniform
 from gpuload.read.batch import Batch
@@ -64,25 +64,23 @@ class Join(Stage):
         decoded = [part.decoded for part in parts]
         job.held += decoded
         rows = [part.rows for part in parts]
-        views = zip(*(one.masks for one in decoded), strict=True)
+        pictures = {
+            name: tuple(
+                _join_rows(arrays, rows)
+                for arrays in zip(*(one.pictures[name] for one in decoded), strict=True)
+            )
+            for name in decoded[0].pictures
+        }
+        broken = {
+            row: fault
+            for part in parts
+            for row, fault in part.in_whole(part.decoded.broken).items()
+        }
+        # NaN, since DALI does not report it.
+        work_s = sum(one.work_s for one in decoded)
+        queue_depth = sum(one.queue_depth for one in decoded)
         job.decoded = Decoded(
-            tuple(
-                _join_rows(same, rows)
-                for same in zip(*(one.images for one in decoded), strict=True)
-            ),
-            tuple(
-                tuple(_join_rows(same, rows) for same in zip(*view, strict=True))
-                for view in views
-            ),
-            work_s=sum(
-                one.work_s for one in decoded
-            ),  # NaN, since DALI does not report it; the next, too
-            queue_depth=sum(one.queue_depth for one in decoded),
-            broken={
-                row: fault
-                for part in parts
-                for row, fault in part.in_whole(part.decoded.broken).items()
-            },
+            pictures, work_s=work_s, queue_depth=queue_depth, broken=broken
         )
 
 
@@ -102,46 +100,58 @@ def _join_rows(parts: Sequence[Any], rows: Sequence[Any]) -> Any:
 
 
 class Finish(Stage):
-    """Copies batches to the device, and computes the values of views that a decoder delivers as levels
+    """Copies batches to the device, and computes the values of images that a decoder delivers as levels
     (N, C, height, width).
 
-    levels: whether the decoder delivers all views as levels. Otherwise it is DALI, which delivers levels for forms that
-    are not plain. device: None for the CPU.
+    Args:
+        pictures: What is made of each picture; masks and maps are complete.
+        device: None for the CPU.
+        levels: Whether the decoder delivers all images as levels. Otherwise it is DALI, which delivers levels for forms
+            that are not plain.
     """
 
     name = "finish"
 
     def __init__(
         self,
-        forms: Sequence[Form],
-        stored: Stored,
+        pictures: Sequence[PictureForm],
         device: Device | None,
         *,
         levels: bool,
     ) -> None:
-        self._forms, self._device, self._fills = tuple(forms), device, stored.mask_fills
+        self._pictures = tuple(pictures)
+        self._device = device
         place = "cpu" if device is None else device.name
-        self._postprocess = [
-            None
-            if form.is_plain and not levels
-            else Postprocess(form, place, stored.pixels)
-            for form in forms
-        ]
+        self._postprocess = {
+            picture.name: [
+                Postprocess(form, place, picture.stored.pixels)
+                if picture.is_image and (levels or not form.is_plain)
+                else None
+                for form in picture.forms
+            ]
+            for picture in pictures
+        }
 
     @torch.no_grad()  # not inference_mode, whose tensors a training step cannot save for its backward pass
     def begin(self, job: Job) -> None:
         """As `Stage.begin`: torch's tensors on the device."""
-        decoded, views = job.decoded, job.batch.views
+        decoded = job.decoded
         if self._device is not None:
             job.held.append(decoded)
             decoded = decoded.map(self._device.upload)
-        job.decoded = replace(
-            decoded,
-            images=tuple(
-                map(self._values, self._postprocess, self._forms, decoded.images, views)
-            ),
-            masks=tuple(map(self._warp, decoded.masks, views)),
-        )
+        finished = {
+            picture.name: tuple(
+                map(
+                    self._values,
+                    self._postprocess[picture.name],
+                    picture.forms,
+                    decoded.pictures[picture.name],
+                    job.batch.views[picture.name],
+                )
+            )
+            for picture in self._pictures
+        }
+        job.decoded = replace(decoded, pictures={**decoded.pictures, **finished})
 
     def _values(
         self, postprocess: Postprocess | None, form: Form, pixels: Any, view: View
@@ -161,11 +171,3 @@ class Finish(Stage):
         )
         postprocess(images, out if is_planar else out.permute(0, 3, 1, 2), view)
         return out
-
-    def _warp(self, masks: Sequence[Any], view: View) -> tuple[Any, ...]:
-        if view.steps is None:
-            return tuple(masks)
-        return tuple(
-            warp_masks(as_tensor(mask), view.steps, fill)
-            for mask, fill in zip(masks, self._fills, strict=True)
-        )

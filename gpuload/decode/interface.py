@@ -14,18 +14,20 @@ from gpuload.augment import Form
 from gpuload.augment.crops import Crops
 from gpuload.errors import DeviceError
 from gpuload.fields.images import RGB, Pixels
+from gpuload.fields.maps import MapValues
 from gpuload.read.batch import Batch
-from gpuload.types import U8
+from gpuload.types import U8, HeightWidth
 
 
 class Fault(NamedTuple):
     """Why a sample does not decode.
 
-    reason: in words, such as "it is truncated". mask: index of the faulty mask in `Batch.masks`; None for the image.
+    reason: In words, such as "it is truncated".
+    picture: The name of the faulty one; "" for the image.
     """
 
     reason: str
-    mask: int | None = None
+    picture: str = ""
 
 
 class Changed(NamedTuple):
@@ -42,18 +44,19 @@ class Changed(NamedTuple):
 class Decoded:
     """A decoded batch, as arrays that support DLPack.
 
-    images: for each view, (N, C, height, width), or with channels_last (N, height, width, C).
-    masks: for each view, for each mask field, uint8 (N, height, width).
-    work_s: total work of the decoding threads. read_wait_s: how long the consumer waited for the batch to be read.
-        queue_depth: batches that were ready when it was requested. NaN if unknown.
-    broken: the samples that do not decode, by row. Their pixels are undefined; arrays are then NumPy arrays or torch
-        tensors, whose rows can be replaced.
-    changed: for each view, what a user function made of its samples, or None; empty without functions.
-    function_s: total work of these functions in all threads and processes.
+    Attributes:
+        pictures: By name, for each view: (N, C, height, width), or of an image with channels_last (N, height, width,
+            C).
+        work_s: Total work of the decoding threads.
+        read_wait_s: How long the consumer waited for the batch to be read.
+        queue_depth: Batches that were ready when it was requested. NaN if unknown.
+        broken: The samples that do not decode, by row. Their pixels are undefined; arrays are then NumPy arrays or
+            torch tensors, whose rows can be replaced.
+        changed: For each view, what a user function made of its samples, or None; empty without functions.
+        function_s: Total work of these functions in all threads and processes.
     """
 
-    images: tuple[Any, ...]
-    masks: tuple[tuple[Any, ...], ...]
+    pictures: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     work_s: float = 0.0
     read_wait_s: float = 0.0
     queue_depth: float = 0.0
@@ -63,10 +66,8 @@ class Decoded:
 
     def map(self, make: Callable[[Any], Any]) -> "Decoded":
         """The same with `make` applied to each array."""
-        masks = tuple(tuple(make(mask) for mask in view) for view in self.masks)
-        return replace(
-            self, images=tuple(make(images) for images in self.images), masks=masks
-        )
+        made = {name: tuple(map(make, views)) for name, views in self.pictures.items()}
+        return replace(self, pictures=made)
 
 
 # NumPy and DALI have no bfloat16: the decoder delivers float32, which is cast when the batch is handed over.
@@ -80,13 +81,17 @@ NUMPY_DTYPES = {
 
 @dataclass(frozen=True)
 class Stored:
-    """What the manifests say about all stored images.
+    """What the manifests say about all stored pictures of a name.
 
-    width, height: of the largest, so that memory can be allocated at the start; 0 if unknown.
-    plain: each is upright as it is stored, and if it is a JPEG, gray or RGB.
-    raw: all are stored as pixels (height, width, channels). mixes_raw: only some are.
-    pixels: of the batch. source: what the images decode to.
-    mask_fills: for each mask field, the class outside the image.
+    Attributes:
+        width: Of the largest in pixels, so that memory can be allocated at the start; 0 if unknown.
+        height: The same.
+        plain: Each is upright as it is stored, and if it is a JPEG, gray or RGB.
+        raw: All are stored as pixels (height, width, channels).
+        mixes_raw: Only some are.
+        pixels: Of the batch.
+        source: What they decode to.
+        is_mask: Whether each pixel is the number of a class.
     """
 
     width: int = 0
@@ -94,9 +99,40 @@ class Stored:
     plain: bool = False
     raw: bool = False
     mixes_raw: bool = False
-    mask_fills: tuple[int, ...] = ()
     pixels: Pixels = RGB
     source: Pixels = RGB
+    is_mask: bool = False
+
+
+class PictureForm(NamedTuple):
+    """What a decoder makes of one picture of each sample.
+
+    name: Of the picture.
+    forms: Of its views.
+    stored: What is known of all of them.
+    values: What becomes of the values of a map, such as depth; None for images and masks.
+    """
+
+    name: str
+    forms: tuple[Form, ...]
+    stored: Stored
+    values: MapValues | None = None
+
+    @property
+    def is_image(self) -> bool:
+        """Whether its values are levels of colours."""
+        return self.values is None and not self.stored.is_mask
+
+    def shape(self, form: Form, size: HeightWidth) -> tuple[int, ...]:
+        """Of one of its pictures in a batch. size: (height, width)."""
+        if self.values is not None:
+            return (self.values.channels, *size)
+        channels = self.stored.pixels.channels
+        return (channels, *size) if form.layout == "NCHW" else (*size, channels)
+
+    def dtype(self, form: Form) -> str:
+        """Of its arrays, as NumPy names it."""
+        return NUMPY_DTYPES[form.dtype] if self.values is None else self.values.dtype
 
 
 class Resources(NamedTuple):
@@ -130,44 +166,34 @@ def capture_fault(device: str) -> DeviceError:
     )
 
 
-# The row of an image in a batch, or of the mask with this number.
-Place = tuple[int, int | None]
+Place = tuple[int, str]  # a row of a batch, and the name of a picture
 
 
-def with_stored(batch: Batch, found: Mapping[Place, U8]) -> Batch:
+def with_stored(batch: Batch, contents: Mapping[Place, U8]) -> Batch:
     """The batch with other bytes at these places."""
-    encoded = batch.encoded
-    images, spans, masks = (
-        list(encoded.images),
-        encoded.spans.copy(),
-        [list(field) for field in batch.masks],
-    )
-    for (row, mask), data in found.items():
-        (images if mask is None else masks[mask])[row] = data
-        if mask is None:  # nothing else in the batch keeps the bytes
-            spans[row] = (data.ctypes.data, data.nbytes)
-    return replace(
-        batch, encoded=replace(encoded, images=images, spans=spans), masks=tuple(masks)
-    )
+    pictures = dict(batch.encoded.pictures)
+    for name in dict.fromkeys(name for _, name in contents):
+        stored = pictures[name]
+        files = list(stored.contents)
+        spans = stored.spans.copy()
+        for (row, of_picture), data in contents.items():
+            if of_picture == name:
+                files[row] = data
+                spans[row] = (data.ctypes.data, data.nbytes)
+        pictures[name] = replace(stored, contents=files, spans=spans)
+    return replace(batch, encoded=replace(batch.encoded, pictures=pictures))
 
 
-def no_pixels(batch: Batch, forms: Sequence[Form], masks: int) -> Decoded:
-    """The decoded form of a batch without samples. masks: number of mask fields."""
-    images = []
-    for form, view in zip(forms, batch.views, strict=True):
-        shape = (
-            (form.channels, *view.size)
-            if form.layout == "NCHW"
-            else (*view.size, form.channels)
+def no_pixels(batch: Batch, pictures: Sequence[PictureForm]) -> Decoded:
+    """The decoded form of a batch without samples."""
+    made = {}
+    for picture in pictures:
+        views = zip(picture.forms, batch.views[picture.name], strict=True)
+        made[picture.name] = tuple(
+            np.empty((0, *picture.shape(form, view.size)), picture.dtype(form))
+            for form, view in views
         )
-        images.append(np.empty((0, *shape), NUMPY_DTYPES[form.dtype]))
-    no_masks = tuple(
-        tuple(np.empty((0, *view.size), np.uint8) for _ in range(masks))
-        for view in batch.views
-    )
-    return Decoded(
-        tuple(images), no_masks, read_wait_s=math.inf
-    )  # there is nothing else to wait for
+    return Decoded(made, read_wait_s=math.inf)  # there is nothing else to wait for
 
 
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]]

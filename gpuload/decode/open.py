@@ -13,11 +13,11 @@ from gpuload.decode.arguments import Backend, Both, Dali, DecoderName
 from gpuload.decode.dali.memory import Made, fits
 from gpuload.decode.faults import FaultHandler, OnCorrupt, Prepare
 from gpuload.decode.functions import CallFunctions, Functions
-from gpuload.decode.interface import Buffers, Resources, Stored
+from gpuload.decode.interface import Buffers, PictureForm, Resources, Stored
 from gpuload.decode.runner import OnPart, Runner, Split, Stage
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, MissingPackageError
-from gpuload.fields.images import GRAY, RGB, Pixels
+from gpuload.fields.images import GRAY, RGB, Pixels, is_raw
 from gpuload.functions.function import Caller, InThreads
 from gpuload.machine.installed import (
     PackageFault,
@@ -182,59 +182,66 @@ def dali_fault() -> PackageFault | None:
 
 
 def find_stored(
-    datasets: Sequence[Dataset], pixels: Pixels, mask_fills: tuple[int, ...]
+    datasets: Sequence[Dataset], name: str, pixels: Pixels, *, is_mask: bool = False
 ) -> Stored:
-    """The properties in the manifests. pixels: of the batch. mask_fills: for each mask field, the class outside the
-    image."""
-    manifests, raw = (
-        [dataset.manifest for dataset in datasets],
-        [dataset.manifest.is_raw for dataset in datasets],
-    )
+    """The properties of a picture of each sample, from the manifests.
+
+    Args:
+        datasets: Of which the samples are.
+        name: Of the picture.
+        pixels: Of the batch.
+        is_mask: As of `Stored`.
+    """
+    manifests = [dataset.manifest for dataset in datasets]
+    fields = [dataset.require_field(name) for dataset in datasets]
+    is_image = name == manifests[0].image.name
+    raw = [is_raw(field) for field in fields]
+    source = GRAY if is_mask else Pixels.of_field(fields[0])
     return Stored(
-        max(manifest.width for manifest in manifests),
-        max(manifest.height for manifest in manifests),
+        max(manifest.width for manifest in manifests) if is_image else 0,
+        max(manifest.height for manifest in manifests) if is_image else 0,
         plain=all(manifest.upright for manifest in manifests),
         raw=all(raw),
         mixes_raw=any(raw) and not all(raw),
-        mask_fills=mask_fills,
         pixels=pixels,
-        source=RGB
-        if pixels == RGB
-        else manifests[0].pixels,  # gray decodes to RGB as well
+        source=RGB if pixels == RGB else source,  # gray decodes to RGB as well
+        is_mask=is_mask,
     )
 
 
 def open_decoder(
     name: Backend,
     device_id: int | None,
-    forms: Sequence[Form],
-    stored: Stored | None,
+    pictures: Sequence[PictureForm],
     resources: Resources,
     functions: Functions | None = None,
     on_corrupt: OnCorrupt = "raise",
 ) -> FaultHandler:
     """Opens the decoder, with its faults handled.
 
-    stored: None if neither images nor masks are requested, so nothing is decoded. functions: user functions, or None.
+    Args:
+        name: Of the decoder of the image; other pictures are decoded on the CPU.
+        device_id: Number of the GPU; None for the CPU.
+        pictures: What is decoded; nothing, if no pixels are requested.
+        resources: Of the decoder.
+        functions: User functions, or None.
+        on_corrupt: What becomes of samples that do not decode.
 
     Raises:
         ArgumentError: both encoded and raw images for DALI.
     """
-    if stored is None:
+    if not pictures:
         return FaultHandler(Runner([Split(lambda job: ())], resources.prefetch))
-    opening = _Opening(device_id, open_device(device_id), stored, resources)
+    opening = _Opening(device_id, open_device(device_id), resources)
     with paused_collector():
         stages, prepare = (
-            opening.around(functions, name, forms)
+            opening.around(functions, name, pictures)
             if functions
-            else opening.stages(name, forms)
+            else opening.stages(name, pictures)
         )
-    return FaultHandler(
-        Runner(stages, resources.prefetch, opening.device),
-        on_corrupt,
-        prepare,
-        stored.source,
-    )
+    runner = Runner(stages, resources.prefetch, opening.device)
+    pixels = {picture.name: picture.stored.source for picture in pictures}
+    return FaultHandler(runner, on_corrupt, prepare, pixels)
 
 
 # The stages of a decoder, and what its `FaultHandler` calls first; None if the decoder takes anything.
@@ -246,60 +253,53 @@ class _Opening(NamedTuple):
 
     device_id: int | None
     device: "Device | None"
-    stored: Stored
     resources: Resources
 
-    def stages(self, name: Backend, forms: Sequence[Form]) -> Stages:
-        """The stages for batches of these forms.
+    def stages(self, name: Backend, pictures: Sequence[PictureForm]) -> Stages:
+        """The stages for batches of these pictures.
 
         Raises:
             ArgumentError: the decoder does not take such images or forms.
         """
-        if name == "both" and any(form.places for form in forms):
-            raise ArgumentError(
-                "decoder='both': does not scale and pad, as one of the crops here does. Use decoder='native' or 'dali'"
-            )
-        if name != "native" and any(form.padding_mode != "constant" for form in forms):
-            raise ArgumentError(
-                f"decoder={name!r}: does not pad with pixels of the image, as a padding_mode here says. Use "
-                "decoder='native'"
-            )
-        if name == "native":
-            self.check_mixed(
-                f"decoder={name!r}", self.stored.source == GRAY, "gray images"
-            )
-            return self.native(forms), None
-        self.check_mixed(
-            f"decoder={name!r}", True, "images", ", or use decoder='native'"
-        )
-        stages, screen = self.dali(forms)
+        images = [picture for picture in pictures if picture.is_image]
+        if name == "native" or not images:
+            for picture in images:
+                is_gray = picture.stored.source == GRAY
+                check_mixed(picture, "decoder='native'", is_gray, "gray images")
+            return self.native(pictures), None
+        image, *_ = images
+        others = [picture for picture in pictures if picture is not image]
+        check_for_dali(name, image)
+        stages, screen = self.dali(image)
         if name == "dali":
-            return stages, lambda batch: screen.prepare(batch, np.arange(len(batch)))
+            return [*stages, *self.beside(others)], lambda batch: screen.prepare(
+                batch, np.arange(len(batch))
+            )
         from gpuload.decode.in_torch import DALI, NATIVE, Join, divide, is_for_cpu
 
         share = self.resources.cpu_share
         feed, *dali = [OnPart(DALI, stage) for stage in stages]
-        begin, *native = [OnPart(NATIVE, stage) for stage in self.native(forms)]
-        stages = [Split(partial(divide, share)), feed, begin, *dali, *native, Join()]
+        begin, *native = [OnPart(NATIVE, stage) for stage in self.native([image])]
+        split = Split(partial(divide, share))
+        stages = [split, feed, begin, *dali, *native, Join(), *self.beside(others)]
         return stages, lambda batch: screen.prepare(
             batch, np.flatnonzero(~is_for_cpu(batch, share))
         )
 
     def around(
-        self, functions: Functions, name: Backend, forms: Sequence[Form]
+        self, functions: Functions, name: Backend, pictures: Sequence[PictureForm]
     ) -> Stages:
         """The stages with user functions, which run on the CPU; their results are copied to the GPU."""
-        stored, device = self.stored, self.device
-        if any(form.function == "before_crop" for form in forms):
-            self.check_mixed(
-                "Function(before_crop=True)", stored.source == GRAY, "gray images"
-            )
-        inner = [self._inner(form) for form in forms if form.function != "before_crop"]
-        decoding, prepare = (
-            self._replace(device_id=None, device=None).stages(name, inner)
-            if inner
-            else ([], None)
-        )
+        image = pictures[0]
+        if any(form.function == "before_crop" for form in image.forms):
+            is_gray = image.stored.source == GRAY
+            check_mixed(image, "Function(before_crop=True)", is_gray, "gray images")
+        inner = [self._inner(picture) for picture in pictures]
+        decoding: list[Stage] = []
+        prepare = None
+        if inner[0].forms:
+            on_cpu = self._replace(device_id=None, device=None)
+            decoding, prepare = on_cpu.stages(name, inner)
         caller: Caller
         if functions.processes:
             from gpuload.functions.processes import InProcesses
@@ -310,36 +310,48 @@ class _Opening(NamedTuple):
                 functions.all, functions.entries, self.resources.num_threads
             )
         call = CallFunctions(
-            forms, stored, functions, caller, self.buffers, finishes=device is None
+            pictures, functions, caller, self.buffers, finishes=self.device is None
         )
         stages = [Split(call.inner), *(OnPart(0, stage) for stage in decoding), call]
-        return [*stages, *([] if device is None else [self.finish(forms)])], prepare
+        if self.device is not None:
+            stages.append(self.finish(pictures))
+        return stages, prepare
 
-    def _inner(self, form: Form) -> Form:
-        """The decoder's output for a view: levels if a function follows, and always levels for a GPU."""
+    def _inner(self, picture: PictureForm) -> PictureForm:
+        """The decoder's output, for views whose function does not get whole images: levels if a function follows, and
+        always levels for a GPU."""
+        forms = [form for form in picture.forms if form.function != "before_crop"]
+        return picture._replace(
+            forms=tuple(self._inner_form(picture, form) for form in forms)
+        )
+
+    def _inner_form(self, picture: PictureForm, form: Form) -> Form:
+        if not picture.is_image:
+            return form._replace(flips_vertically=False) if form.function else form
         if form.function:
-            return form.levels(self.stored.pixels)._replace(
+            return form.levels(picture.stored.pixels)._replace(
                 layout="channels_last", flips_vertically=False
             )
-        return form if self.device is None else form.levels(self.stored.pixels)
+        return form if self.device is None else form.levels(picture.stored.pixels)
 
-    def native(self, forms: Sequence[Form]) -> list[Stage]:
+    def native(self, pictures: Sequence[PictureForm]) -> list[Stage]:
         """The stages of the native decoder."""
         from gpuload.decode.native.decoder import NativeDecoder
 
-        made = (
-            forms
-            if self.device is None
-            else [form.levels(self.stored.pixels) for form in forms]
-        )
-        decoder = NativeDecoder(
-            made, self.stored, self.resources.num_threads, self.buffers
-        )
-        return [decoder] if self.device is None else [decoder, self.finish(forms)]
+        made = pictures
+        if self.device is not None:
+            made = [_as_levels(picture) for picture in pictures]
+        threads = self.resources.num_threads
+        decoder = NativeDecoder(made, threads, self.buffers)
+        return [decoder] if self.device is None else [decoder, self.finish(pictures)]
 
-    def dali(self, forms: Sequence[Form]) -> "tuple[list[Stage], Screen]":
+    def beside(self, pictures: Sequence[PictureForm]) -> list[Stage]:
+        """The stages for pictures besides an image that another decoder makes."""
+        return self.native(pictures) if pictures else []
+
+    def dali(self, image: PictureForm) -> "tuple[list[Stage], Screen]":
         """The stages of DALI, and what a batch must pass first."""
-        is_plain = all(form.is_plain for form in forms)
+        is_plain = all(form.is_plain for form in image.forms)
         if not is_plain:
             require(
                 "decoder='dali': transforms, normalize='image' and erasing need torch",
@@ -347,20 +359,17 @@ class _Opening(NamedTuple):
             )
         from gpuload.decode.dali.decoder import DaliDecoder
 
-        dali = DaliDecoder(
-            forms, self.stored, self.resources, self.device_id, self.device
-        )
-        return [
-            dali.feed,
-            dali,
-            *([] if is_plain else [self.finish(forms, levels=False)]),
-        ], dali.screen
+        dali = DaliDecoder(image, self.resources, self.device_id, self.device)
+        stages: list[Stage] = [dali.feed, dali]
+        if not is_plain:
+            stages.append(self.finish([image], levels=False))
+        return stages, dali.screen
 
-    def finish(self, forms: Sequence[Form], *, levels: bool = True) -> Stage:
+    def finish(self, pictures: Sequence[PictureForm], *, levels: bool = True) -> Stage:
         """The last stage, in torch."""
         from gpuload.decode.in_torch import Finish
 
-        return Finish(forms, self.stored, self.device, levels=levels)
+        return Finish(pictures, self.device, levels=levels)
 
     def buffers(self, dtype: str) -> Buffers:
         """Memory for batches of a dtype, those ahead and three more, from which copies to a GPU are asynchronous."""
@@ -369,15 +378,38 @@ class _Opening(NamedTuple):
             self.resources.batch_size, dtype, self.resources.prefetch + 3, allocate
         )
 
-    def check_mixed(
-        self, subject: str, refuses: bool, what: str, remedy: str = ""
-    ) -> None:
-        """Raises ArgumentError if some images are raw and others encoded, where that `refuses`."""
-        if refuses and self.stored.mixes_raw:
-            raise ArgumentError(
-                f"{subject}: one of the data sets holds encoded {what} and another raw ones. Pack both in the same "
-                f"way{remedy}"
-            )
+
+def _as_levels(picture: PictureForm) -> PictureForm:
+    """What the CPU makes of a picture that torch finishes on a GPU: of images their levels."""
+    if not picture.is_image:
+        return picture
+    forms = tuple(form.levels(picture.stored.pixels) for form in picture.forms)
+    return picture._replace(forms=forms)
+
+
+def check_for_dali(name: Backend, image: PictureForm) -> None:
+    """Raises ArgumentError for images or forms that DALI does not take."""
+    if name == "both" and any(form.places for form in image.forms):
+        raise ArgumentError(
+            "decoder='both': does not scale and pad, as one of the crops here does. Use decoder='native' or 'dali'"
+        )
+    if any(form.padding_mode != "constant" for form in image.forms):
+        raise ArgumentError(
+            f"decoder={name!r}: does not pad with pixels of the image, as a padding_mode here says. Use "
+            "decoder='native'"
+        )
+    check_mixed(image, f"decoder={name!r}", True, "images", ", or use decoder='native'")
+
+
+def check_mixed(
+    picture: PictureForm, subject: str, refuses: bool, what: str, remedy: str = ""
+) -> None:
+    """Raises ArgumentError if some images are raw and others encoded, where that `refuses`."""
+    if refuses and picture.stored.mixes_raw:
+        raise ArgumentError(
+            f"{subject}: one of the data sets holds encoded {what} and another raw ones. Pack both in the same "
+            f"way{remedy}"
+        )
 
 
 def open_device(device_id: int | None) -> "Device | None":

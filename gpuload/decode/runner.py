@@ -232,13 +232,17 @@ def _compute_alone(torch: Any, started: threading.Barrier) -> None:
         started.wait()
 
 
+_PAST_THE_END = 1 << 62  # of the rows of a batch
+
+
 class Job:
     """A batch on its way through the stages.
 
     batch: the batch to decode. decoded: its pixels so far. parts: batches that a stage split off this one, for later
     stages. whole, rows: of a part: the batch that it belongs to, and its rows there, int64; None if it has all of them.
     The part refers to it weakly: a cycle would keep the pixels until the garbage collector runs.
-    taken: int64 (1,), how many rows its shares have taken; compiled code reads it, and `abandon` moves it past the end.
+    taken: int64 (P,), how many rows of each of P pictures its shares have taken; compiled code reads it, and `abandon`
+    moves it past the end.
     held: objects that must outlive the work launched on the device so far. state: a stage's own, until its `end`.
     """
 
@@ -247,7 +251,7 @@ class Job:
     ) -> None:
         self.batch, self.rows = batch, rows
         self._whole = None if whole is None else weakref.ref(whole)
-        self.decoded = Decoded((), ())
+        self.decoded = Decoded()
         self.parts: tuple[Job, ...] = ()
         self.held: list[Any] = []
         self.state: Any = None
@@ -264,10 +268,17 @@ class Job:
             work()
         self._work_s.append(time.perf_counter() - begun)
 
+    def share_out(self, pictures: int) -> I64:
+        """`taken`, for so many pictures."""
+        self.taken = np.zeros(pictures, np.int64)
+        if self.is_abandoned:  # by another thread meanwhile
+            self.taken[:] = _PAST_THE_END
+        return self.taken
+
     def abandon(self) -> None:
         """Cancels the batch: its shares may end early."""
         self.is_abandoned = True
-        self.taken[0] = 1 << 62
+        self.taken[:] = _PAST_THE_END
         for part in self.parts:
             part.abandon()
 

@@ -718,7 +718,7 @@ def _find_excluded(dataset: Dataset, exclude: str | Path | Sequence[str]) -> I64
 
 def _find_listed(dataset: Dataset, listed: Set[tuple[str, str, int, int]]) -> I64:
     """The same for a list that `read_quarantine` has read."""
-    names, image = {shard for shard, *_ in listed}, dataset.require_field("image")
+    names, image = {shard for shard, *_ in listed}, dataset.manifest.image
     needed = [
         shard for shard, path in enumerate(dataset.shard_paths) if path.name in names
     ]

@@ -39,7 +39,7 @@ FORMAT = "gpuload"
 # 1 (2026-11): first version. It covers the order of an epoch too: a change to that in gpuload.order.epoch raises it.
 # 2 (2026-11): images that are not 8-bit RGB, or are stored in other encodings than version 1 had. A set that is as
 # version 1 had them is written as version 1, so that older versions of gpuload read it.
-VERSION = 2
+VERSION = 3
 # Bounds of what is parsed: bytes, lists and objects, and entries of these. Each shard that is listed adds to them.
 _MOST_BYTES, _SCANNED = 1 << 30, 1 << 20
 _FREE_BYTES, _FREE_CONTAINERS, _FREE_ENTRIES = 64 << 20, 100_000, 4_000_000
@@ -181,9 +181,9 @@ class Manifest:
 
     @property
     def image(self) -> Field:
-        return next(
-            (field for field in self.fields if field.name == "image"), IMAGE
-        )  # tests make some without
+        """The field of the first picture of each sample, whose size is in the columns "width" and "height"."""
+        images = (field for field in self.fields if field.kind in ("image", "raw"))
+        return next(images, IMAGE)  # tests make some without
 
     @property
     def is_raw(self) -> bool:
@@ -198,6 +198,9 @@ class Manifest:
     @property
     def version(self) -> int:
         """The first version of the format that has what this set holds."""
+        has_pictures = any(field.kind == "picture" for field in self.fields)
+        if has_pictures or self.image.name != IMAGE.name:
+            return 3
         encodings = {member.lower() for member in self.image.member.split(";")}
         return 1 if self.pixels == RGB and encodings <= _FIRST_ENCODINGS else 2
 
@@ -296,9 +299,9 @@ class Manifest:
                 )
         names = [one.name for one in fields]
         images = [one.name for one in self.fields if one.kind in ("image", "raw")]
-        if len(set(names)) < len(names) or images != ["image"]:
+        if len(set(names)) < len(names) or len(images) != 1:
             raise ValueError(
-                f"a set has one field 'image' of kind image or raw, and no two of one name; found {some_of(names, 8)}"
+                f"a set has one field of kind image or raw, and no two of one name; found {some_of(names, 8)}"
             )
         count, parts, offsets = (
             len(self.shards),

@@ -37,7 +37,7 @@ class StoredSample:
             raise
         except Exception as error:  # Pillow's decoders raise many kinds
             reason = str(error).split(" <")[0] or type(error).__name__
-            what = "" if field.name == "image" else f"its {field.name!r} "
+            what = "" if field.kind in ("image", "raw") else f"its {field.name!r} "
             raise DecodeError(
                 f"{self.where}: {what}does not decode: {reason}. `python -m gpuload verify` lists all"
             ) from None
@@ -49,7 +49,7 @@ class StoredSample:
             ShardError: as `read`. Exception: of many kinds, by Pillow, where it does not decode.
         """
         if image.kind == "raw":
-            picture: Image.Image = self.look(image)["image"]
+            picture: Image.Image = self.look(image)[image.name]
             return picture
         return decode_image(self.read(image), most_px, Pixels.of_field(image).mode)
 

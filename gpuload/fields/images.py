@@ -21,7 +21,7 @@ from gpuload.fields.rows import DatasetView, MaskDType, PixelField
 from gpuload.formats.corrections import turned
 from gpuload.formats.masks import Reading, class_numbers
 from gpuload.pictures import as_rgb, decode_image, draw_mask
-from gpuload.types import U8, ClassNames
+from gpuload.types import I64, U8, ClassNames
 
 # 16 bits and floats with several channels have no mode in Pillow.
 _MODES = {
@@ -40,6 +40,7 @@ _STORED = {
 MOST_CHANNELS = 256
 EXPECTED = "one of L, RGB, RGBA, I;16, F, or for arrays type and channels, such as uint16x4 or float32x7"
 
+MOST_SIDE = 1 << 20  # of a picture, in pixels
 # Index column of a set that has it, large_binary: where the image may be decoded from, see packing/image.py.
 POINTS = "image_points"
 
@@ -121,10 +122,42 @@ GRAY = Pixels(1)
 MODE = Rule(EXPECTED, lambda value: Pixels.of_mode(as_text(value)).mode)
 
 
-def has_points(schema: pa.Schema) -> bool:
-    """Whether an index of this schema has seek points."""
-    return POINTS in schema.names and pa.types.is_large_binary(
-        schema.field(POINTS).type
+def has_seek_points(schema: pa.Schema, column: str = POINTS) -> bool:
+    """Whether an index of this schema has seek points of a picture in this column."""
+    return column in schema.names and pa.types.is_large_binary(
+        schema.field(column).type
+    )
+
+
+def picture_columns(name: str) -> tuple[str, str, str]:
+    """The index columns of a further picture: its width and height in pixels, and its seek points."""
+    return f"{name}_width", f"{name}_height", f"{name}_points"
+
+
+def is_raw(field: Field) -> bool:
+    """Whether a picture is stored as pixels, and not encoded."""
+    return field.kind == "raw" or field.member.endswith("npy")
+
+
+def wrong_pixels(field: Field, rows: pa.RecordBatch, sizes: I64) -> BadRows:
+    """Members that are not as large as their pixels, or do not begin where such values can.
+
+    Args:
+        field: Of pictures that are stored as pixels.
+        rows: Of the index.
+        sizes: int64 (N, 2), height and width of each.
+    """
+    pixels = Pixels.of_field(field)
+    value_bytes = np.dtype(pixels.dtype).itemsize
+    offset = rows.column(field.offset_column).to_numpy().astype(np.int64)
+    size = rows.column(field.bytes_column).to_numpy().astype(np.int64)
+    needed = pixels.bytes * sizes[:, 0] * sizes[:, 1]
+    return BadRows(
+        np.flatnonzero((size != needed) | (offset % value_bytes != 0)),
+        lambda row: (
+            f"its pixels as {size[row]:,} bytes at byte {offset[row]:,}, expected height x width x {pixels.bytes}, "
+            f"{needed[row]:,}, at a multiple of {value_bytes}"
+        ),
     )
 
 
@@ -182,7 +215,7 @@ class ImageKind(Kind):
     def bind(
         self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]
     ) -> PixelField:
-        return PixelField(field.name, "image")
+        return PixelField(field.name, "image", field=field)
 
 
 class RawKind(ImageKind):
@@ -206,19 +239,8 @@ class RawKind(ImageKind):
 
     def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:
         """Members that are not as large as their pixels, or do not begin where such values can."""
-        pixels = Pixels.of_field(field)
-        offset, size, height, width = (
-            rows.column(name).to_numpy().astype(np.int64)
-            for name in (field.offset_column, field.bytes_column, "height", "width")
-        )
-        needed, each = pixels.bytes * height * width, np.dtype(pixels.dtype).itemsize
-        yield BadRows(
-            np.flatnonzero((size != needed) | (offset % each != 0)),
-            lambda row: (
-                f"its pixels as {size[row]:,} bytes at byte {offset[row]:,}, expected height x width x {pixels.bytes}, "
-                f"{needed[row]:,}, at a multiple of {each}"
-            ),
-        )
+        sides = [rows.column(name).to_numpy() for name in ("height", "width")]
+        yield wrong_pixels(field, rows, np.stack(sides, axis=1).astype(np.int64))
 
     def find_fault(
         self,
@@ -235,6 +257,10 @@ class RawKind(ImageKind):
             (row["height"], row["width"], pixels.channels),
             pixels.stored,
         )
+
+
+IMAGE_KIND = ImageKind()
+RAW_KIND = RawKind()
 
 
 _SIDEWAYS = (5, 6, 7, 8)  # Exif orientations by which width and height change places
@@ -373,7 +399,7 @@ class MaskKind(Kind):
         self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]
     ) -> PixelField:
         wanted = spec if isinstance(spec, Mask) else Mask(field.name)
-        return PixelField(wanted.name, "mask", wanted.fill, wanted.dtype)
+        return PixelField(wanted.name, "mask", wanted.fill, wanted.dtype, field)
 
 
 def _turned_as_image(numbers: U8, placement: Placement, rules: MaskRules) -> U8:

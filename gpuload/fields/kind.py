@@ -65,12 +65,14 @@ class Member(NamedTuple):
 
     content: bytes of the tar member. header: the number of bytes before the first element of an array, else 0.
     values: the values of the index columns in `Kind.columns`. scale: of a mask, as `formats.masks.ClassNumbers`.
+    extension: of the tar member, where it differs between samples, as of pictures; "" for the field's.
     """
 
     content: bytes
     header: int
     values: Mapping[str, Any]
     scale: str = ""
+    extension: str = ""
 
 
 class Origin(NamedTuple):

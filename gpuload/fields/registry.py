@@ -12,12 +12,13 @@ from gpuload.errors import ArgumentError, FormatError
 from gpuload.fields.boxes import BoxesKind
 from gpuload.fields.captions import CaptionKind, JsonKind
 from gpuload.fields.field import Field
-from gpuload.fields.images import ImageKind, MaskKind, RawKind
+from gpuload.fields.images import IMAGE_KIND, RAW_KIND, MaskKind
 from gpuload.fields.instances import InstancesKind
 from gpuload.fields.keypoints import KeypointsKind
 from gpuload.fields.kind import FieldSpec, Kind
 from gpuload.fields.motion import Motion
 from gpuload.fields.numbers import ArrayKind, ClassKind, LabelsKind
+from gpuload.fields.pictures import PictureKind
 from gpuload.fields.rows import BoundField, DatasetView, PixelField, Rows, Value
 from gpuload.fields.targets import IntegersKind, TargetKind
 from gpuload.machine.plugins import plugins
@@ -28,8 +29,8 @@ from gpuload.types import I64, Bools
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
-        ImageKind(),
-        RawKind(),
+        IMAGE_KIND,
+        RAW_KIND,
         ClassKind(),
         TargetKind(),
         IntegersKind(),
@@ -39,6 +40,7 @@ KINDS: dict[str, Kind] = {
         InstancesKind(),
         KeypointsKind(),
         MaskKind(),
+        PictureKind(),
         ArrayKind(),
         JsonKind(),
     )

@@ -288,15 +288,22 @@ MaskDType = Literal["uint8", "int64"]
 
 @dataclass(frozen=True)
 class PixelField:
-    """A field whose values the decoder computes: the image or a mask.
+    """A field whose values the decoder computes: the image, a mask, or a further picture.
 
-    name: its key in a dict of outputs.
-    kind: "image" or "mask".
-    fill: the value of pixels outside of it.
-    dtype: of the mask in the batch; the decoder's is uint8.
+    Attributes:
+        name: Its key in a dict of outputs, and of the packed field.
+        kind: "image", "mask" or "picture".
+        fill: Of a mask, the class of pixels outside of it.
+        dtype: Of a mask in the batch; the decoder's is uint8.
+        field: The packed one.
+        spec: With which a further picture was requested.
+        values: What becomes of a map's values (`gpuload.fields.maps.MapValues`); None for images and masks.
     """
 
     name: str
     kind: str
     fill: int = 0
     dtype: MaskDType = "uint8"
+    field: Field | None = None
+    spec: Any = None
+    values: Any = None

@@ -24,6 +24,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "resize_bands": (_INT, _ROWS),
     "crop_or_pad_rgb": (_INT, _ROWS),
     "crop_or_pad_bands": (_INT, _ROWS),
+    "pick_nearest": (_INT, _ROWS),
     "transform_images": (_INT, _ROWS),
     "run_blocks": (_INT, (_POINTER, _POINTER, _POINTER)),
     "decode_rows": (None, (_POINTER, _POINTER, _INT, _INT)),

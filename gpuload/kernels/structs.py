@@ -85,6 +85,29 @@ class CropArguments(ctypes.Structure):
     )
 
 
+class NearestArguments(ctypes.Structure):
+    """The arguments of `pick_nearest`."""
+
+    _fields_ = (
+        ("pictures", _POINTER),
+        ("starts", _POINTER),
+        ("shapes", _POINTER),
+        ("regions", _POINTER),
+        ("flips", _POINTER),
+        ("sizes", _POINTER),
+        ("outputs", _POINTER),
+        ("fill", _POINTER),
+        ("padding_mode", _INT),
+        ("within_windows", _INT),
+        ("value_bytes", _INT),
+        ("channels", _INT),
+        ("step", _INT),
+        ("values", _POINTER),
+        ("height", _INT),
+        ("width", _INT),
+    )
+
+
 class TransformArguments(ctypes.Structure):
     """The arguments of `transform_images`."""
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from gpuload import checks
+from gpuload.augment import Augment
 from gpuload.batchwise.transforms import TRANSFORMS
 from gpuload.checks import (
     ANYTHING,
@@ -19,6 +20,7 @@ from gpuload.checks import (
 )
 from gpuload.decode.arguments import Both, Dali, DecoderName, OnCorrupt
 from gpuload.disk.dataset import Dataset
+from gpuload.errors import ArgumentError, some_of
 from gpuload.fields.kind import FieldSpec
 from gpuload.order.arguments import Balance, Mixture, Repeated, Shuffle, Weights
 from gpuload.output.arrays import Output
@@ -37,6 +39,35 @@ def _as_fields(value: Any) -> Any:
         if isinstance(value, Mapping)
         else fields
     )
+
+
+def by_pictures(augment: Any, image: str) -> tuple[Any, dict[str, Augment]]:
+    """The augmentations of the image, and of pictures that move by themselves, by name.
+
+    Args:
+        augment: As of `DaliIterator`.
+        image: The name of the image.
+
+    Raises:
+        ArgumentError: There is none for the image, or one of another picture is no `Augment`.
+    """
+    if not isinstance(augment, Mapping) or not any(
+        isinstance(name, str) for name in augment
+    ):
+        return augment, {}
+    others = dict(augment)
+    if image not in others:
+        raise ArgumentError(
+            f"augment: has {some_of([str(key) for key in augment])}, and none for {image!r}, by whose size crops are "
+            f"drawn. Give {{{image!r}: gpuload.Augment(…), …}}"
+        )
+    of_image = others.pop(image)
+    for name, alone in others.items():
+        if not isinstance(alone, Augment) or not isinstance(name, str):
+            raise ArgumentError(
+                f"augment: expected one gpuload.Augment for {name!r}, got {checks.shown(alone)}"
+            )
+    return of_image, others
 
 
 def _as_device(value: Any) -> str:

@@ -4,7 +4,6 @@ import os
 import warnings
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -23,40 +22,25 @@ from gpuload.checks import (
 )
 from gpuload.counted import counted
 from gpuload.decode.arguments import Backend, Both, Dali, DecoderName, OnCorrupt
-from gpuload.decode.dali.memory import Made, check_whole_images
-from gpuload.decode.functions import find_functions
-from gpuload.decode.interface import Resources, no_pixels
-from gpuload.decode.open import (
-    choose_decoder,
-    find_stored,
-    open_decoder,
-    plan_resources,
-)
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, CallError, GpuloadError, StateError
 from gpuload.fields.kind import FieldSpec
 from gpuload.loader.arguments import ADVICE, ARGUMENTS, STATE
-from gpuload.loader.pipeline import (
-    CorruptSamples,
-    Pipeline,
-    Report,
-    check_current,
-    followed,
-)
+from gpuload.loader.build import build, build_order, build_preview
+from gpuload.loader.config import LoaderConfig
+from gpuload.loader.pipeline import Report, check_current, followed
 from gpuload.loader.progress import Loop, Progress
 from gpuload.loader.samplers import Sampler, make_sampler
 from gpuload.machine.apart import Flag
-from gpuload.machine.ranks import compare_ranks, compare_with_counterparts, find_ranks
+from gpuload.machine.ranks import Ranks, compare_ranks, compare_with_counterparts
 from gpuload.monitor import MOST_STEPS, Metrics
 from gpuload.order.arguments import Balance, Mixture, Repeated, Shuffle, Weights
 from gpuload.order.epoch import is_sorted_by_class
-from gpuload.order.plan import plan_order
 from gpuload.order.stream import Position
-from gpuload.output.arrays import Arrays, Output, make_arrays
+from gpuload.output.arrays import Output
 from gpuload.output.collate import Collate
 from gpuload.output.drawing import BatchDrawing
 from gpuload.pictures import Cell, draw_sheet
-from gpuload.read.batches import BatchReader, BucketedReader, check_space
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -176,161 +160,43 @@ class DaliIterator:
         world_size: int | None = None,
     ) -> None:
         self._process = os.getpid()
-        self.dataset: Dataset | Mixture = (
-            data if isinstance(data, Dataset | Mixture) else Dataset(data)
-        )
-        self._datasets = (
-            self.dataset.datasets
-            if isinstance(self.dataset, Mixture)
-            else (self.dataset,)
-        )
-        keys = (
-            tuple(fields) if isinstance(fields, Mapping) else None
-        )  # of batches that are dicts
-        self.fields = tuple(fields.values() if isinstance(fields, Mapping) else fields)
-        self.batch_size, self.augment, self.seed, self.steps_per_epoch = (
-            batch_size,
+        self._progress = Progress()
+        self._over = Flag()  # set where another loop, or `close`, ends the current one
+        self.config = LoaderConfig.of_arguments(
+            data,
             augment,
-            seed,
-            steps_per_epoch,
-        )
-        self._mixing = (
-            Shuffle() if shuffle is True else shuffle or None
-        )  # None: stored order
-        self.shuffle = self._mixing is not None
-        self._last_batch = (
-            self.shuffle if drop_last is None else drop_last
-        )  # as given, in full
-        self.drop_last = self._last_batch is True
-        self.ranks = find_ranks(rank, world_size)
-        self._schedule = schedule = Schedule(augment)
-        self._plan = plan = plan_order(
-            self.dataset,
-            self.ranks,
-            batch_size,
-            self._mixing,
-            seed,
-            drop_last=self._last_batch,
+            fields,
+            shuffle,
+            drop_last,
+            on_corrupt,
+            batch_transforms,
+            rank,
+            world_size,
+            batch_size=batch_size,
+            seed=seed,
             steps_per_epoch=steps_per_epoch,
             sampling=sampling,
-            buckets=schedule.buckets,
+            decoder=decoder,
+            num_threads=num_threads,
+            prefetch=prefetch,
+            device=device,
+            output=output,
         )
-        self._epochs = plan.epochs
-        self._progress = Progress()
-        compare_with_counterparts(self.ranks, self._settings())
-        self._output = output
-        self._on_corrupt = (
-            on_corrupt if isinstance(on_corrupt, OnCorrupt) else None
-        )  # None: raises
-        self._make_collate = partial(
-            Collate, self.fields, self._datasets, schedule, batch_transforms
-        )
-        marks = self._on_corrupt is not None and self._on_corrupt.action == "mark"
-        self._collate = collate = self._make_collate(keys, marks=marks)
-        self._functions = find_functions(
-            schedule, collate.masks, collate.moving, self._datasets
-        )
-        moves = self._functions is not None and bool(collate.moving)
-        decodes = collate.has_images or bool(collate.masks) or moves
-        if decodes:
-            manifest = self._datasets[0].manifest
-            schedule.fit(
-                manifest.pixels, manifest.is_raw, (manifest.mean, manifest.std)
-            )
-        self._stored = (
-            find_stored(self._datasets, schedule.pixels, collate.mask_fills)
-            if decodes
-            else None
-        )
-
-        odd = any(
-            form.places or form.padding_mode != "constant" for form in schedule.forms
-        )
-        if (self._functions is not None or odd) and decoder == "auto":
-            decoder = "native"  # even on a GPU: functions run on the CPU; DALI was not measured at scaling and padding
-        resources = plan_resources(
-            decoder,
-            self.ranks,
-            min(batch_size, self._epochs.samples),
-            num_threads,
-            prefetch,
-        )
-        made = Made(
-            schedule.largest_sizes, schedule.pixels.channels, schedule.first.form.dtype
-        )
-        chosen = choose_decoder(
-            decoder, device, self.ranks, self._datasets, resources, decodes, made
-        )
-        self.decoder, device_id = chosen
-        self.num_threads = resources.num_threads
-        self.cpu_share = resources.cpu_share if self.decoder == "both" else None
-        if (
-            decodes
-            and self.decoder != "native"
-            and device_id is not None
-            and self._functions is None
-        ):  # else on the CPU
-            by_dali = 1 - (self.cpu_share or 0.0)
-            check_whole_images(
-                self._datasets, batch_size, resources.prefetch, device_id, by_dali, made
-            )
-        arrays = make_arrays(output, device_id, schedule.first.form)
-        self.device = arrays.device
-        check_space(self._datasets, plan.window, batch_size, plan.node_lanes)
-        if batch_transforms:
-            arrays.staging()  # reports now, not at the first batch, that CuPy is missing
-        # Has no reference to this loader, which its threads would keep alive.
-        self._open_reader = partial(
-            BatchReader
-            if plan.buckets is None
-            else partial(BucketedReader, plan.buckets, plan.epochs),
-            self._datasets,
-            plan.make_stream,
-            collate.columns
-            if self._functions is None
-            else tuple(dict.fromkeys((*collate.columns, "key"))),
-            collate.members,
-            collate.masks,
-            decodes=decodes,
-            prepare=collate.prepare,
-        )
-        self._pipeline = self._open(
-            chosen, resources, arrays, collate, self._on_corrupt
-        )
-        if self._mixing is not None:
-            self._warn_of_sorted_shards(self._mixing.window * self._mixing.lanes)
-        self._over = (
-            Flag()
-        )  # set where the current loop is ended by another one, or by `close`
+        self._given_augment = augment
+        schedule = Schedule(self.config.augment)
+        self._order = build_order(self.config, schedule)
+        self._epochs = self._order.epochs
+        compare_with_counterparts(self.config.ranks, self._settings())
+        self._built = build(self.config, schedule, self._order)
+        self._pipeline = self._built.pipeline
+        mixing = self.config.shuffle
+        if mixing is not None:
+            self._warn_of_sorted_shards(mixing.window * mixing.lanes)
         self._closed = False
-
-    def _open(
-        self,
-        chosen: tuple[Backend, int | None],
-        resources: Resources,
-        arrays: Arrays,
-        collate: Collate,
-        on_corrupt: OnCorrupt | None,
-    ) -> Pipeline:
-        forms, action = (
-            self._schedule.forms,
-            "raise" if on_corrupt is None else on_corrupt.action,
-        )
-        epoch_samples = self._epochs.samples / self.ranks.world_size
-        return Pipeline(
-            self._open_reader,
-            open_decoder(
-                *chosen, forms, self._stored, resources, self._functions, action
-            ),
-            partial(collate, arrays=arrays),
-            partial(no_pixels, forms=forms, masks=len(collate.masks)),
-            CorruptSamples(self._datasets, collate.masks, on_corrupt, epoch_samples),
-            self.dataset.folder,
-        )
 
     def _warn_of_sorted_shards(self, window: int) -> None:
         """Warns where batches would hold few classes. The warning names the line that constructs the loader."""
-        for dataset in self._datasets:
+        for dataset in self.config.datasets:
             if is_sorted_by_class(dataset, window):
                 warnings.warn(
                     f"{dataset.folder}: its shards are sorted by class, so that {window} of them, which are mixed at a "
@@ -338,6 +204,71 @@ class DaliIterator:
                     "info` shows how well a window mixes",
                     stacklevel=4,
                 )
+
+    @property
+    def dataset(self) -> Dataset | Mixture:
+        """The data: a data set, or a mixture of several."""
+        return self.config.data
+
+    @property
+    def fields(self) -> tuple[str | FieldSpec, ...]:
+        """The requested fields, in the order of a batch."""
+        return self.config.fields
+
+    @property
+    def augment(self) -> Augments | Mapping[Any, Augments]:
+        """As it was given."""
+        return self._given_augment
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in a batch of this process."""
+        return self.config.batch_size
+
+    @property
+    def seed(self) -> int:
+        """Of order, crops and all else that is random."""
+        return self.config.seed
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Batches in an epoch, as given."""
+        return self.config.steps_per_epoch
+
+    @property
+    def shuffle(self) -> bool:
+        """Whether samples come in a random order."""
+        return self.config.shuffle is not None
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether an incomplete last batch is left out."""
+        return self.config.drop_last is True
+
+    @property
+    def ranks(self) -> Ranks:
+        """This process among those that train together."""
+        return self.config.ranks
+
+    @property
+    def decoder(self) -> Backend:
+        """The decoder of the images: "native", "dali" or "both"."""
+        return self._built.decoding.backend
+
+    @property
+    def num_threads(self) -> int:
+        """CPU threads that decode."""
+        return self._built.decoding.resources.num_threads
+
+    @property
+    def cpu_share(self) -> float | None:
+        """The share of samples that the CPU decodes; None unless two decoders share them."""
+        return self._built.decoding.cpu_share
+
+    @property
+    def device(self) -> str:
+        """Of the batches: "cpu", or such as "cuda:0"."""
+        return self._built.decoding.arrays.device
 
     def __len__(self) -> int:
         """Batches in a whole epoch, the same on every rank."""
@@ -379,7 +310,7 @@ class DaliIterator:
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the last batch returned: plain numbers, the same on all ranks, under 1 kB."""
-        return self._plan.state_dict(self._progress.handed_out)
+        return self._order.state_dict(self._progress.handed_out)
 
     @checked("DaliIterator.load_state_dict", state=STATE)
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -394,7 +325,7 @@ class DaliIterator:
             StateError: the state belongs to another data set, or to a loader with another seed, shuffle, window or
                 lanes; or its position is beyond the end of this loader's epochs.
         """
-        position = self._plan.load(state)
+        position = self._order.load(state)
         if self.steps_per_epoch is None and position.samples > self._epochs.samples:
             raise StateError(
                 f"state_dict: is {counted(position.samples, 'sample')} into its epoch, which has "
@@ -464,61 +395,41 @@ class DaliIterator:
             GpuloadError: after `close`, or in a process that inherited the loader over fork.
         """
         self._check_usable()
-        if not self._collate.has_images:
+        collate = self._built.collate
+        if not collate.has_images:
             raise ArgumentError(
-                f"DaliIterator.preview: fields={self.fields!r} has no 'image'. Add it to show images"
+                f"DaliIterator.preview: fields={self.fields!r} has no {collate.image!r}. Add it to show images"
             )
         drawing = BatchDrawing(
-            self._schedule.forms, self.fields, self._datasets[0].fields, self.classes
+            self._built.schedule.forms,
+            self.fields,
+            self.config.datasets[0].fields,
+            self.classes,
+            collate.image,
         )
         if batch is not None:
-            return draw_sheet(drawing.cells(_named_fields(batch, self._collate), n))
+            return draw_sheet(drawing.cells(_named_fields(batch, collate), n))
         cells: list[Cell] = []
         start = (
             self._progress.handed_out if epoch is None else self._epochs.start(epoch)
         )
-        with closing(self._open_preview()) as pipeline:
+        with closing(build_preview(self.config, self._built)) as pipeline:
             for position in (
                 start,
                 self._epochs.following(start),
             ):  # after a finished epoch, the next one is shown
                 left = n
-                augments = self._schedule.at(position.epoch)
+                augments = self._built.schedule.at(position.epoch)
                 for made in pipeline.epoch(
                     position, self._epochs, augments, lambda: True
                 ):
                     cells += drawing.cells(made.fields, left)
-                    left = n - len(cells) // len(self._schedule.forms)
+                    left = n - len(cells) // drawing.cells_of_sample
                     if left <= 0:
                         break
                 if cells:
                     break
         return draw_sheet(cells)
-
-    def _open_preview(self) -> Pipeline:
-        """A separate pipeline on the CPU. Its order, crops and transforms are the same, because they are functions of
-        (seed, epoch, sample)."""
-        skips = self._on_corrupt is not None and self._on_corrupt.action == "skip"
-        collate = self._make_collate(marks=not skips)
-        collate.mixes = self._collate.mixes
-        resources = Resources(
-            min(self.batch_size, self._epochs.samples), min(self.num_threads, 4), 1
-        )
-        chosen = choose_decoder(
-            "auto",
-            "cpu",
-            self.ranks,
-            self._datasets,
-            resources,
-            self._stored is not None,
-        )
-        arrays = make_arrays(
-            self._output if self._output == "torch" else "numpy",
-            None,
-            self._schedule.first.form,
-        )
-        on_corrupt = OnCorrupt("skip" if skips else "mark", most=1.0)
-        return self._open(chosen, resources, arrays, collate, on_corrupt)
 
     def close(self) -> None:
         """Stops the threads and frees the memory. Batches already returned stay valid.
@@ -527,7 +438,7 @@ class DaliIterator:
         function, it does not wait.
         """
         if (
-            "_over" not in self.__dict__
+            "_pipeline" not in self.__dict__
         ):  # never constructed, if a subclass has a __del__
             return
         self._closed = True
@@ -557,7 +468,7 @@ class DaliIterator:
     if not TYPE_CHECKING:  # otherwise type checkers would accept any attribute
 
         def __setattr__(self, name, value):
-            if name in ARGUMENTS and name in self.__dict__:
+            if name in ARGUMENTS:
                 raise CallError(
                     f"DaliIterator: {name} cannot be changed after construction. Construct a new one"
                 )
@@ -639,11 +550,11 @@ class DaliIterator:
         Setting it to False disables them from the next batch on; labels stay soft, as one-hot rows. timm's
         `--mixup-off-epoch` sets it. It is not part of `state_dict`.
         """
-        return self._collate.mixes and self._collate.has_mixers
+        return self._built.collate.mixes and self._built.collate.has_mixers
 
     @mixup_enabled.setter
     def mixup_enabled(self, value: bool) -> None:
-        self._collate.mixes = check("DaliIterator", "mixup_enabled", value, FLAG)
+        self._built.collate.mixes = check("DaliIterator", "mixup_enabled", value, FLAG)
 
     def __repr__(self) -> str:
         unused = (
@@ -673,7 +584,7 @@ class DaliIterator:
         try:
             progress.next = self._epochs.following(position)
             progress.is_loaded = False
-            augments = self._schedule.at(position.epoch)
+            augments = self._built.schedule.at(position.epoch)
             with followed(self):
                 for made in self._pipeline.epoch(
                     position, self._epochs, augments, lambda: not over.is_set
@@ -693,12 +604,13 @@ class DaliIterator:
 
     def _settings(self) -> dict[str, Any]:
         """Settings that must be the same on all ranks."""
+        shuffle = self.config.shuffle
         return {
             **self.state_dict(),
             "batch_size": self.batch_size,
-            "drop_last": self._last_batch,
+            "drop_last": self.config.drop_last,
             "batches": len(self),
-            "lanes": 1 if self._mixing is None else self._mixing.lanes,
+            "lanes": 1 if shuffle is None else shuffle.lanes,
         }
 
     def _check_usable(self) -> None:
@@ -724,7 +636,7 @@ def _named_fields(batch: Any, collate: Collate) -> Mapping[str, Any]:
         fields = dict(zip(names, batch, strict=True))
     elif set(fields) == set(keys):
         fields = {name: fields[key] for name, key in zip(names, keys, strict=True)}
-    images = fields.get("image")
+    images = fields.get(collate.image)
     first = images[0] if isinstance(images, tuple) and images else images
     if set(fields) != set(names) or not (
         isinstance(first, list) or hasattr(first, "shape")

@@ -19,6 +19,7 @@ from gpuload.decode.faults import FaultHandler, HandledBatch
 from gpuload.decode.interface import BatchDecodeError, Decoded, Fault
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import DecodeError, GpuloadError, ShardError
+from gpuload.fields.field import Field
 from gpuload.machine.apart import Apart, uninterrupted
 from gpuload.monitor import Meter, annotate
 from gpuload.order.stream import Epochs, Position
@@ -66,22 +67,18 @@ class Report(NamedTuple):
 class CorruptSamples:
     """Counts and lists undecodable samples.
 
-    masks: names of the mask fields. on_corrupt: None if the first one raises. epoch_samples: this rank's samples in an
+    on_corrupt: None if the first one raises. epoch_samples: this rank's samples in an
     epoch.
     """
 
     def __init__(
         self,
         datasets: Sequence[Dataset],
-        masks: Sequence[str],
         on_corrupt: OnCorrupt | None,
         epoch_samples: float,
     ) -> None:
-        self._datasets, self._masks, self._epoch_samples = (
-            datasets,
-            masks,
-            epoch_samples,
-        )
+        self._datasets = datasets
+        self._epoch_samples = epoch_samples
         self._allowed = (on_corrupt or OnCorrupt("skip")).most
         self._most = (
             self._allowed
@@ -125,11 +122,10 @@ class CorruptSamples:
         """The user's error for a decoder's."""
         row, fault = next(iter(error.faults.items()))
         corrupt = self._identify(error.batch, row, fault, 0)
-        what = (
-            "sample"
-            if fault.mask is None
-            else f"the mask {self._masks[fault.mask]!r} of sample"
-        )
+        field = self._field(error.batch, row, fault)
+        what = "sample"
+        if field.kind not in ("image", "raw"):
+            what = f"the {field.kind} {field.name!r} of sample"
         others = (
             f" (one of {len(error.faults)} in its batch)"
             if len(error.faults) > 1
@@ -141,15 +137,19 @@ class CorruptSamples:
             "or use on_corrupt='skip'"
         )
 
+    def _field(self, batch: Batch, row: int, fault: Fault) -> Field:
+        """The field of a picture that does not decode."""
+        dataset = self._datasets[int(batch.sources[row])]
+        image = dataset.manifest.image
+        return dataset.fields[fault.picture or image.name]
+
     def _identify(
         self, batch: Batch, row: int, fault: Fault, epoch: int
     ) -> CorruptSample:
         source, sample = int(batch.sources[row]), int(batch.encoded.samples[row])
         dataset = self._datasets[source]
         stored = dataset.row(sample).to_pylist()[0]
-        field = dataset.fields[
-            "image" if fault.mask is None else self._masks[fault.mask]
-        ]
+        field = self._field(batch, row, fault)
         offset, size = stored[field.offset_column], stored[field.bytes_column]
         path = str(dataset.shard_paths[int(dataset.shards_of(sample))])
         return CorruptSample(

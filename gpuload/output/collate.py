@@ -1,7 +1,7 @@
 """Assembles the requested fields of a batch."""
 
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache
@@ -9,14 +9,25 @@ from typing import Any
 
 import numpy as np
 
+from gpuload.augment import Augment
+from gpuload.augment.pictures import (
+    Alone,
+    Follower,
+    FormOf,
+    MovedMask,
+    MovedPicture,
+)
 from gpuload.augment.schedule import Schedule
 from gpuload.batchwise import BatchForm, BatchTransform, FieldBatch
 from gpuload.batchwise.mixers import Mixer
 from gpuload.batchwise.transforms import apply_transforms, check_transforms
-from gpuload.decode.interface import Changed, Decoded
+from gpuload.decode.interface import Changed, Decoded, PictureForm
+from gpuload.decode.open import find_stored
 from gpuload.disk.dataset import Dataset
-from gpuload.errors import ArgumentError
+from gpuload.errors import ArgumentError, some_of
+from gpuload.fields.images import GRAY, Pixels
 from gpuload.fields.kind import FieldSpec
+from gpuload.fields.maps import IdValues
 from gpuload.fields.motion import Motion
 from gpuload.fields.numbers import BoundIntegers
 from gpuload.fields.registry import Computed, bind_field
@@ -69,11 +80,12 @@ class Collate:
 
     keys: the names of the fields in dicts, in which added fields keep their own; None for named tuples.
 
-    columns, members: the index columns and shard members that the fields need. masks, mask_fills: names of the mask
-    fields, and the class outside the image in each. has_images: whether images are requested. moving: the fields that
-    move with the image. handed_out: the names of all fields, in the order of a batch: those requested, those that
-    transforms add, and the marks. mixes: whether MixUp and similar transforms mix batches, which may be set.
-    has_mixers: whether there are any, but for those that functions of the user call.
+    columns, members: the index columns and shard members that the fields need. image: the name of the image of the
+    samples. pictures: those besides it, in the order in which their views are made. has_images: whether the image is
+    requested. masks: names of the mask fields. moving: the fields that move with the image. handed_out: the names of
+    all fields, in the order of a batch: those requested, those that transforms add, and the marks. mixes: whether MixUp
+    and similar transforms mix batches, which may be set. has_mixers: whether there are any, but for those that
+    functions of the user call.
 
     Raises:
         ArgumentError: a field that was not packed, or a batch transform that cannot work on these fields.
@@ -88,6 +100,7 @@ class Collate:
         transforms: Sequence[BatchTransform],
         keys: tuple[str, ...] | None = None,
         marks: bool = False,
+        alone: Mapping[str, Augment] | None = None,
     ) -> None:
         self._transforms = tuple(transforms)
         self._datasets = datasets
@@ -109,17 +122,14 @@ class Collate:
         ]
         self._bound = [field for field in bound if not isinstance(field, PixelField)]
         self.moving = [field for field in self._bound if isinstance(field, MovingField)]
-        masks = [
-            field
-            for field in bound
-            if isinstance(field, PixelField) and field.kind == "mask"
-        ]
-        self.has_images = any(
-            isinstance(field, PixelField) and field.kind == "image" for field in bound
+        pixels = [field for field in bound if isinstance(field, PixelField)]
+        self.image = datasets[0].manifest.image.name
+        self.has_images = any(field.kind == "image" for field in pixels)
+        self._pixel_fields = {field.name: field for field in pixels}
+        self.pictures = moved_pictures(
+            self.image, pixels, alone or {}, len(schedule.forms)
         )
-        self.masks = tuple(mask.name for mask in masks)
-        self.mask_fills = tuple(mask.fill for mask in masks)
-        self._mask_dtypes = tuple(mask.dtype for mask in masks)
+        self.masks = tuple(field.name for field in pixels if field.kind == "mask")
         self.columns = tuple(
             {
                 column: None
@@ -148,6 +158,35 @@ class Collate:
         given = keys or ()
         self.keys = (*given, *self.handed_out[len(given) :])
         self._check(schedule)
+
+    def picture_forms(
+        self, schedule: Schedule, needs_image: bool
+    ) -> tuple[PictureForm, ...]:
+        """What is decoded: the image, if it is needed, and the other pictures.
+
+        Args:
+            schedule: Of the image, fitted to its pixels.
+            needs_image: Whether the image is decoded.
+
+        Raises:
+            ArgumentError: A picture does not fit the one with which it moves.
+        """
+        forms = {self.image: schedule.forms}
+        decoded = []
+        if needs_image:
+            stored = find_stored(self._datasets, self.image, schedule.pixels)
+            decoded.append(PictureForm(self.image, schedule.forms, stored))
+        for picture in self.pictures:
+            name = picture.name
+            field = self._pixel_fields[name]
+            assert field.field is not None
+            is_mask = field.kind == "mask"
+            pixels = GRAY if is_mask else Pixels.of_field(field.field)
+            made = picture.forms(forms)
+            forms[name] = made
+            stored = find_stored(self._datasets, name, pixels, is_mask=is_mask)
+            decoded.append(PictureForm(name, made, stored, field.values))
+        return tuple(decoded)
 
     def _check(self, schedule: Schedule) -> None:
         """Raises ArgumentError where the fields, the views and the batch transforms do not fit together."""
@@ -215,25 +254,14 @@ class Collate:
             fields = {
                 name: _each(make.from_host, value) for name, value in values.items()
             }
-            if self.has_images:
-                fields["image"] = self._pixels(
-                    batch, [make.images(pixels) for pixels in decoded.images]
-                )
-            for number, (name, dtype) in enumerate(
-                zip(self.masks, self._mask_dtypes, strict=True)
-            ):
+            for name, pixels in self._pixel_fields.items():
                 views = [
-                    make.cast(make.from_decoder(masks[number]), dtype)
-                    for masks in decoded.masks
+                    self._array(make, pixels, array) for array in decoded.pictures[name]
                 ]
-                fields[name] = self._pixels(batch, views)
+                fields[name] = self._pixels(batch, name, views)
             if self._marks and broken:
-                levels = {"image": 0} if self.has_images else {}
-                for name, level in {
-                    **levels,
-                    **dict(zip(self.masks, self.mask_fills, strict=True)),
-                }.items():
-                    _clear(fields[name], list(broken), level)
+                for name, pixels in self._pixel_fields.items():
+                    _clear(fields[name], list(broken), missing_value(pixels))
             if self._transforms:
                 fields = {
                     name: fields[name] for name in self._asked
@@ -285,10 +313,19 @@ class Collate:
                 "samples without a class, or the mixer; for a larger number, give num_classes"
             )
 
-    def _pixels(self, batch: Batch, arrays: list[Any]) -> Any:
-        """The images or masks of all views; in a list, each without its padding."""
+    def _array(self, make: Arrays, field: PixelField, array: Any) -> Any:
+        """A picture's view as the user's array: masks and ids have no channels."""
+        if field.kind == "mask":
+            return make.cast(make.from_decoder(array)[:, 0], field.dtype)
+        if field.values is None:
+            return make.images(array)
+        values = make.from_decoder(array)
+        return values[:, 0] if isinstance(field.values, IdValues) else values
+
+    def _pixels(self, batch: Batch, name: str, arrays: list[Any]) -> Any:
+        """The pictures of all views; in a list, each without its padding."""
         for number, (view, is_list) in enumerate(
-            zip(batch.views, self._lists, strict=True)
+            zip(batch.views[name], self._lists, strict=True)
         ):
             if view.crops.sizes is None:
                 continue
@@ -309,10 +346,96 @@ class Collate:
 
     def _adopt(self, name: str, value: Any, arrays: Arrays) -> Any:
         """Images, and added fields of that shape, get the batch's dtype; other fields do not change."""
-        is_image = name == "image" or (
+        field = self._pixel_fields.get(name)
+        is_image = (
             name in self._added and getattr(value, "ndim", 0) == 4
+            if field is None
+            else field.kind != "mask" and field.values is None
         )
         return _each(lambda array: arrays.adopt(array, is_image=is_image), value)
+
+
+def missing_value(field: PixelField) -> float:
+    """What a picture holds where its sample does not decode."""
+    if field.kind == "mask":
+        return field.fill
+    if field.values is None:
+        return 0
+    spec = field.spec
+    return float(getattr(spec, "missing", getattr(spec, "fill", 0)))
+
+
+def moved_pictures(
+    image: str, fields: Sequence[PixelField], alone: Mapping[str, Augment], views: int
+) -> tuple[MovedPicture, ...]:
+    """The pictures besides the image, each after the one with which it moves.
+
+    Args:
+        image: The name of the image.
+        fields: Those whose values are decoded.
+        alone: By name, the augmentations of pictures that move by themselves.
+        views: The number of views of the image.
+
+    Raises:
+        ArgumentError: a picture moves with one that is not there, or two with each other.
+    """
+    waiting = {
+        field.name: moved_picture(image, field, alone, views)
+        for field in fields
+        if field.kind != "image"
+    }
+    if strangers := sorted(set(alone) - set(waiting)):
+        raise ArgumentError(
+            f"augment: {strangers[0]!r} is not among the requested pictures, {some_of([image, *waiting])}"
+        )
+    pictures: dict[str, MovedPicture] = {}
+    while waiting:
+        ready = [
+            name
+            for name, picture in waiting.items()
+            if getattr(picture, "like", image) in (image, *pictures)
+        ]
+        if not ready:
+            name, picture = next(iter(waiting.items()))
+            raise ArgumentError(
+                f"fields: {name!r} moves as {getattr(picture, 'like', image)!r}, which is no requested picture that is "
+                f"moved before it. Request it too, or give like={image!r}"
+            )
+        for name in ready:
+            pictures[name] = waiting.pop(name)
+    return tuple(pictures.values())
+
+
+def moved_picture(
+    image: str, field: PixelField, alone: Mapping[str, Augment], views: int
+) -> MovedPicture:
+    """How a picture is moved. The arguments are those of `moved_pictures`."""
+    if field.name in alone:
+        if field.kind == "mask" or field.values is not None:
+            raise ArgumentError(
+                f"augment: {field.name!r} is a map of values, which moves with a picture. Give like= in its spec"
+            )
+        return Alone(field.name, alone[field.name], views)
+    if field.kind == "mask":
+        return MovedMask(field.name, image, field.fill)
+    spec, values = field.spec, field.values
+    assert field.field is not None
+    normalize = getattr(spec, "normalize", None)
+    form = FormOf(
+        takes_values=values is not None,
+        interpolation=spec.interpolation,
+        pixels=Pixels.of_field(field.field),
+        mean=None if normalize is None else normalize.mean,
+        std=None if normalize is None else normalize.std,
+    )
+    return Follower(
+        field.name,
+        spec.like or image,
+        spec.scale,
+        getattr(spec, "colors", "none"),
+        form,
+        swapped=getattr(spec, "swapped", False),
+    )
 
 
 def _rows(
@@ -324,7 +447,9 @@ def _rows(
 ) -> Rows:
     """The rows of a batch for its fields: with all views, or with one of them and the results of a function. moves:
     with the maps of points by transforms, which take a millisecond for 256 samples."""
-    views = batch.views if view is None else batch.views[view : view + 1]
+    views = batch.image_views
+    if view is not None:
+        views = views[view : view + 1]
     crops = [view.crops for view in views] if changed is None else [changed.crops]
     maps = [
         affine_of(view.steps, *view.size) if moves and view.steps is not None else None
@@ -347,7 +472,7 @@ def _rows(
     )
 
 
-def _clear(pixels: Any, rows: list[int], level: int) -> None:
+def _clear(pixels: Any, rows: list[int], level: float) -> None:
     """Sets these rows of an array, or of one for each view, to a level."""
     for array in pixels if isinstance(pixels, tuple) else (pixels,):
         if isinstance(array, list):  # each of its own size

@@ -9,10 +9,11 @@ from PIL import Image
 from gpuload.augment import Form
 from gpuload.fields.field import Field
 from gpuload.fields.kind import FieldSpec
+from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import draw_fields, kind_of
 from gpuload.fields.rows import map_tree, take
 from gpuload.output.collate import CORRUPT
-from gpuload.pictures import Cell, as_rgb, stretched
+from gpuload.pictures import Cell, as_picture, as_rgb, stretched
 from gpuload.types import ClassNames
 
 _SEPARATOR = " · "
@@ -21,7 +22,8 @@ _SEPARATOR = " · "
 class BatchDrawing:
     """Draws batches of one loader.
 
-    forms: of its views. specs: the requested fields, by name. fields, classes: of its data set.
+    forms: of its views. specs: the requested fields, by name. fields, classes: of its data set. image: the name
+    of the image.
     """
 
     def __init__(
@@ -30,36 +32,58 @@ class BatchDrawing:
         specs: Sequence[str | FieldSpec],
         fields: Mapping[str, Field],
         classes: ClassNames,
+        image: str = "image",
     ) -> None:
+        self._image = image
         self._forms, self._fields, self._classes = tuple(forms), fields, classes
         self._specs = {
             spec if isinstance(spec, str) else spec.name: spec for spec in specs
         }
 
+    @property
+    def cells_of_sample(self) -> int:
+        """How many cells `cells` gives for each sample."""
+        further = [
+            name
+            for name in self._specs
+            if name in self._fields and self._fields[name].kind == PictureKind.name
+        ]
+        return len(self._forms) * (1 + len(further))
+
     def cells(self, batch: Any, count: int) -> list[Cell]:
         """The first samples of a batch, a named tuple or a dict of its fields; with several views, one cell for each
         view."""
         batch = batch if isinstance(batch, Mapping) else batch._asdict()
-        images = (
-            batch["image"] if isinstance(batch["image"], tuple) else (batch["image"],)
-        )
+        images = _views_of(batch[self._image])
         number = min(count, len(images[0]))
         kept = map_tree(_as_numpy, take(dict(batch), slice(number)))
-        views = kept["image"] if isinstance(kept["image"], tuple) else (kept["image"],)
-        stored = self._fields.get("image")
+        views = _views_of(kept[self._image])
+        stored = self._fields.get(self._image)
         floats = stored is not None and stored.dtype == "<f4"
         pixels = [
             undo_normalize(images, form, floats)
             for images, form in zip(views, self._forms, strict=True)
         ]
-        found = []
+        cells = []
         for row in range(number):
             caption = self._caption(kept, row)
             for view, levels in enumerate(pixels):
                 picture = self._draw(Image.fromarray(levels[row]), kept, row, view)
                 many = f"view {view}{_SEPARATOR}" if len(pixels) > 1 else ""
-                found.append(Cell(picture, many + caption))
-        return found
+                cells.append(Cell(picture, many + caption))
+                cells += self._further(kept, row, view)
+        return cells
+
+    def _further(self, batch: Mapping[str, Any], row: int, view: int) -> list[Cell]:
+        """The further pictures of a sample, each stretched from its smallest value to its largest."""
+        cells = []
+        for name, value in batch.items():
+            field = self._fields.get(name)
+            if field is not None and field.kind == PictureKind.name:
+                values = np.asarray(_of_view(value, view)[row], np.float32)
+                planes = values if values.ndim == 3 else values[None]
+                cells.append(Cell(as_picture(np.moveaxis(planes, 0, 2)), name))
+        return cells
 
     def _draw(
         self, picture: Image.Image, batch: Mapping[str, Any], row: int, view: int
@@ -90,6 +114,10 @@ class BatchDrawing:
                     kind.caption(field, self._specs.get(name), one[row], classes)
                 )
         return _SEPARATOR.join(text for text in texts if text)
+
+
+def _views_of(images: Any) -> tuple[Any, ...]:
+    return images if isinstance(images, tuple) else (images,)
 
 
 def undo_normalize(images: Any, form: Form, floats: bool = False) -> Any:

@@ -19,7 +19,9 @@ import numpy.typing as npt
 from PIL import Image
 
 from gpuload.errors import DecodeError
-from gpuload.fields.images import GRAY, RGB
+from gpuload.fields.field import Field
+from gpuload.fields.images import GRAY, RGB, Pixels, is_raw, picture_columns
+from gpuload.fields.kind import Member
 from gpuload.fields.motion import Placement, place
 from gpuload.fields.numbers import npy_header
 from gpuload.formats import (
@@ -30,6 +32,7 @@ from gpuload.formats import (
     is_srgb,
     open_file,
 )
+from gpuload.formats.modes import as_stored_array
 from gpuload.headers import jpeg, npy, png
 from gpuload.headers.jpeg import ORIENTATION
 from gpuload.kernels.jpeg import find_points as find_seek_points
@@ -148,6 +151,48 @@ def prepare_image(
         raise DecodeError("its pixels do not fit into memory") from None
     except Exception as error:  # Pillow's many parsers may raise anything
         raise DecodeError(f"cannot be decoded: {reason_of(error)}") from None
+
+
+def store_picture(
+    data: bytes | npt.NDArray[np.generic], field: Field, encoding: Encoding
+) -> Member:
+    """A further picture of a sample as it is stored, checked by decoding it.
+
+    A plain JPEG or PNG in the field's mode is kept byte for byte; any other file becomes a PNG, or an `.npy` where no
+    PNG holds such values. Nothing is lost.
+
+    Args:
+        data: An encoded image, or an array (H, W) or (H, W, C), also as an `.npy` or a `.flo`.
+        field: Of the picture, whose mode is known.
+        encoding: Of the set.
+
+    Raises:
+        DecodeError: As `prepare_image`.
+    """
+    values = as_stored_array(data)
+    pixels = Pixels.of_field(field)
+    own = replace(
+        encoding,
+        encode="raw" if is_raw(field) else "keep",
+        mode=pixels.mode,
+        size=None,
+        fit="shortest",
+        enlarge=False,
+        quality=None,
+        lossless=not is_raw(field),
+        check="full",
+        depth=None,
+    )
+    if isinstance(values, np.ndarray) and pixels.channels == 1:
+        values = values.reshape(values.shape[:2])
+    stored = prepare_image(values, False, own)
+    width, height, points = picture_columns(field.name)
+    columns = {
+        width: stored.width,
+        height: stored.height,
+        points: stored.points or b"",
+    }
+    return Member(stored.data, stored.header, columns, extension=stored.member)
 
 
 def _from_progressive(stored: StoredImage, encoding: Encoding) -> StoredImage:

@@ -623,7 +623,7 @@ def add_points(
             written.
     """
     dataset, found = Dataset(folder), list[bool]()
-    image, shards = dataset.fields["image"], len(dataset.shard_paths)
+    image, shards = dataset.manifest.image, len(dataset.shard_paths)
     names = image.offset_column, image.bytes_column, "width", "height"
 
     def rows_of(number: int, shard: Path | URL) -> pa.RecordBatch:

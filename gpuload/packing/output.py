@@ -403,7 +403,12 @@ def describe(
     path = folder / NEXT_NAME
     for unfinished in temporaries(folder, DESCRIPTIONS):  # of runs that were killed
         unfinished.unlink(missing_ok=True)
-    largest: dict[str, Any] = dict.fromkeys(("width", "height", "image_bytes"), 0)
+    columns = {
+        "width": "width",
+        "height": "height",
+        "image_bytes": manifest.image.bytes_column,
+    }
+    largest: dict[str, Any] = dict.fromkeys(columns, 0)
     try:
         with replaced(path) as temporary:
             with write_index(temporary, manifest.fields, points) as write:
@@ -411,7 +416,7 @@ def describe(
                     write(batch)
                     for name, most in largest.items():
                         largest[name] = int(
-                            batch.column(name).to_numpy().max(initial=most)
+                            batch.column(columns[name]).to_numpy().max(initial=most)
                         )
             sync(temporary)
         manifest = replace(manifest, **largest, **index_file.index_digests(path))

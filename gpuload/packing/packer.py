@@ -15,7 +15,7 @@ import numpy as np
 import PIL
 import pyarrow as pa
 
-from gpuload.checks import FLAG, check, nearest
+from gpuload.checks import FLAG, Rule, as_items, as_text, check, nearest
 from gpuload.counted import counted, progress_bar
 from gpuload.disk import Index, Manifest, ShardInfo
 from gpuload.disk import index as index_file
@@ -24,8 +24,9 @@ from gpuload.disk.index import class_numbers, notes_on_numbers
 from gpuload.disk.manifest import TIMM_NAME, write_timm_info
 from gpuload.disk.places import FILE_NAME
 from gpuload.errors import ArgumentError, OutputError, RemoteError, SourceError
-from gpuload.fields.field import IMAGE
-from gpuload.fields.images import has_points
+from gpuload.fields.field import Field
+from gpuload.fields.images import has_seek_points
+from gpuload.fields.pictures import PictureKind
 from gpuload.formats.masks import FEW_BITS, MANY_BITS
 from gpuload.machine.fork_server import sigint_deferred
 from gpuload.packing.image import KEPT
@@ -121,6 +122,7 @@ def pack(
     watch: Watch = lambda progress: None,
     progress: bool = True,
     own_splits: bool = True,
+    pictures: Sequence[str] = (),
     **settings: "Unpack[PackSettings]",
 ) -> PackReport:
     """Packs samples given as dicts, one per sample, or the files at a path, as `python -m gpuload pack` does.
@@ -134,6 +136,8 @@ def pack(
         table or COCO's JSON, the names of columns by what they hold ({"label": "species"}), whether images are packed
         alone, and other options of the source by name.
     own_splits: whether the splits that the samples themselves have ("split": "train", or a source's folders) are kept.
+    pictures: names of entries that are further pictures although their values do not tell, such as arrays of depth.
+        Paths (`pathlib.Path`), PIL images and the bytes of images are such by themselves.
     watch: called a few times a second with the progress.
     progress: whether a bar is shown on stderr, where that is a terminal; elsewhere nothing is printed in any case.
     settings: those of `PackOptions`, by name: val=0.1, maxsize="1GB", encode="raw", size=64.
@@ -178,8 +182,11 @@ def pack(
             f"pack({unused[0]}=…) says what the files at a path are, and the samples are a {type(samples).__name__}. "
             "Leave it out"
         )
+    elif isinstance(samples, Source):
+        source = samples
     else:
-        source = samples if isinstance(samples, Source) else IterableSource(samples)
+        further = check("pack", "pictures", pictures, PICTURES)
+        source = IterableSource(samples, further)
     out, options = _whole_set(out, options)
     source = source.with_options(
         own_splits=own_splits and source.options.own_splits,
@@ -337,6 +344,12 @@ def _begin(
     return _PackingRun(source, state, options, output, watch)
 
 
+PICTURES: Rule[tuple[str, ...]] = Rule(
+    "names of entries, such as ('depth', 'flow')",
+    lambda value: tuple(map(as_text, as_items(value))),
+)
+
+
 class _PackingRun:
     """One run: hands shards to workers and collects their reports, by split."""
 
@@ -376,6 +389,7 @@ class _PackingRun:
                 time_limit_s=options.time_limit_s,
                 first_shard=split.first_shard,
                 first_row=state.first_row,
+                image=state.image,
             )
             for split in state.splits
             for number in range(split.shards)
@@ -496,7 +510,7 @@ class _PackingRun:
             for reader in readers
             for batch in map(reader.get_batch, range(reader.num_record_batches))
         )
-        points = any(has_points(reader.schema) for reader in readers)
+        points = any(has_seek_points(reader.schema) for reader in readers)
         manifest = describe(folder, self._about(split, old), rows, points)
         write_card(folder, {folder: manifest})
         if (folder / TIMM_NAME).exists():  # of a set that an older version packed
@@ -516,15 +530,14 @@ class _PackingRun:
             self._rejected(split),
             self.options,
         )
-        members = {
-            *total.members,
-            *(end for one in old.fields[:1] for end in one.member.split(";")),
-        }
-        kind, member = (
-            "raw" if members == {"npy"} else "image",
-            ";".join(sorted(members)),
-        )
-        image = replace(IMAGE, kind=kind, member=member, **options.pixels.in_field())
+        prefix = "" if state.image == "image" else f"{state.image}."
+        members = {f"{prefix}{end}" for end in total.members}
+        if old.fields:
+            members |= set(old.image.member.split(";"))
+        kind = "raw" if members == {f"{prefix}npy"} else "image"
+        member = ";".join(sorted(members))
+        image = Field(state.image, kind, member, **options.pixels.in_field())
+        fields = [_with_ends(one, total.extensions, old) for one in state.fields]
         infos = sorted(
             (ShardInfo(**info) for info in total.shards),
             key=lambda info: (len(info.name), info.name),
@@ -540,7 +553,7 @@ class _PackingRun:
         )
         return Manifest(
             shards=(*old.shards, *infos),
-            fields=(image, *state.fields),
+            fields=(image, *fields),
             classes=state.classes,
             mean=mean,
             std=std,
@@ -600,6 +613,23 @@ class _PackingRun:
                 for _, *rejection in sorted(self.totals[split.name].rejected)
             ]
         return found
+
+
+def _with_ends(field: Field, extensions: Mapping[str, int], old: Manifest) -> Field:
+    """A field with the extensions of its members; of pictures these are `NAME.png` and such.
+
+    Args:
+        field: Of the set.
+        extensions: Counts of pictures, by field and extension.
+        old: The manifest of the split to which shards are appended.
+    """
+    if field.kind != PictureKind.name:
+        return field
+    ends = {end for end in extensions if end.rpartition(".")[0] == field.name}
+    for before in old.fields:
+        if before.name == field.name:
+            ends |= set(before.member.split(";"))
+    return replace(field, member=";".join(sorted(ends)) or field.member)
 
 
 def _report_finished(

@@ -23,8 +23,10 @@ from gpuload.disk.tar import BLOCK_BYTES, RECORD_BYTES
 from gpuload.draws import MEASURE, SHUFFLE, SPLIT, make_key, permutation, random_bits
 from gpuload.errors import ArgumentError, DecodeError, OutputError, SourceError, some_of
 from gpuload.fields.field import IMAGE, Field
-from gpuload.fields.images import POINTS
+from gpuload.fields.images import POINTS, Pixels
+from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import kind_of
+from gpuload.formats.modes import common_mode, mode_of
 from gpuload.machine.installed import require
 from gpuload.packing.options import Encoding, PackOptions
 from gpuload.packing.output import Output, write_json
@@ -74,6 +76,7 @@ _RESERVED = (
     MEASURED,
 )
 
+_LOOKED_AT = 16  # pictures of a field, for their mode
 _MOST_CHARACTERS = 4096  # of a text in a manifest
 
 
@@ -123,7 +126,7 @@ class RunState:
     notes: from listing, for the user.
     rejected: samples rejected while listing or skipped as duplicates; the first split reports them.
     samples, bytes: number of listed samples, and size of their images. first_row: samples listed by earlier runs.
-    own_splits: whether the splits are the source's own.
+    own_splits: whether the splits are the source's own. image: the name of the first picture.
     """
 
     settings: dict[str, Any]
@@ -136,6 +139,7 @@ class RunState:
     bytes: int
     first_row: int
     own_splits: bool
+    image: str = "image"
 
     @classmethod
     def read(cls, scratch: Path) -> "RunState | None":
@@ -218,7 +222,8 @@ def check_packages(options: PackOptions) -> None:
 def plan_run(source: Source, options: PackOptions, output: Output) -> RunState:
     """Lists the samples, plans their shards, and writes the plan and the state of the run to the scratch folder."""
     listing = source.list_samples()
-    check_names(listing.fields, listing.classes)
+    check_names(listing.fields, listing.classes, listing.image)
+    listing = fit_pictures(source, listing, options)
     drawn = "--val" if options.val else "--splits" if options.splits else ""
     if drawn and listing.splits is not None and len(options.shares) == 1:
         raise ArgumentError(
@@ -277,12 +282,63 @@ def plan_run(source: Source, options: PackOptions, output: Output) -> RunState:
         bytes=int(np.sum(listing.samples.column(BYTES).to_numpy())),
         first_row=max(listed, default=0),
         own_splits=listing.splits is not None,
+        image=listing.image,
     )
     write_json(output.scratch / STATE_NAME, asdict(state))
     return state
 
 
-def check_names(fields: Sequence[Field], classes: ClassNames = None) -> None:
+def fit_pictures(source: Source, listing: Listing, options: Encoding) -> Listing:
+    """The listing with the mode of each further picture, which some of its files tell.
+
+    Raises:
+        ArgumentError: the options resize images, which further pictures would no longer fit.
+        SourceError: its pictures have different modes.
+    """
+    names = [field.name for field in listing.fields if field.kind == PictureKind.name]
+    if names and options.size is not None:
+        raise ArgumentError(
+            f"--size resizes images, and {some_of(names)} would no longer fit them. Leave it out: a loader resizes all "
+            "pictures of a sample alike"
+        )
+    fields = tuple(
+        _with_mode(source, listing, field) if field.name in names else field
+        for field in listing.fields
+    )
+    return replace(listing, fields=fields)
+
+
+def _with_mode(source: Source, listing: Listing, field: Field) -> Field:
+    modes = _modes_of_some(source, listing, field)
+    mode = common_mode(modes)
+    if modes and not mode:
+        raise SourceError(
+            f"field {field.name!r}: its pictures have different modes ({some_of(sorted(set(modes)))}), and a field has "
+            "one. Convert them, or pack them under different names"
+        )
+    pixels = Pixels.of_mode(mode or "RGB")
+    is_encoded = pixels.mode in ("RGB", "L", "RGBA", "I;16")
+    return replace(field, member="png" if is_encoded else "npy", **pixels.in_field())
+
+
+def _modes_of_some(source: Source, listing: Listing, field: Field) -> list[str]:
+    """The modes of a few pictures; those that cannot be read are rejected later, with their reasons."""
+    rows = np.unique(np.linspace(0, len(listing) - 1, _LOOKED_AT).astype(np.int64))
+    places = listing.samples.column(field.name).take(rows).to_pylist()
+    source.expect(places)
+    modes = []
+    for place in places:
+        source.wait(place)
+        try:
+            modes.append(mode_of(source.read(place)))
+        except Exception:  # Pillow's parsers may raise anything
+            continue
+    return modes
+
+
+def check_names(
+    fields: Sequence[Field], classes: ClassNames = None, image: str = "image"
+) -> None:
     """Raises SourceError if two fields, or a field and the index, would have columns of the same name; or if the name
     of a class is longer than a manifest may have it."""
     for name, names in [
@@ -295,7 +351,7 @@ def check_names(fields: Sequence[Field], classes: ClassNames = None) -> None:
                 f"{_MOST_CHARACTERS:,}. Shorten it; texts are captions, not classes"
             )
     owners = dict.fromkeys(_RESERVED, "gpuload reserves for every set")
-    for field in (IMAGE, *fields):
+    for field in (replace(IMAGE, name=image), *fields):
         columns = {
             field.name,
             field.offset_column,
@@ -427,6 +483,11 @@ def _match_listing(
                 f"--append: {split} has joined fields ({some_of(joined)}), which the new samples lack. Pack these "
                 "into a folder of their own, join their fields, and mix the sets"
             )
+        if manifest.image.name != listing.image:
+            raise SourceError(
+                f"--append: the first picture of {split} is {manifest.image.name!r}, that of the new samples "
+                f"{listing.image!r}. Append samples with the same fields, or pack them into another folder"
+            )
         old, kind = manifest.fields[1:], "raw" if manifest.is_raw else "image"
         before = _described(kind, manifest.pixels.mode, old)
         now = _described(
@@ -459,12 +520,20 @@ def _match_listing(
 
 def _described(image: str, mode: str, fields: Iterable[Field]) -> str:
     """Fields in a message; the same only for those that can be appended to each other."""
-    parts = ((f.name, (f.kind, f.member, f.size, f.dtype)) for f in fields)
+    parts = (
+        (f.name, (f.kind, "" if _has_many_ends(f) else f.member, f.size, f.dtype))
+        for f in fields
+    )
     others = (
         f"{name} ({' '.join(str(part) for part in described if part)})"
         for name, described in parts
     )
     return ", ".join([f"image ({image} {mode})", *others])
+
+
+def _has_many_ends(field: Field) -> bool:
+    """Whether the extensions of its members follow from its files."""
+    return field.kind == PictureKind.name and field.member != "npy"
 
 
 def _merge_classes(

@@ -9,7 +9,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,9 +25,10 @@ from gpuload.errors import DecodeError
 from gpuload.fields.field import IMAGE, Field
 from gpuload.fields.images import POINTS, MaskKind
 from gpuload.fields.kind import Member as StoredMember
+from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import index_schema, kind_of
 from gpuload.packing.annotations import fit_annotations
-from gpuload.packing.image import StoredImage, prepare_image
+from gpuload.packing.image import StoredImage, prepare_image, store_picture
 from gpuload.packing.options import Encoding
 from gpuload.packing.output import cannot_write
 from gpuload.packing.plan import MEASURED, ROW, read_plan, shard_name
@@ -45,7 +46,7 @@ class ShardJob(Blamable):
     """A worker's task: to pack batch `number` of the plan into a shard.
 
     folder: of the shard. scratch: of its index rows, its report and the worker's position.
-    fields: all except the image.
+    fields: all except the image. image: the name of that field.
     first_shard, first_row: added to the numbers of shards and samples when shards are appended to a set.
     """
 
@@ -57,6 +58,7 @@ class ShardJob(Blamable):
     scratch: Path
     first_shard: int = 0
     first_row: int = 0
+    image: str = "image"
 
     @property
     def path(self) -> Path:
@@ -90,7 +92,8 @@ class ShardReport:
 
     shards: `ShardInfo`s as dicts; none if every sample was rejected, in which case there is no file.
     rejected: of each sample its row in the listing, its name and the reason.
-    kinds, members: number of images by `StoredImage.kind`, and by their extensions.
+    kinds, members: number of images by `StoredImage.kind`, and by their extensions. extensions: number of further
+        pictures by field and extension, as in "depth.png".
     histogram: 256 C exact counts of the values of each of C channels over the `measured` images; [] where these are not
         uint8.
     read_bytes: bytes of the images read from the source.
@@ -109,6 +112,7 @@ class ShardReport:
     remarks: Counter[str] = dataclasses.field(default_factory=Counter)
     seconds: float = 0.0
     scales: Counter[str] = dataclasses.field(default_factory=Counter)
+    extensions: Counter[str] = dataclasses.field(default_factory=Counter)
 
     def add(self, other: "ShardReport") -> None:
         """Adds what another one says."""
@@ -125,6 +129,7 @@ class ShardReport:
         self.remarks += other.remarks
         self.seconds += other.seconds
         self.scales += other.scales
+        self.extensions += other.extensions
 
 
 def pack_shard(job: ShardJob) -> ShardReport:
@@ -213,6 +218,7 @@ class _Packing:
         self.rows: list[dict[str, Any]] = []
         self.members: list[list[Member]] = []
         self.tar = TarWriter(file)
+        self.fields = (replace(IMAGE, name=job.image), *job.fields)
         self.report = ShardReport()
         pixels = job.encoding.pixels
         self.histogram = np.zeros(
@@ -273,7 +279,11 @@ class _Packing:
                     value = {column: values[column] for column in kind.columns(field)}
                     if field.instances_of is not None:
                         value[field.instances_of] = values[field.instances_of]
-                if isinstance(kind, MaskKind):
+                if isinstance(kind, PictureKind):
+                    self.report.read_bytes += len(value)
+                    picture = self._store_picture(field, value)
+                    stored.append(picture)
+                elif isinstance(kind, MaskKind):
                     stored.append(
                         kind.store(
                             field, value, image.placement, self.job.encoding.mask_rules
@@ -289,6 +299,12 @@ class _Packing:
             signal.setitimer(signal.ITIMER_REAL, 0)
         return image, stored
 
+    def _store_picture(self, field: Field, value: Any) -> StoredMember:
+        try:
+            return store_picture(value, field, self.job.encoding)
+        except DecodeError as error:
+            raise DecodeError(f"its {field.name!r} {error}") from None
+
     def _add(
         self, values: dict[str, Any], image: StoredImage, stored: list[StoredMember]
     ) -> None:
@@ -302,8 +318,11 @@ class _Packing:
         row[POINTS] = image.points or b""
         members = []
         stored = [StoredMember(image.data, image.header, {}), *stored]
-        for field, part in zip((IMAGE, *self.job.fields), stored, strict=True):
-            extension = image.member if field is IMAGE else field.member
+        for field, part in zip(self.fields, stored, strict=True):
+            extension = image.member if field.kind == "image" else part.extension
+            if field.name != "image" and extension:
+                extension = f"{field.name}.{extension}"
+            extension = extension or field.member
             member = self.tar.append(f"{key}.{extension}", part.content)
             row[field.offset_column] = member.offset + part.header
             row[field.bytes_column] = member.size - part.header
@@ -315,6 +334,9 @@ class _Packing:
         self.members.append(members)
         self.report.kinds[image.kind] += 1
         self.report.members[image.member] += 1
+        for field, part in zip(self.job.fields, stored[1:], strict=True):
+            if part.extension:
+                self.report.extensions[f"{field.name}.{part.extension}"] += 1
         self.report.remarks.update(image.remarks)
         for field in self.job.fields:
             self.report.remarks.update(
@@ -326,7 +348,7 @@ class _Packing:
 
     def index_rows(self) -> bytes:
         """The rows of the index, as an Arrow file of one batch."""
-        schema = index_schema((IMAGE, *self.job.fields))
+        schema = index_schema(self.fields)
         if any(row[POINTS] for row in self.rows):
             schema = schema.append(POINTS_COLUMN)
         batch = pa.record_batch(

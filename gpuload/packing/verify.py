@@ -29,7 +29,7 @@ from gpuload.disk.sample import Quarantined, write_quarantine
 from gpuload.disk.tar import Damage, Member, group_members, read_members, split_name
 from gpuload.errors import ArgumentError, DecodeError, FormatError, RemoteError
 from gpuload.fields.field import Field
-from gpuload.fields.images import POINTS, Pixels
+from gpuload.fields.images import POINTS, Pixels, picture_columns
 from gpuload.fields.registry import kind_of
 from gpuload.kernels.jpeg import points_hold
 from gpuload.machine.fork_server import exit_name
@@ -229,6 +229,11 @@ class VerifyJob(Blamable):
     index: Path
 
     @property
+    def image(self) -> Field:
+        """The field of the first picture of each sample."""
+        return next(one for one in self.fields if one.kind in ("image", "raw"))
+
+    @property
     def dali(self) -> Path:
         """The shard's DALI index."""
         return dali_index_path(self.folder / self.shard.name)
@@ -310,6 +315,7 @@ def _verify_samples(
     rows: pa.RecordBatch,
     samples: Sequence[Sequence[Member]],
 ) -> Iterator[str]:
+    image = job.image
     with open_regular(job.path) as file, noted_position(job.position) as note:
         for number, (row, members) in enumerate(
             zip(rows.to_pylist(), samples, strict=True)
@@ -325,7 +331,7 @@ def _verify_samples(
                 signal.setitimer(signal.ITIMER_REAL, 0)
             yield from (f"{job.path}: sample {row['key']!r}: {line}" for line in lines)
             if lines:
-                at = row["image_offset"], row["image_bytes"]
+                at = row[image.offset_column], row[image.bytes_column]
                 bad.append(
                     Quarantined(row["key"], job.path.name, *at, "; ".join(lines))
                 )
@@ -351,7 +357,8 @@ def _faults(
     faults = []
     for one in job.fields:
         offset, size = row[one.offset_column], row[one.bytes_column]
-        if not size and row.get(one.name) == "" and offset == row["image_offset"]:
+        is_caption = row.get(one.name) == ""
+        if not size and is_caption and offset == row[job.image.offset_column]:
             continue  # a caption that the sample lacks, as `index` wrote until 2026-11
         member = next(
             (
@@ -369,17 +376,19 @@ def _faults(
         content = os.pread(file.fileno(), member.size, member.offset)
         if fault := _content_fault(one, row, content, offset - member.offset):
             faults.append(f"its {one.name} {fault}")
-        elif one.kind == "image" and _are_false(row, content):
+        elif one.kind in ("image", "picture") and _are_false(one, row, content):
             faults.append(_FALSE_POINTS)
     return faults
 
 
-def _are_false(row: dict[str, Any], content: bytes) -> bool:
-    """Whether a row has seek points that are not those of its image."""
-    points: bytes = row.get(POINTS, b"")
-    return bool(points) and not points_hold(
-        content, points, row["height"], row["width"]
-    )
+def _are_false(field: Field, row: dict[str, Any], content: bytes) -> bool:
+    """Whether a row has seek points that are not those of its picture."""
+    names = ("width", "height", POINTS)
+    if field.kind == "picture":
+        names = picture_columns(field.name)
+    width, height = row[names[0]], row[names[1]]
+    points: bytes = row.get(names[2], b"")
+    return bool(points) and not points_hold(content, points, height, width)
 
 
 def _content_fault(
@@ -400,7 +409,7 @@ def _content_fault(
 
 def _image_size(content: bytes, field: Field, max_pixels: int) -> WidthHeight:
     pixels = Pixels.of_field(field)
-    mode = "RGB" if field.kind != "image" else pixels.mode
+    mode = pixels.mode if field.kind in ("image", "picture") else "RGB"
     stored = prepare_image(
         content,
         encoding=Encoding(max_pixels=max_pixels, mode=mode, keep=tuple(ENCODINGS)),

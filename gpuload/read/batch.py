@@ -8,30 +8,63 @@ import numpy as np
 
 from gpuload.augment import View
 from gpuload.draws import BATCH_DRAWS, uniform
+from gpuload.errors import ArgumentError
 from gpuload.fields.rows import Batched, take
 from gpuload.types import F64, I32, I64, U8, U64, Bools, HeightWidth
+
+
+@dataclass(frozen=True)
+class StoredPictures(Batched):
+    """One picture of each of N samples, as it is stored.
+
+    Attributes:
+        contents: uint8, the bytes of each: the encoded file, or the pixels (height, width, channels) of a raw one.
+        spans: int64 (N, 2), memory address and size of these bytes.
+        raw: bool (N,), whether it is stored as pixels.
+        widths: int32 (N,), of the decoded pictures in pixels.
+        heights: int32 (N,), of the decoded pictures in pixels.
+        points: int64 (N, 2), memory address and size of the seek points; 0, 0 without any.
+    """
+
+    contents: Sequence[U8]
+    spans: I64
+    raw: Bools
+    widths: I32
+    heights: I32
+    points: I64
+
+    def __len__(self) -> int:
+        return len(self.spans)
+
+    @property
+    def sizes(self) -> I64:
+        """int64 (N, 2): height and width of each."""
+        return np.stack([self.heights, self.widths], axis=1).astype(np.int64)
+
+    @property
+    def bytes(self) -> int:
+        """The size of all as they are stored."""
+        return int(self.spans[:, 1].sum())
+
+    def size(self, row: int) -> HeightWidth:
+        """The size of one of them."""
+        return int(self.heights[row]), int(self.widths[row])
 
 
 @dataclass(frozen=True)
 class EncodedBatch(Batched):
     """N samples as they are stored.
 
-    samples: int64 (N,), sample indices in stored order.
-    images: uint8, the bytes of each image: the encoded file, or the pixels (height, width, 3) of a raw image.
-    spans: int64 (N, 2), memory address and size of these bytes.
-    raw: bool (N,), whether the image is stored as pixels.
-    widths, heights: int32 (N,), of the decoded images in pixels.
-    columns: further columns of the index, by name, with N rows each: a NumPy array for numbers; for bytes, int64 (N,
-        2), the memory address and size of each; otherwise a pyarrow array.
-    members: by name, for further fields that stay in the shard, the bytes of each sample's member: N views, uint8.
+    Attributes:
+        samples: int64 (N,), sample indices in stored order.
+        pictures: By the name of their field; the first one is the image of the samples.
+        columns: Further columns of the index, by name, with N rows each: a NumPy array for numbers; for bytes, int64
+            (N, 2), the memory address and size of each; otherwise a pyarrow array.
+        members: By name, for further fields that stay in the shard, the bytes of each sample's member: N views, uint8.
     """
 
     samples: I64
-    images: Sequence[U8]
-    spans: I64
-    raw: Bools
-    widths: I32
-    heights: I32
+    pictures: dict[str, StoredPictures]
     columns: dict[str, Any]
     members: dict[str, list[U8]]
 
@@ -39,35 +72,36 @@ class EncodedBatch(Batched):
         return len(self.samples)
 
     @property
-    def sizes(self) -> I64:
-        """int64 (N, 2): height and width of each image."""
-        return np.stack([self.heights, self.widths], axis=1).astype(np.int64)
+    def image(self) -> StoredPictures:
+        """The first picture of each sample, by whose size crops are drawn."""
+        return next(iter(self.pictures.values()))
 
     @property
     def bytes(self) -> int:
-        """The size of all images as they are stored."""
-        return int(self.spans[:, 1].sum())
-
-    def size(self, row: int) -> HeightWidth:
-        """The size of one of the images."""
-        return int(self.heights[row]), int(self.widths[row])
+        """The size of all pictures as they are stored."""
+        return sum(pictures.bytes for pictures in self.pictures.values())
 
 
 @dataclass(frozen=True)
 class Batch(Batched):
     """The input of a decoder: N samples and what to make of them.
 
-    masks: for each mask field, N encoded masks. views: one for each image made from a sample.
-    sources: int64 (N,), the data set of each sample. keys: uint64 (N,), of their random numbers.
-    stop: position in the stream where this global batch ends. read_s: seconds that reading took. download_s: the part
-    of these spent waiting for downloads. image_bytes: of all its images as they are stored.
-    placeholders: the rows with black images in place of undecodable ones. bucket: its number; None without buckets.
-    prepared: fields computed during reading, by name: arrays or lists of N, or a dict of these.
+    Attributes:
+        encoded: The samples.
+        views: For each picture that is moved, one view for each `Augment`; the first picture is the image.
+        sources: int64 (N,), the data set of each sample.
+        keys: uint64 (N,), of their random numbers.
+        stop: Position in the stream where this global batch ends.
+        read_s: Seconds that reading took.
+        download_s: The part of these spent waiting for downloads.
+        image_bytes: Of all its pictures as they are stored.
+        placeholders: The rows with black pictures in place of undecodable ones.
+        bucket: Its number; None without buckets.
+        prepared: Fields computed during reading, by name: arrays or lists of N, or a dict of these.
     """
 
     encoded: EncodedBatch
-    masks: tuple[Sequence[U8], ...]
-    views: tuple[View, ...]
+    views: dict[str, tuple[View, ...]]
     sources: I64
     keys: U64
     stop: int = 0
@@ -81,6 +115,11 @@ class Batch(Batched):
     def __len__(self) -> int:
         return len(self.encoded)
 
+    @property
+    def image_views(self) -> tuple[View, ...]:
+        """Those of the image."""
+        return next(iter(self.views.values()))
+
     def take(self, rows: I64) -> "Batch":
         """The samples at these rows with all their draws, in this order; a row may come several times."""
         taken = take(self, rows)
@@ -89,6 +128,44 @@ class Batch(Batched):
     def draws(self, number: int) -> F64:
         """A random number in [0, 1) for each sample: a pure function of seed, epoch, sample and `number`."""
         return uniform(self.keys, BATCH_DRAWS.counters(self.encoded.samples, number))
+
+
+def swapped(encoded: EncodedBatch, first: str, second: str, rows: I32) -> EncodedBatch:
+    """The samples, with two of their pictures exchanged where `rows`, (N,), is not 0."""
+    if not rows.any():
+        return encoded
+    is_swapped = rows != 0
+    sizes = encoded.pictures[first].sizes, encoded.pictures[second].sizes
+    unlike = np.flatnonzero(is_swapped & (sizes[0] != sizes[1]).any(axis=1))
+    if len(unlike):
+        raise ArgumentError(
+            f"{first!r} and {second!r} change places where images are flipped, and those of sample "
+            f"{encoded.samples[unlike[0]]} differ in size. Use flip=0, or pictures of one size"
+        )
+    pictures = dict(encoded.pictures)
+    pictures[first] = _chosen(
+        is_swapped, encoded.pictures[second], encoded.pictures[first]
+    )
+    pictures[second] = _chosen(
+        is_swapped, encoded.pictures[first], encoded.pictures[second]
+    )
+    return replace(encoded, pictures=pictures)
+
+
+def _chosen(
+    chosen: Bools, pictures: StoredPictures, others: StoredPictures
+) -> StoredPictures:
+    """The pictures at these rows, and the others elsewhere."""
+    pairs = zip(chosen.tolist(), pictures.contents, others.contents, strict=True)
+    column = chosen[:, None]
+    return StoredPictures(
+        [picture if is_chosen else other for is_chosen, picture, other in pairs],
+        np.where(column, pictures.spans, others.spans),
+        np.where(chosen, pictures.raw, others.raw),
+        np.where(chosen, pictures.widths, others.widths),
+        np.where(chosen, pictures.heights, others.heights),
+        np.where(column, pictures.points, others.points),
+    )
 
 
 class MemberViews(Sequence[U8]):

@@ -11,15 +11,15 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from gpuload.augment import Augment, View
+from gpuload.augment.pictures import DrawnBatch, MovedPicture
 from gpuload.counted import counted
 from gpuload.disk.dataset import Dataset, refuse_large
 from gpuload.draws import BATCH, each_key, make_key
-from gpuload.fields.images import POINTS, has_points
 from gpuload.fields.rows import merge, take
 from gpuload.order.stream import (
     BucketedStream,
@@ -30,7 +30,7 @@ from gpuload.order.stream import (
     Stream,
     before,
 )
-from gpuload.read.batch import Batch, EncodedBatch
+from gpuload.read.batch import Batch, EncodedBatch, swapped
 from gpuload.read.reader import Reader
 from gpuload.types import I64, U64, Bools
 
@@ -41,41 +41,64 @@ _READ_AT_ONCE = 1024
 
 Prepare = Callable[[Batch], Batch]
 
-_Drawn = tuple[EncodedBatch, tuple[View, ...], I64, U64]
+# Samples with their views, data sets and keys, as in a `Batch`.
+_Drawn = tuple[EncodedBatch, dict[str, tuple[View, ...]], I64, U64]
+
+
+class Wanted(NamedTuple):
+    """What is read of each sample besides its image.
+
+    columns: Names of index columns, such as "label".
+    members: Names of fields that stay in the shard and are no pictures.
+    pictures: Those that are decoded, in the order in which their views are made.
+    decodes: Whether pictures are decoded, so that the data sets' `max_pixels` apply.
+    """
+
+    columns: Sequence[str] = ()
+    members: Sequence[str] = ()
+    pictures: Sequence[MovedPicture] = ()
+    decodes: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the pictures that are read."""
+        return tuple(picture.name for picture in self.pictures)
 
 
 class BatchReader:
     """Reads any part of a stream, which it makes for itself.
 
-    columns: names of index columns to deliver, such as "label". members: names of fields that stay in the shard.
-    masks: names of mask fields, which stay in the shard, too. decodes: whether images are decoded, so that the data
-    sets' `max_pixels` apply. prepare: adds the fields computed during reading to a batch.
+    Args:
+        datasets: Of the stream.
+        make_stream: Makes it.
+        wanted: What to read of each sample.
+        prepare: Adds the fields computed during reading to a batch.
     """
 
     def __init__(
         self,
         datasets: tuple[Dataset, ...],
         make_stream: Callable[[], Stream],
-        columns: Sequence[str],
-        members: Sequence[str],
-        masks: Sequence[str],
-        *,
-        decodes: bool = False,
+        wanted: Wanted,
         prepare: Prepare = lambda batch: batch,
     ) -> None:
         self._prepare = prepare
-        if decodes and any(has_points(dataset.schema) for dataset in datasets):
-            columns = (*columns, POINTS)
         self._readers = [
-            Reader(dataset, columns, [*members, *masks], dataset.verify)
+            Reader(
+                dataset, wanted.columns, wanted.members, dataset.verify, wanted.names
+            )
             for dataset in datasets
         ]
         # Costs nothing if the manifests rule larger images out.
-        self._checks_sizes = decodes and any(
-            not 0 < one.manifest.width * one.manifest.height <= one.max_pixels
-            for one in datasets
+        self._checks_sizes = wanted.decodes and any(
+            not 0
+            < dataset.manifest.width * dataset.manifest.height
+            <= dataset.max_pixels
+            for dataset in datasets
         )
-        self._datasets, self._stream, self._masks = datasets, make_stream(), masks
+        self._pictures = tuple(wanted.pictures)
+        self._datasets = datasets
+        self._stream = make_stream()
         self._is_remote = any(dataset.cache is not None for dataset in datasets)
 
     def batches(
@@ -152,7 +175,9 @@ class BatchReader:
                 None,
             )
             if tiles is not None:
-                within = tiles.within(one.order[one.start : one.stop], encoded.sizes)
+                within = tiles.within(
+                    one.order[one.start : one.stop], encoded.image.sizes
+                )
             drawn.append(
                 self._draw(
                     encoded,
@@ -187,10 +212,11 @@ class BatchReader:
         the result of `Tiles.within` if the samples are tiles.
         """
         source, seed, epoch = of
+        image = encoded.image
+        sizes = image.sizes
         if self._checks_sizes:
-            sizes = np.stack((encoded.heights, encoded.widths), axis=1).astype(np.int64)
             refuse_large(self._datasets[source], encoded.samples, sizes)
-        heights, widths = encoded.heights, encoded.widths
+        heights, widths = image.heights, image.widths
         if within is not None:
             heights, widths = within[2].astype(np.int32).T
             repeats = within[0] if repeats is None else within[0] + (repeats << 32)
@@ -200,16 +226,38 @@ class BatchReader:
         )
         if within is not None:
             views = tuple(view.moved(within[1]) for view in views)
+        name = next(iter(encoded.pictures))
+        drawn = DrawnBatch(
+            seed, epoch, encoded.samples, repeats, augments, {name: views}, {}
+        )
+        encoded, moved = self._moved(encoded, drawn)
         keys = np.empty(len(encoded), np.uint64)
         keys[:] = each_key(make_key(seed, epoch, BATCH), repeats)
-        return encoded, views, np.full(len(encoded), source), keys
+        return encoded, moved, np.full(len(encoded), source), keys
+
+    def _moved(
+        self, encoded: EncodedBatch, drawn: DrawnBatch
+    ) -> tuple[EncodedBatch, dict[str, tuple[View, ...]]]:
+        """The samples, some of whose pictures have changed places, and the views of all pictures.
+
+        Args:
+            encoded: The samples.
+            drawn: The views of their images.
+        """
+        views = dict(drawn.views)
+        for picture in self._pictures:
+            if picture.swapped_with:
+                mirror = views[picture.swapped_with][0].crops.mirror
+                encoded = swapped(encoded, picture.name, picture.swapped_with, mirror)
+            sizes = {name: stored.sizes for name, stored in encoded.pictures.items()}
+            own = drawn._replace(views=views, sizes=sizes)
+            views[picture.name] = picture.move(own)
+        return encoded, views
 
     def _make(self, drawn: _Drawn, stop: int, bucket: int | None = None) -> Batch:
         encoded, views, sources, keys = drawn
-        masks = tuple(encoded.members[name] for name in self._masks)
         return Batch(
             encoded,
-            masks,
             views,
             sources,
             keys,
@@ -289,14 +337,12 @@ class BucketedReader(BatchReader):
         epochs: Epochs,
         datasets: tuple[Dataset, ...],
         make_stream: Callable[[], Stream],
-        *fields: Sequence[str],
-        **options: Any,
+        wanted: Wanted,
+        prepare: Prepare = lambda batch: batch,
     ) -> None:
-        super().__init__(datasets, make_stream, *fields, **options)
-        self._bucketed, self._output_sizes = (
-            BucketedStream(self._stream, plan, epochs),
-            plan.sizes,
-        )
+        super().__init__(datasets, make_stream, wanted, prepare)
+        self._bucketed = BucketedStream(self._stream, plan, epochs)
+        self._output_sizes = plan.sizes
         self._fronts: dict[
             int, tuple[int, int]
         ] = {}  # of each data set, the pass and the window that is read

@@ -187,7 +187,8 @@ class Reader:
     """Reads samples of a data set by number. Shards of the next window are mapped if the store already has them.
 
     columns: names of index columns to return with each batch, such as "label" or "key". members: names of fields
-        besides the image, of kinds that stay in the shard, whose bytes to return. verify: with "sha256", no sample is
+        besides pictures, of kinds that stay in the shard, whose bytes to return. pictures: names of picture fields to
+        return besides the image. verify: with "sha256", no sample is
         returned before the SHA-256 of its shard has been compared with the manifest's; with None, this applies only to
         shards at URLs; with "downloads", only to those that this process downloads.
 
@@ -200,9 +201,11 @@ class Reader:
         columns: Sequence[str] = (),
         members: Sequence[str] = (),
         verify: str | None = None,
+        pictures: Sequence[str] = (),
     ) -> None:
         self._dataset = dataset
-        self._columns, self._members = tuple(columns), tuple(members)
+        # What a window is asked for.
+        self._wanted = tuple(columns), tuple(members), tuple(pictures)
         # Owners of the faults of the index and of the mapped shards. The latter changes in the loop after a failed one,
         # so that every shard is mapped again.
         self._index_owner, self._owner = object(), object()
@@ -283,9 +286,7 @@ class Reader:
 
     def gather(self, samples: I64) -> EncodedBatch:
         """Samples of the current windows."""
-        return self._window.read(
-            self._dataset.stored_samples(samples), self._columns, self._members
-        )
+        return self._window.read(self._dataset.stored_samples(samples), *self._wanted)
 
     def enter(self, order: EpochOrder, first: int, last: int) -> None:
         """Maps these windows of an order for `gather`, and the next one if it is local, unless they are mapped.
@@ -370,7 +371,7 @@ class Reader:
             copies.update(
                 zip(
                     rows.tolist(),
-                    window.copy(stored[rows], self._columns, self._members),
+                    window.copy(stored[rows], *self._wanted),
                     strict=True,
                 )
             )

@@ -17,11 +17,18 @@ from gpuload.disk.dataset import Dataset, wrong_size
 from gpuload.disk.tar import BLOCK_BYTES
 from gpuload.errors import ShardError
 from gpuload.fields.field import Field
-from gpuload.fields.images import POINTS, has_points
+from gpuload.fields.images import (
+    POINTS,
+    MaskKind,
+    has_seek_points,
+    is_raw,
+    picture_columns,
+)
 from gpuload.fields.kind import BadRows
+from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import kind_of
 from gpuload.fields.rows import take
-from gpuload.read.batch import EncodedBatch, MemberViews
+from gpuload.read.batch import EncodedBatch, MemberViews, StoredPictures
 from gpuload.read.mapped_file import MappedFile
 from gpuload.store import Store
 from gpuload.types import I64
@@ -60,7 +67,7 @@ class MappedShard:
             self._accept_or_refuse(
                 self._stamp, "was replaced since the data set was opened"
             )
-        self._check_headers(dataset.require_field("image"))
+        self._check_headers(dataset.manifest.image)
 
     @property
     def changed_ns(self) -> int:
@@ -167,46 +174,72 @@ class Window:
             [shard.rows for shard in shards], dataset.schema
         )
         self._fields = dataset.fields
-        self._raw = dataset.manifest.is_raw
+        self._image = dataset.manifest.image
         self._values: dict[str, Any] = {}
 
     def read(
-        self, samples: I64, columns: Sequence[str], members: Sequence[str]
+        self,
+        samples: I64,
+        columns: Sequence[str],
+        members: Sequence[str],
+        pictures: Sequence[str] = (),
     ) -> EncodedBatch:
-        """Samples of these shards, by their indices in stored order."""
+        """Samples of these shards.
+
+        Args:
+            samples: Their indices in stored order.
+            columns: Names of index columns.
+            members: Names of fields whose members are not pictures.
+            pictures: Names of picture fields besides the image.
+        """
         shard_of = np.searchsorted(self._first_samples, samples, side="right") - 1
         rows = samples - self._first_samples[shard_of] + self._first_rows[shard_of]
-        image = self._fields["image"]
-        begins = self._addresses[shard_of] + self._column(image.offset_column, rows)
+        names = dict.fromkeys((self._image.name, *pictures))
         return EncodedBatch(
             samples,
-            self._views("image", shard_of, rows),
-            np.stack(
-                [begins, self._column(image.bytes_column, rows)], axis=1, dtype=np.int64
-            ),
-            np.full(len(samples), self._raw),
-            self._column("width", rows),
-            self._column("height", rows),
+            {name: self._pictures(name, shard_of, rows) for name in names},
             {name: self._column(name, rows) for name in columns},
             {name: list(self._views(name, shard_of, rows)) for name in members},
         )
 
     def copy(
-        self, samples: I64, columns: Sequence[str], members: Sequence[str]
+        self,
+        samples: I64,
+        columns: Sequence[str],
+        members: Sequence[str],
+        pictures: Sequence[str] = (),
     ) -> Iterator[EncodedBatch]:
-        """Copies of samples of these shards, one by one."""
-        encoded = self.read(samples, columns, members)
+        """Copies of samples of these shards, one by one. The arguments are those of `read`."""
+        encoded = self.read(samples, columns, members, pictures)
         for row in range(len(encoded)):
-            one = take(encoded, np.array([row]))
-            images = [image.copy() for image in one.images]
-            spans = np.array(
-                [(image.ctypes.data, image.nbytes) for image in images], np.int64
-            )
+            sample = take(encoded, np.array([row]))
             copied = {
                 name: [view.copy() for view in views]
-                for name, views in one.members.items()
+                for name, views in sample.members.items()
             }
-            yield replace(one, images=images, spans=spans, members=copied)
+            copies = {name: _copied(stored) for name, stored in sample.pictures.items()}
+            yield replace(sample, pictures=copies, members=copied)
+
+    def _pictures(self, name: str, shard_of: I64, rows: I64) -> StoredPictures:
+        field = self._fields[name]
+        width, height, points = "width", "height", POINTS
+        if field.kind == PictureKind.name:
+            width, height, points = picture_columns(name)
+        begins = self._addresses[shard_of] + self._column(field.offset_column, rows)
+        sizes = self._column(field.bytes_column, rows)
+        has_points = field.kind != MaskKind.name and has_seek_points(
+            self._rows.schema, points
+        )
+        return StoredPictures(
+            self._views(name, shard_of, rows),
+            np.stack([begins, sizes], axis=1, dtype=np.int64),
+            np.full(len(rows), is_raw(field)),
+            self._column(width, rows),
+            self._column(height, rows),
+            self._column(points, rows)
+            if has_points
+            else np.zeros((len(rows), 2), np.int64),
+        )
 
     def _views(self, name: str, shard_of: I64, rows: I64) -> MemberViews:
         field = self._fields[name]
@@ -219,8 +252,6 @@ class Window:
         )
 
     def _column(self, name: str, rows: I64) -> Any:
-        if name == POINTS and not has_points(self._rows.schema):
-            return np.zeros((len(rows), 2), np.int64)
         if name not in self._values:
             column = self._rows.column(name)
             if pa.types.is_large_binary(column.type):
@@ -242,6 +273,12 @@ class Window:
             if isinstance(values, np.ndarray)
             else values.take(pa.array(rows))
         )
+
+
+def _copied(stored: StoredPictures) -> StoredPictures:
+    contents = [content.copy() for content in stored.contents]
+    spans = [(content.ctypes.data, content.nbytes) for content in contents]
+    return replace(stored, contents=contents, spans=np.array(spans, np.int64))
 
 
 def _places_of(column: pa.LargeBinaryArray) -> I64:

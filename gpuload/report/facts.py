@@ -114,6 +114,11 @@ def read_index(dataset: Dataset) -> tuple[Array, dict[str, Classes]]:
             columns.items(), key=lambda item: item[0].name != "label"
         )
     }
+    columns_of_sizes = {
+        "width": "width",
+        "height": "height",
+        "image_bytes": dataset.manifest.image.bytes_column,
+    }
     sizes = np.empty(len(dataset), SIZES)
     sizes["number"] = dataset.stored_samples(np.arange(len(dataset)))
     for first, rows in dataset.all_rows():
@@ -123,8 +128,8 @@ def read_index(dataset: Dataset) -> tuple[Array, dict[str, Classes]]:
         places = here["number"] - first
         for field, name in columns.items():
             classes[field.name].add(rows.column(name).take(places), here["number"])
-        for size in ("width", "height", "image_bytes"):
-            here[size] = rows.column(size).to_numpy()[places]
+        for size in columns_of_sizes:
+            here[size] = rows.column(columns_of_sizes[size]).to_numpy()[places]
     return sizes, classes
 
 

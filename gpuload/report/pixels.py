@@ -72,7 +72,11 @@ def look_at(
     chosen = dataset if len(numbers) == len(dataset) else dataset.subset(numbers)
     augment = _whole(dataset.manifest.pixels, side)
     with quiet_loader(
-        chosen, augment, _BATCH, ("image", "index"), shuffle=False
+        chosen,
+        augment,
+        _BATCH,
+        (dataset.manifest.image.name, "index"),
+        shuffle=False,
     ) as loader:
         for images, index, corrupt in loader:
             sound = ~corrupt

@@ -89,7 +89,7 @@ def describe(split: Split, number: int, value: str = "") -> dict[str, Any]:
         "source": str(row["source"])[:_TEXT],
         "width": row["width"],
         "height": row["height"],
-        "bytes": row["image_bytes"],
+        "bytes": row[split.dataset.manifest.image.bytes_column],
         "label": None if label is None else name_of(label, split.dataset.classes),
         "value": value,
     }
@@ -116,7 +116,7 @@ class Thumbnails:
         try:
             dataset = self._splits[place[0]]
             image = stored_sample(dataset, place[1]).picture(
-                dataset.fields["image"], 2 * max(width, height)
+                dataset.manifest.image, 2 * max(width, height)
             )
             uri = jpeg_uri(thumbnail(image, width, height))
         except Exception:  # a damaged image, of which the page tells elsewhere
@@ -173,7 +173,7 @@ def training_batch(dataset: Dataset, augment: Augment) -> dict[str, Any]:
     """A picture of the first samples of epoch 0, with all fields that are drawn; of large crops, fewer."""
     height, width = augment.output_size
     fields = [
-        "image",
+        dataset.manifest.image.name,
         *(field.name for field in dataset.fields.values() if field.kind in _DRAWN),
     ]
     if not dataset.manifest.pixels.is_rgb:  # the constants are for RGB

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpuload.errors import ArgumentError, SourceError, some_of
+from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import KINDS
 from gpuload.machine.untrusted import parse_json
 from gpuload.sources.files import Findings
@@ -370,11 +371,15 @@ class IterableSource(Source):
 
     takes_paths = True
 
-    def __init__(self, samples: Any, **options: Any) -> None:
+    def __init__(
+        self, samples: Any, pictures: Sequence[str] = (), **options: Any
+    ) -> None:
         super().__init__("samples", **options)
         self._samples = samples
+        self._pictures = tuple(pictures)
 
     def rows(self, findings: Findings) -> Iterator[Row]:
+        findings.kinds |= dict.fromkeys(self._pictures, PictureKind.name)
         yield from samples_of(self._samples, findings)
 
     @property

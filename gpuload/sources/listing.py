@@ -279,6 +279,7 @@ class Listing:
     rejected: images that were left out while listing.
     notes: sentences for the user about what the source holds or skips.
     splits: the split of each sample, if the source has splits; else the packer draws them.
+    image: the name of the first picture, whose address and size the samples have.
     """
 
     samples: pa.Table
@@ -287,6 +288,7 @@ class Listing:
     rejected: tuple[Rejection, ...] = ()
     notes: tuple[str, ...] = ()
     splits: SourceSplits | None = None
+    image: str = "image"
 
     def __len__(self) -> int:
         return int(self.samples.num_rows)

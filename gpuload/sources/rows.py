@@ -25,6 +25,7 @@ from gpuload.errors import DecodeError, SourceError, some_of
 from gpuload.fields.captions import CaptionKind
 from gpuload.fields.field import Field
 from gpuload.fields.kind import Origin
+from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import all_kinds
 from gpuload.formats import (
     as_levels,
@@ -94,7 +95,11 @@ def fill_spool(source: "Source", scratch: Path) -> None:
     ]
     for doubt in findings.doubts.values():
         raise SourceError(f"{source.title}: {doubt}")
-    kept = [reader.kinds, *(getattr(findings, name) for name in _KEPT_FINDINGS)]
+    kept = [
+        reader.image,
+        reader.kinds,
+        *(getattr(findings, name) for name in _KEPT_FINDINGS),
+    ]
     rejected = [asdict(rejection) for rejection in findings.rejected]
     (scratch / _KINDS).write_text(json.dumps([*kept, rejected]))
 
@@ -102,7 +107,7 @@ def fill_spool(source: "Source", scratch: Path) -> None:
 def list_spool(source: "Source", scratch: Path) -> listing.Listing:
     """The samples in the spool of a source."""
     findings = Findings(source.options.images_alone)
-    kinds, *kept, rejected = json.loads((scratch / _KINDS).read_text())
+    image, kinds, *kept, rejected = json.loads((scratch / _KINDS).read_text())
     for name, value in zip(_KEPT_FINDINGS, kept, strict=True):
         setattr(findings, name, value)
     findings.classes = {name: tuple(of) for name, of in findings.classes.items()}
@@ -111,14 +116,17 @@ def list_spool(source: "Source", scratch: Path) -> listing.Listing:
     }
     findings.rejected = [listing.Rejection(**entry) for entry in rejected]
     with (scratch / _ROWS).open("rb") as lines:
-        return _list(source, findings, kinds, map(json.loads, lines))
+        samples = _list(source, findings, kinds, map(json.loads, lines))
+    return replace(samples, image=image)
 
 
 def list_rows(source: "Source") -> listing.Listing:
     """The samples of a source whose rows hold references."""
     findings = Findings(source.options.images_alone)
     reader = _Reader(source, findings)
-    return _list(source, findings, reader.kinds, reader.entries(source.rows(findings)))
+    entries = reader.entries(source.rows(findings))
+    samples = _list(source, findings, reader.kinds, entries)
+    return replace(samples, image=reader.image)
 
 
 def read_spool(scratch: Path, address: str) -> bytes | Array:
@@ -149,6 +157,7 @@ class _Reader:
         self._source, self._told, self._blobs = source, findings, blobs
         self._number = -1  # of the row
         self._offset = 0
+        self.image = "image"
         self.kinds: FieldKinds = {}
         self._by_key = {key: kind for kind in all_kinds().values() for key in kind.keys}
         self.remarks: Counter[str] = Counter()
@@ -174,7 +183,7 @@ class _Reader:
             )
 
     def _entry(self, row: "Row") -> list[Any]:
-        image = self._stored(row["image"], "image")
+        image = self._stored(row[self.image], "image")
         given = row.get(listing.NAME)
         name = image.name or f"{self._number:08d}." if given is None else str(given)
         entry: list[Any] = [name, image.size, image.address]
@@ -204,7 +213,9 @@ class _Reader:
     def _check(self, row: Any) -> None:
         """Raises SourceError if this is not a dict with an image, its labels are invalid, or it has other fields than
         the rows before."""
-        if not isinstance(row, Mapping) or "image" not in row:
+        if self._number == 0 and isinstance(row, Mapping):
+            self.image = self._first_picture(row)
+        if not isinstance(row, Mapping) or self.image not in row:
             what = (
                 f"has only {sorted(map(str, row))}"
                 if isinstance(row, Mapping)
@@ -228,6 +239,17 @@ class _Reader:
                 "Give every sample the same fields",
             )
 
+    def _first_picture(self, row: "Row") -> str:
+        """The name of the picture that is the sample's image: "image", or the first that is one."""
+        if "image" not in row:
+            for name, value in row.items():
+                if self._told.kinds.get(name) == PictureKind.name:
+                    return name
+                is_named = name in _RESERVED or name in self._by_key
+                if not is_named and all_kinds()[PictureKind.name].claims(value):
+                    return name
+        return "image"
+
     def _error(self, what: str, advice: str) -> SourceError:
         return SourceError(
             f"{self._source.title}: sample {self._number} {what}. {advice}"
@@ -238,7 +260,7 @@ class _Reader:
         kinds: FieldKinds = {}
         companions: set[str] = set()
         for name, value in row.items():
-            if name in _RESERVED or (
+            if name in (*_RESERVED, self.image) or (
                 self._source.options.images_alone and name not in listing.COLUMNS
             ):
                 continue
@@ -283,7 +305,7 @@ class _Reader:
                 return file
             if kind == "image":
                 return self._blob_of_picture(value)
-            if kind == "mask":
+            if kind in ("mask", PictureKind.name):
                 return _blob_of_mask(value)
             value = np.asarray(value)
         try:

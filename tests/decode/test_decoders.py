@@ -43,19 +43,21 @@ def encode(image: Any, format: str = "PNG") -> np.ndarray:
 
 def batch_of(augment: Augment, images: Sequence[Any], masks: Sequence[Any] = (), *, seed: int = 0) -> Batch:
     sizes = [np.asarray(image).shape[1::-1] for image in images]
-    fields = ([encode(mask) for mask in masks],) if masks else ()
-    return make_batch(augment, [encode(image) for image in images], sizes, seed=seed, masks=fields)
+    fields = {"mask": [encode(mask) for mask in masks]} if masks else {}
+    files = [encode(image) for image in images]
+    return make_batch(augment, files, sizes, seed=seed, masks=fields, fill=MASK_FILL)
 
 
 @contextmanager
-def opened(how: str, augment: Augment, prefetch: int = 2, masks: int = 0) -> Iterator[Runner]:
-    """uploading: the CPU decoder, and torch does all but the crop, as on a GPU. masks: number of fields."""
-    name, fills = "native" if how == "uploading" else how, (MASK_FILL,) * masks
+def opened(how: str, augment: Augment, prefetch: int = 2, masks: Sequence[str] = ()) -> Iterator[Runner]:
+    """uploading: the CPU decoder, and torch does all but the crop, as on a GPU. masks: names of the fields."""
+    name = "native" if how == "uploading" else how
+    fills = dict.fromkeys(masks, MASK_FILL)
     with pytest.MonkeyPatch.context() as patch:
         if how == "uploading":
             pretend_gpu(patch)
-        stored = Stored(plain=name == "native", mask_fills=fills)
-        runner = open_runner(name, [augment.form], stored, BATCH_SIZE, prefetch=prefetch)
+        stored = Stored(plain=name == "native")
+        runner = open_runner(name, [augment.form], stored, BATCH_SIZE, prefetch=prefetch, fills=fills)
     try:
         yield runner
     finally:
@@ -64,9 +66,11 @@ def opened(how: str, augment: Augment, prefetch: int = 2, masks: int = 0) -> Ite
 
 def decode(how: str, augment: Augment, wanted: Batch) -> tuple[torch.Tensor, ...]:
     """The images, and the masks if there are any."""
-    with opened(how, augment, masks=len(wanted.masks)) as runner:
+    _, *masks = wanted.views
+    with opened(how, augment, masks=masks) as runner:
         [(_, decoded)] = runner.decode(iter([wanted]))
-        return tuple(torch.as_tensor(one).clone() for one in (*decoded.images, *decoded.masks[0]))
+        images, *shown = (torch.as_tensor(views[0]).clone() for views in decoded.pictures.values())
+        return images, *(mask[:, 0] for mask in shown)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +90,7 @@ def assert_close(found: torch.Tensor, expected: Any) -> None:
 def test_pixels_are_those_of_pillows_crop_and_resize(how: str, images: list[Image.Image], crop: Any) -> None:
     augment = Augment((48, 56), crop=crop, **UINT8_HWC)
     wanted = batch_of(augment, images)
-    crops = wanted.views[0].crops
+    crops = wanted.image_views[0].crops
     for row, (image, pixels) in enumerate(zip(images, decode(how, augment, wanted)[0], strict=True)):
         (top, left), (height, width) = crops.start[row].tolist(), crops.shape[row].tolist()
         expected = image.crop((left, top, left + width, top + height)).resize((56, 48), Image.Resampling.BILINEAR)
@@ -120,7 +124,7 @@ def test_batches_of_any_size_come_in_order_also_after_a_call_that_was_left(
         assert next(runner.decode(iter(wanted[1:])))[0] is wanted[1]
         found = list(runner.decode(iter(wanted)))
         assert [one for one, _ in found] == wanted
-        assert [np.asarray(decoded.images[0]).shape[0] for _, decoded in found] == [5, 5, 3, 1, 4]
+        assert [np.asarray(decoded.pictures["image"][0]).shape[0] for _, decoded in found] == [5, 5, 3, 1, 4]
 
 
 @all_decoders
@@ -129,7 +133,9 @@ def test_an_image_that_does_not_decode_is_found_and_the_decoder_goes_on(how: str
     good, jpeg = batch_of(augment, images), encode(images[1], "JPEG")
     with opened(how, augment) as runner:
         for bad in (np.zeros(500, np.uint8), jpeg[: len(jpeg) // 2], np.empty(0, np.uint8)):
-            broken = with_images(good, [bad if row in (1, 3) else data for row, data in enumerate(good.encoded.images)])
+            broken = with_images(
+                good, [bad if row in (1, 3) else data for row, data in enumerate(good.encoded.image.contents)]
+            )
             one = FaultHandler(runner)  # without a screen: DALI meets them itself
             found = []
             with pytest.raises(BatchDecodeError, match="of 5 samples do not decode") as caught:
@@ -155,7 +161,7 @@ def test_padding_is_numpys(how: str, mode: Any) -> None:
         augment = Augment(size, crop=crop, dtype="uint8", vertical_flip=0.5)
         wanted = batch_of(augment, [one[..., :3] for one in layers], [one[..., 3] for one in layers])
         found, masks = decode(how, augment, wanted)
-        crops = wanted.views[0].crops
+        crops = wanted.image_views[0].crops
         for row, pixels in enumerate(layers):
             for number, level in enumerate((*np.broadcast_to(fill, 3), MASK_FILL)):
                 constant = {"constant_values": level} if mode == "constant" else {}

@@ -13,7 +13,7 @@ import pytest
 import torch
 from loaders import load
 from made_batches import make_batch
-from opened import pretend_gpu
+from opened import picture_forms, pretend_gpu
 
 import gpuload
 from gpuload import Augment
@@ -175,18 +175,23 @@ class Pixels(Stage):
         self.made: list[weakref.ref[Any]] = []
 
     def begin(self, job: Job) -> None:
-        pixels, mask = np.ones((1, 3, 2, 2), np.uint8), np.zeros((1, 2, 2), np.uint8)
+        pixels, mask = np.ones((1, 3, 2, 2), np.uint8), np.zeros((1, 1, 2, 2), np.uint8)
         self.made.append(weakref.ref(pixels))
-        job.decoded = Decoded((pixels,), ((mask,),))
+        job.decoded = Decoded({"image": (pixels,), "mask": (mask,)})
+
+
+AUGMENT = Augment(2, dtype="uint8")
 
 
 def one_batch() -> Any:
-    return make_batch(Augment(2), [np.zeros(1, np.uint8)], [(1, 1)])
+    image = np.zeros(1, np.uint8)
+    return make_batch(AUGMENT, [image], [(1, 1)], masks={"mask": [image]})
 
 
 def open_runner(pixels: Stage, number: int) -> Runner:
     device = Device(number)
-    return Runner([pixels, Finish([Augment(2, dtype="uint8").form], Stored(), device, levels=True)], 1, device)
+    pictures = picture_forms([AUGMENT.form], Stored(), {"mask": 0})
+    return Runner([pixels, Finish(pictures, device, levels=True)], 1, device)
 
 
 def test_all_is_launched_on_a_stream_of_its_own_which_the_training_waits_for(cuda: list[str]) -> None:
@@ -197,7 +202,7 @@ def test_all_is_launched_on_a_stream_of_its_own_which_the_training_waits_for(cud
     assert cuda[begun - 1 : begun + 4] == ["on runner", *copies, "1 after runner", "back to a stream of GPU 3"]
     assert not any(line.endswith("GPU 0") for line in cuda)
     assert cuda[-3:] == ["training on cuda:3 waits for 1", *["kept for training on cuda:3"] * 2]
-    assert torch.equal(decoded.images[0], torch.ones(1, 3, 2, 2, dtype=torch.uint8))
+    assert torch.equal(decoded.pictures["image"][0], torch.ones(1, 3, 2, 2, dtype=torch.uint8))
     runner.close()
     assert cuda[-1] == "runner synchronized"
 

@@ -17,6 +17,7 @@ import gpuload
 from gpuload import Augment
 from gpuload.decode.faults import FaultHandler
 from gpuload.decode.interface import BatchDecodeError, Decoded, Fault
+from gpuload.fields.images import GRAY, RGB
 from gpuload.read.batch import Batch
 
 AUGMENT = Augment(4, dtype="uint8")
@@ -59,11 +60,12 @@ class Reporter:
             yield self.decoded(batch)
 
     def decoded(self, batch: Batch) -> tuple[Batch, Decoded]:
-        names = [name_of(image) if len(image) == 2 else (255, 255) for image in batch.encoded.images]
+        names = [name_of(image) if len(image) == 2 else (255, 255) for image in batch.encoded.image.contents]
         broken = {row: Fault(f"of {name}") for row, name in enumerate(names) if name in self.broken}
         pixels = np.array([(254, 254) if row in broken else name for row, name in enumerate(names)], np.uint8)
-        arrays = pixels, torch.from_numpy(pixels + 0)  # an array and a tensor, of images and of masks
-        return batch, Decoded(arrays, ((pixels + 0, torch.from_numpy(pixels + 0)),), broken=broken)
+        arrays = pixels, torch.from_numpy(pixels + 0)  # an array and a tensor, of two views
+        masks = pixels + 0, torch.from_numpy(pixels + 0)
+        return batch, Decoded({"image": arrays, "mask": masks}, broken=broken)
 
     def close(self) -> None:
         pass
@@ -104,7 +106,7 @@ def guarded(kind: str, broken: Broken, on_corrupt: Any) -> FaultHandler:
         found = Reporter(broken).decoded(batch)[1].broken
         return batch, {row: fault for row, fault in found.items() if row in screened}
 
-    return FaultHandler(decoder(broken), on_corrupt, prepare)
+    return FaultHandler(decoder(broken), on_corrupt, prepare, {"image": RGB})
 
 
 def expected(number: int, broken: Broken) -> list[tuple[int, int]]:
@@ -139,8 +141,10 @@ def test_a_sample_is_replaced_by_the_next_of_its_batch_or_stays_marked(
             assert one.batch is wanted[number]
             rows = sorted({*rows} - {*one.faults})
         else:
-            assert list(map(name_of, one.batch.encoded.images)) == names and one.batch.stop == wanted[number].stop
-        for array in (*one.decoded.images, *one.decoded.masks[0]):
+            assert (
+                list(map(name_of, one.batch.encoded.image.contents)) == names and one.batch.stop == wanted[number].stop
+            )
+        for array in (*one.decoded.pictures["image"], *one.decoded.pictures["mask"]):
             assert [tuple(array[row].tolist()) for row in rows] == [names[row] for row in rows]
 
 
@@ -227,15 +231,18 @@ def test_a_placeholder_has_the_size_of_the_image_and_its_address() -> None:
     class Seen(Reporter):
         def decoded(self, batch: Batch) -> tuple[Batch, Decoded]:
             seen.append(batch)
-            return batch, Decoded((), ())
+            return batch, Decoded()
 
     seen: list[Batch] = []
     rng = np.random.default_rng(0)
     data = [np.frombuffer(encode(smooth_image(rng, 30, 20)), np.uint8) for _ in range(3)]
-    batch = make_batch(AUGMENT, data, [(30, 20)] * 3, masks=[data])
-    list(FaultHandler(Seen(set()), "mark", lambda batch: (batch, {1: Fault("bad")})).decode(iter([batch]), spare))
+    batch = make_batch(AUGMENT, data, [(30, 20)] * 3, masks={"mask": data})
+    pixels = {"image": RGB, "mask": GRAY}
+    handler = FaultHandler(Seen(set()), "mark", lambda batch: (batch, {1: Fault("bad")}), pixels)
+    list(handler.decode(iter([batch]), spare))
     (changed,) = seen
-    image = changed.encoded.images[1]
-    assert Image.open(io.BytesIO(image.tobytes())).size == (30, 20)
-    assert changed.encoded.spans[1].tolist() == [image.ctypes.data, image.nbytes]
-    assert changed.encoded.images[0] is data[0] and changed.masks[0][1] is image and batch.encoded.images[1] is data[1]
+    for name, stored in changed.encoded.pictures.items():
+        black = stored.contents[1]
+        assert Image.open(io.BytesIO(black.tobytes())).size == (30, 20)
+        assert stored.spans[1].tolist() == [black.ctypes.data, black.nbytes]
+        assert stored.contents[0] is data[0] and batch.encoded.pictures[name].contents[1] is data[1]

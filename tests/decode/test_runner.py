@@ -49,7 +49,8 @@ class Noted(Stage):
         self.restarts += 1
 
     def _note(self, job: Job, name: str) -> None:
-        job.decoded = replace(job.decoded, images=(*job.decoded.images, name))
+        notes = job.decoded.pictures.get("notes", ())
+        job.decoded = replace(job.decoded, pictures={"notes": (*notes, name)})
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def test_each_stage_has_every_batch_in_order_in_its_own_thread(stages: list[Note
         runner, wanted = Runner(stages, prefetch), [made(count) for count in (3, 1, 0, 2, 5)]
         found = list(runner.decode(iter(wanted)))
         assert [batch for batch, _ in found] == wanted
-        assert [decoded.images for _, decoded in found] == [("a", "A", "b", "B", "c", "C")] * 5
+        assert [decoded.pictures["notes"] for _, decoded in found] == [("a", "A", "b", "B", "c", "C")] * 5
         runner.close()
     assert [stage.began_in for stage in stages] == [{"gpuload-a_0"}, {"gpuload-b-start_0"}, {"gpuload-c_0"}]
     assert [stage.restarts for stage in stages] == [3] * 3
@@ -213,11 +214,11 @@ def test_nothing_is_held_by_a_job_that_was_handed_over_or_ended() -> None:
         name = "pixels"
 
         def begin(self, job: Job) -> None:
-            job.decoded = Decoded((np.zeros(9),), ((),))
+            job.decoded = Decoded({"image": (np.zeros(9),)})
             (part,) = job.parts = (Job(job.batch, job),)
             part.parts = (Job(job.batch, part),)  # as of two decoders below functions
             part.decoded = part.parts[0].decoded = job.decoded
-            held.append(weakref.ref(job.decoded.images[0]))
+            held.append(weakref.ref(job.decoded.pictures["image"][0]))
 
     runner = Runner([Pixels()], 1)
     decoding = runner.decode(iter([made(1), made(2)]))

@@ -95,6 +95,12 @@ def mask(number: int) -> np.ndarray:
     return numbers
 
 
+def depth(number: int) -> np.ndarray:
+    distances = np.full((HEIGHT, WIDTH), 300 + number, np.uint16)
+    distances[:, : WIDTH // 4] = 65_535
+    return distances
+
+
 def flip_columns(value: np.ndarray) -> np.ndarray:
     return value[..., ::-1]
 
@@ -164,6 +170,9 @@ EXAMPLES = {
         lambda n: {"mask": mask(n)}, lambda out, row: out[row].numpy(), mask, flip_columns,
         lambda value: value[::2, ::2], lambda n: f"masks/{n}.png",
     ),
+    "picture": Example(
+        lambda n: {"depth": Image.fromarray(depth(n))}, lambda out, row: out[row, 0].numpy(), depth, flip_columns,
+    ),
 }  # fmt: skip
 
 
@@ -172,8 +181,10 @@ def field_name(kind: str) -> str:
 
 
 def spec_of(kind: str) -> Any:
-    """How to request the field: by its name, but keypoints by a spec, since points packed from dicts have no names."""
-    return gpuload.Keypoints(flip_pairs=((1, 2),)) if kind == "keypoints" else field_name(kind)
+    """How to request the field: by its name, but keypoints by a spec, since points packed from dicts have no names, and
+    pictures, since nothing else says what their numbers mean."""
+    specs = {"keypoints": gpuload.Keypoints(flip_pairs=((1, 2),)), "picture": gpuload.Depth()}
+    return specs.get(kind, field_name(kind))
 
 
 def samples_of(kind: str) -> list[dict[str, Any]]:
@@ -235,6 +246,10 @@ def test_values_survive_packing_and_move_with_a_flip(kind: str, packed: gpuload.
 def test_values_move_with_resizing_by_the_packer(kind: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"size": (WIDTH // 2, HEIGHT // 2), "fit": "stretch"}
     settings["encode"] = "raw" if kind == "raw" else "jpeg"
+    if kind == "picture":
+        with pytest.raises(gpuload.ArgumentError, match="--size resizes images, and 'depth' would no longer fit them"):
+            pack(tmp_path / "out", kind, **settings)
+        return
     data = pack(tmp_path / "out", kind, **settings, quality=98)
     size = (HEIGHT, WIDTH) if kind in ("image", "raw") else (HEIGHT // 2, WIDTH // 2)
     with loader(data, kind, size=size) as batches:
@@ -256,6 +271,8 @@ def test_samples_keep_their_values_in_a_mixture(kind: str, packed: gpuload.Datas
 
 def other(value: Any) -> Any:
     """A different value of the same type; None for an empty list."""
+    if isinstance(value, bytes):
+        return value + b"x"
     if isinstance(value, str):
         return value + "x"
     if isinstance(value, list):

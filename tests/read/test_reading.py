@@ -15,13 +15,15 @@ from loaders import load
 
 import gpuload
 from gpuload import Augment
+from gpuload.augment import View
+from gpuload.augment.pictures import MovedMask
 from gpuload.draws import BATCH, each_key, make_key
 from gpuload.order.epoch import EpochOrder
 from gpuload.order.sampling import find_samplings
 from gpuload.order.stream import Part, Stream
 from gpuload.read import reader as read
-from gpuload.read.batch import Batch, MemberViews
-from gpuload.read.batches import BatchReader
+from gpuload.read.batch import Batch, MemberViews, StoredPictures
+from gpuload.read.batches import BatchReader, Wanted
 from gpuload.read.reader import Reader
 from gpuload.store import FolderStore
 
@@ -36,25 +38,42 @@ def make(data: Any, weights: Any = None) -> tuple[BatchReader, Stream]:
     datasets = datasets_of(data)
     samplings = find_samplings(datasets, None if weights is None else gpuload.Weights(weights), shuffle=True)
     stream = Stream(data, samplings, seed=5, window=2, shuffle=True)
-    columns, members, masks = ("label", "key", "boxes"), ("features",), ("mask",)
-    return BatchReader(datasets, lambda: stream, columns, members, masks, decodes=True), stream
+    masks = (MovedMask("mask", "image", 0),)
+    wanted = Wanted(("label", "key", "boxes"), ("features",), masks, decodes=True)
+    return BatchReader(datasets, lambda: stream, wanted), stream
 
 
 def rows_of(batch: Batch) -> list[Any]:
     """All that is told of each sample: its number, image, size, columns, members, data set, key and crops."""
     encoded = batch.encoded
-    assert len(batch) == len(encoded) == len(batch.sources) == len(batch.keys) == len(encoded.spans)
-    images = [image.tobytes() for image in encoded.images]
-    assert not any(image.flags.writeable for image in encoded.images)  # it would write to the shard, or end the process
-    assert [encoded.images[row].tobytes() for row in range(len(encoded.images))] == images
-    assert [ctypes.string_at(*span) for span in encoded.spans.tolist()] == images
-    assert batch.image_bytes == sum(map(len, images)) and not encoded.raw.any()
-    crops = [[[part[row].tolist() for part in view.crops[:6]] for view in batch.views] for row in range(len(batch))]
+    assert len(batch) == len(encoded) == len(batch.sources) == len(batch.keys)
+    assert list(encoded.pictures) == list(batch.views) == ["image", "mask"]
+    images, masks = (files_of(pictures) for pictures in encoded.pictures.values())
+    assert batch.image_bytes == sum(map(len, images)) + sum(map(len, masks))
+    crops, *others = ([crops_of(views, row) for row in range(len(batch))] for views in batch.views.values())
+    assert others == [crops]
     columns = [encoded.columns[name].tolist() for name in ("label", "key", "boxes")]
-    members = [[member.tobytes() for member in some] for some in (encoded.members["features"], batch.masks[0])]
+    features = [member.tobytes() for member in encoded.members["features"]]
     samples, sources, keys = encoded.samples.tolist(), batch.sources.tolist(), batch.keys.tolist()
-    sizes = encoded.widths.tolist(), encoded.heights.tolist()
-    return list(zip(samples, images, *sizes, *columns, *members, sources, keys, crops, strict=True))
+    sizes = encoded.image.widths.tolist(), encoded.image.heights.tolist()
+    assert encoded.pictures["mask"].sizes.tolist() == encoded.image.sizes.tolist()
+    return list(zip(samples, images, *sizes, *columns, features, masks, sources, keys, crops, strict=True))
+
+
+def files_of(pictures: StoredPictures) -> list[bytes]:
+    """The bytes of each, by all ways that lead to them."""
+    files = [file.tobytes() for file in pictures.contents]
+    assert not any(
+        file.flags.writeable for file in pictures.contents
+    )  # it would write to the shard, or end the process
+    assert [pictures.contents[row].tobytes() for row in range(len(pictures))] == files
+    assert [ctypes.string_at(*span) for span in pictures.spans.tolist()] == files
+    assert pictures.bytes == sum(map(len, files)) and not pictures.raw.any()
+    return files
+
+
+def crops_of(views: tuple[View, ...], row: int) -> list[Any]:
+    return [[part[row].tolist() for part in view.crops[:6]] for view in views]
 
 
 def single_rows(reader: BatchReader, count: int) -> list[Any]:
@@ -132,7 +151,7 @@ def test_batches_are_parts_of_the_stream(source: Any) -> None:
 def test_some_batches_are_read_at_a_time(dataset: gpuload.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     reader, _ = make(dataset)
     (alone,) = reader.read([Part(0, 4, 4)], AUGMENTS)
-    assert isinstance(alone.encoded.images, MemberViews)  # out of one pass, so that nothing is copied
+    assert isinstance(alone.encoded.image.contents, MemberViews)  # out of one pass, so that nothing is copied
     asked: list[int] = []
 
     def parts() -> Any:
@@ -224,7 +243,7 @@ def test_after_an_error_every_shard_is_mapped_again(
     dataset = gpuload.Dataset(shutil.copytree(packed, tmp_path / "train"))
     order = EpochOrder(dataset.shard_sizes, seed=1, epoch=0, window=5)
     reader = Reader(dataset)
-    expected = [image.tobytes() for image in reader.read(order, 0, 5).images]
+    expected = [image.tobytes() for image in reader.read(order, 0, 5).image.contents]
     mapped = dict(reader._window.shards)
     reader.begin()
     assert len(reader.read(order, 0, 5)) == 5 and reader._window.shards == mapped
@@ -249,7 +268,7 @@ def test_after_an_error_every_shard_is_mapped_again(
     assert [type(error) for error in others] == [gpuload.ShardError]
     shard.write_bytes(whole)
     reader.begin()
-    assert [image.tobytes() for image in reader.read(order, 0, 5).images] == expected
+    assert [image.tobytes() for image in reader.read(order, 0, 5).image.contents] == expected
     assert all(one is not mapped[number] for number, one in reader._window.shards.items())
     mapped = dict(reader._window.shards)
     reader.begin()

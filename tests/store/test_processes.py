@@ -120,9 +120,9 @@ def test_a_batch_that_is_still_viewed_holds_no_shard_in_the_cache(proxy: Any, tm
     shard = tmp_path / "gpuload-1" / "shards" / sha256
     assert open_own(shard).lock()
     shard.unlink()
-    assert held.images[0].any()
+    assert held.image.contents[0].any()
     (copy,) = reader.copy(order[0:1])  # of its window no more, so that it is downloaded again
-    assert copy.images[0].tobytes() == held.images[0].tobytes() and shard.exists()
+    assert copy.image.contents[0].tobytes() == held.image.contents[0].tobytes() and shard.exists()
     reader.close()
 
 

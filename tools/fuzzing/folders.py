@@ -83,13 +83,13 @@ class FolderTarget(Target):
         order = EpochOrder(
             dataset.shard_sizes, seed=0, epoch=0, window=8, shuffle=False
         )
-        members = [
-            name for name, field in dataset.fields.items() if name in ("mask", "tokens")
-        ]
-        reader = Reader(dataset, dataset.schema.names, members)
+        members = [name for name in dataset.fields if name == "tokens"]
+        masks = [name for name in dataset.fields if name == "mask"]
+        reader = Reader(dataset, dataset.schema.names, members, pictures=masks)
         batch = reader.read(order, 0, len(order))
         assert len(batch) == len(order)
-        sum(int(image.sum()) for image in batch.images)  # each byte is read
+        for pictures in batch.pictures.values():
+            sum(int(file.sum()) for file in pictures.contents)  # each byte is read
         for views in batch.members.values():
             sum(int(view.sum()) for view in views)
         reader.close()

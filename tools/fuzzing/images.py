@@ -153,19 +153,18 @@ class LoadedImageTarget(PackedImageTarget):
 
     def run(self, data: bytes) -> None:
         from gpuload.decode.native.images import DecodePlan
-        from gpuload.read.batch import EncodedBatch
+        from gpuload.read.batch import StoredPictures
 
         file = np.frombuffer(data, np.uint8)
         height, width = _told_size(data)
-        heights, widths = np.array([height], np.int64), np.array([width], np.int64)
-        one = np.zeros(1, np.int64)
+        heights, widths = np.array([height], np.int32), np.array([width], np.int32)
         spans = np.array([[file.ctypes.data, len(file)]], np.int64)
-        batch = EncodedBatch(
-            one, [file], spans, np.zeros(1, bool), widths, heights, {}, {}
-        )  # type: ignore[arg-type]
-        plan = DecodePlan(
-            batch, np.array([[0, 0, height, width]], np.int64), np.ones(1, np.int64)
+        no_points = np.zeros((1, 2), np.int64)
+        stored = StoredPictures(
+            [file], spans, np.zeros(1, bool), widths, heights, no_points
         )
+        windows = np.array([[0, 0, height, width]], np.int64)
+        plan = DecodePlan(stored, windows, np.ones(1, np.int64))
         owners, broken = self._decoders[len(data) % 2].decode(plan, 0)
         if broken:
             raise UndecodableError

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuload.augment import Form, View
+from gpuload.augment import View
 from gpuload.counted import counted
 from gpuload.decode.dali.graph import (
     backend,
@@ -29,11 +29,16 @@ from gpuload.decode.dali.graph import (
     tensors,
 )
 from gpuload.decode.dali.screen import Screen
-from gpuload.decode.interface import Decoded, Resources, Stored, capture_fault
+from gpuload.decode.interface import (
+    Decoded,
+    PictureForm,
+    Resources,
+    capture_fault,
+)
 from gpuload.decode.runner import Job, Stage
 from gpuload.errors import DecodeError, DeviceError
 from gpuload.read.batch import Batch
-from gpuload.types import Array
+from gpuload.types import I64, Array
 
 if TYPE_CHECKING:  # not needed where nothing is computed by torch
     from gpuload.decode.device import Device
@@ -62,8 +67,7 @@ class DaliDecoder(Stage):
 
     def __init__(
         self,
-        forms: Sequence[Form],
-        stored: Stored,
+        image: PictureForm,
         resources: Resources,
         device_id: int | None,
         device: "Device | None",
@@ -73,7 +77,10 @@ class DaliDecoder(Stage):
                 f"device 'cuda:{device_id}' was requested, but DALI finds {count_gpus()} GPUs here. "
                 "Check `nvidia-smi`, or use device='cpu'"
             )
-        self._forms, self._stored, self._device = tuple(forms), stored, device
+        self._name = image.name
+        self._forms = image.forms
+        self._stored = image.stored
+        self._device = device
         self._device_id, self._prefetch, self._load = (
             device_id,
             resources.prefetch,
@@ -87,8 +94,8 @@ class DaliDecoder(Stage):
             "exec_dynamic": True,  # its outputs are safe to keep, and DLPack hands them over without a copy
         }
         self.feed, self.screen = (
-            Feed(forms, stored),
-            Screen(stored, resources.num_threads),
+            Feed(image),
+            Screen(image, resources.num_threads),
         )
         self._scheduled: deque[Job] = deque()
         self._pipeline: Any = None
@@ -139,14 +146,8 @@ class DaliDecoder(Stage):
         """As `Stage.begin`: DALI's dense tensors, on the device."""
         with self._at_work:
             outputs = self._next_outputs(job)
-        views, masks = len(self._forms), len(self._stored.mask_fills)
         job.decoded = Decoded(
-            tuple(outputs[:views]),
-            tuple(
-                tuple(outputs[views + view * masks :][:masks]) for view in range(views)
-            ),
-            work_s=math.nan,
-            queue_depth=math.nan,
+            {self._name: tuple(outputs)}, work_s=math.nan, queue_depth=math.nan
         )
 
     def close(self) -> None:
@@ -225,8 +226,10 @@ class Feed(Stage):
 
     name = "feed"
 
-    def __init__(self, forms: Sequence[Form], stored: Stored) -> None:
-        self._forms, self._stored = tuple(forms), stored
+    def __init__(self, image: PictureForm) -> None:
+        self._name = image.name
+        self._forms = image.forms
+        self._stored = image.stored
         self.fed: deque[tuple[Job, tuple[Any, ...]]] = deque()
 
     def restart(self) -> None:
@@ -243,45 +246,42 @@ class Feed(Stage):
 
     def _inputs(self, batch: Batch) -> tuple[Any, ...]:
         """DALI's own list types, which it takes as they are; arrays would cost some µs per image."""
-        images: Iterable[Array] = batch.encoded.images
+        stored = batch.encoded.pictures[self._name]
+        images: Iterable[Array] = stored.contents
         if self._stored.raw:
-            sizes = zip(
-                batch.encoded.heights.tolist(),
-                batch.encoded.widths.tolist(),
-                strict=True,
-            )
+            sizes = zip(stored.heights.tolist(), stored.widths.tolist(), strict=True)
             dtype, channels = (
                 np.dtype(self._stored.source.stored),
                 self._stored.source.channels,
             )
             pairs = zip(images, sizes, strict=True)
             images = (data.view(dtype).reshape(*size, channels) for data, size in pairs)
-        fed = [
-            _as_list(images, "HWC" if self._stored.raw else None),
-            *map(_as_list, batch.masks),
-        ]
-        for form, view in zip(self._forms, batch.views, strict=True):
+        fed = [_as_list(images, "HWC" if self._stored.raw else None)]
+        for form, view in zip(self._forms, batch.views[self._name], strict=True):
             inputs = view.crops._asdict()
             inputs["cubic"] = (
                 None if view.cubic is None else view.cubic.astype(np.int32)
             )
             inputs["size"] = np.full((len(batch), 2), view.size, np.float32)
             if form.places:
-                inputs |= _parts(view, batch)
+                inputs |= _parts(view, stored.sizes)
             fed += [tensors.TensorListCPU(inputs[name]) for name in input_names(form)]
         return tuple(fed)
 
 
-def _parts(view: View, batch: Batch) -> dict[str, Array]:
-    """The inputs of images that are scaled and padded: the region that is shown of each, and where it lies."""
-    crops, sources = view.crops, batch.encoded.sizes
+def _parts(view: View, sources: I64) -> dict[str, Array]:
+    """The inputs of images that are scaled and padded: the region that is shown of each, and where it lies.
+
+    sources: int64 (N, 2), height and width of the images.
+    """
+    crops = view.crops
     shown = crops.covered(view.size, sources)
     return {
         "roi_start": np.maximum(crops.roi_start, -crops.start).astype(np.float32),
         "roi_end": np.minimum(crops.roi_end, sources - crops.start).astype(np.float32),
         "size": (shown[:, 2:] - shown[:, :2]).astype(np.float32),
         "corner": -shown[:, :2].astype(np.int32),
-        "frame": np.full((len(batch), 2), view.size, np.int32),
+        "frame": np.full((len(sources), 2), view.size, np.int32),
     }
 
 

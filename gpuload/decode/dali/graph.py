@@ -1,7 +1,7 @@
 """The DALI graph, the same for CPU and GPU. Only this file imports DALI.
 
     external_source ─► decode ─► crop ─► resize ─► flip, normalise, transpose ─► batch
-                            └► the same for each further view, and for masks
+                            └► the same for each further view
 
 The CPU decodes only the crop (`decoders.image_slice`), unless several views share the image. The GPU decodes whole
 images, as its hardware engines do, and slices: cropped GPU decode crashes in nvImageCodec 0.9 (github
@@ -55,15 +55,13 @@ def build_graph(
     feed: Callable[[], tuple[Any, ...]],
     hw_decoder_load: float | None = None,
 ) -> tuple[Any, ...]:
-    """Defines the graph for the current pipeline's device. Its outputs: the images of each view, then the masks of each
-    view.
+    """Defines the graph for the current pipeline's device. Its outputs: the images of each view.
 
-    feed: returns the encoded images of a batch and its masks, then for each view what `input_names` lists.
+    feed: returns the encoded images of a batch, then for each view what `input_names` lists.
     hw_decoder_load: as in `Resources`.
     """
     names = [input_names(form) for form in forms]
     kinds = [(_TYPES[stored.source.dtype], 3) if stored.raw else (types.UINT8, 1)]
-    kinds += [(types.UINT8, 1)] * len(stored.mask_fills)
     kinds += [_INPUTS[name] for view in names for name in view]
     dtypes, ndims = zip(*kinds, strict=True)
     options: dict[str, Any] = {
@@ -73,7 +71,7 @@ def build_graph(
         "ndim": list(ndims),
     }
     inputs = iter(fn.external_source(feed, num_outputs=len(kinds), **options))
-    images, masks = next(inputs), [next(inputs) for _ in stored.mask_fills]
+    images = next(inputs)
     views = [{name: next(inputs) for name in view} for view in names]
     window_of = _windows(
         images,
@@ -86,16 +84,10 @@ def build_graph(
     if stored.source != stored.pixels:
         gray: dict[str, Any] = {"image_type": types.RGB, "output_type": types.GRAY}
         windows = [fn.color_space_conversion(window, **gray) for window in windows]
-    results = [
+    return tuple(
         _view(window, *pair, stored.pixels)
         for window, pair in zip(windows, pairs, strict=True)
-    ]
-    for form, view in pairs:
-        results += [
-            _mask(mask, fill, form, view)
-            for mask, fill in zip(masks, stored.mask_fills, strict=True)
-        ]
-    return tuple(results)
+    )
 
 
 def input_names(form: Form) -> list[str]:
@@ -213,21 +205,6 @@ def _filter(form: Form, view: Mapping[str, Any]) -> Any:
             dtype=types.INTERP_TYPE,
         )
     return linear if form.interpolation == "bilinear" else cubic
-
-
-def _mask(mask: Any, fill: int, form: Form, view: Mapping[str, Any]) -> Any:
-    """(height, width), on the device; cropped, resized to the nearest pixel and flipped as the image is."""
-    start, shape = view["start"], view["shape"]
-    if form.pads:
-        whole = fn.decoders.image(mask, device="cpu", output_type=types.GRAY)
-        window = fn.slice(whole, start, shape, **_IN_PIXELS, **_padding(form, [fill]))
-    else:
-        window = fn.decoders.image_slice(
-            mask, start, shape, device="cpu", output_type=types.GRAY, **_IN_PIXELS
-        )
-    resized = _resized(window, view, interp_type=types.INTERP_NN, antialias=False)
-    classes = fn.squeeze(_flipped(resized, form, view, [fill]), axes=[2])
-    return classes.gpu() if Pipeline.current().device_id is not None else classes
 
 
 def open_pipeline(define: Callable[..., Any], *args: Any, **settings: Any) -> Any:

@@ -13,14 +13,20 @@ from functools import partial
 import numpy as np
 from PIL import Image
 
-from gpuload.decode.interface import BatchDecodeError, Fault, Place, Stored, with_stored
-from gpuload.decode.pillow import UndecodableError, decode_mask, decode_pixels
+from gpuload.decode.interface import (
+    BatchDecodeError,
+    Fault,
+    PictureForm,
+    Place,
+    with_stored,
+)
+from gpuload.decode.pillow import UndecodableError, decode_pixels
 from gpuload.decode.runner import Job, Threads
 from gpuload.fields.images import GRAY, RGB, Pixels
 from gpuload.headers import png
 from gpuload.kernels.jpeg import SOUND, check_jpegs
 from gpuload.read.batch import Batch
-from gpuload.types import I64, U8, Array, HeightWidth
+from gpuload.types import I64, U8, HeightWidth
 
 # Bit depths and colour types of PNGs that hold certain pixels.
 _PNG = {
@@ -33,48 +39,39 @@ _STOPPED = "the thread that decodes it was stopped"
 
 
 class Screen:
-    """Finds images and masks that DALI does not decode, or not to the size in the index. num_threads: for Pillow."""
+    """Finds images that DALI does not decode, or not to the size in the index.
 
-    def __init__(self, stored: Stored, num_threads: int) -> None:
-        self._raw, self._pixels = stored.raw, stored.source
+    Args:
+        image: What is made of them.
+        num_threads: For Pillow.
+    """
+
+    def __init__(self, image: PictureForm, num_threads: int) -> None:
+        self._name = image.name
+        self._raw = image.stored.raw
+        self._pixels = image.stored.source
         self._threads = Threads(num_threads, "gpuload-transcode")
 
     def prepare(self, batch: Batch, rows: I64) -> tuple[Batch, dict[int, Fault]]:
         """The batch in encodings that DALI takes, and the faults among these rows, which it must not get."""
-        odd: list[Place] = []
-        if not self._raw:
-            encoded = batch.encoded
-            results = check_jpegs(
-                encoded.spans[rows], encoded.heights[rows], encoded.widths[rows]
-            )
-            others = rows[results != SOUND].tolist()
-            odd += [
-                (row, None)
-                for row in others
-                if not _is_plain_png(
-                    encoded.images[row], encoded.size(row), self._pixels
-                )
-            ]
-        for number, field in enumerate(batch.masks):
-            sizes = [(row, batch.encoded.size(row)) for row in rows.tolist()]
-            odd += [
-                (row, number)
-                for row, size in sizes
-                if not _is_plain_png(field[row], size, GRAY)
-            ]
+        if self._raw:
+            return batch, {}
+        stored = batch.encoded.pictures[self._name]
+        results = check_jpegs(
+            stored.spans[rows], stored.heights[rows], stored.widths[rows]
+        )
+        odd = [
+            row
+            for row in rows[results != SOUND].tolist()
+            if not _is_plain_png(stored.contents[row], stored.size(row), self._pixels)
+        ]
         return self._transcode(batch, odd) if odd else (batch, {})
 
     def explain_failure(self, jobs: Sequence[Job]) -> BatchDecodeError | None:
-        """The error for the first of these batches with an image or mask that does not decode; called after DALI
-        raised, so that everything is tried, even if it passed the check."""
-        for job in jobs:
-            fields: list[int | None] = [None] * (not self._raw) + [
-                *range(len(job.batch.masks))
-            ]
-            _, faults = self._transcode(
-                job.batch,
-                [(row, field) for field in fields for row in range(len(job.batch))],
-            )
+        """The error for the first of these batches with an image that does not decode; called after DALI raised, so
+        that everything is tried, even if it passed the check."""
+        for job in () if self._raw else jobs:
+            _, faults = self._transcode(job.batch, range(len(job.batch)))
             if faults:
                 return job.error_of(faults)
         return None
@@ -84,26 +81,27 @@ class Screen:
         self._threads.close()
 
     def _transcode(
-        self, batch: Batch, places: Sequence[Place]
+        self, batch: Batch, rows: Sequence[int]
     ) -> tuple[Batch, dict[int, Fault]]:
-        """The batch with Pillow's pixels at these places, and what does not decode."""
-        tasks = []
-        for row, mask in places:
-            data = (batch.encoded.images if mask is None else batch.masks[mask])[row]
-            pixels = self._pixels if mask is None else None
-            tasks.append(
-                self._threads.submit(
-                    partial(_transcoded, data, batch.encoded.size(row), pixels)
+        """The batch with Pillow's pixels at these rows, and what does not decode."""
+        stored = batch.encoded.pictures[self._name]
+        tasks = [
+            self._threads.submit(
+                partial(
+                    _transcoded, stored.contents[row], stored.size(row), self._pixels
                 )
             )
-        made, faults = dict[Place, U8](), dict[int, Fault]()
-        for (row, mask), task in zip(places, tasks, strict=True):
-            found = task.result()
-            if isinstance(found, np.ndarray):
-                made[row, mask] = found
+            for row in rows
+        ]
+        files: dict[Place, U8] = {}
+        faults: dict[int, Fault] = {}
+        for row, task in zip(rows, tasks, strict=True):
+            result = task.result()
+            if isinstance(result, np.ndarray):
+                files[row, self._name] = result
             else:
-                faults.setdefault(row, Fault(found or _STOPPED, mask))
-        return with_stored(batch, made), faults
+                faults[row] = Fault(result or _STOPPED, self._name)
+        return with_stored(batch, files), faults
 
 
 def _is_plain_png(data: U8, size: HeightWidth, pixels: Pixels) -> bool:
@@ -117,17 +115,13 @@ def _is_plain_png(data: U8, size: HeightWidth, pixels: Pixels) -> bool:
     return header.alike and (header.depth, header.color) in _PNG.get(pixels, ())
 
 
-def _transcoded(data: U8, size: HeightWidth, pixels: Pixels | None) -> U8 | str:
-    """uint8 (bytes,): an image of these pixels, or with None a mask, as DALI decodes it; or why it does not decode."""
+def _transcoded(data: U8, size: HeightWidth, pixels: Pixels) -> U8 | str:
+    """uint8 (bytes,): an image of these pixels, as DALI decodes it; or why it does not decode."""
     try:
-        decoded: Array = (
-            decode_mask(data, size)[:, :, None]
-            if pixels is None
-            else decode_pixels(data, size, pixels)
-        )
+        decoded = decode_pixels(data, size, pixels)
     except UndecodableError as error:
         return str(error)
-    if pixels in (None, RGB, GRAY):  # PNM: a header of a line, then the pixels
+    if pixels in (RGB, GRAY):  # PNM: a header of a line, then the pixels
         header = b"P%d %d %d 255\n" % (6 if pixels == RGB else 5, size[1], size[0])
         return np.frombuffer(header + decoded.tobytes(), np.uint8)
     file = io.BytesIO()

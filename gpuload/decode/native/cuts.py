@@ -106,14 +106,17 @@ class Cuts:
         self.form = form
         self.view = view
         self._cubic = view.cubic
+        # A picture of another size than the image's is scaled even where its image is not, with padding around it.
+        self._pads = form.pads and not view.stretched
+        self._places_images = form.places or view.stretched
         self._set_regions(view.crops, len(heights))
         self.windows: I64 = self._unclipped
         self.factors: I64 = np.ones(len(heights), np.int64)
-        if form.pads:
+        if self._pads:
             self._set_padding(heights, widths)
             return
         self._set_factors(view)
-        if form.places:
+        if self._places_images:
             sources = np.stack([heights, widths], axis=1).astype(np.int64)
             self._places = view.crops.covered(view.size, sources)
             np.clip(self._regions, 0, np.tile(sources, 2), out=self._regions)
@@ -163,7 +166,7 @@ class Cuts:
         """The step that makes the whole view of all pictures; None where Python has a part in it."""
         view = self.view
         rows = slice(0, len(pictures))
-        if self.form.places or not postprocess.linear:
+        if self._places_images or not postprocess.linear:
             return None
         if view.erased is not None or view.cubic is not None:
             return None
@@ -193,10 +196,10 @@ class Cuts:
 
     def make(self, pictures: Array, rows: slice, target: Target) -> None:
         """Makes the cuts of the images at these rows, each with its own filter; the arguments are those of `_step`."""
-        if self.form.places:
+        if self._places_images:
             self._place(pictures, rows, target)
             return
-        if self._cubic is None or self.form.pads:
+        if self._cubic is None or self._pads:
             self._step(pictures, rows, target)(0, len(pictures))
             return
         for cubic in (False, True):
@@ -254,7 +257,7 @@ class Cuts:
             cubic: the filter, if not the form's.
         """
         flips = self._flips[rows]
-        if self.form.pads:
+        if self._pads:
             windows = self._unclipped[rows]
             return crop_or_pad(
                 pictures,

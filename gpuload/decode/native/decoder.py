@@ -6,175 +6,225 @@ The threads hold the GIL only between calls.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpuload.augment import Form, View
-from gpuload.decode.interface import NUMPY_DTYPES, Buffers, Decoded, Fault, Stored
+from gpuload.decode.interface import Buffers, Fault, PictureForm
 from gpuload.decode.native.cuts import Cuts
 from gpuload.decode.native.images import DecodePlan, ImageDecoder, picture_kind
+from gpuload.decode.native.maps import MapView, MaskView
 from gpuload.decode.native.steps import SharedBlocks, Step
 from gpuload.decode.native.values import Target
-from gpuload.decode.pillow import UndecodableError, crop_and_resize_mask, decode_mask
-from gpuload.decode.postprocess import Postprocess, warp_masks
+from gpuload.decode.postprocess import Postprocess
 from gpuload.decode.runner import Job, Stage, Work
-from gpuload.fields.rows import take
-from gpuload.read.batch import Batch
-from gpuload.types import I64, U8, Array
+from gpuload.kernels.structs import Bands
+from gpuload.read.batch import Batch, StoredPictures
+from gpuload.types import I64, Array
 
 # Decoded pixels per block of a thread, which stay in its cache until they are resized. Half of it gives 8 % fewer
 # images/s at 64×64 and 7 % fewer at 500×375; twice as much gives the same (2 cores, 2026-11).
 _BLOCK_BYTES = 800_000
 
 
-class _ViewWork(NamedTuple):
-    """What makes one view of a batch.
+class _ImageView:
+    """A view of images.
 
-    images, masks: of the view. target: the images, for kernels. step: what makes the view of all pictures, in one
-    kernel; None where Python has a part in it.
+    Args:
+        form: Of the view.
+        view: Of the batch.
+        stored: The images.
+        out: (N, C, height, width), or (N, height, width, C).
+        postprocess: Makes values of levels.
+        bands: Of the pixels; None for RGB.
     """
 
-    cuts: Cuts
-    images: Array
-    target: Target
-    postprocess: Postprocess
-    masks: tuple[U8, ...]
-    step: Step | None
+    def __init__(
+        self,
+        form: Form,
+        view: View,
+        stored: StoredPictures,
+        out: Array,
+        postprocess: Postprocess,
+        bands: Bands | None,
+    ) -> None:
+        planned = view if form.transforms else view.without_transforms()
+        self.cuts = Cuts(form, planned, stored.heights, stored.widths)
+        self.out = out
+        planes = out if form.layout == "NCHW" else out.transpose(0, 3, 1, 2)
+        self._postprocess = postprocess
+        self._target = Target(planes, postprocess.mean, postprocess.factor, bands)
+
+    def open(self, pictures: Array) -> Step | None:
+        """The step that makes the view of all pictures; None where Python has a part in it."""
+        return self.cuts.step_of(pictures, self._target, self._postprocess)
+
+    def make(self, pictures: Array, rows: slice) -> None:
+        """Makes the view of these pictures."""
+        self.cuts.fill(pictures, rows, self._target, self._postprocess)
+
+
+class _Share(NamedTuple):
+    """What threads do for one picture of each sample of a batch.
+
+    name: Of the picture.
+    plan: Of its decoding.
+    images: Decodes it.
+    views: Its views, each with the step that makes it of all pictures, or None.
+    blocks: Rows that are taken by one thread at a time.
+    rows_at_once: In a block.
+    """
+
+    name: str
+    plan: DecodePlan
+    images: ImageDecoder
+    views: Sequence[tuple[Any, Step | None]]
+    blocks: SharedBlocks
+    rows_at_once: int
+
+    def run(self, taken: I64, broken: dict[int, Fault]) -> None:
+        """One thread's share: blocks that no other thread has taken, until none is left.
+
+        Args:
+            taken: int64 (1,), how many rows threads have taken.
+            broken: Gets what does not decode, by row.
+        """
+        plan = self.plan
+        memory = self.images.thread_memory(plan, self.rows_at_once)
+        for begin in self.blocks.remaining(taken, memory):
+            end = min(begin + self.rows_at_once, len(plan.pictures))
+            _owners, reasons = self.images.decode_others(plan, range(begin, end))
+            for row, reason in reasons.items():
+                broken.setdefault(row, Fault(reason, self.name))
+            rows = slice(begin, end)
+            for view, step in self.views:
+                if step is not None:
+                    step(begin, end)
+                else:
+                    view.make(plan.pictures[rows], rows)
+
+
+class _PictureDecoder:
+    """Decodes one picture of each sample.
+
+    Args:
+        picture: What is made of it.
+        make_buffers: Makes the memory for a dtype.
+        is_first: Whether its faults are those of the sample.
+    """
+
+    def __init__(
+        self, picture: PictureForm, make_buffers: Callable[[str], Buffers]
+    ) -> None:
+        self.name = picture.name
+        self._picture = picture
+        stored = picture.stored
+        self._images = ImageDecoder(stored)
+        self._bands = picture_kind(stored)
+        self._buffers = [make_buffers(picture.dtype(form)) for form in picture.forms]
+        self._postprocess = [
+            Postprocess(form, "cpu", stored.pixels) if picture.is_image else None
+            for form in picture.forms
+        ]
+
+    def begin(self, batch: Batch, threads: int) -> tuple[tuple[Array, ...], _Share]:
+        """The arrays of the views, which are complete after all shares of the work are done."""
+        stored = batch.encoded.pictures[self.name]
+        views = [
+            self._view(number, view, stored)
+            for number, view in enumerate(batch.views[self.name])
+        ]
+        windows, factors = _needed([view.cuts for view in views])
+        if not self._picture.is_image:
+            factors = np.ones_like(factors)
+        known = self._picture.stored
+        plan = DecodePlan(
+            stored,
+            windows,
+            factors,
+            known.source,
+            known.plain,
+            by_kernels=not known.is_mask,
+        )
+        share = -(-len(batch) // threads)
+        rows_at_once = max(1, min(_BLOCK_BYTES // plan.largest_bytes, share))
+        pairs = [(view, view.open(plan.pictures)) for view in views]
+        steps = [step for _, step in pairs if step is not None]
+        blocks = SharedBlocks(
+            rows_at_once,
+            plan.pictures,
+            self._images.step(plan),
+            steps,
+            leaves_all=len(steps) < len(pairs),
+        )
+        arrays = tuple(view.out for view in views)
+        share_of_work = _Share(
+            self.name, plan, self._images, pairs, blocks, rows_at_once
+        )
+        return arrays, share_of_work
+
+    def _view(self, number: int, view: View, stored: StoredPictures) -> Any:
+        picture = self._picture
+        form = picture.forms[number]
+        shape = picture.shape(form, view.size)
+        out = self._buffers[number].take(len(stored), shape)
+        postprocess = self._postprocess[number]
+        if postprocess is not None:
+            return _ImageView(form, view, stored, out, postprocess, self._bands)
+        if picture.values is None:
+            return MaskView(form, view, stored, out)
+        return MapView(picture, form, view, stored, out)
 
 
 class NativeDecoder(Stage):
-    """Decodes batches into NumPy arrays.
+    """Decodes pictures of batches into NumPy arrays, beside those that earlier stages have decoded.
 
-    forms: if one has no transforms, a later stage applies the batch's. threads: number that decode. make_buffers: makes
-    the memory for a dtype.
+    Args:
+        pictures: What to decode. If a form has no transforms, a later stage applies the batch's.
+        threads: Number that decode.
+        make_buffers: Makes the memory for a dtype.
     """
 
     name = "decode"
 
     def __init__(
         self,
-        forms: Sequence[Form],
-        stored: Stored,
+        pictures: Sequence[PictureForm],
         threads: int,
         make_buffers: Callable[[str], Buffers],
     ) -> None:
         self.threads = threads
-        self._forms = tuple(forms)
-        self._fills = stored.mask_fills
-        self._pixels = stored.pixels
-        self._source = stored.source
-        self._plain = stored.plain
-        self._postprocess = [Postprocess(form, "cpu", stored.pixels) for form in forms]
-        self._bands = picture_kind(stored)
-        self._images = ImageDecoder(stored)
-        self._buffers = [make_buffers(NUMPY_DTYPES[form.dtype]) for form in forms]
-        self._mask_buffers = [
-            [make_buffers("uint8") for _ in self._fills] for _ in forms
-        ]
+        self._pictures = [_PictureDecoder(one, make_buffers) for one in pictures]
 
     def begin(self, job: Job) -> Work:
         """As `Stage.begin`: the pixels are complete after all threads have done their share."""
-        batch = job.batch
-        cuts = [
-            self._cuts_of(number, view, batch)
-            for number, view in enumerate(batch.views)
-        ]
-        plan = DecodePlan(batch.encoded, *_needed(cuts), self._source, self._plain)
-        views = [
-            self._view_work(number, of_view, batch, plan)
-            for number, of_view in enumerate(cuts)
-        ]
-        broken: dict[int, Fault] = {}
-        job.decoded = Decoded(
-            tuple(view.images for view in views),
-            tuple(view.masks for view in views),
-            broken=broken,
-        )
-        share = -(-len(batch) // self.threads)
-        rows_at_once = max(1, min(_BLOCK_BYTES // plan.largest_bytes, share))
-        steps = [view.step for view in views if view.step is not None]
-        in_python = bool(self._fills) or len(steps) < len(views)
-        blocks = SharedBlocks(
-            rows_at_once, plan.pictures, self._images.step(plan), steps, in_python
-        )
+        broken = dict(job.decoded.broken)
+        arrays = dict(job.decoded.pictures)
+        shares: list[_Share] = []
+        for picture in self._pictures:
+            arrays[picture.name], share = picture.begin(job.batch, self.threads)
+            shares.append(share)
+        job.decoded = replace(job.decoded, pictures=arrays, broken=broken)
+        taken = job.share_out(len(shares))
 
         def work() -> None:
-            """One thread's share: blocks that no other thread has taken, until none is left."""
-            for begin in blocks.remaining(
-                job.taken, self._images.thread_memory(plan, rows_at_once)
-            ):
-                rows = range(begin, min(begin + rows_at_once, len(batch)))
-                _owners, faults = self._images.decode_others(plan, rows)
-                broken.update(faults)
-                for view in views:
-                    _make_view(view, plan, rows)
-                if self._fills:
-                    for row in rows:
-                        self._decode_masks(batch, row, views, broken)
+            for number, share in enumerate(shares):
+                share.run(taken[number : number + 1], broken)
 
         return work
 
-    def _cuts_of(self, number: int, view: View, batch: Batch) -> Cuts:
-        form = self._forms[number]
-        planned = view if form.transforms else view.without_transforms()
-        return Cuts(form, planned, batch.encoded.heights, batch.encoded.widths)
-
-    def _view_work(
-        self, number: int, cuts: Cuts, batch: Batch, plan: DecodePlan
-    ) -> _ViewWork:
-        size = cuts.view.size
-        channels = self._pixels.channels
-        is_planar = self._forms[number].layout == "NCHW"
-        shape = (channels, *size) if is_planar else (*size, channels)
-        images = self._buffers[number].take(len(batch), shape)
-        planes = images if is_planar else images.transpose(0, 3, 1, 2)
-        values = self._postprocess[number]
-        target = Target(planes, values.mean, values.factor, self._bands)
-        masks = tuple(
-            buffers.take(len(batch), size) for buffers in self._mask_buffers[number]
-        )
-        return _ViewWork(
-            cuts,
-            images,
-            target,
-            values,
-            masks,
-            cuts.step_of(plan.pictures, target, values),
-        )
-
-    def _decode_masks(
-        self,
-        batch: Batch,
-        row: int,
-        views: Sequence[_ViewWork],
-        broken: dict[int, Fault],
-    ) -> None:
-        size = batch.encoded.size(row)
-        for number, fill in enumerate(self._fills):
-            try:
-                mask = decode_mask(batch.masks[number][row], size)
-            except UndecodableError as error:
-                broken.setdefault(row, Fault(str(error), number))
-                continue
-            for work in views:
-                view = work.cuts.view
-                masks = work.masks[number]
-                masks[row] = crop_and_resize_mask(mask, view, row, fill, work.cuts.form)
-                if view.steps is not None:
-                    moved = masks[row : row + 1]
-                    moved[:] = warp_masks(
-                        moved, take(view.steps, slice(row, row + 1)), fill
-                    )
+    def end(self, job: Job) -> None:
+        """As `Stage.end`: where samples do not decode, the arrays of an earlier stage can be written to, too."""
+        if job.decoded.broken:
+            job.decoded = job.decoded.map(_writable)
 
 
-def _make_view(view: _ViewWork, plan: DecodePlan, rows: range) -> None:
-    """Makes these rows of a view, whose pictures are decoded."""
-    if view.step is not None:
-        view.step(rows.start, rows.stop)
-        return
-    part = slice(rows.start, rows.stop)
-    view.cuts.fill(plan.pictures[part], part, view.target, view.postprocess)
+def _writable(array: Any) -> Any:
+    """An array whose rows can be replaced; of DALI's tensors in host memory a copy."""
+    is_writable = isinstance(array, np.ndarray) or hasattr(array, "index_copy_")
+    return array if is_writable else np.array(np.asarray(array))
 
 
 def _needed(views: Sequence[Cuts]) -> tuple[I64, I64]:

@@ -7,14 +7,19 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from gpuload.decode.interface import Fault, Stored
+from gpuload.decode.interface import Stored
 from gpuload.decode.native.steps import DecodeStep, ThreadMemory
-from gpuload.decode.pillow import UndecodableError, decode_pixels, refuse_other_size
-from gpuload.fields.images import GRAY, POINTS, RGB, Pixels
+from gpuload.decode.pillow import (
+    UndecodableError,
+    decode_mask,
+    decode_pixels,
+    refuse_other_size,
+)
+from gpuload.fields.images import GRAY, RGB, Pixels
 from gpuload.headers import jpeg as headers
 from gpuload.kernels.images import EncodedImages, new_scratch
 from gpuload.kernels.structs import PICTURE, Bands
-from gpuload.read.batch import EncodedBatch
+from gpuload.read.batch import StoredPictures
 from gpuload.types import I64, U8, Array
 
 
@@ -40,14 +45,15 @@ def picture_kind(stored: Stored) -> Bands | None:
 
 
 class DecodePlan:
-    """The decoding of a batch's images, and the positions of their pixels.
+    """The decoding of one picture of each sample of a batch, and the positions of their pixels.
 
     Args:
-        batch: the images.
+        stored: the pictures.
         windows: int64 (N, 4), the part needed of each: top, left, bottom, right in pixels of the stored image.
         factors: int64 (N,), the image may be decoded at 1/factor of its size.
         pixels: of the images.
         plain: as `Stored.plain`.
+        by_kernels: whether kernels decode what they can.
 
     Attributes:
         pictures: (N,) of `PICTURE`. Those of raw images are complete; the others have the size of the stored image
@@ -58,30 +64,26 @@ class DecodePlan:
 
     def __init__(
         self,
-        batch: EncodedBatch,
+        stored: StoredPictures,
         windows: I64,
         factors: I64,
         pixels: Pixels = RGB,
         plain: bool = False,
+        by_kernels: bool = True,
     ) -> None:
-        self.images = batch.images
-        self.spans = np.ascontiguousarray(batch.spans)
+        self.contents = stored.contents
+        self.spans = np.ascontiguousarray(stored.spans)
         self.windows = np.ascontiguousarray(windows)
         self.factors = factors
-        points: I64 | None = batch.columns.get(POINTS)
-        self.points = (
-            np.zeros_like(self.spans)
-            if points is None
-            else np.ascontiguousarray(points)
-        )
+        self.points = np.ascontiguousarray(stored.points)
         self.pictures: Array = np.zeros(len(windows), PICTURE)
-        self.pictures["pixels"] = self.spans[:, 0] * batch.raw
-        self.pictures["height"] = batch.heights
-        self.pictures["width"] = batch.widths
+        self.pictures["pixels"] = self.spans[:, 0] * stored.raw
+        self.pictures["height"] = stored.heights
+        self.pictures["width"] = stored.widths
         self.pictures["stride"] = pixels.bytes * self.pictures["width"]
         self.pictures["factor"] = 1
         self.files: EncodedImages | None = None
-        if not batch.raw.all():
+        if by_kernels and not stored.raw.all():
             decoded = RGB if pixels == GRAY else pixels
             self.files = EncodedImages(
                 self.spans,
@@ -107,6 +109,7 @@ class ImageDecoder:
     def __init__(self, stored: Stored) -> None:
         # Gray JPEGs are decoded as RGB, of which one channel is used: calling a library for each would cost more.
         self._plain = stored.plain
+        self._is_mask = stored.is_mask
         self._pixels = RGB if stored.source == GRAY else stored.source
         self._has_jpegs = stored.source in (RGB, GRAY)
         self._thread = _Thread()
@@ -125,20 +128,20 @@ class ImageDecoder:
 
     def decode_others(
         self, plan: DecodePlan, rows: range
-    ) -> tuple[list[Any], dict[int, Fault]]:
+    ) -> tuple[list[Any], dict[int, str]]:
         """Completes the pictures at these rows that `step` did not.
 
-        Returns the owners of their memory, and the undecodable images by row.
+        Returns the owners of their memory, and why some do not decode, by row.
         """
         owners: list[Any] = []
-        broken: dict[int, Fault] = {}
+        broken: dict[int, str] = {}
         for row in rows:
             if plan.pictures["pixels"][row] != 0:
                 continue
             try:
                 pixels, factor = self._decode_one(plan, row)
             except UndecodableError as error:
-                broken[row] = Fault(str(error))
+                broken[row] = str(error)
                 continue
             height, width, _ = pixels.shape
             plan.pictures[row] = (
@@ -153,7 +156,7 @@ class ImageDecoder:
             owners.append(pixels)
         return owners, broken
 
-    def decode(self, plan: DecodePlan, row: int) -> tuple[list[Any], dict[int, Fault]]:
+    def decode(self, plan: DecodePlan, row: int) -> tuple[list[Any], dict[int, str]]:
         """Completes the picture of one image, and returns what `decode_others` does."""
         step = self.step(plan)
         if step is not None:
@@ -162,8 +165,10 @@ class ImageDecoder:
 
     def _decode_one(self, plan: DecodePlan, row: int) -> tuple[Array, int]:
         """The pixels of an image, and how many of the stored image along each side make one of them."""
-        data = plan.images[row]
+        data = plan.contents[row]
         size = int(plan.pictures["height"][row]), int(plan.pictures["width"][row])
+        if self._is_mask:
+            return decode_mask(data, size)[:, :, None], 1
         if self._has_jpegs and data[:2].tobytes() == headers.START:
             header = headers.read_header(data.tobytes())
             if header.width and (self._plain or header.plain or _is_upright(data)):

@@ -20,7 +20,7 @@ from gpuload import Augment
 from gpuload.decode.dali import decoder as dali
 from gpuload.decode.dali.graph import build_graph
 from gpuload.decode.device import Device
-from gpuload.decode.interface import Resources, Stored
+from gpuload.decode.interface import PictureForm, Resources, Stored
 from gpuload.decode.runner import Job, Runner
 from gpuload.read.batch import Batch
 
@@ -36,11 +36,11 @@ from gpuload.read.batch import Batch
 )
 def test_the_gpu_graph_can_be_defined(augments: list[Augment], raw: bool) -> None:
     """Without a GPU too: DALI checks the names of operators and of their arguments when a graph is defined."""
-    forms, stored = [augment.form for augment in augments], Stored(640, 480, raw=raw, mask_fills=(0, 255))
+    forms, stored = [augment.form for augment in augments], Stored(640, 480, raw=raw)
     for device_id, device in ((0, "gpu"), (None, "cpu")):
         with Pipeline(batch_size=4, num_threads=1, device_id=device_id):
             outputs = build_graph(forms, stored, lambda: ())
-            assert [output.device for output in outputs] == [device] * 3 * len(forms)
+            assert [output.device for output in outputs] == [device] * len(forms)
 
 
 FORMS = [Augment(8).form]
@@ -127,6 +127,7 @@ def test_a_loader_tells_it_and_goes_on(
 
 
 AUGMENT, PREFETCH = Augment(4, dtype="uint8"), 2
+IMAGE = PictureForm("image", (AUGMENT.form,), Stored())
 
 
 class Stream(Device):
@@ -178,7 +179,7 @@ class Asked:
 
 def open_dali(monkeypatch: pytest.MonkeyPatch, log: list[str], device: Device | None) -> Runner:
     monkeypatch.setattr(dali, "open_pipeline", lambda _, forms, stored, take, *__, **___: Asked(log, take))
-    stage = dali.DaliDecoder([AUGMENT.form], Stored(), Resources(1, 1, PREFETCH), None, device)
+    stage = dali.DaliDecoder(IMAGE, Resources(1, 1, PREFETCH), None, device)
     return Runner([stage.feed, stage], PREFETCH, device)
 
 
@@ -207,7 +208,7 @@ def test_a_batch_is_handed_over_before_the_next_is_scheduled(monkeypatch: pytest
 def begun_with_two(monkeypatch: pytest.MonkeyPatch, pipeline: type[Asked]) -> tuple[dali.DaliDecoder, list[Job]]:
     """A decoder to which two batches were fed."""
     monkeypatch.setattr(dali, "open_pipeline", lambda _, forms, stored, take, *__, **___: pipeline([], take))
-    stage = dali.DaliDecoder([AUGMENT.form], Stored(), Resources(1, 1, PREFETCH), None, None)
+    stage = dali.DaliDecoder(IMAGE, Resources(1, 1, PREFETCH), None, None)
     stage.restart()
     return stage, fed(stage)
 
@@ -231,7 +232,7 @@ class Exhausted(Asked):
 def test_a_batch_is_not_lost_where_the_next_cannot_be_scheduled(monkeypatch: pytest.MonkeyPatch) -> None:
     stage, (first, second) = begun_with_two(monkeypatch, Exhausted)
     stage.begin(first)
-    assert first.decoded.images[0].shape == (1, 3, 4, 4)
+    assert first.decoded.pictures["image"][0].shape == (1, 3, 4, 4)
     with pytest.raises(gpuload.DeviceError, match=r"the CPU: DALI failed \(out of memory\)"):
         stage.begin(second)
     with pytest.raises(CancelledError):
@@ -257,7 +258,7 @@ def test_a_batch_that_dali_has_not_begun_does_not_end_the_next_loop(monkeypatch:
     stage.restart()
     for job in fed(stage):
         stage.begin(job)
-        assert job.decoded.images[0].shape == (1, 3, 4, 4)
+        assert job.decoded.pictures["image"][0].shape == (1, 3, 4, 4)
     stage.close()
 
 

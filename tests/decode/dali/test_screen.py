@@ -5,7 +5,6 @@ import itertools
 import struct
 import zlib
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from PIL import Image, PngImagePlugin
 
 from gpuload import Augment
 from gpuload.decode.dali.screen import Screen
-from gpuload.decode.interface import Stored
+from gpuload.decode.interface import PictureForm, Stored
 from gpuload.headers import png as png_header
 from gpuload.kernels import jpeg
 
@@ -211,26 +210,25 @@ def test_a_wrong_checksum_of_a_text_matters_to_dali_alone() -> None:
 
 @pytest.fixture
 def screen() -> Screen:
-    return Screen(Stored(), 2)
+    return Screen(PictureForm("image", (AUGMENT.form,), Stored()), 2)
 
 
 def test_the_screen_names_rows_and_reasons(screen: Screen) -> None:
+    """Of images alone: another decoder makes the masks."""
     sound, rows = [as_bytes(SOUND["plain"])] * 9, np.arange(9)
-    batch = make_batch(AUGMENT, sound, [(WIDTH, HEIGHT)] * 9, masks=[[as_bytes(png(mode="L"))] * 9])
+    batch = make_batch(AUGMENT, sound, [(WIDTH, HEIGHT)] * 9, masks={"mask": [np.zeros(500, np.uint8)] * 9})
     assert screen.prepare(batch, rows) == (batch, {})
     other = as_bytes(encoded().replace(bytes([HEIGHT, 0, WIDTH]), bytes([HEIGHT - 8, 0, WIDTH]), 1))
     webp, other_webp = encoded(format="WEBP"), encode(Image.new("RGB", (HEIGHT, WIDTH)), "WEBP")
     images = [np.zeros(500, np.uint8), as_bytes(other_webp), sound[0][:-400], np.empty(0, np.uint8), other]
     images += [as_bytes(data) for data in (png(), png()[:-100], webp, webp[:-20])]
     prepared, faults = screen.prepare(with_images(batch, images), rows)
-    assert sorted(faults) == [0, 1, 2, 3, 4, 6, 8] and {fault.mask for fault in faults.values()} == {None}
+    shown = prepared.encoded.image.contents
+    assert sorted(faults) == [0, 1, 2, 3, 4, 6, 8] and {fault.picture for fault in faults.values()} == {"image"}
     assert faults[0].reason == faults[3].reason == "it is not an image in a format that Pillow reads"
     assert faults[1].reason == faults[4].reason == OTHER_SIZE_THAN_INDEX and faults[6].reason == "it is truncated"
-    assert prepared.encoded.images[5] is images[5] and dalis_size(prepared.encoded.images[7]) == (HEIGHT, WIDTH)
+    assert shown[5] is images[5] and dalis_size(shown[7]) == (HEIGHT, WIDTH)
     assert sorted(screen.prepare(with_images(batch, images), rows[4:])[1]) == [4, 6, 8]  # of DALI's samples alone
-    masks = [[*batch.masks[0][:7], as_bytes(png(mode="L")[:-20]), as_bytes(png(mode="L").replace(b"tEXt", b"abcd"))]]
-    _, faults = screen.prepare(replace(batch, masks=tuple(masks)), rows)
-    assert {row: fault.mask for row, fault in faults.items()} == {7: 0}
 
 
 @pytest.mark.parametrize("format", ["BMP", "GIF", "PPM", "TIFF", "WEBP"])
@@ -238,7 +236,8 @@ def test_an_odd_but_sound_image_becomes_pixels_for_dali(screen: Screen, format: 
     odd = as_bytes(encoded(format=format))
     batch = make_batch(AUGMENT, [odd] * 2, [(WIDTH, HEIGHT)] * 2)
     prepared, faults = screen.prepare(batch, np.arange(2))
-    assert faults == {} and dalis_size(prepared.encoded.images[1]) == (HEIGHT, WIDTH)
-    assert prepared.encoded.spans[1, 0] == prepared.encoded.images[1].ctypes.data  # where native code reads it
+    shown = prepared.encoded.image
+    assert faults == {} and dalis_size(shown.contents[1]) == (HEIGHT, WIDTH)
+    assert shown.spans[1, 0] == shown.contents[1].ctypes.data  # where native code reads it
     pixels = np.asarray(Image.open(io.BytesIO(odd.tobytes())).convert("RGB"))
-    assert np.array_equal(np.asarray(Image.open(io.BytesIO(prepared.encoded.images[1].tobytes()))), pixels)
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(shown.contents[1].tobytes()))), pixels)

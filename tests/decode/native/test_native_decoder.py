@@ -32,7 +32,7 @@ def decode(
     guard = open_guard("native", [augment.form], Stored(plain=upright), len(images))
     [found] = guard.decode(iter([batch]), no_spare)
     guard.close()
-    return np.array(found.decoded.images[0])
+    return np.array(found.decoded.pictures["image"][0])
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -43,7 +43,7 @@ def test_crops_of_rotated_jpegs_are_those_of_what_is_shown(orientation: int) -> 
     upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data.tobytes())))
     augment = Augment((30, 40), flip=0, **UINT8_HWC)
     found = decode(augment, [data], [upright.size], upright=False)[0]
-    crops = make_batch(augment, [data], [upright.size]).views[0].crops
+    crops = make_batch(augment, [data], [upright.size]).image_views[0].crops
     (top, left), (height, width) = crops.start[0].tolist(), crops.shape[0].tolist()
     expected = upright.crop((left, top, left + width, top + height)).resize((40, 30), Image.Resampling.BILINEAR)
     assert np.abs(found.astype(int) - np.asarray(expected)).max() <= 3
@@ -102,4 +102,4 @@ def test_an_image_of_another_size_than_its_index_says_is_none() -> None:
     augment = Augment((30, 45), crop="none", flip=0, **UINT8_HWC)
     with pytest.raises(BatchDecodeError) as caught:
         decode(augment, [*[next_one] * 3, larger, *[next_one] * 12], [(45, 30)] * 16)
-    assert caught.value.faults == {3: Fault("it is not of the size that the index says")}
+    assert caught.value.faults == {3: Fault("it is not of the size that the index says", "image")}

@@ -1,0 +1,373 @@
+"""The views of further pictures of a sample: what moves with its image, and what moves alone.
+
+A picture that moves with another one shows the same part of the scene, whatever its size: its crop is that of the other
+picture in relative coordinates, and its flips and warps are the same.
+"""
+
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from gpuload.augment.augment import Augment
+from gpuload.augment.views import Form, View
+from gpuload.errors import ArgumentError
+from gpuload.fields.images import Pixels
+from gpuload.fields.motion import Crops
+from gpuload.transforms.steps import Steps, is_affine, is_mixed, is_warp, join
+from gpuload.transforms.warps import mask_steps
+from gpuload.types import F64, I32, I64
+
+Colors = Literal["same", "own", "none"]
+
+_NAMED_VIEW = 1 << 40  # above the numbers of the views of images
+_WHOLE = 1e-6  # how far a number of pixels may be from a whole one, by rounding
+
+
+class DrawnBatch(NamedTuple):
+    """What the views of further pictures are made from.
+
+    seed, epoch: Of the pass.
+    samples: int64 (N,), sample indices in stored order.
+    repeats: int64 (N,), how often each sample came before in this pass; None: never.
+    augments: Of the image, one for each view.
+    views: By picture, as far as they are made; one for each view.
+    sizes: By picture, int64 (N, 2), height and width of each.
+    """
+
+    seed: int
+    epoch: int
+    samples: I64
+    repeats: I64 | None
+    augments: Sequence[Augment]
+    views: Mapping[str, tuple[View, ...]]
+    sizes: Mapping[str, I64]
+
+
+class MovedPicture(ABC):
+    """A picture of a sample besides its image.
+
+    Attributes:
+        name: Of the field.
+        swapped_with: The picture with which it changes places where that one is flipped left to right; "" for none.
+    """
+
+    name: str
+    swapped_with: str = ""
+
+    @abstractmethod
+    def move(self, drawn: DrawnBatch) -> tuple[View, ...]:
+        """The picture's views of a batch, one for each view of the image."""
+
+    @abstractmethod
+    def forms(self, leaders: Mapping[str, tuple[Form, ...]]) -> tuple[Form, ...]:
+        """What decoders are built for. leaders: the forms of other pictures, by name."""
+
+
+class MovedMask(MovedPicture):
+    """A mask of the image's size, of which each pixel is a class.
+
+    Args:
+        name: Of the field.
+        image: The name of the image.
+        fill: The class outside of the image.
+    """
+
+    def __init__(self, name: str, image: str, fill: int) -> None:
+        self.name = name
+        self._image = image
+        self._fill = fill
+
+    def move(self, drawn: DrawnBatch) -> tuple[View, ...]:
+        """As `MovedPicture.move`."""
+        return tuple(self._moved(view) for view in drawn.views[self._image])
+
+    def _moved(self, view: View) -> View:
+        steps = None if view.steps is None else mask_steps(view.steps, self._fill)
+        return view._replace(steps=steps, erased=None)
+
+    def forms(self, leaders: Mapping[str, tuple[Form, ...]]) -> tuple[Form, ...]:
+        """As `MovedPicture.forms`."""
+        return tuple(
+            values_form(form, "nearest", self._fill)._replace(
+                dtype="uint8", transforms=form.transforms, function=form.function
+            )
+            for form in leaders[self._image]
+        )
+
+
+def values_form(
+    leader: Form, interpolation: Literal["nearest", "bilinear"], fill: int = 0
+) -> Form:
+    """The form of a picture whose values stay what they are, and which moves as another one.
+
+    Args:
+        leader: The form of the other picture.
+        interpolation: How its values are taken.
+        fill: What is outside of the picture.
+    """
+    return leader._replace(
+        dtype="float32",
+        layout="NCHW",
+        interpolation=interpolation,
+        normalize="levels",
+        mean=(0.0,),
+        std=(1.0,),
+        fill=fill,
+        transforms=False,
+        erases=False,
+        function="",
+        ops=(),
+    )
+
+
+class Follower(MovedPicture):
+    """A picture that moves as another one does.
+
+    Args:
+        name: Of the field.
+        like: The name of the other picture.
+        scale: Pixels of the output, along each side, for each pixel of the other picture's output.
+        colors: Whether changes of colour are the same as those of the other picture, drawn for this one, or left out.
+        form: Makes the form for a view, of that of the other picture.
+        swapped: Whether the two change places where the other one is flipped left to right, as left and right views.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        like: str,
+        scale: float,
+        colors: Colors,
+        form: "FormOf",
+        swapped: bool = False,
+    ) -> None:
+        self.name = name
+        self.swapped_with = like if swapped else ""
+        self.like = like
+        self._scale = scale
+        self._colors = colors
+        self._form = form
+
+    def forms(self, leaders: Mapping[str, tuple[Form, ...]]) -> tuple[Form, ...]:
+        """As `MovedPicture.forms`."""
+        forms = leaders[self.like]
+        if self._scale != 1 and any(form.sizes != "one" for form in forms):
+            raise ArgumentError(
+                f"{self.name!r}: scale={self._scale:g} needs images of one size, thus Augment(size=…)"
+            )
+        return tuple(map(self._form.of, forms))
+
+    def move(self, drawn: DrawnBatch) -> tuple[View, ...]:
+        """As `MovedPicture.move`."""
+        leaders = drawn.sizes[self.like]
+        sizes = drawn.sizes[self.name]
+        views = []
+        for number, view in enumerate(drawn.views[self.like]):
+            moved = followed(view, leaders, sizes, self._scale, self._form.reach)
+            steps = self._steps(drawn, number, view)
+            views.append(moved._replace(steps=steps, erased=None, function=None))
+        return tuple(views)
+
+    def _steps(self, drawn: DrawnBatch, number: int, view: View) -> Steps | None:
+        if view.steps is None:
+            return None
+        if self._form.takes_values:
+            return mask_steps(scaled_steps(view.steps, self._scale), 0)
+        if self._colors == "same":
+            return scaled_steps(view.steps, self._scale)
+        moves = scaled_steps(_geometric(view.steps), self._scale)
+        if self._colors == "none":
+            return moves
+        own = drawn.augments[number].draw_transforms(
+            drawn.seed,
+            drawn.epoch,
+            drawn.samples,
+            view_of(self.name, number),
+            drawn.repeats,
+        )
+        return moves if own is None else join([_without_moves(own), moves])
+
+
+class FormOf(NamedTuple):
+    """How the form of a picture follows from that of the one that it moves with.
+
+    Attributes:
+        takes_values: Whether its values stay what they are, as those of a depth map.
+        interpolation: How it is resized; None: as the other picture.
+        pixels: As the picture is stored.
+        mean: Of each channel, for `Normalize`; None: as the other picture.
+        std: The same.
+    """
+
+    takes_values: bool
+    interpolation: Literal["nearest", "bilinear", "bicubic"] | None
+    pixels: Pixels
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+    @property
+    def reach(self) -> int:
+        """Of the resize filter, in pixels of the output or of the picture, whichever are larger."""
+        return {"nearest": 1, "bilinear": 1, "bicubic": 2, None: 2}[self.interpolation]
+
+    def of(self, leader: Form) -> Form:
+        """The form, of that of the other picture."""
+        if self.takes_values:
+            assert self.interpolation in ("nearest", "bilinear")
+            form = values_form(leader, self.interpolation)
+            return form._replace(transforms=leader.transforms)
+        form = leader._replace(erases=False, function="")
+        if self.interpolation is not None:
+            form = form._replace(interpolation=self.interpolation)
+        if self.mean is not None and self.std is not None:
+            form = form._replace(mean=self.mean, std=self.std, normalize="constants")
+        is_normalized = form.normalize == "constants" and (
+            any(form.mean) or any(value != 1 for value in form.std)
+        )
+        if form.channels != self.pixels.channels and is_normalized:
+            raise ArgumentError(
+                f"Picture: the constants of normalize are {form.channels} each, and the picture has "
+                f"{self.pixels.in_words}. Give Picture(…, normalize=gpuload.Normalize(mean, std))"
+            )
+        return form.fitted(self.pixels)
+
+
+class Alone(MovedPicture):
+    """A picture with crops, flips and changes of its own.
+
+    Args:
+        name: Of the field.
+        augment: Of the picture, in all epochs.
+        views: The number of views of the image.
+    """
+
+    def __init__(self, name: str, augment: Augment, views: int) -> None:
+        self.name = name
+        self._augment = augment
+        self._views = views
+
+    def forms(self, leaders: Mapping[str, tuple[Form, ...]]) -> tuple[Form, ...]:
+        """As `MovedPicture.forms`."""
+        return (self._augment.form,) * self._views
+
+    def move(self, drawn: DrawnBatch) -> tuple[View, ...]:
+        """As `MovedPicture.move`."""
+        heights: I32
+        widths: I32
+        heights, widths = drawn.sizes[self.name].astype(np.int32).T
+        return tuple(
+            self._augment.draw(
+                drawn.seed,
+                drawn.epoch,
+                drawn.samples,
+                widths,
+                heights,
+                view_of(self.name, number),
+                drawn.repeats,
+            )
+            for number in range(self._views)
+        )
+
+
+def view_of(name: str, number: int) -> int:
+    """The number by which the draws of a picture differ from those of the image and of other pictures.
+
+    Args:
+        name: Of the picture: so its draws do not depend on which others are loaded.
+        number: Of the view.
+    """
+    return _NAMED_VIEW | zlib.crc32(name.encode()) << 8 | number
+
+
+def _geometric(steps: Steps) -> Steps:
+    """Only the steps that move whole images."""
+    moves = (is_warp(steps.ops) | is_affine(steps.ops)) & ~is_mixed(steps.ops)
+    return Steps(np.where(moves, steps.ops, np.int8(0)), steps.args)
+
+
+def _without_moves(steps: Steps) -> Steps:
+    """Only the steps that leave pixels where they are."""
+    moves = is_warp(steps.ops) | is_affine(steps.ops)
+    return Steps(np.where(moves, np.int8(0), steps.ops), steps.args)
+
+
+def scaled_steps(steps: Steps, scale: float) -> Steps:
+    """The steps of images, for outputs that are so many times as high and as wide."""
+    if scale == 1:
+        return steps
+    args = steps.args.copy()
+    affine = is_affine(steps.ops)
+    for shift in (2, 5):  # of the matrices (2, 3) and (3, 3), row by row
+        args[affine, shift] *= scale
+    warps = is_warp(steps.ops)
+    for shift in (2, 5):
+        args[warps, shift] *= scale
+    for perspective in (6, 7):
+        args[warps, perspective] /= scale
+    return Steps(steps.ops, args)
+
+
+def followed(
+    view: View, leaders: I64, sizes: I64, scale: float = 1, reach: int = 1
+) -> View:
+    """The view of pictures that show what others do.
+
+    Args:
+        view: Of the others.
+        leaders: int64 (N, 2), height and width of the others.
+        sizes: int64 (N, 2), of these.
+        scale: Pixels of the output for each pixel of the others' output.
+        reach: As `FormOf.reach`.
+    """
+    if scale == 1 and np.array_equal(leaders, sizes):
+        return view
+    crops = view.crops
+    outputs = np.rint(crops.own_sizes(view.size) * scale)
+    ratio = sizes / leaders
+    first, last = (edge * ratio for edge in crops.edges)
+    moved = _crops_of(crops, first, last, outputs, sizes, reach)
+    frame = view.frame
+    if not isinstance(frame, int):
+        frame = round(frame[0] * scale), round(frame[1] * scale)
+    is_unscaled = _is_whole(first) & _is_whole(last - first - outputs)
+    is_unscaled &= np.abs(last - first - outputs) < _WHOLE
+    if is_unscaled.all():
+        exact = _windows(crops, np.rint(first), outputs)
+        return view._replace(frame=frame, crops=exact)
+    return view._replace(frame=frame, crops=moved, stretched=True)
+
+
+def _is_whole(numbers: F64) -> np.ndarray:
+    return np.abs(numbers - np.rint(numbers)) < _WHOLE
+
+
+def _windows(crops: Crops, start: F64, shape: F64) -> Crops:
+    """Crops of whole pixels, with the flips of others."""
+    return crops._replace(
+        start=start.astype(np.int32),
+        shape=shape.astype(np.int32),
+        roi_start=np.zeros(start.shape, np.float32),
+        roi_end=shape.astype(np.float32),
+    )
+
+
+def _crops_of(
+    crops: Crops, first: F64, last: F64, outputs: F64, sizes: I64, reach: int
+) -> Crops:
+    """Crops of regions whose edges fall between pixels. As of the others, filters use pixels beyond the region only
+    where theirs do."""
+    is_closed = (crops.roi_start == 0) & (crops.roi_end == crops.shape)
+    support = np.where(is_closed, 0, reach * np.maximum((last - first) / outputs, 1))
+    low = np.clip(np.floor(np.maximum(first, 0) - support), 0, sizes - 1)
+    high = np.clip(np.ceil(np.minimum(last, sizes) + support), low + 1, sizes)
+    scaled = None if crops.sizes is None else outputs.astype(np.int64)
+    return crops._replace(
+        start=low.astype(np.int32),
+        shape=(high - low).astype(np.int32),
+        roi_start=(first - low).astype(np.float32),
+        roi_end=(last - low).astype(np.float32),
+        sizes=scaled,
+    )

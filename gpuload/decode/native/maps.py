@@ -1,0 +1,244 @@
+"""Views of masks and maps: values as they are stored, from the nearest pixel, or weighted with those that are valid."""
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuload.augment import Form, View
+from gpuload.augment.crops import PADDING_MODES
+from gpuload.decode.interface import PictureForm
+from gpuload.decode.native.cuts import Cuts
+from gpuload.decode.native.steps import Step
+from gpuload.decode.native.values import as_levels
+from gpuload.decode.postprocess import transform
+from gpuload.fields.images import Pixels
+from gpuload.fields.motion import Motion
+from gpuload.fields.rows import take
+from gpuload.kernels.structs import Bands, PickNearest
+from gpuload.read.batch import StoredPictures
+from gpuload.transforms.steps import Steps
+from gpuload.transforms.warps import affine_of
+from gpuload.types import F32, I64, Array, Bools
+
+_INSIDE = 255
+_HALF = 0.5  # of the weight of a pixel must come from valid ones
+
+
+def nearest(
+    pictures: Array,
+    view: View,
+    form: Form,
+    sizes: I64,
+    out: npt.NDArray[Any],
+    fill: float,
+    step: int,
+) -> Step:
+    """The step that takes the nearest pixel of each of N pictures, as torch's nearest-exact does.
+
+    Args:
+        pictures: (N,) of `PICTURE`. Nothing is done for one that is not decoded.
+        view: Of them, of which crops and flips count.
+        form: Of the view.
+        sizes: int64 (N, 2), height and width of the stored pictures.
+        out: (N, C, height, width), contiguous, of the type of the stored values.
+        fill: What is outside.
+        step: Values from one stored pixel to the next.
+    """
+    crops = view.crops
+    arrays = (
+        pictures,
+        crops.start.astype(np.int64),
+        crops.shape.astype(np.int64),
+        np.concatenate([crops.roi_start, crops.roi_end], axis=1).astype(np.float64),
+        crops.flipped,
+        sizes,
+        np.ascontiguousarray(crops.own_sizes(view.size)),
+        np.array([fill]).astype(out.dtype),
+    )
+    _, channels, height, width = out.shape
+    arguments = PickNearest(
+        *(array.ctypes.data for array in arrays),
+        PADDING_MODES.index(form.padding_mode),
+        not (form.places or view.stretched),
+        out.itemsize,
+        channels,
+        step,
+        out.ctypes.data,
+        height,
+        width,
+    )
+    return Step("pick_nearest", arguments, arrays, out)
+
+
+class MaskView:
+    """A view of masks.
+
+    Args:
+        form: Of the view.
+        view: Of the batch, whose steps move pixels.
+        stored: The masks.
+        out: uint8 (N, 1, height, width), for the classes.
+    """
+
+    def __init__(
+        self, form: Form, view: View, stored: StoredPictures, out: Array
+    ) -> None:
+        self.cuts = Cuts(form, view, stored.heights, stored.widths)
+        self.out = out
+        self._view = view
+        self._sizes = stored.sizes
+        self._form = form
+        self._picked: Step | None = None
+
+    def open(self, pictures: Array) -> Step | None:
+        """The step that makes the view of all pictures; None where more is to be done."""
+        form = self._form
+        fill = form.fills(1)[0]
+        view = self._view
+        self._picked = nearest(pictures, view, form, self._sizes, self.out, fill, 1)
+        return self._picked if view.steps is None else None
+
+    def make(self, pictures: Array, rows: slice) -> None:
+        """Makes the view of these pictures."""
+        assert self._picked is not None
+        self._picked(rows.start, rows.stop)
+        steps = self._view.steps
+        if steps is not None:
+            masks = self.out[rows]
+            masks[:] = transform(masks, take(steps, rows))
+
+
+class MapView:
+    """A view of maps, such as depth.
+
+    Args:
+        picture: What is made of them.
+        form: Of the view.
+        view: Of the batch, whose steps move pixels.
+        stored: The maps.
+        out: (N, channels, height, width), for the values.
+    """
+
+    def __init__(
+        self,
+        picture: PictureForm,
+        form: Form,
+        view: View,
+        stored: StoredPictures,
+        out: Array,
+    ) -> None:
+        assert picture.values is not None
+        self.cuts = Cuts(form, view, stored.heights, stored.widths)
+        self.out = out
+        self._view = view
+        self._sizes = stored.sizes
+        self._form = form
+        self._values = picture.values
+        self._pixels = picture.stored.source
+        self._affine = None
+        if view.steps is not None:
+            self._affine = affine_of(view.steps, *view.size)
+
+    def open(self, pictures: Array) -> Step | None:
+        """As `MaskView.open`: values are computed by NumPy."""
+        return None
+
+    def make(self, pictures: Array, rows: slice) -> None:
+        """Makes the view of these pictures, those that are decoded."""
+        is_there = pictures["pixels"] != 0
+        if not is_there.all():
+            for row in np.flatnonzero(is_there).tolist():
+                part = slice(rows.start + row, rows.start + row + 1)
+                self.make(pictures[row : row + 1], part)
+            return
+        view = take(self._view, rows)
+        if self._form.interpolation == "nearest":
+            values, valid = self._from_nearest(pictures, view, rows)
+        else:
+            values, valid = self._weighted(pictures, view, rows)
+        affine = None if self._affine is None else self._affine[rows]
+        motion = Motion(view.crops, self._view.size, affine)
+        moved = self._values.move(values, motion)
+        self.out[rows] = self._values.close(moved, valid)
+
+    def _from_nearest(
+        self, pictures: Array, view: View, rows: slice
+    ) -> tuple[Any, Bools | None]:
+        pixels = self._pixels
+        shape = (len(pictures), pixels.channels, *self._view.size)
+        picked = np.empty(shape, pixels.dtype)
+        fill = self._values.fill
+        frame = view._replace(frame=self._view.size)
+        sizes = self._sizes[rows]
+        step = self._values_from_pixel(pictures)
+        take_nearest = nearest(pictures, frame, self._form, sizes, picked, fill, step)
+        take_nearest(0, len(pictures))
+        if view.steps is None:
+            return self._values.read(picked)
+        warped, inside = warp_values(picked, view.steps)
+        values, valid = self._values.read(warped)
+        return values, inside if valid is None else valid & inside
+
+    def _weighted(
+        self, pictures: Array, view: View, rows: slice
+    ) -> tuple[F32, Bools | None]:
+        """Each pixel from its neighbours, of which those without a value have no weight."""
+        channels = self._values.channels
+        held = [self._weighed(picture) for picture in pictures]
+        weighed = pictures.copy()
+        weighed["pixels"] = [array.ctypes.data for array in held]
+        weighed["stride"] = [array.strides[0] for array in held]
+        sums = np.zeros((len(pictures), channels + 1, *self._view.size), np.float32)
+        bands = Bands(4, channels + 1, channels + 1, 1, 0)
+        self.cuts.make(weighed, rows, as_levels(sums, bands))
+        weights = sums[:, channels:]
+        if view.steps is not None:
+            sums, inside = warp_values(sums, view.steps)
+            weights = sums[:, channels:] * inside[:, None]
+        valid = weights[:, 0] > _HALF
+        safe = np.where(valid[:, None], weights, np.float32(1))
+        values = (sums[:, :channels] / safe).astype(np.float32)
+        return values, valid
+
+    def _weighed(self, picture: Any) -> F32:
+        """float32 (height, width, channels + 1): values, and 1 where they are valid."""
+        stored = _pixels_of(picture, self._pixels)
+        values, valid = self._values.read(np.moveaxis(stored, 2, 0)[None])
+        weights = np.ones(values.shape[2:], np.float32) if valid is None else valid[0]
+        planes = np.concatenate([values[0], weights[None].astype(np.float32)])
+        return np.ascontiguousarray(np.moveaxis(planes, 0, 2))
+
+    def _values_from_pixel(self, pictures: Array) -> int:
+        """Values from one pixel to the next: gray JPEGs are decoded to three channels."""
+        bytes_of_pixel = int(pictures["stride"][0]) // int(pictures["width"][0])
+        return bytes_of_pixel // np.dtype(self._pixels.dtype).itemsize
+
+
+def _pixels_of(picture: Any, pixels: Pixels) -> Array:
+    """(height, width, channels): the pixels of one of `PICTURE`, which must stay alive."""
+    height, width, stride = (int(picture[n]) for n in ("height", "width", "stride"))
+    memory = (ctypes.c_uint8 * (height * stride)).from_address(int(picture["pixels"]))
+    values = np.ctypeslib.as_array(memory).view(pixels.dtype).reshape(height, -1)
+    step = stride // (width * values.itemsize)
+    every = values[:, : width * step].reshape(height, width, step)
+    return every[..., : pixels.channels]
+
+
+def warp_values(values: Array, steps: Steps) -> tuple[Array, Bools]:
+    """Values (n, C, height, width) of any type after steps that move pixels, and bool (n, height, width), which of them
+    come from inside.
+
+    The kernels move bytes; the nearest pixel is moved as a whole, so the bytes of its values are moved alike.
+    """
+    count, channels, height, width = values.shape
+    item = values.itemsize
+    as_bytes = np.ascontiguousarray(values).view(np.uint8)
+    planes = np.moveaxis(as_bytes.reshape(count, channels, height, width, item), 4, 2)
+    inside = np.full((count, 1, height, width), _INSIDE, np.uint8)
+    each = planes.reshape(count, channels * item, height, width)
+    moved = transform(np.concatenate([each, inside], axis=1), steps)
+    planes = moved[:, :-1].reshape(count, channels, item, height, width)
+    last = np.ascontiguousarray(np.moveaxis(planes, 2, 4))
+    return last.view(values.dtype)[..., 0], moved[:, -1] == _INSIDE

@@ -1,0 +1,188 @@
+"""Further pictures of a sample: their files, their columns of the index, and how they are requested."""
+
+import io
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from PIL import Image
+
+from gpuload.errors import ArgumentError
+from gpuload.fields.field import Field
+from gpuload.fields.images import (
+    IMAGE_KIND,
+    MOST_SIDE,
+    POINTS,
+    RAW_KIND,
+    ImageKind,
+    Pixels,
+    is_raw,
+    picture_columns,
+    wrong_pixels,
+)
+from gpuload.fields.kind import BadRows, FieldSpec, Kind, Member, Origin, Parsed
+from gpuload.fields.maps import SPECS, Picture, PictureSpec
+from gpuload.fields.motion import Placement
+from gpuload.fields.rows import DatasetView, PixelField
+from gpuload.types import ClassNames
+
+# What the files of further pictures are known by, where nothing says that they are pictures.
+PICTURE_SUFFIXES = frozenset(
+    (
+        ".avif",
+        ".bmp",
+        ".exr",
+        ".flo",
+        ".jp2",
+        ".jpeg",
+        ".jpg",
+        ".pfm",
+        ".pgm",
+        ".png",
+        ".ppm",
+        ".tif",
+        ".tiff",
+        ".webp",
+    )
+)
+_SIGNATURES = (
+    b"\xff\xd8\xff",
+    b"\x89PNG\r\n\x1a\n",
+    b"II*\0",
+    b"MM\0*",
+    b"PIEH",
+    b"RIFF",
+)
+
+
+class PictureKind(Kind):
+    """A further picture of each sample, of a size of its own: an encoded image, or an `.npy` where no encoding fits.
+
+    Values of 8 bits, and gray ones of 16, are stored as files, byte for byte where the file is plain; floats and other
+    16-bit channels as pixels. Whether all members are pixels follows from the field's extension, "npy".
+    """
+
+    name = "picture"
+    specs = tuple(SPECS)
+    stays_in_shard = True
+
+    def columns(self, field: Field) -> dict[str, pa.DataType]:
+        width, height, points = picture_columns(field.name)
+        return {width: pa.int32(), height: pa.int32(), points: pa.large_binary()}
+
+    def field_fault(self, field: Field) -> str:
+        return IMAGE_KIND.field_fault(field)
+
+    def hub_feature(
+        self, field: Field, classes: ClassNames, dimensions: Set[int]
+    ) -> dict[str, Any]:
+        return _as_image(field).hub_feature(field, classes, dimensions)
+
+    def claims(self, value: Any) -> bool:
+        if isinstance(value, Image.Image):
+            return True
+        if isinstance(value, os.PathLike):
+            return Path(value).suffix.lower() in PICTURE_SUFFIXES
+        return isinstance(value, bytes) and value.startswith(_SIGNATURES)
+
+    def parse(
+        self,
+        where: Origin,
+        name: str,
+        values: Sequence[Any],
+        classes: ClassNames,
+        detail: str,
+    ) -> Parsed:
+        return Field(name, self.name, "png"), [pa.array(values, pa.large_string())]
+
+    def store(self, field: Field, value: Any, placement: Placement) -> Member:
+        raise NotImplementedError("gpuload.packing.image stores pictures")
+
+    def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:
+        """Pictures without a size, or whose pixels are not as large as it says."""
+        width, height, _ = (rows.column(name) for name in picture_columns(field.name))
+        sizes = np.stack([height.to_numpy(), width.to_numpy()], axis=1).astype(np.int64)
+        wrong = ((sizes < 1) | (sizes > MOST_SIDE)).any(axis=1)
+        yield BadRows(
+            np.flatnonzero(wrong),
+            lambda row: (
+                f"its {field.name!r} as {sizes[row, 1]} × {sizes[row, 0]} pixels"
+            ),
+        )
+        if is_raw(field):
+            yield wrong_pixels(field, rows, sizes)
+
+    def find_fault(
+        self,
+        field: Field,
+        row: Mapping[str, Any],
+        content: bytes,
+        header: int,
+        image_size: Any,
+    ) -> str:
+        return _as_image(field).find_fault(
+            field, self._own_row(field, row), content, header, image_size
+        )
+
+    def look(
+        self, field: Field, row: Mapping[str, Any], read: Callable[[], bytes]
+    ) -> dict[str, Any]:
+        """A picture of Pillow where its values are colours of 8 bits; else an array (height, width, channels)."""
+        pixels = Pixels.of_field(field)
+        own_row = self._own_row(field, row)
+        if pixels.dtype == "uint8" and pixels.channels in (1, 3, 4):
+            return _as_image(field).look(field, own_row, read)
+        if not is_raw(field):
+            with Image.open(io.BytesIO(read())) as picture:
+                values = np.array(picture).astype(pixels.dtype)
+            return {field.name: values[..., None]}
+        shape = own_row["height"], own_row["width"], pixels.channels
+        return {field.name: np.frombuffer(read(), pixels.stored).reshape(shape)}
+
+    def texts(
+        self, field: Field, found: Mapping[str, Any], classes: ClassNames
+    ) -> dict[str, str]:
+        height, width = np.shape(found[field.name])[:2]
+        mode = Pixels.of_field(field).mode
+        return {field.name: f"{width} × {height} pixels of {mode}"}
+
+    def _own_row(self, field: Field, row: Mapping[str, Any]) -> dict[str, Any]:
+        """What an image's row of the index is, of this picture."""
+        width, height, points = picture_columns(field.name)
+        return {
+            "width": row[width],
+            "height": row[height],
+            POINTS: row[points],
+        }
+
+    def meaning(self, field: Field, set_classes: ClassNames) -> dict[str, object]:
+        return {"kind": self.name, "mode": Pixels.of_field(field).mode}
+
+    def bind(
+        self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]
+    ) -> PixelField:
+        pixels = Pixels.of_field(field)
+        if spec is None and pixels.dtype != "uint8":
+            maps = ", ".join(f"{one.__name__}({field.name!r})" for one in SPECS[1:])
+            raise ArgumentError(
+                f"fields: {field.name!r} holds {pixels.in_words}, which are no colours. Request it by a spec, such as "
+                f"{maps}, or Picture({field.name!r}, normalize=…)"
+            )
+        wanted = spec if isinstance(spec, PictureSpec) else Picture(field.name)
+        raw = {is_raw(dataset.require_field(field.name)) for dataset in datasets}
+        if len(raw) > 1:
+            raise ArgumentError(
+                f"fields: {field.name!r} is stored as files in one of the data sets, and as pixels in another. Pack "
+                "both in the same way"
+            )
+        values = None if wanted.values is None else wanted.values(field, wanted)
+        return PixelField(
+            field.name, self.name, field=field, spec=wanted, values=values
+        )
+
+
+def _as_image(field: Field) -> ImageKind:
+    return RAW_KIND if is_raw(field) else IMAGE_KIND

@@ -1,0 +1,94 @@
+#include "nearest.h"
+
+#include "taps.h"
+
+// One axis of an image and of its output.
+typedef struct {
+    int64_t start, shape;      // of the window
+    double low, high;          // of the region, from `start`
+    int64_t first, held, size; // of the picture, and of the stored image
+    int64_t outputs;
+    bool is_flipped;
+} Line;
+
+// Where each output's pixel lies in the picture; -1 outside of the image.
+//
+// An output takes the pixel at its centre, low + (output + 0.5) * region / outputs, as torch's nearest-exact does. The
+// product comes first: where a centre lies between two pixels, a rounded step might choose either.
+static void find_places(const PickNearest *pick, const Line *line, int64_t *places) {
+    double region = line->high - line->low;
+    for (int64_t output = 0; output < line->outputs; output++) {
+        double centre = line->low + ((double)output + 0.5) * region / (double)line->outputs;
+        int64_t pixel = (int64_t)floor(centre);
+        if (pick->within_windows)
+            pixel = clamp(pixel, 0, line->shape - 1);
+        int64_t place = line->is_flipped ? line->outputs - 1 - output : output;
+        places[place] = place_in_line(line->start + pixel, line->first, line->held, line->size, pick->padding_mode);
+    }
+}
+
+#define COPY_ROW(type)                                                                     \
+    do {                                                                                   \
+        type fill;                                                                         \
+        memcpy(&fill, pick->fill, sizeof fill);                                            \
+        type *values = (type *)row_values;                                                 \
+        const type *line = (const type *)pixels;                                           \
+        for (int64_t x = 0; x < shown; x++)                                                \
+            values[x] = columns[x] >= 0 ? line[columns[x] * pick->step + channel] : fill;  \
+        for (int64_t x = shown; x < pick->width; x++)                                      \
+            values[x] = fill;                                                              \
+    } while (0)
+
+// pixels: a line of the picture; shown: how many pixels of the row it gives, 0 for a row of fill.
+static void copy_row(
+    const PickNearest *pick, const uint8_t *pixels, const int64_t *columns, int64_t shown, int64_t channel,
+    uint8_t *row_values
+) {
+    if (pick->value_bytes == 1)
+        COPY_ROW(uint8_t);
+    else if (pick->value_bytes == 2)
+        COPY_ROW(uint16_t);
+    else
+        COPY_ROW(uint32_t);
+}
+
+static void pick_image(const PickNearest *pick, int64_t image, int64_t *rows, int64_t *columns) {
+    const Picture *picture = &pick->pictures[image];
+    const Size *start = &pick->starts[image];
+    const Size *shape = &pick->shapes[image];
+    const Region *region = &pick->regions[image];
+    const Size *size = &pick->sizes[image];
+    const Size *output = &pick->outputs[image];
+    const Flips *flips = &pick->flips[image];
+    Line down = {
+        start->height, shape->height, region->top, region->bottom, picture->top, picture->height, size->height,
+        output->height, flips->vertical != 0,
+    };
+    Line across = {
+        start->width, shape->width, region->left, region->right, picture->left, picture->width, size->width,
+        output->width, flips->horizontal != 0,
+    };
+    find_places(pick, &down, rows);
+    find_places(pick, &across, columns);
+    int64_t row_bytes = pick->width * pick->value_bytes;
+    for (int64_t channel = 0; channel < pick->channels; channel++) {
+        uint8_t *plane = pick->values + (image * pick->channels + channel) * pick->height * row_bytes;
+        for (int64_t y = 0; y < pick->height; y++) {
+            bool is_shown = y < output->height && rows[y] >= 0;
+            const uint8_t *pixels = picture->pixels + (is_shown ? rows[y] * picture->stride : 0);
+            copy_row(pick, pixels, columns, is_shown ? output->width : 0, channel, plane + y * row_bytes);
+        }
+    }
+}
+
+int64_t pick_nearest(const PickNearest *pick, int64_t begin, int64_t end) {
+    Memory memory = {0};
+    int64_t *rows = take(&memory, pick->height, sizeof *rows);
+    int64_t *columns = take(&memory, pick->width, sizeof *columns);
+    if (!memory.has_failed)
+        for (int64_t image = begin; image < end; image++)
+            if (pick->pictures[image].pixels != NULL)
+                pick_image(pick, image, rows, columns);
+    release_all(&memory);
+    return memory.has_failed ? OUT_OF_MEMORY : DONE;
+}

@@ -1,0 +1,252 @@
+"""Builds what a loader runs, from its config: the order, the fields, the decoder, the reader and their pipeline.
+
+Each step is a function of the config and of earlier steps, so that a preview can build the last ones again.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from gpuload.augment.schedule import Schedule
+from gpuload.decode.arguments import Backend, OnCorrupt
+from gpuload.decode.dali.memory import Made, check_whole_images
+from gpuload.decode.functions import Functions, find_functions
+from gpuload.decode.interface import PictureForm, Resources, no_pixels
+from gpuload.decode.open import choose_decoder, open_decoder, plan_resources
+from gpuload.loader.config import LoaderConfig
+from gpuload.loader.pipeline import CorruptSamples, Pipeline
+from gpuload.order.plan import OrderPlan, plan_order
+from gpuload.output.arrays import Arrays, make_arrays
+from gpuload.output.collate import Collate
+from gpuload.read.batches import BatchReader, BucketedReader, Wanted, check_space
+
+
+class Decoding(NamedTuple):
+    """What is decoded, by what, and where to.
+
+    pictures: What is made of each picture; none if no pixels are requested.
+    functions: The user's, of single samples; None without any.
+    backend: The decoder of images.
+    device_id: Number of the GPU for the batches; None for the CPU.
+    resources: Of the decoder.
+    arrays: Makes the user's arrays.
+    """
+
+    pictures: tuple[PictureForm, ...]
+    functions: Functions | None
+    backend: Backend
+    device_id: int | None
+    resources: Resources
+    arrays: Arrays
+
+    @property
+    def cpu_share(self) -> float | None:
+        """The share of samples that the CPU decodes, where two decoders share them."""
+        return self.resources.cpu_share if self.backend == "both" else None
+
+
+class Built(NamedTuple):
+    """All parts of a loader. Its threads hold none of the loader itself, which they would keep alive."""
+
+    schedule: Schedule
+    order: OrderPlan
+    collate: Collate
+    decoding: Decoding
+    open_reader: Callable[[], BatchReader]
+    pipeline: Pipeline
+
+
+def build_order(config: LoaderConfig, schedule: Schedule) -> OrderPlan:
+    """The order of the samples and the ends of epochs.
+
+    Raises:
+        ArgumentError: arguments contradict each other, or do not fit the data.
+    """
+    return plan_order(
+        config.data,
+        config.ranks,
+        config.batch_size,
+        config.shuffle,
+        config.seed,
+        drop_last=config.drop_last,
+        steps_per_epoch=config.steps_per_epoch,
+        sampling=config.sampling,
+        buckets=schedule.buckets,
+    )
+
+
+def build_fields(config: LoaderConfig, schedule: Schedule, *, marks: bool) -> Collate:
+    """What makes the requested fields. marks: whether batches tell which samples do not decode.
+
+    Raises:
+        ArgumentError: a field was not packed, or does not fit the others.
+    """
+    return Collate(
+        config.fields,
+        config.datasets,
+        schedule,
+        config.batch_transforms,
+        config.keys,
+        marks=marks,
+        alone=config.alone,
+    )
+
+
+def build_decoding(
+    config: LoaderConfig, schedule: Schedule, order: OrderPlan, collate: Collate
+) -> Decoding:
+    """The decoder and its device, with the schedule fitted to the pixels of the data.
+
+    Raises:
+        ArgumentError: an `Augment` does not fit the pixels. DeviceError, MissingPackageError: as `choose_decoder`.
+    """
+    datasets = config.datasets
+    masks = collate.masks
+    further = [one.name for one in collate.pictures if one.name not in masks]
+    functions = find_functions(schedule, masks, collate.moving, datasets, further)
+    moves = functions is not None and bool(collate.moving)
+    decodes = collate.has_images or bool(collate.pictures) or moves
+    pictures: tuple[PictureForm, ...] = ()
+    if decodes:
+        manifest = datasets[0].manifest
+        measured = manifest.mean, manifest.std
+        schedule.fit(manifest.pixels, manifest.is_raw, measured)
+        needs_image = collate.has_images or functions is not None
+        pictures = collate.picture_forms(schedule, needs_image)
+    decoder = config.decoder
+    if decoder == "auto" and _needs_native(schedule, functions):
+        decoder = "native"
+    resources = plan_resources(
+        decoder,
+        config.ranks,
+        min(config.batch_size, order.epochs.samples),
+        config.num_threads,
+        config.prefetch,
+    )
+    first_form = schedule.first.form
+    made = Made(schedule.largest_sizes, schedule.pixels.channels, first_form.dtype)
+    backend, device_id = choose_decoder(
+        decoder, config.device, config.ranks, datasets, resources, decodes, made
+    )
+    arrays = make_arrays(config.output, device_id, first_form)
+    decoding = Decoding(pictures, functions, backend, device_id, resources, arrays)
+    _check_memory(config, decoding, made)
+    return decoding
+
+
+def _needs_native(schedule: Schedule, functions: Functions | None) -> bool:
+    """Whether the CPU decodes even for a GPU: functions run there, and DALI was not measured at scaling and padding."""
+    return functions is not None or any(
+        form.places or form.padding_mode != "constant" for form in schedule.forms
+    )
+
+
+def _check_memory(config: LoaderConfig, decoding: Decoding, made: Made) -> None:
+    """Raises DeviceError if DALI's whole images do not fit into the GPU's memory."""
+    by_dali = decoding.backend != "native" and decoding.functions is None
+    if decoding.pictures and by_dali and decoding.device_id is not None:
+        share = 1 - (decoding.cpu_share or 0.0)
+        prefetch = decoding.resources.prefetch
+        check_whole_images(
+            config.datasets,
+            config.batch_size,
+            prefetch,
+            decoding.device_id,
+            share,
+            made,
+        )
+
+
+def build_reader(
+    config: LoaderConfig, order: OrderPlan, collate: Collate, decoding: Decoding
+) -> Callable[[], BatchReader]:
+    """Opens readers of the order.
+
+    Raises:
+        ArgumentError: the cache of a remote set is too small for the shards in use at a time.
+    """
+    check_space(config.datasets, order.window, config.batch_size, order.node_lanes)
+    reader: Callable[..., BatchReader] = BatchReader
+    if order.buckets is not None:
+        reader = partial(BucketedReader, order.buckets, order.epochs)
+    columns = collate.columns
+    if decoding.functions is not None:
+        columns = tuple(dict.fromkeys((*columns, "key")))
+    decodes = bool(decoding.pictures)
+    wanted = Wanted(columns, collate.members, collate.pictures, decodes)
+    make_stream = order.make_stream
+    return partial(reader, config.datasets, make_stream, wanted, collate.prepare)
+
+
+def build_pipeline(
+    config: LoaderConfig,
+    order: OrderPlan,
+    collate: Collate,
+    decoding: Decoding,
+    open_reader: Callable[[], BatchReader],
+    on_corrupt: OnCorrupt | None,
+) -> Pipeline:
+    """Connects the reader, the decoder and the fields; starts their threads.
+
+    on_corrupt: of the pipeline, which for a preview is another than the config's.
+    """
+    decoder = open_decoder(
+        decoding.backend,
+        decoding.device_id,
+        decoding.pictures,
+        decoding.resources,
+        decoding.functions,
+        "raise" if on_corrupt is None else on_corrupt.action,
+    )
+    return Pipeline(
+        open_reader,
+        decoder,
+        partial(collate, arrays=decoding.arrays),
+        partial(no_pixels, pictures=decoding.pictures),
+        CorruptSamples(
+            config.datasets, on_corrupt, order.epochs.samples / config.ranks.world_size
+        ),
+        config.data.folder,
+    )
+
+
+def build(config: LoaderConfig, schedule: Schedule, order: OrderPlan) -> Built:
+    """Everything else that a loader needs.
+
+    Raises:
+        ArgumentError, DeviceError, MissingPackageError, ShardError: as `DaliIterator`.
+    """
+    collate = build_fields(config, schedule, marks=config.action == "mark")
+    decoding = build_decoding(config, schedule, order, collate)
+    open_reader = build_reader(config, order, collate, decoding)
+    if config.batch_transforms:
+        decoding.arrays.staging()  # reports now, not at the first batch, that CuPy is missing
+    pipeline = build_pipeline(
+        config, order, collate, decoding, open_reader, config.on_corrupt
+    )
+    return Built(schedule, order, collate, decoding, open_reader, pipeline)
+
+
+def build_preview(config: LoaderConfig, built: Built) -> Pipeline:
+    """A separate pipeline on the CPU. Its order, crops and transforms are the same, because they are functions of
+    (seed, epoch, sample)."""
+    skips = config.action == "skip"
+    collate = build_fields(replace(config, keys=None), built.schedule, marks=not skips)
+    collate.mixes = built.collate.mixes
+    threads = min(built.decoding.resources.num_threads, 4)
+    samples = min(config.batch_size, built.order.epochs.samples)
+    resources = Resources(samples, threads, 1)
+    pictures = built.decoding.pictures
+    backend, _ = choose_decoder(
+        "auto", "cpu", config.ranks, config.datasets, resources, bool(pictures)
+    )
+    output = config.output if config.output == "torch" else "numpy"
+    arrays = make_arrays(output, None, built.schedule.first.form)
+    decoding = built.decoding._replace(
+        backend=backend, device_id=None, resources=resources, arrays=arrays
+    )
+    on_corrupt = OnCorrupt("skip" if skips else "mark", most=1.0)
+    return build_pipeline(
+        config, built.order, collate, decoding, built.open_reader, on_corrupt
+    )
