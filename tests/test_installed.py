@@ -205,7 +205,7 @@ def test_cupy_is_missed_when_the_loader_is_made(packed: Path, monkeypatch: pytes
         make_arrays("cupy", 0, form)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     arrays = make_arrays("torch", 0, form)
-    monkeypatch.setattr("gpuload.loader.iterator.make_arrays", lambda *_: arrays)
+    monkeypatch.setattr("gpuload.loader.build.make_arrays", lambda *_: arrays)
     options: dict[str, Any] = {"augment": gpuload.Augment(8), "device": "cpu"}
     gpuload.DaliIterator(packed, 4, **options).close()
     with pytest.raises(gpuload.MissingPackageError, match=message):

@@ -431,7 +431,15 @@ class Augment:
     def draw_transforms(
         self, seed: int, epoch: int, samples: I64, view: int, repeats: I64 | None
     ) -> Steps | None:
-        """The steps of a view; None where there are none. The arguments are those of `draw`."""
+        """The steps of a view; None where there are none.
+
+        Args:
+            seed: Of the loader.
+            epoch: Number of the pass.
+            samples: (N,), sample indices in stored order.
+            view: Number of the view.
+            repeats: (N,), how often each sample came before in this pass; None: never.
+        """
         transforms = self._pixel_transforms
         if not transforms:
             return None

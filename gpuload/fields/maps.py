@@ -285,7 +285,7 @@ class PictureSpec(FieldSpec):
 class Picture(PictureSpec):
     """A further picture of each sample, (N, C, height, width), such as a right view or a target of super-resolution.
 
-    Args:
+    Attributes:
         name: Of the packed field.
         like: The picture with which it moves; None: the image.
         scale: Pixels of its output, along each side, for each pixel of the other one's: 4 for a target of four times
@@ -321,7 +321,7 @@ class Picture(PictureSpec):
 class Depth(PictureSpec):
     """A number for each pixel, float32 (N, 1, height, width), that moves with an image and stays what it is.
 
-    Args:
+    Attributes:
         name: Of the packed field, of one channel.
         like: The picture with which it moves; None: the image.
         scale: As of `Picture`.
@@ -352,7 +352,7 @@ class Disparity(PictureSpec):
 
     It is multiplied where the width is resized. A horizontal flip leaves it, so give the right view `swapped=True`.
 
-    Args:
+    Attributes:
         name: Of the packed field, of one channel.
         like: As of `Depth`.
         scale: As of `Picture`.
@@ -383,7 +383,7 @@ class Flow(PictureSpec):
     Both are scaled with the image, change their sign in flips, and are turned by rotations. The second frame must move
     as the first one does, as a `Picture`.
 
-    Args:
+    Attributes:
         name: Of the packed field: float32x2, as of Middlebury's .flo files, or KITTI's PNGs of 16 bits.
         like: As of `Depth`.
         scale: As of `Picture`.
@@ -409,7 +409,7 @@ class Normals(PictureSpec):
 
     x and y change their sign in flips and turn in rotations; a change of size leaves them.
 
-    Args:
+    Attributes:
         name: Of the packed field: three channels of floats, or of whole numbers, whose range stands for -1..1.
         like: As of `Depth`.
         scale: As of `Picture`.
@@ -433,7 +433,7 @@ class Normals(PictureSpec):
 class Matte(PictureSpec):
     """A share in 0..1 of each pixel, such as an alpha matte: float32 (N, 1, height, width); 0 outside of the picture.
 
-    Args:
+    Attributes:
         name: Of the packed field, of one channel: floats, or whole numbers, of which the largest is 1.
         like: As of `Depth`.
         scale: As of `Picture`.
@@ -456,7 +456,7 @@ class Matte(PictureSpec):
 class InstanceMap(PictureSpec):
     """A whole number in 0..65,535 for each pixel, such as the id of an object: (N, height, width), the nearest pixel's.
 
-    Args:
+    Attributes:
         name: Of the packed field, of one channel of 8 or 16 bits.
         like: As of `Depth`.
         scale: As of `Picture`.

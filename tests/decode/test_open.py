@@ -153,7 +153,7 @@ def test_whole_images_that_do_not_fit_are_refused_with_their_figures(
     large: Path, monkeypatch: pytest.MonkeyPatch, decoder: Any, name: str, most: int
 ) -> None:
     """Of 8 GB they may take 4: two batches of 110 images of 9 MB that DALI decodes, and slices of at most their size."""
-    monkeypatch.setattr("gpuload.loader.iterator.choose_decoder", lambda *_: (name, 0))
+    monkeypatch.setattr("gpuload.loader.build.choose_decoder", lambda *_: (name, 0))
     monkeypatch.setattr(memory, "gpu_bytes", lambda device_id: 8 * 10**9)
     figures = f"batch_size={most + 1}, with prefetch=2, and what is made of them take 4.0 GB of the GPU's 8.0"
     remedy = "smaller batch_size or prefetch, decoder='native'"

@@ -41,7 +41,7 @@ class Written(NamedTuple):
 
 
 def fields_of(number: int, kind: str) -> list[Written]:
-    """kind: "image" or "raw"."""
+    """kind: "image", "raw", or "pictures": version 3, whose image is the left one of several pictures."""
     found = []
 
     def field(name: str, kind: str, member: str, content: Any, /, begin: int = 0, more: Any = None, **columns: Any):
@@ -52,8 +52,17 @@ def fields_of(number: int, kind: str) -> list[Written]:
     boxes, longs = pa.list_(pa.list_(F4, 4)), pa.list_(LONG)
     if kind == "raw":
         field("image", "raw", "npy", *npy(np.full((HEIGHT, WIDTH, 3), 40 * number, np.uint8)))
-    else:
+    elif kind == "image":
         field("image", "image", "jpg", encode(photo(number, WIDTH, HEIGHT)))
+    else:
+        field("left", "image", "left.jpg", encode(photo(number, WIDTH, HEIGHT)))
+        size = {"{}_width": (pa.int32(), 7), "{}_height": (pa.int32(), 5), "{}_points": (pa.large_binary(), b"")}
+        png = encode(Image.fromarray(np.full((5, 7), 300 + number, np.uint16)), "PNG")
+        depth = {name.format("depth"): value for name, value in size.items()}
+        field("depth", "picture", "depth.png", png, more={"size": 1, "dtype": "<u2"}, **depth)
+        flow = {name.format("flow"): value for name, value in size.items()}
+        pixels = npy(np.full((5, 7, 2), number, np.float32))
+        field("flow", "picture", "flow.npy", *pixels, {"size": 2, "dtype": "<f4"}, **flow)
     field("label", "class", "cls", b"1", label=(LONG, 1))
     field("caption", "caption", "txt", "ö".encode(), caption=(TEXT, "ö"))
     field("meta", "json", "meta.json", b'{"a": 1}', meta=(TEXT, '{"a": 1}'))
@@ -103,10 +112,12 @@ def write(folder: Path, kind: str) -> None:
         index.write_batch(pa.RecordBatch.from_pylist(rows, schema))
     data = (folder / "a.tar").read_bytes()
     digest = hashlib.sha256(data).hexdigest()
-    identity = json.dumps([1, [[SAMPLES, len(data), digest]]])
+    version = 3 if kind == "pictures" else 1
+    mode = ["RGB"] if version == 3 else []
+    identity = json.dumps([version, [[SAMPLES, len(data), digest]], *mode])
     manifest = {
         "format": "gpuload",
-        "version": 1,
+        "version": version,
         "fingerprint": hashlib.sha256(identity.encode()).hexdigest()[:16],
         "shards": [{"name": "a.tar", "samples": SAMPLES, "bytes": len(data), "sha256": digest}],
         "fields": [entry for entry, *_ in samples[0][1]],
@@ -122,18 +133,25 @@ def write(folder: Path, kind: str) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
-@pytest.mark.parametrize("kind", ["image", "raw"])
+SPECS = {"tokens": gpuload.Tokens("tokens"), "depth": gpuload.Depth("depth", scale=0.5), "flow": gpuload.Flow("flow")}
+
+
+@pytest.mark.parametrize("kind", ["image", "raw", "pictures"])
 def test_a_set_written_by_hand(tmp_path: Path, kind: str) -> None:
     write(tmp_path / "train", kind)
     assert verify(tmp_path / "train", 1) == []
     names = [entry["name"] for entry, *_ in fields_of(0, kind)]
-    asked = [gpuload.Tokens("tokens") if name == "tokens" else name for name in names]
+    asked = [SPECS.get(name, name) for name in names]
     augment = gpuload.Augment((HEIGHT, WIDTH), crop="none", dtype="uint8")
     with load(tmp_path / "train", SAMPLES, augment=augment, fields=asked, shuffle=False) as loader:
         batch: Any = next(iter(loader))._asdict()  # type: ignore[attr-defined]
     assert list(batch) == names
     if kind == "raw":
         assert batch["image"][:, 0, 0, 0].tolist() == [40 * number for number in range(SAMPLES)]
+    if kind == "pictures":
+        assert batch["depth"][:, 0, 0, 0].tolist() == [300 + number for number in range(SAMPLES)]
+        assert batch["flow"].shape == (SAMPLES, 2, HEIGHT, WIDTH)
+        assert batch["flow"][1, 0, 0, 0] == pytest.approx(WIDTH / 7)
     assert batch["label"].tolist() == [1] * SAMPLES and batch["caption"] == ["ö"] * SAMPLES
     assert batch["meta"] == [{"a": 1}] * SAMPLES and batch["xy"].tolist() == [[0.5, 2.0]] * SAMPLES
     assert batch["id"].tolist() == [123_456_789] * SAMPLES
@@ -145,9 +163,12 @@ def test_a_set_written_by_hand(tmp_path: Path, kind: str) -> None:
     assert batch["tokens"].lengths.tolist() == list(range(1, SAMPLES + 1))
 
 
+WRITTEN = {entry["kind"] for kind in ("image", "raw", "pictures") for entry, *_ in fields_of(0, kind)}
+
+
 def test_every_kind_is_in_the_table() -> None:
     text = (ROOT / "docs" / "format.md").read_text()
     for kind, found in KINDS.items():
         assert f"\n| `{kind}` | " in text
-        assert kind in {entry["kind"] for entry, *_ in fields_of(0, "raw")} | {"image"}, "a kind that is not written"
+        assert kind in WRITTEN, "a kind that is not written"
         assert found.name == kind
