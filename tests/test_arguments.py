@@ -148,8 +148,15 @@ ROWS: list[tuple[str, Wrong]] = [
     ("brightness contrast saturation",
      wrong("whole", "number", "items", too=outside(0, 1e6) | tuples(2, 1, number(0, 1e6)) | st.just((2, 1)))),
     ("field name target", NAME),
-    ("keypoints", or_none(NAME)),
+    ("keypoints like", or_none(NAME)),
     ("scale", ascending(ABOVE_0, 1, 0.5)),
+    ("Depth.scale Disparity.scale Flow.scale InstanceMap.scale Matte.scale Normals.scale Picture.scale",
+     number(1 / 64, 64)),
+    ("unit", number(ABOVE_0, 1e30)),
+    ("missing", wrong("whole", "number")),
+    ("invalid", or_none(wrong("whole", "number"))),
+    ("Picture.interpolation", or_none(words("nearest", "bilinear", "bicubic"))),
+    ("Picture.normalize", or_none(wrong())),
     ("cutmix_alpha mixup_alpha sharpness_factor", number(0, 1e6)),
     ("cpu flip hardware", or_none(PROBABILITY)),
     ("heights widths", wrong("items", "array", too=[[0.5], ["a"], [[1]], [0], [1, -2], np.zeros(3)])),
@@ -159,6 +166,7 @@ ROWS: list[tuple[str, Wrong]] = [
     ("area world_size", or_none(whole(1))),
     ("num_threads prefetch", or_none(whole(1, 4096))),
     ("Mask.fill PadOrCrop.fill", whole(0, 255)),
+    ("InstanceMap.fill", whole(0, 65_535)),
     ("function transform", wrong("function")),
     ("data folder url", wrong("text", too=["", "a\0b"])),
     ("classes out quarantine", or_none(wrong("text", too=["", "a\0b"]))),
@@ -300,6 +308,7 @@ OPTIONS = {"time_limit_s": "--time-limit", "name": "has no field ''"}
 BY_THE_LOADER = {"BatchForm", "BatchTransform", "FieldBatch", "Dataset.stored_samples", "Dataset.shards_of"}
 BY_THE_LOADER |= {"Dataset.image_sizes", "Dataset.open_store", "Dataset.row", "Dataset.column"}
 ITS_METHODS = {"reach", "draw", "check_pixels", "check_peak", "for_size", "plan", "check", "select", "kernel", "steps"}
+ITS_METHODS |= {"draw_transforms"}
 # The arguments of `pack` are sources and settings: tests/sources, and PackOptions here. `mix` makes a Mixture.
 ELSEWHERE = {"pack", "Mixture"}
 
@@ -328,6 +337,7 @@ def usual(loader: gpuload.DaliIterator) -> dict[str, dict[str, Any]]:
         "Balance": {"field": "label"},
         "Weights": {"weights": "w"},
         "Target": {"name": "angle"},
+        "Picture": {"name": "right"},
         "GaussianBlur": {"kernel_size": 3},
         "RandomPosterize": {"bits": 4},
         "RandomAdjustSharpness": {"sharpness_factor": 2},

@@ -269,7 +269,7 @@ def _find_share(
             f"Shuffle(lanes={lanes}): {counted(ranks.world_size, 'rank')} with batch_size={batch_size} cannot have "
             "lanes of their own, so that each reads all shards. Use a number of lanes that is a multiple of the number "
             f"of ranks and divides {global_batch}, the samples of a step",
-            stacklevel=5,
+            stacklevel=6,
         )
         return ALL
     each = lanes // ranks.world_size

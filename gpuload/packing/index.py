@@ -59,7 +59,7 @@ from gpuload.errors import (
     SourceError,
 )
 from gpuload.fields.field import IMAGE, LABEL, Field
-from gpuload.fields.images import POINTS
+from gpuload.fields.images import POINTS, picture_columns
 from gpuload.fields.registry import index_schema
 from gpuload.formats import Conversion, converted, open_file
 from gpuload.headers import png
@@ -623,8 +623,9 @@ def add_points(
             written.
     """
     dataset, found = Dataset(folder), list[bool]()
-    image, shards = dataset.manifest.image, len(dataset.shard_paths)
-    names = image.offset_column, image.bytes_column, "width", "height"
+    image = dataset.manifest.image
+    shards = len(dataset.shard_paths)
+    pictures = [field for field in dataset.fields.values() if field.kind == "picture"]
 
     def rows_of(number: int, shard: Path | URL) -> pa.RecordBatch:
         if not isinstance(shard, Path):
@@ -640,13 +641,25 @@ def add_points(
             def find(offset: int, size: int, width: int, height: int) -> bytes:
                 return find_points(data[offset : offset + size], width, height) or b""
 
-            points = list(
-                pool.map(find, *(rows.column(name).to_pylist() for name in names))
-            )
-        found.extend(map(bool, points))
+            def find_all(field: Field, width: str, height: str) -> pa.Array:
+                names = field.offset_column, field.bytes_column, width, height
+                columns = (rows.column(name).to_pylist() for name in names)
+                return pa.array(pool.map(find, *columns), POINTS_COLUMN.type)
+
+            points = find_all(image, "width", "height")
+            of_pictures = {
+                picture_columns(field.name): find_all(
+                    field, *picture_columns(field.name)[:2]
+                )
+                for field in pictures
+            }
+        found.extend(map(bool, points.to_pylist()))
         watch(number + 1, shards)
+        for (_, _, column), values in of_pictures.items():
+            place = rows.schema.get_field_index(column)
+            rows = rows.set_column(place, rows.schema.field(place), values)
         rows = rows.drop_columns([POINTS]) if POINTS in rows.schema.names else rows
-        return rows.append_column(POINTS_COLUMN, pa.array(points, POINTS_COLUMN.type))
+        return rows.append_column(POINTS_COLUMN, points)
 
     with (
         cannot_write("Free some space", folder),

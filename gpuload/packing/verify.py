@@ -48,7 +48,7 @@ from gpuload.types import WidthHeight
 
 _CHUNK_BYTES = 1 << 24
 MOST_SECONDS = 60.0  # for one sample; a decoder that takes longer is killed
-_FALSE_POINTS = "its seek points are not those of its image: write them anew (python -m gpuload index --points FOLDER)"
+_FALSE_POINTS = "its seek points are not those of its {}: write them anew (python -m gpuload index --points FOLDER)"
 
 
 @checked(
@@ -377,7 +377,7 @@ def _faults(
         if fault := _content_fault(one, row, content, offset - member.offset):
             faults.append(f"its {one.name} {fault}")
         elif one.kind in ("image", "picture") and _are_false(one, row, content):
-            faults.append(_FALSE_POINTS)
+            faults.append(_FALSE_POINTS.format(one.name))
     return faults
 
 
