@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from gpuload.packing.image import KEPT
 from gpuload.packing.options import PackOptions
 from gpuload.packing.own_files import REJECTED_NAME
 from gpuload.sources import Source, open_source
+from gpuload.sources.beside import PicturesBeside
 from gpuload.sources.columns import ROLES, parse_columns
 from gpuload.sources.registry import parse_options, sources
 from gpuload.store.url import URL, as_location, scheme_of
@@ -143,6 +145,12 @@ class Pack:
         "ROLE=NAME",
         action="append",
     )
+    picture: tuple[str, ...] = given(
+        (),
+        "folder of further pictures, whose files are called as the images are",
+        "NAME=FOLDER",
+        action="append",
+    )
     zip_encoding: str | None = given(
         None, "code page of names in a .zip that are not UTF-8, such as gbk", "NAME"
     )
@@ -177,6 +185,8 @@ class Pack:
             parse_options(self.option),
             self.classes,
         )
+        if self.picture:
+            source = PicturesBeside(source, parse_pictures(self.picture))
         if self.dry_run:
             return _show_preview(source, self.settings, self.out)
         report = packer.pack(source, where, **vars(self.settings))
@@ -215,6 +225,23 @@ def _show_preview(source: Source, settings: PackOptions, out: str) -> int:
     save_picture(found.sheet, path, "gpuload pack")
     say("nothing was packed")
     return DONE
+
+
+def parse_pictures(entries: Sequence[str]) -> dict[str, str]:
+    """The folders of further pictures by name, of `--picture NAME=FOLDER`.
+
+    Raises:
+        ArgumentError: an entry has another form, or a name comes twice.
+    """
+    folders: dict[str, str] = {}
+    for entry in entries:
+        name, _, folder = entry.partition("=")
+        if not name or not folder or name in folders:
+            raise ArgumentError(
+                f"--picture {entry}: write NAME=FOLDER, each name once, such as depth=depths"
+            )
+        folders[name] = folder
+    return folders
 
 
 def _check_places(source: Path, out: Path, append: bool) -> None:

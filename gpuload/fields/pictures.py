@@ -39,6 +39,7 @@ PICTURE_SUFFIXES = frozenset(
         ".jp2",
         ".jpeg",
         ".jpg",
+        ".npy",
         ".pfm",
         ".pgm",
         ".png",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import numpy as np
 import PIL
@@ -51,6 +51,7 @@ from gpuload.packing.workers import (
     read_position,
     start_server,
 )
+from gpuload.sources.beside import PicturesBeside
 from gpuload.sources.columns import IterableSource
 from gpuload.sources.listing import Rejection, some_of
 from gpuload.sources.registry import open_source
@@ -122,7 +123,7 @@ def pack(
     watch: Watch = lambda progress: None,
     progress: bool = True,
     own_splits: bool = True,
-    pictures: Sequence[str] = (),
+    pictures: Sequence[str] | Mapping[str, str | Path | URL] = (),
     **settings: "Unpack[PackSettings]",
 ) -> PackReport:
     """Packs samples given as dicts, one per sample, or the files at a path, as `python -m gpuload pack` does.
@@ -137,7 +138,9 @@ def pack(
         alone, and other options of the source by name.
     own_splits: whether the splits that the samples themselves have ("split": "train", or a source's folders) are kept.
     pictures: names of entries that are further pictures although their values do not tell, such as arrays of depth.
-        Paths (`pathlib.Path`), PIL images and the bytes of images are such by themselves.
+        Paths (`pathlib.Path`), PIL images and the bytes of images are such by themselves. For a path, a dict of folders
+        with further pictures by their names, whose files are called as the images are; `samples` may be such a dict of
+        folders, too, of which the first has the images.
     watch: called a few times a second with the progress.
     progress: whether a bar is shown on stderr, where that is a terminal; elsewhere nothing is printed in any case.
     settings: those of `PackOptions`, by name: val=0.1, maxsize="1GB", encode="raw", size=64.
@@ -175,8 +178,17 @@ def pack(
         "no_labels": no_labels,
         "source_options": source_options,
     }
+    image = "image"
+    if _is_of_folders(samples):
+        folders_of_pictures = dict(samples)
+        image = next(iter(folders_of_pictures))
+        samples = folders_of_pictures.pop(image)
+        pictures = folders_of_pictures
     if isinstance(samples, str | Path | URL):
         source = _open_path(samples, out, of_path)
+        if pictures:
+            folders = check("pack", "pictures", pictures, FOLDERS)
+            source = PicturesBeside(source, folders, image)
     elif unused := [name for name, value in of_path.items() if value]:
         raise ArgumentError(
             f"pack({unused[0]}=…) says what the files at a path are, and the samples are a {type(samples).__name__}. "
@@ -344,6 +356,21 @@ def _begin(
     return _PackingRun(source, state, options, output, watch)
 
 
+def _is_of_folders(samples: Any) -> TypeGuard[Mapping[str, str | Path | URL]]:
+    """Whether samples are given by their folders, each of one picture, and not by splits or as dicts."""
+    return (
+        isinstance(samples, Mapping)
+        and len(samples) > 0
+        and all(isinstance(value, str | Path | URL) for value in samples.values())
+    )
+
+
+FOLDERS: Rule[dict[str, Any]] = Rule(
+    "a dict of folders by the name of the picture, such as {'depth': 'depths'}",
+    lambda value: {
+        as_text(name): LOCATION.read(root) for name, root in dict(value).items()
+    },
+)
 PICTURES: Rule[tuple[str, ...]] = Rule(
     "names of entries, such as ('depth', 'flow')",
     lambda value: tuple(map(as_text, as_items(value))),

@@ -227,6 +227,9 @@ class Table(NamedTuple):
                     meant.append(column)
                 elif role in ("image", "mask"):
                     sample |= self._picture(role, value)
+                elif role and _is_file(value):
+                    findings.kinds[role] = PictureKind.name
+                    sample |= self._picture(role, value)
                 elif role:
                     sample[role] = [value] if column in wrapped else value
             for column in meant:
@@ -272,6 +275,11 @@ class Table(NamedTuple):
             {"name": path} if isinstance(path, str) and path and role == "image" else {}
         )
         return {role: content, **named}
+
+
+def _is_file(value: Any) -> bool:
+    """Whether a value is an image as Hugging Face's Parquet has it: its bytes, or the path of its file."""
+    return isinstance(value, dict) and value.keys() == {"bytes", "path"}
 
 
 def predicted(title: str, values: Sequence[Any]) -> Any:
