@@ -89,6 +89,12 @@ class PictureKind(Kind):
             return Path(value).suffix.lower() in PICTURE_SUFFIXES
         return isinstance(value, bytes) and value.startswith(_SIGNATURES)
 
+    def guess(self, member: str, content: Callable[[], bytes]) -> Field | None:
+        """Of "right.png" the picture `right`; an image without a name of its own is that of the sample."""
+        name, _, extension = member.rpartition(".")
+        is_file = f".{extension.lower()}" in PICTURE_SUFFIXES and extension != "npy"
+        return Field(name, self.name, member) if name and is_file else None
+
     def parse(
         self,
         where: Origin,

@@ -23,7 +23,7 @@ from gpuload.disk.tar import BLOCK_BYTES, RECORD_BYTES
 from gpuload.draws import MEASURE, SHUFFLE, SPLIT, make_key, permutation, random_bits
 from gpuload.errors import ArgumentError, DecodeError, OutputError, SourceError, some_of
 from gpuload.fields.field import IMAGE, Field
-from gpuload.fields.images import POINTS, Pixels
+from gpuload.fields.images import POINTS, Pixels, is_raw
 from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import kind_of
 from gpuload.formats.modes import common_mode, mode_of
@@ -520,10 +520,7 @@ def _match_listing(
 
 def _described(image: str, mode: str, fields: Iterable[Field]) -> str:
     """Fields in a message; the same only for those that can be appended to each other."""
-    parts = (
-        (f.name, (f.kind, "" if _has_many_ends(f) else f.member, f.size, f.dtype))
-        for f in fields
-    )
+    parts = ((f.name, (f.kind, _described_member(f), f.size, f.dtype)) for f in fields)
     others = (
         f"{name} ({' '.join(str(part) for part in described if part)})"
         for name, described in parts
@@ -531,9 +528,11 @@ def _described(image: str, mode: str, fields: Iterable[Field]) -> str:
     return ", ".join([f"image ({image} {mode})", *others])
 
 
-def _has_many_ends(field: Field) -> bool:
-    """Whether the extensions of its members follow from its files."""
-    return field.kind == PictureKind.name and field.member != "npy"
+def _described_member(field: Field) -> str:
+    """The extension of its members; of pictures, where it follows from each file, whether they are pixels."""
+    if field.kind != PictureKind.name:
+        return field.member
+    return "npy" if is_raw(field) else ""
 
 
 def _merge_classes(

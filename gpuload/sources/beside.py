@@ -8,6 +8,7 @@ from typing import Any
 from gpuload.errors import ArgumentError, SourceError, some_of
 from gpuload.fields.pictures import PICTURE_SUFFIXES, PictureKind
 from gpuload.sources.files import Files, Findings, Ref
+from gpuload.sources.folder import FolderSource, UnlabeledSource
 from gpuload.sources.listing import Listing
 from gpuload.sources.source import FilesSource, Row, Source, open_files
 from gpuload.store.url import URL
@@ -47,10 +48,14 @@ class PicturesBeside(Source):
             )
         if image in folders:
             raise ArgumentError(f"pictures: {image!r} is the image of each sample")
+        # A folder without class folders holds images without labels.
+        if type(images) is FolderSource and not images.files.folders():
+            own_splits = images.options.own_splits
+            images = UnlabeledSource(images.files, own_splits=own_splits)
         self._images = images
         self._image = image
         self._folders = {name: open_files(root) for name, root in folders.items()}
-        self.options = images.options
+        self.options = self._images.options
         self.path = images.path
 
     @property

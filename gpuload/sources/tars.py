@@ -11,6 +11,8 @@ from gpuload.disk.tar import Member, group_members, read_members, split_name
 from gpuload.errors import DecodeError, ShardError, SourceError, some_of
 from gpuload.fields.captions import CaptionKind
 from gpuload.fields.field import Field
+from gpuload.fields.images import MaskKind
+from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import KINDS, kind_of
 from gpuload.headers import npy
 from gpuload.sources.annotations import are_boxes, no_captions
@@ -74,19 +76,20 @@ class TarsSource(Source):
             fields = self._guess(image)
         findings.fields = {field.name: field for field in fields}
         findings.kinds = {field.name: field.kind for field in fields}
+        if image is not None and image.name != "image":
+            findings.kinds[image.name] = PictureKind.name
         splits = self.splits_of(self._paths, findings)
-        wanted, unused, is_empty = (
-            {field.member for field in fields},
-            Counter[str](),
-            True,
-        )
+        wanted = {end for field in fields for end in field.member.split(";")}
+        unused = Counter[str]()
+        is_empty = True
         lies_in_folders = True
         for number, path in enumerate(self._paths):
             for sample in self._samples(path, image, findings):
                 name = f"{self.name_of(path)}/{sample.picture.name if sample.picture else sample.key}"
                 lacking = [
-                    f".{end}, which most samples have"
-                    for end in wanted - set(sample.members)
+                    f".{field.member}, which most samples have"
+                    for field in fields
+                    if not set(field.member.split(";")) & set(sample.members)
                 ]
                 if not is_text(name):
                     findings.reject(name, "its name is not UTF-8")
@@ -101,7 +104,8 @@ class TarsSource(Source):
                         if member != sample.picture
                     } - wanted
                     unused.update(f".{end}" for end in others)
-                    row, is_empty = self._row(number, name, sample, fields), False
+                    row = self._row(number, name, sample, fields, image)
+                    is_empty = False
                     lies_in_folders = lies_in_folders and "/" in sample.key
                     yield {**row, SPLIT: splits[number]} if splits else row
         if unused:
@@ -127,11 +131,7 @@ class TarsSource(Source):
         others = list[tuple[str, str]]()
         for key, members in group_members(read_members(path, others)):
             found = by_extension(path, key, members)
-            yield _Sample(
-                key,
-                found,
-                next((m for end, m in found.items() if _is_image(end, image)), None),
-            )
+            yield _Sample(key, found, _image_of(found, image))
         if findings is not None:
             for member, kind in others:
                 findings.reject(
@@ -157,12 +157,19 @@ class TarsSource(Source):
         return tuple(field for field in guesses if field is not None)
 
     def _row(
-        self, number: int, name: str, sample: "_Sample", fields: Sequence[Field]
+        self,
+        number: int,
+        name: str,
+        sample: "_Sample",
+        fields: Sequence[Field],
+        image: Field | None,
     ) -> Row:
         assert sample.picture is not None
-        row: dict[str, object] = {"image": _ref(number, sample.picture, name)}
+        image_name = "image" if image is None else image.name
+        row: dict[str, object] = {image_name: _ref(number, sample.picture, name)}
         for one in fields:
-            member = sample.members[one.member]
+            ends = one.member.split(";")
+            member = next(sample.members[end] for end in ends if end in sample.members)
             if kind_of(one).stays_in_shard:
                 row[one.name] = _ref(number, member, detail=one.dtype or "")
             else:
@@ -267,12 +274,24 @@ def by_extension(
     return found
 
 
-def _is_image(extension: str, image: Field | None) -> bool:
-    return (
-        extension in image.member.split(";")
-        if image
-        else extension.lower() in IMAGE_EXTENSIONS
+def _image_of(members: Mapping[str, Member], image: Field | None) -> Member | None:
+    """The image among the members of a sample, by extension; None if there is none.
+
+    image: its field, where gpuload packed the tar. Else it is the first that is called after the key alone, as "1.jpg",
+    or the first of several pictures, as "1.left.jpg".
+    """
+    if image is not None:
+        ends = image.member.split(";")
+        return next((members[end] for end in members if end in ends), None)
+    plain = (end for end in members if end.lower() in IMAGE_EXTENSIONS)
+    pictures = (
+        end
+        for end in members
+        if end.lower().rpartition(".")[2] in IMAGE_EXTENSIONS
+        and end not in MaskKind.members
     )
+    chosen = next(plain, None) or next(pictures, None)
+    return None if chosen is None else members[chosen]
 
 
 def _field_of(extension: str, some: Sequence[tuple[Path, Member]]) -> Field | None:
