@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from coordinate_sets import SIZES, maps_to_output, origins, pack_coordinates
 from loaders import load
-from pictures.coordinate_sets import SIZES, maps_to_output, origins, pack_coordinates
 
 import gpuload
 from gpuload import Augment, CenterCrop, Cover, Depth, Letterbox, RandomCrop, ScaleJitter, ZoomOut

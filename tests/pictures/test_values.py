@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from coordinate_sets import COUNT, SIZES, coordinates, maps_to_output, pack_coordinates
 from loaders import load
-from pictures.coordinate_sets import COUNT, SIZES, coordinates, maps_to_output, pack_coordinates
 
 import gpuload
 from gpuload import (

@@ -16,7 +16,7 @@ from gpuload.decode.postprocess import transform
 from gpuload.fields.images import Pixels
 from gpuload.fields.motion import Motion
 from gpuload.fields.rows import take
-from gpuload.kernels.structs import Bands, PickNearest
+from gpuload.kernels.structs import Bands, NearestArguments
 from gpuload.read.batch import StoredPictures
 from gpuload.transforms.steps import Steps
 from gpuload.transforms.warps import affine_of
@@ -58,7 +58,7 @@ def nearest(
         np.array([fill]).astype(out.dtype),
     )
     _, channels, height, width = out.shape
-    arguments = PickNearest(
+    arguments = NearestArguments(
         *(array.ctypes.data for array in arrays),
         PADDING_MODES.index(form.padding_mode),
         not (form.places or view.stretched),

@@ -15,7 +15,7 @@ typedef struct {
 //
 // An output takes the pixel at its centre, low + (output + 0.5) * region / outputs, as torch's nearest-exact does. The
 // product comes first: where a centre lies between two pixels, a rounded step might choose either.
-static void find_places(const PickNearest *pick, const Line *line, int64_t *places) {
+static void find_places(const NearestArguments *pick, const Line *line, int64_t *places) {
     double region = line->high - line->low;
     for (int64_t output = 0; output < line->outputs; output++) {
         double centre = line->low + ((double)output + 0.5) * region / (double)line->outputs;
@@ -41,7 +41,7 @@ static void find_places(const PickNearest *pick, const Line *line, int64_t *plac
 
 // pixels: a line of the picture; shown: how many pixels of the row it gives, 0 for a row of fill.
 static void copy_row(
-    const PickNearest *pick, const uint8_t *pixels, const int64_t *columns, int64_t shown, int64_t channel,
+    const NearestArguments *pick, const uint8_t *pixels, const int64_t *columns, int64_t shown, int64_t channel,
     uint8_t *row_values
 ) {
     if (pick->value_bytes == 1)
@@ -52,7 +52,7 @@ static void copy_row(
         COPY_ROW(uint32_t);
 }
 
-static void pick_image(const PickNearest *pick, int64_t image, int64_t *rows, int64_t *columns) {
+static void pick_image(const NearestArguments *pick, int64_t image, int64_t *rows, int64_t *columns) {
     const Picture *picture = &pick->pictures[image];
     const Size *start = &pick->starts[image];
     const Size *shape = &pick->shapes[image];
@@ -81,7 +81,7 @@ static void pick_image(const PickNearest *pick, int64_t image, int64_t *rows, in
     }
 }
 
-int64_t pick_nearest(const PickNearest *pick, int64_t begin, int64_t end) {
+int64_t pick_nearest(const NearestArguments *pick, int64_t begin, int64_t end) {
     Memory memory = {0};
     int64_t *rows = take(&memory, pick->height, sizeof *rows);
     int64_t *columns = take(&memory, pick->width, sizeof *columns);

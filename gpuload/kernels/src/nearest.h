@@ -21,6 +21,6 @@ typedef struct {
     int64_t step;            // values from one pixel to the next
     uint8_t *values;         // (images, channels, height, width)
     int64_t height, width;   // of a frame
-} PickNearest;
+} NearestArguments;
 
-EXPORT int64_t pick_nearest(const PickNearest *pick, int64_t begin, int64_t end);
+EXPORT int64_t pick_nearest(const NearestArguments *pick, int64_t begin, int64_t end);

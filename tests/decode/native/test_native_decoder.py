@@ -103,3 +103,17 @@ def test_an_image_of_another_size_than_its_index_says_is_none() -> None:
     with pytest.raises(BatchDecodeError) as caught:
         decode(augment, [*[next_one] * 3, larger, *[next_one] * 12], [(45, 30)] * 16)
     assert caught.value.faults == {3: Fault("it is not of the size that the index says", "image")}
+
+
+def test_of_an_image_and_its_mask_that_do_not_decode_the_image_is_named() -> None:
+    """Whichever of the two a thread finds first: the image takes long, and another thread goes on to the masks."""
+    rng = np.random.default_rng(7)
+    broken = jpeg(smooth_image(rng, 2000, 2000), progressive=True)
+    images = [broken[: len(broken) * 9 // 10], jpeg(smooth_image(rng, 30, 30))]
+    masks = [np.frombuffer(encode(Image.new("L", (30, 30)), "PNG"), np.uint8)[:size] for size in (20, None)]
+    augment = Augment(8, **UINT8_HWC)
+    batch = make_batch(augment, images, [(2000, 2000), (30, 30)], masks={"mask": masks})
+    guard = open_guard("native", [augment.form], Stored(), 2, "mark", fills={"mask": 0})
+    for handled in guard.decode(iter([batch] * 5), no_spare):
+        assert {row: fault.picture for row, fault in handled.faults.items()} == {0: "image"}
+    guard.close()
