@@ -75,6 +75,7 @@ class _Share(NamedTuple):
     views: Its views, each with the step that makes it of all pictures, or None.
     blocks: Rows that are taken by one thread at a time.
     rows_at_once: In a block.
+    reasons: Why pictures do not decode, by row.
     """
 
     name: str
@@ -83,21 +84,19 @@ class _Share(NamedTuple):
     views: Sequence[tuple[Any, Step | None]]
     blocks: SharedBlocks
     rows_at_once: int
+    reasons: dict[int, str]
 
-    def run(self, taken: I64, broken: dict[int, Fault]) -> None:
+    def run(self, taken: I64) -> None:
         """One thread's share: blocks that no other thread has taken, until none is left.
 
-        Args:
-            taken: int64 (1,), how many rows threads have taken.
-            broken: Gets what does not decode, by row.
+        taken: int64 (1,), how many rows threads have taken.
         """
         plan = self.plan
         memory = self.images.thread_memory(plan, self.rows_at_once)
         for begin in self.blocks.remaining(taken, memory):
             end = min(begin + self.rows_at_once, len(plan.pictures))
             _owners, reasons = self.images.decode_others(plan, range(begin, end))
-            for row, reason in reasons.items():
-                broken.setdefault(row, Fault(reason, self.name))
+            self.reasons.update(reasons)
             rows = slice(begin, end)
             for view, step in self.views:
                 if step is not None:
@@ -161,7 +160,7 @@ class _PictureDecoder:
         )
         arrays = tuple(view.out for view in views)
         share_of_work = _Share(
-            self.name, plan, self._images, pairs, blocks, rows_at_once
+            self.name, plan, self._images, pairs, blocks, rows_at_once, {}
         )
         return arrays, share_of_work
 
@@ -200,25 +199,32 @@ class NativeDecoder(Stage):
 
     def begin(self, job: Job) -> Work:
         """As `Stage.begin`: the pixels are complete after all threads have done their share."""
-        broken = dict(job.decoded.broken)
         arrays = dict(job.decoded.pictures)
         shares: list[_Share] = []
         for picture in self._pictures:
             arrays[picture.name], share = picture.begin(job.batch, self.threads)
             shares.append(share)
-        job.decoded = replace(job.decoded, pictures=arrays, broken=broken)
+        job.decoded = replace(job.decoded, pictures=arrays)
+        job.state = shares
         taken = job.share_out(len(shares))
 
         def work() -> None:
             for number, share in enumerate(shares):
-                share.run(taken[number : number + 1], broken)
+                share.run(taken[number : number + 1])
 
         return work
 
     def end(self, job: Job) -> None:
-        """As `Stage.end`: where samples do not decode, the arrays of an earlier stage can be written to, too."""
-        if job.decoded.broken:
-            job.decoded = job.decoded.map(_writable)
+        """As `Stage.end`. The fault of a sample is that of its first picture that does not decode."""
+        shares: list[_Share] = job.state
+        job.state = None
+        broken = dict(job.decoded.broken)
+        for share in shares:
+            for row, reason in share.reasons.items():
+                broken.setdefault(row, Fault(reason, share.name))
+        if broken:
+            # The arrays of an earlier stage are written to, too.
+            job.decoded = replace(job.decoded.map(_writable), broken=broken)
 
 
 def _writable(array: Any) -> Any:
