@@ -311,6 +311,7 @@ ITS_METHODS = {"reach", "draw", "check_pixels", "check_peak", "for_size", "plan"
 ITS_METHODS |= {"draw_transforms"}
 # The arguments of `pack` are sources and settings: tests/sources, and PackOptions here. `mix` makes a Mixture.
 ELSEWHERE = {"pack", "Mixture"}
+SOURCES = {"FilesSource", "Sight", "Source"}  # whose methods the packer calls: tests/sources
 
 
 def usual(loader: gpuload.DaliIterator) -> dict[str, dict[str, Any]]:
@@ -366,7 +367,9 @@ def public_calls() -> dict[str, Callable[..., Any]]:
 CALLS = {
     name: call
     for name, call in public_calls().items()
-    if name not in BY_THE_LOADER | ELSEWHERE and name.rpartition(".")[2] not in ITS_METHODS
+    if name not in BY_THE_LOADER | ELSEWHERE
+    and name.partition(".")[0] not in SOURCES
+    and name.rpartition(".")[2] not in ITS_METHODS
 }
 PLACES = {
     (name, argument): by_annotation(parameter.annotation)

@@ -295,7 +295,7 @@ class CrashingSource(Source):
 
 def test_a_source_that_crashes_its_library_does_not_end_the_packer(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"reading it ended the process that read it \(SIGABRT\). It is damaged"):
-        gpuload.pack(CrashingSource(), tmp_path)
+        gpuload.pack(CrashingSource(tmp_path / "source"), tmp_path / "out")
 
 
 def test_an_npz_that_unpacks_to_more_than_the_disk_holds_is_refused(tmp_path: Path, monkeypatch: Any) -> None:

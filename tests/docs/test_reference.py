@@ -102,6 +102,7 @@ def names() -> Iterator[set[str]]:
     for value in (gpuload.DaliIterator, gpuload.Augment, gpuload.Dataset, gpuload.mix):
         yield set(inspect.signature(value).parameters) - {"self", "data", "folder", "data_sets"}
     inner = {"open_store", "stored_samples", "require_field", "first_row", "shards_of", "all_rows", "image_sizes"}
+    inner |= {"check_index"}
     for owner in (gpuload.DaliIterator, gpuload.Dataset):
         yield {name for name, one in vars(owner).items() if name[0] != "_" and inspect.isfunction(one)} - inner
     for module in (gpuload, gpuload.transforms, gpuload.batchwise):

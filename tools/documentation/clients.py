@@ -121,9 +121,8 @@ def prepare(photos: Iterable[Path], folder: Path) -> None:
     options: dict[str, Any] = {"workers": 1, "progress": False}
     # In one shard, which open_clip's side names.
     gpuload.pack(samples, folder / "shards", **options, maxsize=2**40)
-    gpuload.pack(
-        CocoSource(images, folder / "instances.json"), folder / "coco", **options
-    )
+    annotated = CocoSource(images, labels=folder / "instances.json")
+    gpuload.pack(annotated, folder / "coco", **options)
 
 
 def given(title: str, seen: Seen, epochs: int) -> dict[str, Any]:

@@ -292,6 +292,8 @@ def is_whole_number(value: Any) -> bool:
 
 def _is_packed(value: Any) -> bool:
     """Whether a value can be stored; bytes and pictures can where a kind of fields takes them."""
+    if is_picture(value):
+        return True
     if next(kind for kind in KINDS.values() if kind.claims(value)).name != _JSON:
         return True
     try:
