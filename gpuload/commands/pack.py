@@ -46,6 +46,7 @@ _SETTINGS = {
         "progressive JPEGs: keep, or convert losslessly to baseline (%(default)s)",
         "HOW",
     ),
+    "png": option("PNGs: keep, or compress anew with seek points (%(default)s)", "HOW"),
     "page": option(
         "page or frame to pack of files with several, from 0 (default: the first)",
         "N",
@@ -73,7 +74,8 @@ _SETTINGS = {
         "HOW",
     ),
     "points": option(
-        "seek points of large JPEGs, for cheap crops: auto or no (%(default)s)", "HOW"
+        "seek points of large images, for cheap crops: auto or no (%(default)s)",
+        "HOW",
     ),
     "max_pixels": option(
         "reject images with more pixels, without decoding them (%(default)s)", "N"

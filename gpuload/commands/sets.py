@@ -59,7 +59,7 @@ class Index:
     overwrite: bool = given(False, "replace an existing index")
     points: bool = given(
         False,
-        "add seek points of large JPEGs, for cheap crops; SHARDS may be one packed folder, or a folder of several",
+        "add seek points of large images, for cheap crops; SHARDS may be one packed folder, or a folder of several",
     )
     join: str | None = given(
         None,

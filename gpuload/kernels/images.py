@@ -7,8 +7,9 @@ from gpuload.kernels.loading import kernel
 from gpuload.kernels.structs import ImageBatch, address
 from gpuload.types import I64, Array
 
+CLASSES = "classes"  # the mode of masks: a byte for each pixel
 # How decoded pixels lie in memory, by Pillow's mode: png.h has the same.
-LAYOUTS = {"RGB": 0, "RGBA": 1, "I;16": 2}
+LAYOUTS = {"RGB": 0, "RGBA": 1, "I;16": 2, CLASSES: 3}
 NOT_DECODED = -1  # of other modes
 
 

@@ -31,6 +31,11 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "image_scratch_bytes": (_INT, ()),
     "image_room": (_INT, (_POINTER, _INT)),
     "jpeg_scratch_bytes": (_INT, ()),
+    "png_scratch_bytes": (_INT, ()),
+    "divide_png": (
+        _INT,
+        (_POINTER, _INT, _INT, _POINTER, _POINTER, _INT, _POINTER),
+    ),
     "find_points": (_INT, (_POINTER, _INT, _POINTER, _INT, _INT, _POINTER, _INT)),
     "points_hold": (_INT, (_POINTER, _INT, _POINTER, _INT, _INT, _POINTER, _INT)),
     "check_jpegs": (None, (_POINTER, _POINTER, _POINTER, _INT, _POINTER)),

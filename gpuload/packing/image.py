@@ -35,9 +35,9 @@ from gpuload.formats import (
 from gpuload.formats.modes import as_stored_array
 from gpuload.headers import jpeg, npy, png
 from gpuload.headers.jpeg import ORIENTATION
-from gpuload.kernels.jpeg import find_points as find_seek_points
 from gpuload.machine.installed import fault_of
 from gpuload.packing.options import Encoding
+from gpuload.packing.points import find_points, with_points
 from gpuload.pictures import MAX_PIXELS, reason_of
 from gpuload.types import Array, WidthHeight
 
@@ -47,12 +47,11 @@ except ImportError:  # Pillow then checks every image
     simplejpeg = None
 
 KEPT = "kept"
+PNG_WITHOUT_POINTS = (
+    "png-without-points"  # what a kept PNG was before it had seek points
+)
 
 _MAX_SIDE = 65_500  # libjpeg's limit
-_POINTS_SHARE = 0.01  # of the bytes of a file, for its seek points
-# Of smaller images, what a crop does not show costs less than the rest of a batch: random crops of 64×64 pixels became
-# 1.03 times as fast, of 500×375 1.4 times (2026-11).
-_LEAST_PIXELS = 100_000
 _REDUCED = 8  # the factor of the smallest size at which libjpeg decodes
 _MEMORY = Path("/dev/shm")
 _HEIF = (
@@ -137,11 +136,8 @@ def prepare_image(
             and jpeg.read_header(stored.data).progressive
         ):
             stored = _from_progressive(stored, encoding)
-        if stored.member == "jpg" and stored.points is None and encoding.seek_points:
-            stored = replace(
-                stored,
-                points=find_points(stored.data, stored.width, stored.height) or b"",
-            )
+        if stored.points is None and encoding.seek_points:
+            stored = _with_points(stored, encoding)
         return stored
     except DecodeError:
         raise
@@ -180,6 +176,7 @@ def store_picture(
         enlarge=False,
         quality=None,
         lossless=not is_raw(field),
+        png="keep" if is_raw(field) else encoding.png,
         check="full",
         depth=None,
     )
@@ -193,6 +190,19 @@ def store_picture(
         points: stored.points or b"",
     }
     return Member(stored.data, stored.header, columns, extension=stored.member)
+
+
+def _with_points(stored: StoredImage, encoding: Encoding) -> StoredImage:
+    """With the seek points that it has, or, of a PNG, is given."""
+    size = stored.width, stored.height
+    if stored.member == "png" and encoding.png == "points":
+        written = with_points(stored.data, *size)
+        if written is not None:
+            kind = PNG_WITHOUT_POINTS if stored.kind == KEPT else stored.kind
+            return replace(stored, data=written[0], points=written[1], kind=kind)
+    if stored.member in ("jpg", "png"):
+        return replace(stored, points=find_points(stored.data, *size) or b"")
+    return stored
 
 
 def _from_progressive(stored: StoredImage, encoding: Encoding) -> StoredImage:
@@ -228,7 +238,25 @@ def _check(data: bytes, measured: bool, encoding: Encoding) -> StoredImage:
                 return replace(stored, points=points if encoding.seek_points else None)
             if _decodes(data, (stored.width, stored.height)):
                 return stored
+    if encoding.png == "points" and encoding.encode == "keep" and not measured:
+        stored = _check_by_kernels(data, encoding)
+        if stored is not None:
+            return stored
     return _check_with_pillow(data, measured and not by_header, encoding)
+
+
+def _check_by_kernels(data: bytes, encoding: Encoding) -> StoredImage | None:
+    """A plain PNG with seek points; None for others, and those in which anything is wrong.
+
+    All of it is read by the rules of libpng, so that Pillow need not decode it as a check.
+    """
+    if encoding.mode != "RGB" or encoding.icc != "keep" or encoding.page:
+        return None
+    stored = _check_header(data, encoding)
+    if stored is None or stored.member != "png":
+        return None
+    pointed = _with_points(stored, encoding)
+    return pointed if pointed.kind == PNG_WITHOUT_POINTS else None
 
 
 def _check_header(data: bytes, encoding: Encoding) -> StoredImage | None:
@@ -532,15 +560,6 @@ def _histogram(
 
 
 # JPEGs without Pillow: checked, and made baseline.
-
-
-def find_points(data: bytes, width: int, height: int) -> bytes | None:
-    """The seek points of a JPEG of this size, b"" where it has none; all of its coded pixels are read.
-
-    None where it is not known whether it is sound: it is of a kind that is not read here, or has a fault.
-    """
-    most_share = _POINTS_SHARE if width * height >= _LEAST_PIXELS else 0.0
-    return find_seek_points(data, height, width, most_share)
 
 
 def to_baseline(data: bytes) -> bytes:

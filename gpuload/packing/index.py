@@ -66,9 +66,9 @@ from gpuload.headers import png
 from gpuload.headers.jpeg import upright_size
 from gpuload.machine.limits import count_cores
 from gpuload.machine.untrusted import open_regular
-from gpuload.packing.image import find_points
 from gpuload.packing.output import as_line, cannot_write, describe, write_lines
 from gpuload.packing.own_files import REJECTED_NAME
+from gpuload.packing.points import find_points
 from gpuload.sources.files import is_text
 from gpuload.sources.listing import Rejection, some_of
 from gpuload.sources.tars import by_extension
@@ -611,7 +611,7 @@ def _opened(shard: Path) -> BinaryIO:
 def add_points(
     folder: str | Path, watch: Callable[[int, int], None] = lambda done, total: None
 ) -> tuple[Manifest, int]:
-    """Rewrites the index and the manifest of a folder with the seek points of its JPEGs; shards are not changed.
+    """Rewrites the index and the manifest of a folder with the seek points of its images; shards are not changed.
 
     watch: called with shards done and shards in all. Returns the manifest and the number of images that have points.
 

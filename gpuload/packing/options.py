@@ -167,9 +167,10 @@ class Encoding:
         Pillow does. Where the mode is not "RGB" or "L", nothing is stored as JPEG.
     keep: with encode="keep", encodings that are kept byte for byte besides JPEG and PNG: "webp", "avif", "tiff". As
         these, images are kept if they are upright, a single frame, and of the mode.
-    points: "auto" writes seek points of JPEGs of 100,000 pixels or more into the index, where they are decoded as a
-        check.
+    points: "auto" writes seek points of JPEGs and PNGs of 100,000 pixels or more into the index, where they are decoded
+        as a check. PNGs have some only where their writer has made them.
     jpeg: what becomes of kept progressive JPEGs: "baseline" stores their coefficients as baseline, without loss.
+    png: what becomes of PNGs without seek points: "points" compresses the same rows with some, without loss.
     page: which page or frame of a file is packed, from 0; None: the first that is no thumbnail.
     depth: how many bits of 16 hold values, where they become 8: 12 for values up to 4,095, which are then white.
     alpha: what becomes of transparency without a channel for it: "white" lays the image over white, "drop" takes the
@@ -195,6 +196,7 @@ class Encoding:
     keep: Annotated[tuple[str, ...], _ENCODINGS] = ()
     points: Literal["auto", "no"] = "auto"
     jpeg: Literal["keep", "baseline"] = "keep"
+    png: Literal["keep", "points"] = "keep"
     page: Annotated[
         int | None,
         optional(whole(0, 1_000_000, "the number of a page or frame, 0 to 1,000,000")),
@@ -233,6 +235,11 @@ class Encoding:
             self.check == "header" and self.icc == "srgb",
             "--icc srgb needs --check full, which decodes images",
         )
+        yield (
+            self.png == "points" and not self.seek_points,
+            "--png points needs --points auto and --check full",
+        )
+        yield self.png == "points" and raw, "--png points needs --encode keep or jpeg"
         yield self.lossless and raw, "--lossless needs --encode keep or jpeg"
         jpeg = self.encode == "jpeg" and self.pixels not in (RGB, GRAY)
         yield jpeg, f"--mode {self.mode} needs --encode keep or raw"

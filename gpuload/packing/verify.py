@@ -31,13 +31,13 @@ from gpuload.errors import ArgumentError, DecodeError, FormatError, RemoteError
 from gpuload.fields.field import Field
 from gpuload.fields.images import POINTS, Pixels, picture_columns
 from gpuload.fields.registry import kind_of
-from gpuload.kernels.jpeg import points_hold
 from gpuload.machine.fork_server import exit_name
 from gpuload.machine.limits import count_cores
 from gpuload.machine.untrusted import open_regular
 from gpuload.packing.image import KEPT, prepare_image
 from gpuload.packing.options import ENCODINGS, Encoding
 from gpuload.packing.output import cannot_write
+from gpuload.packing.points import points_hold
 from gpuload.packing.workers import NOWHERE, Blamable, Blame, Workers, noted_position
 from gpuload.pictures import MAX_PIXELS
 from gpuload.store.hub import pinned
@@ -388,7 +388,7 @@ def _are_false(field: Field, row: dict[str, Any], content: bytes) -> bool:
         names = picture_columns(field.name)
     width, height = row[names[0]], row[names[1]]
     points: bytes = row.get(names[2], b"")
-    return bool(points) and not points_hold(content, points, height, width)
+    return bool(points) and not points_hold(content, points, width, height)
 
 
 def _content_fault(

@@ -13,11 +13,11 @@ from fuzzing.mutate import mutate_bytes
 from fuzzing.pictures import JPEG_TOKENS, PNG_TOKENS, small_jpegs, small_pngs
 from fuzzing.pngs import KINDS, Recipe, assembled, compressed, stored_values, write_png
 from fuzzing.target import Target
-from gpuload.decode.pillow import decode_pixels
-from gpuload.fields.images import Pixels
+from gpuload.decode.pillow import decode_mask, decode_pixels
+from gpuload.fields.images import GRAY, Pixels
 from gpuload.headers import png
 from gpuload.headers.jpeg import read_header
-from gpuload.kernels.images import LAYOUTS, EncodedImages
+from gpuload.kernels.images import CLASSES, LAYOUTS, EncodedImages
 from gpuload.kernels.jpeg import find_points
 from gpuload.kernels.loading import kernel
 from gpuload.kernels.structs import PICTURE, ImageThread, address
@@ -49,7 +49,7 @@ class CompiledTarget(Target):
     ) -> Array:
         """A part of a file of (height, width), as its picture. Raises RefusedFileError if it is not decoded."""
         height, width = size
-        pixels = Pixels.of_mode(mode)
+        pixels = _pixels_of(mode)
         windows = np.array([_window(rng, height, width)], np.int64)
         factors = np.array([rng.choice((1, 2, 4, 8))], np.int64)
         at_end = rng.random() < 0.7
@@ -72,6 +72,16 @@ class CompiledTarget(Target):
         assert pixels.bytes * columns <= stride and rows * stride <= room
         assert 0 <= top <= height and 0 <= left <= width
         return pictures[0]
+
+
+def _by_pillow(file: Array, size: tuple[int, int], mode: str) -> Array:
+    if mode == CLASSES:
+        return decode_mask(file, size)[..., None]
+    return decode_pixels(file, size, _pixels_of(mode))
+
+
+def _pixels_of(mode: str) -> Pixels:
+    return GRAY if mode == CLASSES else Pixels.of_mode(mode)
 
 
 def _window(rng: Random, height: int, width: int) -> list[int]:
@@ -150,12 +160,13 @@ class PngTarget(CompiledTarget):
         _, rows, columns, stride, top, left, _ = picture.tolist()
         if top + rows < size[0]:
             return
-        pixels = Pixels.of_mode(mode)
+        pixels = _pixels_of(mode)
         memory = ctypes.string_at(int(picture["pixels"]), rows * stride)
         part = np.frombuffer(memory, pixels.dtype).reshape(
             rows, columns, pixels.channels
         )
-        whole = decode_pixels(np.frombuffer(data, np.uint8), size, pixels)
+        file = np.frombuffer(data, np.uint8)
+        whole = _by_pillow(file, size, mode)
         assert np.array_equal(part, whole[top : top + rows, left : left + columns])
 
 

@@ -9,7 +9,7 @@ static void decode_image(const ImageBatch *batch, int64_t image, ImageScratch *s
     if (batch->layout == NO_LAYOUT)
         return;
     if (may_be_png(file))
-        decode_png(file, window, batch->layout, &scratch->png, spare, pixels, picture);
+        decode_png(file, batch->points[image], window, batch->layout, &scratch->png, spare, pixels, picture);
     else if (batch->layout == AS_RGB)
         decode_jpeg(
             file, batch->points[image], window, batch->factors[image], batch->all_upright, &scratch->jpeg, spare, pixels,

@@ -1,14 +1,19 @@
-#include "inflate.h"
-
-// The most that is read at a time between two looks at the end: two words.
-enum { READ_AT_ONCE = 32, LOOK_AHEAD = 8 };
+#include "inflate_reader.h"
 
 enum { MOST_LITERAL_SYMBOLS = 286 };
 
 // Input.
 
+// Gives back the whole bytes among the bits that were read ahead.
+static void give_back(Inflater *inflater) {
+    inflater->next -= inflater->count >> 3 & 7;
+    inflater->count &= 7;
+    inflater->bits &= (1ULL << inflater->count) - 1;
+}
+
 // Copies the unread bytes to the front, and further ones of the file behind them.
 static void stage(Inflater *inflater) {
+    give_back(inflater);
     int64_t unread = inflater->end - inflater->next;
     memmove(inflater->staged, inflater->next, (size_t)unread);
     uint8_t *end = inflater->staged + unread;
@@ -32,17 +37,10 @@ static void stage(Inflater *inflater) {
     memset(end, 0, PADDING_BYTES);
 }
 
-// Whether `number` more bytes can be read, with zeros after the last ones.
-static bool can_read(Inflater *inflater, int64_t number) {
+bool can_read(Inflater *inflater, int64_t number) {
     if (!inflater->is_complete && inflater->end - inflater->next < number)
         stage(inflater);
     return inflater->next <= inflater->end + LOOK_AHEAD;
-}
-
-static inline void refill(uint64_t *bits, uint32_t *count, const uint8_t **next) {
-    *bits |= load_little_endian(*next) << (*count & 63);
-    *next += 7 - (*count >> 3 & 7);
-    *count |= 56;
 }
 
 static uint32_t take_bits(Inflater *inflater, int64_t number) {
@@ -142,9 +140,9 @@ static bool set_fixed_codes(Inflater *inflater) {
     return make_tables(inflater, lengths, LITERAL_SYMBOLS, DISTANCE_SYMBOLS);
 }
 
-// Drops the rest of a byte, and gives whole bytes that were read ahead back.
+// Drops the rest of a byte.
 static void align(Inflater *inflater) {
-    inflater->next -= inflater->count >> 3 & 7;
+    give_back(inflater);
     inflater->bits = 0;
     inflater->count = 0;
 }
@@ -158,7 +156,7 @@ static bool begin_stored(Inflater *inflater) {
     return (size ^ complement) == 0xFFFF;
 }
 
-static bool begin_block(Inflater *inflater) {
+bool begin_block(Inflater *inflater) {
     if (!can_read(inflater, PADDING_BYTES))
         return false;
     inflater->is_last_block = take_bits(inflater, 1);
@@ -171,180 +169,6 @@ static bool begin_block(Inflater *inflater) {
     if (kind == 1)
         return set_fixed_codes(inflater);
     return kind == 2 && read_dynamic_codes(inflater);
-}
-
-static void end_block(Inflater *inflater) { inflater->phase = inflater->is_last_block ? AT_END : AT_BLOCK; }
-
-static uint8_t *copy_stored(Inflater *inflater, uint8_t *out, const uint8_t *limit) {
-    while (inflater->stored_left > 0 && out < limit) {
-        if (!can_read(inflater, 1) || inflater->next >= inflater->end)
-            return NULL;
-        int64_t number = min_of(min_of(inflater->stored_left, limit - out), inflater->end - inflater->next);
-        memcpy(out, inflater->next, (size_t)number);
-        out += number;
-        inflater->next += number;
-        inflater->stored_left -= number;
-    }
-    if (inflater->stored_left == 0)
-        end_block(inflater);
-    return out;
-}
-
-typedef uint8_t U8x16 __attribute__((vector_size(16)));
-
-// Writes `length` bytes as those `distance` before, and up to 15 more.
-static inline void repeat(uint8_t *out, int64_t distance, int64_t length) {
-    const uint8_t *source = out - distance;
-    const uint8_t *end = out + length;
-    if (distance >= 16) {
-        do {
-            memcpy(out, source, 16);
-            out += 16;
-            source += 16;
-        } while (out < end);
-        return;
-    }
-    if (distance == 1) {
-        U8x16 same = (U8x16){0} + *source;
-        do {
-            memcpy(out, &same, 16);
-            out += 16;
-        } while (out < end);
-        return;
-    }
-    if (distance >= 8) {
-        do {
-            memcpy(out, source, 8);
-            out += 8;
-            source += 8;
-        } while (out < end);
-        return;
-    }
-    uint64_t word = load_little_endian(source) & ((1ULL << 8 * distance) - 1);
-    int64_t step = distance;
-    while (step <= 4) {
-        word |= word << 8 * step;
-        step *= 2;
-    }
-    do {
-        memcpy(out, &word, 8);
-        out += step;
-    } while (out < end);
-}
-
-// The bits of a number after a code, of which `entry` tells, in bits that begin with the code.
-static inline int64_t number_of(uint64_t bits, uint32_t entry) {
-    uint64_t with_code = bits & ((1ULL << (entry & 63)) - 1);
-    return (int64_t)(entry >> VALUE_SHIFT) + (int64_t)(with_code >> (entry >> COUNT_SHIFT & 15));
-}
-
-// A place in a stream. The functions below keep it in registers.
-typedef struct {
-    uint64_t bits;
-    uint32_t count;
-    const uint8_t *next;
-} Reader;
-
-static inline void consume(Reader *reader, uint32_t entry) {
-    reader->bits >>= entry & 63;
-    reader->count -= entry;
-}
-
-static inline uint8_t *put_literals(Reader *reader, uint32_t entry, uint8_t *out) {
-    uint16_t literals = (uint16_t)(entry >> VALUE_SHIFT);
-    memcpy(out, &literals, 2);
-    consume(reader, entry);
-    return out + (entry >> COUNT_SHIFT & 3);
-}
-
-static inline uint32_t look_up(const uint32_t *entries, const Reader *reader, int64_t bits) {
-    return entries[reader->bits & ((1ULL << bits) - 1)];
-}
-
-// The entry of a code that is longer than the index of the first table, whose bits are read past.
-static inline uint32_t look_up_second(const uint32_t *entries, Reader *reader, uint32_t entry, int64_t bits) {
-    reader->bits >>= bits;
-    reader->count -= (uint32_t)bits;
-    return entries[(entry >> VALUE_SHIFT) + (reader->bits & ((1ULL << (entry >> COUNT_SHIFT & 15)) - 1))];
-}
-
-// Decodes up to the end of a block, to a limit of the output, or to the end of what is staged. NULL at a fault.
-static uint8_t *decode_codes(Inflater *inflater, const uint8_t *begin, uint8_t *out, const uint8_t *limit) {
-    const uint32_t *literals = inflater->tables.literals;
-    const uint32_t *distances = inflater->tables.distances;
-    const uint8_t *end = inflater->is_complete ? inflater->end + LOOK_AHEAD : inflater->end - READ_AT_ONCE;
-    Reader reader = {inflater->bits, inflater->count, inflater->next};
-    uint8_t *result = NULL;
-    for (;;) {
-        if (out >= limit || reader.next > end) {
-            result = out;
-            break;
-        }
-        refill(&reader.bits, &reader.count, &reader.next);
-        uint32_t entry = look_up(literals, &reader, LITERAL_BITS);
-        if (!(entry & SPECIAL)) {
-            out = put_literals(&reader, entry, out);
-            entry = look_up(literals, &reader, LITERAL_BITS);
-            if (!(entry & SPECIAL)) {
-                out = put_literals(&reader, entry, out);
-                entry = look_up(literals, &reader, LITERAL_BITS);
-                if (!(entry & SPECIAL)) {
-                    out = put_literals(&reader, entry, out);
-                    entry = look_up(literals, &reader, LITERAL_BITS);
-                    if (!(entry & SPECIAL)) {
-                        out = put_literals(&reader, entry, out);
-                        continue;
-                    }
-                }
-            }
-        }
-        if (entry & (SECOND | STOP)) {
-            if (entry & SECOND)
-                entry = look_up_second(literals, &reader, entry, LITERAL_BITS);
-            if (!(entry & SPECIAL)) {
-                out = put_literals(&reader, entry, out);
-                continue;
-            }
-            if (entry & STOP) {
-                consume(&reader, entry);
-                result = entry >> VALUE_SHIFT ? NULL : out;
-                end_block(inflater);
-                break;
-            }
-        }
-        int64_t length = number_of(reader.bits, entry);
-        consume(&reader, entry);
-        refill(&reader.bits, &reader.count, &reader.next);
-        entry = look_up(distances, &reader, DISTANCE_BITS);
-        if (entry & SECOND)
-            entry = look_up_second(distances, &reader, entry, DISTANCE_BITS);
-        int64_t distance = number_of(reader.bits, entry);
-        consume(&reader, entry);
-        if (entry & STOP || distance > out - begin || distance > inflater->most_distance)
-            break;
-        repeat(out, distance, length);
-        out += length;
-    }
-    inflater->bits = reader.bits;
-    inflater->count = reader.count;
-    inflater->next = reader.next;
-    return result;
-}
-
-uint8_t *inflate(Inflater *inflater, const uint8_t *begin, uint8_t *out, const uint8_t *limit) {
-    while (out != NULL && out < limit && inflater->phase != AT_END) {
-        if (inflater->phase == AT_BLOCK) {
-            if (!begin_block(inflater))
-                return NULL;
-        } else if (inflater->phase == IN_STORED) {
-            out = copy_stored(inflater, out, limit);
-        } else if (!can_read(inflater, READ_AT_ONCE)) {
-            return NULL;
-        } else {
-            out = decode_codes(inflater, begin, out, limit);
-        }
-    }
-    return out;
 }
 
 bool ends_with_adler(Inflater *inflater, uint32_t adler) {

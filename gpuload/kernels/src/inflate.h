@@ -45,5 +45,32 @@ bool read_stream_header(Inflater *inflater);
 // bytes written before, that matches may repeat. Returns where the written bytes end; NULL if the stream has a fault.
 uint8_t *inflate(Inflater *inflater, const uint8_t *begin, uint8_t *out, const uint8_t *limit);
 
+// Some literals (distance 0), or a match.
+enum { MOST_LITERALS = 1024 };
+typedef struct {
+    uint16_t length, distance;
+} Token;
+
+// Adds literals to tokens, and returns how many tokens there are then.
+static inline int64_t add_literals(Token *tokens, int64_t number, int64_t literals) {
+    bool continues = number > 0 && tokens[number - 1].distance == 0 && tokens[number - 1].length + literals <= MOST_LITERALS;
+    if (continues)
+        tokens[number - 1].length = (uint16_t)(tokens[number - 1].length + literals);
+    else
+        tokens[number++] = (Token){(uint16_t)literals, 0};
+    return number;
+}
+
+// What was written, from `begin` to `out`, and the last tokens of it.
+typedef struct {
+    const uint8_t *begin;
+    uint8_t *out;
+    Token *tokens;
+    int64_t number;
+} Tokens;
+
+// As `inflate`, and keeps the tokens: one for each byte written at most. False if the stream has a fault.
+bool inflate_tokens(Inflater *inflater, Tokens *kept, const uint8_t *limit);
+
 // Whether a stream whose last block has ended ends with the checksum of what it contains.
 bool ends_with_adler(Inflater *inflater, uint32_t adler);

@@ -18,9 +18,40 @@ typedef struct {
     int64_t begin_bytes;    // of that content
 } Png;
 
+// Values of a pixel.
+static inline int64_t png_samples(const Png *png) {
+    static const int64_t samples[RGB_ALPHA + 1] = {[GRAY] = 1, [RGB] = 3, [PALETTE] = 1, [GRAY_ALPHA] = 2, [RGB_ALPHA] = 4};
+    return samples[png->color];
+}
+
 // Reads all chunks of a file, and compares their checksums, those of chunks that no pixel depends on, too, as Pillow does.
-// A file that is turned or animated is not decoded here.
-Png read_png(Span file);
+// trusts_pixels: not those of IDAT. A file that is turned or animated is not decoded here.
+Png read_png(Span file, bool trusts_pixels);
+
+// A place in the content of an IDAT, and how many bytes of that follow it.
+typedef struct {
+    int64_t at, left;
+} PixelsPlace;
+
+// The place of a byte of the file, `at` 0 if it lies in no IDAT; and whether the checksums of the chunks from that which holds
+// one byte of the file to that which holds another are right.
+PixelsPlace find_pixels(Span file, const Png *png, int64_t at);
+bool are_pixels_sound(Span file, const Png *png, int64_t begin, int64_t end);
+
+// Seek points: places in the pixels at which decoding may begin, so that a crop costs its rows. The index holds them for each
+// image as bytes, all numbers little-endian:
+//
+//     for each, in ascending order: uint32: the row; uint32: the byte of the file at which its deflate block begins
+//     uint32: the CRC-32 of all before, exclusive or that of the size of the file as uint64
+//
+// Nothing behind a point repeats bytes before it, and its row has the filter None or Sub.
+enum { POINT_BYTES = 8, POINTS_END_BYTES = 4 };
+typedef struct {
+    int64_t row, at;
+} PngPoint;
+
+// The last point at or above a row; row 0 of none, where the points are not those that were written for this file.
+PngPoint point_before(Span points, Span file, int64_t row);
 
 // Filters: png_filters.c.
 
@@ -44,10 +75,10 @@ bool undo_filters(const FilteredRows *rows);
 // Values of pixels: png_pixels.c.
 
 // How the pixels of pictures lie in memory; gpuload/kernels/images.py has the same.
-enum Layout { NO_LAYOUT = -1, AS_RGB, AS_RGBA, AS_GRAY_16, LAYOUTS };
+enum Layout { NO_LAYOUT = -1, AS_RGB, AS_RGBA, AS_GRAY_16, AS_CLASSES, LAYOUTS };
 
 static inline int64_t layout_bytes(int64_t layout) {
-    static const int64_t bytes[LAYOUTS] = {3, 4, 2};
+    static const int64_t bytes[LAYOUTS] = {3, 4, 2, 1};
     return layout >= 0 && layout < LAYOUTS ? bytes[layout] : 0;
 }
 
@@ -79,8 +110,9 @@ enum { MOST_WIDTH = 1 << 17 };
 // Memory for what is inflated and for lines, of images up to this width.
 int64_t png_room(int64_t width);
 
-// Decodes the part of an image that a window needs. memory: as `png_room` says. pixels: of the part. False if it is not
+// Decodes the part of an image that a window needs. points: as above; size 0: none. memory: as `png_room` says. pixels: of the part. False if it is not
 // decoded here, is of another size, or has any fault.
 bool decode_png(
-    Span file, const Window *window, int64_t layout, PngScratch *scratch, uint8_t *memory, uint8_t *pixels, Picture *picture
+    Span file, Span points, const Window *window, int64_t layout, PngScratch *scratch, uint8_t *memory, uint8_t *pixels,
+    Picture *picture
 );

@@ -68,6 +68,7 @@ static bool advance(Inflated *inflated, int64_t passed, int64_t needed) {
 
 // The part of an image that is decoded.
 typedef struct {
+    Span file;
     const Png *png;
     const PngPixels *made;
     Window window;
@@ -75,6 +76,7 @@ typedef struct {
     int64_t stride;
     uint8_t *lines;       // slots for LINES lines, of which the last one is for zeros and for converted pixels
     int64_t line_bytes;   // of a slot
+    int64_t begin_row;    // at which reading begins; 0 but where a seek point is
 } PngPart;
 
 static uint8_t *line_slot(const PngPart *part, int64_t slot) { return part->lines + slot * part->line_bytes + LINE_BEFORE; }
@@ -112,9 +114,8 @@ typedef struct {
 } PassSize;
 
 static PassSize size_of_pass(const PngPart *part, const Pass *pass) {
-    static const int64_t samples[7] = {[GRAY] = 1, [RGB] = 3, [PALETTE] = 1, [GRAY_ALPHA] = 2, [RGB_ALPHA] = 4};
     const Png *png = part->png;
-    int64_t bits = samples[png->color] * png->depth;
+    int64_t bits = png_samples(png) * png->depth;
     int64_t width = count_before(png->width, pass->left, pass->across);
     int64_t shown_columns = count_before(part->window.right, pass->left, pass->across);
     PassSize size;
@@ -161,7 +162,7 @@ static bool decode_pass(const PngPart *part, const Pass *pass, bool reads_all, I
     PassSize size = size_of_pass(part, pass);
     uint8_t *zeros = line_slot(part, LINES - 1);
     memset(zeros, 0, (size_t)(size.filtered_pixels * size.pixel_bytes + LINE_AFTER / 2));
-    RowGroup group = {0, 0, zeros, 0};
+    RowGroup group = {part->begin_row, 0, zeros, 0};
     int64_t at_once = rows_at_once(size.pixel_bytes);
     int64_t end = reads_all ? size.rows : size.shown_rows;
     for (; group.first < end; group.first += group.number) {
@@ -184,11 +185,12 @@ static bool ends_well(Inflated *inflated) {
     return end == inflated->end && ends_with_adler(inflated->inflater, inflated->adler);
 }
 
-// How many bytes, inflated, there are up to the last row that is shown; of all passes, where there are several.
+// How many bytes, inflated, there are from the first row that is read to the last one that is shown; of all passes, where
+// there are several.
 static int64_t needed_bytes(const PngPart *part) {
     PassSize size = size_of_pass(part, &WHOLE);
     if (!part->png->interlaced)
-        return size.shown_rows * size.row_bytes;
+        return (size.shown_rows - part->begin_row) * size.row_bytes;
     int64_t bytes = 0;
     for (int64_t pass = 0; pass < PASSES; pass++) {
         size = size_of_pass(part, &ADAM7[pass]);
@@ -197,31 +199,53 @@ static int64_t needed_bytes(const PngPart *part) {
     return bytes;
 }
 
+// What is inflated from where the inflater is.
+static Inflated begin_part(const PngPart *part, Inflater *inflater, uint8_t *memory) {
+    uint8_t *begin = memory + LINE_BEFORE;
+    const uint8_t *limit = begin + window_room(part->png->width);
+    bool reads_all = part->png->interlaced || (part->window.bottom == part->png->height && part->begin_row == 0);
+    return (Inflated){inflater, begin, begin, limit, begin, needed_bytes(part), reads_all, ADLER_BEGIN};
+}
+
 static bool decode_part(const PngPart *part, Inflater *inflater, uint8_t *memory) {
     const Png *png = part->png;
-    uint8_t *begin = memory + LINE_BEFORE;
-    const uint8_t *limit = begin + window_room(png->width);
-    bool reads_all = png->interlaced || part->window.bottom == png->height;
-    Inflated inflated = {inflater, begin, begin, limit, begin, needed_bytes(part), reads_all, ADLER_BEGIN};
+    begin_inflating(inflater, part->file, png->begin, png->begin_bytes, 0);
     if (!read_stream_header(inflater))
         return false;
+    Inflated inflated = begin_part(part, inflater, memory);
     if (!png->interlaced)
-        return decode_pass(part, &WHOLE, false, &inflated) && (!reads_all || ends_well(&inflated));
+        return decode_pass(part, &WHOLE, false, &inflated) && (!inflated.reads_all || ends_well(&inflated));
     for (int64_t pass = 0; pass < PASSES; pass++)
         if (!decode_pass(part, &ADAM7[pass], true, &inflated))
             return false;
     return ends_well(&inflated);
 }
 
+// Decodes a part from a seek point on. False if the file has a fault, or the point has.
+static bool decode_from_point(PngPart *part, PngPoint point, Inflater *inflater, uint8_t *memory) {
+    PixelsPlace place = find_pixels(part->file, part->png, point.at);
+    if (place.at == 0)
+        return false;
+    begin_inflating(inflater, part->file, place.at, place.left, HISTORY_BYTES);
+    part->begin_row = point.row;
+    Inflated inflated = begin_part(part, inflater, memory);
+    bool begins_well = advance(&inflated, 0, 1) && *inflated.rows <= 1;  // without what is above
+    bool is_decoded = begins_well && decode_pass(part, &WHOLE, false, &inflated);
+    part->begin_row = 0;
+    return is_decoded && are_pixels_sound(part->file, part->png, point.at, inflater->at);
+}
+
 bool decode_png(
-    Span file, const Window *window, int64_t layout, PngScratch *scratch, uint8_t *memory, uint8_t *pixels, Picture *picture
+    Span file, Span points, const Window *window, int64_t layout, PngScratch *scratch, uint8_t *memory, uint8_t *pixels,
+    Picture *picture
 ) {
-    Png png = read_png(file);
+    PngPoint point = point_before(points, file, window->top);
+    Png png = read_png(file, point.row > 0);
     if (png.begin == 0 || png.height != picture->height || png.width != picture->width || png.width > MOST_WIDTH)
         return false;
     if (!define_pixels(&png, layout, &scratch->pixels))
         return false;
-    PngPart part = {.png = &png, .made = &scratch->pixels, .pixels = pixels};
+    PngPart part = {.file = file, .png = &png, .made = &scratch->pixels, .pixels = pixels};
     part.window.top = clamp(window->top, 0, png.height);
     part.window.left = clamp(window->left, 0, png.width);
     part.window.bottom = clamp(window->bottom, part.window.top, png.height);
@@ -232,9 +256,13 @@ bool decode_png(
     part.line_bytes = line_room(png.width);
     uintptr_t after_window = (uintptr_t)(memory + LINE_BEFORE + window_room(png.width) + BEYOND_BYTES + LINE_AFTER);
     part.lines = (uint8_t *)((after_window + PIECE_ALIGNMENT - 1) & ~(uintptr_t)(PIECE_ALIGNMENT - 1));
-    begin_inflating(&scratch->inflater, file, png.begin, png.begin_bytes, 0);
-    if (!decode_part(&part, &scratch->inflater, memory))
-        return false;
-    *picture = (Picture){pixels, height, width, part.stride, part.window.top, part.window.left, 1};
-    return true;
+    bool by_point = point.row > 0 && !png.interlaced && height > 0;
+    bool is_decoded = by_point && decode_from_point(&part, point, &scratch->inflater, memory);
+    if (!is_decoded) {  // the points may not be those of this file
+        bool is_sound = point.row == 0 || are_pixels_sound(file, &png, 0, file.size);
+        is_decoded = is_sound && decode_part(&part, &scratch->inflater, memory);
+    }
+    if (is_decoded)
+        *picture = (Picture){pixels, height, width, part.stride, part.window.top, part.window.left, 1};
+    return is_decoded;
 }

@@ -67,6 +67,8 @@ bool define_pixels(const Png *png, int64_t layout, PngPixels *made) {
     bool is_gray_16 = png->color == GRAY && png->depth == 16;
     if (layout == AS_GRAY_16)
         return is_gray_16 && !made->has_key;
+    if (layout == AS_CLASSES)
+        return png->color == GRAY && png->depth <= 8 && define_levels(png, made);
     if (png->depth == 16 && ((png->color == RGB && made->has_key) || (is_gray_16 && layout != AS_RGB)))
         return false;
     if (png->depth == 16 || (png->color != GRAY && png->color != PALETTE))
@@ -161,6 +163,8 @@ bool convert_line(const PngPixels *made, const uint8_t *line, int64_t begin, int
             swap_bytes(line + 2 * begin, number, pixels);
         else
             convert_gray_16(made, line + 2 * begin, number, pixels);
+    } else if (made->layout == AS_CLASSES && made->depth == 8) {
+        memcpy(pixels, line + begin, (size_t)number);
     } else if (made->color == GRAY && made->depth == 8 && !made->has_key && made->layout == AS_RGB) {
         repeat_grays(line + begin, number, pixels);
     } else if (made->color == GRAY || made->color == PALETTE) {

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gpuload.decode.native.steps import DecodeStep, ThreadMemory
-from gpuload.fields.images import Pixels
-from gpuload.kernels.images import EncodedImages, new_scratch
+from gpuload.fields.images import GRAY, Pixels
+from gpuload.kernels.images import CLASSES, EncodedImages, new_scratch
 from gpuload.kernels.structs import PICTURE
 
 Window = tuple[int, int, int, int]
@@ -32,7 +32,7 @@ def decode_all(
     """What is wanted of images of (width, height); None for what is left to others."""
     width, height = size
     number = len(files)
-    pixels = Pixels.of_mode(mode)
+    pixels = GRAY if mode == CLASSES else Pixels.of_mode(mode)
     arrays = [np.frombuffer(data or b"\0", np.uint8) for data in (*files, points)]
     sizes = map(len, (*files, points))
     spans = np.array([(array.ctypes.data, size) for array, size in zip(arrays, sizes, strict=True)], np.int64)

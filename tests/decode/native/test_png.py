@@ -17,9 +17,10 @@ from PIL import Image
 
 import gpuload
 from gpuload import Augment
-from gpuload.decode.pillow import UndecodableError, decode_pixels
+from gpuload.decode.pillow import UndecodableError, decode_mask, decode_pixels
 from gpuload.fields.images import Pixels
 from gpuload.headers import png
+from gpuload.kernels.images import CLASSES
 
 MODES = ["RGB", "RGBA", "I;16"]
 
@@ -91,7 +92,24 @@ def test_parts_of_every_kind_are_pillows(
     window = (rows[0], columns[0], rows[1] + 1, columns[1] + 1)
     if rows[1] < height and columns[1] < width:
         assert compare(data, size, mode, window) == is_decoded
-    assert is_decoded == (expected(data, size, mode) is not None)
+    is_left_to_pillow = mode == "I;16" and recipe.depth < 16
+    assert is_decoded == (not is_left_to_pillow and expected(data, size, mode) is not None)
+
+
+@pytest.mark.parametrize(("color", "depth"), KINDS)
+@pytest.mark.parametrize("interlaced", [False, True])
+def test_class_numbers_are_those_of_gray_masks(color: int, depth: int, interlaced: bool) -> None:
+    """Other masks are left to Pillow."""
+    size = (61, 37)
+    recipe = Recipe(color, depth, interlaced, (4, 1, 2, 3, 0), palette=bytes(3 << depth) if color == 3 else b"")
+    data = write_png(stored_values(np.random.default_rng(3), *size, color, depth), recipe)
+    for window in (None, (5, 6, 30, 41)):
+        (part,) = decode_all([data], size, window, mode=CLASSES)
+        assert (part is not None) == (color == 0 and depth <= 8)
+        if part is not None:
+            top, left, bottom, right = window or (0, 0, 37, 61)
+            mask = decode_mask(np.frombuffer(data, np.uint8), size[::-1])
+            np.testing.assert_array_equal(part.pixels[..., 0], mask[top:bottom, left:right])
 
 
 SIZE = (40, 30)
