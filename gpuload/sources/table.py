@@ -118,6 +118,11 @@ class TableSource(FilesSource):
         roles = roles_of(
             self.title, table.column_names, self.options.columns, _ROLES, features
         )
+        if "path" in roles and not set(roles) & set(_KINDS):
+            flags = [name for name in table.column_names if name != roles["path"][0]]
+            if len(flags) > 1 and _are_flags(table, flags):
+                yield from self._flagged(table, roles["path"][0], flags, findings)
+                return
         if "path" not in roles or not set(roles) & set(_KINDS):
             what = f"its columns are {table.column_names}; which holds the paths, and which the labels?"
             advice = "Name them with --column path=NAME and --column label=NAME; for images alone give --no-labels"
@@ -155,6 +160,25 @@ class TableSource(FilesSource):
             )
         for values in zip(*columns.values(), strict=True):
             yield dict(zip(columns, values, strict=True))
+
+    def _flagged(
+        self, table: pa.Table, path: str, flags: Sequence[str], findings: Findings
+    ) -> Iterator[Row]:
+        """Images by columns of 0 and 1, one for each class: "label" where every row has a single 1, else "labels"."""
+        named = NamedFiles(self.files, self.title, self.path)
+        images = named.find_all(table.column(path).to_pylist(), complete=False)
+        rows = zip(*(table.column(name).to_pylist() for name in flags), strict=True)
+        numbers = [
+            [number for number, flag in enumerate(row) if float(flag) == 1]
+            for row in rows
+        ]
+        is_single = all(len(of_row) == 1 for of_row in numbers)
+        role = "label" if is_single else "labels"
+        findings.classes[role] = tuple(name.strip() for name in flags)
+        findings.strict = False
+        findings.notes += named.beside([image.name for image in images])
+        for image, of_row in zip(images, numbers, strict=True):
+            yield {"image": image, role: of_row[0] if is_single else of_row}
 
     def _values(
         self,
@@ -207,6 +231,12 @@ class TableSource(FilesSource):
             raise SourceError(
                 f"{self.title}: {error}. Correct the column {role!r}"
             ) from None
+
+
+def _are_flags(table: pa.Table, names: Sequence[str]) -> bool:
+    """Whether all cells of these columns are 0 or 1."""
+    flags = {"0", "1", "0.0", "1.0", 0, 1}
+    return all(set(table.column(name).to_pylist()) <= flags for name in names)
 
 
 def _split_at_blanks(cells: Sequence[Any]) -> str:

@@ -399,3 +399,60 @@ def test_images_that_pillow_does_not_read_are_named(make_folder: Folder) -> None
         len(listing) == 2 and "a JPEG of 12 bits" in reasons[0]
     )  # with and without imagecodecs
     assert not any("format that Pillow reads" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    ("rows", "role", "values"),
+    [("a,1,0\nb,0,1\nc,0,1\n", "label", [0, 1, 1]), ("a,1,1\nb,0,1\nc,0,0\n", "labels", [[0, 1], [1], []])],
+)
+def test_a_table_with_a_column_for_each_class(make_folder: Folder, rows: str, role: str, values: list[Any]) -> None:
+    """As Kaggle's plant pathology has one: classes are in the order of the columns."""
+    root = make_folder({**at(""), "train.csv": f"image_id,rust,healthy\n{rows}".encode()})
+    listing = listed(root, root / "train.csv")
+    (field,) = listing.fields
+    assert (field.name, listing.classes or field.classes) == (role, ("rust", "healthy"))
+    assert listing.samples.column(role).to_pylist() == values
+
+
+def test_several_numbers_in_a_cell_are_labels(make_folder: Folder) -> None:
+    """Kaggle's protein atlas: `Target` is named, and refused as a class before."""
+    root = make_folder({**at(""), "train.csv": b"Id,Target\na,16 0\nb,7\nc,5\n"})
+    with pytest.raises(SourceError, match="found '16 0'.* Give --column labels=NAME"):
+        listed(root, root / "train.csv")
+    listing = listed(root, root / "train.csv", columns={"labels": ("Target",)})
+    assert listing.samples.column("labels").to_pylist() == [[16, 0], [7], [5]]
+
+
+def turned_task() -> bytes:
+    """A box of 20 × 10 pixels at 50, 10, turned by 90° around its top left corner, as Label Studio's canvas does."""
+    task = tools.label_studio_task("b")
+    task["annotations"][0]["result"][0]["value"] |= {"x": 50, "y": 20, "width": 20, "height": 20, "rotation": 90}
+    return tools.document([task])
+
+
+CVAT_SHAPES = """<annotations><version>1.1</version><image id="0" name="a.jpg" width="100" height="50">
+<box label="cat" xtl="40" ytl="10" xbr="60" ybr="20" rotation="90"/>
+<polygon label="cat" points="10,5;50,5;50,25"/><mask label="cat" rle="1,2,2,1" left="10" top="5" width="3" height="2"/>
+<points label="cat" points="1,1;2,2"/></image></annotations>"""
+CIRCLE = {"label": "cat", "points": [[50, 25], [50, 35]], "shape_type": "circle"}
+SHAPES: dict[str, tuple[dict[str, bytes], list[list[float]], list[float]]] = {
+    "Label Studio": ({**at("images", "b"), "e.json": turned_task()}, [[40, 10, 50, 30]], [200]),
+    "CVAT": ({**at("", "a"), "a.xml": CVAT_SHAPES.encode()}, [[45, 5, 55, 25], [10, 5, 50, 25], [10, 5, 13, 7]], [200, 400, 3]),
+    "LabelMe": (
+        {**at("", "a"), "a.json": tools.document({"shapes": [CIRCLE], "imagePath": "a.jpg", "imageWidth": 100, "imageHeight": 50})},
+        [[40, 15, 60, 35]], [312.14]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_turned_boxes_and_other_shapes(make_folder: Folder, tmp_path: Path, name: str) -> None:
+    files, boxes, areas = SHAPES[name]
+    packed(make_folder(files), tmp_path / "out")
+    (row,) = rows_of(tmp_path / "out" / "train")
+    assert rounded(row["boxes"]) == rounded(boxes)
+    assert rounded(row["boxes_area"]) == rounded(areas)
+    outlines = json.loads(row["boxes_masks"])
+    if name == "Label Studio":
+        assert rounded(outlines) == [[[50, 10, 50, 30, 40, 30, 40, 10]]]
+    if name == "CVAT":
+        assert outlines[2]["size"] == [50, 100]

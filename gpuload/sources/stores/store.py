@@ -145,7 +145,7 @@ class StoreSource(Source):
         if self.options.own_splits and names != [""]:
             splits = listing.splits_of_files(self.title, names)
         if splits:
-            findings.origin = "by the names of its stores or their folders"
+            findings.origin = "by the names of its files or their folders"
         for number, name in enumerate(names):
             path = self._local / name if name else self._local
             faults = (
