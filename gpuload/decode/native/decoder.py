@@ -138,6 +138,9 @@ class _PictureDecoder:
         windows, factors = _needed([view.cuts for view in views])
         if not self._picture.is_image:
             factors = np.ones_like(factors)
+            if self._may_leave_windows(batch):
+                windows = np.zeros_like(windows)
+                windows[:, 2:] = stored.sizes
         known = self._picture.stored
         plan = DecodePlan(
             stored,
@@ -145,7 +148,7 @@ class _PictureDecoder:
             factors,
             known.source,
             known.plain,
-            by_kernels=not known.is_mask,
+            known.is_mask,
         )
         share = -(-len(batch) // threads)
         rows_at_once = max(1, min(_BLOCK_BYTES // plan.largest_bytes, share))
@@ -163,6 +166,12 @@ class _PictureDecoder:
             self.name, plan, self._images, pairs, blocks, rows_at_once, {}
         )
         return arrays, share_of_work
+
+    def _may_leave_windows(self, batch: Batch) -> bool:
+        """Whether nearest pixels may lie beside the windows of a view, by rounding."""
+        views = batch.views[self.name]
+        pairs = zip(self._picture.forms, views, strict=True)
+        return any(form.places or view.stretched for form, view in pairs)
 
     def _view(self, number: int, view: View, stored: StoredPictures) -> Any:
         picture = self._picture

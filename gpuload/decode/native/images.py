@@ -17,7 +17,7 @@ from gpuload.decode.pillow import (
 )
 from gpuload.fields.images import GRAY, RGB, Pixels
 from gpuload.headers import jpeg as headers
-from gpuload.kernels.images import EncodedImages, new_scratch
+from gpuload.kernels.images import CLASSES, EncodedImages, new_scratch
 from gpuload.kernels.structs import PICTURE, Bands
 from gpuload.read.batch import StoredPictures
 from gpuload.types import I64, U8, Array
@@ -53,7 +53,7 @@ class DecodePlan:
         factors: int64 (N,), the image may be decoded at 1/factor of its size.
         pixels: of the images.
         plain: as `Stored.plain`.
-        by_kernels: whether kernels decode what they can.
+        is_mask: as `Stored.is_mask`.
 
     Attributes:
         pictures: (N,) of `PICTURE`. Those of raw images are complete; the others have the size of the stored image
@@ -69,7 +69,7 @@ class DecodePlan:
         factors: I64,
         pixels: Pixels = RGB,
         plain: bool = False,
-        by_kernels: bool = True,
+        is_mask: bool = False,
     ) -> None:
         self.contents = stored.contents
         self.spans = np.ascontiguousarray(stored.spans)
@@ -83,7 +83,7 @@ class DecodePlan:
         self.pictures["stride"] = pixels.bytes * self.pictures["width"]
         self.pictures["factor"] = 1
         self.files: EncodedImages | None = None
-        if by_kernels and not stored.raw.all():
+        if not stored.raw.all():
             decoded = RGB if pixels == GRAY else pixels
             self.files = EncodedImages(
                 self.spans,
@@ -91,7 +91,7 @@ class DecodePlan:
                 self.windows,
                 factors,
                 self.pictures,
-                decoded.mode,
+                CLASSES if is_mask else decoded.mode,
                 plain,
             )
             self.largest_bytes = int(self.files.room.max(initial=1))
