@@ -129,10 +129,15 @@ def build_decoding(
     backend, device_id = choose_decoder(
         decoder, config.device, config.ranks, datasets, resources, decodes, made
     )
+    dali_decodes = bool(pictures) and functions is None and backend != "native"
+    if dali_decodes and device_id is not None:
+        dali_share = 1 - resources.cpu_share if backend == "both" else 1.0
+        batch_size = config.batch_size
+        prefetch = resources.prefetch
+        check_whole_images(datasets, batch_size, prefetch, device_id, dali_share, made)
+    # last: a GPU that is too small is reported before a torch that cannot use it
     arrays = make_arrays(config.output, device_id, first_form)
-    decoding = Decoding(pictures, functions, backend, device_id, resources, arrays)
-    _check_memory(config, decoding, made)
-    return decoding
+    return Decoding(pictures, functions, backend, device_id, resources, arrays)
 
 
 def _needs_native(schedule: Schedule, functions: Functions | None) -> bool:
@@ -140,22 +145,6 @@ def _needs_native(schedule: Schedule, functions: Functions | None) -> bool:
     return functions is not None or any(
         form.places or form.padding_mode != "constant" for form in schedule.forms
     )
-
-
-def _check_memory(config: LoaderConfig, decoding: Decoding, made: Made) -> None:
-    """Raises DeviceError if DALI's whole images do not fit into the GPU's memory."""
-    by_dali = decoding.backend != "native" and decoding.functions is None
-    if decoding.pictures and by_dali and decoding.device_id is not None:
-        share = 1 - (decoding.cpu_share or 0.0)
-        prefetch = decoding.resources.prefetch
-        check_whole_images(
-            config.datasets,
-            config.batch_size,
-            prefetch,
-            decoding.device_id,
-            share,
-            made,
-        )
 
 
 def build_reader(
