@@ -140,7 +140,8 @@ def test_beton(pack: Pack, tmp_path: Path) -> None:
     (tmp_path / "set.beton").write_bytes(content)
     store = pack(tmp_path / "set.beton", lossless=True)
     assert len(store.rows) == 6
-    jpegs = [data for data in store.members.values() if data.startswith(b"\xff\xd8")]
+    images = {name: data for name, data in store.members.items() if ".original." not in name}
+    jpegs = [data for data in images.values() if data.startswith(b"\xff\xd8")]
     assert 0 < len(jpegs) < 6  # the others are pixels
     assert all(data in content for data in jpegs)
     for row in store.rows:
