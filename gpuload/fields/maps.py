@@ -16,6 +16,7 @@ from gpuload.checks import (
     FLAG,
     POSITIVE,
     Rule,
+    as_number,
     member,
     number,
     optional,
@@ -37,15 +38,24 @@ _INTERPOLATION = member(*get_args(Interpolation))
 _LIKE = optional(text("the name of another picture"))
 _SCALE = number(1 / 64, 64, "pixels for each pixel of the other picture, in 1/64..64")
 _UNIT = number(POSITIVE, 1e30, "a factor above 0")
-_NUMBER = Rule("a number, or NaN", lambda value: float(value))
 _KITTI_ZERO = 32_768  # 2**15
 _KITTI_STEPS = 64
 
 
+def _as_number_or_nan(value: Any) -> float:
+    is_nan = isinstance(value, float | np.floating) and math.isnan(value)
+    return math.nan if is_nan else as_number(value)
+
+
 def _as_normalize(value: Any) -> Any:
-    if not (hasattr(value, "mean") and hasattr(value, "std")):
-        raise ValueError
+    # Its class is in `gpuload.augment`, which imports the fields.
+    if not hasattr(value, "check_pixels"):
+        raise TypeError
     return value
+
+
+_NUMBER = Rule("a number, or NaN", _as_number_or_nan)
+_NORMALIZE = Rule("gpuload.Normalize(mean, std)", _as_normalize)
 
 
 class MapValues(ABC):
@@ -311,9 +321,7 @@ class Picture(PictureSpec):
         Literal["nearest", "bilinear", "bicubic"] | None,
         optional(member("nearest", "bilinear", "bicubic")),
     ] = None
-    normalize: Annotated[
-        Any, optional(Rule("gpuload.Normalize(mean, std)", _as_normalize))
-    ] = None
+    normalize: Annotated[Any, optional(_NORMALIZE)] = None
     swapped: Annotated[bool, FLAG] = False
 
 
