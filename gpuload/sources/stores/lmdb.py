@@ -68,18 +68,21 @@ class LmdbSource(StoreSource):
             store = lmdb.open(
                 str(path), readonly=True, lock=False, subdir=path.is_dir(), max_dbs=0
             )
-        except lmdb.Error as error:
+            with store, store.begin() as transaction:
+                yield from self._entries(transaction, findings)
+        except lmdb.Error as error:  # any page may be damaged
             raise ValueError(str(error)) from None
-        with store, store.begin() as transaction:
-            for key, value in transaction.cursor():
-                if key in _SPECIAL or key.startswith(_LABEL_KEY):
-                    continue
-                row = self._row(bytes(key), bytes(value), findings)
-                if key.startswith(_IMAGE_KEY):
-                    label = transaction.get(_LABEL_KEY + key[len(_IMAGE_KEY) :])
-                    if label is not None:
-                        row["caption"] = bytes(label).decode("utf-8")
-                yield row
+
+    def _entries(self, transaction: Any, findings: Findings) -> Iterator[Row]:
+        for key, value in transaction.cursor():
+            if key in _SPECIAL or key.startswith(_LABEL_KEY):
+                continue
+            row = self._row(bytes(key), bytes(value), findings)
+            if key.startswith(_IMAGE_KEY):
+                label = transaction.get(_LABEL_KEY + key[len(_IMAGE_KEY) :])
+                if label is not None:
+                    row["caption"] = bytes(label).decode("utf-8")
+            yield row
 
     def _row(self, key: bytes, value: bytes, findings: Findings) -> dict[str, Any]:
         name = key.decode("utf-8", "replace")
