@@ -26,6 +26,7 @@ class PackSettings(TypedDict, total=False):
     keep: Iterable[str] | str
     points: Literal["auto", "no"]
     jpeg: Literal["keep", "baseline"]
+    png: Literal["keep", "points"]
     page: int | None
     depth: int | None
     alpha: Literal["ask", "white", "drop"]
