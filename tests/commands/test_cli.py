@@ -65,6 +65,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--overwrite --check header": {"overwrite": True, "check": "header"},
     "--mode L --keep webp,tiff": {"mode": "L", "keep": ("webp", "tiff")},
     "--points no --jpeg baseline": {"points": "no", "jpeg": "baseline"},
+    "--png points": {"png": "points"},
     "--page 2 --depth 12 --alpha drop --icc srgb --damaged keep": {
         "page": 2, "depth": 12, "alpha": "drop", "icc": "srgb", "damaged": "keep",
     },
