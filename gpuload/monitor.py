@@ -70,7 +70,7 @@ class Metrics(NamedTuple):
 
     Time counts only during a loop over the loader, not between epochs or after leaving a loop.
 
-    steps: batches returned. images: samples in them. bytes: of their stored images.
+    steps: batches returned. images: samples in them. bytes: of their stored pictures.
     seconds: of the loop, waiting and training together. images_per_s, bytes_per_s: per these seconds.
     wait_s: training's wait for batches, the sum of the next three. wait_share: its share of `seconds`.
     wait_read_s: the part until a batch had been read and decoding could start. wait_decode_s: until its pixels were

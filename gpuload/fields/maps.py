@@ -68,7 +68,6 @@ class MapValues(ABC):
     Attributes:
         channels: Of the result.
         dtype: Of the result, as NumPy names it.
-        fill: The stored value outside of the picture.
 
     Raises:
         ArgumentError: The field's values cannot be such a map.
@@ -80,7 +79,6 @@ class MapValues(ABC):
     def __init__(self, field: Field, spec: Any) -> None:
         self.pixels = Pixels.of_field(field)
         self.spec = spec
-        self.fill = math.nan if self.pixels.dtype == "float32" else 0
         if fault := self.fault():
             raise ArgumentError(
                 f"{spec}: {fault}, and {field.name!r} holds {self.pixels.in_words} (mode {self.pixels.mode})"
@@ -110,11 +108,9 @@ class MapValues(ABC):
         """
         return values
 
-    def close(self, values: F32, valid: Bools | None) -> Array:
+    def close(self, values: F32, valid: Bools) -> Array:
         """The result, of `dtype`: with the missing value where there is none."""
-        if valid is not None:
-            missing = np.float32(self.spec.missing)
-            np.copyto(values, missing, where=~valid[:, None])
+        np.copyto(values, np.float32(self.spec.missing), where=~valid[:, None])
         return values
 
 
@@ -250,24 +246,23 @@ class IdValues(MapValues):
     def __init__(self, field: Field, spec: Any) -> None:
         super().__init__(field, spec)
         self.dtype = spec.dtype
-        self.fill = spec.fill
 
     def fault(self) -> str:
         """As `MapValues.fault`."""
-        is_whole = self.pixels.dtype != "float32"
-        return (
-            "" if is_whole and self.pixels.channels == 1 else "expected whole numbers"
-        )
+        if self.pixels.dtype == "float32" or self.pixels.channels != 1:
+            return "expected whole numbers"
+        if self.pixels.peak > np.iinfo(self.spec.dtype).max:
+            return "expected 8 bits, or dtype='int32'"
+        return ""
 
     def read(self, stored: Array) -> tuple[Any, Bools | None]:
         """As `MapValues.read`: the numbers themselves."""
         return stored, None
 
-    def close(self, values: Any, valid: Bools | None) -> Array:
+    def close(self, values: Any, valid: Bools) -> Array:
         """As `MapValues.close`."""
         ids: Array = values.astype(self.dtype)
-        if valid is not None:
-            np.copyto(ids, self.spec.fill, where=~valid[:, None])
+        np.copyto(ids, self.spec.fill, where=~valid[:, None])
         return ids
 
 
@@ -469,7 +464,7 @@ class InstanceMap(PictureSpec):
         like: As of `Depth`.
         scale: As of `Picture`.
         fill: The number outside of the picture.
-        dtype: Of the batch: "int32" or "int64"; "uint8" for numbers up to 255.
+        dtype: Of the batch: "int32" or "int64"; "uint8" for a field of 8 bits and a `fill` up to 255.
 
     Raises:
         ArgumentError: As of `Depth`.
@@ -482,6 +477,12 @@ class InstanceMap(PictureSpec):
     dtype: Annotated[IdType, member(*get_args(IdType))] = "int32"
 
     values = IdValues
+
+    def __post_init__(self) -> None:
+        if self.fill > np.iinfo(self.dtype).max:
+            raise ArgumentError(
+                f"InstanceMap(fill={self.fill}, dtype={self.dtype!r}): expected fill in 0..255, or dtype='int32'"
+            )
 
 
 SPECS: Sequence[type[PictureSpec]] = (

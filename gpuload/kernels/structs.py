@@ -103,6 +103,7 @@ class NearestArguments(ctypes.Structure):
         ("channels", _INT),
         ("step", _INT),
         ("values", _POINTER),
+        ("inside", _POINTER),
         ("height", _INT),
         ("width", _INT),
     )

@@ -148,6 +148,37 @@ def test_ids_are_those_of_the_nearest_pixels(packed: Path, name: str, dtype: Any
         assert np.array_equal(numbers, np.where(across[0] < 0, 9, expected))
 
 
+@pytest.mark.parametrize("invalid", [None, 0, 65_535])
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
+@pytest.mark.parametrize("name", ["letterbox", "padded", "sheared"])
+def test_whole_numbers_are_missing_outside_of_the_picture(
+    packed: Path, name: str, interpolation: Any, invalid: int | None
+) -> None:
+    """Whichever stored number stands for no measurement, even none."""
+    depth = Depth("disparity", invalid=invalid, missing=-1, interpolation=interpolation)
+    there = Depth("x", invalid=None, missing=-1, interpolation=interpolation)
+    outside = 0
+    for _, (values, across) in samples(packed, AUGMENTS[name], depth, there):
+        outside += int((across < 0).sum())
+        assert np.allclose(values, np.where(across < 0, -1, 1024))
+    assert outside > 0
+
+
+@pytest.mark.parametrize(("dtype", "fill"), [("int32", 300), ("int64", 65_535), ("uint8", 255)])
+@pytest.mark.parametrize("name", ["letterbox", "sheared"])
+def test_ids_of_8_bits_have_any_number_outside(packed: Path, name: str, dtype: Any, fill: int) -> None:
+    found = set[int]()
+    for _, (numbers,) in samples(packed, AUGMENTS[name], InstanceMap("matte", fill=fill, dtype=dtype)):
+        assert numbers.dtype == dtype
+        found |= set(numbers.ravel().tolist())
+    assert found == {51, fill}
+
+
+def test_an_id_outside_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"InstanceMap\(fill=256, dtype='uint8'\): expected fill in 0..255"):
+        InstanceMap(fill=256, dtype="uint8")
+
+
 def stereo(folder: Path, count: int = 12) -> Path:
     """Pairs whose left pictures are dark and whose right ones are bright, growing brighter to the right."""
     ramp = np.linspace(0, 60, 50).astype(np.uint8)
@@ -224,6 +255,8 @@ def test_pictures_with_an_augment_of_their_own_move_alone(tmp_path: Path) -> Non
         (Augment(8), (Depth("x", like="y"),), "'x' moves as 'y', which is no requested picture"),
         (Augment(8), (Flow("x"),), "expected u, v as floats, or KITTI's PNG"),
         (Augment(8), (Depth("label"),), "expected a field of kind 'picture'"),
+        (Augment(8), (InstanceMap("ids", dtype="uint8"),), "expected 8 bits, or dtype='int32'"),
+        (Augment(8), (InstanceMap("x"),), "expected whole numbers"),
         (Augment(8), (Picture("x"),), "constants of normalize are 3 each"),
         (Augment(8), ("x",), "holds 1 channel of float32, which are no colours. Request it by a spec, such as"),
         (Augment(None, crop="keep"), ("image", Depth("x", scale=2)), "needs images of one size"),

@@ -34,6 +34,7 @@ def nearest(
     out: npt.NDArray[Any],
     fill: float,
     step: int,
+    inside: npt.NDArray[np.uint8] | None = None,
 ) -> Step:
     """The step that takes the nearest pixel of each of N pictures, as torch's nearest-exact does.
 
@@ -45,6 +46,7 @@ def nearest(
         out: (N, C, height, width), contiguous, of the type of the stored values.
         fill: What is outside.
         step: Values from one stored pixel to the next.
+        inside: (N, height, width): becomes 255 where a value is of the picture, 0 where it is `fill`. None: not wanted.
     """
     crops = view.crops
     arrays = (
@@ -66,10 +68,11 @@ def nearest(
         channels,
         step,
         out.ctypes.data,
+        None if inside is None else inside.ctypes.data,
         height,
         width,
     )
-    return Step("pick_nearest", arguments, arrays, out)
+    return Step("pick_nearest", arguments, (*arrays, inside), out)
 
 
 class MaskView:
@@ -165,25 +168,25 @@ class MapView:
 
     def _from_nearest(
         self, pictures: Array, view: View, rows: slice
-    ) -> tuple[Any, Bools | None]:
+    ) -> tuple[Any, Bools]:
         pixels = self._pixels
         shape = (len(pictures), pixels.channels, *self._view.size)
         picked = np.empty(shape, pixels.dtype)
-        fill = self._values.fill
+        marks = np.empty((len(pictures), *self._view.size), np.uint8)
         frame = view._replace(frame=self._view.size)
         sizes = self._sizes[rows]
         step = self._values_from_pixel(pictures)
-        take_nearest = nearest(pictures, frame, self._form, sizes, picked, fill, step)
+        take_nearest = nearest(
+            pictures, frame, self._form, sizes, picked, 0, step, marks
+        )
         take_nearest(0, len(pictures))
-        if view.steps is None:
-            return self._values.read(picked)
-        warped, inside = warp_values(picked, view.steps)
-        values, valid = self._values.read(warped)
+        if view.steps is not None:
+            picked, marks = warp_values(picked, marks, view.steps)
+        inside: Bools = marks == _INSIDE
+        values, valid = self._values.read(picked)
         return values, inside if valid is None else valid & inside
 
-    def _weighted(
-        self, pictures: Array, view: View, rows: slice
-    ) -> tuple[F32, Bools | None]:
+    def _weighted(self, pictures: Array, view: View, rows: slice) -> tuple[F32, Bools]:
         """Each pixel from its neighbours, of which those without a value have no weight."""
         channels = self._values.channels
         held = [self._weighed(picture) for picture in pictures]
@@ -195,8 +198,9 @@ class MapView:
         self.cuts.make(weighed, rows, as_levels(sums, bands))
         weights = sums[:, channels:]
         if view.steps is not None:
-            sums, inside = warp_values(sums, view.steps)
-            weights = sums[:, channels:] * inside[:, None]
+            everywhere = np.full((len(sums), *self._view.size), _INSIDE, np.uint8)
+            sums, marks = warp_values(sums, everywhere, view.steps)
+            weights = sums[:, channels:] * (marks[:, None] == _INSIDE)
         valid = weights[:, 0] > _HALF
         safe = np.where(valid[:, None], weights, np.float32(1))
         values = (sums[:, :channels] / safe).astype(np.float32)
@@ -226,9 +230,9 @@ def _pixels_of(picture: Any, pixels: Pixels) -> Array:
     return every[..., : pixels.channels]
 
 
-def warp_values(values: Array, steps: Steps) -> tuple[Array, Bools]:
-    """Values (n, C, height, width) of any type after steps that move pixels, and bool (n, height, width), which of them
-    come from inside.
+def warp_values(values: Array, marks: Array, steps: Steps) -> tuple[Array, Array]:
+    """Values (n, C, height, width) of any type, and uint8 (n, height, width), 255 where they are of the picture, after
+    steps that move pixels.
 
     The kernels move bytes; the nearest pixel is moved as a whole, so the bytes of its values are moved alike.
     """
@@ -236,9 +240,8 @@ def warp_values(values: Array, steps: Steps) -> tuple[Array, Bools]:
     item = values.itemsize
     as_bytes = np.ascontiguousarray(values).view(np.uint8)
     planes = np.moveaxis(as_bytes.reshape(count, channels, height, width, item), 4, 2)
-    inside = np.full((count, 1, height, width), _INSIDE, np.uint8)
     each = planes.reshape(count, channels * item, height, width)
-    moved = transform(np.concatenate([each, inside], axis=1), steps)
+    moved = transform(np.concatenate([each, marks[:, None]], axis=1), steps)
     planes = moved[:, :-1].reshape(count, channels, item, height, width)
     last = np.ascontiguousarray(np.moveaxis(planes, 2, 4))
-    return last.view(values.dtype)[..., 0], moved[:, -1] == _INSIDE
+    return last.view(values.dtype)[..., 0], moved[:, -1]

@@ -52,6 +52,19 @@ static void copy_row(
         COPY_ROW(uint32_t);
 }
 
+// Marks the outputs whose values are of the image.
+static void mark_inside(
+    const NearestArguments *pick, int64_t image, const Size *output, const int64_t *rows, const int64_t *columns
+) {
+    uint8_t *plane = pick->inside + image * pick->height * pick->width;
+    for (int64_t y = 0; y < pick->height; y++) {
+        bool is_shown = y < output->height && rows[y] >= 0;
+        uint8_t *marks = plane + y * pick->width;
+        for (int64_t x = 0; x < pick->width; x++)
+            marks[x] = is_shown && x < output->width && columns[x] >= 0 ? 255 : 0;
+    }
+}
+
 static void pick_image(const NearestArguments *pick, int64_t image, int64_t *rows, int64_t *columns) {
     const Picture *picture = &pick->pictures[image];
     const Size *start = &pick->starts[image];
@@ -79,6 +92,8 @@ static void pick_image(const NearestArguments *pick, int64_t image, int64_t *row
             copy_row(pick, pixels, columns, is_shown ? output->width : 0, channel, plane + y * row_bytes);
         }
     }
+    if (pick->inside != NULL)
+        mark_inside(pick, image, output, rows, columns);
 }
 
 int64_t pick_nearest(const NearestArguments *pick, int64_t begin, int64_t end) {

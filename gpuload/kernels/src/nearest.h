@@ -20,6 +20,7 @@ typedef struct {
     int64_t channels;
     int64_t step;            // values from one pixel to the next
     uint8_t *values;         // (images, channels, height, width)
+    uint8_t *inside;         // (images, height, width): 255 where a value is of the image, else 0; NULL: not asked for
     int64_t height, width;   // of a frame
 } NearestArguments;
 
