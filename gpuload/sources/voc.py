@@ -1,7 +1,7 @@
 """Images with boxes in a file for each: Pascal VOC's and ILSVRC's XML, and YOLO's texts."""
 
 import posixpath
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -77,7 +77,7 @@ class VocOptions(SourceOptions):
     Args:
         negatives: whether an image without an XML is one without an object; else it is an error.
         first_pixel: the number that the first pixel has in `xmin` and `ymin`: 0, or 1 as in Pascal VOC itself and as
-            supervision writes it.
+            supervision writes it. A note says so where no box begins at 0.
     """
 
     negatives: bool = False
@@ -114,6 +114,10 @@ class VocSource(FilesSource):
         return None
 
     def rows(self, findings: Findings) -> Iterator[Row]:
+        if self.options.first_pixel not in (0, 1):
+            raise SourceError(
+                f"--option first_pixel={self.options.first_pixel}: expected 0 or 1"
+            )
         xml, data = _folders(self.files)
         if not (xml and data) and _are_beside(self.files):
             xml = data = ""
@@ -122,6 +126,11 @@ class VocSource(FilesSource):
             raise SourceError(f"{self.title}: {what}. {self.advice}")
         images, annotations = self._pairs(data, xml, findings)
         objects = self._read_all(images, annotations, findings)
+        if self.options.first_pixel == 0 and _may_begin_at_1(objects.values()):
+            findings.notes.append(
+                "no box begins at pixel 0, and boxes are taken as they are; where pixels are counted from 1, as in "
+                "Pascal VOC itself and by supervision, give --option first_pixel=1"
+            )
         names = sorted(
             {name for of_image in objects.values() for name in of_image.names}
         )
@@ -254,6 +263,8 @@ class VocSource(FilesSource):
                 raise ValueError("an object without a name or a bndbox")
             corners = [float(box.findtext(side, "")) for side in _SIDES]
             first = self.options.first_pixel
+            if first == 1 and min(corners[:2]) < 1:
+                raise ValueError("a box that begins before pixel 1, the first one")
             boxes.append([corners[0] - first, corners[1] - first, *corners[2:]])
             names.append(name)
         return Objects(
@@ -263,6 +274,12 @@ class VocSource(FilesSource):
             if min(width, height) > 0 and max(width, height) < _MOST_PX
             else (0, 0),
         )
+
+
+def _may_begin_at_1(objects: Iterable[Objects]) -> bool:
+    """Whether there are boxes, and none begins at pixel 0."""
+    begins = [min(box[:2]) for of_image in objects for box in of_image.boxes]
+    return bool(begins) and min(begins) >= 1
 
 
 def _largest(objects: Objects) -> str:

@@ -39,10 +39,11 @@ def padded(document: bytes) -> bytes:
     return document[:start] + b", " + content + document[start:inside] + note + document[inside:]
 
 
-def voc(name: str) -> bytes:
+def voc(name: str, first_pixel: int = 0) -> bytes:
     sides = ("xmin", "ymin", "xmax", "ymax")
     objects = ""
-    for label, *corners in BOXES[name]:
+    for label, x0, y0, x1, y1 in BOXES[name]:
+        corners = (x0 + first_pixel, y0 + first_pixel, x1, y1)
         box = "".join(f"<{side}>{value}</{side}>" for side, value in zip(sides, corners, strict=True))
         objects += f"<object><name>{label}</name><bndbox>{box}</bndbox></object>"
     size = "<size><width>100</width><height>50</height><depth>3</depth></size>"
@@ -75,7 +76,7 @@ RIGHT: dict[str, tuple[dict[str, bytes], list[str] | None]] = {
         {**at("data"), **of_each("data/{}.txt", yolo), "obj.names": b"cat\ndog", "images.txt": b"data/a.jpg\ndata/b.jpg\ndata/c.jpg\n"}, None),
     "FiftyOne 1.22 COCO, large": ({**at("data"), "labels.json": padded(coco())}, None),
     "supervision 0.31 COCO": ({**at("images"), "annotations.json": coco()}, None),
-    "supervision 0.31 VOC": ({**at("images"), **of_each("annotations/{}.xml", voc)}, None),
+    "VOC in folders of small letters": ({**at("images"), **of_each("annotations/{}.xml", voc)}, None),
     "supervision 0.31 YOLO": ({**at("images"), **of_each("labels/{}.txt", yolo), "data.yaml": b"names: [cat, dog]\nnc: 2\n"}, None),
     "globox 2.9 COCO": ({**at("images"), "coco.json": coco(first=0)}, None),
     "globox 2.9 VOC": ({**at("images"), **of_each("annotations/{}.xml", voc)}, None),
@@ -229,6 +230,24 @@ def test_runs_by_rows_and_labels_elsewhere(make_folder: Folder, tmp_path: Path) 
     assert [tuple(reason) for reason in reasons_of(listing)] == [
         ("images/a.jpg", "a run of a mask lies outside of its image: 4999 3 in an image of 100 x 50")
     ]
+
+
+def test_pixels_of_pascal_voc_may_be_counted_from_1(make_folder: Folder, tmp_path: Path) -> None:
+    """As supervision 0.31.2 writes them: a note says so, and the option reads them."""
+    files = {**at("images"), **{f"annotations/{name}.xml": voc(name, 1) for name in "abc"}}
+    root = make_folder(files)
+    advice = "give --option first_pixel=1"
+    assert advice in " ".join(listed(root).notes)
+    packed(root, tmp_path / "out", "--option", "first_pixel=1")
+    rows = {Path(row["source"]).stem: row["boxes"] for row in rows_of(tmp_path / "out" / "train")}
+    assert rows == CORNERS
+    from_0 = make_folder({**at("images"), **of_each("annotations/{}.xml", voc)})
+    assert advice not in " ".join(listed(from_0).notes)  # a box begins at 0
+    reasons = reasons_of(listed(from_0, options={"first_pixel": 1}))
+    assert [name for name, _ in reasons] == ["images/b.jpg"]
+    assert "a box that begins before pixel 1" in reasons[0][1]
+    with pytest.raises(SourceError, match="first_pixel=2: expected 0 or 1"):
+        listed(root, options={"first_pixel": 2})
 
 
 def test_columns_of_flags(make_folder: Folder, tmp_path: Path) -> None:
