@@ -9,7 +9,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -85,13 +85,19 @@ def verify(
         if quarantine is not None:
             write_quarantine(quarantine, [])  # before the work of hours
         where = as_location(folder)
-        sets, faults = (
-            _sets_at(where) if isinstance(where, URL) else _sets_in(Path(where))
-        )
-        found = [_verify_set(one, workers or count_cores(), watch) for one in sets]
+        lines = list[str]()
+        if isinstance(where, URL):
+            sets: Sequence[Path | URL] = _sets_at(where)
+        else:
+            sets = packed_folders(Path(where))
+            lines.extend(_folders_without_manifest(Path(where), sets))
+        processes = workers or count_cores()
+        faults = [_verify_set(place, processes, watch) for place in sets]
+        lines.extend(line for of_set in faults for line in of_set.lines)
         if quarantine is not None:
-            write_quarantine(quarantine, [bad for one in found for bad in one.bad])
-    return [*faults, *(line for one in found for line in one.lines)]
+            bad = [sample for of_set in faults for sample in of_set.bad]
+            write_quarantine(quarantine, bad)
+    return lines
 
 
 def _verify_set(
@@ -99,113 +105,162 @@ def _verify_set(
 ) -> "Faults":
     """The faults of one set. What lies at URLs is downloaded into a temporary folder, and verified there."""
     with tempfile.TemporaryDirectory(prefix="gpuload-verify-") as notes:
-        scratch, url = Path(notes, "set"), where if isinstance(where, URL) else None
+        scratch = Path(notes, "set")
         scratch.mkdir()
-        folder = where if isinstance(where, Path) else scratch
-        if (
-            url is not None
-        ):  # where there is no manifest, that is an error, and no fault
-            (scratch / manifest_file.FILE_NAME).write_bytes(manifest_bytes(url))
+        if isinstance(where, URL):
+            # A URL without a manifest is an error, and no fault.
+            manifest_copy = scratch / manifest_file.FILE_NAME
+            manifest_copy.write_bytes(manifest_bytes(where))
         try:
-            manifest = Manifest.read(folder, url)
-            if url is not None:
-                joined = [file.name for file in manifest.joined]
-                wanted = index_file.FILE_NAME, NEXT_NAME, *joined
-                fetch_files(url, scratch, *wanted, most=manifest.most_beside)
-            path = index_path(folder, manifest)
-            Index(path, manifest.fields, shards=len(manifest.shards))
+            opened = _open_set(where, scratch)
         except FormatError as error:
-            return Faults([str(error).replace(str(scratch), str(where))])
-        lines, digests = list[str](), index_file.index_digests(path)
-        if any(
-            getattr(manifest, name) not in (None, found)
-            for name, found in digests.items()
-        ):
-            lines.append(
-                f"{path}: its SHA-256, or those of its parts, are not those in {manifest_file.FILE_NAME}"
-            )
-        lines += _joined_faults(manifest, folder)
-        if url is None and (url := shards_root(manifest, folder)) is None:
-            known = {shard.name for shard in manifest.shards}
-            others = sorted(
-                one for one in folder.glob("*.tar") if one.name not in known
-            )
-            lines += [f"{one}: is not in {manifest_file.FILE_NAME}" for one in others]
-            unfinished = [*sorted(folder.glob("*.tmp")), *folder.glob(NEXT_NAME)]
-            lines += [f"{one}: was left by an interrupted run" for one in unfinished]
-        names = [shard.name.removeprefix(f"{url}/") for shard in manifest.shards]
-        jobs = [
-            VerifyJob(
-                path=(scratch if url else folder) / name,
-                folder=folder,
-                number=number,
-                shard=replace(shard, name=name),
-                fields=manifest.fields,
-                partial=not manifest.upright and bool(manifest.packing.get("rejected")),
-                url=url,
-                scratch=scratch,
-                most=manifest.most_beside,
-                index=path,
-                position=scratch.with_name(f"{number}.position"),
-                time_limit_s=MOST_SECONDS,
-            )
-            for number, (name, shard) in enumerate(
-                zip(names, manifest.shards, strict=True)
-            )
-        ]
-        found, blame = dict[int, Faults](), Blame()
+            message = str(error).replace(str(scratch), str(where))
+            return Faults([message], [])
+        lines = [*_description_faults(opened)]
+        shards_url = opened.url
+        if shards_url is None:
+            shards_url = shards_root(opened.manifest, opened.folder)
+        if shards_url is None:
+            lines.extend(_stray_files(opened))
+        jobs = _shard_jobs(opened, shards_url)
+        of_shards = _verify_shards(jobs, workers, watch)
+    lines.extend(line for faults in of_shards for line in faults.lines)
+    if shards_url is not None:
+        lines = [line.replace(str(scratch), str(shards_url)) for line in lines]
+    bad = [sample for faults in of_shards for sample in faults.bad]
+    return Faults(lines, bad)
 
-        def died(
-            job: VerifyJob, code: int
-        ) -> VerifyJob:  # a shard that kills each worker is hashed by one of them
-            return blame.find(job, code) or replace(
-                job, known_bad={NOWHERE: exit_name(code)}
-            )
 
-        with Workers[VerifyJob, Faults](
-            max(1, min(workers, len(jobs))), verify_shard, False
-        ) as processes:
-            for job, result in processes.run(jobs, died):
-                found[job.number] = result
-                watch(len(found), len(jobs))
-        results = [found[number] for number in sorted(found)]
-        lines += [line for result in results for line in result.lines]
-        return Faults(
-            [line.replace(str(scratch), str(url)) for line in lines],
-            [b for r in results for b in r.bad],
+@dataclass(frozen=True)
+class _OpenedSet:
+    """A set whose manifest and index can be read.
+
+    url: where it lies, if not on this machine. folder: holds its manifest and index. scratch: for what is downloaded.
+    index: the file that is its index now.
+    """
+
+    url: URL | None
+    folder: Path
+    scratch: Path
+    manifest: Manifest
+    index: Path
+
+
+def _open_set(where: Path | URL, scratch: Path) -> _OpenedSet:
+    """The set at a place, whose manifest is in `scratch` where that is a URL.
+
+    Raises:
+        FormatError: it is not a packed folder.
+    """
+    url = where if isinstance(where, URL) else None
+    folder = where if isinstance(where, Path) else scratch
+    manifest = Manifest.read(folder, url)
+    if url is not None:
+        joined = [file.name for file in manifest.joined]
+        names = [index_file.FILE_NAME, NEXT_NAME, *joined]
+        fetch_files(url, scratch, *names, most=manifest.most_beside)
+    path = index_path(folder, manifest)
+    Index(path, manifest.fields, shards=len(manifest.shards))  # checks its structure
+    return _OpenedSet(url, folder, scratch, manifest, path)
+
+
+def _description_faults(opened: _OpenedSet) -> Iterator[str]:
+    """The faults of the index and the joined columns."""
+    manifest = opened.manifest
+    for name, digest in index_file.index_digests(opened.index).items():
+        if getattr(manifest, name) not in (None, digest):
+            yield f"{opened.index}: its SHA-256, or those of its parts, are not those in {manifest_file.FILE_NAME}"
+            break
+    yield from _joined_faults(manifest, opened.folder)
+
+
+def _stray_files(opened: _OpenedSet) -> Iterator[str]:
+    """A line for each file in the folder that should not be there."""
+    shard_names = {shard.name for shard in opened.manifest.shards}
+    for path in sorted(opened.folder.glob("*.tar")):
+        if path.name not in shard_names:
+            yield f"{path}: is not in {manifest_file.FILE_NAME}"
+    for pattern in ("*.tmp", NEXT_NAME):
+        for path in sorted(opened.folder.glob(pattern)):
+            yield f"{path}: was left by an interrupted run"
+
+
+def _shard_jobs(opened: _OpenedSet, url: URL | None) -> "list[VerifyJob]":
+    """The jobs that verify the shards of a set, one each. url: below which they lie, if they are to be downloaded."""
+    manifest = opened.manifest
+    holds_others = not manifest.upright and bool(manifest.packing.get("rejected"))
+    jobs = []
+    for number, shard in enumerate(manifest.shards):
+        name = shard.name.removeprefix(f"{url}/")
+        root = opened.folder if url is None else opened.scratch
+        job = VerifyJob(
+            path=root / name,
+            folder=opened.folder,
+            number=number,
+            shard=replace(shard, name=name),
+            fields=manifest.fields,
+            partial=holds_others,
+            url=url,
+            scratch=opened.scratch,
+            most=manifest.most_beside,
+            index=opened.index,
+            position=opened.scratch.with_name(f"{number}.position"),
+            time_limit_s=MOST_SECONDS,
         )
+        jobs.append(job)
+    return jobs
 
 
-def _sets_in(root: Path) -> tuple[list[Path | URL], list[str]]:
-    """The split that a folder is, or all splits in it; and a fault for each folder of shards without a manifest."""
-    splits = packed_folders(root)
+def _verify_shards(
+    jobs: "Sequence[VerifyJob]", workers: int, watch: Callable[[int, int], None]
+) -> "list[Faults]":
+    """The faults of each shard, in the order of the jobs."""
+    faults = dict[int, Faults]()
+    blame = Blame()
+
+    def died(job: VerifyJob, code: int) -> VerifyJob:
+        # A shard that kills each worker is hashed by one of them.
+        hashed_alone = replace(job, known_bad={NOWHERE: exit_name(code)})
+        return blame.find(job, code) or hashed_alone
+
+    processes = max(1, min(workers, len(jobs)))
+    with Workers[VerifyJob, Faults](processes, verify_shard, False) as pool:
+        for job, of_shard in pool.run(jobs, died):
+            faults[job.number] = of_shard
+            watch(len(faults), len(jobs))
+    return [faults[number] for number in sorted(faults)]
+
+
+def _folders_without_manifest(root: Path, splits: Sequence[Path]) -> Iterator[str]:
+    """A line for each folder of shards in `root` that is none of its splits.
+
+    Raises:
+        FormatError: the root is not a folder of splits, and no packed folder either.
+    """
     if splits == [root]:
         if not (root / manifest_file.FILE_NAME).exists():
             Manifest.read(root)  # raises the error that says what is wrong
-        return [root], []
-    others = (path for path in root.iterdir() if path.is_dir() and path not in splits)
-    lone = sorted(path for path in others if any(path.glob("*.tar")))
-    return [*splits], [
-        f"{path}: holds shards but no {manifest_file.FILE_NAME}" for path in lone
-    ]
+        return
+    for path in sorted(root.iterdir()):
+        if path.is_dir() and path not in splits and any(path.glob("*.tar")):
+            yield f"{path}: holds shards but no {manifest_file.FILE_NAME}"
 
 
-def _sets_at(url: URL) -> tuple[list[Path | URL], list[str]]:
-    """As `_sets_in`, at a URL; the URL itself where it cannot be listed."""
+def _sets_at(url: URL) -> list[URL]:
+    """The set at a URL, or all splits there; the URL itself where it cannot be listed."""
     url = pinned(url)
     try:
-        found = background().wait(Objects(url).list())
+        names = background().wait(Objects(url).list())
     except (ArgumentError, RemoteError):
-        return [url], []
-    ends = [name.removesuffix(f"/{manifest_file.FILE_NAME}") for name in found]
-    splits = [
-        one
-        for one, name in zip(ends, found, strict=True)
-        if one != name and "/" not in one
-    ]
-    return [url] if manifest_file.FILE_NAME in found or not splits else [
-        url / split for split in splits
-    ], []
+        return [url]
+    if manifest_file.FILE_NAME in names:
+        return [url]
+    splits = []
+    for name in names:
+        folder, _, file_name = name.partition("/")
+        if file_name == manifest_file.FILE_NAME:
+            splits.append(url / folder)
+    return splits or [url]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +286,7 @@ class VerifyJob(Blamable):
     @property
     def image(self) -> Field:
         """The field of the first picture of each sample."""
-        return next(one for one in self.fields if one.kind in ("image", "raw"))
+        return next(field for field in self.fields if field.kind in ("image", "raw"))
 
     @property
     def dali(self) -> Path:
@@ -243,24 +298,25 @@ class VerifyJob(Blamable):
 class Faults:
     """The faults of a shard or a set, one line each, and the samples that a loader should leave out."""
 
-    lines: list[str] = field(default_factory=list)
-    bad: list[Quarantined] = field(default_factory=list)
+    lines: list[str]
+    bad: list[Quarantined]
 
 
 def verify_shard(job: VerifyJob) -> Faults:
     """The faults of one shard: in its size, its checksum, its members as indexed, and every image and field."""
-    found, copies = Faults(), list[Path]()
+    faults = Faults([], [])
+    copies = list[Path]()
     try:
         if job.url is not None:
             copies = _fetch_shard(job, job.url)
-        found.lines.extend(_verify(job, found.bad))  # those before an error, too
+        faults.lines.extend(_verify(job, faults.bad))  # those before an error, too
     except FormatError as error:
-        found.lines.append(str(error))
+        faults.lines.append(str(error))
     except OSError as error:
-        found.lines.append(f"{error.filename or job.path}: {error.strerror}")
+        faults.lines.append(f"{error.filename or job.path}: {error.strerror}")
     for copy in copies:
         copy.unlink(missing_ok=True)
-    return found
+    return faults
 
 
 def _fetch_shard(job: VerifyJob, url: URL) -> list[Path]:
@@ -273,21 +329,21 @@ def _fetch_shard(job: VerifyJob, url: URL) -> list[Path]:
 
 
 def _verify(job: VerifyJob, bad: list[Quarantined]) -> Iterator[str]:
-    path, said = job.path, f"{manifest_file.FILE_NAME} says"
+    path = job.path
+    manifest_says = f"{manifest_file.FILE_NAME} says"
     if code := job.known_bad.get(NOWHERE):
         yield f"{path}: its worker ended ({code}), and no sample is to blame"
         return
-    if (size := path.stat().st_size) != job.shard.bytes:
-        yield f"{path}: is {counted(size, 'byte')}, {said} {job.shard.bytes:,}"
+    size = path.stat().st_size
+    if size != job.shard.bytes:
+        yield f"{path}: is {counted(size, 'byte')}, {manifest_says} {job.shard.bytes:,}"
         return
-    digest = hashlib.sha256()
-    with open_regular(path) as file:
-        while block := file.read(_CHUNK_BYTES):
-            digest.update(block)
-    if digest.hexdigest() != job.shard.sha256:
-        yield f"{path}: its SHA-256 is {digest.hexdigest()}, {said} {job.shard.sha256}"
+    digest = _digest(path)
+    if digest != job.shard.sha256:
+        yield f"{path}: its SHA-256 is {digest}, {manifest_says} {job.shard.sha256}"
     rows = Index(job.index, job.fields).shard(job.number)
-    keys, damage = rows.column("key").to_pylist(), list[Damage]()
+    keys = rows.column("key").to_pylist()
+    damage = list[Damage]()
     samples = list(group_members(read_members(path, damage=damage)))
     yield from (
         f"{path}: bytes {part.start:,} to {part.end:,} are damaged: {part.fault}"
@@ -296,17 +352,36 @@ def _verify(job: VerifyJob, bad: list[Quarantined]) -> Iterator[str]:
     if job.partial:
         indexed = set(keys)
         samples = [(key, members) for key, members in samples if key in indexed]
-    expected = dali_index_text(members for _, members in samples).encode()
-    try:
-        with open_regular(job.dali) as file:
-            if file.read(len(expected) + 1) != expected:
-                yield f"{job.dali}: does not describe {path.name}"
-    except OSError as error:
-        yield f"{job.dali}: cannot be read ({error.strerror})"
+    members = [members for _, members in samples]
+    yield from _dali_index_faults(job, members)
     if rows.num_rows != job.shard.samples or [key for key, _ in samples] != keys:
         yield f"{path}: its samples are not those of {index_file.FILE_NAME}"
         return
-    yield from _verify_samples(job, bad, rows, [members for _, members in samples])
+    yield from _verify_samples(job, bad, rows, members)
+
+
+def _digest(path: Path) -> str:
+    """The SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with open_regular(path) as file:
+        while block := file.read(_CHUNK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _dali_index_faults(
+    job: VerifyJob, samples: Sequence[Sequence[Member]]
+) -> Iterator[str]:
+    """A line if the shard's DALI index does not describe these samples."""
+    expected = dali_index_text(samples).encode()
+    try:
+        with open_regular(job.dali) as file:
+            text = file.read(len(expected) + 1)
+    except OSError as error:
+        yield f"{job.dali}: cannot be read ({error.strerror})"
+        return
+    if text != expected:
+        yield f"{job.dali}: does not describe {job.path.name}"
 
 
 def _verify_samples(
@@ -331,10 +406,14 @@ def _verify_samples(
                 signal.setitimer(signal.ITIMER_REAL, 0)
             yield from (f"{job.path}: sample {row['key']!r}: {line}" for line in lines)
             if lines:
-                at = row[image.offset_column], row[image.bytes_column]
-                bad.append(
-                    Quarantined(row["key"], job.path.name, *at, "; ".join(lines))
+                sample = Quarantined(
+                    row["key"],
+                    job.path.name,
+                    row[image.offset_column],
+                    row[image.bytes_column],
+                    "; ".join(lines),
                 )
+                bad.append(sample)
         note(NOWHERE, 0)
 
 
@@ -355,30 +434,34 @@ def _faults(
     job: VerifyJob, row: dict[str, Any], members: Sequence[Member], file: BinaryIO
 ) -> list[str]:
     faults = []
-    for one in job.fields:
-        offset, size = row[one.offset_column], row[one.bytes_column]
-        is_caption = row.get(one.name) == ""
+    for field in job.fields:
+        offset = row[field.offset_column]
+        size = row[field.bytes_column]
+        is_caption = row.get(field.name) == ""
         if not size and is_caption and offset == row[job.image.offset_column]:
             continue  # a caption that the sample lacks, as `index` wrote until 2026-11
-        member = next(
-            (
-                m
-                for m in members
-                if m.offset <= offset and offset + size == m.offset + m.size
-            ),
-            None,
-        )
-        if member is None or split_name(member.name)[1] not in one.member.split(";"):
+        member = _member_of(members, offset, size)
+        if member is None or split_name(member.name)[1] not in field.member.split(";"):
             faults.append(
-                f"there is no {one.name} at the offset in the index (byte {offset:,})"
+                f"there is no {field.name} at the offset in the index (byte {offset:,})"
             )
             continue
         content = os.pread(file.fileno(), member.size, member.offset)
-        if fault := _content_fault(one, row, content, offset - member.offset):
-            faults.append(f"its {one.name} {fault}")
-        elif one.kind in ("image", "picture") and _are_false(one, row, content):
-            faults.append(_FALSE_POINTS.format(one.name))
+        fault = _content_fault(field, row, content, offset - member.offset)
+        if fault:
+            faults.append(f"its {field.name} {fault}")
+        elif field.kind in ("image", "picture") and _are_false(field, row, content):
+            faults.append(_FALSE_POINTS.format(field.name))
     return faults
+
+
+def _member_of(members: Sequence[Member], offset: int, size: int) -> Member | None:
+    """The member whose content ends with these bytes of the shard."""
+    for member in members:
+        end = member.offset + member.size
+        if member.offset <= offset and offset + size == end:
+            return member
+    return None
 
 
 def _are_false(field: Field, row: dict[str, Any], content: bytes) -> bool:
