@@ -178,7 +178,8 @@ def settings(made: C) -> C:
         ArgumentError: a field is not what its rule expects.
         CallError: an unknown or a missing argument.
     """
-    name, rules = made.__name__, rules_of(made)
+    name = made.__name__
+    rules = rules_of(made)
     together = getattr(made, "__post_init__", None)
 
     def check_all(self: Any) -> None:
@@ -336,10 +337,8 @@ def whole(
         if most is None
         else f" in {least}..{most}"
     )
-    low, high = (
-        -math.inf if least is None else least,
-        math.inf if most is None else most,
-    )
+    low = -math.inf if least is None else least
+    high = math.inf if most is None else most
     return fitting(
         expected or f"a whole number{limits}",
         as_whole,

@@ -47,7 +47,8 @@ def progress_bar(
             starts.append((now, done, read))
         started, done_before, read_before = starts[0]
         elapsed_s = max(now - started, 1e-9)
-        done, read = max(0, done - done_before), max(0, read - read_before)
+        done = max(0, done - done_before)
+        read = max(0, read - read_before)
         return f"{done / elapsed_s:,.0f} {unit}/s" + (
             f"  {read / 1e6 / elapsed_s:,.0f} MB/s" if read else ""
         )

@@ -63,7 +63,9 @@ Draws = Callable[[int], F64]
     FUNCTION,
     CAPTION,
 ) = range(11)
-SHUFFLE, SPLIT, MEASURE = 1, 2, 3
+SHUFFLE = 1
+SPLIT = 2
+MEASURE = 3
 
 
 @dataclass(frozen=True)

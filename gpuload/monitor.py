@@ -38,7 +38,8 @@ MOST_STEPS = 1000  # in a window
 _KEPT = 1024
 # Steps and seconds between two checks of a run. The first check never warns: code is still compiling, the page cache is
 # cold, and torch is choosing kernels. So there is no warning in the first 200 steps, nor in the first minute.
-_STEPS, _SECONDS = 100, 30.0
+_STEPS = 100
+_SECONDS = 30.0
 # A loop whose body takes less than this does not train; it counts, or measures the loader.
 _TRAINING_S = 50e-6
 
@@ -150,7 +151,8 @@ def _limiting_stage(sums: Sums, seconds: float, wait_s: float) -> Stage:
     stage that training waited for longest. A function counts as part of decoding: it is the limiting stage if its work
     took longer than decoding, or, if that is unknown, than half of the time.
     """
-    read_s, decode_s = sums["wait_read_s"], sums["wait_decode_s"]
+    read_s = sums["wait_read_s"]
+    decode_s = sums["wait_decode_s"]
     if seconds <= 0:
         return "none"
     if wait_s < WAIT_SHARE * seconds:
@@ -176,8 +178,10 @@ class Meter:
 
     def __init__(self, disk_s: Callable[[], float], folder: Path | URL | str) -> None:
         self.bad_samples = 0
-        self._disk_s, self._folder = disk_s, folder
-        self._sums, self._kept = Sums(), [Sums()] * _KEPT
+        self._disk_s = disk_s
+        self._folder = folder
+        self._sums = Sums()
+        self._kept = [Sums()] * _KEPT
         self._place = (0, 0)
         self._training_s = self._handed = 0.0
         self._next_look: float = _STEPS
@@ -225,7 +229,9 @@ class Meter:
             disk_s=self._disk_s(),
             bad_samples=self.bad_samples,
         )
-        self._place, self._sums, self._kept[sums["steps"] % _KEPT] = place, sums, sums
+        self._place = place
+        self._sums = sums
+        self._kept[sums["steps"] % _KEPT] = sums
         if sums["steps"] >= self._next_look:
             self._look(sums)
 
@@ -242,7 +248,8 @@ class Meter:
         found = metrics_of(now if self._looked is None else _since(now, self._looked))
         if found.seconds < _SECONDS:
             return
-        is_first, self._looked = self._looked is None, now
+        is_first = self._looked is None
+        self._looked = now
         trains = found.seconds - found.wait_s >= _TRAINING_S * found.steps
         if is_first or not trains or found.wait_share < WAIT_SHARE:
             return
@@ -313,16 +320,20 @@ def pace(batches: Iterator[Any], seconds: float, ahead: int = 0) -> Pace:
     batches: an endless iterator of arrays whose first dimension is that of the samples. ahead: number of first batches
     that do not count, since the loader may already have decoded them.
     """
-    begun, first_s = time.perf_counter(), 0.0
+    begun = time.perf_counter()
+    first_s = 0.0
     images: Any = ()
     for _ in range(ahead):
         images = next(batches)
         first_s = first_s or time.perf_counter() - begun
     _wait_for(images)
-    started, steps, count = time.perf_counter(), 0, 0
+    started = time.perf_counter()
+    steps = 0
+    count = 0
     while not steps or time.perf_counter() - started < seconds:
         images = next(batches)
-        steps, count = steps + 1, count + len(images)
+        steps += 1
+        count += len(images)
     _wait_for(images)
     return Pace(first_s, time.perf_counter() - started, steps, count)
 

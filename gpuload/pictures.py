@@ -29,9 +29,12 @@ _LABEL_PX = 11
 _VISIBLE = 2  # a keypoint's visibility, as in COCO
 
 # Of a contact sheet.
-_GAP_PX, _FONT_PX = 8, 13
-_PAPER, _INK = (255, 255, 255), (40, 40, 45)
-_MOST_COLUMNS, _WIDTH_PX = 8, 1_400
+_GAP_PX = 8
+_FONT_PX = 13
+_PAPER = (255, 255, 255)
+_INK = (40, 40, 45)
+_MOST_COLUMNS = 8
+_WIDTH_PX = 1_400
 
 
 def color_of(number: int) -> tuple[int, int, int]:
@@ -82,19 +85,19 @@ def draw_boxes(
     image: Image.Image, boxes: npt.ArrayLike, numbers: Sequence[int], names: ClassNames
 ) -> None:
     """Draws boxes (M, 4), as x0, y0, x1, y1 in pixels of the image, each with the name of its class."""
-    draw, font = ImageDraw.Draw(image), font_of(_LABEL_PX)
+    draw = ImageDraw.Draw(image)
+    font = font_of(_LABEL_PX)
     line = max(1, round(min(image.size) / 110))
     for (x0, y0, x1, y1), number in zip(
         np.asarray(boxes, float).reshape(-1, 4).tolist(), numbers, strict=True
     ):
         color = color_of(number)
-        right, bottom = max(x0, x1 - 1), max(y0, y1 - 1)
+        right = max(x0, x1 - 1)
+        bottom = max(y0, y1 - 1)
         draw.rectangle((x0, y0, right, bottom), outline=color, width=line)
         text = shorten(name_of(number, names), max(16.0, image.width - x0 - 4), font)
-        left, top = (
-            max(0.0, x0),
-            max(0.0, y0 - _LABEL_PX - 3) if y0 > _LABEL_PX else max(0.0, y0),
-        )
+        left = max(0.0, x0)
+        top = max(0.0, y0 - _LABEL_PX - 3) if y0 > _LABEL_PX else max(0.0, y0)
         draw.rectangle(
             (left, top, left + font.getlength(text) + 4, top + _LABEL_PX + 3),
             fill=color,
@@ -112,7 +115,8 @@ def draw_keypoints(image: Image.Image, instances: npt.ArrayLike) -> None:
 
     A point of visibility 0 is left out; one that is labelled but hidden is a ring.
     """
-    draw, radius = ImageDraw.Draw(image), max(2.0, min(image.size) / 70)
+    draw = ImageDraw.Draw(image)
+    radius = max(2.0, min(image.size) / 70)
     for number, points in enumerate(np.asarray(instances, float)):
         for x, y, visibility in points.tolist():
             if visibility == 0:
@@ -232,12 +236,14 @@ def draw_sheet(cells: Sequence[Cell]) -> Image.Image:
     fitting = max(1, (_WIDTH_PX - _GAP_PX) // (width + _GAP_PX))
     square = max(1, round((len(cells) * height / width) ** 0.5 + 0.49))
     columns = min(_MOST_COLUMNS, fitting, square, len(cells))
-    cell_width, cell_height = width + _GAP_PX, height + _FONT_PX + 2 * _GAP_PX
+    cell_width = width + _GAP_PX
+    cell_height = height + _FONT_PX + 2 * _GAP_PX
     rows = -(-len(cells) // columns)
     sheet = Image.new(
         "RGB", (columns * cell_width + _GAP_PX, rows * cell_height + _GAP_PX), _PAPER
     )
-    draw, font = ImageDraw.Draw(sheet), font_of(_FONT_PX)
+    draw = ImageDraw.Draw(sheet)
+    font = font_of(_FONT_PX)
     for number, (picture, caption) in enumerate(cells):
         left = _GAP_PX + number % columns * cell_width + (width - picture.width) // 2
         top = _GAP_PX + number // columns * cell_height

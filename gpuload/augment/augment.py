@@ -199,7 +199,8 @@ class Augment:
     def _check_own_sizes(self) -> None:
         """Raises ArgumentError for a size where the crop gives each image its own, or none where it does not, and for
         what needs one size of all images."""
-        own, name = self._geometry.own_sizes, type(self.crop).__name__
+        own = self._geometry.own_sizes
+        name = type(self.crop).__name__
         if own != (self.size is None):
             raise ArgumentError(
                 f"Augment(size={shown(self.size)}, crop={name}(…)): size=None is for 'keep' and gpuload.Resize(…)"
@@ -327,7 +328,8 @@ class Augment:
         if not isinstance(constants, Normalize):
             channels = 3 if self.mode is None else Pixels.of_mode(self.mode).channels
             constants = Normalize((0.0,) * channels, (1.0,) * channels)
-        crop, function = self._geometry, self.function
+        crop = self._geometry
+        function = self.function
         return Form(
             self.dtype,
             self.layout,

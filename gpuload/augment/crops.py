@@ -211,7 +211,9 @@ class RandomResizedCrop(Geometry):
 
     def draw(self, images: Images) -> Crops:
         """As `Geometry.draw`."""
-        drawn, width, height = images.numbers, images.widths, images.heights
+        drawn = images.numbers
+        width = images.widths
+        height = images.heights
         low, high = np.log(self.ratio)
         area = (
             width
@@ -268,7 +270,8 @@ class CenterCrop(Geometry):
 
     def draw(self, images: Images) -> Crops:
         """As `Geometry.draw`."""
-        source, target = images.sources, np.array(images.size, np.float64)
+        source = images.sources
+        target = np.array(images.size, np.float64)
         if self.fraction is not None:
             corner = np.trunc((source - source * self.fraction) / 2)
             return windows(corner, source - 2 * corner)
@@ -313,7 +316,8 @@ class Cover(Geometry):
 
     def draw(self, images: Images) -> Crops:
         """As `Geometry.draw`."""
-        source, target = images.sources, np.array(images.size, np.float64)
+        source = images.sources
+        target = np.array(images.size, np.float64)
         if self.resize is None:
             resized = np.rint(source * (target / source).max(axis=1, keepdims=True))
         elif self.resize < max(images.size):
@@ -464,10 +468,8 @@ class Resize(Geometry):
         """float64 (N, 2): height and width, by torchvision's arithmetic. short, long: the sides of each image."""
         if self.size is None:
             assert self.max_size is not None
-            shorter, longer = (
-                np.trunc(self.max_size * short / long),
-                np.full(len(long), float(self.max_size)),
-            )
+            shorter = np.trunc(self.max_size * short / long)
+            longer = np.full(len(long), float(self.max_size))
         else:
             choices = np.array(self.size, np.float64).reshape(-1)
             shorter = choices[
@@ -643,8 +645,10 @@ def source_range(
     """First and last + 1 of the pixels that are shown at places start..stop-1 of lines of `size`, or of some more; at
     least one.
     """
-    low, high = start, stop
+    low = start
+    high = stop
     if mode != "constant":  # the mirror image of what lies beyond an edge
-        low, high = np.minimum(start, 2 * size - stop - 1), np.maximum(stop, 1 - start)
+        low = np.minimum(start, 2 * size - stop - 1)
+        high = np.maximum(stop, 1 - start)
     low = np.clip(low, 0, size - 1)
     return low, np.maximum(np.clip(high, 0, size), low + 1)

@@ -100,10 +100,8 @@ class Schedule:
             )
         for view in views:
             view.check_pixels(wanted, measured if wanted == stored else (None, None))
-        self.pixels, self.forms = (
-            wanted,
-            tuple(form.fitted(wanted) for form in self.forms),
-        )
+        self.pixels = wanted
+        self.forms = tuple(form.fitted(wanted) for form in self.forms)
 
     def at(self, epoch: int) -> tuple[Augment, ...]:
         """The views of an epoch."""

@@ -91,7 +91,8 @@ class PlannedFunction(NamedTuple):
         """The crop and flips of one image, as they are drawn for an image of this size: N = 1."""
         seed, epoch, repeat = self.origin[row].tolist()
         sides = np.array([width, height], np.int32)
-        samples, repeats = np.array([sample]), np.array([repeat], np.int64)
+        samples = np.array([sample])
+        repeats = np.array([repeat], np.int64)
         return self.redraw(
             seed, epoch, samples, sides[:1], sides[1:], self.view, repeats
         ).crops

@@ -25,7 +25,8 @@ class Device:
 
     def __init__(self, number: int | None) -> None:
         self.name = "cpu" if number is None else f"cuda:{number}"
-        self._number, self._torch = number, torch.device(self.name)
+        self._number = number
+        self._torch = torch.device(self.name)
         self._stream: Any = None if number is None else torch.cuda.Stream(self._torch)  # type: ignore[no-untyped-call]
         self._under_way: deque[tuple[Any, list[Any]]] = (
             deque()

@@ -114,7 +114,9 @@ class _Call:
     def __init__(
         self, handler: FaultHandler, batches: Iterator[Batch], read_spare: ReadSpare
     ) -> None:
-        self._handler, self._batches, self._read_spare = handler, batches, read_spare
+        self._handler = handler
+        self._batches = batches
+        self._read_spare = read_spare
         self._in_flight: deque[_InFlight] = deque()
         self._error: BaseException | None = None
 
@@ -125,7 +127,8 @@ class _Call:
             try:
                 decoding = self._handler.decoder.decode(self._input())
                 while (found := next(decoding, None)) is not None:
-                    flight, decoded = self._in_flight[0], found[1]
+                    flight = self._in_flight[0]
+                    decoded = found[1]
                     mended = self._mend(flight, decoded) if decoded.broken else decoded
                     if mended is None:
                         break
@@ -159,7 +162,8 @@ class _Call:
 
     def _input(self) -> Iterator[Batch]:
         """All batches in flight, then the next ones. The decoder must have ended its previous attempt."""
-        waiting, self._in_flight = self._in_flight, deque()
+        waiting = self._in_flight
+        self._in_flight = deque()
         while waiting:
             self._in_flight.append(waiting.popleft())
             yield self._in_flight[-1].given
@@ -186,7 +190,8 @@ class _Call:
 
     def _mend(self, flight: _InFlight, decoded: Decoded) -> Decoded | None:
         """Repairs a decoded batch with broken samples; None if it must be decoded again."""
-        is_spare, on_corrupt = flight.rows is None, self._handler.on_corrupt
+        is_spare = flight.rows is None
+        on_corrupt = self._handler.on_corrupt
         if on_corrupt == "raise" or not _note(flight, decoded.broken):
             raise BatchDecodeError(flight.asked, decoded.broken)
         if on_corrupt == "mark":

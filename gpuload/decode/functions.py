@@ -72,10 +72,8 @@ class Functions(NamedTuple):
 
     def name_of_sample(self, batch: Batch, row: int) -> str:
         """For messages."""
-        dataset, sample = (
-            self.datasets[int(batch.sources[row])],
-            int(batch.encoded.samples[row]),
-        )
+        dataset = self.datasets[int(batch.sources[row])]
+        sample = int(batch.encoded.samples[row])
         shard = dataset.shard_paths[int(dataset.shards_of(sample))]
         return f"{shard}: sample {batch.encoded.columns['key'][row].as_py()!r}"
 
@@ -96,7 +94,8 @@ def find_functions(
     if not schedule.functions:
         return None
     if stays := [field for field in moving if field.stays]:
-        name, what = stays[0].name, stays[0].stays
+        name = stays[0].name
+        what = stays[0].stays
         raise ArgumentError(
             f"Boxes({name!r}, {what}=True): functions of samples do not move {what}. Use a crop"
         )
@@ -150,7 +149,8 @@ class CallFunctions(Stage):
         self.pixels = stored.pixels
         # Of each mask, the class outside of it.
         self.fills = {mask.name: mask.forms[0].fills(1)[0] for mask in masks}
-        self.functions, self.caller = functions, caller
+        self.functions = functions
+        self.caller = caller
         self.numbers = {
             id(function): number for number, function in enumerate(functions.all)
         }
@@ -189,7 +189,8 @@ class CallFunctions(Stage):
 
     def begin(self, job: Job) -> Work:
         """As `Stage.begin`."""
-        batch, decoded = job.batch, job.parts[0].decoded
+        batch = job.batch
+        decoded = job.parts[0].decoded
         job.state = calls = _Calls(dict(decoded.broken), [], {}, [])
         inner = count()
         for number, form in enumerate(self.forms):
@@ -225,7 +226,9 @@ class CallFunctions(Stage):
         Raises:
             FunctionError: a function raised an exception or returned an invalid result.
         """
-        calls, job.state, inner = job.state, None, job.parts[0].decoded
+        calls = job.state
+        job.state = None
+        inner = job.parts[0].decoded
         if calls.failed:
             raise calls.failed[min(calls.failed)]
         made = [
@@ -253,7 +256,8 @@ class CallFunctions(Stage):
 
     def room(self, number: int, batch: Batch) -> Any:
         """Memory for the images of a view."""
-        form, (height, width) = self.forms[number], batch.image_views[number].size
+        form = self.forms[number]
+        height, width = batch.image_views[number].size
         is_planar = self.values[number] is None or form.layout == "NCHW"
         channels = self.pixels.channels
         shape = (channels, height, width) if is_planar else (height, width, channels)
@@ -318,17 +322,13 @@ class _View:
         batch: Batch,
         cropped: tuple[Array, list[U8]] | None,
     ) -> None:
-        self._stage, self._calls, self._batch, self._cropped = (
-            stage,
-            calls,
-            batch,
-            cropped,
-        )
-        self._form, self._values, self._view = (
-            stage.forms[number],
-            stage.values[number],
-            batch.image_views[number],
-        )
+        self._stage = stage
+        self._calls = calls
+        self._batch = batch
+        self._cropped = cropped
+        self._form = stage.forms[number]
+        self._values = stage.values[number]
+        self._view = batch.image_views[number]
         self._images = stage.room(number, batch)
         self._masks = [
             np.empty((len(batch), *self._view.size), np.uint8) for _ in stage.fills
@@ -374,11 +374,9 @@ class _View:
         self, row: int, image: Array, masks: Sequence[U8]
     ) -> tuple[Array, list[U8]]:
         """The image and masks after the function, if this epoch has one; records the moving fields."""
-        planned, functions, columns = (
-            self._view.function,
-            self._stage.functions,
-            self._batch.encoded.columns,
-        )
+        planned = self._view.function
+        functions = self._stage.functions
+        columns = self._batch.encoded.columns
         image = image.astype(self._stage.pixels.dtype, copy=False)
         if planned is None:
             return image, list(masks)
@@ -392,7 +390,8 @@ class _View:
             "key": columns["key"][row].as_py(),
             "index": int(self._batch.encoded.samples[row]),
         }
-        own, (first, second) = planned.function, planned.keys[row].tolist()
+        own = planned.function
+        first, second = planned.keys[row].tolist()
         begun = time.perf_counter()
         try:
             number = self._stage.numbers[id(own.function)]
@@ -428,11 +427,9 @@ class _View:
     def _cut(
         self, row: int, image: Array, masks: list[U8]
     ) -> tuple[MakeLevels, list[U8]]:
-        encoded, view, planned = (
-            self._batch.encoded,
-            take(self._view, slice(row, row + 1)),
-            self._view.function,
-        )
+        encoded = self._batch.encoded
+        view = take(self._view, slice(row, row + 1))
+        planned = self._view.function
         if planned is not None and image.shape[:2] != encoded.image.size(row):
             crops = planned.crop(
                 row, int(encoded.samples[row]), image.shape[0], image.shape[1]
@@ -453,7 +450,8 @@ class _View:
     def _store(self, row: int, levels: Array | MakeLevels, masks: Sequence[U8]) -> None:
         """Stores a row. levels: (channels, height, width) of any sufficient type, or a function that writes them in
         compiled code, in one pass with the values if possible."""
-        rows, values = slice(row, row + 1), self._values
+        rows = slice(row, row + 1)
+        values = self._values
         is_planar = values is None or self._form.layout == "NCHW"
         out = (
             self._images[rows]
@@ -520,12 +518,11 @@ class WholeImages:
     """Decodes whole images by kernels, and crops."""
 
     def __init__(self, stored: Stored) -> None:
-        self._images, self._source, self._pixels = (
-            ImageDecoder(stored),
-            stored.source,
-            stored.pixels,
-        )
-        self._decoded, self._own = picture_kind(stored), None
+        self._images = ImageDecoder(stored)
+        self._source = stored.source
+        self._pixels = stored.pixels
+        self._decoded = picture_kind(stored)
+        self._own = None
         if self._decoded is not None:
             self._own = bands_of(stored.pixels)
 

@@ -41,7 +41,8 @@ def is_for_cpu(batch: Batch, cpu_share: float) -> Bools:
 
 def divide(cpu_share: float, job: Job) -> tuple[Job, Job]:
     """The samples that DALI decodes, and those that the CPU decodes, with what a decoder needs of them."""
-    batch, to_cpu = job.batch, is_for_cpu(job.batch, cpu_share)
+    batch = job.batch
+    to_cpu = is_for_cpu(job.batch, cpu_share)
     needed = replace(
         batch, encoded=replace(batch.encoded, columns={}, members={}), prepared={}
     )

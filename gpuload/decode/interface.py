@@ -155,7 +155,8 @@ class BatchDecodeError(Exception):
 
     def __init__(self, batch: Batch, faults: Mapping[int, Fault]) -> None:
         super().__init__(f"{len(faults)} of {len(batch)} samples do not decode")
-        self.batch, self.faults = batch, dict(sorted(faults.items()))
+        self.batch = batch
+        self.faults = dict(sorted(faults.items()))
 
 
 def capture_fault(device: str) -> DeviceError:
@@ -213,7 +214,8 @@ class Buffers:
         self, rows: int, dtype: str, kept: int, allocate: Allocate = np.empty
     ) -> None:
         self._rows = rows
-        self._dtype, self._allocate = np.dtype(dtype), allocate
+        self._dtype = np.dtype(dtype)
+        self._allocate = allocate
         # No lock: the garbage collector may return memory at any point of any thread. Each access is atomic.
         self._free: deque[npt.NDArray[Any]] = deque(maxlen=kept)
 

@@ -112,10 +112,12 @@ def crop_and_resize_mask(mask: U8, view: View, row: int, fill: int, form: Form) 
     An output pixel takes the class at its centre, ⌊(pixel + 0.5) · region / size⌋, as DALI's and torch's nearest-exact
     do. fill: the class outside the image. form: of the view.
     """
-    crops, own = view.crops, view.own_size(row)
+    crops = view.crops
+    own = view.own_size(row)
     source = []
     for axis in range(2):
-        start, low = int(crops.start[row, axis]), float(crops.roi_start[row, axis])
+        start = int(crops.start[row, axis])
+        low = float(crops.roi_start[row, axis])
         region = float(crops.roi_end[row, axis]) - low
         # Multiplied first: if a centre lies between two pixels, a rounded step might choose either.
         at = np.floor(low + (np.arange(own[axis]) + 0.5) * region / own[axis]).astype(

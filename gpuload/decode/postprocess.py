@@ -37,7 +37,8 @@ def transform(images: Any, steps: Steps, pixels: Pixels = RGB) -> Any:
         return _in_torch(images, steps, pixels)
     if not steps.ops.any():
         return images
-    made, channels = np.empty(images.shape, np.uint8), images.shape[1]
+    made = np.empty(images.shape, np.uint8)
+    channels = images.shape[1]
     transform_into(
         images,
         steps,
@@ -60,7 +61,8 @@ def transform_into(
     uint8 or float32 (N, C, height, width), contiguous so or with channels last."""
     *first, last = _parts(steps)
     if has_own(last):
-        first, last = [*first, last], Steps(steps.ops[:, :0], steps.args[:, :0])
+        first = [*first, last]
+        last = Steps(steps.ops[:, :0], steps.args[:, :0])
     images = np.ascontiguousarray(images)
     for part in first:
         if has_own(part):
@@ -113,9 +115,13 @@ class Postprocess:
     """
 
     def __init__(self, form: Form, device: str, pixels: Pixels = RGB) -> None:
-        form, peak, channels = form.fitted(pixels), pixels.peak, pixels.channels
+        form = form.fitted(pixels)
+        peak = pixels.peak
+        channels = pixels.channels
         self.level_dtype = level_dtype(pixels)
-        self._form, self._pixels, self._device = form, pixels, device
+        self._form = form
+        self._pixels = pixels
+        self._device = device
         self._half = form.dtype == "float16"
         by_image = form.normalize == "image" and form.dtype != "uint8"
         warps = form.transforms and self.level_dtype != "uint8"
@@ -169,14 +175,13 @@ class Postprocess:
 
     def _fill(self, images: Any, out: Any, view: View) -> None:
         """The same in torch, without erasing."""
-        torch, as_tensor = (
-            import_module("torch"),
-            import_module("gpuload.decode.device").as_tensor,
-        )
+        torch = import_module("torch")
+        as_tensor = import_module("gpuload.decode.device").as_tensor
         with torch.no_grad():
             if view.steps is not None:
                 images = transform(images, view.steps, self._pixels)
-            images, out = as_tensor(images), as_tensor(out)
+            images = as_tensor(images)
+            out = as_tensor(out)
             if self._form.dtype == "uint8":
                 out.copy_(images)
             elif self._form.normalize == "image":

@@ -80,7 +80,8 @@ class Task(Generic[T]):
     def result(self) -> T | None:
         """Waits for the value. Raises the error of the work, once."""
         self.wait()
-        error, self._error = self._error, None
+        error = self._error
+        self._error = None
         if error is not None:
             raise error
         return self.value
@@ -249,7 +250,8 @@ class Job:
     def __init__(
         self, batch: Batch, whole: "Job | None" = None, rows: I64 | None = None
     ) -> None:
-        self.batch, self.rows = batch, rows
+        self.batch = batch
+        self.rows = rows
         self._whole = None if whole is None else weakref.ref(whole)
         self.decoded = Decoded()
         self.parts: tuple[Job, ...] = ()
@@ -284,7 +286,9 @@ class Job:
 
     def take(self, read_wait_s: float, ready: int) -> tuple[Batch, Decoded]:
         """The batch and its pixels, which only the caller holds from now on."""
-        batch, decoded, self.parts = self.batch, self.decoded, ()
+        batch = self.batch
+        decoded = self.decoded
+        self.parts = ()
         del (
             self.batch,
             self.decoded,
@@ -355,8 +359,10 @@ class OnPart(Stage):
     """A stage for one part of each batch, unless the part has no samples. number: of the part."""
 
     def __init__(self, number: int, stage: Stage) -> None:
-        self.name, self.threads = stage.name, stage.threads
-        self._number, self._stage = number, stage
+        self.name = stage.name
+        self.threads = stage.threads
+        self._number = number
+        self._stage = stage
         self.restart, self.close = stage.restart, stage.close  # type: ignore[method-assign]
 
     def begin(self, job: Job) -> Work | None:
@@ -379,7 +385,8 @@ class Runner:
     def __init__(
         self, stages: Sequence[Stage], prefetch: int, device: "Device | None" = None
     ) -> None:
-        self.stages, self.prefetch = tuple(stages), prefetch
+        self.stages = tuple(stages)
+        self.prefetch = prefetch
         self._device = device
         self._ahead: deque[list[Task[Job | None]]] = (
             deque()
@@ -423,7 +430,8 @@ class Runner:
             stage.restart()
         ahead = self._ahead
         while True:
-            asked, ready = time.perf_counter(), self._count_ready()
+            asked = time.perf_counter()
+            ready = self._count_ready()
             while len(ahead) <= self.prefetch:
                 tasks: list[Task[Job | None]] = []
                 ahead.append(
@@ -489,8 +497,10 @@ class Runner:
             with self._device.stream():
                 work = self.stages[number].begin(job)
                 if number == len(self.stages) - 1:
-                    job.ready, job.held = self._device.leave(job.held), []
-        pool, stage = self._pools[number], self.stages[number]
+                    job.ready = self._device.leave(job.held)
+                    job.held = []
+        pool = self._pools[number]
+        stage = self.stages[number]
         if work is not None and pool is not None:
             job.shares = pool.submit(
                 partial(job.do_share, work, stage.name), stage.threads

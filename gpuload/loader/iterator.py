@@ -630,7 +630,8 @@ def _named_fields(batch: Any, collate: Collate) -> Mapping[str, Any]:
     Raises:
         ArgumentError: it is not a batch of a loader with these fields.
     """
-    names, keys = collate.handed_out, collate.keys
+    names = collate.handed_out
+    keys = collate.keys
     fields = dict(batch) if isinstance(batch, Mapping) else {}
     if isinstance(batch, tuple | list) and len(batch) == len(names):
         fields = dict(zip(names, batch, strict=True))

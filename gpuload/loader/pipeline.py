@@ -85,7 +85,8 @@ class CorruptSamples:
             if isinstance(self._allowed, int)
             else self._allowed * epoch_samples
         )
-        self._count, self._in_epoch = 0, 0
+        self._count = 0
+        self._in_epoch = 0
         self._listed: dict[tuple[int, int], CorruptSample] = {}
 
     def start_epoch(self) -> None:
@@ -146,11 +147,13 @@ class CorruptSamples:
     def _identify(
         self, batch: Batch, row: int, fault: Fault, epoch: int
     ) -> CorruptSample:
-        source, sample = int(batch.sources[row]), int(batch.encoded.samples[row])
+        source = int(batch.sources[row])
+        sample = int(batch.encoded.samples[row])
         dataset = self._datasets[source]
         stored = dataset.row(sample).to_pylist()[0]
         field = self._field(batch, row, fault)
-        offset, size = stored[field.offset_column], stored[field.bytes_column]
+        offset = stored[field.offset_column]
+        size = stored[field.bytes_column]
         path = str(dataset.shard_paths[int(dataset.shards_of(sample))])
         return CorruptSample(
             stored["key"], path, offset, size, fault.reason, sample, source, epoch
@@ -190,16 +193,12 @@ class Pipeline:
         corrupt: CorruptSamples,
         folder: Path | URL | str,
     ) -> None:
-        self._open_reader, self.reader, self.decoder = (
-            open_reader,
-            open_reader(),
-            decoder,
-        )
-        self._make_fields, self._no_pixels, self.corrupt = (
-            make_fields,
-            no_pixels,
-            corrupt,
-        )
+        self._open_reader = open_reader
+        self.reader = open_reader()
+        self.decoder = decoder
+        self._make_fields = make_fields
+        self._no_pixels = no_pixels
+        self.corrupt = corrupt
         self.meter = Meter(self.reader.disk_s, folder)
         self._closing = threading.Lock()
         self._is_closed = False
@@ -298,7 +297,8 @@ class Pipeline:
         ready = time.perf_counter()
         check_current(is_current())
         self.reader.check()
-        batch, decoded = handled.batch, handled.decoded
+        batch = handled.batch
+        decoded = handled.decoded
         if handled.faults:
             self.corrupt.add(handled, start.epoch)
             self.meter.bad_samples += len(handled.faults)

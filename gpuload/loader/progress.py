@@ -30,7 +30,8 @@ class Loop(Iterator[Any]):
     def __init__(
         self, batches: Generator[tuple[Any, Position], None, None], progress: Progress
     ) -> None:
-        self._batches, self._progress = batches, progress
+        self._batches = batches
+        self._progress = progress
 
     def __next__(self) -> Any:
         progress = self._progress

@@ -84,7 +84,8 @@ class Segments(NamedTuple):
             int(np.searchsorted(ends, start, side="right")),
             int(np.searchsorted(ends, stop)) + 1,
         )
-        inside, before = self.take(rows), ends[rows] - self.counts[rows]
+        inside = self.take(rows)
+        before = ends[rows] - self.counts[rows]
         begins = np.maximum(start - before, 0)
         counts = np.minimum(before + inside.counts, stop) - before - begins
         return Segments(inside.shards, inside.firsts + begins, counts)
@@ -108,12 +109,10 @@ class Windows:
         window: int,
         shuffle: bool = True,
     ) -> None:
-        self._seed, self._epoch, self._words, self._shuffle = (
-            seed,
-            epoch,
-            words,
-            shuffle,
-        )
+        self._seed = seed
+        self._epoch = epoch
+        self._words = words
+        self._shuffle = shuffle
         count = len(segments.shards)
         mixed = (
             permutation(make_key(seed, epoch, SHARDS, *words), count)
@@ -192,13 +191,12 @@ class EpochOrder:
         samples: I64 | None = None,
         make_windows: Callable[..., Windows] = Windows,
     ) -> None:
-        self._numbers, self._make_windows = samples, make_windows
-        self._seed, self._epoch, self._window, self._shuffle = (
-            seed,
-            epoch,
-            window,
-            shuffle,
-        )
+        self._numbers = samples
+        self._make_windows = make_windows
+        self._seed = seed
+        self._epoch = epoch
+        self._window = window
+        self._shuffle = shuffle
         sizes = np.asarray(shard_sizes)
         filled = np.flatnonzero(
             sizes
@@ -318,14 +316,14 @@ class EpochOrder:
 
     def _gather(self, start: int, stop: int, which: int) -> I64:
         """The values at positions start..stop-1, of all lanes in turn. which: of those that `Windows.samples` gives."""
-        parts, width, window = (
-            [np.empty(0, np.int64)],
-            len(self._lanes),
-            self.window_at(start),
-        )
+        parts = [np.empty(0, np.int64)]
+        width = len(self._lanes)
+        window = self.window_at(start)
         while start < stop:
             end = min(stop, int(self.window_starts[window + 1]))
-            first, last = start // width, -(-end // width)  # in samples of a lane
+            # In samples of a lane.
+            first = start // width
+            last = -(-end // width)
             table = np.zeros((last - first, width), np.int64)
             for column, (lane, entered) in enumerate(
                 zip(self._lanes, self._entered[window].tolist(), strict=True)
@@ -337,7 +335,8 @@ class EpochOrder:
                     values  # at the end, the first lanes may have one more
                 )
             parts.append(table.reshape(-1)[start - first * width : end - first * width])
-            start, window = end, window + 1
+            start = end
+            window += 1
         return np.concatenate(parts)
 
 
@@ -357,7 +356,8 @@ def _in_turn(lanes: Sequence[Windows], entered: Sequence[int] | I64) -> I64:
 
 
 # Windows and batches that are measured: enough for a mean that is exact to two digits, and fast on any data set.
-_WINDOWS, _BATCHES = 32, 64
+_WINDOWS = 32
+_BATCHES = 64
 
 
 @dataclass(frozen=True)

@@ -46,11 +46,10 @@ from gpuload.types import F64, I32, I64
 # Expected draws of a sample are counted in units of 1/2^32: with up to 2^31 draws in a pass, sums fit into int64.
 UNITS = 1 << 32
 
-_OFFSETS, _ORDER, _CHOSEN = (
-    0,
-    1,
-    2,
-)  # the last words of the keys (seed, epoch, DRAWN, …)
+# The last words of the keys (seed, epoch, DRAWN, …).
+_OFFSETS = 0
+_ORDER = 1
+_CHOSEN = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +154,8 @@ class _DrawnWindows(Windows):
         self._numbers, self._units = sampling.units
         # With offset r, group k has drawn (sum * each + r) // unit samples where the units before sum to `sum`.
         if sampling.groups is None:
-            self._each, self._unit = np.ones(1, np.int64), np.array([UNITS])
+            self._each = np.ones(1, np.int64)
+            self._unit = np.array([UNITS])
         else:
             self._unit = np.bincount(sampling.groups)
             self._each = _divide_draws(
@@ -203,7 +203,8 @@ class _DrawnWindows(Windows):
         samples, _ = super()._compute(window)
         groups = self._numbers[samples]
         by_group = np.argsort(groups, kind="stable")
-        samples, groups = samples[by_group], groups[by_group]
+        samples = samples[by_group]
+        groups = groups[by_group]
         units = self._units[samples]
         sums = np.cumsum(units)
         present, firsts, counts = np.unique(
@@ -231,8 +232,11 @@ class RepeatedOrder(EpochOrder):
         self, once: EpochOrder, times: int, offset: int, share: Share = ALL
     ) -> None:
         vars(self).update(vars(once))  # its windows of shards
-        self._once, self._times, self._offset = once, times, offset
-        self._first, self._step = (share.first - offset) % share.lanes, share.lanes
+        self._once = once
+        self._times = times
+        self._offset = offset
+        self._first = (share.first - offset) % share.lanes
+        self._step = share.lanes
         starts = once.window_starts * times
         self.window_starts = np.maximum(-(-(starts - self._first) // self._step), 0)
 
@@ -319,7 +323,8 @@ def _weighted(
         raise ArgumentError(
             f"{subject}: sample {wrong[0]} has the weight {weights[wrong[0]]}, expected a finite number of at least 0"
         )
-    drawable, least = int(np.count_nonzero(weights)), 1 if replacement else draws
+    drawable = int(np.count_nonzero(weights))
+    least = 1 if replacement else draws
     if drawable < least:
         raise ArgumentError(
             f"{subject} has {drawable:,} samples with a weight above 0, expected at least {least:,}. Use other "

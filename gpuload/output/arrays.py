@@ -96,7 +96,8 @@ class _TorchArrays(Arrays):
         super().__init__(channels_last)
         self.device = "cpu" if device_id is None else f"cuda:{device_id}"
         self._torch: Any = torch
-        self._device_id, self._dtype = device_id, getattr(torch, dtype)
+        self._device_id = device_id
+        self._dtype = getattr(torch, dtype)
 
     def images(self, pixels: Any) -> Any:
         batch = self.from_decoder(pixels)
@@ -164,7 +165,8 @@ class _CupyArrays(Arrays):
 
         super().__init__(channels_last)
         self.device = f"cuda:{device_id}"
-        self._cupy, self._device_id = cupy, device_id
+        self._cupy = cupy
+        self._device_id = device_id
 
     def from_decoder(self, array: Any) -> Any:
         if isinstance(array, np.ndarray):

@@ -104,10 +104,8 @@ class Collate:
     ) -> None:
         self._transforms = tuple(transforms)
         self._datasets = datasets
-        self.mixes, self.has_mixers = (
-            True,
-            any(isinstance(one, Mixer) for one in self._transforms),
-        )
+        self.mixes = True
+        self.has_mixers = any(isinstance(one, Mixer) for one in self._transforms)
         self._added = added = {
             name for transform in transforms for name in getattr(transform, "adds", ())
         }
@@ -141,18 +139,14 @@ class Collate:
         self.members = tuple(
             {member: None for field in self._bound for member in field.members}
         )
-        self._is_single, self._lists = (
-            schedule.is_single,
-            [form.sizes == "list" for form in schedule.forms],
-        )
+        self._is_single = schedule.is_single
+        self._lists = [form.sizes == "list" for form in schedule.forms]
         self._num_classes = (
             None if datasets[0].classes is None else len(datasets[0].classes)
         )
-        self._asked, self._marks, self._keys = (
-            tuple(field.name for field in bound),
-            marks,
-            keys,
-        )
+        self._asked = tuple(field.name for field in bound)
+        self._marks = marks
+        self._keys = keys
         self._names = (*names, *sorted(added - set(names)))
         self.handed_out = (*self._names, CORRUPT) if marks else self._names
         given = keys or ()
@@ -418,7 +412,8 @@ def moved_picture(
         return Alone(field.name, alone[field.name], views)
     if field.kind == "mask":
         return MovedMask(field.name, image, field.fill)
-    spec, values = field.spec, field.values
+    spec = field.spec
+    values = field.values
     assert field.field is not None
     normalize = getattr(spec, "normalize", None)
     form = FormOf(

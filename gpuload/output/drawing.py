@@ -35,7 +35,9 @@ class BatchDrawing:
         image: str = "image",
     ) -> None:
         self._image = image
-        self._forms, self._fields, self._classes = tuple(forms), fields, classes
+        self._forms = tuple(forms)
+        self._fields = fields
+        self._classes = classes
         self._specs = {
             spec if isinstance(spec, str) else spec.name: spec for spec in specs
         }
@@ -89,7 +91,8 @@ class BatchDrawing:
         self, picture: Image.Image, batch: Mapping[str, Any], row: int, view: int
     ) -> Image.Image:
         def look(field: Field) -> dict[str, Any]:
-            spec, value = self._specs.get(field.name), _of_view(batch[field.name], view)
+            spec = self._specs.get(field.name)
+            value = _of_view(batch[field.name], view)
             return kind_of(field).look_at_batch(field, spec, value, row)
 
         return draw_fields(
@@ -106,7 +109,8 @@ class BatchDrawing:
             if (field := self._fields.get(name)) is not None and not kind_of(
                 field
             ).stays_in_shard:
-                kind, one = kind_of(field), _of_view(value, 0)
+                kind = kind_of(field)
+                one = _of_view(value, 0)
                 if isinstance(one, tuple | dict):  # padded, or tokens
                     continue
                 classes = kind.class_names(field, self._classes)

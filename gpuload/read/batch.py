@@ -181,12 +181,10 @@ class MemberViews(Sequence[U8]):
     def __init__(
         self, shards: Sequence[U8], shard_of: I64, starts: I64, stops: I64
     ) -> None:
-        self._shards, self._shard_of, self._starts, self._stops = (
-            shards,
-            shard_of,
-            starts,
-            stops,
-        )
+        self._shards = shards
+        self._shard_of = shard_of
+        self._starts = starts
+        self._stops = stops
 
     def __len__(self) -> int:
         return len(self._shard_of)
@@ -204,9 +202,7 @@ class MemberViews(Sequence[U8]):
         )
 
     def __iter__(self) -> Iterator[U8]:
-        shards, ends = (
-            self._shards,
-            zip(self._starts.tolist(), self._stops.tolist(), strict=True),
-        )
+        shards = self._shards
+        ends = zip(self._starts.tolist(), self._stops.tolist(), strict=True)
         for shard, (start, stop) in zip(self._shard_of.tolist(), ends, strict=True):
             yield shards[shard][start:stop]

@@ -107,7 +107,8 @@ class BatchReader:
         """Starts a loop and reads some parts at a time, as `read`."""
         self.begin()
         some: list[Part] = []
-        samples, enough = 0, 1 if self._is_remote else _READ_AT_ONCE
+        samples = 0
+        enough = 1 if self._is_remote else _READ_AT_ONCE
         for part in parts:
             # Without waiting for the shards of later ones.
             adjoins = (
@@ -119,7 +120,8 @@ class BatchReader:
                 adjoins and (not self._is_remote or self._is_downloaded(part))
             ):
                 yield from self.read(some, augments)
-                some, samples = [], 0
+                some = []
+                samples = 0
             some.append(part)
             samples += part.samples
             if samples >= enough:
@@ -141,7 +143,8 @@ class BatchReader:
 
         augments: each makes a view of every batch.
         """
-        begun, waited_s = time.perf_counter(), self.download_s()
+        begun = time.perf_counter()
+        waited_s = self.download_s()
         batches = deque(self._read(parts, augments))
         each_s = (time.perf_counter() - begun) / len(batches)
         download_s = (self.download_s() - waited_s) / len(batches)
@@ -169,11 +172,9 @@ class BatchReader:
         drawn = []
         for one in slices:
             encoded = self._readers[one.source].read(one.order, one.start, one.stop)
-            repeats, tiles, within = (
-                one.order.repeats(one.start, one.stop),
-                self._datasets[one.source].tiling,
-                None,
-            )
+            repeats = one.order.repeats(one.start, one.stop)
+            tiles = self._datasets[one.source].tiling
+            within = None
             if tiles is not None:
                 within = tiles.within(
                     one.order[one.start : one.stop], encoded.image.sizes
@@ -193,7 +194,8 @@ class BatchReader:
         )
         begin = end = 0
         for part in parts:
-            begin, end = end, end + part.samples
+            begin = end
+            end = end + part.samples
             yield self._make(
                 take(merged, slice(begin, end)) if len(parts) > 1 else merged, part.stop
             )
@@ -216,7 +218,8 @@ class BatchReader:
         sizes = image.sizes
         if self._checks_sizes:
             refuse_large(self._datasets[source], encoded.samples, sizes)
-        heights, widths = image.heights, image.widths
+        heights = image.heights
+        widths = image.widths
         if within is not None:
             heights, widths = within[2].astype(np.int32).T
             repeats = within[0] if repeats is None else within[0] + (repeats << 32)
@@ -385,17 +388,16 @@ class BucketedReader(BatchReader):
         guides = (
             members if len(members) else batch.members[-1:]
         )  # even an empty part needs a window
-        passes, rows = [], []
+        passes = []
+        rows = []
         for source in np.unique(guides["source"]).tolist():
             self._advance(source, guides[guides["source"] == source])
             of_source = np.flatnonzero(members["source"] == source)
             for epoch in np.unique(members["epoch"][of_source]).tolist() or [0]:
                 at = of_source[members["epoch"][of_source] == epoch]
                 seed, _ = self._bucketed.stream.order(source, epoch)
-                encoded, repeats = (
-                    self._gather(source, members[at]),
-                    members["repeat"][at].astype(np.int64),
-                )
+                encoded = self._gather(source, members[at])
+                repeats = members["repeat"][at].astype(np.int64)
                 passes.append(
                     self._draw(encoded, sized, (source, seed, epoch), repeats)
                 )
@@ -407,7 +409,8 @@ class BucketedReader(BatchReader):
     def _gather(self, source: int, members: Members) -> EncodedBatch:
         """Samples from the window, or else from the copies."""
         is_here = self._is_here(source, members)
-        here, copied = np.flatnonzero(is_here), np.flatnonzero(~is_here)
+        here = np.flatnonzero(is_here)
+        copied = np.flatnonzero(~is_here)
         encoded = self._readers[source].gather(members["sample"][here])
         if not len(copied):
             return encoded
@@ -429,7 +432,8 @@ class BucketedReader(BatchReader):
 
     def _advance(self, source: int, members: Members) -> None:
         """Moves to the window of a batch's last sample, and copies samples that are needed later."""
-        epoch, place = int(members["epoch"][-1]), int(members["place"][-1])
+        epoch = int(members["epoch"][-1])
+        place = int(members["place"][-1])
         order = self._bucketed.stream.order(source, epoch)[1]
         front = epoch, order.window_at(place)
         if front > self._fronts.get(source, (-1, -1)):

@@ -101,14 +101,16 @@ class ReadAhead:
 
     def stop(self) -> None:
         """Ends the thread; `want` starts a new one."""
-        thread, self._thread = self._thread, None
+        thread = self._thread
+        self._thread = None
         if (
             thread is not None and os.getpid() == self._process
         ):  # a forked child has no such thread
             for job in self._jobs.values():
                 job.wanted = False
             self._queue.put(None)
-            self._jobs, self._queue = {}, SimpleQueue()
+            self._jobs = {}
+            self._queue = SimpleQueue()
             # The garbage collector may call this in any thread; Ctrl-C may have prevented the start.
             if thread is not threading.current_thread() and thread.is_alive():
                 thread.join()
@@ -140,7 +142,9 @@ class _Job:
     """A shard to read. running: a lock, held until the shard has been read. wanted: set it to False to cancel."""
 
     def __init__(self, shard: MappedShard, verify: bool) -> None:
-        self.shard, self.verify, self.wanted = shard, verify, True
+        self.shard = shard
+        self.verify = verify
+        self.wanted = True
         self.error: BaseException | None = None
         self.running = threading.Lock()
         self.running.acquire()
@@ -208,7 +212,8 @@ class Reader:
         self._wanted = tuple(columns), tuple(members), tuple(pictures)
         # Owners of the faults of the index and of the mapped shards. The latter changes in the loop after a failed one,
         # so that every shard is mapped again.
-        self._index_owner, self._owner = object(), object()
+        self._index_owner = object()
+        self._owner = object()
         self._has_failed = False
         self._faults = mapped_file.count()
         self._lost: str | None = None  # why the index cannot be read any more
@@ -221,10 +226,9 @@ class Reader:
             )
             weakref.finalize(self, mapped_file.release, slot).atexit = False
         self._store = dataset.open_store(verify == "downloads")
-        self._parts, self._waiter = (
-            index.parts,
-            Waiter(),
-        )  # rows of the index that are not local, and waits for them
+        # Rows of the index that are not local, and waits for them.
+        self._parts = index.parts
+        self._waiter = Waiter()
         self._window = Window(dataset, (), {}, self._owner, self._store)
         self._entered: tuple[EpochOrder, int, int, object] | None = None
         self._needed: list[
@@ -249,7 +253,9 @@ class Reader:
         self._store.begin()
         self._waiter.begin()
         self.ahead.forget_errors()
-        failed, self._has_failed, self._fault = self._has_failed, False, None
+        failed = self._has_failed
+        self._has_failed = False
+        self._fault = None
         if failed:
             self._owner = object()
         return not failed
@@ -272,7 +278,8 @@ class Reader:
 
     def is_here(self, order: EpochOrder, start: int, stop: int) -> bool:
         """Whether `read` would not wait for a download."""
-        first, last = order.window_at(start), order.window_at(max(start, stop - 1))
+        first = order.window_at(start)
+        last = order.window_at(max(start, stop - 1))
         if (
             self._entered is not None
             and self._entered[0] is order
@@ -297,15 +304,14 @@ class Reader:
         place = (order, first, last, self._owner)
         with self._explained():
             if self._entered != place:
-                upcoming, needed = (
-                    order.upcoming(first),
-                    _shards_of(order, first, last + 1),
-                )
+                upcoming = order.upcoming(first)
+                needed = _shards_of(order, first, last + 1)
                 self._store.plan(upcoming, len(needed))
                 self._fetch_rows(needed, upcoming)
                 following = filter(self._is_ready, order.following(last).tolist())
                 self._enter(list(dict.fromkeys([*needed, *following])))
-                self._entered, self._needed = place, needed
+                self._entered = place
+                self._needed = needed
             elif time.monotonic() - self._looked > _LOOK_S:
                 self._look(self._window)
             self.ahead.check([self._window.shards[number] for number in self._needed])
@@ -391,7 +397,8 @@ class Reader:
             if (fault := mapped_file.find_fault(self._index_owner)) is not None:
                 self._lost = f"{_describe(*fault)}, and open the data set again"
             if (fault := mapped_file.find_fault(self._owner)) is not None:
-                self._has_failed, self._fault = True, _describe(*fault)
+                self._has_failed = True
+                self._fault = _describe(*fault)
             self._faults = count
         # Of the thread that reads ahead, which may have met it first, and of the one that hands batches out.
         if (lasting := self._lost or self._fault) is not None:
@@ -428,10 +435,8 @@ class Reader:
         }
         # The others are released before new ones are opened, so that the cache need not hold both.
         del shards
-        self._entered, self._window = (
-            None,
-            Window(self._dataset, known, known, self._owner, self._store),
-        )
+        self._entered = None
+        self._window = Window(self._dataset, known, known, self._owner, self._store)
         self.ahead.want(known.values())
         window = Window(self._dataset, numbers, known, self._owner, self._store)
         self.ahead.want([window.shards[number] for number in numbers])

@@ -49,7 +49,9 @@ class MappedShard:
     def __init__(
         self, dataset: Dataset, number: int, owner: object, store: Store
     ) -> None:
-        self.number, self.path, self.owner = number, dataset.shard_paths[number], owner
+        self.number = number
+        self.path = dataset.shard_paths[number]
+        self.owner = owner
         self.rows = checked_rows(dataset, number)
         self._lease = store.open(number)
         try:
@@ -58,8 +60,10 @@ class MappedShard:
             raise ShardError(
                 f"{self.path}: cannot be read ({error.strerror}). Check the disk or network, or copy it again"
             ) from None
-        self.data, self._stamp = file.data, file.stamp
-        self._info, self._times = dataset.manifest.shards[number], dataset.shard_times
+        self.data = file.data
+        self._stamp = file.stamp
+        self._info = dataset.manifest.shards[number]
+        self._times = dataset.shard_times
         self._check_size(len(self.data))
         if dataset.cache is not None:  # a shard is checked after each download
             self._times[number] = self.changed_ns
@@ -113,7 +117,8 @@ class MappedShard:
 
     def _accept_or_refuse(self, stamp: os.stat_result, what: str) -> None:
         self.check_digest(what=what)
-        self._stamp, self._times[self.number] = stamp, stamp.st_mtime_ns
+        self._stamp = stamp
+        self._times[self.number] = stamp.st_mtime_ns
 
     def _check_size(self, size: int) -> None:
         if size < self._info.bytes:
@@ -222,7 +227,9 @@ class Window:
 
     def _pictures(self, name: str, shard_of: I64, rows: I64) -> StoredPictures:
         field = self._fields[name]
-        width, height, points = "width", "height", POINTS
+        width = "width"
+        height = "height"
+        points = POINTS
         if field.kind == PictureKind.name:
             width, height, points = picture_columns(name)
         begins = self._addresses[shard_of] + self._column(field.offset_column, rows)
@@ -325,18 +332,18 @@ def checked_rows(dataset: Dataset, shard: int) -> pa.RecordBatch:
 
 def _bad_rows(dataset: Dataset, shard: int, rows: pa.RecordBatch) -> Iterator[BadRows]:
     """Rows that cannot be right, by each check."""
-    manifest, shard_bytes = dataset.manifest, dataset.manifest.shards[shard].bytes
+    manifest = dataset.manifest
+    shard_bytes = dataset.manifest.shards[shard].bytes
 
     def numbers(name: str) -> I64:
         """int64, even for int32 columns, so that products do not overflow."""
         found: I64 = rows.column(name).to_numpy().astype(np.int64, copy=False)
         return found
 
-    width, height = numbers("width"), numbers("height")
-    most_width, most_height = (
-        manifest.width or _MOST_PIXELS,
-        manifest.height or _MOST_PIXELS,
-    )
+    width = numbers("width")
+    height = numbers("height")
+    most_width = manifest.width or _MOST_PIXELS
+    most_height = manifest.height or _MOST_PIXELS
     wrong = (width < 1) | (width > most_width) | (height < 1) | (height > most_height)
     expected = f"expected 1 × 1 to {most_width:,} × {most_height:,}"
     yield BadRows(

@@ -46,7 +46,9 @@ _V0 = """
     Color 8 6, Rotate 4 5
 """
 
-_SHARE, _SHARE_MIXED = 0.45, 0.3  # of the side, the farthest translations
+# The farthest translations, as shares of the side.
+_SHARE = 0.45
+_SHARE_MIXED = 0.3
 
 Level = Callable[
     [F64, F64], F64

@@ -81,11 +81,9 @@ class DaliDecoder(Stage):
         self._forms = image.forms
         self._stored = image.stored
         self._device = device
-        self._device_id, self._prefetch, self._load = (
-            device_id,
-            resources.prefetch,
-            resources.hw_decoder_load,
-        )
+        self._device_id = device_id
+        self._prefetch = resources.prefetch
+        self._load = resources.hw_decoder_load
         self.settings = {
             "batch_size": resources.batch_size,
             "num_threads": resources.num_threads,
@@ -93,10 +91,8 @@ class DaliDecoder(Stage):
             "prefetch_queue_depth": resources.prefetch,
             "exec_dynamic": True,  # its outputs are safe to keep, and DLPack hands them over without a copy
         }
-        self.feed, self.screen = (
-            Feed(image),
-            Screen(image, resources.num_threads),
-        )
+        self.feed = Feed(image)
+        self.screen = Screen(image, resources.num_threads)
         self._scheduled: deque[Job] = deque()
         self._pipeline: Any = None
         self._postponed: tuple[Exception, list[Job]] | None = (
@@ -250,10 +246,8 @@ class Feed(Stage):
         images: Iterable[Array] = stored.contents
         if self._stored.raw:
             sizes = zip(stored.heights.tolist(), stored.widths.tolist(), strict=True)
-            dtype, channels = (
-                np.dtype(self._stored.source.stored),
-                self._stored.source.channels,
-            )
+            dtype = np.dtype(self._stored.source.stored)
+            channels = self._stored.source.channels
             pairs = zip(images, sizes, strict=True)
             images = (data.view(dtype).reshape(*size, channels) for data, size in pairs)
         fed = [_as_list(images, "HWC" if self._stored.raw else None)]

@@ -198,7 +198,8 @@ def _flipped(image: Any, form: Form, view: Mapping[str, Any], fill: list[Any]) -
 
 
 def _filter(form: Form, view: Mapping[str, Any]) -> Any:
-    linear, cubic = types.INTERP_LINEAR, types.INTERP_CUBIC
+    linear = types.INTERP_LINEAR
+    cubic = types.INTERP_CUBIC
     if form.interpolation == "random":
         return fn.cast(
             linear.value + view["cubic"] * (cubic.value - linear.value),
@@ -225,7 +226,8 @@ def _keep_pipelines() -> None:
     A pipeline forgets its C++ object, whose reference count is raised for good.
     """
     for pipeline in _pipelines:
-        inner, pipeline._pipe = getattr(pipeline, "_pipe", None), None
+        inner = getattr(pipeline, "_pipe", None)
+        pipeline._pipe = None
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(inner))
 
 
