@@ -381,6 +381,13 @@ class _Reader:
     # Transforms of pixels
 
     def read_erasing(self, step: Any, name: str) -> None:
+        may_be_pillows = self.values.kind == "given" and self.values.dtype == "uint8"
+        if may_be_pillows and ".v2." in type(step).__module__ and step.value != [0]:
+            raise error(
+                f"{name} of torchvision.transforms.v2 takes its value for levels of 0..255 where images are Pillow's, "
+                "and for 0..1 where they are tensors of floats. Put ToImage() and ToDtype(torch.float32, scale=True) "
+                "before it"
+            )
         self.values.become_floats(name)
         erasing = self.pixels(step, name)
         self.values.is_erased = True

@@ -76,10 +76,6 @@ READ_PIXELS: list[tuple[Callable[[Any], Any], Any]] = [
     ),
     (lambda tv: tv.RandomAffine(0, shear=8, center=[3, 4]), own.RandomAffine(0, shear=(-8, 8), center=(3, 4))),
     (lambda tv: tv.RandomPerspective(0.3, 0.7), own.RandomPerspective(0.3, 0.7)),
-    (lambda tv: tv.RandomErasing(), own.RandomErasing(value=0)),
-    (lambda tv: tv.RandomErasing(0.3, (0.1, 0.2), (0.5, 2), 1.5), own.RandomErasing(0.3, (0.1, 0.2), (0.5, 2), 1.5)),
-    (lambda tv: tv.RandomErasing(value="random"), own.RandomErasing(value="random")),
-    (lambda tv: tv.RandomErasing(value=[1, 2, 3]), own.RandomErasing(value=(1, 2, 3))),
 ]
 
 
@@ -87,6 +83,32 @@ READ_PIXELS: list[tuple[Callable[[Any], Any], Any]] = [
 def test_transforms_of_pixels(tv: ModuleType, theirs: Callable[[Any], Any], ours: Any) -> None:
     found = build(tv, tv.RandomResizedCrop(64), tv.RandomHorizontalFlip(0), theirs(tv))
     assert found == Augment(64, transforms=[ours], **PLAIN)
+
+
+READ_ERASING: list[tuple[Callable[[Any], Any], Any]] = [
+    (lambda tv: tv.RandomErasing(), own.RandomErasing(value=0)),
+    (lambda tv: tv.RandomErasing(0.3, (0.1, 0.2), (0.5, 2), 1.5), own.RandomErasing(0.3, (0.1, 0.2), (0.5, 2), 1.5)),
+    (lambda tv: tv.RandomErasing(value="random"), own.RandomErasing(value="random")),
+    (lambda tv: tv.RandomErasing(value=[1, 2, 3]), own.RandomErasing(value=(1, 2, 3))),
+]
+
+
+@pytest.mark.parametrize(("theirs", "ours"), READ_ERASING, ids=[str(number) for number in range(len(READ_ERASING))])
+def test_erasing_of_tensors(tv: ModuleType, theirs: Callable[[Any], Any], ours: Any) -> None:
+    found = build(tv, tv.RandomResizedCrop(64), tv.RandomHorizontalFlip(0), tv.ToTensor(), theirs(tv))
+    assert found == Augment(64, transforms=[ours], **PLAIN)
+
+
+def test_erasing_of_what_may_be_pillows(transforms: Any) -> None:
+    """v2's writes levels into Pillow's images, v1's raises an error for them: only what is the same for tensors is read."""
+    half = transforms.RandomErasing(1.0, value=0.5)
+    assert np.asarray(half(Image.new("RGB", (32, 32)))).max() == 0
+    assert float(half(torch.zeros(3, 32, 32)).max()) == 0.5
+    with pytest.raises(gpuload.ArgumentError, match="RandomErasing of .*v2 takes its value for levels"):
+        build(transforms, transforms.Resize((64, 96)), half)
+    build(transforms, transforms.Resize((64, 96)), transforms.RandomErasing())
+    build(transforms, transforms.Resize((64, 96)), transforms.ToDtype(F32, scale=True), half)
+    build(v1(), v1().Resize((64, 96)), v1().RandomErasing(value=0.5))
 
 
 def blur_of_dinov2(tv: ModuleType) -> Any:
@@ -382,7 +404,7 @@ def test_every_crop(
     check(folder, jpeg, tv.Compose([*CROPS[crop](tv), *flipped, *steps(tv)]), peak, decoder=decoder)
 
 
-CHANGES = {type(ours).__name__ for _, ours in READ_PIXELS}
+CHANGES = {type(ours).__name__ for _, ours in [*READ_PIXELS, *READ_ERASING]}
 READ = {
     *("Compose", "Resize", "CenterCrop", "Pad", "RandomCrop", "RandomResizedCrop", "Normalize", "ToPILImage"),
     *("RandomHorizontalFlip", "RandomVerticalFlip", "ToTensor", "PILToTensor", "ConvertImageDtype", "ToImage"),
