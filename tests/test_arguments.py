@@ -248,6 +248,7 @@ ROWS: list[tuple[str, Wrong]] = [
     ("sampling", or_none(wrong(too=[gpuload.Balance, [1.0] * 97]))),
     ("pad", whole(-(2**63), 2**63 - 1)),
     ("epoch", whole(0, 10**9)),
+    ("point", number(0, 1e15)),
     ("magnitude", whole(0, 30)),
     ("processes", whole(0, 4096)),
     ("bits", whole(0, 8)),
@@ -277,7 +278,7 @@ ROWS: list[tuple[str, Wrong]] = [
      wrong("items", too=FUNCTIONS | st.sampled_from([[], [batchwise.CenterHole()], [batchwise.MixUp()] * 32]))),
     ("parts",
      wrong("items", too=[[], ["a"], [("a",)], [("a", "b")], [(0.5, "a")], [("a", 1, 2)], [("a",
-      0)], [("a", math.nan)], [(None, 1)]])),
+      0)], [("a", {1: 1})], [("a", {0: -1})], [("a", {0: 0})], [("a", {0: 1, 0.5: 1})], [("a", math.nan)], [(None, 1)]])),
     ("fields", wrong("items", too=[[gpuload.Boxes], ["image", 3], [None], [b"image"], [], ["image", len]])),
     ("transforms", wrong("items", too=TRANSFORMS | st.just(transforms.RandAugment()))),
     ("RandomApply.transforms", wrong("items", too=TRANSFORMS | st.sampled_from([[], [transforms.RandomErasing()]]))),
@@ -395,6 +396,7 @@ def refuse(packed: Path) -> Iterator[Callable[[str, str, Any], None]]:
 
     with load(packed) as loader:
         owners = {"DaliIterator": loader, "Dataset": loader.dataset, "Buckets": gpuload.Buckets([(8, 8)])}
+        owners["Mixture"] = gpuload.mix([(packed, 1)])
         options = usual(loader)
 
         def refuse(name: str, argument: str, value: Any) -> None:
@@ -457,10 +459,16 @@ class Broken:
         (lambda: gpuload.Augment(8, crop="centre"), "expected one of 'random', 'center', .*. Did you mean 'center'?"),
         (lambda: gpuload.Augment(8, dtype="flot32"), "expected one of .*. Did you mean 'float32'?"),
         (lambda: gpuload.Shuffle(windw=3), "Shuffle: has no argument 'windw'. Did you mean window?"),
-        (lambda: gpuload.mix(sets=1), "mix: has no argument 'sets'. Its arguments are parts, batches"),
+        (lambda: gpuload.mix(sets=1), "mix: has no argument 'sets'. Its arguments are parts, batches, by, between"),
         (lambda: gpuload.DaliIterator(shuffel=1), "DaliIterator: has no argument 'shuffel'. Did you mean shuffle?"),
-        (lambda: gpuload.mix(), "mix: missing a required argument: 'parts'. Its arguments are parts, batches"),
-        (lambda: gpuload.mix([], 3, 4), "mix: too many positional arguments. Its arguments are parts, batches"),
+        (
+            lambda: gpuload.mix(),
+            "mix: missing a required argument: 'parts'. Its arguments are parts, batches, by, between",
+        ),
+        (
+            lambda: gpuload.mix([], 3, 4),
+            "mix: too many positional arguments. Its arguments are parts, batches, by, between",
+        ),
     ],
 )
 def test_what_a_wrong_argument_is_told(call: Any, message: str) -> None:

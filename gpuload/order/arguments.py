@@ -3,8 +3,9 @@
 import hashlib
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -270,7 +271,38 @@ def _middles(values: Sequence[float]) -> F64:
 
 
 Batches = Literal["shuffled", "stratified"]
+ScheduleUnit = Literal["epoch", "step", "sample"]
+Between = Literal["constant", "linear"]
 DropLast = bool | Literal["exact", "even"]
+
+
+@dataclass(frozen=True)
+class MixtureSchedule:
+    """How the weights of a mixture change: `mix([("shards/a", {0: 0.9, 30: 0.5}), ("shards/b", 0.1)])`.
+
+    Attributes:
+        points: Ascending whole numbers of units, the first of them 0.
+        weights: By point, one of each data set, of which not all are 0; the last ones hold without end.
+        by: What points count.
+        between: "constant": a point's weights hold until the next one. "linear": they change towards those of the next.
+    """
+
+    points: tuple[int, ...]
+    weights: tuple[tuple[float, ...], ...]
+    by: ScheduleUnit
+    between: Between
+
+    def shares_at(self, point: float) -> tuple[float, ...]:
+        """The shares of the data sets at a point, which may lie between two units."""
+        piece = bisect_right(self.points, point) - 1
+        weights = np.array(self.weights[piece], np.float64)
+        if self.between == "linear" and piece + 1 < len(self.points):
+            begin = self.points[piece]
+            end = self.points[piece + 1]
+            progress = (point - begin) / (end - begin)
+            weights += (np.array(self.weights[piece + 1]) - weights) * progress
+        shares: list[float] = (weights / weights.sum()).tolist()
+        return tuple(shares)
 
 
 @dataclass(frozen=True)
@@ -280,11 +312,14 @@ class Mixture:
     Each data set is read pass after pass in its own order; which of them the next sample comes from depends on (seed,
     position), or with stratified batches on the position alone. An epoch is as long as all of them together, and
     continues where the last one stopped.
+
+    schedule: how the shares change, where `shares` are those of the beginning; None where they do not.
     """
 
     datasets: tuple[Dataset, ...]
     shares: tuple[float, ...]
     batches: Batches = "shuffled"
+    schedule: MixtureSchedule | None = None
 
     def __len__(self) -> int:
         """Samples in an epoch: those of all data sets together."""
@@ -305,7 +340,7 @@ class Mixture:
 
     @property
     def fingerprint(self) -> str:
-        """Changes when one of the data sets, their sequence, a share or `batches` changes."""
+        """Changes when one of the data sets, their sequence, a share, `batches` or the schedule changes."""
         content: list[Any] = [
             [dataset.fingerprint for dataset in self.datasets],
             self.shares,
@@ -314,7 +349,21 @@ class Mixture:
             self.batches != "shuffled"
         ):  # sets that were mixed before there was a choice keep their fingerprints
             content.append(self.batches)
+        if self.schedule is not None:
+            content.append(list(astuple(self.schedule)))
         return digest(json.dumps(content).encode())
+
+    @checked("Mixture.shares_at", point=checks.number(0, 1e15, "a point from 0"))
+    def shares_at(self, point: float) -> tuple[float, ...]:
+        """The shares of the data sets at a point of their schedule, in its unit.
+
+        Args:
+            point: An epoch, a step or a number of samples, as `mix(by=…)`; it may lie between two of them.
+
+        Raises:
+            ArgumentError: It is no number from 0.
+        """
+        return self.shares if self.schedule is None else self.schedule.shares_at(point)
 
     @property
     def folder(self) -> str:
@@ -322,51 +371,123 @@ class Mixture:
         return " + ".join(str(dataset.folder) for dataset in self.datasets)
 
 
-def _as_parts(value: Any) -> tuple[tuple[Any, float], ...]:
-    weight = checks.number(POSITIVE, checks.LARGEST, "")
+_WEIGHT = checks.number(POSITIVE, checks.LARGEST, "")
+_POINT_WEIGHT = checks.number(0, checks.LARGEST, "")
+_MOST_POINTS = 10_000
+_POINT = checks.whole(0, 10**15)
+
+
+def _as_weight(value: Any) -> dict[int, float] | float:
+    """A weight, or those by the points of a schedule, in their sequence."""
+    if not isinstance(value, Mapping):
+        return _WEIGHT.read(value)
+    weights = {
+        _POINT.read(point): _POINT_WEIGHT.read(weight)
+        for point, weight in value.items()
+    }
+    if 0 not in weights or len(weights) > _MOST_POINTS or not any(weights.values()):
+        raise ValueError
+    return dict(sorted(weights.items()))
+
+
+def _as_parts(value: Any) -> tuple[tuple[Any, dict[int, float] | float], ...]:
     pairs = list(map(checks.as_items, checks.as_items(value)))
     if not pairs:
         raise ValueError
     return tuple(
-        (data if isinstance(data, Dataset) else LOCATION.read(data), weight.read(w))
-        for data, w in pairs
+        (
+            data if isinstance(data, Dataset) else LOCATION.read(data),
+            _as_weight(weight),
+        )
+        for data, weight in pairs
     )
+
+
+Weight = float | Mapping[int, float]
 
 
 @checked(
     "mix",
     parts=checks.Rule(
-        'pairs of a data set and a weight above 0 and up to 1e6, such as [("shards/a", 0.7), ("shards/b", 0.3)]',
+        'pairs of a data set and a weight above 0 and up to 1e6, such as [("shards/a", 0.7), ("shards/b", 0.3)], or of '
+        "a data set and weights from 0 by the points where they begin, such as {0: 0.7, 10: 0.5}, at most 10,000 and "
+        "one of them 0",
         _as_parts,
     ),
     batches=checks.choice(*get_args(Batches)),
+    by=checks.choice(*get_args(ScheduleUnit)),
+    between=checks.choice(*get_args(Between)),
 )
 def mix(
-    parts: Sequence[tuple[str | Path | Dataset, float]],
+    parts: Sequence[tuple[str | Path | Dataset, Weight]],
     *,
     batches: Batches = "shuffled",
+    by: ScheduleUnit = "epoch",
+    between: Between = "constant",
 ) -> Mixture:
     """Mixes data sets by weights: `mix([("shards/a", 0.7), ("shards/b", 0.3)])`.
+
+    Weights that change are dicts: `mix([("shards/a", {0: 0.9, 30: 0.5}), ("shards/b", 0.1)])`. A weight of 0 means that
+    no sample of the data set comes until the next point.
 
     parts: data sets, as packed folders, URLs or `Dataset`s, each with its weight; the weights are divided by their sum.
     batches: "shuffled", each position of a batch draws its data set at random; of any 4,096 samples that start at a
         multiple of 4,096, each data set gives exactly its share, rounded to whole samples. "stratified", each batch
         holds the shares: exactly where those of all data sets are whole numbers of a batch of all ranks together, else
         rounded up or down (of n data sets, off by less than n - 1). The same holds for a rank's part of it.
+    by: what the points of weights that change count, from the beginning of the run: "epoch"; "step", a batch of all
+        ranks; "sample", of all ranks. With steps, and with epochs where `steps_per_epoch` is given, a run resumes only
+        with as many samples in a unit.
+    between: "constant", weights hold until the next point; "linear", they change towards those of the next point, in
+        steps of 4,096 samples.
 
     Raises:
-        ArgumentError: no data sets, a weight that is not above 0, or data sets whose classes differ.
+        ArgumentError: no data sets, a weight that is not above 0, weights that are all 0 at a point, or data sets whose
+            classes differ.
     """
     datasets = tuple(
         part if isinstance(part, Dataset) else Dataset(part) for part, _ in parts
     )
-    weights = [weight for _, weight in parts]
     for dataset in datasets[1:]:
         if dataset.classes != datasets[0].classes:
             raise ArgumentError(
                 f"mix: {dataset.folder} has other classes than {datasets[0].folder} ({dataset.classes} and "
                 f"{datasets[0].classes}), so their labels mean different things. Pack them with the same class folders"
             )
-    return Mixture(
-        datasets, tuple(weight / sum(weights) for weight in weights), batches
+    weights = [weight for _, weight in parts]
+    fixed = [weight for weight in weights if not isinstance(weight, Mapping)]
+    if len(fixed) == len(weights):
+        shares = tuple(weight / sum(fixed) for weight in fixed)
+        return Mixture(datasets, shares, batches)
+    schedule = _make_schedule(weights, by, between)
+    return Mixture(datasets, schedule.shares_at(0), batches, schedule)
+
+
+def _make_schedule(
+    weights: Sequence[Weight], by: ScheduleUnit, between: Between
+) -> MixtureSchedule:
+    """The schedule of all data sets, at every point that one of them has."""
+    by_point = [
+        weight if isinstance(weight, Mapping) else {0: weight} for weight in weights
+    ]
+    points = tuple(sorted(set().union(*by_point)))
+    of_points = tuple(
+        tuple(_weight_at(own, point, between) for own in by_point) for point in points
     )
+    for point, of_point in zip(points, of_points, strict=True):
+        if not any(of_point):
+            raise ArgumentError(
+                f"mix: at {by} {point:,} all weights are 0, expected one above it. Raise one of them"
+            )
+    return MixtureSchedule(points, of_points, by, between)
+
+
+def _weight_at(own: Mapping[int, float], point: int, between: Between) -> float:
+    """The weight of one data set at a point of another's. own: in the sequence of its points."""
+    starts = list(own)
+    place = bisect_right(starts, point) - 1
+    begin = starts[place]
+    if between == "constant" or place + 1 == len(starts):
+        return own[begin]
+    end = starts[place + 1]
+    return own[begin] + (own[end] - own[begin]) * ((point - begin) / (end - begin))

@@ -19,6 +19,7 @@ from gpuload.order.arguments import (
     DropLast,
     Mixture,
     Repeated,
+    ScheduleUnit,
     Shuffle,
     digest,
 )
@@ -34,6 +35,8 @@ _USUAL: Mapping[str, Any] = {
     "sampling": None,
     "buckets": None,
     "bucket_batch": None,
+    "samples_per_epoch": None,
+    "samples_per_step": None,
 }
 
 
@@ -186,6 +189,11 @@ def plan_order(
             "buckets": f"{buckets.fingerprint}-{how}",
             "bucket_batch": global_batch,
         }
+    unit_samples = 1
+    unit = _schedule_unit(data)
+    if unit != "sample":
+        unit_samples = epochs.samples if unit == "epoch" else global_batch
+        settings[f"samples_per_{unit}"] = unit_samples
     # Stored order mixes nothing: of a set at a URL, a batch waits for its own shard alone.
     is_remote = any(dataset.cache is not None for dataset in datasets)
     window = 1 if is_remote and shuffle is None else mixing.window
@@ -197,6 +205,7 @@ def plan_order(
         window=window,
         shuffle=shuffle is not None,
         lanes=mixing.lanes,
+        unit_samples=unit_samples,
     )
     node_lanes = (
         mixing.lanes
@@ -206,6 +215,13 @@ def plan_order(
     return OrderPlan(
         make_stream, epochs, plan, window, min(mixing.lanes, node_lanes), data, settings
     )
+
+
+def _schedule_unit(data: Dataset | Mixture) -> ScheduleUnit:
+    """What the points of a mixture's schedule count; "sample" where nothing is counted."""
+    if isinstance(data, Mixture) and data.schedule is not None:
+        return data.schedule.by
+    return "sample"
 
 
 def _plan_buckets(

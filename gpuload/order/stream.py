@@ -4,30 +4,20 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from math import lcm
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from gpuload.disk.dataset import Dataset
-from gpuload.draws import MIXTURE, make_key, permutation
-from gpuload.errors import ArgumentError
+from gpuload.draws import MIXTURE, make_key
 from gpuload.order.arguments import DropLast, Mixture
 from gpuload.order.epoch import ALL, EpochOrder, Share
 from gpuload.order.sampling import Sampling
+from gpuload.order.turns import make_turns
 from gpuload.types import I64, U8, Bools, HeightWidth
-
-# Positions in a block, in which the shares of a mixture are exact: shares are rounded to multiples of 1/4096, and
-# counting how often each data set was drawn before a position costs one permutation of a block.
-BLOCK = 4096
-
-# Denominator of a share in stratified batches: weights such as 0.3, 1/3 or 7 are exact, and sums of them far below the
-# limits of int64.
-_MOST_PARTS = 10_000
 
 
 class Position(NamedTuple):
@@ -39,112 +29,6 @@ class Position(NamedTuple):
     epoch: int
     begin: int
     samples: int
-
-
-class ShuffledBlocks:
-    """Blocks of 4,096 positions, in each of which the shares are exact, in random order by (seed, block).
-
-    Raises:
-        ArgumentError: a share is below 1 / 4,096.
-    """
-
-    def __init__(self, shares: tuple[float, ...], seed: int) -> None:
-        exact = np.array(shares) * BLOCK
-        self._counts, self._seed = np.floor(exact).astype(np.int64), seed
-        largest_rests = np.argsort(self._counts - exact, kind="stable")
-        self._counts[largest_rests[: BLOCK - self._counts.sum()]] += 1
-        if not self._counts.all():
-            raise ArgumentError(
-                f"mix: shares {shares}, expected each at least 1/{BLOCK}. Raise the smallest weight"
-            )
-        # A batch may extend from one block into the next.
-        self._block = lru_cache(maxsize=2)(self._make_block)
-
-    def sources(self, start: int, stop: int) -> I64:
-        """int64: the data set that each of the positions start..stop-1 draws from."""
-        return np.concatenate(
-            [
-                self._block(block)[max(start - block * BLOCK, 0) : stop - block * BLOCK]
-                for block in range(start // BLOCK, -(-stop // BLOCK))
-            ]
-        )
-
-    def drawn(self, start: int) -> I64:
-        """int64 (data sets,): how often each is drawn before a position, without going there."""
-        block, rest = divmod(start, BLOCK)
-        here = (
-            np.bincount(self._block(block)[:rest], minlength=len(self._counts))
-            if rest
-            else 0
-        )
-        drawn: I64 = block * self._counts + here
-        return drawn
-
-    def _make_block(self, block: int) -> I64:
-        """int64 (BLOCK,): the data set that each position of a block draws from."""
-        sources = np.repeat(np.arange(len(self._counts)), self._counts)
-        mixed: I64 = sources[
-            permutation(make_key(self._seed, MIXTURE, -1, block), BLOCK)
-        ]
-        return mixed
-
-
-class Stratified:
-    """Data sets take turns as evenly as they can, so that each batch holds their shares.
-
-    Of any number of consecutive positions each data set gives its share, exactly where the shares of all data sets are
-    whole: with 3/4 and 1/4, of any multiple of 4. Else, of n data sets each is off by less than n - 1: two round up or
-    down.
-
-    The first data set is drawn where `position * share` passes a whole number; the positions left are divided among the
-    others in the same way.
-
-    Raises:
-        ArgumentError: a share is below 1 / 10,000, or they have no common denominator up to 2^31.
-    """
-
-    def __init__(self, shares: tuple[float, ...]) -> None:
-        parts = [Fraction(share).limit_denominator(_MOST_PARTS) for share in shares]
-        whole = lcm(*(part.denominator for part in parts))
-        if not all(parts) or whole > 1 << 31:
-            raise ArgumentError(
-                f"mix(batches='stratified'): shares {shares}, expected each at least 1/{_MOST_PARTS}, with a common "
-                "denominator of at most 2^31. Use weights that are whole numbers, and raise the smallest"
-            )
-        weights = [int(part * whole) for part in parts]
-        # Of each data set but the last: its weight, and that of it and those after it.
-        self._turns = [
-            (weight, sum(weights[source:]))
-            for source, weight in enumerate(weights[:-1])
-        ]
-
-    def sources(self, start: int, stop: int) -> I64:
-        """As of `ShuffledBlocks`."""
-        sources = np.full(stop - start, len(self._turns))
-        rows, first = np.arange(stop - start), start
-        for source, (weight, rest) in enumerate(self._turns):
-            passed = _turns_before(
-                np.arange(first, first + len(rows) + 1), weight, rest
-            )
-            is_turn = np.diff(passed) > 0
-            sources[rows[is_turn]] = source
-            rows, first = rows[~is_turn], first - int(passed[0])
-        return sources
-
-    def drawn(self, start: int) -> I64:
-        """As of `ShuffledBlocks`."""
-        drawn, left = [], start
-        for weight, rest in self._turns:
-            drawn.append(int(_turns_before(np.array([left]), weight, rest)[0]))
-            left -= drawn[-1]
-        return np.array([*drawn, left])
-
-
-def _turns_before(positions: I64, weight: int, total: int) -> I64:
-    """How many of the positions before each are turns of a data set: floor(position * weight / total), by halves."""
-    turns, rest = np.divmod(positions, total)  # so that the product does not overflow
-    before: I64 = turns * weight + (rest * weight + total // 2) // total
-    return before
 
 
 class PassSlice(NamedTuple):
@@ -167,7 +51,7 @@ class Stream:
     """The samples at positions start..stop-1, for any start and stop.
 
     samplings: of each data set; None: each sample comes once in a pass. lanes: of one data set, see
-    `gpuload.order.epoch`.
+    `gpuload.order.epoch`. unit_samples: samples in a unit of a mixture's schedule.
     """
 
     def __init__(
@@ -179,6 +63,7 @@ class Stream:
         window: int,
         shuffle: bool,
         lanes: int = 1,
+        unit_samples: int = 1,
     ) -> None:
         self._datasets = datasets = (
             data.datasets if isinstance(data, Mixture) else (data,)
@@ -186,12 +71,7 @@ class Stream:
         self._samplings, self._seed = samplings, seed
         self._window, self._shuffle, self._lanes = window, shuffle, lanes
         if isinstance(data, Mixture):
-            stratified = data.batches == "stratified"
-            self._turns = (
-                Stratified(data.shares)
-                if stratified
-                else ShuffledBlocks(data.shares, seed)
-            )
+            self._turns = make_turns(data, seed, unit_samples)
         self._lengths = (
             [sampling.draws for sampling in samplings]
             if samplings

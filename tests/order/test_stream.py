@@ -17,7 +17,7 @@ from loaders import drain, load
 from streams import seen, stream_of
 
 import gpuload
-from gpuload.order.stream import ShuffledBlocks, Stratified
+from gpuload.order.turns import ShuffledBlocks, Stratified
 
 BLOCK = 4096  # positions in which a mixture's shares are exact, as the guide promises
 shards = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=5), min_size=1, max_size=3)
