@@ -78,18 +78,21 @@ def _as_splits(value: Any) -> tuple[tuple[str, float], ...]:
         for name, share in map(as_items, as_items(value))
     )
     names = [name for name, _ in splits]
-    fit = all(
-        name and "/" not in name and not name.startswith(".") and name.strip() == name
-        for name in names
-    )
-    if not fit or len(set(names)) < len(names):
+    shares = [share for _, share in splits]
+    if not all(map(_is_folder_name, names)) or len(set(names)) < len(names):
         raise ValueError
-    if (
-        any(share <= 0 for _, share in splits)
-        or abs(sum(share for _, share in splits) - 1) > 1e-6
-    ):
+    if any(share <= 0 for share in shares) or abs(sum(shares) - 1) > 1e-6:
         raise ValueError
     return splits
+
+
+def _is_folder_name(name: str) -> bool:
+    return (
+        name != ""
+        and "/" not in name
+        and not name.startswith(".")
+        and name.strip() == name
+    )
 
 
 def _check(settings: object, contradictions: Iterable[tuple[object, str]]) -> None:
@@ -100,11 +103,12 @@ def _check(settings: object, contradictions: Iterable[tuple[object, str]]) -> No
     Raises:
         ArgumentError: a field is not what its rule expects, or two contradict each other.
     """
-    for name, kind in [
-        pair
-        for made in type(settings).__mro__
-        for pair in get_annotations(made).items()
-    ]:
+    annotations = [
+        annotation
+        for parent in type(settings).__mro__
+        for annotation in get_annotations(parent).items()
+    ]
+    for name, kind in annotations:
         usual = FLAG if kind is bool else choice(*get_args(kind))
         rule = kind.__metadata__[0] if hasattr(kind, "__metadata__") else usual
         value = getattr(settings, name)
@@ -214,11 +218,9 @@ class Encoding:
         _check(self, self._contradictions())
 
     def _contradictions(self) -> Iterator[tuple[object, str]]:
-        keeps, raw, rgb = (
-            self.encode == "keep",
-            self.encode == "raw",
-            self.mode == "RGB",
-        )
+        keeps = self.encode == "keep"
+        raw = self.encode == "raw"
+        rgb = self.mode == "RGB"
         yield (
             keeps and self.size,
             "--size needs --encode jpeg or raw, which resize images",

@@ -83,7 +83,8 @@ class Output:
         self.finished = False
         self.notes: list[str] = []
         self._own_files: dict[Path, list[str]] = {}
-        self._created = [one for one in (folder, *folder.parents) if not one.exists()]
+        folders = (folder, *folder.parents)
+        self._created = [path for path in folders if not path.exists()]
         with ExitStack() as undone, cannot_write(self.advice, folder):
             folder.mkdir(parents=True, exist_ok=True)
             self._locks = [self._locked(folder)]
@@ -112,36 +113,38 @@ class Output:
         self._remove_unfinished()
         self.scratch = self.path / SCRATCH_NAME
         names = self._entries()
-        foreign = find_foreign(self.path, names)
-        is_set = bool(names) and not foreign
+        is_set = bool(names) and not find_foreign(self.path, names)
         if was_complete and is_set:
             self.finished = True
             return
-        in_place = options.resume and (self.path / SCRATCH_NAME).exists()
+        in_place = options.resume and self.scratch.exists()
         if options.overwrite and is_set and not in_place:
             self._open_beside()
             self._remove_unfinished()
-        self.scratch = self.path / SCRATCH_NAME
-        if self.scratch.exists() and not is_scratch(self.scratch):
+            self.scratch = self.path / SCRATCH_NAME
+        self._check_scratch(options)
+        self.resumed = options.resume and self.scratch.exists()
+        self.keep = self.resumed  # even if the interrupted run cannot be continued
+        if options.resume and is_set and not self.resumed:
+            self.finished = not (self.append or options.overwrite)
+        is_planned = self.resumed and (self.scratch / STATE_NAME).exists()
+        if not self.finished and not is_planned:
+            self._check_empty(options)
+            make_scratch(self.scratch)
+
+    def _check_scratch(self, options: PackOptions) -> None:
+        """Raises OutputError if something has the scratch folder's name that this run cannot continue."""
+        if not self.scratch.exists():
+            return
+        if not is_scratch(self.scratch):
             raise OutputError(
                 f"{self.scratch}: is no folder of the packer's, which needs this name. Move it elsewhere"
             )
-        self.resumed = options.resume and self.scratch.exists()
-        self.keep = self.resumed  # even if the interrupted run cannot be continued
-        self.finished = (
-            options.resume
-            and not (self.resumed or self.append or options.overwrite)
-            and is_set
-        )
-        if self.finished or (self.resumed and (self.scratch / STATE_NAME).exists()):
-            return
-        if self.scratch.exists() and not self.resumed:
+        if not options.resume:
             raise OutputError(
                 f"{self.where}: holds an interrupted run. Continue it with --resume, or delete the folder and pack "
                 "again"
             )
-        self._check_empty(options)
-        make_scratch(self.scratch)
 
     def _remove_unfinished(self) -> None:
         """Removes what a run that was killed had not finished of the files beside the splits."""
@@ -441,14 +444,11 @@ def write_lines(
 
     Never in place: `save_base` may have linked the existing file.
     """
-    kept = before.read_bytes() if before is not None and before.exists() else b""
-    write_atomically(
-        path,
-        kept
-        + "".join(
-            json.dumps(one, ensure_ascii=False) + "\n" for one in entries
-        ).encode(),
-    )
+    content = b""
+    if before is not None and before.exists():
+        content = before.read_bytes()
+    lines = [json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries]
+    write_atomically(path, content + "".join(lines).encode())
 
 
 def as_line(rejection: Rejection) -> dict[str, Any]:

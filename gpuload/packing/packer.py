@@ -5,7 +5,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -68,7 +68,7 @@ _Levels = tuple[float, ...] | None  # of each channel, where they were measured
 
 
 @dataclass(frozen=True)
-class Progress:
+class PackProgress:
     """The progress of a run: images and bytes read so far, and in total."""
 
     images: int
@@ -77,7 +77,7 @@ class Progress:
     total_bytes: int
 
 
-Watch = Callable[[Progress], None]
+Watch = Callable[[PackProgress], None]
 
 
 @dataclass(frozen=True, repr=False)
@@ -107,8 +107,9 @@ class PackReport:
 
     def __repr__(self) -> str:
         asked = sum(rejection.asked for rejection in self.rejected)
-        left = f"{len(self.rejected) - asked:,} rejected, {asked:,} left out"
-        return f"PackReport({str(self.folder)!r}: {counted(self.images, 'image')}, {self.packed:,} packed now; {left})"
+        images = f"{counted(self.images, 'image')}, {self.packed:,} packed now"
+        others = f"{len(self.rejected) - asked:,} rejected, {asked:,} left out"
+        return f"PackReport({str(self.folder)!r}: {images}; {others})"
 
 
 def pack(
@@ -157,48 +158,19 @@ def pack(
         MissingPackageError: a package that the settings ask for cannot be used.
     """
     started = time.monotonic()
-    known = {field.name for field in fields(PackOptions)}
-    if unknown := sorted(set(settings) - known):
-        similar = nearest(unknown[0], known)
-        advice = (
-            f"Did you mean {similar}?"
-            if similar
-            else f"Its settings are {', '.join(sorted(known))}"
-        )
-        raise ArgumentError(f"pack() has no setting {unknown[0]!r}. {advice}")
+    _check_setting_names(settings)
     progress = check("pack", "progress", progress, FLAG)
     own_splits = check("pack", "own_splits", own_splits, FLAG)
-    options = PackOptions(
-        **cast("dict[str, Any]", settings)
-    )  # its rules read more types than it holds
-    of_path = {
+    # Its rules read more types than it holds.
+    options = PackOptions(**cast("dict[str, Any]", settings))
+    path_options = {
         "from_": from_,
         "labels": labels,
         "columns": columns,
         "no_labels": no_labels,
         "source_options": source_options,
     }
-    image = "image"
-    if _is_of_folders(samples):
-        folders_of_pictures = dict(samples)
-        image = next(iter(folders_of_pictures))
-        samples = folders_of_pictures.pop(image)
-        pictures = folders_of_pictures
-    if isinstance(samples, str | Path | URL):
-        source = _open_path(samples, out, of_path)
-        if pictures:
-            folders = check("pack", "pictures", pictures, FOLDERS)
-            source = PicturesBeside(source, folders, image)
-    elif unused := [name for name, value in of_path.items() if value]:
-        raise ArgumentError(
-            f"pack({unused[0]}=…) says what the files at a path are, and the samples are a {type(samples).__name__}. "
-            "Leave it out"
-        )
-    elif isinstance(samples, Source):
-        source = samples
-    else:
-        further = check("pack", "pictures", pictures, PICTURES)
-        source = IterableSource(samples, further)
+    source = _source_of(samples, out, pictures, path_options)
     out, options = _whole_set(out, options)
     source = source.with_options(
         own_splits=own_splits and source.options.own_splits,
@@ -210,67 +182,90 @@ def pack(
         pa.array([None])
     with progress_bar("packing", "images", progress) as bar, ExitStack() as stack:
 
-        def show(found: Progress) -> None:
-            bar(found.images, found.total_images, found.bytes)
-            watch(found)
+        def show(now: PackProgress) -> None:
+            bar(now.images, now.total_images, now.bytes)
+            watch(now)
 
         output = _open_output(out, source, options, stack)
         if output.finished:
             return _report_finished(output, source, options, started)
         source.leave_out(output.final)
-        try:
-            with (
-                cannot_write("Free some space, or choose another folder", output.path),
-                _engine(source, options) as engine,
-            ):
-                run = _begin(source, options, output, show)
-                run.pack_shards(engine)
-                run.check_rejected()
-                run.check_masks()
-                written = {
-                    split.name: run.finish(split)
-                    for split in run.state.splits
-                    if split.shards
-                }
-                output.publish([*written])
-        except (OutputError, RemoteError, KeyboardInterrupt) as error:
-            kept = (
-                "finished shards are kept: continue with --resume"
-                if output.keep
-                else ""
-            )
-            raise type(error)("; ".join(filter(None, [str(error), kept]))) from None
-        # In the order of the plan, then those of a set that was extended by other splits.
-        folders = output.packed_splits()
-        names = dict.fromkeys(
-            [
-                *(split.name for split in run.state.splits if split.name in folders),
-                *folders,
-            ]
-        )
-        manifests = {
-            name: written.get(name) or Manifest.read(folders[name]) for name in names
-        }
+        run = _run(source, options, output, show)
+        manifests = run.all_manifests()
     return run.report(manifests, output.notes, time.monotonic() - started)
 
 
-def _open_path(
-    path: str | Path | URL, out: str | Path | URL, of_path: Mapping[str, Any]
+def _check_setting_names(settings: Mapping[str, Any]) -> None:
+    """Raises ArgumentError if one is not a setting of `PackOptions`."""
+    names = {field.name for field in fields(PackOptions)}
+    unknown = sorted(set(settings) - names)
+    if not unknown:
+        return
+    similar = nearest(unknown[0], names)
+    advice = f"Its settings are {', '.join(sorted(names))}"
+    if similar:
+        advice = f"Did you mean {similar}?"
+    raise ArgumentError(f"pack() has no setting {unknown[0]!r}. {advice}")
+
+
+def _source_of(
+    samples: Any,
+    out: str | Path | URL,
+    pictures: Sequence[str] | Mapping[str, str | Path | URL],
+    path_options: Mapping[str, Any],
 ) -> Source:
-    """The source at a path. of_path: the arguments of `pack` that say what it is."""
+    """The source that the arguments of `pack` describe.
+
+    Args:
+        samples: As `pack` takes them.
+        out: The folder or URL to pack to.
+        pictures: As `pack` takes them.
+        path_options: The arguments of `pack` that say what lies at a path.
+
+    Raises:
+        ArgumentError: there are such arguments, and the samples are no path; or no source fits.
+    """
+    image = "image"
+    if _is_of_folders(samples):
+        folders_of_pictures = dict(samples)
+        image = next(iter(folders_of_pictures))
+        samples = folders_of_pictures.pop(image)
+        pictures = folders_of_pictures
+    if isinstance(samples, str | Path | URL):
+        source = _open_path(samples, out, path_options)
+        if not pictures:
+            return source
+        folders = check("pack", "pictures", pictures, FOLDERS)
+        return PicturesBeside(source, folders, image)
+    unused = [name for name, option in path_options.items() if option]
+    if unused:
+        raise ArgumentError(
+            f"pack({unused[0]}=…) says what the files at a path are, and the samples are a {type(samples).__name__}. "
+            "Leave it out"
+        )
+    if isinstance(samples, Source):
+        return samples
+    further = check("pack", "pictures", pictures, PICTURES)
+    return IterableSource(samples, further)
+
+
+def _open_path(
+    path: str | Path | URL, out: str | Path | URL, path_options: Mapping[str, Any]
+) -> Source:
+    """The source at a path. path_options: the arguments of `pack` that say what it is."""
     columns = {
         role: (names,) if isinstance(names, str) else tuple(names)
-        for role, names in (of_path["columns"] or {}).items()
+        for role, names in (path_options["columns"] or {}).items()
     }
     where = check("pack", "out", out, LOCATION)
     return open_source(
         path,
-        of_path["labels"],
+        path_options["labels"],
         columns,
-        of_path["from_"],
-        of_path["no_labels"],
+        path_options["from_"],
+        path_options["no_labels"],
         out=None if isinstance(where, URL) else where,
-        options=of_path["source_options"],
+        options=path_options["source_options"],
     )
 
 
@@ -323,6 +318,28 @@ def _engine(
     start_server()  # it imports the workers' modules while this process lists the samples
     need_main = type(source).__module__ == "__main__"
     return Workers[ShardJob, ShardReport](options.worker_count, pack_shard, need_main)
+
+
+def _run(
+    source: Source, options: PackOptions, output: Output, watch: Watch
+) -> "_PackingRun":
+    """Packs all samples and describes the splits. An error says whether what is finished is kept."""
+    try:
+        with (
+            cannot_write("Free some space, or choose another folder", output.path),
+            _engine(source, options) as engine,
+        ):
+            run = _begin(source, options, output, watch)
+            run.pack_shards(engine)
+            run.check_rejected()
+            run.check_masks()
+            run.describe_splits()
+    except (OutputError, RemoteError, KeyboardInterrupt) as error:
+        sentences = [str(error)] if str(error) else []
+        if output.keep:
+            sentences.append("finished shards are kept: continue with --resume")
+        raise type(error)("; ".join(sentences)) from None
+    return run
 
 
 def _begin(
@@ -388,20 +405,18 @@ class _PackingRun:
         output: Output,
         watch: Watch,
     ) -> None:
-        self.source, self.state, self.options, self.output, self.watch = (
-            source,
-            state,
-            options,
-            output,
-            watch,
-        )
-        self.numbers: dict[
-            str, set[int]
-        ] = {}  # class numbers that samples have, by field
+        self.source = source
+        self.state = state
+        self.options = options
+        self.output = output
+        self.watch = watch
+        # Class numbers that samples have, by field.
+        self.numbers: dict[str, set[int]] = {}
+        self.manifests: dict[str, Manifest] = {}  # of the splits that it has described
         self.packed_now = 0  # images, but for those of the run that this one resumes
         self.packing_s = 0.0
         self.totals = {split.name: ShardReport() for split in state.splits}
-        self._progress = Progress(0, 0, state.samples, state.bytes)
+        self._progress = PackProgress(0, 0, state.samples, state.bytes)
         for split in state.splits:
             output.own(split.name, split.files(output.base_folder(split.name).exists()))
         self.jobs = [
@@ -453,17 +468,17 @@ class _PackingRun:
         self.totals[job.folder.name].add(report)
 
     def _report_progress(self, jobs: list[ShardJob]) -> None:
-        positions, done, before = (
-            [read_position(job.position) for job in jobs],
-            self.totals.values(),
-            self._progress,
-        )
-        images = sum(total.kinds.total() + len(total.rejected) for total in done)
-        images += sum(max(position, 0) for position, _ in positions)
-        read_bytes = sum(total.read_bytes for total in done) + sum(
-            read for _, read in positions
-        )
+        images = 0
+        read_bytes = 0
+        for total in self.totals.values():
+            images += total.kinds.total() + len(total.rejected)
+            read_bytes += total.read_bytes
+        for job in jobs:
+            position, bytes_of_shard = read_position(job.position)
+            images += max(position, 0)
+            read_bytes += bytes_of_shard
         # A shard whose worker died starts again, and progress must not go backwards.
+        before = self._progress
         self._progress = replace(
             before,
             images=max(images, before.images),
@@ -510,68 +525,70 @@ class _PackingRun:
                     "is 255 in all of them, or --masks stored if 1 is class 1"
                 )
 
+    def describe_splits(self) -> None:
+        """Writes the files that describe each split with new shards, then those that describe the whole set."""
+        for split in self.state.splits:
+            if split.shards:
+                self.manifests[split.name] = self.finish(split)
+        self.output.publish([*self.manifests])
+
+    def all_manifests(self) -> dict[str, Manifest]:
+        """By split: in the order of the plan, then those of a set that was extended by other splits."""
+        folders = self.output.packed_splits()
+        planned = [split.name for split in self.state.splits if split.name in folders]
+        names = dict.fromkeys([*planned, *folders])
+        return {
+            name: self.manifests.get(name) or Manifest.read(folders[name])
+            for name in names
+        }
+
     def finish(self, split: PlannedSplit) -> Manifest:
         """Writes the files that describe a split, the manifest last. May be repeated after an interruption."""
-        old, before = (
-            self.output.read_base(split.name),
-            self.output.base_folder(split.name),
-        )
         folder = self.output.path / split.name
+        base = self.output.base_folder(split.name)
         for temporary in temporaries(folder, split.files(appended=False)):
             temporary.unlink(missing_ok=True)
-        write_lines(
-            folder / REJECTED_NAME,
-            map(as_line, self._rejected(split)),
-            before / REJECTED_NAME,
-        )
-        files = [before / index_file.FILE_NAME] if old.shards else []
+        rejected = map(as_line, self._rejected(split))
+        write_lines(folder / REJECTED_NAME, rejected, base / REJECTED_NAME)
+        manifest = self._write_index(split)
+        write_card(folder, {folder: manifest})
+        if (folder / TIMM_NAME).exists():  # of a set that an older version packed
+            write_timm_info(folder, {folder: manifest})
+        self._note_class_numbers(folder, manifest)
+        return manifest
+
+    def _write_index(self, split: PlannedSplit) -> Manifest:
+        """Writes index and manifest of a split: of the rows that were there, and those of the new shards."""
+        folder = self.output.path / split.name
+        old = self.output.read_base(split.name)
+        files = []
+        if old.shards:
+            files.append(self.output.base_folder(split.name) / index_file.FILE_NAME)
         packed = {info["name"] for info in self.totals[split.name].shards}
         files += [
             job.note("rows")
             for job in self.jobs
             if job.folder == folder and job.path.name in packed
         ]
-        readers = [pa.ipc.open_file(pa.memory_map(str(rows), "r")) for rows in files]
-        rows = (
-            batch
-            for reader in readers
-            for batch in map(reader.get_batch, range(reader.num_record_batches))
-        )
+        readers = [pa.ipc.open_file(pa.memory_map(str(file), "r")) for file in files]
         points = any(has_seek_points(reader.schema) for reader in readers)
-        manifest = describe(folder, self._about(split, old), rows, points)
-        write_card(folder, {folder: manifest})
-        if (folder / TIMM_NAME).exists():  # of a set that an older version packed
-            write_timm_info(folder, {folder: manifest})
-        index = Index(folder / index_file.FILE_NAME, manifest.fields)
-        for name, numbers in class_numbers(
-            manifest.fields, map(index.shard, range(len(index)))
-        ).items():
-            self.numbers.setdefault(name, set()).update(numbers)
-        return manifest
+        return describe(folder, self._summary(split, old), _batches_of(readers), points)
 
-    def _about(self, split: PlannedSplit, old: Manifest) -> Manifest:
-        """The shards that this run and those before it packed, without what their index says."""
-        state, total, rejected, options = (
-            self.state,
-            self.totals[split.name],
-            self._rejected(split),
-            self.options,
-        )
-        prefix = "" if state.image == "image" else f"{state.image}."
-        members = {f"{prefix}{end}" for end in total.members}
-        if old.fields:
-            members |= set(old.image.member.split(";"))
-        kind = "raw" if members == {f"{prefix}npy"} else "image"
-        member = ";".join(sorted(members))
-        image = Field(state.image, kind, member, **options.pixels.in_field())
-        fields = [_with_ends(one, total.extensions, old) for one in state.fields]
-        infos = sorted(
-            (ShardInfo(**info) for info in total.shards),
-            key=lambda info: (len(info.name), info.name),
-        )
-        kinds = Counter(old.packing.get("stored_anew", {})) + Counter(total.kinds)
-        asked = sum(rejection.asked for rejection in rejected)
-        counts = {"rejected": len(rejected) - asked, "left_out": asked}
+    def _note_class_numbers(self, folder: Path, manifest: Manifest) -> None:
+        """Adds the class numbers that the samples of a split have."""
+        index = Index(folder / index_file.FILE_NAME, manifest.fields)
+        shards = map(index.shard, range(len(index)))
+        for name, numbers in class_numbers(manifest.fields, shards).items():
+            self.numbers.setdefault(name, set()).update(numbers)
+
+    def _summary(self, split: PlannedSplit, old: Manifest) -> Manifest:
+        """The manifest of a split, without what its index says. old: its shards from before this run."""
+        total = self.totals[split.name]
+        infos = [ShardInfo(**info) for info in total.shards]
+        infos.sort(key=lambda info: (len(info.name), info.name))
+        others = [
+            _with_ends(field, total.extensions, old) for field in self.state.fields
+        ]
         mean, std = _joint(
             [
                 (old.mean, old.std, old.pixels_from),
@@ -580,32 +597,51 @@ class _PackingRun:
         )
         return Manifest(
             shards=(*old.shards, *infos),
-            fields=(image, *fields),
-            classes=state.classes,
+            fields=(self._image_field(total, old), *others),
+            classes=self.state.classes,
             mean=mean,
             std=std,
             pixels_from=old.pixels_from + total.measured,
-            packing={
-                **recorded_settings(self.source, options),
-                **({"splits": OWN_SPLITS} if state.own_splits else {}),
-                "pillow": PIL.__version__,
-                "kept": old.packing.get("kept", 0) + kinds.pop(KEPT, 0),
-                "stored_anew": dict(sorted(kinds.items())),
-                **{
-                    name: old.packing.get(name, 0) + count
-                    for name, count in counts.items()
-                },
-                "listed": state.first_row + state.samples,
-            },
+            packing=self._packing_facts(split, old),
         )
+
+    def _image_field(self, total: ShardReport, old: Manifest) -> Field:
+        """The field of the first picture, with all extensions that its members have."""
+        name = self.state.image
+        prefix = "" if name == "image" else f"{name}."
+        members = {f"{prefix}{extension}" for extension in total.members}
+        if old.fields:
+            members |= set(old.image.member.split(";"))
+        kind = "raw" if members == {f"{prefix}npy"} else "image"
+        pixels = self.options.pixels.in_field()
+        return Field(name, kind, ";".join(sorted(members)), **pixels)
+
+    def _packing_facts(self, split: PlannedSplit, old: Manifest) -> dict[str, Any]:
+        """How a split was packed, as its manifest records it: the settings of this run, and counts of all runs."""
+        before = old.packing
+        facts = recorded_settings(self.source, self.options)
+        if self.state.own_splits:
+            facts["splits"] = OWN_SPLITS
+        facts["pillow"] = PIL.__version__
+        kinds = Counter(self.totals[split.name].kinds)
+        facts["kept"] = before.get("kept", 0) + kinds.pop(KEPT, 0)
+        stored_anew = Counter(before.get("stored_anew", {})) + kinds
+        facts["stored_anew"] = dict(sorted(stored_anew.items()))
+        rejected = self._rejected(split)
+        left_out = sum(rejection.asked for rejection in rejected)
+        faulty = len(rejected) - left_out
+        facts["rejected"] = before.get("rejected", 0) + faulty
+        facts["left_out"] = before.get("left_out", 0) + left_out
+        facts["listed"] = self.state.first_row + self.state.samples
+        return facts
 
     def report(
         self, manifests: dict[str, Manifest], kept: Sequence[str], elapsed_s: float
     ) -> PackReport:
         """The report of the run. kept: notes of the output on what it left where it is."""
         total = ShardReport()
-        for one in self.totals.values():
-            total.add(one)
+        for of_split in self.totals.values():
+            total.add(of_split)
         remarks = (
             sentence.format(f"{count:,}")
             for sentence, count in sorted(total.remarks.items())
@@ -613,17 +649,15 @@ class _PackingRun:
         first = next(iter(manifests.values()))
         on_numbers = notes_on_numbers(self.numbers, first.fields, first.classes)
         on_encodings = notes_on_encodings(manifests.values())
-        notes = *self.state.notes, *remarks, *on_numbers, *on_encodings, *kept
-        rejected, where = tuple(self._rejected(*self.state.splits)), self.output.where
         return PackReport(
-            where,
+            self.output.where,
             manifests,
             total.kinds,
-            rejected,
-            notes,
-            self.packed_now,
-            elapsed_s,
-            self.packing_s,
+            rejected=tuple(self._rejected(*self.state.splits)),
+            notes=(*self.state.notes, *remarks, *on_numbers, *on_encodings, *kept),
+            packed=self.packed_now,
+            elapsed_s=elapsed_s,
+            packing_s=self.packing_s,
         )
 
     def _rejected(self, *splits: PlannedSplit) -> list[Rejection]:
@@ -632,14 +666,21 @@ class _PackingRun:
         First come those that never got a split, since listing rejected them or they are duplicates; the first split
         reports them. The others follow in the order of the listing.
         """
-        found: list[Rejection] = []
+        rejections = list[Rejection]()
         for split in splits:
-            found += self.state.rejected if split == self.state.splits[0] else []
-            found += [
-                Rejection(*rejection)
-                for _, *rejection in sorted(self.totals[split.name].rejected)
-            ]
-        return found
+            if split == self.state.splits[0]:
+                rejections += self.state.rejected
+            in_order = sorted(self.totals[split.name].rejected)
+            rejections += [Rejection(*rejection) for _, *rejection in in_order]
+        return rejections
+
+
+def _batches_of(
+    readers: Iterable[pa.ipc.RecordBatchFileReader],
+) -> Iterator[pa.RecordBatch]:
+    for reader in readers:
+        for number in range(reader.num_record_batches):
+            yield reader.get_batch(number)
 
 
 def _with_ends(field: Field, extensions: Mapping[str, int], old: Manifest) -> Field:
@@ -668,30 +709,38 @@ def _report_finished(
         ArgumentError: it was packed with other settings.
     """
     output.keep = True
-    folders, kinds = output.packed_splits(), Counter[str]()
+    folders = output.packed_splits()
     manifests = {name: Manifest.read(folder) for name, folder in folders.items()}
-    to_folder = "Pack it again with --overwrite, or choose another folder"
-    advice = "Pack to another URL" if isinstance(output.where, URL) else to_folder
+    advice = "Pack it again with --overwrite, or choose another folder"
+    if isinstance(output.where, URL):
+        advice = "Pack to another URL"
+    keeps_splits = source.options.own_splits and not (options.val or options.splits)
+    kinds = Counter[str]()
     for manifest in manifests.values():
-        before, now = manifest.packing, recorded_settings(source, options)
-        if (
-            source.options.own_splits
-            and before.get("splits") == OWN_SPLITS
-            and not (options.val or options.splits)
-        ):
+        before = manifest.packing
+        now = recorded_settings(source, options)
+        if keeps_splits and before.get("splits") == OWN_SPLITS:
             now["splits"] = OWN_SPLITS
         refuse_change(f"the complete set in {output.where}", before, now, advice)
         kinds += Counter({KEPT: before["kept"], **before["stored_anew"]})
-    files = (folder / REJECTED_NAME for folder in folders.values())
-    lines = [
-        line
-        for file in files
-        if file.exists()
-        for line in file.read_bytes().splitlines()
-    ]
-    rejected = tuple(Rejection(**json.loads(line)) for line in lines)
-    notes, elapsed_s = ("the set was complete already",), time.monotonic() - started
-    return PackReport(output.where, manifests, kinds, rejected, notes, 0, elapsed_s)
+    return PackReport(
+        output.where,
+        manifests,
+        kinds,
+        rejected=tuple(_read_rejected(folders.values())),
+        notes=("the set was complete already",),
+        packed=0,
+        elapsed_s=time.monotonic() - started,
+    )
+
+
+def _read_rejected(folders: Iterable[Path]) -> Iterator[Rejection]:
+    """The rejected samples that these splits name."""
+    for folder in folders:
+        file = folder / REJECTED_NAME
+        if file.exists():
+            for line in file.read_bytes().splitlines():
+                yield Rejection(**json.loads(line))
 
 
 def _reasons(rejected: Sequence[Rejection]) -> str:
@@ -726,14 +775,17 @@ def _mean_and_std(histogram: Sequence[int]) -> tuple[_Levels, _Levels]:
     shards.
     """
     counts = np.array(histogram, object).reshape(-1, 256)
-    pixels, values = counts.sum(axis=1), np.arange(256).astype(object)
+    pixels = counts.sum(axis=1)
     if not pixels.all() or not len(pixels):
         return None, None
-    total, squares = counts @ values, counts @ values**2
-    variance = (pixels * squares - total**2) / (255 * pixels) ** 2
-    return tuple(round(mean, 6) for mean in total / (255 * pixels)), tuple(
-        round(one**0.5, 6) for one in variance
-    )
+    levels = np.arange(256).astype(object)
+    total = counts @ levels
+    squares = counts @ levels**2
+    means = total / (255 * pixels)
+    variances = (pixels * squares - total**2) / (255 * pixels) ** 2
+    mean = tuple(round(level, 6) for level in means)
+    std = tuple(round(variance**0.5, 6) for variance in variances)
+    return mean, std
 
 
 def _joint(parts: Sequence[tuple[_Levels, _Levels, int]]) -> tuple[_Levels, _Levels]:

@@ -68,52 +68,64 @@ class RemoteOutput(Output):
         super().__init__(default_folder() / "packing-1" / name, options, url)
 
     def _open(self, options: PackOptions) -> None:
-        url, found = (
-            self.bucket.url,
-            background().wait(self.bucket.list(self.bucket.first_s)),
-        )
-        claim = (
-            background().wait(self.bucket.read_json(CLAIM_NAME))
-            if CLAIM_NAME in found
-            else None
-        )
-        known = _read_run(self.final)
-        if claim is not None and (not known or claim.get("run") != known["run"]):
-            raise OutputError(_about_claim(url, claim, self.final))
-        if claim is not None and not options.resume:
-            raise OutputError(
-                f"{url}: holds an interrupted run. Continue it with --resume, or delete what is there and pack again"
-            )
-        self.bucket.run = uuid.uuid4().hex if claim is None else str(claim["run"])
+        objects = background().wait(self.bucket.list(self.bucket.first_s))
+        earlier_run = _read_run(self.final)
+        has_claim = CLAIM_NAME in objects
+        if has_claim:
+            self.bucket.run = self._claimed_run(earlier_run, options)
+        else:
+            self.bucket.run = uuid.uuid4().hex
         self.path = self.final / "set"
-        if claim is None or not (self.path / SCRATCH_NAME).exists():
-            shutil.rmtree(
-                self.path, ignore_errors=True
-            )  # of a run that ended, or whose claim was deleted
+        if not has_claim or not (self.path / SCRATCH_NAME).exists():
+            # What is here is of a run that ended, or whose claim was deleted.
+            shutil.rmtree(self.path, ignore_errors=True)
             self.path.mkdir()
-            splits = _splits_in(found)
-            if (
-                splits
-                and options.resume
-                and (not self.append or self._has_published(known))
-            ):
+            splits = _splits_in(objects)
+            if splits and options.resume and self._may_be_complete(earlier_run):
                 self._fetch(splits, (_MANIFEST, REJECTED_NAME))
                 self.append = False
             else:
-                refuse_split(url, found)
-                check_holds(
-                    url,
-                    sorted(name for name in found if name != CLAIM_NAME),
-                    self.append,
-                    bool(splits),
-                )
-                if claim is None:
-                    self._claim(url)
-                if self.append:
-                    self._fetch(splits, (*BASE_FILES, NEXT_NAME, *ROOT_FILES))
-                    fetch_files(url, self.path, CARD_NAME)
+                self._begin(objects, splits, has_claim)
         super()._open(options)
-        self._forget_lost(found)
+        self._forget_lost(objects)
+
+    def _claimed_run(self, earlier_run: dict[str, Any], options: PackOptions) -> str:
+        """The name of the run whose claim lies at the URL.
+
+        Raises:
+            OutputError: it is not the run that was interrupted here, or the options do not continue it.
+        """
+        url = self.bucket.url
+        claim = background().wait(self.bucket.read_json(CLAIM_NAME))
+        if not earlier_run or claim.get("run") != earlier_run["run"]:
+            raise OutputError(_about_claim(url, claim, self.final))
+        if not options.resume:
+            raise OutputError(
+                f"{url}: holds an interrupted run. Continue it with --resume, or delete what is there and pack again"
+            )
+        return str(claim["run"])
+
+    def _may_be_complete(self, earlier_run: dict[str, Any]) -> bool:
+        """Whether the set at the URL may be the one to resume: when appending, if the run here has published it."""
+        return not self.append or self._has_published(earlier_run)
+
+    def _begin(
+        self, objects: Collection[str], splits: Collection[str], has_claim: bool
+    ) -> None:
+        """Claims the URL for a new run, unless it has a claim, and fetches what describes a set to append to.
+
+        Raises:
+            OutputError: the URL holds what a new run cannot begin with.
+        """
+        url = self.bucket.url
+        refuse_split(url, objects)
+        names = sorted(name for name in objects if name != CLAIM_NAME)
+        check_holds(url, names, self.append, bool(splits))
+        if not has_claim:
+            self._claim(url)
+        if self.append:
+            self._fetch(splits, (*BASE_FILES, NEXT_NAME, *ROOT_FILES))
+            fetch_files(url, self.path, CARD_NAME)
 
     def _claim(self, url: URL) -> None:
         """Makes the URL this run's. From now on, only a run that knows its name writes there."""
@@ -124,9 +136,9 @@ class RemoteOutput(Output):
         if there.get("run") != self.bucket.run:
             raise OutputError(_about_claim(url, there, self.final))
 
-    def _has_published(self, known: dict[str, Any]) -> bool:
+    def _has_published(self, earlier_run: dict[str, Any]) -> bool:
         """Whether the set at the URL is that of a run that was killed after its last step."""
-        published = known.get("published", {})
+        published = earlier_run.get("published", {})
         return bool(published) and all(
             hashlib.sha256(self._manifest(split) or b"").hexdigest() == sha256
             for split, sha256 in published.items()
@@ -147,17 +159,15 @@ class RemoteOutput(Output):
             (self.path / split).mkdir()
             fetch_files(self.bucket.url / split, self.path / split, *names)
 
-    def _forget_lost(self, found: dict[str, Stored]) -> None:
+    def _forget_lost(self, objects: dict[str, Stored]) -> None:
         """Forgets uploaded shards that have changed since, so that they are packed again."""
         for marker in self.scratch.glob("*.uploaded"):
-            uploaded = {
-                name: Stored(*there)
-                for name, there in json.loads(marker.read_text()).items()
-            }
-            if not all(
-                background().wait(self.bucket.is_same(name, one, found))
-                for name, one in uploaded.items()
-            ):
+            uploaded = json.loads(marker.read_text())
+            is_there = all(
+                background().wait(self.bucket.is_same(name, Stored(*stored), objects))
+                for name, stored in uploaded.items()
+            )
+            if not is_there:
                 marker.unlink()
 
     def take(self, shard: Path, marker: Path) -> None:
@@ -246,10 +256,9 @@ class RemoteOutput(Output):
         with suppress(
             GpuloadError
         ):  # else the claim stays, and with it what a run with --resume needs
-            found = background().wait(self.bucket.list(self.bucket.first_s))
-            background().wait(
-                self.bucket.delete_own([name for name in found if name != CLAIM_NAME])
-            )
+            objects = background().wait(self.bucket.list(self.bucket.first_s))
+            names = [name for name in objects if name != CLAIM_NAME]
+            background().wait(self.bucket.delete_own(names))
             background().wait(self.bucket.delete([CLAIM_NAME]))
             self._forget()
 
@@ -261,9 +270,9 @@ class RemoteOutput(Output):
 
 def _check_options(url: URL, options: PackOptions) -> None:
     if url.scheme not in WRITABLE:
-        known = " or ".join(f"{name}://" for name in WRITABLE)
+        writable = " or ".join(f"{name}://" for name in WRITABLE)
         raise ArgumentError(
-            f"{url}: {url.scheme}:// can only be read. Pack to a URL of {known}, or into a folder"
+            f"{url}: {url.scheme}:// can only be read. Pack to a URL of {writable}, or into a folder"
         )
     if options.overwrite:
         raise ArgumentError(
@@ -278,26 +287,21 @@ def _check_options(url: URL, options: PackOptions) -> None:
 def _read_run(root: Path) -> dict[str, Any]:
     """The run that was interrupted here: its name, and the SHA-256 of the manifests that it has published; else {}."""
     try:
-        found = json.loads((root / "run.json").read_text())
+        run = json.loads((root / "run.json").read_text())
     except (OSError, ValueError):
         return {}
-    return (
-        found if isinstance(found, dict) and isinstance(found.get("run"), str) else {}
-    )
+    if not isinstance(run, dict) or not isinstance(run.get("run"), str):
+        return {}
+    return run
 
 
-def _splits_in(found: Collection[str]) -> list[str]:
-    """The splits of a packed set: folders with a manifest, and nothing else."""
-    splits = {
-        name.partition("/")[0]
-        for name in found
-        if name not in (CLAIM_NAME, *ROOT_FILES)
-    }
-    return (
-        sorted(splits)
-        if all(f"{split}/{_MANIFEST}" in found for split in splits)
-        else []
-    )
+def _splits_in(objects: Collection[str]) -> list[str]:
+    """The splits of a packed set, if each folder there has a manifest; else none."""
+    beside_splits = (CLAIM_NAME, *ROOT_FILES)
+    splits = {name.partition("/")[0] for name in objects if name not in beside_splits}
+    if not all(f"{split}/{_MANIFEST}" in objects for split in splits):
+        return []
+    return sorted(splits)
 
 
 def _about_claim(url: URL, claim: dict[str, Any], root: Path) -> str:

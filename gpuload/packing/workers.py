@@ -64,7 +64,9 @@ class Workers(Generic[Task, Result]):
     def __init__(
         self, count: int, function: Callable[[Task], Result], need_main: bool = True
     ) -> None:
-        self._count, self._function, self._need_main = count, function, need_main
+        self._count = count
+        self._function = function
+        self._need_main = need_main
         self._workers: list[Worker] = []
 
     def run(
@@ -207,8 +209,9 @@ class Blame:
         Raises:
             GpuloadError: more than MOST_DEATHS workers died with no image to blame.
         """
-        if (found := self.find(job, code)) is not None:
-            return found
+        next_job = self.find(job, code)
+        if next_job is not None:
+            return next_job
         self._unexplained += 1
         if self._unexplained > MOST_DEATHS:
             raise GpuloadError(
