@@ -13,7 +13,7 @@ import mmap
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
@@ -174,23 +174,12 @@ def index_shards(
     shards = expand_shards([str(pattern) for pattern in patterns])
     folder, indexes = _places(shards, out)
     names = None if classes is None else _read_classes(classes)
-    found = [
-        path
-        for path in (*indexes, *(folder / name for name in _WHOLE_SET_FILES))
-        if path.exists()
-    ]
-    if found and not overwrite:
-        raise OutputError(
-            f"{folder}: holds index files already ({some_of([path.name for path in found])}). "
-            "Give --overwrite to replace them, or another folder with --out"
-        )
+    if not overwrite:
+        _refuse_existing(folder, indexes)
     scanned = []
     for shard in shards:
-        scanned.append(
-            scan_shard(shard, names)
-            if isinstance(shard, Path)
-            else _scan_url(shard, names)
-        )
+        scan = scan_shard if isinstance(shard, Path) else _scan_url
+        scanned.append(scan(shard, names))
         watch(len(scanned), len(shards))
     fields = _fields(scanned)
     scanned = [_with_all(shard, fields[1:], missing) for shard in scanned]
@@ -200,6 +189,17 @@ def index_shards(
         )
     with cannot_write("Give another folder with --out", folder):
         return folder, _write(folder, scanned, indexes, fields, names)
+
+
+def _refuse_existing(folder: Path, indexes: Sequence[Path]) -> None:
+    """Raises OutputError if the folder holds an index, or one of these files exists."""
+    files = (*indexes, *(folder / name for name in _WHOLE_SET_FILES))
+    names = [path.name for path in files if path.exists()]
+    if names:
+        raise OutputError(
+            f"{folder}: holds index files already ({some_of(names)}). "
+            "Give --overwrite to replace them, or another folder with --out"
+        )
 
 
 def expand_shards(patterns: Sequence[str]) -> list[Path] | list[URL]:
@@ -212,8 +212,9 @@ def expand_shards(patterns: Sequence[str]) -> list[Path] | list[URL]:
     pin = cache(pinned)
     for pattern in patterns:
         for name in _expand_braces(pattern):
-            found = _at_url(name, pin) if scheme_of(name) in SCHEMES else _here(name)
-            shards.update(dict.fromkeys(found))
+            is_url = scheme_of(name) in SCHEMES
+            files = _at_url(name, pin) if is_url else _here(name)
+            shards.update(dict.fromkeys(files))
     urls = [shard for shard in shards if isinstance(shard, URL)]
     paths = [shard for shard in shards if isinstance(shard, Path)]
     if not shards:
@@ -237,15 +238,13 @@ def _expand_braces(pattern: str) -> list[str]:
 
 
 def _here(name: str) -> list[Path]:
-    found = (
-        sorted(glob.glob(name))
-        if not os.path.exists(name) and glob.has_magic(name)
-        else [name]
-    )
-    for path in found or [name]:
+    paths = [name]
+    if not os.path.exists(name) and glob.has_magic(name):
+        paths = sorted(glob.glob(name)) or [name]
+    for path in paths:
         if not os.path.isfile(path):
             raise SourceError(f"{path}: is no file. {_GIVE}")
-    return [Path(path) for path in found]
+    return [Path(path) for path in paths]
 
 
 def _at_url(name: str, pin: Callable[[URL], URL]) -> list[URL]:
@@ -260,17 +259,17 @@ def _at_url(name: str, pin: Callable[[URL], URL]) -> list[URL]:
         url = place._replace(
             revision=place_of(pin(place._replace(path="").url)).revision
         ).url
-    found = expand_url(url)
-    if not found:
+    tars = expand_url(url)
+    if not tars:
         raise SourceError(
             f"{url}: fits no object there. Give tars, for instance 's3://bucket/train-{{000..127}}.tar'"
         )
-    for one in found:
-        if not one.text.lower().endswith(".tar"):
+    for tar in tars:
+        if not tar.text.lower().endswith(".tar"):
             raise SourceError(
-                f"{one}: is no plain .tar by its name, which alone can be read in place. {_GIVE}"
+                f"{tar}: is no plain .tar by its name, which alone can be read in place. {_GIVE}"
             )
-    return found
+    return tars
 
 
 def _places(
@@ -333,10 +332,9 @@ def _fields(scanned: Sequence[ScannedShard]) -> tuple[Field, ...]:
     member = ";".join(
         sorted(ends, key=lambda name: (IMAGE_MEMBERS.index(name.lower()), name))
     )
-    had = {name for sample in every for name in sample.row}
-    return Field("image", "image", member), *(
-        field for field in VALUE_FIELDS if field.name in had
-    )
+    names = {name for sample in every for name in sample.row}
+    image = Field("image", "image", member)
+    return (image, *(field for field in VALUE_FIELDS if field.name in names))
 
 
 def _with_all(
@@ -347,25 +345,23 @@ def _with_all(
     Raises:
         ShardError: a sample lacks what others have, and such samples are not to be left out; or none is left.
     """
-    whole, rejected = [], []
+    complete = []
+    rejected = []
     for sample in shard.samples:
-        lacking = next(
-            (field.member for field in fields if field.name not in sample.row), None
-        )
-        if lacking is None:
-            whole.append(sample)
+        lacking = [field.member for field in fields if field.name not in sample.row]
+        if not lacking:
+            complete.append(sample)
         elif missing == "skip":
-            rejected.append(Rejection(sample.row["source"], f"has no .{lacking}"))
+            rejected.append(Rejection(sample.row["source"], f"has no .{lacking[0]}"))
         else:
             raise ShardError(
-                f"{shard.path}: sample {sample.row['key']!r} has no .{lacking}, which others have. `--missing skip` "
+                f"{shard.path}: sample {sample.row['key']!r} has no .{lacking[0]}, which others have. `--missing skip` "
                 "leaves such samples out"
             )
-    if not whole:
-        raise ShardError(
-            f"{shard.path}: no sample has all of {', '.join(['an image', *(f.member for f in fields)])}"
-        )
-    return replace(shard, samples=whole, rejected=rejected)
+    if not complete:
+        names = ["an image", *(field.member for field in fields)]
+        raise ShardError(f"{shard.path}: no sample has all of {', '.join(names)}")
+    return replace(shard, samples=complete, rejected=rejected)
 
 
 def _write(
@@ -378,42 +374,49 @@ def _write(
     """Writes everything, the manifest last; an index that is there opens until the new one replaces it."""
     folder.mkdir(parents=True, exist_ok=True)
     _begin_replacement(folder)
-    infos, schema = [], index_schema(fields)
     for shard, dali_path in zip(scanned, indexes, strict=True):
-        dali_path.parent.mkdir(parents=True, exist_ok=True)
-        for unfinished in temporaries(dali_path.parent, [dali_path.name]):
-            unfinished.unlink(missing_ok=True)  # of a run that was killed
-        dali_text = dali_index_text(sample.members for sample in shard.samples)
-        write_atomically(dali_path, dali_text.encode())
-        here = (
-            None
-            if isinstance(shard.path, URL)
-            else os.path.relpath(shard.path.absolute(), folder.absolute())
-        )
-        infos.append(
-            ShardInfo(
-                here or str(shard.path), len(shard.samples), shard.bytes, shard.sha256
-            )
-        )
-    if rejected := [rejection for shard in scanned for rejection in shard.rejected]:
+        _write_dali_index(dali_path, shard)
+    rejected = [rejection for shard in scanned for rejection in shard.rejected]
+    if rejected:
         write_lines(folder / REJECTED_NAME, map(as_line, rejected))
     else:
         (folder / REJECTED_NAME).unlink(missing_ok=True)
     passed_over = sum((shard.passed_over for shard in scanned), Counter[str]())
-    packing = {
-        "indexed": "shards packed by others",
-        **({"passed_over": dict(sorted(passed_over.items()))} if passed_over else {}),
-        **({"rejected": len(rejected)} if rejected else {}),
-    }
-    rows = (
-        pa.RecordBatch.from_pylist([one.row for one in shard.samples], schema)
-        for shard in scanned
-    )
-    manifest = Manifest(tuple(infos), fields, classes, packing=packing)
+    packing: dict[str, Any] = {"indexed": "shards packed by others"}
+    if passed_over:
+        packing["passed_over"] = dict(sorted(passed_over.items()))
+    if rejected:
+        packing["rejected"] = len(rejected)
+    infos = tuple(_shard_info(shard, folder) for shard in scanned)
+    manifest = Manifest(infos, fields, classes, packing=packing)
     write_timm_info(folder, {folder: manifest})
     if all(is_shard_name(info.name, may_be_elsewhere=False) for info in infos):
         write_card(folder, {folder: manifest})
-    return describe(folder, manifest, rows)
+    return describe(folder, manifest, _index_rows(scanned, index_schema(fields)))
+
+
+def _write_dali_index(path: Path, shard: ScannedShard) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for unfinished in temporaries(path.parent, [path.name]):
+        unfinished.unlink(missing_ok=True)  # of a run that was killed
+    text = dali_index_text(sample.members for sample in shard.samples)
+    write_atomically(path, text.encode())
+
+
+def _shard_info(shard: ScannedShard, folder: Path) -> ShardInfo:
+    """What the manifest in a folder says of a shard; its name leads from there to the tar."""
+    name = str(shard.path)
+    if isinstance(shard.path, Path):
+        name = os.path.relpath(shard.path.absolute(), folder.absolute())
+    return ShardInfo(name, len(shard.samples), shard.bytes, shard.sha256)
+
+
+def _index_rows(
+    scanned: Iterable[ScannedShard], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    for shard in scanned:
+        rows = [sample.row for sample in shard.samples]
+        yield pa.RecordBatch.from_pylist(rows, schema)
 
 
 def _begin_replacement(folder: Path) -> None:
@@ -453,51 +456,65 @@ def scan_shard(path: Path, classes: ClassNames) -> ScannedShard:
     Raises:
         ShardError: it is damaged, or holds a sample that cannot be indexed; names the sample.
     """
-    others: list[tuple[str, str]] = []
-    stored, used, keys = list(read_members(path, others)), set[Member](), set[str]()
-    samples = []
+    other_entries: list[tuple[str, str]] = []
+    members = list(read_members(path, other_entries))
     with (
         path.open("rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
     ):
-        digest, size = hashlib.sha256(data).hexdigest(), len(data)
-        for key, members in group_members(stored):
-            _check_names(path, key, members, keys)
-            by_end = by_extension(path, key, members, fold=True)
-            image = next(
-                (by_end[name] for name in IMAGE_MEMBERS if name in by_end), None
-            )
-            if image is None:
-                raise ShardError(
-                    f"{path}: sample {key!r} has no image (wanted one of {', '.join(IMAGE_MEMBERS)}). Pack its images "
-                    "with `python -m gpuload pack`"
-                )
-            used |= {
-                image,
-                *(
-                    by_end[field.member]
-                    for field in VALUE_FIELDS
-                    if field.member in by_end
-                ),
-            }
-            samples.append(
-                IndexedSample(members, _row(path, key, image, by_end, data, classes))
-            )
+        digest = hashlib.sha256(content).hexdigest()
+        size = len(content)
+        samples = _samples_of(path, members, content, classes)
     if not samples:
         raise ShardError(f"{path}: holds no sample. Leave it out")
-    passed_over = Counter(_extension(member) for member in stored if member not in used)
-    passed_over.update(kind for _, kind in others)
+    passed_over = _count_passed_over(members, samples)
+    passed_over.update(kind for _, kind in other_entries)
     return ScannedShard(path, samples, digest, size, passed_over)
+
+
+def _samples_of(
+    path: Path, members: Iterable[Member], content: mmap.mmap, classes: ClassNames
+) -> list[IndexedSample]:
+    """The samples of a shard. members: all in it. content: its bytes."""
+    keys = set[str]()
+    samples = []
+    for key, members_of_sample in group_members(members):
+        _check_names(path, key, members_of_sample, keys)
+        by_end = by_extension(path, key, members_of_sample, fold=True)
+        image = _image_member(path, key, by_end)
+        row = _row(path, key, image, by_end, content, classes)
+        samples.append(IndexedSample(members_of_sample, row))
+    return samples
+
+
+def _count_passed_over(
+    members: Iterable[Member], samples: Iterable[IndexedSample]
+) -> Counter[str]:
+    """Counts the members that are not indexed, by what `_extension` calls them."""
+    columns = [field.offset_column for field in (IMAGE, *VALUE_FIELDS)]
+    offsets = {sample.row.get(column) for sample in samples for column in columns}
+    return Counter(
+        _extension(member) for member in members if member.offset not in offsets
+    )
+
+
+def _image_member(path: Path, key: str, by_end: Mapping[str, Member]) -> Member:
+    """The image of a sample, given by the extensions of its members."""
+    for extension in IMAGE_MEMBERS:
+        if extension in by_end:
+            return by_end[extension]
+    raise ShardError(
+        f"{path}: sample {key!r} has no image (wanted one of {', '.join(IMAGE_MEMBERS)}). Pack its images "
+        "with `python -m gpuload pack`"
+    )
 
 
 def _extension(member: Member) -> str:
     """The name under which a member that is not indexed is counted."""
     key, extension = split_name(member.name)
-    return (
-        f".{extension}"
-        if extension and key and not key.endswith("/")
-        else "without a name or an extension"
-    )
+    if not extension or not key or key.endswith("/"):
+        return "without a name or an extension"
+    return f".{extension}"
 
 
 def _check_names(
@@ -571,27 +588,24 @@ def _image_size(path: Path, member: Member, data: mmap.mmap) -> tuple[int, int]:
 def _value(
     path: Path, member: Member, field: Field, data: mmap.mmap, classes: ClassNames
 ) -> int | str:
-    is_class, content = (
-        field.kind == "class",
-        data[member.offset : member.offset + member.size],
-    )
+    is_class = field.kind == "class"
+    content = data[member.offset : member.offset + member.size]
     try:
-        value = int(content) if is_class else content.decode()
-        if isinstance(value, int) and not 0 <= value < (
-            2**63 if classes is None else len(classes)
-        ):
+        if not is_class:
+            return content.decode()
+        number = int(content)
+        if number not in range(2**63 if classes is None else len(classes)):
             raise ValueError
     except ValueError:
-        numbers = (
-            "from 0"
-            if classes is None
-            else f"from 0 to {len(classes) - 1}, as --classes names them"
-        )
-        expected = f"a class number {numbers}" if is_class else "UTF-8 text"
+        expected = "UTF-8 text"
+        if is_class:
+            expected = "a class number from 0"
+            if classes is not None:
+                expected += f" to {len(classes) - 1}, as --classes names them"
         raise ShardError(
             f"{path}: {member.name!r} holds {content[:40]!r}, expected {expected}. Pack the set again with such"
         ) from None
-    return value
+    return number
 
 
 def _opened(shard: Path) -> BinaryIO:
@@ -622,7 +636,8 @@ def add_points(
         ArgumentError: its shards lie at URLs. FormatError, ShardError: as `Dataset`. OutputError: the index cannot be
             written.
     """
-    dataset, found = Dataset(folder), list[bool]()
+    dataset = Dataset(folder)
+    has_points = list[bool]()
     image = dataset.manifest.image
     shards = len(dataset.shard_paths)
     pictures = [field for field in dataset.fields.values() if field.kind == "picture"]
@@ -653,7 +668,7 @@ def add_points(
                 )
                 for field in pictures
             }
-        found.extend(map(bool, points.to_pylist()))
+        has_points.extend(map(bool, points.to_pylist()))
         watch(number + 1, shards)
         for (_, _, column), values in of_pictures.items():
             place = rows.schema.get_field_index(column)
@@ -668,4 +683,4 @@ def add_points(
         settle(Path(folder))
         rows = (rows_of(*pair) for pair in enumerate(dataset.shard_paths))
         manifest = describe(Path(folder), dataset.manifest, rows, points=True)
-    return manifest, sum(found)
+    return manifest, sum(has_points)

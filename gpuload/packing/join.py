@@ -110,11 +110,7 @@ def join(
     check_option("--duplicates", duplicates, choice(*get_args(Duplicates)))
     refuse_urls("--join", folder, "Join the local folder, and upload it")
     refuse_urls("--join", table, "Download it")
-    roles = {role: names[0] for role, names in (columns or {}).items()}
-    if unknown := sorted(set(roles) - {_KEY_ROLE, LABEL.name}):
-        raise ArgumentError(
-            f"--column {unknown[0]}=: of a joined table only key= and label= are named. Leave it out"
-        )
+    roles = _roles_of(columns or {})
     path = Path(table)
     with ExitStack() as stack:
         stack.enter_context(cannot_write("Free some space", Path(folder)))
@@ -124,10 +120,10 @@ def join(
         settle(Path(folder))
         dataset = Dataset(folder)
         with readable(path, "a table", pa.ArrowException, ValueError):
-            reader = _Table(path, roles)
+            reader = _JoinedTable(path, roles)
             _refuse_packed(dataset, reader, replace_fields)
             values = reader.read(Path(scratch))
-        places = _Places.find(dataset, reader, missing, duplicates)
+        places = _RowsOfSamples.find(dataset, reader, missing, duplicates)
         reader.keys = None  # they are not needed any more
         pa.default_memory_pool().release_unused()
         fields = tuple(column.field(dataset) for column in values)
@@ -141,7 +137,22 @@ def join(
     )
 
 
-def _refuse_packed(dataset: Dataset, table: "_Table", is_replacing: bool) -> None:
+def _roles_of(columns: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """The names of columns by what they hold.
+
+    Raises:
+        ArgumentError: they hold something else than keys and classes.
+    """
+    roles = {role: names[0] for role, names in columns.items()}
+    unknown = sorted(set(roles) - {_KEY_ROLE, LABEL.name})
+    if unknown:
+        raise ArgumentError(
+            f"--column {unknown[0]}=: of a joined table only key= and label= are named. Leave it out"
+        )
+    return roles
+
+
+def _refuse_packed(dataset: Dataset, table: "_JoinedTable", is_replacing: bool) -> None:
     """Raises SourceError if the set has a field with the name of a column, or that of the image."""
     there = [name for name in table.names if name in dataset.fields]
     if there and not is_replacing:
@@ -153,7 +164,7 @@ def _refuse_packed(dataset: Dataset, table: "_Table", is_replacing: bool) -> Non
         raise SourceError(f"{table.path}: images are not joined. Leave the column out")
 
 
-class _Table:
+class _JoinedTable:
     """A table, whose rows are read once.
 
     Args:
@@ -202,8 +213,10 @@ class _Table:
 
         features = Features.of_metadata(self._schema.metadata)
         columns = [
-            _column_of(name, self._schema, given, features.all.get(given), scratch)
-            for name, given in self._columns.items()
+            _column_of(
+                name, self._schema, column_name, features.all.get(column_name), scratch
+            )
+            for name, column_name in self._columns.items()
         ]
         keys = []
         for batch in self._batches:
@@ -249,7 +262,7 @@ def _opened(path: Path) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
 
 
 @dataclass(frozen=True)
-class _Places:
+class _RowsOfSamples:
     """Which row of the table each sample has. rows: int64 (N,), -1 where there is none."""
 
     rows: I64
@@ -259,8 +272,12 @@ class _Places:
 
     @classmethod
     def find(
-        cls, dataset: Dataset, table: _Table, missing: Missing, duplicates: Duplicates
-    ) -> "_Places":
+        cls,
+        dataset: Dataset,
+        table: _JoinedTable,
+        missing: Missing,
+        duplicates: Duplicates,
+    ) -> "_RowsOfSamples":
         """Raises SourceError for missing or repeated keys, where these are errors."""
         rows = _looked_up(dataset, table.keys)
         absent = np.flatnonzero(rows < 0)
@@ -279,7 +296,7 @@ class _Places:
         return cls(rows, len(absent), distinct - used, len(table.keys) - distinct)
 
 
-def _count_distinct(table: _Table, duplicates: Duplicates) -> int:
+def _count_distinct(table: _JoinedTable, duplicates: Duplicates) -> int:
     """The number of different keys in a table.
 
     Raises:
@@ -322,16 +339,20 @@ class _Column:
     Args:
         name: of the field.
         kind: of the field.
-        given: the name of the table's column.
+        column_name: the name of the table's column.
         classes: names of its class numbers, where the table has them.
     """
 
     def __init__(
-        self, name: str, kind: str, given: str, classes: Sequence[str] | None = None
+        self,
+        name: str,
+        kind: str,
+        column_name: str,
+        classes: Sequence[str] | None = None,
     ) -> None:
         self.name = name
         self.kind = kind
-        self.given = given
+        self.column_name = column_name
         self.classes = None if classes is None else tuple(classes)
         self.size = 0
         self._parts = dict[str, list[pa.Array]]()
@@ -349,11 +370,11 @@ class _Column:
         Raises:
             SourceError: one is missing.
         """
-        values = batch.column(self.given)
+        values = batch.column(self.column_name)
         if values.null_count:
             raise SourceError(
-                f"column {self.given!r} lacks {values.null_count:,} values. Leave these rows out, and give --missing "
-                "skip"
+                f"column {self.column_name!r} lacks {values.null_count:,} values. Leave these rows out, and give "
+                "--missing skip"
             )
         for column, array in self.convert(values, batch).items():
             self._parts.setdefault(column, []).append(array)
@@ -393,7 +414,7 @@ class _Column:
         if pa.types.is_list(kind):
             return []
         raise SourceError(
-            f"column {self.given!r} has no value that means none, and samples lack one. Give each a row"
+            f"column {self.column_name!r} has no value that means none, and samples lack one. Give each a row"
         )
 
 
@@ -401,26 +422,35 @@ class _Numbers(_Column):
     """Numbers, as many in each row, in a temporary file."""
 
     def __init__(
-        self, name: str, kind: str, given: str, size: int, dtype: Any, scratch: Path
+        self,
+        name: str,
+        kind: str,
+        column_name: str,
+        size: int,
+        dtype: Any,
+        scratch: Path,
     ) -> None:
-        super().__init__(name, kind, given)
+        super().__init__(name, kind, column_name)
         self.size = size
         self._dtype = np.dtype(dtype)
         self._path = scratch / f"{len(list(scratch.iterdir()))}.numbers"
         self._path.touch()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        values = batch.column(self.given)
+        values = batch.column(self.column_name)
         if values.null_count:
             super().add(batch)
         flat = values.flatten() if self.size else values
         if len(flat) != len(values) * max(1, self.size) or flat.null_count:
             raise SourceError(
-                f"column {self.given!r} has {self.size} numbers in its first row, and not in all. Give each as many"
+                f"column {self.column_name!r} has {self.size} numbers in its first row, and not in all. Give each as "
+                "many"
             )
         numbers = flat.to_numpy(zero_copy_only=False).astype(self._dtype)
         if self._dtype.kind == "f" and not np.isfinite(numbers).all():
-            raise SourceError(f"column {self.given!r} has numbers that are not finite")
+            raise SourceError(
+                f"column {self.column_name!r} has numbers that are not finite"
+            )
         with self._path.open("ab") as file:
             file.write(memoryview(numbers).cast("B"))
 
@@ -499,17 +529,18 @@ class _Boxes(_Column):
     ) -> Mapping[str, pa.Array]:
         boxes, classes = self.types()
         corners = values.cast(self.types()[boxes])
-        given = f"{self.given}{_CLASSES_OF}"
-        if given not in batch.schema.names:
+        classes_name = f"{self.column_name}{_CLASSES_OF}"
+        if classes_name not in batch.schema.names:
             raise SourceError(
-                f"column {self.given!r} has boxes, and there is no column {given!r} of their classes. Add it"
+                f"column {self.column_name!r} has boxes, and there is no column {classes_name!r} of their classes. Add "
+                "it"
             )
-        numbers = batch.column(given).cast(self.types()[classes])
+        numbers = batch.column(classes_name).cast(self.types()[classes])
         if not numbers.offsets.equals(corners.offsets):
             counts = [np.diff(array.offsets.to_numpy()) for array in (numbers, corners)]
             if not np.array_equal(*counts):
                 raise SourceError(
-                    f"columns {self.given!r} and {given!r} differ in how many boxes they have"
+                    f"columns {self.column_name!r} and {classes_name!r} differ in how many boxes they have"
                 )
         return {boxes: corners, classes: numbers}
 
@@ -527,39 +558,39 @@ class _Documents(_Column):
 def _column_of(
     name: str,
     schema: pa.Schema,
-    given: str,
+    column_name: str,
     classes: Sequence[str] | None,
     scratch: Path,
 ) -> _Column:
     """What takes the values of a column, by its type and name."""
-    kind = schema.field(given).type
+    kind = schema.field(column_name).type
     is_class = name == LABEL.name
     types = pa.types
     if types.is_dictionary(kind):
         kind = kind.value_type
     if types.is_integer(kind) and is_class:
-        return _Column(LABEL.name, "class", given, classes)
+        return _Column(LABEL.name, "class", column_name, classes)
     if types.is_boolean(kind) or types.is_integer(kind):
-        return _Numbers(name, "integers", given, 0, "<i8", scratch)
+        return _Numbers(name, "integers", column_name, 0, "<i8", scratch)
     if types.is_floating(kind):
-        return _Numbers(name, "target", given, 0, "<f4", scratch)
+        return _Numbers(name, "target", column_name, 0, "<f4", scratch)
     if types.is_string(kind) or types.is_large_string(kind):
         if is_class:
-            return _Classes(LABEL.name, "class", given)
-        return _Column(name, "caption", given)
+            return _Classes(LABEL.name, "class", column_name)
+        return _Column(name, "caption", column_name)
     if (
         types.is_list(kind)
         or types.is_fixed_size_list(kind)
         or types.is_large_list(kind)
     ):
-        return _list_column(name, kind, given, classes, scratch)
-    return _Documents(name, "json", given)
+        return _list_column(name, kind, column_name, classes, scratch)
+    return _Documents(name, "json", column_name)
 
 
 def _list_column(
     name: str,
     kind: Any,
-    given: str,
+    column_name: str,
     classes: Sequence[str] | None,
     scratch: Path,
 ) -> _Column:
@@ -568,34 +599,34 @@ def _list_column(
     if types.is_nested(inner) and types.is_floating(
         getattr(inner, "value_type", inner)
     ):
-        return _Boxes(name, "boxes", given, classes)
+        return _Boxes(name, "boxes", column_name, classes)
     if types.is_floating(inner):
-        return _Lists(name, "target", given, "<f4", scratch)
+        return _Lists(name, "target", column_name, "<f4", scratch)
     if types.is_integer(inner):
         if name in _LABELS_NAMES:
-            return _Column(name, "labels", given, classes)
-        return _Lists(name, "integers", given, "<i8", scratch)
+            return _Column(name, "labels", column_name, classes)
+        return _Lists(name, "integers", column_name, "<i8", scratch)
     is_text = types.is_string(inner) or types.is_large_string(inner)
     if is_text and name in _LABELS_NAMES:
-        return _Classes(name, "labels", given)
-    return _Documents(name, "json", given)
+        return _Classes(name, "labels", column_name)
+    return _Documents(name, "json", column_name)
 
 
 class _Lists(_Numbers):
     """Lists of numbers, whose first one says how many there are in each row."""
 
     def __init__(
-        self, name: str, kind: str, given: str, dtype: Any, scratch: Path
+        self, name: str, kind: str, column_name: str, dtype: Any, scratch: Path
     ) -> None:
-        super().__init__(name, kind, given, 0, dtype, scratch)
+        super().__init__(name, kind, column_name, 0, dtype, scratch)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        values = batch.column(self.given)
+        values = batch.column(self.column_name)
         if not self.size and len(values) and not values.null_count:
             self.size = len(values.flatten()) // len(values)
             if not self.size:
                 raise SourceError(
-                    f"column {self.given!r} has empty lists. Leave it out"
+                    f"column {self.column_name!r} has empty lists. Leave it out"
                 )
         super().add(batch)
 
@@ -616,11 +647,7 @@ def _write(
             pa.OSFile(str(temporary), "wb") as file,
             pa.ipc.new_file(file, schema) as writer,
         ):
-            for shard, first in enumerate(dataset.first_samples[:-1].tolist()):
-                wanted = rows[first : first + dataset.manifest.shards[shard].samples]
-                arrays = [array for column in values for array in column.take(wanted)]
-                batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-                _check(dataset, fields, batch, first)
+            for batch in _batches(dataset, values, fields, rows):
                 writer.write_batch(batch)
         sync(temporary)
         digests = index_digests(temporary)
@@ -633,6 +660,23 @@ def _write(
     return JoinedFile(
         name, fields, sha256, digests["index_parts"], digests["index_offsets"]
     )
+
+
+def _batches(
+    dataset: Dataset,
+    values: Sequence[_Column],
+    fields: tuple[Field, ...],
+    rows: I64,
+) -> Iterator[pa.RecordBatch]:
+    """The joined columns of each shard. rows: int64 (N,), the row of the table that each sample has."""
+    schema = joined_schema(fields)
+    first_samples = dataset.first_samples[:-1].tolist()
+    for shard, first in zip(dataset.manifest.shards, first_samples, strict=True):
+        rows_of_shard = rows[first : first + shard.samples]
+        arrays = [array for column in values for array in column.take(rows_of_shard)]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        _check(dataset, fields, batch, first)
+        yield batch
 
 
 def _clear(folder: Path, manifest: Manifest) -> None:

@@ -127,10 +127,15 @@ class Output:
         self.keep = self.resumed  # even if the interrupted run cannot be continued
         if options.resume and is_set and not self.resumed:
             self.finished = not (self.append or options.overwrite)
-        is_planned = self.resumed and (self.scratch / STATE_NAME).exists()
-        if not self.finished and not is_planned:
-            self._check_empty(options)
-            make_scratch(self.scratch)
+        if not self.finished:
+            self._begin_scratch(options)
+
+    def _begin_scratch(self, options: PackOptions) -> None:
+        """Makes the scratch folder, unless the run to continue has one with its plan."""
+        if self.resumed and (self.scratch / STATE_NAME).exists():
+            return
+        self._check_empty(options)
+        make_scratch(self.scratch)
 
     def _check_scratch(self, options: PackOptions) -> None:
         """Raises OutputError if something has the scratch folder's name that this run cannot continue."""

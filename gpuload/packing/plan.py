@@ -81,7 +81,7 @@ _MOST_CHARACTERS = 4096  # of a text in a manifest
 
 
 @dataclass(frozen=True)
-class Split:
+class SplitPlan:
     """One split: its samples in stored order, and where its shards end.
 
     rows: int64 (N,), rows of the listing. ends: int64 (shards,); shard s holds rows[ends[s-1]:ends[s]].
@@ -150,15 +150,14 @@ class RunState:
         """
         path = scratch / STATE_NAME
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            found["fields"] = tuple(map(Field.from_json, found["fields"]))
-            found["classes"] = (
-                None if found["classes"] is None else tuple(found["classes"])
-            )
-            found["rejected"] = [Rejection(**entry) for entry in found["rejected"]]
-            found["splits"] = [PlannedSplit(**entry) for entry in found["splits"]]
-            found.pop("duplicates", None)  # written until 2026-11
-            return cls(**found)
+            state = json.loads(path.read_text(encoding="utf-8"))
+            state["fields"] = tuple(map(Field.from_json, state["fields"]))
+            if state["classes"] is not None:
+                state["classes"] = tuple(state["classes"])
+            state["rejected"] = [Rejection(**entry) for entry in state["rejected"]]
+            state["splits"] = [PlannedSplit(**entry) for entry in state["splits"]]
+            state.pop("duplicates", None)  # written until 2026-11
+            return cls(**state)
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError):
@@ -169,27 +168,22 @@ class RunState:
 
 def recorded_settings(source: Source, options: PackOptions) -> dict[str, Any]:
     """The settings that a manifest records, by their names there; "options" holds others if not the defaults."""
-    given = {
-        one.name: (getattr(options, one.name), one.default) for one in fields(Encoding)
-    }
-    others = {
-        name: now
-        for name, (now, usual) in given.items()
-        if now != usual and name not in _RECORDED_ALONE
-    }
+    others = dict[str, Any]()
+    for field in fields(Encoding):
+        setting = getattr(options, field.name)
+        if setting != field.default and field.name not in _RECORDED_ALONE:
+            others[field.name] = setting
     if options.dedup:
         others["dedup"] = "drop"  # as when there was another answer
     if not source.options.own_splits:
         others["no_splits"] = True
-    return {
-        "splits": dict(options.shares),
-        **{
-            name: getattr(options, name)
-            for name in ("shuffle", "seed", "maxcount", "maxsize", "encode", "size")
-        },
-        "fit": options.fit if options.size else None,
-        **({"options": others} if others else {}),
-    }
+    settings: dict[str, Any] = {"splits": dict(options.shares)}
+    for name in ("shuffle", "seed", "maxcount", "maxsize", "encode", "size"):
+        settings[name] = getattr(options, name)
+    settings["fit"] = options.fit if options.size else None
+    if others:
+        settings["options"] = others
+    return settings
 
 
 def settings_of(source: Source, options: PackOptions) -> dict[str, Any]:
@@ -224,18 +218,7 @@ def plan_run(source: Source, options: PackOptions, output: Output) -> RunState:
     listing = source.list_samples()
     check_names(listing.fields, listing.classes, listing.image)
     listing = fit_pictures(source, listing, options)
-    drawn = "--val" if options.val else "--splits" if options.splits else ""
-    if drawn and listing.splits is not None and len(options.shares) == 1:
-        raise ArgumentError(
-            f"all samples are to go to {options.shares[0][0]!r}, but the source has its own splits "
-            f"({', '.join(listing.splits.names)}, {listing.splits.origin}). Give the folder of the whole set as OUT to "
-            "keep these, or --no-splits to ignore them"
-        )
-    if drawn and listing.splits is not None:
-        raise ArgumentError(
-            f"{drawn} draws splits, but the source has its own ({', '.join(listing.splits.names)}, "
-            f"{listing.splits.origin}). Leave out {drawn} to keep these, or give --no-splits to ignore them"
-        )
+    _check_splits(listing, options)
     base = {
         name: Manifest.read(folder) for name, folder in output.packed_splits().items()
     }
@@ -247,30 +230,13 @@ def plan_run(source: Source, options: PackOptions, output: Output) -> RunState:
         _write_split_plan(split, listing, options, output, base.get(split.name))
         for split in splits
     ]
-    copies, names = np.flatnonzero(skipped), listing.samples.column(NAME)
-    pairs = zip(
-        names.take(copies).to_pylist(),
-        names.take(firsts[copies]).to_pylist(),
-        strict=True,
-    )
-    dropped = [
-        Rejection(name, f"has the same bytes as {first!r}", True)
-        for name, first in pairs
-    ]
-    notes = [*([listing.splits.summary()] if listing.splits else []), *listing.notes]
-    if dropped:
-        notes.append(
-            f"{counted(len(dropped), 'image has', 'images have')} the same bytes as earlier ones; skipped"
-        )
+    dropped = _dropped(listing, firsts, skipped)
+    notes = _planning_notes(listing, len(dropped))
     others = sorted(set(base) - {split.name for split in splits})
-    if others and not drawn and listing.splits is None:
+    if others and not _drawing_option(options) and listing.splits is None:
         notes.append(
             f"all samples went to {splits[0].name!r}; the set has {some_of(others)}, too: --val 0.1 puts a tenth there"
         )
-    listed = (
-        int(manifest.packing.get("listed", manifest.samples))
-        for manifest in base.values()
-    )
     state = RunState(
         settings=settings_of(source, options),
         fields=listing.fields,
@@ -280,12 +246,66 @@ def plan_run(source: Source, options: PackOptions, output: Output) -> RunState:
         splits=planned,
         samples=len(listing),
         bytes=int(np.sum(listing.samples.column(BYTES).to_numpy())),
-        first_row=max(listed, default=0),
+        first_row=max(map(_count_listed, base.values()), default=0),
         own_splits=listing.splits is not None,
         image=listing.image,
     )
     write_json(output.scratch / STATE_NAME, asdict(state))
     return state
+
+
+def _planning_notes(listing: Listing, dropped: int) -> list[str]:
+    """What the user should know of the listing. dropped: the number of duplicates that are skipped."""
+    notes = list[str]()
+    if listing.splits is not None:
+        notes.append(listing.splits.summary())
+    notes += listing.notes
+    if dropped:
+        notes.append(
+            f"{counted(dropped, 'image has', 'images have')} the same bytes as earlier ones; skipped"
+        )
+    return notes
+
+
+def _count_listed(manifest: Manifest) -> int:
+    """The number of samples that the runs before listed, packed or not."""
+    return int(manifest.packing.get("listed", manifest.samples))
+
+
+def _drawing_option(options: PackOptions) -> str:
+    """The option that draws splits; "" where none does."""
+    if options.val:
+        return "--val"
+    return "--splits" if options.splits else ""
+
+
+def _check_splits(listing: Listing, options: PackOptions) -> None:
+    """Raises ArgumentError if the source has splits of its own, and others are to be drawn."""
+    option = _drawing_option(options)
+    if not option or listing.splits is None:
+        return
+    source_splits = f"({', '.join(listing.splits.names)}, {listing.splits.origin})"
+    if len(options.shares) == 1:
+        raise ArgumentError(
+            f"all samples are to go to {options.shares[0][0]!r}, but the source has its own splits {source_splits}. "
+            "Give the folder of the whole set as OUT to keep these, or --no-splits to ignore them"
+        )
+    raise ArgumentError(
+        f"{option} draws splits, but the source has its own {source_splits}. Leave out {option} to keep these, or give "
+        "--no-splits to ignore them"
+    )
+
+
+def _dropped(listing: Listing, firsts: I64, skipped: Bools) -> list[Rejection]:
+    """The duplicates that are skipped, each with the name of the first sample with its image."""
+    rows = np.flatnonzero(skipped)
+    names = listing.samples.column(NAME)
+    dropped_names = names.take(rows).to_pylist()
+    first_names = names.take(firsts[rows]).to_pylist()
+    return [
+        Rejection(name, f"has the same bytes as {first!r}", True)
+        for name, first in zip(dropped_names, first_names, strict=True)
+    ]
 
 
 def fit_pictures(source: Source, listing: Listing, options: Encoding) -> Listing:
@@ -345,7 +365,8 @@ def check_names(
         ("label", classes),
         *((field.name, field.classes) for field in fields),
     ]:
-        if long := [one for one in names or () if len(one) > _MOST_CHARACTERS]:
+        long = [text for text in names or () if len(text) > _MOST_CHARACTERS]
+        if long:
             raise SourceError(
                 f"field {name!r}: the class {long[0][:40]!r}… has a name of {len(long[0]):,} characters, more than "
                 f"{_MOST_CHARACTERS:,}. Shorten it; texts are captions, not classes"
@@ -394,37 +415,41 @@ def _find_firsts(source: Source, options: PackOptions, listing: Listing) -> I64:
 
     Images are compared if the options ask for it, or if duplicates could go into different splits.
     """
-    firsts, first_of = np.arange(len(listing)), dict[bytes, int]()
+    firsts = np.arange(len(listing))
     if not options.dedup and len(options.shares) == 1:
         return firsts
-    # Only images of equal size can be duplicates.
+    tasks = [(source, images) for images in _possible_duplicates(listing)]
+    count = min(options.worker_count, len(tasks))
+    hashes = list[tuple[int, bytes]]()
+    with Workers[Any, list[tuple[int, bytes]]](count, hash_images) as workers:
+        # Where an image killed the worker, none of its batch are compared.
+        results = workers.run(tasks, died=lambda task, _: (task[0], task[1][:0]))
+        for _, hashes_of_batch in results:
+            hashes += hashes_of_batch
+    first_of = dict[bytes, int]()
+    for row, digest in sorted(hashes):
+        firsts[row] = first_of.setdefault(digest, row)
+    return firsts
+
+
+def _possible_duplicates(listing: Listing) -> list[pa.RecordBatch]:
+    """The images whose size another one has, too, in batches of rows and addresses."""
     _, number, counts = np.unique(
         listing.samples.column(BYTES).to_numpy(),
         return_inverse=True,
         return_counts=True,
     )
     rows = pa.array(np.flatnonzero(counts[number] > 1))
-    images = pa.table(
-        {"row": rows, "address": addresses(listing.samples).take(rows)}
-    ).combine_chunks()
+    columns = {"row": rows, "address": addresses(listing.samples).take(rows)}
+    images = pa.table(columns).combine_chunks()
     # A slice is pickled with the whole of its table, what is taken from it is not.
-    tasks = [
-        (source, batch.take(np.arange(len(batch))))
-        for batch in images.to_batches(_BATCH_ROWS)
+    return [
+        batch.take(np.arange(len(batch))) for batch in images.to_batches(_BATCH_ROWS)
     ]
-    with Workers[Any, list[tuple[int, bytes]]](
-        min(options.worker_count, len(tasks)), hash_images
-    ) as workers:
-        results = workers.run(
-            tasks, died=lambda task, _: (task[0], task[1][:0])
-        )  # one of them killed the worker
-        for row, digest in sorted(hashed for _, batch in results for hashed in batch):
-            firsts[row] = first_of.setdefault(digest, row)
-    return firsts
 
 
 def _write_split_plan(
-    split: Split,
+    split: SplitPlan,
     listing: Listing,
     options: PackOptions,
     output: Output,
@@ -437,10 +462,10 @@ def _write_split_plan(
     """
     if not len(split.rows) and not (base or options.append):
         drawn = f"--val {options.val}" if options.val else "--splits"
-        what = "--dedup" if listing.splits else drawn
+        option = "--dedup" if listing.splits else drawn
         raise ArgumentError(
-            f"{what}: no image of {len(listing):,} is left for {split.name!r}. Change {what.split()[0]}, or leave it "
-            "out"
+            f"{option}: no image of {len(listing):,} is left for {split.name!r}. Change {option.split()[0]}, or leave "
+            "it out"
         )
     first_shard = 0
     if base is not None:
@@ -470,52 +495,63 @@ def _match_listing(
     Raises:
         SourceError: its fields differ from those of the set, or only one of the two names its classes.
     """
-    samples, fields, classes = listing.samples, listing.fields, listing.classes
     for split, manifest in base.items():
-        if not manifest.upright:
-            raise SourceError(
-                f"--append: {split} is an index of shards that others packed, whose images a loader turns as Exif "
-                "says. Pack the new samples into a folder of their own, and mix the sets"
-            )
-        if manifest.joined:
-            joined = [field.name for file in manifest.joined for field in file.fields]
-            raise SourceError(
-                f"--append: {split} has joined fields ({some_of(joined)}), which the new samples lack. Pack these "
-                "into a folder of their own, join their fields, and mix the sets"
-            )
-        if manifest.image.name != listing.image:
-            raise SourceError(
-                f"--append: the first picture of {split} is {manifest.image.name!r}, that of the new samples "
-                f"{listing.image!r}. Append samples with the same fields, or pack them into another folder"
-            )
-        old, kind = manifest.fields[1:], "raw" if manifest.is_raw else "image"
-        before = _described(kind, manifest.pixels.mode, old)
-        now = _described(
-            "raw" if encoding.encode == "raw" else "image", encoding.pixels.mode, fields
+        _check_appendable(split, manifest, listing, encoding)
+        listing = _merge_fields(listing, manifest)
+    return listing
+
+
+def _check_appendable(
+    split: str, manifest: Manifest, listing: Listing, encoding: Encoding
+) -> None:
+    """Raises SourceError if the samples cannot be appended to a split, which has this manifest."""
+    if not manifest.upright:
+        raise SourceError(
+            f"--append: {split} is an index of shards that others packed, whose images a loader turns as Exif "
+            "says. Pack the new samples into a folder of their own, and mix the sets"
         )
-        if before != now:
-            raise SourceError(
-                f"--append: {split} has the fields {before}, the new samples have {now}. Append samples with the same "
-                "fields, or pack them into another folder"
+    if manifest.joined:
+        joined = [field.name for file in manifest.joined for field in file.fields]
+        raise SourceError(
+            f"--append: {split} has joined fields ({some_of(joined)}), which the new samples lack. Pack these "
+            "into a folder of their own, join their fields, and mix the sets"
+        )
+    if manifest.image.name != listing.image:
+        raise SourceError(
+            f"--append: the first picture of {split} is {manifest.image.name!r}, that of the new samples "
+            f"{listing.image!r}. Append samples with the same fields, or pack them into another folder"
+        )
+    kind = "raw" if manifest.is_raw else "image"
+    before = _described(kind, manifest.pixels.mode, manifest.fields[1:])
+    new_kind = "raw" if encoding.encode == "raw" else "image"
+    now = _described(new_kind, encoding.pixels.mode, listing.fields)
+    if before != now:
+        raise SourceError(
+            f"--append: {split} has the fields {before}, the new samples have {now}. Append samples with the same "
+            "fields, or pack them into another folder"
+        )
+
+
+def _merge_fields(listing: Listing, manifest: Manifest) -> Listing:
+    """The listing, with the class numbers of a split to which it is appended.
+
+    Raises:
+        SourceError: only one of the two names its classes, or gives them COCO's numbers.
+    """
+    samples = listing.samples
+    classes = listing.classes
+    fields = []
+    for field, old_field in zip(listing.fields, manifest.fields[1:], strict=True):
+        if kind_of(field).names_set_classes:
+            classes, samples = _merge_classes(samples, field, manifest.classes, classes)
+        else:
+            names, samples = _merge_classes(
+                samples, field, old_field.classes, field.classes
             )
-        merged = []
-        for field, old_field in zip(fields, old, strict=True):
-            if kind_of(field).names_set_classes:
-                classes, samples = _merge_classes(
-                    samples, field, manifest.classes, classes
-                )
-            else:
-                names, samples = _merge_classes(
-                    samples, field, old_field.classes, field.classes
-                )
-                field = replace(
-                    field,
-                    classes=names,
-                    category_ids=_merge_ids(names, field, old_field),
-                )
-            merged.append(replace(field, instances_of=old_field.instances_of))
-        fields = tuple(merged)
-    return replace(listing, samples=samples, fields=fields, classes=classes)
+            category_ids = _merge_ids(names, field, old_field)
+            field = replace(field, classes=names, category_ids=category_ids)
+        fields.append(replace(field, instances_of=old_field.instances_of))
+    return replace(listing, samples=samples, fields=tuple(fields), classes=classes)
 
 
 def _described(image: str, mode: str, fields: Iterable[Field]) -> str:
@@ -595,7 +631,7 @@ def make_plan(
     options: PackOptions,
     firsts: I64 | None = None,
     skipped: Bools | None = None,
-) -> tuple[Split, ...]:
+) -> tuple[SplitPlan, ...]:
     """The splits: the source's own if the listing has any, else in the order of `options.shares`.
 
     firsts: int64 (N,), for each sample the row of the first one with the same image, into whose split it goes,
@@ -606,36 +642,32 @@ def make_plan(
     spans = _sample_spans(listing)
     # The size must depend only on the data, never on the machine, so that the same input gives the same shards
     # everywhere. Small sets get enough shards to distribute over workers.
-    maxsize = options.maxsize or min(
-        max(int(spans.sum()) // 16, 16_000_000), 1_000_000_000
-    )
-    order = (
-        permutation(make_key(options.seed, SHUFFLE), count)
-        if options.shuffle
-        else np.arange(count)
-    )
-    if listing.splits is not None:
-        names, split_of = listing.splits.names, listing.splits.numbers.copy()
-    else:
-        names = tuple(name for name, _ in options.shares)
-        split_of = _draw_splits(
-            listing, [share for _, share in options.shares], options.seed, firsts
-        )
+    usual_size = min(max(int(spans.sum()) // 16, 16_000_000), 1_000_000_000)
+    maxsize = options.maxsize or usual_size
+    order = np.arange(count)
+    if options.shuffle:
+        order = permutation(make_key(options.seed, SHUFFLE), count)
+    names, split_of = _assign_splits(listing, options, firsts)
     if skipped is not None:
         split_of[skipped] = -1
     splits = []
     for number, name in enumerate(names):
         rows = order[split_of[order] == number]
+        ends = _cut_shards(spans[rows], options.maxcount, maxsize)
         measured = _choose_measured(len(rows), make_key(options.seed, MEASURE, number))
-        splits.append(
-            Split(
-                name,
-                rows,
-                _cut_shards(spans[rows], options.maxcount, maxsize),
-                measured,
-            )
-        )
+        splits.append(SplitPlan(name, rows, ends, measured))
     return tuple(splits)
+
+
+def _assign_splits(
+    listing: Listing, options: PackOptions, firsts: I64 | None
+) -> tuple[Sequence[str], I64]:
+    """The names of the splits, and int64 (N,): the number of each sample's one."""
+    if listing.splits is not None:
+        return listing.splits.names, listing.splits.numbers.copy()
+    names = [name for name, _ in options.shares]
+    shares = [share for _, share in options.shares]
+    return names, _draw_splits(listing, shares, options.seed, firsts)
 
 
 def _sample_spans(listing: Listing) -> I64:
@@ -673,13 +705,15 @@ def _draw_splits(
         labels = np.zeros(count, np.int64)
     firsts = np.arange(count) if firsts is None else firsts
     split_of = np.zeros(count, np.int64)
-    rest, share_left = np.unique(firsts), 1.0
+    rest = np.unique(firsts)
+    rest_share = 1.0
     for number in range(1, len(shares)):
         # The second split has the key of a lone --val; in the keys of further splits the number is a separate word.
         key = make_key(seed, SPLIT) if number == 1 else make_key(seed, SPLIT, number)
-        chosen = _choose_val(labels[rest], shares[number] / share_left, key)
+        chosen = _choose_val(labels[rest], shares[number] / rest_share, key)
         split_of[rest[chosen]] = number
-        rest, share_left = rest[~chosen], share_left - shares[number]
+        rest = rest[~chosen]
+        rest_share -= shares[number]
     return split_of[firsts]
 
 
@@ -716,7 +750,8 @@ def _cut_shards(spans: I64, maxcount: int, maxsize: int) -> I64:
     # An archive ends with two zero blocks, and its size is a multiple of the record size.
     room = maxsize // RECORD_BYTES * RECORD_BYTES - 2 * BLOCK_BYTES
     total = np.concatenate([[0], np.cumsum(spans)])
-    ends, start = [], 0
+    ends = []
+    start = 0
     while start < len(spans):
         fitting = int(np.searchsorted(total, total[start] + room, side="right")) - 1
         start = max(start + 1, min(start + maxcount, fitting))
@@ -737,7 +772,7 @@ def _choose_measured(count: int, key: int) -> Bools:
     return chosen
 
 
-def write_plan(scratch: Path, split: Split, samples: pa.Table) -> None:
+def write_plan(scratch: Path, split: SplitPlan, samples: pa.Table) -> None:
     """Writes one batch per shard: `row` (number in the listing), `measured`, and the columns of the listing."""
     columns = [
         pa.field(ROW, pa.int64()),
@@ -751,10 +786,8 @@ def write_plan(scratch: Path, split: Split, samples: pa.Table) -> None:
     ):
         start = 0
         for end in split.ends.tolist():
-            rows, measured = (
-                pa.array(split.rows[start:end]),
-                pa.array(split.measured[start:end]),
-            )
+            rows = pa.array(split.rows[start:end])
+            measured = pa.array(split.measured[start:end])
             flat = [
                 column.chunk(0)
                 for column in samples.take(rows).combine_chunks().columns

@@ -54,16 +54,18 @@ def with_points(data: bytes, apart: int) -> tuple[bytes, bytes] | None:
     end = places[-1][1]
     file = [data[:begin]]
     points = []
-    at = begin
+    chunk_start = begin
     for number, segment in enumerate(segments):
         if number > 0:
-            points.append((number * apart, at + 8))
+            points.append((number * apart, chunk_start + 8))
         chunk = b"IDAT" + segment
         file += [struct.pack(">I", len(segment)), chunk, _big(zlib.crc32(chunk))]
-        at += len(segment) + 12
+        chunk_start += len(segment) + 12
     file.append(data[end:])
     written = b"".join(file)
-    return (written, _stored(points, len(written))) if at < _MOST_BYTES else None
+    return (
+        (written, _stored(points, len(written))) if chunk_start < _MOST_BYTES else None
+    )
 
 
 def find_points(data: bytes) -> bytes:
@@ -114,21 +116,21 @@ class _Pixels(NamedTuple):
     stream: bytes
     places: list[tuple[int, int]]
 
-    def in_file(self, at: int) -> int:
+    def in_file(self, byte: int) -> int:
         """The byte of the file that is this one of the stream."""
-        begin, place = next(pair for pair in reversed(self.places) if pair[0] <= at)
-        return place + at - begin
+        begin, place = next(pair for pair in reversed(self.places) if pair[0] <= byte)
+        return place + byte - begin
 
 
 def _read_pixels(data: bytes) -> _Pixels:
     parts: list[bytes] = []
     places = []
-    at = 0
+    stream_bytes = 0
     for kind, begin, end in png.chunks(data):
         if kind == b"IDAT":
-            places.append((at, begin + 8))
+            places.append((stream_bytes, begin + 8))
             parts.append(data[begin + 8 : end - 4])
-            at += len(parts[-1])
+            stream_bytes += len(parts[-1])
     return _Pixels(b"".join(parts), places)
 
 
@@ -143,14 +145,14 @@ def _find(data: bytes) -> list[tuple[int, int]]:
     points = []
     end = len(pixels.stream)
     end_of_rows = len(rows)
-    for row, at in reversed(flushes):
+    for row, flush_end in reversed(flushes):
         begin_of_rows = row * header.row_bytes
         expected = rows[begin_of_rows:end_of_rows]
         if expected[:1] in _FILTERS_OF_ONE_ROW and _gives(
-            pixels.stream[at:end], expected
+            pixels.stream[flush_end:end], expected
         ):
-            points.append((row, pixels.in_file(at)))
-            end = at
+            points.append((row, pixels.in_file(flush_end)))
+            end = flush_end
             end_of_rows = begin_of_rows
     return points[::-1]
 
@@ -164,8 +166,8 @@ def _read_flushes(
     number = 0
     flushes = []
     begin = 0
-    while (found := stream.find(_FLUSH, begin)) >= 0:
-        end = found + len(_FLUSH)
+    while (flush := stream.find(_FLUSH, begin)) >= 0:
+        end = flush + len(_FLUSH)
         parts.append(decompressor.decompress(stream[begin:end]))
         number += len(parts[-1])
         row, rest = divmod(number, header.row_bytes)

@@ -69,7 +69,11 @@ def preview(source: Source, options: PackOptions) -> Preview:
 
 def _described(source: Source) -> str:
     entry = f"{type(source).__module__}:{type(source).__name__}"
-    names = [one.name for one in sources().values() if one.entry.value == entry]
+    names = [
+        source_type.name
+        for source_type in sources().values()
+        if source_type.entry.value == entry
+    ]
     sight = None
     if isinstance(source, FilesSource) and not source.files.fault():
         sight = source.recognise(source.files)
@@ -88,10 +92,10 @@ def _counts(listing: Listing) -> dict[str, list[tuple[int, str, int]]]:
         flat = values.flatten() if pa.types.is_list(values.type) else values
         numbers = Counter(flat.to_numpy(zero_copy_only=False).tolist())
         names: ClassNames = kind_of(field).class_names(field, listing.classes)
-        known = range(len(names)) if names else sorted(numbers)
+        classes = range(len(names)) if names else sorted(numbers)
         counts[field.name] = [
             (number, names[number] if names else "", numbers[number])
-            for number in known
+            for number in classes
         ]
     return counts
 

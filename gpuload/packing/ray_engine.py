@@ -29,7 +29,8 @@ class RayWorkers:
     def __init__(self, count: int | None, address: str | None) -> None:
         import ray
 
-        self._ray, self._count = ray, count
+        self._ray = ray
+        self._count = count
         self._started = not ray.is_initialized()
         if self._started:
             try:
@@ -55,7 +56,8 @@ class RayWorkers:
         watch: Callable[[list[ShardJob]], None],
     ) -> Iterator[tuple[ShardJob, ShardReport]]:
         """Runs all tasks; results come in any order. Never calls `died`, since each task handles its own process."""
-        ray, waiting = self._ray, deque(tasks)
+        ray = self._ray
+        waiting = deque(tasks)
         running: dict[Any, ShardJob] = {}
         while waiting or running:
             most = self._count or max(1, int(ray.cluster_resources().get("CPU", 1)))

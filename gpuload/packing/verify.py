@@ -109,8 +109,7 @@ def _verify_set(
         scratch.mkdir()
         if isinstance(where, URL):
             # A URL without a manifest is an error, and no fault.
-            manifest_copy = scratch / manifest_file.FILE_NAME
-            manifest_copy.write_bytes(manifest_bytes(where))
+            (scratch / manifest_file.FILE_NAME).write_bytes(manifest_bytes(where))
         try:
             opened = _open_set(where, scratch)
         except FormatError as error:
@@ -341,14 +340,17 @@ def _verify(job: VerifyJob, bad: list[Quarantined]) -> Iterator[str]:
     digest = _digest(path)
     if digest != job.shard.sha256:
         yield f"{path}: its SHA-256 is {digest}, {manifest_says} {job.shard.sha256}"
+    yield from _verify_content(job, bad)
+
+
+def _verify_content(job: VerifyJob, bad: list[Quarantined]) -> Iterator[str]:
+    path = job.path
     rows = Index(job.index, job.fields).shard(job.number)
     keys = rows.column("key").to_pylist()
     damage = list[Damage]()
     samples = list(group_members(read_members(path, damage=damage)))
-    yield from (
-        f"{path}: bytes {part.start:,} to {part.end:,} are damaged: {part.fault}"
-        for part in damage
-    )
+    for part in damage:
+        yield f"{path}: bytes {part.start:,} to {part.end:,} are damaged: {part.fault}"
     if job.partial:
         indexed = set(keys)
         samples = [(key, members) for key, members in samples if key in indexed]
@@ -469,7 +471,8 @@ def _are_false(field: Field, row: dict[str, Any], content: bytes) -> bool:
     names = ("width", "height", POINTS)
     if field.kind == "picture":
         names = picture_columns(field.name)
-    width, height = row[names[0]], row[names[1]]
+    width = row[names[0]]
+    height = row[names[1]]
     points: bytes = row.get(names[2], b"")
     return bool(points) and not points_hold(content, points, width, height)
 
