@@ -171,7 +171,7 @@ def _dimensions(split: Path, manifest: Manifest, field: Field) -> frozenset[int]
         pc.unique(pc.list_value_length(index.shard(number).column(column)))
         for number in range(len(index))
     )
-    return frozenset(count for some in counts for count in some.to_pylist())
+    return frozenset(count for of_shard in counts for count in of_shard.to_pylist())
 
 
 def _yaml(value: Any) -> Iterator[str]:
@@ -201,5 +201,6 @@ def _quoted(text: str) -> str:
     """A text in YAML, in double quotes: JSON's, with escapes for what YAML does not print."""
     characters = json.dumps(text, ensure_ascii=False)
     return "".join(
-        one if one.isprintable() else f"\\U{ord(one):08x}" for one in characters
+        character if character.isprintable() else f"\\U{ord(character):08x}"
+        for character in characters
     )

@@ -143,7 +143,8 @@ class Dataset:
         exclude: str | Path | Sequence[str] | None = None,
     ) -> None:
         assert not isinstance(cache_size, str)  # the rule gives a number
-        self.verify, self.max_pixels = verify, max_pixels
+        self.verify = verify
+        self.max_pixels = max_pixels
         self._selected: I64 | None = None
         self.tiling: Tiles | None = (
             None  # which parts of their images the samples are; None: they are whole images
@@ -277,18 +278,18 @@ class Dataset:
             return None
         if self.classes is not None:
             return len(self.classes)
-        found = index_file.class_numbers(
+        numbers = index_file.class_numbers(
             [self._class_field], (rows for _, rows in self.all_rows())
         )
         for note in index_file.notes_on_numbers(
-            found, self.manifest.all_fields, self.manifest.classes
+            numbers, self.manifest.all_fields, self.manifest.classes
         ):
             _LOG.warning(
                 "%s: %s. Number the classes from 0 without gaps, or give their names",
                 self.folder,
                 note,
             )
-        return max(found[self._class_field.name] | {-1}) + 1
+        return max(numbers[self._class_field.name] | {-1}) + 1
 
     @property
     def _class_field(self) -> Field | None:
@@ -312,7 +313,8 @@ class Dataset:
 
     def _select(self, stored: I64, tiles: Tiles | None = None) -> None:
         """stored: int64 (len,), ascending; with tiles, a number may be repeated."""
-        self._selected, self.tiling = stored, tiles
+        self._selected = stored
+        self.tiling = tiles
         self.shard_sizes = np.diff(np.searchsorted(stored, self.first_samples))
 
     def stored_samples(self, numbers: I64) -> I64:
@@ -612,7 +614,8 @@ class Dataset:
             raise ArgumentError(
                 "Dataset.tiles: the samples are tiles already. Use the data set that these are of"
             )
-        stored, grid = self.stored_samples(np.arange(len(self))), Grid(sides, overlap)
+        stored = self.stored_samples(np.arange(len(self)))
+        grid = Grid(sides, overlap)
         images = self.image_sizes(stored, "tiles")
         counts = grid.counts(images).prod(axis=1)
         rows = np.repeat(np.arange(len(counts)), counts)
@@ -624,10 +627,8 @@ class Dataset:
 
 def stored_sample(dataset: Dataset, number: int) -> StoredSample:
     """One sample, by its number in the whole set, to look at."""
-    (shard,), row = (
-        dataset.shards_of(np.array([number])).tolist(),
-        dataset.row(number).to_pylist()[0],
-    )
+    shard = int(dataset.shards_of(np.array([number]))[0])
+    row = dataset.row(number).to_pylist()[0]
     store = dataset.open_store()
     return StoredSample(
         f"{dataset.shard_paths[shard]}: sample {row['key']!r}",
@@ -644,12 +645,10 @@ def _find(dataset: Dataset, index: Any) -> int:
     """
     if isinstance(index, str):
         for column in ("key", "source"):
-            found = _find_keys(dataset, [index], column)
-            if len(
-                selected := np.intersect1d(
-                    found, dataset.stored_samples(np.arange(len(dataset)))
-                )
-            ):
+            numbers = _find_keys(dataset, [index], column)
+            selection = dataset.stored_samples(np.arange(len(dataset)))
+            selected = np.intersect1d(numbers, selection)
+            if len(selected):
                 return int(selected[0])
         raise ArgumentError(
             f"Dataset: dataset[{shown(index)}]: {dataset.folder} has no sample of this key or source. "
@@ -687,12 +686,11 @@ def _find_keys(
         raise ArgumentError(
             f"Dataset: {shown(list(keys))} is not text. Use keys of the set"
         ) from None
-    parts = dataset.all_rows(shards)
-    found = [
-        first + np.flatnonzero(pc.is_in(rows.column(column), wanted))
-        for first, rows in parts
-    ]
-    return np.concatenate([np.zeros(0, np.int64), *found])
+    numbers = [np.zeros(0, np.int64)]
+    for first, rows in dataset.all_rows(shards):
+        is_wanted = pc.is_in(rows.column(column), wanted)
+        numbers.append(first + np.flatnonzero(is_wanted))
+    return np.concatenate(numbers)
 
 
 def _find_excluded(dataset: Dataset, exclude: str | Path | Sequence[str]) -> I64:
@@ -706,39 +704,44 @@ def _find_excluded(dataset: Dataset, exclude: str | Path | Sequence[str]) -> I64
     """
     if isinstance(exclude, str | Path):
         return _find_listed(dataset, read_quarantine(exclude))
-    found = _find_keys(dataset, exclude)
-    there = set(dataset.keys(found))
-    if missing := [key for key in exclude if key not in there]:
+    numbers = _find_keys(dataset, exclude)
+    keys = set(dataset.keys(numbers))
+    missing = [key for key in exclude if key not in keys]
+    if missing:
         raise ArgumentError(
             f"Dataset(exclude): {dataset.folder} has no sample with the key {some_of(missing)}. Keys are those of the "
             'field "key"'
         )
-    return found
+    return numbers
 
 
 def _find_listed(dataset: Dataset, listed: Set[tuple[str, str, int, int]]) -> I64:
     """The same for a list that `read_quarantine` has read."""
-    names, image = {shard for shard, *_ in listed}, dataset.manifest.image
-    needed = [
+    names = {place[0] for place in listed}
+    shards = [
         shard for shard, path in enumerate(dataset.shard_paths) if path.name in names
     ]
-    found, is_listed = (
-        _find_keys(dataset, [key for _, key, *_ in listed], shards=needed),
-        list[bool](),
-    )
-    shards = dataset.shards_of(found)
-    for shard in needed:  # by columns: a list may name many samples
-        rows = dataset.rows(shard).select(
-            ["key", image.offset_column, image.bytes_column]
-        )
-        of_keys = rows.take(
-            pa.array(found[shards == shard] - dataset.first_samples[shard])
-        )
-        places = zip(*(column.to_pylist() for column in of_keys.columns), strict=True)
-        is_listed += [
-            (dataset.shard_paths[shard].name, *place) in listed for place in places
-        ]
-    return found[np.array(is_listed, bool)]
+    keys = [place[1] for place in listed]
+    numbers = _find_keys(dataset, keys, shards=shards)
+    shard_of = dataset.shards_of(numbers)
+    is_listed = list[bool]()
+    for shard in shards:
+        of_shard = numbers[shard_of == shard] - dataset.first_samples[shard]
+        is_listed += [place in listed for place in _places_of(dataset, shard, of_shard)]
+    return numbers[np.array(is_listed, bool)]
+
+
+def _places_of(
+    dataset: Dataset, shard: int, rows: I64
+) -> Iterator[tuple[str, str, int, int]]:
+    """Some samples of a shard as a quarantine list names them. They may be many, so they are read by columns."""
+    image = dataset.manifest.image
+    columns = ["key", image.offset_column, image.bytes_column]
+    table = dataset.rows(shard).select(columns).take(pa.array(rows))
+    name = dataset.shard_paths[shard].name
+    places = zip(*(column.to_pylist() for column in table.columns), strict=True)
+    for key, offset, size in places:
+        yield name, key, offset, size
 
 
 def _reopen(
@@ -770,18 +773,18 @@ def _checked_time(path: Path, size: int) -> int:
         ShardError: it is not a file of this size.
     """
     try:
-        found = os.stat(path)
+        status = os.stat(path)
         if not stat.S_ISREG(
-            found.st_mode
+            status.st_mode
         ):  # opening a pipe would wait for its other end
             raise NotRegularError(None, "is not a regular file")
     except OSError as error:
         raise ShardError(
             f"{path}: cannot be read ({error.strerror}). Copy the folder again"
         ) from None
-    if found.st_size != size:
-        raise wrong_size(path, found.st_size, size)
-    return found.st_mtime_ns
+    if status.st_size != size:
+        raise wrong_size(path, status.st_size, size)
+    return status.st_mtime_ns
 
 
 def wrong_size(path: Path | URL, found: int, expected: int) -> ShardError:

@@ -67,7 +67,8 @@ _TRIES = 3  # to open a set whose manifest is replaced meanwhile
 _AT_A_TIME = 4  # shards: each in ranges, so that this is for small ones
 
 _MANIFEST = manifest_file.FILE_NAME
-_VERSION, _COMMIT = re.compile("[0-9a-f]{24}"), re.compile("[0-9a-f]{40}")
+_VERSION = re.compile("[0-9a-f]{24}")
+_COMMIT = re.compile("[0-9a-f]{40}")
 _OFFLINE_S = 5  # to reach the server, where there is a copy
 _OPEN_S = 30  # else: the URL may be mistyped, and nothing is lost yet
 _KEPT_S = 3600  # old versions are kept this long: another process may be opening one
@@ -85,7 +86,8 @@ def open_url(url: URL, cache: Cache) -> tuple[URL, Manifest, Index]:
         FormatError, RemoteError: as `Dataset`.
     """
     url = _pin(url, cache)
-    folder, objects = _folder_of(url, cache), Objects(url)
+    folder = _folder_of(url, cache)
+    objects = Objects(url)
     stuck = RemoteError(
         f"{url}: another process has been fetching its manifest and index for {_OTHERS_S} s; it may be suspended"
     )
@@ -125,15 +127,15 @@ def _pin(url: URL, cache: Cache) -> URL:
     last = read_own(path).decode(errors="replace")
     last = last if _COMMIT.fullmatch(last) else ""
     try:
-        found = pinned(url, _OFFLINE_S if last else Objects.patience.give_up_s)
+        pinned_url = pinned(url, _OFFLINE_S if last else Objects.patience.give_up_s)
     except RemoteError as error:
         if not last:
             raise
         _LOG.warning("%s. Using the commit that it was when it was opened last", error)
         return place_of(url)._replace(revision=last).url
     with cache.writing():
-        write_atomically(path, str(place_of(found).revision).encode())
-    return found
+        write_atomically(path, str(place_of(pinned_url).revision).encode())
+    return pinned_url
 
 
 def _folder_of(url: URL, cache: Cache) -> Path:
@@ -145,16 +147,16 @@ def _folder_of(url: URL, cache: Cache) -> Path:
 
 async def _version(objects: Objects, folder: Path) -> tuple[Path, bool]:
     """The folder of the version that is current, and whether it was fetched now."""
-    known = _opened_last(folder)
+    last = _opened_last(folder)
     try:
-        data = await _read_manifest(objects, None if known is None else _OFFLINE_S)
+        data = await _read_manifest(objects, None if last is None else _OFFLINE_S)
     except RemoteError as error:
-        if known is None:
+        if last is None:
             raise
         _LOG.warning("%s. Using the copy of its manifest and index in the cache", error)
-        return known, False
+        return last, False
     current = folder / _version_of(data)
-    if current != known:
+    if current != last:
         current.mkdir(mode=0o700, exist_ok=True)
         write_atomically(current / _MANIFEST, data)
         for old in folder.iterdir():
@@ -165,7 +167,7 @@ async def _version(objects: Objects, folder: Path) -> tuple[Path, bool]:
             ):
                 shutil.rmtree(old, ignore_errors=True)
     os.utime(current / _MANIFEST)
-    return current, current != known
+    return current, current != last
 
 
 def _version_of(manifest: bytes) -> str:
@@ -174,14 +176,14 @@ def _version_of(manifest: bytes) -> str:
 
 def _opened_last(folder: Path) -> Path | None:
     """The version that was opened last, of those whose manifest is whole."""
-    found = [
+    versions = [
         path
         for path in folder.iterdir()
         if _VERSION.fullmatch(path.name)
         and _version_of(read_own(path / _MANIFEST)) == path.name
     ]
     return max(
-        found, key=lambda path: (path / _MANIFEST).stat().st_mtime_ns, default=None
+        versions, key=lambda path: (path / _MANIFEST).stat().st_mtime_ns, default=None
     )
 
 
@@ -223,11 +225,9 @@ def _remote_index(objects: Objects, folder: Path, manifest: Manifest) -> Index:
 
     folder: of the cache.
     """
-    path, spans, shards = (
-        folder / index_file.FILE_NAME,
-        manifest.index_spans,
-        len(manifest.shards),
-    )
+    path = folder / index_file.FILE_NAME
+    spans = manifest.index_spans
+    shards = len(manifest.shards)
     try:
         open_own(path)
     except FileNotFoundError:
@@ -293,13 +293,14 @@ def fetch(
             f"fetch(url): {without_secrets(url)} is a path, expected a URL such as s3://bucket/set/train"
         )
     refuse_urls("fetch(folder)", folder, "Give a local folder")
-    objects, folder = Objects(pinned(where)), Path(folder)
+    objects = Objects(pinned(where))
+    folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        found = {path.name for path in folder.iterdir()}
-        if found and not found & {_UNFINISHED, _MANIFEST}:
+        names = {path.name for path in folder.iterdir()}
+        if names and not names & {_UNFINISHED, _MANIFEST}:
             raise OutputError(
-                f"{folder}: is not empty, it holds {min(found)!r}. Give a new folder"
+                f"{folder}: is not empty, it holds {min(names)!r}. Give a new folder"
             )
         lock = Handle(os.open(folder, os.O_RDONLY | os.O_CLOEXEC))
         if not lock.lock():
@@ -353,7 +354,8 @@ async def _copy(objects: Objects, folder: Path, watch: Watch) -> Manifest:
     (folder / _UNFINISHED).write_bytes(data)  # by which another call knows the folder
     for unfinished in temporaries(folder, ROOT_FILES):  # of copies that were killed
         unfinished.unlink(missing_ok=True)
-    limit, done = asyncio.Semaphore(_AT_A_TIME), list[int]()
+    limit = asyncio.Semaphore(_AT_A_TIME)
+    done = list[int]()
 
     async def one(info: ShardInfo) -> None:
         async with limit:
@@ -405,8 +407,9 @@ async def _is_whole(path: Path, info: ShardInfo) -> bool:
     """Whether a file is this shard."""
     try:
         with path.open("rb") as file:
-            whole = os.fstat(file.fileno()).st_size == info.bytes
-            return whole and await sha256_of(file.fileno(), info.bytes) == info.sha256
+            if os.fstat(file.fileno()).st_size != info.bytes:
+                return False
+            return await sha256_of(file.fileno(), info.bytes) == info.sha256
     except FileNotFoundError:
         return False
 

@@ -51,7 +51,7 @@ def index_digests(path: Path) -> dict[str, Any]:
     begins, where the last one ends, and the size of the file. Of its parts nothing where it is damaged."""
     size = path.stat().st_size
     with path.open("rb") as file, pa.OSFile(str(path)) as stream:
-        found: dict[str, Any] = {
+        digests: dict[str, Any] = {
             "index_sha256": _sha256_of(file, 0, size),
             "index_parts": None,
             "index_offsets": None,
@@ -64,8 +64,8 @@ def index_digests(path: Path) -> dict[str, Any]:
             parts = tuple(
                 _sha256_of(file, begin, end) for begin, end in pairwise(offsets)
             )
-            found |= {"index_parts": parts, "index_offsets": offsets}
-    return found
+            digests |= {"index_parts": parts, "index_offsets": offsets}
+    return digests
 
 
 def _sha256_of(file: BinaryIO, begin: int, end: int) -> str:
@@ -124,10 +124,10 @@ class Index:
         parts: "Parts | None" = None,
         required: pa.Schema | None = None,
     ) -> None:
-        self.path, self.parts, self._spans = path, parts, spans
-        self._compared: set[int] = (
-            set()
-        )  # those of the spans that have the right SHA-256
+        self.path = path
+        self.parts = parts
+        self._spans = spans
+        self._compared = set[int]()  # those of the spans that have the right SHA-256
         try:
             if parts is None:
                 with open_regular(path) as file:
@@ -148,7 +148,7 @@ class Index:
             )  # its schema and footer are at the end
             self._batches = find_record_batches(self.bytes) if parts is None else None
             self.schema: pa.Schema = self._reader.schema
-            columns = [(column.name, column.type) for column in self.schema]
+            present = [(column.name, column.type) for column in self.schema]
         except (
             pa.ArrowException,
             OSError,
@@ -159,9 +159,8 @@ class Index:
                 "shards: python -m gpuload index"
             ) from None
         for column in index_schema(fields) if required is None else required:
-            if [one for one in columns if one[0] == column.name] != [
-                (column.name, column.type)
-            ]:
+            same_name = [pair for pair in present if pair[0] == column.name]
+            if same_name != [(column.name, column.type)]:
                 raise self._damaged(
                     f"has not one column {column.name!r} of type {column.type}, as manifest.json says"
                 )
@@ -237,15 +236,15 @@ class Index:
         if self.parts is not None:
             return
         try:
-            found = os.stat(self.path)
+            now = os.stat(self.path)
         except OSError:  # what is mapped stays
             return
-        known = self._stamp
-        if (found.st_ino, found.st_dev) == (
-            known.st_ino,
-            known.st_dev,
-        ) and found.st_mtime_ns != known.st_mtime_ns:
-            numbers, self._compared, self._stamp = sorted(self._compared), set(), found
+        before = self._stamp
+        is_same_file = now.st_ino == before.st_ino and now.st_dev == before.st_dev
+        if is_same_file and now.st_mtime_ns != before.st_mtime_ns:
+            numbers = sorted(self._compared)
+            self._compared = set()
+            self._stamp = now
             self._compare(numbers)
 
     def _compare(self, numbers: Iterable[int]) -> None:
@@ -254,9 +253,10 @@ class Index:
         def compare(number: int) -> None:
             begin, end, expected = self._spans[number]
             data = memoryview(self.bytes)[begin:end]
-            if (found := hashlib.sha256(data).hexdigest()) != expected:
+            digest = hashlib.sha256(data).hexdigest()
+            if digest != expected:
                 raise self._damaged(
-                    f"is damaged: the SHA-256 of bytes {begin:,} to {begin + len(data) - 1:,} is {found[:16]}…, "
+                    f"is damaged: the SHA-256 of bytes {begin:,} to {begin + len(data) - 1:,} is {digest[:16]}…, "
                     f"manifest.json says {expected[:16]}…"
                 )
             self._compared.add(number)
@@ -315,18 +315,16 @@ def notes_on_numbers(
     """A sentence for each field that has class numbers without a sample, up to its largest or its last name."""
     notes = []
     for field in fields:
-        if not (
-            found := {number for number in numbers.get(field.name, ()) if number >= 0}
-        ):
+        present = {number for number in numbers.get(field.name, ()) if number >= 0}
+        if not present:
             continue
         names = kind_of(field).class_names(field, classes)
-        count = max(found) + 1 if names is None else len(names)
-        lacking = islice((one for one in range(count) if one not in found), 3)
-        if number := count - len(found):
-            shown = some_of(
-                [one if names is None else names[one][:_NAME] for one in lacking]
-            )
+        count = max(present) + 1 if names is None else len(names)
+        absent = count - len(present)
+        if absent:
+            first = islice((n for n in range(count) if n not in present), 3)
+            shown = some_of([n if names is None else names[n][:_NAME] for n in first])
             notes.append(
-                f"{field.name}: {number:,} of {counted(count, 'class', 'classes')} have no sample, as {shown}"
+                f"{field.name}: {absent:,} of {counted(count, 'class', 'classes')} have no sample, as {shown}"
             )
     return notes

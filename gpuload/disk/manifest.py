@@ -1,11 +1,12 @@
 """`manifest.json`: what a packed folder holds."""
 
+import dataclasses
 import hashlib
 import json
 import mmap
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,14 +42,18 @@ FORMAT = "gpuload"
 # version 1 had them is written as version 1, so that older versions of gpuload read it.
 VERSION = 3
 # Bounds of what is parsed: bytes, lists and objects, and entries of these. Each shard that is listed adds to them.
-_MOST_BYTES, _SCANNED = 1 << 30, 1 << 20
-_FREE_BYTES, _FREE_CONTAINERS, _FREE_ENTRIES = 64 << 20, 100_000, 4_000_000
+_MOST_BYTES = 1 << 30
+_SCANNED = 1 << 20  # bytes, at a time
+_FREE_BYTES = 64 << 20
+_FREE_CONTAINERS = 100_000
+_FREE_ENTRIES = 4_000_000
 _SHARD = re.compile(rb'"sha256":\s?"[0-9a-f]{64}"')
 JOINED_NAME = re.compile(r"joined-[0-9a-f]{16}\.arrow")
 _FIRST_ENCODINGS = frozenset(("jpg", "jpeg", "png", "npy"))
 
 
-_SIDE, _BYTES = whole(0, 2**31 - 1), whole(0, 2**62)
+_SIDE = whole(0, 2**31 - 1)
+_BYTES = whole(0, 2**62)
 _LEVELS = optional(several(number(0, 1, ""), "numbers in 0..1, one for each channel"))
 # The cache names files by it.
 _SHA256 = fitting(
@@ -107,9 +112,9 @@ class JoinedFile:
         is_rising = list(self.offsets) == sorted(self.offsets)
         if not sizes_fit or not is_rising or self.offsets[-1] > most_bytes:
             return f"the parts of {self.name!r} are not those of a file for {counted(shards, 'shard')}"
-        for one in self.fields:
-            if kind_of(one).stays_in_shard:
-                return f"the joined field {one.name!r} of kind {one.kind!r} would lie in shards"
+        for field in self.fields:
+            if kind_of(field).stays_in_shard:
+                return f"the joined field {field.name!r} of kind {field.kind!r} would lie in shards"
         return ""
 
 
@@ -134,7 +139,7 @@ class Manifest:
     mean: Annotated[tuple[float, ...] | None, _LEVELS] = None
     std: Annotated[tuple[float, ...] | None, _LEVELS] = None
     pixels_from: Annotated[int, _BYTES] = 0
-    packing: Annotated[dict[str, Any], instance("an object", dict)] = field(
+    packing: Annotated[dict[str, Any], instance("an object", dict)] = dataclasses.field(
         default_factory=dict
     )
     index_sha256: Annotated[str | None, optional(_SHA256)] = None
@@ -282,38 +287,45 @@ class Manifest:
         for file in self.joined:
             if fault := file.fault(len(self.shards), self.most_beside):
                 raise ValueError(fault)
-        fields = self.all_fields
-        boxes = {one.name for one in fields if one.kind in ("boxes", "instances")}
-        for one in fields:
-            if fault := kind_of(one).field_fault(one):
-                raise ValueError(f"field {one.name!r} of kind {one.kind!r}: {fault}")
-            own_names = kind_of(one).class_names(one, self.classes) or ()
-            if one.category_ids is not None and len(one.category_ids) != len(own_names):
-                ids = counted(len(one.category_ids), "id")
-                raise ValueError(
-                    f"field {one.name!r} has {ids} of categories for {len(own_names)} classes"
-                )
-            if one.instances_of is not None and one.instances_of not in boxes:
-                raise ValueError(
-                    f"field {one.name!r} has the instances of {one.instances_of!r}, which are no boxes"
-                )
-        names = [one.name for one in fields]
-        images = [one.name for one in self.fields if one.kind in ("image", "raw")]
+        for field in self.all_fields:
+            self._check_field(field)
+        names = [field.name for field in self.all_fields]
+        images = [field for field in self.fields if field.kind in ("image", "raw")]
         if len(set(names)) < len(names) or len(images) != 1:
             raise ValueError(
                 f"a set has one field of kind image or raw, and no two of one name; found {some_of(names, 8)}"
             )
-        count, parts, offsets = (
-            len(self.shards),
-            self.index_parts or (),
-            self.index_offsets or (),
-        )
+        self._check_index_parts()
+
+    def _check_field(self, field: Field) -> None:
+        """Raises ValueError where a field does not fit its kind, or the others."""
+        fault = kind_of(field).field_fault(field)
+        if fault:
+            raise ValueError(f"field {field.name!r} of kind {field.kind!r}: {fault}")
+        classes = kind_of(field).class_names(field, self.classes) or ()
+        if field.category_ids is not None and len(field.category_ids) != len(classes):
+            ids = counted(len(field.category_ids), "id")
+            raise ValueError(
+                f"field {field.name!r} has {ids} of categories for {len(classes)} classes"
+            )
+        boxes = {
+            other.name
+            for other in self.all_fields
+            if other.kind in ("boxes", "instances")
+        }
+        if field.instances_of is not None and field.instances_of not in boxes:
+            raise ValueError(
+                f"field {field.name!r} has the instances of {field.instances_of!r}, which are no boxes"
+            )
+
+    def _check_index_parts(self) -> None:
+        """Raises ValueError where the parts cannot be those of an index with a record batch for each shard."""
+        count = len(self.shards)
+        parts = self.index_parts or ()
+        offsets = self.index_offsets or ()
         sizes_fit = len(parts) in (0, count + 1) and len(offsets) in (0, count + 2)
-        if (
-            not sizes_fit
-            or list(offsets) != sorted(offsets)
-            or max(offsets, default=0) > self.most_beside
-        ):
+        is_rising = list(offsets) == sorted(offsets)
+        if not sizes_fit or not is_rising or max(offsets, default=0) > self.most_beside:
             raise ValueError(
                 f"index_parts and index_offsets are not those of an index of {counted(count, 'shard')}"
             )
@@ -330,33 +342,28 @@ def parse_manifest(text: bytes, where: Path | URL, is_local: bool) -> Manifest:
         FormatError: as `Manifest.read`.
     """
     try:
-        found = parse_json(text.decode("utf-8"))
-        if not isinstance(found, dict) or found.get("format") != FORMAT:
+        document = parse_json(text.decode("utf-8"))
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise ValueError(f"it is not a gpuload manifest, with 'format' {FORMAT!r}")
-        if (
-            type(found.get("version")) is not int
-            or not 1 <= found["version"] <= VERSION
-        ):
+        version = document.get("version")
+        if type(version) is not int or not 1 <= version <= VERSION:
             raise FormatError(
-                f"{where}: has version {found.get('version')!r}, this gpuload reads versions 1 to {VERSION}. "
+                f"{where}: has version {version!r}, this gpuload reads versions 1 to {VERSION}. "
                 "Upgrade gpuload, or pack again"
             )
-        values = _checked("", found, Manifest)
+        values = _checked("", document, Manifest)
         for name, kind in (("shards", ShardInfo), ("fields", Field)):
-            entries = enumerate(values[name])
             values[name] = tuple(
-                kind(**_checked(f"{name}[{number}].", one, kind))
-                for number, one in entries
+                kind(**_checked(f"{name}[{number}].", entry, kind))
+                for number, entry in enumerate(values[name])
             )
         values["joined"] = tuple(map(_joined_file, values.get("joined", ())))
         manifest = Manifest(**values)
         manifest.check()
-        if manifest.fingerprint != found.get("fingerprint"):
+        if manifest.fingerprint != document.get("fingerprint"):
             raise ValueError("its shards do not match its fingerprint: it was edited")
-    except (
-        TypeError,
-        ValueError,
-    ) as error:  # TypeError: a field without a name, a kind or a member
+    except (TypeError, ValueError) as error:
+        # TypeError: a field without a name, a kind or a member.
         raise FormatError(
             f"{where}: is damaged: {error}. {'Copy' if is_local else 'Upload'} the folder again"
         ) from None
@@ -372,7 +379,7 @@ def parse_manifest(text: bytes, where: Path | URL, is_local: bool) -> Manifest:
 def _joined_file(entry: Any) -> JoinedFile:
     values = _checked("joined.", entry, JoinedFile)
     fields = tuple(
-        Field(**_checked("joined.fields.", one, Field)) for one in values["fields"]
+        Field(**_checked("joined.fields.", entry, Field)) for entry in values["fields"]
     )
     return JoinedFile(**{**values, "fields": fields})
 
@@ -386,8 +393,8 @@ def check_length(text: bytes | bytearray | mmap.mmap) -> None:
     if size > _MOST_BYTES:
         raise ValueError(f"{size:,} bytes are too many for a manifest")
     containers = entries = 0
-    for at in range(0, size, _SCANNED):
-        piece = text[at : at + _SCANNED]
+    for offset in range(0, size, _SCANNED):
+        piece = text[offset : offset + _SCANNED]
         containers += piece.count(b"[") + piece.count(b"{")
         entries += piece.count(b",")
     counts = (
@@ -397,10 +404,10 @@ def check_length(text: bytes | bytearray | mmap.mmap) -> None:
     )
     if any(count > free for count, free, _, _ in counts):
         shards = sum(1 for _ in _SHARD.finditer(text))
-        for count, free, each, what in counts:
+        for count, free, each, unit in counts:
             if count > free + each * shards:
                 raise ValueError(
-                    f"{count:,} {what} are too many for the manifest of {counted(shards, 'shard')}"
+                    f"{count:,} {unit} are too many for the manifest of {counted(shards, 'shard')}"
                 )
 
 

@@ -23,7 +23,7 @@ _CONTINUATION = 0xFFFFFFFF
 _RECORD_BATCH = 3  # the type of a message
 
 
-class _Table:
+class _FlatTable:
     """A table of flatbuffers at a position of some bytes.
 
     Raises:
@@ -31,7 +31,8 @@ class _Table:
     """
 
     def __init__(self, data: memoryview, position: int) -> None:
-        self._data, self._position = data, position
+        self._data = data
+        self._position = position
 
     def field(self, number: int) -> int:
         """The position of a field; 0 where the table lacks it."""
@@ -46,8 +47,8 @@ class _Table:
         position = self.field(number)
         return self._number("<B", position) if position else 0
 
-    def table(self, number: int) -> "_Table":
-        return _Table(self._data, self._target(number))
+    def table(self, number: int) -> "_FlatTable":
+        return _FlatTable(self._data, self._target(number))
 
     def vector(self, number: int) -> tuple[int, int]:
         """Where the elements of a vector begin, and how many there are; none where the table lacks it."""
@@ -69,10 +70,10 @@ class _Table:
         return int(struct.unpack_from(kind, self._data, position)[0])
 
 
-def _root(data: memoryview) -> _Table:
+def _root(data: memoryview) -> _FlatTable:
     if len(data) < _SIZE_BYTES:
         raise ValueError("it is too short")
-    return _Table(data, struct.unpack_from("<I", data)[0])
+    return _FlatTable(data, struct.unpack_from("<I", data)[0])
 
 
 def find_record_batches(file: pa.Buffer) -> npt.NDArray[np.void]:

@@ -23,7 +23,9 @@ class StoredSample:
     def __init__(
         self, where: str, row: dict[str, Any], open_shard: Callable[[], Lease]
     ) -> None:
-        self.where, self.row, self._open_shard = where, row, open_shard
+        self.where = where
+        self.row = row
+        self._open_shard = open_shard
 
     def look(self, field: Field) -> dict[str, Any]:
         """As `Kind.look`.
@@ -37,9 +39,9 @@ class StoredSample:
             raise
         except Exception as error:  # Pillow's decoders raise many kinds
             reason = str(error).split(" <")[0] or type(error).__name__
-            what = "" if field.kind in ("image", "raw") else f"its {field.name!r} "
+            owner = "" if field.kind in ("image", "raw") else f"its {field.name!r} "
             raise DecodeError(
-                f"{self.where}: {what}does not decode: {reason}. `python -m gpuload verify` lists all"
+                f"{self.where}: {owner}does not decode: {reason}. `python -m gpuload verify` lists all"
             ) from None
 
     def picture(self, image: Field, most_px: int | None = None) -> Image.Image:
@@ -59,10 +61,8 @@ class StoredSample:
         Raises:
             ShardError: the shard cannot be read, or ends before. RemoteError: it cannot be downloaded.
         """
-        offset, size = (
-            int(self.row[field.offset_column]),
-            int(self.row[field.bytes_column]),
-        )
+        offset = int(self.row[field.offset_column])
+        size = int(self.row[field.bytes_column])
         content = b""
         try:
             lease = self._open_shard()
@@ -118,10 +118,11 @@ def read_quarantine(path: str | Path) -> set[tuple[str, str, int, int]]:
     samples = set()
     for number, line in enumerate(lines, start=1):
         try:
-            found = json.loads(line)
-            shard, key = as_text(found["shard"]), as_text(found["key"])
+            entry = json.loads(line)
+            shard = as_text(entry["shard"])
+            key = as_text(entry["key"])
             samples.add(
-                (shard, key, as_whole(found["offset"]), as_whole(found["bytes"]))
+                (shard, key, as_whole(entry["offset"]), as_whole(entry["bytes"]))
             )
         except (ValueError, KeyError, TypeError, RecursionError):
             raise ArgumentError(

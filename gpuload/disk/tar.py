@@ -152,18 +152,14 @@ class _Header(NamedTuple):
         """Raises ValueError where the checksum or the size is wrong; the message is the fault alone."""
         if len(block) < BLOCK_BYTES:
             raise ValueError("a header that is cut short")
-        digits, counted = (
-            _DIGITS.fullmatch(block[148:156]),
-            block[:148] + b" " * 8 + block[156:],
-        )
+        digits = _DIGITS.fullmatch(block[148:156])
+        counted = block[:148] + b" " * 8 + block[156:]
         # Old tars add bytes up as signed ones.
         sums = sum(counted), sum(counted) - 256 * sum(byte > 127 for byte in counted)
         if digits is None or int(digits[1], 8) not in sums:
             raise ValueError("a damaged header")
-        name, prefix = (
-            block[:100].partition(b"\0")[0],
-            block[345:500].partition(b"\0")[0],
-        )
+        name = block[:100].partition(b"\0")[0]
+        prefix = block[345:500].partition(b"\0")[0]
         if prefix and block[257:263] == b"ustar\0":  # GNU's own format has times there
             name = prefix + b"/" + name
         return cls(name, _size(block[124:136]), block[156:157])
@@ -199,7 +195,8 @@ def _size(field: bytes) -> int:
 
 def _records(payload: bytes) -> dict[bytes, bytes]:
     """The records of a PAX header, each "LENGTH KEY=VALUE\n". Raises ValueError where one is wrong."""
-    records, payload = {}, payload.rstrip(b"\0")
+    records = {}
+    payload = payload.rstrip(b"\0")
     while payload:
         match = _RECORD.match(payload)
         length = int(match[1]) if match else 0
@@ -224,28 +221,28 @@ class _Archive:
     def members(
         self, others: list[tuple[str, str]] | None, damage: list[Damage] | None
     ) -> Iterator[Member]:
-        at = 0
+        offset = 0
         while True:
             try:
-                found = self._entry(at)
+                entry = self._entry(offset)
             except _DamagedError as error:
-                end = self._resume(at, error.extended)
-                if damage is None or end - at == self._bytes:
+                end = self._resume(offset, error.extended)
+                if damage is None or end - offset == self._bytes:
                     raise
-                damage.append(Damage(at, end, str(error)))
+                damage.append(Damage(offset, end, str(error)))
                 if end == self._bytes:
                     return
-                at = end
+                offset = end
                 continue
-            if found is None:
+            if entry is None:
                 return
-            member, kind, at = found
+            member, kind, offset = entry
             if kind == "file":
                 yield member
             elif others is not None and kind != "folder":
                 others.append((member.name, kind))
 
-    def _entry(self, at: int) -> tuple[Member, str, int] | None:
+    def _entry(self, offset: int) -> tuple[Member, str, int] | None:
         """The member whose headers begin at byte `at`, what it is, and where the next one begins; None at the end.
 
         Raises:
@@ -254,23 +251,23 @@ class _Archive:
         records: dict[bytes, bytes] = {}
         while True:
             extended = bool(records)
-            block = self._read(at, BLOCK_BYTES)
+            block = self._read(offset, BLOCK_BYTES)
             if not block.strip(b"\0"):
-                if not extended and self._ends(at):
+                if not extended and self._ends(offset):
                     return None
                 raise _DamagedError(
-                    "an extended header without its member", at, extended
+                    "an extended header without its member", offset, extended
                 )
             try:
                 header = _Header.parse(block)
                 if header.kind not in b"xXgLK":
-                    return self._member(at, header, records)
-                records |= self._extended(at, header)
+                    return self._member(offset, header, records)
+                records |= self._extended(offset, header)
             except ValueError as error:
                 raise _DamagedError(
-                    str(error), at, extended or block[156:157] in b"xXgLK"
+                    str(error), offset, extended or block[156:157] in b"xXgLK"
                 ) from None
-            at += member_span(header.size)
+            offset += member_span(header.size)
 
     def _ends(self, at: int) -> bool:
         """Whether the archive ends with the zeros at byte `at`.
@@ -290,15 +287,15 @@ class _Archive:
             at,
         )
 
-    def _extended(self, at: int, header: _Header) -> dict[bytes, bytes]:
+    def _extended(self, offset: int, header: _Header) -> dict[bytes, bytes]:
         """The records of an extended header. A long name of GNU tar is the record "path".
 
         Raises:
             ValueError: it is damaged.
         """
-        if header.size > min(_MOST_EXTENDED, self._bytes - at - BLOCK_BYTES):
+        if header.size > min(_MOST_EXTENDED, self._bytes - offset - BLOCK_BYTES):
             raise ValueError(f"an extended header of {header.size:,} bytes")
-        payload = self._read(at + BLOCK_BYTES, header.size)
+        payload = self._read(offset + BLOCK_BYTES, header.size)
         if header.kind in b"LK":
             return {
                 b"path" if header.kind == b"L" else b"linkpath": payload.partition(
@@ -315,44 +312,34 @@ class _Archive:
         return records
 
     def _member(
-        self, at: int, header: _Header, records: Mapping[bytes, bytes]
+        self, offset: int, header: _Header, records: Mapping[bytes, bytes]
     ) -> tuple[Member, str, int]:
-        name = records.get(
-            b"GNU.sparse.name", records.get(b"path", header.name)
-        ).decode("utf-8", "surrogateescape")
-        data, size, kind = at + BLOCK_BYTES, header.size, _WITHOUT_DATA.get(header.kind)
+        usual_name = records.get(b"path", header.name)
+        stored_name = records.get(b"GNU.sparse.name", usual_name)
+        name = stored_name.decode("utf-8", "surrogateescape")
+        kind = _WITHOUT_DATA.get(header.kind)
         if kind is not None:
-            return Member(name, data, 0), kind, data
-        if b"size" in records:
-            if not records[b"size"].isdigit() or len(records[b"size"]) > 18:
-                raise ValueError("a damaged extended header")
-            size = int(records[b"size"])
-            if size < 8**11 and size != header.size:
-                raise ValueError(
-                    f"headers with two sizes, {size:,} and {header.size:,} bytes,"
-                )
-        if header.kind == b"S":
-            more = self._read(at + 482, 1)
-            while more.strip(
-                b"\0"
-            ):  # blocks of its map, each of which says whether there is another
-                more, data = self._read(data + 504, 1), data + BLOCK_BYTES
-        if data + size > self._bytes:
+            end = offset + BLOCK_BYTES
+            return Member(name, end, 0), kind, end
+        size = _content_size(header, records)
+        content = self._content_offset(offset, header)
+        if content + size > self._bytes:
             raise ValueError(
                 f"{name!r} of {size:,} bytes, which are more than the file has,"
             )
-        sparse = any(key.startswith(b"GNU.sparse.") for key in records)
-        # Of the first tars, which had no type for it, and of incremental archives, with a list of what is in it.
-        is_folder = header.kind == b"D" or (header.kind == b"\0" and name.endswith("/"))
-        kind = (
-            "folder"
-            if is_folder
-            else "file"
-            if header.kind in b"0\x007"
-            else "member of an unusual type"
-        )
-        kind = "sparse file" if sparse or header.kind == b"S" else kind
-        return Member(name, data, size), kind, data + member_span(size) - BLOCK_BYTES
+        end = content + member_span(size) - BLOCK_BYTES
+        return Member(name, content, size), _kind_of(name, header, records), end
+
+    def _content_offset(self, offset: int, header: _Header) -> int:
+        """Where the content of a member begins, whose header is at byte `offset`: behind the map of a sparse file."""
+        content = offset + BLOCK_BYTES
+        if header.kind == b"S":
+            more = self._read(offset + 482, 1)
+            # Each block of the map says whether there is another.
+            while more.strip(b"\0"):
+                more = self._read(content + 504, 1)
+                content += BLOCK_BYTES
+        return content
 
     def _resume(self, start: int, extended: bool) -> int:
         """Where the next sound header behind the damage at byte `start` is, or the end of the file.
@@ -366,7 +353,7 @@ class _Archive:
         before = range(
             max(start + BLOCK_BYTES, end - 8 * BLOCK_BYTES), end, BLOCK_BYTES
         )
-        blocks = (self._read(at, BLOCK_BYTES) for at in before)
+        blocks = (self._read(offset, BLOCK_BYTES) for offset in before)
         if extended or any(
             _RECORD.match(block) or block.startswith(header[:100]) for block in blocks
         ):
@@ -377,13 +364,36 @@ class _Archive:
         """The first block from byte `start` on that is wanted, or the end of the file."""
         for first in range(start, self._bytes, _SCANNED):
             chunk = self._read(first, _SCANNED)
-            for at in range(0, len(chunk), BLOCK_BYTES):
-                if wanted(chunk[at : at + BLOCK_BYTES]):
-                    return first + at
+            for offset in range(0, len(chunk), BLOCK_BYTES):
+                if wanted(chunk[offset : offset + BLOCK_BYTES]):
+                    return first + offset
         return self._bytes
 
-    def _read(self, at: int, size: int) -> bytes:
-        return os.pread(self._descriptor, size, at)
+    def _read(self, offset: int, size: int) -> bytes:
+        return os.pread(self._descriptor, size, offset)
+
+
+def _content_size(header: _Header, records: Mapping[bytes, bytes]) -> int:
+    """Bytes of a member's content. Raises ValueError where its two headers disagree, or one is damaged."""
+    recorded = records.get(b"size")
+    if recorded is None:
+        return header.size
+    if not recorded.isdigit() or len(recorded) > 18:
+        raise ValueError("a damaged extended header")
+    size = int(recorded)
+    if size < 8**11 and size != header.size:
+        raise ValueError(f"headers with two sizes, {size:,} and {header.size:,} bytes,")
+    return size
+
+
+def _kind_of(name: str, header: _Header, records: Mapping[bytes, bytes]) -> str:
+    """What a member with content is, for messages."""
+    if header.kind == b"S" or any(key.startswith(b"GNU.sparse.") for key in records):
+        return "sparse file"
+    # Incremental archives have a list of what is in a folder; the first tars had no type for one.
+    if header.kind == b"D" or (header.kind == b"\0" and name.endswith("/")):
+        return "folder"
+    return "file" if header.kind in b"0\x007" else "member of an unusual type"
 
 
 def _is_header(block: bytes) -> bool:

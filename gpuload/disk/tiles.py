@@ -23,14 +23,16 @@ class Grid(NamedTuple):
 
     def counts(self, images: I64) -> I64:
         """int64 (N, 2): rows and columns of windows. images: int64 (N, 2), their heights and widths."""
-        found: I64 = 1 - np.minimum(self.size - images, 0) // self._steps
-        return found
+        counts: I64 = 1 - np.minimum(self.size - images, 0) // self._steps
+        return counts
 
     def corners(self, numbers: I64 | I32, images: I64) -> I64:
         """int64 (N, 2): top and left of a window of each of N images. numbers: (N,), of the windows."""
         places = np.stack(np.divmod(numbers, self.counts(images)[:, 1]), axis=1)
-        found: I64 = np.minimum(places * self._steps, np.maximum(images - self.size, 0))
-        return found
+        corners: I64 = np.minimum(
+            places * self._steps, np.maximum(images - self.size, 0)
+        )
+        return corners
 
 
 class Tiles(NamedTuple):
