@@ -1,3 +1,8 @@
 """The commands of `python -m gpuload`, and the exit codes that they return."""
 
-DONE, FAULTY, WRONG, REJECTED, BROKEN, STOPPED = 0, 1, 2, 3, 70, 130
+DONE = 0
+FAULTY = 1
+WRONG = 2
+REJECTED = 3
+BROKEN = 70
+STOPPED = 130

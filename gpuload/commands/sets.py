@@ -358,10 +358,8 @@ class Info:
 
 def size_of(manifest: Any) -> str:
     """Such as "97 samples in 10 shards, 123 kB"."""
-    samples, shards = (
-        counted(manifest.samples, "sample"),
-        counted(len(manifest.shards), "shard"),
-    )
+    samples = counted(manifest.samples, "sample")
+    shards = counted(len(manifest.shards), "shard")
     return f"{samples} in {shards}, {decimal(manifest.bytes)}"
 
 
@@ -563,10 +561,8 @@ class Doctor:
                     ],
                     left=3,
                 )
-        verdict, is_well = (
-            conclude(findings),
-            all(finding.is_well for finding in findings),
-        )
+        verdict = conclude(findings)
+        is_well = all(finding.is_well for finding in findings)
         if self.json:
             say_json(
                 {

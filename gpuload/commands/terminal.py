@@ -92,11 +92,9 @@ def captured_streams() -> Iterator[None]:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    log, root, shown = (
-        _Complaints(logging.WARNING),
-        logging.getLogger(),
-        warnings.showwarning,
-    )
+    log = _Complaints(logging.WARNING)
+    root = logging.getLogger()
+    shown = warnings.showwarning
     root.addHandler(log)
     warnings.showwarning = lambda message, category, *_, **__: complain(
         f"{category.__name__}: {message}"

@@ -111,12 +111,10 @@ class Tune:
             device=self.device,
             fields=(_image_of(location),),
         ) as loader:
-            device, decoder, threads, samples = (
-                loader.device,
-                loader.decoder,
-                loader.num_threads,
-                len(loader.dataset),
-            )
+            device = loader.device
+            decoder = loader.decoder
+            threads = loader.num_threads
+            samples = len(loader.dataset)
         usual = {
             "decoder": f'"{decoder}"',
             "num_threads": threads,
@@ -132,7 +130,8 @@ class Tune:
             found = replace(
                 self, folder=location, device=device, batch_size=batch_size
             )._search(usual, others)
-        defaults, best = found[0], max(found, key=lambda one: one.rate)
+        defaults = found[0]
+        best = max(found, key=lambda one: one.rate)
         if defaults.failed:
             raise GpuloadError(f"tune: the defaults fail: {defaults.failed}")
         found.sort(key=lambda one: one.rate, reverse=True)
@@ -182,7 +181,8 @@ class Tune:
             for name, values in others.items()
         }
         found = [defaults, *chain(*changed.values())]
-        turn_s, begun = self.seconds / len(found) / _TURNS, time.monotonic()
+        turn_s = self.seconds / len(found) / _TURNS
+        begun = time.monotonic()
         self._take_turns(found, turn_s, begun + self.seconds / 2)
         best = {
             name: max(defaults, *ones, key=lambda one: one.rate).setting[name]

@@ -51,7 +51,7 @@ from gpuload.fields.registry import kind_of
 from gpuload.machine.untrusted import NotRegularError
 from gpuload.pictures import MAX_PIXELS
 from gpuload.store import FolderStore, Store
-from gpuload.store.cache import CACHE_SIZE, Cache, Wanted
+from gpuload.store.cache import CACHE_SIZE, Cache, WantedShard
 from gpuload.store.url import LOCATION, URL, as_location, joined, root_of
 from gpuload.types import I64
 
@@ -505,7 +505,9 @@ class Dataset:
 
         assert self.cache is not None
         wanted = [
-            Wanted(info.sha256, info.bytes, info.name.removeprefix(f"{self._root}/"))
+            WantedShard(
+                info.sha256, info.bytes, info.name.removeprefix(f"{self._root}/")
+            )
             for info in infos
         ]
         return CachedStore(self._root, self.cache, wanted, trusts)

@@ -84,7 +84,8 @@ def _of_speed(trials: Sequence[dict[str, Any]], disk: float | None) -> list[str]
             one["decoder"] != "native",
         ),
     )
-    rate, taken = used["images_per_s"], used["bytes_per_s"]
+    rate = used["images_per_s"]
+    taken = used["bytes_per_s"]
     told = [
         f"device='auto' decodes by {used['decoder']} on {used['device']}: {rate:,.0f} images/s, in random crops "
         "of 224. Training that takes fewer does not wait."

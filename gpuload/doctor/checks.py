@@ -24,7 +24,8 @@ from gpuload.monitor import MOST_STEPS, advice, forever, pace
 from gpuload.store.url import URL
 
 SIDE = 224
-_MOST_BATCH, _AHEAD = 64, 5
+_MOST_BATCH = 64
+_AHEAD = 5
 # Of a process that imports, compiles the CPU decoder, and decodes. A compilation takes 12 s of one core's time, or a
 # minute where others use the cores too.
 _MOST_SECONDS = 180.0

@@ -30,7 +30,8 @@ def find_driver() -> Driver | None:
     """None without a driver."""
     if (cuda := cuda_version()) is None:
         return None
-    library, number = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+    library = ctypes.CDLL("libcuda.so.1")
+    number = ctypes.c_int()
     if failed := library.cuInit(0):
         name = ctypes.c_char_p()
         library.cuGetErrorName(failed, ctypes.byref(name))
@@ -152,13 +153,12 @@ def check_native(driver: Driver | None) -> Answer:
 
 def check_cores(driver: Driver | None) -> Answer:
     """Cores by the affinity and the quota, and how many threads torch would start."""
-    cores, bound, quota, whole = (
-        count_cores(),
-        affinity(),
-        cpu_quota(),
-        os.cpu_count() or 1,
-    )
-    load, threads = os.getloadavg()[0], os.environ.get("OMP_NUM_THREADS", "")
+    cores = count_cores()
+    bound = affinity()
+    quota = cpu_quota()
+    whole = os.cpu_count() or 1
+    load = os.getloadavg()[0]
+    threads = os.environ.get("OMP_NUM_THREADS", "")
     data = {
         "cores": cores,
         "affinity": bound,

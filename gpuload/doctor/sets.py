@@ -9,18 +9,17 @@ from pathlib import Path
 from gpuload.disk.dataset import Dataset
 from gpuload.doctor import Answer, size
 
-_MOST_BYTES, _MOST_SECONDS = 256_000_000, 3.0
+_MOST_BYTES = 256_000_000
+_MOST_SECONDS = 3.0
 _LEAST_BYTES = 8_000_000  # less is read in an instant, and says nothing
 _CHUNK_BYTES = 4 << 20
 _FROM_MEMORY = 10e9  # bytes/s that hardly any disk gives
 
 
 def check_set(dataset: Dataset) -> Answer:
-    stored, samples, shards = (
-        dataset.manifest.bytes,
-        len(dataset),
-        len(dataset.shard_paths),
-    )
+    stored = dataset.manifest.bytes
+    samples = len(dataset)
+    shards = len(dataset.shard_paths)
     data = {
         "folder": str(dataset.folder),
         "samples": samples,
@@ -40,7 +39,8 @@ def check_disk(dataset: Dataset) -> Answer:
     total, spent = _read(
         sorted(paths, key=lambda path: path.stat().st_size, reverse=True)
     )
-    rate, each = total / max(spent, 1e-9), _sample_bytes(dataset)
+    rate = total / max(spent, 1e-9)
+    each = _sample_bytes(dataset)
     data = {
         "bytes": total,
         "seconds": spent,
@@ -61,7 +61,9 @@ def check_disk(dataset: Dataset) -> Answer:
 
 def _read(paths: Sequence[Path]) -> tuple[int, float]:
     """Bytes and seconds of reading files from the disk, as far as the limits allow."""
-    buffer, total, spent = bytearray(_CHUNK_BYTES), 0, 0.0
+    buffer = bytearray(_CHUNK_BYTES)
+    total = 0
+    spent = 0.0
     for path in paths:
         if total >= _MOST_BYTES or spent >= _MOST_SECONDS:
             break
@@ -71,7 +73,8 @@ def _read(paths: Sequence[Path]) -> tuple[int, float]:
                     file.fileno()
                 )  # pages that are not written yet cannot be dropped
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            count, begun = 1, time.perf_counter()
+            count = 1
+            begun = time.perf_counter()
             while (
                 count
                 and total < _MOST_BYTES

@@ -252,7 +252,8 @@ class BoundBoxes(MovingField):
     def _stored(self, columns: Mapping[str, Any]) -> Instances:
         lists, labels = (columns[name] for name in self.columns[:2])
         boxes = flat(lists).reshape(-1, 4).astype(np.float64)
-        numbers, images = np.arange(len(boxes)), rows_of(lists)
+        numbers = np.arange(len(boxes))
+        images = rows_of(lists)
         return Instances(
             boxes,
             flat(labels).astype(np.int64),
@@ -380,7 +381,8 @@ class BoxesKind(Kind):
             labels = _classes_of(field, wanted, value[row]["labels"])
         else:
             count = int(value.counts[row])
-            boxes, labels = value.boxes[row][:count], value.labels[row][:count]
+            boxes = value.boxes[row][:count]
+            labels = value.labels[row][:count]
         if wanted.format != "xyxy":
             low = boxes[:, :2] - (boxes[:, 2:] / 2 if wanted.format == "cxcywh" else 0)
             boxes = np.concatenate([low, low + boxes[:, 2:]], axis=1)
@@ -474,7 +476,8 @@ def convert_boxes(boxes: npt.NDArray[Any], format: BoxFormat) -> npt.NDArray[Any
     """Converts boxes (T, 4) from x0, y0, x1, y1 to a format, with the arithmetic of torchvision.ops.box_convert."""
     if format == "xyxy":
         return boxes
-    low, high = boxes[:, :2], boxes[:, 2:]
+    low = boxes[:, :2]
+    high = boxes[:, 2:]
     return np.concatenate(
         [low if format == "xywh" else (low + high) / 2, high - low], axis=1
     )

@@ -30,7 +30,8 @@ Tokenizer = Callable[[list[str]], Any]
 
 _BYTE_ORDER_MARK = "\ufeff"  # editors put it before a text, of which it is no part
 _DRAWS = 2  # of each sample: which caption, and whether none
-_WHICH, _NONE = 0, 1
+_WHICH = 0
+_NONE = 1
 
 
 @settings

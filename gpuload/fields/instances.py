@@ -27,7 +27,8 @@ Outline = Any
 _STEPS = 5  # to a pixel, between which COCO's polygons are rounded
 # Sets of strangers: masks of an image, and the columns that a polygon's edges cross, which take some 80 bytes each. An
 # outline drawn by hand or by a network crosses thousands.
-_MOST_BYTES, _MOST_CROSSED = 1 << 30, 1 << 22
+_MOST_BYTES = 1 << 30
+_MOST_CROSSED = 1 << 22
 _MOST_DRAWN = 1 << 28  # pixels of runs that are scaled to their image
 
 
@@ -82,10 +83,8 @@ class BoundInstances(BoundBoxes):
         )  # in their image
         sources = rows.sizes
         parts = motion.crops.covered(motion.size, sources)
-        texts, wanted = (
-            rows.columns[self._masks].to_pylist(),
-            split_rows(numbers, counts),
-        )
+        texts = rows.columns[self._masks].to_pylist()
+        wanted = split_rows(numbers, counts)
         for row, (text, some, target) in enumerate(
             zip(texts, wanted, targets, strict=True)
         ):
@@ -174,11 +173,10 @@ class InstancesKind(BoxesKind):
         """
         area, crowd, masks = self.companions(field.name)[1:]
         moved, kept = place_boxes(value[field.name], placement)
-        before, after = (
-            areas_of(np.array(value[field.name], np.float32).astype(np.float64)),
-            areas_of(moved),
-        )
-        areas, outlines = np.array(value[area], np.float64), parse_json(value[masks])
+        before = areas_of(np.array(value[field.name], np.float32).astype(np.float64))
+        after = areas_of(moved)
+        areas = np.array(value[area], np.float64)
+        outlines = parse_json(value[masks])
         if placement.changes:
             areas[kept] *= after[kept] / before[kept]
         try:
@@ -199,7 +197,8 @@ class InstancesKind(BoxesKind):
         return super().dump(field, {**values, masks: parse_json(values[masks])})
 
     def load(self, field: Field, content: bytes) -> dict[str, Any]:
-        found, masks = super().load(field, content), self.companions(field.name)[-1]
+        found = super().load(field, content)
+        masks = self.companions(field.name)[-1]
         return {**found, masks: json.dumps(found[masks])}
 
     def look(self, field: Field, row: Mapping[str, Any], read: Any) -> dict[str, Any]:
@@ -208,7 +207,8 @@ class InstancesKind(BoxesKind):
             name: np.array(row[name]) for name in (area, crowd)
         }
         image = (row["height"], row["width"])
-        size, none = np.array([image]), np.zeros((1, 2))
+        size = np.array([image])
+        none = np.zeros((1, 2))
         uncropped = Crops(
             none.astype(np.int32),
             size.astype(np.int32),
@@ -245,11 +245,9 @@ class InstancesKind(BoxesKind):
 
 def _read_others(value: Sequence[Any]) -> tuple[F64, I64, str]:
     """The areas, marks of crowds and masks of one sample."""
-    areas, crowds, masks = (
-        np.array(value[2], np.float64),
-        np.array(value[3], np.int64),
-        value[4],
-    )
+    areas = np.array(value[2], np.float64)
+    crowds = np.array(value[3], np.int64)
+    masks = value[4]
     for outline in masks:
         check_outline(outline)
     if {areas.shape, crowds.shape, (len(masks),)} != {(len(value[0]),)}:
@@ -402,13 +400,13 @@ def _fill(mask: U8, points: F64) -> None:
     flat = np.abs(others[:, 0] - corners[:, 0]) >= np.abs(others[:, 1] - corners[:, 1])
     axis = np.where(flat, 0, 1)[:, None]
     back = np.take_along_axis(corners, axis, 1) > np.take_along_axis(others, axis, 1)
-    begin, end = np.where(back, others, corners), np.where(back, corners, others)
+    begin = np.where(back, others, corners)
+    end = np.where(back, corners, others)
     # Column c is crossed between 5c + 2 and 5c + 3.
-    low, high = np.minimum(begin[:, 0], end[:, 0]), np.maximum(begin[:, 0], end[:, 0])
-    first, last = (
-        np.maximum(-((2 - low) // _STEPS), 0),
-        np.minimum((high - 3) // _STEPS, width - 1),
-    )
+    low = np.minimum(begin[:, 0], end[:, 0])
+    high = np.maximum(begin[:, 0], end[:, 0])
+    first = np.maximum(-((2 - low) // _STEPS), 0)
+    last = np.minimum((high - 3) // _STEPS, width - 1)
     counts = np.maximum(last - first + 1, 0)
     total = int(counts.sum())
     if not total:
@@ -433,8 +431,10 @@ def _fill(mask: U8, points: F64) -> None:
     heights = [np.trunc(ys + slope * (step - back) + 0.5) for back in (1, 0)]
     at = np.where(flat, np.minimum(*heights), ys + step - 1)
     rows = np.ceil(np.clip((at + 0.5) / _STEPS - 0.5, 0, height)).astype(np.int64)
-    top, left = int(rows.min()), int(columns.min())
-    tall, wide = int(rows.max()) - top, int(columns.max()) + 1 - left
+    top = int(rows.min())
+    left = int(columns.min())
+    tall = int(rows.max()) - top
+    wide = int(columns.max()) + 1 - left
     if tall:
         changes = np.sort((columns - left) * tall + rows - top)
         runs = np.diff(changes, prepend=0, append=tall * wide)
@@ -450,10 +450,8 @@ def _runs_as_bits(counts: I64) -> U8:
 def _moved_mask(stored: U8, own: HeightWidth, at: I64, motion: Motion) -> U8:
     """uint8 (height, width) of the size `own`: the nearest pixels of a stored mask, 0 beyond it."""
     low, high = (edge.reshape(2) for edge in motion.edges(at))
-    steps, mirrored = (
-        (high - low) / motion.extents(at).reshape(2),
-        motion.flips(at).reshape(2),
-    )
+    steps = (high - low) / motion.extents(at).reshape(2)
+    mirrored = motion.flips(at).reshape(2)
     # From the pixels of the output to those of the stored image.
     back = np.diag([*np.where(mirrored, -steps, steps), 1.0])
     back[:2, 2] = np.where(mirrored, high, low)

@@ -107,7 +107,8 @@ class BoundKeypoints(MovingField):
     spec: Keypoints
 
     def prepare(self) -> None:
-        spec, size = self.spec, self.points
+        spec = self.spec
+        size = self.points
         pairs = (
             pairs_by_name(self.field.classes)
             if spec.flip_pairs is None
@@ -170,10 +171,8 @@ class BoundKeypoints(MovingField):
 
     def _move(self, points: F64, images: I64, motion: Motion) -> F64:
         """float64 (T, K, 3): instances (T, K, 3) moved to the output images, left and right swapped where flipped."""
-        xy, extent = (
-            motion.crop_and_flip(points[..., :2], images),
-            motion.extents(images),
-        )
+        xy = motion.crop_and_flip(points[..., :2], images)
+        extent = motion.extents(images)
         # A point that was cropped off stays invisible even if the affine map moves its position back into the image.
         inside = _inside(xy, extent)
         if motion.affine is not None:

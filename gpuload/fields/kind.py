@@ -431,7 +431,8 @@ class Kind:
         }
         first = [lengths_of(column) for column in lists.values()][:1]
         for name, column in lists.items():
-            counts, numbers = lengths_of(column), flat(column)
+            counts = lengths_of(column)
+            numbers = flat(column)
             is_float = numbers.dtype.kind == "f"
             yield BadRows(
                 np.flatnonzero(counts != first[0]),

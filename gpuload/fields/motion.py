@@ -176,13 +176,15 @@ class Placement(NamedTuple):
             canvas = Image.new(image.mode, self.canvas)
             canvas.paste(image, self.corner)
             return canvas
-        left, top = -self.corner[0], -self.corner[1]
+        left = -self.corner[0]
+        top = -self.corner[1]
         return image.crop((left, top, left + self.canvas[0], top + self.canvas[1]))
 
 
 def _turn_points(points: F32, source: WidthHeight, turn: int) -> F32:
     """Points (..., 2) of an image of size `source`, as x, y, in the image that Exif's orientation makes of it."""
-    x, y = points[..., 0], points[..., 1]
+    x = points[..., 0]
+    y = points[..., 1]
     width, height = source
     along = x if turn in (5, 6) else width - x
     across = y if turn in (5, 8) else height - y
@@ -216,7 +218,8 @@ def place(
     """
     if size is None:
         return Placement(source, source, (0, 0), source)
-    wide, high = size[0] / source[0], size[1] / source[1]
+    wide = size[0] / source[0]
+    high = size[1] / source[1]
     if fit == "stretch":
         resized = (
             size if enlarge else (min(size[0], source[0]), min(size[1], source[1]))

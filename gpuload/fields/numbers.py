@@ -132,7 +132,8 @@ class BoundHot(BoundField):
     """float32 (N, K): 1 in the columns of a sample's classes, else 0. See `OneHot` and `MultiHot`."""
 
     def prepare(self) -> None:
-        spec, is_one = self.spec, isinstance(self.spec, OneHot)
+        spec = self.spec
+        is_one = isinstance(self.spec, OneHot)
         names = (self.datasets[0].classes if is_one else self.field.classes) or ()
         first = int(
             is_one and spec.background
@@ -155,7 +156,8 @@ class BoundHot(BoundField):
         )
 
     def values(self, rows: Rows) -> F32:
-        numbers, of_rows = rows.columns[self.name], np.arange(len(rows))
+        numbers = rows.columns[self.name]
+        of_rows = np.arange(len(rows))
         if isinstance(numbers, pa.Array):
             numbers, of_rows = flat(numbers), rows_of(numbers)
         known = len(self._column_of) - 1
@@ -202,7 +204,8 @@ class BoundArray(BoundField):
                 (lengths_of(shapes) == 1).tolist(),
                 "tokens in one dimension. Pack it again with one",
             )
-            lengths, tokens = flat(shapes).astype(np.int64), elements.astype(np.int64)
+            lengths = flat(shapes).astype(np.int64)
+            tokens = elements.astype(np.int64)
             return PaddedTokens(
                 *pad_all(lengths, self.spec.max_length, (tokens, self.spec.pad))
             )
@@ -296,7 +299,8 @@ class ClassKind(Kind):
 class LabelsKind(ClassKind):
     """Class numbers, stored as a JSON list, with names of their own."""
 
-    name, role = "labels", ""
+    name = "labels"
+    role = ""
     specs = (MultiHot,)
     plain = None
     keys = ("labels",)
@@ -430,10 +434,8 @@ class ArrayKind(Kind):
 
     def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:
         """Members that are not as large as an array of their shape."""
-        shapes, size = (
-            rows.column(f"{field.name}_shape"),
-            rows.column(field.bytes_column).to_numpy(),
-        )
+        shapes = rows.column(f"{field.name}_shape")
+        size = rows.column(field.bytes_column).to_numpy()
         sides = flat(shapes).astype(np.float64)
         # Products in float64, which do not overflow: exact up to 2**53, and larger than any shard beyond.
         needed = np.full(len(size), float(np.dtype(field.dtype).itemsize))

@@ -84,7 +84,8 @@ def draw_fields(
 
 def index_schema(fields: tuple[Field, ...]) -> pa.Schema:
     """The columns of `index.arrow` for these fields: key, source, width, height, then those of each field."""
-    text, side = pa.large_string(), pa.int32()
+    text = pa.large_string()
+    side = pa.int32()
     columns = [("key", text), ("source", text), ("width", side), ("height", side)]
     for field in fields:
         columns += [(field.offset_column, pa.int64()), (field.bytes_column, pa.int64())]

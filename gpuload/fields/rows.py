@@ -112,14 +112,16 @@ def rows_of(lists: Any) -> I64:
 
 def rows_of_numbers(lists: Any) -> I64:
     """int64 (n,): the row of each of the numbers that `flat` gives."""
-    rows, inner = rows_of(lists), lists.flatten()
+    rows = rows_of(lists)
+    inner = lists.flatten()
     while hasattr(inner.type, "value_type"):
         each = (
             inner.type.list_size
             if pa.types.is_fixed_size_list(inner.type)
             else lengths_of(inner)
         )
-        rows, inner = np.repeat(rows, each), inner.flatten()
+        rows = np.repeat(rows, each)
+        inner = inner.flatten()
     return rows
 
 
@@ -134,7 +136,8 @@ def pad_all(
     width = int(counts.max(initial=0)) if width is None else width
     rows = np.repeat(np.arange(len(counts)), counts)
     places = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-    fits, padded = places < width, []
+    fits = places < width
+    padded = []
     for values, fill in columns:
         whole = np.full((len(counts), width, *values.shape[1:]), fill, values.dtype)
         whole[rows[fits], places[fits]] = values[fits]
@@ -149,7 +152,8 @@ def split_rows(values: Array, counts: Sequence[int] | I64) -> list[Array]:
 
 def joined_lists(rows: Sequence[Array], size: int = 0) -> pa.ListArray:
     """An Arrow array of a list of each row's values, or with a `size` of lists of so many float32 numbers."""
-    values, ends = np.concatenate(rows), np.cumsum([0, *map(len, rows)])
+    values = np.concatenate(rows)
+    ends = np.cumsum([0, *map(len, rows)])
     offsets = pa.array(ends.astype(np.int32))
     if not size:
         return pa.ListArray.from_arrays(offsets, pa.array(values))
@@ -231,13 +235,11 @@ class BoundField:
         spec: Any = None,
         datasets: Sequence[DatasetView] = (),
     ) -> None:
-        self.name, self.columns, self.field, self.spec, self.datasets = (
-            field.name,
-            columns,
-            field,
-            spec,
-            datasets,
-        )
+        self.name = field.name
+        self.columns = columns
+        self.field = field
+        self.spec = spec
+        self.datasets = datasets
         self.prepare()
 
     def prepare(self) -> None:

@@ -168,7 +168,8 @@ class _Segments:
 
 
 def _frame_oddity(marker: int, frame: bytes) -> str:
-    precision, components = frame[0], frame[5]
+    precision = frame[0]
+    components = frame[5]
     if precision != 8:
         return f"jpeg-{precision}-bit"
     if marker not in (_BASELINE, _PROGRESSIVE):
@@ -181,7 +182,8 @@ def _frame_oddity(marker: int, frame: bytes) -> str:
         )
     if components == 4:
         return "jpeg-cmyk"
-    names, sampling = frame[6::3], frame[7::3]
+    names = frame[6::3]
+    sampling = frame[7::3]
     if components == 3 and names == b"RGB":
         return "jpeg-rgb"
     if components == 1 and sampling[0] == 0x11:

@@ -70,7 +70,8 @@ def read_array(data: bytes) -> Array:
     """
     header = read_header(data)
     count = math.prod(header.shape)
-    needed, found = count * header.dtype.itemsize, len(data) - header.size
+    needed = count * header.dtype.itemsize
+    found = len(data) - header.size
     if needed != found:
         raise ValueError(
             f"its shape {str(header.shape)[:80]} takes {needed:,} bytes, and there are {found:,}"

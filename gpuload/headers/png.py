@@ -14,7 +14,8 @@ from gpuload.types import HeightWidth
 START = b"\x89PNG\r\n\x1a\n"
 OTHER_SIZE = "it is not of the size that the index says"
 
-_GRAY, _RGB = 0, 2
+_GRAY = 0
+_RGB = 2
 _SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # of a pixel, by colour type
 _HEADER_BYTES = 33  # the signature and the first chunk
 _NOT_PLAIN = frozenset({b"tRNS", b"eXIf", b"acTL"})  # transparency, rotation, animation
@@ -47,10 +48,8 @@ class PngHeader(NamedTuple):
 
 def read_header(data: bytes) -> PngHeader:
     """Reads all chunks without decompressing their pixels; `data` must start with `START`."""
-    width, height = (
-        int.from_bytes(data[16:20], "big"),
-        int.from_bytes(data[20:24], "big"),
-    )
+    width = int.from_bytes(data[16:20], "big")
+    height = int.from_bytes(data[20:24], "big")
     header = PngHeader(width, height, *data[24:26])
     # Bit depth, colour type, compression, filter, interlacing: PNG specification, 11.2.2.
     if len(data) < _HEADER_BYTES or data[12:16] != b"IHDR" or data[26:29] != bytes(3):
@@ -121,10 +120,8 @@ def find_fault(data: memoryview, size: HeightWidth | None = None) -> str | None:
                 or not _is_header(data[at + 8 : at + 21])
             ):
                 return "its header is damaged"
-            wide, high = (
-                int.from_bytes(data[at + 8 : at + 12], "big"),
-                int.from_bytes(data[at + 12 : at + 16], "big"),
-            )
+            wide = int.from_bytes(data[at + 8 : at + 12], "big")
+            high = int.from_bytes(data[at + 12 : at + 16], "big")
             if size is not None and size != (high, wide):
                 return OTHER_SIZE
         if size is not None and kind in _TEXTS and _may_turn(kind, bytes(data[at:end])):

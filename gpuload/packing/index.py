@@ -178,8 +178,10 @@ def index_shards(
         _refuse_existing(folder, indexes)
     scanned = []
     for shard in shards:
-        scan = scan_shard if isinstance(shard, Path) else _scan_url
-        scanned.append(scan(shard, names))
+        if isinstance(shard, Path):
+            scanned.append(scan_shard(shard, names))
+        else:
+            scanned.append(_scan_url(shard, names))
         watch(len(scanned), len(shards))
     fields = _fields(scanned)
     scanned = [_with_all(shard, fields[1:], missing) for shard in scanned]

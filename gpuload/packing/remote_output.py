@@ -40,7 +40,7 @@ from gpuload.packing.output import (
 from gpuload.packing.own_files import REJECTED_NAME
 from gpuload.store.cache import default_folder
 from gpuload.store.network import background
-from gpuload.store.objects import WRITABLE, Bucket, NoSuchObjectError, Stored
+from gpuload.store.objects import WRITABLE, Bucket, NoSuchObjectError, StoredObject
 from gpuload.store.url import URL
 
 CLAIM_NAME = ".packing.json"
@@ -159,12 +159,14 @@ class RemoteOutput(Output):
             (self.path / split).mkdir()
             fetch_files(self.bucket.url / split, self.path / split, *names)
 
-    def _forget_lost(self, objects: dict[str, Stored]) -> None:
+    def _forget_lost(self, objects: dict[str, StoredObject]) -> None:
         """Forgets uploaded shards that have changed since, so that they are packed again."""
         for marker in self.scratch.glob("*.uploaded"):
             uploaded = json.loads(marker.read_text())
             is_there = all(
-                background().wait(self.bucket.is_same(name, Stored(*stored), objects))
+                background().wait(
+                    self.bucket.is_same(name, StoredObject(*stored), objects)
+                )
                 for name, stored in uploaded.items()
             )
             if not is_there:

@@ -39,10 +39,8 @@ _THUMBNAIL_BYTES = 3_000_000  # of all thumbnails: what keeps a page below 5 MB
 _WINDOW, _BATCH_SIZE = 8, 64  # of which mixing is told; `info` tells of others
 _IMBALANCE = 20  # times as many samples in the largest class as in the smallest
 # What each page and each file of facts begins with.
-PAGE_MARK, FACTS_MARK = (
-    b'<meta name="generator" content="gpuload ',
-    b'{\n "made_by": "gpuload report"',
-)
+PAGE_MARK = b'<meta name="generator" content="gpuload '
+FACTS_MARK = b'{\n "made_by": "gpuload report"'
 
 Progress = Callable[[int, int, int], None]
 
@@ -149,10 +147,8 @@ def _findings(facts: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     for table in facts["classes"]:
         of_field = "" if table["field"] == "label" else f" of {table['field']}"
         for entry in table["missing"]:
-            level, lacking = (
-                "look" if entry["count"] < table["classes"] else "bad",
-                entry["count"],
-            )
+            level = "look" if entry["count"] < table["classes"] else "bad"
+            lacking = entry["count"]
             yield (
                 level,
                 f"{counted(lacking, 'class', 'classes')}{of_field} missing in {entry['split']}",
@@ -248,7 +244,8 @@ def build(
 
 
 def _split(part: Part) -> dict[str, Any]:
-    split, dataset = part.split, part.split.dataset
+    split = part.split
+    dataset = part.split.dataset
     manifest = dataset.manifest
     return {
         "name": split.name,

@@ -41,7 +41,8 @@ class Classes:
     def add(self, column: Any, numbers: I64) -> None:
         """Counts those of some samples. column: of the index."""
         if hasattr(column, "value_lengths"):
-            values, numbers = flat(column), numbers[rows_of(column)]
+            values = flat(column)
+            numbers = numbers[rows_of(column)]
         else:
             values = column.fill_null(-1).to_numpy(zero_copy_only=False)
         order = np.argsort(values)
@@ -81,7 +82,8 @@ def look_at_all(
             [np.minimum(sizes["width"], sizes["height"]) for sizes, _ in indexes]
         )
     )
-    parts, done = [], 0
+    parts = []
+    done = 0
 
     def more(images: int) -> None:
         nonlocal done
@@ -180,7 +182,8 @@ _RANKINGS = (
 
 def find_extremes(parts: Sequence[Part]) -> list[dict[str, Any]]:
     """For each ranking the images at its end, over all splits, the most extreme first."""
-    found, images = [], sum(len(part.sizes) for part in parts)
+    found = []
+    images = sum(len(part.sizes) for part in parts)
     for ranking in _RANKINGS:
         ends: list[tuple[float, int, int]] = []
         for n, part in enumerate(parts):

@@ -18,7 +18,8 @@ _EXAMPLES = 900  # of all classes of a table; at most six of each
 _EACH = 6
 _MOST_CLASSES = 25_000  # in a table: those that come most often
 # Below these, hashes reflect noise.
-_LEAST_ENTROPY, _LEAST_CONTRAST = 1.5, 0.02
+_LEAST_ENTROPY = 1.5
+_LEAST_CONTRAST = 0.02
 _PAIRS_AT_A_TIME = 100_000  # 80 MB of colours
 _MOST_DIFFERENCE = (
     12.0  # mean difference of the colours in 8×8 pixels, in levels, of near duplicates
@@ -181,7 +182,8 @@ def _find_groups(parts: Sequence[Part]) -> tuple[list[tuple[list[Member], bool]]
     compared."""
     split = np.repeat(np.arange(len(parts)), [len(part.looks) for part in parts])
     looks = np.concatenate([part.looks for part in parts])
-    numbers, hashes = looks["number"], looks["hash"]
+    numbers = looks["number"]
+    hashes = looks["hash"]
     colors = looks["signature"].reshape(-1, 3 * SIGNATURE**2).astype(np.int16)
     detailed = (looks["entropy"] >= _LEAST_ENTROPY) & (
         looks["contrast"] >= _LEAST_CONTRAST

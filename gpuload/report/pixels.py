@@ -29,7 +29,8 @@ SIDE = 32  # of the gray images that are hashed
 LARGEST_SIDE = 128  # to which images are decoded; as many as the shorter sides of most have, if that is less
 SIGNATURE = 8
 _LEVELS = 64  # of the histogram that the entropy is of
-_BITS, _KEPT = 64, 8
+_BITS = 64
+_KEPT = 8
 RADIUS = 4  # bits in which near duplicates may differ
 _MOST_NEIGHBOURS = 2_000  # in a band, with which a hash is compared
 
@@ -144,16 +145,13 @@ def measure(images: U8, numbers: I64) -> Array:
     tail = flat.shape[1] // 20
     found = np.empty(len(images), LOOKS)
     found["number"] = numbers
-    found["bright"], found["dark"], found["contrast"] = (
-        flat[:, -tail],
-        flat[:, tail],
-        flat.std(axis=1),
-    )
-    found["sharpness"], found["entropy"] = _sharpness(luma), _entropy(luma)
-    found["hash"], found["signature"] = (
-        perceptual_hashes(small),
-        np.rint(colors).transpose(0, 2, 3, 1),
-    )
+    found["bright"] = flat[:, -tail]
+    found["dark"] = flat[:, tail]
+    found["contrast"] = flat.std(axis=1)
+    found["sharpness"] = _sharpness(luma)
+    found["entropy"] = _entropy(luma)
+    found["hash"] = perceptual_hashes(small)
+    found["signature"] = np.rint(colors).transpose(0, 2, 3, 1)
     return found
 
 
@@ -203,7 +201,8 @@ def choose(dataset: Dataset, most: int) -> I64:
 
     Whole shards are read, since reading a sample here and there of each would read them all.
     """
-    total, sizes = len(dataset), dataset.shard_sizes
+    total = len(dataset)
+    sizes = dataset.shard_sizes
     if total <= most:
         return np.arange(total)
     ends = np.cumsum(sizes)
@@ -225,7 +224,8 @@ def _spaced(total: int, count: int) -> I64:
 
 def shares(totals: list[int], most: int) -> Iterator[int]:
     """How many samples of each split are looked at: in proportion, but a small split as a whole where there is room."""
-    left, splits = most, len(totals)
+    left = most
+    splits = len(totals)
     given = dict[int, int]()
     for place, number in enumerate(sorted(range(splits), key=lambda n: totals[n])):
         given[number] = min(totals[number], left // (splits - place))
@@ -270,7 +270,8 @@ def close_pairs(hashes: U64, radius: int = RADIUS) -> Iterator[I64]:
             begin = begin[band[begin] == band[begin + step]]
             if not len(begin):
                 break
-            one, other = order[begin], order[begin + step]
+            one = order[begin]
+            other = order[begin + step]
             close = (
                 _COUNTS[
                     (hashes[one] ^ hashes[other]).view(np.uint8).reshape(-1, 8)
@@ -287,9 +288,11 @@ def join_groups(root: I64, pairs: I64) -> I64:
 
     root: what this returned of the pairs before, at first each row itself (`np.arange`).
     """
-    joined, edges = np.arange(len(root)), root[pairs]
+    joined = np.arange(len(root))
+    edges = root[pairs]
     while True:
-        one, other = joined[edges[:, 0]], joined[edges[:, 1]]
+        one = joined[edges[:, 0]]
+        other = joined[edges[:, 1]]
         low = np.minimum(one, other)
         before = joined.copy()
         np.minimum.at(joined, one, low)

@@ -30,7 +30,8 @@ _SHOWN, _SHEET_PX = 16, 1_400  # samples of a batch, and the sides of their pict
 _WIDTH, _HEIGHT = 168, 112  # of a thumbnail, in pixels
 _LARGEST = 40_000_000  # bytes of a file that is decoded for a thumbnail
 _TEXT = 300  # characters of a key or source
-_REJECTED, _MOST_LISTED = "rejected.jsonl", 500
+_REJECTED = "rejected.jsonl"
+_MOST_LISTED = 500
 _MOST_BYTES = 40_000_000  # of the list
 
 
@@ -133,13 +134,13 @@ def read_rejected(split: Split) -> dict[str, Any]:
     for line in _rejected_lines(split.dataset.folder):
         try:
             entry = parse_json(line)
-            name, reason, asked = (
-                str(entry["source"]),
-                str(entry["reason"])[:_TEXT],
-                bool(entry.get("asked")),
-            )
+            name = str(entry["source"])
+            reason = str(entry["reason"])[:_TEXT]
+            asked = bool(entry.get("asked"))
         except (ValueError, KeyError, TypeError, AttributeError):
-            name, reason, asked = "", "a line of the list that cannot be read", False
+            name = ""
+            reason = "a line of the list that cannot be read"
+            asked = False
         if len(reasons) < 1000 or (reason, asked) in reasons:
             reasons[reason, asked] += 1
         if len(samples) < _MOST_LISTED:

@@ -225,7 +225,9 @@ class NamedFiles:
     """
 
     def __init__(self, files: Files, title: str, root: object) -> None:
-        self._files, self._title, self._root = files, title, root
+        self._files = files
+        self._title = title
+        self._root = root
         self._stems: dict[
             str, dict[str, list[str]]
         ] = {}  # the images of each folder by their names without extension
@@ -242,7 +244,8 @@ class NamedFiles:
         Raises:
             SourceError: a file does not exist, or several images have a name without extension.
         """
-        files, missing = list[Ref](), list[str]()
+        files = list[Ref]()
+        missing = list[str]()
         for name in names:
             file = self.find(name)
             if (

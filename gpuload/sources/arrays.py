@@ -110,10 +110,8 @@ def _unpack_npz(path: Path, folder: Path) -> dict[str, Path]:
         members = [
             info for info in archive.infolist() if info.filename.endswith(".npy")
         ]
-        needed, free = (
-            sum(info.file_size for info in members),
-            shutil.disk_usage(folder.parent).free,
-        )
+        needed = sum(info.file_size for info in members)
+        free = shutil.disk_usage(folder.parent).free
         if needed > free:
             space = f"its arrays take {needed:,} bytes unpacked, and {folder.parent} has {free:,} free"
             raise SourceError(

@@ -213,10 +213,8 @@ class Table(NamedTuple):
             role_of.get(column, column): names
             for column, names in self.features.all.items()
         }
-        wrapped, targets = (
-            set(several) & set(self.features.single),
-            roles.get("target", ()),
-        )
+        wrapped = set(several) & set(self.features.single)
+        targets = roles.get("target", ())
         of_objects = self._objects(title, roles, columns, findings)
         for row in self.rows:
             sample: dict[str, Any] = {}
@@ -311,10 +309,8 @@ def samples_of(given: Any, findings: Findings) -> Iterable[Row]:
                 given = given.cast_column(name, type(feature)(decode=False))
         table = Table(list(features), given, Features(features))
     elif hasattr(given, "itertuples"):
-        names, cells = (
-            [str(name) for name in given.columns],
-            given.itertuples(index=False, name=None),
-        )
+        names = [str(name) for name in given.columns]
+        cells = given.itertuples(index=False, name=None)
         table = Table(names, (dict(zip(names, row, strict=True)) for row in cells))
     elif hasattr(given, "iter_rows"):
         table = Table(list(given.columns), given.iter_rows(named=True))

@@ -120,7 +120,8 @@ def _labelme_shape(entry: Entry, size: WidthHeight) -> Shape | None:
         part = Image.open(io.BytesIO(base64.b64decode(entry["mask"])))
         mask = np.zeros(size[::-1], np.uint8)
         pixels = np.asarray(part.convert("L")) > 0
-        x, y = round(left), round(top)
+        x = round(left)
+        y = round(top)
         mask[y : y + pixels.shape[0], x : x + pixels.shape[1]] = pixels
         return Shape(label, (left, top, right + 1, bottom + 1), mask)
     return None

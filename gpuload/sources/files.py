@@ -351,7 +351,8 @@ class Folder(Files):
         return Folder(self.path / folder, f"{self.around}{folder}/", self._without)
 
     def leave_out(self, folder: str | Path) -> None:
-        self._without, self._passed_over = None, {}
+        self._without = None
+        self._passed_over = {}
         with suppress(OSError):
             self._without = os.stat(folder)
 
@@ -384,7 +385,8 @@ class Folder(Files):
             raise SourceError(
                 f"{path}: cannot be listed ({error.strerror}). Correct its permissions"
             ) from None
-        folders, files = dict[str, str](), list[str]()
+        folders = dict[str, str]()
+        files = list[str]()
         known, depth = ({}, folder.count("/") + 1) if folder else (self._passed_over, 0)
         for entry in entries:
             if _is_dir(entry):

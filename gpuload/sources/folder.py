@@ -84,10 +84,8 @@ class FolderSource(FilesSource):
             )
         findings.classes["label"] = tuple(classes)
         findings.strict = True if splits else None
-        numbers, depth = (
-            {name: number for number, name in enumerate(classes)},
-            1 if splits else 0,
-        )
+        numbers = {name: number for number, name in enumerate(classes)}
+        depth = 1 if splits else 0
         placed: dict[
             tuple[str, ...], None
         ] = {}  # the folders of images, from the split ("" without) on
@@ -117,7 +115,8 @@ class FolderSource(FilesSource):
         self, classes: list[str], placed: list[tuple[str, ...]], splits: dict[str, str]
     ) -> list[str]:
         """Notes on classes that may be other ones than they seem."""
-        notes, full = list[str](), sorted({name for _, name, *_ in placed})
+        notes = list[str]()
+        full = sorted({name for _, name, *_ in placed})
         if empty := [name for name in classes if name not in full]:
             notes.append(
                 f"class folders without an image, which keep their class numbers: {some_of(empty)}"
@@ -211,7 +210,8 @@ class SidecarSource(FilesSource):
                 )
             else:
                 whole.append(found)
-        findings.kinds["json"], findings.strict = "json", True
+        findings.kinds["json"] = "json"
+        findings.strict = True
         columns = {_FIELDS[end]: self._values(whole, end, findings) for end in wanted}
         for number, found in enumerate(whole):
             fields = {name: column[number] for name, column in columns.items()}

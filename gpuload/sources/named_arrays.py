@@ -19,7 +19,8 @@ _LABEL = ("label", "labels")
 # What is not stored in HDF5 or Zarr reads as zeros: a file of 1 kB can claim any number of images. DEFLATE makes at
 # most 1,032 bytes of one, other filters more of what is blank; so a small array may be blank, and a large one must hold
 # something.
-_ASSUMED_BYTES, _MOST_RATIO = 1 << 30, 10_000
+_ASSUMED_BYTES = 1 << 30
+_MOST_RATIO = 10_000
 
 
 class NamedArrays(Source):
@@ -48,7 +49,8 @@ class NamedArrays(Source):
             if name not in used
         ]:
             findings.notes.append(f"arrays that are not packed: {', '.join(left)}")
-        images, peak = arrays[image], 255.0
+        images = arrays[image]
+        peak = 255.0
         encoded = _is_encoded(images)
         for start, stop in _steps(images, encoded):
             block = images[start:stop]
@@ -140,7 +142,8 @@ class NamedArrays(Source):
                     f"{self.title}: {rows}. They must agree: give each image one"
                 )
         for name in fields.get("label", ()):
-            shape, dtype = tuple(arrays[name].shape), arrays[name].dtype
+            shape = tuple(arrays[name].shape)
+            dtype = arrays[name].dtype
             if math.prod(shape[1:]) != 1 or dtype.kind == "f":
                 what = f"{name!r} is {shape} of {dtype}, but a label is one whole number for each image"
                 raise SourceError(

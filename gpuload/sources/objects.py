@@ -56,8 +56,12 @@ class Objects:
         is_named: bool,
         is_typed: bool,
     ) -> None:
-        self._title, self._column, self._findings = title, column, findings
-        self._corners, self._is_named, self._is_typed = corners, is_named, is_typed
+        self._title = title
+        self._column = column
+        self._findings = findings
+        self._corners = corners
+        self._is_named = is_named
+        self._is_typed = is_typed
 
     def are_meant(self, value: Any) -> bool:
         """Whether a value is one of objects, not some other value in a column of this name."""
@@ -138,7 +142,8 @@ class Objects:
         image: Any,
     ) -> None:
         """Notes whether boxes are x y width height for certain."""
-        findings, column = self._findings, self._column
+        findings = self._findings
+        column = self._column
         size = _size_of(row, image)
         for number, (x, y, width, height) in enumerate(boxes):
             if size is not None and not _fits(x + width, y + height, size):
@@ -183,7 +188,8 @@ def _fits(right: float, bottom: float, size: tuple[int, int]) -> bool:
 
 def _size_of(row: Mapping[str, Any], image: Any) -> tuple[int, int] | None:
     """Width and height of the image, if they are known or can be read from its header."""
-    width, height = row.get("width"), row.get("height")
+    width = row.get("width")
+    height = row.get("height")
     if isinstance(width, int) and isinstance(height, int) and width > 0 and height > 0:
         return width, height
     with suppress(

@@ -107,7 +107,8 @@ class RemoteFolder(Files):
         """Reads these files ahead, in this order, some at a time."""
         for future in self._coming.values():
             future.cancel()
-        self._coming, self._expected = {}, deque(addresses)
+        self._coming = {}
+        self._expected = deque(addresses)
         self._fill()
 
     def wait(self, address: str) -> None:
@@ -147,12 +148,11 @@ class Copies:
     def __init__(
         self, url: URL, suffixes: Sequence[str], takes_all: bool = False
     ) -> None:
-        self.given, self.url = url, pinned(url)
-        self.root, self._beside, self._is_folder = (
-            URL(self.url.text.rpartition("/")[0]),
-            list[str](),
-            False,
-        )
+        self.given = url
+        self.url = pinned(url)
+        self.root = URL(self.url.text.rpartition("/")[0])
+        self._beside = list[str]()
+        self._is_folder = False
         if "*" in url.text or "[" in url.text:
             self.root = URL(
                 self.url.text.partition("*")[0].partition("[")[0].rpartition("/")[0]
@@ -163,7 +163,8 @@ class Copies:
         elif url.suffix.lower() in suffixes:
             self.names = [url.name]
         else:
-            self.root, self._is_folder = self.url, True
+            self.root = self.url
+            self._is_folder = True
             there = RemoteFolder(self.url)
             self.names = (
                 there.all_names() if takes_all else there.split_files(suffixes[0])
@@ -195,7 +196,8 @@ class Copies:
         Raises:
             RemoteError: one cannot be read. OutputError: one cannot be written.
         """
-        folder, objects = scratch / "copies", Objects(self.root)
+        folder = scratch / "copies"
+        objects = Objects(self.root)
 
         try:
             for name in (*self.names, *self._beside):

@@ -50,7 +50,9 @@ from gpuload.types import Array, ClassNames
 if TYPE_CHECKING:
     from gpuload.sources.source import Row, Source
 
-_BLOBS, _ROWS, _KINDS = "samples.blobs", "samples.jsonl", "samples.json"
+_BLOBS = "samples.blobs"
+_ROWS = "samples.jsonl"
+_KINDS = "samples.json"
 _NPY = b"\x93NUMPY"
 _REFUSED = b"\0refused: "  # begins what is spooled of an image that cannot be converted
 # What `Findings` holds besides the rejections that a spool keeps.
@@ -154,7 +156,9 @@ class _Reader:
     def __init__(
         self, source: "Source", findings: Findings, blobs: BinaryIO | None = None
     ) -> None:
-        self._source, self._told, self._blobs = source, findings, blobs
+        self._source = source
+        self._told = findings
+        self._blobs = blobs
         self._number = -1  # of the row
         self._offset = 0
         self.image = "image"
@@ -393,7 +397,9 @@ def _list(
 ) -> listing.Listing:
     """kinds: complete once the first of the entries is there."""
     schema = listing.listing_schema((), where=True)
-    chunks, values, rest = list[pa.Table](), list[list[Any]](), iter(entries)
+    chunks = list[pa.Table]()
+    values = list[list[Any]]()
+    rest = iter(entries)
     while some := list(islice(rest, _CHUNK_ROWS)):
         name, size, address, *columns = map(list, zip(*some, strict=True))
         chunks.append(pa.table([name, size, address], schema=schema))
@@ -401,14 +407,17 @@ def _list(
         for column, more in zip(values, columns, strict=True):
             column += more
     table = pa.concat_tables(chunks)
-    of_rows, splits = dict(zip(kinds, values, strict=True)), None
+    of_rows = dict(zip(kinds, values, strict=True))
+    splits = None
     if source.options.own_splits:
         splits, used = _splits(
             source, findings, table.column(listing.NAME), kinds, of_rows
         )
         of_rows.pop(used, None)
     drawn_on = of_rows.pop(listing.DRAWN_ON) if findings.draws else []
-    fields, columns, classes = list[Field](), list[Any](), None
+    fields = list[Field]()
+    columns = list[Any]()
+    classes = None
     where = Origin(source.title, table.column(listing.NAME))
     for field_name, column in () if source.options.images_alone else of_rows.items():
         kind, detail = kinds[field_name]
@@ -417,7 +426,8 @@ def _list(
             where, field_name, column, given, detail
         )
         if all_kinds()[kind].names_set_classes:
-            classes, field = field.classes, replace(field, classes=None)
+            classes = field.classes
+            field = replace(field, classes=None)
         ids = findings.category_ids.get(field_name)
         field = replace(
             field, category_ids=ids, instances_of=findings.instances_of.get(field_name)

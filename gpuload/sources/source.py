@@ -306,7 +306,8 @@ class Source(ABC):
         """
         if not self._local.is_dir():
             return []
-        folder, names = Folder(self._local), list(map(self.name_of, paths))
+        folder = Folder(self._local)
+        names = list(map(self.name_of, paths))
         inner = [
             f"{place}/{name}"
             for place in folder.folders()

@@ -149,7 +149,9 @@ class _Places:
     def __init__(
         self, files: Files, title: str, images: Sequence[str], findings: Findings
     ) -> None:
-        self._files, self._title, self._findings = files, title, findings
+        self._files = files
+        self._title = title
+        self._findings = findings
         self._images = dict.fromkeys(images)
 
     @cached_property
@@ -247,7 +249,8 @@ class _Places:
     def _listed(self, file: Ref) -> list[str] | None:
         """The images in a list; None if none of them is there."""
         lines = self._lines(file)
-        images, missing = list[str](), list[str]()
+        images = list[str]()
+        missing = list[str]()
         for line in lines:
             image = next((end for end in _ends(line) if end in self._images), None)
             if image is None:

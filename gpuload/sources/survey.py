@@ -151,7 +151,8 @@ def _survey(files: Files) -> list[AnnotationFile]:
 
 def _candidates(files: Files) -> tuple[list[str], list[str]]:
     """Names of files that may describe images, and of the folders that were looked into."""
-    names, folders = list[str](), list[str]()
+    names = list[str]()
+    folders = list[str]()
     counts = dict.fromkeys(_EXTENSIONS, 0)
     queue = deque([""])
     while queue and len(folders) < _MOST_FOLDERS:
@@ -180,7 +181,8 @@ def _images_of(
     files: Files, stems: set[str], folders: list[str]
 ) -> tuple[set[str], set[str]]:
     """The images with these stems: their paths without extension, and their stems."""
-    beside, elsewhere = set[str](), set[str]()
+    beside = set[str]()
+    elsewhere = set[str]()
     for folder in folders if stems else ():
         start = f"{folder}/" if folder else ""
         for name in files.scan(folder)[1]:

@@ -25,7 +25,8 @@ from gpuload.sources.source import ColumnOptions, FilesSource, Names, Row, locat
 from gpuload.store.url import URL
 
 _ERRORS = (pa.ArrowException, UnicodeDecodeError)
-_JSON_LINES, _PARQUET = (".jsonl", ".ndjson"), (".parquet", ".pq")
+_JSON_LINES = (".jsonl", ".ndjson")
+_PARQUET = (".parquet", ".pq")
 
 
 class _CaptionLists(JsonKind):

@@ -141,7 +141,8 @@ class TarsSource(Source):
     def _guess(self, image: Field | None) -> tuple[Field, ...]:
         """The fields of foreign shards: one for each extension that most samples have, in the order of appearance."""
         some: dict[str, list[tuple[Path, Member]]] = {}
-        counts, samples = Counter[str](), 0
+        counts = Counter[str]()
+        samples = 0
         for path in self._paths:
             for sample in self._samples(path, image):
                 samples += sample.picture is not None

@@ -175,7 +175,8 @@ class VocSource(FilesSource):
         lists = one_file_each(
             [f"{_LISTS}/{name}" for name in texts if split_called(name[: -len(".txt")])]
         )
-        split_of, twice = dict[str, str](), False
+        split_of = dict[str, str]()
+        twice = False
         for split, name in lists.items():
             lines = read_text(self.files, self.files.find(name), self.title).split("\n")
             listed = [line.split()[0] for line in lines if line.strip()]
@@ -255,7 +256,8 @@ class VocSource(FilesSource):
             int(float(root.findtext(f"size/{side}", "") or 0))
             for side in ("width", "height")
         )
-        boxes, names = list[list[float]](), list[str]()
+        boxes = list[list[float]]()
+        names = list[str]()
         for entry in root.iter("object"):
             if (box := entry.find("bndbox")) is None or not (
                 name := (entry.findtext("name") or "").strip()

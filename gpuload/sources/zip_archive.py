@@ -79,7 +79,8 @@ class ZipArchive(Archive):
         Raises:
             SourceError: names are in an unknown code page. ValueError: names are not in the given one.
         """
-        names, unknown = list[str](), dict[int, bytes]()
+        names = list[str]()
+        unknown = dict[int, bytes]()
         for number, info in enumerate(infos):
             names.append(info.filename)
             if info.filename.isascii() or info.flag_bits & _IS_UTF8:

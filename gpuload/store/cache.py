@@ -63,12 +63,12 @@ CACHE_SIZE: Rule[int] = either(
 
 def default_folder() -> Path:
     """$GPULOAD_CACHE, else `gpuload` in the user's cache folder."""
-    if given := os.environ.get("GPULOAD_CACHE"):
-        return Path(given)
+    if folder := os.environ.get("GPULOAD_CACHE"):
+        return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuload"
 
 
-class Wanted(NamedTuple):
+class WantedShard(NamedTuple):
     """A shard: its SHA-256, its size in bytes, and its name below the URL."""
 
     sha256: str
@@ -94,7 +94,8 @@ class Cache:
         self.folder = Path(default_folder() if folder is None else folder).absolute()
         self.given = limit
         self._room = self.folder / _ROOM
-        self.shards, self.sets = self._room / "shards", self._room / "sets"
+        self.shards = self._room / "shards"
+        self.sets = self._room / "sets"
         try:
             self._make_folders()
         except OSError as error:
@@ -115,25 +116,18 @@ class Cache:
 
     def _beside(self) -> int:
         """Bytes of manifests and indexes."""
-        known = {}
-        for folder in (
-            path
-            for pattern in ("*", "*/*")
-            for path in self.sets.glob(pattern)
-            if path.is_dir()
-        ):
+        sizes = {}
+        for folder in (*self.sets.glob("*"), *self.sets.glob("*/*")):
             with suppress(FileNotFoundError):
-                changed, (before, size) = (
-                    folder.stat().st_mtime_ns,
-                    self._in_sets.get(folder, (0, 0)),
-                )
-                # A large index has a file for each shard.
-                known[folder] = (
-                    changed,
-                    size if changed == before else _bytes_in(folder),
-                )
-        self._in_sets = known
-        return sum(size for _, size in known.values())
+                if folder.is_dir():
+                    changed = folder.stat().st_mtime_ns
+                    before, size = self._in_sets.get(folder, (0, 0))
+                    if changed != before:
+                        # Not each time: a large index has a file for each shard.
+                        size = _bytes_in(folder)
+                    sizes[folder] = (changed, size)
+        self._in_sets = sizes
+        return sum(size for _, size in sizes.values())
 
     def free(self) -> int:
         """Free bytes on its disk."""
@@ -148,14 +142,15 @@ class Cache:
             ArgumentError: they do not fit.
         """
         instead = f"give {'a smaller window' if can_shrink else 'a set that was packed into smaller shards'}"
-        limit, free = self.limit - self._beside(), _bytes_in(self.shards) + self.free()
+        limit = self.limit - self._beside()
+        free = _bytes_in(self.shards) + self.free()
         if needed > (room := max(0, min(limit, free))):
             raise ArgumentError(
                 f"cache {self.folder}: {what} take {needed:,} bytes, and it has room for {room:,}. "
                 f"{'Raise cache_size' if limit < free else 'Free some of its disk'}, or {instead}"
             )
 
-    def lease(self, shard: Wanted) -> Lease | None:
+    def lease(self, shard: WantedShard) -> Lease | None:
         """The shard, if it is here; it is not deleted while the lease exists.
 
         Raises:
@@ -168,18 +163,18 @@ class Cache:
             return None
         if not holder.lock(exclusive=False):
             return None  # it is being deleted
-        found = os.fstat(holder.number)
-        if found.st_nlink == 0:
+        status = os.fstat(holder.number)
+        if status.st_nlink == 0:
             return None
-        if found.st_size != shard.bytes:  # no download of ours ended so
+        if status.st_size != shard.bytes:  # no download of ours ended so
             with suppress(FileNotFoundError):
                 path.unlink()
             return None
         with suppress(OSError):  # used now; the time of change stays
-            os.utime(holder.number, ns=(time.time_ns(), found.st_mtime_ns))
+            os.utime(holder.number, ns=(time.time_ns(), status.st_mtime_ns))
         return Lease(path, holder)
 
-    def begin(self, shard: Wanted) -> "Part | None":
+    def begin(self, shard: WantedShard) -> "CachePart | None":
         """The right to download a shard; None if another process holds it, or the shard is here.
 
         Raises:
@@ -187,7 +182,7 @@ class Cache:
         """
         final = self.path_of(shard)
         with self.writing():
-            part = self._made_again(lambda: Part(final))
+            part = self._made_again(lambda: CachePart(final))
         if not part.is_held():
             return None
         if os.path.lexists(final):
@@ -195,7 +190,7 @@ class Cache:
             return None
         return part
 
-    def path_of(self, shard: Wanted) -> Path:
+    def path_of(self, shard: WantedShard) -> Path:
         """Where a shard lies once it is here.
 
         Raises:
@@ -229,7 +224,9 @@ class Cache:
             f"cache {self.folder}: cannot be written ({error.strerror}). {remedy}"
         )
 
-    def make_room(self, part: "Part", size: int, order: Callable[[str], float]) -> bool:
+    def make_room(
+        self, part: "CachePart", size: int, order: Callable[[str], float]
+    ) -> bool:
         """Allocates `size` bytes on the disk for a part, evicting shards if necessary; returns whether it succeeded.
 
         order: when a shard, by its name, is needed, relative to the part: the furthest one is evicted first,
@@ -238,11 +235,11 @@ class Cache:
         Raises:
             RemoteError: the disk cannot be written, or a process that makes room does not end.
         """
-        what = f"cache {self.folder}: another process has held its lock for {_LOCK_S} s; it may be suspended"
+        stuck = f"cache {self.folder}: another process has held its lock for {_LOCK_S} s; it may be suspended"
         lock = self._room / "lock"
         with self.writing(), ExitStack() as held:
             self._made_again(
-                lambda: held.enter_context(locked(lock, _LOCK_S, RemoteError(what)))
+                lambda: held.enter_context(locked(lock, _LOCK_S, RemoteError(stuck)))
             )
             missing = self.used() - os.fstat(part.number).st_size + size - self.limit
             if missing > 0 and not self._delete(missing, order):
@@ -270,14 +267,16 @@ class Cache:
         for name, _, _ in list(_files(self.shards)):
             if name.endswith(_PART):
                 with suppress(FileNotFoundError, FormatError):
-                    Part(self.shards / name.removesuffix(_PART), create=False).drop()
+                    CachePart(
+                        self.shards / name.removesuffix(_PART), create=False
+                    ).drop()
 
     def _delete(self, missing: int, order: Callable[[str], float]) -> bool:
         """Evicts shards until this many bytes are free; returns whether it succeeded."""
-        found = [
+        candidates = [
             (order(name), -used, name, size) for name, size, used in _files(self.shards)
         ]
-        for needed, _, name, size in sorted(found, reverse=True):
+        for needed, _, name, size in sorted(candidates, reverse=True):
             if not _NAME.fullmatch(name) or needed <= 0:
                 continue
             if missing <= 0:
@@ -291,17 +290,18 @@ class Cache:
 
     def _make_folders(self) -> None:
         self.folder.parent.mkdir(parents=True, exist_ok=True)
-        for made in (self.folder, self._room, self.shards, self.sets):
-            made.mkdir(mode=0o700, exist_ok=True)
-            if not os.access(made, os.W_OK | os.X_OK):
+        for folder in (self.folder, self._room, self.shards, self.sets):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if not os.access(folder, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-            if (fault := why_not_own(made)) and made != self.folder:
+            if (fault := why_not_own(folder)) and folder != self.folder:
                 raise ArgumentError(
-                    f"cache {made}: {fault}, so others could replace what is loaded. Delete it, or give your own folder"
+                    f"cache {folder}: {fault}, so others could replace what is loaded. Delete it, or give your own "
+                    "folder"
                 )
             if fault:
                 _warn(
-                    f"cache {made}: {fault}, so others could delete what is kept there. Give a folder of your own"
+                    f"cache {folder}: {fault}, so others could delete what is kept there. Give a folder of your own"
                 )
         open_own(self._room / "lock", os.O_RDWR | os.O_CREAT).lock(
             exclusive=False
@@ -321,7 +321,7 @@ class Cache:
         return use()
 
 
-class Part:
+class CachePart:
     """A shard on its way into the cache, under a name of its own. number: of the descriptor it is written to.
 
     final: the path that it gets once it is whole.
@@ -331,7 +331,8 @@ class Part:
     """
 
     def __init__(self, final: Path, create: bool = True) -> None:
-        self.path, self.final = final.with_name(f"{final.name}{_PART}"), final
+        self.path = final.with_name(f"{final.name}{_PART}")
+        self.final = final
         self._handle = open_own(self.path, os.O_RDWR | (os.O_CREAT if create else 0))
 
     @property
@@ -380,8 +381,8 @@ def _files(folder: Path) -> Iterator[tuple[str, int, int]]:
         with os.scandir(folder) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):
-                    found = entry.stat(follow_symlinks=False)
+                    status = entry.stat(follow_symlinks=False)
                     if entry.is_file(follow_symlinks=False):
-                        yield entry.name, found.st_size, found.st_atime_ns
+                        yield entry.name, status.st_size, status.st_atime_ns
     except FileNotFoundError:
         return

@@ -53,7 +53,8 @@ class Handle:
 
     def close(self) -> None:
         """Releases the lock, even if a forked child has inherited the descriptor, and closes the file."""
-        number, self.number = self.number, -1
+        number = self.number
+        self.number = -1
         if number >= 0:
             with suppress(OSError):
                 fcntl.flock(number, fcntl.LOCK_UN)
@@ -75,9 +76,9 @@ def open_own(path: Path, flags: int = os.O_RDONLY) -> Handle:
         handle = Handle(
             os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
         )
-        found = os.fstat(handle.number)
-        is_own = stat.S_ISREG(found.st_mode) and found.st_uid in (0, os.geteuid())
-        if is_own and not (flags & os.O_RDWR and found.st_nlink > 1):
+        status = os.fstat(handle.number)
+        is_own = stat.S_ISREG(status.st_mode) and status.st_uid in (0, os.geteuid())
+        if is_own and not (flags & os.O_RDWR and status.st_nlink > 1):
             return handle
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
@@ -108,12 +109,12 @@ def why_not_own(folder: Path) -> str:
     Raises:
         OSError: there is no such folder.
     """
-    found = os.stat(folder)
-    if found.st_uid not in (0, os.geteuid()):
-        return f"belongs to another user (number {found.st_uid})"
-    group = stat.S_IWGRP if found.st_gid != found.st_uid else 0
-    if found.st_mode & (stat.S_IWOTH | group) and not found.st_mode & stat.S_ISVTX:
-        return f"can be written by other users (mode {stat.S_IMODE(found.st_mode):o})"
+    status = os.stat(folder)
+    if status.st_uid not in (0, os.geteuid()):
+        return f"belongs to another user (number {status.st_uid})"
+    group = stat.S_IWGRP if status.st_gid != status.st_uid else 0
+    if status.st_mode & (stat.S_IWOTH | group) and not status.st_mode & stat.S_ISVTX:
+        return f"can be written by other users (mode {stat.S_IMODE(status.st_mode):o})"
     return ""
 
 
@@ -124,10 +125,8 @@ def locked(path: Path, give_up_s: float, failure: Exception) -> Iterator[None]:
     Raises:
         OSError: it cannot be opened. FormatError: it is no file of this user.
     """
-    handle, give_up = (
-        open_own(path, os.O_RDWR | os.O_CREAT),
-        time.monotonic() + give_up_s,
-    )
+    handle = open_own(path, os.O_RDWR | os.O_CREAT)
+    give_up = time.monotonic() + give_up_s
     while not handle.lock():
         if time.monotonic() > give_up:
             raise failure
@@ -187,15 +186,16 @@ def read_own(path: Path) -> bytes:
     return b""
 
 
-def write_at(handle: int, at: int, data: memoryview) -> None:
+def write_at(handle: int, offset: int, data: memoryview) -> None:
     """Writes all the data.
 
     Raises:
         OSError: the disk is full, or cannot be written.
     """
     while len(data):
-        done = os.pwrite(handle, data, at)
-        at, data = at + done, data[done:]
+        done = os.pwrite(handle, data, offset)
+        offset += done
+        data = data[done:]
 
 
 def start_writeback(handle: int, at: int, size: int) -> None:

@@ -34,11 +34,9 @@ class Place(NamedTuple):
 
     @property
     def url(self) -> URL:
-        at, below = (
-            f"@{self.revision}" if self.revision else "",
-            f"/{self.path}" if self.path else "",
-        )
-        return URL(f"hf://datasets/{self.repo}{at}{below}")
+        revision = f"@{self.revision}" if self.revision else ""
+        below = f"/{self.path}" if self.path else ""
+        return URL(f"hf://datasets/{self.repo}{revision}{below}")
 
 
 def place_of(url: URL) -> Place:
@@ -47,12 +45,12 @@ def place_of(url: URL) -> Place:
     Raises:
         ArgumentError: it names no data set.
     """
-    found = _FORM.fullmatch(url.text)
-    if found is None:
+    match = _FORM.fullmatch(url.text)
+    if match is None:
         raise ArgumentError(
             f"{url}: names no data set of the Hub, expected hf://datasets/OWNER/NAME and a path in it"
         )
-    return Place(found[1], found[2], found[3] or "")
+    return Place(match[1], match[2], match[3] or "")
 
 
 def is_pinned(url: URL) -> bool:
@@ -78,12 +76,12 @@ def pinned(url: URL, give_up_s: float = _PATIENCE.give_up_s) -> URL:
             place.repo, revision=place.revision, expand=["sha"], timeout=_REQUEST_S
         ).sha
 
-    found = str(_ask(url, commit, give_up_s))
-    if not _COMMIT.fullmatch(found):
+    revision = str(_ask(url, commit, give_up_s))
+    if not _COMMIT.fullmatch(revision):
         raise RemoteError(
-            f"{url}: the Hub names the commit {shown(found)}, expected 40 hexadecimal digits"
+            f"{url}: the Hub names the commit {shown(revision)}, expected 40 hexadecimal digits"
         )
-    return place._replace(revision=found).url
+    return place._replace(revision=revision).url
 
 
 def hub_files(url: URL) -> dict[str, int]:
@@ -95,14 +93,14 @@ def hub_files(url: URL) -> dict[str, int]:
     place = place_of(url)
 
     def files(api: Any) -> dict[str, int]:
-        found = api.list_repo_tree(
+        entries = api.list_repo_tree(
             place.repo,
             place.path or None,
             recursive=True,
             revision=place.revision,
             repo_type="dataset",
         )
-        return {one.path: one.size for one in found if hasattr(one, "size")}
+        return {entry.path: entry.size for entry in entries if hasattr(entry, "size")}
 
     below = f"{place.path}/" if place.path else ""
     return {

@@ -55,11 +55,10 @@ class Connections:
         self._admit()
 
     def _admit(self) -> None:
-        self._waiting = [
-            one for one in self._waiting if not one[1].done()
-        ]  # others were cancelled
+        # Those that are done were cancelled.
+        self._waiting = [waiting for waiting in self._waiting if not waiting[1].done()]
         while self._free and self._waiting:
-            first = min(self._waiting, key=lambda one: one[0]())
+            first = min(self._waiting, key=lambda waiting: waiting[0]())
             self._waiting.remove(first)
             self._free -= 1
             first[1].set_result(None)
@@ -148,7 +147,7 @@ if hasattr(os, "register_at_fork"):  # a system that forks
 
 async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Their results. If one fails, or this is cancelled, the others are cancelled and awaited."""
-    tasks = [asyncio.create_task(one) for one in coroutines]
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:
         return await asyncio.gather(*tasks)
     finally:
@@ -184,7 +183,8 @@ class Waiter:
         Raises:
             RemoteError: it was cancelled by `interrupt`. Whatever the coroutine raises.
         """
-        waiting, begun = background().start(coroutine), time.perf_counter()
+        waiting = background().start(coroutine)
+        begun = time.perf_counter()
         self._waiting = waiting
         try:
             if self._interrupted:
@@ -224,7 +224,7 @@ class Problem(NamedTuple):
     others are made.
     """
 
-    what: str
+    fault: str
     advice: str
     final: bool = False
     kind: type[RemoteError] = RemoteError
@@ -247,7 +247,9 @@ async def persist(
         RemoteError: no attempt succeeded.
     """
     give_up_s = patience.give_up_s if give_up_s is None else give_up_s
-    started, wait_s, attempt = time.monotonic(), patience.first_wait_s, 1
+    started = time.monotonic()
+    wait_s = patience.first_wait_s
+    attempt = 1
     while True:
         try:
             return await once()
@@ -261,6 +263,7 @@ async def persist(
                 if problem.final
                 else f" after {counted(attempt, 'attempt')} in {passed_s:.0f} s"
             )
-            raise problem.kind(f"{where}: {problem.what}{after}. {problem.advice}")
+            raise problem.kind(f"{where}: {problem.fault}{after}. {problem.advice}")
         await asyncio.sleep(pause_s)
-        wait_s, attempt = min(2 * wait_s, patience.longest_wait_s), attempt + 1
+        wait_s = min(2 * wait_s, patience.longest_wait_s)
+        attempt += 1

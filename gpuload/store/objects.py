@@ -42,7 +42,7 @@ class Range(NamedTuple):
     tag: str | None
 
 
-class Stored(NamedTuple):
+class StoredObject(NamedTuple):
     """An object: its size in bytes, and its ETag."""
 
     size: int
@@ -100,10 +100,11 @@ class Objects:
         }
 
         async def once() -> Range:
-            found = await client().get_async(self._store(), name, options=options)
-            data, size = await found.bytes_async(), int(found.meta["size"])
+            reply = await client().get_async(self._store(), name, options=options)
+            data = await reply.bytes_async()
+            size = int(reply.meta["size"])
             _check_length(len(data), min(stop, size) - start)
-            return Range(data, size, _strong(found.meta.get("e_tag")))
+            return Range(data, size, _strong(reply.meta.get("e_tag")))
 
         try:
             return await self._persist(name, once, give_up_s, has_tag=tag is not None)
@@ -137,12 +138,12 @@ class Objects:
             check(data)
 
         try:
-            found = await self.copy(name, begin, take, give_up_s=give_up_s)
+            whole_object = await self.copy(name, begin, take, give_up_s=give_up_s)
         except Replaced:
             raise RemoteError(
                 f"{self.url / name}: was replaced while it was read. Try again"
             ) from None
-        return found._replace(data=bytes(data))
+        return whole_object._replace(data=bytes(data))
 
     async def copy(
         self, name: str, begin: Callable[[int], None], take: Callable[[int, Any], Awaitable[None]], *,
@@ -159,15 +160,16 @@ class Objects:
         """
 
         async def streamed() -> Range:
-            found = await client().get_async(self._store(), name)
-            size, at = int(found.meta["size"]), 0
+            reply = await client().get_async(self._store(), name)
+            size = int(reply.meta["size"])
+            position = 0
             begin(size)
-            pieces: AsyncIterator[Any] = found.stream()
+            pieces: AsyncIterator[Any] = reply.stream()
             async for piece in pieces:
-                await take(at, piece)
-                at += len(piece)
-            _check_length(at, size)
-            return Range(b"", size, _strong(found.meta.get("e_tag")))
+                await take(position, piece)
+                position += len(piece)
+            _check_length(position, size)
+            return Range(b"", size, _strong(reply.meta.get("e_tag")))
 
         try:
             first = await self.read(name, 0, RANGE_BYTES, give_up_s=give_up_s)
@@ -178,20 +180,20 @@ class Objects:
 
         async def worker() -> None:
             for start in starts:
-                found = first
+                piece = first
                 if start:
                     stop = min(start + RANGE_BYTES, first.size)
-                    found = await self.read(name, start, stop, first.tag, give_up_s)
-                if found.size != first.size:
+                    piece = await self.read(name, start, stop, first.tag, give_up_s)
+                if piece.size != first.size:
                     raise Replaced
-                await take(start, found.data)
+                await take(start, piece.data)
 
         await together(
             worker() for _ in range(min(at_a_time, -(-first.size // RANGE_BYTES)))
         )
         return first
 
-    async def list(self, give_up_s: float | None = None) -> dict[str, Stored]:
+    async def list(self, give_up_s: float | None = None) -> dict[str, StoredObject]:
         """All objects by their names below the URL, sorted. Leaves out empty objects named like folders, which web
         consoles create.
 
@@ -207,31 +209,31 @@ class Objects:
             )
         if self.url.scheme == "hf":
             files = await asyncio.to_thread(hub_files, self.url)
-            found = {name: Stored(size, None) for name, size in files.items()}
+            objects = {name: StoredObject(size, None) for name, size in files.items()}
         else:
-            found = await self._persist("", self._list, give_up_s)
-            folders = {name.rpartition("/")[0] for name in found} | {""}
-            found = {
-                name: one
-                for name, one in found.items()
-                if one.size or name.rstrip("/") not in folders
+            listed = await self._persist("", self._list, give_up_s)
+            folders = {name.rpartition("/")[0] for name in listed} | {""}
+            objects = {
+                name: stored
+                for name, stored in listed.items()
+                if stored.size or name.rstrip("/") not in folders
             }
-        for name in found:
+        for name in objects:
             if not {"", ".", ".."}.isdisjoint(name.split("/")) or "\0" in name:
                 raise RemoteError(
                     f"{self.url}: holds {shown(name)}, which is no name of a file below a folder. Rename it, or name "
                     "the files you want"
                 )
-        return dict(sorted(found.items()))
+        return dict(sorted(objects.items()))
 
-    async def _list(self) -> dict[str, Stored]:
-        found: dict[str, Stored] = {}
+    async def _list(self) -> dict[str, StoredObject]:
+        objects = dict[str, StoredObject]()
         pages: AsyncIterator[Any] = client().list(self._store(), chunk_size=1000)
         async for page in pages:
-            found.update(
-                (one["path"], Stored(int(one["size"]), one["e_tag"])) for one in page
-            )
-        return found
+            for entry in page:
+                stored = StoredObject(int(entry["size"]), entry["e_tag"])
+                objects[entry["path"]] = stored
+        return objects
 
     async def _persist(
         self,
@@ -284,11 +286,16 @@ class Objects:
     def _open(self) -> Any:
         from obstore.store import from_url
 
-        given = (os.environ.get(name) for name in _ENDPOINTS.get(self.url.scheme, ()))
-        endpoint = next(filter(None, given), "")
-        address, headers, more = self.url.text, dict[str, str](), dict[str, Any]()
+        addresses = (
+            os.environ.get(name) for name in _ENDPOINTS.get(self.url.scheme, ())
+        )
+        endpoint = next(filter(None, addresses), "")
+        address = self.url.text
+        headers = dict[str, str]()
+        more = dict[str, Any]()
         if self.url.scheme == "hf":
-            address, headers = web_address(self.url), web_headers(self.url)
+            address = web_address(self.url)
+            headers = web_headers(self.url)
         if self.url.scheme == "s3":
             options = {
                 "endpoint": endpoint,
@@ -364,12 +371,13 @@ def _problem(error: Exception, scheme: str, again: str) -> Problem:
     if isinstance(error, _TooShortError):
         return Problem(str(error), again)
     text = f"{type(error).__name__}: {error}"
-    status = int(found[1]) if (found := re.search(r"status code: (\d{3})", text)) else 0
+    code = re.search(r"status code: (\d{3})", text)
+    status = int(code[1]) if code else 0
     if status in (301, 307) and scheme == "s3":
         return Problem(
             f"it is elsewhere ({status})", "Set AWS_REGION to the bucket's region", True
         )
-    for words, what, advice, kind in _FAILURES:
+    for words, fault, advice, kind in _FAILURES:
         if re.search(words, text, re.DOTALL):
             advice = (
                 _CREDENTIALS.get(scheme, _NO_CREDENTIALS)
@@ -377,7 +385,7 @@ def _problem(error: Exception, scheme: str, again: str) -> Problem:
                 else advice
             )
             return Problem(
-                f"{what} ({status})" if status in (401, 403) else what,
+                f"{fault} ({status})" if status in (401, 403) else fault,
                 advice,
                 True,
                 kind,
@@ -442,8 +450,8 @@ def expand_url(url: URL) -> list[URL]:
     parts = pattern.split("/")
     fixed = next(number for number, part in enumerate(parts) if _MAGIC.search(part))
     root = URL("/".join([f"{url.scheme}://{folder}", *parts[:fixed]]))
-    found = background().wait(Objects(root).list())
-    return [root / name for name in found if _fits(name.split("/"), parts[fixed:])]
+    names = background().wait(Objects(root).list())
+    return [root / name for name in names if _fits(name.split("/"), parts[fixed:])]
 
 
 def _fits(name: list[str], pattern: list[str]) -> bool:
@@ -478,7 +486,8 @@ class Bucket(Objects):
             return await self.read_json(name)
 
         async def once() -> None:
-            failures, more = client().exceptions, {"attributes": {_MARK: self.run}}
+            failures = client().exceptions
+            more = {"attributes": {_MARK: self.run}}
             try:
                 await client().put_async(
                     self._store(), name, data, mode="create", **more
@@ -502,14 +511,16 @@ class Bucket(Objects):
         Raises:
             NoSuchObjectError. RemoteError: it cannot be read.
         """
-        found = await self.read(name, 0, 1 << 16, give_up_s=self.first_s)
+        object_start = await self.read(name, 0, 1 << 16, give_up_s=self.first_s)
         try:
-            content = json.loads(bytes(found.data))
+            content = json.loads(bytes(object_start.data))
         except ValueError:
             return {}
         return content if isinstance(content, dict) else {}
 
-    async def upload(self, name: str, path: Path, replaces: bool = False) -> Stored:
+    async def upload(
+        self, name: str, path: Path, replaces: bool = False
+    ) -> StoredObject:
         """Uploads a file in parts, and verifies the object: by its ETag, where that is the MD5 of what was sent, else
         by reading it back.
 
@@ -544,19 +555,21 @@ class Bucket(Objects):
         for _ in range(_TRIES):
             tag = await self._persist(name, once)
             if (tag or "").strip('"') in tags or await self._sha256(name) == sha256:
-                return Stored(size, tag)
+                return StoredObject(size, tag)
         raise OutputError(
             f"{self.url / name}: arrives with other bytes than those that were sent, at {_TRIES} attempts. Check the "
             "network between here and the service"
         )
 
-    async def is_same(self, name: str, one: Stored, found: dict[str, Stored]) -> bool:
+    async def is_same(
+        self, name: str, uploaded: StoredObject, objects: dict[str, StoredObject]
+    ) -> bool:
         """Whether an object, of those that `list` has found, is still the one that was uploaded."""
-        there = found.get(name)
-        if there is None or there.size != one.size:
+        there = objects.get(name)
+        if there is None or there.size != uploaded.size:
             return False
         # Some services list other ETags than they answer an upload with.
-        return there.tag == one.tag or await self._mark(name) == self.run
+        return there.tag == uploaded.tag or await self._mark(name) == self.run
 
     async def delete(self, names: Sequence[str]) -> None:
         """Deletes objects; missing ones are ignored.
@@ -582,10 +595,10 @@ class Bucket(Objects):
         """The run that wrote an object, "" for another program; None where there is none."""
 
         async def once() -> str:
-            found = await client().get_async(
+            reply = await client().get_async(
                 self._store(), name, options={"head": True}
             )
-            return str(found.attributes.get(_MARK, ""))
+            return str(reply.attributes.get(_MARK, ""))
 
         try:
             return await self._persist(name, once)
@@ -594,16 +607,15 @@ class Bucket(Objects):
 
     async def _sha256(self, name: str) -> str:
         """Of an object, read as a whole; "" where it is replaced meanwhile."""
-        digest, hashed, turn, pieces = (
-            hashlib.sha256(),
-            0,
-            asyncio.Lock(),
-            dict[int, Any](),
-        )
+        digest = hashlib.sha256()
+        hashed = 0
+        turn = asyncio.Lock()
+        pieces = dict[int, Any]()
 
         def begin(_: int) -> None:
             nonlocal digest, hashed
-            digest, hashed = hashlib.sha256(), 0
+            digest = hashlib.sha256()
+            hashed = 0
             pieces.clear()
 
         async def take(at: int, piece: Any) -> None:
@@ -622,11 +634,13 @@ class Bucket(Objects):
 
 def digests_of(path: Path, part: int) -> tuple[str, tuple[str, str]]:
     """A file's SHA-256, and the ETags that S3 gives it as one part, and as parts of this size."""
-    sha256, whole, parts = hashlib.sha256(), hashlib.md5(usedforsecurity=False), []
+    sha256 = hashlib.sha256()
+    as_one_part = hashlib.md5(usedforsecurity=False)
+    parts = []
     with path.open("rb") as file:
         while block := file.read(part):
             sha256.update(block)
-            whole.update(block)
+            as_one_part.update(block)
             parts.append(hashlib.md5(block, usedforsecurity=False).digest())
     several = hashlib.md5(b"".join(parts), usedforsecurity=False).hexdigest()
-    return sha256.hexdigest(), (whole.hexdigest(), f"{several}-{len(parts)}")
+    return sha256.hexdigest(), (as_one_part.hexdigest(), f"{several}-{len(parts)}")

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpuload.errors import GpuloadError, RemoteError
 from gpuload.store import Lease, Store
-from gpuload.store.cache import Cache, Part, Wanted
+from gpuload.store.cache import Cache, CachePart, WantedShard
 from gpuload.store.network import NEEDED, Waiter, background
 from gpuload.store.objects import Objects
 from gpuload.store.transfer import download, sha256_of
@@ -51,15 +51,17 @@ class CachedStore(Waiter, Store):
     """
 
     def __init__(
-        self, url: URL, cache: Cache, shards: Sequence[Wanted], trusts: bool = False
+        self,
+        url: URL,
+        cache: Cache,
+        shards: Sequence[WantedShard],
+        trusts: bool = False,
     ) -> None:
         super().__init__()
-        self._objects, self._cache, self._shards, self._trusts = (
-            Objects(url),
-            cache,
-            shards,
-            trusts,
-        )
+        self._objects = Objects(url)
+        self._cache = cache
+        self._shards = shards
+        self._trusts = trusts
         self._order: list[int] = []
         self._ranks: dict[str, int] = {}
         self._windows: dict[
@@ -79,7 +81,7 @@ class CachedStore(Waiter, Store):
         cache.clear_leftovers()
         _stores[id(self)] = self
 
-    async def _download(self, number: int, part: Part, urgent: bool) -> bool:
+    async def _download(self, number: int, part: CachePart, urgent: bool) -> bool:
         """Downloads a shard, and compares it with its SHA-256. Returns whether there was room.
 
         Raises:
@@ -107,7 +109,9 @@ class CachedStore(Waiter, Store):
 
     def begin(self) -> None:
         super().begin()
-        self._failed, self._in_turn, self._starts = {}, _IN_TURN, 0
+        self._failed = {}
+        self._in_turn = _IN_TURN
+        self._starts = 0
 
     def plan(self, numbers: Iterable[int], now: int = 0) -> None:
         order = list(
@@ -150,7 +154,9 @@ class CachedStore(Waiter, Store):
         self._drop_plan()
 
     def _drop_plan(self) -> None:
-        self._order, self._ranks, self._windows = [], {}, {}
+        self._order = []
+        self._ranks = {}
+        self._windows = {}
         self._ahead = {}  # the previous one gets the shard of a download that ends at this moment
         _cancel(self._running.values())
 
@@ -166,7 +172,7 @@ class CachedStore(Waiter, Store):
         for number in self._missing():
             window = self._windows.get(number, 0)
             if self._starts <= self._in_turn and any(
-                self._windows.get(one, 0) < window for one in self._arriving
+                self._windows.get(arriving, 0) < window for arriving in self._arriving
             ):
                 return _POLL_S  # what is needed before has the network for itself
             if len(self._running) >= _AT_A_TIME:
@@ -190,11 +196,9 @@ class CachedStore(Waiter, Store):
 
     async def _get(self, number: int) -> Lease:
         """Waits until this or another process has downloaded the shard."""
-        give_up_s, since, progress = (
-            self._objects.patience.give_up_s,
-            time.monotonic(),
-            -1.0,
-        )
+        give_up_s = self._objects.patience.give_up_s
+        since = time.monotonic()
+        progress = -1.0
         self._failed.pop(number, None)  # of reading ahead: it is tried again
         while True:
             if (lease := self._lease(number)) is not None:
@@ -210,9 +214,10 @@ class CachedStore(Waiter, Store):
                 if task.cancelled() or task.result():
                     since = time.monotonic()
                     continue
-            why, made = self._obstacle(number, task is not None)
-            if made not in (None, progress):
-                since, progress = time.monotonic(), made
+            why, activity = self._obstacle(number, task is not None)
+            if activity not in (None, progress):
+                since = time.monotonic()
+                progress = activity
             if time.monotonic() - since > give_up_s:
                 raise RemoteError(
                     f"{self._where(number)}: has not arrived after {give_up_s:.0f} s: {why}"
@@ -254,7 +259,7 @@ class CachedStore(Waiter, Store):
         _compared.pop(shard.sha256, None)
         return None
 
-    def _is_trusted(self, shard: Wanted, lease: Lease) -> bool:
+    def _is_trusted(self, shard: WantedShard, lease: Lease) -> bool:
         return self._trusts or _compared.get(shard.sha256) == _stamp(
             lease.holder.number
         )
@@ -284,7 +289,7 @@ class CachedStore(Waiter, Store):
         part = self._cache.begin(shard)
         return None if part is None else partial(self._download, number, part, urgent)
 
-    async def _make_room(self, number: int, part: Part, urgent: bool) -> bool:
+    async def _make_room(self, number: int, part: CachePart, urgent: bool) -> bool:
         """Makes room for a shard; False if that is impossible. urgent: a reader waits for it.
 
         Raises:
@@ -308,7 +313,7 @@ class CachedStore(Waiter, Store):
             lambda sha256: rank(sha256) - needed,
         )
 
-    async def _verify(self, shard: Wanted, lease: Lease) -> bool:
+    async def _verify(self, shard: WantedShard, lease: Lease) -> bool:
         """Hashes a shard that was found in the cache, and deletes it if it is damaged."""
         handle = lease.holder.number
         if (sha256 := await sha256_of(handle, shard.bytes)) == shard.sha256:
@@ -326,7 +331,8 @@ class CachedStore(Waiter, Store):
 
     def _obstacle(self, number: int, claimed: bool) -> tuple[str, float | None]:
         """Why there is no room (claimed), or no claim; and what changes while the other process makes progress."""
-        shard, place = self._shards[number], f"the cache {self._cache.folder}"
+        shard = self._shards[number]
+        place = f"the cache {self._cache.folder}"
         if claimed:
             used = f"its {self._cache.limit:,} bytes are all in use, of {shard.bytes:,} more"
             return f"{place}: {used}. Raise cache_size", None
@@ -344,11 +350,11 @@ def _needed_by(store: CachedStore, sha256: str) -> Callable[[], float]:
 
     obstore holds the context of a finished request until it is next called, which may be never.
     """
-    of = weakref.ref(store)
+    reference = weakref.ref(store)
 
     def needed() -> float:
-        found = of()
-        return _NEVER if found is None else found.rank(sha256)
+        alive = reference()
+        return _NEVER if alive is None else alive.rank(sha256)
 
     return needed
 
@@ -378,5 +384,5 @@ def _cancel(tasks: "Iterable[asyncio.Task[bool]]") -> None:
 
 def _stamp(handle: int) -> tuple[int, ...]:
     """What changes where a file is replaced, or written."""
-    found = os.fstat(handle)
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    status = os.fstat(handle)
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -17,7 +17,7 @@ from store.servers import shards_asked
 import gpuload
 from gpuload import ArgumentError, FormatError, GpuloadError
 from gpuload.store import stores
-from gpuload.store.cache import Cache, Wanted
+from gpuload.store.cache import Cache, WantedShard
 from gpuload.store.url import URL
 
 Rows = list[tuple[int, bytes]]
@@ -35,7 +35,7 @@ def test_no_other_name_becomes_a_path(tmp_path: Path) -> None:
             with pytest.raises(
                 FormatError, match=r"^a shard's SHA-256 is .*, expected 64 lower-case hexadecimal digits"
             ):
-                use(Wanted(name, 1000))
+                use(WantedShard(name, 1000))
     assert {path.name for path in tmp_path.rglob("*")} == {"cache", "gpuload-1", "lock", "shards", "sets"}
 
 
@@ -155,7 +155,7 @@ def test_a_shard_that_is_deleted_as_it_is_opened_is_the_one_that_was_checked(
     """By whoever deletes the cache: neither a shard that is gone, nor one that was put in its place."""
     lease = Cache.lease
 
-    def deleted(cache: Cache, shard: Wanted) -> Any:
+    def deleted(cache: Cache, shard: WantedShard) -> Any:
         if (found := lease(cache, shard)) is not None:
             found.path.unlink(missing_ok=True)
         return found
@@ -165,7 +165,7 @@ def test_a_shard_that_is_deleted_as_it_is_opened_is_the_one_that_was_checked(
 
 
 def test_a_cache_that_is_deleted_at_any_moment_of_a_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache, shard, make, names = Cache(tmp_path), Wanted("0" * 64, 1000), Cache._make_folders, iter("abcdefg")
+    cache, shard, make, names = Cache(tmp_path), WantedShard("0" * 64, 1000), Cache._make_folders, iter("abcdefg")
 
     def delete() -> None:
         (tmp_path / "gpuload-1").rename(tmp_path / next(names))
@@ -200,7 +200,7 @@ def test_a_cache_that_cannot_be_written(proxy: Any, tmp_path: Path) -> None:
 
 def test_room_is_made_while_another_thread_opens_stores(tmp_path: Path) -> None:
     """As for a loader of validation that is constructed while the one of training downloads."""
-    cache, shard, before = Cache(tmp_path), Wanted("0" * 64, 1000), sys.getswitchinterval()
+    cache, shard, before = Cache(tmp_path), WantedShard("0" * 64, 1000), sys.getswitchinterval()
 
     def opened(_: object = None) -> Any:
         return stores.CachedStore(URL("https://example.invalid/set"), cache, [shard])

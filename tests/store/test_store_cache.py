@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from gpuload import ArgumentError
-from gpuload.store.cache import Cache, Wanted
+from gpuload.store.cache import Cache, WantedShard
 
 
-def shard(number: int, size: int = 1000) -> tuple[Wanted, bytes]:
+def shard(number: int, size: int = 1000) -> tuple[WantedShard, bytes]:
     data = bytes([number]) * size
-    return Wanted(hashlib.sha256(data).hexdigest(), size), data
+    return WantedShard(hashlib.sha256(data).hexdigest(), size), data
 
 
-def put(cache: Cache, number: int, size: int = 1000, order: dict[str, float] | None = None) -> Wanted | None:
+def put(cache: Cache, number: int, size: int = 1000, order: dict[str, float] | None = None) -> WantedShard | None:
     """Downloads a shard, as it were; None where there is no room. order: when others are needed."""
     wanted, data = shard(number, size)
     part = cache.begin(wanted)

@@ -18,7 +18,8 @@ from gpuload.sources.stores.store import StoreSource, is_picture
 
 _DATA = "data.mdb"
 _SPECIAL = (b"__len__", b"__keys__", b"num-samples", b"num_samples", b"length")
-_IMAGE_KEY, _LABEL_KEY = b"image-", b"label-"
+_IMAGE_KEY = b"image-"
+_LABEL_KEY = b"label-"
 # Numbers of the fields of Caffe's Datum.
 _CHANNELS, _HEIGHT, _WIDTH, _CONTENT, _LABEL, _FLOATS, _ENCODED = range(1, 8)
 _BGR = 3

@@ -5,7 +5,10 @@ from typing import Any
 
 from gpuload.sources.stores.pieces import Pieces, varint
 
-_VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
+_VARINT = 0
+_EIGHT = 1
+_BYTES = 2
+_FOUR = 5
 
 
 def fields_of(message: bytes) -> Iterator[tuple[int, Any]]:

@@ -188,7 +188,9 @@ class _Image:
             block, _, size, offset = struct.unpack("<IIHH", read(28).take(28)[16:])
         elif kind == 8:
             head = struct.unpack("<IIIIHH", read(36).take(36)[16:])
-            size, block, offset = head[1], head[2], head[5]
+            size = head[1]
+            block = head[2]
+            offset = head[5]
         else:
             raise ValueError(f"a folder is an inode of kind {kind}")
         if size <= 3:
@@ -214,7 +216,10 @@ class _Image:
             end = 32
         elif kind == 9:
             head = struct.unpack("<QQQIIII", read(56).take(56)[16:])
-            start, size, fragment, offset = head[0], head[1], head[4], head[5]
+            start = head[0]
+            size = head[1]
+            fragment = head[4]
+            offset = head[5]
             end = 56
         else:
             raise ValueError(f"a file is an inode of kind {kind}")
