@@ -33,11 +33,11 @@ __all__ = ["BROKEN", "DONE", "FAULTY", "REJECTED", "STOPPED", "WRONG", "main"]
 # Module and class below gpuload.commands, and the help. Only the command that runs is imported.
 COMMANDS = {
     "pack": ("pack.Pack", "pack images into shards"),
-    "index": ("sets.Index", "index WebDataset shards from elsewhere"),
+    "index": ("sets.IndexShards", "index WebDataset shards from elsewhere"),
     "fetch": ("sets.Fetch", "copy a packed set from a URL into a local folder"),
     "verify": ("sets.Verify", "reread a packed folder and list its faults"),
     "info": ("sets.Info", "describe a packed folder"),
-    "report": ("sets.Report", "write an HTML page about packed sets"),
+    "report": ("sets.WriteReport", "write an HTML page about packed sets"),
     "show": ("sets.Show", "show single samples of a packed set"),
     "doctor": ("sets.Doctor", "check this machine and name the bottleneck"),
     "tune": (

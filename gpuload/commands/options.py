@@ -80,22 +80,24 @@ def _meant(word: str | None) -> str:
 def parser_for(command: type[Command], prog: str) -> Parser:
     """The parser of a command's arguments."""
     parser = Parser(prog=prog, description=command.__doc__, epilog=command.epilog)
-    for one, about in _options(command):
-        more = dict(about["more"])
-        if one.default is MISSING:
-            parser.add_argument(one.name, **more)
+    for option, details in _options(command):
+        more = dict(details["more"])
+        if option.default is MISSING:
+            parser.add_argument(option.name, **more)
             continue
-        names = about["names"] or [_flag(one)]
+        names = details["names"] or [_flag(option)]
         more["default"] = (
-            list(one.default) if isinstance(one.default, tuple) else one.default
+            list(option.default)
+            if isinstance(option.default, tuple)
+            else option.default
         )  # argparse appends to it
         if names[0].startswith("-"):
-            more["dest"] = one.name
-        if isinstance(one.default, bool):
-            more["action"] = "store_false" if one.default else "store_true"
+            more["dest"] = option.name
+        if isinstance(option.default, bool):
+            more["action"] = "store_false" if option.default else "store_true"
             del more["metavar"]
-        elif one.default not in (None, ()):
-            more.setdefault("type", type(one.default))
+        elif option.default not in (None, ()):
+            more.setdefault("type", type(option.default))
         parser.add_argument(*names, **more)
     return parser
 
@@ -107,41 +109,45 @@ def parse(command: type[Command], prog: str, argv: Sequence[str]) -> Command:
         ArgumentError: a value is not what its rule expects. SystemExit: the arguments have another form.
     """
     values = vars(parser_for(command, prog).parse_args(argv))
-    for one, about in _options(command):
+    for option, details in _options(command):
         name = (
-            about["more"]["metavar"]
-            if one.default is MISSING
-            else (about["names"] or [_flag(one)])[-1]
+            details["more"]["metavar"]
+            if option.default is MISSING
+            else (details["names"] or [_flag(option)])[-1]
         )
-        if values[one.name] in ("", [""]):  # an unset variable of a shell
+        if values[option.name] in ("", [""]):  # an unset variable of a shell
             raise ArgumentError(f"{name}: is empty, expected a value")
-        if about["rule"] is not None and values[one.name] is not None:
-            check_option(name, values[one.name], about["rule"])
-    made: Command = _make(command, values)
-    return made
+        if details["rule"] is not None and values[option.name] is not None:
+            check_option(name, values[option.name], details["rule"])
+    filled: Command = _make(command, values)
+    return filled
 
 
-def _make(made: Any, values: Mapping[str, Any]) -> Any:
+def _make(kind: Any, values: Mapping[str, Any]) -> Any:
     nested = {
-        one.name: _make(one.type, values)
-        for one in fields(made)
-        if is_dataclass(one.type)
+        option.name: _make(option.type, values)
+        for option in fields(kind)
+        if is_dataclass(option.type)
     }
-    return made(
-        **{one.name: values[one.name] for one in fields(made) if one.name in values},
+    return kind(
+        **{
+            option.name: values[option.name]
+            for option in fields(kind)
+            if option.name in values
+        },
         **nested,
     )
 
 
 def _options(
-    made: Any, texts: Mapping[str, Any] | None = None
+    kind: Any, texts: Mapping[str, Any] | None = None
 ) -> Iterator[tuple[Field[Any], Mapping[str, Any]]]:
     """The fields that are options, and their metadata."""
-    for one in fields(made):
-        if is_dataclass(one.type):
-            yield from _options(one.type, one.metadata.get("texts", texts))
-        elif about := (one.metadata if texts is None else texts.get(one.name)):
-            yield one, about
+    for option in fields(kind):
+        if is_dataclass(option.type):
+            yield from _options(option.type, option.metadata.get("texts", texts))
+        elif about := (option.metadata if texts is None else texts.get(option.name)):
+            yield option, about
 
 
 def _flag(one: Field[Any]) -> str:

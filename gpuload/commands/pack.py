@@ -12,6 +12,7 @@ from gpuload.commands import DONE, REJECTED
 from gpuload.commands.options import given, group, option, place
 from gpuload.commands.terminal import listed, save_picture, say, say_table
 from gpuload.counted import counted
+from gpuload.disk import Manifest
 from gpuload.errors import ArgumentError
 from gpuload.packing import packer
 from gpuload.packing.image import KEPT
@@ -204,29 +205,35 @@ def _show_preview(source: Source, settings: PackOptions, out: str) -> int:
     """Prints what would be packed."""
     from gpuload.packing.preview import preview  # NumPy's and Pillow's drawing
 
-    found = preview(source, settings)
-    listing = found.listing
-    say(f"source: {found.source}")
+    shown = preview(source, settings)
+    listing = shown.listing
+    say(f"source: {shown.source}")
     splits = (
-        f"{name} {counted(count, 'image')}" for name, count in found.splits.items()
+        f"{name} {counted(count, 'image')}" for name, count in shown.splits.items()
     )
     say(f"splits: {', '.join(splits)}")
-    fields = (f"{field.name} ({field.kind})" for field in listing.fields)
-    say(f"fields: image, {', '.join(fields)}" if listing.fields else "fields: image")
-    for name, classes in found.classes.items():
-        rows = [[f"{number}", title, f"{count:,}"] for number, title, count in classes]
-        say_table(rows[:_MOST_CLASSES], heads=[name, "class", "count"], left=2)
-        if len(rows) > _MOST_CLASSES:
-            say(f"and {len(rows) - _MOST_CLASSES:,} classes more")
+    fields = ["image", *(f"{field.name} ({field.kind})" for field in listing.fields)]
+    say(f"fields: {', '.join(fields)}")
+    for name, classes in shown.classes.items():
+        _say_classes(name, classes)
     say(*(f"note: {note}" for note in listing.notes))
-    if counts := Counter(one.reason for one in listing.rejected):
-        say(f"left out: {_counts(counts)}")
+    reasons = Counter(rejection.reason for rejection in listing.rejected)
+    if reasons:
+        say(f"left out: {_counts(reasons)}")
     path = Path(f"{Path(out).name or 'pack'}-preview.png")
     if scheme_of(out) is None:
         path = Path(out).parent / path
-    save_picture(found.sheet, path, "gpuload pack")
+    save_picture(shown.sheet, path, "gpuload pack")
     say("nothing was packed")
     return DONE
+
+
+def _say_classes(field: str, classes: Sequence[tuple[int, str, int]]) -> None:
+    """Prints the first classes of a field: numbers, names and counts."""
+    rows = [[f"{number}", title, f"{count:,}"] for number, title, count in classes]
+    say_table(rows[:_MOST_CLASSES], heads=[field, "class", "count"], left=2)
+    if len(rows) > _MOST_CLASSES:
+        say(f"and {len(rows) - _MOST_CLASSES:,} classes more")
 
 
 def parse_pictures(entries: Sequence[str]) -> dict[str, str]:
@@ -259,43 +266,54 @@ def _check_places(source: Path, out: Path, append: bool) -> None:
         )
 
 
+_SPLIT_ROWS = ("images", "shards", "size", "largest")
+
+
+def _describe_split(manifest: Manifest) -> Sequence[str]:
+    """The values of `_SPLIT_ROWS`."""
+    return (
+        f"{manifest.samples:,}",
+        f"{len(manifest.shards):,}",
+        decimal(manifest.bytes),
+        f"{manifest.width:,} × {manifest.height:,}",
+    )
+
+
+def _say_rejected(report: packer.PackReport) -> None:
+    """Prints how many images were left out, for which reasons, and where they are listed."""
+    for asked, word in ((False, "rejected"), (True, "dropped, as requested")):
+        # Without the names of other images, so that similar reasons are counted together.
+        reasons = Counter(
+            re.sub(r"(['\"]).*\1", "another", rejection.reason)
+            for rejection in report.rejected
+            if rejection.asked == asked
+        )
+        if reasons:
+            say(f"{word}: {_counts(reasons)}")
+    if report.rejected:
+        for name in report.manifests:
+            say(f"  named in {report.folder / name / REJECTED_NAME}")
+
+
 def _summarise(report: packer.PackReport) -> None:
     manifests = report.manifests.values()
-    rows = [
-        ["images", *(f"{one.samples:,}" for one in manifests)],
-        ["shards", *(f"{len(one.shards):,}" for one in manifests)],
-        ["size", *(decimal(one.bytes) for one in manifests)],
-        ["largest", *(f"{one.width:,} × {one.height:,}" for one in manifests)],
-    ]
+    columns = [_describe_split(manifest) for manifest in manifests]
+    rows = [list(row) for row in zip(_SPLIT_ROWS, *columns, strict=True)]
     say_table(rows, heads=["", *report.manifests], left=len(rows))
     manifest = next(iter(manifests))
     if manifest.classes is not None:
         say(f"classes: {listed(manifest.classes)}")
-    members = (
-        (field.name, field.member.replace(";", ", .")) for field in manifest.fields
-    )
-    say(f"fields: {', '.join(f'{name} (.{ends})' for name, ends in members)}")
-    if anew := Counter(
-        {kind: count for kind, count in sorted(report.kinds.items()) if kind != KEPT}
-    ):
-        say(f"re-encoded: {_counts(anew)}; {report.kinds[KEPT]:,} kept unchanged")
+    fields = [
+        f"{field.name} (.{field.member.replace(';', ', .')})"
+        for field in manifest.fields
+    ]
+    say(f"fields: {', '.join(fields)}")
+    stored_anew = Counter(dict(sorted(report.kinds.items())))
+    kept = stored_anew.pop(KEPT, 0)
+    if stored_anew:
+        say(f"re-encoded: {_counts(stored_anew)}; {kept:,} kept unchanged")
     say(*(f"note: {note}" for note in report.notes))
-    for asked, word in ((False, "rejected"), (True, "dropped, as requested")):
-        # Without the names of other images, so that similar reasons are counted together.
-        reasons = (
-            re.sub(r"(['\"]).*\1", "another", one.reason)
-            for one in report.rejected
-            if one.asked == asked
-        )
-        if counts := Counter(reasons):
-            say(f"{word}: {_counts(counts)}")
-    if report.rejected:
-        say(
-            *(
-                f"  named in {report.folder / name / REJECTED_NAME}"
-                for name in report.manifests
-            )
-        )
+    _say_rejected(report)
     if report.packed:
         rate = report.packed / max(report.packing_s, 1e-9)
         say(

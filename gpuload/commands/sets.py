@@ -13,7 +13,7 @@ from gpuload.checks import COUNT, POSITIVE, check_option, number, whole
 from gpuload.commands import DONE, FAULTY, REJECTED
 from gpuload.commands.options import given, place
 from gpuload.commands.terminal import (
-    Output,
+    OutputFile,
     listed,
     save_picture,
     say,
@@ -30,7 +30,7 @@ _VALUE = 200  # characters of a value that are shown
 
 
 @dataclass(frozen=True)
-class Index:
+class IndexShards:
     """Indexes WebDataset shards in place, local or at URLs such as hf://datasets/OWNER/NAME/*.tar, without
     repacking: members jpg/jpeg/png, cls, txt, json. With --points, also packed sets."""
 
@@ -85,14 +85,15 @@ class Index:
     def run(self) -> int:
         if self.join is not None:
             return self._join(self.join)
-        if (
-            self.points
-            and len(self.shards) == 1
-            and (folders := _local_sets(self.shards[0]))
-        ):
-            for packed in folders:
-                self._add_points(packed)
-            return DONE
+        if self.points and len(self.shards) == 1:
+            folders = _local_sets(self.shards[0])
+            for folder in folders:
+                self._add_points(folder)
+            if folders:
+                return DONE
+        return self._index()
+
+    def _index(self) -> int:
         from gpuload.packing.index import index_shards
         from gpuload.packing.own_files import REJECTED_NAME
         from gpuload.sources.listing import named_splits
@@ -106,22 +107,21 @@ class Index:
                 bar,
                 missing=self.missing,  # type: ignore[arg-type]
             )
-        found = ", ".join(
-            f"{field.name} (.{field.member})" for field in manifest.fields
-        )
-        say(f"{folder}: {size_of(manifest)}; fields: {found}")
-        told = manifest.packing
-        if rejected := told.get("rejected", 0):
+        fields = [f"{field.name} (.{field.member})" for field in manifest.fields]
+        say(f"{folder}: {size_of(manifest)}; fields: {', '.join(fields)}")
+        rejected = manifest.packing.get("rejected", 0)
+        if rejected:
             say(f"left out: {counted(rejected, 'sample')}")
             say(f"  named in {folder / REJECTED_NAME}")
-        if told.get("passed_over"):
-            counts = ", ".join(
-                f"{count:,} × {name}" for name, count in told["passed_over"].items()
-            )
+        passed_over = manifest.packing.get("passed_over")
+        if passed_over:
+            counts = [f"{count:,} × {name}" for name, count in passed_over.items()]
             say(
-                f"note: members that are not indexed: {counts}; `python -m gpuload pack --from tar` takes more kinds"
+                f"note: members that are not indexed: {', '.join(counts)}; `python -m gpuload pack --from tar` takes "
+                "more kinds"
             )
-        if len(splits := named_splits([shard.name for shard in manifest.shards])) > 1:
+        splits = named_splits([shard.name for shard in manifest.shards])
+        if len(splits) > 1:
             say(
                 f"note: shards of {' and '.join(splits)} are indexed as one set; index each with --out"
             )
@@ -152,18 +152,18 @@ class Index:
             "rows that no sample has": report.unused,
             "rows whose key another one before had": report.duplicates,
         }
-        for what, count in counts.items():
+        for subject, count in counts.items():
             if count:
-                say(f"note: {count:,} {what}")
+                say(f"note: {count:,} {subject}")
         return DONE
 
     def _add_points(self, folder: Path) -> int:
         from gpuload.packing.index import add_points
 
         with progress_bar("reading JPEGs", "shards") as bar:
-            manifest, found = add_points(folder, bar)
+            manifest, images = add_points(folder, bar)
         say(
-            f"{folder}: {found:,} of {counted(manifest.samples, 'image')} with seek points"
+            f"{folder}: {images:,} of {counted(manifest.samples, 'image')} with seek points"
         )
         return DONE
 
@@ -214,7 +214,7 @@ class Verify:
         from gpuload.packing.verify import verify
 
         if self.quarantine is not None:
-            Output(Path(self.quarantine), "--quarantine", b'{"key": ')
+            OutputFile(Path(self.quarantine), "--quarantine", b'{"key": ')
         with progress_bar("verifying", "shards") as bar:
             faults = verify(self.folder, self.workers, bar, quarantine=self.quarantine)
         say(*map(str, faults))
@@ -283,9 +283,9 @@ class Info:
         """Rows on what a set holds. numbers: the class numbers of fields."""
         manifest = dataset.manifest
         ranges = {
-            name: f" from {min(found):,} to {max(found):,}"
-            for name, found in numbers.items()
-            if found
+            name: f" from {min(classes):,} to {max(classes):,}"
+            for name, classes in numbers.items()
+            if classes
         }
         fields = [
             f"{field.name} ({field.kind}{ranges.get(field.name, '')})"
@@ -449,7 +449,7 @@ def _values(dataset: Any, sample: dict[str, Any]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Report:
+class WriteReport:
     """Writes an HTML page about packed sets: classes, sizes, odd images, duplicates within and between splits, rejected
     images, batches as training sees them, and mixing. It opens from disk, without a server or a network. The same facts
     are written as JSON."""
@@ -487,8 +487,8 @@ class Report:
         )
         from gpuload.report.samples import open_splits
 
-        page = Output(Path(self.output), "-o", PAGE_MARK)
-        facts_output = Output(
+        page = OutputFile(Path(self.output), "-o", PAGE_MARK)
+        facts_output = OutputFile(
             Path(self.json or page.path.with_suffix(".json")), "--json", FACTS_MARK
         )
         if facts_output.path.absolute() == page.path.absolute():
@@ -568,7 +568,7 @@ class Doctor:
                 {
                     "well": is_well,
                     "verdict": verdict,
-                    "findings": [asdict(one) for one in findings],
+                    "findings": [asdict(finding) for finding in findings],
                 }
             )
         else:

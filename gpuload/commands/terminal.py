@@ -117,7 +117,7 @@ def _line(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Output:
+class OutputFile:
     """A file to write.
 
     option: of the command, that names it. mark: stands in the first 4 KiB of each file of this kind. Where the path
@@ -176,7 +176,7 @@ def save_picture(picture: Any, path: Path, software: str, option: str = "") -> N
     """
     from PIL import PngImagePlugin
 
-    output = Output(path, option or str(path), b"Software\0" + software.encode())
+    output = OutputFile(path, option or str(path), b"Software\0" + software.encode())
     about = PngImagePlugin.PngInfo()
     about.add_text("Software", software)
     data = io.BytesIO()

@@ -17,7 +17,7 @@ from gpuload.augment import Augment
 from gpuload.checks import COUNT, POSITIVE, SIDE, number
 from gpuload.commands import DONE
 from gpuload.commands.options import given, place
-from gpuload.commands.terminal import Output, say, say_table
+from gpuload.commands.terminal import OutputFile, say, say_table
 from gpuload.counted import progress_bar
 from gpuload.decode.arguments import Both, Dali
 from gpuload.decode.open import PREFETCH
@@ -70,6 +70,10 @@ class Measured:
         return ", ".join(f"{name}={value}" for name, value in self.setting.items())
 
 
+def _fastest_first(measured: Iterable[Measured]) -> list[Measured]:
+    return sorted(measured, key=lambda setting: setting.rate, reverse=True)
+
+
 def _image_of(location: str) -> str:
     """The name of the image in a packed set."""
     return Dataset(location).manifest.image.name
@@ -101,7 +105,7 @@ class Tune:
     json: Path | None = given(None, "write all figures to FILE", "FILE", type=Path)
 
     def run(self) -> int:
-        output = None if self.json is None else Output(self.json, "--json", _MARK)
+        output = None if self.json is None else OutputFile(self.json, "--json", _MARK)
         location = str(packed_locations(self.folder)[0])
         augment = Augment(8, normalize=None)
         with DaliIterator(
@@ -126,42 +130,52 @@ class Tune:
             "prefetch": (1, 4),
         }
         batch_size = self.batch_size or min(64 if device == "cpu" else 256, samples)
+        tune = replace(self, folder=location, device=device, batch_size=batch_size)
         with progress_bar(f"measuring for {self.seconds:g} s", "turns"):
-            found = replace(
-                self, folder=location, device=device, batch_size=batch_size
-            )._search(usual, others)
-        defaults = found[0]
-        best = max(found, key=lambda one: one.rate)
-        if defaults.failed:
-            raise GpuloadError(f"tune: the defaults fail: {defaults.failed}")
-        found.sort(key=lambda one: one.rate, reverse=True)
-        heads = [*usual, "images/s", "min–max", "turns"]
-        measured = [one.row() for one in found if not one.failed]
+            measured = tune._search(usual, others)
+        if measured[0].failed:
+            raise GpuloadError(f"tune: the defaults fail: {measured[0].failed}")
         if location != self.folder:
             say(f"measured on {location}")
-        say_table(measured, heads, f"in batches of {batch_size} on {device}")
-        say(*(f"left out: {one}: {one.failed}" for one in found if one.failed))
+        tune._show(measured)
+        if output is not None:
+            figures = tune._figures(measured)
+            output.write((json.dumps(figures, indent=1) + "\n").encode())
+        return DONE
+
+    def _show(self, measured: Sequence[Measured]) -> None:
+        """Prints what was measured, the fastest first. measured: the defaults, and then the others."""
+        defaults = measured[0]
+        best = max(measured, key=lambda setting: setting.rate)
+        in_order = _fastest_first(measured)
+        rows = [setting.row() for setting in in_order if not setting.failed]
+        heads = [*defaults.setting, "images/s", "min–max", "turns"]
+        say_table(rows, heads, f"in batches of {self.batch_size} on {self.device}")
+        for setting in in_order:
+            if setting.failed:
+                say(f"left out: {setting}: {setting.failed}")
         say(
             f"fastest: {best.rate / defaults.rate:.2f} times the images/s of the defaults"
         )
         say(f"DaliIterator(…, {best})")
-        if output is not None:
-            figures: dict[str, Any] = {
-                "made_by": "gpuload tune",
-                "device": device,
-                "batch_size": batch_size,
+
+    def _figures(self, measured: Sequence[Measured]) -> dict[str, Any]:
+        """What was measured, the fastest first, as JSON."""
+        settings = [
+            {
+                **setting.setting,
+                "images_per_s": setting.rate,
+                "turns": setting.turns,
+                "failed": setting.failed,
             }
-            figures["settings"] = [
-                {
-                    **one.setting,
-                    "images_per_s": one.rate,
-                    "turns": one.turns,
-                    "failed": one.failed,
-                }
-                for one in found
-            ]
-            output.write((json.dumps(figures, indent=1) + "\n").encode())
-        return DONE
+            for setting in _fastest_first(measured)
+        ]
+        return {
+            "made_by": "gpuload tune",
+            "device": self.device,
+            "batch_size": self.batch_size,
+            "settings": settings,
+        }
 
     def _search(
         self, usual: Setting, others: Mapping[str, Iterable[Any]]
@@ -180,34 +194,34 @@ class Tune:
             ]
             for name, values in others.items()
         }
-        found = [defaults, *chain(*changed.values())]
-        turn_s = self.seconds / len(found) / _TURNS
+        measured = [defaults, *chain(*changed.values())]
+        turn_s = self.seconds / len(measured) / _TURNS
         begun = time.monotonic()
-        self._take_turns(found, turn_s, begun + self.seconds / 2)
+        self._take_turns(measured, turn_s, begun + self.seconds / 2)
         best = {
-            name: max(defaults, *ones, key=lambda one: one.rate).setting[name]
-            for name, ones in changed.items()
+            name: max(defaults, *settings, key=lambda tried: tried.rate).setting[name]
+            for name, settings in changed.items()
         }
-        if all(one.setting != best for one in found):
-            found.append(Measured(best))
-        self._take_turns(found, turn_s, begun + self.seconds)
-        return found
+        if all(tried.setting != best for tried in measured):
+            measured.append(Measured(best))
+        self._take_turns(measured, turn_s, begun + self.seconds)
+        return measured
 
     def _take_turns(
-        self, found: Sequence[Measured], turn_s: float, until: float
+        self, measured: Sequence[Measured], turn_s: float, until: float
     ) -> None:
         """Measures each in turn, until a time of the clock, but each at least once altogether. A setting that raises
         GpuloadError or RuntimeError, such as for lack of memory, has failed."""
         while due := [
-            one
-            for one in found
-            if not one.failed and (not one.turns or time.monotonic() < until)
+            tried
+            for tried in measured
+            if not tried.failed and (not tried.turns or time.monotonic() < until)
         ]:
-            one = min(due, key=lambda one: len(one.turns))
+            tried = min(due, key=lambda tried: len(tried.turns))
             try:
-                one.turns.append(self.measure(one.setting, turn_s))
+                tried.turns.append(self.measure(tried.setting, turn_s))
             except (GpuloadError, RuntimeError) as error:
-                one.failed = str(error).splitlines()[0]
+                tried.failed = str(error).splitlines()[0]
 
     def measure(self, setting: Setting, turn_s: float) -> float:
         """The images/s of one turn: random crops. Batches decoded ahead do not count."""

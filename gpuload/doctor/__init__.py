@@ -1,5 +1,6 @@
 """The findings of `python -m gpuload doctor`, and the conclusion from all of them."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -42,36 +43,37 @@ def size(count: float) -> str:
 
 def conclude(findings: Sequence[Finding]) -> list[str]:
     """A few sentences: which decoder is used, what limits it, and how many findings need attention."""
-    working = [one.data for one in findings if "decoder" in one.data]
+    working = [finding.data for finding in findings if "decoder" in finding.data]
     trials = [data for data in working if "images_per_s" in data]
     if trials:
-        told = _of_speed(
-            trials,
-            next(
-                (one.data.get("bytes_per_s") for one in findings if one.name == "disk"),
-                None,
-            ),
-        )
+        sentences = _of_speed(trials, _disk_rate(findings))
     elif working:
-        told = [
+        sentences = [
             "Give a packed folder to measure how fast it loads: `python -m gpuload doctor shards/train`."
         ]
     else:
-        told = [
+        sentences = [
             "No decoder works here, so nothing can be loaded. See above for what is missing or broken."
         ]
-    broken, others = (
-        sum(one.grade == grade for one in findings) for grade in ("broken", "attention")
-    )
-    parts = [f"{counted(broken, 'thing')} broken"] * bool(broken) + [
-        f"{others} to attend to"
-    ] * bool(others)
-    return [
-        *told,
-        f"{', '.join(parts)}; see the arrows above."
-        if parts
-        else "Nothing needs attention.",
-    ]
+    grades = Counter(finding.grade for finding in findings)
+    parts = []
+    if grades["broken"]:
+        parts.append(f"{counted(grades['broken'], 'thing')} broken")
+    if grades["attention"]:
+        parts.append(f"{grades['attention']} to attend to")
+    if parts:
+        sentences.append(f"{', '.join(parts)}; see the arrows above.")
+    else:
+        sentences.append("Nothing needs attention.")
+    return sentences
+
+
+def _disk_rate(findings: Sequence[Finding]) -> float | None:
+    """The bytes/s of the disk of the set, where they were measured."""
+    for finding in findings:
+        if finding.name == "disk":
+            return finding.data.get("bytes_per_s")
+    return None
 
 
 def _of_speed(trials: Sequence[dict[str, Any]], disk: float | None) -> list[str]:
@@ -79,30 +81,30 @@ def _of_speed(trials: Sequence[dict[str, Any]], disk: float | None) -> list[str]
     # What device="auto" and decoder="auto" take: a GPU, else the native decoder.
     used = min(
         trials,
-        key=lambda one: (
-            not one["device"].startswith("cuda"),
-            one["decoder"] != "native",
+        key=lambda trial: (
+            not trial["device"].startswith("cuda"),
+            trial["decoder"] != "native",
         ),
     )
     rate = used["images_per_s"]
     taken = used["bytes_per_s"]
-    told = [
+    sentences = [
         f"device='auto' decodes by {used['decoder']} on {used['device']}: {rate:,.0f} images/s, in random crops "
         "of 224. Training that takes fewer does not wait."
     ]
     if disk is None or disk >= taken:
-        told.append(
+        sentences.append(
             f"What limits is {used['binds'].replace('_', '-')}. {used['advice']}."
         )
     else:
-        told.append(
+        sentences.append(
             "The disk limits the first epoch, and every one of a set that does not fit into memory: "
             f"{size(disk)}/s, and this decoder takes {size(taken)}/s. Use a faster disk or "
             "`pack --encode jpeg --size 256`."
         )
-    fastest = max(trials, key=lambda one: float(one["images_per_s"]))
+    fastest = max(trials, key=lambda trial: float(trial["images_per_s"]))
     if fastest["images_per_s"] > 1.1 * rate:
-        told.append(
+        sentences.append(
             f"DaliIterator(device={fastest['device']!r}, decoder={fastest['decoder']!r}) is faster here."
         )
-    return told
+    return sentences

@@ -47,7 +47,7 @@ def examine(folder: Path | URL | None, seconds: float) -> Iterator[Finding]:
     for dataset in datasets:
         for name, check_set in sets.CHECKS.items():
             yield from _run(name, check_set, dataset)
-    for device, decoder in (found := decoders(driver)):
+    for device, decoder in (choices := decoders(driver)):
         name = f"{decoder} on {device}"
         if datasets:
             yield from _run(
@@ -55,7 +55,7 @@ def examine(folder: Path | URL | None, seconds: float) -> Iterator[Finding]:
             )
         else:
             yield from _run(name, _try_without_set, device, decoder)
-    if not found:
+    if not choices:
         said = "neither decoder='native' nor decoder='dali' can be used here, so that nothing can be loaded"
         yield Finding(
             "decoders",
@@ -67,14 +67,14 @@ def examine(folder: Path | URL | None, seconds: float) -> Iterator[Finding]:
 
 def decoders(driver: Driver | None) -> list[tuple[str, str]]:
     """(device, decoder) of all that can be tried here, by what is installed."""
-    found = [("cpu", "native")]
+    choices = [("cpu", "native")]
     if fault_of("nvidia.dali") is None:
         gpus = () if driver is None else driver.gpus
-        found += [
+        choices += [
             ("cpu", "dali"),
             *((f"cuda:{number}", "dali") for number in range(len(gpus))),
         ]
-    return found
+    return choices
 
 
 def _run(name: str, check: Callable[..., Answer], *subject: Any) -> list[Finding]:
@@ -143,11 +143,13 @@ def try_decoder(folder: Path | URL, device: str, decoder: str, seconds: float) -
             "The line names what is wrong; `python -m gpuload verify` checks the set",
             {},
         )
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    if "error" in told:
-        return "broken", told["error"], told["remedy"], {}
-    said = f"{told['images_per_s']:,.0f} images/s ({size(told['bytes_per_s'])}/s) with {told['num_threads']} threads, "
-    return "ok", f"{said}the first batch after {told['first_s']:.1f} s", "", told
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    if "error" in figures:
+        return "broken", figures["error"], figures["remedy"], {}
+    rate = f"{figures['images_per_s']:,.0f} images/s ({size(figures['bytes_per_s'])}/s)"
+    start = f"the first batch after {figures['first_s']:.1f} s"
+    said = f"{rate} with {figures['num_threads']} threads, {start}"
+    return "ok", said, "", figures
 
 
 def main() -> None:
@@ -155,14 +157,14 @@ def main() -> None:
     folder, device, decoder, seconds = sys.argv[1:]
     warnings.simplefilter("ignore")
     try:
-        told = measure(folder, device, decoder, float(seconds))
+        figures = measure(folder, device, decoder, float(seconds))
     except GpuloadError as error:
         remedy = f"`python -m gpuload verify {folder}` lists every fault of the set"
-        told = {
+        figures = {
             "error": str(error),
             "remedy": remedy if isinstance(error, DecodeError) else "",
         }
-    print(json.dumps(told))  # noqa: T201 - to the process that started this one
+    print(json.dumps(figures))  # noqa: T201 - to the process that started this one
 
 
 def measure(folder: str, device: str, decoder: str, seconds: float) -> dict[str, Any]:
@@ -179,15 +181,18 @@ def measure(folder: str, device: str, decoder: str, seconds: float) -> dict[str,
         rank=0,  # whatever the environment says
         world_size=1,
     ) as loader:
-        found = pace(forever(loader), seconds, _AHEAD)
-        last = loader.metrics(min(MOST_STEPS, found.steps))
-        told = {
+        measured = pace(forever(loader), seconds, _AHEAD)
+        last = loader.metrics(min(MOST_STEPS, measured.steps))
+        figures = {
             name: getattr(loader, name)
             for name in ("device", "decoder", "num_threads", "batch_size")
         }
-        told |= {
-            name: getattr(found, name)
+        figures |= {
+            name: getattr(measured, name)
             for name in ("images", "seconds", "images_per_s", "first_s")
         }
-        told |= {"binds": last.binds, "advice": advice(last.binds)}
-        return {**told, "bytes_per_s": found.images_per_s * last.bytes / last.images}
+        figures |= {"binds": last.binds, "advice": advice(last.binds)}
+        return {
+            **figures,
+            "bytes_per_s": measured.images_per_s * last.bytes / last.images,
+        }

@@ -73,13 +73,13 @@ def check_driver(driver: Driver | None) -> Answer:
 
 
 def check_dali(driver: Driver | None) -> Answer:
-    found = _installed("nvidia-dali-cuda")
+    packages = _installed("nvidia-dali-cuda")
     names = ", ".join(
         f"{name} {number}"
-        for name, number in {**found, **_installed("nvidia-nvimgcodec")}.items()
+        for name, number in {**packages, **_installed("nvidia-nvimgcodec")}.items()
     )
-    data = {"packages": found}
-    if not found:
+    data = {"packages": packages}
+    if not packages:
         said = "is not installed; without it no GPU can be used, and on the CPU decoder='native' decodes"
         if driver is None or not driver.gpus:
             return "note", said, "", data
@@ -89,14 +89,14 @@ def check_dali(driver: Driver | None) -> Answer:
             f"`pip install 'gpuload[cuda{min(driver.cuda[0], 13)}]'`",
             data,
         )
-    if len(found) > 1:
+    if len(packages) > 1:
         remedy = (
-            f"`pip uninstall {' '.join(found)}`, then install the one that you need"
+            f"`pip uninstall {' '.join(packages)}`, then install the one that you need"
         )
         return "broken", f"{names}: both lie in the same folder", remedy, data
     if (fault := fault_of("nvidia.dali")) is not None:
         return "broken", f"{names}: {fault.reason}", fault.remedy, data
-    return _beside_driver(names, int(next(iter(found))[-3:-1]), driver, data)
+    return _beside_driver(names, int(next(iter(packages))[-3:-1]), driver, data)
 
 
 def check_torch(driver: Driver | None) -> Answer:
@@ -156,26 +156,26 @@ def check_cores(driver: Driver | None) -> Answer:
     cores = count_cores()
     bound = affinity()
     quota = cpu_quota()
-    whole = os.cpu_count() or 1
+    all_cores = os.cpu_count() or 1
     load = os.getloadavg()[0]
     threads = os.environ.get("OMP_NUM_THREADS", "")
     data = {
         "cores": cores,
         "affinity": bound,
         "quota": quota,
-        "machine": whole,
+        "machine": all_cores,
         "load": load,
     }
-    said = f"{cores} of the machine's {whole} can be used"
+    said = f"{cores} of the machine's {all_cores} can be used"
     is_limited = quota is not None and quota < bound
     if is_limited:
         said += f": the container's quota is {quota:g} cores' time"
-    elif bound < whole:
+    elif bound < all_cores:
         said += ": the process is bound to them (taskset, a batch system or the container's cpuset)"
     if is_limited and not (threads.isdecimal() and int(threads) <= cores):
         said += ". gpuload keeps to that, but torch starts a thread for each core that it sees"
         return "attention", said, f"Set OMP_NUM_THREADS={cores}", data
-    if load > 1.5 * whole:
+    if load > 1.5 * all_cores:
         said += f". They are busy: {load:.1f} processes want to run at a time, so figures are lower than they could be"
         return "note", said, "", data
     return "ok", said, "", data
@@ -184,9 +184,9 @@ def check_cores(driver: Driver | None) -> Answer:
 def _installed(start: str) -> dict[str, str]:
     """Versions of the installed packages whose names begin so."""
     names = {
-        str(one.metadata["Name"]).lower(): one.version
-        for one in metadata.distributions()
-        if one.metadata["Name"]
+        str(distribution.metadata["Name"]).lower(): distribution.version
+        for distribution in metadata.distributions()
+        if distribution.metadata["Name"]
     }
     return {
         name: number for name, number in sorted(names.items()) if name.startswith(start)

@@ -71,10 +71,10 @@ def read_array(data: bytes) -> Array:
     header = read_header(data)
     count = math.prod(header.shape)
     needed = count * header.dtype.itemsize
-    found = len(data) - header.size
-    if needed != found:
+    present = len(data) - header.size
+    if needed != present:
         raise ValueError(
-            f"its shape {str(header.shape)[:80]} takes {needed:,} bytes, and there are {found:,}"
+            f"its shape {str(header.shape)[:80]} takes {needed:,} bytes, and there are {present:,}"
         )
     elements: Array = (
         np.frombuffer(data, header.dtype, count, header.size)

@@ -54,10 +54,10 @@ def read_header(data: bytes) -> PngHeader:
     # Bit depth, colour type, compression, filter, interlacing: PNG specification, 11.2.2.
     if len(data) < _HEADER_BYTES or data[12:16] != b"IHDR" or data[26:29] != bytes(3):
         return header
-    for kind, at, end in chunks(data):
+    for kind, begin, end in chunks(data):
         if kind in _NOT_PLAIN:
             break
-        if kind in _TEXTS and _may_turn(kind, data[at:end]):
+        if kind in _TEXTS and _may_turn(kind, data[begin:end]):
             break
         if kind == b"IEND":
             return header._replace(alike=end == len(data))
@@ -79,11 +79,11 @@ def has_chunk(data: bytes, wanted: bytes) -> bool:
 
 def chunks(data: bytes | memoryview) -> Iterator[tuple[bytes, int, int]]:
     """Kind, begin and end of each chunk; the end of the last one may be beyond the data."""
-    at = len(START)
-    while at + 12 <= len(data):
-        end = at + 12 + int.from_bytes(data[at : at + 4], "big")
-        yield bytes(data[at + 4 : at + 8]), at, end
-        at = end
+    begin = len(START)
+    while begin + 12 <= len(data):
+        end = begin + 12 + int.from_bytes(data[begin : begin + 4], "big")
+        yield bytes(data[begin + 4 : begin + 8]), begin, end
+        begin = end
 
 
 _COLORS = {
@@ -105,31 +105,40 @@ def find_fault(data: memoryview, size: HeightWidth | None = None) -> str | None:
     last chunk is not looked at.
     """
     has_pixels = False
-    for kind, at, end in chunks(data):
+    for kind, begin, end in chunks(data):
         if end > len(data):
             break
+        chunk = data[begin:end]
         is_needed = size is not None or not kind[0] & 32
-        if is_needed and zlib.crc32(data[at + 4 : end - 4]) != int.from_bytes(
-            data[end - 4 : end], "big"
-        ):
-            return f"the checksum of its chunk at byte {at:,} is wrong"
-        if at == len(START):
-            if (
-                kind != b"IHDR"
-                or end - at != 25
-                or not _is_header(data[at + 8 : at + 21])
-            ):
-                return "its header is damaged"
-            wide = int.from_bytes(data[at + 8 : at + 12], "big")
-            high = int.from_bytes(data[at + 12 : at + 16], "big")
-            if size is not None and size != (high, wide):
-                return OTHER_SIZE
-        if size is not None and kind in _TEXTS and _may_turn(kind, bytes(data[at:end])):
+        if is_needed and not _has_its_checksum(chunk):
+            return f"the checksum of its chunk at byte {begin:,} is wrong"
+        if begin == len(START):
+            fault = _header_fault(kind, chunk, size)
+            if fault is not None:
+                return fault
+        if size is not None and kind in _TEXTS and _may_turn(kind, bytes(chunk)):
             return "its text may rotate it"
         has_pixels = has_pixels or kind == b"IDAT"
         if kind == b"IEND":
             return None if has_pixels else "it has no pixels"
     return "it is truncated"
+
+
+def _has_its_checksum(chunk: memoryview) -> bool:
+    return zlib.crc32(chunk[4:-4]) == int.from_bytes(chunk[-4:], "big")
+
+
+def _header_fault(
+    kind: bytes, chunk: memoryview, size: HeightWidth | None
+) -> str | None:
+    """What is wrong with the first chunk of a PNG. size: that it must tell; None for any."""
+    if kind != b"IHDR" or len(chunk) != 25 or not _is_header(chunk[8:21]):
+        return "its header is damaged"
+    width = int.from_bytes(chunk[8:12], "big")
+    height = int.from_bytes(chunk[12:16], "big")
+    if size is not None and size != (height, width):
+        return OTHER_SIZE
+    return None
 
 
 def _is_header(content: memoryview) -> bool:

@@ -21,10 +21,10 @@ from gpuload.augment import Augment
 from gpuload.counted import counted
 from gpuload.disk.dataset import Dataset
 from gpuload.order.epoch import measure_mixing, smallest_good_window
-from gpuload.report.facts import Part, aspect, find_extremes, look_at_all
+from gpuload.report.facts import SplitFacts, aspect, find_extremes, look_at_all
 from gpuload.report.groups import MOST_SHOWN, class_tables, find_duplicates
 from gpuload.report.samples import (
-    Split,
+    ReportSplit,
     Thumbnails,
     describe,
     read_rejected,
@@ -36,7 +36,9 @@ from gpuload.types import Array
 _FOLDER = Path(__file__).parent / "page"
 _CLASS_BYTES = 900_000  # of the names and counts of classes, without their thumbnails
 _THUMBNAIL_BYTES = 3_000_000  # of all thumbnails: what keeps a page below 5 MB
-_WINDOW, _BATCH_SIZE = 8, 64  # of which mixing is told; `info` tells of others
+# Of which mixing is told; `info` tells of others.
+_WINDOW = 8
+_BATCH_SIZE = 64
 _IMBALANCE = 20  # times as many samples in the largest class as in the smallest
 # What each page and each file of facts begins with.
 PAGE_MARK = b'<meta name="generator" content="gpuload '
@@ -93,7 +95,7 @@ def facts_as_json(facts: dict[str, Any]) -> str:
 
 def _data(facts: dict[str, Any], thumbnails: Thumbnails) -> dict[str, Any]:
     """What the page's script needs: the tables of classes, cut where they would make the page too large."""
-    left = _CLASS_BYTES
+    budget = _CLASS_BYTES
     tables = []
     for table in facts["classes"]:
         rows: list[Any] = []
@@ -103,10 +105,10 @@ def _data(facts: dict[str, Any], thumbnails: Thumbnails) -> dict[str, Any]:
                 for e in row["examples"]
                 if (uri := thumbnails.uris.get((e["split"], e["index"])))
             ]
-            left -= len(json.dumps([row["name"], row["counts"]])) + sum(
+            budget -= len(json.dumps([row["name"], row["counts"]])) + sum(
                 len(json.dumps(e)) for _, e in examples
             )
-            if left < 0:
+            if budget < 0:
                 break
             rows.append([row["name"], row["counts"], examples])
         table["left_out"] = table["classes"] - len(rows)
@@ -122,10 +124,10 @@ def _data(facts: dict[str, Any], thumbnails: Thumbnails) -> dict[str, Any]:
 def find_findings(facts: dict[str, Any]) -> list[dict[str, str]]:
     """Each with a level (bad, look or good), a text, and the name of the section that has more; the worst first."""
     order = ("bad", "look", "good")
-    found = sorted(_findings(facts), key=lambda entry: order.index(entry[0]))
+    ordered = sorted(_findings(facts), key=lambda entry: order.index(entry[0]))
     return [
         {"level": level, "text": text, "section": section}
-        for level, text, section in found
+        for level, text, section in ordered
     ]
 
 
@@ -203,7 +205,10 @@ def _of_duplicates(found: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def build(
-    splits: Sequence[Split], most_images: int, augment: Augment, progress: Progress
+    splits: Sequence[ReportSplit],
+    most_images: int,
+    augment: Augment,
+    progress: Progress,
 ) -> tuple[dict[str, Any], Thumbnails]:
     """The facts, with the picture of a batch as a data URI, and the thumbnails.
 
@@ -243,7 +248,7 @@ def build(
     return facts, thumbnails
 
 
-def _split(part: Part) -> dict[str, Any]:
+def _split(part: SplitFacts) -> dict[str, Any]:
     split = part.split
     dataset = part.split.dataset
     manifest = dataset.manifest
@@ -274,21 +279,21 @@ _MEASURES: dict[tuple[str, str], Callable[[Array], Array]] = {
 _PERCENTS = (0, 5, 50, 95, 100)
 
 
-def _sizes(parts: Sequence[Part]) -> list[dict[str, Any]]:
+def _sizes(parts: Sequence[SplitFacts]) -> list[dict[str, Any]]:
     """How large the images of each split are. percentiles: the smallest, of 5, 50 and 95 %, and the largest."""
     return [
         {
-            "what": what,
+            "what": measure,
             "unit": unit,
             "split": part.split.name,
             "percentiles": np.percentile(values(part.sizes), _PERCENTS).tolist(),
         }
-        for (what, unit), values in _MEASURES.items()
+        for (measure, unit), values in _MEASURES.items()
         for part in parts
     ]
 
 
-def _broken(part: Part) -> dict[str, Any]:
+def _broken(part: SplitFacts) -> dict[str, Any]:
     entries = [
         {**describe(part.split, bad.index), "reason": bad.reason[:300]}
         for bad in part.undecodable.samples[:100]
@@ -303,12 +308,12 @@ def _broken(part: Part) -> dict[str, Any]:
 def _mixing(dataset: Dataset) -> dict[str, Any]:
     """How well a window of shards mixes."""
     shards = len(dataset.shard_paths)
-    found = measure_mixing(dataset, min(_WINDOW, shards), _BATCH_SIZE)
-    good_window = smallest_good_window(dataset, _BATCH_SIZE) if found.is_poor else None
+    mixing = measure_mixing(dataset, min(_WINDOW, shards), _BATCH_SIZE)
+    good_window = smallest_good_window(dataset, _BATCH_SIZE) if mixing.is_poor else None
     return {
-        **asdict(found),
+        **asdict(mixing),
         "shards": shards,
-        "is_poor": found.is_poor,
+        "is_poor": mixing.is_poor,
         "good_window": good_window,
     }
 

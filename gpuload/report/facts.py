@@ -12,7 +12,7 @@ from gpuload.fields.registry import kind_of
 from gpuload.fields.rows import flat, rows_of
 from gpuload.loader.pipeline import Report
 from gpuload.report.pixels import choose, look_at, shares, side_for
-from gpuload.report.samples import Split, describe
+from gpuload.report.samples import ReportSplit, describe
 from gpuload.types import I64, Array, ClassNames
 
 _EXAMPLES = 24  # kept for each class and split
@@ -51,17 +51,17 @@ class Classes:
             classes.tolist(), np.split(numbers[order], starts[1:]), strict=True
         ):
             self.counts[number] += len(samples)
-            known = self.examples.setdefault(number, [])
-            if len(known) < _EXAMPLES:
-                known += np.unique(samples)[:4].tolist()
+            examples = self.examples.setdefault(number, [])
+            if len(examples) < _EXAMPLES:
+                examples += np.unique(samples)[:4].tolist()
 
 
 @dataclass(frozen=True)
-class Part:
+class SplitFacts:
     """A split. sizes: `SIZES` (N,), in stored order. classes: of each field that has some, "label" first. looks: of the
     images that were looked at and decode. undecodable: the others."""
 
-    split: Split
+    split: ReportSplit
     sizes: Array
     classes: dict[str, Classes]
     looks: Array
@@ -69,8 +69,10 @@ class Part:
 
 
 def look_at_all(
-    splits: Sequence[Split], most_images: int, progress: Callable[[int, int, int], None]
-) -> list[Part]:
+    splits: Sequence[ReportSplit],
+    most_images: int,
+    progress: Callable[[int, int, int], None],
+) -> list[SplitFacts]:
     """Reads the index of each split, and the pixels of at most so many images of all together.
 
     progress: as of `build`.
@@ -94,7 +96,7 @@ def look_at_all(
         looks, undecodable = look_at(
             split.dataset, choose(split.dataset, count), side, more
         )
-        parts.append(Part(split, sizes, classes, looks, undecodable))
+        parts.append(SplitFacts(split, sizes, classes, looks, undecodable))
     return parts
 
 
@@ -136,13 +138,13 @@ def read_index(dataset: Dataset) -> tuple[Array, dict[str, Classes]]:
 
 
 class _Ranking(NamedTuple):
-    """What images are ranked by. of: "looks" or "sizes", of which `values` makes numbers, the smallest first. what: how
-    it is measured."""
+    """What images are ranked by. table: "looks" or "sizes", of which `values` makes numbers, the smallest first.
+    measure: how it is measured."""
 
-    of: str
+    table: str
     name: str
     title: str
-    what: str
+    measure: str
     values: Callable[[Array], Array]
     text: Callable[[float], str]
 
@@ -180,35 +182,42 @@ _RANKINGS = (
 )  # fmt: skip
 
 
-def find_extremes(parts: Sequence[Part]) -> list[dict[str, Any]]:
+def find_extremes(parts: Sequence[SplitFacts]) -> list[dict[str, Any]]:
     """For each ranking the images at its end, over all splits, the most extreme first."""
-    found = []
+    extremes = list[dict[str, Any]]()
     images = sum(len(part.sizes) for part in parts)
+    if images < 2:
+        return extremes
     for ranking in _RANKINGS:
-        ends: list[tuple[float, int, int]] = []
-        for n, part in enumerate(parts):
-            source = getattr(part, ranking.of)
-            values = ranking.values(source)
-            rows = np.flatnonzero(np.isfinite(values))
-            rows = rows[np.argsort(values[rows], kind="stable")[: _SHOWN + 1]]
-            ends += [
-                (float(values[row]), n, int(source["number"][row]))
-                for row in rows.tolist()
-            ]
-        ends.sort()
+        ends = _ends_of(ranking, parts)
         if len(ends) > _SHOWN:  # what many share is not extreme
             ends = [end for end in ends[:_SHOWN] if end[0] < ends[_SHOWN][0]]
-        if images > 1 and ends and (len(ends) == 1 or ends[0][0] < ends[-1][0]):
-            items = [
+        if len(ends) == 1 or (ends and ends[0][0] < ends[-1][0]):
+            samples = [
                 describe(parts[n].split, number, ranking.text(value))
                 for value, n, number in ends
             ]
-            found.append(
-                {
-                    "name": ranking.name,
-                    "title": ranking.title,
-                    "what": ranking.what,
-                    "samples": items,
-                }
-            )
-    return found
+            table = {
+                "name": ranking.name,
+                "title": ranking.title,
+                "what": ranking.measure,
+                "samples": samples,
+            }
+            extremes.append(table)
+    return extremes
+
+
+def _ends_of(
+    ranking: _Ranking, parts: Sequence[SplitFacts]
+) -> list[tuple[float, int, int]]:
+    """The lowest values of all splits, each with the number of its split and of its sample, and some more."""
+    ends = list[tuple[float, int, int]]()
+    for n, part in enumerate(parts):
+        table = getattr(part, ranking.table)
+        values = ranking.values(table)
+        rows = np.flatnonzero(np.isfinite(values))
+        rows = rows[np.argsort(values[rows], kind="stable")[: _SHOWN + 1]]
+        ends += [
+            (float(values[row]), n, int(table["number"][row])) for row in rows.tolist()
+        ]
+    return sorted(ends)

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuload.pictures import name_of
-from gpuload.report.facts import Part
+from gpuload.report.facts import SplitFacts
 from gpuload.report.pixels import SIGNATURE, close_pairs, join_groups
-from gpuload.report.samples import describe, training_split
-from gpuload.types import I64, Bools
+from gpuload.report.samples import ReportSplit, describe, training_split
+from gpuload.types import I64, Array, Bools, ClassNames
 
 _EXAMPLES = 900  # of all classes of a table; at most six of each
 _EACH = 6
@@ -24,148 +24,188 @@ _PAIRS_AT_A_TIME = 100_000  # 80 MB of colours
 _MOST_DIFFERENCE = (
     12.0  # mean difference of the colours in 8×8 pixels, in levels, of near duplicates
 )
-MOST_SHOWN, _LISTED, _MEMBERS = (
-    60,
-    1_000,
-    8,
-)  # groups with pictures, groups in the JSON, and members of each
+MOST_SHOWN = 60  # groups with pictures
+_LISTED = 1_000  # groups in the JSON
+_MEMBERS = 8  # of each
 
 Member = tuple[int, int]  # split, and number in its whole set
 
 
-def class_tables(parts: Sequence[Part]) -> list[dict[str, Any]]:
+def class_tables(parts: Sequence[SplitFacts]) -> list[dict[str, Any]]:
     """A table for each field with classes, "label" first; fields of one name are one table."""
-    return [
-        _table(name, parts)
-        for name in dict.fromkeys(name for part in parts for name in part.classes)
-    ]
+    fields = dict.fromkeys(name for part in parts for name in part.classes)
+    return [_table(field, parts) for field in fields]
 
 
-def _table(field: str, parts: Sequence[Part]) -> dict[str, Any]:
-    here = {
-        n: part.classes[field] for n, part in enumerate(parts) if field in part.classes
-    }
-    names = next(
-        (found.names for found in here.values() if found.names is not None), None
-    )
-    counts = {number: [0] * len(parts) for number in range(len(names or ()))}
-    for n, found in here.items():
-        for number, count in found.counts.items():
-            counts.setdefault(number, [0] * len(parts))[n] = count
-    order = sorted(counts, key=lambda number: (-sum(counts[number]), number))
-    told = {
-        number: name_of(number, names)[:200] if number != -1 else "no class"
-        for number in order
-    }
-    each = max(1, min(_EACH, _EXAMPLES // max(1, len(order))))
-    rows = [
-        {
-            "number": number,
-            "name": told[number],
-            "counts": counts[number],
-            "examples": _examples(field, number, [parts[n] for n in here], each)
-            if place * each < _EXAMPLES
-            else [],
-        }
-        for place, number in enumerate(order[:_MOST_CLASSES])
-    ]
-    lacking = {
-        parts[n].split.name: [told[number] for number in order if not counts[number][n]]
-        for n in here
-    }
-    splits = [part.split for part in parts]
-    trained = splits.index(training_split(splits))
-    in_training = sorted(
-        found[trained] for found in counts.values() if found[trained]
-    ) or [0]
+def _table(field: str, parts: Sequence[SplitFacts]) -> dict[str, Any]:
+    table = _ClassTable(field, parts)
+    in_training = table.training_counts() or [0]
+    of_samples = all(part.classes[field].of_samples for part in table.parts)
     return {
         "field": field,
-        "what": "samples"
-        if all(found.of_samples for found in here.values())
-        else "boxes",
-        "classes": len(order),
+        "what": "samples" if of_samples else "boxes",
+        "classes": len(table.order),
         "smallest": in_training[0],
         "median": in_training[len(in_training) // 2],
         "largest": in_training[-1],
-        "missing": [
-            {"split": name, "count": len(n), "classes": n[:200]}
-            for name, n in lacking.items()
-            if n
-        ],
-        "rows": rows,
+        "missing": list(table.missing()),
+        "rows": table.rows(),
     }
 
 
+class _ClassTable:
+    """The classes of a field in all splits.
+
+    Attributes:
+        parts: the splits that have the field.
+        counts: by number of the class, how many each of all splits has.
+        order: the numbers of the classes, the most frequent first.
+    """
+
+    def __init__(self, field: str, parts: Sequence[SplitFacts]) -> None:
+        self._field = field
+        self._all_parts = parts
+        self.parts = [part for part in parts if field in part.classes]
+        self._class_names = self._find_names()
+        numbers = range(len(self._class_names or ()))
+        self.counts = {number: [0] * len(parts) for number in numbers}
+        for n, part in enumerate(parts):
+            if field in part.classes:
+                for number, count in part.classes[field].counts.items():
+                    self.counts.setdefault(number, [0] * len(parts))[n] = count
+        self.order = sorted(self.counts, key=lambda n: (-sum(self.counts[n]), n))
+
+    def _find_names(self) -> ClassNames:
+        for part in self.parts:
+            names = part.classes[self._field].names
+            if names is not None:
+                return names
+        return None
+
+    def name(self, number: int) -> str:
+        """The name of a class, as it is shown."""
+        if number == -1:
+            return "no class"
+        return name_of(number, self._class_names)[:200]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each class, the first ones with examples."""
+        each = max(1, min(_EACH, _EXAMPLES // max(1, len(self.order))))
+        rows = []
+        for place, number in enumerate(self.order[:_MOST_CLASSES]):
+            examples = list[dict[str, Any]]()
+            if place * each < _EXAMPLES:
+                examples = _examples(self._field, number, self.parts, each)
+            row = {
+                "number": number,
+                "name": self.name(number),
+                "counts": self.counts[number],
+                "examples": examples,
+            }
+            rows.append(row)
+        return rows
+
+    def missing(self) -> Iterator[dict[str, Any]]:
+        """The classes that each split lacks, if it has the field."""
+        for n, part in enumerate(self._all_parts):
+            if self._field not in part.classes:
+                continue
+            absent = [number for number in self.order if not self.counts[number][n]]
+            if absent:
+                names = [self.name(number) for number in absent[:200]]
+                yield {
+                    "split": part.split.name,
+                    "count": len(absent),
+                    "classes": names,
+                }
+
+    def training_counts(self) -> list[int]:
+        """How many the split for training has of each class that it has, ascending."""
+        splits = [part.split for part in self._all_parts]
+        trained = splits.index(training_split(splits))
+        return sorted(
+            count[trained] for count in self.counts.values() if count[trained]
+        )
+
+
 def _examples(
-    field: str, number: int, parts: Sequence[Part], each: int
+    field: str, number: int, parts: Sequence[SplitFacts], each: int
 ) -> list[dict[str, Any]]:
     """Some samples of a class, of the first split that has any."""
     for part in parts:
-        if found := part.classes[field].examples.get(number):
-            return [
-                describe(part.split, sample)
-                for sample in found[:: max(1, len(found) // each)][:each]
-            ]
+        numbers = part.classes[field].examples.get(number)
+        if numbers:
+            step = max(1, len(numbers) // each)
+            return [describe(part.split, sample) for sample in numbers[::step][:each]]
     return []
 
 
-def find_duplicates(parts: Sequence[Part]) -> dict[str, Any]:
+def find_duplicates(parts: Sequence[SplitFacts]) -> dict[str, Any]:
     """The groups of alike images over all splits: those between splits first, then those whose labels differ."""
     splits = [part.split for part in parts]
-    labels = [
-        split.dataset.labels if "label" in split.dataset.fields else None
-        for split in splits
-    ]
-    trained = splits.index(training_split(splits))
-    leaked = Counter[int]()
     groups, not_compared = _find_groups(parts)
-    told: list[dict[str, Any]] = []
-    for members, exact in groups:
-        of_splits = [n for n, _ in members]
-        known = {
-            int(of_split[number])
-            for n, number in members
-            if (of_split := labels[n]) is not None
-        }
-        leaked.update(of_splits if trained in of_splits else ())
-        between = len(set(of_splits)) > 1
-        about = {
-            "exact": exact,
-            "between_splits": between,
-            "labels_differ": len(known) > 1,
-        }
-        told.append({**about, "count": len(members), "members": members})
-    told.sort(
+    described = [_describe_group(splits, members, exact) for members, exact in groups]
+    described.sort(
         key=lambda group: (
             not group["between_splits"],
             not group["labels_differ"],
             -group["count"],
         )
     )
-    shown = [
-        {
-            **group,
-            "members": [
-                describe(splits[n], number)
-                for n, number in _of_each_split(group["members"])
-            ],
-        }
-        for group in told[:_LISTED]
-    ]
     return {
-        "groups": len(told),
-        "exact_groups": sum(group["exact"] for group in told),
-        "between_splits": sum(group["between_splits"] for group in told),
-        "labels_differ": sum(group["labels_differ"] for group in told),
-        "images": sum(group["count"] - 1 for group in told),
-        "leaked": [
-            {"split": split.name, "images": leaked[n]}
-            for n, split in enumerate(splits)
-            if n != trained
-        ],
+        "groups": len(described),
+        "exact_groups": sum(group["exact"] for group in described),
+        "between_splits": sum(group["between_splits"] for group in described),
+        "labels_differ": sum(group["labels_differ"] for group in described),
+        "images": sum(group["count"] - 1 for group in described),
+        "leaked": _leaked(splits, [members for members, _ in groups]),
         "not_compared": not_compared,
-        "shown": shown,
+        "shown": [_with_samples(group, splits) for group in described[:_LISTED]],
     }
+
+
+def _describe_group(
+    splits: Sequence[ReportSplit], members: list[Member], exact: bool
+) -> dict[str, Any]:
+    """A group of alike images. exact: whether their files are identical."""
+    labels = set()
+    for n, number in members:
+        dataset = splits[n].dataset
+        if "label" in dataset.fields:
+            labels.add(int(dataset.labels[number]))
+    return {
+        "exact": exact,
+        "between_splits": len({n for n, _ in members}) > 1,
+        "labels_differ": len(labels) > 1,
+        "count": len(members),
+        "members": members,
+    }
+
+
+def _leaked(
+    splits: Sequence[ReportSplit], groups: Sequence[list[Member]]
+) -> list[dict[str, Any]]:
+    """How many images of each other split are like one of the split for training."""
+    trained = splits.index(training_split(splits))
+    leaked = Counter[int]()
+    for members in groups:
+        numbers = [n for n, _ in members]
+        if trained in numbers:
+            leaked.update(numbers)
+    return [
+        {"split": split.name, "images": leaked[n]}
+        for n, split in enumerate(splits)
+        if n != trained
+    ]
+
+
+def _with_samples(
+    group: dict[str, Any], splits: Sequence[ReportSplit]
+) -> dict[str, Any]:
+    """The group with the descriptions of some of its members."""
+    members = _of_each_split(group["members"])
+    samples = [describe(splits[n], number) for n, number in members]
+    return {**group, "members": samples}
 
 
 def _of_each_split(members: Sequence[Member]) -> list[Member]:
@@ -177,40 +217,62 @@ def _of_each_split(members: Sequence[Member]) -> list[Member]:
     return [member for group in by_split.values() for member in group[:each]]
 
 
-def _find_groups(parts: Sequence[Part]) -> tuple[list[tuple[list[Member], bool]], int]:
+def _find_groups(
+    parts: Sequence[SplitFacts],
+) -> tuple[list[tuple[list[Member], bool]], int]:
     """The members of each group and whether all are identical; the number of images with too little detail to be
     compared."""
     split = np.repeat(np.arange(len(parts)), [len(part.looks) for part in parts])
     looks = np.concatenate([part.looks for part in parts])
-    numbers = looks["number"]
+    detailed = _is_detailed(looks)
+    identical = _identical(parts)
+    pairs = _equal_pairs(identical, identical >= 0)
+    root = join_groups(np.arange(len(looks)), pairs)
+    root = _join_alike(root, looks, detailed)
+    groups = []
+    for rows in _rows_of_groups(root):
+        exact = len(np.unique(identical[rows])) == 1
+        numbers = looks["number"][rows].tolist()
+        members = list(zip(split[rows].tolist(), numbers, strict=True))
+        groups.append((members, exact))
+    return groups, int((~detailed).sum())
+
+
+def _is_detailed(looks: Array) -> Bools:
+    """bool (N,): which images have enough detail to be compared."""
+    has_entropy = looks["entropy"] >= _LEAST_ENTROPY
+    has_contrast = looks["contrast"] >= _LEAST_CONTRAST
+    detailed: Bools = has_entropy & has_contrast
+    return detailed
+
+
+def _rows_of_groups(root: I64) -> Iterator[I64]:
+    """The rows of each group of several images. root: int64 (N,), as `join_groups` returns it."""
+    order = np.argsort(root, kind="stable")
+    starts = np.flatnonzero(np.diff(root[order], prepend=-1))
+    for rows in np.split(order, starts[1:]):
+        if len(rows) > 1:
+            yield rows
+
+
+def _join_alike(root: I64, looks: Array, detailed: Bools) -> I64:
+    """As `join_groups`, with the images that look alike.
+
+    Args:
+        root: int64 (N,), as `join_groups` has returned it.
+        looks: `LOOKS` (N,).
+        detailed: bool (N,), which images have enough detail to be compared.
+    """
     hashes = looks["hash"]
     colors = looks["signature"].reshape(-1, 3 * SIGNATURE**2).astype(np.int16)
-    detailed = (looks["entropy"] >= _LEAST_ENTROPY) & (
-        looks["contrast"] >= _LEAST_CONTRAST
-    )
-    identical = _identical(parts)
-    root = join_groups(np.arange(len(numbers)), _equal_pairs(identical, identical >= 0))
-    one_of_each, place = np.unique(hashes[detailed], return_index=True)
+    distinct, place = np.unique(hashes[detailed], return_index=True)
     rows = np.flatnonzero(detailed)[place]
-    alike = (rows[pairs] for pairs in close_pairs(one_of_each))
-    for pairs in _batches(chain([_equal_pairs(hashes, detailed)], alike)):
+    close = (rows[pairs] for pairs in close_pairs(distinct))
+    for pairs in _batches(chain([_equal_pairs(hashes, detailed)], close)):
         apart = pairs[root[pairs[:, 0]] != root[pairs[:, 1]]]
         difference = np.abs(colors[apart[:, 0]] - colors[apart[:, 1]]).mean(axis=1)
         root = join_groups(root, apart[difference <= _MOST_DIFFERENCE])
-    order = np.argsort(root, kind="stable")
-    groups = []
-    for rows in np.split(order, np.flatnonzero(np.diff(root[order], prepend=-1))[1:]):
-        if len(rows) > 1:
-            exact = len(np.unique(identical[rows])) == 1
-            groups.append(
-                (
-                    list(
-                        zip(split[rows].tolist(), numbers[rows].tolist(), strict=True)
-                    ),
-                    exact,
-                )
-            )
-    return groups, int((~detailed).sum())
+    return root
 
 
 def _batches(parts: Iterable[I64]) -> Iterator[I64]:
@@ -233,7 +295,7 @@ def _equal_pairs(values: npt.NDArray[Any], chosen: Bools) -> I64:
     return np.stack([rows[:-1][equal], rows[1:][equal]], axis=1)
 
 
-def _identical(parts: Sequence[Part]) -> I64:
+def _identical(parts: Sequence[SplitFacts]) -> I64:
     """int64 (N,): the same number for images of the same sides, bytes, hash and colours."""
     rows = []
     for part in parts:

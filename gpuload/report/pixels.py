@@ -143,16 +143,16 @@ def measure(images: U8, numbers: I64) -> Array:
     )
     flat = np.sort(small.reshape(-1, SIDE * SIDE), axis=1) / np.float32(255)
     tail = flat.shape[1] // 20
-    found = np.empty(len(images), LOOKS)
-    found["number"] = numbers
-    found["bright"] = flat[:, -tail]
-    found["dark"] = flat[:, tail]
-    found["contrast"] = flat.std(axis=1)
-    found["sharpness"] = _sharpness(luma)
-    found["entropy"] = _entropy(luma)
-    found["hash"] = perceptual_hashes(small)
-    found["signature"] = np.rint(colors).transpose(0, 2, 3, 1)
-    return found
+    looks = np.empty(len(images), LOOKS)
+    looks["number"] = numbers
+    looks["bright"] = flat[:, -tail]
+    looks["dark"] = flat[:, tail]
+    looks["contrast"] = flat.std(axis=1)
+    looks["sharpness"] = _sharpness(luma)
+    looks["entropy"] = _entropy(luma)
+    looks["hash"] = perceptual_hashes(small)
+    looks["signature"] = np.rint(colors).transpose(0, 2, 3, 1)
+    return looks
 
 
 def _luma(images: U8) -> U8:
@@ -224,13 +224,13 @@ def _spaced(total: int, count: int) -> I64:
 
 def shares(totals: list[int], most: int) -> Iterator[int]:
     """How many samples of each split are looked at: in proportion, but a small split as a whole where there is room."""
-    left = most
+    rest = most
     splits = len(totals)
-    given = dict[int, int]()
+    counts = dict[int, int]()
     for place, number in enumerate(sorted(range(splits), key=lambda n: totals[n])):
-        given[number] = min(totals[number], left // (splits - place))
-        left -= given[number]
-    return (given[number] for number in range(splits))
+        counts[number] = min(totals[number], rest // (splits - place))
+        rest -= counts[number]
+    return (counts[number] for number in range(splits))
 
 
 # float32 (8, 32): rows 1 to 8 of the cosine transform (DCT-II), without its scale, which the median cancels.
@@ -270,16 +270,16 @@ def close_pairs(hashes: U64, radius: int = RADIUS) -> Iterator[I64]:
             begin = begin[band[begin] == band[begin + step]]
             if not len(begin):
                 break
-            one = order[begin]
-            other = order[begin + step]
+            first = order[begin]
+            second = order[begin + step]
             close = (
                 _COUNTS[
-                    (hashes[one] ^ hashes[other]).view(np.uint8).reshape(-1, 8)
+                    (hashes[first] ^ hashes[second]).view(np.uint8).reshape(-1, 8)
                 ].sum(axis=1)
                 <= radius
             )
             if close.any():
-                yield np.stack([one[close], other[close]], axis=1)
+                yield np.stack([first[close], second[close]], axis=1)
 
 
 def join_groups(root: I64, pairs: I64) -> I64:
@@ -291,12 +291,12 @@ def join_groups(root: I64, pairs: I64) -> I64:
     joined = np.arange(len(root))
     edges = root[pairs]
     while True:
-        one = joined[edges[:, 0]]
-        other = joined[edges[:, 1]]
-        low = np.minimum(one, other)
+        first = joined[edges[:, 0]]
+        second = joined[edges[:, 1]]
+        low = np.minimum(first, second)
         before = joined.copy()
-        np.minimum.at(joined, one, low)
-        np.minimum.at(joined, other, low)
+        np.minimum.at(joined, first, low)
+        np.minimum.at(joined, second, low)
         joined = joined[joined]
         if np.array_equal(before, joined):
             return joined[root]

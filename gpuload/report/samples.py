@@ -26,8 +26,10 @@ _DRAWN = (
     "mask",
     "target",
 )
-_SHOWN, _SHEET_PX = 16, 1_400  # samples of a batch, and the sides of their picture
-_WIDTH, _HEIGHT = 168, 112  # of a thumbnail, in pixels
+_SHOWN = 16  # samples of a batch
+_SHEET_PX = 1_400  # the sides of their picture
+_WIDTH = 168  # of a thumbnail, in pixels
+_HEIGHT = 112
 _LARGEST = 40_000_000  # bytes of a file that is decoded for a thumbnail
 _TEXT = 300  # characters of a key or source
 _REJECTED = "rejected.jsonl"
@@ -36,7 +38,7 @@ _MOST_BYTES = 40_000_000  # of the list
 
 
 @dataclass(frozen=True)
-class Split:
+class ReportSplit:
     """A packed set of a report. name: its folder's. given: the path or URL as it was given, all that a page tells."""
 
     name: str
@@ -44,7 +46,7 @@ class Split:
     dataset: Dataset
 
 
-def open_splits(given: Sequence[str]) -> list[Split]:
+def open_splits(given: Sequence[str]) -> list[ReportSplit]:
     """Opens packed folders, folders that hold several, and URLs.
 
     Raises:
@@ -66,12 +68,12 @@ def open_splits(given: Sequence[str]) -> list[Split]:
         for name, location in zip(names, locations, strict=True)
     ]
     return [
-        Split(name, location, Dataset(location))
+        ReportSplit(name, location, Dataset(location))
         for name, location in zip(shown, locations, strict=True)
     ]
 
 
-def training_split(splits: Sequence[Split]) -> Split:
+def training_split(splits: Sequence[ReportSplit]) -> ReportSplit:
     """The one called train, else the largest."""
     return next(
         (s for s in splits if s.name == "train"),
@@ -79,7 +81,7 @@ def training_split(splits: Sequence[Split]) -> Split:
     )
 
 
-def describe(split: Split, number: int, value: str = "") -> dict[str, Any]:
+def describe(split: ReportSplit, number: int, value: str = "") -> dict[str, Any]:
     """What a page and its JSON tell of a sample, given by its number in its whole set. value: why it is shown."""
     row = split.dataset.row(number).to_pylist()[0]
     label = row.get("label") if "label" in split.dataset.fields else None
@@ -102,7 +104,7 @@ class Thumbnails:
     uris: by split and number; "" of an image that does not decode.
     """
 
-    def __init__(self, splits: Sequence[Split], most_bytes: int) -> None:
+    def __init__(self, splits: Sequence[ReportSplit], most_bytes: int) -> None:
         self._splits = {split.name: split.dataset for split in splits}
         self._left = most_bytes
         self.uris: dict[tuple[str, int], str] = {}
@@ -127,7 +129,7 @@ class Thumbnails:
             self.uris[place] = uri
 
 
-def read_rejected(split: Split) -> dict[str, Any]:
+def read_rejected(split: ReportSplit) -> dict[str, Any]:
     """The number of images that were rejected, and left out on request; reasons with their counts; the first 500."""
     samples: list[dict[str, Any]] = []
     reasons = Counter[tuple[str, bool]]()
